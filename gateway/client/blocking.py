@@ -24,7 +24,7 @@ from gateway.client.client import LIMITS, trusted
 from gateway.client.errors import Unavailable
 from gateway.client.hold import Hold
 from gateway.client.http import Transport
-from gateway.client.s3 import Credentials, Read
+from gateway.client.s3 import Certificate, Credentials, Read
 from gateway.client.source import Clock, Mode, Source, now
 
 if TYPE_CHECKING:
@@ -49,14 +49,17 @@ class FencedClient:
         holder: str | None = None,
         region: str = "us-east-1",
         authority: str | None = None,
+        certificate: Certificate | None = None,
         timeout: float = 30.0,
         clock: Clock = now,
     ) -> None:
         self._client = asynchronous.FencedClient(
             url, api_key=api_key, access_key_id=access_key_id, secret_access_key=secret_access_key, holder=holder,
-            region=region, authority=authority, timeout=timeout, clock=clock,
+            region=region, authority=authority, certificate=certificate, timeout=timeout, clock=clock,
         )  # fmt: skip
-        self._make_session = partial(httpx.Client, timeout=timeout, limits=LIMITS, verify=trusted(authority))
+        self._make_session = partial(
+            httpx.Client, timeout=timeout, limits=LIMITS, verify=trusted(authority, certificate)
+        )
         self._guard = threading.Lock()
         self._thread: threading.Thread | None = None
         self._portal: BlockingPortal | None = None

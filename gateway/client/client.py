@@ -6,6 +6,7 @@ import re
 import socket
 import ssl
 from collections.abc import Callable
+from functools import partial
 from secrets import token_hex
 from types import TracebackType
 from typing import Self
@@ -16,7 +17,7 @@ from gateway.client.api import Api
 from gateway.client.hold import Means, State, Wanted
 from gateway.client.leases import Leases
 from gateway.client.lock import Lock, OnLoss
-from gateway.client.s3 import Endpoint
+from gateway.client.s3 import Certificate, Endpoint
 from gateway.client.source import Clock, Mode, Source, now
 from gateway.errors import ResourceMalformed
 from gateway.fencing.headers import is_holder
@@ -31,7 +32,8 @@ class FencedClient:
 
     ``api_key`` is for locks, tables and the API; ``access_key_id`` and ``secret_access_key`` are for S3. ``holder``:
     the beginning of this program's holder names, by which others see its locks. By default it is the name of the host
-    and the process id. ``authority``: the path of a CA bundle. ``timeout``: seconds.
+    and the process id. ``authority``: the path of a CA bundle. ``certificate``: the path of a client certificate with
+    its key, or one path for each. It may prove the caller instead of an ``api_key``. ``timeout``: seconds.
     """
 
     def __init__(
@@ -44,6 +46,7 @@ class FencedClient:
         holder: str | None = None,
         region: str = "us-east-1",
         authority: str | None = None,
+        certificate: Certificate | None = None,
         timeout: float = 30.0,
         clock: Clock = now,
     ) -> None:
@@ -52,13 +55,13 @@ class FencedClient:
             raise ValueError(f"{url!r} is not an address such as https://gateway.example.com")
         self.url = address
         self.holder = _name(holder or f"{re.sub(r'[^!-~]', '-', socket.gethostname())[:150]}-{os.getpid()}")
-        self._authority = authority
+        self._trusted = partial(trusted, authority, certificate)
         self._timeout = timeout
         self._open: httpx.AsyncClient | None = None
         self._process = os.getpid()
         self._sources: dict[int, Source] = {}
         self._api = Api(self._session, address, api_key)
-        endpoint = Endpoint(address, access_key_id, secret_access_key, region, authority)
+        endpoint = Endpoint(address, access_key_id, secret_access_key, region, authority, certificate)
         self._means = Means(address, api_key, self._api, self._session, endpoint, clock)
         self._leases = Leases(self._api, clock)
 
@@ -122,13 +125,18 @@ class FencedClient:
         if self._open is None or self._process != os.getpid():
             # A fork copies the parent's connections: each process would read the other's answers.
             self._process = os.getpid()
-            self._open = httpx.AsyncClient(timeout=self._timeout, limits=LIMITS, verify=trusted(self._authority))
+            self._open = httpx.AsyncClient(timeout=self._timeout, limits=LIMITS, verify=self._trusted())
         return self._open
 
 
-def trusted(authority: str | None) -> ssl.SSLContext | bool:
-    """Whom a session trusts, as httpx takes it."""
-    return True if authority is None else ssl.create_default_context(cafile=authority)
+def trusted(authority: str | None, certificate: Certificate | None = None) -> ssl.SSLContext | bool:
+    """Return whom a session trusts, and what it shows of itself, as httpx takes it."""
+    if authority is None and certificate is None:
+        return True
+    context = ssl.create_default_context(cafile=authority)
+    if certificate is not None:
+        context.load_cert_chain(*((certificate,) if isinstance(certificate, str) else certificate))
+    return context
 
 
 def _name(holder: str) -> str:

@@ -69,16 +69,28 @@ def aws_environment(headers: dict[str, str], url: str, keys: Credentials | None)
 _PATH_STYLE: dict[str, Any] = {"signature_version": "s3v4", "s3": {"addressing_style": "path"}}
 _ONE_AT_A_TIME = threading.Lock()
 
+Certificate: TypeAlias = str | tuple[str, str]
+"""Paths in PEM form: of a certificate with its key, or of the certificate and of the key."""
+
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """The address and the keys of S3 clients. ``authority``: the path of a CA bundle, None for the system's."""
+    """The address and the keys of S3 clients. ``authority``: the path of a CA bundle, None for the system's.
+
+    ``certificate``: the path of a client certificate with its key, or one path for each.
+    """
 
     url: str
     access_key_id: str | None
     secret_access_key: str | None = field(repr=False)
     region: str
     authority: str | None
+    certificate: Certificate | None = None
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """Return the arguments of botocore's Config for every S3 client."""
+        return _PATH_STYLE if self.certificate is None else {**_PATH_STYLE, "client_cert": self.certificate}
 
     def settings(self) -> dict[str, Any]:
         """Return the arguments of every S3 client. Raise ``Refused`` without keys."""
@@ -106,7 +118,7 @@ def boto3_client(hold: Shown, endpoint: Endpoint, settings: dict[str, Any]) -> A
         from botocore.config import Config  # noqa: PLC0415 - slow to load, and not everybody's
 
         session = _boto3_session()
-    config = Config(**_PATH_STYLE).merge(Config(**settings))
+    config = Config(**endpoint.config).merge(Config(**settings))
     with _ONE_AT_A_TIME:  # a session makes no two clients at once
         client = session.client("s3", config=config, **made)
     attach(client, hold, endpoint.url)
@@ -122,7 +134,7 @@ async def aiobotocore_client(hold: Shown, endpoint: Endpoint, settings: dict[str
         session = await asyncio.to_thread(_aiobotocore_session)
 
         from aiobotocore.config import AioConfig  # noqa: PLC0415 - loaded by then
-    config = AioConfig(**_PATH_STYLE).merge(AioConfig(**settings))
+    config = AioConfig(**endpoint.config).merge(AioConfig(**settings))
     async with session.create_client("s3", config=config, **made) as client:
         attach(client, hold, endpoint.url)
         yield client

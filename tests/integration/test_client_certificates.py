@@ -14,6 +14,7 @@ import asyncpg
 import httpx
 import pytest
 
+from gateway.client import FencedClient, Unavailable, blocking
 from gateway.http.middleware import Middleware
 from gateway.observe.events import RequestAnswered
 from tests.certificate_authority import SERVER, Authority
@@ -187,6 +188,32 @@ async def test_a_demanded_certificate_that_is_missing_fails_the_handshake(orders
             assert (await client.get("/v1/tables/orders")).status_code == 200
         async with party.client(origin, party.issue("ann", ANN)) as client:
             assert (await client.get("/v1/tables/orders")).status_code == 200
+
+
+async def test_the_client_library_shows_its_certificate(orders: str, party: Party) -> None:
+    grants = [{"callers": ["ann"], "actions": ["write", "lock", "barrier"], **ALL}]
+    settings = party.config(orders, server={"client_certificates": "demand"}, grants=grants)
+    authority = str(party.file("library", party.authority.certificate))
+    certificate = str(party.issue("ann", ANN))
+
+    def in_a_thread(origin: str) -> int:
+        with (
+            blocking.FencedClient(origin, authority=authority, certificate=certificate) as client,
+            client.lock("public.orders/1") as lock,
+        ):
+            return lock.http.patch("/v1/tables/orders?id=eq.1", json={"state": "sent"}).status_code
+
+    async with running(settings) as origin:
+        async with (
+            FencedClient(origin, authority=authority, certificate=certificate) as client,
+            client.lock("public.orders/1") as lock,
+        ):
+            written = await lock.http.patch("/v1/tables/orders?id=eq.1", json={"state": "paid"})
+            assert written.status_code == 204
+        assert await asyncio.to_thread(in_a_thread, origin) == 204
+        async with FencedClient(origin, authority=authority) as client:
+            with pytest.raises(Unavailable):
+                await client.lock("public.orders/1", wait=0).__aenter__()
 
 
 async def test_an_intermediate_authority_is_trusted_alone(orders: str, party: Party) -> None:
