@@ -41,7 +41,7 @@ class _Wanted:
     mode: Mode
     request: str
     is_unclear: bool = False
-    """Whether an attempt may have been granted, or has a place in the queue. A later refusal of another says nothing."""
+    """Whether an attempt may have been granted, or has a place in the queue. Its later refusal does not change that."""
 
 
 class Leases:
