@@ -48,7 +48,7 @@ GATEWAY_URL=@url@ GATEWAY_API_KEY=demo-key GATEWAY_POSTGRES=@database@ \
 @psql@ @database@ -c "UPDATE orders SET state = 'sent twice' WHERE id = 5"
 
 # A guard's refusals are entries of their own kind, which a gateway makes within a second.
-sleep 1; curl -sS -w '\n' '@url@/v1/events?kind=guard-refused&limit=1'
+sleep 1; @gateway@ audit search --url @url@ --kind guard-refused
 
 # ── Python: both, with one more header ───────────────────────────────────────
 @python@ - <<'END'
