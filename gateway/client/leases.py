@@ -31,7 +31,7 @@ LONGEST_TIMEOUT = 60.0
 """Seconds for which an acquire is tried again while the gateway cannot be reached: it is being restarted, perhaps."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Wanted:
     """One acquire. ``request`` is what the gateway knows it by, however often it is sent."""
 
@@ -40,6 +40,8 @@ class _Wanted:
     ttl: float
     mode: Mode
     request: str
+    is_unclear: bool = False
+    """Whether an attempt may have been granted, or has a place in the queue. Its later refusal does not change that."""
 
 
 class Leases:
@@ -55,18 +57,9 @@ class Leases:
         wanted = _Wanted(resource, holder, ttl, mode, token_hex(16))
         try:
             return await self._acquired(wanted, math.inf if wait is None else wait)
-        except Refused as refused:
-            if refused.status < httpx.codes.BAD_REQUEST:
-                # Granted, perhaps, by an answer that cannot be read.
-                await finish(self._withdraw(wanted), GIVING_BACK, f"Withdrawing from {resource}")
-            raise
-        except NotAcquired:
-            if wait != 0:
-                await finish(self._withdraw(wanted), GIVING_BACK, f"Leaving the queue of {resource}")
-            raise
         except BaseException:
-            # Whether an answer was under way is not known: it may be held by now.
-            await finish(self._withdraw(wanted), GIVING_BACK, f"Withdrawing from {resource}")
+            if wanted.is_unclear:
+                await finish(self._withdraw(wanted), GIVING_BACK, f"Withdrawing from {resource}")
             raise
 
     async def _acquired(self, wanted: _Wanted, wait: float) -> Held:
@@ -103,9 +96,15 @@ class Leases:
     async def _once(self, wanted: _Wanted, stretch: float) -> Held:
         asked, content = self._clock(), {"holder": wanted.holder, "ttl": wanted.ttl, "wait": stretch}
         content |= {"mode": wanted.mode, "request": wanted.request}
+        was_unclear, wanted.is_unclear = wanted.is_unclear, True
         try:
             view = await self._posted(f"/v1/leases/{wanted.resource}", content, stretch)
+        except Refused as refused:
+            # Below 400, an answer that cannot be read has granted it, perhaps.
+            wanted.is_unclear = was_unclear or refused.status < httpx.codes.BAD_REQUEST
+            raise
         except NotAcquired as refused:
+            wanted.is_unclear = was_unclear or stretch > 0
             if _is_own(refused):
                 raise
             # Refused before the time was over: it does not queue us, and must not be hammered either.

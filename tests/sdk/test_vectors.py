@@ -193,7 +193,7 @@ class Played:
 
     async def _acquire(self, step: dict[str, Any]) -> dict[str, Any]:
         self._script.at = step["sent"]
-        self._script.answers = [step, *([step["renewal"]] if "renewal" in step else [])]
+        self._script.answers = [one for one in (step.get("earlier"), step, step.get("renewal")) if one]
         wanted = self._wanted
         try:
             held = await self._leases.acquire(

@@ -70,7 +70,7 @@ TABLE: dict[str, str] = {
     "serving": "config db http.connection",
     "doctor": "fencing auth config db guard journal.contents journal.protocol naming objects observe.events "
     "table_rules tables.catalog tables.sql targets wiring",
-    "demo": "fencing app auth.grants config db serving webhooks",
+    "demo": "fencing app auth.grants config db guard serving webhooks",
     "commands": "fencing app auth client config db.database db.key_uses doctor guard naming observe reloading serving "
     "targets text wiring workers",
     "client": "fencing",

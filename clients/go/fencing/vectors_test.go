@@ -247,7 +247,7 @@ type step struct {
 	Status             int
 	Body               string
 	Resource           string
-	Renewal            *answer
+	Earlier, Renewal   *answer
 	Then               map[string]any
 	Headers            map[string]string
 }
@@ -302,6 +302,9 @@ func (p *played) step(t *testing.T, step step) map[string]any {
 		ctx, stop := context.WithCancel(t.Context())
 		defer stop()
 		p.script.exhausted = stop
+		if step.Earlier != nil {
+			p.script.answers = append([]answer{*step.Earlier}, p.script.answers...)
+		}
 		if step.Renewal != nil {
 			p.script.answers = append(p.script.answers, *step.Renewal)
 		}

@@ -16,6 +16,14 @@ const ARRIVING = 1;
 const SHORTEST_TIMEOUT = 2;
 const LONGEST_TIMEOUT = 60;
 
+/**
+ * What is known of the attempts of one acquire. `isUnclear`: one of them may have been granted, or has a place in the
+ * queue. A later refusal of another attempt does not change that.
+ */
+interface Attempts {
+  isUnclear: boolean;
+}
+
 export class Leases {
   /** Seconds that one request waits. The operator may let it wait for less. */
   #stretch = STRETCH;
@@ -33,18 +41,16 @@ export class Leases {
    */
   async acquire(wanted: Wanted, wait: number, signal?: AbortSignal): Promise<Grant> {
     signal?.throwIfAborted();
+    const attempts: Attempts = { isUnclear: false };
     try {
-      return await this.#acquired(wanted, wait, signal);
+      return await this.#acquired(wanted, attempts, wait, signal);
     } catch (error) {
-      const isRefused = error instanceof Refused && error.status >= 400;
-      const hasNoPlace = error instanceof NotAcquired && wait === 0;
-      // Otherwise it may be held by now, or an answer that cannot be read has granted it.
-      if (!isRefused && !hasNoPlace) await this.#withdraw(wanted);
+      if (attempts.isUnclear) await this.#withdraw(wanted);
       throw error;
     }
   }
 
-  async #acquired(wanted: Wanted, wait: number, signal: AbortSignal | undefined): Promise<Grant> {
+  async #acquired(wanted: Wanted, attempts: Attempts, wait: number, signal: AbortSignal | undefined): Promise<Grant> {
     const timeout = Math.min(Math.max(wait, SHORTEST_TIMEOUT), LONGEST_TIMEOUT);
     const until = this.clock() + wait;
     let giveUp = this.clock() + timeout;
@@ -52,7 +58,7 @@ export class Leases {
     for (;;) {
       const stretch = Math.min(this.#stretch, Math.max(until - this.clock(), 0));
       try {
-        return await this.#once(wanted, stretch, signal);
+        return await this.#once(wanted, attempts, stretch, signal);
       } catch (error) {
         if (signal?.aborted === true) throw error;
         if (error instanceof NotAcquired) {
@@ -81,12 +87,18 @@ export class Leases {
     }
   }
 
-  async #once(wanted: Wanted, stretch: number, signal: AbortSignal | undefined): Promise<Grant> {
+  async #once(wanted: Wanted, attempts: Attempts, stretch: number, signal: AbortSignal | undefined): Promise<Grant> {
     const asked = this.clock();
+    const { isUnclear: wasUnclear } = attempts;
+    attempts.isUnclear = true;
     let view: unknown;
     try {
       view = await this.#posted(wanted, stretch, signal);
     } catch (error) {
+      // Below 400, an answer that cannot be read has granted it, perhaps.
+      const isRefused = error instanceof Refused && error.status >= 400;
+      const hasNoPlace = error instanceof NotAcquired && stretch <= 0;
+      attempts.isUnclear = wasUnclear || !(isRefused || hasNoPlace);
       if (error instanceof NotAcquired && !error.own) {
         // Refused before the time was over: it does not queue us, and must not be hammered either.
         await sleep(Math.max(0, Math.min(1, stretch, asked + stretch - this.clock())), signal);

@@ -265,6 +265,7 @@ interface Step extends Answer {
   readonly sent: number;
   readonly at: number;
   readonly resource: string | null;
+  readonly earlier?: Answer;
   readonly renewal?: Answer;
   readonly then: Then;
 }
@@ -291,7 +292,7 @@ class Played {
 
   async #acquire(step: Step): Promise<Then> {
     this.#script.at = step.sent;
-    this.#script.answers = [step, ...(step.renewal === undefined ? [] : [step.renewal])];
+    this.#script.answers = [step.earlier, step, step.renewal].filter((answer) => answer !== undefined);
     try {
       const grant = await this.#leases.acquire(this.#wanted, 0);
       this.#hold = new Hold(this.#wanted.resource, grant, this.#wanted.ttl, this.#script.clock, () => undefined);
