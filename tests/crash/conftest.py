@@ -41,7 +41,13 @@ def _store(endpoint: str) -> dict[str, Any]:
 
 @pytest.fixture(scope="session")
 def crash_postgres(crash_dsn: str) -> Iterator[Postgres]:
-    postgres = Postgres(crash_dsn)
+    with _with_accounts(crash_dsn) as postgres:
+        yield postgres
+
+
+@contextmanager
+def _with_accounts(dsn: str) -> Iterator[Postgres]:
+    postgres = Postgres(dsn)
     postgres.rows("CREATE TABLE accounts (id bigint PRIMARY KEY, note text)")
     yield postgres
     postgres.close()
@@ -63,24 +69,28 @@ def weak_stage(crash_dsn: str, crash_postgres: Postgres) -> Iterator[Stage]:
 
 
 @pytest.fixture(scope="session")
-def role_stage(crash_dsn: str, crash_postgres: Postgres) -> Iterator[Stage]:
-    """All requests to tables run under a role of the database, which policies bind."""
+def role_stage(postgres_server: Server) -> Iterator[Stage]:
+    """All requests to tables run under a role of the database, which policies bind.
+
+    Its database is its own: with policies, writes of the other stages would take another path.
+    """
     role = f"member_{uuid4().hex[:12]}"
-    crash_postgres.rows(f"CREATE ROLE {role}")
-    crash_postgres.rows(f"GRANT {role} TO {GATEWAY}")
-    crash_postgres.rows(f"GRANT SELECT, INSERT, UPDATE, DELETE ON accounts TO {role}")
-    crash_postgres.rows(f"CREATE POLICY bound ON accounts TO {role} USING (note <> 'hidden')")
-    crash_postgres.rows("ALTER TABLE accounts ENABLE ROW LEVEL SECURITY")
-    crash_postgres.rows("CREATE POLICY free ON accounts TO PUBLIC USING (true)")
-    asyncio.run(rights.let_act(crash_dsn, [role]))
-    roles = [{"callers": ["*"], "role": role}]
-    with (
-        DoubleProcess.start(buckets=["bucket"]) as double,
-        _staged(crash_dsn, crash_postgres, double, 2_000_000, roles=roles) as staged,
-    ):
-        yield staged
-    crash_postgres.rows(f"DROP OWNED BY {role}")
-    crash_postgres.rows(f"DROP ROLE {role}")
+    with fresh(postgres_server) as dsn, _with_accounts(dsn) as postgres:
+        postgres.rows(f"CREATE ROLE {role}")
+        postgres.rows(f"GRANT {role} TO {GATEWAY}")
+        postgres.rows(f"GRANT SELECT, INSERT, UPDATE, DELETE ON accounts TO {role}")
+        postgres.rows(f"CREATE POLICY bound ON accounts TO {role} USING (note <> 'hidden')")
+        postgres.rows("ALTER TABLE accounts ENABLE ROW LEVEL SECURITY")
+        postgres.rows("CREATE POLICY free ON accounts TO PUBLIC USING (true)")
+        asyncio.run(rights.let_act(dsn, [role]))
+        roles = [{"callers": ["*"], "role": role}]
+        with (
+            DoubleProcess.start(buckets=["bucket"]) as double,
+            _staged(dsn, postgres, double, 2_000_000, roles=roles) as staged,
+        ):
+            yield staged
+        postgres.rows(f"DROP OWNED BY {role}")
+        postgres.rows(f"DROP ROLE {role}")
 
 
 @contextmanager
