@@ -100,17 +100,18 @@ async def stage(postgres_server: EmbeddedPostgres) -> AsyncIterator[Stage]:
 
 
 async def contents(dsn: str) -> dict[str, list[str]]:
-    """All rows of all tables that a request could change."""
+    """All rows of all tables that a request could change. Empty ones do not count: partitions are made ahead."""
     connection = await asyncpg.connect(dsn)
     try:
         tables = await connection.fetch(
             "SELECT schemaname || '.' || quote_ident(tablename) AS name FROM pg_tables"
             " WHERE schemaname IN ('fencing', 'public') AND tablename NOT IN ('traffic', 'sealer')"
         )
-        return {
+        found = {
             table["name"]: [row["t"] for row in await connection.fetch(f"SELECT t::text AS t FROM {table['name']} t")]
             for table in tables
         }
+        return {name: rows for name, rows in found.items() if rows}
     finally:
         await connection.close()
 

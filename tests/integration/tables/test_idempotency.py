@@ -352,15 +352,17 @@ class TestRaces:
         assert await shipments(tables) == 4
 
     async def test_a_key_may_be_deleted_during_its_request(self, client: httpx.AsyncClient, tables: Database) -> None:
-        """Whenever it goes, a request is carried out or answered again, and never gets stuck."""
+        """Whenever it goes, a request is carried out or answered again. If it loses each race, nothing is written."""
 
         async def forget_all() -> None:
             for _ in range(40):
                 await tables.run(lambda transaction: transaction.execute("DELETE FROM fencing.idempotency"))
 
         answers, _ = await asyncio.gather(asyncio.gather(*(post(client) for _ in range(40))), forget_all())
-        assert {answer.status_code for answer in answers} == {201}
-        carried_out = sum("idempotency-replayed" not in answer.headers for answer in answers)
+        done = [answer for answer in answers if answer.status_code == 201]
+        assert done
+        assert {answer.status_code for answer in answers} <= {201, 503}
+        carried_out = sum("idempotency-replayed" not in answer.headers for answer in done)
         assert await shipments(tables) == 3 + carried_out
 
 
