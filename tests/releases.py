@@ -1,7 +1,7 @@
 """Two releases of the gateway, each installed in a folder of its own: the one of this tree, and one that follows it.
 
-The next one is this tree with another version, and with one more migration of its schema. Its gateways raise fences by a
-function that this release does not have.
+The next one is this tree with another version and one more migration. Its gateways raise fences by a function that this
+release does not have.
 """
 
 import json
@@ -12,7 +12,7 @@ import subprocess
 import sys
 import zipfile
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -90,14 +90,18 @@ def next_release(before: Release, folder: Path, script: str = NEXT_SCRIPT) -> Re
     versions = folder / "gateway/migrations/versions"
     (newest,) = versions.glob(f"{migrations.newest()}_*.py")
     text = newest.read_text().replace(f'revision = "{migrations.newest()}"', f'revision = "{NEXT_REVISION}"', 1)
-    text = re.sub(r"^down_revision = .*$", f'down_revision = "{migrations.newest()}"', text, count=1, flags=re.MULTILINE)
+    text = re.sub(
+        r"^down_revision = .*$", f'down_revision = "{migrations.newest()}"', text, count=1, flags=re.MULTILINE
+    )
     (versions / f"{NEXT_REVISION}_next.py").write_text(text)
     (versions / f"{NEXT_REVISION}_next.sql").write_text(script)
     fences = folder / "gateway/db/queries/fences.sql"
     if "raise_v2" in script:
         fences.write_text(fences.read_text().replace("fencing.raise_v1(", "fencing.raise_v2("))
     rights = folder / "gateway/db/rights.py"
-    rights.write_text(rights.read_text().replace('    "lock":', '    "raised": ("SELECT", "INSERT", "UPDATE"),\n    "lock":', 1))
+    rights.write_text(
+        rights.read_text().replace('    "lock":', '    "raised": ("SELECT", "INSERT", "UPDATE"),\n    "lock":', 1)
+    )
     return Release(folder)
 
 

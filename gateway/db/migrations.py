@@ -24,7 +24,7 @@ _PACKAGED = Path(__file__).parents[1] / "migrations"
 _CHECKOUT = Path(__file__).parents[2] / "migrations"
 
 BASELINE = "r1000"
-"""The first released revision. Those before it (0001 to 0018, then r0001 on) had other migrations."""
+"""The first released revision. Earlier ones, 0001 to 0018 and then r0001 on, had other migrations."""
 
 LOCK = 5_461_934
 """The advisory lock of sessions that migrate or grant: they wait for each other. The number is arbitrary."""
@@ -39,9 +39,9 @@ _LOCKED = ("55P03", "40P01")
 def upgrade(dsn: str) -> None:
     """Bring the schema to the version of this package, in one transaction. Safe to run at any time, in any process.
 
-    A newer schema stays as it is. Raises ``ConfigurationError`` if the session lacks a right, ``UnreleasedSchema`` or
-    ``SchemaTooNew`` if the schema is none for this version, ``SchemaLocked`` if other sessions keep its tables locked,
-    and ``SqlError`` if the database refuses. Nothing has changed then.
+    A newer schema stays as it is. Raises ``ConfigurationError`` if the session lacks a right, and ``SqlError`` if the
+    database refuses. Raises ``UnreleasedSchema`` or ``SchemaTooNew`` for a schema that is not for this version, and
+    ``SchemaLocked`` if other sessions keep its tables locked. Nothing has changed then.
     """
     asyncio.run(check_rights(dsn))
     deadline = time.monotonic() + PATIENCE

@@ -2,7 +2,10 @@
 
 import json
 import os
+import re
+import shlex
 import signal
+import subprocess
 import threading
 import time
 from collections import Counter
@@ -25,13 +28,48 @@ from tests.releases import NEXT_REVISION, Release, next_release, this_release, w
 from tests.running import API_KEY
 
 SEED = 6  # the store is as on AWS
-GATEWAYS, WRITERS = 2, 6
+GATEWAYS, WRITERS = 2, 4
 DEEDS = 40
 """Writes between two steps of the upgrade."""
 LEASE = {"holder": "keeper", "ttl": 20, "barrier": True, "request": "kept"}
 PATIENCE = 30.0
 
 CURRENT = migrations.newest()
+
+
+class Guide:
+    """The commands of docs/guides/upgrade.md, which the test runs as they stand there."""
+
+    def __init__(self) -> None:
+        text = (Path(__file__).parents[2] / "docs/guides/upgrade.md").read_text()
+        self.left = set("".join(re.findall(r"```sh\n(.*?)```", text, re.DOTALL)).splitlines())
+        (self.long_transactions,) = re.findall(r"```sql\n(.*?)```", text, re.DOTALL)
+        self._lines = frozenset(self.left)
+
+    def run(self, line: str, release: Release, **values: str) -> "subprocess.CompletedProcess[str]":
+        """Run a line of the guide with a release. ``values``: other words than those of the guide, by their names."""
+        assert line in self._lines
+        self.left.discard(line)
+        for name, value in values.items():
+            line = line.replace(NAMES[name], shlex.quote(value))
+        program, *arguments = shlex.split(line)
+        if program == "gateway":
+            return release.run(*arguments, GATEWAY_API_KEY=API_KEY)
+        return subprocess.run([program, *arguments], capture_output=True, text=True, timeout=PATIENCE, check=False)
+
+
+NAMES = {
+    "config": "gateway.toml",
+    "owner": '"$OWNER"',
+    "role": '"$ROLE"',
+    "url": '"$GATEWAY"',
+    "origin": "http://127.0.0.1:8080",
+}
+VERSION = "gateway --version"
+MIGRATE = 'gateway migrate --dsn "$OWNER" --grant-to "$ROLE"'
+DOCTOR = "gateway doctor --config gateway.toml"
+VERIFY = 'gateway audit verify --url "$GATEWAY"'
+READY = "curl --silent --fail http://127.0.0.1:8080/v1/ready"
 
 
 @dataclass
@@ -42,6 +80,9 @@ class Fleet:
     sections: dict[str, object]
     stack: ExitStack
     processes: dict[int, Running] = field(default_factory=dict)
+
+    def config(self, gateway: Gateway) -> str:
+        return str(self.folder / f"{gateway.port}.toml")
 
     def start(self, release: Release) -> Gateway:
         """Start a gateway, and return it once it is ready."""
@@ -89,7 +130,7 @@ class Keeper:
             assert renewed is None or renewed.status_code == 200, renewed.text
             rival = self._ask("POST", path, {"holder": "rival"})
             assert rival is None or rival.status_code == 409, rival.text
-            time.sleep(0.05)
+            time.sleep(0.2)
 
     def _ask(self, method: str, path: str, document: object) -> httpx.Response | None:
         """Return the answer; None where the connection ended, or for a 503, after which the client asks again."""
@@ -144,8 +185,9 @@ def _under_load(soak: Soak, keeper: Keeper) -> Iterator[Callable[[], None]]:
 def test_gateways_are_upgraded_one_by_one_and_go_back(tmp_path: Path) -> None:
     release = this_release(tmp_path)
     following = next_release(release, tmp_path / "next")
+    guide = Guide()
     with services(SEED) as (dsn, double), ExitStack() as stack:
-        told = release.run("migrate", "--dsn", dsn, "--grant-to", GATEWAY)
+        told = guide.run(MIGRATE, release, owner=dsn, role=GATEWAY)
         assert told.returncode == 0, told.stderr
         fleet = Fleet(tmp_path, configured(dsn, double.endpoint), stack)
         soak = Soak(SEED, double, lambda: fleet.start(release), dsn, GATEWAYS)
@@ -154,39 +196,32 @@ def test_gateways_are_upgraded_one_by_one_and_go_back(tmp_path: Path) -> None:
         with _under_load(soak, keeper) as pass_time:
             pass_time()
             _the_next_gateway_refuses_the_older_schema(fleet, following)
+            assert guide.run(VERSION, following).stdout == "gateway 99.0.0\n"
+            assert database.rows(guide.long_transactions) == []
             _two_migrations_at_once(following, dsn)
             pass_time()
             for number in range(GATEWAYS):
                 fleet.replace(soak, number, following)
                 pass_time()
-            counted = database.value("SELECT sum(barriers) FROM fencing.raised")
-            assert counted > 0, "the next release did not use what it brought along"
+            assert database.value("SELECT sum(barriers) FROM fencing.raised") > 0, "the next release is not used"
             assert database.value("SELECT barriers FROM fencing.lock WHERE resource = 'kept/1'") > 0
 
-            # Back, with a migration of the older release, as an older chart would run it.
-            told = release.run("migrate", "--dsn", dsn, "--grant-to", GATEWAY)
-            assert (told.returncode, told.stdout.splitlines()[0]) == (
-                0,
-                f"fencing schema: {NEXT_REVISION} -> {NEXT_REVISION}",
-            )
+            _an_older_migration_changes_nothing(guide, release, dsn)
             for number in range(GATEWAYS):
                 fleet.replace(soak, number, release)
                 pass_time()
             assert database.value(f"SELECT has_table_privilege('{GATEWAY}', 'fencing.raised', 'INSERT')")
-            assert '"event": "schema is newer"' in fleet.processes[soak.gateways[0].port].said()
             counted = database.value("SELECT sum(barriers) FROM fencing.raised")
             pass_time()
-            assert database.value("SELECT sum(barriers) FROM fencing.raised") == counted
+            assert database.value("SELECT sum(barriers) FROM fencing.raised") == counted, (
+                "the older release is not used"
+            )
         Writer(soak, WRITERS).conclude()
-        mutations, committed = soak.effects()
-        soak.history.check(mutations, committed)
+        soak.history.check(*soak.effects())
         assert keeper.tokens == {"1"}, "the lease was lost"
         assert keeper.statuses.keys() <= {200, 201, 409, 503}
-        address = f"http://127.0.0.1:{soak.gateways[0].port}"
-        verified = release.run("audit", "verify", "--url", address, GATEWAY_API_KEY=API_KEY)
-        assert verified.returncode == 0, verified.stdout + verified.stderr
-        errors = [line for one in fleet.processes.values() for line in _errors(one)]
-        assert errors == []
+        _all_is_well(guide, release, fleet, soak.gateways[0])
+    assert guide.left == set(), "commands of the guide that no test runs"
 
 
 def _the_next_gateway_refuses_the_older_schema(fleet: Fleet, following: Release) -> None:
@@ -205,6 +240,25 @@ def _two_migrations_at_once(following: Release, dsn: str) -> None:
         for running in [stack.enter_context(one) for one in both()]:
             assert running.process.wait(PATIENCE) == 0, running.said()
             assert f"-> {NEXT_REVISION}\n" in running.said()
+
+
+def _an_older_migration_changes_nothing(guide: Guide, release: Release, dsn: str) -> None:
+    """An older chart would run it so."""
+    told = guide.run(MIGRATE, release, owner=dsn, role=GATEWAY)
+    assert told.returncode == 0, told.stderr
+    assert told.stdout.startswith(f"fencing schema: {NEXT_REVISION} -> {NEXT_REVISION}\nnewer than {CURRENT}")
+
+
+def _all_is_well(guide: Guide, release: Release, fleet: Fleet, gateway: Gateway) -> None:
+    """The commands of the guide find nothing wrong, and no log has a failure."""
+    address = f"http://127.0.0.1:{gateway.port}"
+    assert guide.run(READY, release, origin=address).returncode == 0
+    verified = guide.run(VERIFY, release, url=address)
+    assert verified.returncode == 0, verified.stdout + verified.stderr
+    examined = guide.run(DOCTOR, release, config=fleet.config(gateway)).stdout
+    assert f"schema: fencing is at {NEXT_REVISION}, newer than this gateway's {CURRENT}" in examined
+    assert '"event": "schema is newer"' in fleet.processes[gateway.port].said()
+    assert [line for one in fleet.processes.values() for line in _errors(one)] == []
 
 
 def _errors(running: Running) -> list[object]:
