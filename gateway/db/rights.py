@@ -78,6 +78,11 @@ CALLED_BY_STATEMENTS = (
 )
 
 
+async def be_alone(transaction: Transaction) -> None:
+    """Let no other session migrate or grant until the transaction ends. Two grants at once would fail."""
+    await transaction.execute(_SQL["alone"], LOCK)
+
+
 async def grant(dsn: str, role: str) -> None:
     """Give a role what a gateway needs, and take away whatever more it has on these tables. As the schema's owner.
 
@@ -86,7 +91,7 @@ async def grant(dsn: str, role: str) -> None:
     """
 
     async def work(transaction: Transaction) -> None:
-        await transaction.execute(_SQL["alone"], LOCK)
+        await be_alone(transaction)
         if await transaction.fetch(_SQL["owned"], role):
             raise ConfigurationError(
                 f"{role} owns tables of the schema fencing, or may act as who does: it can do anything to them",
@@ -109,7 +114,7 @@ async def let_act(dsn: str, roles: Sequence[str]) -> None:
     """
 
     async def work(transaction: Transaction) -> None:
-        await transaction.execute(_SQL["alone"], LOCK)
+        await be_alone(transaction)
         for row in await transaction.fetch(_SQL["let_act"], list(roles), list(CALLED_BY_STATEMENTS)):
             await transaction.execute(row["statement"])
 

@@ -36,7 +36,7 @@ WHERE NOT pg_has_role(o.owner, 'USAGE')
 ORDER BY 3
 
 -- name: alone
--- Wait for other sessions that migrate or grant. Two grants at once would fail.
+-- Wait for other sessions that migrate or grant.
 SELECT pg_advisory_xact_lock($1)
 
 -- name: owned

@@ -123,7 +123,7 @@ async def test_a_migration_that_is_paused_loses_its_locks(
             await asyncio.sleep(0.01)
         os.kill(process.process.pid, signal.SIGSTOP)
         begun = time.monotonic()
-        await session.execute(WRITE)
+        await session.execute(WRITE, timeout=PATIENCE)
         assert 1 < time.monotonic() - begun < 10
         os.kill(process.process.pid, signal.SIGCONT)
         assert await asyncio.to_thread(_ended, process) != 0
@@ -138,7 +138,7 @@ def _ended(process: Running) -> int:
 async def test_migrations_and_grants_of_several_processes_wait_for_each_other(
     dsn: str, session: asyncpg.Connection, following: Release
 ) -> None:
-    arguments = ("migrate", "--dsn", dsn, "--grant-to", GATEWAY)
+    arguments = ("migrate", "--dsn", dsn, "--grant-to", GATEWAY, "--journal-dsn", dsn)
     told = await asyncio.gather(*(asyncio.to_thread(following.run, *arguments) for _ in range(3)))
     assert [(one.returncode, one.stderr) for one in told] == [(0, "")] * 3
     assert await session.fetchval(HAS_COLUMN) == 1
