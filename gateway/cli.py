@@ -119,7 +119,7 @@ def migrate(
         str | None, typer.Option(help="Also install the table of a journal, in this second database.")
     ] = None,
 ) -> None:
-    """Install the fencing schema, or migrate it to this version."""
+    """Install the fencing schema, or migrate it to this version. A newer schema stays as it is."""
     from gateway import serving  # noqa: PLC0415 - few commands need the database
     from gateway.db import migrations, rights  # noqa: PLC0415 - the same
 
@@ -130,6 +130,10 @@ def migrate(
     migrations.upgrade(target)
     after = asyncio.run(serving.revision(target))
     typer.echo(f"fencing schema: {before or 'not installed'} -> {after}")
+    if after is not None and after > migrations.newest():
+        # These grants would take away what newer gateways need.
+        typer.echo(f"newer than {migrations.newest()}, the newest of this version: nothing was changed, nor granted")
+        return
     if grant_to is not None:
         asyncio.run(rights.grant(target, grant_to))
         typer.echo(f"granted to {grant_to}: the rights that a gateway needs, and no others")

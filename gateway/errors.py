@@ -5,7 +5,9 @@ as S3's XML on buckets. A code is never reused for something else.
 
     GatewayError
     ├── ConfigurationError            for the operator, never an HTTP answer
-    │   └── UnreleasedSchema          schema-unreleased
+    │   ├── UnreleasedSchema          schema-unreleased
+    │   ├── SchemaTooNew              schema-too-new
+    │   └── SchemaLocked              schema-locked
     ├── TokenRequired            428  token-required
     ├── TokenMalformed           400  token-malformed
     ├── ResourceMalformed        400  resource-malformed
@@ -100,7 +102,35 @@ class UnreleasedSchema(ConfigurationError):
             f"The fencing schema is at {revision}, a revision from before the first release. "
             "It cannot be upgraded, and nothing was changed.",
             advice="Do not drop it: fences would be forgotten, and overtaken holders could write again. "
-            "Carry the fences over as docs/operations.md explains ('A schema from before the first release').",
+            "Adopt it as docs/operations.md explains ('A schema from before the first release').",
+        )
+
+
+class SchemaTooNew(ConfigurationError):
+    """A later release has dropped from the fencing schema what this version of the gateway calls."""
+
+    code = "schema-too-new"
+    title = "The fencing schema is too new for this version of the gateway"
+
+    def __init__(self, revision: str, oldest: str, known: str) -> None:
+        super().__init__(
+            f"The fencing schema is at {revision}, which serves gateways of {oldest} and later. "
+            f"This one knows {known}. Nothing was changed.",
+            advice="Run a newer version of the gateway: the schema cannot go back (docs/guides/upgrade.md).",
+        )
+
+
+class SchemaLocked(ConfigurationError):
+    """Other sessions kept tables of the fencing schema locked, so that a migration could not change them."""
+
+    code = "schema-locked"
+    title = "The fencing schema could not be locked"
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__(
+            f"Other sessions kept tables of the schema fencing locked for {seconds:g} seconds. Nothing was changed.",
+            advice="Run 'gateway migrate' again. If it fails again, look for long transactions in pg_stat_activity "
+            "(docs/guides/upgrade.md).",
         )
 
 

@@ -254,11 +254,12 @@ def _explained() -> Iterator[None]:
         raise ConfigurationError("postgres.dsn: not the address of a database", advice="") from error
 
 
-async def check_schema(dsn: str) -> None:
+async def check_schema(dsn: str) -> str | None:
     """Raise ``ConfigurationError`` if the fencing schema is older than this version of the gateway needs.
 
-    A newer schema is fine: the functions that an older gateway calls never change their meaning. So two versions can
-    run side by side during an upgrade. Raises ``Unavailable`` if the database cannot be reached.
+    Return a notice for a newer one, which is fine: what an older gateway calls stays, and never changes its meaning. So
+    two versions can run side by side. Raises ``SchemaTooNew`` once that is over, and ``Unavailable`` if the database
+    cannot be reached.
     """
     found, newest = await revision(dsn), migrations.newest()
     if found is None:
@@ -268,6 +269,9 @@ async def check_schema(dsn: str) -> None:
             f"The fencing schema is at {found}; this version of the gateway needs {newest}.",
             advice="Run 'gateway migrate' first.",
         )
+    if found > newest:
+        return f"The fencing schema is at {found}, newer than {newest}, which this version knows. All of it works."
+    return None
 
 
 def check_tls(settings: Server) -> None:

@@ -7,18 +7,24 @@ from sqlalchemy import Connection, text
 from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.pool import NullPool
 
-# Makes sessions that migrate at the same time wait for each other. The number is arbitrary.
-MIGRATION_LOCK = 5_461_934
+# Writers queue up behind a migration that waits for a lock, so its timeout is short. A deadlock, which PostgreSQL finds
+# after a second, ends the migration and no writer. A migration that is paused loses its session, and so its locks.
+TIMEOUTS = "SET LOCAL lock_timeout = '300ms'; SET LOCAL idle_in_transaction_session_timeout = '5s'"
 
 
 def migrate(connection: Connection) -> None:
-    """Run all migrations in one transaction: one that fails leaves nothing behind."""
-    connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": MIGRATION_LOCK})
+    """Run all migrations in one transaction: one that fails leaves nothing behind. A newer schema stays as it is."""
+    connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": context.config.attributes["lock"]})
+    for statement in TIMEOUTS.split("; "):
+        connection.execute(text(statement))
     # IF NOT EXISTS needs the right to create schemas even if there is one.
     if not connection.execute(text("SELECT to_regnamespace('fencing')")).scalar():
         connection.execute(text("CREATE SCHEMA fencing"))
     context.configure(connection=connection, version_table="migration", version_table_schema="fencing")
-    context.run_migrations()
+    found, head = context.get_context().get_current_revision(), context.get_head_revision()
+    # A newer version may have migrated while this session waited.
+    if found is None or found < str(head):
+        context.run_migrations()
 
 
 async def online() -> None:

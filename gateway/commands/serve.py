@@ -133,7 +133,8 @@ def _server(origin: Origin, config: Config, link: Link | None = None) -> serving
 
 def _check_at_start(origin: Origin, config: Config) -> None:
     try:
-        asyncio.run(serving.check_schema(config.postgres.dsn.get_secret_value()))
+        if notice := asyncio.run(serving.check_schema(config.postgres.dsn.get_secret_value())):
+            logs.log(events.SchemaIsNewer(notice))
         known = places(origin.path)
         for line in asyncio.run(targets.check(config, known, allow_missing=origin.allow_missing)):
             logs.log(events.ConfigurationNoted(line))

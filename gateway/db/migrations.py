@@ -1,8 +1,8 @@
 """Installs and upgrades the ``fencing`` schema with the migrations that come with the package."""
 
 import asyncio
-import re
-from functools import partial
+import time
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,7 +11,7 @@ import asyncpg
 from gateway.db.database import Database
 from gateway.db.pool import load
 from gateway.db.servers import APPLICATION, Servers
-from gateway.errors import ConfigurationError, SqlError, UnreleasedSchema
+from gateway.errors import ConfigurationError, SchemaLocked, SchemaTooNew, SqlError, UnreleasedSchema
 
 if TYPE_CHECKING:
     from alembic.config import Config as Alembic
@@ -23,19 +23,45 @@ _CONNECT_TIMEOUT = 5.0
 _PACKAGED = Path(__file__).parents[1] / "migrations"
 _CHECKOUT = Path(__file__).parents[2] / "migrations"
 
-# Released revisions begin with an r: r0001. The ones before, 0001 to 0018, had other migrations.
-_UNRELEASED = re.compile(r"[0-9]{4}")
+BASELINE = "r1000"
+"""The first released revision. Earlier ones, 0001 to 0018 and then r0001 on, had other migrations."""
+
+LOCK = 5_461_934
+"""The advisory lock of sessions that migrate or grant: they wait for each other. The number is arbitrary."""
+
+PATIENCE = 60.0
+"""Seconds in which a migration tries to lock the tables that it changes."""
+_PAUSE = 1.0
+"""Seconds between two attempts, in which writers go on that had to wait."""
+_LOCKED = ("55P03", "40P01")
 
 
 def upgrade(dsn: str) -> None:
     """Bring the schema to the version of this package, in one transaction. Safe to run at any time, in any process.
 
-    Raises ``ConfigurationError`` if the session lacks a right, ``UnreleasedSchema`` if the schema has no upgrade, and
-    ``SqlError`` if the database refuses. Nothing has changed then.
+    A newer schema stays as it is. Raises ``ConfigurationError`` if the session lacks a right, and ``SqlError`` if the
+    database refuses. Raises ``UnreleasedSchema`` or ``SchemaTooNew`` for a schema that is not for this version, and
+    ``SchemaLocked`` if other sessions keep its tables locked. Nothing has changed then.
     """
+    asyncio.run(check_rights(dsn))
+    deadline = time.monotonic() + PATIENCE
+    while True:
+        try:
+            _upgrade_once(dsn)
+        except SqlError as error:
+            if error.sqlstate not in _LOCKED:
+                raise
+            if time.monotonic() >= deadline:
+                raise SchemaLocked(PATIENCE) from error
+            # Writers queue up behind a migration that waits for a lock. So it waits briefly, and often.
+            time.sleep(_PAUSE)
+        else:
+            return
+
+
+def _upgrade_once(dsn: str) -> None:
     from alembic import command  # noqa: PLC0415 - half of what starting any command takes, and few migrate
 
-    asyncio.run(check_rights(dsn))
     try:
         command.upgrade(_alembic(dsn), "head")
     except Exception as error:
@@ -51,7 +77,8 @@ def upgrade(dsn: str) -> None:
 async def check_rights(dsn: str) -> None:
     """Raise ``ConfigurationError`` if there is anything to migrate, and the session may not."""
     try:
-        if await installed(dsn) == newest():
+        found = await installed(dsn)
+        if found is not None and found >= newest():
             return
     except SqlError as error:
         if error.sqlstate != FORBIDDEN:
@@ -69,33 +96,35 @@ async def check_rights(dsn: str) -> None:
         )
 
 
+@cache
 def newest() -> str:
-    """Return the revision that this package needs."""
-    from alembic.script import ScriptDirectory  # noqa: PLC0415 - as above
-
-    head = ScriptDirectory.from_config(_alembic("")).get_current_head()
-    assert head is not None
-    return head
+    """Return the revision that this package needs. Later revisions have higher numbers."""
+    return max(path.stem.partition("_")[0] for path in (_folder() / "versions").glob("r*.py"))
 
 
 async def installed(dsn: str) -> str | None:
     """Return the revision that the database has; None where the schema is not installed.
 
-    Raises ``Unavailable`` where the database cannot be reached, ``SqlError`` where it refuses, and ``UnreleasedSchema``
-    where the revision is from before the first release.
+    Raises ``Unavailable`` where the database cannot be reached, and ``SqlError`` where it refuses. Raises
+    ``UnreleasedSchema`` where the revision is from before the first release, and ``SchemaTooNew`` where it serves only
+    newer gateways than this one.
     """
     database = Database(dsn, pool_size=1)
     try:
         row = await database.fetchrow("SELECT version_num FROM fencing.migration")
+        revision = None if row is None else str(row["version_num"])
+        if revision is not None and revision < BASELINE:
+            raise UnreleasedSchema(revision)
+        if revision is not None and revision > newest():
+            row = await database.fetchrow("SELECT oldest FROM fencing.compatibility")
+            if row is not None and row["oldest"] > newest():
+                raise SchemaTooNew(revision, row["oldest"], newest())
     except SqlError as error:
         if error.sqlstate == UNDEFINED_TABLE:
             return None
         raise
     finally:
         await database.close()
-    revision = None if row is None else str(row["version_num"])
-    if revision is not None and _UNRELEASED.fullmatch(revision):
-        raise UnreleasedSchema(revision)
     return revision
 
 
@@ -103,6 +132,11 @@ def _alembic(dsn: str) -> "Alembic":
     from alembic.config import Config as Alembic  # noqa: PLC0415 - as above
 
     config = Alembic()
-    config.set_main_option("script_location", str(_PACKAGED if _PACKAGED.is_dir() else _CHECKOUT))
+    config.set_main_option("script_location", str(_folder()))
+    config.attributes["lock"] = LOCK
     config.attributes["connect"] = partial(Servers(dsn, _CONNECT_TIMEOUT).reach, {"application_name": APPLICATION})
     return config
+
+
+def _folder() -> Path:
+    return _PACKAGED if _PACKAGED.is_dir() else _CHECKOUT

@@ -11,8 +11,9 @@ from datetime import UTC, datetime, timedelta
 from uuid import uuid4
 
 from gateway.db.database import Database, Transaction, translated
+from gateway.db.migrations import newest
 from gateway.db.pool import Session, load
-from gateway.errors import Unavailable
+from gateway.errors import DatabaseClosed, Unavailable
 from gateway.fencing.token import Token
 from gateway.journal.contents import Entry
 from gateway.journal.protocol import Loss, Mode, OpenDatabase, Opened, Run, Server
@@ -28,10 +29,18 @@ _LONGEST_WAIT = timedelta(minutes=10)
 
 
 async def ask(session: "Session | Database | Transaction") -> Server:
-    """Return the run of a session, and the last opening. Raises ``Unavailable`` for a standby, which has no run."""
+    """Return the run of a session, and the last opening. Raises ``Unavailable`` for a standby, which has no run.
+
+    Raises ``DatabaseClosed`` if the schema is older than this version needs. A gateway may start before its database.
+    """
     with translated(Unavailable):
         row = await session.fetchrow(_SQL["ask"])
     assert row is not None
+    if row["revision"] < newest():
+        raise DatabaseClosed(
+            f"The fencing schema is at {row['revision']}; this version of the gateway needs {newest()}.",
+            advice="Nothing was written. The operator runs 'gateway migrate'.",
+        )
     if row["here_timeline"] is None:
         raise Unavailable("The database is a standby, which takes no writes.")
     opened = Opened(

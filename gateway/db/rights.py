@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from gateway.db.database import Database, Transaction
+from gateway.db.migrations import LOCK
 from gateway.db.pool import FOLDER, load
 from gateway.errors import ConfigurationError, SqlError
 
@@ -14,6 +15,7 @@ _SQL = load("rights")
 # A test derives the same table from the text of all queries and functions.
 TABLES = {
     "migration": ("SELECT",),
+    "compatibility": ("SELECT",),
     "fence": ("SELECT", "INSERT", "UPDATE"),
     "opening": ("SELECT", "UPDATE"),
     "table_naming": ("SELECT", "INSERT", "UPDATE"),
@@ -76,6 +78,11 @@ CALLED_BY_STATEMENTS = (
 )
 
 
+async def be_alone(transaction: Transaction) -> None:
+    """Let no other session migrate or grant until the transaction ends. Two grants at once would fail."""
+    await transaction.execute(_SQL["alone"], LOCK)
+
+
 async def grant(dsn: str, role: str) -> None:
     """Give a role what a gateway needs, and take away whatever more it has on these tables. As the schema's owner.
 
@@ -84,6 +91,7 @@ async def grant(dsn: str, role: str) -> None:
     """
 
     async def work(transaction: Transaction) -> None:
+        await be_alone(transaction)
         if await transaction.fetch(_SQL["owned"], role):
             raise ConfigurationError(
                 f"{role} owns tables of the schema fencing, or may act as who does: it can do anything to them",
@@ -104,10 +112,15 @@ async def let_act(dsn: str, roles: Sequence[str]) -> None:
 
     Raises ``SqlError`` where there is no such role, or the session may not grant.
     """
+
+    async def work(transaction: Transaction) -> None:
+        await be_alone(transaction)
+        for row in await transaction.fetch(_SQL["let_act"], list(roles), list(CALLED_BY_STATEMENTS)):
+            await transaction.execute(row["statement"])
+
     database = Database(dsn, pool_size=1)
     try:
-        for row in await database.fetch(_SQL["let_act"], list(roles), list(CALLED_BY_STATEMENTS)):
-            await database.fetch_write(row["statement"])
+        await database.run(work)
     finally:
         await database.close()
 

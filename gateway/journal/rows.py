@@ -4,9 +4,11 @@ The second server should fail for other reasons than the first one: another mach
 session never continues after a restart, and commits are pinned to be durable, as of all sessions of the gateway.
 """
 
+from functools import partial
 from uuid import UUID
 
-from gateway.db.database import Database, Record
+from gateway.db import rights
+from gateway.db.database import Database, Record, Transaction
 from gateway.db.pool import load
 from gateway.errors import JournalUnusable, OutcomeUnknown, SqlError, Unavailable
 from gateway.journal.contents import Flaw, Problem
@@ -80,10 +82,15 @@ async def install(dsn: str, grant_to: str | None) -> None:
     try:
         await RowStore(database).install()
         if grant_to is not None:
-            for row in await database.fetch(_SQL["grants"], grant_to):
-                await database.fetchrow_write(row["statement"])
+            await database.run(partial(_grant, grant_to))
     finally:
         await database.close()
+
+
+async def _grant(role: str, transaction: Transaction) -> None:
+    await rights.be_alone(transaction)
+    for row in await transaction.fetch(_SQL["grants"], role):
+        await transaction.execute(row["statement"])
 
 
 def _fault(error: Unavailable | OutcomeUnknown | SqlError | ValueError) -> JournalUnusable:

@@ -236,6 +236,13 @@ class ConfigurationNoted:
 
 
 @dataclass(frozen=True, slots=True)
+class SchemaIsNewer:
+    """The fencing schema is newer than this version of the gateway, as it is during an upgrade."""
+
+    notice: str
+
+
+@dataclass(frozen=True, slots=True)
 class ConfigurationReloaded:
     """Another configuration is in force. ``by``: SIGHUP, watch, or the method of a request. ``caller``: its sender."""
 
@@ -403,6 +410,7 @@ Event: TypeAlias = (
     | BucketAdministered
     | CatalogWarning
     | ConfigurationNoted
+    | SchemaIsNewer
     | DatabaseOpened
     | ConfigurationReloaded
     | ReloadFailed

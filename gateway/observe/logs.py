@@ -30,6 +30,7 @@ from gateway.observe.events import (
     ReloadFailed,
     RequestAnswered,
     RequestFailed,
+    SchemaIsNewer,
     ServiceUnreachable,
     StepReached,
     SweepFailed,
@@ -213,6 +214,8 @@ def log(event: Event) -> None:  # noqa: C901, PLR0912, PLR0915 - one arm an even
             _logger.info("alarm cleared", alarm=alarm, count=count)
         case ConfigurationNoted(warning):
             _logger.warning("configuration noted", warning=warning)
+        case SchemaIsNewer(notice):
+            _logger.info("schema is newer", notice=notice)
         case DatabaseOpened(term, timeline, started, continues, restored, waiting):
             log_it = _logger.error if restored else _logger.info if continues else _logger.warning
             log_it(

@@ -18,7 +18,6 @@ import asyncpg
 import httpx
 import pytest
 import trustme
-from alembic import command
 from cryptography.hazmat.primitives.serialization import (
     BestAvailableEncryption,
     Encoding,
@@ -31,6 +30,7 @@ from gateway.config.server import Server
 from gateway.db import migrations
 from gateway.demo.embedded import EmbeddedPostgres, postgres
 from gateway.errors import ConfigurationError
+from tests.databases import GATEWAY
 from tests.processes import Running, called, free_port, run, started
 from tests.tiers import first
 from tests.waiting import PATIENCE
@@ -315,7 +315,9 @@ def test_certificate_and_key_may_be_one_file(pem: dict[str, Path]) -> None:
     serving.server(lambda *_: asyncio.sleep(0), Server(tls_certificate=pem["both"]))
 
 
-def test_serving_needs_the_schema_which_migrate_installs(tmp_path: Path, empty_dsn: str) -> None:
+def test_serving_needs_the_schema_which_migrate_installs(
+    tmp_path: Path, empty_dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     config = write(tmp_path / "gateway.toml", empty_dsn, listen="127.0.0.1:0")
     missing = run("serve", "--config", config)
     assert (missing.returncode, missing.stderr) == (
@@ -325,8 +327,8 @@ def test_serving_needs_the_schema_which_migrate_installs(tmp_path: Path, empty_d
     newest = migrations.newest()
     assert called("migrate", "--config", config).stdout == f"fencing schema: not installed -> {newest}\n"
     assert called("migrate", "--dsn", empty_dsn).stdout == f"fencing schema: {newest} -> {newest}\n"
-    asyncio.run(execute(empty_dsn, "UPDATE fencing.migration SET version_num = 'r0000'"))
-    old = f"The fencing schema is at r0000; this version of the gateway needs {newest}."
+    monkeypatch.setattr(migrations, "newest", lambda: "r9999")
+    old = f"The fencing schema is at {newest}; this version of the gateway needs r9999."
     with pytest.raises(ConfigurationError, match=re.escape(old)):
         asyncio.run(serving.check_schema(empty_dsn))
 
@@ -334,8 +336,27 @@ def test_serving_needs_the_schema_which_migrate_installs(tmp_path: Path, empty_d
 def test_an_older_gateway_runs_beside_a_newer_one(tmp_path: Path, empty_dsn: str) -> None:
     """Or there could be no upgrade without a pause."""
     migrations.upgrade(empty_dsn)
+    newest = migrations.newest()
     asyncio.run(execute(empty_dsn, "UPDATE fencing.migration SET version_num = 'r9999'"))
-    asyncio.run(serving.check_schema(empty_dsn))
+    notice = asyncio.run(serving.check_schema(empty_dsn))
+    assert notice == f"The fencing schema is at r9999, newer than {newest}, which this version knows. All of it works."
+    # Grants of this version would take rights away that newer gateways need.
+    told = called("migrate", "--dsn", empty_dsn, "--grant-to", GATEWAY)
+    said = f"newer than {newest}, the newest of this version: nothing was changed, nor granted\n"
+    assert (told.returncode, told.stdout) == (0, f"fencing schema: r9999 -> r9999\n{said}")
+
+
+def test_a_schema_that_serves_only_newer_gateways_is_left_alone(tmp_path: Path, empty_dsn: str) -> None:
+    migrations.upgrade(empty_dsn)
+    asyncio.run(execute(empty_dsn, "UPDATE fencing.migration SET version_num = 'r9999'"))
+    asyncio.run(execute(empty_dsn, "UPDATE fencing.compatibility SET oldest = 'r9998'"))
+    said = f"is at r9999, which serves gateways of r9998 and later. This one knows {migrations.newest()}."
+    config = write(tmp_path / "gateway.toml", empty_dsn, listen="127.0.0.1:0")
+    for arguments in (["migrate", "--dsn", empty_dsn], ["serve", "--config", config]):
+        told = called(*arguments)
+        assert (told.returncode, told.stdout) == (2, "")
+        assert said in told.stderr
+        assert "Run a newer version of the gateway" in told.stderr
 
 
 @pytest.mark.parametrize(
@@ -422,7 +443,9 @@ def test_the_doctor_says_what_it_found_and_fails_where_something_is_wrong(tmp_pa
     assert "problem  connection: " in unwell.stdout
 
 
-async def test_a_role_that_may_not_migrate_is_told_the_right_and_the_owner(empty_dsn: str) -> None:
+async def test_a_role_that_may_not_migrate_is_told_the_right_and_the_owner(
+    empty_dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     database = empty_dsn.partition("?")[0].rpartition("/")[2]
     owner, other = f"owner_of_{database}", f"other_than_{database}"
 
@@ -436,12 +459,11 @@ async def test_a_role_that_may_not_migrate_is_told_the_right_and_the_owner(empty
         status, said = await migrate(owner)
         assert (status, "lacks a right to migrate: CREATE on the database" in said) == (2, True)
         await execute(empty_dsn, said.partition("let the owner run: ")[2])
-        settings = migrations._alembic(re.sub("//postgres:?@", f"//{owner}@", empty_dsn))
-        await asyncio.to_thread(command.upgrade, settings, "r0001")
+        await asyncio.to_thread(migrations.upgrade, re.sub("//postgres:?@", f"//{owner}@", empty_dsn))
+        monkeypatch.setattr(migrations, "newest", lambda: "r9999")
         status, said = await migrate(other)
         assert (status, f"Run it as the owner, {owner}:" in said) == (2, True)
         await execute(empty_dsn, f"REVOKE CREATE ON DATABASE {database} FROM {owner}")
         assert (await migrate(owner))[0] == 0
-        assert await migrations.installed(empty_dsn) == migrations.newest()
     finally:
         await execute(empty_dsn, f"DROP OWNED BY {owner} CASCADE; DROP ROLE {owner}, {other}")

@@ -15,7 +15,7 @@ import pytest
 
 from gateway.auth.grants import Action
 from gateway.config import Config
-from gateway.db import intents, rights, uploads
+from gateway.db import intents, migrations, rights, uploads
 from gateway.db.database import Database
 from gateway.db.uploads import RecordedUpload, UploadKey
 from gateway.demo.embedded import EmbeddedPostgres
@@ -210,7 +210,10 @@ class TestDatabase:
         ("revision", "status", "advice"),
         [("r0000", CheckStatus.PROBLEM, "gateway migrate"), ("r9999", CheckStatus.WARNING, "upgrade this gateway")],
     )
-    async def test_another_revision_is_noticed(self, dsn: str, revision: str, status: CheckStatus, advice: str) -> None:
+    async def test_another_revision_is_noticed(
+        self, dsn: str, revision: str, status: CheckStatus, advice: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(migrations, "BASELINE", "r0000")
         await execute(dsn, f"UPDATE fencing.migration SET version_num = '{revision}'")
         check = found(await examine(config(dsn)), "schema")
         assert check.status is status

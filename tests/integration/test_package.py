@@ -74,7 +74,7 @@ def test_the_wheel_has_every_file_of_the_package_and_every_migration_and_nothing
     expected = {*tree("gateway"), *(f"gateway/{name}" for name in tree("migrations"))}
     packed = {name for name in wheel.namelist() if ".dist-info/" not in name}
     assert packed == expected
-    for suffix in (".sql", ".html", ".css", ".js", ".svg", "commands.sh", "r0001_baseline.sql"):
+    for suffix in (".sql", ".html", ".css", ".js", ".svg", "commands.sh", "r1000_baseline.sql"):
         assert any(name.endswith(suffix) for name in packed), suffix
 
 

@@ -1,6 +1,7 @@
 -- name: install
--- Make the table of a journal in a second database. ``{journal}`` is its schema.
+-- Make the table of a journal in a second database. ``{journal}`` is its schema. Others that migrate wait.
 DO $install$ BEGIN
+    PERFORM pg_advisory_xact_lock(5461934);
     CREATE SCHEMA IF NOT EXISTS {journal};
     CREATE TABLE IF NOT EXISTS {journal}.object (
         name text COLLATE "C" PRIMARY KEY,

@@ -35,6 +35,10 @@ FROM (
 WHERE NOT pg_has_role(o.owner, 'USAGE')
 ORDER BY 3
 
+-- name: alone
+-- Wait for other sessions that migrate or grant.
+SELECT pg_advisory_xact_lock($1)
+
 -- name: owned
 -- Tables of the schema that a role could do anything to.
 SELECT FROM pg_class AS c

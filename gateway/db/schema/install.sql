@@ -33,3 +33,4 @@ CREATE SCHEMA IF NOT EXISTS fencing;
 \ir refusals.sql
 \ir key_uses.sql
 \ir roles.sql
+\ir compatibility.sql

@@ -72,9 +72,11 @@ class Issuer:
 class Soak:
     """One run: what stands there, and what has happened."""
 
-    def __init__(self, seed: int, double: DoubleProcess, hatch: Callable[[], Gateway], dsn: str) -> None:
+    def __init__(
+        self, seed: int, double: DoubleProcess, hatch: Callable[[], Gateway], dsn: str, gateways: int = GATEWAYS
+    ) -> None:
         self.seed, self.double, self.hatch, self.dsn = seed, double, hatch, dsn
-        self.gateways = [hatch() for _ in range(GATEWAYS)]
+        self.gateways = [hatch() for _ in range(gateways)]
         self.history = History(KEYS)
         self.issuer = Issuer()
         # A write without a condition stops its resource for minutes if it is lost, so it comes late in a run.
@@ -97,7 +99,17 @@ class Soak:
 
 @contextmanager
 def staged(seed: int) -> Iterator[Soak]:
-    """Everything a run needs, in processes of its own; the database writes a log that can be decoded."""
+    """Everything a run needs, in processes of its own."""
+    with (
+        services(seed) as (dsn, double),
+        Nursery({"dsn": dsn, **configured(dsn, double.endpoint)}) as nursery,
+    ):
+        yield Soak(seed, double, nursery.hatch, dsn)
+
+
+@contextmanager
+def services(seed: int) -> Iterator[tuple[str, DoubleProcess]]:
+    """The address of a database that writes a log which can be decoded, and a store."""
     traits = list(STORES.values())[seed % len(STORES)]
     with tempfile.TemporaryDirectory(prefix="soak") as directory:
         data = Path(directory) / "data"
@@ -110,8 +122,7 @@ def staged(seed: int) -> Iterator[Soak]:
             database.rows(f"CREATE PUBLICATION {PUBLICATION} FOR TABLE {published}")
             database.rows(f"SELECT pg_create_logical_replication_slot('{SLOT}', 'pgoutput')")
             database.close()
-            with Nursery(_given(server.dsn(), double.endpoint)) as nursery:
-                yield Soak(seed, double, nursery.hatch, server.dsn())
+            yield server.dsn(), double
 
 
 def _prepared(dsn: str) -> None:
@@ -124,10 +135,10 @@ def _prepared(dsn: str) -> None:
     database.close()
 
 
-def _given(dsn: str, endpoint: str) -> dict[str, Any]:
+def configured(dsn: str, endpoint: str) -> dict[str, Any]:
+    """Return the sections of a gateway's configuration."""
     keys = {"access_key_id": ACCESS_KEY, "secret_access_key": SECRET_KEY, "api_key": API_KEY}
     return {
-        "dsn": dsn,
         "postgres": {
             "dsn": as_gateway(dsn),
             "idle_timeout": 0.5,

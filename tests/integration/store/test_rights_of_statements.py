@@ -17,6 +17,7 @@ from tests.running import API_KEY, config, running
 # Statements that Python code puts together, and the views that searches read.
 IN_CODE = {
     "migration": {"SELECT"},
+    "compatibility": {"SELECT"},
     "fence": {"SELECT", "UPDATE"},
     **{view: {"SELECT"} for view in ("administration", "event", "record", "rejection")},
 }

@@ -11,15 +11,11 @@ from uuid import uuid4
 
 import asyncpg
 import pytest
-from alembic import command
 
-from gateway.db import fences, migrations
-from gateway.db.database import Database
+from gateway.db import migrations, rights
 from gateway.doctor.examination import examine
 from gateway.doctor.findings import CheckStatus
 from gateway.errors import UnreleasedSchema
-from gateway.fencing.decision import Decision, Equal, Tokens
-from gateway.fencing.token import Token
 from tests.catalogs import catalog, differences
 from tests.databases import GATEWAY, Server, fresh, template_of_today
 from tests.integration.test_doctor import execute, found
@@ -28,7 +24,8 @@ from tests.running import config
 
 ROOT = Path(__file__).parents[3]
 FILES = ROOT / "gateway/db/schema"
-REVISIONS = ["0001", "0018"]
+REVISIONS = ["0018", "r0010"]
+"""Of before the first release; the last one is that of the documentation."""
 
 PARTITION = (
     "CREATE TABLE fencing.entry_20010101 PARTITION OF fencing.entry FOR VALUES FROM ('2001-01-01') TO ('2001-01-02')"
@@ -166,21 +163,14 @@ def test_every_file_of_the_schema_is_installed() -> None:
 
 @pytest.fixture
 def unreleased(postgres_server: Server, revision: str) -> Iterator[str]:
-    """A database whose schema has a revision from before the first release, with a fence and a lock."""
+    """A database whose schema has a revision from before the first release, with a fence."""
     with fresh(postgres_server) as dsn:
-        asyncio.run(execute(dsn, "DROP SCHEMA fencing CASCADE"))
-        command.upgrade(migrations._alembic(dsn), "r0001")  # revision 0018 had these tables
         asyncio.run(
             execute(
                 dsn,
+                "DROP TABLE fencing.compatibility",
                 f"UPDATE fencing.migration SET version_num = '{revision}'",
                 "INSERT INTO fencing.fence (resource, epoch, value, holder) VALUES ('order/5', 0, 34, 'ann')",
-                "INSERT INTO fencing.lock (resource, epoch, value) VALUES ('job/1', 2, 7)",
-                "INSERT INTO fencing.forbidden (resource, bucket, key, etag) VALUES ('r', 'b', 'k', 'e')",
-                f"GRANT USAGE ON SCHEMA fencing TO {GATEWAY}",
-                f"GRANT ALL ON ALL TABLES IN SCHEMA fencing TO {GATEWAY}",
-                f"GRANT ALL ON ALL SEQUENCES IN SCHEMA fencing TO {GATEWAY}",
-                f"GRANT ALL ON ALL FUNCTIONS IN SCHEMA fencing TO {GATEWAY}",
             )
         )
         yield dsn
@@ -223,24 +213,24 @@ class TestAnUnreleasedSchema:
         assert (check.detail, check.advice) == (error.message, error.advice)
 
     @pytest.mark.parametrize("revision", REVISIONS[-1:])
-    async def test_the_documented_steps_carry_fences_and_issued_tokens_over(
-        self, unreleased: str, revision: str
+    async def test_the_documented_steps_make_it_the_released_one_with_all_that_it_has(
+        self, unreleased: str, revision: str, migrated: str
     ) -> None:
         text = (ROOT / "docs/operations.md").read_text()
         section = text.partition("## A schema from before the first release")[2].partition("\n## ")[0]
-        aside, back = re.findall(r"```sql\n(.*?)```", section, re.DOTALL)
-        await execute(unreleased, aside)
+        (adoption,) = re.findall(r"```sql\n(.*?)```", section, re.DOTALL)
+        await execute(unreleased, f"UPDATE fencing.migration SET version_num = '{REVISIONS[0]}'")
+        with pytest.raises(asyncpg.RaiseError, match=f"the schema is at {REVISIONS[0]}"):
+            await execute(unreleased, adoption)
+        await execute(unreleased, f"UPDATE fencing.migration SET version_num = '{revision}'")
+        await execute(unreleased, adoption)
         await asyncio.to_thread(migrations.upgrade, unreleased)
-        await execute(unreleased, back)
-        database = Database(unreleased, pool_size=1)
-        try:
-            presented = Tokens(token=Token(0, 33), holder="bob")
-            (claim,) = await database.run(
-                lambda transaction: fences.claim(transaction, ["order/5"], presented, Equal.ACCEPT, "writer")
-            )
-            assert claim.decision is Decision.STALE
-            row = await database.fetchrow_write("SELECT epoch, value FROM fencing.issue_v1('job/1')")
-            assert row is not None
-            assert tuple(row) == (2, 8)
-        finally:
-            await database.close()
+        await rights.grant(unreleased, GATEWAY)
+        connection = await asyncpg.connect(unreleased)
+        assert await connection.fetchval("SELECT value FROM fencing.fence") == 34
+        await connection.close()
+        adopted, released = await of(unreleased), await of(migrated)
+        assert adopted.keys() == released.keys()
+        parts = [name for name in released if "compatibility" in name and not name.startswith("relation")]
+        assert {name: adopted[name] for name in parts} == {name: released[name] for name in parts}
+        assert await migrations.installed(unreleased) == migrations.newest()

@@ -31,6 +31,7 @@ from gateway.observe.events import (
     ReloadFailed,
     RequestAnswered,
     RequestFailed,
+    SchemaIsNewer,
     ServiceUnreachable,
     StepReached,
     SweepFailed,
@@ -76,6 +77,7 @@ WORDS: list[tuple[Event, str, str]] = [
     (WorkerEnded(2, 17, -9, 0.1), "error", "worker ended"),
     (DatabaseOpened(3, 1, datetime.now(UTC), continues=True), "info", "database opened"),
     (ConfigurationNoted("why"), "warning", "configuration noted"),
+    (SchemaIsNewer("why"), "info", "schema is newer"),
     (RequestFailed("id", "GET", "/", ValueError()), "error", "request failed"),
 ]
 

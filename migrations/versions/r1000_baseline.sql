@@ -1,5 +1,7 @@
 -- Frozen: what the first migration installs. gateway/db/schema says what each object is for, as it is today.
+-- Fences: the highest token that each resource has seen, and the canonical spelling of names. claim.sql raises them.
 
+-- One row for each resource. Never deleted: a fence that is gone lets overtaken holders write again.
 CREATE TABLE fencing.fence (
     resource text COLLATE "C" PRIMARY KEY,
     epoch integer NOT NULL CHECK (epoch >= 0),
@@ -11,6 +13,10 @@ CREATE TABLE fencing.fence (
     write_id uuid
 ) WITH (fillfactor = 70);
 
+-- Spell a value so that it can be one segment of a resource name.
+-- Takes any text.
+-- Returns it percent-encoded; `.` and `..`, with any number of `~` behind, get one `~` more. Agrees to the letter
+-- with gateway.fencing.resource.escape.
 CREATE FUNCTION fencing.escape_v1(value text) RETURNS text LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE
 RETURN CASE
     WHEN starts_with(value, '.') AND value COLLATE "C" ~ '^[.][.]?~*$' THEN value || '~'
@@ -24,13 +30,186 @@ RETURN CASE
     )
 END;
 
+-- Tell whether a text is a resource name in canonical form.
+-- Returns null for null. Agrees to the letter with gateway.fencing.resource.canonical.
 CREATE FUNCTION fencing.canonical_v1(name text) RETURNS boolean
 LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE
 RETURN octet_length(name) <= 512
     AND name COLLATE "C" ~ '^([A-Za-z0-9._~!$&''()*+;:@/-]|%[0-9A-F]{2})+$'
     AND name COLLATE "C" !~ '%(2[146-9ABDE]|3[0-9AB]|4[0-9A-F]|5[0-9AF]|6[1-9A-F]|7[0-9AE])'
     AND name COLLATE "C" !~ '(^|/)[.][.]?(/|$)';
+-- Opening: a database that was put back in time forgets fences. Each way back is another run of a server. So gateways
+-- serve on a database only if it was opened for its present run, and an opening looks for what was lost.
+-- With the journal's mode sync, a fence rises only to a token that is in the journal (docs/journal.md).
 
+-- The last opening. It is put back together with everything else, and names an older run then.
+CREATE TABLE fencing.opening (
+    -- There is one row.
+    present boolean PRIMARY KEY DEFAULT true CHECK (present),
+    -- The run: one start of one server, and the identities of this database and this table. A loaded dump has others.
+    system text NOT NULL,
+    timeline integer NOT NULL,
+    started timestamptz NOT NULL,
+    identity text NOT NULL,
+    -- It grows with each opening.
+    term bigint NOT NULL DEFAULT 0,
+    -- Null until the first opening after the installation.
+    opened_at timestamptz,
+    -- The mode of the journal: off, async or sync.
+    mode text NOT NULL DEFAULT 'off',
+    -- The installation that the journal belongs to. Null until there is a journal.
+    installation uuid,
+    -- It grows each second while a gateway with a journal runs.
+    position bigint NOT NULL DEFAULT 0,
+    -- The database has all raises of the journal's snapshots up to this one.
+    snapshot bigint NOT NULL DEFAULT 0,
+    -- The term in which the journal began anew: by a stronger mode, or by a loss that an operator accepted.
+    began bigint NOT NULL DEFAULT 0
+);
+
+-- The run of this server. The timeline is null on a standby.
+CREATE FUNCTION fencing.run_v1(OUT system text, OUT timeline integer, OUT started timestamptz, OUT identity text)
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $function$
+SELECT (SELECT c.system_identifier::text FROM pg_control_system() AS c),
+    -- The name of a segment begins with its timeline. A standby writes none.
+    CASE
+        WHEN NOT pg_is_in_recovery()
+        THEN ('x' || left(pg_walfile_name(pg_current_wal_insert_lsn()), 8))::bit(32)::integer
+    END,
+    pg_postmaster_start_time(),
+    (SELECT d.oid FROM pg_database AS d WHERE d.datname = current_database()) || '/' || 'fencing.opening'::regclass::oid
+$function$;
+
+-- Nothing has been lost at the installation.
+INSERT INTO fencing.opening (system, timeline, started, identity)
+SELECT r.system, r.timeline, r.started, r.identity FROM fencing.run_v1() AS r;
+
+-- Return whether the database was opened for its present run: whether run_v1 is what the last opening names. Each
+-- transaction of a direct writer asks. So it compares what is cheap first, keeps its plan, and has no settings of its
+-- own. It runs within functions that have them.
+CREATE FUNCTION fencing.is_open_v2() RETURNS boolean LANGUAGE plpgsql STABLE AS $function$
+BEGIN
+    RETURN EXISTS (
+        SELECT FROM fencing.opening AS o
+        WHERE o.started = pg_postmaster_start_time()
+          AND o.timeline = CASE
+              WHEN NOT pg_is_in_recovery()
+              THEN ('x' || left(pg_walfile_name(pg_current_wal_insert_lsn()), 8))::bit(32)::integer
+          END
+          AND o.identity = (SELECT d.oid FROM pg_database AS d WHERE d.datname = current_database())
+              || '/' || 'fencing.opening'::regclass::oid
+          AND o.system = (SELECT c.system_identifier::text FROM pg_control_system() AS c));
+END
+$function$;
+REVOKE ALL ON FUNCTION fencing.is_open_v2 FROM PUBLIC;
+
+-- Do what is_open_v2 does, for any session.
+CREATE FUNCTION fencing.is_open_v1() RETURNS boolean
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $function$
+BEGIN
+    RETURN fencing.is_open_v2();
+END
+$function$;
+
+-- Raise an error unless the database was opened for its present run. A session is of one run, so each transaction
+-- compares once. Any session may set the setting that says so, as it may claim any token.
+CREATE FUNCTION fencing.check_open_v1() RETURNS void
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $function$
+BEGIN
+    IF current_setting('fencing.open', true) = 'yes' THEN
+        RETURN;
+    ELSIF NOT fencing.is_open_v1() THEN
+        RAISE EXCEPTION USING
+            ERRCODE = CASE WHEN current_setting('fencing.dialect', true) = 'postgrest' THEN 'PT503' ELSE 'FN503' END,
+            MESSAGE = 'The database was not opened for its present run: it may have lost fences.',
+            DETAIL = jsonb_build_object('code', 'database-closed')::text,
+            HINT = 'Retry: a running gateway opens it at once. If none does, gateway doctor says why.';
+    END IF;
+    PERFORM set_config('fencing.open', 'yes', true);
+END
+$function$;
+
+-- With mode sync, raise an error if one of these raises is not in the journal.
+-- Takes raises as `resource epoch.value`. The setting fencing.secured has the raises of this transaction that are in
+-- the journal, with commas. The setting fencing.looked has the term that the journal's marker had afterwards.
+-- Raises FN504 with the raises that are not in the journal, for the gateway to append them and to begin again. Raises
+-- FN505 if the database was opened in an older term than the marker's, or for another run.
+-- It locks nothing: an opening waits for all transactions that have raised a fence, and they for it.
+CREATE FUNCTION fencing.check_secured_v1(p_raises text[]) RETURNS void
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $function$
+DECLARE
+    opened_in bigint := (SELECT o.term FROM fencing.opening AS o);
+    unsecured text;
+BEGIN
+    IF opened_in < coalesce(nullif(current_setting('fencing.looked', true), '')::bigint, 0)
+        OR NOT fencing.is_open_v1()
+    THEN
+        RAISE EXCEPTION USING ERRCODE = 'FN505', MESSAGE = 'The database was opened in an older term than the journal says.',
+            HINT = 'Retry: a gateway opens it.';
+    END IF;
+    SELECT string_agg(r.entry, ',') INTO unsecured FROM unnest(p_raises) AS r (entry)
+    WHERE r.entry COLLATE "C" NOT IN (
+        SELECT s.entry COLLATE "C"
+        FROM unnest(string_to_array(coalesce(current_setting('fencing.secured', true), ''), ',')) AS s (entry));
+    IF unsecured IS NOT NULL THEN
+        RAISE EXCEPTION USING ERRCODE = 'FN504', MESSAGE = 'The raise of a fence is not in the journal.',
+            DETAIL = unsecured, HINT = 'Raise the fence through a gateway first, by a barrier.';
+    END IF;
+END
+$function$;
+
+-- Check each raise of a fence, by whatever statement. claim_many_v1 asks for all of its raises at once, before.
+-- A gateway's session says in the setting fencing.journal which mode it keeps to. Another one may be in force since.
+CREATE FUNCTION fencing.check_raises_v1() RETURNS trigger
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $function$
+DECLARE
+    mode text := (SELECT o.mode FROM fencing.opening AS o);
+    raises text[];
+BEGIN
+    IF coalesce(current_setting('fencing.journal', true), '') NOT IN ('', mode) THEN
+        RAISE EXCEPTION USING ERRCODE = 'FN505', MESSAGE = 'The database was opened with another mode of the journal.',
+            HINT = 'Retry: the gateway opens the database, or says what keeps it closed.';
+    ELSIF mode <> 'sync' THEN
+        RETURN NULL;
+    ELSIF TG_OP = 'INSERT' THEN
+        raises := ARRAY(SELECT r.resource || ' ' || r.epoch || '.' || r.value FROM raised AS r);
+    ELSE
+        raises := ARRAY(
+            SELECT r.resource || ' ' || r.epoch || '.' || r.value
+            FROM raised AS r JOIN former AS f ON f.resource = r.resource
+            WHERE (f.epoch, f.value) < (r.epoch, r.value));
+    END IF;
+    IF cardinality(raises) > 0 THEN
+        PERFORM fencing.check_secured_v1(raises);
+    END IF;
+    RETURN NULL;
+END
+$function$;
+
+-- By the statement: with mode off it costs 3 microseconds, of which the tables of rows are one.
+CREATE TRIGGER inserted AFTER INSERT ON fencing.fence REFERENCING NEW TABLE AS raised
+FOR EACH STATEMENT EXECUTE FUNCTION fencing.check_raises_v1();
+CREATE TRIGGER updated AFTER UPDATE ON fencing.fence REFERENCING OLD TABLE AS former NEW TABLE AS raised
+FOR EACH STATEMENT EXECUTE FUNCTION fencing.check_raises_v1();
+-- Claims: a token is compared with the fence of its resource, and raises it. Every write of a row begins here.
+
+-- Compare a token with the fence of one resource, and raise the fence if the token is higher. The one rule of
+-- fencing, as in gateway.fencing.decision.
+--
+-- Takes the resource, the token, its holder and caller, whether the resource is strict, and the id of the write. A
+-- null id is a barrier: it raises, and writes nothing.
+-- Returns `decision` (raised, held, token-stale, token-duplicate, token-used), the fence as it is now, and whether an
+-- object write with a lower token is pending. The fence row stays locked FOR SHARE until the transaction ends.
+--
+-- The order of the steps is what makes this safe:
+--   1. Read without a lock. Only a higher token may ask for the exclusive lock: two writers that both hold FOR SHARE
+--      and then both raise would deadlock.
+--   2. Lock the row if it is still lower, and raise it. The row that is overtaken is read under that lock; read before,
+--      it could be the row that another session overtakes meanwhile.
+--   3. Lock FOR SHARE, and judge. Writers of one holder run side by side, and the next raise waits for all of them.
+--
+-- A raise that overtakes a holder goes on record, and so does a barrier. The first write of a resource does not: the
+-- fence itself says it all.
 CREATE FUNCTION fencing.claim_v1(
     p_resource text, p_epoch integer, p_value bigint, p_holder text, p_caller text, p_strict boolean, p_write_id uuid,
     OUT decision text, OUT fence fencing.fence, OUT pending boolean
@@ -83,6 +262,27 @@ BEGIN
 END
 $function$;
 
+-- Do what claim_v1 does, for a set of different names, each with a token of its own or all with one token.
+--
+-- Takes arrays of names, epochs and values. The last two have one element, or as many as there are names. The rest is
+-- as for claim_v1.
+-- Returns only the claims that need attention: refused, or with an object write pending. All others carry the token
+-- now.
+--
+-- Locks are taken in the order of names, also where names are treated differently. A session that holds some of them
+-- only waits for a later one. So the names are cut into runs, taken one after the other, and one statement locks row
+-- by row in a run:
+--   - A run that rises inserts what is new and locks what is there, in the order of names. ON CONFLICT locks
+--     exclusively even where its condition does not hold, and takes the newest version whatever the snapshot says. The
+--     next statement sees what was locked, puts on record which holders are overtaken, and raises. Names that carry the
+--     token already join the run if they stand between two that rise, which nearly always makes it one run. Other
+--     writers of such names wait for this one, as they would for the names beside them.
+--   - A run that rests locks FOR SHARE. A stale name always rests: nothing should have to wait for a zombie.
+-- Mostly there is one run, either all new or lower, or all held, and the cutting is skipped. Names that are all new
+-- are simply inserted, which is quicker still. If one of them turns out not to be new, the subtransaction gives up
+-- what it has locked, and they are taken as a run.
+--
+-- A fence never goes down, so a name that rests cannot come to rise while its lock is waited for.
 CREATE FUNCTION fencing.claim_many_v1(
     p_resources text[], p_epochs integer[], p_values bigint[],
     p_holder text, p_caller text, p_strict boolean, p_write_id uuid
@@ -108,6 +308,14 @@ BEGIN
     LEFT JOIN LATERAL (
         SELECT t.epoch, t.value FROM fencing.fence t WHERE t.resource = u.resource COLLATE "C" OFFSET 0
     ) AS f ON true;
+    -- With the journal's mode sync: all raises at once, so that the gateway appends them together.
+    IF rising > 0 AND (SELECT o.mode FROM fencing.opening AS o) = 'sync' THEN
+        PERFORM fencing.check_secured_v1(ARRAY(
+            SELECT u.resource || ' ' || u.epoch || '.' || u.value
+            FROM unnest(p_resources, p_epochs, p_values) AS u (resource, epoch, value)
+            LEFT JOIN fencing.fence f ON f.resource = u.resource COLLATE "C"
+            WHERE f.resource IS NULL OR (f.epoch, f.value) < (u.epoch, u.value)));
+    END IF;
     IF known = 0 THEN
         BEGIN
             INSERT INTO fencing.fence (resource, epoch, value, holder, caller, write_id)
@@ -224,6 +432,8 @@ BEGIN
 END
 $function$;
 
+-- Tell whether the fence of a resource carries a higher token than this one. A write asks that does not find its own
+-- token there.
 CREATE FUNCTION fencing.is_overtaken_v1(p_resource text, p_epoch integer, p_value bigint)
 RETURNS boolean LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $function$
 BEGIN
@@ -233,40 +443,185 @@ BEGIN
 END
 $function$;
 
+-- Do what claim_v1 does for writes of several senders: raise the fences that are lower, and leave all others alone.
+-- Each write looks at its own fence afterwards, in a statement of its own.
+--
+-- Takes an array of objects with resource, epoch, value, holder and caller. The resources are different.
+-- Returns how many fences it has raised. Null for null.
+--
+-- It waits for no write: a fence that another session has locked is left alone, too. It may wait for another session that
+-- inserts the same fence, and inserts in the order of names.
+-- The row that is overtaken is read under its lock.
+CREATE FUNCTION fencing.claim_each_v1(p_claims json) RETURNS bigint
+LANGUAGE plpgsql VOLATILE STRICT SET search_path = pg_catalog, pg_temp AS $function$
+DECLARE
+    rising fencing.fence[];
+    known bigint;
+    added bigint;
+    raised bigint;
+BEGIN
+    SELECT array_agg(
+        ROW(u.resource, u.epoch, u.value, u.holder, u.caller, clock_timestamp(), gen_random_uuid())::fencing.fence
+        ORDER BY u.resource COLLATE "C"), count(f.epoch)
+    INTO rising, known
+    FROM json_to_recordset(p_claims) AS u (resource text, epoch integer, value bigint, holder text, caller text)
+    LEFT JOIN LATERAL (
+        SELECT t.epoch, t.value FROM fencing.fence t WHERE t.resource = u.resource COLLATE "C" OFFSET 0
+    ) AS f ON true
+    WHERE f.epoch IS NULL OR (f.epoch, f.value) < (u.epoch, u.value);
+    IF rising IS NULL THEN
+        RETURN 0;
+    END IF;
+    -- With the journal's mode sync: all raises at once, so that the gateway appends them together.
+    IF (SELECT o.mode FROM fencing.opening AS o) = 'sync' THEN
+        PERFORM fencing.check_secured_v1(
+            ARRAY(SELECT u.resource || ' ' || u.epoch || '.' || u.value FROM unnest(rising) AS u));
+    END IF;
+    INSERT INTO fencing.fence SELECT u.* FROM unnest(rising) AS u
+    WHERE known = 0 OR NOT EXISTS (SELECT FROM fencing.fence f WHERE f.resource = u.resource COLLATE "C")
+    ORDER BY u.resource COLLATE "C"
+    ON CONFLICT ON CONSTRAINT fence_pkey DO NOTHING;
+    GET DIAGNOSTICS added = ROW_COUNT;
+    IF added = cardinality(rising) THEN
+        RETURN added;
+    END IF;
+    WITH overtaken AS MATERIALIZED (
+        SELECT u AS new, f AS old FROM unnest(rising) AS u
+        JOIN fencing.fence AS f ON f.resource = u.resource COLLATE "C" AND (f.epoch, f.value) < (u.epoch, u.value)
+        FOR NO KEY UPDATE OF f SKIP LOCKED
+    ), dated AS MATERIALIZED (
+        SELECT o.new, o.old, clock_timestamp() AS moment FROM overtaken AS o
+    ), recorded AS (
+        INSERT INTO fencing.intake (
+            at, kind, resource, epoch, value, holder, caller,
+            fence_epoch, fence_value, fence_holder, fence_caller, fence_raised_at)
+        SELECT d.moment, 'raised', (d.new).resource, (d.new).epoch, (d.new).value, (d.new).holder, (d.new).caller,
+            (d.old).epoch, (d.old).value, (d.old).holder, (d.old).caller, (d.old).raised_at
+        FROM dated AS d
+    )
+    UPDATE fencing.fence f
+    SET epoch = (d.new).epoch, value = (d.new).value, holder = (d.new).holder, caller = (d.new).caller,
+        raised_at = d.moment, write_id = (d.new).write_id
+    FROM dated AS d WHERE f.resource = (d.new).resource COLLATE "C";
+    GET DIAGNOSTICS raised = ROW_COUNT;
+    RETURN added + raised;
+END
+$function$;
+-- Naming: what the rows of a table and the keys of a bucket are called. A fence protects a row only under the name that
+-- all writers give it. So the naming in force is a fact of the database, and not of a gateway's configuration.
+
+-- The naming of each fenced table. Never deleted: a table without one gets that of the first gateway that serves it.
+-- A table that was renamed has a row for each of its names, and a name has a row for each table that bore it. All rows
+-- of a name or of a relation have one naming.
+CREATE TABLE fencing.table_naming (
+    -- schema.table, as in the configuration.
+    name text COLLATE "C" NOT NULL,
+    -- It follows the table when that is renamed, and a dump restores it by its name.
+    relation regclass NOT NULL,
+    -- The literals of the template, and the columns between them: see gateway.fencing.naming.
+    naming jsonb NOT NULL,
+    -- Each change gives it another one. A write proves the one that it was planned with.
+    generation uuid NOT NULL DEFAULT gen_random_uuid(),
+    -- The next naming, while it is being applied. No write proves the generation of that time.
+    change jsonb,
+    changed_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+    PRIMARY KEY (relation, name)
+);
+
+-- The naming of each fenced bucket: the rules of its keys, in their order.
+CREATE TABLE fencing.bucket_naming (
+    name text COLLATE "C" PRIMARY KEY,
+    naming jsonb NOT NULL,
+    generation uuid NOT NULL DEFAULT gen_random_uuid(),
+    change jsonb,
+    changed_at timestamptz NOT NULL DEFAULT clock_timestamp()
+);
+
+-- Check that the rows of a table are called as the statement was planned with. The statement has its lock of the table
+-- by then. A change of the naming waits for that lock, and commits before the snapshot here or after the write.
+-- Takes the table and the generation of its naming.
+-- Returns true, or raises 42P01, which undoes the write.
+-- VOLATILE: it takes a fresh snapshot, with the lock of the table in hand.
+-- SECURITY DEFINER: the statement of a write may run under a role of its caller, which has no right on the naming.
+CREATE FUNCTION fencing.check_table_naming_v1(p_relation oid, p_generation uuid) RETURNS boolean
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $function$
+BEGIN
+    IF EXISTS (
+        SELECT FROM fencing.table_naming AS n WHERE n.relation = p_relation AND n.generation = p_generation
+    ) THEN
+        RETURN true;
+    END IF;
+    RAISE EXCEPTION USING ERRCODE = '42P01', MESSAGE = 'fencing.a_table_that_has_changed';
+END
+$function$;
+
+-- Check, for the announcement of an object write, that the keys of its bucket are called as the gateway believes. The
+-- lock of the naming is held until the transaction ends. A change takes that lock alone, so each announcement is there
+-- before it or is refused.
+-- Takes the bucket and the generation of its naming. A null generation checks nothing: the write is only observed.
+-- Returns true, or raises FN503, which undoes the announcement.
+CREATE FUNCTION fencing.check_bucket_naming_v1(p_bucket text, p_generation uuid) RETURNS boolean
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $function$
+BEGIN
+    IF p_generation IS NULL OR EXISTS (
+        SELECT FROM fencing.bucket_naming AS n WHERE n.name = p_bucket AND n.generation = p_generation
+    ) THEN
+        RETURN true;
+    END IF;
+    RAISE EXCEPTION USING ERRCODE = 'FN503', MESSAGE = 'fencing.a_naming_that_has_changed';
+END
+$function$;
+-- Intents: what is written down about an object write before its request is sent to the store, and what is left of
+-- it.
+
+-- An object write that may be under way. A key has one of them, or several that wait for the same ETag or complete the
+-- same upload. Each but the first settles the ones before it, if it takes effect.
 CREATE TABLE fencing.intent (
     resource text COLLATE "C" NOT NULL,
     bucket text COLLATE "C" NOT NULL,
     key text COLLATE "C" NOT NULL,
     write_id uuid NOT NULL,
+    -- Intents that were lost have the lowest token there is, in epoch -1: all raises and writes settle them.
+    -- Housekeeping has the highest token there is: no holder is newer, so that only writes of its key have to settle it.
     epoch integer NOT NULL,
     value bigint NOT NULL,
     -- The ETag that the request is conditioned on; null is absence.
     expected text,
+    -- By the store's clock. The request carries this time.
     signed_at timestamptz NOT NULL DEFAULT now(),
     -- A write that starts again is another intent: a session that settled the first must not remove the second.
     attempt integer NOT NULL,
-    -- A settlement has begun: what the write leaves may be bumped back at any moment.
+    -- A settlement has begun: what the write leaves may be replaced at any moment.
     settling boolean NOT NULL DEFAULT false,
     -- How the request is made unable to take effect: see gateway.fencing.intent.Kind.
-    kind text NOT NULL DEFAULT 'conditional' CHECK (kind IN ('conditional', 'upload', 'amendment')),
+    kind text NOT NULL DEFAULT 'conditional' CHECK (kind IN ('conditional', 'upload', 'amendment', 'lost')),
     -- The multipart upload that a request of kind 'upload' completes.
     upload_id text,
-    -- So long after signed_at, by the store's clock, the store refuses the request if it has not arrived.
-    dead_after interval NOT NULL DEFAULT interval '30 minutes',
-    PRIMARY KEY (resource, bucket, key),
+    -- So long after signed_at, by the store's clock, the request has had its effect or never has it.
+    dead_after interval NOT NULL DEFAULT interval '105 seconds',
+    -- 0 for the newest one of the key, so that two writes cannot both find the key free.
+    rank integer NOT NULL DEFAULT 0,
+    -- By the database's clock.
+    announced_at timestamptz NOT NULL DEFAULT now(),
+    PRIMARY KEY (resource, bucket, key, rank),
     CHECK ((upload_id IS NOT NULL) = (kind = 'upload'))
     -- Each write inserts and deletes a row: vacuumed after a number of rows, not after a share of a nearly empty table.
 ) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000);
 
+-- ETags that must not come back on a key, because a delayed request is conditioned on them; '' is absence. They may come
+-- back after dead_at, by the store's clock. From then on no such request can take effect.
 CREATE TABLE fencing.forbidden (
     resource text COLLATE "C" NOT NULL,
     bucket text COLLATE "C" NOT NULL,
     key text COLLATE "C" NOT NULL,
     etag text COLLATE "C" NOT NULL,
-    forbidden_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+    dead_at timestamptz NOT NULL,
     PRIMARY KEY (resource, bucket, key, etag)
 );
 
+-- Conditions of requests that were sent and are over; '' is absence. Such a request may be delivered a second time.
+-- So its ETag should not come back to the key before dead_at, by the store's clock. From then on the store refuses
+-- the signatures of such requests.
 CREATE TABLE fencing.spent (
     resource text COLLATE "C" NOT NULL,
     bucket text COLLATE "C" NOT NULL,
@@ -277,30 +632,52 @@ CREATE TABLE fencing.spent (
     value bigint NOT NULL,
     dead_at timestamptz NOT NULL,
     PRIMARY KEY (resource, bucket, key, etag)
-    -- Each write inserts a row, and the sweeper deletes it half an hour later.
+    -- Each write inserts a row, and the sweeper deletes it some minutes later.
 ) WITH (autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_threshold = 5000);
 CREATE INDEX spent_dead ON fencing.spent (dead_at);
 
-CREATE FUNCTION fencing.forget_v1(p_resource text, p_bucket text, p_key text, p_store_time timestamptz) RETURNS void
-LANGUAGE sql VOLATILE BEGIN ATOMIC
-    DELETE FROM fencing.forbidden o
-    WHERE o.resource = p_resource AND o.bucket = p_bucket AND o.key = p_key
-      AND o.forbidden_at < p_store_time - interval '24 hours';
-END;
-
-CREATE FUNCTION fencing.begin_v1(
+-- Announce an object write: claim the resource, and write the intent down unless something must be settled first.
+--
+-- Takes what claim_v1 takes, and:
+--   p_observe       refusals are returned and not obeyed. Such a write counts as the fence's own token, so that the next
+--                   holder settles it like any other. Only here may the token be null.
+--   p_looked        the sender has looked at the key and saw p_etag and p_tombstone. Otherwise the condition is what is
+--                   remembered of the key, else absence.
+--   p_dead_after    as of the intent.
+--   p_entombs       the write leaves a tombstone, which is listed before it is there.
+--   p_removes       the write makes its key absent, and leaves a tombstone where absence is spent or forbidden.
+--   p_outcomes      the ETags that the write can leave; null asks for all spent conditions of the key.
+--   p_housekeeping  the write belongs to no holder: it waits for intents of its key only, and only writes of its key
+--                   wait for it.
+--   p_calm          write nothing down if an ETag of the key is forbidden that is not its present one.
+--   p_over, p_over_attempts  intents that the write itself settles. They wait for the ETag that was seen, or
+--                   complete the same upload. Others are pending.
+--   p_signed_at     the store's clock as of the call, with which the request is signed; null: the database's.
+--   p_store_time    the store's clock as of its last answer, null if it is not known.
+-- Returns the decision and the fence as claim_v1 does, and:
+--   pending       intents that must be settled first: the write is not announced.
+--   signed_at     the time in the request's signature; null: the write is not announced. It is p_signed_at, and the time
+--                 that the call has waited for locks.
+--   forbidden     the ETags that must not come back on the key.
+--   etag, tombstone  what the write is conditioned on.
+--   spent         which of p_outcomes are spent.
+CREATE FUNCTION fencing.begin_v2(
     p_resource text, p_epoch integer, p_value bigint, p_holder text, p_caller text, p_strict boolean,
     p_observe boolean, p_bucket text, p_key text, p_write_id uuid, p_attempt integer,
     p_looked boolean, p_etag text, p_tombstone boolean,
-    p_kind text, p_upload_id text, p_dead_after interval, p_entombs boolean, p_store_time timestamptz,
-    p_removes boolean, p_outcomes text[],
+    p_kind text, p_upload_id text, p_dead_after interval, p_entombs boolean, p_removes boolean, p_outcomes text[],
+    p_housekeeping boolean, p_calm boolean, p_over uuid[], p_over_attempts integer[],
+    p_signed_at timestamptz, p_store_time timestamptz,
     OUT decision text, OUT fence fencing.fence, OUT pending fencing.intent[], OUT signed_at timestamptz,
-    OUT forbidden text[], OUT etag text, OUT tombstone boolean, OUT spent fencing.spent[]
+    OUT forbidden fencing.forbidden[], OUT etag text, OUT tombstone boolean, OUT spent fencing.spent[]
 ) LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $function$
 DECLARE
     claimed record;
     own_epoch integer := p_epoch;
     own_value bigint := p_value;
+    over_ids uuid[] := '{}';
+    highest integer;
+    waited text;
 BEGIN
     IF p_value IS NULL THEN
         SELECT * INTO fence FROM fencing.fence f WHERE f.resource = p_resource FOR SHARE;
@@ -316,12 +693,32 @@ BEGIN
         own_epoch := coalesce(fence.epoch, 0);
         own_value := coalesce(fence.value, 0);
     END IF;
+    -- Locked, so that none of them goes before this intent is there: else a third writer could find the key free.
+    IF cardinality(p_over) > 0 THEN
+        over_ids := ARRAY(
+            SELECT i.write_id FROM fencing.intent i
+            JOIN unnest(p_over, p_over_attempts) AS o (write_id, attempt) USING (write_id, attempt)
+            WHERE i.resource = p_resource AND i.bucket = p_bucket AND i.key = p_key
+              AND CASE i.kind WHEN 'conditional' THEN p_looked AND i.expected IS NOT DISTINCT FROM p_etag
+                  WHEN 'upload' THEN i.upload_id = p_upload_id ELSE false END
+            FOR UPDATE OF i
+        );
+    END IF;
+    -- Nearly always there is nothing to forget.
+    IF EXISTS (
+        SELECT FROM fencing.forbidden o WHERE o.resource = p_resource AND o.bucket = p_bucket AND o.key = p_key
+    ) THEN
+        DELETE FROM fencing.forbidden o
+        WHERE o.resource = p_resource AND o.bucket = p_bucket AND o.key = p_key AND o.dead_at < p_store_time;
+    END IF;
     FOR attempt IN 1..2 LOOP
         pending := ARRAY(
             SELECT i FROM fencing.intent i
             WHERE i.resource = p_resource
-              AND ((i.bucket = p_bucket AND i.key = p_key) OR (i.epoch, i.value) < (own_epoch, own_value))
-            ORDER BY i.bucket, i.key
+              AND ((i.bucket = p_bucket AND i.key = p_key)
+                  OR ((i.epoch, i.value) < (own_epoch, own_value) AND NOT p_housekeeping) OR i.kind = 'lost')
+              AND NOT (i.bucket = p_bucket AND i.key = p_key AND i.write_id = ANY (over_ids))
+            ORDER BY i.bucket, i.key, i.rank
         );
         EXIT WHEN cardinality(pending) > 0;
         etag := p_etag;
@@ -331,14 +728,39 @@ BEGIN
             WHERE o.resource = p_resource AND o.bucket = p_bucket AND o.key = p_key;
         END IF;
         tombstone := coalesce(tombstone, false);
+        EXIT WHEN p_calm AND etag IS NOT NULL AND NOT tombstone AND EXISTS (
+            SELECT FROM fencing.forbidden o
+            WHERE o.resource = p_resource AND o.bucket = p_bucket AND o.key = p_key AND o.etag NOT IN ('', begin_v2.etag)
+        );
+        IF cardinality(over_ids) > 0 THEN
+            SELECT max(i.rank) INTO highest FROM fencing.intent i
+            WHERE i.resource = p_resource AND i.bucket = p_bucket AND i.key = p_key;
+            UPDATE fencing.intent i SET rank = highest + 1
+            WHERE i.resource = p_resource AND i.bucket = p_bucket AND i.key = p_key AND i.rank = 0;
+        END IF;
         INSERT INTO fencing.intent (
-            resource, bucket, key, write_id, attempt, epoch, value, expected, kind, upload_id, dead_after)
-        VALUES (p_resource, p_bucket, p_key, p_write_id, p_attempt, own_epoch, own_value, etag, p_kind, p_upload_id,
-            p_dead_after)
-        ON CONFLICT (resource, bucket, key) DO NOTHING
+            resource, bucket, key, write_id, attempt, epoch, value, expected, kind, upload_id, dead_after, signed_at)
+        VALUES (p_resource, p_bucket, p_key, p_write_id, p_attempt,
+            CASE WHEN p_housekeeping THEN 2147483647 ELSE own_epoch END,
+            CASE WHEN p_housekeeping THEN 9223372036854775807 ELSE own_value END,
+            etag, p_kind, p_upload_id, p_dead_after,
+            coalesce(p_signed_at + (clock_timestamp() - statement_timestamp()), now()))
+        ON CONFLICT (resource, bucket, key, rank) DO NOTHING
         RETURNING intent.signed_at INTO signed_at;
         EXIT WHEN FOUND;
     END LOOP;
+    IF signed_at IS NOT NULL AND cardinality(over_ids) > 0 THEN
+        UPDATE fencing.intent i SET settling = true
+        WHERE i.resource = p_resource AND i.bucket = p_bucket AND i.key = p_key AND i.write_id = ANY (over_ids);
+        INSERT INTO fencing.forbidden AS f (resource, bucket, key, etag, dead_at)
+        SELECT p_resource, p_bucket, p_key, coalesce(i.expected, ''), max(i.signed_at + i.dead_after)
+        FROM fencing.intent i
+        WHERE i.resource = p_resource AND i.bucket = p_bucket AND i.key = p_key AND i.write_id = ANY (over_ids)
+          AND i.kind = 'conditional'
+        GROUP BY i.expected
+        ON CONFLICT ON CONSTRAINT forbidden_pkey DO UPDATE SET dead_at = greatest(f.dead_at, excluded.dead_at)
+        RETURNING f.etag INTO waited;
+    END IF;
     -- Two statements, so that the index finds a few outcomes among many conditions of a key that is written often.
     IF p_outcomes IS NULL THEN
         spent := ARRAY(
@@ -355,24 +777,24 @@ BEGIN
             ORDER BY s.dead_at, s.etag
         );
     END IF;
-    p_entombs := p_entombs OR (p_removes AND EXISTS (SELECT FROM unnest(spent) AS s WHERE s.etag = ''));
+    forbidden := ARRAY(
+        SELECT o FROM fencing.forbidden o
+        WHERE o.resource = p_resource AND o.bucket = p_bucket AND o.key = p_key ORDER BY o.etag
+    );
+    p_entombs := p_entombs OR waited = '' OR (p_removes AND (
+        EXISTS (SELECT FROM unnest(spent) AS s WHERE s.etag = '')
+        OR EXISTS (SELECT FROM unnest(forbidden) AS o WHERE o.etag = '')));
     IF p_entombs AND signed_at IS NOT NULL THEN
         INSERT INTO fencing.tombstone (resource, bucket, key) VALUES (p_resource, p_bucket, p_key)
         ON CONFLICT (resource, bucket, key) DO NOTHING;
     END IF;
-    -- Nearly always there is nothing to forget.
-    IF EXISTS (
-        SELECT FROM fencing.forbidden o WHERE o.resource = p_resource AND o.bucket = p_bucket AND o.key = p_key
-    ) THEN
-        PERFORM fencing.forget_v1(p_resource, p_bucket, p_key, p_store_time);
-    END IF;
-    forbidden := ARRAY(
-        SELECT o.etag FROM fencing.forbidden o
-        WHERE o.resource = p_resource AND o.bucket = p_bucket AND o.key = p_key
-    );
 END
 $function$;
 
+-- Raise a fence without writing, which is a barrier's transaction.
+-- Takes what claim_v1 takes.
+-- Returns its decision, the fence, and the object writes with lower tokens that are still pending; the barrier
+-- settles them before it answers.
 CREATE FUNCTION fencing.raise_v1(
     p_resource text, p_epoch integer, p_value bigint, p_holder text, p_caller text,
     OUT decision text, OUT fence fencing.fence, OUT pending fencing.intent[]
@@ -386,11 +808,13 @@ BEGIN
     pending := CASE WHEN decision IN ('raised', 'held') THEN ARRAY(
         SELECT i FROM fencing.intent i
         WHERE i.resource = p_resource AND (i.epoch, i.value) < (p_epoch, p_value)
-        ORDER BY i.bucket, i.key
+        ORDER BY i.bucket, i.key, i.rank
     ) ELSE '{}' END;
 END
 $function$;
+-- Objects: what is remembered of keys, uploads and tombstones in buckets.
 
+-- The ETag that a key had after the last write through the gateway. A cache: rows may vanish at any time.
 CREATE TABLE fencing.object (
     resource text COLLATE "C" NOT NULL,
     bucket text COLLATE "C" NOT NULL,
@@ -404,6 +828,7 @@ CREATE TABLE fencing.object (
 ) WITH (fillfactor = 70);
 CREATE INDEX object_place ON fencing.object (bucket, key);
 
+-- A multipart upload that was opened through the gateway, and is neither completed nor given up as far as is known.
 CREATE TABLE fencing.upload (
     resource text COLLATE "C" NOT NULL,
     bucket text COLLATE "C" NOT NULL,
@@ -427,6 +852,7 @@ CREATE TABLE fencing.upload (
 CREATE INDEX upload_touched ON fencing.upload (touched_at);
 CREATE INDEX upload_staged ON fencing.upload (bucket, key) WHERE staged;
 
+-- Keys at which a tombstone may stand. A row comes before its tombstone and goes after it, so that none is missed.
 CREATE TABLE fencing.tombstone (
     resource text COLLATE "C" NOT NULL,
     bucket text COLLATE "C" NOT NULL,
@@ -438,12 +864,19 @@ CREATE TABLE fencing.tombstone (
 CREATE INDEX tombstone_listed ON fencing.tombstone (bucket, key);
 CREATE INDEX tombstone_at ON fencing.tombstone (at);
 
+-- How far the comparison of a bucket's listing with what is remembered has got. taken_at: when a gateway last took it
+-- up.
 CREATE TABLE fencing.patrol (
     bucket text COLLATE "C" PRIMARY KEY,
     after text COLLATE "C" NOT NULL DEFAULT '',
     taken_at timestamptz NOT NULL DEFAULT '-infinity'
 );
+-- Writes to tables: what each statement asks about its table. These questions are functions. Inside the statement
+-- they would be plans of their own, which PostgreSQL sets up for each execution even where they are not asked. That
+-- was half of what a write cost in a batch (docs/decisions/029, 030).
 
+-- Undo a statement whose touched rows do not belong to the claimed resource.
+-- Takes the name that was touched. Raises FN422 with that name as the message.
 CREATE FUNCTION fencing.refuse_mismatch_v1(touched text) RETURNS boolean
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $function$
 BEGIN
@@ -451,6 +884,11 @@ BEGIN
 END
 $function$;
 
+-- Check that a table is what the statement was planned with. A column's row in the catalog gets another xmin with
+-- each change. A key lives and dies with its index, and any property of an index that is gone is null.
+-- Takes the table, its name and kind, which features the plan has allowed for, the xmin of its columns and its key.
+-- Returns true, or raises 42P01, which undoes what triggers have done by then.
+-- VOLATILE: it takes a fresh snapshot, with the lock of the table in hand.
 CREATE FUNCTION fencing.check_unchanged_v1(
     p_table oid, p_name text, p_kind "char", p_rules boolean, p_children boolean, p_row_security boolean,
     p_columns xid[], p_keyed boolean, p_key oid, p_statement_triggers boolean, p_row_triggers boolean
@@ -484,6 +922,8 @@ BEGIN
 END
 $function$;
 
+-- Check, for a read, that the name still means this table, and that the relation is still of this kind.
+-- Returns true, or raises 42P01.
 CREATE FUNCTION fencing.check_relation_v1(p_table oid, p_name text, p_kind "char", p_row_security boolean)
 RETURNS boolean LANGUAGE plpgsql VOLATILE AS $function$
 BEGIN
@@ -498,6 +938,9 @@ BEGIN
 END
 $function$;
 
+-- Tell whether a write of a table may reach a foreign table, whose rows another transaction than the fence's writes.
+-- A foreign table can be a partition, a child, or what a view or a rule writes, at any depth. All that a view or a
+-- rule refers to counts as reached, even where it is only read. Only the server can tell which of it is written.
 CREATE FUNCTION fencing.reaches_foreign_v1(p_table oid) RETURNS boolean LANGUAGE sql STABLE AS $function$
     WITH RECURSIVE reached (oid) AS (
         SELECT p_table
@@ -517,6 +960,9 @@ CREATE FUNCTION fencing.reaches_foreign_v1(p_table oid) RETURNS boolean LANGUAGE
     )
 $function$;
 
+-- Check that a table reaches foreign tables if and only if the plan says so. A partition can be attached at any time,
+-- and writes of the parent go on meanwhile: so each such write asks again.
+-- Returns true, or raises 42P01. VOLATILE: it sees each partition that the statement itself may see.
 CREATE FUNCTION fencing.check_foreign_v1(p_table oid, p_reaches boolean) RETURNS boolean LANGUAGE plpgsql VOLATILE
 AS $function$
 BEGIN
@@ -526,7 +972,10 @@ BEGIN
     RAISE EXCEPTION USING ERRCODE = '42P01', MESSAGE = 'fencing.a_table_that_has_changed';
 END
 $function$;
+-- Idempotency: answers that are kept by their key, so that a write that is sent again is not carried out again.
 
+-- The row goes in first and the answer last, in the transaction of the write itself: a session that sees the row sees
+-- the answer.
 CREATE TABLE fencing.idempotency (
     caller text COLLATE "C" NOT NULL,
     key text COLLATE "C" NOT NULL,
@@ -543,7 +992,10 @@ CREATE TABLE fencing.idempotency (
     PRIMARY KEY (caller, key)
 );
 CREATE INDEX idempotency_at ON fencing.idempotency (at);
+-- The record: entries come in at the intake, and are sealed into a chain in one order. The manual, docs/record.md,
+-- describes its content and the proofs of the chain.
 
+-- Entries that are written and not sealed yet. Only the key is indexed, so that no writer waits for another one here.
 CREATE TABLE fencing.intake (
     number bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     id uuid NOT NULL DEFAULT gen_random_uuid(),
@@ -581,8 +1033,11 @@ CREATE TABLE fencing.intake (
 ) WITH (
     autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 20000, autovacuum_analyze_threshold = 1000000
 );
+-- Finds what a transaction under a guard has noted already.
 CREATE INDEX intake_noted ON fencing.intake (request_id, resource) WHERE request_id LIKE 'transaction/%';
 
+-- Entries that are sealed. The day is the one on which an entry was sealed. A partition is for a week: a search has a
+-- seventh of the partitions to look at that days would make (docs/decisions/044).
 CREATE TABLE fencing.entry (
     position bigint NOT NULL,
     day date NOT NULL,
@@ -616,10 +1071,13 @@ CREATE TABLE fencing.entry (
     PRIMARY KEY (day, position)
 ) PARTITION BY RANGE (day);
 
+-- Entries of days without a partition of their own.
 CREATE TABLE fencing.entry_other PARTITION OF fencing.entry DEFAULT;
 
 CREATE INDEX entry_id ON fencing.entry (id);
 CREATE INDEX entry_at ON fencing.entry (at);
+-- The columns that people search by (docs/decisions/044). For each partition, the newest matches are at the end of
+-- one of these indexes, or there are so few that all can be sorted.
 CREATE INDEX entry_resource ON fencing.entry (resource, position);
 CREATE INDEX entry_caller ON fencing.entry (caller, position);
 CREATE INDEX entry_holder ON fencing.entry (holder, position);
@@ -630,8 +1088,10 @@ CREATE INDEX entry_value ON fencing.entry (value);
 CREATE INDEX entry_reason ON fencing.entry (reason, position) WHERE reason <> 'token-stale';
 CREATE INDEX entry_observed ON fencing.entry (position) WHERE NOT enforced;
 CREATE INDEX entry_takeover ON fencing.entry (resource, position) WHERE kind IN ('raised', 'barrier', 'epoch');
+-- Pages are in the order of the position, over the days of a week together; the primary key begins with the day.
 CREATE INDEX entry_position ON fencing.entry (position);
 
+-- The end of the chain. A session that seals has this one row locked.
 CREATE TABLE fencing.head (
     one boolean PRIMARY KEY DEFAULT true CHECK (one),
     position bigint NOT NULL,
@@ -641,6 +1101,8 @@ CREATE TABLE fencing.head (
 INSERT INTO fencing.head (position, hash, day)
 VALUES (0, sha256('fencing-gateway record v1'), (clock_timestamp() AT TIME ZONE 'UTC')::date);
 
+-- The payload of a refused write, or its beginning. The entry has only the length and the SHA-256 of the payload. So
+-- this row can be erased when it must be, and the record stays whole.
 CREATE TABLE fencing.payload (
     entry uuid PRIMARY KEY,
     day date NOT NULL DEFAULT (clock_timestamp() AT TIME ZONE 'UTC')::date,
@@ -650,6 +1112,7 @@ CREATE TABLE fencing.payload (
 );
 CREATE INDEX payload_day ON fencing.payload (day);
 
+-- How many writes were accepted, refused or observed, by the minute. Each gateway process has rows of its own.
 CREATE TABLE fencing.traffic (
     minute timestamptz NOT NULL,
     gateway text NOT NULL,
@@ -661,18 +1124,194 @@ CREATE TABLE fencing.traffic (
     PRIMARY KEY (minute, gateway, plane, rule)
 );
 
+-- Write a token as text: 'epoch.value', or the value alone in epoch 0. Null for a null value. PostgreSQL inlines a
+-- function in SQL unless the function is immutable and its body is not. `integer || text` is not immutable, so the
+-- casts here are explicit. A call for each token of an entry was most of the time of an export.
 CREATE FUNCTION fencing.token_v1(epoch integer, value bigint) RETURNS text LANGUAGE sql IMMUTABLE PARALLEL SAFE
 RETURN CASE WHEN epoch > 0 THEN epoch::text || '.' ELSE '' END || value::text;
 
+-- Write a moment as text, in UTC with microseconds.
 CREATE FUNCTION fencing.moment_v1(moment timestamptz) RETURNS text LANGUAGE sql STABLE PARALLEL SAFE
 RETURN to_char(moment AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"');
 
+-- Refuse each change of the record. The rights to change it are not enough: its owner has to disable this trigger
+-- first, on purpose. Raises 42501.
+CREATE FUNCTION fencing.refuse_change_v1() RETURNS trigger
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $function$
+BEGIN
+    RAISE EXCEPTION USING ERRCODE = '42501', MESSAGE = format('%s of the record is refused: it is only ever added to.', TG_OP),
+        HINT = 'Old days are dropped by the gateway, after audit.retention days.';
+END
+$function$;
+CREATE TRIGGER entry_is_kept BEFORE UPDATE OR DELETE OR TRUNCATE ON fencing.entry
+FOR EACH STATEMENT EXECUTE FUNCTION fencing.refuse_change_v1();
+CREATE TRIGGER entry_is_kept BEFORE UPDATE OR DELETE OR TRUNCATE ON fencing.entry_other
+FOR EACH STATEMENT EXECUTE FUNCTION fencing.refuse_change_v1();
+
+-- Tell which days have a partition: the name of each, its first day and its last, both included. The name says the
+-- days. entry_other is not among them.
+CREATE FUNCTION fencing.stretches_v1() RETURNS TABLE (name text, first date, last date)
+LANGUAGE sql STABLE PARALLEL SAFE
+BEGIN ATOMIC
+    SELECT c.relname::text,
+        to_date(substr(c.relname::text, 7, 8), 'YYYYMMDD'), to_date(right(c.relname::text, 8), 'YYYYMMDD')
+    FROM pg_catalog.pg_inherits i JOIN pg_catalog.pg_class c ON c.oid = i.inhrelid
+    WHERE i.inhparent = 'fencing.entry'::regclass AND c.relname ~ '^entry_[0-9]{8}(_[0-9]{8})?$';
+END;
+
+-- Make partitions for today and the days to come. One ends with its Sunday, or before a day that is in another
+-- partition. A day that has entries in entry_other already stays there.
+-- Takes how many days ahead to look, and how many partitions to make at most.
+-- Returns how many were made.
+-- Raises 55006 where the record is in use: what it has to lock it locks at once or not at all, so that nothing waits.
+-- Tables are made by CREATE TABLE and ATTACH, which unlike PARTITION OF let reading and sealing go on.
+CREATE FUNCTION fencing.prepare_days_v1(p_ahead integer, p_most integer) RETURNS integer
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp SET lock_timeout = '200ms' AS $function$
+DECLARE
+    today date := (clock_timestamp() AT TIME ZONE 'UTC')::date;
+    made integer := 0;
+    next date;
+    following date;
+    name text;
+BEGIN
+    FOR next IN SELECT today + n FROM generate_series(0, least(p_ahead, 366)) AS s (n) LOOP
+        EXIT WHEN made >= p_most;
+        CONTINUE WHEN EXISTS (SELECT FROM fencing.stretches_v1() s WHERE next BETWEEN s.first AND s.last);
+        -- One session at a time. Sealing and reading go on.
+        LOCK TABLE fencing.entry IN SHARE UPDATE EXCLUSIVE MODE;
+        CONTINUE WHEN EXISTS (SELECT FROM fencing.stretches_v1() s WHERE next BETWEEN s.first AND s.last)
+            OR EXISTS (SELECT FROM fencing.entry_other o WHERE o.day = next);
+        following := next + 1;
+        WHILE extract(isodow FROM following) > 1
+            AND NOT EXISTS (SELECT FROM fencing.stretches_v1() s WHERE following BETWEEN s.first AND s.last)
+            AND NOT EXISTS (SELECT FROM fencing.entry_other o WHERE o.day = following)
+        LOOP
+            following := following + 1;
+        END LOOP;
+        name := 'entry_' || to_char(next, 'YYYYMMDD')
+            || CASE WHEN following > next + 1 THEN '_' || to_char(following - 1, 'YYYYMMDD') ELSE '' END;
+        EXECUTE format('CREATE TABLE fencing.%I (LIKE fencing.entry INCLUDING ALL)', name);
+        EXECUTE format(
+            'CREATE TRIGGER entry_is_kept BEFORE UPDATE OR DELETE OR TRUNCATE ON fencing.%I '
+            'FOR EACH STATEMENT EXECUTE FUNCTION fencing.refuse_change_v1()', name);
+        EXECUTE format(
+            'ALTER TABLE fencing.entry ATTACH PARTITION fencing.%I FOR VALUES FROM (%L) TO (%L)', name, next, following);
+        made := made + 1;
+    END LOOP;
+    RETURN made;
+EXCEPTION WHEN lock_not_available THEN
+    RAISE EXCEPTION USING ERRCODE = '55006', MESSAGE = 'The record is in use. Nothing was changed; call this again later.';
+END
+$function$;
+REVOKE ALL ON FUNCTION fencing.prepare_days_v1 FROM PUBLIC;
+
+-- Drop the oldest partition whose last day is more than p_keep days ago, and put that on record. The entry says how
+-- the days that are left are chained to what is gone.
+-- Returns the last day that was dropped, or null if there is none. Raises 22023 below seven days, which are always
+-- kept, and 55006 where the record is in use.
+CREATE FUNCTION fencing.drop_day_v1(p_keep integer) RETURNS date
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp SET lock_timeout = '200ms' AS $function$
+DECLARE
+    before date := (clock_timestamp() AT TIME ZONE 'UTC')::date - p_keep;
+    name text;
+    gone record;
+BEGIN
+    IF p_keep IS NULL OR p_keep < 7 THEN
+        RAISE EXCEPTION USING ERRCODE = '22023', MESSAGE = 'The record is kept for seven days at least.';
+    END IF;
+    -- One session at a time. Sealing and reading go on.
+    LOCK TABLE fencing.entry IN SHARE UPDATE EXCLUSIVE MODE;
+    SELECT s.name INTO name FROM fencing.stretches_v1() s WHERE s.last < before ORDER BY s.last LIMIT 1;
+    IF name IS NULL AND (SELECT max(o.day) FROM fencing.entry_other o) < before THEN
+        name := 'entry_other';
+    END IF;
+    IF name IS NULL THEN
+        RETURN NULL;
+    END IF;
+    EXECUTE format('SELECT count(*) AS entries, min(position) AS first, max(position) AS last, max(day) AS day,
+        (SELECT encode(e.hash, ''hex'') FROM fencing.%1$I e ORDER BY e.day DESC, e.position DESC LIMIT 1) AS hash
+        FROM fencing.%1$I', name) INTO gone;
+    EXECUTE format('ALTER TABLE fencing.entry DETACH PARTITION fencing.%I', name);
+    EXECUTE format('DROP TABLE fencing.%I', name);
+    IF name = 'entry_other' THEN
+        CREATE TABLE fencing.entry_other PARTITION OF fencing.entry DEFAULT;
+        CREATE TRIGGER entry_is_kept BEFORE UPDATE OR DELETE OR TRUNCATE ON fencing.entry_other
+        FOR EACH STATEMENT EXECUTE FUNCTION fencing.refuse_change_v1();
+    ELSE
+        gone.day := to_date(right(name, 8), 'YYYYMMDD');
+    END IF;
+    IF gone.entries > 0 THEN
+        INSERT INTO fencing.intake (kind, details) VALUES ('retention', jsonb_build_object(
+            'day', gone.day, 'entries', gone.entries, 'first', gone.first, 'last', gone.last, 'hash', gone.hash));
+    END IF;
+    RETURN gone.day;
+EXCEPTION WHEN lock_not_available THEN
+    RAISE EXCEPTION USING ERRCODE = '55006', MESSAGE = 'The record is in use. Nothing was changed; call this again later.';
+END
+$function$;
+REVOKE ALL ON FUNCTION fencing.drop_day_v1 FROM PUBLIC;
+
+-- Delete payloads that are more than p_days days old, p_limit at most.
+-- Returns how many. The gateway's role can only add and read payloads. No argument makes a payload go within a week.
+CREATE FUNCTION fencing.drop_payloads_v1(p_days integer, p_limit integer) RETURNS bigint
+LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $function$
+    WITH dropped AS (
+        DELETE FROM fencing.payload WHERE entry IN (
+            SELECT entry FROM fencing.payload
+            WHERE day < (clock_timestamp() AT TIME ZONE 'UTC')::date - greatest(p_days, 7)
+            LIMIT p_limit
+        ) RETURNING 1
+    )
+    SELECT count(*) FROM dropped
+$function$;
+REVOKE ALL ON FUNCTION fencing.drop_payloads_v1 FROM PUBLIC;
+
+-- The views are for people. An entry without a position is committed and not sealed yet.
+CREATE VIEW fencing.record AS
+SELECT
+    position, day, hash, id, at, kind, plane, rule, resource, reason, enforced, epoch, value, holder, caller, method,
+    target, client, request_id, payload_size, payload_sha256, fence_epoch, fence_value, fence_holder, fence_caller,
+    fence_raised_at, details
+FROM fencing.entry
+UNION ALL
+SELECT
+    NULL, NULL, NULL, id, at, kind, plane, rule, resource, reason, enforced, epoch, value, holder, caller, method,
+    target, client, request_id, payload_size, payload_sha256, fence_epoch, fence_value, fence_holder, fence_caller,
+    fence_raised_at, details
+FROM fencing.intake;
+
+-- Refused writes.
+CREATE VIEW fencing.rejection AS
+SELECT resource, id, at, reason, enforced, epoch, value, holder, caller, method, target, client, request_id, payload_size,
+    payload_sha256, fence_epoch, fence_value, fence_holder, fence_caller, fence_raised_at
+FROM fencing.record WHERE kind = 'rejection';
+
+-- Events of locks, and new epochs. The caller is the one that acted, or the one that had the lease.
+CREATE VIEW fencing.event AS
+SELECT id, at, kind, resource, caller, holder, epoch, value, coalesce(details, '{}') AS details
+FROM fencing.record WHERE kind LIKE 'lease-%' OR kind = 'epoch';
+
+-- Changes of buckets and their settings.
+CREATE VIEW fencing.administration AS
+SELECT id, at, caller, details ->> 'operation' AS operation, details ->> 'bucket' AS bucket,
+    concat_ws(' ', method, target) AS target, client, request_id
+FROM fencing.record WHERE kind = 'administration';
+
+-- The first partition: from today to Sunday. Gateways make the others.
+SELECT fencing.prepare_days_v1(0, 1);
+-- The chain of the record: the canonical text of an entry, its hash, and the function that seals entries.
+
+-- The members of the canonical text of an entry, in its order. Agrees to the letter with
+-- gateway.fencing.chain_verification.canonical.
 CREATE TYPE fencing.line AS (
     position bigint, id uuid, at text, kind text, plane text, rule text, resource text, reason text, enforced boolean,
     token text, holder text, caller text, method text, target text, client text, request_id text, payload_size bigint,
     payload_sha256 text, fence text, fence_holder text, fence_caller text, fence_raised_at text, details jsonb
 );
 
+-- Write the canonical text of an entry, which is what is hashed.
 CREATE FUNCTION fencing.line_v1(entry fencing.entry) RETURNS text LANGUAGE sql STABLE PARALLEL SAFE
 RETURN row_to_json(ROW(
     entry.position, entry.id, fencing.moment_v1(entry.at), entry.kind, entry.plane, entry.rule, entry.resource,
@@ -682,12 +1321,15 @@ RETURN row_to_json(ROW(
     fencing.moment_v1(entry.fence_raised_at), entry.details
 )::fencing.line)::text;
 
+-- The members of a line of the export: those of fencing.line, and the hash.
 CREATE TYPE fencing.hashed_line AS (
     position bigint, id uuid, at text, kind text, plane text, rule text, resource text, reason text, enforced boolean,
     token text, holder text, caller text, method text, target text, client text, request_id text, payload_size bigint,
     payload_sha256 text, fence text, fence_holder text, fence_caller text, fence_raised_at text, details jsonb, hash text
 );
 
+-- Write an entry as a line of the export. All but the last member is what line_v1 gives; cutting that text open again
+-- to append the hash took a quarter of the time.
 CREATE FUNCTION fencing.ndjson_v1(entry fencing.entry) RETURNS text LANGUAGE sql STABLE PARALLEL SAFE
 RETURN row_to_json(ROW(
     entry.position, entry.id, fencing.moment_v1(entry.at), entry.kind, entry.plane, entry.rule, entry.resource,
@@ -697,6 +1339,7 @@ RETURN row_to_json(ROW(
     fencing.moment_v1(entry.fence_raised_at), entry.details, encode(entry.hash, 'hex')
 )::fencing.hashed_line)::text;
 
+-- Hash a line with the hash of the line before, or with the beginning where there is none.
 CREATE FUNCTION fencing.next_hash_v1(state bytea, beginning bytea, line text) RETURNS bytea
 LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE SET search_path = pg_catalog, pg_temp AS $function$
 BEGIN
@@ -704,8 +1347,20 @@ BEGIN
 END
 $function$;
 
+-- Chain a batch of lines. Over a window it hashes the whole batch at once, each line with the hash of the one before.
 CREATE AGGREGATE fencing.chain_v1(beginning bytea, line text) (SFUNC = fencing.next_hash_v1, STYPE = bytea);
 
+-- Move what has been committed from the intake to the record, the oldest first. Each entry gets the next position,
+-- and a hash over itself and the hash before it. An entry that is committed late is sealed late: the order of the
+-- record is the order of sealing, and there is no other.
+--
+-- Takes about how many entries to seal, and whether to wait for another session that is sealing.
+-- Returns how many were sealed, and the position of the end of the record. The number is null where another session
+-- is sealing and the caller does not wait. Announces that position on the channel fencing_record.
+--
+-- The limit is turned into a number first, and what was committed below that number meanwhile comes along. Both
+-- statements look by the key. Everything passes through this table, so that it is mostly empty pages, and the
+-- planner's figures about its size are never right.
 CREATE FUNCTION fencing.seal_v1(p_limit integer, p_wait boolean DEFAULT true, OUT sealed integer, OUT "position" bigint)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET enable_bitmapscan = off AS $function$
@@ -776,154 +1431,17 @@ BEGIN
 END
 $function$;
 REVOKE ALL ON FUNCTION fencing.seal_v1 FROM PUBLIC;
+-- Leases: locks, and who holds them. lock_queue.sql has the queues, lock_tokens.sql the numbers.
+--
+-- All work on one lock happens with its row of fencing.lock locked, so that the functions see one another's work as a
+-- whole. Renewing is the one exception: it is a condition on the lease's own row. A session that works on several
+-- locks takes them in the order of their names. Time is clock_timestamp() here, and nowhere else.
+--
+-- Functions that look into tables and queues switch some plans off. A session makes their plans while the tables are
+-- empty, and keeps them while the tables grow to thousands of rows. A lock must always be found by its name, and the
+-- first in its queue by the index that has them in order. Functions that they call run with the same settings.
 
-CREATE FUNCTION fencing.refuse_change_v1() RETURNS trigger
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $function$
-BEGIN
-    RAISE EXCEPTION USING ERRCODE = '42501', MESSAGE = format('%s of the record is refused: it is only ever added to.', TG_OP),
-        HINT = 'Old days are dropped by the gateway, after audit.retention days.';
-END
-$function$;
-CREATE TRIGGER entry_is_kept BEFORE UPDATE OR DELETE OR TRUNCATE ON fencing.entry
-FOR EACH STATEMENT EXECUTE FUNCTION fencing.refuse_change_v1();
-CREATE TRIGGER entry_is_kept BEFORE UPDATE OR DELETE OR TRUNCATE ON fencing.entry_other
-FOR EACH STATEMENT EXECUTE FUNCTION fencing.refuse_change_v1();
-
-CREATE FUNCTION fencing.stretches_v1() RETURNS TABLE (name text, first date, last date)
-LANGUAGE sql STABLE PARALLEL SAFE
-BEGIN ATOMIC
-    SELECT c.relname::text,
-        to_date(substr(c.relname::text, 7, 8), 'YYYYMMDD'), to_date(right(c.relname::text, 8), 'YYYYMMDD')
-    FROM pg_catalog.pg_inherits i JOIN pg_catalog.pg_class c ON c.oid = i.inhrelid
-    WHERE i.inhparent = 'fencing.entry'::regclass AND c.relname ~ '^entry_[0-9]{8}(_[0-9]{8})?$';
-END;
-
-CREATE FUNCTION fencing.prepare_days_v1(p_ahead integer, p_most integer) RETURNS integer
-LANGUAGE plpgsql VOLATILE SECURITY DEFINER
-SET search_path = pg_catalog, pg_temp SET lock_timeout = '200ms' AS $function$
-DECLARE
-    today date := (clock_timestamp() AT TIME ZONE 'UTC')::date;
-    made integer := 0;
-    next date;
-    following date;
-    name text;
-BEGIN
-    FOR next IN SELECT today + n FROM generate_series(0, least(p_ahead, 366)) AS s (n) LOOP
-        EXIT WHEN made >= p_most;
-        CONTINUE WHEN EXISTS (SELECT FROM fencing.stretches_v1() s WHERE next BETWEEN s.first AND s.last);
-        -- One session at a time. Sealing and reading go on.
-        LOCK TABLE fencing.entry IN SHARE UPDATE EXCLUSIVE MODE;
-        CONTINUE WHEN EXISTS (SELECT FROM fencing.stretches_v1() s WHERE next BETWEEN s.first AND s.last)
-            OR EXISTS (SELECT FROM fencing.entry_other o WHERE o.day = next);
-        following := next + 1;
-        WHILE extract(isodow FROM following) > 1
-            AND NOT EXISTS (SELECT FROM fencing.stretches_v1() s WHERE following BETWEEN s.first AND s.last)
-            AND NOT EXISTS (SELECT FROM fencing.entry_other o WHERE o.day = following)
-        LOOP
-            following := following + 1;
-        END LOOP;
-        name := 'entry_' || to_char(next, 'YYYYMMDD')
-            || CASE WHEN following > next + 1 THEN '_' || to_char(following - 1, 'YYYYMMDD') ELSE '' END;
-        EXECUTE format('CREATE TABLE fencing.%I (LIKE fencing.entry INCLUDING ALL)', name);
-        EXECUTE format(
-            'CREATE TRIGGER entry_is_kept BEFORE UPDATE OR DELETE OR TRUNCATE ON fencing.%I '
-            'FOR EACH STATEMENT EXECUTE FUNCTION fencing.refuse_change_v1()', name);
-        EXECUTE format(
-            'ALTER TABLE fencing.entry ATTACH PARTITION fencing.%I FOR VALUES FROM (%L) TO (%L)', name, next, following);
-        made := made + 1;
-    END LOOP;
-    RETURN made;
-EXCEPTION WHEN lock_not_available THEN
-    RAISE EXCEPTION USING ERRCODE = '55006', MESSAGE = 'The record is in use. Nothing was changed; call this again later.';
-END
-$function$;
-REVOKE ALL ON FUNCTION fencing.prepare_days_v1 FROM PUBLIC;
-
-CREATE FUNCTION fencing.drop_day_v1(p_keep integer) RETURNS date
-LANGUAGE plpgsql VOLATILE SECURITY DEFINER
-SET search_path = pg_catalog, pg_temp SET lock_timeout = '200ms' AS $function$
-DECLARE
-    before date := (clock_timestamp() AT TIME ZONE 'UTC')::date - p_keep;
-    name text;
-    gone record;
-BEGIN
-    IF p_keep IS NULL OR p_keep < 7 THEN
-        RAISE EXCEPTION USING ERRCODE = '22023', MESSAGE = 'The record is kept for seven days at least.';
-    END IF;
-    -- One session at a time. Sealing and reading go on.
-    LOCK TABLE fencing.entry IN SHARE UPDATE EXCLUSIVE MODE;
-    SELECT s.name INTO name FROM fencing.stretches_v1() s WHERE s.last < before ORDER BY s.last LIMIT 1;
-    IF name IS NULL AND (SELECT max(o.day) FROM fencing.entry_other o) < before THEN
-        name := 'entry_other';
-    END IF;
-    IF name IS NULL THEN
-        RETURN NULL;
-    END IF;
-    EXECUTE format('SELECT count(*) AS entries, min(position) AS first, max(position) AS last, max(day) AS day,
-        (SELECT encode(e.hash, ''hex'') FROM fencing.%1$I e ORDER BY e.day DESC, e.position DESC LIMIT 1) AS hash
-        FROM fencing.%1$I', name) INTO gone;
-    EXECUTE format('ALTER TABLE fencing.entry DETACH PARTITION fencing.%I', name);
-    EXECUTE format('DROP TABLE fencing.%I', name);
-    IF name = 'entry_other' THEN
-        CREATE TABLE fencing.entry_other PARTITION OF fencing.entry DEFAULT;
-        CREATE TRIGGER entry_is_kept BEFORE UPDATE OR DELETE OR TRUNCATE ON fencing.entry_other
-        FOR EACH STATEMENT EXECUTE FUNCTION fencing.refuse_change_v1();
-    ELSE
-        gone.day := to_date(right(name, 8), 'YYYYMMDD');
-    END IF;
-    IF gone.entries > 0 THEN
-        INSERT INTO fencing.intake (kind, details) VALUES ('retention', jsonb_build_object(
-            'day', gone.day, 'entries', gone.entries, 'first', gone.first, 'last', gone.last, 'hash', gone.hash));
-    END IF;
-    RETURN gone.day;
-EXCEPTION WHEN lock_not_available THEN
-    RAISE EXCEPTION USING ERRCODE = '55006', MESSAGE = 'The record is in use. Nothing was changed; call this again later.';
-END
-$function$;
-REVOKE ALL ON FUNCTION fencing.drop_day_v1 FROM PUBLIC;
-
-CREATE FUNCTION fencing.drop_payloads_v1(p_days integer, p_limit integer) RETURNS bigint
-LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $function$
-    WITH dropped AS (
-        DELETE FROM fencing.payload WHERE entry IN (
-            SELECT entry FROM fencing.payload
-            WHERE day < (clock_timestamp() AT TIME ZONE 'UTC')::date - greatest(p_days, 7)
-            LIMIT p_limit
-        ) RETURNING 1
-    )
-    SELECT count(*) FROM dropped
-$function$;
-REVOKE ALL ON FUNCTION fencing.drop_payloads_v1 FROM PUBLIC;
-
-CREATE VIEW fencing.record AS
-SELECT
-    position, day, hash, id, at, kind, plane, rule, resource, reason, enforced, epoch, value, holder, caller, method,
-    target, client, request_id, payload_size, payload_sha256, fence_epoch, fence_value, fence_holder, fence_caller,
-    fence_raised_at, details
-FROM fencing.entry
-UNION ALL
-SELECT
-    NULL, NULL, NULL, id, at, kind, plane, rule, resource, reason, enforced, epoch, value, holder, caller, method,
-    target, client, request_id, payload_size, payload_sha256, fence_epoch, fence_value, fence_holder, fence_caller,
-    fence_raised_at, details
-FROM fencing.intake;
-
-CREATE VIEW fencing.rejection AS
-SELECT resource, id, at, reason, enforced, epoch, value, holder, caller, method, target, client, request_id, payload_size,
-    payload_sha256, fence_epoch, fence_value, fence_holder, fence_caller, fence_raised_at
-FROM fencing.record WHERE kind = 'rejection';
-
-CREATE VIEW fencing.event AS
-SELECT id, at, kind, resource, caller, holder, epoch, value, coalesce(details, '{}') AS details
-FROM fencing.record WHERE kind LIKE 'lease-%' OR kind = 'epoch';
-
-CREATE VIEW fencing.administration AS
-SELECT id, at, caller, details ->> 'operation' AS operation, details ->> 'bucket' AS bucket,
-    concat_ws(' ', method, target) AS target, client, request_id
-FROM fencing.record WHERE kind = 'administration';
-
-SELECT fencing.prepare_days_v1(0, 1);
-
+-- The highest token issued for each lock; (0, 0) where none ever was. Never deleted: so tokens always grow.
 CREATE TABLE fencing.lock (
     resource text COLLATE "C" PRIMARY KEY,
     epoch integer NOT NULL DEFAULT 0,
@@ -931,6 +1449,7 @@ CREATE TABLE fencing.lock (
     delayed_until timestamptz
 ) WITH (fillfactor = 70);
 
+-- Leases that are held. There is no index on expires_at: each renewal would make an entry in it.
 CREATE TABLE fencing.lease (
     resource text COLLATE "C" NOT NULL,
     id uuid NOT NULL DEFAULT gen_random_uuid(),
@@ -952,11 +1471,14 @@ CREATE TABLE fencing.lease (
     PRIMARY KEY (resource, id)
 ) WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000);
 
+-- A gateway process that has waiters. They stay in the queue as long as its heartbeats arrive.
 CREATE TABLE fencing.attendant (
     id uuid PRIMARY KEY,
     until timestamptz NOT NULL
 ) WITH (fillfactor = 50);
 
+-- A queue is served in the order of tickets. Each holder has one place. A place has an attendant, or lasts until a
+-- moment.
 CREATE TABLE fencing.waiter (
     resource text COLLATE "C" NOT NULL,
     ticket bigint GENERATED ALWAYS AS IDENTITY,
@@ -976,17 +1498,14 @@ CREATE TABLE fencing.waiter (
 ) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000);
 CREATE INDEX waiter_attendant ON fencing.waiter (attendant) WHERE attendant IS NOT NULL;
 
+-- Waiters that would still receive an answer.
 CREATE VIEW fencing.living_waiter AS
 SELECT w.* FROM fencing.waiter AS w LEFT JOIN fencing.attendant AS a ON a.id = w.attendant
 WHERE coalesce(a.until, w.until) > clock_timestamp();
 
-CREATE TABLE fencing.issuer (
-    one boolean PRIMARY KEY DEFAULT true CHECK (one),
-    epoch integer NOT NULL,
-    system_identifier text NOT NULL,
-    timeline text NOT NULL
-);
-
+-- Put on record what happened to a lease. Its id is left out, because a client that knows the id can end the lease.
+-- Takes the kind of entry, the lease, the caller that acted and its reason. An entry about a broken lease names the
+-- caller that had it.
 CREATE FUNCTION fencing.record_lease_v1(p_kind text, p_lease fencing.lease, p_caller text, p_reason text)
 RETURNS void LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $function$
 BEGIN
@@ -1001,147 +1520,15 @@ BEGIN
 END
 $function$;
 
-CREATE FUNCTION fencing.issuer_epoch_v1() RETURNS integer
-LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $function$
-DECLARE
-    here text := (SELECT s.system_identifier::text FROM pg_control_system() AS s);
-    line text := left(pg_walfile_name(pg_current_wal_insert_lsn()), 8);
-    known fencing.issuer;
-BEGIN
-    SELECT * INTO known FROM fencing.issuer;
-    IF NOT FOUND THEN
-        INSERT INTO fencing.issuer (epoch, system_identifier, timeline) VALUES (0, here, line) ON CONFLICT DO NOTHING;
-        SELECT * INTO STRICT known FROM fencing.issuer;
-    END IF;
-    IF (known.system_identifier, known.timeline) = (here, line) THEN
-        RETURN known.epoch;
-    END IF;
-    SELECT * INTO STRICT known FROM fencing.issuer FOR UPDATE;
-    IF (known.system_identifier, known.timeline) <> (here, line) THEN
-        UPDATE fencing.issuer SET epoch = known.epoch + 1, system_identifier = here, timeline = line;
-        INSERT INTO fencing.intake (kind, epoch, value, details) VALUES ('epoch', known.epoch + 1, 0, jsonb_build_object(
-            'before', jsonb_build_object('system_identifier', known.system_identifier, 'timeline', known.timeline),
-            'now', jsonb_build_object('system_identifier', here, 'timeline', line)));
-        known.epoch := known.epoch + 1;
-    END IF;
-    RETURN known.epoch;
-END
-$function$;
-
-CREATE FUNCTION fencing.issue_v1(p_resource text, OUT epoch integer, OUT value bigint)
-LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $function$
-DECLARE
-    least_epoch integer := fencing.issuer_epoch_v1();
-    least_value bigint := 0;
-BEGIN
-    SELECT f.epoch, f.value INTO epoch, value FROM fencing.fence f WHERE f.resource = p_resource;
-    IF (epoch, value) > (least_epoch, least_value) THEN
-        least_epoch := epoch;
-        least_value := value;
-    END IF;
-    -- The caller has made sure that the lock is free or shared.
-    SELECT l.epoch, l.value INTO epoch, value FROM fencing.lease l
-    WHERE l.resource = p_resource ORDER BY l.epoch DESC, l.value DESC LIMIT 1;
-    IF (epoch, value) >= (least_epoch, least_value) THEN
-        RETURN;
-    END IF;
-    UPDATE fencing.lock l SET
-        epoch = greatest(l.epoch, least_epoch),
-        value = 1 + CASE WHEN (l.epoch, l.value) > (least_epoch, least_value) THEN l.value ELSE least_value END
-    WHERE l.resource = p_resource
-      AND CASE WHEN (l.epoch, l.value) > (least_epoch, least_value) THEN l.value ELSE least_value END < 9223372036854775807
-    RETURNING l.epoch, l.value INTO epoch, value;
-END
-$function$;
-
-CREATE FUNCTION fencing.lapse_v1(p_resource text) RETURNS void
-LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $function$
-DECLARE
-    lapsed fencing.lease;
-BEGIN
-    FOR lapsed IN
-        DELETE FROM fencing.lease l WHERE l.resource = p_resource AND l.expires_at <= clock_timestamp() RETURNING l.*
-    LOOP
-        -- No client was told of an unconfirmed lease: there is no delay to keep, and nothing to record.
-        CONTINUE WHEN NOT lapsed.confirmed;
-        IF lapsed.delay > 0 THEN
-            UPDATE fencing.lock l
-            SET delayed_until = greatest(l.delayed_until, lapsed.expires_at + make_interval(secs => lapsed.delay))
-            WHERE l.resource = p_resource;
-        END IF;
-        PERFORM fencing.record_lease_v1('lease-expired', lapsed, lapsed.caller, NULL);
-    END LOOP;
-END
-$function$;
-
-CREATE FUNCTION fencing.hand_over_v1(
-    p_resource text, OUT handed bigint, OUT look_in double precision, OUT exhausted boolean
-) LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp
-SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off AS $function$
-DECLARE
-    head fencing.living_waiter;
-    held boolean;
-    shared boolean;
-    free_at timestamptz;
-    delayed_until timestamptz;
-    token record;
-    next_exclusive bigint;
-BEGIN
-    exhausted := false;
-    SELECT * INTO head FROM fencing.living_waiter w WHERE w.resource = p_resource ORDER BY w.ticket LIMIT 1;
-    IF NOT FOUND THEN
-        RETURN;
-    END IF;
-    SELECT count(*) > 0, bool_and(l.mode = 'shared'), max(l.expires_at) INTO held, shared, free_at
-    FROM fencing.lease l WHERE l.resource = p_resource;
-    SELECT l.delayed_until INTO delayed_until FROM fencing.lock l
-    WHERE l.resource = p_resource AND l.delayed_until > clock_timestamp();
-    IF delayed_until IS NULL AND (NOT held OR shared AND head.mode = 'shared') THEN
-        token := fencing.issue_v1(p_resource);
-        exhausted := token.value IS NULL;
-        IF NOT exhausted THEN
-            IF head.mode = 'shared' THEN
-                SELECT min(w.ticket) INTO next_exclusive FROM fencing.living_waiter w
-                WHERE w.resource = p_resource AND w.mode = 'exclusive';
-            ELSE
-                next_exclusive := head.ticket + 1;
-            END IF;
-            WITH handed_over AS (
-                INSERT INTO fencing.lease (
-                    resource, holder, caller, mode, epoch, value, request, ttl, delay, confirmed, ticket, attendant,
-                    expires_at)
-                SELECT p_resource, w.holder, w.caller, w.mode, token.epoch, token.value, w.request, w.ttl, w.delay,
-                    false, w.ticket, w.attendant, clock_timestamp() + make_interval(secs => least(w.ttl, w.collect))
-                FROM fencing.living_waiter w
-                WHERE w.resource = p_resource AND w.ticket >= head.ticket
-                  AND (next_exclusive IS NULL OR w.ticket < next_exclusive)
-                RETURNING lease.ticket, lease.expires_at
-            )
-            SELECT max(h.ticket), greatest(free_at, max(h.expires_at)) INTO handed, free_at FROM handed_over h;
-            DELETE FROM fencing.waiter w WHERE w.resource = p_resource AND w.ticket <= handed;
-        END IF;
-    END IF;
-    look_in := extract(epoch FROM greatest(free_at, delayed_until) - clock_timestamp());
-    IF handed IS NOT NULL THEN
-        PERFORM pg_notify('fencing_lease', concat_ws(' ', handed, look_in, p_resource));
-    END IF;
-END
-$function$;
-
-CREATE FUNCTION fencing.place_v1(p_resource text, p_holder text, p_caller text) RETURNS bigint
-LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp
-SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off AS $function$
-BEGIN
-    RETURN 1 + (
-        SELECT count(*) FROM fencing.living_waiter w
-        WHERE w.resource = p_resource AND w.ticket < coalesce((
-            SELECT own.ticket FROM fencing.waiter own
-            WHERE own.resource = p_resource AND own.holder = p_holder AND own.caller = p_caller
-        ), 9223372036854775807)
-    );
-END
-$function$;
-
+-- Ask for a lock. Idempotent: a holder has one lease, one place in the queue, and one token.
+-- Takes the lock, holder and caller, the mode, a name of the request, and seconds of TTL and lock-delay. A caller
+-- that waits gives its attendant, the seconds that the attendant lasts, and the seconds to collect the lease in.
+-- Returns `outcome`:
+--   granted    `lease`; `fresh` unless the same holder had it already, or an answer had been lost
+--   upgrade    the holder shares the lock: it would wait for itself
+--   exhausted  there is no higher token in this epoch
+--   waiting    with an attendant: in the queue under `ticket`; worth a look in `look_in` seconds
+--   held       without one: `lease` is in the way, null where the lock has no holder yet; `place` in the queue
 CREATE FUNCTION fencing.acquire_v1(
     p_resource text, p_holder text, p_caller text, p_mode text, p_request text, p_ttl double precision,
     p_delay double precision, p_attendant uuid, p_attended double precision, p_collect double precision,
@@ -1262,6 +1649,10 @@ BEGIN
 END
 $function$;
 
+-- Renew leases in the order given, which has to be that of their names and ids. A lease that has lapsed is lost, even
+-- if its row is there and the lock is free. The next session that looks takes it away.
+-- Takes arrays of names, ids, callers and TTLs in seconds; a null TTL keeps the old one.
+-- Returns a row for each: the lease and the seconds it lasts, or nulls, and whether it belongs to another caller.
 CREATE FUNCTION fencing.renew_v1(p_resources text[], p_ids uuid[], p_callers text[], p_ttls double precision[])
 RETURNS TABLE (lease fencing.lease, expires_in double precision, forbidden boolean)
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp
@@ -1292,16 +1683,8 @@ BEGIN
 END
 $function$;
 
-CREATE FUNCTION fencing.advance_v1(p_resource text, OUT handed bigint, OUT look_in double precision)
-LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp
-SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off AS $function$
-BEGIN
-    PERFORM FROM fencing.lock l WHERE l.resource = p_resource FOR UPDATE;
-    PERFORM fencing.lapse_v1(p_resource);
-    SELECT h.handed, h.look_in INTO handed, look_in FROM fencing.hand_over_v1(p_resource) h;
-END
-$function$;
-
+-- Give a lease back.
+-- Returns `outcome` (released, forbidden, lost), and what hand_over_v1 does.
 CREATE FUNCTION fencing.release_v1(
     p_resource text, p_id uuid, p_caller text, OUT outcome text, OUT handed bigint, OUT look_in double precision
 ) LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp
@@ -1323,52 +1706,8 @@ BEGIN
 END
 $function$;
 
-CREATE FUNCTION fencing.withdraw_v1(
-    p_resource text, p_holder text, p_caller text, p_request text, OUT handed bigint, OUT look_in double precision
-) LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp
-SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off AS $function$
-DECLARE
-    ended fencing.lease;
-BEGIN
-    PERFORM FROM fencing.lock l WHERE l.resource = p_resource FOR UPDATE;
-    PERFORM fencing.lapse_v1(p_resource);
-    DELETE FROM fencing.waiter w
-    WHERE w.resource = p_resource AND w.holder = p_holder AND w.caller = p_caller AND w.request = p_request;
-    DELETE FROM fencing.lease l
-    WHERE l.resource = p_resource AND l.holder = p_holder AND l.caller = p_caller AND l.request = p_request
-    RETURNING l.* INTO ended;
-    IF ended.confirmed THEN
-        PERFORM fencing.record_lease_v1('lease-released', ended, p_caller, NULL);
-    END IF;
-    SELECT h.handed, h.look_in INTO handed, look_in FROM fencing.hand_over_v1(p_resource) h;
-END
-$function$;
-
-CREATE FUNCTION fencing.leave_v1(
-    p_attendant uuid, p_resources text[], p_tickets bigint[], p_linger double precision
-) RETURNS TABLE (resource text, handed bigint, look_in double precision)
-LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp
-SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off AS $function$
-BEGIN
-    FOR resource IN SELECT DISTINCT u.r COLLATE "C" FROM unnest(p_resources) AS u (r) ORDER BY 1 LOOP
-        PERFORM FROM fencing.lock l WHERE l.resource = leave_v1.resource FOR UPDATE;
-        UPDATE fencing.waiter w SET attendant = NULL, until = clock_timestamp() + make_interval(secs => p_linger)
-        FROM unnest(p_resources, p_tickets) AS u (r, t)
-        WHERE u.r = leave_v1.resource AND w.resource = u.r AND w.ticket = u.t AND w.attendant = p_attendant
-          AND w.request IS NOT NULL;
-        DELETE FROM fencing.waiter w USING unnest(p_resources, p_tickets) AS u (r, t)
-        WHERE u.r = leave_v1.resource AND w.resource = u.r AND w.ticket = u.t AND w.attendant = p_attendant
-          AND w.request IS NULL;
-        DELETE FROM fencing.lease l USING unnest(p_resources, p_tickets) AS u (r, t)
-        WHERE u.r = leave_v1.resource AND l.resource = u.r AND l.ticket = u.t AND l.attendant = p_attendant
-          AND l.request IS NULL AND NOT l.confirmed;
-        PERFORM fencing.lapse_v1(resource);
-        SELECT h.handed, h.look_in INTO handed, look_in FROM fencing.hand_over_v1(resource) h;
-        RETURN NEXT;
-    END LOOP;
-END
-$function$;
-
+-- End each lease with exactly this token.
+-- Returns how many there were, and what hand_over_v1 does.
 CREATE FUNCTION fencing.break_v1(
     p_resource text, p_epoch integer, p_value bigint, p_caller text, p_reason text,
     OUT broken integer, OUT handed bigint, OUT look_in double precision
@@ -1392,34 +1731,84 @@ BEGIN
     SELECT h.handed, h.look_in INTO handed, look_in FROM fencing.hand_over_v1(p_resource) h;
 END
 $function$;
+-- The numbers of locks: the epoch that tokens are issued in, and the next token of a lock.
 
-CREATE FUNCTION fencing.attend_v1(
-    p_attendant uuid, p_attended double precision,
-    OUT waiting bigint[], OUT due text[]
-) LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp
-SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off AS $function$
+-- Which life of the database has issued the tokens: one row.
+CREATE TABLE fencing.issuer (
+    one boolean PRIMARY KEY DEFAULT true CHECK (one),
+    epoch integer NOT NULL,
+    system_identifier text NOT NULL,
+    timeline text NOT NULL
+);
+
+-- Return the epoch that tokens are issued in. A restored backup or a promoted replica may have lost tokens that were
+-- issued. It is another system, or another timeline, and starts a new epoch, once. Tokens of the new epoch are above
+-- whatever was lost.
+CREATE FUNCTION fencing.issuer_epoch_v1() RETURNS integer
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $function$
+DECLARE
+    here text := (SELECT s.system_identifier::text FROM pg_control_system() AS s);
+    line text := left(pg_walfile_name(pg_current_wal_insert_lsn()), 8);
+    known fencing.issuer;
 BEGIN
-    INSERT INTO fencing.attendant AS a (id, until)
-    VALUES (p_attendant, clock_timestamp() + make_interval(secs => p_attended))
-    ON CONFLICT (id) DO UPDATE SET until = excluded.until;
-    waiting := ARRAY(SELECT w.ticket FROM fencing.waiter w WHERE w.attendant = p_attendant);
-    due := ARRAY(
-        SELECT m.resource FROM (
-            SELECT DISTINCT w.resource FROM fencing.waiter w WHERE w.attendant = p_attendant
-        ) AS m
-        WHERE NOT EXISTS (
-            SELECT FROM fencing.lock k WHERE k.resource = m.resource AND k.delayed_until > clock_timestamp()
-        ) AND (
-            NOT EXISTS (
-                SELECT FROM fencing.lease l WHERE l.resource = m.resource AND l.expires_at > clock_timestamp()
-            ) OR (SELECT min(w.ticket) FROM fencing.waiter w WHERE w.resource = m.resource)
-               < (SELECT w.ticket FROM fencing.living_waiter w WHERE w.resource = m.resource ORDER BY w.ticket LIMIT 1)
-        )
-        ORDER BY m.resource
-    );
+    SELECT * INTO known FROM fencing.issuer;
+    IF NOT FOUND THEN
+        INSERT INTO fencing.issuer (epoch, system_identifier, timeline) VALUES (0, here, line) ON CONFLICT DO NOTHING;
+        SELECT * INTO STRICT known FROM fencing.issuer;
+    END IF;
+    IF (known.system_identifier, known.timeline) = (here, line) THEN
+        RETURN known.epoch;
+    END IF;
+    SELECT * INTO STRICT known FROM fencing.issuer FOR UPDATE;
+    IF (known.system_identifier, known.timeline) <> (here, line) THEN
+        UPDATE fencing.issuer SET epoch = known.epoch + 1, system_identifier = here, timeline = line;
+        INSERT INTO fencing.intake (kind, epoch, value, details) VALUES ('epoch', known.epoch + 1, 0, jsonb_build_object(
+            'before', jsonb_build_object('system_identifier', known.system_identifier, 'timeline', known.timeline),
+            'now', jsonb_build_object('system_identifier', here, 'timeline', line)));
+        known.epoch := known.epoch + 1;
+    END IF;
+    RETURN known.epoch;
 END
 $function$;
 
+-- Issue the token of the next lease, and store it as issued. It is never one that the fence would refuse, whichever
+-- client has raised the fence. Holders that share the lock share the token: a higher token for each one that joins
+-- would have the writes of the others refused.
+-- Returns a null value where this epoch has no higher token.
+CREATE FUNCTION fencing.issue_v1(p_resource text, OUT epoch integer, OUT value bigint)
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $function$
+DECLARE
+    least_epoch integer := fencing.issuer_epoch_v1();
+    least_value bigint := 0;
+BEGIN
+    SELECT f.epoch, f.value INTO epoch, value FROM fencing.fence f WHERE f.resource = p_resource;
+    IF (epoch, value) > (least_epoch, least_value) THEN
+        least_epoch := epoch;
+        least_value := value;
+    END IF;
+    -- The caller has made sure that the lock is free or shared.
+    SELECT l.epoch, l.value INTO epoch, value FROM fencing.lease l
+    WHERE l.resource = p_resource ORDER BY l.epoch DESC, l.value DESC LIMIT 1;
+    IF (epoch, value) >= (least_epoch, least_value) THEN
+        RETURN;
+    END IF;
+    UPDATE fencing.lock l SET
+        epoch = greatest(l.epoch, least_epoch),
+        value = 1 + CASE WHEN (l.epoch, l.value) > (least_epoch, least_value) THEN l.value ELSE least_value END
+    WHERE l.resource = p_resource
+      AND CASE WHEN (l.epoch, l.value) > (least_epoch, least_value) THEN l.value ELSE least_value END < 9223372036854775807
+    RETURNING l.epoch, l.value INTO epoch, value;
+END
+$function$;
+
+-- Raise a fence to the beginning of its next epoch, if it carries exactly the expected token.
+-- Returns `outcome`: done; mismatch, where nothing has happened and `fence` is the one there is; exhausted, where
+-- there is no next epoch. `ended` counts the leases that ended.
+--
+-- The row of the lock comes first, as with every session that works on a lock. So no lease of the epoch before is
+-- granted meanwhile, and tokens granted afterwards are above. Leases with lower tokens end as if they were broken.
+-- The fence refuses what their holders still write, and writers that cannot be fenced get the lock-delay. The fence
+-- is raised here, with its row locked already, and not by claim_v1: this is no barrier.
 CREATE FUNCTION fencing.bump_epoch_v1(
     p_resource text, p_epoch integer, p_value bigint, p_caller text, p_reason text,
     OUT outcome text, OUT fence fencing.fence, OUT ended integer
@@ -1470,7 +1859,203 @@ BEGIN
     PERFORM fencing.hand_over_v1(p_resource);
 END
 $function$;
+-- The queues of locks: expired leases end, the lock goes to the next waiter, and waiters come and go.
+-- See leases.sql for the rules that all these functions follow.
 
+-- End the leases of a lock whose time is over. This happens here and nowhere else: what is in the table afterwards is
+-- held.
+CREATE FUNCTION fencing.lapse_v1(p_resource text) RETURNS void
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $function$
+DECLARE
+    lapsed fencing.lease;
+BEGIN
+    FOR lapsed IN
+        DELETE FROM fencing.lease l WHERE l.resource = p_resource AND l.expires_at <= clock_timestamp() RETURNING l.*
+    LOOP
+        -- No client was told of an unconfirmed lease: there is no delay to keep, and nothing to record.
+        CONTINUE WHEN NOT lapsed.confirmed;
+        IF lapsed.delay > 0 THEN
+            UPDATE fencing.lock l
+            SET delayed_until = greatest(l.delayed_until, lapsed.expires_at + make_interval(secs => lapsed.delay))
+            WHERE l.resource = p_resource;
+        END IF;
+        PERFORM fencing.record_lease_v1('lease-expired', lapsed, lapsed.caller, NULL);
+    END LOOP;
+END
+$function$;
+
+-- Give the lock to the next in its queue: the first living waiter, or all sharing waiters until the first exclusive one.
+-- The new holder has to collect the lease by acquiring it.
+-- Returns `handed`, the ticket up to which all waiters have been served or are dead; `look_in`, the seconds until there
+-- may be more to hand over; `exhausted`, whether this epoch has no higher token.
+-- Announces on the channel fencing_lease, which listeners receive when the transaction commits.
+CREATE FUNCTION fencing.hand_over_v1(
+    p_resource text, OUT handed bigint, OUT look_in double precision, OUT exhausted boolean
+) LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off AS $function$
+DECLARE
+    head fencing.living_waiter;
+    held boolean;
+    shared boolean;
+    free_at timestamptz;
+    delayed_until timestamptz;
+    token record;
+    next_exclusive bigint;
+BEGIN
+    exhausted := false;
+    SELECT * INTO head FROM fencing.living_waiter w WHERE w.resource = p_resource ORDER BY w.ticket LIMIT 1;
+    IF NOT FOUND THEN
+        RETURN;
+    END IF;
+    SELECT count(*) > 0, bool_and(l.mode = 'shared'), max(l.expires_at) INTO held, shared, free_at
+    FROM fencing.lease l WHERE l.resource = p_resource;
+    SELECT l.delayed_until INTO delayed_until FROM fencing.lock l
+    WHERE l.resource = p_resource AND l.delayed_until > clock_timestamp();
+    IF delayed_until IS NULL AND (NOT held OR shared AND head.mode = 'shared') THEN
+        token := fencing.issue_v1(p_resource);
+        exhausted := token.value IS NULL;
+        IF NOT exhausted THEN
+            IF head.mode = 'shared' THEN
+                SELECT min(w.ticket) INTO next_exclusive FROM fencing.living_waiter w
+                WHERE w.resource = p_resource AND w.mode = 'exclusive';
+            ELSE
+                next_exclusive := head.ticket + 1;
+            END IF;
+            WITH handed_over AS (
+                INSERT INTO fencing.lease (
+                    resource, holder, caller, mode, epoch, value, request, ttl, delay, confirmed, ticket, attendant,
+                    expires_at)
+                SELECT p_resource, w.holder, w.caller, w.mode, token.epoch, token.value, w.request, w.ttl, w.delay,
+                    false, w.ticket, w.attendant, clock_timestamp() + make_interval(secs => least(w.ttl, w.collect))
+                FROM fencing.living_waiter w
+                WHERE w.resource = p_resource AND w.ticket >= head.ticket
+                  AND (next_exclusive IS NULL OR w.ticket < next_exclusive)
+                RETURNING lease.ticket, lease.expires_at
+            )
+            SELECT max(h.ticket), greatest(free_at, max(h.expires_at)) INTO handed, free_at FROM handed_over h;
+            DELETE FROM fencing.waiter w WHERE w.resource = p_resource AND w.ticket <= handed;
+        END IF;
+    END IF;
+    look_in := extract(epoch FROM greatest(free_at, delayed_until) - clock_timestamp());
+    IF handed IS NOT NULL THEN
+        PERFORM pg_notify('fencing_lease', concat_ws(' ', handed, look_in, p_resource));
+    END IF;
+END
+$function$;
+
+-- Return the place of a holder in the queue, from 1, or the place that it would get.
+CREATE FUNCTION fencing.place_v1(p_resource text, p_holder text, p_caller text) RETURNS bigint
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off AS $function$
+BEGIN
+    RETURN 1 + (
+        SELECT count(*) FROM fencing.living_waiter w
+        WHERE w.resource = p_resource AND w.ticket < coalesce((
+            SELECT own.ticket FROM fencing.waiter own
+            WHERE own.resource = p_resource AND own.holder = p_holder AND own.caller = p_caller
+        ), 9223372036854775807)
+    );
+END
+$function$;
+
+-- End what has lapsed and hand the lock over.
+-- Returns what hand_over_v1 does.
+CREATE FUNCTION fencing.advance_v1(p_resource text, OUT handed bigint, OUT look_in double precision)
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off AS $function$
+BEGIN
+    PERFORM FROM fencing.lock l WHERE l.resource = p_resource FOR UPDATE;
+    PERFORM fencing.lapse_v1(p_resource);
+    SELECT h.handed, h.look_in INTO handed, look_in FROM fencing.hand_over_v1(p_resource) h;
+END
+$function$;
+
+-- End a request for a lock, whether it waits or was granted.
+-- Returns what hand_over_v1 does.
+CREATE FUNCTION fencing.withdraw_v1(
+    p_resource text, p_holder text, p_caller text, p_request text, OUT handed bigint, OUT look_in double precision
+) LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off AS $function$
+DECLARE
+    ended fencing.lease;
+BEGIN
+    PERFORM FROM fencing.lock l WHERE l.resource = p_resource FOR UPDATE;
+    PERFORM fencing.lapse_v1(p_resource);
+    DELETE FROM fencing.waiter w
+    WHERE w.resource = p_resource AND w.holder = p_holder AND w.caller = p_caller AND w.request = p_request;
+    DELETE FROM fencing.lease l
+    WHERE l.resource = p_resource AND l.holder = p_holder AND l.caller = p_caller AND l.request = p_request
+    RETURNING l.* INTO ended;
+    IF ended.confirmed THEN
+        PERFORM fencing.record_lease_v1('lease-released', ended, p_caller, NULL);
+    END IF;
+    SELECT h.handed, h.look_in INTO handed, look_in FROM fencing.hand_over_v1(p_resource) h;
+END
+$function$;
+
+-- Take waiters out of their queues that wait no longer. A waiter that has named a request keeps its place, or what
+-- was handed over to it, for p_linger seconds. One that waits at another gateway by now stays.
+-- Takes the attendant, and arrays of names and tickets.
+-- Returns for each lock what hand_over_v1 does.
+CREATE FUNCTION fencing.leave_v1(
+    p_attendant uuid, p_resources text[], p_tickets bigint[], p_linger double precision
+) RETURNS TABLE (resource text, handed bigint, look_in double precision)
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off AS $function$
+BEGIN
+    FOR resource IN SELECT DISTINCT u.r COLLATE "C" FROM unnest(p_resources) AS u (r) ORDER BY 1 LOOP
+        PERFORM FROM fencing.lock l WHERE l.resource = leave_v1.resource FOR UPDATE;
+        UPDATE fencing.waiter w SET attendant = NULL, until = clock_timestamp() + make_interval(secs => p_linger)
+        FROM unnest(p_resources, p_tickets) AS u (r, t)
+        WHERE u.r = leave_v1.resource AND w.resource = u.r AND w.ticket = u.t AND w.attendant = p_attendant
+          AND w.request IS NOT NULL;
+        DELETE FROM fencing.waiter w USING unnest(p_resources, p_tickets) AS u (r, t)
+        WHERE u.r = leave_v1.resource AND w.resource = u.r AND w.ticket = u.t AND w.attendant = p_attendant
+          AND w.request IS NULL;
+        DELETE FROM fencing.lease l USING unnest(p_resources, p_tickets) AS u (r, t)
+        WHERE u.r = leave_v1.resource AND l.resource = u.r AND l.ticket = u.t AND l.attendant = p_attendant
+          AND l.request IS NULL AND NOT l.confirmed;
+        PERFORM fencing.lapse_v1(resource);
+        SELECT h.handed, h.look_in INTO handed, look_in FROM fencing.hand_over_v1(resource) h;
+        RETURN NEXT;
+    END LOOP;
+END
+$function$;
+
+-- Take in the heartbeat of a gateway process.
+-- Returns the tickets of its waiters that are still in queues, and the locks that a session has to look at because
+-- they are free.
+CREATE FUNCTION fencing.attend_v1(
+    p_attendant uuid, p_attended double precision,
+    OUT waiting bigint[], OUT due text[]
+) LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off AS $function$
+BEGIN
+    INSERT INTO fencing.attendant AS a (id, until)
+    VALUES (p_attendant, clock_timestamp() + make_interval(secs => p_attended))
+    ON CONFLICT (id) DO UPDATE SET until = excluded.until;
+    waiting := ARRAY(SELECT w.ticket FROM fencing.waiter w WHERE w.attendant = p_attendant);
+    due := ARRAY(
+        SELECT m.resource FROM (
+            SELECT DISTINCT w.resource FROM fencing.waiter w WHERE w.attendant = p_attendant
+        ) AS m
+        WHERE NOT EXISTS (
+            SELECT FROM fencing.lock k WHERE k.resource = m.resource AND k.delayed_until > clock_timestamp()
+        ) AND (
+            NOT EXISTS (
+                SELECT FROM fencing.lease l WHERE l.resource = m.resource AND l.expires_at > clock_timestamp()
+            ) OR (SELECT min(w.ticket) FROM fencing.waiter w WHERE w.resource = m.resource)
+               < (SELECT w.ticket FROM fencing.living_waiter w WHERE w.resource = m.resource ORDER BY w.ticket LIMIT 1)
+        )
+        ORDER BY m.resource
+    );
+END
+$function$;
+-- Webhooks and alarms: which part of the record each receiver has been sent. The record is a log, so that an outbox
+-- is a position in it. Nothing is copied, and an entry costs the same for any number of webhooks. There is one row
+-- for each name of the configuration, and rows are never cleared away.
+
+-- How far a webhook has got.
 CREATE TABLE fencing.webhook (
     name text COLLATE "C" PRIMARY KEY,
     -- Everything up to here was received, or was not for this webhook. Never goes back.
@@ -1492,6 +2077,7 @@ CREATE TABLE fencing.webhook (
     owned_until timestamptz
 ) WITH (fillfactor = 70);
 
+-- The window of an alarm, and its count.
 CREATE TABLE fencing.alarm (
     name text COLLATE "C" PRIMARY KEY,
     position bigint NOT NULL,
@@ -1507,7 +2093,15 @@ CREATE TABLE fencing.alarm (
     total bigint NOT NULL DEFAULT 0,
     raised uuid
 ) WITH (fillfactor = 70);
+-- The guard: sessions that write a fenced table without the gateway claim tokens by fencing.hold, and triggers check.
+--
+-- `gateway guard install` puts the triggers on a table; docs/guard.md and docs/decisions/028 say what they see. There
+-- is one rule behind all of it: the snapshot of the writing statement must be younger than the raise of the fence. A
+-- trigger fires inside that statement, so it never raises. It looks at the fence with the statement's own snapshot.
+-- Only where that shows exactly the token does it lock the row and look again.
 
+-- Read a token from its text.
+-- Returns nulls where the text is no token. Agrees to the letter with gateway.fencing.token.Token.parse.
 CREATE FUNCTION fencing.read_token_v1(token text, OUT epoch integer, OUT value bigint)
 LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE SET search_path = pg_catalog, pg_temp AS $function$
 DECLARE
@@ -1520,12 +2114,17 @@ BEGIN
 END
 $function$;
 
+-- Name the writer as the record does: by the role it has taken on, else by the one it has logged in as.
 CREATE FUNCTION fencing.session_role_v1() RETURNS text LANGUAGE sql STABLE
 RETURN 'role:' || coalesce(nullif(current_setting('role'), 'none'), session_user);
 
+-- Return what tells this transaction from every other one. A strict resource remembers it as the write that used its
+-- token up.
 CREATE FUNCTION fencing.transaction_v1() RETURNS uuid LANGUAGE sql STABLE
 RETURN md5(pg_current_xact_id()::text || ' ' || extract(epoch FROM now()))::uuid;
 
+-- Return what the session says it holds: resource -> token and holder. Any session may set these settings, so they
+-- only say which fences to look at.
 CREATE FUNCTION fencing.declared_v1() RETURNS jsonb LANGUAGE sql STABLE
 RETURN CASE
     WHEN current_setting('fencing.resource', true) <> '' AND current_setting('fencing.token', true) <> ''
@@ -1533,10 +2132,16 @@ RETURN CASE
         'token', current_setting('fencing.token', true), 'holder', nullif(current_setting('fencing.holder', true), '')))
     ELSE '{}' END || coalesce(nullif(current_setting('fencing.held', true), '')::jsonb, '{}');
 
+-- The reasons of refusals. A refusal is counted by its place in this list (refusals.sql).
 CREATE FUNCTION fencing.reasons_v1() RETURNS text[] LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN ARRAY[
     'token-stale', 'token-duplicate', 'token-used', 'token-required', 'token-unclaimed', 'token-malformed',
     'resource-malformed', 'holder-malformed', 'resource-mismatch', 'resource-underivable', 'isolation', 'writes-pending'];
 
+-- Word a refusal, and raise it. All wording is here.
+-- Takes the reason, the resource, the token and its holder, the fence that refuses, and the table.
+-- Raises class FN and the HTTP status, or PT behind PostgREST (gateway/guard/pack.py), which answers with that
+-- status. The server's log gets the facts even where the session catches the error: rows in a table would be undone
+-- with it.
 CREATE FUNCTION fencing.word_refusal_v1(
     p_reason text, p_resource text, p_token text, p_holder text, p_fence fencing.fence, p_target text
 ) RETURNS void LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $function$
@@ -1554,7 +2159,9 @@ DECLARE
     family text := CASE WHEN current_setting('fencing.dialect', true) = 'postgrest' THEN 'PT' ELSE 'FN' END;
     overtaken text := 'Stop writing: a newer holder has taken over and retrying cannot succeed. '
         'Acquire the lock again to get a newer token.';
-    hold_first text := 'In the transaction of the write, before it: SELECT fencing.hold(resource, token);';
+    hold_first text := format(E'In the transaction of the write, before it:\nSELECT fencing.hold(%L, ''TOKEN'');\n'
+        'Or run the program while it holds the lock:\ngateway run --lock %s -- PROGRAM',
+        coalesce(left(p_resource, 512), 'RESOURCE'), coalesce(left(p_resource, 512), 'RESOURCE'));
     status text;
     said text;
     advice text;
@@ -1621,6 +2228,8 @@ BEGIN
 END
 $function$;
 
+-- Count a refusal, then raise it.
+-- Takes and raises what word_refusal_v1 does.
 CREATE FUNCTION fencing.refuse_v1(
     p_reason text, p_resource text, p_token text, p_holder text, p_fence fencing.fence, p_target text
 ) RETURNS void LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $function$
@@ -1630,6 +2239,12 @@ BEGIN
 END
 $function$;
 
+-- Claim a token, and note for the triggers what is held. It claims as claim_v1 does, in a statement of its own before
+-- the write. It runs with the rights of its owner: a writer needs none on the tables of this schema.
+-- A gateway checks once for each session that its database is open. A writer's session may be a pooler's, so each
+-- transaction checks it.
+-- Takes the resource, the token as text, a name of the holder, and whether the resource is strict.
+-- Returns the decision: raised or held. Raises a refusal, which undoes the claim, the raise included.
 CREATE FUNCTION fencing.hold(resource text, token text, holder text DEFAULT NULL, strict boolean DEFAULT false)
 RETURNS text LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $function$
 DECLARE
@@ -1637,6 +2252,9 @@ DECLARE
     claimed record;
     reason text;
 BEGIN
+    -- No writer says of itself that its raises are in the journal.
+    PERFORM set_config('fencing.secured', '', true);
+    PERFORM fencing.check_open_v1();
     reason := CASE
         WHEN fencing.canonical_v1(hold.resource) IS NOT TRUE THEN 'resource-malformed'
         WHEN shown.value IS NULL THEN 'token-malformed'
@@ -1665,6 +2283,7 @@ END
 $function$;
 REVOKE ALL ON FUNCTION fencing.hold FROM PUBLIC;
 
+-- Lock a fence against the next raise, and return its newest version. VOLATILE, unlike its callers.
 CREATE FUNCTION fencing.guard_lock_v1(p_resource text) RETURNS fencing.fence
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $function$
 DECLARE
@@ -1675,6 +2294,12 @@ BEGIN
 END
 $function$;
 
+-- Judge a write of one resource by what the session says it holds.
+-- Returns the reason of the objection, null if there is none, with token, holder and fence.
+-- STABLE on purpose, all the way down from the trigger: a STABLE function sees what the statement sees that called
+-- it. Each statement in a VOLATILE function takes a snapshot of its own. So a fence that carries the token here was
+-- raised before the writing statement began. That statement sees all that the holder before had written. Only then
+-- does guard_lock_v1 lock the row and show its newest version.
 CREATE FUNCTION fencing.guard_judge_v1(
     p_resource text, p_strict boolean, OUT reason text, OUT token text, OUT holder text, OUT fence fencing.fence
 ) LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $function$
@@ -1713,6 +2338,8 @@ BEGIN
 END
 $function$;
 
+-- Put on record what a guard objects to that only observes: once for each transaction, resource, reason and table.
+-- Notes of this transaction are still in the intake: nothing is sealed before it is committed.
 CREATE FUNCTION fencing.guard_note_v1(
     p_reason text, p_resource text, p_token text, p_holder text, p_fence fencing.fence, p_target text, p_operation text
 ) RETURNS void LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $function$
@@ -1733,12 +2360,18 @@ BEGIN
 END
 $function$;
 
+-- Check a write of one resource.
+-- Returns nothing where it passes or the guard only observes; else raises a refusal. A database that was put back may
+-- show a token that was overtaken, so nothing passes until it is open.
 CREATE FUNCTION fencing.guard_v1(
     p_resource text, p_target text, p_operation text, p_observe boolean, p_strict boolean
 ) RETURNS void LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $function$
 DECLARE
     judged record := fencing.guard_judge_v1(p_resource, p_strict);
 BEGIN
+    IF NOT p_observe THEN
+        PERFORM fencing.check_open_v1();
+    END IF;
     IF judged.reason IS NULL THEN
         RETURN;
     ELSIF p_observe THEN
@@ -1751,18 +2384,88 @@ BEGIN
 END
 $function$;
 
+-- Lock a fence against the next raise, if its newest version still carries the token.
+-- Returns whether it does. VOLATILE, unlike its callers.
+CREATE FUNCTION fencing.guard_locked_v1(p_resource text, p_epoch integer, p_value bigint) RETURNS boolean
+LANGUAGE plpgsql VOLATILE AS $function$
+BEGIN
+    PERFORM FROM fencing.fence f
+    WHERE f.resource = p_resource AND f.epoch = p_epoch AND f.value = p_value FOR SHARE;
+    RETURN FOUND;
+END
+$function$;
+
+-- Do what guard_v1 does, with less work for a write that passes, which is nearly every one.
+-- One query with the statement's snapshot answers all of the judgement's questions. If it confirms nothing, or the
+-- resource is strict, guard_v1 judges from the beginning.
+-- It has no settings of its own: each of them would cost more than a comparison. It runs within trigger functions that
+-- have them, and no other session may call it.
+CREATE FUNCTION fencing.guard_v2(
+    p_resource text, p_target text, p_operation text, p_observe boolean, p_strict boolean
+) RETURNS void LANGUAGE plpgsql STABLE AS $function$
+DECLARE
+    held text := current_setting('fencing.held', true);
+    token text;
+    named text;
+    fence record;
+BEGIN
+    IF held <> '' THEN
+        token := held::jsonb -> p_resource ->> 'token';
+        named := held::jsonb -> p_resource ->> 'holder';
+    ELSIF current_setting('fencing.resource', true) = p_resource THEN
+        token := current_setting('fencing.token', true);
+        named := nullif(current_setting('fencing.holder', true), '');
+    END IF;
+    IF token IS NOT NULL AND NOT p_strict THEN
+        SELECT f.epoch, f.value INTO fence FROM fencing.fence f
+        WHERE f.resource = p_resource
+          AND CASE WHEN f.epoch = 0 THEN f.value::text ELSE f.epoch || '.' || f.value END = token
+          AND (f.holder = named) IS NOT FALSE
+          AND NOT EXISTS (
+              SELECT FROM fencing.intent i
+              WHERE i.resource = f.resource AND (i.epoch, i.value) < (f.epoch, f.value));
+        IF FOUND AND fencing.guard_locked_v1(p_resource, fence.epoch, fence.value) THEN
+            IF NOT p_observe AND current_setting('fencing.open', true) IS DISTINCT FROM 'yes' THEN
+                IF NOT fencing.is_open_v2() THEN
+                    PERFORM fencing.check_open_v1();
+                END IF;
+                PERFORM set_config('fencing.open', 'yes', true);
+            END IF;
+            RETURN;
+        END IF;
+    END IF;
+    PERFORM fencing.guard_v1(p_resource, p_target, p_operation, p_observe, p_strict);
+END
+$function$;
+REVOKE ALL ON FUNCTION fencing.guard_locked_v1, fencing.guard_v2 FROM PUBLIC;
+
+-- The triggers that do not depend on the table. Their arguments are: enforce or observe; accept or strict; the role
+-- that is let through; the template; the table as the record names it. `gateway guard install` makes the trigger for
+-- rows.
+
+-- Check, before the first row, what the session says it holds. Without this a statement that finds no row would pass
+-- under a stale token. It also makes a direct writer lock as the gateway does, fences before rows.
 CREATE FUNCTION fencing.guard_statement_v1() RETURNS trigger
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $function$
 DECLARE
     name text;
 BEGIN
+    IF coalesce(current_setting('fencing.held', true), '') = '' THEN
+        -- One resource at most, which is common, and needs no set to be sorted.
+        name := current_setting('fencing.resource', true);
+        IF name <> '' AND current_setting('fencing.token', true) <> '' THEN
+            PERFORM fencing.guard_v2(name, TG_ARGV[4], TG_OP, TG_ARGV[0] = 'observe', false);
+        END IF;
+        RETURN NULL;
+    END IF;
     FOR name IN SELECT k.name FROM jsonb_object_keys(fencing.declared_v1()) AS k (name) ORDER BY k.name COLLATE "C" LOOP
-        PERFORM fencing.guard_v1(name, TG_ARGV[4], TG_OP, TG_ARGV[0] = 'observe', false);
+        PERFORM fencing.guard_v2(name, TG_ARGV[4], TG_OP, TG_ARGV[0] = 'observe', false);
     END LOOP;
     RETURN NULL;
 END
 $function$;
 
+-- Check a TRUNCATE, which fires nothing for its rows: only one name for the whole table can be checked.
 CREATE FUNCTION fencing.guard_truncate_v1() RETURNS trigger
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $function$
 BEGIN
@@ -1777,7 +2480,13 @@ BEGIN
 END
 $function$;
 REVOKE ALL ON FUNCTION fencing.guard_statement_v1, fencing.guard_truncate_v1 FROM PUBLIC;
+-- Watched tables: detection of changes that the guard of a table has not seen. The manual, docs/guard.md, describes what is found
+-- and when. Decision 049 has the reasons.
+--
+-- Columns that name a table are regclass and not oid: a dump has names, which mean the same table when it is
+-- restored.
 
+-- A table that has a guard; partitions are part of it.
 CREATE TABLE fencing.guarded (
     relation regclass PRIMARY KEY,
     -- The table as the record names it.
@@ -1786,6 +2495,7 @@ CREATE TABLE fencing.guarded (
     lacking text[] NOT NULL DEFAULT '{}'
 );
 
+-- A table, or a partition, whose rows carry stamps.
 CREATE TABLE fencing.watch (
     relation regclass PRIMARY KEY,
     target text NOT NULL,
@@ -1801,6 +2511,7 @@ CREATE TABLE fencing.watch (
     taken_at timestamptz NOT NULL DEFAULT '-infinity'
 );
 
+-- The stamp of a row: a hash of it. `suspect`: a write found another row than the stamp says.
 CREATE TABLE fencing.stamp (
     relation regclass NOT NULL,
     key text[] COLLATE "C" NOT NULL,
@@ -1811,6 +2522,14 @@ CREATE TABLE fencing.stamp (
 ) WITH (fillfactor = 70);
 CREATE INDEX stamp_suspect ON fencing.stamp (relation) WHERE suspect;
 
+-- Change the stamp of a row as the row has changed. The trigger of a watched table calls it for each row, with the
+-- hash before and after; null where there is no row. It has the rights of the trigger; a session that calls it by
+-- hand has none on the stamps.
+--
+-- The stamp is changed by what the row has changed by. So the order does not matter in which the triggers of one
+-- transaction fire. One of them may write the row again, and the triggers of that write fire first. Whether a stamp
+-- that does not fit is the sign of a bypass can only be told when the transaction is over. So it is marked, and
+-- looked at then.
 CREATE FUNCTION fencing.stamp_v1(p_relation oid, p_key text[], p_before bigint, p_after bigint, p_resource text)
 RETURNS void LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $function$
 BEGIN
@@ -1832,6 +2551,7 @@ BEGIN
 END
 $function$;
 
+-- Remove the stamps of a table that is truncated.
 CREATE FUNCTION fencing.stamp_truncate_v1() RETURNS trigger
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $function$
 BEGIN
@@ -1841,6 +2561,7 @@ END
 $function$;
 REVOKE ALL ON FUNCTION fencing.stamp_truncate_v1 FROM PUBLIC;
 
+-- Return what the text of a row depends on beside its values. Another shape means other texts for the same rows.
 CREATE FUNCTION fencing.shape_v1(p_relation oid) RETURNS bigint
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp RETURN (
     SELECT hashtextextended(current_setting('server_version_num')::integer / 10000 || ' ' || string_agg(
@@ -1856,6 +2577,16 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp RETURN (
     WHERE a.attrelid = p_relation AND a.attnum > 0 AND NOT a.attisdropped
 );
 
+-- Return the names of the triggers that make up the guard of a table. Its trigger for rows says which: if it has a
+-- transition table, other triggers check the rows, once for each statement.
+CREATE FUNCTION fencing.guard_triggers_v1(p_relation regclass) RETURNS text[]
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp RETURN
+    ARRAY['fencing_guard_statement', 'fencing_guard_row', 'fencing_guard_truncate'] || CASE WHEN EXISTS (
+        SELECT FROM pg_trigger t
+        WHERE t.tgrelid = p_relation AND t.tgname = 'fencing_guard_row' AND t.tgoldtable IS NOT NULL)
+    THEN ARRAY['fencing_guard_inserted', 'fencing_guard_updated', 'fencing_guard_deleted'] ELSE '{}' END;
+
+-- Forget the guard of a table. The script that takes the guard off calls it.
 CREATE FUNCTION fencing.guard_removed_v1(p_relation regclass) RETURNS void
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $function$
 DECLARE
@@ -1867,6 +2598,10 @@ BEGIN
 END
 $function$;
 
+-- Register the guard of a table. The script that installs the guard calls it. Stamps that are there stay: rows
+-- written while there was no guard do not fit them.
+-- Takes the table, its name on record, and whether its rows are watched. Grants what comparing needs to the owner of
+-- the schema, which may be another role than the owner of the table.
 CREATE FUNCTION fencing.guard_installed_v1(p_relation regclass, p_target text, p_watches boolean) RETURNS void
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $function$
 DECLARE
@@ -1902,8 +2637,11 @@ BEGIN
 END
 $function$;
 
+-- A bypass that was found: `rows` of one resource, or a guard.
 CREATE TYPE fencing.finding AS (reason text, resource text, target text, found_by text, rows bigint);
 
+-- Return what statements about a watched table are made of: SQL over its row `t` and a stamp `s`. Keys are compared
+-- as the types of their columns, which are PostgreSQL's own: a cast of another type could be code of its owner.
 CREATE FUNCTION fencing.watch_pieces_v1(p_relation regclass, OUT key text, OUT same text, OUT named text)
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $function$
     SELECT
@@ -1923,6 +2661,16 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $function$
 $function$;
 REVOKE ALL ON FUNCTION fencing.watch_pieces_v1 FROM PUBLIC;
 
+-- Do one step of a pass over the watched table that was taken up longest ago. A step compares all suspect rows, then
+-- some blocks of rows, or some stamps once all blocks are done. Rows and stamps are compared in the snapshot of one
+-- statement. A row that does not fit goes on record. Its stamp is changed by what it is wrong by, so that writes
+-- under way do no harm. If the stamps were not taken yet, or for another shape, they are just put right. A whole pass
+-- of that takes them.
+--
+-- Takes a table or null for any, the time a table rests between steps, and how many blocks and stamps to compare.
+-- Returns the table, null where there was nothing to do; whether the pass is over; and what was found.
+-- Raises an error after 100 ms of waiting for a lock: it locks stamps, and transactions that write rows do so too, in
+-- any order. So it gives up long before a deadlock would be reported, and the gateway tries again with less.
 CREATE FUNCTION fencing.watch_step_v1(
     p_relation regclass, p_rest interval, p_blocks bigint, p_stamps bigint,
     OUT relation regclass, OUT passed boolean, OUT findings fencing.finding[]
@@ -2039,6 +2787,9 @@ END
 $function$;
 REVOKE ALL ON FUNCTION fencing.watch_step_v1 FROM PUBLIC;
 
+-- Look whether the guards are all there and switched on. A guard that lost something since the last look goes on
+-- record, once. Also brings the list of watched tables up to date, because partitions come and go.
+-- Returns what was found.
 CREATE FUNCTION fencing.look_at_guards_v1() RETURNS SETOF fencing.finding
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $function$
 DECLARE
@@ -2061,7 +2812,7 @@ BEGIN
         lacks := ARRAY(
             SELECT format('%s on %s: %s', wanted.name, tree.relid, CASE WHEN t.oid IS NULL THEN 'gone' ELSE 'off' END)
             FROM (SELECT guarded.relation AS relid UNION SELECT p.relid FROM pg_partition_tree(guarded.relation) AS p) AS tree
-            CROSS JOIN unnest(ARRAY['fencing_guard_statement', 'fencing_guard_row', 'fencing_guard_truncate']) AS wanted (name)
+            CROSS JOIN unnest(fencing.guard_triggers_v1(guarded.relation)) AS wanted (name)
             LEFT JOIN pg_trigger t ON t.tgrelid = tree.relid AND t.tgname = wanted.name
             WHERE t.oid IS NULL OR t.tgenabled NOT IN ('O', 'A')
             ORDER BY 1);
@@ -2096,9 +2847,17 @@ BEGIN
 END
 $function$;
 REVOKE ALL ON FUNCTION fencing.look_at_guards_v1 FROM PUBLIC;
+-- Refusals of guards, on record. A refusal is an error, which undoes all that its transaction has written. Sequences
+-- are not undone. So each refusal takes a number from one sequence, and stores its particulars in one of sixteen others,
+-- by that number. They are packed into 63 bits: 5 for the round, 4 for the reason, 22 for the process, 32 for a table hash. The next look makes entries of them.
+--
+-- A refusal runs with the rights of the owner of the schema, or of the role that installed the guard. A session that
+-- calls refuse_v1 by hand, with rights of its own, leaves no trace here.
 
+-- Numbers refusals.
 CREATE SEQUENCE fencing.refusal;
 
+-- The particulars of refusals, each by its number modulo sixteen.
 CREATE SEQUENCE fencing.refusal_00;
 CREATE SEQUENCE fencing.refusal_01;
 CREATE SEQUENCE fencing.refusal_02;
@@ -2116,6 +2875,8 @@ CREATE SEQUENCE fencing.refusal_13;
 CREATE SEQUENCE fencing.refusal_14;
 CREATE SEQUENCE fencing.refusal_15;
 
+-- One row: all refusals up to `counted` are on record, since `at`. `missing`: the next number, where later ones have
+-- been stored before it.
 CREATE TABLE fencing.refusals_counted (
     one boolean PRIMARY KEY DEFAULT true CHECK (one),
     counted bigint NOT NULL DEFAULT 0,
@@ -2124,6 +2885,7 @@ CREATE TABLE fencing.refusals_counted (
 ) WITH (fillfactor = 50);
 INSERT INTO fencing.refusals_counted DEFAULT VALUES;
 
+-- Count a refusal, by its reason and table. Does nothing in a read-only transaction, or without the right to count.
 CREATE FUNCTION fencing.count_refusal_v1(p_reason text, p_target text) RETURNS void
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $function$
 DECLARE
@@ -2142,6 +2904,14 @@ BEGIN
 END
 $function$;
 
+-- Put the refusals since the last look on record, in one entry for each table, reason and session. Beyond sixteen
+-- refusals only their number is known; one more entry has that. Counting and recording is one transaction, and one
+-- session at a time does it.
+-- Takes when the caller looked before, null if it does not know.
+-- Returns the number for each table and reason.
+--
+-- A number without particulars was taken a moment ago, or never: after a crash of the server numbers go on higher, by
+-- up to 32. It is waited for, and after two seconds counted as never taken.
 CREATE FUNCTION fencing.record_refusals_v1(p_since timestamptz)
 RETURNS TABLE (target text, reason text, count bigint)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $function$
@@ -2245,3 +3015,142 @@ BEGIN
 END
 $function$;
 REVOKE ALL ON FUNCTION fencing.record_refusals_v1 FROM PUBLIC;
+-- Keys of callers. Decision 082 has the reasons.
+
+-- When a key of a configured caller was last used, as far as gateways have noted it. Rows of former keys stay. `key` is
+-- the fingerprint of an API key, or the access key id of a pair of S3 keys.
+CREATE TABLE fencing.key_use (
+    caller text COLLATE "C" NOT NULL,
+    kind text COLLATE "C" NOT NULL,
+    key text COLLATE "C" NOT NULL,
+    last_used timestamptz NOT NULL,
+    PRIMARY KEY (caller, kind, key)
+) WITH (fillfactor = 50);
+-- Roles: statements of requests under roles of the database, those of several requests in one transaction
+-- (docs/decisions/085). The gateway prepares such a statement on its session, for each role anew. These functions run it
+-- once for each request, its member.
+--
+-- Results are taken by their position (gateway/tables/sql/statements.py): one that is null has no type of its own.
+--
+-- Both are plpgsql, so that each step has a snapshot of its own. They have no search_path of their own, because the
+-- statement has to see that of the session. So all names in them are qualified. No step between taking a role and
+-- giving it back looks up a name, but the statement itself: its code may have changed the search_path.
+
+-- Pin the session to its settings again, after RESET ALL. Acknowledged commits survive a crash of the server, whatever
+-- the database's default is.
+-- Takes the names of settings and their values.
+CREATE FUNCTION fencing.pin_v1(p_names text[], p_values text[]) RETURNS void LANGUAGE plpgsql VOLATILE AS $function$
+BEGIN
+    PERFORM pg_catalog.set_config(u.name, u.value, false) FROM unnest(p_names, p_values) AS u (name, value);
+    IF pg_catalog.current_setting('synchronous_commit') IN ('off', 'local') THEN
+        PERFORM pg_catalog.set_config('synchronous_commit', 'on', false);
+    END IF;
+END
+$function$;
+
+-- Write under a role of the callers: the requests of one form, whose tokens their fences carry.
+--
+-- Takes the name of the prepared statement, and the role. Takes the names of the settings that each member has, and names
+-- and values of those of the session. Takes the place of the argument that asks for the check of the table. Takes the
+-- claims of members whose fences may have to rise, as claim_each_v1 does. Takes a row for each member: its resource,
+-- epoch, value and holder, the values of its settings, and the arguments of the statement.
+-- Returns a row for each member, in their order. A member whose fence does not carry its token writes nothing and takes
+-- no role. An error undoes all.
+--
+-- The fence is locked by the first step of a member, and looked at with the gateway's rights. The statement is a later
+-- one, and its snapshot is newer. So it sees all that the raise of the fence has waited for. That order also is why this
+-- cannot be one statement (docs/decisions/004).
+--
+-- Each member ends with the gateway's rights and the session's settings. Code that runs for one member leaves no setting
+-- to the next, nor to the session. Deferred constraints are checked under the role before that. The first statement
+-- that runs checks the table. Only a variable in here remembers that, which no such code can reach.
+CREATE FUNCTION fencing.write_as_v1(
+    p_statement text, p_role text, p_settings text[], p_pins text[], p_pinned text[], p_checks integer, p_claims json,
+    p_members text[]
+) RETURNS TABLE (
+    held boolean, overtaken boolean, touched bigint, inserted bigint, body text, location text, etag text, risen bigint
+) LANGUAGE plpgsql VOLATILE AS $function$
+DECLARE
+    first integer := 5 + pg_catalog.cardinality(p_settings);
+    checks boolean := true;
+    member text[];
+    call text;
+    as_planned boolean;
+    strays bigint;
+    stray text;
+BEGIN
+    risen := fencing.claim_each_v1(p_claims);
+    FOREACH member SLICE 1 IN ARRAY p_members LOOP
+        PERFORM FROM fencing.fence AS f
+        WHERE f.resource = member[1] AND f.epoch = member[2]::integer AND f.value = member[3]::bigint
+          AND (member[4] IS NULL OR f.holder IS NULL OR f.holder = member[4])
+          AND NOT EXISTS (
+              SELECT FROM fencing.intent AS i WHERE i.resource = f.resource AND (i.epoch, i.value) < (f.epoch, f.value))
+        FOR SHARE OF f SKIP LOCKED;
+        held := FOUND;
+        overtaken := NOT held AND fencing.is_overtaken_v1(member[1], member[2]::integer, member[3]::bigint);
+        touched := NULL; inserted := NULL; body := NULL; location := NULL; etag := NULL;
+        IF held THEN
+            member[p_checks] := checks::text;
+            SELECT pg_catalog.format(
+                'EXECUTE %I(%s)', p_statement, pg_catalog.string_agg(pg_catalog.quote_nullable(u.argument), ', '))
+            INTO call FROM pg_catalog.unnest(member[first:]) AS u (argument);
+            PERFORM pg_catalog.set_config(u.name, u.value, true)
+            FROM unnest(p_settings, member[5:first - 1]) AS u (name, value);
+            PERFORM pg_catalog.set_config('role', p_role, true);
+            EXECUTE call INTO as_planned, touched, body, inserted, location, etag, strays, stray;
+            SET CONSTRAINTS ALL IMMEDIATE;
+            RESET ROLE;
+            RESET ALL;
+            PERFORM fencing.pin_v1(p_pins, p_pinned);
+            checks := false;
+            IF strays > 0 THEN
+                PERFORM fencing.refuse_mismatch_v1(stray);
+            END IF;
+        END IF;
+        RETURN NEXT;
+    END LOOP;
+END
+$function$;
+
+-- Read under a role of the callers, in a transaction that cannot write. A policy that writes is an error.
+-- Takes what write_as_v1 takes, without claims, and members without a fence.
+-- Returns a row for each member, in their order.
+CREATE FUNCTION fencing.read_as_v1(
+    p_statement text, p_role text, p_settings text[], p_pins text[], p_pinned text[], p_checks integer, p_members text[]
+) RETURNS TABLE (touched bigint, body text, total bigint, etag text) LANGUAGE plpgsql VOLATILE AS $function$
+DECLARE
+    first integer := 1 + pg_catalog.cardinality(p_settings);
+    checks boolean := true;
+    member text[];
+    call text;
+    as_planned boolean;
+BEGIN
+    SET TRANSACTION READ ONLY;
+    FOREACH member SLICE 1 IN ARRAY p_members LOOP
+        member[p_checks] := checks::text;
+        SELECT pg_catalog.format(
+            'EXECUTE %I(%s)', p_statement, pg_catalog.string_agg(pg_catalog.quote_nullable(u.argument), ', '))
+        INTO call FROM pg_catalog.unnest(member[first:]) AS u (argument);
+        PERFORM pg_catalog.set_config(u.name, u.value, true)
+        FROM unnest(p_settings, member[1:first - 1]) AS u (name, value);
+        PERFORM pg_catalog.set_config('role', p_role, true);
+        EXECUTE call INTO as_planned, touched, body, total, etag;
+        RESET ROLE;
+        RESET ALL;
+        PERFORM fencing.pin_v1(p_pins, p_pinned);
+        checks := false;
+        RETURN NEXT;
+    END LOOP;
+END
+$function$;
+-- Compatibility: which gateways may use this schema (docs/decisions/092-gateways-go-back-and-the-schema-stays.md).
+
+-- Gateways from this release on find all that they call. A migration that drops something for an older one raises it.
+CREATE TABLE fencing.compatibility (
+    -- There is one row.
+    present boolean PRIMARY KEY DEFAULT true CHECK (present),
+    -- The revision that the oldest of these gateways brought along.
+    oldest text COLLATE "C" NOT NULL
+);
+INSERT INTO fencing.compatibility (oldest) VALUES ('r1000');

@@ -1,12 +1,12 @@
-"""The naming of tables and buckets becomes a fact of the database, from ``r0002_naming.sql``."""
+"""The schema of version 1.0, from ``r1000_baseline.sql``. CONTRIBUTING.md says how to add a migration."""
 
 from pathlib import Path
 
 from alembic import op
 from sqlalchemy.engine import AdaptedConnection
 
-revision = "r0002"
-down_revision = "r0001"
+revision = "r1000"
+down_revision = None
 
 
 def upgrade() -> None:
