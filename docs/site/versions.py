@@ -13,7 +13,10 @@ PAGE = """<!doctype html>
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <title>Fencing gateway: versions of the documentation</title>
-<style>:root {{ color-scheme: light dark }} body {{ font: 1rem/1.6 system-ui, sans-serif; margin: 3rem auto; max-width: 40rem; padding: 0 1rem }}</style>
+<style>
+:root {{ color-scheme: light dark }}
+body {{ font: 1rem/1.6 system-ui, sans-serif; margin: 3rem auto; max-width: 40rem; padding: 0 1rem }}
+</style>
 </head>
 <body>
 <main>
