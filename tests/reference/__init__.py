@@ -6,7 +6,7 @@ Each module makes one page. The meanings stand in the code beside what they expl
 import ast
 import inspect
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from types import ModuleType
 
 NOTE = "<!-- Made from the code by `make reference`. Change the code, not this page. -->"
@@ -22,7 +22,7 @@ def cell(text: str) -> str:
     return markdown(text).replace("|", "\\|")
 
 
-def table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
+def table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
     """Return a table. Its cells are Markdown already."""
     lines = [head, tuple("---" for _ in head), *rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)

@@ -4,11 +4,12 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from defusedxml import ElementTree
 from pydantic import BaseModel
 
 from gateway.api.description import EXAMPLES
 from gateway.config import Config
-from tests.reference import configuration, http
+from tests.reference import configuration, http, pictures
 from tests.reference.pages import FOLDER, PAGES
 
 
@@ -17,8 +18,19 @@ def test_a_page_is_as_the_code_is(name: str) -> None:
     assert (FOLDER / name).read_text() == PAGES[name](), f"docs/reference/{name} is old: run make reference"
 
 
-def test_every_page_is_made() -> None:
-    assert {path.name for path in FOLDER.glob("*.md")} == set(PAGES)
+@pytest.mark.parametrize("name", pictures.PICTURES)
+def test_a_picture_is_as_the_page_draws_it(name: str) -> None:
+    drawn = pictures.render(pictures.PICTURES[name]())
+    assert (pictures.FOLDER / name).read_text() == drawn, f"docs/pictures/{name} is old: run make reference"
+    # It is an image: well-formed, and without anything of another file.
+    assert ElementTree.fromstring(drawn).tag.endswith("svg")
+    assert "var(" not in drawn
+    assert "href" not in drawn
+
+
+def test_every_page_and_picture_is_made() -> None:
+    assert {path.name for path in FOLDER.iterdir()} == set(PAGES)
+    assert {path.name for path in pictures.FOLDER.iterdir()} == set(pictures.PICTURES)
 
 
 def test_a_key_without_a_meaning_is_an_error() -> None:
