@@ -21,7 +21,7 @@ A gateway reads one TOML file, `gateway serve --config gateway.toml`, and the en
 [gateway.example.toml](../../gateway.example.toml) is a template, and `gateway config check` finds mistakes.
 [Operations](../operations.md#checking-the-configuration) explains checks and reloads.
 
-- The environment overrides the file. The variable of a key is below its name. A variable for a list is JSON:
+- The environment overrides the file. The variable of a key is below its meaning. A variable for a list is JSON:
   `GATEWAY_CALLERS='[{"name": "worker", …}]'`.
 - Each secret can be in a file: `dsn_file` is the path of a file with the `dsn`. A list of secrets has one on each line.
 - Unknown keys and sections are errors.
@@ -63,7 +63,7 @@ def _row(
     kind = _kind(field.annotation, _limits(field), unit_of(field.annotation, meaning))
     if issubclass(model, Section) and key in model.secret_keys():
         kind += f", or `{key}{FROM_FILE}`"
-    return f"`{key}`{variable}", kind, _default(field), cell(meaning)
+    return f"`{key}`", kind, _default(field), cell(meaning) + variable
 
 
 def meaning_of(model: type[BaseModel], key: str) -> str:

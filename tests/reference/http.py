@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator, Mapping
+from functools import cache
 from http.client import responses
 from inspect import signature
 from typing import Any
@@ -19,6 +20,7 @@ A running gateway shows the same at `/v1/docs`, where operations can be tried ou
 EVERYWHERE = {"400", "401", "404", "503"}
 
 
+@cache
 def document() -> dict[str, Any]:
     """Return the OpenAPI document. The description needs no parts behind the routes, so stand-ins take their places."""
     parts = {name: MagicMock() for name in signature(api.build).parameters}
