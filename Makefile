@@ -118,11 +118,12 @@ docs-release: $(DOCS)/.set-up  ## put the site of this version into the folder T
 reference: setup  ## write the pages in docs/reference anew
 	$(BIN)/python -m tests.reference
 
-check: setup docs  ## formatting, lint, types, the import table, English, links, the documentation as a site
+check: setup $(DOCS)/.set-up  ## formatting, lint, types, the import table, English, links, the documentation as a site
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/python -m pytest -q tests/unit/test_import_table.py tests/unit/test_english.py tests/unit/test_documentation.py
+	$(SITE) build/docs
 
 audit: setup  ## look up known vulnerabilities of what is pinned; needs a network, and is skipped without one
 	$(BIN)/python .ci/audit.py

@@ -88,10 +88,11 @@ def _adapted(page: Path, link: re.Match[str]) -> str:
 
 
 def _make_accessible(_app: Sphinx, _name: str, _template: str, context: dict[str, Any], _tree: object) -> None:
-    """Add what a screen reader and a keyboard need: levels of headings, and code that can be scrolled by keys."""
+    """Add what a screen reader and a keyboard need: levels of headings, and code and tables that scroll by keys."""
     navigation = context.get("furo_navigation_tree", "")
     context["furo_navigation_tree"] = navigation.replace('role="heading"', 'role="heading" aria-level="2"')
-    context["body"] = context.get("body", "").replace("<pre>", '<pre tabindex="0">')
+    body = context.get("body", "").replace("<pre>", '<pre tabindex="0">')
+    context["body"] = body.replace('<div class="table-wrapper', '<div tabindex="0" class="table-wrapper')
 
 
 def setup(app: Sphinx) -> dict[str, bool]:

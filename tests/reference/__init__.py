@@ -7,6 +7,7 @@ import ast
 import inspect
 import re
 from collections.abc import Iterator, Sequence
+from functools import cache
 from types import ModuleType
 
 NOTE = "<!-- Made from the code by `make reference`. Change the code, not this page. -->"
@@ -34,6 +35,7 @@ def page(*parts: str) -> str:
     return "\n\n".join([f"# {title}", NOTE, *(part for part in rest if part)]) + "\n"
 
 
+@cache
 def attributes(module: ModuleType) -> dict[str, dict[str, str]]:
     """Return the docstrings of the attributes of each class in a module."""
     tree = ast.parse(inspect.getsource(module))
