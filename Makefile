@@ -6,6 +6,7 @@ STAMP := $(VENV)/.set-up
 JAVASCRIPT := tests/clients/javascript
 JVM := tests/clients/jvm
 TABLES := .venv-tables
+DOCS := .venv-docs
 TYPESCRIPT := clients/typescript
 MINUTES ?= 20
 OPERATIONS ?= 40000
@@ -20,8 +21,12 @@ unexport PYTHONDONTWRITEBYTECODE
 PYTEST := $(BIN)/python -m pytest --numprocesses=4 --dist=worksteal --ignore=tests/stores \
 	--ignore=tests/conformance/test_conformance.py
 
+# Doctrees stay in build, so that only changed pages are read again.
+SITE := $(DOCS)/bin/python -m sphinx --quiet --fail-on-warning --jobs auto --doctree-dir build/doctrees \
+	--conf-dir docs/site --builder html .
+
 .PHONY: help setup demo test test-all thorough installed clients go-modules stores nightly conformance soak check audit format \
-	bench bench-quick lock clean
+	docs docs-serve docs-release reference bench bench-quick lock clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -90,15 +95,35 @@ $(TABLES)/.set-up: requirements/tables.txt
 	$(TABLES)/bin/python -m pip install --quiet --require-hashes --requirement requirements/tables.txt
 	@touch $@
 
+$(DOCS)/.set-up: requirements/docs.txt
+	$(PYTHON) -m venv --clear $(DOCS)
+	$(DOCS)/bin/python -m pip install --quiet --require-hashes --requirement requirements/docs.txt
+	@touch $@
+
 $(TYPESCRIPT)/node_modules: $(TYPESCRIPT)/package.json $(TYPESCRIPT)/package-lock.json
 	npm ci --prefix $(TYPESCRIPT) --engine-strict --no-audit --no-fund
 	@touch $@
 
-check: setup  ## formatting, lint, types, the import table, English, links
+docs: $(DOCS)/.set-up  ## build the documentation as a site, in build/docs; a broken link or anchor is an error
+	$(SITE) build/docs
+
+docs-serve: docs  ## show the site on 127.0.0.1:8000; its files can be opened in a browser, too
+	$(DOCS)/bin/python -m http.server --bind 127.0.0.1 --directory build/docs 8000
+
+docs-release: $(DOCS)/.set-up  ## put the site of this version into the folder TO, beside those of other versions
+	@test -n "$(TO)" || { echo "Name the folder: make docs-release TO=…"; exit 1; }
+	$(SITE) -A released=1 $(TO)/$(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
+	$(DOCS)/bin/python docs/site/versions.py $(TO)
+
+reference: setup  ## write the pages in docs/reference anew
+	$(BIN)/python -m tests.reference
+
+check: setup $(DOCS)/.set-up  ## formatting, lint, types, the import table, English, links, the documentation as a site
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/python -m pytest -q tests/unit/test_import_table.py tests/unit/test_english.py tests/unit/test_documentation.py
+	$(SITE) build/docs
 
 audit: setup  ## look up known vulnerabilities of what is pinned; needs a network, and is skipped without one
 	$(BIN)/python .ci/audit.py
@@ -119,6 +144,7 @@ lock: setup  ## pin every dependency again
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-annotate --no-header --upgrade --extra demo --output-file requirements/demo.txt pyproject.toml
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-annotate --no-header --upgrade --extra demo --group dev --output-file requirements/dev.txt pyproject.toml
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-annotate --no-header --upgrade --group tables --output-file requirements/tables.txt
+	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-annotate --no-header --upgrade --group docs --output-file requirements/docs.txt
 
 clean:  ## remove what setup made
-	rm -rf $(VENV) $(TABLES)
+	rm -rf $(VENV) $(TABLES) $(DOCS) build/docs build/doctrees

@@ -25,6 +25,7 @@ from gateway.api import (
 )
 from gateway.api.authorisation import Authorisation, Authorised, rules_of
 from gateway.api.configuration import ConfigurationAccess, configuration_routes
+from gateway.api.description import INTRODUCTION, TAGS, Subject, with_examples
 from gateway.api.exports import MakeReport
 from gateway.api.fences import Barrier
 from gateway.api.health import HealthCheck, JournalState, MetricsSource, ProbedBuckets, health_routes, metrics_routes
@@ -72,13 +73,16 @@ def build(  # noqa: PLR0913 - each subject needs one part, passed by name
     """
     app = FastAPI(
         title="Fencing gateway",
-        description="Fencing tokens in front of Postgres tables and S3 buckets: fences, barriers, refused writes.",
+        description=INTRODUCTION,
+        openapi_tags=TAGS,
         version="1",
         docs_url=None,  # FastAPI's own page loads scripts from another host
         redoc_url=None,
         openapi_url="/v1/openapi.json",
     )
     problems.install(app)
+    describe = app.openapi
+    app.openapi = lambda: with_examples(describe())  # type: ignore[method-assign]  # FastAPI's way of extending it
     app.add_middleware(PathAsSent)
 
     def caller(request: Request) -> Principal:
@@ -93,26 +97,26 @@ def build(  # noqa: PLR0913 - each subject needs one part, passed by name
 
     authorisation = Authorisation(denials)
     # The router tries routes in this order.
-    for router in (
-        leases.routes(holding, barrier, audit, authorisation, caller),
-        lock_administration.routes(holding, caller),
-        fences.routes(database, barrier, admission, audit, caller),
-        fences.epoch_routes(database, barrier, caller),
-        record_stream.routes(follower, caller),
-        exports.routes(database, caller),
-        record.rejection_routes(database, caller),
-        record.routes(database, caller),
-        exports.report_routes(make_report),
-        credentials.routes(database, keys, admission, audit, authorisation, caller),
-        fences.sequencer_routes(database, signer, authorisation, caller),
-        web_identity.routes(database, keys, holding, authorisation, bodies),
-        transactions.routes(transact, caller),
-        webhooks.routes(outbox),
-        configuration_routes(configuration, caller),
-        health_routes(health, buckets, journal, caller),
-        metrics_routes(metrics, caller),
+    for subject, router in (
+        (Subject.LOCKS, leases.routes(holding, barrier, audit, authorisation, caller)),
+        (Subject.LOCKS, lock_administration.routes(holding, caller)),
+        (Subject.FENCES, fences.routes(database, barrier, admission, audit, caller)),
+        (Subject.FENCES, fences.epoch_routes(database, barrier, caller)),
+        (Subject.RECORD, record_stream.routes(follower, caller)),
+        (Subject.RECORD, exports.routes(database, caller)),
+        (Subject.RECORD, record.rejection_routes(database, caller)),
+        (Subject.RECORD, record.routes(database, caller)),
+        (Subject.RECORD, exports.report_routes(make_report)),
+        (Subject.WRITES, credentials.routes(database, keys, admission, audit, authorisation, caller)),
+        (Subject.FENCES, fences.sequencer_routes(database, signer, authorisation, caller)),
+        (Subject.WRITES, web_identity.routes(database, keys, holding, authorisation, bodies)),
+        (Subject.WRITES, transactions.routes(transact, caller)),
+        (Subject.WEBHOOKS, webhooks.routes(outbox)),
+        (Subject.OPERATION, configuration_routes(configuration, caller)),
+        (Subject.OPERATION, health_routes(health, buckets, journal, caller)),
+        (Subject.OPERATION, metrics_routes(metrics, caller)),
     ):
-        _add(app, router, caller, authorisation, bodies)
+        _add(app, router, subject, caller, authorisation, bodies)
     app.router.add_route("/v1/docs", documentation, include_in_schema=False)
     for route in app.router.routes:
         rules_of(route)  # none may lack a rule
@@ -133,11 +137,17 @@ _LIMITS: dict[str, int | None] = {
 
 
 def _add(
-    app: FastAPI, router: APIRouter, caller: Authenticate, authorisation: Authorisation, bodies: BodyReader
+    app: FastAPI,
+    router: APIRouter,
+    subject: Subject,
+    caller: Authenticate,
+    authorisation: Authorisation,
+    bodies: BodyReader,
 ) -> None:
     """Add the routes of ``router`` as they are. FastAPI would rebuild those of an included router later."""
     for route in router.routes:
         if isinstance(route, APIRoute):
+            route.tags = [subject.title]
             route.responses = {**problems.EVERYWHERE, **route.responses}
             limit = _LIMITS.get(route.path, MAX_BODY)
             if limit is not None and (route.body_field is not None or "requestBody" in (route.openapi_extra or {})):

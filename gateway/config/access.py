@@ -21,16 +21,22 @@ class KeyPair(Section):
     """A pair of keys that signs S3 requests."""
 
     access_key_id: Annotated[str, Field(min_length=1)]
+    """The public part, which requests name."""
     secret_access_key: SecretStr
+    """The secret part, which signs."""
 
 
 class CallerKeys(Section):
     """A caller and its keys. It may have several at a time, so that they can be changed one after the other."""
 
     name: Annotated[str, Field(min_length=1, max_length=200)]
+    """The name in grants, locks and the record. Names of issuers' callers and of the gateway itself are reserved."""
     access_key_id: str | None = None
+    """The public part of the key pair that signs S3 requests."""
     secret_access_key: SecretStr | None = None
+    """The secret part of that pair, with 8 characters or more."""
     api_key: SecretStr | None = None
+    """The key for tables and the fencing API, sent as ``Authorization: Bearer``. It has 8 characters or more."""
     api_keys: tuple[SecretStr, ...] = ()
     """Further API keys of the same caller."""
     keys: tuple[KeyPair, ...] = ()
@@ -86,6 +92,7 @@ class Login(Section):
     """The gateway as a client of an issuer, which logs people in to the page (OpenID Connect, authorization code)."""
 
     client_id: Annotated[str, Field(min_length=1, max_length=200)]
+    """The name of the gateway at the issuer, which has registered it as a client."""
     client_secret: Annotated[SecretStr, Field(min_length=1)] | None = None
     """None for a public client, which PKCE alone protects."""
     authorization_url: str
@@ -95,6 +102,7 @@ class Login(Section):
     title: Annotated[str, Field(min_length=1, max_length=50)] | None = None
     """The name on the button. The default is the name of the issuer."""
     scopes: tuple[Annotated[str, Field(pattern=r"^[!#-\[\]-~]+$")], ...] = ("openid",)
+    """The scopes that the gateway requests. ``openid`` must be one of them."""
     session: Annotated[float, Field(ge=60, le=43200)] = 43200.0
     """Seconds that a session lasts. It does not ask the issuer again meanwhile."""
 
@@ -120,6 +128,7 @@ class Issuer(Section):
     """An issuer of identity tokens, whose callers need no keys. They are called after it: ``name:sub``."""
 
     name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,49}$")]
+    """The name of the issuer here, with which the names of its callers begin."""
     issuer: Annotated[str, Field(min_length=1)] | None = None
     """The claim ``iss`` of its tokens, to the letter. None for tokens without one, of which one issuer may be."""
     audiences: tuple[Annotated[str, Field(min_length=1)], ...] = ()
@@ -202,7 +211,9 @@ class GrantRule(Section):
     callers: tuple[str, ...] = ()
     """Names of callers; ``*`` for all that are known; ``anonymous`` for requests without credentials."""
     groups: tuple[str, ...] = ()
+    """Groups of callers, in addition to the names."""
     actions: Annotated[tuple[Action, ...], Field(min_length=1)]
+    """The actions that it allows."""
     everything: bool = False
     """Without limits: all tables, functions, buckets and resources, the record and the configuration."""
     tables: tuple[str, ...] = ()

@@ -18,7 +18,9 @@ class Fencing(Section):
     """The defaults of tables, objects and resources without a rule of their own."""
 
     mode: Enforcement = Enforcement.ENFORCE
+    """Whether refused writes are refused (enforce), or pass and are recorded (observe)."""
     equal: Equal = Equal.ACCEPT
+    """Whether a token may write again: accept lets it, strict lets each token write once."""
     tokens: TokenPolicy = TokenPolicy.ANY
     """The accepted tokens: any, or only those that the lease service issued, or signed, or whose lease is running."""
     cascades: Cascades = Cascades.REFUSE
@@ -66,7 +68,9 @@ class ResourceRule(Section):
     match: Annotated[str, Field(min_length=1)]
     """A resource. A segment ``*`` is any one segment, a last ``**`` all remaining ones. The first match holds."""
     tokens: TokenPolicy | None = None
+    """As in ``[fencing]``, for these resources."""
     max_jump: MaxJump | None = None
+    """As in ``[fencing]``, for these resources."""
     unreachable: Unreachable | None = None
     """The policy while ``leases.issuer`` is unreachable: refuse all writes, or let the order of tokens decide."""
     lock_delay: Annotated[float, Field(ge=0, le=3600)] | None = None
@@ -84,8 +88,11 @@ class ResourceRule(Section):
 
 class _Rule(Section):
     mode: Enforcement | None = None
+    """As in ``[fencing]``, for writes under this rule."""
     equal: Equal | None = None
+    """As in ``[fencing]``, for writes under this rule."""
     resource: str | None = None
+    """The template of the resource's name, with columns of the table or segments of the key in braces."""
 
     @field_validator("resource")
     @classmethod

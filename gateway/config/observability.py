@@ -34,7 +34,9 @@ class Webhook(Section):
     """An address that receives entries of the record."""
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
+    """Its name in alarms, metrics and the API."""
     url: str
+    """The address that receives messages. It is not shown again, because it may contain a secret."""
     secret: SecretStr
     """The key that signs messages: ``whsec_`` and the base64 of 24 to 64 random bytes."""
     former_secret: SecretStr | None = None
@@ -70,11 +72,13 @@ class Alarm(Section):
     """An alarm: more than so many refused writes within so many minutes."""
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
+    """Its name in the record, metrics and messages."""
     prefix: str = ""
     """Only refused writes to resources whose name begins with this."""
     more_than: Annotated[int, Field(ge=0, le=10_000)]
     """The alarm keeps the times of so many refused writes, and of one more."""
     minutes: Annotated[int, Field(ge=1, le=1440)]
+    """The length of the window in minutes."""
     webhooks: tuple[str, ...] = ()
     """Names of webhooks; all of them by default."""
 

@@ -23,13 +23,17 @@ class Server(Section):
     """The address that the gateway listens on, and the limits of requests."""
 
     listen: str = "127.0.0.1:8080"
+    """The address on which the gateway listens, as ``host:port``."""
     tls_certificate: Path | None = None
+    """A file with the certificate of the gateway and those between it and the root. With ``tls_key``: https."""
     tls_key: Path | None = None
+    """A file with the private key of the certificate."""
     public_address: str | None = None
     """The address by which browsers reach the gateway, or the proxy in front of it. Issuers send people back there."""
     client_authorities: Path | None = None
     """A file with the authorities that sign client certificates. Without it the gateway asks for none."""
     client_certificates: ClientCertificates = ClientCertificates.ASK
+    """Whether a connection needs a client certificate: ask accepts one without, demand does not."""
     rest_v1: bool = False
     """Serve tables at ``/rest/v1/{table}`` too, for clients that append that path themselves."""
     max_body: Annotated[int, Field(gt=0)] = 5 * 1024 * MEBIBYTE

@@ -17,6 +17,7 @@ class RoleRule(Section):
     callers: tuple[str, ...] = ()
     """Names of callers; ``*`` for all of ``[[callers]]``; ``anonymous`` for requests without credentials."""
     groups: tuple[str, ...] = ()
+    """Groups of callers, in addition to the names."""
     role: Annotated[str, Field(min_length=1)] | None = None
     """The role; ``none`` for the gateway's own."""
     claim: tuple[Annotated[str, Field(min_length=1)], ...] = ()
@@ -44,9 +45,11 @@ class Postgres(Section):
     """The database with the fenced tables and the fencing schema."""
 
     dsn: SecretStr
+    """The address of the database, as ``postgresql://user:password@host/database``. It may name several hosts."""
     schemas: Annotated[tuple[str, ...], Field(min_length=1)] = ("public",)
     """Exposed schemas. The first one is the default."""
     pool_size: Annotated[int, Field(gt=0)] = 16
+    """The most sessions with the database that requests share."""
     statement_timeout: Annotated[float, Field(gt=0)] = 30.0
     """Seconds that one statement may take."""
     lock_timeout: Annotated[float, Field(gt=0)] = 10.0
@@ -54,6 +57,7 @@ class Postgres(Section):
     idle_timeout: Annotated[float, Field(gt=0)] = 5.0
     """Seconds after which the database ends the transaction of a gateway that was paused inside it."""
     connect_timeout: Annotated[float, Field(gt=0)] = 5.0
+    """Seconds that a new session may take to open."""
     listen: bool = True
     """Keep sessions that receive notifications of changed tables, hand-overs of locks and entries of the record."""
     idempotency_retention: Annotated[float, Field(ge=1)] = 24 * 3600.0
@@ -102,9 +106,13 @@ class ObjectStore(Section):
     """The S3 store behind the gateway. Only the gateway may hold credentials that write to it."""
 
     endpoint: str
+    """The address of the store: scheme, host and port."""
     region: str = "us-east-1"
+    """The region that signatures name."""
     access_key_id: str
+    """The public part of the gateway's key pair at the store."""
     secret_access_key: SecretStr
+    """The secret part of that pair."""
     evidence_keys: tuple[SecretStr, ...] = ()
     """Keys that prove which token wrote an object. The first one signs; the secret access key is the last."""
     timeout: Annotated[float, Field(gt=0)] = 60.0
@@ -142,6 +150,7 @@ class Journal(Section):
     bucket: str | None = None
     """The bucket of [s3] that holds the journal."""
     prefix: Annotated[str, Field(pattern=r"^[^/].*/$")] = PREFIX
+    """The beginning of the journal's keys in its bucket."""
     dsn: SecretStr | None = None
     """A second PostgreSQL that holds the journal, in place of a bucket."""
     retention_days: Annotated[int, Field(ge=7)] = 35

@@ -40,7 +40,7 @@ class RequestAnswered(NamedTuple):
 
 
 class WriteAccepted(NamedTuple):
-    """A write has taken effect, and no fence had anything against it. ``rule``: as in ``Attempt``."""
+    """A write has taken effect with the consent of its fences. ``rule``: the table or pattern of keys."""
 
     plane: Plane
     rule: str | None
@@ -48,14 +48,14 @@ class WriteAccepted(NamedTuple):
 
 
 class StageEntered(NamedTuple):
-    """A request, or work in the background, begins something that may take its time. See ``gateway.observe.stages``."""
+    """A request, or work in the background, begins a stage: a part that may take time (``gateway.observe.stages``)."""
 
     area: str
     stage: str
 
 
 class StageLeft(NamedTuple):
-    """It is over. ``failure`` is the name of what it raised, None where it went through."""
+    """A stage is over. ``failure`` is the name of its exception; None if it succeeded."""
 
     area: str
     stage: str
@@ -64,14 +64,14 @@ class StageLeft(NamedTuple):
 
 
 class BatchBegun(NamedTuple):
-    """Statements that came together are sent together. ``origins``: ``gateway.observe.stages.ORIGIN`` of each."""
+    """A batch of statements sets out. ``origins``: the span of the request behind each of them."""
 
     writes: bool
     origins: tuple[object, ...]
 
 
 class BatchSent(NamedTuple):
-    """They are back. ``waited``: seconds for which the first of them had waited to set out."""
+    """A batch of statements is back. ``waited``: seconds for which its first statement had waited to set out."""
 
     writes: bool
     size: int
@@ -80,7 +80,7 @@ class BatchSent(NamedTuple):
 
 
 class ServiceAsked(NamedTuple):
-    """A request goes out to the object store, or to the issuer of tokens."""
+    """The gateway sends a request to the object store, or to the issuer of tokens."""
 
     service: Service
     method: str
@@ -88,7 +88,7 @@ class ServiceAsked(NamedTuple):
 
 
 class ServiceAnswered(NamedTuple):
-    """It was answered, or not: then ``status`` is None, and ``failure`` the code of the error that it is here."""
+    """Such a request is over. Without an answer, ``status`` is None, and ``failure`` is the code of the error here."""
 
     service: Service
     method: str
@@ -124,7 +124,7 @@ class WriteRefused:
 
 @dataclass(frozen=True, slots=True)
 class IntentSettled:
-    """A write that was under way when a newer holder came has been made unable to take effect any more."""
+    """A pending object write of an older holder was settled: it cannot take effect any more."""
 
     resource: str
     bucket: str
@@ -144,7 +144,7 @@ class OutcomeLost:
 
 @dataclass(frozen=True, slots=True)
 class TombstoneSwept:
-    """A tombstone was removed: no request can be waiting for the key's absence any more."""
+    """The sweeper has removed a tombstone. No request can be waiting for the absence of the key any more."""
 
     resource: str
     bucket: str
@@ -153,7 +153,7 @@ class TombstoneSwept:
 
 @dataclass(frozen=True, slots=True)
 class UploadSwept:
-    """An upload that a gateway had opened for itself and left behind has been given up."""
+    """The sweeper has aborted an upload that a gateway had left behind."""
 
     bucket: str
     key: str
@@ -162,7 +162,7 @@ class UploadSwept:
 
 @dataclass(frozen=True, slots=True)
 class SweepFailed:
-    """Something could not be cleared away: a key (``bucket/key``), or all of a kind. It is tried again."""
+    """Work in the background failed: for a key (``bucket/key``), or for all of a kind. The gateway repeats it."""
 
     what: str
     error: str
@@ -270,7 +270,7 @@ class WorkerEnded:
 
 @dataclass(frozen=True, slots=True)
 class CatalogWarning:
-    """Something about a fenced table that weakens what the fence can see."""
+    """A fenced table has a trigger, policy or foreign key with side effects that its fence does not see."""
 
     table: str
     warning: str
@@ -278,7 +278,7 @@ class CatalogWarning:
 
 @dataclass(frozen=True, slots=True)
 class BypassFound:
-    """Something was changed without passing the gateway. It is on record.
+    """A change bypassed the gateway. It is on record.
 
     ``reason`` says what: ``object-changed``, ``row-vanished``, ``guard-disabled`` … ``target`` is the object's path or
     the table; ``resource`` None where nothing tells it. ``count``: of rows, else 1.
@@ -305,7 +305,7 @@ class GuardRefused:
 
 
 class RecordSealed(NamedTuple):
-    """Entries have been given their place in the record, ``sealed`` of them."""
+    """So many entries got their places in the record."""
 
     sealed: int
     seconds: float
@@ -321,7 +321,7 @@ class HeadNoted:
 
 @dataclass(frozen=True, slots=True)
 class PartitionDropped:
-    """A partition of the record, a week as a rule, was older than it is to be kept. It is on record that it is gone.
+    """A partition of the record, usually a week, was older than its retention and was dropped. This is on record.
 
     ``last_day``: up to which it went.
     """
@@ -331,7 +331,7 @@ class PartitionDropped:
 
 @dataclass(frozen=True, slots=True)
 class WebhookDelivered:
-    """A receiver has taken a message of so many entries, after ``failures`` in a row. All is done to ``position``."""
+    """A receiver has taken a message, after ``failures`` failed attempts. It has all entries up to ``position``."""
 
     webhook: str
     entries: int
@@ -341,7 +341,7 @@ class WebhookDelivered:
 
 @dataclass(frozen=True, slots=True)
 class WebhookFailed:
-    """A message was not taken, for so many times in a row. It is sent again in ``wait`` seconds.
+    """A receiver did not take a message, for ``failures`` times in a row. The gateway repeats it in ``wait`` seconds.
 
     ``wait`` is None where the receiver has said that it is gone: nothing is sent before a test message is accepted.
     """
@@ -354,7 +354,7 @@ class WebhookFailed:
 
 @dataclass(frozen=True, slots=True)
 class AlarmRaised:
-    """More writes were refused within so many ``minutes`` than an alarm allows for. It is on record."""
+    """More writes were refused within ``minutes`` than an alarm allows. It is on record."""
 
     alarm: str
     count: int
@@ -363,7 +363,7 @@ class AlarmRaised:
 
 @dataclass(frozen=True, slots=True)
 class AlarmCleared:
-    """They have become few again; ``count`` is that of all refused while the alarm was on."""
+    """An alarm is over, because refused writes are few again. ``count``: those refused while the alarm was on."""
 
     alarm: str
     count: int

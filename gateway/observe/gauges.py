@@ -197,40 +197,43 @@ class StatusGauges:
 
     def __init__(self, version: str, python: str, rules: Iterable[tuple[str, str, str]] = ()) -> None:
         """``rules``: plane, name and mode of each that is configured."""
-        self.build = Gauge("gateway_build_info", "Which version this is; always 1.", ("version", "python"))
+        self.build = Gauge("gateway_build_info", "The version; always 1.", ("version", "python"))
         self.build.values = {(version, python): 1}
-        self.rules = Gauge(
-            "gateway_rule_info", "The mode of each configured rule; always 1.", ("plane", "rule", "mode")
-        )
+        self.rules = Gauge("gateway_rule_info", "The configured rules; always 1.", ("plane", "rule", "mode"))
         self.rules.values = dict.fromkeys(rules, 1)
 
         # Of this process.
-        self.connections = Gauge("gateway_connections", "Connections of clients that are open.", over="sum")
+        self.connections = Gauge("gateway_connections", "Connections of clients to this process.", over="sum")
         self.sessions = Gauge(
             "gateway_sessions",
-            "Sessions with Postgres; shared: for statements that share a trip.",
+            "Sessions with Postgres, `in_use` and `idle`. The pool `shared` is for batches of writes, "
+            "reads and leases, with short timeouts; `own` is for all others.",
             ("pool", "state"),
             over="sum",
         )
-        self.sessions_limit = Gauge("gateway_sessions_limit", "The most sessions there may be.", ("pool",), over="sum")
+        self.sessions_limit = Gauge("gateway_sessions_limit", "The limit of sessions.", ("pool",), over="sum")
         self.sessions_waiting = Gauge(
-            "gateway_sessions_waiting", "Requests that wait for a session with Postgres.", ("pool",), over="sum"
+            "gateway_sessions_waiting", "Requests that wait for a session.", ("pool",), over="sum"
         )
-        self.streams = Gauge("gateway_streams", "Streams of the record that are being followed.", over="sum")
+        self.streams = Gauge("gateway_streams", "Open streams of the record at this process.", over="sum")
         self.lock_waits = Gauge(
-            "gateway_lease_waiting", "Places in queues of locks that are waited with here.", over="sum"
+            "gateway_lease_waiting", "Places in queues with a client waiting at this gateway.", over="sum"
         )
-        self.memory = Gauge("gateway_body_memory_bytes", "Memory that bodies of objects have reserved.", over="sum")
-        self.memory_limit = Gauge("gateway_body_memory_limit_bytes", "The most there may be of it.", over="sum")
+        self.memory = Gauge("gateway_body_memory_bytes", "Memory reserved for bodies of objects.", over="sum")
+        self.memory_limit = Gauge(
+            "gateway_body_memory_limit_bytes", "The limit of the memory for bodies of objects.", over="sum"
+        )
 
         self.journal_pending = Gauge(
-            "gateway_journal_pending_raises", "Raises that are not in the journal yet.", over="sum"
+            "gateway_journal_pending_raises",
+            "Raises of fences that are not in the journal yet, with mode `async`.",
+            over="sum",
         )
         self.journal_lag = Gauge(
-            "gateway_journal_lag_seconds", "The age of the oldest of them; 0 without any.", over="max"
+            "gateway_journal_lag_seconds", "The age of the oldest of them; 0 if there are none.", over="max"
         )
         self.journal_failing = Gauge(
-            "gateway_journal_failing", "Whether the last append to the journal has failed: 1, or 0.", over="max"
+            "gateway_journal_failing", "1 if the last append to the journal has failed, else 0.", over="max"
         )
         self.journal_snapshot = Gauge(
             "gateway_journal_snapshot",
@@ -238,44 +241,44 @@ class StatusGauges:
             over="max",
         )
 
-        self.workers = Gauge("gateway_workers", "Workers that serve; 1 without --workers.", values={(): 1})
+        self.workers = Gauge("gateway_workers", "Workers that serve; 1 without `--workers`.", values={(): 1})
 
         # Of all gateways with this database and this store.
-        self.up = Gauge("gateway_service_up", "Whether a service behind the gateway answers: 1, or 0.", ("service",))
-        self.intents = Gauge(
-            "gateway_intents_pending", f"Object writes that are announced and not over; counted up to {MOST_COUNTED:,}."
+        self.up = Gauge("gateway_service_up", "1 if `postgres` or `s3` answers the scrape, else 0.", ("service",))
+        self.intents = Gauge("gateway_intents_pending", f"Pending object writes; counted up to {MOST_COUNTED:,}.")
+        self.oldest_intent = Gauge(
+            "gateway_intent_oldest_seconds", "The age of the oldest of them; 0 if there are none."
         )
-        self.oldest_intent = Gauge("gateway_intent_oldest_seconds", "The age of the oldest of them; 0 without any.")
         self.tombstones = Gauge(
-            "gateway_tombstones", f"Keys at which a tombstone may stand; counted up to {MOST_COUNTED:,}."
+            "gateway_tombstones", f"Keys that may have a tombstone; counted up to {MOST_COUNTED:,}."
         )
         self.uploads = Gauge(
-            "gateway_uploads_staged", f"Uploads open for large bodies; counted up to {MOST_COUNTED:,}."
+            "gateway_uploads_staged", f"Open uploads for large bodies; counted up to {MOST_COUNTED:,}."
         )
-        self.position = Gauge("gateway_record_position", "The position of the last entry of the record.")
+        self.position = Gauge("gateway_record_position", "The position of the last entry.")
         self.entries = Counter(
             "gateway_record_entries_total",
-            "Entries of the record, of all gateways, since this one was scraped first.",
+            "Entries by kind, of all gateways, since the first scrape of this one: take `max`.",
             ("kind",),
             [(kind.value,) for kind in Kind],
         )
         self.unsealed = Gauge(
-            "gateway_record_unsealed_entries", f"Entries that are not sealed yet; counted up to {MOST_COUNTED:,}."
+            "gateway_record_unsealed_entries", f"Entries not sealed yet; counted up to {MOST_COUNTED:,}."
         )
         self.oldest_unsealed = Gauge(
-            "gateway_record_unsealed_oldest_seconds", "The age of the oldest of them; 0 without any."
+            "gateway_record_unsealed_oldest_seconds", "The age of the oldest of them; 0 if there are none."
         )
-        self.held = Gauge("gateway_leases_held", f"Leases that last; counted up to {MOST_COUNTED:,}.")
+        self.held = Gauge("gateway_leases_held", f"Current leases; counted up to {MOST_COUNTED:,}.")
         self.waiters = Gauge(
-            "gateway_lease_waiters", f"Places in queues of locks, at all gateways; counted up to {MOST_COUNTED:,}."
+            "gateway_lease_waiters", f"Places in queues, at all gateways; counted up to {MOST_COUNTED:,}."
         )
         self.webhook_behind = Gauge(
-            "gateway_webhook_behind_entries", "Entries of the record not looked at for a webhook yet.", ("webhook",)
+            "gateway_webhook_behind_entries", "Entries of the record not yet processed for the webhook.", ("webhook",)
         )
         self.webhook_failing = Gauge(
-            "gateway_webhook_failing_seconds", "For how long no message has been taken; 0 if all is well.", ("webhook",)
+            "gateway_webhook_failing_seconds", "How long no message has been accepted; 0 if all is well.", ("webhook",)
         )
-        self.alarm = Gauge("gateway_alarm_active", "Whether an alarm is on: 1, or 0.", ("alarm",))
+        self.alarm = Gauge("gateway_alarm_active", "1 if the alarm is active, else 0.", ("alarm",))
 
     def instruments(self) -> list[Gauge | Counter]:
         """All of them, in the order in which they are declared."""

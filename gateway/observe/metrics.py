@@ -98,99 +98,106 @@ class EventMetrics:
 
         self.accepted = Counter(
             "gateway_writes_accepted_total",
-            "Writes that have taken effect and that no fence had anything against.",
+            "Writes that have taken effect with the consent of their fences. `way`: a `recipe` (a "
+            "known form of request), one `statement`, a `transaction`, or the `store`.",
             ("plane", "rule", "way"),
         )
         self.refused = Counter(
             "gateway_writes_refused_total",
-            "Refused writes, each put on record before it was answered: one for each resource that refused it.",
+            "Refused writes, each on record before its answer: one for each resource that refused it.",
             ("plane", "rule", "reason"),
         )
         self.observed = Counter(
             "gateway_writes_observed_total",
-            "Writes that passed because their rule observes, and would have been refused if it were enforced.",
+            "Writes that passed only because their rule observes.",
             ("plane", "rule", "reason"),
         )
         self.requests = Histogram(
             "gateway_request_duration_seconds",
-            "Requests, from their head to the end of their answer; gone: the client was gone.",
+            "From the head of a request to the end of its answer, so that a slow client counts. "
+            "`plane`: `tables`, `objects`, `leases`, `api`, `page`, `streams`. `status`: `2xx` to "
+            "`5xx`, or `gone` if the client had disconnected.",
             ("plane", "status"),
             [(area, status) for area in AREAS for status in STATUSES],
         )
         self.errors = Counter(
             "gateway_request_errors_total",
-            "Requests that ended in an error, by its code; other: those of PostgREST, of the database, of S3.",
+            "Requests that ended in an error; `other` means a code of PostgREST, the database or S3.",
             ("plane", "code"),
             [(area, code) for area in AREAS for code in (errors.Unavailable.code, errors.OutcomeUnknown.code)],
         )
         self.stages = Histogram(
             "gateway_stage_duration_seconds",
-            "Stages of requests.",
+            "Duration of each stage of a request, listed below.",
             ("plane", "stage"),
             [(area, stage) for area, stages in STAGES.items() for stage in stages],
         )
         self.batches = Histogram(
             "gateway_batch_size",
-            "Statements to tables that shared a trip to the database.",
+            "Table statements in one round trip: `writes`, `reads`.",
             ("kind",),
             [("writes",), ("reads",)],
             bounds=_BATCHES,
         )
         self.services = Histogram(
             "gateway_service_request_duration_seconds",
-            "Requests to the object store and to the issuer of tokens, until the head of the answer.",
+            "Requests to `s3` and to the `issuer`, until the head of the answer. `outcome`: `2xx` to "
+            "`5xx`, `unavailable` (nothing was sent, or a read got no answer), `outcome-unknown` (a "
+            "write got no answer).",
             ("service", "method", "outcome"),
         )
         self.unreachable = Counter(
             "gateway_service_unreachable_total",
-            "Times that a service was found to be out of reach.",
+            "How often a service was found unreachable.",
             ("service",),
             [("postgres",), ("s3",)],
         )
-        self.settled = Counter(
-            "gateway_intents_settled_total", "Object writes of older holders that were made unable to take effect."
-        )
+        self.settled = Counter("gateway_intents_settled_total", "Settled object writes of older holders.")
         self.lost = Counter(
-            "gateway_outcomes_lost_total", "Object writes whose outcome was unknown until another write settled them."
+            "gateway_outcomes_lost_total", "Object writes whose outcome was unknown until a later write settled them."
         )
-        self.tombstones_swept = Counter("gateway_tombstones_swept_total", "Tombstones that were cleared away.")
-        self.uploads_swept = Counter("gateway_uploads_swept_total", "Uploads left behind that were given up.")
+        self.tombstones_swept = Counter("gateway_tombstones_swept_total", "Removed tombstones.")
+        self.uploads_swept = Counter("gateway_uploads_swept_total", "Aborted uploads that were left behind.")
         self.sweep_failures = Counter("gateway_sweep_failures_total", "Failures of background work, each time.")
         self.administered = Counter("gateway_buckets_administered_total", "Changes of buckets and their settings.")
         self.catalog_warnings = Counter(
-            "gateway_catalog_warnings_total", "Warnings of what weakens what the fence of a table can see."
+            "gateway_catalog_warnings_total", "Warnings of side effects that the fence of a table does not see."
         )
         self.bypasses = Counter(
             "gateway_bypasses_found_total",
-            "Findings that something was changed without passing the gateway.",
+            "Changes found that bypassed the gateway.",
             ("plane",),
             [("tables",), ("objects",)],
         )
-        self.guard_refusals = Counter(
-            "gateway_guard_refusals_total", "Writes of sessions beside the gateway that guards of tables have refused."
+        self.guard_refusals = Counter("gateway_guard_refusals_total", "Direct SQL writes that guards have refused.")
+        self.failures = Counter("gateway_failures_total", "Requests that failed by an error in the gateway.")
+        self.sealed = Counter(
+            "gateway_record_sealed_total",
+            "Entries that this gateway has sealed in the background; reads seal entries too.",
         )
-        self.failures = Counter("gateway_failures_total", "Requests that ended in a mistake of the gateway's own.")
-        self.sealed = Counter("gateway_record_sealed_total", "Entries that this gateway has sealed.")
-        self.sealing = Histogram("gateway_record_seal_duration_seconds", "Rounds of sealing that found entries.")
+        self.sealing = Histogram(
+            "gateway_record_seal_duration_seconds", "Duration of sealing rounds that found entries."
+        )
         self.leases = Counter(
             "gateway_lease_answers_total",
-            "Answers about leases.",
+            "Answers: `granted`, `kept` (its holder had it already), `refused`, `renewed`, `lost`, "
+            "`released`, `withdrawn`, `broken`.",
             ("answer",),
             [(answer,) for answer in get_args(Answer)],
         )
         self.webhooks = Counter(
             "gateway_webhook_messages_total",
-            "Messages to webhooks, by what became of them. One that has failed is sent again.",
+            "Messages `delivered`, and `failed` ones, which are retried.",
             ("webhook", "outcome"),
         )
         self.alarms = Counter(
             "gateway_alarms_raised_total",
-            "Times that more writes were refused than an alarm allows for.",
+            "How often refused writes exceeded the limit of the alarm.",
             ("alarm",),
         )
         self.spans = Counter(
             "gateway_trace_spans_total",
-            "Spans of traces, by what became of them.",
+            "Spans `delivered` to the collector, or `lost`.",
             ("outcome",),
             [("delivered",), ("lost",)],
         )

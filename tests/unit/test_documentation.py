@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -13,6 +14,7 @@ PAGES = sorted(chain(ROOT.glob("*.md"), ROOT.glob("docs/**/*.md"), ROOT.glob("ex
 
 _FENCED = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"\]\(([^)\s]+)\)")
+_ENTRY = re.compile(r"^- \[[^\]]+\]\(([^)]+\.md)\)", re.MULTILINE)
 _HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
 
 
@@ -61,6 +63,23 @@ def test_every_link_leads_somewhere(subtests: pytest.Subtests) -> None:
                 target = page if not path else (page.parent / path).resolve()
                 assert target.exists(), link
                 assert not anchor or anchor in anchors(target), link
+
+
+def test_every_page_is_in_the_navigation(subtests: pytest.Subtests) -> None:
+    navigation = ROOT / "docs/README.md"
+    listed = [(navigation.parent / link).resolve() for link in _ENTRY.findall(navigation.read_text())]
+    assert len(set(listed)) == len(listed)
+    for page in (ROOT / "docs").rglob("*.md"):
+        if page != navigation and not (page.parent == DECISIONS and page.name != "README.md"):
+            with subtests.test(page=str(page.relative_to(ROOT))):
+                assert page in listed, f"{page.relative_to(ROOT)}: add a line with a link to docs/README.md"
+
+
+def test_addresses_of_other_sites_are_well_formed() -> None:
+    for page in PAGES:
+        for link in re.findall(r"\]\((https?:[^)\s]*)\)", page.read_text()):
+            host = urlsplit(link).hostname
+            assert host and ("." in host or host == "localhost"), f"{page.relative_to(ROOT)}: {link}"  # noqa: PT018
 
 
 def test_every_decision_is_on_the_list() -> None:

@@ -15,7 +15,6 @@ import yaml  # type: ignore[import-untyped]  # as in tests/unit/test_deployment.
 from gateway.demo.embedded import EmbeddedPostgres
 from gateway.observe.gauges import Counter, Gauge, Histogram, StatusGauges
 from gateway.observe.metrics import EventMetrics, codes
-from gateway.observe.stages import STAGES
 from tests.integration.telemetry.scene import Samples, load, scene, scrape
 
 ROOT = Path(__file__).parents[3]
@@ -211,19 +210,7 @@ def declared() -> list[Counter | Gauge | Histogram]:
     return [*EventMetrics().instruments(), *StatusGauges("", "").instruments()]
 
 
-class TestPage:
-    def test_it_has_every_metric_with_its_type_and_labels_and_no_other(self) -> None:
-        rows = re.findall(r"^\| `(gateway_\w+)` \| (\w+) \|([^|]*)\| [^|]+ \|$", PAGE, re.MULTILINE)
-        listed = {name: (kind, tuple(re.findall(r"`(\w+)`", labels))) for name, kind, labels in rows}
-        assert len(listed) == len(rows)
-        kinds = {Counter: "counter", Gauge: "gauge", Histogram: "histogram"}
-        assert listed == {one.name: (kinds[type(one)], one.labels) for one in declared()}
-
-    def test_it_has_every_stage_and_no_other(self) -> None:
-        areas = "|".join(STAGES)
-        rows = re.findall(rf"^\| `({areas})` \| `([\w-]+)` \| [^|]+ \|$", PAGE, re.MULTILINE)
-        assert sorted(rows) == sorted((area, stage) for area, stages in STAGES.items() for stage in stages)
-
+class TestMetrics:
     def test_names_follow_the_conventions(self, subtests: pytest.Subtests) -> None:
         for one in declared():
             with subtests.test(name=one.name):
