@@ -18,7 +18,7 @@ TABLES = Path(__file__).with_name("shop.sql")
 
 @contextmanager
 def old_service(directory: Path) -> Iterator[Mapping[str, str]]:
-    """Run both; the variables that docs/guides/retrofit.md uses."""
+    """Run both; the variables that the pages in docs/guides use."""
     with embedded.postgres(directory / "postgres") as server, embedded.s3() as s3:
         with psycopg.connect(server.dsn(), autocommit=True) as superuser:
             for statement in (
@@ -36,8 +36,11 @@ def old_service(directory: Path) -> Iterator[Mapping[str, str]]:
             tables.execute(TABLES.read_text().encode())
         store = s3.endpoint()
         keys = {"aws_access_key_id": "store", "aws_secret_access_key": "store-secret"}
-        boto3.client("s3", endpoint_url=store, region_name="us-east-1", **keys).create_bucket(Bucket="documents")
+        s3_client = boto3.client("s3", endpoint_url=store, region_name="us-east-1", **keys)
+        for bucket in ("documents", "journal"):
+            s3_client.create_bucket(Bucket=bucket)
         yield {
+            "ADMIN": under_role(server.dsn(), "postgres"),
             "OWNER": owner,
             "APP": app,
             "GATEWAY_POSTGRES__DSN": gateway,

@@ -13,12 +13,13 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from textwrap import dedent
 
 from tests.processes import PATIENCE
 
 ROOT = Path(__file__).parents[2]
 _BLOCK = re.compile(
-    r"^<!-- (run|refused): (\S+) -->\n```sh\n(.*?)^```\n(?:\n```text\n(.*?)^```\n)?", re.MULTILINE | re.DOTALL
+    r"^ *<!-- (run|refused): (\S+) -->\n *```sh\n(.*?)^ *```\n(?:\n *```text\n(.*?)^ *```\n)?", re.MULTILINE | re.DOTALL
 )
 _END = "\036"
 
@@ -35,10 +36,10 @@ def blocks(page: Path) -> list[Block]:
     """Return the blocks of a page. Each block of commands has to have a mark."""
     text = page.read_text()
     found = [
-        Block(name, kind == "refused", commands, tuple(shown.splitlines()))
+        Block(name, kind == "refused", dedent(commands), tuple(dedent(shown).splitlines()))
         for kind, name, commands, shown in _BLOCK.findall(text)
     ]
-    assert len(found) == len(re.findall(r"^```sh$", text, re.MULTILINE)), "a block of commands that is not run"
+    assert len(found) == len(re.findall(r"^ *```sh$", text, re.MULTILINE)), "a block of commands that is not run"
     assert found
     return found
 
