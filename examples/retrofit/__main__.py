@@ -9,6 +9,7 @@ from pathlib import Path
 
 import boto3
 import psycopg
+from psycopg.conninfo import make_conninfo
 
 from gateway.demo import embedded
 from gateway.demo.embedded import under_role
@@ -16,29 +17,32 @@ from gateway.demo.embedded import under_role
 TABLES = Path(__file__).with_name("shop.sql")
 
 
+def fill(superuser: str) -> None:
+    """Make the roles, the database and the tables of the old service. ``superuser``: a connection string."""
+    with psycopg.connect(superuser, autocommit=True) as connection:
+        for statement in (
+            "CREATE ROLE owner LOGIN",
+            "CREATE ROLE app LOGIN",
+            "CREATE ROLE gateway LOGIN",
+            "CREATE DATABASE shop OWNER owner",
+        ):
+            connection.execute(statement)
+    with psycopg.connect(make_conninfo(superuser, dbname="shop"), autocommit=True) as connection:
+        connection.execute("ALTER SCHEMA public OWNER TO owner")
+    with psycopg.connect(make_conninfo(superuser, dbname="shop", user="owner")) as connection:
+        connection.execute(TABLES.read_text().encode())
+
+
 @contextmanager
 def old_service(directory: Path) -> Iterator[Mapping[str, str]]:
     """Run both; the variables that the pages in docs/guides use."""
     with embedded.postgres(directory / "postgres") as server, embedded.s3() as s3:
-        with psycopg.connect(server.dsn(), autocommit=True) as superuser:
-            for statement in (
-                "CREATE ROLE owner LOGIN",
-                "CREATE ROLE app LOGIN",
-                "CREATE ROLE gateway LOGIN",
-                "CREATE DATABASE shop OWNER owner",
-            ):
-                superuser.execute(statement)
-        dsn = server.dsn("shop")
-        owner, app, gateway = (under_role(dsn, role) for role in ("owner", "app", "gateway"))
-        with psycopg.connect(dsn, autocommit=True) as superuser:
-            superuser.execute("ALTER SCHEMA public OWNER TO owner")
-        with psycopg.connect(owner) as tables:
-            tables.execute(TABLES.read_text().encode())
-        store = s3.endpoint()
-        keys = {"aws_access_key_id": "store", "aws_secret_access_key": "store-secret"}
-        s3_client = boto3.client("s3", endpoint_url=store, region_name="us-east-1", **keys)
+        fill(server.dsn())
+        owner, app, gateway = (under_role(server.dsn("shop"), role) for role in ("owner", "app", "gateway"))
+        store, keys = s3.endpoint(), {"aws_access_key_id": "store", "aws_secret_access_key": "store-secret"}
+        client = boto3.client("s3", endpoint_url=store, region_name="us-east-1", **keys)
         for bucket in ("documents", "journal"):
-            s3_client.create_bucket(Bucket=bucket)
+            client.create_bucket(Bucket=bucket)
         yield {
             "ADMIN": under_role(server.dsn(), "postgres"),
             "OWNER": owner,
