@@ -13,7 +13,9 @@ import psycopg
 
 def bill(order: int) -> None:
     with psycopg.connect("", autocommit=True) as database:
-        [(customer, amount)] = database.execute("SELECT customer, amount FROM orders WHERE id = %s", (order,)).fetchall()
+        [(customer, amount)] = database.execute(
+            "SELECT customer, amount FROM orders WHERE id = %s", (order,)
+        ).fetchall()
         print(f"{os.getpid()}: order {order} costs {amount}", flush=True)
         time.sleep(float(os.environ.get("WORK", "0")))  # This stands for a slow renderer.
         text = f"Invoice for {customer}: {amount}\n".encode()
