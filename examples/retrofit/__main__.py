@@ -1,4 +1,4 @@
-"""Start an embedded PostgreSQL and S3 with the old service's tables and bucket, and print their addresses for a shell."""
+"""Start an embedded PostgreSQL and S3 with the old service's tables and bucket. Print their addresses for a shell."""
 
 import shlex
 import sys
@@ -39,8 +39,14 @@ def old_service(directory: Path) -> Iterator[Mapping[str, str]]:
     with embedded.postgres(directory / "postgres") as server, embedded.s3() as s3:
         fill(server.dsn())
         owner, app, gateway = (under_role(server.dsn("shop"), role) for role in ("owner", "app", "gateway"))
-        store, keys = s3.endpoint(), {"aws_access_key_id": "store", "aws_secret_access_key": "store-secret"}
-        client = boto3.client("s3", endpoint_url=store, region_name="us-east-1", **keys)
+        store = s3.endpoint()
+        client = boto3.client(
+            "s3",
+            endpoint_url=store,
+            region_name="us-east-1",
+            aws_access_key_id="store",
+            aws_secret_access_key="store-secret",
+        )
         for bucket in ("documents", "journal"):
             client.create_bucket(Bucket=bucket)
         yield {
@@ -55,7 +61,8 @@ def old_service(directory: Path) -> Iterator[Mapping[str, str]]:
             "PGUSER": "app",
             "AWS_ENDPOINT_URL": store,
             "AWS_DEFAULT_REGION": "us-east-1",
-            **{name.upper(): value for name, value in keys.items()},
+            "AWS_ACCESS_KEY_ID": "store",
+            "AWS_SECRET_ACCESS_KEY": "store-secret",
         }
 
 

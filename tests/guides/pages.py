@@ -1,7 +1,8 @@
 """The commands of a guide, run in order in one shell, and compared with the output that the page shows.
 
-``<!-- run: NAME -->`` stands before a block of commands that succeeds, ``<!-- refused: NAME -->`` before one that fails.
-A block ``text`` behind it shows lines of its output, in order. In these, ``…`` stands for any text, and spaces for tabs.
+``<!-- run: NAME -->`` stands before a block of commands that succeeds. ``<!-- refused: NAME -->`` stands before one
+that fails. A block ``text`` behind it shows lines of its output, in order. There ``…`` is any text, and a space may be
+a tab.
 """
 
 import os
@@ -14,6 +15,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from textwrap import dedent
+
+import pytest
 
 from tests.processes import PATIENCE
 
@@ -55,27 +58,33 @@ def play(page: Path, directory: Path, variables: Mapping[str, str], port: int) -
         **variables,
         "PATH": f"{Path(sys.executable).parent}:{variables.get('PATH', os.environ['PATH'])}",
     }
-    process = subprocess.Popen(
-        ["bash", "-u", "-c", f"exec 2>&1\n{script}"],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        text=True,
-        cwd=directory,
-        env=environment,
-        start_new_session=True,
-    )
-    with process:
-        try:
-            output, _ = process.communicate(timeout=2 * PATIENCE)
-        finally:
-            # The gateway of the page is in the group of the shell; what it served is over.
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-    *parts, _ = output.split(_END)
-    assert len(parts) == 2 * len(listed), output
-    for block, said, status in zip(listed, parts[::2], parts[1::2], strict=True):
-        assert (status != "0") is block.refused, f"{block.name}: {status}\n{said}"
-        assert re.search(_pattern(block.shown), said, re.MULTILINE | re.DOTALL), f"{block.name} said\n{said}"
+    said = directory / "said"
+    with said.open("wb") as output:
+        process = subprocess.Popen(
+            ["bash", "-u", "-c", script],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            cwd=directory,
+            env=environment,
+            start_new_session=True,
+        )
+    try:
+        # A busy machine takes a second for each command, and a page has thirty.
+        process.wait(5 * PATIENCE)
+    except subprocess.TimeoutExpired:
+        pytest.fail(f"the page does not end:\n{said.read_text()}")
+    finally:
+        # The gateway of the page is in the group of the shell; what it served is over.
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    output_of_all = said.read_text()
+    *parts, _ = output_of_all.split(_END)
+    assert len(parts) == 2 * len(listed), output_of_all
+    for block, answer, status in zip(listed, parts[::2], parts[1::2], strict=True):
+        assert (status != "0") is block.refused, f"{block.name}: {status}\n{answer}"
+        assert re.search(_pattern(block.shown), answer, re.MULTILINE | re.DOTALL), f"{block.name} said\n{answer}"
 
 
 def _pattern(lines: tuple[str, ...]) -> str:
