@@ -1,10 +1,11 @@
 """Start an embedded PostgreSQL and S3 with the old service's tables and bucket. Print their addresses for a shell."""
 
 import shlex
+import signal
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import boto3
@@ -74,8 +75,11 @@ def main() -> None:
             print(f"export {variable}={shlex.quote(value)}")
         print(f'export PATH="{Path(embedded.psql()).parent}:$PATH"')
         print("# It runs until its input ends (Ctrl-D).", flush=True)
-        sys.stdin.read()
+        with suppress(KeyboardInterrupt):
+            sys.stdin.read()
 
 
 if __name__ == "__main__":
+    # Otherwise PostgreSQL would outlive this process.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit())
     main()
