@@ -1,0 +1,1 @@
+"""An old service that is fenced step by step, as docs/guides/retrofit.md tells."""
