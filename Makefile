@@ -20,7 +20,7 @@ unexport PYTHONDONTWRITEBYTECODE
 PYTEST := $(BIN)/python -m pytest --numprocesses=4 --dist=worksteal --ignore=tests/stores \
 	--ignore=tests/conformance/test_conformance.py
 
-.PHONY: help setup demo test test-all thorough installed clients go-modules stores nightly conformance soak check audit format \
+.PHONY: help setup demo test test-all thorough installed clients go-modules kubernetes-tools stores nightly conformance soak check audit format \
 	bench bench-quick lock clean
 
 help:  ## list the targets
@@ -73,6 +73,13 @@ clients: setup $(JAVASCRIPT)/node_modules $(TYPESCRIPT)/node_modules $(JVM)/lib 
 go-modules:  ## download the modules of the Go client and of its tests, for at most two minutes
 	cd clients/go && timeout 120 go list -deps -test ./fencing ./awss3 ./pgxlock ./integration > /dev/null
 	cd clients/go && timeout 120 go list -deps honnef.co/go/tools/cmd/staticcheck > /dev/null
+
+# Minutes, so no other target asks for it.
+kubernetes-tools:  ## build kube-apiserver, kubectl, Helm and Consul into ~/go/bin, for the tests of them: 10 minutes
+	cd tests/programs/kubernetes && version=$$(go list -m -f '{{.Version}}' k8s.io/kubernetes) && \
+		GOBIN=$(HOME)/go/bin CGO_ENABLED=0 go install -trimpath -ldflags "-s -w \
+			-X k8s.io/component-base/version.gitVersion=$$version -X k8s.io/client-go/pkg/version.gitVersion=$$version" tool
+	cd tests/programs/consul && GOBIN=$(HOME)/go/bin CGO_ENABLED=0 go install -trimpath -ldflags "-s -w" tool
 
 tests/%/node_modules: tests/%/package.json tests/%/package-lock.json
 	npm ci --prefix tests/$* --engine-strict --no-audit --no-fund
