@@ -77,9 +77,9 @@ go-modules:  ## download the modules of the Go client and of its tests, for at m
 # Minutes, so no other target asks for it.
 kubernetes-tools:  ## build kube-apiserver, kubectl, Helm and Consul into ~/go/bin, for the tests of them: 10 minutes
 	cd tests/programs/kubernetes && version=$$(go list -m -f '{{.Version}}' k8s.io/kubernetes) && \
-		GOBIN=$(HOME)/go/bin CGO_ENABLED=0 go install -trimpath -ldflags "-s -w \
+		GOBIN=$(HOME)/go/bin CGO_ENABLED=0 go install -ldflags "-s -w \
 			-X k8s.io/component-base/version.gitVersion=$$version -X k8s.io/client-go/pkg/version.gitVersion=$$version" tool
-	cd tests/programs/consul && GOBIN=$(HOME)/go/bin CGO_ENABLED=0 go install -trimpath -ldflags "-s -w" tool
+	cd tests/programs/consul && GOBIN=$(HOME)/go/bin CGO_ENABLED=0 go install -ldflags "-s -w" tool
 
 tests/%/node_modules: tests/%/package.json tests/%/package-lock.json
 	npm ci --prefix tests/$* --engine-strict --no-audit --no-fund
