@@ -17,10 +17,10 @@ unexport PYTHONDONTWRITEBYTECODE
 
 # Four workers share two cores, because tests wait about as much as they compute. An idle worker takes tests from another
 # one. So files stay together for the most part, and no long file delays the end.
-PYTEST := $(BIN)/python -m pytest --numprocesses=4 --dist=worksteal --ignore=tests/stores \
+PYTEST := $(BIN)/python -m pytest --numprocesses=4 --dist=worksteal --ignore=tests/stores --ignore=tests/kubernetes \
 	--ignore=tests/conformance/test_conformance.py
 
-.PHONY: help setup demo test test-all thorough installed clients go-modules kubernetes-tools stores nightly conformance soak check audit format \
+.PHONY: help setup demo test test-all thorough installed clients go-modules kubernetes kubernetes-tools stores nightly conformance soak check audit format \
 	bench bench-quick lock clean
 
 help:  ## list the targets
@@ -49,6 +49,9 @@ thorough: setup  ## run only what test-all adds to test
 
 installed: setup  ## run the tests that need a browser, lock services, rclone or Node; skip those that are missing
 	$(PYTEST) -m installed
+
+kubernetes: setup  ## check the Helm chart, with Helm and a real API server, if make kubernetes-tools has built them
+	$(BIN)/python -m pytest --numprocesses=2 --dist=loadfile tests/kubernetes
 
 stores: setup  ## find out what real stores do, those that are installed (docs/stores.md)
 	$(BIN)/python -m pytest --numprocesses=2 --dist=loadgroup tests/stores

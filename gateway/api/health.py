@@ -63,7 +63,10 @@ class HealthView(BaseModel):
 def health_routes(
     health: HealthCheck, buckets: ProbedBuckets, journal: JournalState, authenticate: Authenticate
 ) -> APIRouter:
-    """Build the routes ``/v1/live``, ``/v1/health`` and ``/v1/ready``. Only callers with the grant audit see more than states."""
+    """Build the routes ``/v1/live``, ``/v1/health`` and ``/v1/ready``.
+
+    Only callers with the grant audit see more than states.
+    """
     router = APIRouter()
 
     @router.api_route(LIVE, status_code=204, response_class=Response, **_CUSTOMARY)

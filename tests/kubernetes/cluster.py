@@ -21,7 +21,7 @@ Object: TypeAlias = dict[str, Any]
 
 
 class Cluster:
-    """What an administrator does with an API server."""
+    """An API server, as an administrator uses it."""
 
     def __init__(self, server: KubernetesServer, directory: Path) -> None:
         self.server = server

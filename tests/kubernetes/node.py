@@ -1,8 +1,8 @@
 """A node by hand: it runs the containers of pods as processes here, and the Jobs that the API server has.
 
-It reads ConfigMaps and Secrets from the API server, as a kubelet does, and takes arguments, environment, files, probes,
-the user and the end of a pod from its spec. There is no image: the command is the gateway of this checkout. Files are
-in a folder of their own, so each path of a mount is replaced by the path in there.
+It reads ConfigMaps and Secrets from the API server, as a kubelet does. Arguments, environment, files, probes, the user
+and the end of a pod are those of its spec. There is no image: the command is the gateway of this checkout. Files are in
+a folder of their own, so each path of a mount is replaced by the path in there.
 """
 
 import base64
@@ -86,7 +86,7 @@ class Node:
 
     def __init__(self, cluster: Cluster, namespace: str, directory: Path) -> None:
         self.jobs: list[str] = []
-        """What the containers of Jobs have said, in order."""
+        """The output of each container of a Job, in order."""
         self._cluster, self._namespace, self._directory = cluster, namespace, directory
 
     @contextmanager

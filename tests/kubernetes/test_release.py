@@ -53,7 +53,7 @@ resource = "account/{{id}}"
 
 @dataclass
 class World:
-    """What a release needs around it. ``values``: those of the chart, which differ from its defaults."""
+    """The surroundings of a release. ``values``: those of the chart, which differ from its defaults."""
 
     cluster: Cluster
     namespace: str
@@ -158,7 +158,7 @@ async def test_a_release_from_its_installation_to_its_end(world: World) -> None:
     assert "fencing schema: not installed -> " in migrated
     assert "no others" in migrated
     assert "The configuration can be used." in checked
-    # What the Job needed is gone with it.
+    # The objects that the Job needed are gone with it.
     assert not {one for one in world.left() if "migration" in one}
 
     def serve_and_write() -> None:
@@ -226,7 +226,7 @@ async def test_a_stop_waits_for_an_upload(world: World) -> None:
 
 
 async def test_a_stop_does_not_wait_for_ever(world: World) -> None:
-    """Where requests take longer than drainSeconds, the gateway ends by itself, and no kubelet has to kill it."""
+    """If requests take longer than drainSeconds, the gateway ends by itself, and no kubelet has to kill it."""
     installed = await asyncio.to_thread(world.helm, "install", "fence", str(CHART), drainSeconds=1)
     assert installed.returncode == 0, (installed.stderr, world.node.jobs)
 
