@@ -18,14 +18,14 @@ unexport PYTHONDONTWRITEBYTECODE
 
 # Four workers share two cores, because tests wait about as much as they compute. An idle worker takes tests from another
 # one. So files stay together for the most part, and no long file delays the end.
-PYTEST := $(BIN)/python -m pytest --numprocesses=4 --dist=worksteal --ignore=tests/stores \
+PYTEST := $(BIN)/python -m pytest --numprocesses=4 --dist=worksteal --ignore=tests/stores --ignore=tests/kubernetes \
 	--ignore=tests/conformance/test_conformance.py
 
 # Doctrees stay in build, so that only changed pages are read again.
 SITE := $(DOCS)/bin/python -m sphinx --quiet --fail-on-warning --jobs auto --doctree-dir build/doctrees \
 	--conf-dir docs/site --builder html .
 
-.PHONY: help setup demo test test-all thorough installed clients go-modules stores nightly conformance soak check audit format \
+.PHONY: help setup demo test test-all thorough installed clients go-modules kubernetes kubernetes-tools stores nightly conformance soak check audit format \
 	docs docs-serve docs-release reference bench bench-quick lock clean
 
 help:  ## list the targets
@@ -55,6 +55,9 @@ thorough: setup  ## run only what test-all adds to test
 installed: setup  ## run the tests that need a browser, lock services, rclone or Node; skip those that are missing
 	$(PYTEST) -m installed
 
+kubernetes: setup  ## check the Helm chart, with Helm and a real API server, if make kubernetes-tools has built them
+	$(BIN)/python -m pytest --numprocesses=2 --dist=loadfile tests/kubernetes
+
 stores: setup  ## find out what real stores do, those that are installed (docs/stores.md)
 	$(BIN)/python -m pytest --numprocesses=2 --dist=loadgroup tests/stores
 
@@ -78,6 +81,13 @@ clients: setup $(JAVASCRIPT)/node_modules $(TYPESCRIPT)/node_modules $(JVM)/lib 
 go-modules:  ## download the modules of the Go client and of its tests, for at most two minutes
 	cd clients/go && timeout 120 go list -deps -test ./fencing ./awss3 ./pgxlock ./integration > /dev/null
 	cd clients/go && timeout 120 go list -deps honnef.co/go/tools/cmd/staticcheck > /dev/null
+
+# Minutes, so no other target asks for it.
+kubernetes-tools:  ## build kube-apiserver, kubectl, Helm and Consul into ~/go/bin, for the tests of them: 10 minutes
+	cd tests/programs/kubernetes && version=$$(go list -m -f '{{.Version}}' k8s.io/kubernetes) && \
+		GOBIN=$(HOME)/go/bin CGO_ENABLED=0 go install -ldflags "-s -w \
+			-X k8s.io/component-base/version.gitVersion=$$version -X k8s.io/client-go/pkg/version.gitVersion=$$version" tool
+	cd tests/programs/consul && GOBIN=$(HOME)/go/bin CGO_ENABLED=0 go install -ldflags "-s -w" tool
 
 tests/%/node_modules: tests/%/package.json tests/%/package-lock.json
 	npm ci --prefix tests/$* --engine-strict --no-audit --no-fund

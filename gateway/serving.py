@@ -25,10 +25,6 @@ ASGIApp: TypeAlias = Callable[[Any, Any, Any], Awaitable[None]]
 
 HttpServer: TypeAlias = uvicorn.Server
 
-GRACE = 30
-"""Seconds that running requests get to finish after the gateway is told to stop."""
-
-
 _STOPPING = (signal.SIGINT, signal.SIGTERM)
 _AGAIN = signal.SIGALRM
 _SOON = 0.01
@@ -113,8 +109,8 @@ def collect_rarely() -> None:
     gc.set_threshold(50_000, 20, 20)
 
 
-def server(app: ASGIApp, settings: Server | None = None, *, grace: int = GRACE) -> uvicorn.Server:
-    """Return a uvicorn server for ``app``, which is not running yet. ``grace`` is in seconds.
+def server(app: ASGIApp, settings: Server | None = None, *, grace: int | None = None) -> uvicorn.Server:
+    """Return a uvicorn server for ``app``, which is not running yet. ``grace``: seconds, in place of ``drain``.
 
     The client's address is that of the peer, because it goes on record, and a header could be forged. Raises
     ``ConfigurationError`` if the files for TLS cannot be used.
@@ -135,7 +131,7 @@ def server(app: ASGIApp, settings: Server | None = None, *, grace: int = GRACE) 
             timeout_keep_alive=KEEP_ALIVE,
             proxy_headers=False,
             ssl_context_factory=None if settings.tls_certificate is None else lambda *_: Renewable.of(settings),
-            timeout_graceful_shutdown=grace,
+            timeout_graceful_shutdown=settings.drain if grace is None else grace,
         )
     )
 

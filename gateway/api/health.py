@@ -1,4 +1,4 @@
-"""Health, readiness and metrics, for people, load balancers and Prometheus.
+"""Liveness, health, readiness and metrics, for people, load balancers and Prometheus.
 
 Each has a second path, where other programs have it. The app sends only requests there that no bucket could serve.
 """
@@ -14,8 +14,8 @@ from pydantic import BaseModel, Field
 from gateway.api.requests import Authenticate
 from gateway.errors import Unauthenticated, Unavailable
 
-HEALTH, READY, METRICS = "/healthz", "/readyz", "/metrics"
-CUSTOMARY_PATHS = frozenset(path.encode() for path in (HEALTH, READY, METRICS))
+LIVE, HEALTH, READY, METRICS = "/livez", "/healthz", "/readyz", "/metrics"
+CUSTOMARY_PATHS = frozenset(path.encode() for path in (LIVE, HEALTH, READY, METRICS))
 _CUSTOMARY: dict[str, Any] = {"methods": ["GET", "HEAD"], "include_in_schema": False}
 
 HealthCheck: TypeAlias = Callable[[], Awaitable[dict[str, str]]]
@@ -63,8 +63,21 @@ class HealthView(BaseModel):
 def health_routes(
     health: HealthCheck, buckets: ProbedBuckets, journal: JournalState, authenticate: Authenticate
 ) -> APIRouter:
-    """Build the routes ``/v1/health`` and ``/v1/ready``. Only callers with the grant audit see more than states."""
+    """Build the routes ``/v1/live``, ``/v1/health`` and ``/v1/ready``.
+
+    Only callers with the grant audit see more than states.
+    """
     router = APIRouter()
+
+    @router.api_route(LIVE, status_code=204, response_class=Response, **_CUSTOMARY)
+    @router.get(
+        "/v1/live",
+        summary="Check whether the process answers, whatever the state of the services behind it",
+        status_code=204,
+        response_class=Response,
+    )
+    async def read_live() -> None:
+        """Answer. To restart a gateway because its database is away would make it forget what it has acknowledged."""
 
     @router.api_route(HEALTH, response_model_exclude_none=True, **_CUSTOMARY)
     @router.get(

@@ -91,7 +91,8 @@ class KeySet:
         if source.path is not None:
             return await asyncio.to_thread(source.path.read_bytes)
         assert source.url is not None
-        headers = {}
+        # Kubernetes knows keys by the second name alone, and refuses requests that do not accept it.
+        headers = {"Accept": "application/json, application/jwk-set+json"}
         if source.token_file is not None:
             token = await asyncio.to_thread(source.token_file.read_text)
             headers["Authorization"] = f"Bearer {token.strip()}"

@@ -99,7 +99,8 @@ async def _with_workers(origin: Origin, config: Config, listener: socket.socket,
             await process.stdin.wait_closed()
         return process
 
-    parent = Parent(config=config, listener=listener, count=count, start=start, observe=logs.log, grace=serving.GRACE)
+    grace = config.server.drain
+    parent = Parent(config=config, listener=listener, count=count, start=start, observe=logs.log, grace=grace)
     return await parent.run()
 
 
@@ -127,7 +128,7 @@ def _server(origin: Origin, config: Config, link: Link | None = None) -> serving
         renew_certificates=lambda following: serving.renew_certificates(server, following.server),
     )
     app = build(config, source=source, allow_missing=origin.allow_missing, link=link)
-    server: serving.HttpServer = serving.server(app, config.server, grace=serving.GRACE)
+    server: serving.HttpServer = serving.server(app, config.server)
     return server
 
 

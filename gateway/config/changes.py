@@ -33,13 +33,14 @@ class Change:
 
     @property
     def needs_restart(self) -> bool:
-        """Whether the new value needs another process. A socket and telemetry last as long as their process.
+        """Whether the new value needs another process. A socket, the server and telemetry last as long as
+        their process.
 
         So does the journal: requests under way would raise fences that the new mode wants in it.
         """
         switches_tls = self.key == "tls_certificate" and _ABSENT in (self.was, self.now)
         return self.section in ("telemetry", "journal") or (
-            self.section == "server" and (self.key == "listen" or switches_tls)
+            self.section == "server" and (self.key in ("listen", "drain") or switches_tls)
         )
 
     def __str__(self) -> str:

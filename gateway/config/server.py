@@ -47,6 +47,8 @@ class Server(Section):
 
     watch: bool = False
     """Reload the configuration when its files change, those of secrets and certificates included."""
+    drain: Annotated[int, Field(ge=1, le=3600)] = 30
+    """Seconds that running requests get to finish after the gateway is told to stop."""
     cors_origins: tuple[str, ...] = ()
     """Origins whose pages may use tables from a browser, such as ``https://app.example.com``; ``*`` for all."""
 

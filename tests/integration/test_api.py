@@ -320,7 +320,7 @@ class TestDescription:
             *("/v1/fences", "/v1/fences/{resource}", "/v1/fences/{resource}/barrier", "/v1/fences/{resource}/epoch"),
             *(f"/v1/{what}{of}" for what in ("rejections", "events") for of in RECORD),
             *("/v1/webhooks", "/v1/webhooks/{name}/test", "/v1/metrics", "/v1/reports/{resource}"),
-            *("/v1/record/head", "/v1/credentials", "/v1/transaction", "/v1/health", "/v1/ready"),
+            *("/v1/record/head", "/v1/credentials", "/v1/transaction", "/v1/health", "/v1/live", "/v1/ready"),
             *("/v1/config", "/v1/config/reload"),
         }
         assert dangling(document, document) == []

@@ -50,12 +50,13 @@ async def test_a_bucket_that_cannot_be_fenced_is_no_reason_to_be_ill(postgres_se
 
 async def test_probes_and_metrics_are_where_other_programs_have_them(postgres_server: EmbeddedPostgres) -> None:
     """Buckets of these names stay reachable: each request to a bucket is signed."""
-    names = ["healthz", "readyz", "metrics"]
+    names = ["healthz", "livez", "readyz", "metrics"]
     async with staged(postgres_server, S3Double(buckets=names)) as stage, stage.api() as api:
         async with httpx.AsyncClient(base_url=stage.origin, timeout=PATIENCE) as anybody:
             assert (await anybody.get("/healthz")).json() == {"postgres": "ok", "s3": "ok"}
             assert (await anybody.head("/healthz")).status_code == 200
             assert (await anybody.get("/readyz")).status_code == 204
+            assert (await anybody.get("/livez")).status_code == (await anybody.get("/v1/live")).status_code == 204
             assert (await anybody.get("/metrics")).status_code == (await anybody.get("/v1/metrics")).status_code == 401
             for of_a_bucket in ("/healthz/", "/metrics/key", "/readyz?list-type=2", "/%68ealthz"):
                 assert (await anybody.get(of_a_bucket)).headers["content-type"] == "application/xml"

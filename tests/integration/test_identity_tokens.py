@@ -313,6 +313,8 @@ async def test_the_keys_may_be_in_a_file_and_the_address_may_want_a_token(
     ) as origin:
         assert await Asking(origin, token(KEY, claims())).status() == 200
     assert provider.asked[0].headers["authorization"] == "Bearer of the pod"
+    # An API server of Kubernetes answers 406 to any other request.
+    assert "application/jwk-set+json" in provider.asked[0].headers["accept"]
     (tmp_path / "keys.json").write_bytes(provider.document())
     from_file = {**issuer(provider, keys_path=str(tmp_path / "keys.json")), "keys_url": None}
     async with running(config(orders, issuers=[from_file], grants=grants("id:*"))) as origin:

@@ -13,8 +13,8 @@ from tests.running import config, running
 from tests.waiting import PATIENCE
 
 OPEN = {
-    *(("GET", path) for path in ("/v1/docs", "/v1/health", "/v1/openapi.json", "/v1/ready")),
-    *((method, path) for method in ("GET", "HEAD") for path in ("/", "/healthz", "/readyz")),
+    *(("GET", path) for path in ("/v1/docs", "/v1/health", "/v1/live", "/v1/openapi.json", "/v1/ready")),
+    *((method, path) for method in ("GET", "HEAD") for path in ("/", "/healthz", "/livez", "/readyz")),
     ("HEAD", "/v1/docs"),
     ("HEAD", "/v1/openapi.json"),
     *((method, "/ui/login") for method in ("GET", "HEAD", "POST")),

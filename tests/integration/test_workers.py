@@ -5,7 +5,6 @@ import os
 import signal
 import socket
 import ssl
-import sys
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -20,7 +19,6 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from gateway.errors import ConfigurationError
 from gateway.workers import parent
-from tests import processes
 from tests.integration.test_reload import ROOT, RULE, TABLES, Served, patch
 from tests.processes import free_port, run, started
 from tests.waiting import PATIENCE
@@ -295,12 +293,10 @@ async def test_a_stop_lets_requests_of_all_workers_end(tmp_path: Path, dsn: str,
 
 @pytest.mark.thorough
 async def test_a_worker_that_does_not_stop_in_time_is_killed(
-    tmp_path: Path, dsn: str, session: asyncpg.Connection, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, dsn: str, session: asyncpg.Connection
 ) -> None:
     """With one second for requests instead of thirty."""
-    hurried = "from gateway import cli, serving; serving.GRACE = 1; cli.main()"
-    monkeypatch.setattr(processes, "COMMAND", (sys.executable, "-c", hurried))
-    with served(tmp_path, dsn) as gateway:
+    with served(tmp_path, dsn, server="drain = 1") as gateway:
         stuck, _ = workers = workers_of(gateway)
         stuck.suspend()
         began = time.monotonic()

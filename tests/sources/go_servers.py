@@ -81,7 +81,8 @@ class KubernetesServer(Server):
         command = program("kube-apiserver")
         secure = free_port()
         self._etcd = etcd(directory)
-        self._endpoint = f"https://127.0.0.1:{secure}"
+        self.endpoint = f"https://127.0.0.1:{secure}"
+        """The address with TLS. Its certificate signs itself: ``certificates/apiserver.crt`` in the directory."""
         key = directory / "key.pem"
         subprocess.run(["openssl", "genrsa", "-out", key, "2048"], check=True, capture_output=True)
         tokens = directory / "tokens.csv"
@@ -120,8 +121,8 @@ class KubernetesServer(Server):
         headers = {"Authorization": "Bearer administrator-token"}
         with suppress(httpx.TransportError):
             # The namespace is made a moment after the server is ready.
-            namespace = f"{self._endpoint}/api/v1/namespaces/default"
-            return httpx.get(namespace, headers=headers, verify=_trusting(), timeout=5).status_code == 200
+            namespace = f"{self.endpoint}/api/v1/namespaces/default"
+            return httpx.get(namespace, headers=headers, verify=trusting(), timeout=5).status_code == 200
         return False
 
 
@@ -131,7 +132,7 @@ def _plain(secure: int) -> int:
 
     async def pass_on(client: asyncio.StreamReader, answers: asyncio.StreamWriter) -> None:
         with suppress(OSError):
-            server, requests = await asyncio.open_connection("127.0.0.1", secure, ssl=_trusting())
+            server, requests = await asyncio.open_connection("127.0.0.1", secure, ssl=trusting())
             await asyncio.gather(_copy(client, requests), _copy(server, answers))
         answers.close()
 
@@ -151,7 +152,7 @@ async def _copy(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> Non
     sink.close()
 
 
-def _trusting() -> ssl.SSLContext:
+def trusting() -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE

@@ -1,7 +1,9 @@
 """Real lock services, from Debian's packages: each on a port and in a directory of its own, killed and started anew."""
 
 import os
+import signal
 import socket
+import subprocess
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -31,6 +33,7 @@ class Server:
         self._command = list(command)
         self._ready = ready
         self._running = ExitStack()
+        self._process: subprocess.Popen[bytes] | None = None
 
     @property
     def address(self) -> str:
@@ -39,8 +42,18 @@ class Server:
     def start(self) -> "Server":
         log = self.directory / f"{self._name}.log"
         process = self._running.enter_context(daemon(self._command, log, {**os.environ, "LC_ALL": "C"}))
+        self._process = process
         wait_until(self._ready, process, log)
         return self
+
+    def stand_still(self) -> None:
+        """SIGSTOP: connections stay, and nothing answers."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGSTOP)
+
+    def go_on(self) -> None:
+        assert self._process is not None
+        self._process.send_signal(signal.SIGCONT)
 
     def kill(self) -> None:
         """SIGKILL, and wait for the end."""

@@ -235,6 +235,23 @@ async def test_a_server_killed_and_started_again_goes_on_counting(sources: Sourc
     await source.release(taken)
 
 
+async def test_a_server_that_stands_still_is_unavailable_and_goes_on(
+    sources: Sources, own: Server, resource: str
+) -> None:
+    source = sources(own.address, timeout=0.5)
+    held = await again(lambda: acquire(source, resource, "one"))
+    own.stand_still()
+    for _ in range(2):
+        with pytest.raises(Unavailable):
+            await source.renew(held, 60)
+    own.go_on()
+    assert (await again(lambda: source.renew(held, 60))).value == held.value
+    await again(lambda: source.release(held))
+    taken = await again(lambda: acquire(source, resource, "two"))
+    assert taken.value > held.value
+    await source.release(taken)
+
+
 async def test_a_server_that_is_gone_is_unavailable(sources: Sources, own: Server, kind: Kind, resource: str) -> None:
     source = sources(own.address, timeout=0.5)
     held = await again(lambda: acquire(source, resource, "one"))

@@ -16,7 +16,7 @@ from typer.main import get_group
 
 from gateway.cli import application
 from gateway.config import Config, load
-from gateway.serving import GRACE
+from gateway.config.server import Server
 
 ROOT = Path(__file__).parents[2]
 
@@ -87,7 +87,7 @@ def test_the_commands_are_the_gateways_own_and_read_what_is_mounted(services: di
 
 
 def test_a_gateway_gets_the_time_it_takes_to_stop(services: dict[str, Any]) -> None:
-    assert int(services["gateway"]["stop_grace_period"].removesuffix("s")) > GRACE
+    assert int(services["gateway"]["stop_grace_period"].removesuffix("s")) > Server().drain
 
 
 def test_every_foreign_image_is_pinned(services: dict[str, Any]) -> None:

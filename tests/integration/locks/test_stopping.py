@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.serving import GRACE
+from gateway.config.server import Server
 from tests.integration.locks.asking import calling, problem, served, serving
 from tests.waiting import PATIENCE
 
@@ -28,7 +28,7 @@ async def test_who_waits_is_sent_away_at_once_and_keeps_its_place(dsn: str, tmp_
             assert answer.headers["retry-after"] == "1"
             again = asyncio.ensure_future(other.writer.got("job/1", "b", wait=PATIENCE, request="r"))
             assert await stopped == 0
-            assert time.monotonic() - asked < GRACE / 2
+            assert time.monotonic() - asked < Server().drain / 2
         behind = asyncio.ensure_future(other.writer.got("job/1", "c", wait=PATIENCE))
         await other.writer.until("job/1", waiters=2)
         assert [one["holder"] for one in (await other.writer.lock("job/1"))["queue"]] == ["b", "c"]

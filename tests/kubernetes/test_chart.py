@@ -1,0 +1,165 @@
+"""The chart, as Helm renders it without a cluster."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml  # type: ignore[import-untyped]
+
+from gateway.config.server import Server
+from tests.kubernetes.cluster import CHART, ROOT, VALUES, helm_alone, only, rendered, template
+
+MINIMAL = CHART / "ci/minimal-values.yaml"
+SECRET = "/etc/gateway/secrets"
+
+
+def refused(tmp_path: Path, **values: Any) -> str:
+    """Return Helm's words about values that differ from the least ones."""
+    (tmp_path / "values.yaml").write_text(json.dumps(values))
+    done = template("--values", str(MINIMAL), "--values", str(tmp_path / "values.yaml"))
+    assert done.returncode != 0, done.stdout
+    return done.stderr
+
+
+@pytest.mark.parametrize("values", [None, *VALUES], ids=lambda path: "defaults" if path is None else path.stem)
+def test_lint_finds_nothing(values: Path | None) -> None:
+    more = () if values is None else ("--values", str(values))
+    done = helm_alone("lint", "--strict", str(CHART), *more)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("values", VALUES, ids=lambda path: path.stem)
+def test_every_object_is_of_the_release(values: Path) -> None:
+    found = rendered("--values", str(values), "--namespace", "shop")
+    assert len({(one["kind"], one["metadata"]["name"]) for one in found}) == len(found)
+    for one in found:
+        assert one["metadata"]["labels"]["app.kubernetes.io/instance"] == "fence"
+        assert one["metadata"]["labels"]["app.kubernetes.io/managed-by"] == "Helm"
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({"config": ""}, "config: is empty"),
+        ({"existingConfigMap": "mine"}, "remove one of them"),
+        ({"config": '[postgres]\ndsn = "postgresql://gateway:secret@db/app"'}, "has the secret dsn in clear"),
+        ({"config": '[s3]\n  secret_access_key="x"'}, "has the secret secret_access_key in clear"),
+        ({"config": 'callers = [{ name = "a", api_key = "0123456789" }]'}, "has the secret api_key in clear"),
+        ({"config": "postgres.'dsn' = 'x'"}, "has the secret dsn in clear"),
+        ({"secrets": {"values": {"../dsn": "x"}}}, "cannot be the name of a file"),
+        ({"secrets": {"values": {"dsn": ""}}}, "minLength"),
+        ({"migration": {"secret": {"name": ""}}}, "migration.secret.name: is empty"),
+        ({"env": [{"name": "GATEWAY_POSTGRES__DSN", "value": "x"}]}, "which the migration would use as well"),
+        ({"tls": {"clientAuthorities": {"secretName": "a"}}}, "needs tls.secretName"),
+        ({"tls": {"secretName": "a", "clientCertificates": "demand"}}, "needs tls.clientAuthorities.secretName"),
+        ({"ingress": {"enabled": True}}, "ingress.hosts: is empty"),
+        ({"networkPolicy": {"enabled": True}}, "neither its database nor its store"),
+        ({"autoscaling": {"enabled": True, "minReplicas": 9}}, "is above maxReplicas"),
+        ({"autoscaling": {"enabled": True}, "resources": {"requests": None}}, "is not set; set it"),
+        ({"serviceMonitor": {"enabled": True}}, "serviceMonitor.apiKeySecret.name: is empty"),
+        ({"image": {"digest": "sha256:abc"}}, "does not match pattern"),
+        ({"image": {"repository": "evil image:\n- x"}}, "does not match pattern"),
+        ({"replica": 3}, "additional properties 'replica' not allowed"),
+        ({"port": 80}, "port"),
+        ({"drainSeconds": 0}, "drainSeconds"),
+        ({"workers": "all"}, "workers"),
+        ({"labels": {"a": 1}}, "labels"),
+    ],
+    ids=str,
+)
+def test_what_cannot_work_is_refused_with_the_reason(tmp_path: Path, values: dict[str, Any], said: str) -> None:
+    assert said in refused(tmp_path, **values)
+
+
+def test_an_older_cluster_is_refused() -> None:
+    done = template("--values", str(MINIMAL), "--kube-version", "1.29.0")
+    assert "incompatible with Kubernetes v1.29.0" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{{ .Values.image }}\n---\nkind: Secret\n",
+        'x = """\n  \ttabs, "quotes", \\ and é\r\n"""\n',
+        f'[postgres]\n# dsn = "postgresql://a:b@c/d"\ndsn_file = "{SECRET}/dsn"\n',
+        "a: &b\n  - *b\n# }}\n",
+    ],
+)
+def test_the_text_of_the_configuration_arrives_as_it_is(tmp_path: Path, text: str) -> None:
+    (tmp_path / "values.yaml").write_text(json.dumps({"config": text}))
+    found = rendered("--values", str(MINIMAL), "--values", str(tmp_path / "values.yaml"))
+    assert only(found, "ConfigMap", component="gateway")["data"] == {"gateway.toml": text}
+    assert only(found, "ConfigMap", component="migration")["data"] == {"gateway.toml": text}
+
+
+def test_a_stopping_pod_gets_the_time_that_its_requests_have() -> None:
+    for drain in ("1", str(Server().drain), "3600"):
+        found = rendered("--values", str(MINIMAL), "--set", f"drainSeconds={drain}")
+        spec = only(found, "Deployment")["spec"]["template"]["spec"]
+        environment = {one["name"]: one["value"] for one in spec["containers"][0]["env"]}
+        assert environment["GATEWAY_SERVER__DRAIN"] == drain
+        before = spec["containers"][0]["lifecycle"]["preStop"]["sleep"]["seconds"]
+        # A worker that does not end is killed five seconds later.
+        assert spec["terminationGracePeriodSeconds"] >= before + int(drain) + 10
+
+
+def test_no_outage_restarts_a_gateway() -> None:
+    """A restarted gateway forgets what it has acknowledged, and so does not notice a database that was put back."""
+    for values in VALUES:
+        [container] = only(rendered("--values", str(values)), "Deployment")["spec"]["template"]["spec"]["containers"]
+        for probe in ("livenessProbe", "startupProbe"):
+            assert container[probe]["httpGet"]["path"] == "/livez"
+        assert container["readinessProbe"]["httpGet"]["path"] == "/readyz"
+
+
+def test_where_certificates_are_demanded_probes_connect() -> None:
+    given = "tls.secretName=a,tls.clientAuthorities.secretName=b,tls.clientCertificates=demand"
+    found = rendered("--values", str(MINIMAL), "--set", given)
+    [container] = only(found, "Deployment")["spec"]["template"]["spec"]["containers"]
+    for probe in ("livenessProbe", "readinessProbe", "startupProbe"):
+        assert container[probe]["tcpSocket"] == {"port": "http"}
+        assert "httpGet" not in container[probe]
+
+
+def test_a_digest_counts_more_than_a_tag() -> None:
+    digest = f"sha256:{'a' * 64}"
+    found = rendered("--values", str(MINIMAL), "--set", f"image.tag=1.2.3,image.digest={digest}")
+    for kind in ("Deployment", "Job"):
+        spec = only(found, kind)["spec"]["template"]["spec"]
+        for container in (*spec.get("initContainers", ()), *spec["containers"]):
+            assert container["image"] == f"registry.example.com/fencing-gateway@{digest}"
+
+
+def test_a_change_restarts_the_gateways_unless_they_are_to_reload_it() -> None:
+    def annotations(*more: str) -> object:
+        deployment = only(rendered("--values", str(MINIMAL), *more), "Deployment")
+        return deployment["spec"]["template"]["metadata"]["annotations"]
+
+    other = f"secrets.values.worker={'x' * 20}"
+    assert annotations() == annotations()
+    assert annotations() != annotations("--set", other)
+    assert not annotations("--set", "reloadOnly=true", "--set", other)
+
+
+def test_alerts_are_those_of_the_repository() -> None:
+    rule = only(rendered("--values", str(CHART / "ci/full-values.yaml")), "PrometheusRule")
+    assert rule["spec"] == yaml.safe_load((ROOT / "deploy/prometheus/alerts.yml").read_text())
+
+
+def test_the_job_of_the_scrape_is_the_one_that_the_alerts_ask_for() -> None:
+    monitor = only(rendered("--values", str(CHART / "ci/full-values.yaml")), "ServiceMonitor")
+    [endpoint] = monitor["spec"]["endpoints"]
+    [relabeling] = endpoint["relabelings"]
+    assert f'job="{relabeling["replacement"]}"' in (ROOT / "deploy/prometheus/alerts.yml").read_text()
+
+
+def test_a_packaged_chart_is_the_same(tmp_path: Path) -> None:
+    """Its alerts are a link, which leads nowhere in a package."""
+    done = helm_alone("package", str(CHART), "--destination", str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    [package] = tmp_path.glob("*.tgz")
+    values = str(CHART / "ci/full-values.yaml")
+    assert (
+        helm_alone("template", "fence", str(package), "--values", values).stdout == template("--values", values).stdout
+    )

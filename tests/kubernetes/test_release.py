@@ -1,0 +1,271 @@
+"""Releases on a real API server: installed, upgraded, refused, stopped under load, and removed."""
+
+import asyncio
+import json
+import uuid
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+from subprocess import CompletedProcess
+from typing import Any
+
+import asyncpg
+import httpx
+import pytest
+from botocore.auth import S3SigV4QueryAuth
+from botocore.awsrequest import AWSRequest
+from botocore.credentials import Credentials
+from psycopg.conninfo import conninfo_to_dict
+
+from tests.databases import Server
+from tests.doubles.s3 import ACCESS_KEY, SECRET_KEY, S3Double, serve
+from tests.kubernetes.cluster import CHART, VALUES, Cluster, Object, only, rendered
+from tests.kubernetes.node import Node
+from tests.postgres_relay import relay
+from tests.processes import free_port
+
+CALLER = {"access_key_id": "worker", "secret_access_key": "worker-secret-key", "api_key": "worker-api-key"}
+CONFIG = """
+[postgres]
+dsn_file = "/etc/gateway/secrets/dsn"
+
+[s3]
+endpoint = "{endpoint}"
+access_key_id = "{access_key}"
+secret_access_key_file = "/etc/gateway/secrets/s3-key"
+
+[[callers]]
+name = "worker"
+access_key_id = "worker"
+secret_access_key_file = "/etc/gateway/secrets/worker-secret"
+api_key_file = "/etc/gateway/secrets/worker-key"
+
+[[grants]]
+callers = ["worker"]
+actions = ["read", "write", "barrier", "administer", "audit"]
+everything = true
+
+[[tables]]
+name = "public.accounts"
+resource = "account/{{id}}"
+"""
+
+
+@dataclass
+class World:
+    """The surroundings of a release. ``values``: those of the chart, which differ from its defaults."""
+
+    cluster: Cluster
+    namespace: str
+    node: Node
+    double: S3Double
+    root: asyncpg.Connection
+    database: str
+    values: dict[str, Any]
+    folder: Path
+
+    def helm(self, *arguments: str, **changed: Any) -> "CompletedProcess[str]":
+        """Run Helm on the release ``fence`` with changed values, while the node runs its Jobs."""
+        file = self.folder / "values.json"
+        file.write_text(json.dumps(self.values | changed))
+        values = () if arguments[0] == "uninstall" else ("--values", str(file))
+        with self.node.running_jobs():
+            return self.cluster.helm(*arguments, "--namespace", self.namespace, "--timeout", "90s", *values)
+
+    def get(self, kind: str, name: str = "fence-fencing-gateway") -> Object:
+        group = {"deployments": "apps/v1"}.get(kind)
+        path = f"/apis/{group}" if group else "/api/v1"
+        return self.cluster.get(f"{path}/namespaces/{self.namespace}/{kind}/{name}")
+
+    def template(self) -> Object:
+        found: Object = self.get("deployments")["spec"]["template"]
+        return found
+
+    def left(self) -> set[str]:
+        """Return the names of all objects in the namespace."""
+        kinds = "all,configmaps,secrets,serviceaccounts,networkpolicies,poddisruptionbudgets,ingresses"
+        said = self.cluster.kubectl("get", kinds, "--namespace", self.namespace, "--output", "name").stdout
+        return set(said.split())
+
+
+@pytest.fixture
+async def world(cluster: Cluster, folder: Path, postgres_server: Server) -> AsyncIterator[World]:
+    """An empty database with two roles, a store, and a namespace with their secrets."""
+    name = f"chart_{uuid.uuid4().hex[:12]}"
+    root = await asyncpg.connect(postgres_server.dsn())
+    for statement in (
+        f"CREATE ROLE {name}_owner LOGIN",
+        f"CREATE ROLE {name}_gateway LOGIN",
+        f"CREATE DATABASE {name}",
+        f"GRANT CREATE ON DATABASE {name} TO {name}_owner",
+    ):
+        await root.execute(statement)
+    app = await asyncpg.connect(postgres_server.dsn(name))
+    await app.execute(
+        f"""
+        CREATE TABLE accounts (id bigint PRIMARY KEY, balance bigint);
+        INSERT INTO accounts VALUES (1, 0);
+        GRANT SELECT, INSERT, UPDATE, DELETE ON accounts TO {name}_gateway;
+        """
+    )
+    await app.close()
+    double = S3Double(buckets=["reports"])
+    async with serve(double) as endpoint, relay(postgres_server.dsn(name)) as way:
+        address = f"127.0.0.1:{conninfo_to_dict(way.url)['port']}/{name}?sslmode=disable"
+        namespace = cluster.namespace(name.replace("_", "-"))
+        keys = {"worker_secret": CALLER["secret_access_key"], "worker_key": CALLER["api_key"]}
+        gateway = f"postgresql://{name}_gateway@{address}"
+        cluster.secret(namespace, "fencing-gateway", dsn=gateway, s3_key=SECRET_KEY, **keys)
+        cluster.secret(namespace, "fencing-owner", dsn=f"postgresql://{name}_owner@{address}")
+        values = {
+            "config": CONFIG.format(endpoint=endpoint, access_key=ACCESS_KEY),
+            "secrets": {"existing": ["fencing-gateway"]},
+            "migration": {"secret": {"name": "fencing-owner"}, "grantTo": f"{name}_gateway", "backoffLimit": 0},
+            "address": "127.0.0.1",
+            "port": free_port(),
+            "preStopSeconds": 1,
+        }
+        yield World(cluster, namespace, Node(cluster, namespace, folder), double, root, name, values, folder)
+    await root.execute(f"DROP DATABASE {name} WITH (FORCE)")
+    await root.execute(f"DROP ROLE {name}_owner; DROP ROLE {name}_gateway")
+    await root.close()
+
+
+@pytest.mark.parametrize("values", VALUES, ids=lambda path: path.stem)
+def test_the_api_server_takes_every_object_as_it_is(cluster: Cluster, tmp_path: Path, values: Path) -> None:
+    """Unknown fields are errors, and the namespace takes no pod with rights. Applied again, nothing changes."""
+    namespace = cluster.namespace(f"objects-{uuid.uuid4().hex[:8]}")
+    found = rendered("--values", str(values), "--namespace", namespace)
+    text = "\n---\n".join(json.dumps(one) for one in found)
+    apply = ("apply", "--server-side", "--validate=strict", "--namespace", namespace, "--filename", "-")
+    first = cluster.kubectl(*apply, text=text)
+    assert first.returncode == 0, first.stderr
+    assert len(first.stdout.splitlines()) == len(found)
+    assert "Warning" not in first.stderr, first.stderr
+    node = Node(cluster, namespace, tmp_path)
+    for kind in ("Deployment", "Job"):
+        node.admit(only(found, kind)["spec"]["template"])
+    differences = cluster.kubectl("diff", "--server-side", "--namespace", namespace, "--filename", "-", text=text)
+    assert differences.returncode == 0, differences.stdout + differences.stderr
+
+
+async def test_a_release_from_its_installation_to_its_end(world: World) -> None:
+    before = world.left()
+    installed = await asyncio.to_thread(world.helm, "install", "fence", str(CHART))
+    assert installed.returncode == 0, (installed.stderr, world.node.jobs)
+    assert "fence-fencing-gateway" in installed.stdout
+    migrated, checked = world.node.jobs
+    assert "fencing schema: not installed -> " in migrated
+    assert "no others" in migrated
+    assert "The configuration can be used." in checked
+    # The objects that the Job needed are gone with it.
+    assert not {one for one in world.left() if "migration" in one}
+
+    def serve_and_write() -> None:
+        with world.node.pod(world.template()) as pod:
+            pod.wait_for("startupProbe")
+            pod.wait_for("readinessProbe")
+            assert pod.probe("livenessProbe")
+            headers = {"Authorization": f"Bearer {CALLER['api_key']}", "Fencing-Token": "7"}
+            row = httpx.patch(
+                f"{pod.origin}/v1/tables/accounts?id=eq.1", json={"balance": 1}, headers=headers, timeout=30
+            )
+            assert row.status_code == 204, row.text
+            assert pod.end() == 0, pod.log.read_text()
+
+    await asyncio.to_thread(serve_and_write)
+
+    annotations = world.template()["metadata"]["annotations"]
+    config = world.values["config"] + "\n[audit]\nretention = 500\n"
+    upgraded = await asyncio.to_thread(world.helm, "upgrade", "fence", str(CHART), config=config)
+    assert upgraded.returncode == 0, (upgraded.stderr, world.node.jobs)
+    assert world.get("configmaps")["data"]["gateway.toml"] == config
+    assert world.template()["metadata"]["annotations"] != annotations
+
+    # A mistake is found before the release changes.
+    for mistake, said in (
+        (config.replace("public.accounts", "public.acounts"), "there is no table public.acounts"),
+        (config + "retentoin = 1\n", "retentoin"),
+    ):
+        refused = await asyncio.to_thread(world.helm, "upgrade", "fence", str(CHART), config=mistake)
+        assert refused.returncode != 0
+        assert said in world.node.jobs[-1]
+        assert world.get("configmaps")["data"]["gateway.toml"] == config
+
+    removed = await asyncio.to_thread(world.helm, "uninstall", "fence")
+    assert removed.returncode == 0, removed.stderr
+    # The last Job has failed, and stays with its log.
+    assert {one for one in world.left() - before if "migration" not in one} == set()
+
+
+async def test_a_stop_waits_for_an_upload(world: World) -> None:
+    installed = await asyncio.to_thread(world.helm, "install", "fence", str(CHART), drainSeconds=60)
+    assert installed.returncode == 0, (installed.stderr, world.node.jobs)
+    body = b"x" * 2**20
+
+    async def slowly() -> AsyncIterator[bytes]:
+        for at in range(0, len(body), 2**18):
+            yield body[at : at + 2**18]
+            arrived.set()
+            await asyncio.sleep(1.5)
+
+    arrived = asyncio.Event()
+    with world.node.pod(world.template()) as pod:
+        await asyncio.to_thread(pod.wait_for, "readinessProbe")
+        async with httpx.AsyncClient(timeout=60) as client:
+            headers = {"Content-Length": str(len(body))}
+            link = presigned(pod.origin, "reports/a", "7")
+            upload = asyncio.create_task(client.put(link, content=slowly(), headers=headers))
+            await arrived.wait()
+            ending = asyncio.create_task(asyncio.to_thread(pod.end))
+            answer = await upload
+        assert answer.status_code == 200, answer.text
+        assert await ending == 0, pod.log.read_text()
+    stored = world.double.objects("reports")["a"].content.body
+    assert stored == body
+
+
+async def test_a_stop_does_not_wait_for_ever(world: World) -> None:
+    """If requests take longer than drainSeconds, the gateway ends by itself, and no kubelet has to kill it."""
+    installed = await asyncio.to_thread(world.helm, "install", "fence", str(CHART), drainSeconds=1)
+    assert installed.returncode == 0, (installed.stderr, world.node.jobs)
+
+    async def never() -> AsyncIterator[bytes]:
+        yield b"x"
+        arrived.set()
+        await asyncio.sleep(60)
+
+    arrived = asyncio.Event()
+    with world.node.pod(world.template()) as pod:
+        await asyncio.to_thread(pod.wait_for, "readinessProbe")
+        async with httpx.AsyncClient(timeout=60) as client:
+            link = presigned(pod.origin, "reports/b", "7")
+            upload = asyncio.create_task(client.put(link, content=never(), headers={"Content-Length": "9"}))
+            await arrived.wait()
+            assert await asyncio.to_thread(pod.end) == 0, pod.log.read_text()
+            upload.cancel()
+            await asyncio.wait([upload])
+    assert "b" not in world.double.objects("reports")
+
+
+async def test_an_unreachable_database_makes_pods_unready_and_restarts_none(world: World) -> None:
+    installed = await asyncio.to_thread(world.helm, "install", "fence", str(CHART))
+    assert installed.returncode == 0, (installed.stderr, world.node.jobs)
+    with world.node.pod(world.template()) as pod:
+        await asyncio.to_thread(pod.wait_for, "readinessProbe")
+        await world.root.execute(f"ALTER DATABASE {world.database} ALLOW_CONNECTIONS false")
+        await world.root.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = $1", world.database
+        )
+        assert not await asyncio.to_thread(pod.probe, "readinessProbe")
+        assert await asyncio.to_thread(pod.probe, "livenessProbe")
+        await world.root.execute(f"ALTER DATABASE {world.database} ALLOW_CONNECTIONS true")
+        await asyncio.to_thread(pod.wait_for, "readinessProbe")
+
+
+def presigned(origin: str, key: str, token: str) -> str:
+    """Return a URL that carries the token."""
+    request = AWSRequest("PUT", f"{origin}/{key}", params={"fencing-token": token})
+    credentials = Credentials(CALLER["access_key_id"], CALLER["secret_access_key"])
+    S3SigV4QueryAuth(credentials, "s3", "us-east-1", expires=600).add_auth(request)
+    return str(request.prepare().url)
