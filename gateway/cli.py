@@ -1,7 +1,7 @@
 """The command line.
 
-Its commands: serve, health, reload, config, migrate, doctor, sweep, auth, guard, naming, audit, credentials, epoch, run, demo,
-and completion.
+Its commands: serve, health, reload, config, migrate, doctor, sweep, auth, guard, naming, audit, credentials, epoch,
+run, demo, and completion.
 
 A problem that the user can solve is one line on standard error, with exit code 2. ``serve`` ends so, too, before it
 listens. From then on, all that it writes is the log.
@@ -36,6 +36,7 @@ ReadScope: TypeAlias = Annotated[
 Shell: TypeAlias = Literal["bash", "zsh", "fish"]
 
 PROBLEM = 2
+OWN_URL = "http://127.0.0.1:8080"
 _SHOWN = 10
 
 application = typer.Typer(
@@ -99,7 +100,7 @@ def serve(
 
 @application.command()
 def health(
-    url: Annotated[str, typer.Option(help="The address of the gateway.")] = "http://127.0.0.1:8080",
+    url: Annotated[str, typer.Option(envvar="GATEWAY_URL", help="The address of the gateway.")] = OWN_URL,
     timeout: Annotated[float, typer.Option(help="Seconds to wait for an answer.", min=0.1)] = 4,
     *,
     alive: Annotated[

@@ -73,7 +73,7 @@ def test_what_answers_is_not_taken_at_its_word() -> None:
 
 
 @pytest.mark.parametrize("demanded", [False, True])
-def test_of_itself_over_tls(dsn: str, demanded: bool, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_of_itself_over_tls(dsn: str, *, demanded: bool, tmp_path_factory: pytest.TempPathFactory) -> None:
     """The certificate is for the name outside, so on this machine it is not verified: nothing secret is sent."""
     authority, folder = trustme.CA(), tmp_path_factory.mktemp("tls")
     authority.issue_cert("gateway.example.com").private_key_and_cert_chain_pem.write_to_path(str(folder / "own"))
