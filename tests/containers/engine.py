@@ -41,7 +41,9 @@ class Engine:
         return _run((*self.compose, *arguments), {**self.environment, **more}, check=check)
 
 
-def _run(command: tuple[str, ...], environment: Mapping[str, str], *, check: bool) -> "subprocess.CompletedProcess[str]":
+def _run(
+    command: tuple[str, ...], environment: Mapping[str, str], *, check: bool
+) -> "subprocess.CompletedProcess[str]":
     ended = subprocess.run(
         command, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE, check=False
     )
