@@ -68,7 +68,7 @@ image:  ## build the container image with ENGINE, docker or podman, from BASE
 		$(if $(filter podman,$(notdir $(ENGINE))),--format docker) --tag $(IMAGE):$(VERSION) --tag $(IMAGE) .
 
 image-test: setup  ## build the image, start docker-compose.yml with it, and have a zombie refused: five minutes at first
-	$(BIN)/python -m pytest tests/containers
+	$(BIN)/python -m pytest -o faulthandler_timeout=900 tests/containers
 
 nightly: conformance soak  ## run the suites that take too long for every change
 

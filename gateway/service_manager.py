@@ -31,7 +31,7 @@ class ServiceManager:
 
     @classmethod
     def of(cls, environment: Mapping[str, str], process: int | None = None) -> Self:
-        """Return the manager that the variables name. Whatever is wrong in them counts as absent."""
+        """Return the manager that the variables name. A wrong value counts as absent."""
         named = environment.get("NOTIFY_SOCKET", "")
         if not named.startswith(("/", "@")) or len(named) < 2:
             return cls()

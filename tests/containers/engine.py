@@ -1,7 +1,7 @@
 """A container engine for tests: the one that runs already, or a daemon of our own on a machine without one.
 
 Our own daemon keeps its images and its build cache below ``$XDG_CACHE_HOME/fencing-gateway``, so a second run is quick.
-Where no registry can be reached, debootstrap makes the base of the image.
+Without a registry, debootstrap makes the base of the image.
 """
 
 import os

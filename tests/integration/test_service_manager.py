@@ -1,4 +1,4 @@
-"""What a service manager such as systemd gets to know: a real socket, and a real process that was told of it."""
+"""The gateway tells a service manager such as systemd, over a real socket, when it is ready, reloads and stops."""
 
 import asyncio
 import os
