@@ -62,7 +62,7 @@ stores: setup  ## find out what real stores do, those that are installed (docs/s
 	$(BIN)/python -m pytest --numprocesses=2 --dist=loadgroup tests/stores
 
 image:  ## build the container image with ENGINE, docker or podman, from BASE
-	$(ENGINE) build --file deploy/Dockerfile --network host --secret id=certificates,src=$(CERTIFICATES) \
+	$(ENGINE) build --file deploy/Dockerfile $(BUILD_OPTIONS) --secret id=certificates,src=$(CERTIFICATES) \
 		--build-arg BASE=$(BASE) --build-arg VERSION=$(VERSION) \
 		--build-arg REVISION=$$(git rev-parse HEAD) --build-arg CREATED=$$(git log -1 --format=%cI) \
 		$(if $(filter podman,$(notdir $(ENGINE))),--format docker) --tag $(IMAGE):$(VERSION) --tag $(IMAGE) .

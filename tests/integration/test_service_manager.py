@@ -4,6 +4,8 @@ import asyncio
 import os
 import signal
 import socket
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,7 +15,9 @@ import asyncpg
 import psutil
 import pytest
 
-from gateway.service_manager import ServiceManager
+from gateway.commands.run import _is_dropped
+from gateway.config import taken_from_environment
+from gateway.service_manager import VARIABLES, ServiceManager
 from tests.integration.test_reload import RULE, TABLES, Served
 from tests.processes import free_port, started
 
@@ -161,3 +165,28 @@ def test_an_address_that_is_none(address: str) -> None:
 )
 def test_a_watchdog_is_for_the_process_that_it_names(environment: dict[str, str], seconds: float | None) -> None:
     assert ServiceManager.of({"NOTIFY_SOCKET": "/notify", **environment}, process=7).watchdog == seconds
+
+
+@pytest.mark.parametrize("fenced", [True, False])
+def test_the_command_of_gateway_run_is_the_service(*, fenced: bool) -> None:
+    """So it may speak to the manager, as after ``env``. ``gateway serve`` keeps the variables to itself."""
+    assert not any(_is_dropped(name, fenced=fenced) for name in VARIABLES)
+
+
+def test_the_variables_are_taken_away_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NOTIFY_SOCKET", "/notify")
+    assert taken_from_environment(*VARIABLES) == {"NOTIFY_SOCKET": "/notify"}
+    assert taken_from_environment(*VARIABLES) == {}
+    assert "NOTIFY_SOCKET" not in os.environ
+
+
+def test_lines_in_the_journal_have_priorities() -> None:
+    """``JOURNAL_STREAM`` names the device and inode of the journal's stream, and ours is another one or that one."""
+    script = (
+        "import os, sys; from gateway.observe import events, logs; s = os.fstat(2); "
+        "logs.to_journal(f'{s.st_dev}:{s.st_ino + int(sys.argv[1])}'); "
+        "logs.log(events.Listening('http://here')); logs.log(events.ReloadFailed('no'))"
+    )
+    for offset, first in (("0", ["<6>{", "<3>{"]), ("1", ['{"ur', '{"er'])):
+        ended = subprocess.run([sys.executable, "-c", script, offset], capture_output=True, text=True, check=True)
+        assert [line[:4] for line in ended.stderr.splitlines()] == first
