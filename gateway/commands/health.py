@@ -12,6 +12,8 @@ from urllib.parse import urlsplit
 from gateway.errors import ConfigurationError
 
 READY = "/v1/ready"
+ALIVE = "/v1/alive"
+"""No gateway serves this path. So it answers 404 at once, even if its database hangs."""
 _MOST = 65536
 """Bytes of an answer that are read."""
 _UNUSABLE = ConfigurationError("--url: must be an address such as http://127.0.0.1:8080", advice="")
@@ -39,7 +41,7 @@ def problem(url: str, timeout: float, *, alive: bool) -> str | None:
     try:
         connection.connect()
         handshake = address.scheme == "https"
-        connection.request("GET", address.path.rstrip("/") + READY)
+        connection.request("GET", address.path.rstrip("/") + (ALIVE if alive else READY))
         answer = connection.getresponse()
         body = answer.read(_MOST)
     except ssl.SSLCertVerificationError as error:

@@ -38,6 +38,16 @@ def test_alive_but_not_ready_without_its_database() -> None:
         assert called("health", "--alive", "--url", f"http://127.0.0.1:{port}").stdout == "alive\n"
 
 
+def test_alive_while_its_database_hangs() -> None:
+    """It accepts a connection and never says a word, as a server does that was paused."""
+    with socket.create_server(("127.0.0.1", 0)) as paused:
+        hanging = f"postgresql://nobody@127.0.0.1:{paused.getsockname()[1]}/none"
+        with served(config(hanging)) as port:
+            asked = called("health", "--alive", "--timeout", "2", "--url", f"http://127.0.0.1:{port}")
+            assert asked.stdout == "alive\n", asked.stderr
+            assert called("health", "--timeout", "0.5", "--url", f"http://127.0.0.1:{port}").returncode == 1
+
+
 @pytest.mark.parametrize("alive", [(), ("--alive",)])
 def test_nothing_answers(alive: tuple[str, ...]) -> None:
     with closed_port() as port:
