@@ -79,7 +79,8 @@ def machine() -> Iterator[Engine]:
 @pytest.fixture(scope="module")
 def image(machine: Engine) -> str:
     tag = "fencing-gateway:test"
-    stray = ROOT / "gateway.secret.toml"
+    stray = ROOT / "build" / "secret"
+    stray.parent.mkdir(exist_ok=True)
     stray.write_text(SECRET)
     try:
         engine.build(machine, tag, "--build-arg", "VERSION=1.2.3", "--build-arg", "REVISION=abc")
