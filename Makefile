@@ -19,14 +19,22 @@ unexport PYTHONDONTWRITEBYTECODE
 # Four workers share two cores, because tests wait about as much as they compute. An idle worker takes tests from another
 # one. So files stay together for the most part, and no long file delays the end.
 PYTEST := $(BIN)/python -m pytest --numprocesses=4 --dist=worksteal --ignore=tests/stores --ignore=tests/kubernetes \
-	--ignore=tests/conformance/test_conformance.py
+	--ignore=tests/conformance/test_conformance.py --ignore=tests/containers
 
 # Doctrees stay in build, so that only changed pages are read again.
 SITE := $(DOCS)/bin/python -m sphinx --quiet --fail-on-warning --jobs auto --doctree-dir build/doctrees \
 	--conf-dir docs/site --builder html .
 
-.PHONY: help setup demo test test-all thorough installed clients go-modules kubernetes kubernetes-tools stores nightly conformance soak check audit format \
-	docs docs-serve docs-release reference bench bench-quick lock clean
+# A release names the base by its digest: make image BASE=debian:13-slim@sha256:…
+ENGINE ?= docker
+BASE ?= debian:13-slim
+IMAGE ?= fencing-gateway
+VERSION = $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
+# A bundle of authorities, for networks whose proxy signs with its own.
+CERTIFICATES ?= /dev/null
+
+.PHONY: help setup demo test test-all thorough installed clients go-modules kubernetes kubernetes-tools stores image image-test nightly conformance soak \
+	check audit format docs docs-serve docs-release reference bench bench-quick lock clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -60,6 +68,15 @@ kubernetes: setup  ## check the Helm chart, with Helm and a real API server, if 
 
 stores: setup  ## find out what real stores do, those that are installed (docs/stores.md)
 	$(BIN)/python -m pytest --numprocesses=2 --dist=loadgroup tests/stores
+
+image:  ## build the container image with ENGINE, docker or podman, from BASE
+	$(ENGINE) build --file deploy/Dockerfile $(BUILD_OPTIONS) --secret id=certificates,src=$(CERTIFICATES) \
+		--build-arg BASE=$(BASE) --build-arg VERSION=$(VERSION) \
+		--build-arg REVISION=$$(git rev-parse HEAD) --build-arg CREATED=$$(git log -1 --format=%cI) \
+		$(if $(filter podman,$(notdir $(ENGINE))),--format docker) --tag $(IMAGE):$(VERSION) --tag $(IMAGE) .
+
+image-test: setup  ## build the image, start docker-compose.yml with it, and have a zombie refused: five minutes at first
+	$(BIN)/python -m pytest -o faulthandler_timeout=900 tests/containers
 
 nightly: conformance soak  ## run the suites that take too long for every change
 
@@ -155,6 +172,7 @@ lock: setup  ## pin every dependency again
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-annotate --no-header --upgrade --extra demo --group dev --output-file requirements/dev.txt pyproject.toml
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-annotate --no-header --upgrade --group tables --output-file requirements/tables.txt
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-annotate --no-header --upgrade --group docs --output-file requirements/docs.txt
+	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-annotate --no-header --upgrade --group build --output-file requirements/build.txt
 
 clean:  ## remove what setup made
 	rm -rf $(VENV) $(TABLES) $(DOCS) build/docs build/doctrees

@@ -1,7 +1,7 @@
 """The command line.
 
-Its commands: serve, reload, config, migrate, doctor, sweep, auth, guard, naming, audit, credentials, epoch, run, demo,
-and completion.
+Its commands: serve, health, reload, config, migrate, doctor, sweep, auth, guard, naming, audit, credentials, epoch,
+run, demo, and completion.
 
 A problem that the user can solve is one line on standard error, with exit code 2. ``serve`` ends so, too, before it
 listens. From then on, all that it writes is the log.
@@ -36,6 +36,7 @@ ReadScope: TypeAlias = Annotated[
 Shell: TypeAlias = Literal["bash", "zsh", "fish"]
 
 PROBLEM = 2
+OWN_URL = "http://127.0.0.1:8080"
 _SHOWN = 10
 
 application = typer.Typer(
@@ -95,6 +96,25 @@ def serve(
     from gateway.commands.serve import serve as serve_command  # noqa: PLC0415
 
     serve_command(Origin(config, listen, allow_missing), workers)
+
+
+@application.command()
+def health(
+    url: Annotated[str, typer.Option(envvar="GATEWAY_URL", help="The address of the gateway.")] = OWN_URL,
+    timeout: Annotated[float, typer.Option(help="Seconds to wait for an answer.", min=0.1)] = 4,
+    *,
+    alive: Annotated[
+        bool, typer.Option("--alive", help="Any answer will do: the process serves, whatever the database does.")
+    ] = False,
+) -> None:
+    """Ask a gateway whether it can take writes. Exit code 1: it cannot, or it does not answer."""
+    from gateway.commands.health import problem  # noqa: PLC0415 - few commands ask
+
+    found = problem(url, timeout, alive=alive)
+    if found is not None:
+        say(f"gateway: {found}")
+        raise typer.Exit(1)
+    typer.echo("alive" if alive else "ready")
 
 
 @application.command(hidden=True)

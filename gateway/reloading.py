@@ -9,7 +9,7 @@ import gc
 import signal
 import sys
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import Context
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeAlias, TypeVar
@@ -93,13 +93,14 @@ Gateway = TypeVar("Gateway", bound=Serving)
 class Source:
     """The place of a configuration. ``certificates`` identifies the contents of its files for TLS, by their purpose.
 
-    ``check`` raises ``GatewayError`` for a configuration that cannot be used.
+    ``check`` raises ``GatewayError`` for a configuration that cannot be used. ``announced`` is entered for each reload.
     """
 
     read: Callable[[], Config]
     check: Callable[[Config], Awaitable[None]]
     certificates: Callable[[Config], Mapping[str, bytes]]
     renew_certificates: Callable[[Config], None]
+    announced: Callable[[], AbstractContextManager[None]] = nullcontext
 
 
 class Reloading(Generic[Gateway]):
@@ -168,9 +169,12 @@ class Reloading(Generic[Gateway]):
             return refused
 
     async def _replace(self, attempt: Attempt) -> list[str]:
-        source = self._source
-        if source is None:
+        if self._source is None:
             return await never(attempt)
+        with self._source.announced():
+            return await self._put_in_force(self._source, attempt)
+
+    async def _put_in_force(self, source: Source, attempt: Attempt) -> list[str]:
         config = await asyncio.to_thread(source.read)
         changed = changes(self._config, config)
         if fixed := [one.setting for one in changed if one.needs_restart]:

@@ -5,21 +5,24 @@ import pickle
 import signal
 import socket
 import sys
-from contextlib import suppress
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from gateway import serving, targets
 from gateway.app import build
 from gateway.commands.console import load, places
-from gateway.config import Config
+from gateway.config import Config, environment, taken_from_environment
 from gateway.config.server import Server
 from gateway.errors import ConfigurationError, ReloadRefused, Unavailable
 from gateway.naming.plan import naming_changes
 from gateway.observe import events, logs
 from gateway.reloading import Source
+from gateway.service_manager import VARIABLES, ServiceManager
 from gateway.workers.link import Link
-from gateway.workers.parent import Parent, number_of
+from gateway.workers.parent import KILLED_AFTER, Parent, number_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +65,8 @@ class Origin:
 def serve(origin: Origin, workers: str = "1") -> None:
     """Serve until a signal. Raises ``ConfigurationError`` before it listens. ``workers``: a number, or ``auto``."""
     count = number_of(workers)
+    manager = ServiceManager.of(taken_from_environment(*VARIABLES))
+    logs.to_journal(environment().get("JOURNAL_STREAM", ""))
     # Nothing can be reloaded yet. Without a handler, SIGHUP would end the process.
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     config = origin.read()
@@ -70,21 +75,38 @@ def serve(origin: Origin, workers: str = "1") -> None:
         serving.Signals(),
         serving.bind(config.server.host, config.server.port) as listener,
     ):
+        status = f"Serving {_url(config.server, listener.getsockname()[1])}"
         if count == 1:
-            server = _server(origin, config)
+            server = _server(origin, config, announced=partial(manager.reloading, status))
             serving.collect_rarely()
             _check_at_start(origin, config)
             logs.log(events.Listening(_url(config.server, listener.getsockname()[1])))
-            server.run(sockets=[listener])
+            with asyncio.Runner(loop_factory=server.config.get_loop_factory()) as runner:
+                runner.run(_attended(server, listener, manager, status))
             return
         serving.check_tls(config.server)
         _check_at_start(origin, config)
         logs.log(events.Listening(_url(config.server, listener.getsockname()[1])))
-        code = asyncio.run(_with_workers(origin, config, listener, count))
+        code = asyncio.run(_with_workers(origin, config, listener, count, manager, status))
     sys.exit(code)
 
 
-async def _with_workers(origin: Origin, config: Config, listener: socket.socket, count: int) -> int:
+async def _attended(server: serving.HttpServer, listener: socket.socket, manager: ServiceManager, status: str) -> None:
+    """Serve, and tell the service manager."""
+    grace = serving.GRACE + KILLED_AFTER
+    async with asyncio.TaskGroup() as tasks:
+        notices = [
+            tasks.create_task(manager.watch()),
+            tasks.create_task(manager.attend(lambda: server.started, lambda: server.should_exit, status, grace)),
+        ]
+        await server.serve(sockets=[listener])
+        for task in notices:
+            task.cancel()
+
+
+async def _with_workers(
+    origin: Origin, config: Config, listener: socket.socket, count: int, manager: ServiceManager, status: str
+) -> int:
     async def start(
         config: Config, number: int, talk: socket.socket, connections: socket.socket
     ) -> asyncio.subprocess.Process:
@@ -99,8 +121,16 @@ async def _with_workers(origin: Origin, config: Config, listener: socket.socket,
             await process.stdin.wait_closed()
         return process
 
-    grace = config.server.drain
-    parent = Parent(config=config, listener=listener, count=count, start=start, observe=logs.log, grace=grace)
+    parent = Parent(
+        config=config,
+        listener=listener,
+        count=count,
+        start=start,
+        observe=logs.log,
+        grace=config.server.drain,
+        manager=manager,
+        status=status,
+    )
     return await parent.run()
 
 
@@ -108,6 +138,7 @@ def serve_as_worker(number: int, count: int, talk: int, connections: int) -> Non
     """Serve the connections of a parent, which has written the configuration to standard input."""
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # the parent heeds it for all
     logs.name_worker(number)
+    logs.to_journal(environment().get("JOURNAL_STREAM", ""))
     origin, config = pickle.load(sys.stdin.buffer)  # noqa: S301 - the parent is this program
     link = Link(number, count, socket.socket(fileno=talk), socket.socket(fileno=connections))
     for end in (link.talk, link.connections):
@@ -120,12 +151,18 @@ def serve_as_worker(number: int, count: int, talk: int, connections: int) -> Non
             runner.run(link.serve(server))
 
 
-def _server(origin: Origin, config: Config, link: Link | None = None) -> serving.HttpServer:
+def _server(
+    origin: Origin,
+    config: Config,
+    link: Link | None = None,
+    announced: Callable[[], AbstractContextManager[None]] = nullcontext,
+) -> serving.HttpServer:
     source = Source(
         origin.read,
         origin.check,
         certificates=lambda following: serving.certificates(following.server),
         renew_certificates=lambda following: serving.renew_certificates(server, following.server),
+        announced=announced,
     )
     app = build(config, source=source, allow_missing=origin.allow_missing, link=link)
     server: serving.HttpServer = serving.server(app, config.server)

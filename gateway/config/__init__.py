@@ -302,3 +302,8 @@ def api_key_if_any(path: Path | None) -> str | None:
 def environment() -> dict[str, str]:
     """Return the environment of this process, for the commands that it starts."""
     return dict(os.environ)  # noqa: TID251 - to be passed on, not to be read
+
+
+def taken_from_environment(*variables: str) -> dict[str, str]:
+    """Return those of the variables that are set, and remove them, so that no started process inherits them."""
+    return {name: os.environ.pop(name) for name in variables if name in os.environ}  # noqa: TID251 - as above

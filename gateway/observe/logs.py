@@ -1,6 +1,7 @@
 """The log: one line of JSON on standard error for what an operator wants to know. Never a secret, never a payload."""
 
 import logging
+import os
 import sys
 from collections.abc import Iterator, MutableMapping
 from contextlib import contextmanager
@@ -95,7 +96,26 @@ PROCESSORS = (
 )
 """Renders an event as a line."""
 
-_logger = structlog.wrap_logger(structlog.PrintLogger(sys.stderr), processors=PROCESSORS)
+_PRIORITIES = {"critical": 2, "error": 3, "warning": 4, "info": 6, "debug": 7}
+
+
+def _with_priority(_: object, level: str, line: str) -> str:
+    """Begin the line with its priority. The journal takes that off, and finds lines by it."""
+    return f"<{_PRIORITIES.get(level, 5)}>{line}"
+
+
+def to_journal(stream: str) -> None:
+    """Give lines priorities if standard error is the stream of systemd's journal that ``JOURNAL_STREAM`` names."""
+    try:
+        standard_error = os.fstat(sys.stderr.fileno())
+    except (OSError, ValueError):  # it is closed, or no file
+        return
+    if stream == f"{standard_error.st_dev}:{standard_error.st_ino}":
+        _processors.append(_with_priority)
+
+
+_processors: list[Any] = [*PROCESSORS]
+_logger = structlog.wrap_logger(structlog.PrintLogger(sys.stderr), processors=_processors)
 
 
 class _Libraries(logging.Handler):

@@ -166,6 +166,11 @@ class Link:
                     )
                 )
 
+    async def _reload(self, how: str) -> None:
+        await self._reloads.by_operator(how)
+        with suppress(NoAnswer):
+            await self._channel.ask("reloaded")
+
     async def _stop_taking(self) -> None:
         """Let the parent hand connections that wait here to another worker."""
         with suppress(NoAnswer):
@@ -188,7 +193,7 @@ class Link:
                 self.leads = True
             case "reload":
                 # Not awaited: the reload itself asks the parent.
-                self._start(self._reloads.by_operator(value))
+                self._start(self._reload(value))
             case "prepare":
                 return await self._reloads.prepare(value)
             case "commit":

@@ -21,6 +21,7 @@ from gateway.config import Config
 from gateway.errors import ConfigurationError
 from gateway.observe.events import Observe, ReloadFailed, WorkerEnded
 from gateway.observe.gauges import Counted, Gathered, Values, added
+from gateway.service_manager import ServiceManager
 from gateway.workers.channel import Channel, NoAnswer
 from gateway.workers.link import TAKEN, Report
 
@@ -37,6 +38,8 @@ _STABLE = 60.0
 _AT_ONCE = 64
 """Connections that may be on their way to one worker. Others wait in the kernel."""
 _NO_FILES_LEFT = 1.0
+_NOTICED = 5.0
+"""Seconds beyond all others that the service manager leaves this process, until it kills it."""
 
 
 def number_of(workers: str) -> int:
@@ -101,9 +104,14 @@ class Parent:
         start: Callable[[Config, int, socket.socket, socket.socket], Awaitable[asyncio.subprocess.Process]],
         observe: Observe,
         grace: float,
+        manager: ServiceManager,
+        status: str,
     ) -> None:
+        """``status`` describes the gateway to the service manager."""
         self._config, self._listener, self._start, self._observe = config, listener, start, observe
         self._count, self._grace = count, grace
+        self._manager, self._status = manager, status
+        self._reloads: Worker | None = None
         self._workers: list[Worker] = []
         self._leader: Worker | None = None
         self._round: Round | None = None
@@ -123,12 +131,15 @@ class Parent:
             async with asyncio.TaskGroup() as self._tasks:
                 for number in range(1, self._count + 1):
                     self._tasks.create_task(self._keep(number))
+                watching = self._tasks.create_task(self._manager.watch())
                 await self._stopping.wait()
+                self._manager.stopping(self._grace + KILLED_AFTER + _NOTICED)
                 self._pause_accepting()
                 self._listener.close()
                 while self._waiting:
                     self._waiting.popleft().close()
-                self._tasks.create_task(self._stop())
+                stopped = self._tasks.create_task(self._stop())
+                stopped.add_done_callback(lambda _: watching.cancel())
         return self._code
 
     async def _keep(self, number: int) -> None:
@@ -180,6 +191,7 @@ class Parent:
             self._past = added(self._past, worker.report.snapshot.counts)
         if self._round is not None and self._round.initiator is worker:
             self._end_round("abandon")
+        self._reloaded(worker)
         if self._leader is worker:
             self._lead(next((one for one in self._workers if one.ready), None))
 
@@ -267,10 +279,7 @@ class Parent:
     async def _answer(self, worker: Worker, name: str, value: Any) -> Any:
         match name:
             case "ready":
-                worker.ready = self._has_served = True
-                if self._leader is None:
-                    self._lead(worker)
-                self._resume_accepting()
+                self._serves(worker)
             case "stopping":
                 self._hand_back(worker)
             case "report":
@@ -280,12 +289,23 @@ class Parent:
                 return await self._gather(worker)
             case "counted":
                 self._counted = value
+            case "reloaded":
+                self._reloaded(worker)
             case "prepare":
                 return await self._prepare(worker, value)
             case "commit" | "abandon":
                 if self._round is not None and self._round.initiator is worker:
                     await asyncio.gather(*self._end_round(name))  # so that all serve as the answer to the caller says
         return None
+
+    def _serves(self, worker: Worker) -> None:
+        """Let a worker have connections, now that it serves."""
+        if not self._has_served:
+            self._manager.ready(self._status)
+        worker.ready = self._has_served = True
+        if self._leader is None:
+            self._lead(worker)
+        self._resume_accepting()
 
     @staticmethod
     def _note(worker: Worker, report: Report) -> None:
@@ -358,6 +378,13 @@ class Parent:
                     self._signal(worker, signal.SIGTERM)
         return telling
 
+    def _reloaded(self, worker: Worker) -> None:
+        """Tell the service manager that a reload is over. It is over with its worker, too."""
+        if self._reloads is worker:
+            self._reloads = None
+            if not self._stopping.is_set():
+                self._manager.ready(self._status)
+
     def _tell(self, worker: Worker, name: str, value: Any = None) -> "asyncio.Task[None]":
         async def tell() -> None:
             try:
@@ -380,8 +407,12 @@ class Parent:
             if in_terminal and not sys.stderr.isatty():
                 self._stopping.set()
             elif self._leader is None:
+                with self._manager.reloading(self._status):
+                    pass
                 self._observe(ReloadFailed("No worker serves yet. Repeat the reload in a moment."))
             else:
+                self._reloads = self._leader
+                self._manager.reload_begins()
                 self._tell(self._leader, "reload", "SIGHUP")
 
         for number in (signal.SIGTERM, signal.SIGINT):

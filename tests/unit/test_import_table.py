@@ -63,7 +63,8 @@ TABLE: dict[str, str] = {
     # Assembling and running a gateway.
     "wiring": "fencing admission api auth config db journal leases objects observe table_rules tables webhooks",
     "reloading": "fencing config observe",
-    "workers": "config http.connection observe serving",
+    "service_manager": "",
+    "workers": "config http.connection observe service_manager serving",
     "app": "fencing admission api auth background config db guard http journal.protocol leases objects observe record "
     "reloading tables web webhooks wiring workers",
     "naming": "fencing config db objects observe.events table_rules tables wiring",
@@ -72,7 +73,7 @@ TABLE: dict[str, str] = {
     "table_rules tables.catalog tables.sql targets wiring",
     "demo": "fencing app auth.grants config db guard serving webhooks",
     "commands": "fencing app auth client config db.database db.key_uses doctor guard naming observe reloading serving "
-    "targets text wiring workers",
+    "service_manager targets text wiring workers",
     "client": "fencing",
     "cli": "app commands config db demo doctor journal.rows serving text",
     "__main__": "cli",

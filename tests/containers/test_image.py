@@ -1,0 +1,298 @@
+"""docker-compose.yml with the image of deploy/Dockerfile, as a stranger starts it, and a zombie that is refused there.
+
+The image of the gateway is built as `make image` does. Without a registry, other images stand in for those of
+PostgreSQL and the store: PostgreSQL of Debian, and versitygw.
+"""
+
+import json
+import os
+import shutil
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import boto3
+import httpx
+import pytest
+from botocore.config import Config as Settings
+
+from gateway.config import load
+from tests.containers import engine
+from tests.containers.engine import ROOT, Engine
+from tests.processes import free_port
+from tests.stores.versitygw import MODULE
+
+pytestmark = pytest.mark.installed
+
+PATIENCE = 60.0
+SECRET = "not-for-an-image"
+"""In a file of the folder that the image is built from."""
+
+
+@dataclass(frozen=True, slots=True)
+class Project:
+    """The services of docker-compose.yml, running."""
+
+    engine: Engine
+    name: str
+    override: Path
+    port: int
+
+    def compose(self, *arguments: str, check: bool = True) -> str:
+        files = ("-f", str(ROOT / "docker-compose.yml"), "-f", str(self.override))
+        given = ("--project-name", self.name, "--project-directory", str(ROOT), *files)
+        return self.engine.composed(*given, *arguments, check=check, GATEWAY_PORT=str(self.port)).stdout
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def container(self, service: str = "gateway") -> str:
+        return self.compose("ps", "--all", "--quiet", service).strip()
+
+    def state(self, service: str = "gateway") -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(self.engine.run("inspect", self.container(service)).stdout)[0]["State"]
+        return found
+
+    def until_healthy(self) -> None:
+        self.until("healthy")
+
+    def until(self, health: str) -> None:
+        give_up = time.monotonic() + PATIENCE
+        while self.state().get("Health", {}).get("Status") != health:
+            assert time.monotonic() < give_up, self.state()
+            time.sleep(0.3)
+
+
+@pytest.fixture(scope="module")
+def machine() -> Iterator[Engine]:
+    with engine.running() as running:
+        engine.base(running)
+        yield running
+
+
+@pytest.fixture(scope="module")
+def image(machine: Engine) -> str:
+    tag = "fencing-gateway:test"
+    stray = ROOT / "build" / "secret"
+    stray.parent.mkdir(exist_ok=True)
+    stray.write_text(SECRET)
+    try:
+        engine.build(machine, tag, "--build-arg", "VERSION=1.2.3", "--build-arg", "REVISION=abc")
+    finally:
+        stray.unlink()
+    return tag
+
+
+@pytest.fixture(scope="module")
+def project(machine: Engine, image: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
+    if not machine.compose:
+        pytest.skip("there is no Docker Compose 2")
+    override = tmp_path_factory.mktemp("compose") / "override.json"
+    services: dict[str, Any] = {name: {"image": image} for name in ("gateway", "migrate", "bucket")}
+    services |= {name: {"image": tag} for name, tag in stand_ins(machine).items()}
+    override.write_text(json.dumps({"services": services}))
+    project = Project(machine, f"fencing-test-{os.getpid()}", override, free_port())
+    try:
+        project.compose("up", "--wait", "--no-build", "--pull", "never")
+        yield project
+    finally:
+        print(project.compose("logs", "--no-color", check=False)[-5000:])
+        project.compose("down", "--volumes", "--timeout", "1", check=False)
+
+
+def stand_ins(machine: Engine) -> dict[str, str]:
+    """Images for the services that are not ours, if theirs cannot be had."""
+    services = json.loads(machine.composed("-f", str(ROOT / "docker-compose.yml"), "config", "--format", "json").stdout)
+    foreign = {name: services["services"][name]["image"] for name in ("postgres", "s3")}
+    if all(machine.run("pull", "--quiet", one, check=False).returncode == 0 for one in foreign.values()):
+        return foreign
+    versitygw = shutil.which("versitygw") or str(Path.home() / "go/bin/versitygw")
+    if not Path(versitygw).exists():
+        pytest.skip(f"no registry can be reached, and there is no versitygw: go install {MODULE}")
+    with tempfile.TemporaryDirectory() as name:
+        context = Path(name) / "context"
+        shutil.copytree(ROOT / "tests/containers/stand_ins", context)
+        shutil.copy(versitygw, context / "versitygw")
+        for service in foreign:
+            tag = f"fencing-gateway-test:{service}"
+            machine.run("build", "--network", "host", "--quiet", "--target", service, "--tag", tag, str(context))
+    return {service: f"fencing-gateway-test:{service}" for service in foreign}
+
+
+@pytest.fixture(scope="module")
+def caller() -> dict[str, str]:
+    caller = load(ROOT / "gateway.example.toml").callers[0]
+    return {
+        "api_key": caller.every_api_key[0].get_secret_value(),
+        "access_key_id": caller.every_pair[0].access_key_id,
+        "secret_access_key": caller.every_pair[0].secret_access_key.get_secret_value(),
+    }
+
+
+def patch(project: Project, caller: dict[str, str], token: int, note: str) -> httpx.Response:
+    return httpx.patch(
+        f"{project.url}/v1/tables/accounts?id=eq.1",
+        json={"note": note},
+        headers={
+            "Authorization": f"Bearer {caller['api_key']}",
+            "Fencing-Token": str(token),
+            "Prefer": "return=representation",
+        },
+        timeout=PATIENCE,
+    )
+
+
+def bucket(project: Project, caller: dict[str, str], token: int) -> Any:
+    client = boto3.client(
+        "s3",
+        endpoint_url=project.url,
+        region_name="us-east-1",
+        aws_access_key_id=caller["access_key_id"],
+        aws_secret_access_key=caller["secret_access_key"],
+        config=Settings(s3={"addressing_style": "path"}, retries={"max_attempts": 1, "mode": "standard"}),
+    )
+    client.meta.events.register(
+        "before-sign.s3", lambda request, **_: request.headers.add_header("Fencing-Token", str(token))
+    )
+    return client
+
+
+def test_the_services_start_and_are_healthy(project: Project) -> None:
+    assert project.state()["Health"]["Status"] == "healthy"
+    assert [project.state(name)["ExitCode"] for name in ("migrate", "bucket")] == [0, 0]
+    assert project.engine.run("exec", project.container(), "gateway", "health").stdout == "ready\n"
+
+
+def test_a_zombie_is_refused_on_both_planes_also_after_a_kill(project: Project, caller: dict[str, str]) -> None:
+    assert patch(project, caller, 8, "new").status_code == 200
+    bucket(project, caller, 8).put_object(Bucket="reports", Key="accounts/1/a.txt", Body=b"new")
+    assert patch(project, caller, 7, "stale").status_code == 412
+    with pytest.raises(Exception, match="StaleFencingToken"):
+        bucket(project, caller, 7).put_object(Bucket="reports", Key="accounts/1/a.txt", Body=b"stale")
+
+    project.engine.run("kill", "--signal", "KILL", project.container())
+    project.compose("up", "--wait", "--no-build", "--pull", "never")
+    project.until_healthy()
+    assert patch(project, caller, 7, "stale").status_code == 412
+    with pytest.raises(Exception, match="StaleFencingToken"):
+        bucket(project, caller, 7).put_object(Bucket="reports", Key="accounts/1/a.txt", Body=b"stale")
+    answer = bucket(project, caller, 8).get_object(Bucket="reports", Key="accounts/1/a.txt")
+    assert answer["Body"].read() == b"new"
+
+
+def test_a_stop_lets_an_upload_end(project: Project, caller: dict[str, str]) -> None:
+    begun, stopped = threading.Event(), threading.Event()
+    body = httpx.Client(timeout=PATIENCE)
+    row = json.dumps({"note": "x" * 100_000}).encode()
+
+    def pieces() -> Iterator[bytes]:
+        yield row[:50_000]
+        begun.set()
+        stopped.wait(PATIENCE)
+        time.sleep(1)
+        yield row[50_000:]
+
+    answers: list[httpx.Response] = []
+
+    def upload() -> None:
+        headers = {
+            "Authorization": f"Bearer {caller['api_key']}",
+            "Fencing-Token": "9",
+            "Content-Type": "application/json",
+        }
+        url = f"{project.url}/v1/tables/accounts?id=eq.1"
+        answers.append(body.patch(url, content=pieces(), headers=headers))
+
+    uploading = threading.Thread(target=upload)
+    uploading.start()
+    assert begun.wait(PATIENCE)
+    time.sleep(1)
+    project.engine.run("kill", "--signal", "TERM", project.container())
+    stopped.set()
+    uploading.join(PATIENCE)
+    assert answers[0].status_code in (200, 204), answers[0].text
+    give_up = time.monotonic() + PATIENCE
+    while project.state()["Status"] == "running":
+        assert time.monotonic() < give_up
+        time.sleep(0.2)
+    assert project.state()["ExitCode"] == 0
+    project.compose("up", "--wait", "--no-build", "--pull", "never")
+
+
+def test_it_is_unhealthy_while_no_write_is_possible(project: Project) -> None:
+    project.compose("pause", "postgres")
+    try:
+        project.until("unhealthy")
+        # Of a liveness probe, which must not restart a gateway for a database that is away.
+        assert project.engine.run("exec", project.container(), "gateway", "health", "--alive").returncode == 0
+    finally:
+        project.compose("unpause", "postgres")
+    project.until_healthy()
+
+
+def test_its_process_can_do_nothing_but_serve(project: Project) -> None:
+    """An intruder in the container has no rights, no writable place and no programs."""
+    script = (ROOT / "tests/containers/inside.py").read_text()
+    found = json.loads(project.engine.run("exec", project.container(), "python", "-c", script).stdout)
+    assert found["user"] == [65532, 65532]
+    rights = found["rights"]
+    assert {rights[name] for name in ("CapEff", "CapPrm", "CapBnd")} == {"0" * 16}
+    assert (rights["NoNewPrivs"], rights["Seccomp"]) == ("1", "2")
+    assert found["written"] == []
+    assert all(name.startswith("python3") for name in found["programs"])
+
+
+@contextmanager
+def unpacked(machine: Engine, image: str) -> Iterator[Path]:
+    with tempfile.TemporaryDirectory() as name:
+        archive, root = Path(name) / "image.tar", Path(name) / "root"
+        container = machine.run("create", image).stdout.strip()
+        try:
+            machine.run("export", "--output", str(archive), container)
+        finally:
+            machine.run("rm", container)
+        shutil.unpack_archive(archive, root, filter="tar")
+        yield root
+
+
+def test_the_image_has_what_it_says_and_no_more(machine: Engine, image: str) -> None:
+    described = json.loads(machine.run("inspect", image).stdout)[0]
+    configured = described["Config"]
+    assert (configured["User"], configured["StopSignal"]) == ("65532:65532", "SIGTERM")
+    assert configured["Healthcheck"]["Test"] == ["CMD", "gateway", "health"]
+    labels = {name.removeprefix("org.opencontainers.image."): text for name, text in configured["Labels"].items()}
+    assert (labels["version"], labels["revision"], labels["licenses"]) == ("1.2.3", "abc", "Apache-2.0")
+    assert described["Size"] < 280_000_000
+    with unpacked(machine, image) as root:
+        files = [path for path in root.rglob("*") if path.is_file() and not path.is_symlink()]
+        assert not [path for path in files if path.stat().st_mode & 0o6000]
+        assert not [
+            path for path in files if path.name in ("sh", "bash", "dash", "apt-get", "dpkg", "pip", "gcc", "perl")
+        ]
+        assert not [path for path in files if SECRET.encode() in path.read_bytes()[:1000]]
+        assert not list(root.glob("opt/gateway/lib/python3*/site-packages/pip"))
+        programs = {path.name for path in root.glob("opt/gateway/bin/*") if not path.name.startswith("python")}
+        assert programs <= {"gateway", "__pycache__"}
+        own = root / "usr/lib/python3.13/json/__pycache__"
+        assert list(own.glob("__init__.*.pyc")), "a read-only file system keeps no bytecode of a first start"
+        bill = json.loads((root / "opt/gateway/sbom.cdx.json").read_text())
+        licences = {path.parent.name for path in root.glob("usr/share/doc/*/copyright")}
+    assert (bill["bomFormat"], bill["specVersion"]) == ("CycloneDX", "1.6")
+    named = {component["name"]: component for component in bill["components"]}
+    assert {"asyncpg", "uvicorn", "libc6", "libssl3t64", "python3.13", "ca-certificates"} <= named.keys()
+    assert named["libc6"]["purl"].startswith("pkg:deb/debian/libc6@")
+    assert len(named["libc6"]["hashes"][0]["content"]) == 64
+    assert bill["metadata"]["component"]["name"] == "fencing-gateway"
+    assert {"libc6", "python3.13", "ca-certificates"} <= licences
+
+
+def test_neither_its_history_nor_its_environment_has_a_secret(machine: Engine, image: str) -> None:
+    said = machine.run("history", "--no-trunc", "--format", "{{.CreatedBy}}", image).stdout
+    said += json.dumps(json.loads(machine.run("inspect", image).stdout)[0]["Config"]["Env"])
+    assert not [word for word in ("PASSWORD", "SECRET", "API_KEY", "-----BEGIN", SECRET) if word in said]
