@@ -328,6 +328,15 @@ class TokensExhausted(GatewayError):
     default_advice = "Ask an administrator to start a new epoch: POST /v1/fences/{resource}/epoch."
 
 
+class NotesExhausted(GatewayError):
+    """An incident has as many acknowledgements as it may have."""
+
+    code = "notes-exhausted"
+    status = 409
+    title = "The incident has too many notes"
+    default_advice = "Nothing was recorded. Read the notes that are there, and continue in your own tool for incidents."
+
+
 class Unauthenticated(GatewayError):
     code = "unauthenticated"
     status = 401

@@ -15,6 +15,7 @@ from gateway.api import (
     credentials,
     exports,
     fences,
+    incidents,
     leases,
     lock_administration,
     record,
@@ -28,6 +29,7 @@ from gateway.api.configuration import ConfigurationAccess, configuration_routes
 from gateway.api.exports import MakeReport
 from gateway.api.fences import Barrier
 from gateway.api.health import HealthCheck, JournalState, MetricsSource, ProbedBuckets, health_routes, metrics_routes
+from gateway.api.incidents import Acknowledging
 from gateway.api.leases import LeaseTerms
 from gateway.api.requests import MAX_BODY, Authenticate, BodyIntake, PathAsSent
 from gateway.api.transactions import Transact
@@ -39,7 +41,6 @@ from gateway.http import problems
 from gateway.http.body import BodyReader
 from gateway.http.head import Head
 from gateway.record.audit import Audit
-from gateway.record.denials import Denials
 from gateway.record.following import Follower
 from gateway.webhooks.outbox import Outbox
 
@@ -53,7 +54,8 @@ def build(  # noqa: PLR0913 - each subject needs one part, passed by name
     admission: Admission,
     signer: Signer,
     audit: Audit,
-    denials: Denials,
+    authorisation: Authorisation,
+    acknowledging: Acknowledging,
     health: HealthCheck,
     journal: JournalState,
     buckets: ProbedBuckets,
@@ -66,7 +68,7 @@ def build(  # noqa: PLR0913 - each subject needs one part, passed by name
     configuration: ConfigurationAccess,
     documentation: Callable[[Request], Awaitable[Response]],
 ) -> FastAPI:
-    """Build the API as a FastAPI app. ``denials`` records what no grant covers.
+    """Build the API as a FastAPI app.
 
     ``transact`` is the table plane's; ``documentation`` answers at ``/v1/docs``.
     """
@@ -91,7 +93,6 @@ def build(  # noqa: PLR0913 - each subject needs one part, passed by name
             state["caller"] = principal.name
         return principal
 
-    authorisation = Authorisation(denials)
     # The router tries routes in this order.
     for router in (
         leases.routes(holding, barrier, audit, authorisation, caller),
@@ -102,6 +103,7 @@ def build(  # noqa: PLR0913 - each subject needs one part, passed by name
         exports.routes(database, caller),
         record.rejection_routes(database, caller),
         record.routes(database, caller),
+        incidents.routes(database, acknowledging, caller),
         exports.report_routes(make_report),
         credentials.routes(database, keys, admission, audit, authorisation, caller),
         fences.sequencer_routes(database, signer, authorisation, caller),
