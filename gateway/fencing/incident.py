@@ -161,6 +161,11 @@ def group(tallies: Iterable[Tally]) -> list[Incident]:
     return sorted(found, key=lambda one: one.last, reverse=True)
 
 
+def unresolved_first(incidents: Iterable[Incident], now: datetime) -> list[Incident]:
+    """Return the incidents with those that are not resolved first, and otherwise in their order."""
+    return sorted(incidents, key=lambda one: one.state(now) is State.RESOLVED)
+
+
 def _split(tallies: Sequence[Tally]) -> Iterable[Incident]:
     """Yield the incidents of one key. Its tallies are in the order of time, because their steps do not overlap."""
     run: list[Tally] = []

@@ -11,7 +11,7 @@ from gateway.api.incidents import may_acknowledge
 from gateway.auth.principal import Principal
 from gateway.db import incidents, search
 from gateway.errors import NotFound, RequestMalformed
-from gateway.fencing.incident import GAP, LONGEST_NOTE, MOST_NOTES, QUIET, Incident, State
+from gateway.fencing.incident import GAP, LONGEST_NOTE, MOST_NOTES, QUIET, Incident, State, unresolved_first
 from gateway.fencing.record import Entry, Kind
 from gateway.http.body import BodyReader
 from gateway.text import machine_time
@@ -21,7 +21,7 @@ from gateway.web.login import read_form
 from gateway.web.record_lists import PLANES, REASONS, SPANS, read_filters
 from gateway.web.rendering import Site, address
 
-_NEWEST = 50
+_NEWEST = 20
 _USUAL = "24h"
 STATES = (
     (State.GOING_ON, "going on"),
@@ -50,7 +50,7 @@ def routes(site: Site, bodies: BodyReader) -> list[Route]:
             until = filters.until or now
             step = max((until - filters.since) / chart.SPARKS, timedelta(seconds=1))
             found = await incidents.find_incidents(site.database, filters, now, step=step)
-            shown = [one for one in found.incidents if not wanted or one.state(now) == wanted]
+            shown = [one for one in unresolved_first(found.incidents, now) if wanted in ("", one.state(now))]
             begin: datetime | None = filters.since
         except RequestMalformed as error:
             problem, shown, begin, until = error.message, [], None, now

@@ -16,7 +16,7 @@ from gateway.db.search import DenialGroup
 from gateway.db.traffic import RuleTraffic, TrafficBucket, WriteCounts
 from gateway.db.webhooks import WebhookStatus as Delivery
 from gateway.errors import Denied, RequestMalformed, Unavailable
-from gateway.fencing.incident import ZOMBIE, RefusalCounts, State
+from gateway.fencing.incident import ZOMBIE, RefusalCounts, State, unresolved_first
 from gateway.fencing.record import Filters, Kind
 from gateway.text import machine_time
 from gateway.web import chart
@@ -100,6 +100,7 @@ def routes(site: Site) -> list[Route]:
             findings=assess(_facts(site, found, health, journal, span)),
             rows=() if found is None else chart_rows(found),
             charts=() if found is None else _charts(found),
+            incidents=() if found is None else unresolved_first(found.incidents.incidents, found.standing.now)[:_MOST],
             sparks=None if found is None else lambda one: chart.sparks(one.steps, found.since, found.until),
             span=span,
             spans=SPANS,
@@ -108,7 +109,6 @@ def routes(site: Site) -> list[Route]:
             journal=journal,
             buckets=site.buckets(),
             alarms=site.config.alarms,
-            most=_MOST,
             looked_at=incidents.LOOKED_AT,
             denials_looked_at=overview.LOOKED_AT,
         )

@@ -232,9 +232,11 @@ def _zombie(incident: Incident) -> tuple[Sentence, Sentence]:
         over = ("; ", Name(fence.raised_by), f" took over with token {fence.token} at ", fence.raised_at)
     begun = (who, " is still writing ", _resource(incident), f" with token {key.token}", *over, ". ")
     if incident.passed:
-        fate = "took effect" if incident.passed == incident.count else f"passed {incident.passed:,} times"
+        fate = f"{late} took effect"
+        if incident.passed < incident.count:
+            fate = f"Of its {incident.count:,} late writes, {incident.passed:,} took effect"
         return (
-            (*begun, f"{late} {fate}, because the rule only observes."),
+            (*begun, f"{fate}, because the rule only observes."),
             ("Stop ", who, " now, and compare what it wrote with the state of its successor."),
         )
     return (*begun, f"{late} had no effect."), ("Stop ", who, ", or let it acquire its lock again.")
