@@ -37,6 +37,8 @@ MOST = 200
 LONGEST = timedelta(days=30)
 """The refusals of one incident that are looked for, before and after the one that leads to it."""
 
+DETAIL = timedelta(minutes=5)
+"""The steps of a single incident. Those of ``LONGEST`` before and after a refusal are not too many to be read."""
 _MOST_TALLIES = 20_000
 _MOST_ACKNOWLEDGEMENTS = 2_000
 
@@ -118,14 +120,6 @@ async def find_newest(database: Database, incident: Incident, limit: int) -> lis
     return [record.entry_from_row(row) for row in rows]
 
 
-async def count_steps(database: Database, incident: Incident, number: int) -> list[tuple[datetime, int]]:
-    """Count the refusals of an incident in about ``number`` steps of equal length, each by its beginning."""
-    until = incident.last + timedelta(microseconds=1)
-    step = max((until - incident.first) / number, timedelta(milliseconds=1))
-    tallies = await _tallies(database, Filters(), incident.first, until, step, incident.key)
-    return sorted((one.step, one.count) for one in tallies)
-
-
 async def count_notable(database: Database, since: datetime) -> dict[Kind, Notable]:
     """Return the changes past the gateway, and the refusals of guards, since a time."""
     await record.seal(database)
@@ -180,7 +174,7 @@ def _of(key: IncidentKey, values: Values) -> list[str]:
 
 
 async def _of_key(database: Database, key: IncidentKey, since: datetime, until: datetime) -> list[Incident]:
-    return group(await _tallies(database, Filters(), since, until, GAP, key))
+    return group(await _tallies(database, Filters(), since, until, DETAIL, key))
 
 
 async def _whole(database: Database, incident: Incident, since: datetime, until: datetime) -> Incident:

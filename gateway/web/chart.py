@@ -85,12 +85,12 @@ def _labels(steps: Sequence[Step]) -> tuple[str, ...]:
     return tuple(plain_time(moment)[5:10] if days else plain_time(moment)[11:16] for moment in moments)
 
 
-def sparks(counts: Iterable[tuple[datetime, int]], since: datetime, until: datetime) -> Chart:
+def sparks(counts: Iterable[tuple[datetime, int]], since: datetime, until: datetime, columns: int = SPARKS) -> Chart:
     """Return a small chart of counts between two moments."""
-    length = max(until - since, timedelta(microseconds=SPARKS)) / SPARKS
-    sums = [0] * SPARKS
+    length = max(until - since, timedelta(microseconds=columns)) / columns
+    sums = [0] * columns
     for at, count in counts:
-        sums[min(max(int((at - since) / length), 0), SPARKS - 1)] += count
+        sums[min(max(int((at - since) / length), 0), columns - 1)] += count
     steps = [
         Step(since + length * number, since + length * (number + 1), [("refused", "refused", count)])
         for number, count in enumerate(sums)

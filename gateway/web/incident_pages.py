@@ -17,6 +17,7 @@ from gateway.http.body import BodyReader
 from gateway.text import machine_time
 from gateway.web import chart
 from gateway.web.advice import rejection_advice
+from gateway.web.chart import Chart
 from gateway.web.login import read_form
 from gateway.web.record_lists import PLANES, REASONS, SPANS, read_filters
 from gateway.web.rendering import Site, address
@@ -96,7 +97,7 @@ def routes(site: Site, bodies: BodyReader) -> list[Route]:
             now=now,
             lag=_lag,
             advice=rejection_advice(entries[0], _lag(entries[0]), None) if entries else [],
-            sparks=await _sparks(site, incident),
+            sparks=_sparks(incident),
             all_entries=entries_address(incident),
             may_acknowledge=may_acknowledge(viewer, incident),
             full=len(incident.acknowledgements) >= MOST_NOTES,
@@ -149,9 +150,7 @@ def _lag(entry: Entry) -> timedelta | None:
     return search.lag(entry, None)
 
 
-async def _sparks(site: Site, incident: Incident) -> chart.Chart | None:
-    """Return the chart of an incident between its first and its last refusal; None for a single moment."""
-    if incident.last == incident.first:
-        return None
-    steps = await incidents.count_steps(site.database, incident, chart.SPARKS)
-    return chart.sparks(steps, incident.first, incident.last)
+def _sparks(incident: Incident) -> Chart | None:
+    """Return the chart of an incident between its first and its last refusal; None if it is only a moment."""
+    columns = min(-(-(incident.last - incident.first) // incidents.DETAIL), chart.SPARKS)
+    return chart.sparks(incident.steps, incident.first, incident.last, columns) if columns > 1 else None
