@@ -39,8 +39,8 @@ class Acknowledging:
     async def add(self, request: Request, principal: Principal, identifier: UUID, note: str) -> Incident:
         """Acknowledge the incident of a refused write, durably. Return the incident as it is then.
 
-        Raises ``NotFound`` for an entry that the caller may not see, ``Denied`` without the grant ``break``,
-        ``NotesExhausted``, and ``RequestMalformed`` for a note that is too long or cannot be stored.
+        Raises ``NotFound`` for an entry that the caller may not see, and ``Denied`` without the grant ``break``. Raises
+        ``NotesExhausted``, or ``RequestMalformed`` for a note that is too long or cannot be stored.
         """
         text = _checked(note)
         incident = await incidents.find_incident(self._database, identifier, shown_to(principal))

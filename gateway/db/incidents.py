@@ -38,7 +38,7 @@ LONGEST = timedelta(days=30)
 """The refusals of one incident that are looked for, before and after the one that leads to it."""
 
 DETAIL = timedelta(minutes=5)
-"""The steps of a single incident. Those of ``LONGEST`` before and after a refusal are not too many to be read."""
+"""The steps of a single incident. A time of twice ``LONGEST`` has fewer of them than are read."""
 _MOST_TALLIES = 20_000
 _MOST_ACKNOWLEDGEMENTS = 2_000
 

@@ -37,7 +37,7 @@ ZOMBIE = EntryReason.TOKEN_STALE
 
 @dataclass(frozen=True, slots=True)
 class IncidentKey:
-    """What the refusals of an incident have in common. ``resource``, ``token`` and ``holder`` are None for reasons
+    """The common values of the refusals of an incident. ``resource``, ``token`` and ``holder`` are None for reasons
     that are about a caller.
     """
 
@@ -106,9 +106,9 @@ class Incident:
     """Refused writes that belong together. The fields are those of ``Tally``, summed.
 
     ``inside``: how many of them lie in the time that was asked for. ``steps`` are counts by the beginning of a step.
-    The rest is filled in from the record: ``id`` and ``fence`` are those of the first refusal, ``renewed`` tells
-    whether the writer has taken a newer token since, ``acknowledgements`` are the oldest first. ``missing`` is the
-    grant that the last denied request lacked.
+    The rest is filled in from the record. ``id`` and ``fence`` are those of the first refusal. ``renewed``: the writer
+    has taken a newer token since. ``acknowledgements`` are the oldest first. ``missing`` is the grant that the last
+    denied request lacked.
     """
 
     key: IncidentKey

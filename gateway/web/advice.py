@@ -40,7 +40,7 @@ _REASONS = {
     "side-effect-refused": "side effect",
     "denied": "no grant",
 }
-"""What was wrong with a write, in words. Only an overtaken token makes its writer a zombie."""
+"""The reasons of refusals, in words. Only an overtaken token makes its writer a zombie."""
 
 _LONG = timedelta(minutes=1)
 

@@ -1,7 +1,6 @@
 """Pages from templates: the one door to Jinja2. Every value in a page is escaped, hidden characters too."""
 
 import hashlib
-import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -148,7 +147,7 @@ def environment() -> Environment:
         "number": partial(_plain, text.number),
         "size": partial(_plain, text.size),
         "span": partial(_plain, text.span),
-        "json": partial(json.dumps, ensure_ascii=False, default=str),
+        "worded": text.worded,
         "machine_time": partial(_plain, text.machine_time),
         "plain_time": partial(_plain, text.plain_time),
     }

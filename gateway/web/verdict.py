@@ -60,7 +60,7 @@ class Happened:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What the verdict is about, at ``now``. ``since``: the beginning of the period, ``period``: its name.
+    """The facts of a verdict, at ``now``. ``since``: the beginning of the period, ``period``: its name.
 
     ``health``: the state of each service. ``journal``: its trouble. ``buckets``: those that take no write, with the
     reason. ``webhooks``: those that do not get through, with the time since. ``alarms``: those that are on.
@@ -104,8 +104,8 @@ _SERVICES = {
 def assess(facts: Facts) -> tuple[Finding, ...]:
     """Return what is wrong, the worst first. If nothing is, return the one finding that says so.
 
-    The order: what cannot work at all; changes that no fence has seen; zombies whose writes took effect; zombies whose
-    writes were refused; other refusals; what is slow; what somebody has acknowledged.
+    Outages come first, then changes that no fence has seen, then incidents that are going on. Among these, zombies whose
+    writes took effect come first. Delays are next, and acknowledged incidents are last.
     """
     found = (
         *_outages(facts),

@@ -9,8 +9,8 @@ FROM (
 GROUP BY 1, 2, 3, 4, 5
 
 -- name: tallies
--- The newest refusals of a time, $4 at most, by the key of their incident ($6: the reasons that are about a token) and
--- by step; of these, the $7 newest.
+-- The newest refusals of a time, $4 at most, by step and by the key of their incident. $6 has the reasons that are about
+-- a token. Of the rows, the $7 newest are returned.
 SELECT reason, caller, key_resource, epoch, value, key_holder,
        date_bin($5, at, $2) AS step, count(*) AS refusals, count(*) FILTER (WHERE NOT enforced) AS passed,
        min(at) AS first, max(at) AS last, min(position) AS first_position, max(position) AS last_position,
