@@ -41,6 +41,8 @@ DETAIL = timedelta(minutes=5)
 """The steps of a single incident. A time of twice ``LONGEST`` has fewer of them than are read."""
 _MOST_TALLIES = 20_000
 _MOST_ACKNOWLEDGEMENTS = 2_000
+_MOST_CUT = 20
+"""The most incidents of a list that are looked for beyond ``GAP`` before its time, with a search for each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,21 +83,35 @@ async def find_incidents(
 ) -> FoundIncidents:
     """Return the incidents with a refusal that matches. ``filters.since`` is set; ``kinds`` does not count.
 
-    An incident that began before that time is whole all the same; ``inside`` counts its refusals within.
+    An incident that began before that time is whole all the same; ``inside`` counts its refusals within. If there are
+    many of these, only the newest are followed back for more than ``GAP``.
     """
-    since, until = filters.since, filters.until or now + LONGEST
+    since, until = filters.since, filters.until or _moved(now, LONGEST)
     assert since is not None
     await record.seal(database)
-    tallies = await _tallies(database, filters, since, until, min(step, GAP))
-    found = group(tallies)
+    window = _Window(_moved(since, -GAP), _moved(until, GAP), since, until)
+    tallies = await _tallies(database, filters, window, min(step, GAP))
+    found = [one for one in group(tallies) if one.inside]
     complete = len(found) <= limit and len(tallies) < _MOST_TALLIES and sum(one.count for one in tallies) < LOOKED_AT
-    shown = [await _whole(database, one, since, until) for one in found[:limit]]
-    return FoundIncidents(await _in_context(database, shown, since - LONGEST), complete)
+    shown = list(found[:limit])
+    cut = [number for number, one in enumerate(shown) if one.first < since or one.last >= until]
+    for number in cut[:_MOST_CUT]:
+        shown[number] = await _whole(database, shown[number], window)
+    steps = [replace(one, steps=tuple(step for step in one.steps if since <= step[0] < until)) for one in shown]
+    return FoundIncidents(await _in_context(database, steps, _moved(since, -LONGEST)), complete)
+
+
+def _moved(moment: datetime, by: timedelta) -> datetime:
+    """Return a later or an earlier moment. At either end of the calendar, return the same one."""
+    try:
+        return moment + by
+    except OverflowError:
+        return moment
 
 
 def of_the_last_day(filters: Filters, now: datetime) -> Filters:
     """Return the filters, limited to the last 24 hours before their end."""
-    return replace(filters, since=(filters.until or now) - timedelta(hours=24))
+    return replace(filters, since=_moved(filters.until or now, -timedelta(hours=24)))
 
 
 async def find_incident(database: Database, identifier: UUID, shown_to: str | None = None) -> Incident:
@@ -130,15 +146,22 @@ async def count_notable(database: Database, since: datetime) -> dict[Kind, Notab
     }
 
 
+@dataclass(frozen=True, slots=True)
+class _Window:
+    """The time in which refusals are looked for, and the time within it that was asked for."""
+
+    begin: datetime
+    end: datetime
+    since: datetime
+    until: datetime
+
+
 async def _tallies(
-    database: Database,
-    filters: Filters,
-    since: datetime,
-    until: datetime,
-    step: timedelta,
-    key: IncidentKey | None = None,
+    database: Database, filters: Filters, window: _Window, step: timedelta, key: IncidentKey | None = None
 ) -> list[Tally]:
-    values = Values(first_day(Filters(since=since)), since, until, LOOKED_AT, step, list(OF_A_TOKEN), _MOST_TALLIES)
+    day = first_day(Filters(since=window.begin))
+    most = (list(OF_A_TOKEN), _MOST_TALLIES)
+    values = Values(day, window.begin, window.end, LOOKED_AT, step, *most, window.since, window.until)
     wanted = conditions(replace(filters, kinds=(), since=None, until=None), values)
     if key is not None:
         wanted += _of(key, values)
@@ -153,6 +176,7 @@ def _tally(row: Record) -> Tally:
         row["step"],
         row["refusals"],
         row["passed"],
+        row["inside"],
         row["first"],
         row["last"],
         row["first_position"],
@@ -173,17 +197,16 @@ def _of(key: IncidentKey, values: Values) -> list[str]:
     ]
 
 
-async def _of_key(database: Database, key: IncidentKey, since: datetime, until: datetime) -> list[Incident]:
-    return group(await _tallies(database, Filters(), since, until, DETAIL, key))
+async def _of_key(database: Database, key: IncidentKey, begin: datetime, end: datetime) -> list[Incident]:
+    return group(await _tallies(database, Filters(), _Window(begin, end, begin, end), DETAIL, key))
 
 
-async def _whole(database: Database, incident: Incident, since: datetime, until: datetime) -> Incident:
-    """Return an incident with its refusals before and after the time that was asked for."""
-    if incident.first - since > GAP and until - incident.last > GAP:
-        return incident
-    found = await _of_key(database, incident.key, since - LONGEST, until + LONGEST)
+async def _whole(database: Database, incident: Incident, window: _Window) -> Incident:
+    """Return an incident with its refusals before and after the window."""
+    begin, end = _moved(window.since, -LONGEST), _moved(window.until, LONGEST)
+    found = await _of_key(database, incident.key, begin, end)
     whole = next((one for one in found if one.first <= incident.last and incident.first <= one.last), None)
-    return incident if whole is None else replace(whole, inside=incident.count, steps=incident.steps)
+    return incident if whole is None else replace(whole, inside=incident.inside, steps=incident.steps)
 
 
 async def _in_context(database: Database, incidents: Sequence[Incident], since: datetime) -> list[Incident]:

@@ -35,7 +35,7 @@ class StoreStatus:
 
 @dataclass(frozen=True, slots=True)
 class ActiveAlarm:
-    """An alarm that is on: since when, and how many zombies it has counted since."""
+    """An alarm that is on: since when, and how many refused writes it has counted since."""
 
     name: str
     since: datetime

@@ -64,7 +64,8 @@ def key_of(entry: Entry) -> IncidentKey:
 class Tally:
     """The refusals of one key during one step of time, which is not longer than ``GAP``.
 
-    ``passed`` of the ``count`` took effect, because their rule observes. ``resource`` is one of their resources;
+    ``passed`` of the ``count`` took effect, because their rule observes. ``inside`` of them lie in the time that was
+    asked for; the others show whether the incident is cut off by it. ``resource`` is one of their resources;
     ``same``: they have no other. Positions are those of the first and the last one in the record.
     """
 
@@ -72,6 +73,7 @@ class Tally:
     step: datetime
     count: int
     passed: int
+    inside: int
     first: datetime
     last: datetime
     first_position: int
@@ -179,10 +181,9 @@ def _split(tallies: Sequence[Tally]) -> Iterable[Incident]:
 
 
 def _sum(run: Sequence[Tally]) -> Incident:
-    count = sum(one.count for one in run)
     return Incident(
         key=run[0].key,
-        count=count,
+        count=sum(one.count for one in run),
         passed=sum(one.passed for one in run),
         first=min(one.first for one in run),
         last=max(one.last for one in run),
@@ -191,7 +192,7 @@ def _sum(run: Sequence[Tally]) -> Incident:
         resource=run[0].resource,
         same=all(one.same and one.resource == run[0].resource for one in run),
         steps=tuple((one.step, one.count) for one in run),
-        inside=count,
+        inside=sum(one.inside for one in run),
     )
 
 

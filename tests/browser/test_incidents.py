@@ -21,7 +21,7 @@ EMPTY = ["/ui/", "/ui/incidents", "/ui/rejections", "/ui/events", "/ui/resources
 PLACEHOLDER = re.compile(
     r"(^|[\s>(:])([–—-]|None|null|undefined|NaN|nan|True|False)([\s<).,;]|$)|\{|\}|\[object|datetime\(|Undefined"
 )
-"""What a template shows for a value that it lacks, or was not made for."""
+"""Signs of a value that a template lacks, or was not made for."""
 
 
 @pytest.fixture
@@ -135,7 +135,7 @@ def test_numbers_agree_between_pages(visit: Callable[..., Page], stage: Stage) -
     page.locator(".figures").get_by_role("link", name=str(zombies), exact=True).click()
     assert status(page) == zombies
     page.go_back()
-    page.get_by_role("region", name="What was wrong", exact=True).get_by_role("link", name="5", exact=True).click()
+    page.get_by_role("region", name="Reasons", exact=True).get_by_role("link", name="5", exact=True).click()
     assert status(page) == others
     page.goto("/ui/incidents")
     expect(page.get_by_role("status")).to_contain_text(f"8 incidents with {zombies + others + passed} refusals")
@@ -165,7 +165,7 @@ def test_a_bar_leads_to_the_record_of_its_time_and_the_last_one_is_partial(
         assert chart.locator("a.partial").count() == 1
         expect(chart.locator("a").last).to_have_attribute("class", "partial")
         assert "not complete" in (chart.locator("a.partial title").text_content() or "")
-    expect(page.locator("figcaption")).to_contain_text("the last step is not over")
+    expect(page.locator("figcaption")).to_contain_text("The last step is not over")
     bar = page.locator("figure .bars svg").last.locator("a:has(.fill-zombies)").first
     title = bar.locator("title").text_content() or ""
     bar.locator(".fill-zombies").click()
@@ -200,7 +200,7 @@ def test_no_placeholder_is_ever_shown(visit: Callable[..., Page], stage: Stage) 
     kinds = {row["kind"]: f"/ui/events/{row['id']}" for row in rows if row["kind"] != "rejection"}
     refused.append(f"/ui/rejections/{last}")
     incidents = [path.replace("rejections", "incidents") for path in refused]
-    resources = [f"/ui/resource?name={name}" for name in (ORDER, story.ORDER, "public.stock/1", "nothing")]
+    resources = [f"/ui/resource?name={name}" for name in (ORDER, story.ORDER, "public.stock/1")]
     walk([*EMPTY, "/ui/?span=1h", "/ui/?span=30d", *refused, *incidents, *kinds.values(), *resources])
 
 

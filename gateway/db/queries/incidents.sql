@@ -9,10 +9,11 @@ FROM (
 GROUP BY 1, 2, 3, 4, 5
 
 -- name: tallies
--- The newest refusals of a time, $4 at most, by step and by the key of their incident. $6 has the reasons that are about
--- a token. Of the rows, the $7 newest are returned.
+-- Count the newest refusals of a time, $4 at most, by step and by the key of their incident. The reasons in the array $6
+-- are about a token. Of the rows, the $7 newest are returned. `inside`: those from $8 until $9. Steps are aligned with $8.
 SELECT reason, caller, key_resource, epoch, value, key_holder,
-       date_bin($5, at, $2) AS step, count(*) AS refusals, count(*) FILTER (WHERE NOT enforced) AS passed,
+       date_bin($5, at, $8) AS step, count(*) AS refusals, count(*) FILTER (WHERE NOT enforced) AS passed,
+       count(*) FILTER (WHERE at >= $8 AND at < $9) AS inside,
        min(at) AS first, max(at) AS last, min(position) AS first_position, max(position) AS last_position,
        min(resource) AS resource,
        min(resource) IS NOT DISTINCT FROM max(resource) AND count(resource) IN (0, count(*)) AS same

@@ -112,6 +112,16 @@ async def test_an_incident_that_began_before_the_time_is_whole(stage: Watched) -
     assert (incident["id"], incident["count"], incident["inside"]) == (first, 3, 2)
 
 
+async def test_many_incidents_that_began_before_the_time_are_soon_found(stage: Watched) -> None:
+    """The last hour cuts off all of them. Only some are followed back, and each has its refusals of the time."""
+    for number in range(30):
+        await refusal(stage.database, 62 * MINUTE, holder=f"worker-{number}")
+        await refusal(stage.database, 10 * MINUTE, holder=f"worker-{number}")
+    since = (await stage.database.now() - timedelta(hours=1)).isoformat()
+    found = await listed(stage, since=since)
+    assert [(one["count"], one["inside"]) for one in found] == [(2, 1)] * 30
+
+
 async def test_numbers_agree_with_the_list_of_refusals(stage: Watched) -> None:
     for number in range(3):
         await refusal(stage.database, number * MINUTE)
@@ -244,6 +254,9 @@ async def test_unknown_entries_and_other_kinds_are_no_incidents(stage: Watched) 
         assert (await stage.get(f"/v1/incidents/{identifier}")).status_code == 404
     assert (await stage.get("/v1/incidents", state="over")).status_code == 400
     assert (await stage.get("/v1/incidents/nonsense")).status_code in (400, 404, 422)
+    ends = {"since": "0001-01-02T00:00:00Z", "until": "9999-12-30T00:00:00Z"}
+    for parameters in (ends, {"until": ends["since"]}, {"since": ends["until"]}, {"until": ends["until"]}):
+        assert await listed(stage, **parameters) == []
 
 
 async def test_the_commands_list_and_acknowledge(stage: Watched, monkeypatch: pytest.MonkeyPatch) -> None:

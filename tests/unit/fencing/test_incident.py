@@ -32,7 +32,7 @@ MINUTE = timedelta(minutes=1)
 
 def tally(minutes: float, length: float = 0, count: int = 1, **more: object) -> Tally:
     first = NOON + minutes * MINUTE
-    known = Tally(ZOMBIE, first, count, 0, first, first + length * MINUTE, 1, count, "orders/42", same=True)
+    known = Tally(ZOMBIE, first, count, 0, count, first, first + length * MINUTE, 1, count, "orders/42", same=True)
     return replace(known, **more)  # type: ignore[arg-type]
 
 

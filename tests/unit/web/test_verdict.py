@@ -80,7 +80,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"bypasses": Happened(2, EARLIER, None)}, "2 changes were made past the gateway"),
     ({"incidents": [seen(ZOMBIE, -1)]}, "worker-7 was refused, and ann acknowledged it at"),
 ]
-"""What can be wrong, in the order of its severity."""
+"""Everything that can be wrong, in the order of its severity."""
 
 
 @pytest.mark.parametrize(("wrong", "sentence"), WRONG)
