@@ -104,7 +104,7 @@ _SERVICES = {
 def assess(facts: Facts) -> tuple[Finding, ...]:
     """Return what is wrong, the worst first. If nothing is, return the one finding that says so.
 
-    Outages come first, then changes that no fence has seen, then incidents that are going on. Among these, zombies whose
+    Outages come first, then changes that no fence has seen, then incidents that are going on. Of these, zombies whose
     writes took effect come first. Delays are next, and acknowledged incidents are last.
     """
     found = (
