@@ -29,6 +29,7 @@ as S3's XML on buckets. A code is never reused for something else.
     ├── LeaseLost                410  lease-lost
     ├── ExpectedMismatch         409  expected-mismatch
     ├── TokensExhausted          409  tokens-exhausted
+    ├── NotesExhausted           409  notes-exhausted
     ├── ReloadRefused            409  reload-refused
     ├── Unauthenticated          401  unauthenticated
     ├── Forbidden                403  forbidden
