@@ -164,8 +164,9 @@ def group(tallies: Iterable[Tally]) -> list[Incident]:
 
 
 def unresolved_first(incidents: Iterable[Incident], now: datetime) -> list[Incident]:
-    """Return the incidents with those that are not resolved first, and otherwise in their order."""
-    return sorted(incidents, key=lambda one: one.state(now) is State.RESOLVED)
+    """Return the incidents that go on, then those that are acknowledged, then those that are resolved."""
+    later = {State.ACKNOWLEDGED: 1, State.RESOLVED: 2}
+    return sorted(incidents, key=lambda one: later.get(one.state(now), 0))
 
 
 def _split(tallies: Sequence[Tally]) -> Iterable[Incident]:

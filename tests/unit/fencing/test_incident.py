@@ -125,9 +125,12 @@ def test_details_that_cannot_be_read_acknowledge_nothing(details: dict[str, obje
 
 
 def test_what_goes_on_comes_first() -> None:
-    later, earlier = group([tally(0), tally(100)])
-    now = later.last
-    assert unresolved_first([replace(later, renewed=True), replace(earlier, last=now)], now)[0].first == earlier.first
+    now = NOON + 5 * MINUTE
+    seen = (Acknowledgement(UUID(int=1), NOON + 3 * MINUTE, "ann", ""),)
+    resolved, acknowledged = incident(4, renewed=True), incident(2, acknowledgements=seen)
+    again, going_on = incident(3.5, acknowledgements=seen), incident(1)
+    found = unresolved_first([resolved, again, acknowledged, going_on], now)
+    assert found == [again, going_on, acknowledged, resolved]
 
 
 def test_zombies_are_overtaken_tokens_and_nothing_else() -> None:
