@@ -15,8 +15,10 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from gateway import api, web, wiring
 from gateway.admission import Admission
 from gateway.api import web_identity
+from gateway.api.authorisation import Authorisation
 from gateway.api.configuration import ConfigurationAccess
 from gateway.api.health import CUSTOMARY_PATHS, BucketView, JournalView, MetricsSource
+from gateway.api.incidents import Acknowledging
 from gateway.api.leases import without_id
 from gateway.api.requests import path_as_sent
 from gateway.auth.callers import Callers
@@ -122,6 +124,8 @@ class Gateway:
         self._follower = Follower(self._database, observe, wiring.listening(config, self._database, RECORD))
         self._outbox = Outbox(self._database, webhooks(config), observe)
         self._watch = AlarmWatch(self._database, alarms(config), observe)
+        authorisation = Authorisation(self._denials)
+        acknowledging = Acknowledging(self._database, authorisation)
         self._api = api.build(
             database=self._database,
             keys=keys,
@@ -130,7 +134,8 @@ class Gateway:
             admission=self._admission,
             signer=signer,
             audit=Audit(self._database, observe, "api"),
-            denials=self._denials,
+            authorisation=authorisation,
+            acknowledging=acknowledging,
             health=self._health,
             journal=self._journal,
             buckets=self._buckets,
@@ -152,7 +157,8 @@ class Gateway:
             alarms=[alarm.name for alarm in config.alarms],
         )
         self._site = Site(
-            *(self._database, self._follower, config, self._health, self._journal, self._buckets, self._api)
+            *(self._database, self._follower, config, self._health, self._journal, self._buckets, self._api),
+            acknowledging,
         )
         self._web = web.build(self._site, keys, wiring.logins(config, issuers, keys, observe), _clock, self._bodies)
         self._table_prefixes = wiring.table_prefixes(config)

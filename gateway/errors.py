@@ -29,6 +29,7 @@ as S3's XML on buckets. A code is never reused for something else.
     ├── LeaseLost                410  lease-lost
     ├── ExpectedMismatch         409  expected-mismatch
     ├── TokensExhausted          409  tokens-exhausted
+    ├── NotesExhausted           409  notes-exhausted
     ├── ReloadRefused            409  reload-refused
     ├── Unauthenticated          401  unauthenticated
     ├── Forbidden                403  forbidden
@@ -326,6 +327,15 @@ class TokensExhausted(GatewayError):
     s3_code = "OperationAborted"
     title = "There is no higher token in this epoch"
     default_advice = "Ask an administrator to start a new epoch: POST /v1/fences/{resource}/epoch."
+
+
+class NotesExhausted(GatewayError):
+    """An incident has as many acknowledgements as it may have."""
+
+    code = "notes-exhausted"
+    status = 409
+    title = "The incident has too many notes"
+    default_advice = "Nothing was recorded. Read the notes that are there, and continue in your own tool for incidents."
 
 
 class Unauthenticated(GatewayError):

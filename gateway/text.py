@@ -86,6 +86,21 @@ def age(moment: datetime, now: datetime) -> str:
     return "just now"
 
 
+def worded(value: object) -> str:
+    """Format a value of JSON without its signs: ``action: write, on: table public.orders``; ``yes`` and ``none``."""
+    match value:
+        case None:
+            return "none"
+        case bool():
+            return "yes" if value else "no"
+        case dict():
+            return ", ".join(f"{name}: {worded(one)}" for name, one in value.items()) or "none"
+        case list():
+            return ", ".join(map(worded, value)) or "none"
+        case _:
+            return str(value)
+
+
 def number(count: int) -> str:
     """Format a count with narrow no-break spaces: ``12 345``."""
     return f"{count:,}".replace(",", "\N{NARROW NO-BREAK SPACE}")

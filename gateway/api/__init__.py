@@ -15,6 +15,7 @@ from gateway.api import (
     credentials,
     exports,
     fences,
+    incidents,
     leases,
     lock_administration,
     record,
@@ -29,6 +30,7 @@ from gateway.api.description import INTRODUCTION, TAGS, Subject, with_examples
 from gateway.api.exports import MakeReport
 from gateway.api.fences import Barrier
 from gateway.api.health import HealthCheck, JournalState, MetricsSource, ProbedBuckets, health_routes, metrics_routes
+from gateway.api.incidents import Acknowledging
 from gateway.api.leases import LeaseTerms
 from gateway.api.requests import MAX_BODY, Authenticate, BodyIntake, PathAsSent
 from gateway.api.transactions import Transact
@@ -40,7 +42,6 @@ from gateway.http import problems
 from gateway.http.body import BodyReader
 from gateway.http.head import Head
 from gateway.record.audit import Audit
-from gateway.record.denials import Denials
 from gateway.record.following import Follower
 from gateway.webhooks.outbox import Outbox
 
@@ -54,7 +55,8 @@ def build(  # noqa: PLR0913 - each subject needs one part, passed by name
     admission: Admission,
     signer: Signer,
     audit: Audit,
-    denials: Denials,
+    authorisation: Authorisation,
+    acknowledging: Acknowledging,
     health: HealthCheck,
     journal: JournalState,
     buckets: ProbedBuckets,
@@ -67,7 +69,7 @@ def build(  # noqa: PLR0913 - each subject needs one part, passed by name
     configuration: ConfigurationAccess,
     documentation: Callable[[Request], Awaitable[Response]],
 ) -> FastAPI:
-    """Build the API as a FastAPI app. ``denials`` records what no grant covers.
+    """Build the API as a FastAPI app.
 
     ``transact`` is the table plane's; ``documentation`` answers at ``/v1/docs``.
     """
@@ -95,7 +97,6 @@ def build(  # noqa: PLR0913 - each subject needs one part, passed by name
             state["caller"] = principal.name
         return principal
 
-    authorisation = Authorisation(denials)
     # The router tries routes in this order.
     for subject, router in (
         (Subject.LOCKS, leases.routes(holding, barrier, audit, authorisation, caller)),
@@ -106,6 +107,7 @@ def build(  # noqa: PLR0913 - each subject needs one part, passed by name
         (Subject.RECORD, exports.routes(database, caller)),
         (Subject.RECORD, record.rejection_routes(database, caller)),
         (Subject.RECORD, record.routes(database, caller)),
+        (Subject.RECORD, incidents.routes(database, acknowledging, caller)),
         (Subject.RECORD, exports.report_routes(make_report)),
         (Subject.WRITES, credentials.routes(database, keys, admission, audit, authorisation, caller)),
         (Subject.FENCES, fences.sequencer_routes(database, signer, authorisation, caller)),

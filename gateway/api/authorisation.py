@@ -70,6 +70,10 @@ RULES: dict[tuple[str, str], Rule] = {
     ("GET", "/v1/rejections/{id}"): _OWN,
     ("GET", "/v1/events"): _OWN,
     ("GET", "/v1/events/{id}"): _OWN,
+    ("GET", "/v1/incidents"): _OWN,
+    ("GET", "/v1/incidents/{id}"): _OWN,
+    # The record has the resource of an incident.
+    ("POST", "/v1/incidents/{id}/acknowledgements"): Rule(About.BODY, (Action.BREAK,)),
     ("GET", "/v1/record/head"): _AUDIT,
     ("GET", "/v1/reports/{resource:path}"): _AUDIT,
     ("POST", "/v1/credentials"): Rule(About.BODY, (Action.CREDENTIALS,)),

@@ -12,12 +12,14 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 
+from gateway.commands import incidents as incident_client
 from gateway.commands import record_client
 from gateway.commands import verify as verifying
-from gateway.commands.console import print_entry, print_table, say
+from gateway.commands.console import print_columns, print_entry, print_table, say
 from gateway.commands.record_client import WHAT, WHEN, Since, fetch_report, parse_moment, takes_filters, write_report
 from gateway.errors import ConfigurationError
 from gateway.fencing.chain_verification import Verifier
+from gateway.fencing.incident import State
 from gateway.text import visible
 
 if TYPE_CHECKING:
@@ -35,6 +37,7 @@ ApiKeyFile = Annotated[
     Path | None,
     typer.Option(help="A file with the API key, instead of GATEWAY_API_KEY. A demo needs none."),
 ]
+_REFUSED = {name: hint for name, hint in WHAT.items() if name != "kind"}
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object a line, with all fields.")]
 
 
@@ -173,6 +176,46 @@ def report(
     begin, end = parse_moment("--since", since), parse_moment("--until", until)
     write_report(fetch_report(_gateway(url, api_key_file), resource, begin, end), output)
     say(f"{output}: written")
+
+
+@audit.command()
+@takes_filters(_REFUSED, WHEN)
+def incidents(
+    *,
+    url: Url,
+    state: Annotated[list[State] | None, typer.Option("--state", help="Only in this state; may be repeated.")] = None,
+    most: Annotated[int, typer.Option("--limit", min=1, max=200, help="Show at most N incidents.")] = 50,
+    filters: record_client.Filters,
+    api_key_file: ApiKeyFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """List incidents: refused writes that belong together. Without --since, those of the last 24 hours."""
+    asked = {**filters, "state": [one.value for one in state or ()]}
+    found, complete = incident_client.find_incidents(_gateway(url, api_key_file), asked, most)
+    if as_json:
+        console = _console()
+        for incident in found:
+            console.out(json.dumps(incident), highlight=False)
+        return
+    print_columns(incident_client.COLUMNS, map(incident_client.cells, found))
+    say(
+        f"{len(found):,} incidents{'' if complete else ', and more: choose a shorter time'}"
+        if found
+        else "No incident."
+    )
+
+
+@audit.command()
+def acknowledge(
+    identifier: Annotated[str, typer.Argument(metavar="ID", help="The incident, or one of its refused writes.")],
+    *,
+    url: Url,
+    note: Annotated[str, typer.Option(help="A note for the next person. It is on record, and never changed.")] = "",
+    api_key_file: ApiKeyFile = None,
+) -> None:
+    """Acknowledge an incident, with a note, on record. The caller needs the grant break on its resource."""
+    incident = incident_client.acknowledge(_gateway(url, api_key_file), identifier, note)
+    say(f"{incident['id']}: {incident['state']}, {len(incident['acknowledgements'])} acknowledgements")
 
 
 def _judge(verdict: verifying.Verification) -> None:

@@ -82,7 +82,7 @@ def serve(origin: Origin, workers: str = "1") -> None:
             _check_at_start(origin, config)
             logs.log(events.Listening(_url(config.server, listener.getsockname()[1])))
             with asyncio.Runner(loop_factory=server.config.get_loop_factory()) as runner:
-                runner.run(_attended(server, listener, manager, status))
+                runner.run(_attended(server, listener, manager, status, config.server.drain))
             return
         serving.check_tls(config.server)
         _check_at_start(origin, config)
@@ -91,9 +91,11 @@ def serve(origin: Origin, workers: str = "1") -> None:
     sys.exit(code)
 
 
-async def _attended(server: serving.HttpServer, listener: socket.socket, manager: ServiceManager, status: str) -> None:
+async def _attended(
+    server: serving.HttpServer, listener: socket.socket, manager: ServiceManager, status: str, drain: float
+) -> None:
     """Serve, and tell the service manager."""
-    grace = serving.GRACE + KILLED_AFTER
+    grace = drain + KILLED_AFTER
     async with asyncio.TaskGroup() as tasks:
         notices = [
             tasks.create_task(manager.watch()),

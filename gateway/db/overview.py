@@ -18,13 +18,15 @@ class StoreStatus:
     """``pending``: object writes whose outcome is not known yet, the oldest since ``pending_since``.
 
     ``position``, ``hash`` (hex) and ``day`` are the end of the record's chain; ``sealed_at`` is when its last entry
-    happened, None where there is none. ``unsealed``: entries not chained yet, counted up to 10,001.
+    happened, None where there is none. ``unsealed``: entries not chained yet, counted up to 10,001, the oldest since
+    ``unsealed_since``.
     """
 
     now: datetime
     pending: int
     pending_since: datetime | None
     unsealed: int
+    unsealed_since: datetime | None
     position: int
     hash: str
     day: date
@@ -33,7 +35,7 @@ class StoreStatus:
 
 @dataclass(frozen=True, slots=True)
 class ActiveAlarm:
-    """An alarm that is on: since when, and how many zombies it has counted since."""
+    """An alarm that is on: since when, and how many refused writes it has counted since."""
 
     name: str
     since: datetime

@@ -75,6 +75,8 @@ class Kind(StrEnum):
     """More writes were refused within a time than an alarm allows for."""
     ALARM_CLEARED = "alarm-cleared"
     """They have become few again."""
+    ACKNOWLEDGED = "incident-acknowledged"
+    """A caller has seen an incident, and has left a note."""
 
 
 class EntryReason(StrEnum):

@@ -132,7 +132,7 @@ def _standing(lanes: Sequence[Lane], clock: Clock) -> tuple[Sentence, ...]:
         return ()
     if holding.begins_epoch:
         return ((f"No holder has taken it over since the new epoch began at {clock.say(holding.since)}.",),)
-    return ((holding.party, f" has held it since {clock.say(holding.since)}."),)
+    return ((holding.party, f" holds the newest token, since {clock.say(holding.since)}."),)
 
 
 def describe_refusals(lane: Lane, refusals: Refusals, clock: Clock) -> str:
@@ -161,7 +161,7 @@ def describe_takeover(takeover: Takeover, clock: Clock) -> str:
         return f"{at}: {party_text(takeover.by)} took over."
     held = ""
     if takeover.over_since is not None:
-        held = f", which had held it for {span(takeover.at - takeover.over_since)}"
+        held = f", whose token had been the newest for {span(takeover.at - takeover.over_since)}"
     barrier = " by a barrier" if takeover.kind is Kind.BARRIER else ""
     return f"{at}: {party_text(takeover.by)} took over{barrier} from {party_text(takeover.over)}{held}."
 
@@ -176,7 +176,7 @@ def describe_lane(lane: Lane, clock: Clock) -> str:
     if lane.overtaken is not None:
         parts.append(f"Overtaken by {party_text(lane.overtaken.by)} at {clock.say(lane.overtaken.at)}.")
     elif lane.holds:
-        parts.append("Still holds it.")
+        parts.append("Its token is the newest.")
     if lane.tally.refused:
         parts.append(f"{number(lane.tally.refused)} {_writes(lane.tally.refused)} refused.")
     return " ".join(parts)
@@ -197,7 +197,7 @@ def note(lane: Lane) -> str | None:
     if lane.begins_epoch:
         return f"begun by {_shortened(lane.party.caller or 'an administrator')}"
     if lane.holds:
-        return "holds it"
+        return "newest token"
     passed, refused = lane.tally.noted, lane.tally.refused - lane.tally.noted
     counted = [f"{number(count)} {fate}" for count, fate in ((refused, "refused"), (passed, "passed")) if count]
     return ", ".join(counted) or None

@@ -16,6 +16,7 @@ from gateway.errors import GatewayError
 from gateway.http.body import BodyReader
 from gateway.web import (
     entry_page,
+    incident_pages,
     incident_report,
     live_page,
     login,
@@ -39,6 +40,7 @@ def build(site: Site, keys: Callers, logins: ProviderLogins, clock: Clock, bodie
             *login.routes(keys, logins, clock, site.pages, bodies),
             *provider_login.routes(logins, clock, site.pages),
             *overview_page.routes(site),
+            *incident_pages.routes(site, bodies),
             *record_lists.routes(site),
             *entry_page.routes(site),
             *observe_mode.routes(site),

@@ -23,9 +23,31 @@ _TITLES = {
     Kind.RETENTION: "Old days dropped",
     Kind.ALARM_RAISED: "Alarm raised",
     Kind.ALARM_CLEARED: "Alarm cleared",
+    Kind.ACKNOWLEDGED: "Incident acknowledged",
 }
 
+_REASONS = {
+    "token-stale": "overtaken token",
+    "token-duplicate": "token of two holders",
+    "token-used": "token used before",
+    "token-implausible": "implausible token",
+    "token-required": "no token",
+    "token-malformed": "malformed token",
+    "token-unclaimed": "unclaimed token",
+    "resource-mismatch": "resource mismatch",
+    "resource-underivable": "no resource found",
+    "resource-malformed": "malformed resource",
+    "side-effect-refused": "side effect",
+    "denied": "no grant",
+}
+"""The reasons of refusals, in words. Only an overtaken token makes its writer a zombie."""
+
 _LONG = timedelta(minutes=1)
+
+
+def reason_words(reason: str | None) -> str:
+    """Return a reason in words. One without words is as it is on record."""
+    return _REASONS.get(reason or "", reason or "no reason given")
 
 
 def kind_title(kind: Kind) -> str:

@@ -86,7 +86,7 @@ def routes(keys: Callers, logins: ProviderLogins, clock: Clock, pages: Pages, bo
         return login_page(request, pages, logins, safe(request.query_params.get("next")))
 
     async def log_in(request: Request) -> Response:
-        form = await _form(request, bodies)
+        form = await read_form(request, bodies)
         following = safe(form.get("next"))
         try:
             caller, session = keys.log_in(form.get("api_key", "").strip(), clock())
@@ -105,7 +105,7 @@ def routes(keys: Callers, logins: ProviderLogins, clock: Clock, pages: Pages, bo
         return answer
 
     async def choose_theme(request: Request) -> Response:
-        form = await _form(request, bodies)
+        form = await read_form(request, bodies)
         answer = RedirectResponse(safe(form.get("next")), 303)
         theme = form.get("theme", "")
         if theme in THEMES:
@@ -210,7 +210,7 @@ def safe(following: str | None) -> str:
     return HOME if "." in segments or ".." in segments else following
 
 
-async def _form(request: Request, bodies: BodyReader) -> dict[str, str]:
+async def read_form(request: Request, bodies: BodyReader) -> dict[str, str]:
     """Return the fields of a small form. Its sender may be unknown."""
     try:
         content = await bodies.of(request.scope, request.receive).whole(_MAX_FORM)

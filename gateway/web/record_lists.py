@@ -17,7 +17,7 @@ from gateway.db.search import Total
 from gateway.errors import RequestMalformed, TokenMalformed
 from gateway.fencing.record import Entry, EntryReason, Filters, Kind
 from gateway.fencing.token import Token
-from gateway.web.advice import kind_titles
+from gateway.web.advice import kind_titles, reason_words
 from gateway.web.rendering import Site
 
 SPANS = {
@@ -29,7 +29,11 @@ SPANS = {
 """Spans up to now: the name in addresses, the title, the length."""
 
 PLANES = ("tables", "objects", "api")
-REASONS = ("token-stale", "token-duplicate", "token-used", "token-implausible", "denied")
+REASONS = tuple(
+    (reason, reason_words(reason))
+    for reason in ("token-stale", "token-duplicate", "token-used", "token-implausible", "denied")
+)
+"""The reasons of refused writes, with their words."""
 
 _NAMES = ("prefix", "resource", "holder", "caller", "plane", "rule")
 _FIELDS = (*_NAMES, "reason", "enforced", "token", "span", "since", "until", "before", "after")

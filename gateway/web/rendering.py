@@ -1,7 +1,6 @@
 """Pages from templates: the one door to Jinja2. Every value in a page is escaped, hidden characters too."""
 
 import hashlib
-import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -20,11 +19,12 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from gateway import text
+from gateway.api.incidents import Acknowledging
 from gateway.config import Config
 from gateway.db.database import Database
 from gateway.errors import GatewayError
 from gateway.record.following import Follower
-from gateway.web.advice import kind_title
+from gateway.web.advice import kind_title, reason_words
 
 PREFIX = "/ui/static/"
 
@@ -84,6 +84,7 @@ def _read(directory: Traversable, path: str = "") -> list[tuple[str, Asset]]:
 
 NAVIGATION = (
     ("/ui/", "Overview"),
+    ("/ui/incidents", "Incidents"),
     ("/ui/rejections", "Rejections"),
     ("/ui/events", "Events"),
     ("/ui/resources", "Resources"),
@@ -146,7 +147,7 @@ def environment() -> Environment:
         "number": partial(_plain, text.number),
         "size": partial(_plain, text.size),
         "span": partial(_plain, text.span),
-        "json": partial(json.dumps, ensure_ascii=False, default=str),
+        "worded": text.worded,
         "machine_time": partial(_plain, text.machine_time),
         "plain_time": partial(_plain, text.plain_time),
     }
@@ -157,6 +158,7 @@ def environment() -> Environment:
         "age": text.age,
         "pairs": _pairs,
         "kind_title": kind_title,
+        "reason_words": reason_words,
     }
     return made
 
@@ -249,7 +251,8 @@ Buckets: TypeAlias = Callable[[], Mapping[str, Bucket]]
 class Site:
     """Everything that pages need. Of ``config`` they show modes of rules, names of webhooks and alarms, never secrets.
 
-    ``api`` is the fencing API, which takes the viewer in ``scope["state"]`` for its caller.
+    ``api`` is the fencing API, which takes the viewer in ``scope["state"]`` for its caller. ``acknowledging`` puts
+    acknowledgements on record.
     """
 
     def __init__(
@@ -261,6 +264,7 @@ class Site:
         journal: JournalState,
         buckets: Buckets,
         api: ASGIApp,
+        acknowledging: Acknowledging,
     ) -> None:
         self.database = database
         self.follower = follower
@@ -269,6 +273,7 @@ class Site:
         self.journal = journal
         self.buckets = buckets
         self.api = api
+        self.acknowledging = acknowledging
         self.assets = Assets()
         self.pages = Pages(self.assets)
 

@@ -236,6 +236,7 @@ def search_routes(site: Site) -> list[Route]:
             found=found[:_PAGE],
             more=found[_PAGE - 1].resource if len(found) > _PAGE else None,
             first=not after,
+            since=since,
             troubled=await overview.list_refused_resources(database, since, _MOST),
             taken_over=await overview.list_takeovers(database, since, _MOST),
             looked_at=overview.LOOKED_AT,

@@ -58,8 +58,9 @@ def everywhere(stage: Stage) -> list[str]:
     story.tell(stage, now(stage))
     stage.put_on_record([alarm(stage), {"kind": "guard-refused", "at": now(stage), "caller": "role:jobs"}])
     events = stage.sql("SELECT DISTINCT ON (kind) id FROM fencing.record WHERE kind <> 'rejection' ORDER BY kind")
-    lists = ["/ui/", "/ui/rejections", "/ui/events", "/ui/observe", "/ui/rejections?holder=nobody"]
-    return [*lists, rejection(stage, "compactor"), *(f"/ui/events/{row['id']}" for row in events)]
+    lists = ["/ui/", "/ui/rejections", "/ui/events", "/ui/observe", "/ui/rejections?holder=nobody", "/ui/incidents"]
+    refused = rejection(stage, "compactor")
+    return [*lists, refused, refused.replace("rejections", "incidents"), *(f"/ui/events/{row['id']}" for row in events)]
 
 
 def alarm(stage: Stage, name: str = "compactor-a") -> dict[str, Any]:
@@ -91,22 +92,24 @@ def test_the_overview_says_what_was_written_and_refused(visit: Callable[..., Pag
     story.tell(stage, now(stage))
     page = visit("/ui/")
     figures = page.locator(".figures")
-    expect(figures).to_contain_text(re.compile(r"Writes refused\s*2\d"))
-    expect(figures).to_contain_text(re.compile(r"Passed, would be refused\s*4|Passed, would be refused\s*5"))
-    expect(figures).to_contain_text(re.compile(r"Entries on record\s*20"))
-    expect(facts(page, "Zombies by resource").locator("tbody tr").first).to_contain_text(story.COMPACTION)
-    expect(facts(page, "Zombies by holder").locator("tbody tr").first).to_contain_text("compactor-a")
+    expect(figures).to_contain_text(re.compile(r"Refused writes of zombies\s*13"))
+    expect(figures).to_contain_text(re.compile(r"Refused for other reasons\s*0"))
+    expect(figures).to_contain_text(re.compile(r"Passed, would be refused\s*4"))
+    expect(facts(page, "Incidents").first.locator("tbody tr").last).to_contain_text(story.COMPACTION)
     rules = facts(page, "Rules").first
     expect(rules.locator("tr", has_text="public.stock")).to_contain_text("observe")
     expect(rules.locator("tr", has_text="idle/**")).to_contain_text("never in this span")
     expect(facts(page, "Services and the record")).to_contain_text("PostgreSQL")
-    expect(page.locator("figure canvas")).to_have_count(2)
+    expect(page.locator("figure svg")).to_have_count(2)
+    expect(page.locator(".card > details dl")).to_be_hidden()
+    page.get_by_text("Details of stores and the record").click()
+    expect(page.locator(".card > details dl")).to_contain_text(re.compile(r"Entries on record\s*20"))
     page.get_by_text("As a table").click()
     expect(page.get_by_role("table", name="Writes from each of these times on, until the next")).to_be_visible()
     page.get_by_role("link", name="Last hour").click()
     expect(page).to_have_url(f"{stage.origin}/ui/?span=1h")
-    expect(facts(page, "Zombies by holder")).not_to_contain_text("compactor-a")
-    facts(page, "Zombies by holder").get_by_role("link", name="importer-1").click()
+    expect(facts(page, "Incidents").first).not_to_contain_text("compactor-a")
+    page.locator(".figures").get_by_role("link", name="4", exact=True).click()
     expect(page.get_by_role("status")).to_have_text("4 writes")
 
 
@@ -192,7 +195,8 @@ def test_hostile_names_do_no_harm(visit: Callable[..., Page], stage: Stage) -> N
     found = stage.sql("SELECT id, kind FROM fencing.record")
     entries = [f"/ui/{'rejections' if row['kind'] == 'rejection' else 'events'}/{row['id']}" for row in found]
     page = visit("/ui/", viewport={"width": 360, "height": 800})
-    for path in ("/ui/", "/ui/rejections", "/ui/events", "/ui/observe", *entries):
+    incidents = [path.replace("rejections", "incidents") for path in entries if "rejections" in path]
+    for path in ("/ui/", "/ui/incidents", "/ui/rejections", "/ui/events", "/ui/observe", *entries, *incidents):
         page.goto(path)
         assert page.title().endswith("– Fencing gateway")
         assert page.locator("main img, main script, main [onmouseover], main [onerror]").count() == 0
@@ -242,6 +246,8 @@ def test_a_keyboard_is_enough(visit: Callable[..., Page], stage: Stage) -> None:
     expect(page.get_by_role("main")).to_be_focused()
     page.goto("/ui/")
     page.get_by_role("link", name="Overview").focus()
+    page.keyboard.press("Tab")
+    expect(page.get_by_role("link", name="Incidents", exact=True)).to_be_focused()
     page.keyboard.press("Tab")
     expect(page.get_by_role("link", name="Rejections", exact=True)).to_be_focused()
     outline = page.evaluate("getComputedStyle(document.activeElement).outlineStyle")
@@ -309,9 +315,8 @@ def test_every_width_will_do(visit: Callable[..., Page], stage: Stage) -> None:
 
 def test_the_overview_renews_itself(visit: Callable[..., Page], stage: Stage) -> None:
     page = visit("/ui/")
-    expect(page.locator(".figures")).to_contain_text(re.compile(r"Entries on record\s*0"))
+    expect(page.locator(".figures")).to_contain_text(re.compile(r"Refused writes of zombies\s*0"))
     story.tell(stage, datetime.now(UTC))
     # A timer does this every half a minute.
     page.evaluate("htmx.ajax('GET', '/ui/', {source: '#overview', target: '#overview', select: '#overview > *'})")
-    expect(page.locator(".figures")).to_contain_text(re.compile(r"Entries on record\s*20"))
-    expect(page.locator("figure canvas")).to_have_count(2)
+    expect(page.locator(".figures")).to_contain_text(re.compile(r"Refused writes of zombies\s*13"))

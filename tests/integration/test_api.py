@@ -268,7 +268,9 @@ PROTECTED = [
     ("POST", "/v1/fences/job/1/barrier"),
     *(("GET", f"/v1/{what}{of}") for what in ("rejections", "events") for of in ("", ".csv", ".ndjson", "/stream")),
     ("GET", "/v1/record/head"),
-    *(("GET", f"/v1/{what}/00000000-0000-0000-0000-000000000000") for what in ("rejections", "events")),
+    *(("GET", f"/v1/{what}/00000000-0000-0000-0000-000000000000") for what in ("rejections", "events", "incidents")),
+    ("GET", "/v1/incidents"),
+    ("POST", "/v1/incidents/00000000-0000-0000-0000-000000000000/acknowledgements"),
 ]
 
 
@@ -322,6 +324,7 @@ class TestDescription:
             *("/v1/webhooks", "/v1/webhooks/{name}/test", "/v1/metrics", "/v1/reports/{resource}"),
             *("/v1/record/head", "/v1/credentials", "/v1/transaction", "/v1/health", "/v1/live", "/v1/ready"),
             *("/v1/config", "/v1/config/reload"),
+            *("/v1/incidents", "/v1/incidents/{id}", "/v1/incidents/{id}/acknowledgements"),
         }
         assert dangling(document, document) == []
         for path in document["paths"].values():

@@ -79,6 +79,12 @@ def test_ages_have_one(ago: float, said: str) -> None:
     assert text.age(NOW - timedelta(seconds=ago), NOW) == said
 
 
+def test_values_of_json_have_words_for_its_signs() -> None:
+    assert text.worded({"missing": {"action": "write", "on": "table a"}, "n": [1, None, True, []]}) == (
+        "missing: action: write, on: table a, n: 1, none, yes, none"
+    )
+
+
 def test_numbers_and_sizes() -> None:
     assert text.number(1234567) == "1\u202f234\u202f567"
     assert [text.size(octets) for octets in (0, 1, 1023, 1024, 3_500_000, 2**50)] == [

@@ -7,6 +7,7 @@ SELECT name, since, total FROM fencing.alarm WHERE since IS NOT NULL
 SELECT clock_timestamp() AS now,
        pending.count AS pending, pending.oldest AS pending_since,
        (SELECT count(*) FROM (SELECT FROM fencing.intake LIMIT 10001) AS waiting) AS unsealed,
+       (SELECT at FROM fencing.intake ORDER BY number LIMIT 1) AS unsealed_since,
        head.position, encode(head.hash, 'hex') AS hash, head.day,
        (SELECT at FROM fencing.entry WHERE day = head.day AND position = head.position) AS sealed_at
 FROM fencing.head AS head,

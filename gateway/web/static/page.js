@@ -45,7 +45,6 @@ document.addEventListener("submit", async (event) => {
   for (const button of form.querySelectorAll("button")) {
     button.setAttribute("aria-pressed", String(button.value === theme));
   }
-  document.dispatchEvent(new CustomEvent("themechange"));
 });
 
 // The address of a filtered list has only the filters that are set.

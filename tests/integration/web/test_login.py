@@ -5,12 +5,15 @@ from datetime import UTC, datetime, timedelta
 import httpx
 import pytest
 
+from gateway.api.authorisation import Authorisation
+from gateway.api.incidents import Acknowledging
 from gateway.auth import callers
 from gateway.auth.callers import Callers
 from gateway.config.access import CallerKeys
 from gateway.db.database import Database
 from gateway.http.body import BodyReader, Memory
 from gateway.observe.events import ignore
+from gateway.record.denials import Denials
 from gateway.record.following import Follower
 from gateway.web import build
 from gateway.web.rendering import Site
@@ -114,7 +117,8 @@ async def test_a_session_ends_after_twelve_hours_and_with_its_key(dsn: str, data
 
     def page(callers: list[dict[str, object]]) -> httpx.AsyncClient:
         keys = Callers([CallerKeys.model_validate(caller) for caller in callers], running.GRANT_RULES)
-        site = Site(database, Follower(database, ignore, None), config, health, journal, dict, nowhere)
+        acknowledging = Acknowledging(database, Authorisation(Denials(database, ignore)))
+        site = Site(database, Follower(database, ignore, None), config, health, journal, dict, nowhere, acknowledging)
         app = build(site, keys, no_logins(keys), lambda: now, BodyReader(Memory(1_000_000)))
         return httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://gateway")
 

@@ -22,7 +22,7 @@ def test_an_incident_in_two_sentences() -> None:
         story.refuses(seconds, A)
     assert said(story) == (
         "writer-a (token 33) was overtaken by writer-b (token 34) at 12:00:07 and tried 3 more writes during the next "
-        "14 minutes 2 seconds. All were refused. writer-b (token 34) has held it since 12:00:07."
+        "14 minutes 2 seconds. All were refused. writer-b (token 34) holds the newest token, since 12:00:07."
     )
 
 
@@ -84,7 +84,7 @@ def not_on_record() -> Story:
         (all_observed, "It passed, because the rule only observes."),
         (
             two_zombies,
-            "One other writer tried 1 more write. It was refused. writer-c (token 35) has held it since 12:03",
+            "One other writer tried 1 more write. It was refused. writer-c (token 35) holds the newest token, since",
         ),
         (new_epoch, "writer-a (token 33) was ruled out by a new epoch (token 1.0) at 12:01:40 and tried 1 more write"),
         (new_epoch, "No holder has taken it over since the new epoch began at 12:01:40."),
@@ -102,7 +102,10 @@ def test_what_happened_in_plain_words(tell: Callable[[], Story], words: str) -> 
 def test_nothing_happened() -> None:
     story = Story()
     story.raises(0, A)
-    assert said(story) == "No write was refused here in this time. writer-a (token 33) has held it since 12:00:00."
+    assert (
+        said(story)
+        == "No write was refused here in this time. writer-a (token 33) holds the newest token, since 12:00:00."
+    )
     assert said(Story()) == "No write was refused here in this time."
 
 
@@ -130,13 +133,14 @@ def test_every_thing_in_the_picture_says_what_it_is() -> None:
     )
     (arrow,) = picture.arrows
     assert arrow.label == (
-        "12:01:40: writer-b (token 34) took over from writer-a (token 33), which had held it for 1 minute 40 seconds."
+        "12:01:40: writer-b (token 34) took over from writer-a (token 33), whose token had been the newest for "
+        "1 minute 40 seconds."
     )
     assert picture.rows[0].label == (
         "writer-a (token 33). Took over at 12:00:00. Overtaken by writer-b (token 34) at 12:01:40. 1 write refused."
     )
     assert picture.rows[0].leases == ("Lease of writer-a (token 33), granted at 12:00:01, expired at 12:01:30.",)
-    assert (picture.rows[0].note, picture.rows[1].note) == ("1 refused", "holds it")
+    assert (picture.rows[0].note, picture.rows[1].note) == ("1 refused", "newest token")
     assert draw(observed().history(0, 1000)).rows[0].note == "1 refused, 1 passed"
 
 

@@ -1,0 +1,66 @@
+-- name: counts
+-- The newest refusals of a time, $4 at most, by step, reason and rule. A caller that is denied may have made up the rule.
+SELECT date_bin($5, at, $2) AS step, reason, NOT enforced AS passed, plane,
+       CASE WHEN reason <> 'denied' THEN rule END AS rule, count(*) AS refusals, max(at) AS last
+FROM (
+    SELECT at, reason, enforced, plane, rule FROM fencing.entry
+    WHERE day >= $1 AND kind = 'rejection' AND at >= $2 AND at < $3{conditions} ORDER BY position DESC LIMIT $4
+) AS newest
+GROUP BY 1, 2, 3, 4, 5
+
+-- name: tallies
+-- Count the newest refusals of a time, $4 at most, by step and by the key of their incident. The reasons in the array $6
+-- are about a token. Of the rows, the $7 newest are returned. `inside`: those from $8 until $9. Steps are aligned with $8.
+SELECT reason, caller, key_resource, epoch, value, key_holder,
+       date_bin($5, at, $8) AS step, count(*) AS refusals, count(*) FILTER (WHERE NOT enforced) AS passed,
+       count(*) FILTER (WHERE at >= $8 AND at < $9) AS inside,
+       min(at) AS first, max(at) AS last, min(position) AS first_position, max(position) AS last_position,
+       min(resource) AS resource,
+       min(resource) IS NOT DISTINCT FROM max(resource) AND count(resource) IN (0, count(*)) AS same
+FROM (
+    SELECT at, position, reason, caller, enforced, resource,
+           CASE WHEN reason = ANY ($6::text[]) THEN resource END AS key_resource,
+           CASE WHEN reason = ANY ($6::text[]) THEN epoch END AS epoch,
+           CASE WHEN reason = ANY ($6::text[]) THEN value END AS value,
+           CASE WHEN reason = ANY ($6::text[]) THEN holder END AS key_holder
+    FROM fencing.entry
+    WHERE day >= $1 AND kind = 'rejection' AND at >= $2 AND at < $3{conditions} ORDER BY position DESC LIMIT $4
+) AS newest
+GROUP BY 1, 2, 3, 4, 5, 6, 7
+ORDER BY max(at) DESC LIMIT $7
+
+-- name: entries
+-- The entries at some positions.
+SELECT * FROM fencing.entry WHERE day >= $1 AND position = ANY ($2::bigint[])
+
+-- name: newest
+-- The newest refused writes between two positions that match.
+SELECT * FROM fencing.entry
+WHERE day >= $1 AND kind = 'rejection' AND position BETWEEN $2 AND $3{conditions} ORDER BY position DESC LIMIT $4
+
+-- name: renewed
+-- Which writers have taken their resource over with a newer token, after the position of their last refusal.
+SELECT asked.number FROM unnest(
+    $2::text[], $3::integer[], $4::bigint[], $5::text[], $6::text[], $7::bigint[]
+) WITH ORDINALITY AS asked (resource, epoch, value, holder, caller, after, number)
+WHERE EXISTS (
+    SELECT FROM fencing.entry AS e
+    WHERE e.day >= $1 AND e.kind IN ('raised', 'barrier', 'epoch') AND e.resource = asked.resource
+      AND e.position > asked.after AND (e.epoch, e.value) > (asked.epoch, asked.value)
+      AND e.holder IS NOT DISTINCT FROM asked.holder AND e.caller IS NOT DISTINCT FROM asked.caller
+)
+
+-- name: acknowledgements
+-- The newest acknowledgements after a position.
+SELECT * FROM fencing.entry WHERE day >= $1 AND kind = 'incident-acknowledged' AND position > $2
+ORDER BY position DESC LIMIT $3
+
+-- name: notable
+-- Changes past the gateway, and writes that guards refused, in a time: how many entries, and the last of them.
+SELECT kind, count(*) AS entries, max(at) AS last, (array_agg(resource ORDER BY position DESC))[1] AS resource,
+       (array_agg(target ORDER BY position DESC))[1] AS target, (array_agg(caller ORDER BY position DESC))[1] AS caller
+FROM (
+    SELECT kind, at, resource, target, caller, position FROM fencing.entry
+    WHERE day >= $1 AND kind = ANY ('{bypass,guard-refused}') AND at >= $2 ORDER BY position DESC LIMIT $3
+) AS newest
+GROUP BY kind

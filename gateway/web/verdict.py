@@ -1,0 +1,387 @@
+"""The verdict of the overview: what is wrong, the worst first, and what to do about it. Pure.
+
+A sentence consists of text, names from outside and moments, so that a page can mark both.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Literal, TypeAlias
+from urllib.parse import urlencode
+from uuid import UUID
+
+from gateway.fencing.incident import ZOMBIE, Incident, State
+from gateway.fencing.record import EntryReason
+from gateway.web.advice import reason_words
+
+RECENT = timedelta(hours=1)
+"""A change past the gateway that is older is no longer the first thing to look at."""
+UNSETTLED = timedelta(minutes=2)
+"""Object writes are settled within seconds. The oldest one has been waiting for longer than this."""
+UNSEALED = timedelta(minutes=1)
+"""Entries are sealed four times a second."""
+STORM = 100
+"""Denied requests of one incident. A caller that lacks so many grants is broken, or hostile."""
+_MOST = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Name:
+    """A name from outside; of a resource, which has a page, or of anything else."""
+
+    text: str
+    resource: bool = False
+
+
+Sentence: TypeAlias = tuple[str | Name | datetime, ...]
+Level: TypeAlias = Literal["bad", "warned", "good"]
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that is wrong: a sentence, what to do, and a link to more (``address`` and ``title``), if any."""
+
+    level: Level
+    sentence: Sentence
+    advice: Sentence
+    address: str | None = None
+    title: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Happened:
+    """Entries of one kind in the period: how many, the last one, and what that is about."""
+
+    count: int
+    last: datetime
+    about: str | None
+    caller: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """The facts of a verdict, at ``now``. ``since``: the beginning of the period, ``period``: its name.
+
+    ``health``: the state of each service. ``journal``: its trouble. ``buckets``: those that take no write, with the
+    reason. ``webhooks``: those that do not get through, with the time since. ``alarms``: those that are on.
+    ``zombies`` and ``refused`` count writes of the period, ``accepted`` is None if it is not known.
+    """
+
+    now: datetime
+    since: datetime
+    period: str
+    health: Mapping[str, str]
+    journal: str | None = None
+    incidents: Sequence[Incident] = ()
+    bypasses: Happened | None = None
+    guard: Happened | None = None
+    buckets: Mapping[str, str] | None = None
+    pending: int = 0
+    pending_since: datetime | None = None
+    unsealed: int = 0
+    unsealed_since: datetime | None = None
+    webhooks: Mapping[str, datetime | None] | None = None
+    alarms: Mapping[str, datetime] | None = None
+    zombies: int = 0
+    refused: int = 0
+    passed: int = 0
+    last_refused: datetime | None = None
+    accepted: int | None = None
+
+
+_SERVICES = {
+    "postgres": (
+        "The database cannot be reached, so the gateway takes no write and shows no record.",
+        "Bring PostgreSQL back, or the network to it. Nothing is lost: writers get 503 and may retry.",
+    ),
+    "s3": (
+        "The object store cannot be reached, so the gateway takes no object write.",
+        "Bring the store back, or the network to it. Writes to tables go on.",
+    ),
+}
+
+
+def assess(facts: Facts) -> tuple[Finding, ...]:
+    """Return what is wrong, the worst first. If nothing is, return the one finding that says so.
+
+    Outages come first, then changes that no fence has seen, then incidents that are going on. Of these, zombies whose
+    writes took effect come first. Delays are next, and acknowledged incidents are last.
+    """
+    found = (
+        *_outages(facts),
+        *_bypasses(facts, recent=True),
+        *_incidents(facts),
+        *_guard(facts),
+        *_backlogs(facts),
+        *_bypasses(facts, recent=False),
+        *_acknowledged(facts),
+    )
+    return found or (_quiet(facts),)
+
+
+def _outages(facts: Facts) -> Iterator[Finding]:
+    for service, state in facts.health.items():
+        if state != "ok":
+            sentence, advice = _SERVICES.get(service, (f"The service {service} is {state}.", "Bring it back."))
+            if service == "postgres" and state == "closed":
+                sentence = "The database is closed: the gateway could not prove that it knows all raised fences."
+                advice = "Read what the journal lacks below, and open it as docs/journal.md says."
+            yield Finding("bad", (sentence,), (advice,))
+    if facts.journal is not None:
+        yield Finding(
+            "bad",
+            ("The journal is in trouble: ", Name(facts.journal), "."),
+            ("Bring its store back. Until then a database that goes back in time could serve old holders.",),
+        )
+    for bucket, reason in (facts.buckets or {}).items():
+        yield Finding(
+            "bad",
+            ("The bucket ", Name(bucket), " takes no fenced write: ", Name(reason), "."),
+            ("Change the store or its settings, and restart the probe with gateway doctor.",),
+        )
+
+
+def _bypasses(facts: Facts, *, recent: bool) -> Iterator[Finding]:
+    found = facts.bypasses
+    if found is None or (facts.now - found.last <= RECENT) is not recent:
+        return
+    changes = "1 change was made" if found.count == 1 else f"{found.count:,} changes were made"
+    of: Sentence = () if found.about is None else (", the last of ", Name(found.about, resource=True))
+    yield Finding(
+        "bad" if recent else "warned",
+        (f"{changes} past the gateway in {facts.period}", *of, ", found at ", found.last, ". No fence has seen it."),
+        ("Find the writer, and take away its rights: gateway doctor lists roles and principals that have them.",),
+        _link("/ui/events", kind="bypass", since=facts.since.isoformat()),
+        "The changes",
+    )
+
+
+_ORDER = (
+    EntryReason.TOKEN_STALE,
+    EntryReason.TOKEN_DUPLICATE,
+    EntryReason.TOKEN_USED,
+    EntryReason.TOKEN_IMPLAUSIBLE,
+)
+
+
+def _rank(incident: Incident) -> tuple[bool, int, int]:
+    reason = incident.key.reason
+    place = _ORDER.index(EntryReason(reason)) if reason in _ORDER else len(_ORDER)
+    return not incident.passed, place, -incident.count
+
+
+def _incidents(facts: Facts) -> Iterator[Finding]:
+    going_on = [one for one in facts.incidents if one.state(facts.now) in (State.GOING_ON, State.AGAIN)]
+    for incident in sorted(going_on, key=_rank)[:_MOST]:
+        yield _incident(incident, facts.now)
+    if len(going_on) > _MOST:
+        yield Finding(
+            "bad",
+            (f"{len(going_on) - _MOST:,} more incidents are going on.",),
+            ("Look at the list: one cause often has many.",),
+            _link("/ui/incidents", since=facts.since.isoformat()),
+            "All incidents",
+        )
+
+
+def _acknowledged(facts: Facts) -> Iterator[Finding]:
+    known = [one for one in facts.incidents if one.state(facts.now) is State.ACKNOWLEDGED]
+    for incident in sorted(known, key=_rank)[:_MOST]:
+        note = incident.acknowledged
+        assert note is not None
+        yield Finding(
+            "warned",
+            (writer(incident), " was refused, and ", Name(note.by or "a caller"), " acknowledged it at ", note.at, "."),
+            ("No write has been refused since. Wait, or read the note.",),
+            incident_address(incident),
+            "The incident",
+        )
+
+
+def writer(incident: Incident) -> Name:
+    """Return the best name of the refused writer."""
+    return Name(incident.key.holder or incident.key.caller or "a writer without a name")
+
+
+def _incident(incident: Incident, now: datetime) -> Finding:
+    key = incident.key
+    if key.reason == ZOMBIE:
+        sentence, advice = _zombie(incident)
+    elif key.of_a_token:
+        sentence, advice = _other_token(incident)
+    else:
+        sentence, advice = _of_a_caller(incident)
+    if incident.state(now) is State.AGAIN and (note := incident.acknowledged) is not None:
+        sentence = (
+            *sentence,
+            " ",
+            Name(note.by or "A caller"),
+            " acknowledged it at ",
+            note.at,
+            "; it has gone on since.",
+        )
+    serious = key.of_a_token or incident.passed or incident.count >= STORM
+    return Finding("bad" if serious else "warned", sentence, advice, incident_address(incident), "The incident")
+
+
+def _zombie(incident: Incident) -> tuple[Sentence, Sentence]:
+    who, fence, key = writer(incident), incident.fence, incident.key
+    late = "Its late write" if incident.count == 1 else f"Its {incident.count:,} late writes"
+    over: Sentence = ()
+    if fence is not None:
+        over = ("; ", Name(fence.raised_by), f" took over with token {fence.token} at ", fence.raised_at)
+    begun = (who, " is still writing ", _resource(incident), f" with token {key.token}", *over, ". ")
+    if incident.passed:
+        fate = f"{late} took effect"
+        if incident.passed < incident.count:
+            fate = f"Of its {incident.count:,} late writes, {incident.passed:,} took effect"
+        return (
+            (*begun, f"{fate}, because the rule only observes."),
+            ("Stop ", who, " now, and compare what it wrote with the state of its successor."),
+        )
+    return (*begun, f"{late} had no effect."), ("Stop ", who, ", or let it acquire its lock again.")
+
+
+def _other_token(incident: Incident) -> tuple[Sentence, Sentence]:
+    who, resource, key = writer(incident), _resource(incident), incident.key
+    raised_by = None if incident.fence is None else Name(incident.fence.raised_by)
+    match key.reason:
+        case EntryReason.TOKEN_DUPLICATE:
+            holder: Sentence = () if raised_by is None else (", which ", raised_by, " has shown before")
+            return (
+                (who, " is writing ", resource, f" with token {key.token}", *holder, ": two holders have one token."),
+                ("Find out which of them the lock service gave it to, and stop the other one.",),
+            )
+        case EntryReason.TOKEN_USED:
+            return (
+                (who, " is writing ", resource, f" again with token {key.token}, which may write once."),
+                ("Let it send an Idempotency-Key with a second attempt, and acquire a token for each other write.",),
+            )
+        case _:
+            return (
+                (who, " is writing ", resource, f" with token {key.token}, which the policy of the resource refuses."),
+                ("Compare the token with those that the lock service issued. After a reset, begin an epoch.",),
+            )
+
+
+def _of_a_caller(incident: Incident) -> tuple[Sentence, Sentence]:
+    caller = Name(incident.key.caller or "an unknown caller")
+    requests = "1 request" if incident.count == 1 else f"{incident.count:,} requests"
+    if incident.key.reason == EntryReason.DENIED:
+        missing = incident.missing
+        grant: Sentence = () if missing is None else (f"; the last lacks {missing.action} for ", Name(missing.on))
+        return (
+            (caller, f" is denied {requests} that no grant covers", *grant, "."),
+            ("Add the grant if the caller ought to do this. If not, ask its owner why it tries.",),
+        )
+    return (
+        (caller, f" has {requests} refused: ", Name(reason_words(incident.key.reason)), "."),
+        ("Correct the client: each refusal has told it what is wrong.",),
+    )
+
+
+def _resource(incident: Incident) -> Name:
+    return Name("several resources") if incident.about is None else Name(incident.about, resource=True)
+
+
+def _guard(facts: Facts) -> Iterator[Finding]:
+    found = facts.guard
+    if found is None or facts.now - found.last > RECENT:
+        return
+    on: Sentence = () if found.about is None else (" to ", Name(found.about))
+    by: Sentence = () if found.caller is None else (" by ", Name(found.caller))
+    yield Finding(
+        "warned",
+        ("The guard refused direct writes", *on, *by, ", last noted at ", found.last, ". Nothing was written."),
+        ("Let the session show the token of its lock (docs/guard.md), or stop it.",),
+        _link("/ui/events", kind="guard-refused", since=facts.since.isoformat()),
+        "The refusals",
+    )
+
+
+def _backlogs(facts: Facts) -> Iterator[Finding]:
+    if facts.pending_since is not None and facts.now - facts.pending_since > UNSETTLED:
+        writes = "1 object write is" if facts.pending == 1 else f"{facts.pending:,} object writes are"
+        yield Finding(
+            "warned",
+            (f"{writes} not settled, the oldest since ", facts.pending_since, "."),
+            ("Look for errors of the store in the log. New holders of these keys wait until the writes are settled.",),
+        )
+    if facts.unsealed_since is not None and facts.now - facts.unsealed_since > UNSEALED:
+        number = f"{facts.unsealed:,} entries" if facts.unsealed <= 10_000 else "more than 10,000 entries"
+        yield Finding(
+            "warned",
+            (f"The record lags: {number} are not sealed, the oldest since ", facts.unsealed_since, "."),
+            ("Look for a transaction that stays open in the database, and for errors of sealing in the log.",),
+        )
+    for name, since in (facts.webhooks or {}).items():
+        begun: Sentence = () if since is None else (" since ", since)
+        yield Finding(
+            "warned",
+            ("The webhook ", Name(name), " does not get through", *begun, "."),
+            ("Bring its receiver back. Its messages wait, and none is lost.",),
+        )
+    for name, on_since in (facts.alarms or {}).items():
+        yield Finding(
+            "warned",
+            ("The alarm ", Name(name), " is on since ", on_since, "."),
+            ("Look at the incidents of this time.",),
+            _link("/ui/incidents", since=facts.since.isoformat()),
+            "The incidents",
+        )
+
+
+def _quiet(facts: Facts) -> Finding:
+    idle = " No write was accepted either." if facts.accepted == 0 else ""
+    if not facts.refused and not facts.passed:
+        return Finding("good", (f"All is quiet: no write was refused in {facts.period}.{idle}",), ("Nothing to do.",))
+    last: Sentence = () if facts.last_refused is None else (", the last at ", facts.last_refused)
+    return Finding(
+        "good",
+        (f"Nothing is going on. In {facts.period} {_past(facts)}", *last, ". Every incident is resolved.", idle),
+        ("Nothing to do now.",),
+        _link("/ui/incidents", since=facts.since.isoformat()),
+        "The incidents",
+    )
+
+
+def _past(facts: Facts) -> str:
+    counted = [
+        f"{count:,} {one if count == 1 else many}"
+        for count, one, many in (
+            (facts.zombies, "write of a zombie was refused", "writes of zombies were refused"),
+            (
+                facts.refused - facts.zombies,
+                "request was refused for another reason",
+                "requests were refused for other reasons",
+            ),
+            (facts.passed, "late write passed", "late writes passed"),
+        )
+        if count
+    ]
+    return _joined(counted)
+
+
+def _joined(parts: Sequence[str]) -> str:
+    return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"
+
+
+def incident_address(incident: Incident) -> str:
+    """Return the address of an incident's page."""
+    return identified(incident.id)
+
+
+def identified(identifier: UUID | None) -> str:
+    return f"/ui/incidents/{identifier}"
+
+
+def _link(path: str, **parameters: str) -> str:
+    return f"{path}?{urlencode(parameters)}"
+
+
+def plain(sentence: Iterable[str | Name | datetime]) -> str:
+    """Return a sentence as text, for tests and logs; moments in ISO 8601."""
+    return "".join(
+        piece.text if isinstance(piece, Name) else piece.isoformat() if isinstance(piece, datetime) else piece
+        for piece in sentence
+    )
