@@ -11,7 +11,7 @@ import pytest
 from typer.main import get_group
 
 from gateway.cli import application
-from gateway.serving import GRACE
+from gateway.config.server import Server
 from gateway.workers.parent import KILLED_AFTER
 
 ROOT = Path(__file__).parents[2]
@@ -47,7 +47,7 @@ def test_its_command_is_the_gateways_own(service: dict[str, list[str]]) -> None:
 
 
 def test_it_waits_for_the_end_of_requests(service: dict[str, list[str]]) -> None:
-    assert int(service["TimeoutStopSec"][0]) > GRACE + KILLED_AFTER
+    assert int(service["TimeoutStopSec"][0]) > Server().drain + KILLED_AFTER
     assert service["KillMode"] == ["mixed"]
 
 
