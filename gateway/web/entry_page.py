@@ -12,7 +12,7 @@ from starlette.routing import Route
 
 from gateway.db import fences, rejections, search
 from gateway.errors import NotFound
-from gateway.fencing.record import Entry, Filters, Kind, missing_grant
+from gateway.fencing.record import Entry, Filters, Kind, also_denied, missing_grant
 from gateway.web.advice import kind_title, rejection_advice
 from gateway.web.rendering import Site
 
@@ -138,6 +138,7 @@ def routes(site: Site) -> list[Route]:
             lag=lag,
             fence=fence,
             missing=missing_grant(entry.details),
+            also_denied=also_denied(entry.details),
             kept=kept,
             payload=None if kept is None else payload_lines(kept.body),
             others=[other for other in others if other.id != entry.id][:_OTHERS],
