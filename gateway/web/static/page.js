@@ -52,7 +52,7 @@
     const shown = document.createElement("span");
     shown.className = "local";
     shown.title = zone;
-    shown.textContent = ` ${time.dateTime.startsWith(day) ? clock : `${day} ${clock}`}`;
+    shown.textContent = ` (${time.dateTime.startsWith(day) ? clock : `${day} ${clock}`})`;
     time.append(shown);
   }
 
