@@ -317,7 +317,7 @@ _LIKE = 0.6
 
 
 class NearestPage(NamedTuple):
-    """What may have been meant by an address: a page with its title, and a resource."""
+    """The likely meaning of an unknown address: a page with its title, and the name of a resource."""
 
     page: tuple[str, str] | None
     resource: str
