@@ -120,7 +120,7 @@ def test_only_a_session_is_logged_out(visit: Callable[..., Page], dsn: str, cont
         page.goto(f"{demo.origin}/ui/events")
         expect(page.get_by_role("heading", level=1)).to_have_text("Events")
         for role in ("link", "button"):
-            expect(page.get_by_role(role, name=re.compile("^Log "))).to_have_count(0)  # type: ignore[arg-type]
+            expect(page.get_by_role(role, name=re.compile("^Log "))).to_have_count(0)
         page.close()
 
 

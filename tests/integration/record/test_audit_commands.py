@@ -153,7 +153,11 @@ class TestHostileNames:
             assert re.search(r"\\u202e", shown)
 
 
-WIDE = {"holder": "写入者" * 20, "resource": "public.orders/" + "x" * 200, "caller": "חשבוניות-" + "c" * 60}
+WIDE: dict[str, Any] = {
+    "holder": "写入者" * 20,
+    "resource": "public.orders/" + "x" * 200,
+    "caller": "חשבוניות-" + "c" * 60,
+}
 
 
 class TestTerminal:
