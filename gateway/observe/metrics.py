@@ -105,7 +105,7 @@ class EventMetrics:
         )
         self.refused = Counter(
             "gateway_writes_refused_total",
-            "Refused writes: one for each resource that refused it. Each is on record, but for strangers over their budget.",
+            "Refused writes: one for each resource that refused it. Each is on record, except strangers over budget.",
             ("plane", "rule", "reason"),
         )
         self.observed = Counter(
