@@ -280,7 +280,9 @@ class Gateway:
                     async with (
                         background_tasks(*(servers.watch() for servers in self._storage.servers)),
                         self._storage.journal.running(),
-                        flushing(self._database, (self._traffic, KeyUses(self._keys.uses)), self._observe),
+                        flushing(
+                            self._database, (self._traffic, KeyUses(self._keys.uses), self._denials), self._observe
+                        ),
                         self._tables.running(self._listen),
                         self._leases.running(),
                         self._issuers.running(),

@@ -175,6 +175,11 @@ async def check(config: Config, places: Places, *, allow_missing: bool, everythi
     )
     try:
         found += await unknown_in_database(config, database)
+        # They grant nothing, so they are no errors.
+        warnings += [
+            f"{places.describe(('grants', number - 1))}: {problem}. {advice}"
+            for number, problem, advice in await unknown_in_grants(config, database)
+        ]
     except (SqlError, Unavailable) as error:
         # The schema is there from the first migration on, and names are compared after it.
         absent = isinstance(error, SqlError) and error.sqlstate == _NO_SUCH_SCHEMA

@@ -227,18 +227,20 @@ class Callers:
         [principal] = owners.values()
         return replace(principal, proof=proof)
 
-    def by_session(self, session: str | None, now: datetime, certificate: ClientCertificate | None = None) -> Principal:
-        """Return the caller of a session of the page, or else of the certificate, or else the anonymous one.
+    @property
+    def offers_login(self) -> bool:
+        """Return whether a caller has an API key, with which it can log in to the page."""
+        return bool(self._sessions)
 
-        Raises ``Unauthenticated`` if anonymous callers are not admitted.
-        """
+    def of_session(self, session: str | None, now: datetime) -> Principal | None:
+        """Return the caller of a session of the page; None if it is none, or has ended."""
 
         def keys_of(caller: str) -> Sequence[bytes]:
             known = self._sessions.get(caller)
             return () if known is None else known[1]
 
         caller = caller_of(session or "", keys_of, now)
-        return self.by_bearer((), certificate) if caller is None else self._sessions[caller][0]
+        return None if caller is None else self._sessions[caller][0]
 
     def secret_of(self, access_key_id: str, session_token: str | None) -> tuple[Principal, str] | None:
         """Return the owner of an access key id and its secret, to check a signature. This is a ``SecretOf``.

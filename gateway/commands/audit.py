@@ -5,6 +5,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
 
@@ -13,7 +14,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 
 from gateway.commands import incidents as incident_client
-from gateway.commands import record_client
+from gateway.commands import parquet, record_client
 from gateway.commands import verify as verifying
 from gateway.commands.console import print_columns, print_entry, print_table, say
 from gateway.commands.record_client import WHAT, WHEN, Since, fetch_report, parse_moment, takes_filters, write_report
@@ -29,6 +30,8 @@ audit = typer.Typer(
     help="Read the record of refused writes, takeovers, locks and administration (docs/audit.md).",
     no_args_is_help=True,
 )
+
+_FORMATS = ("ndjson", "csv", "parquet")
 
 Url = Annotated[
     str, typer.Option(envvar="GATEWAY_URL", help="The address of the gateway, e.g. https://gateway.example.com.")
@@ -99,26 +102,37 @@ def export(
     form: Annotated[
         str | None,
         typer.Option(
-            "--format", metavar="csv|ndjson", help="The format. The default follows the file's name, else ndjson."
+            "--format",
+            metavar="|".join(_FORMATS),
+            help="The format. The default follows the file's name, else ndjson.",
         ),
     ] = None,
     after: Annotated[int, typer.Option(min=0, help="Only entries after this position.")] = 0,
     filters: record_client.Filters,
     api_key_file: ApiKeyFile = None,
 ) -> None:
-    """Export entries, the oldest first, as NDJSON, which can be verified later, or as CSV.
+    """Export entries, the oldest first, as NDJSON or Parquet, which can be verified later, or as CSV.
 
     The file appears only when it is complete.
     """
-    chosen = form or ("csv" if output is not None and output.suffix == ".csv" else "ndjson")
-    if chosen not in ("csv", "ndjson"):
-        raise ConfigurationError("--format: must be csv or ndjson", advice="")
+    named = "" if output is None else output.suffix.removeprefix(".")
+    chosen = form or (named if named in _FORMATS else "ndjson")
+    if chosen not in _FORMATS:
+        raise ConfigurationError(f"--format: must be one of {', '.join(_FORMATS)}", advice="")
+    is_parquet = chosen == "parquet"
+    if is_parquet and output is None and sys.stdout.isatty():
+        raise ConfigurationError("Parquet is no text for a terminal.", advice="Name a file with --output.")
+    wanted = {**filters, "after": after}
     with (
-        record_client.export_entries(_gateway(url, api_key_file), chosen, {**filters, "after": after}) as pieces,
+        record_client.export_entries(_gateway(url, api_key_file), "ndjson" if is_parquet else chosen, wanted) as pieces,
         _written(output) as file,
         _progress(shown=output is not None) as progress,
     ):
         task = progress.add_task("exported", total=None)
+        if is_parquet and not isinstance(file, _Escaping):
+            about = {"filters": record_client.given_filters(wanted)}
+            parquet.write(record_client.lines(pieces), file, about, partial(progress.advance, task))
+            return
         for piece in pieces:
             file.write(piece)
             progress.advance(task, piece.count(b"\n"))

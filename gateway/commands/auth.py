@@ -58,6 +58,35 @@ def can(
             say(f"Grants name groups of {issuer}. If its token shows one, add --group.")
         raise typer.Exit(1)
     typer.echo(visible(f"Yes, by [[grants]] number {rule.number}: {settings.grants[rule.number - 1].in_words()}."))
+    if settings.postgres.roles and (table or function):
+        roles = list(_roles(settings, caller, groups))
+        typer.echo(visible(" ".join(roles or ["But no role of the database is for this caller, so it is denied."])))
+        if not roles:
+            raise typer.Exit(1)
+
+
+def _roles(settings: "Config", caller: str, groups: Sequence[str]) -> Iterator[str]:
+    """Yield sentences on the role of the database for a caller. There are none if it has no role."""
+    from gateway.auth.callers import names_of  # noqa: PLC0415 - it imports what only a gateway needs
+    from gateway.auth.database_roles import OWN  # noqa: PLC0415 - likewise
+
+    rules = settings.postgres.roles
+    patterns = (name for rule in rules for name in rule.callers)
+    names = names_of(caller, patterns, identified=settings.is_of_issuer(caller))
+    by_claim = False
+    for rule in rules:
+        if not (names.intersection(rule.callers) or set(rule.groups).intersection(groups)):
+            continue
+        if rule.role is not None:
+            runs = "the gateway's own role" if rule.role == OWN else f"the role {rule.role}"
+            yield f"{'Otherwise the' if by_claim else 'The'} request runs under {runs}."
+            return
+        if settings.is_of_issuer(caller):
+            claim = ".".join(rule.claim)
+            yield f"If {claim} in its token names one of {', '.join(rule.allowed)}, the request runs under that role."
+            by_claim = True
+    if by_claim:
+        yield "Otherwise it is denied."
 
 
 @auth.command("keys")

@@ -4,19 +4,21 @@ A help text, or a completion, waits for the imports of this module and of ``gate
 the configuration, the planes or HTTP: only the functions that need one do.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
+from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from gateway.commands.columns import GAP, cut, fit, shorten
 from gateway.commands.record_client import Entry
 from gateway.doctor.findings import DoctorReport, render
-from gateway.fencing.record import missing_grant
+from gateway.fencing.record import EntryReason, Kind, also_denied, missing_grant
 from gateway.text import plain_time, span, visible
 
 if TYPE_CHECKING:
@@ -81,6 +83,12 @@ _STYLES = {
 }
 _OBSERVED = "yellow"
 _COLUMNS = ("time", "what", "resource", "token", "holder", "caller", "fence", "by", "late")
+_HOLDER, _CALLER = _COLUMNS.index("holder"), _COLUMNS.index("caller")
+_OPTIONAL = ("late", "by", "caller", "fence", "token")
+"""Columns that a narrow terminal loses, the first first."""
+_LEAST = {"time": 19, "what": max(len(word) for word in (*Kind, *EntryReason))}
+_USUAL = dict(zip(_COLUMNS, (19, 24, 40, 9, 24, 24, 9, 24, 20), strict=True))
+"""Widths of a table whose rows are not known yet."""
 
 Cells: TypeAlias = tuple[str, ...]
 
@@ -99,21 +107,48 @@ def entry_cells(entry: Entry) -> Cells:
 
 
 def print_table(console: Console, entries: Iterable[Entry]) -> None:
-    """Print entries as a table, or with tabs between columns if this is no terminal."""
+    """Print entries as a table that fits the terminal, or with tabs between columns if this is none.
+
+    Writer and reason are in every table. A caller without a column of its own stands in for a missing holder.
+    """
     if not console.is_terminal:
         _plain(console, _COLUMNS)
         for entry in entries:
             print_entry(console, entry)
         return
-    rows = [_styled(entry) for entry in entries]
-    # A terminal has few columns: one that is empty in each entry takes room from the others.
-    filled = [number for number in range(len(_COLUMNS)) if any(row[number].plain for row in rows)]
-    shown = Table(box=None, header_style="bold", pad_edge=False)
-    for number in filled:
-        shown.add_column(_COLUMNS[number], overflow="fold")
-    for row in rows:
-        shown.add_row(*(row[number] for number in filled))
-    console.print(shown)
+    rows = [(entry, entry_cells(entry)) for entry in entries]
+    wanted = {
+        title: max((cell_len(cells[number]) for _, cells in rows), default=0) for number, title in enumerate(_COLUMNS)
+    }
+    wanted = {title: width and max(width, len(title)) for title, width in wanted.items()}
+    if not wanted["holder"] and any(cells[_CALLER] for _, cells in rows):
+        wanted["holder"] = len("holder")
+    reasons = max((len(entry["reason"] or entry["kind"]) for entry, _ in rows), default=0)
+    widths = fit(wanted, console.width, _OPTIONAL, {**_LEAST, "what": reasons})
+    console.print(_line(_COLUMNS, widths).rstrip(), style="bold", soft_wrap=True)
+    for entry, cells in rows:
+        _print_row(console, entry, cells, widths)
+
+
+def _print_row(console: Console, entry: Entry, cells: Cells, widths: Mapping[str, int]) -> None:
+    if "caller" not in widths and not cells[_HOLDER]:
+        cells = (*cells[:_HOLDER], cells[_CALLER], *cells[_HOLDER + 1 :])
+    line = Text(_line(cells, widths).rstrip())
+    time = widths.get("time", 0)
+    line.stylize("dim", 0, time)
+    style = _OBSERVED if entry["enforced"] is False else _STYLES.get(entry["kind"], "")
+    line.stylize(style, time + GAP, time + GAP + widths.get("what", 0))
+    console.print(line, soft_wrap=True)
+
+
+def _line(cells: Sequence[str], widths: Mapping[str, int]) -> str:
+    shown = []
+    for title, cell in zip(_COLUMNS, cells, strict=True):
+        if (width := widths.get(title)) is not None:
+            # The reason comes first in its column. Names differ at their ends.
+            text = cut(cell, width) if title == "what" else shorten(cell, width)
+            shown.append(text + " " * (width - cell_len(text)))
+    return (" " * GAP).join(shown)
 
 
 def print_columns(titles: Cells, rows: Iterable[Sequence[str]]) -> None:
@@ -133,9 +168,9 @@ def print_columns(titles: Cells, rows: Iterable[Sequence[str]]) -> None:
 
 
 def print_entry(console: Console, entry: Entry) -> None:
-    """Print one entry as a line."""
+    """Print one entry as a line, which a terminal does not wrap."""
     if console.is_terminal:
-        console.print(Text("  ").join(cell for cell in _styled(entry) if cell), soft_wrap=True)
+        _print_row(console, entry, entry_cells(entry), fit(_USUAL, console.width, _OPTIONAL, _LEAST))
     else:
         _plain(console, entry_cells(entry))
 
@@ -143,13 +178,6 @@ def print_entry(console: Console, entry: Entry) -> None:
 def _plain(console: Console, columns: Cells) -> None:
     """Print without rich, which would replace tabs by spaces."""
     console.file.write("\t".join(columns) + "\n")
-
-
-def _styled(entry: Entry) -> list[Text]:
-    time, what, *others = (Text(cell) for cell in entry_cells(entry))
-    time.stylize("dim")
-    what.stylize(_OBSERVED if entry["enforced"] is False else _STYLES.get(entry["kind"], ""))
-    return [time, what, *others]
 
 
 def _what(entry: Entry) -> str:
@@ -160,6 +188,8 @@ def _what(entry: Entry) -> str:
         said = [f"guard-refused: {entry['reason']}{on}"]
     if (missing := missing_grant(entry.get("details"))) is not None:
         said.append(f"{missing.action} for {missing.on}")
+    if also := also_denied(entry.get("details")):
+        said.append(f"(and {also:,} more)")
     if entry["enforced"] is False:
         said.append("(observed)")
     return " ".join(said)

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from gateway.commands import parquet
 from gateway.commands.record_client import lines
 from gateway.errors import ConfigurationError
 from gateway.fencing.chain_verification import ChainFinding, Flaw, Verifier
@@ -63,8 +64,13 @@ def read(files: Iterable[Path]) -> Iterator[bytes]:
     for path in files:
         try:
             with path.open("rb") as opened:
-                while piece := opened.read(_PIECE):
-                    yield piece
+                piece = opened.read(_PIECE)
+                if not piece.startswith(parquet.MAGIC):
+                    while piece:
+                        yield piece
+                        piece = opened.read(_PIECE)
+                    continue
+            yield from parquet.read(path)
         except OSError as error:
             raise ConfigurationError(f"{path}: cannot be read: {error.strerror}", advice="") from error
 

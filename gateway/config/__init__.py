@@ -15,7 +15,7 @@ from pydantic_settings.exceptions import SettingsError
 
 from gateway.config.access import CallerKeys, GrantRule, Identity, Issuer
 from gateway.config.fencing import Fencing, Leases, ObjectRule, ResourceRule, TableRule
-from gateway.config.observability import Alarm, Audit, Telemetry, Webhook
+from gateway.config.observability import Alarm, Audit, Telemetry, Ui, Webhook
 from gateway.config.places import Places, explain, nearest
 from gateway.config.section import Misplaced, is_sendable
 from gateway.config.server import Server
@@ -49,6 +49,7 @@ class Config(BaseSettings):
     webhooks: tuple[Webhook, ...] = ()
     alarms: tuple[Alarm, ...] = ()
     telemetry: Telemetry = Telemetry()
+    ui: Ui = Ui()
 
     @model_validator(mode="after")
     def _signed_tokens_need_a_key(self) -> "Config":

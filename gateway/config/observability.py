@@ -1,5 +1,7 @@
 """Sections of the configuration: the record, webhooks and alarms, telemetry."""
 
+import re
+from collections.abc import Collection
 from typing import Annotated
 from urllib.parse import urlsplit
 
@@ -81,6 +83,46 @@ class Alarm(Section):
     """The length of the window in minutes."""
     webhooks: tuple[str, ...] = ()
     """Names of webhooks; all of them by default."""
+
+
+_PLACEHOLDER = re.compile(r"\{(\w+)\}")
+_PRINTABLE = re.compile(r"[!-~]+")
+
+
+class Ui(Section):
+    """The pages at ``/ui/``: links from entries to other programs."""
+
+    trace_url: str | None = None
+    """The address of a trace: ``{trace_id}`` stands for its id, ``{since}`` and ``{until}`` for an hour around it."""
+    log_url: str | None = None
+    """The address of a request's log lines: ``{request_id}`` stands for its id, the others as in ``trace_url``."""
+
+    @field_validator("trace_url")
+    @classmethod
+    def _of_trace(cls, value: str | None) -> str | None:
+        return None if value is None else _link(value, "trace_id", ("since", "until"))
+
+    @field_validator("log_url")
+    @classmethod
+    def _of_log(cls, value: str | None) -> str | None:
+        return None if value is None else _link(value, "request_id", ("since", "until"))
+
+
+def _link(template: str, needed: str, others: Collection[str]) -> str:
+    """Check the template of a link. The page puts names into it, percent-encoded, so its host must be a literal."""
+    parts = urlsplit(template)
+    is_address = parts.scheme in ("http", "https") and parts.hostname and parts.username is None
+    if not is_address or not _PRINTABLE.fullmatch(template):
+        raise ValueError("must be an http:// or https:// address without user; percent-encode spaces in it")
+    found = set(_PLACEHOLDER.findall(template))
+    known = ", ".join(f"{{{name}}}" for name in (needed, *others))
+    if found - {needed, *others} or set("{}") & set(_PLACEHOLDER.sub("", template)):
+        raise ValueError(f"only {known} can stand in braces; write other braces as %7B and %7D")
+    if needed not in found:
+        raise ValueError(f"must contain {{{needed}}}")
+    if set("{}") & set(parts.netloc):
+        raise ValueError("the host must be a literal: a placeholder belongs into the path, the query or the fragment")
+    return template
 
 
 class Telemetry(Section):

@@ -2,29 +2,31 @@
 
 import hashlib
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from itertools import repeat
 from uuid import UUID, uuid4
 
 from gateway.db.database import Database, Transaction
 from gateway.db.pool import load
 from gateway.db.record import fence_from_row
 from gateway.fencing.decision import Decision
-from gateway.fencing.record import Attempt, CapturedPayload, MissingGrant, Refusal, Rejection
+from gateway.fencing.record import Attempt, CapturedPayload, Refusal, Rejection
 
 _SQL = load("rejections")
 
 
-async def record_rejections(executor: Database | Transaction, refusals: Sequence[Refusal]) -> list[Rejection]:
+async def record_rejections(
+    executor: Database | Transaction, refusals: Sequence[Refusal], traces: Mapping[str, str]
+) -> list[Rejection]:
     """Put refusals on record, in one statement; each gets its time from the database.
 
     With a ``Database`` they are durable when this returns; with a ``Transaction`` they become so with its commit.
+    ``traces`` has the ids of traces, by those of requests.
     Raises ``Unavailable``, ``OutcomeUnknown`` or ``SqlError`` where they are not: then none may be answered as one.
     """
     ids = [uuid4() for _ in refusals]
     attempts = [(one.resource, one.attempt) for one in refusals]
-    attempted = _attempted(ids, attempts, [one.missing for one in refusals])
+    attempted = _attempted(ids, attempts, [_details(one.attempt, traces, one) for one in refusals])
     execute = executor.fetch_write if isinstance(executor, Database) else executor.fetch
     rows = await execute(_SQL["record"], *attempted, *_columns(map(_met, refusals), 7), *_payloads(ids, attempts))
     at = {row["id"]: row["at"] for row in rows}
@@ -34,14 +36,17 @@ async def record_rejections(executor: Database | Transaction, refusals: Sequence
     ]
 
 
-async def record_overtaken(database: Database, attempts: Sequence[tuple[str, Attempt]]) -> list[Rejection | None]:
+async def record_overtaken(
+    database: Database, attempts: Sequence[tuple[str, Attempt]], traces: Mapping[str, str]
+) -> list[Rejection | None]:
     """Put those of many writes on record, in one statement, whose fence carries a higher token already.
 
     ``attempts``: resource and write, each with a token. In the same order, each its rejection, or None where the fence
     says otherwise by now. Raises what ``record`` raises.
     """
     ids = [uuid4() for _ in attempts]
-    arguments = (*_attempted(ids, attempts), *_payloads(ids, attempts))
+    details = [_details(attempt, traces) for _, attempt in attempts]
+    arguments = (*_attempted(ids, attempts, details), *_payloads(ids, attempts))
     rows = {row["id"]: row for row in await database.fetch_write(_SQL["record_overtaken"], *arguments)}
     return [
         Rejection(entry, row["at"], resource, Decision.STALE, True, attempt, fence_from_row(resource, row))  # noqa: FBT003
@@ -52,7 +57,7 @@ async def record_overtaken(database: Database, attempts: Sequence[tuple[str, Att
 
 
 def _attempted(
-    ids: Sequence[UUID], attempts: Sequence[tuple[str, Attempt]], missing: Iterable[MissingGrant | None] = repeat(None)
+    ids: Sequence[UUID], attempts: Sequence[tuple[str, Attempt]], details: Iterable[str | None]
 ) -> list[Sequence[object]]:
     """Return the columns that do not depend on the fence, as one sequence for each column."""
     rows = (
@@ -71,9 +76,9 @@ def _attempted(
             attempt.payload_sha256,
             attempt.plane,
             attempt.rule,
-            _details(attempt.captured, lacking),
+            detail,
         )
-        for entry, (resource, attempt), lacking in zip(ids, attempts, missing, strict=False)
+        for entry, (resource, attempt), detail in zip(ids, attempts, details, strict=True)
     )
     return _columns(rows, 15)
 
@@ -87,13 +92,20 @@ def _met(refusal: Refusal) -> tuple[object, ...]:
     return refusal.reason, refusal.enforced, token.epoch, token.value, fence.holder, fence.caller, fence.raised_at
 
 
-def _details(captured: CapturedPayload | None, missing: MissingGrant | None) -> str | None:
-    """Return the details: the missing grant, and the payload. It can be erased; its hash still proves its content."""
+def _details(attempt: Attempt, traces: Mapping[str, str], refusal: Refusal | None = None) -> str | None:
+    """Return the details: the trace, the missing grant of a denial, and the payload.
+
+    A payload can be erased; its hash still proves its content.
+    """
     details: dict[str, object] = {}
-    if missing is not None:
-        details["missing"] = asdict(missing)
-    if captured is not None:
-        details["payload"] = _payload(captured)
+    if refusal is not None and refusal.missing is not None:
+        details["missing"] = asdict(refusal.missing)
+    if refusal is not None and refusal.also_denied:
+        details["also_denied"] = refusal.also_denied
+    if (trace := traces.get(attempt.request_id)) is not None:
+        details["trace_id"] = trace
+    if attempt.captured is not None:
+        details["payload"] = _payload(attempt.captured)
     return json.dumps(details) if details else None
 
 

@@ -61,7 +61,7 @@ def canonical(entry: Mapping[str, Any]) -> bytes:
     if entry.keys() != _LINE:
         raise Unreadable("its fields are not those of an entry")
     try:
-        return ("{" + ",".join(f'"{name}":{_written(entry[name])}' for name in FIELDS) + "}").encode()
+        return ("{" + ",".join(f'"{name}":{written(entry[name])}' for name in FIELDS) + "}").encode()
     except (UnicodeEncodeError, RecursionError) as error:
         raise Unreadable("it holds what no entry can hold") from error
 
@@ -226,17 +226,20 @@ def _place(entry: Mapping[str, Any]) -> tuple[int, bytes]:
     raise Unreadable("without position or hash")
 
 
-def _written(value: Any) -> str:
-    """As PostgreSQL writes JSON. Only ``details`` has other values than strings, numbers, booleans and null in it."""
+def written(value: Any) -> str:
+    """Return a value of an entry as PostgreSQL writes JSON. Raise ``Unreadable``.
+
+    Only ``details`` has other values than strings, numbers, booleans and null in it.
+    """
     match value:
         case Number():
             return value
         case None | bool() | str():
             return json.dumps(value, ensure_ascii=False)
         case dict():
-            return f"{{{', '.join(f'{_written(key)}: {_written(each)}' for key, each in value.items())}}}"
+            return f"{{{', '.join(f'{written(key)}: {written(each)}' for key, each in value.items())}}}"
         case list():
-            return f"[{', '.join(map(_written, value))}]"
+            return f"[{', '.join(map(written, value))}]"
     raise Unreadable("it holds what no JSON can hold")
 
 

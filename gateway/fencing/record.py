@@ -1,5 +1,6 @@
 """The record: refused writes, and whatever else has happened to fences, locks and what they protect."""
 
+import re
 import unicodedata
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -25,6 +26,8 @@ from gateway.fencing.credential_redaction import redacted
 from gateway.fencing.decision import Decision, Fence
 from gateway.fencing.policy import ImplausibleToken, Reason
 from gateway.fencing.token import Token
+
+_TRACE = re.compile(r"[0-9a-f]{32}")
 
 MAX_TARGET = 2048
 """Characters that are kept of a target."""
@@ -172,11 +175,24 @@ def missing_grant(details: Mapping[str, object] | None) -> MissingGrant | None:
     return MissingGrant(str(missing.get("action")), str(missing.get("on"))) if isinstance(missing, Mapping) else None
 
 
+def also_denied(details: Mapping[str, object] | None) -> int:
+    """Return how many denials without an entry the entry with these details stands for, besides its own."""
+    count = (details or {}).get("also_denied")
+    return count if isinstance(count, int) else 0
+
+
+def trace_id(details: Mapping[str, object] | None) -> str | None:
+    """Return the trace of a refused request, in 32 hex digits; None if it had none."""
+    found = (details or {}).get("trace_id")
+    return found if isinstance(found, str) and _TRACE.fullmatch(found) else None
+
+
 @dataclass(frozen=True, slots=True)
 class Refusal:
     """A refusal to be recorded, for one resource of a write. ``enforced`` False: the write passes all the same.
 
-    ``missing`` is set for denials alone.
+    ``missing`` is set for denials alone. ``also_denied``: the number of denials without an entry that
+    this one stands for, too.
     """
 
     resource: str
@@ -185,6 +201,7 @@ class Refusal:
     fence: Fence | None
     enforced: bool = True
     missing: MissingGrant | None = None
+    also_denied: int = 0
 
 
 @dataclass(frozen=True, slots=True)

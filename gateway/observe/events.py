@@ -47,6 +47,13 @@ class WriteAccepted(NamedTuple):
     way: Way
 
 
+class DenialCounted(NamedTuple):
+    """A request without credentials lacked a grant. It was counted only: too many others are on record already."""
+
+    plane: Plane
+    rule: str | None
+
+
 class StageEntered(NamedTuple):
     """A request, or work in the background, begins a stage: a part that may take time (``gateway.observe.stages``)."""
 
@@ -398,6 +405,7 @@ Event: TypeAlias = (
     | AlarmRaised
     | AlarmCleared
     | WriteRefused
+    | DenialCounted
     | IntentSettled
     | OutcomeLost
     | TombstoneSwept

@@ -23,6 +23,7 @@ from gateway.observe.events import (
     BucketAdministered,
     BypassFound,
     CatalogWarning,
+    DenialCounted,
     Event,
     GuardRefused,
     IntentSettled,
@@ -104,7 +105,7 @@ class EventMetrics:
         )
         self.refused = Counter(
             "gateway_writes_refused_total",
-            "Refused writes, each on record before its answer: one for each resource that refused it.",
+            "Refused writes: one for each resource that refused it. Each is on record, except strangers over budget.",
             ("plane", "rule", "reason"),
         )
         self.observed = Counter(
@@ -204,6 +205,7 @@ class EventMetrics:
         self.handlers: dict[type, Callable[[Any], None]] = {
             WriteAccepted: self._on_accepted,
             WriteRefused: self._on_refused,
+            DenialCounted: self._on_denial,
             RequestAnswered: self._on_answered,
             StageLeft: lambda event: self.stages.observe(event[:2], event.seconds),
             BatchSent: self._on_trip,
@@ -265,6 +267,9 @@ class EventMetrics:
         counter = self.refused if rejection.enforced else self.observed
         rule = self._rules[event.plane].of(rejection.attempt.rule)
         counter.add(event.plane, rule, self._reasons.of(rejection.reason))
+
+    def _on_denial(self, event: DenialCounted) -> None:
+        self.refused.add(event.plane, self._rules[event.plane].of(event.rule), errors.Denied.code)
 
     def _on_answered(self, event: RequestAnswered) -> None:
         served = self._served.get((event.area, event.status))

@@ -12,7 +12,7 @@ from gateway.fencing.decision import Decision, Fence
 from gateway.fencing.policy import ImplausibleToken
 from gateway.fencing.record import Attempt, Refusal, Rejection, implausible_error, refusal_error
 from gateway.observe.events import Observe, Plane, StepReached, WriteRefused
-from gateway.observe.stages import staged
+from gateway.observe.stages import TRACE_IDS, staged
 
 MOST = 512
 """Refusals of one batch, unless a single write has more."""
@@ -44,18 +44,20 @@ class Recorder:
         The answers are in the order of ``attempts``. Raise what ``record`` raises.
         """
         try:
-            return await rejections.record_overtaken(self._database, attempts)
+            return await rejections.record_overtaken(self._database, attempts, TRACE_IDS)
         except (SqlError, OutcomeUnknown, Unavailable) as error:
             raise _not_recorded() from error
 
     async def _together(self, batch: Sequence[Sequence[Refusal]]) -> list[list[Rejection]]:
         recorded = iter(
-            await rejections.record_rejections(self._database, [one for refusals in batch for one in refusals])
+            await rejections.record_rejections(
+                self._database, [one for refusals in batch for one in refusals], TRACE_IDS
+            )
         )
         return [list(islice(recorded, len(refusals))) for refusals in batch]
 
     async def _alone(self, refusals: Sequence[Refusal]) -> list[Rejection]:
-        return await rejections.record_rejections(self._database, refusals)
+        return await rejections.record_rejections(self._database, refusals, TRACE_IDS)
 
 
 def _concerns_all(error: Exception) -> bool:
@@ -118,7 +120,7 @@ class Audit:
 
         To be told once the transaction is durable.
         """
-        return await rejections.record_rejections(transaction, notes)
+        return await rejections.record_rejections(transaction, notes, TRACE_IDS)
 
     async def passed(self, note: Refusal) -> None:
         """Record, durably, that a write has passed which would have been refused if its rule were enforced.

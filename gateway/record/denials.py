@@ -1,6 +1,10 @@
 """Denials: requests whose caller lacks a grant. They are put on record first, and answered afterwards.
 
 A storm of them gives way to other work: there is one batch at a time, and a pause after it.
+
+A stranger needs no credentials to be denied. Denials of anonymous callers have a budget, so that none can fill the
+disk. Beyond it they are counted, and the next entry of such a denial has the count. Stale tokens are no denials: each
+of them is on record (docs/decisions/031).
 """
 
 import asyncio
@@ -14,7 +18,12 @@ from gateway.db import rejections
 from gateway.db.database import Database
 from gateway.errors import Denied, OutcomeUnknown, SqlError, Unauthenticated, Unavailable
 from gateway.fencing.record import ANONYMOUS, Attempt, MissingGrant, Refusal, Rejection
-from gateway.observe.events import Observe, Plane, WriteRefused
+from gateway.observe.events import DenialCounted, Observe, Plane, WriteRefused
+from gateway.observe.stages import TRACE_IDS
+
+BURST = 100
+A_SECOND = 1.0
+"""Denials of anonymous callers that a process puts on record: so many at once, and so many a second."""
 
 MOST = 256
 # Seconds between two batches: the share of gateway and database that a storm may take.
@@ -25,16 +34,38 @@ GIVING_WAY = 0.05
 _LONGEST = 512
 
 
+class Budget:
+    """A token bucket. Times are those of a monotonic clock, passed in."""
+
+    def __init__(self, burst: int, a_second: float) -> None:
+        self._burst, self._a_second = burst, a_second
+        self._left, self._at = float(burst), float("-inf")
+
+    def take(self, most: int, now: float) -> int:
+        """Take at most so many; return how many there were."""
+        self._left = min(self._burst, self._left + (now - self._at) * self._a_second)
+        self._at = now
+        taken = min(most, int(self._left))
+        self._left -= taken
+        return taken
+
+
 class Denials:
     """Records denials of all planes."""
+
+    what = "counts of denials"
 
     def __init__(self, database: Database, observe: Observe) -> None:
         self._database, self._observe = database, observe
         self._last = float("-inf")
-        self._lane: Lane[Refusal, Rejection] = Lane(self._record, most=MOST, delay=self._delay)
+        self._lane: Lane[Refusal, Rejection | None] = Lane(self._record, most=MOST, delay=self._delay)
+        self._budget = Budget(BURST, A_SECOND)
+        # Denials without an entry since the last entry of an anonymous caller, and the newest of them.
+        self._counted = 0
+        self._newest: Refusal | None = None
 
     async def refuse(self, missing: Missing, attempt: Attempt) -> Denied | Unauthenticated:
-        """Put a denial on record, durably, and return the error to answer with.
+        """Put a denial on record, durably, and return the error to answer with. Beyond their budget, count it.
 
         That is ``Unauthenticated`` for anonymous callers of tables and the API: with credentials they may do more.
         Raises ``Unavailable`` if it cannot be recorded. Nothing is done for the caller in that case either.
@@ -44,7 +75,9 @@ class Denials:
         refusal = Refusal(_bounded(missing.resource), Denied.code, named, None, missing=lacking)
         # The request was denied, whether its sender waits for the answer or not.
         rejection = await asyncio.shield(self._lane.ask(refusal))
-        facts = {"action": lacking.action, "on": lacking.on, "rejection": str(rejection.id)}
+        facts = {"action": lacking.action, "on": lacking.on}
+        if rejection is not None:
+            facts["rejection"] = str(rejection.id)
         if attempt.caller == ANONYMOUS and attempt.plane != "objects":
             message = f"Requests without credentials lack the grant {missing.action} for {lacking.on}."
             return Unauthenticated(message, facts=facts)
@@ -53,16 +86,54 @@ class Denials:
     def _delay(self) -> float:
         return self._last + GIVING_WAY - asyncio.get_running_loop().time()
 
-    async def _record(self, batch: Sequence[Refusal]) -> Sequence[Rejection]:
+    async def flush(self, database: Database) -> None:
+        """Put the count of denials without an entry on record, with the newest of them. Raise ``GatewayError``."""
+        counted, newest = self._counted, self._newest
+        if not counted or newest is None:
+            return
+        self._counted = 0
         try:
-            recorded = await rejections.record_rejections(self._database, batch)
-        except (SqlError, OutcomeUnknown, Unavailable) as error:
-            raise Unavailable("The request was denied, but the denial could not be put on record.") from error
+            await rejections.record_rejections(database, [replace(newest, also_denied=counted - 1)], {})
+        except BaseException:
+            self._counted += counted
+            raise
+
+    async def _record(self, batch: Sequence[Refusal]) -> Sequence[Rejection | None]:
+        anonymous = [place for place, one in enumerate(batch) if one.attempt.caller == ANONYMOUS]
+        within = self._budget.take(len(anonymous), asyncio.get_running_loop().time()) if anonymous else 0
+        beyond = set(anonymous[within:])
+        counted = 0
+        if within:
+            counted, self._counted = self._counted, 0
+        chosen = {place: one for place, one in enumerate(batch) if place not in beyond}
+        if counted:
+            chosen[anonymous[0]] = replace(chosen[anonymous[0]], also_denied=counted)
+        try:
+            recorded = dict(zip(chosen, await self._recorded(list(chosen.values())), strict=True))
+        except Unavailable:
+            self._counted += counted
+            raise
         finally:
             self._last = asyncio.get_running_loop().time()
+        for place in beyond:
+            self._count(batch[place])
+        return [recorded.get(place) for place in range(len(batch))]
+
+    async def _recorded(self, refusals: Sequence[Refusal]) -> list[Rejection]:
+        if not refusals:
+            return []
+        try:
+            recorded = await rejections.record_rejections(self._database, refusals, TRACE_IDS)
+        except (SqlError, OutcomeUnknown, Unavailable) as error:
+            raise Unavailable("The request was denied, but the denial could not be put on record.") from error
         for rejection in recorded:
             self._observe(WriteRefused(cast(Plane, rejection.attempt.plane), rejection))
         return recorded
+
+    def _count(self, refusal: Refusal) -> None:
+        self._counted += 1
+        self._newest = refusal
+        self._observe(DenialCounted(cast(Plane, refusal.attempt.plane), refusal.attempt.rule))
 
 
 def _bounded(name: str) -> str:

@@ -7,7 +7,7 @@ from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 from starlette.datastructures import MutableHeaders
 from starlette.requests import Request
-from starlette.responses import RedirectResponse, Response
+from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -18,8 +18,9 @@ from gateway.errors import BodyTooLarge, RequestMalformed, Unauthenticated
 from gateway.fencing.record import ANONYMOUS
 from gateway.http.body import BodyReader, ClientGone
 from gateway.http.head import Head
+from gateway.http.middleware import problem
 from gateway.http.origins import SAFE, Sender, sender
-from gateway.web.rendering import PREFIX, THEME_COOKIE, THEMES, Pages, address
+from gateway.web.rendering import PREFIX, PROBLEM, THEME_COOKIE, THEMES, Pages, address, wants_json
 
 Clock: TypeAlias = Callable[[], datetime]
 """Returns an aware moment. It ends sessions and decides nothing else."""
@@ -33,6 +34,7 @@ _MAX_FIELDS = 8
 _A_YEAR = 365 * 24 * 3600
 
 _FOREIGN_FORM = "The form was not sent from a page of this gateway."
+_FOR_PROGRAMS = "Programs read the record at /v1/events, with an API key as 'Authorization: Bearer …'."
 _NO_AUDIT = "This caller may not read the record."
 
 
@@ -55,7 +57,8 @@ class LoginGate:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope)
         state = scope.setdefault("state", {})
-        viewer = _viewer(self._keys, self._logins, request, self._clock())
+        viewer, state["in_session"] = _viewer(self._keys, self._logins, request, self._clock())
+        state["offers_login"] = self._keys.offers_login or bool(self._logins.providers)
         if viewer is not None and viewer.audits:
             state["viewer"] = viewer
             state["caller"] = viewer.name
@@ -71,6 +74,9 @@ class LoginGate:
             return self._app
         # Public objects are a grant for anonymous callers, too. A viewer without a session has still to log in.
         if viewer is None or (viewer.name == ANONYMOUS and not viewer.audits):
+            if wants_json(request):
+                error = Unauthenticated("The pages are for people with a session.", advice=_FOR_PROGRAMS)
+                return JSONResponse(problem(error), error.status, media_type=PROBLEM)
             if _is_withheld(request):
                 return self._pages.render(request, "arrival.html", again=_target(request))
             return _to_login(request)
@@ -150,13 +156,16 @@ def set_session(answer: Response, session: str, lifetime: timedelta, *, secure: 
     answer.set_cookie(COOKIE, session, max_age=seconds, path=HOME, secure=secure, httponly=True, samesite="strict")
 
 
-def _viewer(keys: Callers, logins: ProviderLogins, request: Request, now: datetime) -> Principal | None:
+def _viewer(keys: Callers, logins: ProviderLogins, request: Request, now: datetime) -> tuple[Principal | None, bool]:
+    """Return the caller of the session, of the certificate, or the anonymous one, and if it has a session."""
     session = request.cookies.get(COOKIE)
     try:
-        certificate = Head.of(request.scope).certificate
-        return logins.viewer(session or "", now) or keys.by_session(session, now, certificate)
+        logged_in = logins.viewer(session or "", now) or keys.of_session(session, now)
+        if logged_in is not None:
+            return logged_in, True
+        return keys.by_bearer((), Head.of(request.scope).certificate), False
     except Unauthenticated:
-        return None
+        return None, False
 
 
 def _to_login(request: Request) -> Response:

@@ -4,25 +4,29 @@ import hashlib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from difflib import get_close_matches
 from functools import partial
 from importlib.resources import files
 from importlib.resources.abc import Traversable
-from typing import Any, Protocol, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias
 from urllib.parse import urlencode
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, Response
+from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from gateway import text
 from gateway.api.incidents import Acknowledging
+from gateway.auth.provider_logins import LOGIN
 from gateway.config import Config
 from gateway.db.database import Database
-from gateway.errors import GatewayError
+from gateway.errors import GatewayError, NotFound
+from gateway.fencing.record import ANONYMOUS
+from gateway.http.middleware import problem
 from gateway.record.following import Follower
 from gateway.web.advice import kind_title, reason_words
 
@@ -92,6 +96,9 @@ NAVIGATION = (
     ("/ui/observe", "Observe"),
 )
 
+_LONGEST_NAME = 512
+PROBLEM = "application/problem+json"
+
 _LONG = 48
 """Characters. Longer names wrap, so that tables stay narrow."""
 
@@ -114,10 +121,14 @@ class Pages:
         ``here``: the address of the page, if it is not that of the request.
         """
         theme = request.cookies.get(THEME_COOKIE, "")
-        viewer = request.scope.get("state", {}).get("viewer")
+        state = request.scope.get("state", {})
+        viewer = state.get("viewer")
         path = request.url.path
+        in_session, is_known = state.get("in_session", False), viewer is not None and viewer.name != ANONYMOUS
         content = self._environment.get_template(template).render(
             viewer=viewer,
+            in_session=in_session,
+            login=None if in_session or is_known or path == LOGIN or not state.get("offers_login") else LOGIN,
             theme=theme if theme in THEMES else THEMES[0],
             navigation=NAVIGATION if viewer is not None else (),
             path=path,
@@ -278,17 +289,51 @@ class Site:
         self.pages = Pages(self.assets)
 
     async def answer_error(self, request: Request, error: Exception) -> Response:
-        """Return an error of the gateway as a page."""
+        """Return an error of the gateway as a page, or as a problem document to programs."""
         assert isinstance(error, GatewayError)
+        if wants_json(request):
+            return JSONResponse(problem(error), error.status, media_type=PROBLEM)
         return self.pages.render(
             request, "error.html", error.status, title=error.title, message=error.message, advice=error.advice
         )
 
     async def answer_http(self, request: Request, error: Exception) -> Response:
-        """Return an error of the router as a page: no such path, or no such method."""
+        """Return an error of the router: no such path, or no such method."""
         assert isinstance(error, HTTPException)
-        message = "There is no page at this address." if error.status_code == 404 else f"{error.detail}."
+        if error.status_code == 404:
+            missing = NotFound("There is no page at this address.", advice=_ELSEWHERE)
+            if wants_json(request):
+                return JSONResponse(problem(missing), missing.status, media_type=PROBLEM)
+            return self.pages.render(request, "missing.html", 404, **nearest_page(request.url.path)._asdict())
         advice = "Start from the overview."
         return self.pages.render(
-            request, "error.html", error.status_code, title="No such page", message=message, advice=advice
+            request, "error.html", error.status_code, title="Not possible", message=f"{error.detail}.", advice=advice
         )
+
+
+_ELSEWHERE = "The pages are those that /ui/ links. Programs read the record at /v1/events."
+_LIKE = 0.6
+"""The least likeness of a mistyped address, as ``difflib`` measures it."""
+
+
+class NearestPage(NamedTuple):
+    """The likely meaning of an unknown address: a page with its title, and the name of a resource."""
+
+    page: tuple[str, str] | None
+    resource: str
+
+
+def nearest_page(path: str) -> NearestPage:
+    """Return what an unknown address may mean. A name of a resource behind that of a page is a resource."""
+    first, _, rest = path.removeprefix("/ui/").strip("/").partition("/")
+    known = {target.removeprefix("/ui/") or "overview": (target, title) for target, title in NAVIGATION}
+    like = get_close_matches(first.casefold(), known, 1, _LIKE)
+    page = known[like[0]] if like else None
+    resource = rest if page is not None else f"{first}/{rest}".rstrip("/")
+    return NearestPage(page, resource[:_LONGEST_NAME])
+
+
+def wants_json(request: Request) -> bool:
+    """Return whether the sender is a program that reads JSON, and no browser."""
+    accepted = request.headers.get("accept", "")
+    return "json" in accepted and "text/html" not in accepted

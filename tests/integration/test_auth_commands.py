@@ -151,6 +151,44 @@ def test_a_no_without_groups_names_the_option_for_groups_that_a_token_shows(path
     assert (said.returncode, said.stderr) == (1, "")
 
 
+ROLES = """
+[[postgres.roles]]
+callers = ["billing"]
+role = "accountant"
+
+[[postgres.roles]]
+callers = ["keycloak:*"]
+claim = ["realm", "role"]
+allowed = ["clerk", "auditor"]
+
+[[grants]]
+callers = ["keycloak:ann", "reports"]
+actions = ["read"]
+tables = ["public.orders"]
+"""
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "told"),
+    [
+        ("billing read --table public.orders", 0, "The request runs under the role accountant.\n"),
+        (
+            "keycloak:ann read --table public.orders",
+            0,
+            "one of clerk, auditor, the request runs under that role. Otherwise it is denied.\n",
+        ),
+        ("reports read --table public.orders", 1, "But no role of the database is for this caller, so it is denied.\n"),
+        ("billing lock order/5", 0, "order/*.\n"),
+    ],
+)
+def test_the_role_of_the_database_is_told(path: Path, words: str, code: int, told: str) -> None:
+    path.write_text(path.read_text() + ROLES)
+    said = called("auth", "can", *words.split(), "--config", str(path))
+    assert said.returncode == code, said.stderr
+    assert said.stdout.startswith("Yes, by ")
+    assert said.stdout.endswith(told)
+
+
 async def test_the_last_use_of_each_key_is_shown(dsn: str, tmp_path: Path) -> None:
     """Former keys, too. No secret is shown."""
     path = tmp_path / "gateway.toml"

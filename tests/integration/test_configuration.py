@@ -105,6 +105,14 @@ async def test_what_may_come_later_is_a_warning(filled: str, tmp_path: Path) -> 
     assert (await command("config", "check", "--allow-missing", "--config", str(column))).returncode == 78
 
 
+async def test_a_grant_without_its_table_is_a_warning(filled: str, tmp_path: Path) -> None:
+    grant = '[[grants]]\ncallers = ["*"]\nactions = ["read"]\ntables = ["public.acounts"]'
+    checked = await command("config", "check", "--config", str(written(tmp_path, filled, grant)))
+    assert checked.returncode == 0
+    assert "[[grants]]" in checked.stderr
+    assert "there is no table public.acounts. Did you mean public.accounts?" in checked.stderr
+
+
 async def test_before_the_first_migration_the_check_says_what_to_run(
     postgres_server: EmbeddedPostgres, tmp_path: Path
 ) -> None:

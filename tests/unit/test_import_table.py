@@ -105,6 +105,7 @@ LIBRARIES: dict[str, str] = {
     "postgrest": "client",
     "prometheus_client": "observe.metrics",
     "psycopg": "client.postgres client.sessions",
+    "pyarrow": "commands.parquet",
     "pydantic": "api config http.problems http.raw_routes",
     "pydantic_settings": "config",
     "python_multipart": "objects.body.form",
@@ -129,7 +130,7 @@ PURE = (
     "objects.body.checksums objects.body.chunked naming.change objects.probe.judgement objects.probe.bucket_profile "
     "observe.events "
     "guard.pack guard.script webhooks.messages webhooks.rate webhooks.signing "
-    "client.errors client.libpq web.advice web.chart web.verdict"
+    "client.errors client.libpq commands.columns web.advice web.chart web.verdict"
 )
 IMPURE = {"os", "io", "socket", "asyncio", "subprocess", "time", "threading", "random", "secrets", "pathlib", "logging"}
 

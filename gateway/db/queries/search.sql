@@ -49,9 +49,11 @@ FROM (SELECT FROM fencing.entry WHERE day BETWEEN $2 AND $3{conditions} LIMIT $1
 
 -- name: denials
 -- How many requests lacked which grant, by caller, among so many of the newest denials since a time.
-SELECT caller, action, "on", count(*) AS entries, max(at) AS last
+SELECT caller, action, "on", sum(denied)::bigint AS entries, max(at) AS last
 FROM (
-    SELECT caller, details #>> '{missing,action}' AS action, details #>> '{missing,on}' AS "on", at FROM fencing.entry
+    SELECT caller, details #>> '{missing,action}' AS action, details #>> '{missing,on}' AS "on", at,
+           1 + coalesce((details ->> 'also_denied')::bigint, 0) AS denied
+    FROM fencing.entry
     WHERE day >= $1 AND reason = 'denied' AND at >= $2 ORDER BY position DESC LIMIT $4
 ) AS newest
 GROUP BY 1, 2, 3 ORDER BY 4 DESC, 1, 2, 3 LIMIT $3

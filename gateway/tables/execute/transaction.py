@@ -180,6 +180,7 @@ class FencedTransactions:
         implausible = await self._admit(unit, claims)
         claims = claims.without(implausible.keys()) if implausible else claims
 
+        cause = ""
         for _ in range(SETTLE_ATTEMPTS):
             try:
                 with staged(self._observe, "tables", "transaction"):
@@ -188,6 +189,7 @@ class FencedTransactions:
                 raise await self._refusal(unit, refused.claims) from None
             except ClaimsPending as pending:
                 await self._settle_claims(claims, pending.resources, unit.caller)
+                cause = "Writes of an older holder are still being settled on this resource."
                 continue
             except _RolledBack as rolled_back:
                 return rolled_back.answer
@@ -196,6 +198,7 @@ class FencedTransactions:
                 # Read again: this transaction was undone, so it has waited for no standby.
                 if (answer := await self.replay.kept(done.key, shown, unit.caller, authorise)) is not None:
                     return answer
+                cause = f"The answer under the Idempotency-Key {done.key.text!r} is removed again and again."
                 continue
             except OutcomeUnknown as lost:
                 if unit.key is None:
@@ -203,7 +206,7 @@ class FencedTransactions:
                 raise OutcomeUnknown(lost.message, advice=_SEND_AGAIN) from lost
             self._announce(outcome)
             return outcome.answer
-        raise Unavailable("Writes of an older holder are still being settled on this resource.")
+        raise Unavailable(cause)
 
     def _announce(self, outcome: _Outcome) -> None:
         self._observe(COMMIT_AFTER)

@@ -33,6 +33,42 @@
   setInterval(tick, 15000);
 })();
 
+// Adds the viewer's local time to each time, also to those that arrive later. Without this script, UTC stands alone.
+(() => {
+  const zone = Intl.DateTimeFormat().resolvedOptions().timeZone;
+  const parts = new Intl.DateTimeFormat("en-GB", {
+    ...{ year: "numeric", month: "2-digit", day: "2-digit", hour: "2-digit", minute: "2-digit", second: "2-digit" },
+    timeZoneName: "longOffset",
+  });
+
+  function local(time) {
+    const moment = new Date(time.dateTime);
+    if (Number.isNaN(moment.getTime()) || time.querySelector(".local")) return;
+    const read = Object.fromEntries(parts.formatToParts(moment).map(({ type, value }) => [type, value]));
+    const offset = read.timeZoneName.replace("GMT", "UTC").replace(":00", "");
+    if (/^UTC([+-]00)?$/.test(offset)) return;
+    const day = `${read.year}-${read.month}-${read.day}`;
+    const clock = `${read.hour}:${read.minute}:${read.second} ${offset}`;
+    const shown = document.createElement("span");
+    shown.className = "local";
+    shown.title = zone;
+    shown.textContent = ` (${time.dateTime.startsWith(day) ? clock : `${day} ${clock}`})`;
+    time.append(shown);
+  }
+
+  function within(node) {
+    if (node.nodeType !== Node.ELEMENT_NODE) return;
+    if (node.matches("time[datetime]")) local(node);
+    else node.querySelectorAll("time[datetime]").forEach(local);
+  }
+
+  document.addEventListener("DOMContentLoaded", () => {
+    within(document.body);
+    const watch = new MutationObserver((changes) => changes.forEach(({ addedNodes }) => addedNodes.forEach(within)));
+    watch.observe(document.body, { childList: true, subtree: true });
+  });
+})();
+
 // Switches between light, dark and the system's theme without reloading the page.
 document.addEventListener("submit", async (event) => {
   const form = event.target;

@@ -162,3 +162,13 @@ async def test_rows_that_a_replication_applies_pass(guarded: Stage) -> None:
         assert await owner.execute("UPDATE shipments SET state = 'applied'") == "UPDATE 4"
     async with session(guarded.app) as app, refused("42501"):
         await app.execute("SET session_replication_role = replica")
+
+
+async def test_the_hint_names_what_is_held(guarded: Stage, app: Session) -> None:
+    """At most three names, because a session may hold many."""
+    for count, held in ((1, "You hold job/0."), (5, "You hold job/0, job/1, job/2 and 2 more.")):
+        async with refused("FN422") as refusal, app.transaction():
+            for number in range(count):
+                await hold(app, f"job/{number}", 5)
+            await app.execute("UPDATE shipments SET state = 'sent'")
+        assert refusal.hint.endswith(held)

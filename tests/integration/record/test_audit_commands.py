@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
+from rich.cells import cell_len
 from typer.testing import CliRunner, Result
 
 from gateway.commands import record_client as audit_reading
@@ -24,11 +25,13 @@ from gateway.db.record import drop_partition
 from gateway.errors import GatewayError, Unavailable
 from gateway.fencing.record import Kind
 from tests.integration.record.sealed import as_superuser, on_record
+from tests.integration.record.telling import put
 from tests.integration.record.test_retention import sealed_on
 from tests.integration.record.varied import everything, sealed
 from tests.integration.record.watched import ANN, AUDITOR, HOSTILE, Watched, refused, watched
 from tests.running import OPEN
 
+LACKING = {"action": "write", "on": "table public.orders"}
 COLUMNS = "time\twhat\tresource\ttoken\tholder\tcaller\tfence\tby\tlate"
 
 
@@ -148,6 +151,40 @@ class TestHostileNames:
             assert "rrrrr" in shown
             _check_harmless(re.sub(r"\x1b\[[0-9;]*m|\r", "", shown))
             assert re.search(r"\\u202e", shown)
+
+
+WIDE: dict[str, Any] = {
+    "holder": "写入者" * 20,
+    "resource": "public.orders/" + "x" * 200,
+    "caller": "חשבוניות-" + "c" * 60,
+}
+
+
+class TestTerminal:
+    @pytest.mark.parametrize("width", [40, 80, 200])
+    async def test_a_row_is_a_line_of_the_terminal(self, stage: Watched, width: int) -> None:
+        """At 80 columns each row has its writer and its reason, and a name that is too long loses its middle."""
+        await refused(stage.database, "short")
+        await put(stage.database, **WIDE)
+        await put(stage.database, holder=None, caller="nobody-but-a-caller", reason="resource-underivable")
+        await put(
+            stage.database, holder="\x1b[31m\u202e" * 9, reason="denied", details=json.dumps({"missing": LACKING})
+        )
+        for command in (("search",), ("tail", "--last", "9", "--limit", "4")):
+            shown = await asyncio.to_thread(_on_a_terminal, *command, columns=width)
+            plain = re.sub(r"\x1b\[[0-9;]*m", "", shown)
+            rows = [line for line in plain.replace("\r", "").splitlines() if line.startswith("20")]
+            assert len(rows) == 4, plain
+            for line in plain.replace("\r", "").splitlines():
+                assert cell_len(line) <= width, line
+            if width >= 80:
+                for reason in ("token-stale", "resource-underivable", "denied"):
+                    assert any(reason in row for row in rows), (reason, plain)
+                for writer in ("short", "写入", "nobody", "\\x1b"):
+                    assert any(writer in row for row in rows), (writer, plain)
+                assert re.search(r"写\S*…\S*者", plain) or width > 80
+            if width == 200:
+                assert "nobody-but-a-caller" in plain
 
 
 class TestTail:
@@ -344,10 +381,11 @@ def _check_harmless(text: str) -> None:
     assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2066-\u2069]", text)
 
 
-def _on_a_terminal(*arguments: str) -> str:
-    """Return the output of the command when standard output is a terminal."""
+def _on_a_terminal(*arguments: str, columns: int = 80) -> str:
+    """Return the output of the command when standard output is a terminal of so many columns."""
     child, descriptor = pty.fork()
     if child == 0:
+        os.environ["COLUMNS"] = str(columns)
         os.execv(sys.executable, [sys.executable, "-m", "gateway", "audit", *arguments])
     shown = b""
     try:

@@ -4,6 +4,8 @@ import asyncio
 import json
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
+from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 import asyncpg
@@ -12,14 +14,16 @@ import pytest
 import pytest_asyncio
 import structlog
 
+from gateway import app
 from gateway.auth.grants import Action, Missing
+from gateway.db import search
 from gateway.db.database import Database, Record
 from gateway.db.pool import Session
-from gateway.errors import Denied
-from gateway.fencing.record import Attempt, EntryReason, MissingGrant
+from gateway.errors import Denied, Unauthenticated, Unavailable
+from gateway.fencing.record import ANONYMOUS, Attempt, EntryReason, MissingGrant
 from gateway.observe import logs
 from gateway.observe.events import WriteRefused, ignore
-from gateway.record import denials
+from gateway.record import denials, flushing
 from gateway.record.denials import Denials
 from gateway.webhooks.alarms import ConfiguredAlarm
 from gateway.webhooks.rate import AlarmRule
@@ -35,6 +39,7 @@ GRANTS = [
     {"groups": ["auditors"], "actions": ["audit"], "everything": True},
     {"callers": ["bob"], "actions": ["read", "write"], "tables": ["public.orders"]},
 ]
+EVER = datetime(2026, 1, 1, tzinfo=UTC)
 LACKING = {"action": "write", "on": "table public.orders"}
 
 
@@ -245,6 +250,75 @@ async def test_between_two_batches_of_denials_there_is_a_pause(
     assert clock() - start >= 3 * denials.GIVING_WAY
 
 
+ANYONE = {"callers": ["anonymous"], "actions": ["read"], "tables": ["public.orders"]}
+
+
+async def test_a_stranger_cannot_fill_the_record(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Denials without credentials have entries within a budget, and an entry has the count of the others.
+
+    Every one is answered and counted. The refusals of an overtaken holder, and the denials of a known caller, all have
+    entries, in the midst of the storm.
+    """
+    monkeypatch.setattr(denials, "BURST", 10)
+    monkeypatch.setattr(app, "flushing", partial(flushing.flushing, interval=0.2))
+    sent, zombies = 300, 20
+    async with watched(dsn, grants=[*GRANTS, ANYONE]) as stage:
+        await stage.database.run(
+            lambda transaction: transaction.execute("CREATE TABLE orders (id bigint PRIMARY KEY, state text)")
+        )
+        async with stage.client(None) as stranger, stage.client(BOB) as bob, stage.client(ANN) as ann:
+            async with asyncio.timeout(PATIENCE):
+                while (await bob.get("/v1/tables/orders")).status_code != 200:
+                    await asyncio.sleep(0.05)
+            assert (await bob.patch("/v1/tables/orders?id=eq.5", json={}, headers={"Fencing-Token": "9"})).is_success
+            storm = [asyncio.ensure_future(write(stranger, number % 9)) for number in range(sent)]
+            late = [asyncio.ensure_future(write(bob, 5)) for _ in range(zombies)]
+            known = [asyncio.ensure_future(write(ann, 5)) for _ in range(zombies)]
+            answers = [answer.status_code for answer in await asyncio.gather(*storm)]
+            assert [answer.status_code for answer in await asyncio.gather(*late)] == [412] * zombies
+            assert [answer.status_code for answer in await asyncio.gather(*known)] == [403] * zombies
+        assert answers == [401] * sent
+        metrics = (await stage.get("/v1/metrics")).text
+        (line,) = [one for one in metrics.splitlines() if one.startswith("gateway_writes_refused") and "denied" in one]
+        assert float(line.split()[-1]) == sent + zombies
+        async with asyncio.timeout(PATIENCE):
+            while (entries := await strangers(stage.database)) and sum(entries) != sent:
+                await asyncio.sleep(0.05)
+        assert len(entries) < sent / 10
+        assert await counted(stage.database) == len(entries) + zombies
+        row = await stage.database.fetchrow("SELECT count(*) AS n FROM fencing.rejection WHERE reason = 'token-stale'")
+        assert row is not None
+        assert row["n"] == zombies
+        # The overview counts requests, not entries.
+        (group, *_) = [one for one in await search.count_denials(stage.database, EVER, 9) if one.caller == "anonymous"]
+        assert group.count == sent
+
+
+async def strangers(database: Database) -> list[int]:
+    """The number of denials that each entry of an anonymous caller stands for, with its own."""
+    rows = await database.fetch(
+        "SELECT 1 + coalesce((details ->> 'also_denied')::int, 0) AS n FROM fencing.record "
+        "WHERE reason = 'denied' AND caller = 'anonymous'"
+    )
+    return [row["n"] for row in rows]
+
+
+async def test_a_count_is_not_lost_with_the_database(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(denials, "BURST", 1)
+    monkeypatch.setattr(denials, "A_SECOND", 0.0)
+    monkeypatch.setattr(denials, "GIVING_WAY", 0.0)
+    refusing = Denials(database, ignore)
+    for _ in range(5):
+        assert isinstance(await refusing.refuse(*lacking("table public.orders", ANONYMOUS)), Unauthenticated)
+    nowhere = Database("postgresql://127.0.0.1:1/nowhere", pool_size=1, connect_timeout=0.2)
+    with pytest.raises(Unavailable):
+        await refusing.flush(nowhere)
+    await nowhere.close()
+    await refusing.flush(database)
+    await refusing.flush(database)
+    assert await strangers(database) == [1, 4]
+
+
 async def test_a_name_that_cannot_be_stored_harms_no_other_denial(database: Database) -> None:
     """A caller chooses the names of keys. All denials of a batch are one statement."""
     refusing = Denials(database, ignore)
@@ -255,6 +329,6 @@ async def test_a_name_that_cannot_be_stored_harms_no_other_denial(database: Data
     assert {row["name"] for row in rows} >= {"a\ufffdb", "a?b", "table public.orders"}
 
 
-def lacking(on: str) -> tuple[Missing, Attempt]:
-    attempt = Attempt(None, None, "ann", "PATCH", "/x", None, "request", plane="tables")
+def lacking(on: str, caller: str = "ann") -> tuple[Missing, Attempt]:
+    attempt = Attempt(None, None, caller, "PATCH", "/x", None, "request", plane="tables")
     return Missing(Action.WRITE, on, "resource"), attempt

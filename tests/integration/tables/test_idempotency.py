@@ -3,11 +3,13 @@
 import asyncio
 import json
 from collections.abc import Iterable
+from typing import Any
 
 import httpx
 import pytest
 
 from gateway.auth.principal import Principal
+from gateway.db import idempotency as kept_answers
 from gateway.db.database import Database, Transaction
 from gateway.fencing.decision import Presented
 from gateway.observe.events import Event, StepReached
@@ -364,6 +366,20 @@ class TestRaces:
         assert {answer.status_code for answer in answers} <= {201, 503}
         carried_out = sum("idempotency-replayed" not in answer.headers for answer in done)
         assert await shipments(tables) == 3 + carried_out
+
+    async def test_a_lost_race_is_named(self, client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Each time the request finds its key taken, and the answer under it gone."""
+        assert (await post(client)).status_code == 201
+
+        real = kept_answers.read_answer
+
+        async def gone(executor: Database | Transaction, key: Any) -> Any:
+            return await real(executor, key) if isinstance(executor, Transaction) else None
+
+        monkeypatch.setattr(kept_answers, "read_answer", gone)
+        lost = await post(client)
+        answered(lost, 503, "unavailable")
+        assert "is removed again and again" in lost.json()["message"]
 
 
 class TestObserveMode:

@@ -115,6 +115,8 @@ async def test_what_happens_in_the_service_of_a_request_carries_its_id_and_its_t
             # By the transaction; and from then on by the path on which many refusals are recorded together.
             for _ in range(3):
                 assert await patch(api, 1, 4, **parent) == 412
+            kept = (await api.get("/v1/rejections")).json()["rejections"]
+            assert [one["trace_id"] for one in kept] == [trace] * 3
             stage.double.cut("before", operation="PutObject", key="k")
             assert (await outcome(connect(stage.origin, "1").put_object, Key="k", Body=b"x"))[0] == 503
             await call(connect(stage.origin, "2").put_object, Key="k", Body=b"y")
