@@ -1,4 +1,4 @@
-"""The wheel built from this tree has all that the gateway needs without a checkout."""
+"""The distributions built from this tree have all that the gateway needs without a checkout, and nothing else."""
 
 import asyncio
 import os
@@ -16,7 +16,7 @@ import pytest
 
 from gateway.db import migrations
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 def tree(folder: str) -> Iterator[str]:
@@ -24,26 +24,6 @@ def tree(folder: str) -> Iterator[str]:
     for path in (ROOT / folder).rglob("*"):
         if path.is_file() and path.parent.name != "__pycache__" and not path.name.startswith("."):
             yield str(path.relative_to(ROOT))
-
-
-@pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a source distribution and a wheel."""
-    folder = tmp_path_factory.mktemp("dist")
-    subprocess.run(
-        [sys.executable, "-m", "hatchling", "build", "--directory", str(folder)],
-        cwd=ROOT,
-        capture_output=True,
-        timeout=300,
-        check=True,
-    )
-    return folder
-
-
-@pytest.fixture(scope="module")
-def wheel(built: Path) -> zipfile.ZipFile:
-    (path,) = built.glob("*.whl")
-    return zipfile.ZipFile(path)
 
 
 @pytest.fixture(scope="module")
