@@ -26,7 +26,7 @@ SITE := $(DOCS)/bin/python -m sphinx --quiet --fail-on-warning --jobs auto --doc
 	--conf-dir docs/site --builder html .
 
 .PHONY: help setup demo test test-all thorough installed clients go-modules stores nightly conformance soak check audit format \
-	docs docs-serve docs-release reference bench bench-quick lock clean
+	docs docs-serve docs-release reference bench bench-quick release lock clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -137,6 +137,9 @@ bench: setup  ## measure, and print the tables of docs/performance.md: at most 1
 
 bench-quick: setup  ## measure a few rows in two minutes, to see whether everything works
 	BENCH_SECONDS=2 BENCH_JSON=bench-quick.json $(BIN)/python -m bench tables patch takeover keyed get lone
+
+release: setup  ## make the release VERSION on this machine: version, changelog, tags, dist/VERSION; DRY_RUN=1 keeps nothing
+	$(BIN)/python .ci/release.py $(VERSION) $(if $(DRY_RUN),--dry-run)
 
 lock: setup  ## pin every dependency again
 	$(BIN)/python -m pip install --quiet uv
