@@ -75,7 +75,7 @@ def release(version: str, *, dry: bool) -> None:
         for path in sorted(artefacts.iterdir()):
             print(f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.name}")
         if dry:
-            print(git("show", "--stat", "--format=%s", commit))
+            print(git("diff", "--stat", "HEAD", commit) or "The tree needs no change.")
             print(f"Dry run: {version} can be released, and nothing was kept.")
             return
         keep(artefacts, version, commit, tags)

@@ -15,6 +15,7 @@ import asyncpg
 import pytest
 
 from gateway.db import migrations
+from tests.integration.package.environment import NAME, metadata
 
 ROOT = Path(__file__).parents[3]
 
@@ -56,6 +57,28 @@ def test_the_wheel_has_every_file_of_the_package_and_every_migration_and_nothing
     assert packed == expected
     for suffix in (".sql", ".html", ".css", ".js", ".svg", "commands.sh", "r1000_baseline.sql"):
         assert any(name.endswith(suffix) for name in packed), suffix
+
+
+def test_the_metadata_says_what_an_index_shows(wheel: zipfile.ZipFile) -> None:
+    known = metadata(wheel)
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert (known["Name"], known["Version"], known["License-Expression"]) == (NAME, project["version"], "Apache-2.0")
+    assert known["License-File"] == "LICENSE"
+    assert any(name.endswith(".dist-info/licenses/LICENSE") for name in wheel.namelist())
+    assert known["Requires-Python"] == ">=3.11"
+    classifiers = known.get_all("Classifier") or []
+    assert "Development Status :: 5 - Production/Stable" in classifiers
+    assert "Programming Language :: Python :: 3.11" in classifiers
+    assert known["Description-Content-Type"] == "text/markdown"
+    assert known.get_payload() == (ROOT / "README.md").read_text()
+
+
+@pytest.mark.thorough
+def test_an_index_would_take_the_distributions(built: Path) -> None:
+    command = [sys.executable, "-m", "twine", "check", "--strict", *map(str, built.iterdir())]
+    said = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert said.returncode == 0, said.stdout + said.stderr
+    assert said.stdout.count("PASSED") == 2
 
 
 def test_a_package_that_says_it_is_typed_has_the_marker_that_type_checkers_look_for(wheel: zipfile.ZipFile) -> None:
