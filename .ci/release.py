@@ -35,7 +35,7 @@ PLACES = {
     "clients/go/*/go.mod": rf"{GO} v({NUMBER})",
     "deploy/**/Chart.yaml": rf'(?m)^(?:version|appVersion): "?({NUMBER})"?$',
 }
-"""Where versions stand, and how. All of them are the one of pyproject.toml."""
+"""The places of versions, and their form. All of them are the one of pyproject.toml."""
 
 GO_MODULES = ("clients/go", "clients/go/awss3", "clients/go/pgxlock")
 """Modules that programs require. Go looks for a version of each under a tag of its own."""

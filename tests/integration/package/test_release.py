@@ -50,7 +50,7 @@ def released(tree: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
 
 
 def state(tree: Path) -> tuple[str, ...]:
-    """What a release changes: references, files, and the folder of the artefacts."""
+    """Return all that a release changes: references, files, and the folder of the artefacts."""
     dist = sorted(str(path) for path in (tree / "dist").rglob("*"))
     return (git(tree, "for-each-ref"), git(tree, "status", "--porcelain"), git(tree, "worktree", "list"), *dist)
 
