@@ -34,7 +34,7 @@ VERSION = $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
 CERTIFICATES ?= /dev/null
 
 .PHONY: help setup demo test test-all thorough installed clients go-modules kubernetes kubernetes-tools stores image image-test nightly conformance soak \
-	check audit format docs docs-serve docs-release reference bench bench-quick lock clean
+	check audit format docs docs-serve docs-release reference bench bench-quick release lock clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -165,9 +165,12 @@ bench: setup  ## measure, and print the tables of docs/performance.md: at most 1
 bench-quick: setup  ## measure a few rows in two minutes, to see whether everything works
 	BENCH_SECONDS=2 BENCH_JSON=bench-quick.json $(BIN)/python -m bench tables patch takeover keyed get lone
 
+release: setup  ## make the release VERSION on this machine: version, changelog, tags, dist/VERSION; DRY_RUN=1 keeps nothing
+	$(BIN)/python .ci/release.py $(VERSION) $(if $(DRY_RUN),--dry-run)
+
 lock: setup  ## pin every dependency again
 	$(BIN)/python -m pip install --quiet uv
-	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-annotate --no-header --upgrade --output-file requirements/run.txt pyproject.toml
+	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-annotate --no-header --upgrade --extra server --output-file requirements/run.txt pyproject.toml
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-annotate --no-header --upgrade --extra demo --output-file requirements/demo.txt pyproject.toml
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-annotate --no-header --upgrade --extra demo --group dev --output-file requirements/dev.txt pyproject.toml
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-annotate --no-header --upgrade --group tables --output-file requirements/tables.txt

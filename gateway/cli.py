@@ -5,14 +5,16 @@ run, demo, and completion.
 
 A problem that the user can solve is one line on standard error, with exit code 2. ``serve`` ends so, too, before it
 listens. From then on, all that it writes is the log.
+
+The plain package has no libraries of the server. So this module and ``gateway.commands`` import them in functions only,
+and a command that needs them says what to install.
 """
 
 import asyncio
-import sys
 from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated, Literal, TypeAlias
+from typing import Annotated, Literal, NoReturn, TypeAlias
 
 import typer
 from typer.completion import completion_init, get_completion_script  # type: ignore[attr-defined]  # both are re-exported
@@ -20,10 +22,12 @@ from typer.completion import completion_init, get_completion_script  # type: ign
 from gateway.commands.audit import audit
 from gateway.commands.auth import auth
 from gateway.commands.config import AllowMissing, configuration
-from gateway.commands.console import ConfigPath, api_key, load, places, print_report, say
+from gateway.commands.console import ConfigPath, load, places, print_report, say
+from gateway.commands.environment import api_key, environment
 from gateway.commands.guard import guard
 from gateway.commands.naming import naming
-from gateway.errors import ConfigurationError, GatewayError
+from gateway.commands.server_packages import missing_server_packages
+from gateway.errors import ConfigurationError, GatewayError, ServerNotInstalled
 from gateway.text import visible
 
 ReadScope: TypeAlias = Annotated[
@@ -59,10 +63,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
     try:
         application(arguments)
     except GatewayError as error:
-        advice = "" if error.advice == error.default_advice else error.advice
-        for line in f"{error.message} {advice}".rstrip().split("\n"):
-            say(f"gateway: {line}")
-        sys.exit(PROBLEM)
+        _fail(error)
+    except ModuleNotFoundError as error:
+        if not (missing := missing_server_packages()):
+            raise
+        _fail(ServerNotInstalled(missing), error)
+
+
+def _fail(problem: GatewayError, cause: Exception | None = None) -> NoReturn:
+    advice = "" if problem.advice == problem.default_advice else problem.advice
+    for line in f"{problem.message} {advice}".rstrip().split("\n"):
+        say(f"gateway: {line}")
+    raise SystemExit(PROBLEM) from cause
 
 
 def _show_version(wanted: bool) -> None:  # noqa: FBT001 - the signature is typer's
@@ -385,7 +397,6 @@ def run(  # noqa: PLR0913 - an option is an argument
     """Run a command while holding a lock, with its token in the environment. Stop it when the lock is lost."""
     from gateway.commands.run import RunOptions  # noqa: PLC0415 - it imports the client library
     from gateway.commands.run import run as run_command  # noqa: PLC0415
-    from gateway.config import environment  # noqa: PLC0415 - help needs no settings
 
     wanted = RunOptions(
         command=tuple(command),
@@ -418,6 +429,9 @@ def demo(
     keep: Annotated[bool, typer.Option("--keep", help="With --story: keep running for experiments.")] = False,
 ) -> None:
     """Try the gateway, with an embedded Postgres and S3."""
+    from gateway.demo import embedded  # noqa: PLC0415 - few commands need it
+
+    embedded.require_packages()
     from gateway import serving  # noqa: PLC0415 - few commands serve
     from gateway.demo import demonstration  # noqa: PLC0415 - it imports optional packages
 

@@ -8,6 +8,7 @@ as S3's XML on buckets. A code is never reused for something else.
     │   ├── UnreleasedSchema          schema-unreleased
     │   ├── SchemaTooNew              schema-too-new
     │   └── SchemaLocked              schema-locked
+    ├── ServerNotInstalled            server-not-installed; for the user of a command, never an HTTP answer
     ├── TokenRequired            428  token-required
     ├── TokenMalformed           400  token-malformed
     ├── ResourceMalformed        400  resource-malformed
@@ -57,6 +58,8 @@ from typing import ClassVar, Self, TypeAlias
 
 Fact: TypeAlias = str | int | float | bool | None
 
+_SHOWN = 3
+
 
 class GatewayError(Exception):
     """The base of all answers that are not a success.
@@ -90,6 +93,20 @@ class ConfigurationError(GatewayError):
     code = "configuration"
     title = "The configuration cannot be used"
     default_advice = "Correct the named key and start again."
+
+
+class ServerNotInstalled(GatewayError):
+    """A command of the server was started where only the plain package is installed."""
+
+    code = "server-not-installed"
+    title = "The server is not installed"
+
+    def __init__(self, missing: Sequence[str]) -> None:
+        shown = ", ".join(missing[:_SHOWN]) + (f" and {len(missing) - _SHOWN} more" if len(missing) > _SHOWN else "")
+        super().__init__(
+            f"This command needs the server, which is not installed ({shown}).",
+            advice="pip install 'fencing-gateway[server]'",
+        )
 
 
 class UnreleasedSchema(ConfigurationError):

@@ -30,6 +30,11 @@ def is_hidden(character: str) -> bool:
     return category in _HIDDEN or category == "Zs" or character in _BLANK
 
 
+def is_sendable(key: str) -> bool:
+    """Return whether a key can be sent in a header."""
+    return key.isascii() and key.isprintable()
+
+
 def pieces(text: str) -> Iterator[tuple[str, bool]]:
     """Split text into pieces. True marks the escapes of hidden characters, such as ``\\u202e``."""
     for hidden, run in groupby(text, is_hidden):

@@ -1,4 +1,4 @@
-"""Locks and fenced clients for programs: ``pip install fencing-gateway[client]``; docs/sdk.md.
+"""Locks and fenced clients for programs: ``pip install 'fencing-gateway[client]'``; docs/sdk.md.
 
 ``gateway.client.blocking`` has the same for programs without an event loop.
 """

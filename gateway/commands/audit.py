@@ -17,6 +17,7 @@ from gateway.commands import incidents as incident_client
 from gateway.commands import parquet, record_client
 from gateway.commands import verify as verifying
 from gateway.commands.console import print_columns, print_entry, print_table, say
+from gateway.commands.environment import api_key_if_any
 from gateway.commands.record_client import WHAT, WHEN, Since, fetch_report, parse_moment, takes_filters, write_report
 from gateway.errors import ConfigurationError
 from gateway.fencing.chain_verification import Verifier
@@ -257,7 +258,6 @@ def _judge(verdict: verifying.Verification) -> None:
 
 def _gateway(url: str, api_key_file: Path | None) -> "Gateway":
     from gateway.commands.api_client import Gateway  # noqa: PLC0415 - help needs no HTTP client
-    from gateway.config import api_key_if_any  # noqa: PLC0415 - help needs no settings
 
     return Gateway(url, api_key_if_any(api_key_file))
 

@@ -7,7 +7,8 @@ from typing import Annotated, TypeAlias
 
 import typer
 
-from gateway.commands.console import ConfigPath, api_key, load, places, say
+from gateway.commands.console import ConfigPath, load, places, say
+from gateway.commands.environment import api_key
 from gateway.errors import ConfigurationError
 from gateway.text import visible
 

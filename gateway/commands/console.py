@@ -1,4 +1,4 @@
-"""The terminal: notices on standard error, findings of the doctor, entries of the record, ``--config`` and API keys.
+"""The terminal: notices on standard error, findings of the doctor, entries of the record, ``--config``.
 
 A help text, or a completion, waits for the imports of this module and of ``gateway.cli``. So they import no library of
 the configuration, the planes or HTTP: only the functions that need one do.
@@ -45,13 +45,6 @@ def places(config: Path | None) -> "Places":
     from gateway import config as configuration  # noqa: PLC0415 - help needs no settings
 
     return configuration.places(config)
-
-
-def api_key(path: Path | None) -> str:
-    """Return the API key that ``--api-key-file`` or the environment has. Raises ``ConfigurationError``."""
-    from gateway import config as configuration  # noqa: PLC0415 - help needs no settings
-
-    return configuration.api_key(path).get_secret_value()
 
 
 def say(line: str) -> None:

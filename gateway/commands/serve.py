@@ -14,7 +14,8 @@ from pathlib import Path
 from gateway import serving, targets
 from gateway.app import build
 from gateway.commands.console import load, places
-from gateway.config import Config, environment, taken_from_environment
+from gateway.commands.environment import environment, taken_from_environment
+from gateway.config import Config
 from gateway.config.server import Server
 from gateway.errors import ConfigurationError, ReloadRefused, Unavailable
 from gateway.naming.plan import naming_changes

@@ -1,4 +1,4 @@
-"""The configuration: one frozen value from a TOML file and the environment. The only reader of the environment.
+"""The configuration: one frozen value from a TOML file and the environment.
 
 Each key can also come from the environment: ``GATEWAY_POSTGRES__DSN`` is ``dsn`` of ``[postgres]``, and lists are JSON
 (``GATEWAY_CALLERS='[{"name": "worker", …}]'``). The environment overrides the file. Unknown keys are errors.
@@ -9,7 +9,7 @@ import re
 import tomllib
 from pathlib import Path
 
-from pydantic import SecretStr, ValidationError, model_validator
+from pydantic import ValidationError, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
 from pydantic_settings.exceptions import SettingsError
 
@@ -17,7 +17,7 @@ from gateway.config.access import CallerKeys, GrantRule, Identity, Issuer
 from gateway.config.fencing import Fencing, Leases, ObjectRule, ResourceRule, TableRule
 from gateway.config.observability import Alarm, Audit, Telemetry, Ui, Webhook
 from gateway.config.places import Places, explain, nearest
-from gateway.config.section import Misplaced, is_sendable
+from gateway.config.section import Misplaced
 from gateway.config.server import Server
 from gateway.config.stores import Journal, ObjectStore, Postgres
 from gateway.errors import ConfigurationError
@@ -265,46 +265,3 @@ def _check_secrets(config: Config, known: Places) -> None:
                 raise ConfigurationError(
                     f"{known.describe(('callers', index, key))}: {problem}; make one with openssl rand -hex 32"
                 )
-
-
-class _OwnKey(BaseSettings):
-    model_config = SettingsConfigDict(env_prefix="GATEWAY_", hide_input_in_errors=True)
-
-    api_key: SecretStr = SecretStr("")
-
-
-def api_key(path: Path | None) -> SecretStr:
-    """Return the API key of a command that calls a gateway: from the file, or else from ``GATEWAY_API_KEY``.
-
-    It is never an argument, because every user of a machine can see arguments. Raises ``ConfigurationError``.
-    """
-    if path is None:
-        key, source = _OwnKey().api_key.get_secret_value(), "GATEWAY_API_KEY"
-    else:
-        source = str(path)
-        try:
-            key = path.read_text(encoding="utf-8").strip()
-        except (OSError, UnicodeDecodeError) as error:
-            raise ConfigurationError(f"{path}: the API key cannot be read.", advice="") from error
-    if not key or not is_sendable(key):
-        raise ConfigurationError(
-            f"{source}: there is no API key.", advice="Set GATEWAY_API_KEY, or name a file with --api-key-file."
-        )
-    return SecretStr(key)
-
-
-def api_key_if_any(path: Path | None) -> str | None:
-    """Return the API key for a command that may do without; None if none is set. Raises ``ConfigurationError``."""
-    if path is None and not _OwnKey().api_key.get_secret_value():
-        return None
-    return api_key(path).get_secret_value()
-
-
-def environment() -> dict[str, str]:
-    """Return the environment of this process, for the commands that it starts."""
-    return dict(os.environ)  # noqa: TID251 - to be passed on, not to be read
-
-
-def taken_from_environment(*variables: str) -> dict[str, str]:
-    """Return those of the variables that are set, and remove them, so that no started process inherits them."""
-    return {name: os.environ.pop(name) for name in variables if name in os.environ}  # noqa: TID251 - as above

@@ -4,12 +4,13 @@ from typing import Annotated
 
 from pydantic import Field, SecretStr, field_validator, model_validator
 
-from gateway.config.section import Misplaced, Section, is_sendable, origin
+from gateway.config.section import Misplaced, Section, origin
 from gateway.errors import ConfigurationError, ResourceMalformed
 from gateway.fencing.decision import Cascades, Enforcement, Equal
 from gateway.fencing.policy import MAX_JUMP, TokenPolicy, Unreachable
 from gateway.fencing.resource import Template, check_pattern
 from gateway.fencing.token import MAX_VALUE
+from gateway.text import is_sendable
 
 MaxJump = Annotated[int, Field(ge=1, le=MAX_VALUE)]
 

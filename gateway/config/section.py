@@ -78,11 +78,6 @@ def origin(value: str) -> str:
     return value.rstrip("/")
 
 
-def is_sendable(key: str) -> bool:
-    """Return whether a key can be sent in a header."""
-    return key.isascii() and key.isprintable()
-
-
 def web_address(value: str) -> str:
     """Return an address with its path. Raises ``ValueError`` unless it is http:// or https://, without credentials."""
     parts = urlsplit(value)

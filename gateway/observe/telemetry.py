@@ -73,7 +73,7 @@ def _tracing(config: Config, endpoint: str, observe: Observe) -> "Tracing":
         from gateway.observe.tracing import Tracing as Traces  # noqa: PLC0415 - not everybody has it, nor wants it
     except ImportError as error:
         raise ConfigurationError(
-            "telemetry.traces: opentelemetry is not installed.", advice="Install fencing-gateway[tracing]."
+            "telemetry.traces: opentelemetry is not installed.", advice="pip install 'fencing-gateway[tracing]'"
         ) from error
     telemetry = config.telemetry
     return Traces(endpoint, service=telemetry.service, version=_version(), sample=telemetry.sample, observe=observe)

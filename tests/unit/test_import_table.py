@@ -5,7 +5,7 @@ docs/architecture.md explains the rooms. A pure room decides: it does no I/O and
 
 import ast
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
 
@@ -24,7 +24,7 @@ TABLE: dict[str, str] = {
     "background": "observe.events",
     "batching": "",
     "http": "auth.certificates observe.events observe.stages",
-    "config": "fencing auth.algorithms auth.certificates auth.database_roles auth.grants journal.contents "
+    "config": "fencing text auth.algorithms auth.certificates auth.database_roles auth.grants journal.contents "
     "journal.protocol webhooks.signing",
     "db": "fencing journal.contents journal.protocol timeline.history",
     "observe": "fencing config db",
@@ -75,7 +75,7 @@ TABLE: dict[str, str] = {
     "commands": "fencing app auth client config db.database db.key_uses doctor guard naming observe reloading serving "
     "service_manager targets text wiring workers",
     "client": "fencing",
-    "cli": "app commands config db demo doctor journal.rows serving text",
+    "cli": "app commands db demo doctor journal.rows serving text",
     "__main__": "cli",
 }
 
@@ -120,6 +120,13 @@ LIBRARIES: dict[str, str] = {
     "yarl": "objects.store.client",
 }
 
+# The plain package: modules that are imported without the extra `server`. Each may import these libraries and no others
+# when it is imported itself. A function of a command may import a part of the server: `main` says what to install.
+PLAIN = "__main__ cli client commands errors fencing text"
+PLAIN_LIBRARIES = {"anyio", "httpx", "rich", "typer"}
+OF_THE_SERVER = "commands.serve"
+OF_FRAMEWORKS = {"client.django": {"django"}, "client.sqlalchemy": {"sqlalchemy"}}
+
 # Folders and modules that do no I/O and read no clock and no environment.
 PURE = (
     "errors text fencing timeline http.head http.origins "
@@ -149,7 +156,12 @@ def imports(path: Path) -> tuple[str, ...]:
 
 
 def imported(path: Path) -> Iterator[str]:
-    for node in ast.walk(ast.parse(path.read_text())):
+    yield from named(path, ast.walk(ast.parse(path.read_text())))
+
+
+def named(path: Path, nodes: Iterable[ast.AST]) -> Iterator[str]:
+    """Yield the modules that these nodes import."""
+    for node in nodes:
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -158,11 +170,25 @@ def imported(path: Path) -> Iterator[str]:
             if node.module.split(".")[0] == "gateway":
                 # `from gateway.objects import reads` names a module, `from gateway.errors import X` a name inside one.
                 for alias in node.names:
-                    named = Path(*node.module.split("."), alias.name)
-                    is_module = (ROOT / named).is_dir() or (ROOT / named.with_suffix(".py")).is_file()
+                    place = Path(*node.module.split("."), alias.name)
+                    is_module = (ROOT / place).is_dir() or (ROOT / place.with_suffix(".py")).is_file()
                     yield f"{node.module}.{alias.name}" if is_module else node.module
             else:
                 yield node.module
+
+
+def at_import(path: Path) -> Iterator[ast.stmt]:
+    """Yield the statements that run when a module is imported: none of functions, none for type checkers alone."""
+    waiting: list[ast.AST] = list(ast.parse(path.read_text()).body)
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+            continue
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+            continue
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            yield node
+        waiting += ast.iter_child_nodes(node)
 
 
 def room(module: str) -> str:
@@ -198,6 +224,22 @@ def test_each_outside_library_has_its_doors() -> None:
     for module, path in modules():
         for library in {name.split(".")[0] for name in imports(path)} - {"gateway"} - sys.stdlib_module_names:
             assert covers(LIBRARIES.get(library, ""), module), f"gateway.{module} must not import {library}"
+
+
+def test_the_plain_package_needs_no_server() -> None:
+    paths = dict(modules())
+    waiting = [name for name in paths if covers(PLAIN, name) and name != OF_THE_SERVER]
+    reached = set(waiting)
+    while waiting:
+        module = waiting.pop()
+        for target in named(paths[module], at_import(paths[module])):
+            top, _, inner = target.partition(".")
+            if top != "gateway":
+                allowed = sys.stdlib_module_names | PLAIN_LIBRARIES | OF_FRAMEWORKS.get(module, set())
+                assert top in allowed, f"gateway.{module} is in the plain package and must not import {top}"
+            elif inner in paths and inner not in reached:
+                reached.add(inner)
+                waiting.append(inner)
 
 
 def test_tables_and_objects_never_see_each_other() -> None:

@@ -3,7 +3,7 @@ module fencing-gateway.example/fencing-gateway.git/clients/go/awss3
 go 1.26.0
 
 require (
-	fencing-gateway.example/fencing-gateway.git/clients/go v0.1.0
+	fencing-gateway.example/fencing-gateway.git/clients/go v1.0.0
 	github.com/aws/aws-sdk-go-v2/service/s3 v1.114.9
 	github.com/aws/smithy-go v1.28.9
 )

@@ -3,9 +3,9 @@ module fencing-gateway.example/fencing-gateway.git/clients/go/integration
 go 1.26.0
 
 require (
-	fencing-gateway.example/fencing-gateway.git/clients/go v0.1.0
-	fencing-gateway.example/fencing-gateway.git/clients/go/awss3 v0.1.0
-	fencing-gateway.example/fencing-gateway.git/clients/go/pgxlock v0.1.0
+	fencing-gateway.example/fencing-gateway.git/clients/go v1.0.0
+	fencing-gateway.example/fencing-gateway.git/clients/go/awss3 v1.0.0
+	fencing-gateway.example/fencing-gateway.git/clients/go/pgxlock v1.0.0
 	github.com/aws/aws-sdk-go-v2 v1.47.8
 	github.com/aws/aws-sdk-go-v2/credentials v1.20.16
 	github.com/aws/aws-sdk-go-v2/service/s3 v1.114.9

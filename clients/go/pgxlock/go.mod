@@ -3,7 +3,7 @@ module fencing-gateway.example/fencing-gateway.git/clients/go/pgxlock
 go 1.26.0
 
 require (
-	fencing-gateway.example/fencing-gateway.git/clients/go v0.1.0
+	fencing-gateway.example/fencing-gateway.git/clients/go v1.0.0
 	github.com/jackc/pgx/v5 v5.12.0
 )
 

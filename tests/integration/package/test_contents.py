@@ -1,4 +1,4 @@
-"""The wheel built from this tree has all that the gateway needs without a checkout."""
+"""The distributions built from this tree have all that the gateway needs without a checkout, and nothing else."""
 
 import asyncio
 import os
@@ -15,8 +15,9 @@ import asyncpg
 import pytest
 
 from gateway.db import migrations
+from tests.integration.package.environment import NAME, metadata
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 def tree(folder: str) -> Iterator[str]:
@@ -24,26 +25,6 @@ def tree(folder: str) -> Iterator[str]:
     for path in (ROOT / folder).rglob("*"):
         if path.is_file() and path.parent.name != "__pycache__" and not path.name.startswith("."):
             yield str(path.relative_to(ROOT))
-
-
-@pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a source distribution and a wheel."""
-    folder = tmp_path_factory.mktemp("dist")
-    subprocess.run(
-        [sys.executable, "-m", "hatchling", "build", "--directory", str(folder)],
-        cwd=ROOT,
-        capture_output=True,
-        timeout=300,
-        check=True,
-    )
-    return folder
-
-
-@pytest.fixture(scope="module")
-def wheel(built: Path) -> zipfile.ZipFile:
-    (path,) = built.glob("*.whl")
-    return zipfile.ZipFile(path)
 
 
 @pytest.fixture(scope="module")
@@ -76,6 +57,28 @@ def test_the_wheel_has_every_file_of_the_package_and_every_migration_and_nothing
     assert packed == expected
     for suffix in (".sql", ".html", ".css", ".js", ".svg", "commands.sh", "r1000_baseline.sql"):
         assert any(name.endswith(suffix) for name in packed), suffix
+
+
+def test_the_metadata_says_what_an_index_shows(wheel: zipfile.ZipFile) -> None:
+    known = metadata(wheel)
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert (known["Name"], known["Version"], known["License-Expression"]) == (NAME, project["version"], "Apache-2.0")
+    assert known["License-File"] == "LICENSE"
+    assert any(name.endswith(".dist-info/licenses/LICENSE") for name in wheel.namelist())
+    assert known["Requires-Python"] == ">=3.11"
+    classifiers = known.get_all("Classifier") or []
+    assert "Development Status :: 5 - Production/Stable" in classifiers
+    assert "Programming Language :: Python :: 3.11" in classifiers
+    assert known["Description-Content-Type"] == "text/markdown"
+    assert known.get_payload() == (ROOT / "README.md").read_text()
+
+
+@pytest.mark.thorough
+def test_an_index_would_take_the_distributions(built: Path) -> None:
+    command = [sys.executable, "-m", "twine", "check", "--strict", *map(str, built.iterdir())]
+    said = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert said.returncode == 0, said.stdout + said.stderr
+    assert said.stdout.count("PASSED") == 2
 
 
 def test_a_package_that_says_it_is_typed_has_the_marker_that_type_checkers_look_for(wheel: zipfile.ZipFile) -> None:

@@ -1,0 +1,49 @@
+"""The environment of commands that call a gateway: its variables, and the API key.
+
+It needs no library of the server. ``gateway.config`` alone reads the settings of a server.
+"""
+
+import os
+from pathlib import Path
+
+from gateway.errors import ConfigurationError
+from gateway.text import is_sendable
+
+
+def api_key(path: Path | None) -> str:
+    """Return the API key of a command that calls a gateway: from the file, or else from ``GATEWAY_API_KEY``.
+
+    It is never an argument, because every user of a machine can see arguments. Raises ``ConfigurationError``.
+    """
+    if path is None:
+        key, source = _own_key(), "GATEWAY_API_KEY"
+    else:
+        source = str(path)
+        try:
+            key = path.read_text(encoding="utf-8").strip()
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigurationError(f"{path}: the API key cannot be read.", advice="") from error
+    if not key or not is_sendable(key):
+        raise ConfigurationError(
+            f"{source}: there is no API key.", advice="Set GATEWAY_API_KEY, or name a file with --api-key-file."
+        )
+    return key
+
+
+def api_key_if_any(path: Path | None) -> str | None:
+    """Return the API key for a command that may do without; None if none is set. Raises ``ConfigurationError``."""
+    return None if path is None and not _own_key() else api_key(path)
+
+
+def environment() -> dict[str, str]:
+    """Return the environment of this process, for the commands that it starts."""
+    return dict(os.environ)  # noqa: TID251 - to be passed on, not to be read
+
+
+def _own_key() -> str:
+    return os.environ.get("GATEWAY_API_KEY", "")  # noqa: TID251 - this module reads it
+
+
+def taken_from_environment(*variables: str) -> dict[str, str]:
+    """Return those of the variables that are set, and remove them, so that no started process inherits them."""
+    return {name: os.environ.pop(name) for name in variables if name in os.environ}  # noqa: TID251 - as above
