@@ -15,8 +15,8 @@ import asyncpg
 import psutil
 import pytest
 
-from gateway.commands.run import _is_dropped
 from gateway.commands.environment import taken_from_environment
+from gateway.commands.run import _is_dropped
 from gateway.service_manager import VARIABLES, ServiceManager
 from tests.integration.test_reload import RULE, TABLES, Served
 from tests.processes import free_port, started
