@@ -10,6 +10,7 @@ import httpx
 import pytest
 from playwright.sync_api import Page, expect
 
+from gateway.web.advice import reason_words
 from tests import running
 from tests.browser import story
 from tests.browser.stage import CALLERS, Stage, staged
@@ -91,7 +92,7 @@ def test_a_narrow_list_has_writer_and_reason(visit: Callable[..., Page], stage: 
     refuse(stage, holder="compactor-" + "x" * 190, caller="a-caller-with-a-long-name")
     page = visit(path, viewport={"width": 380, "height": 800})
     row = page.locator(".cards tbody tr").first
-    for text in ("compactor-x", "token-stale"):
+    for text in ("compactor-x", reason_words("token-stale")):
         found = row.get_by_text(text).first
         expect(found).to_be_visible()
         box = found.bounding_box()
