@@ -2206,7 +2206,13 @@ BEGIN
         WHEN 'resource-mismatch' THEN
             status := '422';
             said := format('A write of %s touches %s, which this transaction does not hold.', p_target, resource);
-            advice := 'Narrow the write to the resources whose locks you hold, or hold this one too.';
+            -- At most three names, each cut: a session may declare anything.
+            advice := 'Narrow the write to the resources whose locks you hold, or hold this one too. You hold '
+                || coalesce((
+                    SELECT string_agg(left(name, 128), ', ' ORDER BY name) FILTER (WHERE number <= 3)
+                           || CASE WHEN count(*) > 3 THEN format(' and %s more', count(*) - 3) ELSE '' END
+                    FROM (SELECT name, row_number() OVER (ORDER BY name) AS number
+                          FROM jsonb_object_keys(fencing.declared_v1()) AS name) AS held), 'none') || '.';
         WHEN 'resource-underivable' THEN
             status := '422';
             said := format('TRUNCATE %s touches every row, whatever its resource.', p_target);

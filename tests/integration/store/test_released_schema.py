@@ -22,9 +22,7 @@ from tests.tiers import first
 
 ROOT = Path(__file__).parents[3]
 
-ALLOWED: dict[str, str] = {
-    "function fencing.word_refusal_v1(text,text,text,text,fencing.fence,text) is another one": "r1001: a hint",
-}
+ALLOWED: dict[str, str] = {}
 """Findings that harm no older gateway all the same, and why: a repaired function, say."""
 
 BREAKING = {
