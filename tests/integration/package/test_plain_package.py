@@ -26,8 +26,8 @@ SERVER = {"fastapi", "starlette", "uvicorn", "sqlalchemy", "asyncpg", "alembic",
 
 CALLING = {"run", "audit tail", "audit search", "audit export", "audit verify", "audit report", "credentials", "epoch"}
 """Commands that only call a gateway."""
-OTHERS = {"reload", "completion"}
-"""The same, for operators."""
+OTHERS = {"reload", "completion", "health"}
+"""The same for operators, and commands that ask only their own machine."""
 
 INSTALL = "pip install 'fencing-gateway[server]'"
 
