@@ -100,6 +100,7 @@ class ServerNotInstalled(GatewayError):
 
     code = "server-not-installed"
     title = "The server is not installed"
+    default_advice = "Install the extra: pip install 'fencing-gateway[server]'"
 
     def __init__(self, missing: Sequence[str]) -> None:
         shown = ", ".join(missing[:_SHOWN]) + (f" and {len(missing) - _SHOWN} more" if len(missing) > _SHOWN else "")

@@ -148,7 +148,7 @@ def _kind(schema: Mapping[str, Any]) -> str:
     match schema:
         case {"$ref": str(target)}:
             name = target.rpartition("/")[2]
-            return f"[{name}](#{name.lower()})" if name not in ("LockMode", "Kind", "EntryReason") else _WORDS[name]
+            return f"[{name}](#{name.lower()})" if name not in _WORDS else _WORDS[name]
         case {"anyOf": list(choices)}:
             return " or ".join(dict.fromkeys(_kind(one) for one in choices))
         case {"enum": list(values)} if len(values) < 6:
@@ -169,6 +169,7 @@ def _kind(schema: Mapping[str, Any]) -> str:
 
 _WORDS = {
     "LockMode": "`exclusive` or `shared`",
+    "State": "[state](../page.md#incidents)",
     "Kind": "[kind of entry](../record.md#entries)",
     "EntryReason": "[reason](events.md#reasons-of-entries)",
 }

@@ -64,7 +64,7 @@ async def test_an_export_has_typed_columns(stage: Watched, tmp_path: Path) -> No
 
 
 def read_about(path: Path) -> str:
-    """What a file says about itself."""
+    """Return the metadata of a file."""
     return str(files.ParquetFile(path).metadata.metadata[b"fencing-gateway"].decode())
 
 
