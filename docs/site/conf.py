@@ -24,7 +24,7 @@ extensions = ["myst_parser"]
 root_doc = NAVIGATION
 include_patterns = [
     *("*.md", "docs/*.md", "docs/**/*.md"),
-    *("clients/*/README.md", "examples/*.md", "examples/**/*.md", "tests/README.md"),
+    *("clients/*/README.md", "examples/*.md", "deploy/**/README.md", "examples/**/*.md", "tests/README.md"),
 ]
 exclude_patterns = [".*", "**/node_modules", "build", "dist", "demo-data"]
 nitpicky = True
