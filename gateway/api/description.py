@@ -91,6 +91,34 @@ _LOCK = {
     "delayed_for": None,
 }
 
+_INCIDENT = {
+    "id": _REJECTION,
+    "state": "acknowledged",
+    "reason": "token-stale",
+    "resource": "order/5",
+    "token": "33",
+    "holder": "worker-a",
+    "caller": "worker",
+    "fence": "34",
+    "overtaken_by": "worker-b",
+    "overtaken_at": "2026-01-01T00:00:31Z",
+    "count": 12,
+    "passed": 0,
+    "inside": 12,
+    "first": "2026-01-01T00:00:32Z",
+    "last": "2026-01-01T00:04:10Z",
+    "renewed": False,
+    "missing": None,
+    "acknowledgements": [
+        {
+            "id": "0c1b5a52-64d8-4f0b-9d5e-4d1d7f3a9b60",
+            "at": "2026-01-01T00:05:00Z",
+            "by": "ada",
+            "note": "Stopped worker-a on host db-3.",
+        }
+    ],
+}
+
 EXAMPLES: Mapping[str, Any] = {
     "AcquireRequest": {"holder": "worker-b", "ttl": 30, "wait": 10, "request": "nightly-17", "barrier": True},
     "RenewRequest": {"ttl": 30},
@@ -148,6 +176,9 @@ EXAMPLES: Mapping[str, Any] = {
         "holder": "worker-b",
         "read": "own",
     },
+    "IncidentView": _INCIDENT,
+    "IncidentList": {"now": "2026-01-01T00:05:30Z", "complete": True, "incidents": [_INCIDENT]},
+    "AcknowledgeRequest": {"note": "Stopped worker-a on host db-3."},
     "HeadView": {"position": 4711, "hash": _HASH},
     "ConfigurationView": {"toml": '[server]\nlisten = "0.0.0.0:8080"\n'},
     "ReloadView": {"changes": ["fencing.mode: observe -> enforce"]},
