@@ -202,7 +202,7 @@ class EntryView(BaseModel):
     position: int
     id: UUID
     at: datetime
-    kind: Kind
+    kind: str = Field(description="One of the kinds of entries. A newer gateway on the same record may add others.")
     plane: str | None
     rule: str | None
     resource: str | None

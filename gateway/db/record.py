@@ -12,7 +12,7 @@ from gateway.db.database import Database, Record, Transaction
 from gateway.db.pool import load
 from gateway.errors import OutcomeUnknown, Unavailable
 from gateway.fencing.decision import Fence
-from gateway.fencing.record import Attempt, Entry, Kind, RecordedEvent
+from gateway.fencing.record import Attempt, Entry, RecordedEvent, kind_of
 from gateway.fencing.token import Token
 
 _SQL = load("record")
@@ -125,7 +125,7 @@ def entry_from_row(row: Record) -> Entry:
         hash=row["hash"].hex(),
         id=row["id"],
         at=row["at"],
-        kind=Kind(row["kind"]),
+        kind=kind_of(row["kind"]),
         plane=row["plane"],
         rule=row["rule"],
         resource=row["resource"],

@@ -82,6 +82,14 @@ class Kind(StrEnum):
     """A caller has seen an incident, and has left a note."""
 
 
+def kind_of(text: str) -> Kind | str:
+    """Return the kind of an entry; the text itself if a newer gateway, on the same record, has put it there."""
+    return Kind(text) if text in _ALL_KINDS else text
+
+
+_ALL_KINDS = frozenset(kind.value for kind in Kind)
+
+
 class EntryReason(StrEnum):
     """The reason of an entry: of a refusal, of a gateway or a guard; or of a change that bypassed the gateway."""
 
@@ -240,14 +248,15 @@ class Entry:
     """One entry of the record, sealed: it has a position, and a hash over itself and the hash before (hex).
 
     ``token`` and ``holder`` are those of who acted: the refused writer, the holder that took over. ``fence`` is what it
-    met: what refused it, whom it took over from; None where there was none. ``details`` depend on the kind.
+    met: what refused it, whom it took over from; None where there was none. ``details`` depend on the kind, which is
+    a ``str`` if only newer gateways know it.
     """
 
     position: int
     hash: str
     id: UUID
     at: datetime
-    kind: Kind
+    kind: Kind | str
     plane: str | None
     rule: str | None
     resource: str | None

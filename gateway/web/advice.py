@@ -1,12 +1,13 @@
 """The titles of kinds of entries, and the advice about a refused write. Pure."""
 
+from collections.abc import Mapping
 from datetime import timedelta
 
 from gateway.fencing.decision import Fence
 from gateway.fencing.record import Entry, Kind, missing_grant
 from gateway.text import span
 
-_TITLES = {
+_TITLES: Mapping[str, str] = {
     Kind.REJECTION: "Write refused",
     Kind.RAISED: "Taken over by a write",
     Kind.BARRIER: "Taken over by a barrier",
@@ -50,9 +51,9 @@ def reason_words(reason: str | None) -> str:
     return _REASONS.get(reason or "", reason or "no reason given")
 
 
-def kind_title(kind: Kind) -> str:
-    """Return the title of a kind of entry."""
-    return _TITLES.get(kind, kind.value)
+def kind_title(kind: Kind | str) -> str:
+    """Return the title of a kind of entry, of newer gateways as well."""
+    return _TITLES.get(kind, str(kind))
 
 
 def kind_titles() -> dict[str, str]:

@@ -18,7 +18,7 @@ MOST_BYTES = 128 * 1024
 MOST_TARGET = 1024
 """Characters of an address."""
 
-ALARMS = {Kind.ALARM_RAISED: "fencing.alarm.raised", Kind.ALARM_CLEARED: "fencing.alarm.cleared"}
+ALARMS: Mapping[str, str] = {Kind.ALARM_RAISED: "fencing.alarm.raised", Kind.ALARM_CLEARED: "fencing.alarm.cleared"}
 
 
 @dataclass(frozen=True, slots=True)

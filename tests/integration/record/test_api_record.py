@@ -3,7 +3,7 @@
 import json
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, cast
 from uuid import uuid4
 
 import httpx
@@ -12,7 +12,7 @@ import pytest_asyncio
 
 from gateway.db import record
 from gateway.fencing.decision import Fence
-from gateway.fencing.record import Kind
+from gateway.fencing.record import Kind, RecordedEvent
 from gateway.fencing.token import Token
 from tests.integration.record.varied import everything, sealed
 from tests.integration.record.watched import ANN, BOB, HOSTILE, Watched, refused, watched
@@ -37,6 +37,18 @@ async def all_of(stage: Watched, what: str, key: str = "auditor-key", **paramete
         if page[bound] is None:
             return found
         parameters[bound] = page[bound]
+
+
+async def test_entries_of_a_kind_that_only_newer_gateways_know_are_shown(stage: Watched) -> None:
+    """During an upgrade, gateways of two versions write one record."""
+    newer = RecordedEvent(cast(Kind, "dream-dreamt"), resource="job/1", caller="newer")
+    identifier, _ = await record.record_event(stage.database, newer)
+    (entry,) = await all_of(stage, "events")
+    assert (entry["id"], entry["kind"]) == (str(identifier), "dream-dreamt")
+    page = await stage.get(f"/v1/events/{identifier}")
+    assert page.json()["kind"] == "dream-dreamt"
+    exported = (await stage.get("/v1/events.ndjson")).text
+    assert json.loads(exported.splitlines()[0])["kind"] == "dream-dreamt"
 
 
 class TestLists:
