@@ -1,7 +1,7 @@
 """Real PostgreSQL for every test that wants one: one server a session, and fresh databases.
 
 The server is the embedded one. To test another release, set ``TEST_POSTGRES`` to the address of a superuser without a
-database, such as ``postgresql://postgres@127.0.0.1:5432``.
+database, such as ``postgresql://postgres@127.0.0.1:5432``. ``TEST_EXTENSION`` names an extension that each database gets.
 """
 
 import asyncio
@@ -155,6 +155,8 @@ def _drop(server: Server, name: str) -> None:
 def _make_template(server: Server, _: date) -> None:
     asyncio.run(_execute(server.dsn(), f"DROP DATABASE IF EXISTS {_TEMPLATE} WITH (FORCE)"))
     asyncio.run(_execute(server.dsn(), f"CREATE DATABASE {_TEMPLATE}"))
+    if extension := os.environ.get("TEST_EXTENSION"):
+        asyncio.run(_execute(server.dsn(_TEMPLATE), f"CREATE EXTENSION {extension}"))
     install(server.dsn(_TEMPLATE))
 
 

@@ -23,7 +23,7 @@ UNENDED = ("open", "prepared")
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Where the parts are, and how they commit.
+    """The nodes of both parts, and how they commit.
 
     ``session``: the node that the transaction began on, ``fence`` or ``row``. ``prepares``: the other part is committed
     in two phases. ``together``: both parts are on one node. ``waits``: the barrier is acknowledged once no prepared
@@ -147,7 +147,7 @@ class Explorer:
         return replace(world, **{name: state, **changes})  # type: ignore[arg-type]  # names of fields
 
     def _ended(self, world: World, *names: str, **changes: object) -> World:
-        """Return the world after sessions of these parts have ended. What is prepared outlasts them."""
+        """Return the world after sessions of these parts have ended. A prepared part outlasts them."""
         for name in names:
             if getattr(world, name) == "open":
                 world = self._part(world, name, "gone")
