@@ -81,7 +81,7 @@ def _unknown_tables(config: Config, tables: Mapping[str, Table]) -> Iterator[Unk
             advice = _advice(rule.name, tables)
             yield UnknownName(("tables", index, "name"), f"there is no table {rule.name}.{advice}", may_come=True)
         elif tables[rule.name].distributed:
-            problem = f"{rule.name} cannot be written: {distribution.PROBLEM}. {distribution.ADVICE}"
+            problem = f"{rule.name} cannot be served: {distribution.PROBLEM}. {distribution.ADVICE}"
             yield UnknownName(("tables", index, "name"), problem)
         else:
             columns = tables[rule.name].columns

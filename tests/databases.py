@@ -24,7 +24,8 @@ import asyncpg
 from gateway.db import migrations, rights
 from gateway.demo.embedded import EmbeddedPostgres, postgres
 
-_TEMPLATE = "fencing_template"
+# Processes of one run may share a server that is named.
+_TEMPLATE = f"fencing_template_{os.environ.get('PYTEST_XDIST_WORKER', 'main')}"
 
 GATEWAY = "fencing_gateway"
 """The role of gateways in tests. It has what ``gateway migrate --grant-to`` gives, and the tables of each test."""
@@ -144,6 +145,9 @@ def _create(server: Server) -> str:
     strategy = "STRATEGY file_copy" if _in_memory() and isinstance(server, EmbeddedPostgres) else ""
     asyncio.run(_execute(server.dsn(), f"CREATE DATABASE {name} TEMPLATE {template_of_today(server)} {strategy}"))
     asyncio.run(_execute(server.dsn(name), _INSTALLED_HERE))
+    # Not in the template: the workers of an extension would keep it in use.
+    if extension := os.environ.get("TEST_EXTENSION"):
+        asyncio.run(_execute(server.dsn(name), f"CREATE EXTENSION {extension}"))
     return name
 
 
@@ -155,8 +159,6 @@ def _drop(server: Server, name: str) -> None:
 def _make_template(server: Server, _: date) -> None:
     asyncio.run(_execute(server.dsn(), f"DROP DATABASE IF EXISTS {_TEMPLATE} WITH (FORCE)"))
     asyncio.run(_execute(server.dsn(), f"CREATE DATABASE {_TEMPLATE}"))
-    if extension := os.environ.get("TEST_EXTENSION"):
-        asyncio.run(_execute(server.dsn(_TEMPLATE), f"CREATE EXTENSION {extension}"))
     install(server.dsn(_TEMPLATE))
 
 

@@ -52,12 +52,14 @@ $function$;
 
 -- Check that a table is what the statement was planned with. A column's row in the catalog gets another xmin with
 -- each change. A key lives and dies with its index, and any property of an index that is gone is null.
--- Takes the table, its name and kind, which features the plan has allowed for, the xmin of its columns and its key.
+-- Takes the table, its name and kind, which features the plan has allowed for, the xmin of its columns and its key, and
+-- whether Citus manages it.
 -- Returns true, or raises 42P01, which undoes what triggers have done by then.
 -- VOLATILE: it takes a fresh snapshot, with the lock of the table in hand.
 CREATE FUNCTION fencing.check_unchanged_v1(
     p_table oid, p_name text, p_kind "char", p_rules boolean, p_children boolean, p_row_security boolean,
-    p_columns xid[], p_keyed boolean, p_key oid, p_statement_triggers boolean, p_row_triggers boolean
+    p_columns xid[], p_keyed boolean, p_key oid, p_statement_triggers boolean, p_row_triggers boolean,
+    p_distributed boolean
 ) RETURNS boolean LANGUAGE plpgsql VOLATILE AS $function$
 BEGIN
     IF EXISTS (
@@ -67,7 +69,8 @@ BEGIN
           AND (p_rules OR NOT c.relhasrules)
           AND (p_children OR NOT c.relhassubclass)
           -- Nothing else in the catalog changes when Citus takes a table over. Most servers have no such setting.
-          AND (pg_catalog.current_setting('citus.shard_count', true) IS NULL OR NOT fencing.is_distributed_v1(c.oid))
+          AND (pg_catalog.current_setting('citus.shard_count', true) IS NULL
+               OR fencing.is_distributed_v1(c.oid) = p_distributed)
           AND (NOT c.relhastriggers OR NOT EXISTS (
               SELECT FROM pg_catalog.pg_trigger AS g JOIN pg_catalog.pg_proc AS p ON p.oid = g.tgfoid
               WHERE g.tgrelid = p_table AND NOT g.tgisinternal AND g.tgenabled <> 'D' AND g.tgtype & 28 <> 0

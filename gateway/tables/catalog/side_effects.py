@@ -47,7 +47,7 @@ class _Search:
     def of(self, table: Table) -> Iterator[SideEffect]:
         name, rule = _name(table), self._rule_of(table.schema, table.name)
         if table.distributed:
-            yield SideEffect(name, f"its writes are refused: {distribution.PROBLEM}", distribution.ADVICE)
+            yield SideEffect(name, f"it is not served: {distribution.PROBLEM}", distribution.ADVICE)
             return
         if rule.version is not None and version_of(table, rule.version) is None:
             yield SideEffect(

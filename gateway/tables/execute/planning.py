@@ -410,8 +410,7 @@ def _check_rows(wanted: Request, payload: Payload) -> None:
 
 def _check_columns(wanted: Request, payload: Payload | None, table: Table) -> None:
     """Check against the catalog: the named columns exist, and PUT names its row by the whole key."""
-    if table.distributed:
-        raise not_implemented(f"A write of {table.schema}.{table.name}, which Citus manages,", distribution.ADVICE)
+    distribution.check(table)
     if table.reaches_foreign:
         raise not_implemented(
             "A write that may reach a foreign table, or one that Citus manages, whose rows another transaction writes,"
