@@ -1,7 +1,7 @@
 """Real PostgreSQL for every test that wants one: one server a session, and fresh databases.
 
 The server is the embedded one. To test another release, set ``TEST_POSTGRES`` to the address of a superuser without a
-database, such as ``postgresql://postgres@127.0.0.1:5432``. ``TEST_EXTENSION`` names an extension that each database gets.
+database, such as ``postgresql://postgres@127.0.0.1:5432``. Each database gets the extension ``TEST_EXTENSION``.
 """
 
 import asyncio

@@ -260,9 +260,7 @@ async def _table(database: Database, schema_name: str, name: str) -> tuple[Table
             f"{qualified} is {_KINDS[table.kind]}.", advice="Install the guard on the tables that hold its rows."
         )
     if table.distributed:
-        raise ConfigurationError(
-            f"{qualified} cannot be guarded: {distribution.PROBLEM}.", advice=distribution.ADVICE
-        )
+        raise ConfigurationError(f"{qualified} cannot be guarded: {distribution.PROBLEM}.", advice=distribution.ADVICE)
     if table.reaches_foreign:
         raise ConfigurationError(
             f"{qualified} has rows in a foreign table, which are written by another transaction.",

@@ -1,7 +1,7 @@
 """A Citus cluster: a coordinator and two workers, each a PostgreSQL server of its own in a temporary folder.
 
-Citus has to be there already, as ``citus.so`` in the libraries of a PostgreSQL under ``/usr/lib/postgresql``, or of the one
-whose programs are in the folder ``CITUS_BIN``. Nothing here installs it.
+Citus has to be there already: ``citus.so`` in the libraries of a PostgreSQL below ``/usr/lib/postgresql``.
+``CITUS_BIN`` names the programs of another one. Nothing here installs it.
 """
 
 import os
@@ -26,7 +26,7 @@ listen_addresses = '127.0.0.1'
 unix_socket_directories = ''
 fsync = off
 wal_level = logical
-max_connections = 100
+max_connections = 300
 max_prepared_transactions = 100
 citus.node_conninfo = 'sslmode=disable'
 # Nothing is recovered behind a test's back.
@@ -159,4 +159,3 @@ def _programs() -> Path:
         if (folder.parent / "lib" / "citus.so").exists() and (folder / "initdb").exists():
             return folder
     raise CitusMissing("Citus is not installed.")
-

@@ -1,11 +1,10 @@
 """Citus commits the parts of a transaction one after the other, so a fence on one node protects no row on another.
 
-These tests show why such tables are refused (docs/decisions/100). ``tests/model/test_two_nodes.py`` has all orders of the
-steps. If one of these tests fails, Citus has changed, and the decision can be looked at again.
+These tests show why such tables are refused (docs/decisions/100). ``tests/model/test_two_nodes.py`` has all orders of
+the steps. If one of these tests fails, Citus has changed, and the decision can be looked at again.
 """
 
 import asyncio
-from collections.abc import AsyncIterator
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -21,11 +20,12 @@ CLAIM = "SELECT decision FROM fencing.claim_v1('r', 0, $1, NULL, 'tester', false
 WRITE_ID = "00000000-0000-0000-0000-000000000001"
 WORKS = "SELECT pid FROM pg_stat_activity WHERE query LIKE 'UPDATE%account%' AND state = 'idle in transaction'"
 PREPARED = "SELECT count(*) FROM pg_prepared_xacts WHERE database = current_database()"
+WAITS = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep'"
 SLOW = "ALTER SYSTEM SET synchronous_standby_names = 'nobody'"
 
 
 @pytest.fixture
-async def database(cluster: Cluster, name: str) -> AsyncIterator[str]:
+async def database(cluster: Cluster, name: str) -> str:
     """A database whose fences are rows of the coordinator, with one row of a table on each worker."""
     dsn = cluster.coordinator.dsn(name)
     await asyncio.to_thread(install, dsn)
@@ -35,7 +35,7 @@ async def database(cluster: Cluster, name: str) -> AsyncIterator[str]:
         "SELECT create_distributed_table('account', 'id', shard_count => 2); "
         "INSERT INTO account SELECT n, 0 FROM generate_series(1, 20) AS n",
     )
-    yield name
+    return name
 
 
 async def _ids(dsn: str) -> list[int]:
@@ -142,16 +142,18 @@ async def test_two_phases_with_a_worker_paused_in_between(cluster: Cluster, data
     await execute(dsn, SLOW)
     await execute(dsn, "SELECT pg_reload_conf()")
     with ExitStack() as pauses:
-        # The coordinator's own commit waits for a standby that never comes, so that the workers can be paused before it.
-        await asyncio.sleep(0.3)
+        # The coordinator's own commit waits for a standby that never comes, so that the workers can be paused first.
+        probe = asyncio.create_task(execute(dsn, "SELECT pg_logical_emit_message(true, 'probe', '')"))
+        await _until(node, database, WAITS, 1)
         committing = asyncio.create_task(session.execute("COMMIT"))
         for worker in cluster.workers:
             await _until(worker, database, PREPARED, 1)
-        await _until(node, database, "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep'", 1)
+        await _until(node, database, WAITS, 2)
         for backend in backends:
             pauses.enter_context(paused(backend))
         await execute(dsn, "ALTER SYSTEM RESET synchronous_standby_names")
         await execute(dsn, "SELECT pg_reload_conf()")
+        await probe
         await _acknowledged(dsn)
         assert [await _value(dsn, number) for number in ids] == [0, 0]
         if then == "is lost":
@@ -170,4 +172,6 @@ async def test_two_phases_with_a_worker_paused_in_between(cluster: Cluster, data
 async def _end(cluster: Cluster, database: str, backend: int) -> None:
     """End a paused session of a worker before it reads what it was sent."""
     for worker in cluster.workers:
-        await execute(worker.dsn(database), f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid = {backend}")
+        await execute(
+            worker.dsn(database), f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid = {backend}"
+        )

@@ -1,4 +1,4 @@
-"""Each promise once more on a server with Citus, by the tests that show it elsewhere: objects, locks, tables of the node."""
+"""Each promise once more on a server with Citus, by the tests that show it elsewhere."""
 
 import asyncio
 import os
@@ -24,7 +24,7 @@ PROMISES = (
     # A stale write is on record before its refusal, and a changed record is found.
     "crash/test_refusals.py::test_on_record_before_it_is_answered",
     "integration/record/test_chain.py::test_a_changed_column_is_found",
-    "integration/record/test_sealing.py::test_every_gateway_seals_and_says_so",
+    "integration/record/test_sealing.py::TestInTheBackground::test_every_gateway_seals_and_says_so",
     # One holder, growing tokens, queues, signed tokens.
     "integration/locks/test_acquire.py::test_one_holder_at_a_time_with_growing_tokens",
     "integration/locks/test_leases_waiting.py::test_first_come_first_served",

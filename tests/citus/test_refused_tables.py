@@ -70,7 +70,7 @@ async def client(dsn: str, events: list[Event]) -> AsyncIterator[httpx.AsyncClie
     """A client of a plane with a gateway's rights."""
     database = Database(as_gateway(dsn))
     rules = {f"public.{name}": Rule(Template.parse("job/{id}")) for name in NAMES}
-    exposure = Exposure(rules=rules, functions=["public.pay", "public.keep"])
+    exposure = Exposure(rules=rules, functions=frozenset({"public.pay", "public.keep"}))
     async with over_asgi(
         TablePlane(database, exposure, authenticate=lambda _: known("tester"), observe=events.append)
     ) as opened:
@@ -91,9 +91,7 @@ async def _values(dsn: str, sql: str) -> list[int]:
 
 
 @pytest.mark.parametrize("way", WAYS)
-async def test_it_is_refused_at_once(
-    client: httpx.AsyncClient, dsn: str, events: list[Event], way: str
-) -> None:
+async def test_it_is_refused_at_once(client: httpx.AsyncClient, dsn: str, events: list[Event], way: str) -> None:
     """A gateway that has learnt the write when the table was a plain one refuses the next write."""
     statement, reached = WAYS[way]
     for name in NAMES:

@@ -19,6 +19,8 @@ from tests.model.explorer import BrokenPromise
 
 OLDER, NEWER = 1, 2
 UNENDED = ("open", "prepared")
+EFFECTS = {"PREPARE": ("open", "prepared"), "COMMIT": ("open", "done"), "COMMIT PREPARED": ("prepared", "done")}
+"""The states of the other part before and after each message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +43,8 @@ class Layout:
 class World:
     """Both nodes and all messages.
 
-    ``fence_part``, ``row_part``: none, open, prepared, done or gone. A fence part that is open or prepared has the fence
-    locked, and a row part that is done is visible. ``message``: what is on its way to the other node.
+    ``fence_part``, ``row_part``: none, open, prepared, done or gone. A fence part that is open or prepared has the
+    fence locked, and a row part that is done is visible. ``message``: what is on its way to the other node.
     """
 
     fence: int = 0
@@ -99,39 +101,47 @@ class Explorer:
 
     def _apart(self, world: World) -> Iterator[Move]:
         own, other = getattr(world, self._own), getattr(world, self._other)
-        written = world.row_part != "none"
-        first = "PREPARE" if self._layout.prepares else "COMMIT"
-        if world.session_lives and written and own == other == "open" and not world.sent:
-            yield f"the session sends {first}", replace(world, message=first, sent=True)
-        if world.session_lives and own == "open" and other == ("prepared" if self._layout.prepares else "done"):
-            following = "COMMIT PREPARED" if self._layout.prepares else None
-            yield "the session's own part commits", self._part(world, self._own, "done", message=following)
-        if world.session_lives and own == "open" and other == "gone":
-            yield "the session gives up", self._ended(world, self._own, session_lives=False)
+        if world.session_lives and own == "open":
+            yield from self._session(world, other)
         if world.message is not None:
-            before, after = {
-                "PREPARE": ("open", "prepared"),
-                "COMMIT": ("open", "done"),
-                "COMMIT PREPARED": ("prepared", "done"),
-            }[world.message]
-            if other == before:
-                yield f"{world.message} is done", self._part(world, self._other, after, message=None)
-            if not world.session_lives:
-                yield f"{world.message} is lost", replace(world, message=None)
+            yield from self._delivery(world, world.message, other)
         if not world.session_lives and other == "open" and world.message is None:
             yield "the other node sees that the session is gone", self._part(world, self._other, "gone")
         if not world.session_lives and other == "prepared":
             decided = "done" if own == "done" else "gone"
             yield "recovery ends the prepared part", self._part(world, self._other, decided, message=None)
         if world.crashes:
-            if world.session_lives and world.fence_part != "none":
-                crashed = replace(world, session_lives=False, crashes=world.crashes - 1)
-                yield "the session's node crashes", self._ended(crashed, self._own)
-            if other in UNENDED:
-                crashed = replace(world, message=None, crashes=world.crashes - 1)
-                if other == "prepared" and own == "done":
-                    crashed = replace(crashed, session_lives=False)
-                yield "the other node crashes", self._ended(crashed, self._other)
+            yield from self._crashes(world, own, other)
+
+    def _session(self, world: World, other: str) -> Iterator[Move]:
+        """Yield the steps of a session whose own part is open."""
+        first = "PREPARE" if self._layout.prepares else "COMMIT"
+        if world.row_part != "none" and other == "open" and not world.sent:
+            yield f"the session sends {first}", replace(world, message=first, sent=True)
+        if other == ("prepared" if self._layout.prepares else "done"):
+            following = "COMMIT PREPARED" if self._layout.prepares else None
+            yield "the session's own part commits", self._part(world, self._own, "done", message=following)
+        if other == "gone":
+            yield "the session gives up", self._ended(world, self._own, session_lives=False)
+
+    def _delivery(self, world: World, message: str, other: str) -> Iterator[Move]:
+        before, after = EFFECTS[message]
+        if other == before:
+            yield f"{message} is done", self._part(world, self._other, after, message=None)
+        if not world.session_lives:
+            yield f"{message} is lost", replace(world, message=None)
+
+    def _crashes(self, world: World, own: str, other: str) -> Iterator[Move]:
+        crashed = replace(world, crashes=world.crashes - 1)
+        if world.session_lives and world.fence_part != "none":
+            yield "the session's node crashes", self._ended(replace(crashed, session_lives=False), self._own)
+        if other in UNENDED:
+            # A session that has committed its own part leaves the other one to the recovery.
+            lives = world.session_lives and not (other == "prepared" and own == "done")
+            yield (
+                "the other node crashes",
+                self._ended(replace(crashed, message=None, session_lives=lives), self._other),
+            )
 
     def _newer_holder(self, world: World) -> Iterator[Move]:
         free = world.fence_part not in UNENDED

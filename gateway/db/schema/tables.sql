@@ -52,8 +52,8 @@ $function$;
 
 -- Check that a table is what the statement was planned with. A column's row in the catalog gets another xmin with
 -- each change. A key lives and dies with its index, and any property of an index that is gone is null.
--- Takes the table, its name and kind, which features the plan has allowed for, the xmin of its columns and its key, and
--- whether Citus manages it.
+-- Takes the table, its name and kind, which features the plan has allowed for, the xmin of its columns and its key. The
+-- last argument tells whether Citus manages it.
 -- Returns true, or raises 42P01, which undoes what triggers have done by then.
 -- VOLATILE: it takes a fresh snapshot, with the lock of the table in hand.
 CREATE FUNCTION fencing.check_unchanged_v1(
