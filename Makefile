@@ -33,7 +33,7 @@ VERSION = $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
 # A bundle of authorities, for networks whose proxy signs with its own.
 CERTIFICATES ?= /dev/null
 
-.PHONY: help setup demo test test-all thorough installed clients go-modules kubernetes kubernetes-tools stores image image-test nightly conformance soak \
+.PHONY: help setup demo test test-all thorough installed citus clients go-modules kubernetes kubernetes-tools stores image image-test nightly conformance soak \
 	check audit format docs docs-serve docs-release reference bench bench-quick release lock clean
 
 help:  ## list the targets
@@ -65,6 +65,12 @@ installed: setup  ## run the tests that need a browser, lock services, rclone or
 
 kubernetes: setup  ## check the Helm chart, with Helm and a real API server, if make kubernetes-tools has built them
 	$(BIN)/python -m pytest --numprocesses=2 --dist=loadfile tests/kubernetes
+
+citus: setup  ## run the suites of objects, locks and crashes on a server with Citus, if that is installed
+	$(BIN)/python -m tests.citus --numprocesses=4 --dist=worksteal -m "not installed" \
+		--deselect tests/integration/locks/test_queue.py::test_many_waiters_ask_no_more_than_one \
+		--deselect tests/integration/objects/test_shared_intents.py::test_two_of_one_key_are_announced_one_after_the_other \
+		tests/integration/locks tests/integration/objects tests/crash
 
 stores: setup  ## find out what real stores do, those that are installed (docs/stores.md)
 	$(BIN)/python -m pytest --numprocesses=2 --dist=loadgroup tests/stores

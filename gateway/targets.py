@@ -17,6 +17,7 @@ from gateway.fencing.resource import Template
 from gateway.objects.resource_rules import KeyRule
 from gateway.objects.s3 import xml
 from gateway.objects.store.operations import Upstream
+from gateway.tables.catalog import distribution
 from gateway.tables.catalog.snapshot import Snapshot, Table
 
 _PATIENCE = 5.0
@@ -79,6 +80,9 @@ def _unknown_tables(config: Config, tables: Mapping[str, Table]) -> Iterator[Unk
         elif rule.name not in tables:
             advice = _advice(rule.name, tables)
             yield UnknownName(("tables", index, "name"), f"there is no table {rule.name}.{advice}", may_come=True)
+        elif tables[rule.name].distributed:
+            problem = f"{rule.name} cannot be served: {distribution.PROBLEM}. {distribution.ADVICE}"
+            yield UnknownName(("tables", index, "name"), problem)
         else:
             columns = tables[rule.name].columns
             wanted = [("resource", name) for name in (Template.parse(rule.resource).fields if rule.resource else ())]

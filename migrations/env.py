@@ -11,11 +11,15 @@ from sqlalchemy.pool import NullPool
 # after a second, ends the migration and no writer. A migration that is paused loses its session, and so its locks.
 TIMEOUTS = "SET LOCAL lock_timeout = '300ms'; SET LOCAL idle_in_transaction_session_timeout = '5s'"
 
+# Each node of a Citus cluster has fences of its own. Citus would copy functions and types to the others, and would
+# refuse to make any on a node that is not its coordinator. Other servers take it for a setting without a meaning.
+ONE_NODE = "SET LOCAL citus.enable_ddl_propagation = off"
+
 
 def migrate(connection: Connection) -> None:
     """Run all migrations in one transaction: one that fails leaves nothing behind. A newer schema stays as it is."""
     connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": context.config.attributes["lock"]})
-    for statement in TIMEOUTS.split("; "):
+    for statement in (*TIMEOUTS.split("; "), ONE_NODE):
         connection.execute(text(statement))
     # IF NOT EXISTS needs the right to create schemas even if there is one.
     if not connection.execute(text("SELECT to_regnamespace('fencing')")).scalar():

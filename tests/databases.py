@@ -1,7 +1,7 @@
 """Real PostgreSQL for every test that wants one: one server a session, and fresh databases.
 
 The server is the embedded one. To test another release, set ``TEST_POSTGRES`` to the address of a superuser without a
-database, such as ``postgresql://postgres@127.0.0.1:5432``.
+database, such as ``postgresql://postgres@127.0.0.1:5432``. Each database gets the extension ``TEST_EXTENSION``.
 """
 
 import asyncio
@@ -24,7 +24,8 @@ import asyncpg
 from gateway.db import migrations, rights
 from gateway.demo.embedded import EmbeddedPostgres, postgres
 
-_TEMPLATE = "fencing_template"
+# Processes of one run may share a server that is named.
+_TEMPLATE = f"fencing_template_{os.environ.get('PYTEST_XDIST_WORKER', 'main')}"
 
 GATEWAY = "fencing_gateway"
 """The role of gateways in tests. It has what ``gateway migrate --grant-to`` gives, and the tables of each test."""
@@ -144,6 +145,9 @@ def _create(server: Server) -> str:
     strategy = "STRATEGY file_copy" if _in_memory() and isinstance(server, EmbeddedPostgres) else ""
     asyncio.run(_execute(server.dsn(), f"CREATE DATABASE {name} TEMPLATE {template_of_today(server)} {strategy}"))
     asyncio.run(_execute(server.dsn(name), _INSTALLED_HERE))
+    # Not in the template: the workers of an extension would keep it in use.
+    if extension := os.environ.get("TEST_EXTENSION"):
+        asyncio.run(_execute(server.dsn(name), f"CREATE EXTENSION {extension}"))
     return name
 
 

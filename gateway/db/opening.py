@@ -41,6 +41,11 @@ async def ask(session: "Session | Database | Transaction") -> Server:
             f"The fencing schema is at {row['revision']}; this version of the gateway needs {newest()}.",
             advice="Nothing was written. The operator runs 'gateway migrate'.",
         )
+    if row["distributed"] is not None:
+        raise DatabaseClosed(
+            f"Citus manages fencing.{row['distributed']}. Fences would commit on several nodes, one after the other.",
+            advice=f"Nothing was written. The operator runs: SELECT undistribute_table('fencing.{row['distributed']}')",
+        )
     if row["here_timeline"] is None:
         raise Unavailable("The database is a standby, which takes no writes.")
     opened = Opened(

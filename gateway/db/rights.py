@@ -71,6 +71,8 @@ CALLED_BY_STATEMENTS = (
     "check_unchanged_v1",
     "check_relation_v1",
     "check_foreign_v1",
+    "check_one_node_v1",
+    "is_distributed_v1",
     "reaches_foreign_v1",
     "check_table_naming_v1",
     "escape_v1",
@@ -79,7 +81,11 @@ CALLED_BY_STATEMENTS = (
 
 
 async def be_alone(transaction: Transaction) -> None:
-    """Let no other session migrate or grant until the transaction ends. Two grants at once would fail."""
+    """Let no other session migrate or grant until the transaction ends. Two grants at once would fail.
+
+    Citus would make the grants on other nodes, too, which need not have the schema.
+    """
+    await transaction.execute("SET LOCAL citus.enable_ddl_propagation = off")
     await transaction.execute(_SQL["alone"], LOCK)
 
 

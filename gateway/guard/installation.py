@@ -21,6 +21,7 @@ from gateway.guard.script import WATCH, Guard
 from gateway.guard.watching import GuardWatcher
 from gateway.observe.events import ignore
 from gateway.table_rules import table_rules
+from gateway.tables.catalog import distribution
 from gateway.tables.catalog.snapshot import Snapshot, Table
 from gateway.tables.naming.plan import Naming, Rule, naming
 
@@ -258,6 +259,8 @@ async def _table(database: Database, schema_name: str, name: str) -> tuple[Table
         raise ConfigurationError(
             f"{qualified} is {_KINDS[table.kind]}.", advice="Install the guard on the tables that hold its rows."
         )
+    if table.distributed:
+        raise ConfigurationError(f"{qualified} cannot be guarded: {distribution.PROBLEM}.", advice=distribution.ADVICE)
     if table.reaches_foreign:
         raise ConfigurationError(
             f"{qualified} has rows in a foreign table, which are written by another transaction.",

@@ -884,14 +884,55 @@ BEGIN
 END
 $function$;
 
+-- Tell whether Citus manages a table. It may write rows of such a table on another node than the fence, and by another
+-- transaction there. The two become visible one after the other (docs/decisions/100-citus-tables-are-refused.md).
+-- Returns false where there is no Citus. VOLATILE callers pass their fresh snapshot on.
+CREATE FUNCTION fencing.is_distributed_v1(p_table oid) RETURNS boolean LANGUAGE plpgsql STABLE AS $function$
+DECLARE
+    distributed boolean;
+BEGIN
+    IF pg_catalog.current_setting('citus.shard_count', true) IS NULL
+        OR pg_catalog.to_regclass('pg_catalog.pg_dist_partition') IS NULL
+    THEN
+        RETURN false;
+    END IF;
+    EXECUTE 'SELECT EXISTS (SELECT FROM pg_catalog.pg_dist_partition AS d WHERE d.logicalrelid = $1)'
+    INTO distributed USING p_table;
+    RETURN distributed;
+END
+$function$;
+
+-- Check that a transaction has used no other node. Code in the database may have written to tables that Citus manages.
+-- Raises 0A000. Reads of such tables count, because Citus does not say which of them were writes.
+CREATE FUNCTION fencing.check_one_node_v1() RETURNS void LANGUAGE plpgsql VOLATILE AS $function$
+DECLARE
+    elsewhere boolean;
+BEGIN
+    IF pg_catalog.current_setting('citus.shard_count', true) IS NULL
+        OR pg_catalog.to_regprocedure('pg_catalog.get_current_transaction_id()') IS NULL
+    THEN
+        RETURN;
+    END IF;
+    EXECUTE 'SELECT t.transaction_number > 0 FROM pg_catalog.get_current_transaction_id() AS t' INTO elsewhere;
+    IF elsewhere THEN
+        RAISE EXCEPTION USING ERRCODE = '0A000',
+            MESSAGE = 'Code in the database has used a table that Citus manages, in the transaction of a fenced write.',
+            DETAIL = 'Fence and rows would commit on several nodes, one after the other. Nothing was written.',
+            HINT = 'Let triggers and functions use tables of this node only.';
+    END IF;
+END
+$function$;
+
 -- Check that a table is what the statement was planned with. A column's row in the catalog gets another xmin with
 -- each change. A key lives and dies with its index, and any property of an index that is gone is null.
--- Takes the table, its name and kind, which features the plan has allowed for, the xmin of its columns and its key.
+-- Takes the table, its name and kind, which features the plan has allowed for, the xmin of its columns and its key. The
+-- last argument tells whether Citus manages it.
 -- Returns true, or raises 42P01, which undoes what triggers have done by then.
 -- VOLATILE: it takes a fresh snapshot, with the lock of the table in hand.
 CREATE FUNCTION fencing.check_unchanged_v1(
     p_table oid, p_name text, p_kind "char", p_rules boolean, p_children boolean, p_row_security boolean,
-    p_columns xid[], p_keyed boolean, p_key oid, p_statement_triggers boolean, p_row_triggers boolean
+    p_columns xid[], p_keyed boolean, p_key oid, p_statement_triggers boolean, p_row_triggers boolean,
+    p_distributed boolean
 ) RETURNS boolean LANGUAGE plpgsql VOLATILE AS $function$
 BEGIN
     IF EXISTS (
@@ -900,6 +941,9 @@ BEGIN
           AND (p_row_security OR NOT c.relrowsecurity)
           AND (p_rules OR NOT c.relhasrules)
           AND (p_children OR NOT c.relhassubclass)
+          -- Nothing else in the catalog changes when Citus takes a table over. Most servers have no such setting.
+          AND (pg_catalog.current_setting('citus.shard_count', true) IS NULL
+               OR fencing.is_distributed_v1(c.oid) = p_distributed)
           AND (NOT c.relhastriggers OR NOT EXISTS (
               SELECT FROM pg_catalog.pg_trigger AS g JOIN pg_catalog.pg_proc AS p ON p.oid = g.tgfoid
               WHERE g.tgrelid = p_table AND NOT g.tgisinternal AND g.tgenabled <> 'D' AND g.tgtype & 28 <> 0
@@ -938,8 +982,8 @@ BEGIN
 END
 $function$;
 
--- Tell whether a write of a table may reach a foreign table, whose rows another transaction than the fence's writes.
--- A foreign table can be a partition, a child, or what a view or a rule writes, at any depth. All that a view or a
+-- Tell whether a write of a table may reach a foreign table, or one that Citus manages. Another transaction than the
+-- fence's writes their rows. A foreign table can be a partition, a child, or what a view or a rule writes, at any depth. All that a view or a
 -- rule refers to counts as reached, even where it is only read. Only the server can tell which of it is written.
 CREATE FUNCTION fencing.reaches_foreign_v1(p_table oid) RETURNS boolean LANGUAGE sql STABLE AS $function$
     WITH RECURSIVE reached (oid) AS (
@@ -956,7 +1000,9 @@ CREATE FUNCTION fencing.reaches_foreign_v1(p_table oid) RETURNS boolean LANGUAGE
         ) AS next (oid)
     )
     SELECT EXISTS (
-        SELECT FROM reached AS r JOIN pg_catalog.pg_class AS c ON c.oid = r.oid WHERE c.relkind = 'f'
+        SELECT FROM reached AS r JOIN pg_catalog.pg_class AS c ON c.oid = r.oid
+        WHERE c.relkind = 'f'
+           OR (pg_catalog.current_setting('citus.shard_count', true) IS NOT NULL AND fencing.is_distributed_v1(c.oid))
     )
 $function$;
 

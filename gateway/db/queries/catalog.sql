@@ -10,6 +10,7 @@ SELECT
     c.relhasrules AS has_rules,
     c.relhassubclass AS has_children,
     far.reached AS reaches_foreign,
+    fencing.is_distributed_v1(c.oid) AS distributed,
     -- A foreign table asks its wrapper, which may have no handler or no server; the gateway does not write to it anyway.
     CASE WHEN far.reached THEN 0 ELSE pg_relation_is_updatable(c.oid::regclass, true) END AS updatable,
     (

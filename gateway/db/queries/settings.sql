@@ -7,8 +7,9 @@ SELECT set_config('TimeZone', $1::text, true)
 SELECT set_config('fencing.held', $1::text, true)
 
 -- name: check_constraints
--- Deferred constraints are checked now: a transaction that is going to be rolled back would never check them.
-SET CONSTRAINTS ALL IMMEDIATE
+-- Deferred constraints are checked now: a transaction that is going to be rolled back would never check them. Then no
+-- code may have written on another node.
+SET CONSTRAINTS ALL IMMEDIATE; SELECT fencing.check_one_node_v1()
 
 -- name: read_only
 -- The transaction writes nothing, whatever is called in it.

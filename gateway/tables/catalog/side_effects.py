@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from gateway.errors import ResourceUnderivable
 from gateway.fencing.decision import Cascades, Enforcement
 from gateway.fencing.resource import Template
+from gateway.tables.catalog import distribution
 from gateway.tables.catalog.reach import KnownSteps, Reach, RuleOf, Step, same_names
 from gateway.tables.catalog.snapshot import EVENTS, Snapshot, Table, Trigger
 from gateway.tables.naming.plan import Naming, naming
@@ -45,6 +46,9 @@ class _Search:
 
     def of(self, table: Table) -> Iterator[SideEffect]:
         name, rule = _name(table), self._rule_of(table.schema, table.name)
+        if table.distributed:
+            yield SideEffect(name, f"it is not served: {distribution.PROBLEM}", distribution.ADVICE)
+            return
         if rule.version is not None and version_of(table, rule.version) is None:
             yield SideEffect(
                 name,

@@ -89,8 +89,8 @@ class Table:
     ``oid``, ``primary_key_index`` (the oid of its index) and ``column_versions`` (an array of transaction ids, as text)
     identify this state of the table: see ``gateway.tables.sql.expressions``.
     ``updatable`` is the sum of 4 for update, 8 for insert, 16 for delete. ``children``: partitions and tables that
-    inherit, at any depth, by schema and name. ``reaches_foreign``: a write of it may write a foreign table, which may
-    be the table itself.
+    inherit, at any depth, by schema and name. ``reaches_foreign``: a write of it may write a foreign table, or one that
+    Citus manages. It may be the table itself. ``distributed``: Citus manages this table.
     """
 
     schema: str
@@ -112,6 +112,7 @@ class Table:
     row_security: bool = False
     updatable: int = _EVERYTHING
     reaches_foreign: bool = False
+    distributed: bool = False
 
     @property
     def is_view(self) -> bool:
@@ -222,6 +223,7 @@ def _table(row: Mapping[str, Any]) -> Table:
         row_security=row["row_security"],
         updatable=row["updatable"],
         reaches_foreign=row["reaches_foreign"],
+        distributed=row["distributed"],
     )
 
 

@@ -183,9 +183,10 @@ def parse_error(what: str, text: str, position: int, details: str) -> DialectErr
     )
 
 
-def not_implemented(feature: str) -> DialectError:
+def not_implemented(feature: str, hint: str | None = None) -> DialectError:
     """PGRST127, the code PostgREST reserves for what an implementation leaves out."""
-    return DialectError("PGRST127", 400, "Feature not implemented", details=f"{feature} is not served by this gateway.")
+    details = f"{feature} is not served by this gateway."
+    return DialectError("PGRST127", 400, "Feature not implemented", details=details, hint=hint)
 
 
 def read_quoted(cursor: Cursor) -> str | None:

@@ -31,6 +31,7 @@ from gateway.fencing.token import Token
 from gateway.http.body import offload
 from gateway.http.head import Head
 from gateway.record.payload_capture import NOTHING, Capture
+from gateway.tables.catalog import distribution
 from gateway.tables.catalog.snapshot import Column, Table
 from gateway.tables.dialect import body, media, request
 from gateway.tables.dialect.body import Payload
@@ -409,8 +410,11 @@ def _check_rows(wanted: Request, payload: Payload) -> None:
 
 def _check_columns(wanted: Request, payload: Payload | None, table: Table) -> None:
     """Check against the catalog: the named columns exist, and PUT names its row by the whole key."""
+    distribution.check(table)
     if table.reaches_foreign:
-        raise not_implemented("A write that may reach a foreign table, whose rows are written by another transaction,")
+        raise not_implemented(
+            "A write that may reach a foreign table, or one that Citus manages, whose rows another transaction writes,"
+        )
     named = (*(payload.columns if payload else ()), *wanted.query.on_conflict)
     for name in named:
         if name not in table.columns:

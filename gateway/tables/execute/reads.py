@@ -13,6 +13,7 @@ from gateway.auth.grants import NOTHING, Rights
 from gateway.db import settings
 from gateway.db.database import Database, Transaction
 from gateway.errors import DialectError
+from gateway.tables.catalog import distribution
 from gateway.tables.dialect import media, openapi, overrides, response
 from gateway.tables.dialect.etags import check_preconditions, names_one_row
 from gateway.tables.dialect.overrides import Overrides
@@ -57,6 +58,7 @@ class Reader:
         """
         path, query_string = sender.path, sender.query.encode("latin-1")
         wanted = self.capped(wanted)
+        distribution.check(cached.table)
         check_preconditions(wanted.preconditions, wanted.method, wanted.query, cached.table)
         # In another time zone the same row has another text.
         tagged = wanted.preferences.timezone is None and names_one_row(wanted.query, cached.table)

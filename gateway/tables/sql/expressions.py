@@ -232,6 +232,7 @@ def unchanged(table: Table, generation: UUID | None) -> str:
         "NULL" if table.primary_key_index is None else str(table.primary_key_index),
         _boolean(table.has_statement_triggers),
         _boolean(table.has_row_triggers),
+        _boolean(table.distributed),
     )
     if generation is not None:
         checked += f" AND {_called('check_table_naming_v1', str(table.oid), string(str(generation)))}"

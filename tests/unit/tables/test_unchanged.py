@@ -39,7 +39,9 @@ BEFORE_ROW = Trigger("t", "before", each_row=True)
 )
 def test_what_is_asked_for(known: Table, arguments: str) -> None:
     checks = unchanged(known, None).split(" AND ")
-    assert checks[0] == f"fencing.check_unchanged_v1(1234, {NAME}, {arguments})"
+    assert checks[0] == f"fencing.check_unchanged_v1(1234, {NAME}, {arguments}, false)"
+    (managed, *_) = unchanged(replace(known, distributed=True), None).split(" AND ")
+    assert managed == f"fencing.check_unchanged_v1(1234, {NAME}, {arguments}, true)"
 
 
 def test_where_others_carry_out_its_writes_foreign_tables_are_asked_for() -> None:

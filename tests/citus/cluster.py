@@ -1,0 +1,161 @@
+"""A Citus cluster: a coordinator and two workers, each a PostgreSQL server of its own in a temporary folder.
+
+Citus has to be there already: ``citus.so`` in the libraries of a PostgreSQL below ``/usr/lib/postgresql``.
+``CITUS_BIN`` names the programs of another one. Nothing here installs it.
+"""
+
+import os
+import signal
+import subprocess
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import asyncpg
+import psutil
+
+from tests.databases import memory_or_disk
+from tests.processes import free_port
+
+WORKERS = 2
+_SETTINGS = """
+shared_preload_libraries = 'citus'
+listen_addresses = '127.0.0.1'
+unix_socket_directories = ''
+fsync = off
+wal_level = logical
+max_connections = 300
+max_prepared_transactions = 100
+citus.node_conninfo = 'sslmode=disable'
+# Nothing is recovered behind a test's back.
+citus.recover_2pc_interval = -1
+"""
+
+
+class CitusMissing(Exception):
+    """There is no Citus on this machine, or it is for another release of PostgreSQL."""
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One server of the cluster. Its processes can be killed at once, and it can be started again."""
+
+    directory: Path
+    port: int
+    programs: Path
+
+    def dsn(self, database: str = "postgres") -> str:
+        return f"postgresql://postgres@127.0.0.1:{self.port}/{database}"
+
+    def suites(self) -> dict[str, str]:
+        """Return the environment in which other tests use this server, with Citus in each of their databases."""
+        return {"TEST_POSTGRES": f"postgresql://postgres@127.0.0.1:{self.port}", "TEST_EXTENSION": "citus"}
+
+    def create(self) -> None:
+        self._run("initdb", "--auth=trust", "--username=postgres", "--no-sync")
+        with (self.directory / "postgresql.conf").open("a") as settings:
+            settings.write(f"{_SETTINGS}port = {self.port}\n")
+
+    def start(self) -> None:
+        log = self.directory / "log"
+        try:
+            self._run("pg_ctl", "-w", "-l", str(log), "start")
+        except subprocess.CalledProcessError as error:
+            said = [line for line in log.read_text().splitlines() if "could not load library" in line]
+            if not said:
+                raise
+            raise CitusMissing(said[-1]) from error
+
+    def kill(self) -> None:
+        """Kill all processes of the server, as a lost machine ends."""
+        first = psutil.Process(int((self.directory / "postmaster.pid").read_text().splitlines()[0]))
+        # The first process would start the others again, so it is paused until all are killed.
+        first.suspend()
+        processes = [first, *first.children(recursive=True)]
+        for process in processes:
+            process.kill()
+        psutil.wait_procs(processes, timeout=30)
+
+    def _run(self, name: str, *arguments: str) -> None:
+        subprocess.run(
+            [self.programs / name, "-D", str(self.directory), *arguments],
+            check=True,
+            user="postgres" if os.geteuid() == 0 else None,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            env={**os.environ, "LC_ALL": "C"},
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """The coordinator and the workers."""
+
+    nodes: tuple[Node, ...]
+
+    @property
+    def coordinator(self) -> Node:
+        return self.nodes[0]
+
+    @property
+    def workers(self) -> Sequence[Node]:
+        return self.nodes[1:]
+
+    async def create_database(self, name: str) -> None:
+        """Make a database that is distributed over all nodes."""
+        for node in self.nodes:
+            await execute(node.dsn(), f"CREATE DATABASE {name}")
+            await execute(node.dsn(name), "CREATE EXTENSION citus")
+        coordinator = f"SELECT citus_set_coordinator_host('127.0.0.1', {self.coordinator.port})"
+        joined = [f"SELECT citus_add_node('127.0.0.1', {node.port})" for node in self.workers]
+        await execute(self.coordinator.dsn(name), "; ".join((coordinator, *joined)))
+
+    async def drop_database(self, name: str) -> None:
+        for node in self.nodes:
+            await execute(node.dsn(), f"DROP DATABASE {name} WITH (FORCE)")
+
+
+async def execute(dsn: str, statements: str) -> None:
+    """Run statements in a session of their own."""
+    connection = await asyncpg.connect(dsn)
+    try:
+        await connection.execute(statements)
+    finally:
+        connection.terminate()
+
+
+@contextmanager
+def a_cluster() -> Iterator[Cluster]:
+    """Run a cluster. Raises ``CitusMissing``."""
+    programs = _programs()
+    with ExitStack() as stack:
+        directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="citus", dir=memory_or_disk()))
+        Path(directory).chmod(0o777)
+        nodes = tuple(Node(Path(directory) / f"n{number}", free_port(), programs) for number in range(WORKERS + 1))
+        for node in nodes:
+            node.create()
+            node.start()
+            stack.callback(node.kill)
+        yield Cluster(nodes)
+
+
+@contextmanager
+def paused(process: int) -> Iterator[None]:
+    """Pause one process of a server."""
+    os.kill(process, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(process, signal.SIGCONT)
+
+
+def _programs() -> Path:
+    named = os.environ.get("CITUS_BIN")
+    folders = [Path(named)] if named else sorted(Path("/usr/lib/postgresql").glob("*/bin"))
+    for folder in reversed(folders):
+        if (folder.parent / "lib" / "citus.so").exists() and (folder / "initdb").exists():
+            return folder
+    raise CitusMissing("Citus is not installed.")

@@ -1,0 +1,74 @@
+"""Each promise once more on a server with Citus, by the tests that show it elsewhere."""
+
+import asyncio
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from gateway.db import leases, migrations, rights
+from gateway.db.database import Database
+from gateway.fencing.lease import LockRequest
+from tests.citus.cluster import Cluster, execute
+from tests.databases import GATEWAY, as_gateway, install
+
+# Tests on the coordinator may have made it there alone, in a database without Citus.
+ROLE = f"""
+SET citus.enable_ddl_propagation = off;
+DO $$ BEGIN
+    IF to_regrole('{GATEWAY}') IS NULL THEN
+        CREATE ROLE {GATEWAY} LOGIN;
+    END IF;
+END $$
+"""
+ROOT = Path(__file__).parents[2]
+PROMISES = (
+    # A table write below the fence is not applied, and fence and row are one transaction.
+    "crash/test_table_steps.py::test_paused[raising-update-of-one-at-tables.claim.after-by_barrier]",
+    "crash/test_table_steps.py::test_killed[insert-of-two-at-tables.commit.after]",
+    "integration/tables/test_refusals.py::test_a_failed_write_takes_its_raise_back",
+    # After an acknowledged barrier, nothing older takes effect. A refusal has no effect, and a success is durable.
+    "crash/test_object_steps.py::test_paused[overwrite-at-objects.begin.after-by_barrier]",
+    "crash/test_object_steps.py::test_paused[delete-at-objects.begin.before-by_barrier]",
+    "crash/test_object_steps.py::test_killed[create-at-objects.begin.after]",
+    # A stale write is on record before its refusal, and a changed record is found.
+    "crash/test_refusals.py::test_on_record_before_it_is_answered[stale-put-at-objects.begin.after-kill]",
+    "integration/record/test_chain.py::test_an_entry_that_is_gone_is_found",
+    "integration/record/test_sealing.py::TestInTheBackground::test_every_gateway_seals_and_says_so",
+    # One holder, growing tokens, queues, barriers of locks.
+    "integration/locks/test_acquire.py::test_one_holder_at_a_time_with_growing_tokens",
+    "integration/locks/test_leases_waiting.py::test_first_come_first_served",
+    "integration/locks/test_leases_barrier.py::test_nothing_older_takes_effect_any_more",
+)
+
+
+def test_each_promise_once(cluster: Cluster) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-m", "not thorough and not installed", "-p", "no:cacheprovider"]
+        + [f"tests/{name}" for name in PROMISES],
+        cwd=ROOT,
+        env={**os.environ, **cluster.coordinator.suites(), "PYTEST_XDIST_WORKER": "gw99"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-5000:]
+
+
+async def test_each_node_has_fences_and_locks_of_its_own(cluster: Cluster, name: str) -> None:
+    """A migration of one node leaves nothing on the others, and works on a worker as on the coordinator."""
+    await asyncio.to_thread(install, cluster.coordinator.dsn(name))
+    for worker in cluster.workers:
+        await asyncio.to_thread(migrations.upgrade, worker.dsn(name))
+        await execute(worker.dsn(name), ROLE)
+        await rights.grant(worker.dsn(name), GATEWAY)
+    for number, node in enumerate(cluster.nodes):
+        database = Database(as_gateway(node.dsn(name)))
+        try:
+            for expected in range(1, 4 + number):
+                answer = await leases.acquire_alone(database, LockRequest("job/1", "ann", "tester", 30.0), None)
+                assert answer.lease is not None
+                assert answer.lease.token.value == expected
+                await leases.release_alone(database, "job/1", answer.lease.id, "tester")
+        finally:
+            await database.close()
