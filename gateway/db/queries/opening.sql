@@ -2,7 +2,8 @@
 -- The run of this session's server, and the last opening of the database.
 SELECT o.*, r.system AS here_system, r.timeline AS here_timeline, r.started AS here_started,
     r.identity AS here_identity, clock_timestamp() AS now, coalesce((SELECT i.epoch FROM fencing.issuer AS i), 0) AS epoch,
-    (SELECT m.version_num FROM fencing.migration AS m) AS revision
+    (SELECT m.version_num FROM fencing.migration AS m) AS revision,
+    (SELECT c.oldest FROM fencing.compatibility AS c) AS oldest
 FROM fencing.run_v1() AS r, fencing.opening AS o
 
 -- name: last
