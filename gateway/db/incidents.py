@@ -43,7 +43,7 @@ DETAIL = timedelta(minutes=5)
 """The steps of a single incident. A time of twice ``LONGEST`` has fewer of them than are read."""
 _MOST_TALLIES = 20_000
 _MOST_ACKNOWLEDGEMENTS = 4 * MOST_NOTES
-"""The most acknowledgements of incidents with the same key. Those of other incidents take none of their room."""
+"""The most acknowledgements of incidents with the same key. Notes on other incidents take none of this room."""
 _MOST_CUT = 20
 """The most incidents of a list that are looked for beyond ``GAP`` before its time, with a search for each."""
 
