@@ -23,7 +23,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 BRANCH = "main"
-NUMBER = r"\d+\.\d+\.\d+"
+NUMBER = r"[0-9]+\.[0-9]+\.[0-9]+"
 GO = r"fencing-gateway\.example/fencing-gateway\.git/clients/go(?:/\w+)?"
 UNRELEASED = "## Unreleased\n"
 
@@ -86,7 +86,7 @@ def release(version: str, *, dry: bool) -> None:
 
 def check(version: str, tags: list[str]) -> None:
     """Raise ``Refused`` unless this version of this tree can be released."""
-    if not re.fullmatch(r"(?:0|[1-9]\d*)(?:\.(?:0|[1-9]\d*)){2}", version):
+    if not re.fullmatch(r"(?:0|[1-9][0-9]*)(?:\.(?:0|[1-9][0-9]*)){2}", version):
         raise Refused(f"{version!r} is no version. Name one of three numbers, such as 1.0.1.")
     if (branch := git("rev-parse", "--abbrev-ref", "HEAD")) != BRANCH:
         raise Refused(f"releases are made on {BRANCH}, and this is {branch}.")

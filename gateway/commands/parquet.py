@@ -168,6 +168,18 @@ def _inexact(entry: str) -> ConfigurationError:
     return ConfigurationError(f"An entry cannot be kept in Parquet exactly: {entry}", advice="Export NDJSON instead.")
 
 
+def _is_exact(details: str) -> bool:
+    """Return whether a text is one value of JSON, as an export writes it.
+
+    Others may close their line early, and have further lines in them: the row would pass for several entries.
+    """
+    try:
+        members = parse(f'{{"details":{details}}}')
+        return members.keys() == {"details"} and written(members["details"]) == details
+    except (Unreadable, RecursionError):
+        return False
+
+
 def _line(row: Row) -> bytes:
     """Return the line of a row: the order of the members, and how they are written, are those of the export."""
     parts = []
@@ -182,7 +194,7 @@ def _line(row: Row) -> bytes:
         elif kind == "moment" and value is not None:
             value = machine_time(value)
         elif name == "details" and value is not None:
-            parts.append(f'"details":{value}')
+            parts.append(f'"details":{value if _is_exact(value) else json.dumps(value)}')
             continue
         parts.append(f'"{name}":{json.dumps(value, ensure_ascii=False)}')
     return ("{" + ",".join(parts) + "}").encode()

@@ -3,6 +3,7 @@
 ``gateway.fencing.incident`` defines an incident. A storm of 100,000 refusals is a few hundred rows here.
 """
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -15,6 +16,7 @@ from gateway.db.search import Values, conditions, first_day
 from gateway.errors import NotFound
 from gateway.fencing.incident import (
     GAP,
+    MOST_NOTES,
     OF_A_TOKEN,
     Incident,
     IncidentKey,
@@ -40,7 +42,8 @@ LONGEST = timedelta(days=30)
 DETAIL = timedelta(minutes=5)
 """The steps of a single incident. A time of twice ``LONGEST`` has fewer of them than are read."""
 _MOST_TALLIES = 20_000
-_MOST_ACKNOWLEDGEMENTS = 2_000
+_MOST_ACKNOWLEDGEMENTS = 4 * MOST_NOTES
+"""The most acknowledgements of incidents with the same key. Notes on other incidents take none of this room."""
 _MOST_CUT = 20
 """The most incidents of a list that are looked for beyond ``GAP`` before its time, with a search for each."""
 
@@ -230,9 +233,19 @@ async def _in_context(database: Database, incidents: Sequence[Incident], since: 
     )
     renewed = {asked[row["number"] - 1].first_position for row in newer}
     after = min(one.first_position for one in incidents)
-    notes = await database.search(_SQL["acknowledgements"], day, after, _MOST_ACKNOWLEDGEMENTS)
+    keys = sorted({_written(one.key) for one in incidents})
+    wanted = (list(OF_A_TOKEN), keys, _MOST_ACKNOWLEDGEMENTS)
+    notes = await database.search(_SQL["acknowledgements"], day, after, *wanted)
     filled = [_filled(one, entries, renewed) for one in incidents]
     return with_acknowledgements(filled, map(record.entry_from_row, notes))
+
+
+def _written(key: IncidentKey) -> str:
+    """Return a key as the query of acknowledgements has it."""
+    if not key.of_a_token:
+        return json.dumps([key.reason, key.caller])
+    epoch, value = (None, None) if key.token is None else (key.token.epoch, key.token.value)
+    return json.dumps([key.reason, key.caller, key.resource, epoch, value, key.holder])
 
 
 def _filled(incident: Incident, entries: dict[int, Entry], renewed: set[int]) -> Incident:

@@ -31,12 +31,13 @@ _LONGEST_WAIT = timedelta(minutes=10)
 async def ask(session: "Session | Database | Transaction") -> Server:
     """Return the run of a session, and the last opening. Raises ``Unavailable`` for a standby, which has no run.
 
-    Raises ``DatabaseClosed`` if the schema is older than this version needs. A gateway may start before its database.
+    Raises ``DatabaseClosed`` if the schema is older than this version needs, or serves only newer ones. A gateway may
+    start before its database, and may run while it is migrated.
     """
     with translated(Unavailable):
         row = await session.fetchrow(_SQL["ask"])
     assert row is not None
-    if row["revision"] < newest():
+    if (row["revision"] or "") < newest():
         raise DatabaseClosed(
             f"The fencing schema is at {row['revision']}; this version of the gateway needs {newest()}.",
             advice="Nothing was written. The operator runs 'gateway migrate'.",
@@ -45,6 +46,12 @@ async def ask(session: "Session | Database | Transaction") -> Server:
         raise DatabaseClosed(
             f"Citus manages fencing.{row['distributed']}. Fences would commit on several nodes, one after the other.",
             advice=f"Nothing was written. The operator runs: SELECT undistribute_table('fencing.{row['distributed']}')",
+        )
+    if row["oldest"] is not None and row["oldest"] > newest():
+        raise DatabaseClosed(
+            f"The fencing schema is at {row['revision']}, which serves gateways of {row['oldest']} and later. "
+            f"This one knows {newest()}.",
+            advice="Nothing was written. The operator runs a newer version of the gateway.",
         )
     if row["here_timeline"] is None:
         raise Unavailable("The database is a standby, which takes no writes.")

@@ -95,4 +95,5 @@ def sparks(counts: Iterable[tuple[datetime, int]], since: datetime, until: datet
         Step(since + length * number, since + length * (number + 1), [("refused", "refused", count)])
         for number, count in enumerate(sums)
     ]
-    return draw(steps, until + length)
+    # All of them are over. The calendar may have no later moment.
+    return draw(steps, steps[-1].until)

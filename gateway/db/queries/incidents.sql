@@ -51,9 +51,22 @@ WHERE EXISTS (
 )
 
 -- name: acknowledgements
--- The newest acknowledgements after a position.
-SELECT * FROM fencing.entry WHERE day >= $1 AND kind = 'incident-acknowledged' AND position > $2
-ORDER BY position DESC LIMIT $3
+-- The newest acknowledgements after a position of the incidents with the keys $4, $5 at most of each. The reasons in the
+-- array $3 are about a token, and their keys name it.
+SELECT * FROM (
+    SELECT *, row_number() OVER (PARTITION BY key ORDER BY position DESC) AS nth
+    FROM (
+        SELECT *, CASE WHEN details ->> 'reason' = ANY ($3::text[])
+            THEN jsonb_build_array(
+                details ->> 'reason', details ->> 'of', resource,
+                CASE WHEN value IS NOT NULL THEN coalesce(epoch, 0) END, value, holder
+            )
+            ELSE jsonb_build_array(details ->> 'reason', details ->> 'of') END AS key
+        FROM fencing.entry WHERE day >= $1 AND kind = 'incident-acknowledged' AND position > $2
+    ) AS acknowledged
+    WHERE key IN (SELECT unnest($4::text[])::jsonb)
+) AS numbered
+WHERE nth <= $5
 
 -- name: notable
 -- Changes past the gateway, and writes that guards refused, in a time: how many entries, and the last of them.

@@ -6,7 +6,8 @@ SELECT o.*, r.system AS here_system, r.timeline AS here_timeline, r.started AS h
     CASE WHEN current_setting('citus.shard_count', true) IS NOT NULL THEN (
         SELECT min(c.relname) FROM pg_class AS c
         WHERE c.relnamespace = 'fencing'::regnamespace AND c.relkind IN ('r', 'p') AND fencing.is_distributed_v1(c.oid)
-    ) END AS distributed
+    ) END AS distributed,
+    (SELECT c.oldest FROM fencing.compatibility AS c) AS oldest
 FROM fencing.run_v1() AS r, fencing.opening AS o
 
 -- name: last

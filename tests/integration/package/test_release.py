@@ -169,6 +169,7 @@ def test_what_cannot_be_released_is_refused(scratch: Path) -> None:
 
     refused("is no version", "1.1")
     refused("is no version", "v1.0.9")
+    refused("is no version", "1٢.0.9")
     refused("is older than", "0.9.0")
     refused("Go wants /v2", "2.0.0")
     (scratch / "left-behind").touch()

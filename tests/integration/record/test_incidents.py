@@ -254,6 +254,24 @@ async def test_notes_end_at_a_number(stage: Watched) -> None:
     assert len((await listed(stage))[0]["acknowledgements"]) == MOST_NOTES
 
 
+async def test_many_notes_of_others_leave_an_acknowledgement_in_place(stage: Watched) -> None:
+    """A caller that may break other locks writes as many notes as it likes, on refusals of its own."""
+    about: list[dict[str, Any]] = [{}, {"reason": "denied", "resource": "job/2"}, {"caller": "zoë", "holder": None}]
+    acknowledged = [await refusal(stage.database, **one) for one in about]
+    note = """INSERT INTO fencing.intake (kind, plane, resource, caller, holder, epoch, value, details)
+        SELECT 'incident-acknowledged', 'api', $1, $2, $3, 0, $4, jsonb_build_object('reason', $5::text, 'of', $6::text)
+        FROM generate_series(1, $7::int)"""
+    notes = [("worker-7", 33, "token-stale", "ann"), (None, None, "denied", "ann"), (None, 33, "token-stale", "zoë")]
+    for holder, value, reason, caller in notes:
+        await stage.database.fetchrow_write(note, "job/1", "on-call", holder, value, reason, caller, 1)
+    for holder, caller in (("worker-7", "bob"), ("worker-8", "ann")):
+        await stage.database.fetchrow_write(note, "other/1", "ann", holder, 33, "token-stale", caller, 2_500)
+    found = {one["id"]: one for one in await listed(stage)}
+    for identifier in acknowledged:
+        assert found[identifier]["state"] == "acknowledged"
+        assert [one["by"] for one in found[identifier]["acknowledgements"]] == ["on-call"]
+
+
 @pytest.mark.thorough
 async def test_unknown_entries_and_other_kinds_are_no_incidents(stage: Watched) -> None:
     lease = await stage.put()

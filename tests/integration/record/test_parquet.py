@@ -48,7 +48,7 @@ async def test_an_export_has_typed_columns(stage: Watched, tmp_path: Path) -> No
     }
     for row, entry in zip(table.to_pylist(), entries, strict=True):
         assert (row["position"], row["at"], row["kind"], row["hash"]) == (
-            *(entry.position, entry.at, entry.kind.value, entry.hash),
+            *(entry.position, entry.at, str(entry.kind), entry.hash),
         )
         assert entry.token is not None
         assert (row["token_epoch"], row["token_value"]) == (entry.token.epoch, entry.token.value)
@@ -110,6 +110,24 @@ async def test_a_changed_file_is_found(stage: Watched, tmp_path: Path, column: s
     del rows[6]
     files.write_table(pyarrow.Table.from_pylist(rows), kept)
     assert "Entry 7 is missing" in (await run("verify", kept)).stdout
+
+
+async def test_a_row_cannot_pass_for_several_entries(stage: Watched, tmp_path: Path) -> None:
+    """Other programs see rows: the line of an entry in the details of another one hides it from them."""
+    await on_record(stage.database, 20)
+    kept, text = tmp_path / "kept.parquet", tmp_path / "kept.ndjson"
+    for output in (kept, text):
+        assert (await run("export", "--output", output)).exit_code == 0
+    rows, lines = files.read_table(kept).to_pylist(), text.read_text().splitlines()
+    own, following = (line.rpartition(',"hash":') for line in lines[6:8])
+    details = own[0].partition(',"details":')[2]
+    rows[6]["details"] = f"{details}{own[1]}{own[2]}\n{following[0]}"
+    rows[6]["hash"] = rows.pop(7)["hash"]
+    files.write_table(pyarrow.Table.from_pylist(rows), kept)
+    result = await run("verify", kept)
+    assert result.exit_code == 1
+    assert "Entry 7 was changed" in result.stdout
+    assert "Entry 8 is missing" in result.stdout
 
 
 async def test_filters_and_a_part_of_the_record(stage: Watched, tmp_path: Path) -> None:

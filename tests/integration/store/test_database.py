@@ -1,6 +1,7 @@
 """The door to Postgres: what its troubles become, and what every session is pinned to."""
 
 import asyncio
+from typing import Any
 
 import asyncpg
 import pytest
@@ -279,3 +280,72 @@ async def test_a_server_that_grants_no_session_is_unavailable(dsn: str, how: str
     await database.close()
     if how != "no such database":
         await administer(dsn, f"DROP ROLE {name}")
+
+
+COMPOSITE = "CREATE TYPE pair AS (a int, b int); CREATE TABLE t (n int, p pair); INSERT INTO t VALUES (0, '(1, 2)')"
+COUNT = "UPDATE t SET n = n + $1::int RETURNING n, p"
+
+
+async def _fetchmany_claim(database: Database, sql: str, rows: list[tuple[int]]) -> object:
+    return await database.fetchmany_claim(sql, rows, lambda _: ())
+
+
+async def _fetchrow_claim(database: Database, sql: str, value: int) -> object:
+    return await database.fetchrow_claim(sql, value, claims=lambda _: ())
+
+
+@pytest.mark.parametrize(
+    ("write", "values"),
+    [
+        (Database.fetchrow_write, 1),
+        (Database.fetch_write, 1),
+        (_fetchrow_claim, 1),
+        (Database.fetchmany_write, [(1,)]),
+        (_fetchmany_claim, [(1,)]),
+    ],
+)
+async def test_a_write_whose_answer_cannot_be_read_is_sent_once(dsn: str, write: Any, values: Any) -> None:
+    """P3: a session knows a composite type from before. The write is committed, so its outcome counts as unknown."""
+    database = opened(dsn)
+    await database.run(lambda transaction: transaction.execute(COMPOSITE))
+    await write(database, COUNT, values)
+    await administer(dsn, "ALTER TYPE pair ADD ATTRIBUTE c int")
+    with pytest.raises(OutcomeUnknown):
+        await write(database, COUNT, values)
+    row = await database.fetchrow("SELECT n FROM t")
+    assert row is not None
+    assert row["n"] == 2
+    # Another session learns the type anew.
+    await write(database, COUNT, values)
+    await database.close()
+
+
+async def test_a_transaction_whose_answer_cannot_be_read_is_undone(dsn: str) -> None:
+    database = opened(dsn)
+    await database.run(lambda transaction: transaction.execute(COMPOSITE))
+
+    async def work(transaction: Transaction) -> None:
+        await transaction.fetchrow(COUNT, 1)
+
+    await database.run(work)
+    await administer(dsn, "ALTER TYPE pair ADD ATTRIBUTE c int")
+    with pytest.raises(Unavailable):
+        await database.run(work)
+    row = await database.fetchrow("SELECT n FROM t")
+    assert row is not None
+    assert row["n"] == 1
+    await database.close()
+
+
+@pytest.mark.parametrize("write", [Database.fetchrow_write, Database.fetch_write])
+async def test_a_write_whose_columns_have_changed_takes_effect_once(dsn: str, write: Any) -> None:
+    """The server refuses the former statement before it runs it. The driver prepares it anew, and sends it again."""
+    database = opened(dsn)
+    await database.run(lambda transaction: transaction.execute(COMPOSITE))
+    await write(database, "UPDATE t SET n = n + $1::int RETURNING *", 1)
+    await administer(dsn, "ALTER TABLE t ADD COLUMN q int")
+    await write(database, "UPDATE t SET n = n + $1::int RETURNING *", 1)
+    row = await database.fetchrow("SELECT n FROM t")
+    assert row is not None
+    assert row["n"] == 2
+    await database.close()

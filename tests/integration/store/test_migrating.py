@@ -18,7 +18,7 @@ from tests.databases import GATEWAY, Server, fresh
 from tests.processes import Running
 from tests.releases import NEXT_REVISION, NEXT_SCRIPT, Release, next_release, this_release
 from tests.running import OPEN, config, running
-from tests.waiting import PATIENCE, waiting
+from tests.waiting import PATIENCE, end_sessions, waiting
 
 CURRENT = migrations.newest()
 LOCKED = "LOCK TABLE fencing.lock IN ROW EXCLUSIVE MODE"
@@ -158,3 +158,21 @@ async def test_a_gateway_that_started_before_its_database_serves_once_the_schema
         await session.execute(f"UPDATE fencing.migration SET version_num = '{NEXT_REVISION}'")
         assert (await client.post("/v1/fences/job/1/barrier", json={"token": "1"})).status_code == 200
         assert (await client.get("/v1/ready")).status_code == 204
+
+
+async def test_a_gateway_that_the_schema_no_longer_serves_gets_no_session(
+    dsn: str, session: asyncpg.Connection
+) -> None:
+    """It may have started before the migration, or before its database."""
+    async with running(config(dsn, grants=OPEN)) as url, httpx.AsyncClient(base_url=url, timeout=PATIENCE) as client:
+        assert (await client.post("/v1/fences/job/1/barrier", json={"token": "1"})).status_code == 200
+        await session.execute(
+            f"UPDATE fencing.migration SET version_num = '{NEXT_REVISION}';"
+            f"UPDATE fencing.compatibility SET oldest = '{NEXT_REVISION}'"
+        )
+        await end_sessions(dsn)
+        refused = await client.post("/v1/fences/job/1/barrier", json={"token": "2"})
+        assert (refused.status_code, refused.json()["code"]) == (503, "database-closed")
+        assert f"which serves gateways of {NEXT_REVISION} and later. This one knows {CURRENT}." in refused.text
+        async with asyncpg.create_pool(dsn, min_size=1, max_size=1) as owner:
+            assert await owner.fetchval("SELECT value FROM fencing.fence") == 1

@@ -56,3 +56,11 @@ def test_a_small_chart_has_all_counts_within_its_time() -> None:
     assert [len(column.bars) for column in drawn.columns] == [1, 1, 0, 1]
     assert drawn.highest == 4
     assert not any(column.partial for column in drawn.columns)
+
+
+def test_a_small_chart_may_end_where_the_calendar_ends() -> None:
+    """A viewer may ask for all time, and a column of it is two centuries."""
+    end = datetime(9999, 12, 30, tzinfo=UTC)
+    drawn = sparks([(NOON, 1)], datetime(1, 1, 2, tzinfo=UTC), end)
+    assert drawn.highest == 1
+    assert not any(column.partial for column in drawn.columns)

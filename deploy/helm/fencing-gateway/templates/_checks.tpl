@@ -8,7 +8,8 @@
 {{- end -}}
 {{/* A ConfigMap is no place for a secret: those who may read it are many, and its text is in backups and in diffs. */}}
 {{- $secret := "dsn|api_key|api_keys|secret|former_secret|client_secret|secret_access_key|signing_keys|evidence_keys|issuer_api_key" -}}
-{{- with regexFind (printf `(?m)(^|^[^#\n]*[{,.])\s*["']?(%s)["']?\s*=` $secret) .Values.config -}}
+{{/* A number sign within a line may be part of a text, so that only whole lines count as comments. */}}
+{{- with regexFind (printf `(?m)^\s*([^#\s][^\n]*[{,.]\s*)?["']?(%s)["']?\s*=` $secret) .Values.config -}}
 {{- $key := regexFind `\w+["']?\s*=$` . | trimSuffix "=" | trim | trimAll "\"'" -}}
 {{- fail (printf "config: has the secret %s in clear; put it into a Secret that secrets.existing names, and write %s_file = \"/etc/gateway/secrets/…\"" $key $key) -}}
 {{- end -}}
@@ -23,6 +24,9 @@
 {{- end -}}
 {{- end -}}
 {{- range .Values.env -}}
+{{- if and .value (regexMatch (printf `(?i)^GATEWAY_(.*__)?(%s)$` $secret) .name) -}}
+{{- fail (printf "env: has the secret %s in clear; put it into a Secret that secrets.existing names, or use valueFrom" .name) -}}
+{{- end -}}
 {{- if and (eq (upper .name) "GATEWAY_POSTGRES__DSN") $.Values.migration.enabled -}}
 {{- fail "env: has GATEWAY_POSTGRES__DSN, which the migration would use as well; put the DSN into a Secret that secrets.existing names, and write dsn_file = \"/etc/gateway/secrets/…\"" -}}
 {{- end -}}
