@@ -48,11 +48,12 @@
     const offset = read.timeZoneName.replace("GMT", "UTC").replace(":00", "");
     if (/^UTC([+-]00)?$/.test(offset)) return;
     const day = `${read.year}-${read.month}-${read.day}`;
-    const clock = `${read.hour}:${read.minute}:${read.second} ${offset}`;
+    // It may begin a line, and is not broken itself.
+    const clock = `${read.hour}:${read.minute}:${read.second}\u00a0${offset}`;
     const shown = document.createElement("span");
     shown.className = "local";
     shown.title = zone;
-    shown.textContent = ` (${time.dateTime.startsWith(day) ? clock : `${day} ${clock}`})`;
+    shown.textContent = ` (${time.dateTime.startsWith(day) ? clock : `${day}\u00a0${clock}`})`;
     time.append(shown);
   }
 
