@@ -244,7 +244,8 @@ def test_local_times_stay_within_their_cards(visit: Callable[..., Page], stage: 
     page = visit("/ui/", timezone_id="Asia/Kolkata", viewport={"width": width, "height": 900})
     for path in paths:
         page.goto(path)
-        expect(page.locator("main time .local").first.or_(page.locator(".nothing").first)).to_be_attached()
+        if page.locator("main time").count():
+            expect(page.locator("main time .local").first).to_be_attached()
         outside = page.evaluate("""() => [...document.querySelectorAll("main time")].filter(time => {
             const card = time.closest(".scroll, .canvas") === null && time.closest(".card");
             return card && time.getBoundingClientRect().right > card.getBoundingClientRect().right;

@@ -48,13 +48,16 @@
     const offset = read.timeZoneName.replace("GMT", "UTC").replace(":00", "");
     if (/^UTC([+-]00)?$/.test(offset)) return;
     const day = `${read.year}-${read.month}-${read.day}`;
-    // It may begin a line, and is not broken itself.
-    const clock = `${read.hour}:${read.minute}:${read.second}\u00a0${offset}`;
+    const clock = `${read.hour}:${read.minute}:${read.second} ${offset}`;
     const shown = document.createElement("span");
     shown.className = "local";
     shown.title = zone;
-    shown.textContent = ` (${time.dateTime.startsWith(day) ? clock : `${day}\u00a0${clock}`})`;
-    time.append(shown);
+    shown.textContent = `(${time.dateTime.startsWith(day) ? clock : `${day} ${clock}`})`;
+    // The local time may begin a line, but neither time is broken.
+    const gap = document.createElement("span");
+    gap.className = "gap";
+    gap.textContent = " ";
+    time.append(gap, shown);
   }
 
   function within(node) {
