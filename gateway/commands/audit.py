@@ -212,12 +212,13 @@ def incidents(
         for incident in found:
             console.out(json.dumps(incident), highlight=False)
         return
-    print_columns(incident_client.COLUMNS, map(incident_client.cells, found))
-    say(
-        f"{len(found):,} incidents{'' if complete else ', and more: choose a shorter time'}"
-        if found
-        else "No incident."
-    )
+    if not found:
+        say("No incident.")
+        return
+    lost = print_columns(incident_client.COLUMNS, map(incident_client.cells, found), incident_client.OPTIONAL)
+    say(f"{len(found):,} incidents{'' if complete else ', and more: choose a shorter time'}")
+    if "id" in lost:
+        say("A wider terminal, or --json, shows the ids that gateway audit acknowledge takes.")
 
 
 @audit.command()

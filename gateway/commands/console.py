@@ -79,7 +79,11 @@ _COLUMNS = ("time", "what", "resource", "token", "holder", "caller", "fence", "b
 _HOLDER, _CALLER = _COLUMNS.index("holder"), _COLUMNS.index("caller")
 _OPTIONAL = ("late", "by", "caller", "fence", "token")
 """Columns that a narrow terminal loses, the first first."""
+_GUARD = "guard: "
+_CUT = ("what", "first", "last")
 _LEAST = {"time": 19, "what": max(len(word) for word in (*Kind, *EntryReason))}
+_MINUTES = 17
+"""Cells of a time that loses its seconds, with the sign that it does."""
 _USUAL = dict(zip(_COLUMNS, (19, 24, 40, 9, 24, 24, 9, 24, 20), strict=True))
 """Widths of a table whose rows are not known yet."""
 
@@ -116,17 +120,22 @@ def print_table(console: Console, entries: Iterable[Entry]) -> None:
     wanted = {title: width and max(width, len(title)) for title, width in wanted.items()}
     if not wanted["holder"] and any(cells[_CALLER] for _, cells in rows):
         wanted["holder"] = len("holder")
-    reasons = max((len(entry["reason"] or entry["kind"]) for entry, _ in rows), default=0)
+    reasons = max((_reason_length(entry) for entry, _ in rows), default=0)
     widths = fit(wanted, console.width, _OPTIONAL, {**_LEAST, "what": reasons})
-    console.print(_line(_COLUMNS, widths).rstrip(), style="bold", soft_wrap=True)
+    console.print(_line(_COLUMNS, _COLUMNS, widths).rstrip(), style="bold", soft_wrap=True)
     for entry, cells in rows:
         _print_row(console, entry, cells, widths)
+
+
+def _reason_length(entry: Entry) -> int:
+    said = len(entry["reason"] or entry["kind"])
+    return said + len(_GUARD) if entry["kind"] == "guard-refused" else said
 
 
 def _print_row(console: Console, entry: Entry, cells: Cells, widths: Mapping[str, int]) -> None:
     if "caller" not in widths and not cells[_HOLDER]:
         cells = (*cells[:_HOLDER], cells[_CALLER], *cells[_HOLDER + 1 :])
-    line = Text(_line(cells, widths).rstrip())
+    line = Text(_line(_COLUMNS, cells, widths).rstrip())
     time = widths.get("time", 0)
     line.stylize("dim", 0, time)
     style = _OBSERVED if entry["enforced"] is False else _STYLES.get(entry["kind"], "")
@@ -134,30 +143,48 @@ def _print_row(console: Console, entry: Entry, cells: Cells, widths: Mapping[str
     console.print(line, soft_wrap=True)
 
 
-def _line(cells: Sequence[str], widths: Mapping[str, int]) -> str:
+def _line(titles: Sequence[str], cells: Sequence[str], widths: Mapping[str, int]) -> str:
     shown = []
-    for title, cell in zip(_COLUMNS, cells, strict=True):
+    for title, cell in zip(titles, cells, strict=True):
         if (width := widths.get(title)) is not None:
-            # The reason comes first in its column. Names differ at their ends.
-            text = cut(cell, width) if title == "what" else shorten(cell, width)
+            # The reason comes first in its column, and a time is still one without its seconds. Names differ at their
+            # ends.
+            text = cut(cell, width) if title in _CUT else shorten(cell, width)
             shown.append(text + " " * (width - cell_len(text)))
     return (" " * GAP).join(shown)
 
 
-def print_columns(titles: Cells, rows: Iterable[Sequence[str]]) -> None:
-    """Print rows of text as a table on standard output, or with tabs between columns if that is no terminal."""
+def print_columns(titles: Cells, rows: Iterable[Sequence[str]], optional: Sequence[str] = ()) -> tuple[str, ...]:
+    """Print rows of text as a table on standard output, or with tabs between columns if that is no terminal.
+
+    With ``optional`` columns each row is one line. These columns go if the terminal is too narrow, the first first.
+    An ``id`` is whole or not there, because half of it cannot be used. Return the columns that went.
+    """
     console = Console(soft_wrap=True, markup=False, highlight=False)
     harmless = [tuple(map(visible, row)) for row in rows]
     if not console.is_terminal:
         for row in (titles, *harmless):
             _plain(console, row)
-        return
+        return ()
+    if optional:
+        wanted = {
+            title: max(map(cell_len, (title, *column)))
+            for title, *column in zip(titles, *harmless, strict=True)
+            if any(column)
+        }
+        least = {"id": wanted.get("id", 0), "first": _MINUTES, "last": _MINUTES}
+        widths = fit(wanted, console.width, optional, least)
+        console.print(_line(titles, titles, widths).rstrip(), style="bold", soft_wrap=True)
+        for row in harmless:
+            console.print(_line(titles, row, widths).rstrip(), soft_wrap=True)
+        return tuple(title for title in wanted if title not in widths)
     shown = Table(box=None, header_style="bold", pad_edge=False)
     for title in titles:
         shown.add_column(title, overflow="fold")
     for row in harmless:
         shown.add_row(*row)
     console.print(shown)
+    return ()
 
 
 def print_entry(console: Console, entry: Entry) -> None:
@@ -178,7 +205,7 @@ def _what(entry: Entry) -> str:
     if entry["kind"] == "guard-refused":
         # It has no resource. A refused write has a table, and a refused claim has none.
         on = "" if entry["target"] is None else f" on {entry['target']}"
-        said = [f"guard-refused: {entry['reason']}{on}"]
+        said = [f"{_GUARD}{entry['reason']}{on}"]
     if (missing := missing_grant(entry.get("details"))) is not None:
         said.append(f"{missing.action} for {missing.on}")
     if also := also_denied(entry.get("details")):

@@ -16,6 +16,8 @@ Incident: TypeAlias = Mapping[str, Any]
 """An incident in the form of ``/v1/incidents``."""
 
 COLUMNS = ("state", "resource", "writer", "reason", "overtaken by", "refusals", "first", "last", "id")
+OPTIONAL = ("first", "id", "overtaken by", "refusals")
+"""Columns that a narrow terminal loses, the first first."""
 
 
 def find_incidents(gateway: "Gateway", filters: Filters, most: int) -> tuple[list[Incident], bool]:

@@ -104,6 +104,9 @@ _BY_REASON: dict[str, tuple[str, ...]] = {
         "The policy of this resource refuses the token. Compare it with the tokens that the lock service issued.",
         "If the counter of the lock service was reset, an administrator starts a new epoch.",
     ),
+    "token-required": (
+        "Let the program write under a lock, and show its token: gateway run does this for any command (docs/run.md).",
+    ),
     "denied": (
         "No grant covers the request (docs/grants.md). gateway auth can … says what the caller may do.",
         "If the caller ought to do this, add a grant and reload. If not, ask its owner why it tries.",

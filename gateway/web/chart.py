@@ -10,6 +10,8 @@ HEIGHT = 100
 WIDTH = 10
 """Units of the picture for the highest bar, and for one column. A page stretches both to their place."""
 _LABELS = 4
+_LONG = timedelta(days=10)
+"""A label over more than this needs no time of the day."""
 SPARKS = 48
 """Columns of a small chart."""
 
@@ -80,9 +82,10 @@ def _labels(steps: Sequence[Step]) -> tuple[str, ...]:
     if not steps:
         return ()
     since, until = steps[0].since, steps[-1].until
-    days = until - since > timedelta(days=2)
+    # Within a week the labels are no whole days apart, so a date alone would be wrong by hours.
+    shown = slice(11, 16) if until - since <= timedelta(days=2) else slice(5, 16 if until - since <= _LONG else 10)
     moments = [since + (until - since) * number / _LABELS for number in range(_LABELS + 1)]
-    return tuple(plain_time(moment)[5:10] if days else plain_time(moment)[11:16] for moment in moments)
+    return tuple(plain_time(moment)[shown] for moment in moments)
 
 
 def sparks(counts: Iterable[tuple[datetime, int]], since: datetime, until: datetime, columns: int = SPARKS) -> Chart:

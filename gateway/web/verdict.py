@@ -167,7 +167,8 @@ _ORDER = (
 def _rank(incident: Incident) -> tuple[bool, int, int]:
     reason = incident.key.reason
     place = _ORDER.index(EntryReason(reason)) if reason in _ORDER else len(_ORDER)
-    return not incident.passed, place, -incident.count
+    # An observed write without a token passes as it did before there was a rule. It is no emergency.
+    return not (incident.passed and incident.key.of_a_token), place, -incident.count
 
 
 def _incidents(facts: Facts) -> Iterator[Finding]:
@@ -211,6 +212,11 @@ def _incident(incident: Incident, now: datetime) -> Finding:
         sentence, advice = _other_token(incident)
     else:
         sentence, advice = _of_a_caller(incident)
+    if incident.passed and key.of_a_token and key.reason != ZOMBIE:
+        sentence = (
+            *sentence,
+            f" {incident.passed:,} of {incident.count:,} took effect, because the rule only observes.",
+        )
     if incident.state(now) is State.AGAIN and (note := incident.acknowledged) is not None:
         sentence = (
             *sentence,
@@ -220,7 +226,7 @@ def _incident(incident: Incident, now: datetime) -> Finding:
             note.at,
             "; it has gone on since.",
         )
-    serious = key.of_a_token or incident.passed or incident.count >= STORM
+    serious = key.of_a_token or (incident.count - incident.passed) >= STORM
     return Finding("bad" if serious else "warned", sentence, advice, incident_address(incident), "The incident")
 
 
@@ -267,6 +273,16 @@ def _other_token(incident: Incident) -> tuple[Sentence, Sentence]:
 def _of_a_caller(incident: Incident) -> tuple[Sentence, Sentence]:
     caller = Name(incident.key.caller or "an unknown caller")
     requests = "1 request" if incident.count == 1 else f"{incident.count:,} requests"
+    reason = Name(reason_words(incident.key.reason))
+    if incident.passed:
+        fate = "It" if incident.count == 1 else "They"
+        if incident.passed < incident.count:
+            fate = f"{incident.passed:,} of them"
+        observed = f". {fate} took effect, because the rule only observes."
+        return (
+            (caller, f" made {requests} that a rule refuses once it enforces: ", reason, observed),
+            ("Run its program under a lock before the rule enforces (docs/guides/retrofit.md).",),
+        )
     if incident.key.reason == EntryReason.DENIED:
         missing = incident.missing
         grant: Sentence = () if missing is None else (f"; the last lacks {missing.action} for ", Name(missing.on))
@@ -275,7 +291,7 @@ def _of_a_caller(incident: Incident) -> tuple[Sentence, Sentence]:
             ("Add the grant if the caller ought to do this. If not, ask its owner why it tries.",),
         )
     return (
-        (caller, f" has {requests} refused: ", Name(reason_words(incident.key.reason)), "."),
+        (caller, f" has {requests} refused: ", reason, "."),
         ("Correct the client: each refusal has told it what is wrong.",),
     )
 

@@ -237,6 +237,23 @@ def test_nobody_is_kept_out(visit: Callable[..., Page], stage: Stage) -> None:
             assert barriers(page) == [], (path, scheme)
 
 
+@pytest.mark.parametrize("width", [380, 1280])
+def test_local_times_stay_within_their_cards(visit: Callable[..., Page], stage: Stage, width: int) -> None:
+    """A viewer away from UTC sees two times, and neither is cut off."""
+    paths = [*everywhere(stage), "/ui/resources"]
+    page = visit("/ui/", timezone_id="Asia/Kolkata", viewport={"width": width, "height": 900})
+    for path in paths:
+        page.goto(path)
+        if page.locator("main time").count():
+            expect(page.locator("main time .local").first).to_be_attached()
+        outside = page.evaluate("""() => [...document.querySelectorAll("main time")].filter(time => {
+            const card = time.closest(".scroll, .canvas") === null && time.closest(".card");
+            return card && time.getBoundingClientRect().right > card.getBoundingClientRect().right;
+        }).map(time => time.innerText)""")
+        assert outside == [], path
+        assert page.evaluate("document.documentElement.scrollWidth") <= width, path
+
+
 def test_a_keyboard_is_enough(visit: Callable[..., Page], stage: Stage) -> None:
     story.tell(stage, now(stage))
     page = visit("/ui/")

@@ -63,7 +63,7 @@ def _place(argument: Any) -> str:
 
 
 def _option(option: Any) -> tuple[str, str, str]:
-    names = ", ".join(option.opts)
+    names = ", ".join((*option.opts, *option.secondary_opts))
     shown = names if option.is_flag else f"{names} {option.metavar or option.name.upper()}"
     variable = f"<br>`{option.envvar}`" if option.envvar else ""
     default = "*required*" if option.required else "" if option.default in (None, False) else f"`{option.default}`"

@@ -52,8 +52,12 @@
     const shown = document.createElement("span");
     shown.className = "local";
     shown.title = zone;
-    shown.textContent = ` (${time.dateTime.startsWith(day) ? clock : `${day} ${clock}`})`;
-    time.append(shown);
+    shown.textContent = `(${time.dateTime.startsWith(day) ? clock : `${day} ${clock}`})`;
+    // The local time may begin a line, but neither time is broken.
+    const gap = document.createElement("span");
+    gap.className = "gap";
+    gap.textContent = " ";
+    time.append(gap, shown);
   }
 
   function within(node) {

@@ -48,6 +48,8 @@ def test_labels_are_times_within_a_day_and_dates_within_a_month() -> None:
     assert draw([step(number, 1) for number in range(4)], NOON).labels == ("12:00", "12:15", "12:30", "12:45", "13:00")
     month = [Step(NOON + timedelta(days=day), NOON + timedelta(days=day + 1), []) for day in range(30)]
     assert draw(month, NOON).labels == ("11-24", "12-02", "12-09", "12-17", "12-24")
+    week = draw(month[:7], NOON).labels
+    assert week == ("11-24 12:00", "11-26 06:00", "11-28 00:00", "11-29 18:00", "12-01 12:00")
 
 
 def test_a_small_chart_has_all_counts_within_its_time() -> None:

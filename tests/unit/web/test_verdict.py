@@ -129,6 +129,21 @@ def test_a_wrong_request_is_named_as_what_it_is() -> None:
     assert said(finding) == "importer has 2 requests refused: resource mismatch."
 
 
+def test_an_observed_write_without_a_token_is_not_called_refused_and_comes_after_a_zombie() -> None:
+    observed = of_reason("token-required", 1, passed=1)
+    observed = replace(observed, key=IncidentKey("token-required", "importer"))
+    first, second = assess(replace(QUIET, incidents=[observed, ZOMBIE]))
+    assert said(first).startswith("worker-7 is still writing")
+    assert second.level == "warned"
+    assert said(second) == (
+        "importer made 1 request that a rule refuses once it enforces: no token. "
+        "It took effect, because the rule only observes."
+    )
+    assert plain(second.advice).startswith("Run its program under a lock")
+    (some,) = assess(replace(QUIET, incidents=[replace(observed, count=5, passed=3)]))
+    assert said(some).endswith("no token. 3 of them took effect, because the rule only observes.")
+
+
 def test_many_incidents_are_a_number() -> None:
     many = [replace(ZOMBIE, id=UUID(int=number)) for number in range(40)]
     findings = assess(replace(QUIET, incidents=many))
