@@ -23,7 +23,22 @@ import asyncpg
 import orjson
 import psutil
 
-from bench import growth, guards, hostile, locks, memory, objects, page, record, search, tables, workers
+from bench import (
+    distributed,
+    growth,
+    guards,
+    hostile,
+    locks,
+    memory,
+    objects,
+    page,
+    record,
+    search,
+    shards,
+    tables,
+    trips,
+    workers,
+)
 from bench.measure import CONNECTIONS, ENOUGH, GOALS_HEADER, HEADER, SECONDS, TURN, TURNS, USAGE_HEADER, Row, progress
 from tests.stores import ceph, minio, moto
 from tests.stores.store import Store, StoreMissing
@@ -122,11 +137,14 @@ TABLES: dict[str, Callable[[], Iterator[str]]] = {
     "page": page.table,
     "search": search.table,
     "workers": workers.table,
+    "shards": shards.table,
+    "trips": trips.table,
+    "distributed": distributed.table,
     "growth": growth.table,
     "guards": guards.table,
 }
 """The areas that have tables of their own."""
-LONG = ("search", "growth")
+LONG = ("search", "growth", "shards", "distributed")
 """Tables that fill large databases first."""
 
 
