@@ -1,8 +1,8 @@
 """Prints the tables of docs/performance.md. Needs wrk, nginx and curl beside what ``make setup`` installs.
 
 ``python -m bench [tables] [locks] [record] [writes] [versitygw] [reads] [transfers] [held] [memory] [hostile] [page]
-[search] [workers] [growth] [guards]``: only these. Without a name, all but ``search`` and ``growth``, which fill
-large databases.
+[search] [workers] [growth] [guards] [trips] [shards] [distributed]``: only these. Without a name, all but ``search``,
+``growth`` and ``shards``, which fill large databases, and ``distributed``, which needs a Citus cluster.
 ``python -m bench tables patch get``: only these rows of the tables; ``bench/tables.py`` has their names in ``WORKS``.
 ``BENCH_SECONDS``: those of one measurement. ``BENCH_JSON``: the file for the rows, ``bench.json`` by default.
 Stores that are missing are left out.
@@ -145,7 +145,7 @@ TABLES: dict[str, Callable[[], Iterator[str]]] = {
 }
 """The areas that have tables of their own."""
 LONG = ("search", "growth", "shards", "distributed")
-"""Tables that fill large databases first."""
+"""Tables that fill large databases first, or need a cluster."""
 
 
 def _machine() -> str:
