@@ -9,6 +9,7 @@ import asyncio
 import os
 import random
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -25,8 +26,8 @@ TURNS = 2
 SCHEMA = """
 CREATE SCHEMA {schema};
 CREATE TABLE {schema}.fence (
-    resource text COLLATE "C" PRIMARY KEY, epoch integer NOT NULL, value bigint NOT NULL, holder text, caller text,
-    raised_at timestamptz NOT NULL DEFAULT clock_timestamp(), write_id uuid) WITH (fillfactor = 70);
+    resource text COLLATE "C" PRIMARY KEY, epoch integer NOT NULL, value bigint NOT NULL, holder text NOT NULL,
+    caller text, raised_at timestamptz NOT NULL DEFAULT clock_timestamp(), write_id uuid) WITH (fillfactor = 70);
 CREATE TABLE {schema}.intent (
     resource text COLLATE "C" NOT NULL, key text NOT NULL, epoch integer NOT NULL, value bigint NOT NULL,
     PRIMARY KEY (resource, key));
@@ -109,6 +110,8 @@ def table() -> Iterator[str]:
                     label = work if batch == 1 else f"{work}, {batch} in a transaction"
                     load = Load(sql.format(schema=schema), arguments, batch, choose)
                     yield loop.run_until_complete(_line(label, way, coordinator, nodes[:workers], load))
+            if workers:
+                yield loop.run_until_complete(_implicit(coordinator, nodes[:workers], schema))
         finally:
             loop.run_until_complete(_drop(coordinator, nodes, schema))
     loop.close()
@@ -225,6 +228,19 @@ async def _used(nodes: Sequence[Node]) -> tuple[list[float], list[float]]:
         commits.append(float(await session.fetchval("SELECT pg_snapshot_xmax(pg_current_snapshot())::text::float")))
         await session.close()
     return seconds, commits
+
+
+async def _implicit(coordinator: Node, nodes: Sequence[Node], schema: str) -> str:
+    """Say how many rows a transaction without ``BEGIN`` changes whose last statement fails. PostgreSQL changes none."""
+    changed = []
+    for node in (coordinator, nodes[0]):
+        session = await asyncpg.connect(node.dsn)
+        sent = [(f"public.orders/{n}", f"by {node.dsn}") for n in range(1, 9)]
+        with suppress(asyncpg.PostgresError):
+            await session.executemany(UPDATE.format(schema=schema), [*sent, ("public.orders/9", None)])
+        changed.append(await session.fetchval(f"SELECT count(*) FROM {schema}.fence WHERE holder = $1", sent[0][1]))
+        await session.close()
+    return f"| UPDATE, 9 in one packet, the last fails | {len(nodes)} | both | {changed} rows changed | | | | |"
 
 
 async def _opened(nodes: Sequence[Node]) -> int:

@@ -48,23 +48,24 @@ class CountingRelay(Relay):
 @contextmanager
 def counting(dsn: str) -> Iterator[tuple[str, Sent]]:
     """Run such a path in a thread. Yields its address, and what it counts."""
-    loop = asyncio.new_event_loop()
-    ready, stop = threading.Event(), asyncio.Event()
-    found: list[CountingRelay] = []
+    ready = threading.Event()
+    found: list[tuple[CountingRelay, asyncio.AbstractEventLoop, asyncio.Event]] = []
 
     async def run() -> None:
         async with relay(dsn, CountingRelay) as made:
             assert isinstance(made, CountingRelay)
-            found.append(made)
+            stop = asyncio.Event()
+            found.append((made, asyncio.get_running_loop(), stop))
             ready.set()
             await stop.wait()
 
-    thread = threading.Thread(target=loop.run_until_complete, args=[run()], daemon=True)
+    thread = threading.Thread(target=lambda: asyncio.run(run()), daemon=True)
     thread.start()
     ready.wait()
+    made, loop, stop = found[0]
     try:
-        to = conninfo_to_dict(found[0].url)
-        yield f"postgresql://{to['user']}@{to['host']}:{to['port']}/{to['dbname']}?sslmode=disable", found[0].sent
+        to = conninfo_to_dict(made.url)
+        yield f"postgresql://{to['user']}@{to['host']}:{to['port']}/{to['dbname']}?sslmode=disable", made.sent
     finally:
         loop.call_soon_threadsafe(stop.set)
         thread.join(5)
