@@ -1,8 +1,8 @@
 """Prints the tables of docs/performance.md. Needs wrk, nginx and curl beside what ``make setup`` installs.
 
 ``python -m bench [tables] [locks] [record] [writes] [versitygw] [reads] [transfers] [held] [memory] [hostile] [page]
-[search] [workers] [growth] [guards]``: only these. Without a name, all but ``search`` and ``growth``, which fill
-large databases.
+[search] [workers] [growth] [guards] [trips] [shards] [distributed]``: only these. Without a name, all but ``search``,
+``growth`` and ``shards``, which fill large databases, and ``distributed``, which needs a Citus cluster.
 ``python -m bench tables patch get``: only these rows of the tables; ``bench/tables.py`` has their names in ``WORKS``.
 ``BENCH_SECONDS``: those of one measurement. ``BENCH_JSON``: the file for the rows, ``bench.json`` by default.
 Stores that are missing are left out.
@@ -23,7 +23,22 @@ import asyncpg
 import orjson
 import psutil
 
-from bench import growth, guards, hostile, locks, memory, objects, page, record, search, tables, workers
+from bench import (
+    distributed,
+    growth,
+    guards,
+    hostile,
+    locks,
+    memory,
+    objects,
+    page,
+    record,
+    search,
+    shards,
+    tables,
+    trips,
+    workers,
+)
 from bench.measure import CONNECTIONS, ENOUGH, GOALS_HEADER, HEADER, SECONDS, TURN, TURNS, USAGE_HEADER, Row, progress
 from tests.stores import ceph, minio, moto
 from tests.stores.store import Store, StoreMissing
@@ -122,12 +137,15 @@ TABLES: dict[str, Callable[[], Iterator[str]]] = {
     "page": page.table,
     "search": search.table,
     "workers": workers.table,
+    "shards": shards.table,
+    "trips": trips.table,
+    "distributed": distributed.table,
     "growth": growth.table,
     "guards": guards.table,
 }
 """The areas that have tables of their own."""
-LONG = ("search", "growth")
-"""Tables that fill large databases first."""
+LONG = ("search", "growth", "shards", "distributed")
+"""Tables that fill large databases first, or need a cluster."""
 
 
 def _machine() -> str:

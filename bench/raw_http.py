@@ -23,11 +23,12 @@ class RawConnection(asyncio.Protocol):
         )
         return connection
 
-    async def ask(self, method: str, path: str, body: bytes = b"") -> tuple[int, bytes]:
-        """Status and body of the answer."""
+    async def ask(self, method: str, path: str, body: bytes = b"", headers: str = "") -> tuple[int, bytes]:
+        """Status and body of the answer. ``headers``: more lines of the head, each with its end."""
         assert self._transport is not None
         self._answer = asyncio.get_running_loop().create_future()
         head = f"{method} {path} HTTP/1.1\r\nHost: {self._host}\r\nContent-Type: application/json\r\n"
+        head += headers
         self._transport.write(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
         return await self._answer
 

@@ -4,8 +4,8 @@ import asyncio
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -107,8 +107,13 @@ class Services:
 
 
 @contextmanager
-def running(store: Store | None, workers: int = 1) -> Iterator[Services]:
-    """Start a PostgreSQL and a gateway in front of it, and of the store. ``workers``: its processes."""
+def running(
+    store: Store | None, workers: int = 1, path: Callable[[str], AbstractContextManager[str]] = nullcontext
+) -> Iterator[Services]:
+    """Start a PostgreSQL and a gateway in front of it, and of the store. ``workers``: its processes.
+
+    ``path``: makes the address that the gateway gets of the address of PostgreSQL.
+    """
     with ExitStack() as stack:
         directory = Path(stack.enter_context(TemporaryDirectory(prefix="bench")))
         with postgres(directory / "data") as server:
@@ -119,7 +124,8 @@ def running(store: Store | None, workers: int = 1) -> Iterator[Services]:
         port = free_port()
         config = directory / "gateway.toml"
         config.write_text(
-            CONFIG.format(port=port, dsn=dsn, keys=KEYS) + ("" if store is None else STORE.format(store=store))
+            CONFIG.format(port=port, dsn=stack.enter_context(path(dsn)), keys=KEYS)
+            + ("" if store is None else STORE.format(store=store))
         )
         log = stack.enter_context((directory / "log").open("wb"))
         command = [sys.executable, "-m", "gateway", "serve", "--config", str(config), "--workers", str(workers)]

@@ -48,8 +48,8 @@ class Relay:
 
 
 @contextlib.asynccontextmanager
-async def relay(dsn: str) -> AsyncIterator[Relay]:
-    made = Relay(dsn)
+async def relay(dsn: str, kind: type[Relay] = Relay) -> AsyncIterator[Relay]:
+    made = kind(dsn)
     async with await asyncio.start_server(made, "127.0.0.1", 0) as listener:
         port = listener.sockets[0].getsockname()[1]
         made.url = make_conninfo(dsn, host="127.0.0.1", port=port, sslmode="disable", gssencmode="disable")
