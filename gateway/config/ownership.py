@@ -1,0 +1,142 @@
+"""Checks that several databases share no name, and splits a configuration into one for each of them."""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from gateway.fencing.ownership import Domain, Names, Ownership, conflicts, foreign_to
+
+if TYPE_CHECKING:
+    from gateway.config import Config
+
+Problem: TypeAlias = tuple[tuple[str | int, ...], str]
+"""A place in the configuration, and what is wrong there."""
+
+_DEFAULT_KEYS = "s3/{bucket}/"
+
+
+def misplaced_databases(config: "Config") -> Iterator[Problem]:
+    """Yield what is wrong with the databases and stores themselves."""
+    databases, stores = config.databases, config.stores
+    if config.s3 is not None and stores:
+        yield ("stores",), "one store is [s3], several are [[stores]]; remove one of these sections"
+    if not databases:
+        if stores:
+            yield ("stores",), "several stores need several databases; write [[databases]], or [s3] for one store"
+        return
+    if config.postgres is not None:
+        yield ("databases",), "one database is [postgres], several are [[databases]]; remove one of these sections"
+    if "journal" in config.model_fields_set:
+        yield ("journal",), "each database has a journal of its own; move it to [databases.journal]"
+    if sum(one.default for one in databases) != 1:
+        yield ("databases",), "exactly one database owns what no rule names; set default = true in one of them"
+    for number, key, problem in conflicts([one.domain for one in databases]):
+        yield ("databases", number, key), problem
+    yield from _misplaced_stores(config)
+    yield from _shared_journals(config)
+
+
+def _misplaced_stores(config: "Config") -> Iterator[Problem]:
+    names = {one.name for one in config.stores}
+    for number, one in enumerate(config.databases):
+        if one.store is not None and one.store not in names:
+            yield ("databases", number, "store"), f"there is no store {one.store}; add it to [[stores]]"
+        absent = config.s3 is None and one.store is None
+        if one.buckets and absent:
+            yield ("databases", number, "buckets"), "buckets need an object store; set store, or add [s3]"
+        if one.journal.bucket is not None and absent:
+            yield ("databases", number, "journal", "bucket"), "a bucket needs an object store; set store, or add [s3]"
+        # A name in a rule is a bucket, and no pattern: a bucket is probed, listed and swept as a whole.
+        for bucket in one.buckets:
+            if set("*/{}") & set(bucket):
+                problem = f"{bucket} is not the name of a bucket; a bucket belongs to one database as a whole"
+                yield ("databases", number, "buckets"), problem
+    used = {one.store for one in config.databases}
+    for number, store in enumerate(config.stores):
+        if store.name not in used:
+            yield ("stores", number), f"no database has its buckets in {store.name}; set store there, or remove it"
+
+
+def _shared_journals(config: "Config") -> Iterator[Problem]:
+    """Yield journals that two databases would write to one place, where each would take the other's for its own."""
+    places: dict[tuple[object, ...], str] = {}
+    for number, one in enumerate(config.databases):
+        journal = one.journal
+        if journal.bucket is None and journal.dsn is None:
+            continue
+        place: tuple[object, ...] = (one.store, journal.bucket, journal.prefix)
+        if journal.dsn is not None:
+            place = (journal.dsn.get_secret_value(),)
+        if other := places.get(place):
+            yield ("databases", number, "journal"), f"{other} has its journal there as well; give each its own place"
+        places[place] = one.name
+    addresses: dict[str, str] = {}
+    for number, one in enumerate(config.databases):
+        if other := addresses.get(one.dsn.get_secret_value()):
+            yield ("databases", number, "dsn"), f"{other} has the same one; two databases cannot share their fences"
+        addresses[one.dsn.get_secret_value()] = one.name
+
+
+def misplaced_rules(config: "Config") -> Iterator[Problem]:
+    """Yield rules of tables and keys that would give their targets names of another database."""
+    if not config.databases:
+        return
+    domains = [one.domain for one in config.databases]
+    ownership = Ownership(domains)
+    exposed = {schema for one in domains for schema in one.schemas}
+    for index, rule in enumerate(config.tables):
+        schema = rule.name.partition(".")[0]
+        if schema not in exposed:
+            continue  # the comparison with the database has better advice
+        owner = ownership.of_schema(schema)
+        if rule.resource is not None and (other := foreign_to(owner, Names.of(rule.resource), domains)):
+            yield ("tables", index, "resource"), _foreign(rule.resource, rule.name, owner, other)
+    for index, key_rule in enumerate(config.objects):
+        template = key_rule.resource
+        if template is None or template.startswith(_DEFAULT_KEYS):
+            continue
+        bucket = key_rule.match.partition("/")[0]
+        for owner, names in _names_of_keys(bucket, template, domains):
+            if other := foreign_to(owner, names, domains):
+                yield ("objects", index, "resource"), _foreign(template, key_rule.match, owner, other)
+                break
+
+
+def _names_of_keys(bucket: str, template: str, domains: list[Domain]) -> Iterator[tuple[str, Names]]:
+    """Yield the names that a rule makes, for each database that has keys it may be about."""
+    ownership = Ownership(domains)
+    if not set("*{}") & set(bucket):
+        yield ownership.of_bucket(bucket), Names.of(template, {"bucket": bucket}, "key")
+        return
+    field = bucket[1:-1] if bucket.startswith("{") else "bucket"
+    for known in (bucket for one in domains for bucket in one.buckets):
+        yield ownership.of_bucket(known), Names.of(template, {"bucket": known, field: known}, "key")
+    yield ownership.default, Names.of(template, {}, "key")
+
+
+def _foreign(template: str, target: str, owner: str, other: str) -> str:
+    return (
+        f"{template} of {target} can name resources of {other}, and {target} is in {owner}; "
+        f"choose another template, or add a pattern to resources of {owner}"
+    )
+
+
+def parts_of(config: "Config") -> dict[str | None, dict[str, Any]]:
+    """Return what differs in the configuration of each database alone, by its name."""
+    stores = {one.name: one.store for one in config.stores}
+    domains = [one.domain for one in config.databases]
+    ownership = Ownership(domains)
+    return {
+        one.name: {
+            "postgres": one.postgres,
+            "databases": (),
+            "s3": config.s3 if one.store is None else stores[one.store],
+            "stores": (),
+            "journal": one.journal,
+            "tables": tuple(rule for rule in config.tables if _is_of(ownership, rule.name.partition(".")[0], one.name)),
+        }
+        for one in config.databases
+    }
+
+
+def _is_of(ownership: Ownership, schema: str, database: str) -> bool:
+    return ownership.of_schema(schema) == database
