@@ -37,7 +37,6 @@ from gateway.api.transactions import Transact
 from gateway.auth.callers import Callers
 from gateway.auth.principal import Principal
 from gateway.db.database import Database
-from gateway.fencing.ownership import Owned
 from gateway.fencing.sequencer import Signer
 from gateway.http import problems
 from gateway.http.body import BodyReader

@@ -9,14 +9,14 @@ import re
 import tomllib
 from pathlib import Path
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, PrivateAttr, ValidationError, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
 from pydantic_settings.exceptions import SettingsError
 
 from gateway.config.access import CallerKeys, GrantRule, Identity, Issuer
 from gateway.config.fencing import Fencing, Leases, ObjectRule, ResourceRule, TableRule
 from gateway.config.observability import Alarm, Audit, Telemetry, Ui, Webhook
-from gateway.config.ownership import misplaced_databases, misplaced_rules, parts_of
+from gateway.config.ownership import Elsewhere, PlacesAlone, alone, misplaced_databases, misplaced_rules
 from gateway.config.places import Places, explain, nearest
 from gateway.config.section import Misplaced
 from gateway.config.server import Server
@@ -55,6 +55,8 @@ class Config(BaseSettings):
     telemetry: Telemetry = Telemetry()
     ui: Ui = Ui()
 
+    _elsewhere: Elsewhere = PrivateAttr(default_factory=Elsewhere)
+
     @property
     def placed(self) -> "list[tuple[tuple[str | int, ...], Postgres]]":
         """Return each database with its place in the configuration."""
@@ -71,7 +73,20 @@ class Config(BaseSettings):
         """
         if not self.databases:
             return {None: self}
-        return {name: self.model_copy(update=update) for name, update in parts_of(self).items()}
+        found: dict[str | None, Config] = {}
+        for name, one in alone(self).items():
+            part = found[name] = self.model_copy(update=one.sections)
+            part._elsewhere = one.elsewhere  # noqa: SLF001 - it is of this class
+        return found
+
+    @property
+    def elsewhere(self) -> Elsewhere:
+        """Return what is in other databases, for the configuration of one of several alone."""
+        return self._elsewhere
+
+    def places_of(self, database: str | None, places: Places) -> Places:
+        """Return the places of the configuration of one database alone."""
+        return places if database is None else PlacesAlone(places, alone(self)[database].moved)
 
     @model_validator(mode="after")
     def _databases_own_names(self) -> "Config":

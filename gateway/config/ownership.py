@@ -1,8 +1,10 @@
 """Checks that several databases share no name, and splits a configuration into one for each of them."""
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from gateway.config.places import Place, Places
 from gateway.fencing.ownership import Domain, Names, Ownership, conflicts, foreign_to
 
 if TYPE_CHECKING:
@@ -120,23 +122,76 @@ def _foreign(template: str, target: str, owner: str, other: str) -> str:
     )
 
 
-def parts_of(config: "Config") -> dict[str | None, dict[str, Any]]:
-    """Return what differs in the configuration of each database alone, by its name."""
-    stores = {one.name: one.store for one in config.stores}
-    domains = [one.domain for one in config.databases]
-    ownership = Ownership(domains)
-    return {
-        one.name: {
-            "postgres": one.postgres,
-            "databases": (),
-            "s3": config.s3 if one.store is None else stores[one.store],
-            "stores": (),
-            "journal": one.journal,
-            "tables": tuple(rule for rule in config.tables if _is_of(ownership, rule.name.partition(".")[0], one.name)),
+@dataclass(frozen=True, slots=True)
+class Elsewhere:
+    """The schemas and buckets of all other databases, in which names of the configuration may be, too."""
+
+    schemas: frozenset[str] = frozenset()
+    buckets: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Alone:
+    """One of several databases as a configuration for it alone: the sections that differ, and their places."""
+
+    sections: dict[str, Any]
+    elsewhere: Elsewhere
+    moved: dict[Place, Place]
+
+
+def alone(config: "Config") -> dict[str, Alone]:
+    """Return each of the databases by its name."""
+    stores = {one.name: (number, one.store) for number, one in enumerate(config.stores)}
+    ownership = Ownership([one.domain for one in config.databases])
+    found = {}
+    for number, one in enumerate(config.databases):
+        tables = [
+            index
+            for index, rule in enumerate(config.tables)
+            if ownership.of_schema(rule.name.partition(".")[0]) == one.name
+        ]
+        objects = [
+            index
+            for index, rule in enumerate(config.objects)
+            if set("*{}") & set(bucket := rule.match.partition("/")[0]) or ownership.of_bucket(bucket) == one.name
+        ]
+        moved: dict[Place, Place] = {
+            ("postgres",): ("databases", number),
+            ("journal",): ("databases", number, "journal"),
         }
-        for one in config.databases
-    }
+        moved |= {("tables", here): ("tables", there) for here, there in enumerate(tables)}
+        moved |= {("objects", here): ("objects", there) for here, there in enumerate(objects)}
+        if one.store is not None:
+            moved["s3",] = "stores", stores[one.store][0]
+        others = [other for other in config.databases if other is not one]
+        found[one.name] = Alone(
+            {
+                "postgres": one.postgres,
+                "databases": (),
+                "s3": config.s3 if one.store is None else stores[one.store][1],
+                "stores": (),
+                "journal": one.journal,
+                "tables": tuple(config.tables[index] for index in tables),
+                "objects": tuple(config.objects[index] for index in objects),
+            },
+            Elsewhere(
+                frozenset(schema for other in others for schema in other.schemas),
+                frozenset(bucket for other in others for bucket in other.buckets),
+            ),
+            moved,
+        )
+    return found
 
 
-def _is_of(ownership: Ownership, schema: str, database: str) -> bool:
-    return ownership.of_schema(schema) == database
+class PlacesAlone(Places):
+    """The places of one of several databases in the configuration of all of them."""
+
+    def __init__(self, places: Places, moved: dict[Place, Place]) -> None:
+        self._places, self._moved = places, moved
+
+    def describe(self, place: Place) -> str:
+        """Return the place as the file has it."""
+        for length in range(len(place), 0, -1):
+            if (there := self._moved.get(place[:length])) is not None:
+                return self._places.describe((*there, *place[length:]))
+        return self._places.describe(place)
