@@ -99,15 +99,17 @@ class Routing:
 
     def of_page(self, scope: Scope) -> ASGIApp:
         """Return the app for a request to the page: that of the database in the query, or else in the cookie."""
-        head = Head.of(scope)
-        for key, value in parse_qsl(head.query_string.decode("latin-1")):
-            if key == PARAMETER and value in self._parts:
-                return _Choosing(self._parts[value].web, value)
+        head, chosen, asked = Head.of(scope), self.default.name, False
         for pair in (head.value(b"cookie") or b"").decode("latin-1").split(";"):
             name, _, value = pair.strip().partition("=")
             if name == COOKIE and value in self._parts:
-                return self._parts[value].web
-        return self.default.web
+                chosen = value
+        for key, value in parse_qsl(head.query_string.decode("latin-1")):
+            if key == PARAMETER and value in self._parts:
+                chosen, asked = value, True
+        scope["state"] |= {"databases": tuple(self._parts), "database": chosen}
+        page = self._parts[chosen or ""].web
+        return _Choosing(page, chosen or "") if asked else page
 
     async def body(self, scope: Scope, receive: Receive, path: str) -> bytes:
         """Return the body of a request whose caller is proven. It holds no share of the memory afterwards.

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from gateway.config.places import Place, Places
-from gateway.fencing.ownership import Domain, Names, Ownership, conflicts, foreign_to
+from gateway.fencing.ownership import Domain, Names, Ownership, Range, conflicts, foreign_to, names_elsewhere
 
 if TYPE_CHECKING:
     from gateway.config import Config
@@ -124,10 +124,11 @@ def _foreign(template: str, target: str, owner: str, other: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Elsewhere:
-    """The schemas and buckets of all other databases, in which names of the configuration may be, too."""
+    """The schemas, buckets and names of all other databases. Names of the configuration may be in those."""
 
     schemas: frozenset[str] = frozenset()
     buckets: frozenset[str] = frozenset()
+    names: tuple[Range, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,6 +178,7 @@ def alone(config: "Config") -> dict[str, Alone]:
             Elsewhere(
                 frozenset(schema for other in others for schema in other.schemas),
                 frozenset(bucket for other in others for bucket in other.buckets),
+                tuple(names_elsewhere(one.name, [each.domain for each in config.databases])),
             ),
             moved,
         )

@@ -7,6 +7,7 @@ are used: two databases never claim one name, and no rule of a table or of keys 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from gateway.errors import CrossesDatabases
 from gateway.fencing.resource import escape, includes, overlap
@@ -247,6 +248,51 @@ def _may_own(other: Domain, names: Names) -> bool:
         or any(names.may_begin_with_schema(schema) for schema in other.schemas)
         or any(names.may_begin(_OBJECTS, bucket) for bucket in other.buckets)
     )
+
+
+Range: TypeAlias = tuple[str, str | None]
+"""Names from the first one on, up to but without the second one, or to the end. Names are ASCII, and in its order."""
+
+
+def names_elsewhere(database: str, domains: Sequence[Domain]) -> list[Range]:
+    """Return ranges of names that certainly belong to other databases, so that a fence of theirs here was left behind.
+
+    A pattern with a wildcard in its middle counts for its own database alone, up to the wildcard.
+    """
+    own = next(one for one in domains if one.name == database)
+    if own.default:
+        return sorted(
+            found
+            for other in domains
+            if other is not own
+            for found in (*_defaults_of(other), *(_range(one) for one in other.resources if _is_plain(one)))
+        )
+    end = ""
+    gaps: list[Range] = []
+    for begin, after in sorted([*_defaults_of(own), *map(_range, own.resources)]):
+        if begin > end:
+            gaps.append((end, begin))
+        end = max(end, after)
+    return [*gaps, (end, None)]
+
+
+def _defaults_of(domain: Domain) -> list[tuple[str, str]]:
+    schemas = [_below(f"{escape(schema)}.") for schema in domain.schemas]
+    return schemas + [_below(f"{_OBJECTS}/{bucket}/") for bucket in domain.buckets]
+
+
+def _is_plain(pattern: str) -> bool:
+    return "*" not in pattern.removesuffix("/**")
+
+
+def _range(pattern: str) -> tuple[str, str]:
+    fixed, wildcard, _ = pattern.partition("*")
+    return _below(fixed) if wildcard else (pattern, f"{pattern}\x01")
+
+
+def _below(prefix: str) -> tuple[str, str]:
+    """Return the range of the names that begin with a text."""
+    return prefix, prefix[:-1] + chr(ord(prefix[-1]) + 1)
 
 
 def _default(domains: Sequence[Domain]) -> str:

@@ -1,7 +1,10 @@
 """Commands act on all databases of a configuration, or on one by its name. One that fails does not stop the others."""
 
+import asyncio
+from collections.abc import Iterator
 from pathlib import Path
 
+import asyncpg
 import pytest
 
 from tests.databases import Server, as_gateway, fresh
@@ -19,7 +22,7 @@ CALLER = '[[callers]]\nname = "ann"\napi_key = "a-key-of-ann-that-is-long"\n'
 
 
 @pytest.fixture
-def addresses(postgres_server: Server) -> "object":
+def addresses(postgres_server: Server) -> Iterator[dict[str, str]]:
     with fresh(postgres_server) as north, fresh(postgres_server) as south:
         yield {"north": north, "south": south}
 
@@ -32,6 +35,17 @@ def written(directory: Path, addresses: dict[str, str], **others: str) -> Path:
     ]
     path.write_text("".join(entries) + CALLER)
     return path
+
+
+def execute(address: str, statements: str) -> None:
+    async def run() -> None:
+        connection = await asyncpg.connect(address)
+        try:
+            await connection.execute(statements)
+        finally:
+            await connection.close()
+
+    asyncio.run(run())
 
 
 def test_commands_act_on_each_database(tmp_path: Path, addresses: dict[str, str]) -> None:
@@ -75,3 +89,27 @@ def test_findings_name_the_entry_of_their_database(tmp_path: Path, addresses: di
     checked = called("config", "check", "--config", str(config))
     assert checked.returncode == 78
     assert 'databases]] "north", schemas: there is no schema public_north' in checked.stderr
+
+
+def test_a_gateway_does_not_start_where_names_have_changed_their_database(
+    tmp_path: Path, addresses: dict[str, str]
+) -> None:
+    """In the other database their tokens would count from nothing, and overtaken holders could write again."""
+    for name, address in addresses.items():
+        lock = f"INSERT INTO fencing.lock (resource) VALUES ('public_{name}.orders/1')"
+        execute(address, f"CREATE SCHEMA public_{name}; {lock}")
+    config = written(tmp_path, addresses)
+    given = config.read_text()
+    assert called("config", "check", "--config", str(config)).returncode == 0
+    fence = "INSERT INTO fencing.fence (resource, epoch, value) VALUES ('tenant-7/job', 0, 9)"
+    execute(addresses["north"], fence)
+    assert called("config", "check", "--config", str(config)).returncode == 0
+    config.write_text(given.replace('"public_south"]', '"public_south"]\nresources = ["tenant-7/**"]'))
+    refused = called("config", "check", "--config", str(config))
+    assert refused.returncode == 78
+    assert '[[databases]] "north": it holds the fence or lock of tenant-7/job, which the rules' in refused.stderr
+    assert "fence or lock of tenant-7/job" in called("serve", "--listen", "127.0.0.1:0", "--config", str(config)).stderr
+    config.write_text(given.replace("default = true", "default = none").replace("default = false", "default = true"))
+    config.write_text(config.read_text().replace("default = none", "default = false"))
+    refused = called("config", "check", "--config", str(config))
+    assert '[[databases]] "north": it holds the fence or lock of tenant-7/job, which the rules' in refused.stderr
