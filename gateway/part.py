@@ -60,7 +60,7 @@ from gateway.wiring import alarms, webhooks
 
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """What all parts of a gateway have in common. ``issuer`` issues the tokens if this gateway does not.
+    """The things that all parts of a gateway have in common. ``issuer`` issues the tokens if this gateway does not.
 
     ``health``, ``metrics`` and ``configuration`` are those of the whole gateway. ``workers``: how many processes serve.
     ``journals``: the prefixes of keys at which journals are.

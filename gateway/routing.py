@@ -1,6 +1,6 @@
 """Finds the database of each request, if a gateway serves several: by its schema, its bucket, its resource, or by name.
 
-A request goes to one database as a whole. The part that gets it checks the resources again, so a request that is read
+A request goes to one database as a whole. The part that gets it checks the resources again. So a request that is read
 in two ways is refused, and none is fenced in the wrong database.
 """
 
@@ -31,12 +31,12 @@ COOKIE = "gateway_database"
 
 _WRITES = ("POST", "PATCH", "PUT", "DELETE")
 _OF_RESOURCE = re.compile(r"/v1/(leases|fences|withdrawals|breaks|reports)/(.+)", re.DOTALL)
-_NAMED = re.compile(r"/v1/(fences|leases|rejections|events|incidents|record|webhooks)(?:[./].*)?", re.DOTALL)
+NAMED = re.compile(r"/v1/(fences|leases|rejections|events|incidents|record|webhooks)(?:[./].*)?", re.DOTALL)
 _RENEWALS, _TRANSACTION = "/v1/leases", "/v1/transaction"
 _LIMITS = {_RENEWALS: 1024 * 1024}
 _CREDENTIALS, _SEQUENCERS = "/v1/credentials", "/v1/sequencers/check"
 _OF_IDENTITY = (web_identity.PATH, "/")
-_BODIES = {
+BODIES = {
     ("PUT", _RENEWALS),
     *(("POST", path) for path in (_CREDENTIALS, _SEQUENCERS, _TRANSACTION, *_OF_IDENTITY)),
 }
@@ -77,11 +77,11 @@ class Routing:
         Raises ``RequestMalformed`` for a request about no resource that does not name its database.
         """
         head, path = Head.of(scope), path_as_sent(scope)
-        if resource := _resource(head.method, path):
+        if resource := resource_of(head.method, path):
             return self._parts[self._ownership.of_resource(resource)].api
-        if (head.method, path) in _BODIES:
+        if (head.method, path) in BODIES:
             return _ByBody(self, path)
-        if _NAMED.fullmatch(path):
+        if NAMED.fullmatch(path):
             return _WithoutParameter(self._named(head.query_string).api)
         return self.default.api
 
@@ -123,7 +123,7 @@ class Routing:
             body.release()
 
     def owners(self, path: str, content: bytes) -> "_Owners":
-        """Return the owners of what a body names. What cannot be read belongs to the default one, which answers so."""
+        """Return the owners of what a body names. An unreadable body belongs to the default one, which refuses it."""
         found = _Owners(self.default.name or "")
         if path in _OF_IDENTITY:
             role = dict(parse_qsl(content.decode("latin-1"))).get("RoleArn", "").partition(":role/lock/")[2]
@@ -185,7 +185,7 @@ def _entries(listed: Any) -> list[dict[str, Any]]:
     return [one if isinstance(one, dict) else {} for one in listed] if isinstance(listed, list) else []
 
 
-def _resource(method: str, path: str) -> str | None:
+def resource_of(method: str, path: str) -> str | None:
     """Return the resource in a path of the API; None if there is none."""
     found = _OF_RESOURCE.fullmatch(path)
     if found is None:

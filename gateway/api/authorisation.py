@@ -114,7 +114,7 @@ def rules_of(route: BaseRoute) -> dict[str, Rule]:
 class Authorisation:
     """Each method raises ``Denied``, once the denial is on record, or ``Unavailable`` if it cannot be recorded.
 
-    ``owned``: the resources whose fences are in this database, None for all. Those of another one raise
+    ``owned``: the resources whose fences are in this database, None for all. Another database's raise
     ``CrossesDatabases``.
     """
 

@@ -40,7 +40,7 @@ class Change:
         """
         switches_tls = self.key == "tls_certificate" and _ABSENT in (self.was, self.now)
         if self.section in ("databases", "stores"):
-            # What belongs to which database must be the same at all gateways, and a reload takes one after the other.
+            # All gateways must agree on the owner of each name, and a reload takes one after the other.
             return self.key in (
                 "",
                 "order",

@@ -45,7 +45,7 @@ class RoleRule(Section):
 
 
 class Postgres(Section):
-    """The database with the fenced tables and the fencing schema."""
+    """The database with the fenced tables and the fencing schema. It is required, unless there are ``[[databases]]``."""
 
     dsn: SecretStr
     """The address of the database, as ``postgresql://user:password@host/database``. It may name several hosts."""
@@ -180,6 +180,7 @@ class DatabaseEntry(Postgres):
     """One of several databases, each with its own fences, locks and record. It has all keys of ``[postgres]``."""
 
     name: Annotated[str, Field(pattern=NAME)]
+    """Its name in requests, commands and metrics: 1 to 64 letters, digits, _ or -."""
     default: bool = False
     """Whether it owns every resource, bucket and request that no rule gives to another one. Exactly one does."""
     buckets: tuple[Annotated[str, Field(min_length=1)], ...] = ()
@@ -189,6 +190,7 @@ class DatabaseEntry(Postgres):
     store: str | None = None
     """The one of ``[[stores]]`` that has its buckets."""
     journal: Journal = Journal()
+    """The journal of its raised fences."""
 
     @field_validator("resources")
     @classmethod
@@ -215,6 +217,7 @@ class StoreEntry(ObjectStore):
     """One of several object stores. It has all keys of ``[s3]``."""
 
     name: Annotated[str, Field(pattern=NAME)]
+    """Its name, for ``store`` of ``[[databases]]``."""
 
     @property
     def store(self) -> ObjectStore:

@@ -1,7 +1,7 @@
 """The database that each resource, schema and bucket belongs to, if a gateway serves several of them.
 
 Each name has exactly one owner, and its fence, its lease and its record are there. The rules are checked before they
-are used: two databases never claim one name, and no rule of a table or of keys makes names of another database.
+are used. Two databases never claim one name, and no rule of a table or of keys makes names of another database.
 """
 
 import re
@@ -69,7 +69,7 @@ class Ownership:
         for _, known, owner in (one for patterns in self._patterns.values() for one in patterns):
             if includes(known, pattern):
                 return owner
-            if overlap(known, pattern):
+            if owner != self.default and overlap(known, pattern):
                 raise _crosses(pattern, owner, self.default)
         segments = pattern.split("/")
         head = segments[0]
@@ -85,7 +85,7 @@ class Ownership:
 
 @dataclass(frozen=True, slots=True)
 class Owned:
-    """What one database owns. Each method raises ``CrossesDatabases`` for what another one owns."""
+    """The names that one database owns. Each method raises ``CrossesDatabases`` for what another one owns."""
 
     ownership: Ownership
     database: str

@@ -78,7 +78,7 @@ TABLE: dict[str, str] = {
     "commands": "fencing app auth client config db.database db.key_uses doctor guard naming observe reloading serving "
     "service_manager targets text wiring workers",
     "client": "fencing",
-    "cli": "app commands db demo doctor journal.rows serving text",
+    "cli": "app commands config db demo doctor journal.rows serving text",
     "__main__": "cli",
 }
 

@@ -61,6 +61,7 @@ def test_commands_act_on_each_database(tmp_path: Path, addresses: dict[str, str]
     assert (wrong.returncode, "there is no database west; there are: north, south" in wrong.stderr) == (2, True)
 
 
+@pytest.mark.thorough
 def test_a_database_that_is_down_does_not_stop_a_command(tmp_path: Path, addresses: dict[str, str]) -> None:
     down = "postgresql://nobody@127.0.0.1:1/nothing"
     config = written(tmp_path, {"north": down, "south": addresses["south"]})
@@ -70,6 +71,7 @@ def test_a_database_that_is_down_does_not_stop_a_command(tmp_path: Path, address
     assert "south:\nfencing schema: " in found.stdout
 
 
+@pytest.mark.thorough
 def test_a_dsn_or_a_target_is_for_one_database(tmp_path: Path, addresses: dict[str, str]) -> None:
     config = str(written(tmp_path, addresses))
     for command in (
@@ -82,6 +84,7 @@ def test_a_dsn_or_a_target_is_for_one_database(tmp_path: Path, addresses: dict[s
     assert called("migrate", "--dsn", addresses["south"], "--database", "south", "--config", config).returncode == 0
 
 
+@pytest.mark.thorough
 def test_findings_name_the_entry_of_their_database(tmp_path: Path, addresses: dict[str, str]) -> None:
     config = written(tmp_path, addresses)
     with config.open("a") as file:

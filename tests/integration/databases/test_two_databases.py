@@ -193,7 +193,7 @@ async def _until(condition: Any) -> None:
             await asyncio.sleep(0.1)
 
 
-@pytest.mark.parametrize("trouble", ["cut", "pause"])
+@pytest.mark.parametrize("trouble", ["cut", pytest.param("pause", marks=pytest.mark.thorough)])
 async def test_a_database_that_is_down_takes_nothing_else_with_it(
     gateway: Fleet, api: httpx.AsyncClient, trouble: str
 ) -> None:
@@ -230,6 +230,7 @@ async def _status(request: Any) -> int:
     return answer.status_code
 
 
+@pytest.mark.thorough
 async def test_a_gateway_starts_while_one_of_its_databases_is_down(postgres_server: Server) -> None:
     async with fleet(postgres_server, cut="north") as gateway, gateway.api() as api:
         assert (await write(api, "south", 1, "up", "1")).status_code == 204
