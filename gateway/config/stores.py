@@ -45,7 +45,7 @@ class RoleRule(Section):
 
 
 class Postgres(Section):
-    """The database with the fenced tables and the fencing schema. It is required, unless there are ``[[databases]]``."""
+    """The database with the fenced tables and the fencing schema. Required, unless there are ``[[databases]]``."""
 
     dsn: SecretStr
     """The address of the database, as ``postgresql://user:password@host/database``. It may name several hosts."""
