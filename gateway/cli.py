@@ -14,7 +14,7 @@ import asyncio
 from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated, Literal, NoReturn, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Literal, NoReturn, TypeAlias
 
 import typer
 from typer.completion import completion_init, get_completion_script  # type: ignore[attr-defined]  # both are re-exported
@@ -23,12 +23,16 @@ from gateway.commands.audit import audit
 from gateway.commands.auth import auth
 from gateway.commands.config import AllowMissing, configuration
 from gateway.commands.console import ConfigPath, load, places, print_report, say
+from gateway.commands.databases import DatabaseName, each, the_one
 from gateway.commands.environment import api_key, environment
 from gateway.commands.guard import guard
 from gateway.commands.naming import naming
 from gateway.commands.server_packages import missing_server_packages
 from gateway.errors import ConfigurationError, GatewayError, ServerNotInstalled
 from gateway.text import visible
+
+if TYPE_CHECKING:
+    from gateway.config import Config
 
 ReadScope: TypeAlias = Annotated[
     list[str] | None,
@@ -150,12 +154,23 @@ def migrate(
     journal_dsn: Annotated[
         str | None, typer.Option(help="Also install the table of a journal, in this second database.")
     ] = None,
+    database: DatabaseName = None,
 ) -> None:
     """Install the fencing schema, or migrate it to this version. A newer schema stays as it is."""
+    settings = None if dsn is not None and config is None else load(config)
+    if settings is None:
+        _migrate(None, dsn, grant_to, journal_dsn)
+        return
+    if dsn is not None or journal_dsn is not None:
+        _migrate(the_one(settings, database, "a DSN is that of one database"), dsn, grant_to, journal_dsn)
+        return
+    each(settings, database, lambda _, part: _migrate(part, None, grant_to, None))
+
+
+def _migrate(settings: "Config | None", dsn: str | None, grant_to: str | None, journal_dsn: str | None) -> None:
     from gateway import serving  # noqa: PLC0415 - few commands need the database
     from gateway.db import migrations, rights  # noqa: PLC0415 - the same
 
-    settings = None if dsn is not None and config is None else load(config)
     target = dsn or settings.postgres.dsn.get_secret_value()  # type: ignore[union-attr]  # one of them is there
     asyncio.run(serving.check_may_migrate(target))
     before = asyncio.run(serving.revision(target))
@@ -197,6 +212,7 @@ def doctor(
     fix_sql: Annotated[
         bool, typer.Option("--fix-sql", help="Print a script for psql that does what the findings advise.")
     ] = False,
+    database: DatabaseName = None,
 ) -> None:
     """Examine configuration, database and object store, and say who could write without the gateway.
 
@@ -205,16 +221,24 @@ def doctor(
     from gateway.doctor import findings  # noqa: PLC0415 - few commands examine
     from gateway.doctor.examination import examine  # noqa: PLC0415 - it imports all libraries of the object plane
 
-    report = asyncio.run(examine(load(config), known=places(config), trusted=trust or ()))
-    if fix_sql:
-        typer.echo("\n".join(findings.fix_sql(report)))
-        return
-    if as_json:
-        typer.echo(findings.as_json(report))
+    settings, known = load(config), places(config)
+
+    def act(name: "str | None", part: "Config") -> None:
+        report = asyncio.run(examine(part, known=settings.places_of(name, known), trusted=trust or ()))
+        if fix_sql:
+            typer.echo("\n".join(findings.fix_sql(report)))
+            return
+        if as_json:
+            typer.echo(findings.as_json(report))
+        else:
+            print_report(report)
+        if report.problems or (strict and report.warnings):
+            raise typer.Exit(1)
+
+    if as_json or fix_sql:  # a reader of either wants it for one database, and nothing else on standard output
+        act(database, the_one(settings, database, "--json and --fix-sql are about one database"))
     else:
-        print_report(report)
-    if report.problems or (strict and report.warnings):
-        raise typer.Exit(1)
+        each(settings, database, act)
 
 
 @application.command()
@@ -252,15 +276,19 @@ def open_database(
         bool,
         typer.Option("--accept-loss", help="Open it although raises may be lost. New locks begin an epoch."),
     ] = False,
+    database: DatabaseName = None,
 ) -> None:
     """Open the database for the present run of its server, and raise lost fences to what the journal says.
 
     Gateways do it by themselves, unless the journal or the database needs an operator (docs/journal.md). With
     --accept-loss it waits first, for about two minutes, until no lost write to the object store can arrive any more.
     """
+    each(load(config), database, lambda _, part: _open(part, accept_loss=accept_loss))
+
+
+def _open(settings: "Config", *, accept_loss: bool) -> None:
     from gateway import app  # noqa: PLC0415 - it imports all libraries of both planes
 
-    settings = load(config)
     if accept_loss and settings.s3 is not None:
         typer.echo("Waiting until no lost write to the object store can arrive: for minutes.", err=True)
     try:
@@ -284,13 +312,16 @@ def open_database(
 
 
 @application.command()
-def sweep(config: ConfigPath = None) -> None:
+def sweep(config: ConfigPath = None, database: DatabaseName = None) -> None:
     """Run one round of the sweeper: remove leftovers, and find changes that bypassed the gateway."""
     from gateway import app  # noqa: PLC0415 - it imports all libraries of both planes
 
-    swept = asyncio.run(app.sweep(load(config)))
-    typer.echo(f"swept: {swept.tombstones} tombstones, {swept.uploads} uploads, {swept.intents} pending writes")
-    typer.echo(f"found: {swept.bypasses} changes that bypassed the gateway")
+    def act(_: "str | None", part: "Config") -> None:
+        swept = asyncio.run(app.sweep(part))
+        typer.echo(f"swept: {swept.tombstones} tombstones, {swept.uploads} uploads, {swept.intents} pending writes")
+        typer.echo(f"found: {swept.bypasses} changes that bypassed the gateway")
+
+    each(load(config), database, act)
 
 
 @application.command()

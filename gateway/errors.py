@@ -15,6 +15,7 @@ as S3's XML on buckets. A code is never reused for something else.
     ├── RequestMalformed         400  request-malformed
     ├── ResourceMismatch         422  resource-mismatch
     ├── ResourceUnderivable      422  resource-underivable
+    ├── CrossesDatabases         422  crosses-databases; no write takes effect in several databases at once
     ├── SideEffectRefused        422  side-effect-refused; a cascade, trigger or rule reaches rows of other resources
     ├── FenceRefusal             412  the writer has been overtaken; each is on record
     │   ├── TokenStale                token-stale
@@ -199,6 +200,16 @@ class ResourceUnderivable(GatewayError):
     s3_code = "FencingResourceUnderivable"
     title = "The gateway cannot tell which resource the write belongs to"
     default_advice = "Filter by the whole primary key, send Fencing-Resource, or configure a rule for this target."
+
+
+class CrossesDatabases(GatewayError):
+    """A request about resources of several databases, each of which has fences of its own. Nothing was written."""
+
+    code = "crosses-databases"
+    status = 422
+    s3_code = "FencingCrossesDatabases"
+    title = "The request concerns resources of several databases"
+    default_advice = "Nothing was written. Send one request for the resources of each database."
 
 
 class SideEffectRefused(GatewayError):

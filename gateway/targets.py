@@ -4,13 +4,13 @@ A rule with a misspelt name has no effect: what it should fence runs under its d
 """
 
 import asyncio
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from gateway.auth.grants import Action, covers_name
 from gateway.config import Config
 from gateway.config.places import Place, Places, nearest
-from gateway.db import catalog
+from gateway.db import catalog, fences
 from gateway.db.database import Database
 from gateway.errors import ConfigurationError, GatewayError, SqlError, Unavailable
 from gateway.fencing.resource import Template
@@ -66,7 +66,16 @@ async def unknown_in_database(config: Config, database: Database) -> list[Unknow
             if name not in functions
         ),
         *_unknown_redactions(config, tables),
+        *[one async for one in _left_behind(config, database)],
     ]
+
+
+async def _left_behind(config: Config, database: Database) -> AsyncIterator[UnknownName]:
+    """Yield a fence that the rules give to another database. There its tokens would count from nothing."""
+    name = await fences.name_within(database, config.elsewhere.names) if config.elsewhere.names else None
+    if name is not None:
+        problem = f"it holds the fence or lock of {name}, which the rules give to another database. Correct the rules, "
+        yield UnknownName(("postgres",), f"{problem}or move the name (docs/guides/many-databases.md).")
 
 
 def _unknown_tables(config: Config, tables: Mapping[str, Table]) -> Iterator[UnknownName]:
@@ -97,6 +106,8 @@ def _unknown_redactions(config: Config, tables: Mapping[str, Table]) -> Iterator
     anywhere = {column for table in tables.values() for column in table.columns}
     for name in config.audit.redact:
         relation, _, column = name.rpartition(".")
+        if relation.partition(".")[0] in config.elsewhere.schemas or (not relation and config.elsewhere.schemas):
+            continue  # a column without a table may be one of any database
         if relation and relation not in tables:
             yield UnknownName(
                 ("audit", "redact"), f"there is no table {relation}.{_advice(relation, tables)}", may_come=True
@@ -123,6 +134,8 @@ async def unknown_in_grants(config: Config, database: Database) -> list[tuple[in
             schema, _, name = pattern.partition(".")
             if any(covers_name(pattern, table) for table in tables) or pattern in {rule.name for rule in config.tables}:
                 continue
+            if schema in config.elsewhere.schemas:
+                continue
             if schema not in ("*", *exposed):
                 found.append((number, f"the schema {schema} is not exposed", f"Add {schema} to [postgres] schemas."))
             elif name not in ("*", ""):
@@ -136,7 +149,8 @@ async def unknown_buckets_of_grants(config: Config, upstream: Upstream) -> list[
     for number, grant in enumerate(config.grants, 1):
         for name in dict.fromkeys(pattern.partition("/")[0] for pattern in grant.buckets):
             if name not in absent:
-                absent[name] = name != "*" and await _is_absent(upstream, name)
+                here = name != "*" and name not in config.elsewhere.buckets
+                absent[name] = here and await _is_absent(upstream, name)
             if absent[name]:
                 advice = nearest(name, await _listed(upstream)).strip() or "Create it."
                 found.append((number, f"there is no bucket {name}", advice))

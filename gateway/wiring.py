@@ -1,6 +1,6 @@
 """Builds the parts of a gateway from the configuration."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
@@ -44,11 +44,11 @@ from gateway.webhooks.delivery import Receiver
 from gateway.webhooks.outbox import ConfiguredWebhook
 
 
-def resources(config: Config) -> Resources:
-    """Return the rules that map objects to resources."""
+def resources(config: Config, journals: Sequence[str] = ()) -> Resources:
+    """Return the rules that map objects to resources. ``journals``: the prefixes of further journals."""
     rules = [KeyRule.compile(rule.match, rule.resource, rule.mode, rule.equal) for rule in config.objects]
     settings = config.fencing
-    return Resources(rules, mode=settings.mode, equal=settings.equal, journal=config.journal.prefix)
+    return Resources(rules, mode=settings.mode, equal=settings.equal, journals=[config.journal.prefix, *journals])
 
 
 def lease_terms(

@@ -15,6 +15,7 @@ from gateway.api.requests import Authenticate, attempt
 from gateway.auth.grants import EVERYTHING, Action, Missing
 from gateway.auth.principal import Principal
 from gateway.fencing.headers import FencingHeaders
+from gateway.fencing.ownership import Owned
 from gateway.fencing.resource import canonical
 from gateway.record.denials import Denials
 
@@ -111,15 +112,30 @@ def rules_of(route: BaseRoute) -> dict[str, Rule]:
 
 
 class Authorisation:
-    """Each method raises ``Denied``, once the denial is on record, or ``Unavailable`` if it cannot be recorded."""
+    """Each method raises ``Denied``, once the denial is on record, or ``Unavailable`` if it cannot be recorded.
 
-    def __init__(self, denials: Denials) -> None:
-        self._denials = denials
+    ``owned``: the resources whose fences are in this database, None for all. Another database's raise
+    ``CrossesDatabases``.
+    """
+
+    def __init__(self, denials: Denials, owned: Owned | None = None) -> None:
+        self._denials, self._owned = denials, owned
 
     async def on(self, request: Request, principal: Principal, actions: Iterable[Action], resource: str) -> None:
         """Check that one of the actions is granted on a resource, named in canonical form."""
         if not any(principal.rights.on(action, resource) for action in actions):
             raise await self.denied(request, principal, actions, f"resource {resource}", resource)
+        self.owns(resource)
+
+    def owns(self, *resources: str) -> None:
+        """Check that the fences of these resources are in this database. They are named in canonical form."""
+        if self._owned is not None:
+            self._owned.check(resources)
+
+    def owns_all(self, pattern: str) -> None:
+        """Check that the fences of all resources that a checked pattern covers are in this database."""
+        if self._owned is not None:
+            self._owned.check_pattern(pattern)
 
     async def over(self, request: Request, principal: Principal, actions: Iterable[Action], pattern: str) -> None:
         """Check that one of the actions is granted on all resources that a pattern covers."""

@@ -19,7 +19,10 @@ CUSTOMARY_PATHS = frozenset(path.encode() for path in (LIVE, HEALTH, READY, METR
 _CUSTOMARY: dict[str, Any] = {"methods": ["GET", "HEAD"], "include_in_schema": False}
 
 HealthCheck: TypeAlias = Callable[[], Awaitable[dict[str, str]]]
-"""Returns the state of each service behind the gateway: ``ok``, or the problem."""
+"""Returns the state of each service behind the gateway: ``ok``, or the problem.
+
+With several databases, a service is ``postgres`` or ``s3``, a dot and the name of the database.
+"""
 
 
 class BucketView(BaseModel):
@@ -49,12 +52,22 @@ JournalState: TypeAlias = Callable[[], Awaitable[JournalView | None]]
 """Returns the state of the journal; None without the database."""
 
 
+class DatabaseView(BaseModel):
+    """One of several databases, and the store that has its buckets."""
+
+    postgres: str
+    s3: str | None = Field(None, description="Left out if it has no object store.")
+
+
 class HealthView(BaseModel):
     """Each service behind the gateway: ``ok``, ``unreachable``, or ``closed`` for a database that is not open."""
 
     postgres: str
     s3: str | None = Field(None, description="Left out if no object store is configured.")
-    journal: JournalView | None = Field(None, description="For callers only.")
+    databases: dict[str, DatabaseView] | None = Field(
+        None, description="With several databases: each by its name. Above is the worst state of all."
+    )
+    journal: JournalView | None = Field(None, description="For callers only. With several databases: of the default.")
     buckets: dict[str, BucketView] | None = Field(
         None, description="For callers only: the buckets that were written to since the gateway started."
     )
@@ -89,8 +102,8 @@ def health_routes(
         services = await health()
         response.status_code = 200 if all(state == "ok" for state in services.values()) else 503
         if not _audits(request, authenticate):
-            return HealthView(**services)
-        return HealthView(**services, journal=await journal(), buckets=dict(buckets()) or None)
+            return _view(services)
+        return _view(services, journal=await journal(), buckets=dict(buckets()) or None)
 
     @router.api_route(READY, status_code=204, response_class=Response, **_CUSTOMARY)
     @router.get(
@@ -99,10 +112,25 @@ def health_routes(
     async def read_ready() -> None:
         services = await health()
         failing = sorted(name for name, state in services.items() if state != "ok")
-        if failing:
+        databases = {name.partition(".")[2] for name in services}
+        # One of several databases that is down must not take the others out of a load balancer.
+        if databases == {name.partition(".")[2] for name in failing}:
             raise Unavailable(f"Not ready: {', '.join(failing)}.")
 
     return router
+
+
+def _view(services: Mapping[str, str], **more: Any) -> HealthView:
+    if "postgres" in services:
+        return HealthView(**services, **more)
+    databases: dict[str, dict[str, str]] = {}
+    worst: dict[str, str] = {}
+    for name, state in services.items():
+        service, _, database = name.partition(".")
+        databases.setdefault(database, {})[service] = state
+        if worst.get(service, "ok") == "ok":
+            worst[service] = state
+    return HealthView(**worst, databases={name: DatabaseView(**states) for name, states in databases.items()}, **more)
 
 
 def _audits(request: Request, authenticate: Authenticate) -> bool:

@@ -46,7 +46,7 @@ def can(
         raise typer.BadParameter(f"{action} what? Name a resource, --table, --function, --object or --bucket")
     for option, name in (("--table", table), ("--function", function)):
         if name is not None and "." not in name:
-            raise typer.BadParameter(f"{option} needs the schema: {settings.postgres.schemas[0]}.{name}")
+            raise typer.BadParameter(f"{option} needs the schema: {_of(settings, None).postgres.schemas[0]}.{name}")
     granted = _question(settings, Action(action), resource, table=table, function=function, key=key, bucket=bucket)
     identified = settings.is_of_issuer(caller)
     rule = deciding(rights_of(settings.grants, caller, groups, identified=identified), granted)
@@ -58,11 +58,23 @@ def can(
             say(f"Grants name groups of {issuer}. If its token shows one, add --group.")
         raise typer.Exit(1)
     typer.echo(visible(f"Yes, by [[grants]] number {rule.number}: {settings.grants[rule.number - 1].in_words()}."))
-    if settings.postgres.roles and (table or function):
-        roles = list(_roles(settings, caller, groups))
+    part = _of(settings, table or function)
+    if part.postgres.roles and (table or function):
+        roles = list(_roles(part, caller, groups))
         typer.echo(visible(" ".join(roles or ["But no role of the database is for this caller, so it is denied."])))
         if not roles:
             raise typer.Exit(1)
+
+
+def _of(settings: "Config", name: str | None) -> "Config":
+    """Return the configuration of the database that exposes a table or function; for any other name the default."""
+    schema = (name or "").partition(".")[0]
+    for one in settings.databases:
+        if schema in one.schemas:
+            return settings.parts[one.name]
+    return (
+        next(settings.parts[one.name] for one in settings.databases if one.default) if settings.databases else settings
+    )
 
 
 def _roles(settings: "Config", caller: str, groups: Sequence[str]) -> Iterator[str]:
@@ -96,11 +108,15 @@ def keys(config: ConfigPath = None) -> None:
     Former keys follow, which the configuration no longer has. Identity tokens and temporary keys are not among them.
     """
     settings = load(config)
-    uses = {(use.caller, use.kind, use.key): use for use in asyncio.run(_last_uses(settings))}
+    uses: dict[tuple[str, str, str], LastUse] = {}
+    for part in settings.parts.values():  # a key is used where a request goes
+        for use in asyncio.run(_last_uses(part)):
+            known = uses.setdefault((use.caller, use.kind, use.key), use)
+            uses[use.caller, use.kind, use.key] = max(known, use, key=lambda one: one.last_used)
     rows: list[Sequence[str]] = []
     for caller, kind, key, setting in _configured(settings):
-        use = uses.pop((caller, kind, key), None)
-        rows.append((caller, kind, key, setting, "never" if use is None else plain_time(use.last_used)))
+        last = uses.pop((caller, kind, key), None)
+        rows.append((caller, kind, key, setting, "never" if last is None else plain_time(last.last_used)))
     rows += [(use.caller, use.kind, use.key, "not configured", plain_time(use.last_used)) for use in uses.values()]
     print_columns(("caller", "kind", "key", "setting", "last used"), rows)
 

@@ -31,7 +31,9 @@ def check(config: ConfigPath = None, *, allow_missing: AllowMissing = False) -> 
     try:
         settings = load(config)
         serving.check_tls(settings.server)
-        warnings = asyncio.run(targets.check(settings, places(config), allow_missing=allow_missing))
+        known, warnings = places(config), list[str]()
+        for name, part in settings.parts.items():
+            warnings += asyncio.run(targets.check(part, settings.places_of(name, known), allow_missing=allow_missing))
     except ConfigurationError as error:
         for line in error.message.split("\n"):
             say(f"gateway: {line}")

@@ -1,12 +1,16 @@
 """``gateway guard``: guards on tables, for sessions that bypass the gateway."""
 
 import asyncio
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from gateway.commands.console import ConfigPath, load, print_report, say
+from gateway.commands.databases import DatabaseName, each, of_table
 from gateway.doctor.findings import DoctorReport, ReportSection
+
+if TYPE_CHECKING:
+    from gateway.config import Config
 
 guard = typer.Typer(
     help="Require fencing tokens of sessions that bypass the gateway (docs/guard.md).",
@@ -38,7 +42,7 @@ def install_guard(
     from gateway.guard import installation as guards  # noqa: PLC0415 - the compiler of the table plane's SQL hangs on it
 
     wanted = guards.GuardRequest(table, observe, gateway_role, dsn, tuple(grants or ()), watch)
-    prepared = asyncio.run((guards.prepare if print_only else guards.install)(load(config), wanted))
+    prepared = asyncio.run((guards.prepare if print_only else guards.install)(of_table(config, table), wanted))
     if print_only:
         typer.echo(f"BEGIN;\n{prepared.script}\nCOMMIT;")
     else:
@@ -52,7 +56,7 @@ def stamp_rows(table: GuardedTable, config: ConfigPath = None, dsn: InstallingDs
     """Accept the rows of a watched table as they are now, after a restore or a resolved finding."""
     from gateway.guard import installation as guards  # noqa: PLC0415 - the compiler of the table plane's SQL hangs on it
 
-    asyncio.run(guards.take_stamps(load(config), table, dsn))
+    asyncio.run(guards.take_stamps(of_table(config, table), table, dsn))
     typer.echo(f"{table}: its rows have new stamps")
 
 
@@ -61,16 +65,19 @@ def remove_guard(table: GuardedTable, config: ConfigPath = None, dsn: Installing
     """Remove the guard of a table."""
     from gateway.guard import installation as guards  # noqa: PLC0415 - the compiler of the table plane's SQL hangs on it
 
-    removed = asyncio.run(guards.remove(load(config), table, dsn))
+    removed = asyncio.run(guards.remove(of_table(config, table), table, dsn))
     typer.echo(f"{table}: {'the guard is removed' if removed else 'there is no guard'}")
 
 
 @guard.command("show")
-def show_guards(config: ConfigPath = None) -> None:
+def show_guards(config: ConfigPath = None, database: DatabaseName = None) -> None:
     """List guards, and check each against the rule of its table. Exit code 1: one does not match."""
     from gateway.guard import installation as guards  # noqa: PLC0415 - the compiler of the table plane's SQL hangs on it
 
-    print_report(DoctorReport((ReportSection("guards", tuple(asyncio.run(guards.examine_guards(load(config))))),)))
+    def act(_: "str | None", part: "Config") -> None:
+        print_report(DoctorReport((ReportSection("guards", tuple(asyncio.run(guards.examine_guards(part)))),)))
+
+    each(load(config), database, act)
 
 
 @guard.command("pack")

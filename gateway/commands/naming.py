@@ -6,9 +6,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gateway.commands.console import ConfigPath, load, say
+from gateway.commands.databases import DatabaseName, each, the_one
 from gateway.text import visible
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from gateway.config import Config
     from gateway.naming.plan import PlannedChange
 
 naming = typer.Typer(
@@ -23,26 +27,30 @@ _SHOWN = 10
 
 
 @naming.command("plan")
-def show_plan(targets: Targets = None, config: ConfigPath = None) -> None:
+def show_plan(targets: Targets = None, config: ConfigPath = None, database: DatabaseName = None) -> None:
     """Show what a change to the configured names would do. Nothing is changed. Exit code 1: there are changes."""
     from gateway.naming import plan  # noqa: PLC0415 - it imports all libraries of both planes
 
-    async def planned() -> "list[PlannedChange]":
-        async with plan.naming_changes(load(config), only_look=True) as changes:
+    async def planned(part: "Config") -> "list[PlannedChange]":
+        async with plan.naming_changes(part, only_look=True) as changes:
             return await changes.planned(targets or ())
 
-    found = asyncio.run(planned())
-    for one in found:
-        _print(one)
-    if found:
-        raise typer.Exit(1)
-    typer.echo("The configured names are the ones in force.")
+    def act(_: "str | None", part: "Config") -> None:
+        found = asyncio.run(planned(part))
+        for one in found:
+            _print(one)
+        if found:
+            raise typer.Exit(1)
+        typer.echo("The configured names are the ones in force.")
+
+    _each(load(config), database, targets, act)
 
 
 @naming.command("apply")
 def apply_changes(
     targets: Targets = None,
     config: ConfigPath = None,
+    database: DatabaseName = None,
     *,
     new_locks: Annotated[
         bool, typer.Option("--new-locks", help="The new locks count from a lower number: begin a new epoch.")
@@ -57,8 +65,8 @@ def apply_changes(
     """
     from gateway.naming import plan  # noqa: PLC0415 - it imports all libraries of both planes
 
-    async def apply() -> None:
-        async with plan.naming_changes(load(config)) as changes:
+    async def apply(part: "Config") -> None:
+        async with plan.naming_changes(part) as changes:
             found = await changes.planned(targets or ())
             for one in found:
                 plan.check_applicable(one, new_locks=new_locks, forget=forget)
@@ -71,7 +79,16 @@ def apply_changes(
             if not found:
                 typer.echo("The configured names are the ones in force.")
 
-    asyncio.run(apply())
+    _each(load(config), database, targets, lambda _, part: asyncio.run(apply(part)))
+
+
+def _each(
+    settings: "Config", database: str | None, targets: "list[str] | None", act: "Callable[[str | None, Config], None]"
+) -> None:
+    """Act on each chosen database. Targets are those of one."""
+    if targets:
+        the_one(settings, database, "a target is in one database")
+    each(settings, database, act)
 
 
 def _print(planned: "PlannedChange") -> None:

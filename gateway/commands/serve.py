@@ -16,6 +16,7 @@ from gateway.app import build
 from gateway.commands.console import load, places
 from gateway.commands.environment import environment, taken_from_environment
 from gateway.config import Config
+from gateway.config.places import Places
 from gateway.config.server import Server
 from gateway.errors import ConfigurationError, ReloadRefused, Unavailable
 from gateway.naming.plan import naming_changes
@@ -51,8 +52,21 @@ class Origin:
         A start is more lenient: it has nothing to lose, and must not depend on the database or the store.
         """
         serving.check_tls(config.server)
+        unreachable = []
+        for name, part in config.parts.items():
+            try:
+                await self._check_database(part, config.places_of(name, places(self.path)))
+            except Unavailable as error:
+                if name is None:
+                    raise
+                unreachable.append(error)
+        # A database that is down must not keep the configuration of the others as it is.
+        if unreachable and len(unreachable) == len(config.databases):
+            raise unreachable[0]
+
+    async def _check_database(self, config: Config, known: Places) -> None:
         await serving.check_schema(config.postgres.dsn.get_secret_value())
-        await targets.check(config, places(self.path), allow_missing=self.allow_missing, everything=True)
+        await targets.check(config, known, allow_missing=self.allow_missing, everything=True)
         async with naming_changes(config, only_look=True) as changes:
             differing = await changes.found()
         if differing:
@@ -173,14 +187,17 @@ def _server(
 
 
 def _check_at_start(origin: Origin, config: Config) -> None:
-    try:
-        if notice := asyncio.run(serving.check_schema(config.postgres.dsn.get_secret_value())):
-            logs.log(events.SchemaIsNewer(notice))
-        known = places(origin.path)
-        for line in asyncio.run(targets.check(config, known, allow_missing=origin.allow_missing)):
-            logs.log(events.ConfigurationNoted(line))
-    except Unavailable as error:
-        logs.log(events.ServiceUnreachable("postgres", error.message))
+    for name, part in config.parts.items():
+        try:
+            if notice := asyncio.run(serving.check_schema(part.postgres.dsn.get_secret_value())):
+                logs.log(events.SchemaIsNewer(notice))
+            known = config.places_of(name, places(origin.path))
+            for line in asyncio.run(targets.check(part, known, allow_missing=origin.allow_missing)):
+                logs.log(events.ConfigurationNoted(line if name is None else f"{name}: {line}"))
+        except Unavailable as error:
+            logs.log(
+                events.ServiceUnreachable("postgres", error.message if name is None else f"{name}: {error.message}")
+            )
 
 
 def _url(server: Server, port: int) -> str:

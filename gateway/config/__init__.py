@@ -9,17 +9,18 @@ import re
 import tomllib
 from pathlib import Path
 
-from pydantic import ValidationError, model_validator
+from pydantic import Field, PrivateAttr, ValidationError, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
 from pydantic_settings.exceptions import SettingsError
 
 from gateway.config.access import CallerKeys, GrantRule, Identity, Issuer
 from gateway.config.fencing import Fencing, Leases, ObjectRule, ResourceRule, TableRule
 from gateway.config.observability import Alarm, Audit, Telemetry, Ui, Webhook
+from gateway.config.ownership import Elsewhere, PlacesAlone, alone, misplaced_databases, misplaced_rules
 from gateway.config.places import Places, explain, nearest
 from gateway.config.section import Misplaced
 from gateway.config.server import Server
-from gateway.config.stores import Journal, ObjectStore, Postgres
+from gateway.config.stores import DatabaseEntry, Journal, ObjectStore, Postgres, StoreEntry
 from gateway.errors import ConfigurationError
 from gateway.fencing.policy import TokenPolicy
 from gateway.fencing.record import ANONYMOUS
@@ -33,8 +34,11 @@ class Config(BaseSettings):
     )
 
     server: Server = Server()
-    postgres: Postgres
+    # Absent with several databases: see ``parts``. Code that is about one database then fails, and takes no wrong one.
+    postgres: Postgres = Field(default=None, validate_default=False)  # type: ignore[assignment]
+    databases: tuple[DatabaseEntry, ...] = ()
     s3: ObjectStore | None = None
+    stores: tuple[StoreEntry, ...] = ()
     journal: Journal = Journal()
     fencing: Fencing = Fencing()
     leases: Leases = Leases()
@@ -50,6 +54,47 @@ class Config(BaseSettings):
     alarms: tuple[Alarm, ...] = ()
     telemetry: Telemetry = Telemetry()
     ui: Ui = Ui()
+
+    _elsewhere: Elsewhere = PrivateAttr(default_factory=Elsewhere)
+
+    @property
+    def placed(self) -> "list[tuple[tuple[str | int, ...], Postgres]]":
+        """Return each database with its place in the configuration."""
+        alone: list[tuple[tuple[str | int, ...], Postgres]] = (
+            [] if self.postgres is None else [(("postgres",), self.postgres)]
+        )
+        return [*alone, *((("databases", number), one) for number, one in enumerate(self.databases))]
+
+    @property
+    def parts(self) -> "dict[str | None, Config]":
+        """Return a configuration for each database alone, by its name; the only one has none.
+
+        The rules of tables and keys are those of the database.
+        """
+        if not self.databases:
+            return {None: self}
+        found: dict[str | None, Config] = {}
+        for name, one in alone(self).items():
+            part = found[name] = self.model_copy(update=one.sections)
+            part._elsewhere = one.elsewhere  # noqa: SLF001 - it is of this class
+        return found
+
+    @property
+    def elsewhere(self) -> Elsewhere:
+        """Return what is in other databases, for the configuration of one of several alone."""
+        return self._elsewhere
+
+    def places_of(self, database: str | None, places: Places) -> Places:
+        """Return the places of the configuration of one database alone."""
+        return places if database is None else PlacesAlone(places, alone(self)[database].moved)
+
+    @model_validator(mode="after")
+    def _databases_own_names(self) -> "Config":
+        if self.postgres is None and not self.databases:
+            raise Misplaced(("postgres",), "the section is missing; add it")
+        for place, problem in misplaced_databases(self):
+            raise Misplaced(place, problem)
+        return self
 
     @model_validator(mode="after")
     def _signed_tokens_need_a_key(self) -> "Config":
@@ -85,7 +130,7 @@ class Config(BaseSettings):
         names = {caller.name for caller in self.callers} | {"*", ANONYMOUS}
         rules: list[tuple[tuple[str | int, ...], tuple[str, ...]]] = [
             *((("grants", index), rule.callers) for index, rule in enumerate(self.grants)),
-            *((("postgres", "roles", index), rule.callers) for index, rule in enumerate(self.postgres.roles)),
+            *(((*at, "roles", index), rule.callers) for at, one in self.placed for index, rule in enumerate(one.roles)),
         ]
         for place, callers in rules:
             if unknown := {one for one in callers if not self.is_of_issuer(one)} - names:
@@ -128,6 +173,8 @@ class Config(BaseSettings):
             # Names that differ only in case look like one name to the reader of the record.
             ("callers", "name", [caller.name.casefold() for caller in self.callers]),
             ("issuers", "name", [issuer.name for issuer in self.issuers]),
+            ("databases", "name", [one.name for one in self.databases]),
+            ("stores", "name", [one.name for one in self.stores]),
             ("tables", "name", [rule.name for rule in self.tables]),
             ("objects", "match", [rule.match for rule in self.objects]),
             ("resources", "match", [rule.match for rule in self.resources]),
@@ -161,6 +208,12 @@ class Config(BaseSettings):
                     problem = f"the access_key_id {pair.access_key_id} is configured twice; give each pair its own"
                     raise Misplaced(("callers", index), problem)
                 ids.add(pair.access_key_id)
+        return self
+
+    @model_validator(mode="after")
+    def _rules_stay_in_their_database(self) -> "Config":
+        for place, problem in misplaced_rules(self):
+            raise Misplaced(place, problem)
         return self
 
 
@@ -248,12 +301,16 @@ def _check_variables() -> None:
 
 def _check_secrets(config: Config, known: Places) -> None:
     """Raise ``ConfigurationError`` for a secret that is empty, and for one of a caller that can be found by trying."""
-    store = config.s3
+    stores: list[tuple[tuple[str | int, ...], ObjectStore]] = [
+        *([(("s3",), config.s3)] if config.s3 else []),
+        *((("stores", number), one) for number, one in enumerate(config.stores)),
+    ]
     for place, secret in (
-        (("postgres", "dsn"), config.postgres.dsn),
+        *(((*at, "dsn"), one.dsn) for at, one in config.placed),
         (("journal", "dsn"), config.journal.dsn),
-        (("s3", "secret_access_key"), None if store is None else store.secret_access_key),
-        *((("s3", "evidence_keys", number), key) for number, key in enumerate(store.evidence_keys if store else ())),
+        *((("databases", number, "journal", "dsn"), one.journal.dsn) for number, one in enumerate(config.databases)),
+        *(((*at, "secret_access_key"), one.secret_access_key) for at, one in stores),
+        *(((*at, "evidence_keys", number), key) for at, one in stores for number, key in enumerate(one.evidence_keys)),
     ):
         if secret is not None and not secret.get_secret_value():
             raise ConfigurationError(f"{known.describe(place)}: is empty; set it")

@@ -39,6 +39,23 @@ class Change:
         So does the journal: requests under way would raise fences that the new mode wants in it.
         """
         switches_tls = self.key == "tls_certificate" and _ABSENT in (self.was, self.now)
+        if self.section in ("databases", "stores"):
+            # All gateways must agree on the owner of each name, and a reload takes one after the other.
+            return self.key in (
+                "",
+                "order",
+                "dsn",
+                "schemas",
+                "default",
+                "buckets",
+                "resources",
+                "store",
+                "journal",
+                "endpoint",
+            )
+        # Nor can one database become several.
+        if self.section == "postgres" and not self.key:
+            return True
         return self.section in ("telemetry", "journal") or (
             self.section == "server" and (self.key in ("listen", "drain") or switches_tls)
         )

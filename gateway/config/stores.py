@@ -6,7 +6,10 @@ from pydantic import Field, SecretStr, field_validator, model_validator
 
 from gateway.auth.database_roles import OWN
 from gateway.config.section import MEBIBYTE, Misplaced, Section, origin
+from gateway.errors import ResourceMalformed
 from gateway.fencing.intent import LATE_AFTER, Duplicates
+from gateway.fencing.ownership import Domain
+from gateway.fencing.resource import check_pattern
 from gateway.journal.contents import PREFIX
 from gateway.journal.protocol import Mode
 
@@ -42,7 +45,7 @@ class RoleRule(Section):
 
 
 class Postgres(Section):
-    """The database with the fenced tables and the fencing schema."""
+    """The database with the fenced tables and the fencing schema. Required, unless there are ``[[databases]]``."""
 
     dsn: SecretStr
     """The address of the database, as ``postgresql://user:password@host/database``. It may name several hosts."""
@@ -168,3 +171,55 @@ class Journal(Section):
     def effective_mode(self) -> Mode:
         """The mode: without a store there is none."""
         return Mode.OFF if self.bucket is None and self.dsn is None else self.mode
+
+
+NAME = r"^[A-Za-z0-9_-]{1,64}$"
+
+
+class DatabaseEntry(Postgres):
+    """One of several databases, each with its own fences, locks and record. It has all keys of ``[postgres]``."""
+
+    name: Annotated[str, Field(pattern=NAME)]
+    """Its name in requests, commands and metrics: 1 to 64 letters, digits, _ or -."""
+    default: bool = False
+    """Whether it owns every resource, bucket and request that no rule gives to another one. Exactly one does."""
+    buckets: tuple[Annotated[str, Field(min_length=1)], ...] = ()
+    """The buckets whose objects are fenced here."""
+    resources: tuple[Annotated[str, Field(min_length=1)], ...] = ()
+    """Patterns of resources whose fences and locks are here. Rows and keys without a rule need none."""
+    store: str | None = None
+    """The one of ``[[stores]]`` that has its buckets."""
+    journal: Journal = Journal()
+    """The journal of its raised fences."""
+
+    @field_validator("resources")
+    @classmethod
+    def _patterns(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for pattern in value:
+            try:
+                check_pattern(pattern)
+            except ResourceMalformed as error:
+                raise ValueError(error.message) from error
+        return value
+
+    @property
+    def domain(self) -> Domain:
+        """Return what belongs to it by rule."""
+        return Domain(self.name, self.schemas, self.buckets, self.resources, self.default)
+
+    @property
+    def postgres(self) -> Postgres:
+        """Return it as the section of a gateway with this database alone."""
+        return Postgres.model_construct(**{key: getattr(self, key) for key in Postgres.model_fields})
+
+
+class StoreEntry(ObjectStore):
+    """One of several object stores. It has all keys of ``[s3]``."""
+
+    name: Annotated[str, Field(pattern=NAME)]
+    """Its name, for ``store`` of ``[[databases]]``."""
+
+    @property
+    def store(self) -> ObjectStore:
+        """Return it as the section of a gateway with this store alone."""
+        return ObjectStore.model_construct(**{key: getattr(self, key) for key in ObjectStore.model_fields})

@@ -82,13 +82,17 @@ def _without_target(config: Config) -> Iterator[Check]:
     """Yield the patterns in grants that match nothing, as far as the configuration alone can tell."""
     for number, grant in enumerate(config.grants, 1):
         for pattern in grant.functions:
+            schema = pattern.partition(".")[0]
+            if schema in config.elsewhere.schemas or (schema == "*" and config.elsewhere.schemas):
+                continue
             if not any(covers_name(pattern, name) for name in config.postgres.functions):
                 advice = nearest(pattern, config.postgres.functions).strip() or "Add it to [postgres] functions."
                 yield without_target(number, f"no function that can be called is {pattern}", advice)
-        if grant.buckets and config.s3 is None:
+        if grant.buckets and config.s3 is None and not config.elsewhere.buckets:
             yield without_target(number, "it names buckets, and no object store is configured", "Configure [s3].")
         # A call claims what its caller names, and a lock may have any name. A write claims names that rules make.
-        if Action.WRITE in grant.actions and Action.CALL not in grant.actions:
+        # With several databases, the names may be those of another one.
+        if Action.WRITE in grant.actions and Action.CALL not in grant.actions and not config.elsewhere.schemas:
             names = _names(config, grant)
             for pattern in grant.resources:
                 if not any(overlap(pattern, name) for name in names) and not _may_be_default(config, grant, pattern):

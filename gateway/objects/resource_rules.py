@@ -160,10 +160,10 @@ class Resources:
         *,
         mode: Enforcement = Enforcement.ENFORCE,
         equal: Equal = Equal.ACCEPT,
-        journal: str = OWN_KEYS,
+        journals: Iterable[str] = (),
     ) -> None:
-        """``journal``: the prefix of keys at which the journal is, in whichever bucket."""
-        self._own = (OWN_KEYS, journal)
+        """``journals``: the prefixes of keys at which journals are, in whichever bucket."""
+        self._own = (OWN_KEYS, *journals)
         # A store that keeps objects as files could then make no file below.
         self._above = {own[:end] for own in self._own for end, sign in enumerate(own) if sign == "/"}
         self._rules = tuple(rules)

@@ -134,7 +134,8 @@ class Gathered:
     processes: Mapping[int, int]
     """The process of each worker."""
     serving: int
-    counted: Counted | None
+    counted: Mapping[str | None, Counted] | None
+    """By the name of the database, None for the only one."""
 
 
 def added(one: Mapping[str, Values], more: Mapping[str, Values]) -> dict[str, Values]:
@@ -187,6 +188,14 @@ class LabelNames:
             found = self._known[name] = name
         return found
 
+
+OF_DATABASES = (
+    *("sessions", "sessions_limit", "sessions_waiting", "streams", "lock_waits"),
+    *("journal_pending", "journal_lag", "journal_failing", "journal_snapshot"),
+    *("up", "intents", "oldest_intent", "tombstones", "uploads", "position", "entries", "unsealed", "oldest_unsealed"),
+    *("held", "waiters", "webhook_behind", "webhook_failing", "alarm"),
+)
+"""The instruments of ``StatusGauges`` that are about one database."""
 
 MOST_COUNTED = 10_000
 """Rows of a table that are counted: who has so many of what should be few knows enough."""
@@ -279,6 +288,22 @@ class StatusGauges:
             "gateway_webhook_failing_seconds", "How long no message has been accepted; 0 if all is well.", ("webhook",)
         )
         self.alarm = Gauge("gateway_alarm_active", "1 if the alarm is active, else 0.", ("alarm",))
+
+    def divide(self) -> None:
+        """Give each value about a database the name of that database. For several of them, before any value is set."""
+        for name in OF_DATABASES:
+            instrument: Gauge | Counter = getattr(self, name)
+            instrument.labels = (*instrument.labels, "database")
+            instrument.values = {}
+
+    def gather(self, databases: Mapping[str, "StatusGauges"]) -> None:
+        """Take the values about each database from its own gauges."""
+        for name in OF_DATABASES:
+            getattr(self, name).values = {
+                (*labels, database): value
+                for database, one in databases.items()
+                for labels, value in getattr(one, name).values.items()
+            }
 
     def instruments(self) -> list[Gauge | Counter]:
         """All of them, in the order in which they are declared."""

@@ -131,6 +131,8 @@ class Pages:
             login=None if in_session or is_known or path == LOGIN or not state.get("offers_login") else LOGIN,
             theme=theme if theme in THEMES else THEMES[0],
             navigation=NAVIGATION if viewer is not None else (),
+            databases=state.get("databases", ()) if viewer is not None else (),
+            database=state.get("database"),
             path=path,
             here=address(path, dict(request.query_params)) if here is None else here,
             **model,

@@ -2,7 +2,7 @@
 
 import asyncio
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import count
@@ -90,7 +90,7 @@ class Link:
         gathered: Gathered = await self._channel.ask("gather", Report(next(self._reports), Connection.open, ours))
         return gathered
 
-    async def publish(self, counted: Counted) -> None:
+    async def publish(self, counted: Mapping[str | None, Counted]) -> None:
         """Let the worker that is asked next continue to count the record from here. Raises ``NoAnswer``."""
         await self._channel.ask("counted", counted)
 

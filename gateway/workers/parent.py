@@ -11,7 +11,7 @@ import signal
 import socket
 import sys
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -116,7 +116,7 @@ class Parent:
         self._leader: Worker | None = None
         self._round: Round | None = None
         self._past: dict[str, Values] = {}
-        self._counted: Counted | None = None
+        self._counted: Mapping[str | None, Counted] | None = None
         self._waiting: deque[socket.socket] = deque()
         self._accepts = self._has_served = False
         self._code = 0

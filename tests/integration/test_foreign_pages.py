@@ -73,9 +73,9 @@ def all_routes() -> list[Asked]:
     """Return the routes of the API and of the page, and the forms of writes to tables."""
     settings = config("postgresql://none/", **SECTIONS)
     gateway = Gateway(settings, Observability(settings, ignore))
-    page = gateway._web._app._app  # type: ignore[attr-defined]  # behind its headers and its door
+    page = gateway._first.web._app._app  # type: ignore[attr-defined]  # behind its headers and its door
     return [
-        *unsafe(gateway._api.routes),
+        *unsafe(gateway._first.api.routes),
         *unsafe(page.routes),
         *(Asked(method, path, BODIES.get(path, "{}")) for method, path in TABLES),
     ]

@@ -40,11 +40,11 @@ class Stage:
     @property
     def routes(self) -> list[tuple[str, str]]:
         """Method and path of each route of the fencing API that takes a body, from its own route table."""
-        return sorted(_with_body(self.gateway._api.router.routes))
+        return sorted(_with_body(self.gateway._first.api.router.routes))
 
     @property
     def memory(self) -> int:
-        return self.gateway._bodies.memory.used
+        return self.gateway._bodies[0].memory.used
 
 
 def _with_body(routes: list[BaseRoute]) -> Iterator[tuple[str, str]]:
@@ -72,7 +72,7 @@ async def stage(database_of_stage: str) -> AsyncIterator[Stage]:
     gateway = app.Gateway(settings, Observability(settings, events))
     async with served(Middleware(gateway, events)) as port:
         yield Stage(gateway, port, events)
-    await gateway._database.close()
+    await gateway._first._database.close()
 
 
 @pytest.fixture(autouse=True)

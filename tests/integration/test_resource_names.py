@@ -114,11 +114,11 @@ async def world(postgres_server: EmbeddedPostgres) -> AsyncIterator[World]:
 
 def variable(gateway: Gateway) -> list[tuple[str, str]]:
     """Return methods and paths of all routes with parameters, from the route tables of the API and of the page."""
-    page: Any = gateway._web
+    page: Any = gateway._first.web
     while not hasattr(page, "routes"):
         page = page._app
     found = []
-    for route in (*gateway._api.router.routes, *page.routes):
+    for route in (*gateway._first.api.router.routes, *page.routes):
         assert isinstance(route, (APIRoute, Route))
         if "{" in route.path:
             found += [(method, route.path) for method in sorted((route.methods or set()) - {"HEAD"})]

@@ -31,10 +31,10 @@ TABLES = ("/v1/tables/", "/v1/tables/users", "/v1/tables/rpc/f")
 
 def routes(settings: Config) -> set[tuple[str, str]]:
     gateway = Gateway(settings, Observability(settings, ignore))
-    page = gateway._web._app._app  # type: ignore[attr-defined]  # behind its headers and its door
+    page = gateway._first.web._app._app  # type: ignore[attr-defined]  # behind its headers and its door
     found = {
         (method, re.sub(r"\{[^}]+\}", "x", route.path))
-        for route in (*gateway._api.routes, *page.routes)
+        for route in (*gateway._first.api.routes, *page.routes)
         if isinstance(route, Route)
         for method in route.methods or ()
     }

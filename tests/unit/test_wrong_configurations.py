@@ -21,8 +21,45 @@ ASKING = '[server]\ntls_certificate = "c"\nclient_authorities = "a"\n'
 SHOWN = '[[callers]]\nname = "bob"\ncertificates = ["CN:bob"]\n'
 CALLER = '[[callers]]\nname = "ann"\napi_key = "hunter2-secret"\n'
 
+NORTH = '[[databases]]\nname = "north"\ndefault = true\ndsn = "postgresql://north"\n'
+SOUTH = '[[databases]]\nname = "south"\nschemas = ["south"]\ndsn = "postgresql://south"\n'
+OTHER_STORE = '[[stores]]\nname = "other"\nendpoint = "http://s3"\naccess_key_id = "a"\nsecret_access_key = "b"\n'
+LOCKS_OF_SOUTH = SOUTH + 'resources = ["tenant-7/**"]\n'
+
 # The text of a file, then words that its message has.
 WRONG = [
+    (DSN + NORTH, ("one database is [postgres], several are [[databases]]", "remove one of")),
+    (SOUTH, ("exactly one database owns what no rule names", "set default = true in one of them")),
+    (NORTH + SOUTH + "default = true\n", ("exactly one database owns what no rule names",)),
+    (NORTH + SOUTH.replace('["south"]', '["public"]'), ('[[databases]] "south", schemas: public belongs to north',)),
+    (NORTH + SOUTH.replace('"south"\nsch', '"north"\nsch'), ("north is configured twice", "remove or rename one")),
+    (NORTH + SOUTH.replace("postgresql://south", "postgresql://north"), ("south", "dsn: north has the same one")),
+    (NORTH + SOUTH + 'resources = ["a/*x"]', ("resources", "must be a name, * or a last **")),
+    (NORTH + 'resources = ["tenant-7/*"]\n' + LOCKS_OF_SOUTH, ("tenant-7/** overlaps tenant-7/* of north",)),
+    (NORTH + SOUTH + 'resources = ["public.orders/**"]', ("overlaps the rows of the schema public of north",)),
+    (NORTH + SOUTH + 'buckets = ["b"]', ('[[databases]] "south", buckets: buckets need an object store', "[s3]")),
+    (NORTH + SOUTH + 'store = "other"', ("there is no store other", "add it to [[stores]]")),
+    (OTHER_STORE + NORTH + SOUTH + 'store = "other"\nbuckets = ["b/eu/**"]', ("a bucket belongs to one database",)),
+    (OTHER_STORE + NORTH + SOUTH, ('[[stores]] "other": no database has its buckets in other',)),
+    (DSN + OTHER_STORE, ("several stores need several databases",)),
+    (NORTH + SOUTH + "[journal]\nretention_days = 40\n", ("[journal]: each database has a journal of its own",)),
+    (
+        NORTH + '[databases.journal]\ndsn = "x"\n' + SOUTH + '[databases.journal]\ndsn = "x"\n',
+        ("north has its journal there as well", "give each its own place"),
+    ),
+    (
+        NORTH + LOCKS_OF_SOUTH + '[[tables]]\nname = "public.a"\nresource = "tenant-{id}/a"\n',
+        ('[[tables]] "public.a", resource: tenant-{id}/a of public.a can name resources of south', "choose another"),
+    ),
+    (
+        NORTH + SOUTH + '[[tables]]\nname = "south.a"\nresource = "order/{id}"\n',
+        ("can name resources of north, and south.a is in south", "add a pattern to resources of south"),
+    ),
+    (
+        OTHER_STORE + NORTH + SOUTH + 'store = "other"\nbuckets = ["b"]\n'
+        '[[objects]]\nmatch = "b/{job}/**"\nresource = "job/{job}"\n',
+        ('[[objects]] "b/{job}/**", resource: job/{job} of b/{job}/** can name resources of north',),
+    ),
     ("", ("[postgres]", "the section is missing", "add it")),
     ("not toml", ("line 1", "not TOML", "Correct this line")),
     (DSN + DSN, ("line 3", "[postgres] is there twice")),

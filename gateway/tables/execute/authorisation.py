@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from gateway.auth.grants import NOTHING, Action, Limits, Missing, Rights
 from gateway.errors import GatewayError
+from gateway.fencing.ownership import Owned
 from gateway.fencing.resource import escape
 from gateway.record.denials import Denials
 from gateway.tables.execute.planning import PlannedWrite, Sender
@@ -27,10 +28,14 @@ def _may_see(limits: Limits, resources: Sequence[str] | None) -> bool:
 
 
 class Authorisation:
-    """Each method raises ``Denied``, once the denial is on record, or ``Unavailable`` if it cannot be recorded."""
+    """Each method raises ``Denied``, once the denial is on record, or ``Unavailable`` if it cannot be recorded.
 
-    def __init__(self, denials: Denials) -> None:
-        self._denials = denials
+    ``owned``: the resources whose fences are in this database, None for all. A write that names one of another database
+    raises ``CrossesDatabases``.
+    """
+
+    def __init__(self, denials: Denials, owned: Owned | None = None) -> None:
+        self._denials, self._owned = denials, owned
 
     async def reads(self, sender: Sender, names: Iterable[str]) -> None:
         """Check a read of the rows of these tables."""
@@ -67,6 +72,9 @@ class Authorisation:
 
     async def claimed(self, write: PlannedWrite, resources: Sequence[str] | None) -> None:
         """Check resources of a write or call, perhaps those that it claimed when its answer was kept."""
+        if self._owned is not None:
+            # The names of rows are its own by the rules that were checked at start. A caller can name any others.
+            self._owned.check(resources or ())
         if write.call is not None:
             await self._covers(write.sender, Action.CALL, "function", write.cached.name, resources)
         else:

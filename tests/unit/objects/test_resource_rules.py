@@ -103,7 +103,7 @@ def test_the_first_rule_that_matches_decides() -> None:
 )
 def test_no_caller_writes_at_the_gateways_own_keys_or_in_their_way(key: str, *, writable: bool) -> None:
     """On a store that keeps objects as files, a file with the name of a folder would be in the way."""
-    resources = Resources(journal="a/b/")
+    resources = Resources(journals=["a/b/"])
     with nullcontext() if writable else pytest.raises(StoreError, match="the gateway's own"):
         assert resources.target("bucket", key).resource == f"s3/bucket/{key}"
 

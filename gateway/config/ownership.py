@@ -1,0 +1,199 @@
+"""Checks that several databases share no name, and splits a configuration into one for each of them."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from gateway.config.places import Place, Places
+from gateway.fencing.ownership import Domain, Names, Ownership, Range, conflicts, foreign_to, names_elsewhere
+
+if TYPE_CHECKING:
+    from gateway.config import Config
+
+Problem: TypeAlias = tuple[tuple[str | int, ...], str]
+"""A place in the configuration, and what is wrong there."""
+
+_DEFAULT_KEYS = "s3/{bucket}/"
+
+
+def misplaced_databases(config: "Config") -> Iterator[Problem]:
+    """Yield what is wrong with the databases and stores themselves."""
+    databases, stores = config.databases, config.stores
+    if config.s3 is not None and stores:
+        yield ("stores",), "one store is [s3], several are [[stores]]; remove one of these sections"
+    if not databases:
+        if stores:
+            yield ("stores",), "several stores need several databases; write [[databases]], or [s3] for one store"
+        return
+    if config.postgres is not None:
+        yield ("databases",), "one database is [postgres], several are [[databases]]; remove one of these sections"
+    if "journal" in config.model_fields_set:
+        yield ("journal",), "each database has a journal of its own; move it to [databases.journal]"
+    if sum(one.default for one in databases) != 1:
+        yield ("databases",), "exactly one database owns what no rule names; set default = true in one of them"
+    for number, key, problem in conflicts([one.domain for one in databases]):
+        yield ("databases", number, key), problem
+    yield from _misplaced_stores(config)
+    yield from _shared_journals(config)
+
+
+def _misplaced_stores(config: "Config") -> Iterator[Problem]:
+    names = {one.name for one in config.stores}
+    for number, one in enumerate(config.databases):
+        if one.store is not None and one.store not in names:
+            yield ("databases", number, "store"), f"there is no store {one.store}; add it to [[stores]]"
+        absent = config.s3 is None and one.store is None
+        if one.buckets and absent:
+            yield ("databases", number, "buckets"), "buckets need an object store; set store, or add [s3]"
+        if one.journal.bucket is not None and absent:
+            yield ("databases", number, "journal", "bucket"), "a bucket needs an object store; set store, or add [s3]"
+        # A name in a rule is a bucket, and no pattern: a bucket is probed, listed and swept as a whole.
+        for bucket in one.buckets:
+            if set("*/{}") & set(bucket):
+                problem = f"{bucket} is not the name of a bucket; a bucket belongs to one database as a whole"
+                yield ("databases", number, "buckets"), problem
+    used = {one.store for one in config.databases}
+    for number, store in enumerate(config.stores):
+        if store.name not in used:
+            yield ("stores", number), f"no database has its buckets in {store.name}; set store there, or remove it"
+
+
+def _shared_journals(config: "Config") -> Iterator[Problem]:
+    """Yield journals that two databases would write to one place, where each would take the other's for its own."""
+    places: dict[tuple[object, ...], str] = {}
+    for number, one in enumerate(config.databases):
+        journal = one.journal
+        if journal.bucket is None and journal.dsn is None:
+            continue
+        place: tuple[object, ...] = (one.store, journal.bucket, journal.prefix)
+        if journal.dsn is not None:
+            place = (journal.dsn.get_secret_value(),)
+        if other := places.get(place):
+            yield ("databases", number, "journal"), f"{other} has its journal there as well; give each its own place"
+        places[place] = one.name
+    addresses: dict[str, str] = {}
+    for number, one in enumerate(config.databases):
+        if other := addresses.get(one.dsn.get_secret_value()):
+            yield ("databases", number, "dsn"), f"{other} has the same one; two databases cannot share their fences"
+        addresses[one.dsn.get_secret_value()] = one.name
+
+
+def misplaced_rules(config: "Config") -> Iterator[Problem]:
+    """Yield rules of tables and keys that would give their targets names of another database."""
+    if not config.databases:
+        return
+    domains = [one.domain for one in config.databases]
+    ownership = Ownership(domains)
+    exposed = {schema for one in domains for schema in one.schemas}
+    for index, rule in enumerate(config.tables):
+        schema = rule.name.partition(".")[0]
+        if schema not in exposed:
+            continue  # the comparison with the database has better advice
+        owner = ownership.of_schema(schema)
+        if rule.resource is not None and (other := foreign_to(owner, Names.of(rule.resource), domains)):
+            yield ("tables", index, "resource"), _foreign(rule.resource, rule.name, owner, other)
+    for index, key_rule in enumerate(config.objects):
+        template = key_rule.resource
+        if template is None or template.startswith(_DEFAULT_KEYS):
+            continue
+        bucket = key_rule.match.partition("/")[0]
+        for owner, names in _names_of_keys(bucket, template, domains):
+            if other := foreign_to(owner, names, domains):
+                yield ("objects", index, "resource"), _foreign(template, key_rule.match, owner, other)
+                break
+
+
+def _names_of_keys(bucket: str, template: str, domains: list[Domain]) -> Iterator[tuple[str, Names]]:
+    """Yield the names that a rule makes, for each database that has keys it may be about."""
+    ownership = Ownership(domains)
+    if not set("*{}") & set(bucket):
+        yield ownership.of_bucket(bucket), Names.of(template, {"bucket": bucket}, "key")
+        return
+    field = bucket[1:-1] if bucket.startswith("{") else "bucket"
+    for known in (bucket for one in domains for bucket in one.buckets):
+        yield ownership.of_bucket(known), Names.of(template, {"bucket": known, field: known}, "key")
+    yield ownership.default, Names.of(template, {}, "key")
+
+
+def _foreign(template: str, target: str, owner: str, other: str) -> str:
+    return (
+        f"{template} of {target} can name resources of {other}, and {target} is in {owner}; "
+        f"choose another template, or add a pattern to resources of {owner}"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Elsewhere:
+    """The schemas, buckets and names of all other databases. Names of the configuration may be in those."""
+
+    schemas: frozenset[str] = frozenset()
+    buckets: frozenset[str] = frozenset()
+    names: tuple[Range, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Alone:
+    """One of several databases as a configuration for it alone: the sections that differ, and their places."""
+
+    sections: dict[str, Any]
+    elsewhere: Elsewhere
+    moved: dict[Place, Place]
+
+
+def alone(config: "Config") -> dict[str, Alone]:
+    """Return each of the databases by its name."""
+    stores = {one.name: (number, one.store) for number, one in enumerate(config.stores)}
+    ownership = Ownership([one.domain for one in config.databases])
+    found = {}
+    for number, one in enumerate(config.databases):
+        tables = [
+            index
+            for index, rule in enumerate(config.tables)
+            if ownership.of_schema(rule.name.partition(".")[0]) == one.name
+        ]
+        objects = [
+            index
+            for index, rule in enumerate(config.objects)
+            if set("*{}") & set(bucket := rule.match.partition("/")[0]) or ownership.of_bucket(bucket) == one.name
+        ]
+        moved: dict[Place, Place] = {
+            ("postgres",): ("databases", number),
+            ("journal",): ("databases", number, "journal"),
+        }
+        moved |= {("tables", here): ("tables", there) for here, there in enumerate(tables)}
+        moved |= {("objects", here): ("objects", there) for here, there in enumerate(objects)}
+        if one.store is not None:
+            moved["s3",] = "stores", stores[one.store][0]
+        others = [other for other in config.databases if other is not one]
+        found[one.name] = Alone(
+            {
+                "postgres": one.postgres,
+                "databases": (),
+                "s3": config.s3 if one.store is None else stores[one.store][1],
+                "stores": (),
+                "journal": one.journal,
+                "tables": tuple(config.tables[index] for index in tables),
+                "objects": tuple(config.objects[index] for index in objects),
+            },
+            Elsewhere(
+                frozenset(schema for other in others for schema in other.schemas),
+                frozenset(bucket for other in others for bucket in other.buckets),
+                tuple(names_elsewhere(one.name, [each.domain for each in config.databases])),
+            ),
+            moved,
+        )
+    return found
+
+
+class PlacesAlone(Places):
+    """The places of one of several databases in the configuration of all of them."""
+
+    def __init__(self, places: Places, moved: dict[Place, Place]) -> None:
+        self._places, self._moved = places, moved
+
+    def describe(self, place: Place) -> str:
+        """Return the place as the file has it."""
+        for length in range(len(place), 0, -1):
+            if (there := self._moved.get(place[:length])) is not None:
+                return self._places.describe((*there, *place[length:]))
+        return self._places.describe(place)

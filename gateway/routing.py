@@ -1,0 +1,331 @@
+"""Finds the database of each request, if a gateway serves several: by its schema, its bucket, its resource, or by name.
+
+A request goes to one database as a whole. The part that gets it checks the resources again. So a request that is read
+in two ways is refused, and none is fenced in the wrong database.
+"""
+
+import asyncio
+import re
+from collections.abc import Mapping, MutableMapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import parse_qsl, urlencode
+
+import orjson
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from gateway.api import web_identity
+from gateway.api.requests import MAX_BODY, path_as_sent
+from gateway.errors import CrossesDatabases, GatewayError, RequestMalformed, StoreError, Unavailable
+from gateway.fencing.ownership import Ownership
+from gateway.http.body import BodyReader, ClientGone, offload
+from gateway.http.head import Head
+from gateway.http.middleware import answer_problem
+from gateway.objects.s3 import addressing
+from gateway.part import Part
+
+PARAMETER = "database"
+"""The query parameter that names the database of a request about no resource."""
+COOKIE = "gateway_database"
+"""The cookie that names the database of the page."""
+
+_WRITES = ("POST", "PATCH", "PUT", "DELETE")
+_OF_RESOURCE = re.compile(r"/v1/(leases|fences|withdrawals|breaks|reports)/(.+)", re.DOTALL)
+NAMED = re.compile(r"/v1/(fences|leases|rejections|events|incidents|record|webhooks)(?:[./].*)?", re.DOTALL)
+_RENEWALS, _TRANSACTION = "/v1/leases", "/v1/transaction"
+_LIMITS = {_RENEWALS: 1024 * 1024}
+_CREDENTIALS, _SEQUENCERS = "/v1/credentials", "/v1/sequencers/check"
+_OF_IDENTITY = (web_identity.PATH, "/")
+BODIES = {
+    ("PUT", _RENEWALS),
+    *(("POST", path) for path in (_CREDENTIALS, _SEQUENCERS, _TRANSACTION, *_OF_IDENTITY)),
+}
+
+
+class Routing:
+    """The parts of a gateway by the names of their databases, and the rules that tell what belongs to which."""
+
+    def __init__(self, parts: Mapping[str, Part], ownership: Ownership, bodies: BodyReader, largest: int) -> None:
+        """``bodies`` reads the bodies that tell the database. ``largest``: the most bytes of a list of writes."""
+        self._parts, self._ownership, self._bodies, self._largest = parts, ownership, bodies, largest
+        self.default = parts[ownership.default]
+
+    def of_table(self, head: Head) -> Part:
+        """Return the part of a request to a table, by the schema that it names."""
+        profile = head.value(b"content-profile" if head.method in _WRITES else b"accept-profile")
+        schema = None if profile is None else profile.decode("latin-1")
+        return self._parts[self._ownership.of_schema(schema)]
+
+    def of_bucket(self, head: Head, host_bucket: str | None) -> Part:
+        """Return the part of a request to a bucket. Raises ``StoreError`` for what one store cannot answer."""
+        try:
+            bucket, _ = addressing.read(head.raw_path, host_bucket)
+        except StoreError:
+            return self.default  # its plane answers with the same error
+        if not bucket and len({id(part.upstream) for part in self._parts.values()}) > 1:
+            raise StoreError("NotImplemented", 501, "The buckets are in several stores, so there is no list of all.")
+        part = self._parts[self._ownership.of_bucket(bucket)]
+        if source := head.value(addressing.COPY_SOURCE.encode()):
+            named = addressing.text(source).lstrip("/").partition("/")[0]
+            if self._parts[self._ownership.of_bucket(named)].upstream is not part.upstream:
+                raise StoreError("NotImplemented", 501, "A copy cannot have its source in another store. Upload it.")
+        return part
+
+    def of_api(self, scope: Scope) -> ASGIApp:
+        """Return the app for a request to the API.
+
+        Raises ``RequestMalformed`` for a request about no resource that does not name its database.
+        """
+        head, path = Head.of(scope), path_as_sent(scope)
+        if resource := resource_of(head.method, path):
+            return self._parts[self._ownership.of_resource(resource)].api
+        if (head.method, path) in BODIES:
+            return _ByBody(self, path)
+        if NAMED.fullmatch(path):
+            return _WithoutParameter(self._named(head.query_string).api)
+        return self.default.api
+
+    def _named(self, query_string: bytes) -> Part:
+        named = [value for key, value in parse_qsl(query_string.decode("latin-1")) if key == PARAMETER]
+        known = ", ".join(self._parts)
+        if len(named) != 1:
+            raise RequestMalformed(
+                "This gateway serves several databases, each with its own record, fences and locks.",
+                advice=f"Add ?{PARAMETER}= and one of these names: {known}.",
+            )
+        if named[0] not in self._parts:
+            raise RequestMalformed(f"There is no such database. There are: {known}.", advice="Name one of them.")
+        return self._parts[named[0]]
+
+    def of_page(self, scope: Scope) -> ASGIApp:
+        """Return the app for a request to the page: that of the database in the query, or else in the cookie."""
+        head, chosen, asked = Head.of(scope), self.default.name, False
+        for pair in (head.value(b"cookie") or b"").decode("latin-1").split(";"):
+            name, _, value = pair.strip().partition("=")
+            if name == COOKIE and value in self._parts:
+                chosen = value
+        for key, value in parse_qsl(head.query_string.decode("latin-1")):
+            if key == PARAMETER and value in self._parts:
+                chosen, asked = value, True
+        scope["state"] |= {"databases": tuple(self._parts), "database": chosen}
+        page = self._parts[chosen or ""].web
+        return _Choosing(page, chosen or "") if asked else page
+
+    async def body(self, scope: Scope, receive: Receive, path: str) -> bytes:
+        """Return the body of a request whose caller is proven. It holds no share of the memory afterwards.
+
+        The part that gets the body reserves memory for it, and would wait for a share that its own request holds.
+        """
+        body = self._bodies.of(scope, receive)
+        try:
+            return await body.whole(self._largest if path == _TRANSACTION else _LIMITS.get(path, MAX_BODY))
+        finally:
+            body.release()
+
+    def owners(self, path: str, content: bytes) -> "_Owners":
+        """Return the owners of what a body names. An unreadable body belongs to the default one, which refuses it."""
+        found = _Owners(self.default.name or "")
+        if path in _OF_IDENTITY:
+            role = dict(parse_qsl(content.decode("latin-1"))).get("RoleArn", "").partition(":role/lock/")[2]
+            found.add(self._ownership.of_resource(role) if role else None)
+            return found
+        try:
+            document = orjson.loads(content)
+        except orjson.JSONDecodeError:
+            return found
+        document = document if isinstance(document, dict) else {}
+        if path == _TRANSACTION:
+            for write in _entries(document.get("writes")):
+                schema = write.get("schema")
+                found.add(self._ownership.of_schema(schema if isinstance(schema, str) else None))
+        elif path == _RENEWALS:
+            for lease in _entries(document.get("leases")):
+                found.add(self._of_name(lease.get("resource")), lease)
+            found.document = document
+        else:
+            sequencer = document.get("sequencer")
+            named = document.get("resource")
+            if path == _SEQUENCERS and isinstance(sequencer, str):
+                named = sequencer.rsplit(":", 3)[0]
+            found.add(self._of_name(named))
+        return found
+
+    def _of_name(self, name: Any) -> str | None:
+        if not isinstance(name, str):
+            return None
+        try:
+            return self._ownership.of_pattern(name)
+        except CrossesDatabases:
+            return None  # the default one refuses it
+
+    def part(self, name: str) -> Part:
+        """Return a part by its name."""
+        return self._parts[name]
+
+
+@dataclass(slots=True)
+class _Owners:
+    """The databases that own what a body names, each with the entries of the body that belong to it."""
+
+    default: str
+    entries: dict[str, list[tuple[int, Any]]] = field(default_factory=dict)
+    document: dict[str, Any] | None = None
+    _count: int = 0
+
+    def add(self, owner: str | None, entry: Any = None) -> None:
+        self.entries.setdefault(owner or self.default, []).append((self._count, entry))
+        self._count += 1
+
+    @property
+    def names(self) -> list[str]:
+        return list(self.entries) or [self.default]
+
+
+def _entries(listed: Any) -> list[dict[str, Any]]:
+    return [one if isinstance(one, dict) else {} for one in listed] if isinstance(listed, list) else []
+
+
+def resource_of(method: str, path: str) -> str | None:
+    """Return the resource in a path of the API; None if there is none."""
+    found = _OF_RESOURCE.fullmatch(path)
+    if found is None:
+        return None
+    kind, resource = found.groups()
+    if (kind == "leases" and method in ("PUT", "DELETE")) or (kind == "fences" and method == "POST"):
+        resource = resource.rpartition("/")[0]
+    return str(resource)
+
+
+@dataclass(frozen=True, slots=True)
+class _WithoutParameter:
+    """An app without the parameter that has chosen it, which its routes do not know."""
+
+    app: ASGIApp
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        pairs = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
+        query = urlencode([(key, value) for key, value in pairs if key != PARAMETER])
+        await self.app({**scope, "query_string": query.encode()}, receive, send)
+
+
+@dataclass(frozen=True, slots=True)
+class _Choosing:
+    """The page of a database, which later requests of the browser get, too."""
+
+    app: ASGIApp
+    name: str
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def set_cookie(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                cookie = f"{COOKIE}={self.name}; Path=/ui; SameSite=Lax; HttpOnly".encode()
+                message = {**message, "headers": [*message.get("headers", ()), (b"set-cookie", cookie)]}
+            await send(message)
+
+        await _WithoutParameter(self.app)(scope, receive, set_cookie)
+
+
+@dataclass(frozen=True, slots=True)
+class _ByBody:
+    """The app for a request whose body names its resources. Its caller is proven before the body is read."""
+
+    routing: Routing
+    path: str
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await self._serve(scope, receive, send)
+        except ClientGone:
+            return
+        except GatewayError as error:
+            scope["state"]["code"] = error.code
+            await answer_problem(error, send)
+
+    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
+        routing, head = self.routing, Head.of(scope)
+        if self.path not in _OF_IDENTITY:  # the proof of their caller is in the body
+            principal = routing.default.keys.by_bearer(head.headers, head.certificate)
+            scope["state"]["caller"] = principal.name
+        content = await routing.body(scope, receive, self.path)
+        owners = await offload(len(content), routing.owners, self.path, content)
+        if len(owners.names) == 1:
+            await routing.part(owners.names[0]).api(scope, _replayed(content, receive), send)
+        elif owners.document is not None:
+            await self._renew(scope, receive, send, owners)
+        else:
+            raise CrossesDatabases(f"The request concerns the databases {', '.join(sorted(owners.names))}.")
+
+    async def _renew(self, scope: Scope, receive: Receive, send: Send, owners: _Owners) -> None:
+        """Renew the leases of each database there, side by side. If one of them fails, its answer is that to all.
+
+        The other leases are renewed then, too, and their holders may repeat the request.
+        """
+        assert owners.document is not None
+        document = owners.document
+
+        async def renewed(name: str, entries: Sequence[tuple[int, Any]]) -> _Answer:
+            content = orjson.dumps({**document, "leases": [entry for _, entry in entries]})
+            answer = _Answer()
+            inner: MutableMapping[str, Any] = {**scope, "state": dict(scope["state"])}
+            await routing.part(name).api(inner, _replayed(content, receive), answer.take)
+            return answer
+
+        routing = self.routing
+        answers = await asyncio.gather(*(renewed(name, entries) for name, entries in owners.entries.items()))
+        leases: dict[int, Any] = {}
+        for answer, entries in zip(answers, owners.entries.values(), strict=True):
+            if answer.status != 200:
+                await answer.send(send)
+                return
+            views = orjson.loads(answer.body)["leases"]
+            leases.update((number, view) for (number, _), view in zip(entries, views, strict=True))
+        body = orjson.dumps({"leases": [leases[number] for number in sorted(leases)]})
+        whole = _Answer(200, [*answers[0].kept_headers, (b"content-length", str(len(body)).encode())], body)
+        await whole.send(send)
+
+
+@dataclass(slots=True)
+class _Answer:
+    """A whole answer of a part."""
+
+    status: int = 500
+    headers: list[tuple[bytes, bytes]] = field(default_factory=list)
+    body: bytes = b""
+
+    async def take(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self.status, self.headers = message["status"], list(message.get("headers", ()))
+        elif message["type"] == "http.response.body":
+            self.body += message.get("body", b"")
+
+    @property
+    def kept_headers(self) -> list[tuple[bytes, bytes]]:
+        return [header for header in self.headers if header[0].lower() != b"content-length"]
+
+    async def send(self, send: Send) -> None:
+        await send({"type": "http.response.start", "status": self.status, "headers": self.headers})
+        await send({"type": "http.response.body", "body": self.body})
+
+
+def _replayed(content: bytes, receive: Receive) -> Receive:
+    """Return a ``receive`` that gives a body that was read, and then what follows it."""
+    left: list[Message] = [{"type": "http.request", "body": content, "more_body": False}]
+
+    async def replay() -> Message:
+        return left.pop() if left else await receive()
+
+    return replay
+
+
+async def within(seconds: float, probes: Mapping[str, Any]) -> dict[str, str]:
+    """Return the states that probes tell. A service that does not answer in time is ``unreachable``."""
+
+    async def state(probe: Any) -> str:
+        try:
+            async with asyncio.timeout(seconds):
+                return str(await probe)
+        except (TimeoutError, Unavailable):
+            return "unreachable"
+
+    found = await asyncio.gather(*map(state, probes.values()))
+    return dict(zip(probes, found, strict=True))
