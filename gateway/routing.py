@@ -203,7 +203,7 @@ class _WithoutParameter:
     app: ASGIApp
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        pairs = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
+        pairs = parse_qsl(Head.of(scope).query_string.decode("latin-1"), keep_blank_values=True)
         query = urlencode([(key, value) for key, value in pairs if key != PARAMETER])
         await self.app({**scope, "query_string": query.encode()}, receive, send)
 

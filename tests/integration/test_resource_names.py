@@ -201,9 +201,13 @@ USES: dict[tuple[str, str], Use] = {
 OTHERS = {
     ("GET", "/v1/rejections/{id}"),
     ("GET", "/v1/events/{id}"),
+    ("GET", "/v1/incidents/{id}"),
+    ("POST", "/v1/incidents/{id}/acknowledgements"),
     ("POST", "/v1/webhooks/{name}/test"),
     ("GET", "/ui/rejections/{id}"),
     ("GET", "/ui/events/{id}"),
+    ("GET", "/ui/incidents/{id}"),
+    ("POST", "/ui/incidents/{id}/acknowledge"),
     ("GET", "/ui/static/{path:path}"),
 }
 """Ids of entries, names of webhooks, files: what else stands in paths."""
