@@ -155,26 +155,25 @@ class Reloading(Generic[Gateway]):
         return outcome
 
     async def _reload(self, attempt: Attempt) -> list[str] | ReloadRefused:
+        announced = nullcontext if self._source is None else self._source.announced
         async with self._one_at_a_time:
-            try:
-                return await self._replace(attempt)
-            except ReloadRefused as error:
-                refused = error
-            except GatewayError as error:
-                refused = ReloadRefused(error.message)
-                refused.retry_after = error.retry_after
-            except Exception as error:  # noqa: BLE001 - a bug must not end the gateway that serves
-                refused = ReloadRefused(f"The reload failed inside the gateway: {type(error).__name__}.")
-            self._observe(ReloadFailed(refused.message))
-            return refused
+            with announced():
+                try:
+                    return await self._replace(attempt)
+                except ReloadRefused as error:
+                    refused = error
+                except GatewayError as error:
+                    refused = ReloadRefused(error.message)
+                    refused.retry_after = error.retry_after
+                except Exception as error:  # noqa: BLE001 - a bug must not end the gateway that serves
+                    refused = ReloadRefused(f"The reload failed inside the gateway: {type(error).__name__}.")
+                self._observe(ReloadFailed(refused.message))
+                return refused
 
     async def _replace(self, attempt: Attempt) -> list[str]:
-        if self._source is None:
+        source = self._source
+        if source is None:
             return await never(attempt)
-        with self._source.announced():
-            return await self._put_in_force(self._source, attempt)
-
-    async def _put_in_force(self, source: Source, attempt: Attempt) -> list[str]:
         config = await asyncio.to_thread(source.read)
         changed = changes(self._config, config)
         if fixed := [one.setting for one in changed if one.needs_restart]:

@@ -14,7 +14,7 @@ import pytest
 import pytest_asyncio
 import structlog
 
-from gateway import app
+from gateway import part
 from gateway.auth.grants import Action, Missing
 from gateway.db import search
 from gateway.db.database import Database, Record
@@ -260,7 +260,7 @@ async def test_a_stranger_cannot_fill_the_record(dsn: str, monkeypatch: pytest.M
     entries, in the midst of the storm.
     """
     monkeypatch.setattr(denials, "BURST", 10)
-    monkeypatch.setattr(app, "flushing", partial(flushing.flushing, interval=0.2))
+    monkeypatch.setattr(part, "flushing", partial(flushing.flushing, interval=0.2))
     sent, zombies = 300, 20
     async with watched(dsn, grants=[*GRANTS, ANYONE]) as stage:
         await stage.database.run(

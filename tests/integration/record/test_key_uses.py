@@ -12,7 +12,7 @@ import httpx
 import pytest
 import pytest_asyncio
 
-from gateway import app
+from gateway import part
 from gateway.auth.callers import Callers
 from gateway.auth.key_uses import KeyKind, KeyUse, digest_of, fingerprint
 from gateway.auth.principal import Principal
@@ -51,7 +51,7 @@ SHOWN = {key: fingerprint("worker", digest_of(key.encode())) for key in (OLD, NE
 def _soon() -> Any:
     """Gateways store uses at once."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(app, "flushing", partial(flushing, interval=0.02))
+        patch.setattr(part, "flushing", partial(flushing, interval=0.02))
         yield
 
 
