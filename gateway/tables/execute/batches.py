@@ -5,6 +5,7 @@ statement of the batch claims for all others (docs/decisions/074).
 """
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -94,7 +95,7 @@ class _Asked(Generic[What]):
     origin: object | None
 
 
-class _Lanes(Generic[What, Answer]):
+class _Lanes(ABC, Generic[What, Answer]):
     """A lane for each text of a statement, and for each role under which it runs."""
 
     _writes = True
@@ -126,8 +127,9 @@ class _Lanes(Generic[What, Answer]):
             lane = self._lanes[text] = self._lane(statement, role)
         return lane.ask(_asked(what, arguments), key=resource, size=size)
 
+    @abstractmethod
     def _lane(self, statement: Statement, role: str | None) -> Lane[_Asked[What], Answer]:
-        raise NotImplementedError
+        """Return a new lane for a statement."""
 
     def _begin(self, batch: Sequence[_Asked[What]]) -> float:
         self._under_way += 1
