@@ -9,6 +9,7 @@ from gateway.fencing.ownership import Domain, Names, Ownership, Range, conflicts
 
 if TYPE_CHECKING:
     from gateway.config import Config
+    from gateway.config.stores import DatabaseEntry
 
 Problem: TypeAlias = tuple[tuple[str | int, ...], str]
 """A place in the configuration, and what is wrong there."""
@@ -60,22 +61,26 @@ def _misplaced_stores(config: "Config") -> Iterator[Problem]:
 
 def _shared_journals(config: "Config") -> Iterator[Problem]:
     """Yield journals that two databases would write to one place, where each would take the other's for its own."""
-    places: dict[tuple[object, ...], str] = {}
     for number, one in enumerate(config.databases):
-        journal = one.journal
-        if journal.bucket is None and journal.dsn is None:
-            continue
-        place: tuple[object, ...] = (one.store, journal.bucket, journal.prefix)
-        if journal.dsn is not None:
-            place = (journal.dsn.get_secret_value(),)
-        if other := places.get(place):
-            yield ("databases", number, "journal"), f"{other} has its journal there as well; give each its own place"
-        places[place] = one.name
+        for before in config.databases[:number]:
+            if _meet(one, before):
+                problem = f"{before.name} has its journal there as well; give each its own place"
+                yield ("databases", number, "journal"), problem
     addresses: dict[str, str] = {}
     for number, one in enumerate(config.databases):
         if other := addresses.get(one.dsn.get_secret_value()):
             yield ("databases", number, "dsn"), f"{other} has the same one; two databases cannot share their fences"
         addresses[one.dsn.get_secret_value()] = one.name
+
+
+def _meet(one: "DatabaseEntry", other: "DatabaseEntry") -> bool:
+    """Return whether one of two journals would list objects or rows of the other one."""
+    mine, theirs = one.journal, other.journal
+    if mine.dsn is not None or theirs.dsn is not None:
+        return mine.dsn == theirs.dsn
+    if mine.bucket is None or (one.store, mine.bucket) != (other.store, theirs.bucket):
+        return False
+    return mine.prefix.startswith(theirs.prefix) or theirs.prefix.startswith(mine.prefix)
 
 
 def misplaced_rules(config: "Config") -> Iterator[Problem]:

@@ -48,6 +48,12 @@ WRONG = [
         ("north has its journal there as well", "give each its own place"),
     ),
     (
+        OTHER_STORE.replace('[[stores]]\nname = "other"', "[s3]")
+        + (NORTH + '[databases.journal]\nbucket = "b"\nprefix = "j/"\n')
+        + (SOUTH + '[databases.journal]\nbucket = "b"\nprefix = "j/south/"\n'),
+        ("north has its journal there as well", "give each its own place"),
+    ),
+    (
         NORTH + LOCKS_OF_SOUTH + '[[tables]]\nname = "public.a"\nresource = "tenant-{id}/a"\n',
         ('[[tables]] "public.a", resource: tenant-{id}/a of public.a can name resources of south', "choose another"),
     ),
