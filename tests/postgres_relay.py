@@ -2,9 +2,18 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
+from typing import Any
 
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+
+async def connect(to: Mapping[str, Any]) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """Connect to the server of a connection string, taken apart."""
+    host, port = str(to.get("host") or "127.0.0.1"), int(to.get("port") or 5432)
+    if host.startswith("/"):
+        return await asyncio.open_unix_connection(f"{host}/.s.PGSQL.{port}")
+    return await asyncio.open_connection(host, port)
 
 
 class Relay:
@@ -23,12 +32,7 @@ class Relay:
         if self.losing and self._broken:
             answers.close()
             return
-        host, port = str(self._to.get("host") or "127.0.0.1"), int(self._to.get("port") or 5432)
-        server, requests = await (
-            asyncio.open_unix_connection(f"{host}/.s.PGSQL.{port}")
-            if host.startswith("/")
-            else asyncio.open_connection(host, port)
-        )
+        server, requests = await connect(self._to)
         try:
             await asyncio.gather(self._requests(client, requests), self._answers(server, answers))
         finally:

@@ -13,6 +13,7 @@ from psycopg.conninfo import conninfo_to_dict
 from gateway.config import Config
 from tests.databases import GATEWAY, Server, fresh_database
 from tests.doubles.s3 import S3Double, serve
+from tests.postgres_relay import connect
 from tests.running import ACCESS_KEY, API_KEY, GRANTS, SECRET_KEY, Events, running
 from tests.waiting import PATIENCE
 
@@ -43,12 +44,7 @@ class Line:
         if self._cut:
             answers.close()
             return
-        host, port = str(self._to.get("host") or "127.0.0.1"), int(self._to.get("port") or 5432)
-        server, requests = await (
-            asyncio.open_unix_connection(f"{host}/.s.PGSQL.{port}")
-            if host.startswith("/")
-            else asyncio.open_connection(host, port)
-        )
+        server, requests = await connect(self._to)
         self._writers |= {answers, requests}
         with suppress(OSError):
             await asyncio.gather(self._pass(client, requests), self._pass(server, answers))

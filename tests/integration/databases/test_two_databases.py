@@ -149,14 +149,16 @@ async def test_credentials_are_for_resources_of_one_database(gateway: Fleet, api
 
 
 async def test_requests_about_no_resource_name_their_database(api: httpx.AsyncClient) -> None:
+    for resource in ("tenant-7/listed", "job/listed"):
+        assert (await api.post(f"/v1/fences/{resource}/barrier", json={"token": "8"})).status_code == 200
     for path in ("/v1/fences", "/v1/leases", "/v1/events", "/v1/rejections", "/v1/record/head", "/v1/webhooks"):
         assert (await api.get(path)).status_code == 400
         assert (await api.get(path, params={"database": "west"})).status_code == 400
         for database in ("north", "south"):
             assert (await api.get(path, params={"database": database})).status_code == 200, path
     names = [one["resource"] for one in (await api.get("/v1/fences?database=south")).json()["fences"]]
-    assert "tenant-7/job" in names
-    assert "job/1" not in names
+    assert "tenant-7/listed" in names
+    assert "job/listed" not in names
     events = (await api.get("/v1/events?database=south&limit=1")).json()["events"]
     assert (await api.get(f"/v1/events/{events[0]['id']}?database=south")).status_code == 200
     assert (await api.get(f"/v1/events/{events[0]['id']}?database=north")).status_code == 404
