@@ -14,16 +14,14 @@ from tests.integration.databases.fleet import Fleet, fleet
 from tests.integration.objects.clients import call, connect, outcome
 from tests.running import API_KEY
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
 
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
+@pytest_asyncio.fixture
 async def gateway(postgres_server: Server) -> AsyncIterator[Fleet]:
     async with fleet(postgres_server, S3Double(buckets=["northern", "southern"])) as one:
         yield one
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
+@pytest_asyncio.fixture
 async def api(gateway: Fleet) -> AsyncIterator[httpx.AsyncClient]:
     async with gateway.api() as client:
         yield client
