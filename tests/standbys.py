@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import signal
 import subprocess
 import tempfile
 from collections.abc import Iterator
@@ -17,6 +16,7 @@ import psutil
 
 from gateway.demo.embedded import EmbeddedPostgres, postgres
 from tests.databases import memory_or_disk
+from tests.pausing import pause, resume
 
 _WAITS = "SELECT pid, query_start FROM pg_stat_activity WHERE wait_event = 'SyncRep'"
 
@@ -42,15 +42,13 @@ async def cancel_waits(dsn: str) -> None:
 def paused(data: Path) -> Iterator[None]:
     """Pause all processes of a server, so that it accepts connections and answers nothing."""
     first = psutil.Process(int((data / "postmaster.pid").read_text().splitlines()[0]))
-    first.send_signal(signal.SIGSTOP)
-    processes = [first, *first.children(recursive=True)]
-    for process in processes:
-        process.send_signal(signal.SIGSTOP)
+    pause(first.pid)
+    others = [each.pid for each in first.children(recursive=True)]
+    pause(*others)
     try:
         yield
     finally:
-        for process in reversed(processes):
-            process.send_signal(signal.SIGCONT)
+        resume(*reversed(others), first.pid)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,6 @@ Citus has to be there already: ``citus.so`` in the libraries of a PostgreSQL bel
 """
 
 import os
-import signal
 import subprocess
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -17,6 +16,7 @@ import asyncpg
 import psutil
 
 from tests.databases import memory_or_disk
+from tests.pausing import pause, resume
 from tests.processes import free_port
 
 WORKERS = 2
@@ -145,11 +145,11 @@ def a_cluster() -> Iterator[Cluster]:
 @contextmanager
 def paused(process: int) -> Iterator[None]:
     """Pause one process of a server."""
-    os.kill(process, signal.SIGSTOP)
+    pause(process)
     try:
         yield
     finally:
-        os.kill(process, signal.SIGCONT)
+        resume(process)
 
 
 def _programs() -> Path:

@@ -2,7 +2,6 @@
 
 import json
 import selectors
-import signal
 import subprocess
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -10,6 +9,7 @@ from contextlib import contextmanager
 from typing import IO, Any
 
 from tests.clients.commands import PATIENCE, Shell
+from tests.pausing import pause, resume
 
 
 class Conversation:
@@ -35,11 +35,11 @@ class Conversation:
     @contextmanager
     def paused(self) -> Iterator[None]:
         """Stop the process, as a suspended machine does."""
-        self._process.send_signal(signal.SIGSTOP)
+        pause(self._process.pid)
         try:
             yield
         finally:
-            self._process.send_signal(signal.SIGCONT)
+            resume(self._process.pid)
 
     def _said(self) -> str:
         self._errors.seek(0)

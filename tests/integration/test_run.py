@@ -31,6 +31,7 @@ from gateway.errors import ConfigurationError
 from gateway.guard import installation
 from gateway.guard.installation import GuardRequest
 from tests.databases import as_gateway, fresh_database
+from tests.pausing import pause, resume
 from tests.processes import COMMAND, PATIENCE, free_port, started
 from tests.running import config
 
@@ -539,9 +540,9 @@ def test_who_does_not_leave_is_killed_after_the_grace(gateway: Gateway, lock: st
 def test_a_machine_that_stood_still_comes_back_to_a_lost_lock(gateway: Gateway, lock: str) -> None:
     with gateway.started("--lock", lock, "--ttl", "3", *python(READY + "time.sleep(60)")) as job:
         job.ready()
-        os.kill(job.process.pid, signal.SIGSTOP)
+        pause(job.process.pid)
         assert gateway.run("--lock", lock, *python("")).returncode == 0
-        os.kill(job.process.pid, signal.SIGCONT)
+        resume(job.process.pid)
         code, _, errors = job.end()
         assert code == 79
         assert "was not renewed in time. The command is stopped." in errors
@@ -556,13 +557,13 @@ def test_a_command_that_ends_while_its_lock_is_lost(
     script = f"{READY}sys.stdin.readline(); sys.exit({own})"
     with gateway.started("--lock", lock, "--ttl", "3", *python(script), stdin=subprocess.PIPE) as job:
         job.ready()
-        os.kill(job.process.pid, signal.SIGSTOP)
+        pause(job.process.pid)
         eventually(lambda: gateway.lock(lock)["holders"] == [])
         assert job.process.stdin is not None
         job.process.stdin.write("\n")
         job.process.stdin.flush()
         eventually(lambda: psutil.Process(job.group).status() == psutil.STATUS_ZOMBIE)
-        os.kill(job.process.pid, signal.SIGCONT)
+        resume(job.process.pid)
         ended, _, errors = job.end()
         assert ended == code
         assert said in errors

@@ -1,7 +1,6 @@
 """The effects of time on a process: stopped (SIGSTOP) past the end of its lease, and with a time of day that jumps."""
 
 import os
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.integration.locks.test_clock import LIBRARY
+from tests.pausing import pause, resume
 from tests.running import API_KEY
 from tests.sdk.stage import Stage
 
@@ -77,12 +77,12 @@ def test_a_process_that_was_stopped(stage: Stage, program: str) -> None:
         assert zombie.stdout is not None
         try:
             assert zombie.stdout.readline() == "holds\n"
-            os.kill(zombie.pid, signal.SIGSTOP)
+            pause(zombie.pid)
             with client.lock(resource, ttl=60, wait=30) as newer:
                 newer.http.put(path, json={"id": number, "owner": "successor"}).raise_for_status()
                 zombie.stdin.write("write\n")
                 zombie.stdin.flush()
-                os.kill(zombie.pid, signal.SIGCONT)
+                resume(zombie.pid)
                 assert zombie.stdout.readline() == "LockLost True\n"
                 assert zombie.stdout.readline() == f"Stale 1 2 {newer.holder}\n"
                 assert zombie.wait(60) == 0

@@ -1,7 +1,6 @@
 """Real lock services, from Debian's packages: each on a port and in a directory of its own, killed and started anew."""
 
 import os
-import signal
 import socket
 import subprocess
 from collections.abc import Callable, Sequence
@@ -11,6 +10,7 @@ from shutil import which
 
 import httpx
 
+from tests.pausing import pause, resume
 from tests.processes import free_port
 from tests.stores.processes import daemon, wait_until
 
@@ -49,11 +49,11 @@ class Server:
     def stand_still(self) -> None:
         """SIGSTOP: connections stay, and nothing answers."""
         assert self._process is not None
-        self._process.send_signal(signal.SIGSTOP)
+        pause(self._process.pid)
 
     def go_on(self) -> None:
         assert self._process is not None
-        self._process.send_signal(signal.SIGCONT)
+        resume(self._process.pid)
 
     def kill(self) -> None:
         """SIGKILL, and wait for the end."""

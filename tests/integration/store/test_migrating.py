@@ -1,7 +1,6 @@
 """Migrations and what happens at the same time: writers, other migrations, and the death of the process."""
 
 import asyncio
-import os
 import signal
 import time
 from collections.abc import AsyncIterator, Iterator
@@ -15,6 +14,7 @@ import pytest
 from gateway.db import migrations
 from gateway.errors import SchemaLocked
 from tests.databases import GATEWAY, Server, fresh
+from tests.pausing import pause, resume
 from tests.processes import Running
 from tests.releases import NEXT_REVISION, NEXT_SCRIPT, Release, next_release, this_release
 from tests.running import OPEN, config, running
@@ -121,11 +121,11 @@ async def test_a_migration_that_is_paused_loses_its_locks(
     with slow.start("migrate", "--dsn", dsn) as process:
         while not await session.fetchval(ASLEEP):
             await asyncio.sleep(0.01)
-        os.kill(process.process.pid, signal.SIGSTOP)
+        pause(process.process.pid)
         begun = time.monotonic()
         await session.execute(WRITE, timeout=PATIENCE)
         assert 1 < time.monotonic() - begun < 10
-        os.kill(process.process.pid, signal.SIGCONT)
+        resume(process.process.pid)
         assert await asyncio.to_thread(_ended, process) != 0
     assert await session.fetchval(HAS_COLUMN) == 0
 
