@@ -32,7 +32,7 @@ from gateway.fencing.decision import Decision, Fence, Presented
 from gateway.fencing.ownership import Owned
 from gateway.fencing.record import Attempt
 from gateway.guard.watching import GuardWatcher
-from gateway.http.body import BodyReader
+from gateway.http.body import BodyReader, Memory
 from gateway.leases.service import LeaseService
 from gateway.objects.pipeline import ObjectPlane, Settings
 from gateway.objects.probe.bucket_profile import Profile
@@ -153,6 +153,11 @@ class Part:
         )
         logins = wiring.logins(config, shared.issuers, self.keys, observe)
         self.web = web.build(self._site, self.keys, logins, clock, shared.bodies)
+
+    @property
+    def memory(self) -> Memory:
+        """Return the budget for the bodies of its requests."""
+        return self._shared.bodies.memory
 
     @asynccontextmanager
     async def answering(self) -> AsyncIterator[None]:

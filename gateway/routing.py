@@ -7,6 +7,7 @@ in two ways is refused, and none is fenced in the wrong database.
 import asyncio
 import re
 from collections.abc import Mapping, MutableMapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import parse_qsl, urlencode
@@ -15,7 +16,7 @@ import orjson
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gateway.api import web_identity
-from gateway.api.requests import MAX_BODY, path_as_sent
+from gateway.api.requests import MAX_BODY, check_values, path_as_sent
 from gateway.errors import CrossesDatabases, GatewayError, RequestMalformed, StoreError, Unavailable
 from gateway.fencing.ownership import Ownership
 from gateway.http.body import BodyReader, ClientGone, offload
@@ -23,6 +24,7 @@ from gateway.http.head import Head
 from gateway.http.middleware import answer_problem
 from gateway.objects.s3 import addressing
 from gateway.part import Part
+from gateway.tables.dialect.body import in_pieces
 
 PARAMETER = "database"
 """The query parameter that names the database of a request about no resource."""
@@ -74,7 +76,8 @@ class Routing:
     def of_api(self, scope: Scope) -> ASGIApp:
         """Return the app for a request to the API.
 
-        Raises ``RequestMalformed`` for a request about no resource that does not name its database.
+        Raises ``RequestMalformed`` for a request about no resource that does not name its database, and
+        ``Unauthenticated`` if its caller is unknown.
         """
         head, path = Head.of(scope), path_as_sent(scope)
         if resource := resource_of(head.method, path):
@@ -82,20 +85,21 @@ class Routing:
         if (head.method, path) in BODIES:
             return _ByBody(self, path)
         if NAMED.fullmatch(path):
-            return _WithoutParameter(self._named(head.query_string).api)
+            return _WithoutParameter(self._named(head).api)
         return self.default.api
 
-    def _named(self, query_string: bytes) -> Part:
-        named = [value for key, value in parse_qsl(query_string.decode("latin-1")) if key == PARAMETER]
+    def _named(self, head: Head) -> Part:
+        named = [value for key, value in parse_qsl(head.query_string.decode("latin-1")) if key == PARAMETER]
+        if len(named) == 1 and named[0] in self._parts:
+            return self._parts[named[0]]
+        self.default.keys.by_bearer(head.headers, head.certificate)  # strangers are not told the names
         known = ", ".join(self._parts)
         if len(named) != 1:
             raise RequestMalformed(
                 "This gateway serves several databases, each with its own record, fences and locks.",
                 advice=f"Add ?{PARAMETER}= and one of these names: {known}.",
             )
-        if named[0] not in self._parts:
-            raise RequestMalformed(f"There is no such database. There are: {known}.", advice="Name one of them.")
-        return self._parts[named[0]]
+        raise RequestMalformed(f"There is no such database. There are: {known}.", advice="Name one of them.")
 
     def of_page(self, scope: Scope) -> ASGIApp:
         """Return the app for a request to the page: that of the database in the query, or else in the cookie."""
@@ -111,27 +115,42 @@ class Routing:
         page = self._parts[chosen or ""].web
         return _Choosing(page, chosen or "") if asked else page
 
-    async def body(self, scope: Scope, receive: Receive, path: str) -> bytes:
-        """Return the body of a request whose caller is proven. It holds no share of the memory afterwards.
+    async def read(self, scope: Scope, receive: Receive, path: str) -> "tuple[bytes, _Owners]":
+        """Return the body of a request whose caller is proven, and the owners of what it names.
 
-        The part that gets the body reserves memory for it, and would wait for a share that its own request holds.
+        It holds no share of the memory of routing afterwards. A database that is slow would keep the others waiting.
         """
         body = self._bodies.of(scope, receive)
         try:
-            return await body.whole(self._largest if path == _TRANSACTION else _LIMITS.get(path, MAX_BODY))
+            content = await body.whole(self._largest if path == _TRANSACTION else _LIMITS.get(path, MAX_BODY))
+            return content, await offload(len(content), self.owners, path, content)
         finally:
             body.release()
 
+    async def serve(self, name: str, content: bytes, scope: Scope, receive: Receive, send: Send) -> None:
+        """Let a part serve a request whose body was read, with a share of the memory of that part.
+
+        Raises ``Unavailable`` if it has none left.
+        """
+        part = self._parts[name]
+        with part.memory.at_once(len(content)):
+            await part.api(scope, _replayed(content, receive), send)
+
     def owners(self, path: str, content: bytes) -> "_Owners":
-        """Return the owners of what a body names. An unreadable body belongs to the default one, which refuses it."""
+        """Return the owners of what a body names. An unreadable body belongs to the default one, which refuses it.
+
+        Raises ``BodyTooLarge`` for too many values.
+        """
         found = _Owners(self.default.name or "")
         if path in _OF_IDENTITY:
-            role = dict(parse_qsl(content.decode("latin-1"))).get("RoleArn", "").partition(":role/lock/")[2]
-            found.add(self._ownership.of_resource(role) if role else None)
+            with suppress(ValueError):  # of a form with too many fields
+                form = dict(parse_qsl(content.decode("latin-1"), max_num_fields=web_identity.MOST_FIELDS))
+                role = form.get("RoleArn", "").partition(":role/lock/")[2]
+                found.add(self._ownership.of_resource(role) if role else None)
             return found
         try:
-            document = orjson.loads(content)
-        except orjson.JSONDecodeError:
+            document = _parsed(path, content)
+        except (orjson.JSONDecodeError, RecursionError):
             return found
         document = document if isinstance(document, dict) else {}
         if path == _TRANSACTION:
@@ -140,27 +159,25 @@ class Routing:
                 found.add(self._ownership.of_schema(schema if isinstance(schema, str) else None))
         elif path == _RENEWALS:
             for lease in _entries(document.get("leases")):
-                found.add(self._of_name(lease.get("resource")), lease)
+                found.add(self._of_resource(lease.get("resource")), lease)
             found.document = document
-        else:
+        elif path == _SEQUENCERS:
             sequencer = document.get("sequencer")
-            named = document.get("resource")
-            if path == _SEQUENCERS and isinstance(sequencer, str):
-                named = sequencer.rsplit(":", 3)[0]
-            found.add(self._of_name(named))
+            found.add(self._of_resource(sequencer.rsplit(":", 3)[0] if isinstance(sequencer, str) else None))
+        else:
+            found.add(self._of_pattern(document.get("resource")))
         return found
 
-    def _of_name(self, name: Any) -> str | None:
-        if not isinstance(name, str):
+    def _of_resource(self, name: Any) -> str | None:
+        return self._ownership.of_resource(name) if isinstance(name, str) else None
+
+    def _of_pattern(self, pattern: Any) -> str | None:
+        if not isinstance(pattern, str):
             return None
         try:
-            return self._ownership.of_pattern(name)
+            return self._ownership.of_pattern(pattern)
         except CrossesDatabases:
             return None  # the default one refuses it
-
-    def part(self, name: str) -> Part:
-        """Return a part by its name."""
-        return self._parts[name]
 
 
 @dataclass(slots=True)
@@ -179,6 +196,14 @@ class _Owners:
     @property
     def names(self) -> list[str]:
         return list(self.entries) or [self.default]
+
+
+def _parsed(path: str, content: bytes) -> Any:
+    """Return a body as its part parses it. Values take much more memory than their text, so their number is limited."""
+    if path == _TRANSACTION:
+        return in_pieces(content, orjson.loads)
+    check_values(content)
+    return orjson.loads(content)
 
 
 def _entries(listed: Any) -> list[dict[str, Any]]:
@@ -246,10 +271,9 @@ class _ByBody:
         if self.path not in _OF_IDENTITY:  # the proof of their caller is in the body
             principal = routing.default.keys.by_bearer(head.headers, head.certificate)
             scope["state"]["caller"] = principal.name
-        content = await routing.body(scope, receive, self.path)
-        owners = await offload(len(content), routing.owners, self.path, content)
+        content, owners = await routing.read(scope, receive, self.path)
         if len(owners.names) == 1:
-            await routing.part(owners.names[0]).api(scope, _replayed(content, receive), send)
+            await routing.serve(owners.names[0], content, scope, receive, send)
         elif owners.document is not None:
             await self._renew(scope, receive, send, owners)
         else:
@@ -267,7 +291,10 @@ class _ByBody:
             content = orjson.dumps({**document, "leases": [entry for _, entry in entries]})
             answer = _Answer()
             inner: MutableMapping[str, Any] = {**scope, "state": dict(scope["state"])}
-            await routing.part(name).api(inner, _replayed(content, receive), answer.take)
+            try:
+                await routing.serve(name, content, inner, receive, answer.take)
+            except Unavailable as error:
+                await answer_problem(error, answer.take)
             return answer
 
         routing = self.routing

@@ -63,7 +63,7 @@ class BodyIntake:
         body = self._bodies.of(scope, receive)
         try:
             content = await body.whole(self._limit)
-            _check_values(content)
+            check_values(content)
             await self._app(scope, _after(content, receive), send)
         except ClientGone:
             raise RequestMalformed("The client hung up before its body was complete.") from None
@@ -71,7 +71,7 @@ class BodyIntake:
             body.release()
 
 
-def _check_values(content: bytes) -> None:
+def check_values(content: bytes) -> None:
     """Raise ``BodyTooLarge`` for too many values. Commas inside strings count too: no string here has thousands."""
     if len(content) - len(content.translate(None, _STRUCTURE)) > MAX_VALUES:
         raise BodyTooLarge(f"The body has more than {MAX_VALUES:,} values.", advice="Split the request.")

@@ -36,6 +36,7 @@ _VERSION = "2011-06-15"
 _NAMESPACE = f"https://sts.amazonaws.com/doc/{_VERSION}/"
 _FORM = b"application/x-www-form-urlencoded"
 _LARGEST = 32 * 1024
+MOST_FIELDS = 32
 _KNOWN = {"Action", "Version", "RoleArn", "RoleSessionName", "WebIdentityToken", "DurationSeconds"}
 _SHORTEST, _LONGEST, _USUAL = 900, 43200, 3600
 _LOCK = "lock/"
@@ -145,7 +146,7 @@ async def _form(request: Request, bodies: BodyReader) -> Mapping[str, str]:
     finally:
         body.release()
     try:
-        pairs = parse_qsl(content.decode(), keep_blank_values=True, max_num_fields=32)
+        pairs = parse_qsl(content.decode(), keep_blank_values=True, max_num_fields=MOST_FIELDS)
     except ValueError as error:
         raise RequestMalformed("The form cannot be read.") from error
     asked = dict(pairs)

@@ -1,8 +1,9 @@
 """Checks that several databases share no name, and splits a configuration into one for each of them."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
+from urllib.parse import urlsplit
 
 from gateway.config.places import Place, Places
 from gateway.fencing.ownership import Domain, Names, Ownership, Range, conflicts, foreign_to, names_elsewhere
@@ -61,9 +62,10 @@ def _misplaced_stores(config: "Config") -> Iterator[Problem]:
 
 def _shared_journals(config: "Config") -> Iterator[Problem]:
     """Yield journals that two databases would write to one place, where each would take the other's for its own."""
+    endpoints: dict[str | None, Any] = {one.name: _server(one.endpoint) for one in config.stores}
     for number, one in enumerate(config.databases):
         for before in config.databases[:number]:
-            if _meet(one, before):
+            if _meet(one, before, endpoints):
                 problem = f"{before.name} has its journal there as well; give each its own place"
                 yield ("databases", number, "journal"), problem
     addresses: dict[str, str] = {}
@@ -73,12 +75,18 @@ def _shared_journals(config: "Config") -> Iterator[Problem]:
         addresses[one.dsn.get_secret_value()] = one.name
 
 
-def _meet(one: "DatabaseEntry", other: "DatabaseEntry") -> bool:
+def _server(endpoint: str) -> tuple[str, str | None, int | None]:
+    """Return the server of a store. Two stores may be two names of one."""
+    parts = urlsplit(endpoint)
+    return parts.scheme, parts.hostname, parts.port or {"http": 80, "https": 443}.get(parts.scheme)
+
+
+def _meet(one: "DatabaseEntry", other: "DatabaseEntry", endpoints: Mapping[str | None, Any]) -> bool:
     """Return whether one of two journals would list objects or rows of the other one."""
     mine, theirs = one.journal, other.journal
     if mine.dsn is not None or theirs.dsn is not None:
         return mine.dsn == theirs.dsn
-    if mine.bucket is None or (one.store, mine.bucket) != (other.store, theirs.bucket):
+    if mine.bucket is None or mine.bucket != theirs.bucket or endpoints.get(one.store) != endpoints.get(other.store):
         return False
     return mine.prefix.startswith(theirs.prefix) or theirs.prefix.startswith(mine.prefix)
 

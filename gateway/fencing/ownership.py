@@ -120,6 +120,9 @@ def _expression(pattern: str) -> re.Pattern[str]:
 def conflicts(domains: Sequence[Domain]) -> Iterator[tuple[int, str, str]]:
     """Yield what two databases claim: the number of the second one, the key, and the problem."""
     for number, one in enumerate(domains):
+        # Its rows have names like those of a schema up to the dot, which may be in another database.
+        dotted = (schema for schema in one.schemas if "." in schema)
+        yield from ((number, "schemas", f"{schema} has a dot in its name; rename it") for schema in dotted)
         yield from ((number, "resources", problem) for pattern in one.resources if (problem := _unfit(pattern)))
         for other in domains[:number]:
             yield from ((number, key, problem) for key, problem in _claimed_twice(one, other))

@@ -6,13 +6,13 @@ of the budget until its request is answered.
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, MutableMapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, MutableMapping
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, ParamSpec, TypeAlias, TypeVar
 
-from gateway.errors import BodyTooLarge, BodyTooSlow
+from gateway.errors import BodyTooLarge, BodyTooSlow, Unavailable
 from gateway.http.head import Head
 
 
@@ -38,6 +38,21 @@ class Memory:
     async def reserved(self, size: int) -> AsyncGenerator[None, None]:
         """Reserve room for a body of so many bytes, until the block is left."""
         room = await self.take(size)
+        try:
+            yield
+        finally:
+            self.give(room)
+
+    @contextmanager
+    def at_once(self, size: int) -> Iterator[None]:
+        """Reserve room for a body that was read already, until the block is left. A small one needs none.
+
+        Raises ``Unavailable`` if there is no room now, because a body that waits for room takes it.
+        """
+        room = 0 if size <= SMALL else min(size, self._size)
+        if room > self._free or (room and self._waiting):
+            raise Unavailable("All memory for requests of this database is in use.")
+        self._free -= room
         try:
             yield
         finally:

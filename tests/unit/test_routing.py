@@ -1,7 +1,15 @@
 """Each route of the API is for one database: by its resource, by its body or by name. Few are for the whole gateway."""
 
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
 from gateway.api.authorisation import RULES
-from gateway.routing import BODIES, NAMED, resource_of
+from gateway.errors import BodyTooLarge
+from gateway.fencing.ownership import Domain, Ownership
+from gateway.http.body import BodyReader, Memory
+from gateway.routing import BODIES, NAMED, Routing, resource_of
 
 OF_THE_WHOLE_GATEWAY = {
     *("/v1/config", "/v1/config/reload", "/v1/metrics", "/metrics", "/v1/openapi.json", "/v1/docs"),
@@ -18,3 +26,14 @@ def test_each_route_finds_its_database() -> None:
         if not any(found):
             found.append(NAMED.fullmatch(sent) is not None)
         assert sum(found) == 1, (method, path)
+
+
+@pytest.mark.parametrize("path", ["/v1/transaction", "/v1/leases", "/v1/credentials"])
+def test_a_body_with_too_many_values_is_not_parsed_to_find_its_database(path: str) -> None:
+    """A value of two bytes takes a hundred in memory."""
+    north: Any = SimpleNamespace(name="north")
+    rules = Ownership([Domain("north", ("public",), default=True)])
+    routing = Routing({"north": north}, rules, BodyReader(Memory(0)), largest=0)
+    with pytest.raises(BodyTooLarge):
+        routing.owners(path, b'{"leases": [' + b"{}," * 300_000 + b"{}]}")
+    assert routing.owners(path, b'{"leases": [{}]}').names == ["north"]

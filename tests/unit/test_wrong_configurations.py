@@ -32,6 +32,7 @@ WRONG = [
     (SOUTH, ("exactly one database owns what no rule names", "set default = true in one of them")),
     (NORTH + SOUTH + "default = true\n", ("exactly one database owns what no rule names",)),
     (NORTH + SOUTH.replace('["south"]', '["public"]'), ('[[databases]] "south", schemas: public belongs to north',)),
+    (NORTH + SOUTH.replace('["south"]', '["public.eu"]'), ("schemas: public.eu has a dot in its name", "rename it")),
     (NORTH + SOUTH.replace('"south"\nsch', '"north"\nsch'), ("north is configured twice", "remove or rename one")),
     (NORTH + SOUTH.replace("postgresql://south", "postgresql://north"), ("south", "dsn: north has the same one")),
     (NORTH + SOUTH + 'resources = ["a/*x"]', ("resources", "must be a name, * or a last **")),
@@ -51,6 +52,12 @@ WRONG = [
         OTHER_STORE.replace('[[stores]]\nname = "other"', "[s3]")
         + (NORTH + '[databases.journal]\nbucket = "b"\nprefix = "j/"\n')
         + (SOUTH + '[databases.journal]\nbucket = "b"\nprefix = "j/south/"\n'),
+        ("north has its journal there as well", "give each its own place"),
+    ),
+    (
+        (OTHER_STORE + OTHER_STORE.replace("other", "same").replace("http://s3", "http://S3:80/"))
+        + (NORTH + 'store = "other"\n[databases.journal]\nbucket = "b"\n')
+        + (SOUTH + 'store = "same"\n[databases.journal]\nbucket = "b"\n'),
         ("north has its journal there as well", "give each its own place"),
     ),
     (

@@ -134,7 +134,7 @@ def settings(listed: list[dict[str, Any]], endpoint: str | None = None, **sectio
 
 @asynccontextmanager
 async def fleet(
-    server: Server, double: S3Double | None = None, *, cut: str | None = None, **sections: Any
+    server: Server, double: S3Double | None = None, /, *, cut: str | None = None, **sections: Any
 ) -> AsyncIterator[Fleet]:
     """Run a gateway. ``cut``: a database that is down from the beginning."""
     async with AsyncExitStack() as stack:

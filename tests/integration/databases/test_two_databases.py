@@ -128,6 +128,16 @@ async def test_leases_of_both_databases_are_renewed_together(api: httpx.AsyncCli
         assert (await api.delete(f"/v1/leases/{one['resource']}/{one['lease']}")).status_code == 204
 
 
+async def test_a_lease_whose_name_looks_like_a_pattern_is_renewed_with_others(api: httpx.AsyncClient) -> None:
+    leases = []
+    for lock in ("south.*/x", "tenant-7/*", "job/a"):
+        answer = (await api.post(f"/v1/leases/{lock}", json={"holder": "h", "ttl": 60})).json()
+        leases.append({"resource": lock, "lease": answer["lease"]})
+    renewed = await api.put("/v1/leases", json={"leases": leases})
+    assert renewed.status_code == 200, renewed.text
+    assert all(one["expires_in"] for one in renewed.json()["leases"])
+
+
 async def test_credentials_are_for_resources_of_one_database(gateway: Fleet, api: httpx.AsyncClient) -> None:
     for resource, bucket in (("s3/southern/**", "southern"), ("s3/northern/**", "northern")):
         keys = await api.post("/v1/credentials", json={"resource": resource, "token": "30"})
@@ -164,6 +174,14 @@ async def test_requests_about_no_resource_name_their_database(api: httpx.AsyncCl
     metrics = (await api.get("/v1/metrics")).text
     assert 'gateway_service_up{database="south",service="postgres"} 1.0' in metrics
     assert 'gateway_record_position{database="north"}' in metrics
+
+
+async def test_strangers_are_not_told_the_names_of_databases(gateway: Fleet) -> None:
+    async with httpx.AsyncClient(base_url=gateway.origin) as stranger:
+        for path in ("/v1/rejections", "/v1/events?database=west", "/v1/fences?database=north&database=south"):
+            answer = await stranger.get(path)
+            assert answer.status_code == 401
+            assert "south" not in answer.text
 
 
 async def test_the_page_shows_the_database_that_was_chosen(gateway: Fleet, api: httpx.AsyncClient) -> None:
@@ -234,6 +252,29 @@ async def others_go_on(gateway: Fleet, api: httpx.AsyncClient, trouble: str) -> 
 async def _status(request: Any) -> int:
     answer: httpx.Response = await request
     return answer.status_code
+
+
+@pytest.mark.thorough
+async def test_lists_of_writes_for_a_paused_database_stay_within_its_memory(postgres_server: Server) -> None:
+    """They are read before their database is known. All that wait for it hold its share, and no other one's."""
+    async with fleet(postgres_server, server={"memory": 3 * 1024 * 1024}) as gateway, gateway.api() as api:
+
+        def listed(schema: str) -> Any:
+            one = {"method": "PATCH", "table": "orders", "schema": schema, "query": "id=eq.1", "token": "5"}
+            return api.post("/v1/transaction", json={"writes": [{**one, "body": {"status": "x" * 900_000}}]})
+
+        gateway.lines["south"].pause()
+        waiting = [asyncio.create_task(listed("south")) for _ in range(6)]
+        assert (await listed("north")).status_code == 200
+        answers = await asyncio.gather(*waiting)
+        assert {one.status_code for one in answers} == {503}
+        assert "All memory for requests of this database is in use." in [one.json()["detail"] for one in answers]
+        gateway.lines["south"].resume()
+
+        async def back() -> bool:
+            return (await _status(listed("south"))) == 200
+
+        await _until(back)
 
 
 @pytest.mark.thorough

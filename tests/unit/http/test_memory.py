@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.http.body import Memory
+from gateway.errors import Unavailable
+from gateway.http.body import SMALL, Memory
 
 # A body of so many bytes takes twice as many while it is put together.
 BODY = 10
@@ -83,6 +84,21 @@ async def test_an_error_gives_back_too() -> None:
             async with memory.reserved(BODY):
                 raise ValueError("broken")
     await assert_all_there(memory, 1)
+
+
+async def test_a_body_that_is_there_already_gets_room_at_once_or_none() -> None:
+    memory = Memory(3 * SMALL)
+    with memory.at_once(2 * SMALL), memory.at_once(SMALL):
+        assert memory.used == 2 * SMALL, "a small one needs no room"
+        with pytest.raises(Unavailable), memory.at_once(2 * SMALL):
+            pass
+        waiting = Holder(memory, SMALL)
+        await settled()
+        assert not waiting.inside
+        with pytest.raises(Unavailable), memory.at_once(SMALL + 1):
+            pass  # there is room, and it is the turn of the waiting one
+    await waiting.leave()
+    assert memory.used == 0
 
 
 async def test_a_small_one_does_not_overtake_a_large_one() -> None:
