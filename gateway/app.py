@@ -41,7 +41,7 @@ from gateway.observe.logs import log
 from gateway.observe.telemetry import Observability
 from gateway.part import Part, Shared, clock
 from gateway.reloading import Reload, Reloading, Source, never
-from gateway.routing import Routing, within
+from gateway.routing import Routing, first_working, within
 from gateway.workers.channel import NoAnswer
 from gateway.workers.link import Link
 
@@ -89,6 +89,7 @@ class Gateway:
                 issuer=self._issuer,
                 bodies=reader,
                 health=self._health,
+                ready=self._ready,
                 metrics=MetricsSource(self._scrape, config.telemetry.public_metrics),
                 configuration=ConfigurationAccess(toml.document(config), reload),
                 journals=[each.journal.prefix for each in alone.values()],
@@ -286,6 +287,16 @@ class Gateway:
             f"{service}.{part.name}": probe for part in self._parts.values() for service, probe in part.probes().items()
         }
         return await within(_ANSWERS_IN, probes)
+
+    async def _ready(self) -> dict[str, str]:
+        """Return the states of one database that works and of all that are quicker, or else those of all."""
+        if self._routing is None:
+            return await self._first.states()
+        probes = (
+            {f"{service}.{part.name}": probe for service, probe in part.probes().items()}
+            for part in self._parts.values()
+        )
+        return await first_working(_ANSWERS_IN, probes)
 
     async def _scrape(self, accept: str) -> tuple[bytes, str]:
         if self._link is None:

@@ -62,7 +62,7 @@ from gateway.wiring import alarms, webhooks
 class Shared:
     """The things that all parts of a gateway have in common. ``issuer`` issues the tokens if this gateway does not.
 
-    ``health``, ``metrics`` and ``configuration`` are those of the whole gateway. ``workers``: how many processes serve.
+    ``health``, ``ready``, ``metrics`` and ``configuration`` are those of the whole gateway. ``workers``: how many processes serve.
     ``journals``: the prefixes of keys at which journals are.
     """
 
@@ -71,6 +71,7 @@ class Shared:
     issuer: Issuer | None
     bodies: BodyReader
     health: HealthCheck
+    ready: HealthCheck
     metrics: MetricsSource
     configuration: ConfigurationAccess
     journals: Sequence[str]
@@ -127,6 +128,7 @@ class Part:
             authorisation=authorisation,
             acknowledging=acknowledging,
             health=shared.health,
+            ready=shared.ready,
             journal=self._journal,
             buckets=self._buckets,
             transact=self.tables.transact,

@@ -6,7 +6,7 @@ in two ways is refused, and none is fenced in the wrong database.
 
 import asyncio
 import re
-from collections.abc import Mapping, MutableMapping, Sequence
+from collections.abc import Iterable, Mapping, MutableMapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -356,3 +356,17 @@ async def within(seconds: float, probes: Mapping[str, Any]) -> dict[str, str]:
 
     found = await asyncio.gather(*map(state, probes.values()))
     return dict(zip(probes, found, strict=True))
+
+
+async def first_working(seconds: float, databases: Iterable[Mapping[str, Any]]) -> dict[str, str]:
+    """Return the states that the probes of databases tell, as soon as all of one database are ``ok``.
+
+    The others are not cancelled, because that would end sessions of a database that is only slower.
+    """
+    found: dict[str, str] = {}
+    for asked in asyncio.as_completed([within(seconds, probes) for probes in databases]):
+        states = await asked
+        found |= states
+        if all(state == "ok" for state in states.values()):
+            break
+    return found

@@ -58,6 +58,7 @@ def build(  # noqa: PLR0913 - each subject needs one part, passed by name
     authorisation: Authorisation,
     acknowledging: Acknowledging,
     health: HealthCheck,
+    ready: HealthCheck,
     journal: JournalState,
     buckets: ProbedBuckets,
     transact: Transact,
@@ -115,7 +116,7 @@ def build(  # noqa: PLR0913 - each subject needs one part, passed by name
         (Subject.WRITES, transactions.routes(transact, caller)),
         (Subject.WEBHOOKS, webhooks.routes(outbox)),
         (Subject.OPERATION, configuration_routes(configuration, caller)),
-        (Subject.OPERATION, health_routes(health, buckets, journal, caller)),
+        (Subject.OPERATION, health_routes(health, ready, buckets, journal, caller)),
         (Subject.OPERATION, metrics_routes(metrics, caller)),
     ):
         _add(app, router, subject, caller, authorisation, bodies)

@@ -281,7 +281,9 @@ def names_elsewhere(database: str, domains: Sequence[Domain]) -> list[Range]:
 
 def _defaults_of(domain: Domain) -> list[tuple[str, str]]:
     schemas = [_below(f"{escape(schema)}.") for schema in domain.schemas]
-    return schemas + [_below(f"{_OBJECTS}/{bucket}/") for bucket in domain.buckets]
+    # The name of a bucket belongs to its owner as well: a lock may have it, or a template may make it of all its keys.
+    buckets = [name for bucket in domain.buckets for name in (f"{_OBJECTS}/{bucket}", f"{_OBJECTS}/{bucket}/")]
+    return schemas + [_below(name) if name.endswith("/") else _range(name) for name in buckets]
 
 
 def _is_plain(pattern: str) -> bool:

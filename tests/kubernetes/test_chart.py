@@ -49,6 +49,7 @@ def test_every_object_is_of_the_release(values: Path) -> None:
         ({"config": 'callers = [{ name = "a#1", api_key = "0123456789" }]'}, "has the secret api_key in clear"),
         ({"config": "postgres.'dsn' = 'x'"}, "has the secret dsn in clear"),
         ({"env": [{"name": "gateway_s3__secret_access_key", "value": "x"}]}, "or use valueFrom"),
+        ({"env": [{"name": "GATEWAY_DATABASES", "value": '[{"name": "a", "dsn": "x"}]'}]}, "has a secret within"),
         ({"secrets": {"values": {"../dsn": "x"}}}, "cannot be the name of a file"),
         ({"secrets": {"values": {"dsn": ""}}}, "minLength"),
         ({"migration": {"secret": {"name": ""}}}, "migration.secret.name: is empty"),

@@ -27,6 +27,9 @@
 {{- if and .value (regexMatch (printf `(?i)^GATEWAY_(.*__)?(%s)$` $secret) .name) -}}
 {{- fail (printf "env: has the secret %s in clear; put it into a Secret that secrets.existing names, or use valueFrom" .name) -}}
 {{- end -}}
+{{- if and .value (regexMatch (printf `["'](%s)["']\s*:` $secret) .value) -}}
+{{- fail (printf "env: has a secret within %s in clear; put it into a Secret that secrets.existing names, or use valueFrom" .name) -}}
+{{- end -}}
 {{- if and (eq (upper .name) "GATEWAY_POSTGRES__DSN") $.Values.migration.enabled -}}
 {{- fail "env: has GATEWAY_POSTGRES__DSN, which the migration would use as well; put the DSN into a Secret that secrets.existing names, and write dsn_file = \"/etc/gateway/secrets/…\"" -}}
 {{- end -}}
