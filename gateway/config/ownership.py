@@ -34,6 +34,9 @@ def misplaced_databases(config: "Config") -> Iterator[Problem]:
         yield ("journal",), "each database has a journal of its own; move it to [databases.journal]"
     if sum(one.default for one in databases) != 1:
         yield ("databases",), "exactly one database owns what no rule names; set default = true in one of them"
+    for number, one in enumerate(databases):
+        if one.default and not one.schemas:
+            yield ("databases", number, "schemas"), "requests that name no schema need one here; name it"
     for number, key, problem in conflicts([one.domain for one in databases]):
         yield ("databases", number, key), problem
     yield from _misplaced_stores(config)
