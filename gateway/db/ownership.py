@@ -1,4 +1,4 @@
-"""What a database owns, if its gateways serve several: the row that says so, and the change of it."""
+"""The row that says what a database owns, if its gateways serve several, and the change of it."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""What each of several databases owns, as a fact that it keeps, and the comparison with the rules of a gateway.
+"""Shares: what each of several databases owns, as a fact that it keeps, and the comparison with a gateway's rules.
 
 The *share* of a database is all that the rules say about its own names, as one text. A gateway is let in only if its
 rules give the database the share in force. Rules that differ in the names of other databases alone do no harm there.
@@ -14,7 +14,7 @@ from gateway.errors import OwnershipDiffers
 from gateway.fencing.ownership import Domain, Range, ranges_of
 
 Entries: TypeAlias = dict[str, list[Any]]
-"""What a domain names, by the kind: schemas, buckets, resources, and whatever further kind ``Domain`` has."""
+"""The entries of a domain, by their kind: schemas, buckets, resources, and whatever further kind ``Domain`` has."""
 
 _FIXED = ("name", "default")
 _APART = ("schemas", "resources")
@@ -65,7 +65,7 @@ class Owner:
 
 @dataclass(frozen=True, slots=True)
 class Registered:
-    """What a database says of itself. ``name`` is None until it is one of several.
+    """The answer of a database about itself. ``name`` is None until it is one of several.
 
     ``following``: the target that is being applied, as ``Target.to_json`` writes it. ``identity``: which database of
     which server it is. ``used``: it has a fence, a lock or a pending write.
@@ -83,7 +83,7 @@ class Registered:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What is to be in force in one database. ``rules`` are those of all, None for the only one."""
+    """The share that is to be in force in one database. ``rules`` are those of all, None for the only one."""
 
     name: str | None
     share: str | None
@@ -159,7 +159,7 @@ def _entries(domain: "Domain | _Kept") -> Entries:
     if isinstance(domain, _Kept):
         return domain.entries
     named = ((one.name, getattr(domain, one.name)) for one in fields(domain) if one.name not in _FIXED)
-    # A kind without entries is left out. So a version with a further kind writes the same text where nobody uses it.
+    # A kind without entries is left out. So a version with a further kind writes the same text if it is not used.
     return {kind: sorted(set(_plain(values))) for kind, values in named if values}
 
 

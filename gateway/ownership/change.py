@@ -1,7 +1,7 @@
 """The change of the rules of ownership, without any I/O: in which order databases are closed and opened.
 
-A database is concerned if an earlier change of it has not ended, or if its share changes: the share in force, or what
-rules that are being applied would give it. The generator yields the effects that it wants and is sent their answers. A
+A database is concerned if an earlier change of it has not ended, or if its share changes. The share that rules under way
+would give it counts, too. The generator yields the effects that it wants and is sent their answers. A
 process may stop at each ``yield``. Another one may begin again from the start, with these rules or with others.
 ``tests/model/test_ownership.py`` tries all of it beside gateways.
 
@@ -10,8 +10,8 @@ The rules that carry the promise:
 - A gateway gets a session only of a database that has the share that its rules give it, and is open.
 - A database is closed only as it was seen when the change was planned. So of two changes that meet, one gives up.
 - Closing a database ends each session that it has let in. So nothing happens under its former share any more.
-- No database is opened before all that are concerned are closed for the same rules. So no two databases that are open
-  share a name: those that are not concerned have the same share by the old rules and by the new ones.
+- No database is opened before all that are concerned are closed for the same rules. So no two open databases
+  share a name: the others have the same share by the old rules and by the new ones.
 - Fences are carried over while all are closed. So the new owner of a name starts with the highest token.
 """
 

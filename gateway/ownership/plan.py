@@ -62,7 +62,7 @@ class Moving:
 
 @dataclass(slots=True)
 class Plan:
-    """What a change would do. ``obstacles`` keep it from beginning."""
+    """The effects of a change. ``obstacles`` keep it from beginning."""
 
     moving: list[Moving] = field(default_factory=list)
     obstacles: list[str] = field(default_factory=list)
@@ -78,7 +78,7 @@ class Fleet:
 
     @property
     def concerned(self) -> list[Seat]:
-        """Those that a change has to close."""
+        """The databases that a change has to close."""
         return [seat for seat in self.seats if seat.concerned]
 
     @property

@@ -194,13 +194,13 @@ FOR EACH STATEMENT EXECUTE FUNCTION fencing.check_raises_v1();
 -- Ownership: the names that this database has fences for, if its gateways serve several databases. No two of them may
 -- serve one name. So what each owns is a fact in it, and not of a gateway's configuration.
 
--- What this database owns, and the rules that say so: see gateway.fencing.shares.
+-- The share of this database, and the rules that say so: see gateway.fencing.shares.
 CREATE TABLE fencing.ownership (
     -- There is one row.
     present boolean PRIMARY KEY DEFAULT true CHECK (present),
     -- Its name among its databases. Null while it is the only one of its gateways, and owns all names.
     name text COLLATE "C",
-    -- What it owns. A gateway whose rules give it anything else gets no session.
+    -- All that it owns. A gateway whose rules give it anything else gets no session.
     share text COLLATE "C",
     -- The rules of all databases at that time, and the number of the change that brought them.
     rules jsonb,

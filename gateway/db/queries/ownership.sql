@@ -3,7 +3,7 @@
 SELECT entered, name, share, changing FROM fencing.enter_v1()
 
 -- name: read
--- What this database owns, which one it is, and whether it has ever been used.
+-- The name and share of this database, which one it is, and whether it has ever been used.
 SELECT o.name, o.share, o.rules::text AS rules, o.number, o.fleet, o.following::text AS following,
     r.system || ' ' || r.identity AS identity,
     EXISTS (SELECT FROM fencing.fence) OR EXISTS (SELECT FROM fencing.lock) OR EXISTS (SELECT FROM fencing.intent) AS used
@@ -54,7 +54,7 @@ WHERE a.datname = current_database() AND a.usename = current_user AND a.applicat
 SELECT count(pg_terminate_backend(u.pid)) AS ended FROM unnest($1::integer[]) AS u (pid)
 
 -- name: left
--- Those of these sessions that have not ended yet.
+-- The sessions among these that have not ended yet.
 SELECT a.pid FROM pg_stat_activity AS a WHERE a.pid = ANY ($1::integer[])
 UNION SELECT l.pid FROM pg_locks AS l WHERE l.pid = ANY ($1::integer[])
 
