@@ -43,6 +43,7 @@ as S3's XML on buckets. A code is never reused for something else.
     ├── OutcomeUnknown           503  outcome-unknown
     ├── Unavailable              503  unavailable
     │   ├── DatabaseClosed            database-closed
+    │   │   └── OwnershipDiffers      ownership-differs
     │   ├── JournalUnusable           journal-unusable
     │   ├── NamingChanged             naming-changed
     │   └── SessionsShared            sessions-shared

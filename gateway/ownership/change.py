@@ -1,8 +1,8 @@
 """The change of the rules of ownership, without any I/O: in which order databases are closed and opened.
 
-A database is concerned if an earlier change of it has not ended, or if its share changes. The share that rules under way
-would give it counts, too. The generator yields the effects that it wants and is sent their answers. A
-process may stop at each ``yield``. Another one may begin again from the start, with these rules or with others.
+A database is concerned if an earlier change of it has not ended, or if its share changes. The share that rules under
+way would give it counts, too. The generator yields the effects that it wants and is sent their answers. A process may
+stop at each ``yield``. Another one may begin again from the start, with these rules or with others.
 ``tests/model/test_ownership.py`` tries all of it beside gateways.
 
 The rules that carry the promise:

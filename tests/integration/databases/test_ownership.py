@@ -14,14 +14,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import asyncpg
 import httpx
 import pytest
 
 from gateway.config import Config
 from gateway.db import ownership
 from gateway.errors import ConfigurationError, Unavailable
+from gateway.journal.rows import install
 from gateway.ownership.plan import check_agreement, fleet
-from tests.databases import Server, as_gateway, fresh, fresh_database
+from tests.databases import GATEWAY, Server, as_gateway, fresh, fresh_database
 from tests.integration.databases.fleet import CALLERS, databases, settings
 from tests.processes import called, free_port, started
 from tests.running import API_KEY, GRANTS, running
@@ -168,6 +170,27 @@ async def test_names_move_with_their_fences_and_issued_tokens(addresses: Address
         events = (await new.get("/v1/events?database=south&kind=administration")).json()["events"]
         details = next(one["details"] for one in events if one["details"].get("operation") == "ApplyOwnership")
         assert details["is"] == "resources job/**, tenant-7/**; schemas south"
+
+
+@pytest.mark.thorough
+async def test_fences_that_move_are_in_the_journal_of_their_new_database(
+    addresses: Addresses, postgres_server: Server
+) -> None:
+    """With mode sync the database takes no raise that is not there, whoever raises it."""
+    async with fresh_database(postgres_server) as journal:
+        await install(journal, GATEWAY)
+        kept = {"journal": {"mode": "sync", "dsn": as_gateway(journal)}}
+        async with gateway(addresses.config(SOUTH | kept)) as old:
+            for resource in ("job/1", "tenant-7/1"):
+                assert await raised(old, resource, "5") == "ok"
+        assert await applied(addresses.config(MOVED | kept))
+        connection = await asyncpg.connect(addresses["south"])
+        await connection.execute(
+            "UPDATE fencing.fence SET value = 1; UPDATE fencing.opening SET term = 0, started = 'epoch'"
+        )
+        await connection.close()
+        async with gateway(addresses.config(MOVED | kept)) as new:
+            assert await raised(new, "job/1", "4") == await raised(new, "tenant-7/1", "4") == "token-stale"
 
 
 async def in_force(config: Config) -> list[Any]:
