@@ -1,7 +1,7 @@
 """The command line.
 
-Its commands: serve, health, reload, config, migrate, doctor, sweep, auth, guard, naming, audit, credentials, epoch,
-run, demo, and completion.
+Its commands: serve, health, reload, config, migrate, doctor, sweep, auth, guard, naming, databases, audit, credentials,
+epoch, run, demo, and completion.
 
 A problem that the user can solve is one line on standard error, with exit code 2. ``serve`` ends so, too, before it
 listens. From then on, all that it writes is the log.
@@ -27,6 +27,7 @@ from gateway.commands.databases import DatabaseName, each, the_one
 from gateway.commands.environment import api_key, environment
 from gateway.commands.guard import guard
 from gateway.commands.naming import naming
+from gateway.commands.ownership import databases
 from gateway.commands.server_packages import missing_server_packages
 from gateway.errors import ConfigurationError, GatewayError, ServerNotInstalled
 from gateway.text import visible
@@ -58,6 +59,7 @@ application.add_typer(auth, name="auth")
 application.add_typer(guard, name="guard")
 application.add_typer(audit, name="audit")
 application.add_typer(naming, name="naming")
+application.add_typer(databases, name="databases")
 application.add_typer(configuration, name="config")
 
 
@@ -156,7 +158,10 @@ def migrate(
     ] = None,
     database: DatabaseName = None,
 ) -> None:
-    """Install the fencing schema, or migrate it to this version. A newer schema stays as it is."""
+    """Install the fencing schema, or migrate it to this version. A newer schema stays as it is.
+
+    Several databases that are all new get what the rules give them.
+    """
     settings = None if dsn is not None and config is None else load(config)
     if settings is None:
         _migrate(None, dsn, grant_to, journal_dsn)
@@ -165,6 +170,11 @@ def migrate(
         _migrate(the_one(settings, database, "a DSN is that of one database"), dsn, grant_to, journal_dsn)
         return
     each(settings, database, lambda _, part: _migrate(part, None, grant_to, None))
+    if database is None:
+        from gateway.ownership import plan  # noqa: PLC0415 - it imports all libraries of both planes
+
+        if asyncio.run(plan.claim_if_new(settings)):
+            typer.echo("each database has what the rules give it")
 
 
 def _migrate(settings: "Config | None", dsn: str | None, grant_to: str | None, journal_dsn: str | None) -> None:

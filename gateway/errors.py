@@ -43,6 +43,7 @@ as S3's XML on buckets. A code is never reused for something else.
     ├── OutcomeUnknown           503  outcome-unknown
     ├── Unavailable              503  unavailable
     │   ├── DatabaseClosed            database-closed
+    │   │   └── OwnershipDiffers      ownership-differs
     │   ├── JournalUnusable           journal-unusable
     │   ├── NamingChanged             naming-changed
     │   └── SessionsShared            sessions-shared
@@ -455,7 +456,7 @@ class DatabaseClosed(Unavailable):
     code = "database-closed"
     title = "The database is not open"
     default_advice = "Nothing was written. Ask the operator to run 'gateway doctor'."
-    retry_after = 5
+    retry_after: int | None = 5
 
 
 class NamingChanged(Unavailable):
@@ -484,6 +485,70 @@ class NamingChanged(Unavailable):
             f"The naming of {target} is being changed from {was} to {next_naming}.",
             advice="Nothing was written. Send the request again when the change is complete.",
             facts={"target": target, "in-force": was, "next": next_naming},
+        )
+        error.retry_after = 2
+        return error
+
+
+class OwnershipDiffers(DatabaseClosed):
+    """The rules of this gateway give the database other names than it has, or it is another one. Nothing was written.
+
+    It serves its other databases.
+    """
+
+    code = "ownership-differs"
+    title = "This gateway's rules for the database are not the ones in force"
+    default_advice = (
+        "Nothing was written. Ask the operator to correct [[databases]], or to run 'gateway databases plan' and "
+        "'gateway databases apply'."
+    )
+    retry_after: int | None = None
+
+    @classmethod
+    def configured(cls, database: str, share: str, configured: str) -> Self:
+        """Return the error of a gateway whose rules give the database other names."""
+        return cls(
+            f"The database {database} has {share}. This gateway gives it {configured}.",
+            facts={"database": database, "in-force": share, "configured": configured},
+        )
+
+    @classmethod
+    def another(cls, database: str, found: str) -> Self:
+        """Return the error of a gateway whose DSN leads to another one of the databases."""
+        return cls(
+            f"The DSN of the database {database} leads to the database {found}.",
+            advice="Nothing was written. Ask the operator to correct the DSN, or the name.",
+            facts={"database": database, "found": found},
+        )
+
+    @classmethod
+    def of_several(cls, database: str) -> Self:
+        """Return the error of a gateway with one database, which is one of several."""
+        return cls(
+            f"The database is {database}, one of several. This gateway is configured with it alone.",
+            advice="Nothing was written. Ask the operator to configure [[databases]] in place of [postgres], or to "
+            "correct the DSN.",
+            facts={"found": database},
+        )
+
+    @classmethod
+    def new(cls, database: str) -> Self:
+        """Return the error of a gateway with a database that is none of several yet."""
+        return cls(
+            f"The database {database} is not one of several yet, so it has all names.",
+            advice="Nothing was written. Ask the operator to run 'gateway databases plan' and 'gateway databases "
+            "apply', or to correct the DSN.",
+            facts={"database": database},
+        )
+
+    @classmethod
+    def in_progress(cls, database: str | None) -> Self:
+        """Return the error while the rules are being changed. A retry can help."""
+        error = cls(
+            f"The rules of ownership of the database{f' {database}' if database else ''} are being changed.",
+            advice="Nothing was written. Send the request again. If that does not help, the operator runs 'gateway "
+            "databases apply' again.",
+            facts={} if database is None else {"database": database},
         )
         error.retry_after = 2
         return error

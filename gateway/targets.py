@@ -4,13 +4,13 @@ A rule with a misspelt name has no effect: what it should fence runs under its d
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from gateway.auth.grants import Action, covers_name
 from gateway.config import Config
 from gateway.config.places import Place, Places, nearest
-from gateway.db import catalog, fences
+from gateway.db import catalog
 from gateway.db.database import Database
 from gateway.errors import ConfigurationError, GatewayError, SqlError, Unavailable
 from gateway.fencing.resource import Template
@@ -66,16 +66,7 @@ async def unknown_in_database(config: Config, database: Database) -> list[Unknow
             if name not in functions
         ),
         *_unknown_redactions(config, tables),
-        *[one async for one in _left_behind(config, database)],
     ]
-
-
-async def _left_behind(config: Config, database: Database) -> AsyncIterator[UnknownName]:
-    """Yield a fence that the rules give to another database. There its tokens would count from nothing."""
-    name = await fences.name_within(database, config.elsewhere.names) if config.elsewhere.names else None
-    if name is not None:
-        problem = f"it holds the fence or lock of {name}, which the rules give to another database. Correct the rules, "
-        yield UnknownName(("postgres",), f"{problem}or move the name (docs/guides/many-databases.md).")
 
 
 def _unknown_tables(config: Config, tables: Mapping[str, Table]) -> Iterator[UnknownName]:

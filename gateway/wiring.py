@@ -165,8 +165,13 @@ class Storage:
             await one.close()
 
 
-def storage(config: Config, observe: Observe, upstream: Upstream | None, **settings: Any) -> Storage:
-    """Return the database and its journal. They connect at the first query. ``settings``: other limits of sessions."""
+def storage(
+    config: Config, observe: Observe, upstream: Upstream | None, *, owned: bool = True, **settings: Any
+) -> Storage:
+    """Return the database and its journal. They connect at the first query. ``settings``: other limits of sessions.
+
+    Without ``owned``, sessions do not compare what the database owns. Only a change of that may do so.
+    """
     postgres, journal = config.postgres, config.journal
     dsn, mode = postgres.dsn.get_secret_value(), journal.effective_mode
     # Openings come before the first session is admitted.
@@ -180,11 +185,12 @@ def storage(config: Config, observe: Observe, upstream: Upstream | None, **setti
     elif mode is not Mode.OFF and journal.bucket is not None and upstream is not None:
         store = BucketStore(upstream, journal.bucket, journal.prefix)
     kept = None if store is None else Journal(store, retention=timedelta(days=journal.retention_days), observe=observe)
-    table = OpeningTable(behind[0])
+    owner = config.owner if owned else None
+    table = OpeningTable(behind[0], owner)
     if config.s3 is not None and upstream is not None:
         late_after = timedelta(seconds=config.s3.late_after)
-        table = OpeningTable(behind[0], upstream.time, partial(upstream.longest_put, late_after))
-    openings = runner.Runner(mode, table, kept, observe)
+        table = OpeningTable(behind[0], owner, upstream.time, partial(upstream.longest_put, late_after))
+    openings = runner.Runner(mode, table, kept, observe, owner=owner)
     limits = {
         "pool_size": postgres.pool_size,
         "statement_timeout": postgres.statement_timeout,

@@ -16,6 +16,7 @@ from gateway.config import Config
 from gateway.config.access import GrantRule
 from gateway.http.connection import Connection
 from gateway.observe.events import Event, Observe
+from gateway.ownership.plan import claim_if_new
 from gateway.serving import Renewable
 from tests.databases import as_gateway
 from tests.waiting import PATIENCE
@@ -109,6 +110,8 @@ async def running(
 
     ``tls`` goes without the settings of the server.
     """
+    if config.databases:
+        await claim_if_new(config)  # as 'gateway migrate' and 'gateway serve' do
     with socket.create_server(("127.0.0.1", port)) as listener:
         # asyncio does this by itself only for sockets that name their protocol; without it answers wait for an ACK.
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

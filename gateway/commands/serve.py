@@ -21,6 +21,7 @@ from gateway.config.server import Server
 from gateway.errors import ConfigurationError, ReloadRefused, Unavailable
 from gateway.naming.plan import naming_changes
 from gateway.observe import events, logs
+from gateway.ownership import plan
 from gateway.reloading import Source
 from gateway.service_manager import VARIABLES, ServiceManager
 from gateway.workers.link import Link
@@ -60,6 +61,7 @@ class Origin:
                 if name is None:
                     raise
                 unreachable.append(error)
+        await plan.check_agreement(config)
         # A database that is down must not keep the configuration of the others as it is.
         if unreachable and len(unreachable) == len(config.databases):
             raise unreachable[0]
@@ -198,6 +200,7 @@ def _check_at_start(origin: Origin, config: Config) -> None:
             logs.log(
                 events.ServiceUnreachable("postgres", error.message if name is None else f"{name}: {error.message}")
             )
+    asyncio.run(plan.check_agreement(config, claim=True))
 
 
 def _url(server: Server, port: int) -> str:

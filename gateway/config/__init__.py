@@ -24,6 +24,7 @@ from gateway.config.stores import DatabaseEntry, Journal, ObjectStore, Postgres,
 from gateway.errors import ConfigurationError
 from gateway.fencing.policy import TokenPolicy
 from gateway.fencing.record import ANONYMOUS
+from gateway.fencing.shares import Owner
 
 
 class Config(BaseSettings):
@@ -56,6 +57,7 @@ class Config(BaseSettings):
     ui: Ui = Ui()
 
     _elsewhere: Elsewhere = PrivateAttr(default_factory=Elsewhere)
+    _owner: Owner = PrivateAttr(default_factory=Owner)
 
     @property
     def placed(self) -> "list[tuple[tuple[str | int, ...], Postgres]]":
@@ -76,13 +78,18 @@ class Config(BaseSettings):
         found: dict[str | None, Config] = {}
         for name, one in alone(self).items():
             part = found[name] = self.model_copy(update=one.sections)
-            part._elsewhere = one.elsewhere  # noqa: SLF001 - it is of this class
+            part._elsewhere, part._owner = one.elsewhere, one.owner  # noqa: SLF001 - it is of this class
         return found
 
     @property
     def elsewhere(self) -> Elsewhere:
         """Return what is in other databases, for the configuration of one of several alone."""
         return self._elsewhere
+
+    @property
+    def owner(self) -> Owner:
+        """Return the name and the share of the one database that this is a configuration for."""
+        return self._owner
 
     def places_of(self, database: str | None, places: Places) -> Places:
         """Return the places of the configuration of one database alone."""

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from urllib.parse import urlsplit
 
 from gateway.config.places import Place, Places
-from gateway.fencing.ownership import Domain, Names, Ownership, Range, conflicts, foreign_to, names_elsewhere
+from gateway.fencing.ownership import Domain, Names, Ownership, conflicts, foreign_to
+from gateway.fencing.shares import Owner, share_of
 
 if TYPE_CHECKING:
     from gateway.config import Config
@@ -33,6 +34,9 @@ def misplaced_databases(config: "Config") -> Iterator[Problem]:
         yield ("journal",), "each database has a journal of its own; move it to [databases.journal]"
     if sum(one.default for one in databases) != 1:
         yield ("databases",), "exactly one database owns what no rule names; set default = true in one of them"
+    for number, one in enumerate(databases):
+        if one.default and not one.schemas:
+            yield ("databases", number, "schemas"), "requests that name no schema need one here; name it"
     for number, key, problem in conflicts([one.domain for one in databases]):
         yield ("databases", number, key), problem
     yield from _misplaced_stores(config)
@@ -137,11 +141,10 @@ def _foreign(template: str, target: str, owner: str, other: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Elsewhere:
-    """The schemas, buckets and names of all other databases. Names of the configuration may be in those."""
+    """The schemas and buckets of all other databases. Names of the configuration may be in those."""
 
     schemas: frozenset[str] = frozenset()
     buckets: frozenset[str] = frozenset()
-    names: tuple[Range, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +152,7 @@ class Alone:
     """One of several databases as a configuration for it alone: the sections that differ, and their places."""
 
     sections: dict[str, Any]
+    owner: Owner
     elsewhere: Elsewhere
     moved: dict[Place, Place]
 
@@ -156,7 +160,8 @@ class Alone:
 def alone(config: "Config") -> dict[str, Alone]:
     """Return each of the databases by its name."""
     stores = {one.name: (number, one.store) for number, one in enumerate(config.stores)}
-    ownership = Ownership([one.domain for one in config.databases])
+    domains = [one.domain for one in config.databases]
+    ownership = Ownership(domains)
     found = {}
     for number, one in enumerate(config.databases):
         tables = [
@@ -188,10 +193,10 @@ def alone(config: "Config") -> dict[str, Alone]:
                 "tables": tuple(config.tables[index] for index in tables),
                 "objects": tuple(config.objects[index] for index in objects),
             },
+            Owner(one.name, share_of(one.name, domains)),
             Elsewhere(
                 frozenset(schema for other in others for schema in other.schemas),
                 frozenset(bucket for other in others for bucket in other.buckets),
-                tuple(names_elsewhere(one.name, [each.domain for each in config.databases])),
             ),
             moved,
         )

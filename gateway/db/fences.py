@@ -31,12 +31,6 @@ class ClaimResult:
     pending: bool
 
 
-async def name_within(database: Database, ranges: Sequence[tuple[str, str | None]]) -> str | None:
-    """Return the name of a fence or a lock in one of these ranges; None if there is none."""
-    row = await database.fetchrow(_SQL["name_within"], [begin for begin, _ in ranges], [end for _, end in ranges])
-    return None if row is None else str(row["resource"])
-
-
 async def claim(
     transaction: Transaction, resources: Sequence[str], tokens: Tokens, equal: Equal, caller: str
 ) -> list[ClaimResult]:

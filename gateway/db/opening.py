@@ -10,10 +10,12 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from uuid import uuid4
 
+from gateway.db import ownership
 from gateway.db.database import Database, Transaction, translated
 from gateway.db.migrations import newest
 from gateway.db.pool import Session, load
 from gateway.errors import DatabaseClosed, Unavailable
+from gateway.fencing.shares import Owner
 from gateway.fencing.token import Token
 from gateway.journal.contents import Entry
 from gateway.journal.protocol import Loss, Mode, OpenDatabase, Opened, Run, Server
@@ -97,17 +99,22 @@ async def read_tokens(session: Session, resources: Sequence[str]) -> Mapping[str
 class OpeningTable:
     """Implements ``gateway.journal.protocol.DatabaseSide``. Its database admits sessions of every run.
 
-    ``store_time``: asks for the clock of the object store; None without one. ``dead_after``: how long a request to the
-    store can take to have its effect. It is asked for after the store's clock.
+    ``owner``: what the database must be; None for any one. ``store_time``: asks for the clock of the object store;
+    None without one. ``dead_after``: how long a request to the store can take to have its effect. It is asked for after
+    the store's clock.
     """
 
     database: Database
+    owner: Owner | None = None
     store_time: Callable[[], Awaitable[datetime]] | None = None
     dead_after: Callable[[], timedelta] = timedelta
 
     async def ask(self) -> Server:
-        """Return the run of the session's server, and the last opening."""
-        return await ask(self.database)
+        """Return the run of the session's server, and the last opening. Raises ``OwnershipDiffers``."""
+        server = await ask(self.database)
+        if self.owner is not None:
+            await ownership.compare(self.database, self.owner)
+        return server
 
     async def identify(self) -> None:
         """Give the installation an id if it has none."""

@@ -18,6 +18,7 @@ TABLES = {
     "compatibility": ("SELECT",),
     "fence": ("SELECT", "INSERT", "UPDATE"),
     "opening": ("SELECT", "UPDATE"),
+    "ownership": ("SELECT", "UPDATE"),
     "table_naming": ("SELECT", "INSERT", "UPDATE"),
     "bucket_naming": ("SELECT", "INSERT", "UPDATE"),
     "intent": ("SELECT", "INSERT", "UPDATE", "DELETE"),

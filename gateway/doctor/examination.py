@@ -15,7 +15,7 @@ from gateway import targets, wiring
 from gateway.config import Config, toml
 from gateway.config.places import Places
 from gateway.config.stores import ObjectStore
-from gateway.db import migrations, opening, rights
+from gateway.db import migrations, opening, ownership, rights
 from gateway.db.database import Database
 from gateway.db.rights import Exposed, Server
 from gateway.doctor import grants
@@ -35,7 +35,8 @@ from gateway.doctor.findings import (
 )
 from gateway.doctor.leftovers import UNKNOWN, check_leftovers, check_side_effects
 from gateway.doctor.other_writers import check_other_writers
-from gateway.errors import GatewayError, JournalUnusable, Unavailable
+from gateway.errors import GatewayError, JournalUnusable, OwnershipDiffers, Unavailable
+from gateway.fencing import shares
 from gateway.fencing.decision import Enforcement
 from gateway.fencing.intent import Duplicates
 from gateway.guard import installation as guard_findings
@@ -214,11 +215,24 @@ async def _of_database(
         *await attempt("roles", _of_roles(config, database)),
         *await attempt("rules", _of_names(config, database, known)),
         *await attempt("grants", _of_grants(targets.unknown_in_grants(config, database))),
+        *await attempt("ownership", _of_ownership(config, database)),
         *await attempt("naming", _of_naming(config)),
         *await attempt("reach", check_side_effects(config, database)),
         *await attempt("guard", guard_findings.examine(config, database)),
         *await attempt("clock", _of_local_clock(database, clock)),
     ]
+
+
+async def _of_ownership(config: Config, database: Database) -> Sequence[Check]:
+    """Examine whether the database has what the configuration gives it, and whether it is the one that is meant."""
+    found = await ownership.read(database)
+    try:
+        shares.check(config.owner, found.name, found.share, changing=found.following is not None)
+    except OwnershipDiffers as error:
+        return [problem("ownership", error.message.removesuffix("."), error.advice)]
+    if found.name is None:
+        return [ok("ownership", "it is the only database, and has all names")]
+    return [ok("ownership", f"it is {found.name}, and has {shares.shown(found.share)}, by change {found.number}")]
 
 
 async def _of_naming(config: Config) -> Sequence[Check]:
@@ -301,7 +315,7 @@ async def _of_run(config: Config, database: Database) -> Sequence[Check]:
 async def _flaw_of_journal(config: Config) -> Flaw | None:
     async with AsyncExitStack() as stack:
         upstream = None if config.s3 is None else await stack.enter_async_context(Upstream(config.s3))
-        storage = wiring.storage(config, ignore, upstream)
+        storage = wiring.storage(config, ignore, upstream, owned=False)
         stack.push_async_callback(storage.close)
         try:
             return await storage.journal.examine()

@@ -257,26 +257,10 @@ Range: TypeAlias = tuple[str, str | None]
 """Names from the first one on, up to but without the second one, or to the end. Names are ASCII, and in its order."""
 
 
-def names_elsewhere(database: str, domains: Sequence[Domain]) -> list[Range]:
-    """Return ranges of names that certainly belong to other databases, so that a fence of theirs here was left behind.
-
-    A pattern with a wildcard in its middle counts for its own database alone, up to the wildcard.
-    """
-    own = next(one for one in domains if one.name == database)
-    if own.default:
-        return sorted(
-            found
-            for other in domains
-            if other is not own
-            for found in (*_defaults_of(other), *(_range(one) for one in other.resources if _is_plain(one)))
-        )
-    end = ""
-    gaps: list[Range] = []
-    for begin, after in sorted([*_defaults_of(own), *map(_range, own.resources)]):
-        if begin > end:
-            gaps.append((end, begin))
-        end = max(end, after)
-    return [*gaps, (end, None)]
+def ranges_of(domain: Domain, *, plain: bool = False) -> list[Range]:
+    """Return ranges with all names that a domain names. ``plain``: only those in which it owns each name."""
+    patterns = [one for one in domain.resources if not plain or _is_plain(one)]
+    return [*_defaults_of(domain), *map(_range, patterns)]
 
 
 def _defaults_of(domain: Domain) -> list[tuple[str, str]]:

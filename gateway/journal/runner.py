@@ -10,10 +10,11 @@ from weakref import WeakKeyDictionary
 
 from gateway.background import background_tasks, repeat
 from gateway.batching import Lane
-from gateway.db import opening
+from gateway.db import opening, ownership
 from gateway.db.database import CommitClaims
 from gateway.db.pool import Session
 from gateway.errors import DatabaseClosed, GatewayError, SqlError, Unavailable
+from gateway.fencing.shares import Owner
 from gateway.fencing.token import Token
 from gateway.journal import protocol
 from gateway.journal.contents import Contents, Entry, Flaw, Problem
@@ -62,10 +63,12 @@ class Runner:
         observe: Observe = ignore,
         *,
         flush_interval: float = FLUSH_INTERVAL,
+        owner: Owner | None = None,
     ) -> None:
+        """``owner``: what the database must be; None for any one."""
         if (journal is None) != (mode is Mode.OFF):
             raise ValueError("every mode but off needs a journal")
-        self._mode, self._database, self._journal = mode, database, journal
+        self._mode, self._database, self._journal, self._owner = mode, database, journal, owner
         # The database refuses raises of a session once it is opened with another mode.
         self.pinned: Mapping[str, str] = {"fencing.journal": mode.value}
         self._observe, self._flush_interval = observe, flush_interval
@@ -87,11 +90,13 @@ class Runner:
     async def admit(self, session: Session) -> None:
         """Return once the database is open for the run of this session. Raises ``Unavailable`` if it is not.
 
-        It must not lack what is remembered here either: a virtual machine that was put back with its memory is no new
-        run.
+        It must own what this gateway gives it. It must not lack what is remembered here either: a virtual machine that
+        was put back with its memory is no new run.
         """
         try:
             server = await self._opened(session)
+            if self._owner is not None:
+                await ownership.enter(session, self._owner)
             self._note_began(server.opened.began)
             await self._compare(session)
         except SqlError as error:

@@ -71,14 +71,15 @@ TABLE: dict[str, str] = {
     "app": "fencing api config guard.watching http journal.protocol objects observe part reloading routing web wiring "
     "workers",
     "naming": "fencing config db objects observe.events table_rules tables wiring",
+    "ownership": "fencing config db objects.store observe.events wiring",
     "serving": "config db http.connection",
     "doctor": "fencing auth config db guard journal.contents journal.protocol naming objects observe.events "
     "table_rules tables.catalog tables.sql targets wiring",
     "demo": "fencing app auth.grants config db guard serving webhooks",
-    "commands": "fencing app auth client config db.database db.key_uses doctor guard naming observe reloading serving "
-    "service_manager targets text wiring workers",
+    "commands": "fencing app auth client config db.database db.key_uses doctor guard naming observe ownership "
+    "reloading serving service_manager targets text wiring workers",
     "client": "fencing",
-    "cli": "app commands config db demo doctor journal.rows serving text",
+    "cli": "app commands config db demo doctor journal.rows ownership serving text",
     "__main__": "cli",
 }
 
@@ -138,7 +139,8 @@ PURE = (
     "auth.login_cookies auth.signature_claims auth.post_policy auth.principal auth.sigv4 "
     "tables.dialect tables.catalog tables.naming tables.sql objects.s3 objects.protocol "
     "journal.contents journal.evidence journal.format journal.protocol "
-    "objects.body.checksums objects.body.chunked naming.change objects.probe.judgement objects.probe.bucket_profile "
+    "objects.body.checksums objects.body.chunked naming.change ownership.change objects.probe.judgement "
+    "objects.probe.bucket_profile "
     "observe.events "
     "guard.pack guard.script webhooks.messages webhooks.rate webhooks.signing "
     "client.errors client.libpq commands.columns web.advice web.chart web.verdict"

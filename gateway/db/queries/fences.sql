@@ -55,18 +55,3 @@ ORDER BY u.number
 -- name: bump
 -- Start a new epoch of a fence that carries exactly the expected token.
 SELECT outcome, fence, ended FROM fencing.bump_epoch_v1($1, $2, $3, $4, $5)
-
--- name: name_within
--- The name of a fence or a lock in one of these ranges. A range without an end has all that follow.
-SELECT found.resource
-FROM unnest($1::text[], $2::text[]) AS r (first, after),
-LATERAL (
-    (SELECT resource FROM fencing.fence
-     WHERE resource >= r.first COLLATE "C" AND (r.after IS NULL OR resource < r.after COLLATE "C")
-     ORDER BY resource LIMIT 1)
-    UNION ALL
-    (SELECT resource FROM fencing.lock
-     WHERE resource >= r.first COLLATE "C" AND (r.after IS NULL OR resource < r.after COLLATE "C")
-     ORDER BY resource LIMIT 1)
-) AS found
-LIMIT 1

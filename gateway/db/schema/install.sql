@@ -16,6 +16,7 @@
 CREATE SCHEMA IF NOT EXISTS fencing;
 \ir fences.sql
 \ir opening.sql
+\ir ownership.sql
 \ir claim.sql
 \ir naming.sql
 \ir intents.sql

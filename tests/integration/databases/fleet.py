@@ -11,6 +11,7 @@ import httpx
 from psycopg.conninfo import conninfo_to_dict
 
 from gateway.config import Config
+from gateway.ownership.plan import claim_if_new
 from tests.databases import GATEWAY, Server, fresh_database
 from tests.doubles.s3 import S3Double, serve
 from tests.postgres_relay import connect
@@ -148,11 +149,12 @@ async def fleet(
             line = lines[name] = Line(address)
             listener = await stack.enter_async_context(await asyncio.start_server(line, "127.0.0.1", 0))
             listed[name] = line.address(listener.sockets[0].getsockname()[1])
-        if cut is not None:
-            lines[cut].cut()
         buckets = {} if double is None else {"buckets": ["southern"]}
         endpoint = None if double is None else await stack.enter_async_context(serve(double))
         config = settings(databases(listed["north"], listed["south"], **buckets), endpoint, **sections)
+        assert await claim_if_new(config)
+        if cut is not None:
+            lines[cut].cut()
         events = Events()
         origin = await stack.enter_async_context(running(config, events))
         yield Fleet(origin, lines, addresses, events, config)

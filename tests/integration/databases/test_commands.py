@@ -50,6 +50,7 @@ def execute(address: str, statements: str) -> None:
 
 def test_commands_act_on_each_database(tmp_path: Path, addresses: dict[str, str]) -> None:
     config = written(tmp_path, {name: as_gateway(dsn) for name, dsn in addresses.items()})
+    assert called("databases", "apply", "--config", str(config)).returncode == 0
     for command in (["open"], ["sweep"], ["naming", "plan"], ["guard", "show"]):
         both = called(*command, "--config", str(config))
         assert both.returncode == 0, both.stderr
@@ -94,25 +95,19 @@ def test_findings_name_the_entry_of_their_database(tmp_path: Path, addresses: di
     assert 'databases]] "north", schemas: there is no schema public_north' in checked.stderr
 
 
-def test_a_gateway_does_not_start_where_names_have_changed_their_database(
-    tmp_path: Path, addresses: dict[str, str]
-) -> None:
+def test_a_gateway_does_not_start_with_rules_that_are_not_in_force(tmp_path: Path, addresses: dict[str, str]) -> None:
     """In the other database their tokens would count from nothing, and overtaken holders could write again."""
     for name, address in addresses.items():
-        lock = f"INSERT INTO fencing.lock (resource) VALUES ('public_{name}.orders/1')"
-        execute(address, f"CREATE SCHEMA public_{name}; {lock}")
+        execute(address, f"CREATE SCHEMA public_{name}")
     config = written(tmp_path, addresses)
     given = config.read_text()
-    assert called("config", "check", "--config", str(config)).returncode == 0
-    fence = "INSERT INTO fencing.fence (resource, epoch, value) VALUES ('tenant-7/job', 0, 9)"
-    execute(addresses["north"], fence)
+    assert "each database has what the rules give it" in called("migrate", "--config", str(config)).stdout
     assert called("config", "check", "--config", str(config)).returncode == 0
     config.write_text(given.replace('"public_south"]', '"public_south"]\nresources = ["tenant-7/**"]'))
     refused = called("config", "check", "--config", str(config))
     assert refused.returncode == 78
-    assert '[[databases]] "north": it holds the fence or lock of tenant-7/job, which the rules' in refused.stderr
-    assert "fence or lock of tenant-7/job" in called("serve", "--listen", "127.0.0.1:0", "--config", str(config)).stderr
+    assert "The database south has schemas public_south. This gateway gives it resources" in refused.stderr
+    assert "gateway databases apply" in called("serve", "--listen", "127.0.0.1:0", "--config", str(config)).stderr
     config.write_text(given.replace("default = true", "default = none").replace("default = false", "default = true"))
     config.write_text(config.read_text().replace("default = none", "default = false"))
-    refused = called("config", "check", "--config", str(config))
-    assert '[[databases]] "north": it holds the fence or lock of tenant-7/job, which the rules' in refused.stderr
+    assert "The database north has all names but" in called("config", "check", "--config", str(config)).stderr

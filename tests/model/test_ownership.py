@@ -1,0 +1,353 @@
+"""A change of ownership beside the gateways of old and new rules, in every interleaving and with every crash.
+
+The explored order of the change is the one of production (``gateway.ownership.change``). Three databases share two
+names. A gateway gives each name to one database, by its rules. It opens a session of that database, is let in or not,
+and writes with a token of one lock. Two processes change the rules: one to the new rules, and one on to others or back.
+Each may be killed at every step and begin again. A database may be down while they plan, or go down at any step.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+import pytest
+
+from gateway.errors import Unavailable
+from gateway.ownership.change import CarryOver, Close, Effect, EndSessions, FindObstacles, Open, Reopen, Steps, change
+
+NAMES = ("m", "k")
+FAILED = "failed"
+"""The answer of a database that went down. The effect may have been committed, or not."""
+Rules: TypeAlias = tuple[int, int]
+"""The database of each name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Database:
+    """``share``: the names it owns; ``rules`` and ``number``: those that it noted. ``fences`` by name."""
+
+    share: frozenset[str]
+    rules: Rules
+    number: int = 0
+    following: Rules | None = None
+    fences: tuple[int, int] = (0, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Gateway:
+    """One write of one name by a gateway. ``seat``: the database that has let its session in."""
+
+    rules: Rules
+    name: str
+    token: int
+    seat: int | None = None
+    stage: str = "idle"
+
+
+@dataclass(frozen=True, slots=True)
+class Changer:
+    """A process that changes the rules. ``plan``: the concerned databases, as ``seen``. ``answers``: those so far."""
+
+    rules: Rules
+    plan: tuple[int, ...] | None = None
+    seen: tuple[tuple[frozenset[str], Rules | None], ...] = ()
+    number: int = 0
+    answers: tuple[bool | str | None, ...] = ()
+    runs: int = 2
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """All databases and processes. ``crashes``: how many may still come."""
+
+    databases: tuple[Database, ...]
+    gateways: tuple[Gateway, ...]
+    changers: tuple[Changer, ...]
+    acknowledged: tuple[int, int] = (0, 0)
+    crashes: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Weakness:
+    """The parts that are taken away. ``order``: another order of the change.
+
+    ``judges``: a database that is down is left out only if no known rules give it another share. ``minds_others``:
+    rules that are being applied count there, and databases are concerned that these give another share. ``compares``:
+    a database is closed only if it is as the plan has seen it.
+    """
+
+    ends: bool = True
+    lets_in_while_closed: bool = False
+    order: Callable[[Sequence[str | None]], Steps] = change
+    judges: bool = True
+    minds_others: bool = True
+    compares: bool = True
+
+
+class BrokenPromise(AssertionError):
+    """A stale write took effect."""
+
+
+Move: TypeAlias = tuple[str, World]
+
+
+def open_each_at_once(concerned: Sequence[str | None]) -> Steps:
+    """The weakened order: each database is opened before the next one is closed."""
+    for database in concerned:
+        yield Close(database)
+        yield EndSessions(database)
+        yield CarryOver(database)
+        yield Open(database)
+    return True
+
+
+def carry_first(concerned: Sequence[str | None]) -> Steps:
+    """The weakened order: fences are carried over before sessions end."""
+    for database in concerned:
+        yield Close(database)
+        yield CarryOver(database)
+    for database in concerned:
+        yield EndSessions(database)
+    for database in concerned:
+        yield Open(database)
+    return True
+
+
+def reopen_all(concerned: Sequence[str | None]) -> Steps:
+    """The weakened order: a change that gives up opens also what another one has closed."""
+    for database in concerned:
+        yield Close(database)
+        yield EndSessions(database)
+    if (yield FindObstacles()):
+        for database in concerned:
+            yield Reopen(database)
+        return False
+    for database in concerned:
+        yield CarryOver(database)
+    for database in concerned:
+        yield Open(database)
+    return True
+
+
+def share(rules: Rules, number: int) -> frozenset[str]:
+    return frozenset(name for name, owner in zip(NAMES, rules, strict=True) if owner == number)
+
+
+def moves(world: World, weak: Weakness) -> Iterator[Move]:
+    for number, gateway in enumerate(world.gateways):
+        for what, after, changed in gateway_moves(world, gateway, weak):
+            gateways = (*changed.gateways[:number], after, *changed.gateways[number + 1 :])
+            yield f"{gateway.name}/{gateway.token} by {gateway.rules} {what}", replace(changed, gateways=gateways)
+    for number, changer in enumerate(world.changers):
+        for what, after_change, changed in changer_moves(world, changer, weak):
+            changers = (*changed.changers[:number], after_change, *changed.changers[number + 1 :])
+            yield f"change {changer.rules} {what}", replace(changed, changers=changers)
+
+
+def gateway_moves(world: World, gateway: Gateway, weak: Weakness) -> Iterator[tuple[str, Gateway, World]]:
+    index = NAMES.index(gateway.name)
+    if gateway.stage == "idle":
+        seat = gateway.rules[index]
+        database = world.databases[seat]
+        agrees = database.share == share(gateway.rules, seat)
+        if agrees and (database.following is None or weak.lets_in_while_closed):
+            yield "is let in", replace(gateway, seat=seat, stage="in"), world
+    elif gateway.stage == "in":
+        assert gateway.seat is not None
+        database = world.databases[gateway.seat]
+        if gateway.token < database.fences[index]:
+            yield "is stale", replace(gateway, stage="done", seat=None), world
+            return
+        if gateway.token < world.acknowledged[index]:
+            raise BrokenPromise(f"{gateway.name}/{gateway.token} after {world.acknowledged[index]}")
+        fences = put(database.fences, index, gateway.token)
+        after = put_database(world, gateway.seat, replace(database, fences=fences))
+        highest = max(world.acknowledged[index], gateway.token)
+        after = replace(after, acknowledged=put(world.acknowledged, index, highest))
+        yield "writes", replace(gateway, stage="done", seat=None), after
+
+
+def changer_moves(world: World, changer: Changer, weak: Weakness) -> Iterator[tuple[str, Changer, World]]:
+    if changer.plan is None:
+        if changer.runs:
+            yield from plans(world, changer, weak)
+        return
+    effect = effect_at(weak.order, changer.plan, changer.answers)
+    if world.crashes:
+        yield "is killed", replace(changer, plan=None, seen=(), answers=()), replace(world, crashes=world.crashes - 1)
+    if effect is None:
+        yield "ends", replace(changer, plan=None, seen=(), answers=()), world
+    elif isinstance(effect, FindObstacles):
+        # A lease may be found, or none.
+        for found in (False, True):
+            yield f"finds obstacles: {found}", replace(changer, answers=(*changer.answers, found)), world
+    else:
+        answer, after = performed(world, changer, effect, weak)
+        if answer is Unavailable:
+            after = world  # another change has come first
+            yield f"{effect} is refused", replace(changer, answers=(*changer.answers, FAILED)), world
+        else:
+            assert answer is None or isinstance(answer, bool)
+            yield str(effect), replace(changer, answers=(*changer.answers, answer)), after
+        if world.crashes:
+            failed = replace(changer, answers=(*changer.answers, FAILED))
+            for left in dict.fromkeys((world, after)):
+                yield f"{effect} fails", failed, replace(left, crashes=world.crashes - 1)
+
+
+def plans(world: World, changer: Changer, weak: Weakness) -> Iterator[tuple[str, Changer, World]]:
+    """Plan with all databases, or while one of them is down: see ``Fleet.check_applicable``."""
+    for down in (None, *range(len(world.databases))):
+        there = {number: one for number, one in enumerate(world.databases) if number != down}
+        newest = max(one.number for one in there.values())
+        known = [one.rules for one in there.values() if one.number == newest]
+        pending = [one.following for one in there.values() if one.following is not None and weak.minds_others]
+        known += pending
+        judged = down is not None and weak.judges
+        if judged and any(share(rules, down or 0) != share(changer.rules, down or 0) for rules in known):
+            continue
+        concerned = tuple(
+            number
+            for number, one in there.items()
+            if one.following is not None
+            or any(each != share(changer.rules, number) for each in (one.share, *(share(p, number) for p in pending)))
+        )
+        if concerned:
+            seen = tuple((there[number].share, there[number].following) for number in concerned)
+            planned = replace(changer, plan=concerned, seen=seen, number=newest + 1, answers=(), runs=changer.runs - 1)
+            yield f"plans {concerned}, with {down} down", planned, world
+
+
+def performed(world: World, changer: Changer, effect: Effect, weak: Weakness) -> tuple[object, World]:
+    number = int(effect.database or 0)  # type: ignore[union-attr]  # FindObstacles is answered by the caller
+    database = world.databases[number]
+    match effect:
+        case Close():
+            seen = changer.seen[(changer.plan or ()).index(number)]
+            if weak.compares and seen != (database.share, database.following):
+                return Unavailable, world
+            fresh = database.following is None
+            return fresh, put_database(world, number, replace(database, following=changer.rules))
+        case EndSessions():
+            return None, without_sessions(world, number) if weak.ends else world
+        case Reopen():
+            if database.following == changer.rules:
+                world = put_database(world, number, replace(database, following=None))
+            return None, world
+        case CarryOver():
+            return None, carried_over(world, changer, number)
+        case Open():
+            if database.following != changer.rules:
+                return Unavailable, world
+            opened = replace(
+                database,
+                share=share(changer.rules, number),
+                rules=changer.rules,
+                number=changer.number,
+                following=None,
+            )
+            return None, put_database(world, number, opened)
+    raise AssertionError(effect)
+
+
+def without_sessions(world: World, number: int) -> World:
+    gateways = (replace(one, stage="idle", seat=None) if one.seat == number else one for one in world.gateways)
+    return replace(world, gateways=tuple(gateways))
+
+
+def carried_over(world: World, changer: Changer, number: int) -> World:
+    for index, owner in enumerate(changer.rules):
+        if owner != number and owner in (changer.plan or ()):
+            to = world.databases[owner]
+            highest = max(to.fences[index], world.databases[number].fences[index])
+            world = put_database(world, owner, replace(to, fences=put(to.fences, index, highest)))
+    return world
+
+
+def effect_at(
+    order: Callable[[Sequence[str | None]], Steps], plan: tuple[int, ...], answers: tuple[bool | str | None, ...]
+) -> Effect | None:
+    """Return what the order wants after these answers; None at its end."""
+    steps = order([str(number) for number in plan])
+    effect = next(steps)
+    for answer in answers:
+        try:
+            effect = steps.throw(Unavailable(FAILED)) if isinstance(answer, str) else steps.send(answer)
+        except (StopIteration, Unavailable):
+            return None
+    return effect
+
+
+def put(pair: tuple[int, int], index: int, value: int) -> tuple[int, int]:
+    return (value, pair[1]) if index == 0 else (pair[0], value)
+
+
+def put_database(world: World, number: int, database: Database) -> World:
+    return replace(world, databases=(*world.databases[:number], database, *world.databases[number + 1 :]))
+
+
+def explore(scope: "Scope", weak: Weakness = Weakness()) -> int:
+    """Visit every world. Return how many there are. Raise ``BrokenPromise`` with the steps that led there."""
+    databases = tuple(Database(share(scope.first, number), scope.first) for number in range(3))
+    gateways = tuple(Gateway(*one) for one in scope.writes)
+    first = World(databases, gateways, tuple(Changer(rules, runs=scope.runs) for rules in scope.changes))
+    trails: dict[World, tuple[World, str] | None] = {first: None}
+    waiting = [first]
+    while waiting:
+        world = waiting.pop()
+        try:
+            for what, after in moves(world, weak):
+                if after not in trails:
+                    trails[after] = (world, what)
+                    waiting.append(after)
+        except BrokenPromise as broken:
+            raise BrokenPromise(f"{broken}: {trail(trails, world)}") from None
+    return len(trails)
+
+
+def trail(trails: dict[World, tuple[World, str] | None], world: World) -> str:
+    steps = []
+    while (before := trails[world]) is not None:
+        world, what = before
+        steps.append(what)
+    return "; ".join(reversed(steps))
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """``first``: the rules in force. ``changes``: those that processes apply. ``writes``: rules, name and token."""
+
+    first: Rules
+    changes: tuple[Rules, ...]
+    writes: tuple[tuple[Rules, str, int], ...]
+    runs: int = 2
+
+
+MOVED = Scope((0, 1), ((1, 1),), (((0, 1), "m", 2), ((1, 1), "m", 1), ((0, 1), "m", 1), ((1, 1), "m", 3)))
+SWAPPED = Scope((0, 1), ((1, 0),), (((0, 1), "m", 1), ((1, 0), "m", 2), ((0, 1), "k", 1), ((1, 0), "k", 2)))
+BACK = Scope((2, 1), ((0, 1), (2, 1)), (((2, 1), "m", 1), ((0, 1), "m", 2)), runs=1)
+ON = Scope((0, 1), ((1, 1), (2, 1)), (((1, 1), "m", 2), ((2, 1), "m", 1)), runs=1)
+SCOPES = {"moved": MOVED, "swapped": SWAPPED, "back": BACK, "on": ON}
+
+
+@pytest.mark.parametrize("scope", SCOPES.values(), ids=SCOPES)
+def test_no_two_databases_serve_one_name(scope: Scope) -> None:
+    assert explore(scope) > 500
+
+
+WEAKNESSES = {
+    "sessions go on": (Weakness(ends=False), MOVED),
+    "sessions are let in while it is closed": (Weakness(lets_in_while_closed=True), MOVED),
+    "each is opened at once": (Weakness(order=open_each_at_once), SWAPPED),
+    "carried over before sessions end": (Weakness(order=carry_first), MOVED),
+    "others are reopened": (Weakness(order=reopen_all), SWAPPED),
+    "a database that is down is left out": (Weakness(judges=False), MOVED),
+    "changes under way are not minded": (Weakness(minds_others=False), BACK),
+    "another change may have come first": (Weakness(compares=False), ON),
+}
+
+
+@pytest.mark.parametrize(("weak", "scope"), WEAKNESSES.values(), ids=WEAKNESSES)
+def test_each_part_is_needed(weak: Weakness, scope: Scope) -> None:
+    with pytest.raises(BrokenPromise):
+        explore(scope, weak)
