@@ -62,8 +62,8 @@ from gateway.wiring import alarms, webhooks
 class Shared:
     """The things that all parts of a gateway have in common. ``issuer`` issues the tokens if this gateway does not.
 
-    ``health``, ``ready``, ``metrics`` and ``configuration`` are those of the whole gateway. ``workers``: how many processes serve.
-    ``journals``: the prefixes of keys at which journals are.
+    ``health``, ``ready``, ``metrics`` and ``configuration`` are those of the whole gateway. ``workers``: how many
+    processes serve. ``journals``: the prefixes of keys at which journals are.
     """
 
     observe: Observe
