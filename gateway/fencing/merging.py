@@ -103,7 +103,7 @@ def merge(
         # Entries that are recorded between two pages are newer than all of the list: they belong to no later page.
         if rest and newest_first:
             reached[name] = position(rest[-1]) + 1
-        elif newest_first:
+        else:
             reached.setdefault(name, 0)
     more = any(rest or pages[name].more for name, rest in left.items())
     return Merged(taken, reached, more)
