@@ -323,9 +323,11 @@ async def test_a_stream_outlives_a_database_that_goes_away_and_loses_nothing(
         assert reader.told == [("database-missing", "south")]
         # Another gateway still reaches the database.
         other = settings(databases(gateway.addresses["north"], gateway.addresses["south"]))
-        async with running(other, Events()) as origin:
-            async with httpx.AsyncClient(base_url=origin, headers=api.headers) as elsewhere:
-                during = await raised(elsewhere, "south", "during")
+        async with (
+            running(other, Events()) as origin,
+            httpx.AsyncClient(base_url=origin, headers=api.headers) as elsewhere,
+        ):
+            during = await raised(elsewhere, "south", "during")
         gateway.lines["south"].mend()
         assert (await reader.entry())["resource"] == during
         assert reader.told == [("database-missing", "south"), ("database-back", "south")]
