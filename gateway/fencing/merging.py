@@ -17,6 +17,7 @@ T = TypeVar("T")
 Cursor: TypeAlias = Mapping[str, int]
 """A position in the record of each database. A database without one has been read nowhere yet."""
 
+_NAMED = re.compile(rb'\{"database":"([A-Za-z0-9_-]{1,64})",')
 _POSITION = re.compile(r"[A-Za-z0-9_-]{1,64}:(?:0|[1-9][0-9]{0,17})")
 LONGEST = 16_384
 """The most characters of a cursor that is read."""
@@ -47,6 +48,17 @@ def read_cursor(text: str, databases: Collection[str]) -> dict[str, int]:
 def write_cursor(cursor: Cursor) -> str:
     """Return the text of a cursor, by name. It is empty if no database has a position."""
     return ",".join(f"{name}:{position}" for name, position in sorted(cursor.items()))
+
+
+def named_line(name: str, line: bytes) -> bytes:
+    """Return a line of a merged export: an object of JSON, with its database before all else."""
+    return b'{"database":"%b",%b' % (name.encode(), line[1:])
+
+
+def read_line(line: bytes) -> tuple[str | None, bytes]:
+    """Return the database of a line, and the line as its own record has it. None for the line of a single record."""
+    found = _NAMED.match(line)
+    return (None, line) if found is None else (found[1].decode(), b"{" + line[found.end() :])
 
 
 def first_of(times: Iterable[tuple[str, datetime]], *, newest_first: bool) -> str:

@@ -13,7 +13,7 @@ from datetime import date
 from gateway.api.exports import TYPES, ExportWriter, attachment
 from gateway.db.export import HEADER, ExportFormat
 from gateway.errors import OutcomeUnknown, SqlError, TooManyReaders, Unavailable
-from gateway.fencing.merging import Cursor
+from gateway.fencing.merging import Cursor, named_line
 from gateway.http.streaming import BodyWriter, StreamedResponse
 from gateway.merged.asking import Databases, Pairs
 
@@ -91,7 +91,7 @@ class _Rows:
     """The rows of a day of one database, some at a time, each with its time and the name of the database."""
 
     def __init__(self, name: str, writer: ExportWriter, form: ExportFormat, day: date) -> None:
-        self._name, self._writer, self._form, self._day = name.encode(), writer, form, day
+        self._name, self._writer, self._form, self._day = name, writer, form, day
         self._pieces: asyncio.Queue[bytes | None] = asyncio.Queue(1)
         self._rest, self._ended = b"", False
         self.rows: deque[tuple[bytes, bytes]] = deque()
@@ -120,10 +120,10 @@ class _Rows:
         whole, self._rest = split_rows(self._rest + piece, self._form)
         for row in whole:
             if self._form is ExportFormat.CSV:
-                self.rows.append((row.split(b",", 3)[2], b"%b,%b" % (self._name, row)))
+                self.rows.append((row.split(b",", 3)[2], b"%b,%b" % (self._name.encode(), row)))
             else:
                 time = row.partition(b'"at":"')[2].partition(b'"')[0]
-                self.rows.append((time, b'{"database":"%b",%b' % (self._name, row[1:])))
+                self.rows.append((time, named_line(self._name, row)))
 
 
 def split_rows(text: bytes, form: ExportFormat) -> tuple[list[bytes], bytes]:
