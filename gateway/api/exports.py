@@ -29,10 +29,10 @@ MOST = 4
 
 TYPES = {ExportFormat.CSV: "text/csv; charset=utf-8", ExportFormat.NDJSON: "application/x-ndjson"}
 _DESCRIPTIONS = {
-    ExportFormat.CSV: "RFC 4180, with a header line. "
+    ExportFormat.CSV: "RFC 4180, with a header line. With several databases, the first column is `database`. "
     "An apostrophe precedes text that a spreadsheet would take for a formula.",
     ExportFormat.NDJSON: "One JSON object a line, with the hash of the entry. "
-    "`gateway audit verify` reads this format.",
+    "`gateway audit verify` reads this format. With several databases, each line begins with its `database`.",
 }
 
 
