@@ -27,7 +27,7 @@ _USUAL = 100
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What is asked for. ``given``: the parameters that shape the page."""
+    """A request for a list. ``given``: the parameters that shape the page."""
 
     pairs: Pairs
     given: Mapping[str, str]

@@ -265,7 +265,7 @@ class Reader:
         self.told: list[tuple[str, str]] = []
 
     async def entry(self) -> dict[str, Any]:
-        """Return the next entry. What is none is in ``told``."""
+        """Return the next entry. ``told`` has the events that are none."""
         fields: dict[str, str] = {}
         async with asyncio.timeout(30):
             async for line in self._lines:
