@@ -34,13 +34,16 @@ class Asked:
 
     @classmethod
     def read(cls, pairs: Pairs) -> "Asked":
-        """Read the parameters. Raises ``RequestMalformed`` for one that comes twice."""
+        """Read the parameters. Raises ``RequestMalformed`` for one that comes twice, or a limit that is no number."""
         given: dict[str, str] = {}
         for key, value in pairs:
             if key in _SINGLE:
                 if key in given:
                     raise RequestMalformed(f"{key}: comes twice.")
                 given[key] = value
+        limit = given.get("limit", "0")
+        if not (limit.isascii() and limit.isdigit() and len(limit) < 10):
+            raise RequestMalformed("limit: must be a whole number.")
         return cls(pairs, given)
 
     @property

@@ -116,8 +116,8 @@ LIBRARIES: dict[str, str] = {
     "redis": "client.redis",
     "rich": "commands demo",
     "sqlalchemy": "client.sqlalchemy tables.sql",
-    "starlette": "api app http merged objects.exchange objects.pipeline objects.writes.form observe part reloading routing "
-    "tables web",
+    "starlette": "api app http merged objects.exchange objects.pipeline objects.writes.form observe part reloading "
+    "routing tables web",
     "structlog": "observe.logs",
     "typer": "cli commands",
     "uvicorn": "http.connection serving",

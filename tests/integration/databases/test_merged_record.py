@@ -12,6 +12,8 @@ import httpx
 import pytest
 import pytest_asyncio
 
+from gateway.db import record
+from gateway.db.database import Database
 from gateway.fencing.chain_verification import Verifier
 from tests.databases import Server
 from tests.integration.databases.fleet import Fleet, databases, fleet, settings
@@ -172,7 +174,15 @@ async def test_cursors_and_databases_that_do_not_fit_are_refused(api: httpx.Asyn
     one = (await listed(api, "/v1/events"))["events"][0]["id"]
     wrong = [
         *("before=4711", f"before={one}", "before=west:1", "before=north:1,north:2", "before=north:-1", "before="),
-        *("before=north:1&before=north:2", "limit=1&limit=2", "order=oldest&order=newest", "limit=0", "limit=1001"),
+        *(
+            "before=north:1&before=north:2",
+            "limit=1&limit=2",
+            "order=oldest&order=newest",
+            "limit=0",
+            "limit=1001",
+            "limit=5.0",
+            "limit=%2B5",
+        ),
         *("database=west", "database=", "database=north&database=west", "after=north:9999999999999999999", "nope=1"),
         *("database=north&before=south:1", "database=north&before=north:1"),
     ]
@@ -254,6 +264,48 @@ async def test_an_export_does_not_begin_without_one_of_its_databases(gateway: Fl
     assert "south" in answer.json()["detail"]
     assert "database=north" in answer.json()["advice"]
     assert (await api.get("/v1/events.ndjson?database=north")).status_code == 200
+
+
+async def export_without_end(gateway: Fleet, api: httpx.AsyncClient) -> None:
+    """Read an export while one of its databases is lost."""
+    async with api.stream("GET", "/v1/events.ndjson") as answer:
+        assert answer.status_code == 200
+        pieces = answer.aiter_bytes()
+        await anext(pieces)
+        gateway.lines["south"].cut()
+        async for _ in pieces:
+            pass
+
+
+LONG_RECORD = """
+INSERT INTO fencing.intake (id, at, kind, caller, target)
+SELECT gen_random_uuid(), clock_timestamp(), 'administration', 'writer', repeat('x', 2000)
+FROM generate_series(1, 15000)
+"""
+
+
+@pytest.mark.thorough
+async def test_an_export_breaks_off_if_a_database_is_lost_and_gives_back_its_sessions(
+    gateway: Fleet, api: httpx.AsyncClient
+) -> None:
+    await all_raised(api, 3)
+    database = Database(gateway.addresses["south"])
+    try:
+        await database.fetch_write(LONG_RECORD)
+        await record.seal(database)
+    finally:
+        await database.close()
+    exports = (
+        "SELECT count(*)::integer FROM pg_stat_activity WHERE query LIKE 'COPY %' AND datname = current_database()"
+    )
+    for _ in range(6):  # more than may run at one time
+        with pytest.raises(httpx.RemoteProtocolError):
+            await export_without_end(gateway, api)
+        gateway.lines["south"].mend()
+        await until_listed(api, limit="1")
+    assert await gateway.asked("north", exports) == [0]
+    whole = (await api.get("/v1/events.ndjson")).text.splitlines()
+    assert {name: chain.lines for name, chain in verified(whole).items()} == {"north": 1, "south": 15002}
 
 
 class Reader:
