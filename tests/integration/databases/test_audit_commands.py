@@ -99,6 +99,7 @@ async def test_both_chains_of_an_export_are_verified(gateway: Fleet, api: httpx.
     assert isinstance(refused_head.exception, ConfigurationError)
 
 
+@pytest.mark.thorough
 async def test_an_export_goes_on_after_a_cursor(gateway: Fleet, api: httpx.AsyncClient) -> None:
     await all_raised(api, 6)
     lines = (await run("export")).stdout.splitlines()
