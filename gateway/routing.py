@@ -22,12 +22,12 @@ from gateway.fencing.ownership import Ownership
 from gateway.http.body import BodyReader, ClientGone, offload
 from gateway.http.head import Head
 from gateway.http.middleware import answer_problem
+from gateway.merged.asking import Answer
+from gateway.merged.dispatch import PARAMETER, Merged, is_for_all
 from gateway.objects.s3 import addressing
 from gateway.part import Part
 from gateway.tables.dialect.body import in_pieces
 
-PARAMETER = "database"
-"""The query parameter that names the database of a request about no resource."""
 COOKIE = "gateway_database"
 """The cookie that names the database of the page."""
 
@@ -76,8 +76,8 @@ class Routing:
     def of_api(self, scope: Scope) -> ASGIApp:
         """Return the app for a request to the API.
 
-        Raises ``RequestMalformed`` for a request about no resource that does not name its database, and
-        ``Unauthenticated`` if its caller is unknown.
+        Raises ``RequestMalformed`` for a request that has to name one database and does not, and ``Unauthenticated`` if
+        its caller is unknown.
         """
         head, path = Head.of(scope), path_as_sent(scope)
         if resource := resource_of(head.method, path):
@@ -85,21 +85,31 @@ class Routing:
         if (head.method, path) in BODIES:
             return _ByBody(self, path)
         if NAMED.fullmatch(path):
-            return _WithoutParameter(self._named(head).api)
+            named = self._named(head)
+            if len(named) == 1:
+                return _WithoutParameter(named[0].api)
+            if is_for_all(head.method, path):
+                apps = {part.name or "": part.api for part in named or self._parts.values()}
+                return Merged(apps, self.default.keys, self._is_ending)
+            self.default.keys.by_bearer(head.headers, head.certificate)  # strangers are not told the names
+            raise RequestMalformed(
+                "This gateway serves several databases, and the request is for one of them.",
+                advice=f"Add ?{PARAMETER}= and one of these names: {', '.join(self._parts)}.",
+            )
         return self.default.api
 
-    def _named(self, head: Head) -> Part:
-        named = [value for key, value in parse_qsl(head.query_string.decode("latin-1")) if key == PARAMETER]
-        if len(named) == 1 and named[0] in self._parts:
-            return self._parts[named[0]]
-        self.default.keys.by_bearer(head.headers, head.certificate)  # strangers are not told the names
-        known = ", ".join(self._parts)
-        if len(named) != 1:
-            raise RequestMalformed(
-                "This gateway serves several databases, each with its own record, fences and locks.",
-                advice=f"Add ?{PARAMETER}= and one of these names: {known}.",
-            )
-        raise RequestMalformed(f"There is no such database. There are: {known}.", advice="Name one of them.")
+    def _named(self, head: Head) -> list[Part]:
+        """Return the parts of the databases that a query names, each once."""
+        query = parse_qsl(head.query_string.decode("latin-1"), keep_blank_values=True)
+        names = [value for key, value in query if key == PARAMETER]
+        if any(name not in self._parts for name in names):
+            self.default.keys.by_bearer(head.headers, head.certificate)  # likewise
+            known = ", ".join(self._parts)
+            raise RequestMalformed(f"There is no such database. There are: {known}.", advice="Name one of them.")
+        return [part for name, part in self._parts.items() if name in names]
+
+    def _is_ending(self) -> bool:
+        return self.default.streams_closed
 
     def of_page(self, scope: Scope) -> ASGIApp:
         """Return the app for a request to the page: that of the database in the query, or else in the cookie."""
@@ -287,9 +297,9 @@ class _ByBody:
         assert owners.document is not None
         document = owners.document
 
-        async def renewed(name: str, entries: Sequence[tuple[int, Any]]) -> _Answer:
+        async def renewed(name: str, entries: Sequence[tuple[int, Any]]) -> Answer:
             content = orjson.dumps({**document, "leases": [entry for _, entry in entries]})
-            answer = _Answer()
+            answer = Answer()
             inner: MutableMapping[str, Any] = {**scope, "state": dict(scope["state"])}
             try:
                 await routing.serve(name, content, inner, receive, answer.take)
@@ -307,31 +317,7 @@ class _ByBody:
             views = orjson.loads(answer.body)["leases"]
             leases.update((number, view) for (number, _), view in zip(entries, views, strict=True))
         body = orjson.dumps({"leases": [leases[number] for number in sorted(leases)]})
-        whole = _Answer(200, [*answers[0].kept_headers, (b"content-length", str(len(body)).encode())], body)
-        await whole.send(send)
-
-
-@dataclass(slots=True)
-class _Answer:
-    """A whole answer of a part."""
-
-    status: int = 500
-    headers: list[tuple[bytes, bytes]] = field(default_factory=list)
-    body: bytes = b""
-
-    async def take(self, message: Message) -> None:
-        if message["type"] == "http.response.start":
-            self.status, self.headers = message["status"], list(message.get("headers", ()))
-        elif message["type"] == "http.response.body":
-            self.body += message.get("body", b"")
-
-    @property
-    def kept_headers(self) -> list[tuple[bytes, bytes]]:
-        return [header for header in self.headers if header[0].lower() != b"content-length"]
-
-    async def send(self, send: Send) -> None:
-        await send({"type": "http.response.start", "status": self.status, "headers": self.headers})
-        await send({"type": "http.response.body", "body": self.body})
+        await answers[0].with_body(body).send(send)
 
 
 def _replayed(content: bytes, receive: Receive) -> Receive:

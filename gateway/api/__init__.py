@@ -26,7 +26,7 @@ from gateway.api import (
 )
 from gateway.api.authorisation import Authorisation, Authorised, rules_of
 from gateway.api.configuration import ConfigurationAccess, configuration_routes
-from gateway.api.description import INTRODUCTION, TAGS, Subject, with_examples
+from gateway.api.description import INTRODUCTION, TAGS, Subject, with_databases, with_examples
 from gateway.api.exports import MakeReport
 from gateway.api.fences import Barrier
 from gateway.api.health import HealthCheck, JournalState, MetricsSource, ProbedBuckets, health_routes, metrics_routes
@@ -85,7 +85,7 @@ def build(  # noqa: PLR0913 - each subject needs one part, passed by name
     )
     problems.install(app)
     describe = app.openapi
-    app.openapi = lambda: with_examples(describe())  # type: ignore[method-assign]  # FastAPI's way of extending it
+    app.openapi = lambda: with_examples(with_databases(describe()))  # type: ignore[method-assign]  # FastAPI's way of extending it
     app.add_middleware(PathAsSent)
 
     def caller(request: Request) -> Principal:

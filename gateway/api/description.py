@@ -3,6 +3,7 @@
 ``/v1/docs`` and docs/reference/http.md show both. Each route has a summary of its own, beside its code.
 """
 
+import re
 from collections.abc import Mapping
 from enum import Enum
 from typing import Any
@@ -229,4 +230,55 @@ def with_examples(document: dict[str, Any]) -> dict[str, Any]:
     for name, schema in schemas.items():
         if name in EXAMPLES:
             schema["examples"] = [EXAMPLES[name]]
+    return document
+
+
+_OF_SEVERAL = re.compile(
+    r"/v1/(?:events|rejections|incidents|fences|leases|webhooks)"
+    r"|/v1/(?:events|rejections)(?:/stream|\.csv|\.ndjson)"
+    r"|/v1/(?:events|rejections|incidents)/\{id\}(?:/acknowledgements)?|/v1/record/head"
+)
+_CURSOR = {"type": "string", "examples": ["north:4711,south:33"]}
+_ENTRIES = ("EntryView", "RejectionView", "RejectionPage", "IncidentView", "FenceView", "LockView", "WebhookView")
+_LISTS = ("EntryList", "RejectionList", "IncidentList", "FenceList", "LockList", "WebhookList")
+_DATABASE = {
+    "name": "database",
+    "in": "query",
+    "required": False,
+    "description": "Of a gateway with several databases: only these. Without it, all of them.",
+    "schema": {"type": "array", "items": {"type": "string"}, "title": "Database"},
+}
+_FIELDS = {
+    "database": {"type": "string", "description": "In answers of several databases: the one that has it."},
+    "missing": {
+        "type": "array",
+        "items": {"type": "string"},
+        "description": "In answers of several databases: those that have not answered, so this is not all.",
+    },
+}
+
+
+def with_databases(document: dict[str, Any]) -> dict[str, Any]:
+    """Return the OpenAPI document with what is different if a gateway has several databases.
+
+    The gateway merges the answers of their APIs, so no model has these parameters and fields (``gateway/merged``).
+    """
+    for path, operations in document["paths"].items():
+        operation = operations.get("get", operations.get("post", {}))
+        parameters = operation.setdefault("parameters", []) if _OF_SEVERAL.fullmatch(path) else []
+        if not _OF_SEVERAL.fullmatch(path) or _DATABASE in parameters:
+            continue
+        for one in parameters:
+            if one["name"] in ("before", "after", "last-event-id") and not path.startswith("/v1/fences"):
+                kinds = one["schema"].get("anyOf") or [{"type": one["schema"].pop("type")}]
+                one["schema"]["anyOf"] = [*kinds, _CURSOR]
+        parameters.append(_DATABASE)
+    schemas = document["components"]["schemas"]
+    for names, field in ((_ENTRIES, "database"), (_LISTS, "missing")):
+        for name in names:
+            schemas[name]["properties"][field] = _FIELDS[field]
+    for name in ("EntryList", "RejectionList"):
+        for field in ("before", "after"):
+            kinds = schemas[name]["properties"][field]["anyOf"]
+            kinds += [] if _CURSOR in kinds else [_CURSOR]
     return document

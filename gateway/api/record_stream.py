@@ -7,7 +7,6 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from functools import partial
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Header, Query
@@ -21,9 +20,11 @@ from gateway.fencing.record import Entry, Filters
 from gateway.http.streaming import SEND_TIMEOUT, BodyWriter, ReaderSlots, StreamedResponse
 from gateway.record.following import Follower, Subscription
 
-_TYPE = "text/event-stream"
+TYPE = "text/event-stream"
+RETRY = b"retry: 1000\n"
+"""Tells a client to reconnect after a second."""
 # A proxy must not buffer the answer, because the answer never ends.
-_HEADERS = {"cache-control": "no-store", "x-accel-buffering": "no"}
+HEADERS = {"cache-control": "no-store", "x-accel-buffering": "no"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,16 +66,18 @@ def routes(follower: Follower, caller: Authenticate, limits: StreamLimits | None
     limits = limits or StreamLimits()
     room = ReaderSlots(limits.most, "streams")
     described: dict[str, Any] = {
-        "description": "Server-sent events. The id of each event is its position. Comments keep the connection alive.",
+        "description": "Server-sent events. The id of each event is its position, or with several databases a cursor. "
+        "Comments keep the connection alive. The events `database-missing` and `database-back` say that one of several "
+        "databases has left the stream, or is in it again.",
         "response_class": Response,
-        "responses": {200: {"content": {_TYPE: {}}}},
+        "responses": {200: {"content": {TYPE: {}}}},
     }
 
     def answer(
         principal: Principal, filters: Filters, after: int | None, view: Callable[[Entry], BaseModel]
     ) -> Response:
         opening = _opened(follower, room, limits, filters, after, view, principal.proof)
-        return StreamedResponse(opening, _TYPE, _HEADERS, endless=True, timeout=limits.timeout)
+        return StreamedResponse(opening, TYPE, HEADERS, endless=True, timeout=limits.timeout)
 
     @router.get("/v1/rejections/stream", summary="Stream refused writes as they go on record", **described)
     async def stream_rejections(
@@ -97,6 +100,41 @@ def routes(follower: Follower, caller: Authenticate, limits: StreamLimits | None
     return router
 
 
+@dataclass(frozen=True, slots=True)
+class EntryWriter:
+    """Writes the entries of a subscription until the stream is closed, the follower is, or ``proof`` has ended.
+
+    ``proof`` is the caller's. ``view``: the form of an entry. ``heartbeat`` is in seconds.
+    """
+
+    subscription: Subscription
+    heartbeat: float
+    view: Callable[[Entry], BaseModel]
+    proof: Proof | None
+
+    @property
+    def is_proven(self) -> bool:
+        """Return whether the caller is still who it has proven to be."""
+        return self.proof is None or self.proof.holds()
+
+    async def __call__(self, outlet: BodyWriter) -> None:
+        """Write the position first, so a client that is cut off before its first entry can resume."""
+        subscription = self.subscription
+        await outlet.write(RETRY + progress(str(subscription.position)))
+        while self.is_proven:
+            try:
+                async with asyncio.timeout(self.heartbeat):
+                    entries = await subscription.next()
+            except TimeoutError:
+                await outlet.write(progress(str(subscription.position)))
+                continue
+            if not entries or not self.is_proven:
+                return
+            await outlet.write(
+                b"".join(event(str(one.position), one.kind, self.view(one).model_dump_json()) for one in entries)
+            )
+
+
 @asynccontextmanager
 async def _opened(
     follower: Follower,
@@ -106,41 +144,18 @@ async def _opened(
     after: int | None,
     view: Callable[[Entry], BaseModel],
     proof: Proof | None,
-) -> AsyncIterator[Callable[[BodyWriter], Any]]:
+) -> AsyncIterator[EntryWriter]:
     """Open a stream and yield what writes it. Raises ``TooManyReaders``, ``RequestMalformed``, ``Unavailable``."""
     with room.place(audits=filters.shown_to is None):
         async with follower.subscribed(filters, after) as subscription:
-            yield partial(_write_entries, subscription, limits.heartbeat, view, proof)
+            yield EntryWriter(subscription, limits.heartbeat, view, proof)
 
 
-async def _write_entries(
-    subscription: Subscription,
-    heartbeat: float,
-    view: Callable[[Entry], BaseModel],
-    proof: Proof | None,
-    outlet: BodyWriter,
-) -> None:
-    """Write entries until the stream is closed, the follower is, or the caller's ``proof`` has ended.
-
-    The position comes first, so a client that is cut off before its first entry can resume.
-    """
-    await outlet.write(b"retry: 1000\n" + _progress(subscription))
-    while proof is None or proof.holds():
-        try:
-            async with asyncio.timeout(heartbeat):
-                entries = await subscription.next()
-        except TimeoutError:
-            await outlet.write(_progress(subscription))
-            continue
-        if not entries or not (proof is None or proof.holds()):
-            return
-        await outlet.write(b"".join(_event(entry, view(entry)) for entry in entries))
+def event(identifier: str, kind: str, data: str) -> bytes:
+    """Return an event. ``data`` is JSON."""
+    return f"id: {identifier}\nevent: {kind}\ndata: {data}\n\n".encode()
 
 
-def _event(entry: Entry, view: BaseModel) -> bytes:
-    return f"id: {entry.position}\nevent: {entry.kind}\ndata: {view.model_dump_json()}\n\n".encode()
-
-
-def _progress(subscription: Subscription) -> bytes:
+def progress(identifier: str) -> bytes:
     """Return an id without data: the client stores it and raises no event."""
-    return f"id: {subscription.position}\n: still here\n\n".encode()
+    return f"id: {identifier}\n: still here\n\n".encode()

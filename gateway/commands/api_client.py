@@ -178,14 +178,24 @@ def start_epoch(gateway: Gateway, fence: CarriedToken, reason: str) -> str:
 
 
 def fences_under(gateway: Gateway, prefix: str) -> Iterator[CarriedToken]:
-    """Yield every fence whose name starts with ``prefix``, by name. Raises what ``Gateway.call`` raises."""
+    """Yield every fence whose name starts with ``prefix``, by name. Raises what ``Gateway.call`` raises.
+
+    Raises ``Unavailable`` at the end if a database has not answered: its fences are not among these.
+    """
     after: str | None = ""
+    missing: set[str] = set()
     while after is not None:
         parameters = {"prefix": prefix, "after": after, "limit": _PAGE}
         document = gateway.call("GET", "/v1/fences", parameters=parameters)
         try:
             page = [CarriedToken(str(one["resource"]), str(one["token"])) for one in document["fences"]]
             after = document["after"]
+            missing |= {str(name) for name in document.get("missing", ())}
         except (LookupError, TypeError) as error:
             raise gateway.no_gateway() from error
         yield from page
+    if missing:
+        raise Unavailable(
+            f"The fences of these databases are not among them: {', '.join(sorted(missing))}.",
+            advice="Repeat the command when they answer again.",
+        )

@@ -2,12 +2,12 @@
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
+from typing import TYPE_CHECKING, Annotated, BinaryIO
 
 import typer
 from rich.console import Console
@@ -18,9 +18,17 @@ from gateway.commands import parquet, record_client
 from gateway.commands import verify as verifying
 from gateway.commands.console import print_columns, print_entry, print_table, say
 from gateway.commands.environment import api_key_if_any
-from gateway.commands.record_client import WHAT, WHEN, Since, fetch_report, parse_moment, takes_filters, write_report
+from gateway.commands.record_client import (
+    WHAT,
+    WHEN,
+    WHERE,
+    Since,
+    fetch_report,
+    parse_moment,
+    takes_filters,
+    write_report,
+)
 from gateway.errors import ConfigurationError
-from gateway.fencing.chain_verification import Verifier
 from gateway.fencing.incident import State
 from gateway.text import visible
 
@@ -46,7 +54,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object a li
 
 
 @audit.command()
-@takes_filters(WHAT)
+@takes_filters(WHAT, WHERE)
 def tail(
     *,
     url: Url,
@@ -56,23 +64,34 @@ def tail(
     api_key_file: ApiKeyFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Follow the record as it grows. After a lost connection, continue at the last entry."""
+    """Follow the record as it grows. After a lost connection, continue at the last entry.
+
+    Exit code 1: one of several databases did not answer at the end.
+    """
     console = _console()
+    missing: set[str] = set()
 
     def lost(reason: str, pause: float) -> None:
         say(f"gateway audit: {reason} Retrying in {pause:g} seconds.")
 
+    def moved(database: str, is_back: bool) -> None:  # noqa: FBT001 - as it is told
+        (missing.discard if is_back else missing.add)(database)
+        told = "is back" if is_back else "does not answer, and its entries come later"
+        say(f"gateway audit: The database {database} {told}.")
+
     with suppress(KeyboardInterrupt):
         for number, entry in enumerate(
-            record_client.follow_entries(_gateway(url, api_key_file), filters, last, lost), 1
+            record_client.follow_entries(_gateway(url, api_key_file), filters, last, lost, moved), 1
         ):
             _show(console, entry, as_json=as_json)
             if number == most:
                 break
+    if missing:
+        raise typer.Exit(1)
 
 
 @audit.command()
-@takes_filters(WHAT, WHEN)
+@takes_filters(WHAT, WHEN, WHERE)
 def search(
     *,
     url: Url,
@@ -82,20 +101,21 @@ def search(
     oldest: Annotated[bool, typer.Option("--oldest", help="Show the oldest first, instead of the newest.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Search the record."""
+    """Search the record, or those of several databases by time. Exit code 1: one of these did not answer."""
     order = "oldest" if oldest else "newest"
-    entries, total = record_client.find_entries(_gateway(url, api_key_file), filters, most, order)
+    entries, total, missing = record_client.find_entries(_gateway(url, api_key_file), filters, most, order)
     console = _console()
     if as_json:
         for entry in entries:
             _show(console, entry, as_json=True)
-        return
-    print_table(console, entries)
-    say(f"{len(entries):,} of {total}" if entries else "No entry matches.")
+    else:
+        print_table(console, entries)
+        say(f"{len(entries):,} of {total}" if entries else "No entry matches.")
+    _check_whole(missing)
 
 
 @audit.command()
-@takes_filters(WHAT, WHEN)
+@takes_filters(WHAT, WHEN, WHERE)
 def export(
     *,
     url: Url,
@@ -108,13 +128,18 @@ def export(
             help="The format. The default follows the file's name, else ndjson.",
         ),
     ] = None,
-    after: Annotated[int, typer.Option(min=0, help="Only entries after this position.")] = 0,
+    after: Annotated[
+        str | None,
+        typer.Option(
+            metavar="POSITION", help="Only entries after this position; of several databases: north:4711,south:33."
+        ),
+    ] = None,
     filters: record_client.Filters,
     api_key_file: ApiKeyFile = None,
 ) -> None:
     """Export entries, the oldest first, as NDJSON or Parquet, which can be verified later, or as CSV.
 
-    The file appears only when it is complete.
+    The file appears only when it is complete. If one of several databases does not answer, there is none.
     """
     named = "" if output is None else output.suffix.removeprefix(".")
     chosen = form or (named if named in _FORMATS else "ndjson")
@@ -123,7 +148,7 @@ def export(
     is_parquet = chosen == "parquet"
     if is_parquet and output is None and sys.stdout.isatty():
         raise ConfigurationError("Parquet is no text for a terminal.", advice="Name a file with --output.")
-    wanted = {**filters, "after": after}
+    wanted = {**filters, "after": int(after) if after is not None and _is_position(after) else after}
     with (
         record_client.export_entries(_gateway(url, api_key_file), "ndjson" if is_parquet else chosen, wanted) as pieces,
         _written(output) as file,
@@ -131,7 +156,7 @@ def export(
     ):
         task = progress.add_task("exported", total=None)
         if is_parquet and not isinstance(file, _Escaping):
-            about = {"filters": record_client.given_filters(wanted)}
+            about = {"filters": {"after": 0, **record_client.given_filters(wanted)}}
             parquet.write(record_client.lines(pieces), file, about, partial(progress.advance, task))
             return
         for piece in pieces:
@@ -147,31 +172,39 @@ def verify(
     ] = None,
     head: Annotated[
         list[str] | None,
-        typer.Option(metavar="POSITION:HASH", help="A head that was saved earlier; may be repeated."),
+        typer.Option(
+            metavar="POSITION:HASH",
+            help="A head that was saved earlier; may be repeated. Of several databases: DATABASE:POSITION:HASH.",
+        ),
+    ] = None,
+    database: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="With --url: only this one of several databases; may be repeated."),
     ] = None,
     api_key_file: ApiKeyFile = None,
 ) -> None:
     """Find entries that were changed, removed or moved. Exit code 1: there are some.
 
     Prints the head at the end. Save it elsewhere, and pass it the next time. Then it shows whether any entry up to
-    there was rewritten.
+    there was rewritten. The record of each of several databases is a chain of its own.
     """
     witnesses = verifying.witnesses(head or ())
     with _progress() as progress:
         if files:
             task = progress.add_task("verified", total=None)
-            verdict = verifying.verify(verifying.read(files), witnesses, _seen(progress, task))
+            verdicts = verifying.verify(verifying.read(files), witnesses, _seen(progress, task))
         elif url is not None:
             gateway = _gateway(url, api_key_file)
-            end, hash_ = record_client.read_head(gateway)
-            task = progress.add_task("verified", total=end)
-            # The gateway's head must match the entries that it hands out.
-            said = {end: hash_} if end else {}
-            with record_client.export_entries(gateway, "ndjson", {}) as pieces:
-                verdict = verifying.verify(pieces, {**said, **witnesses}, _seen(progress, task), whole=True)
+            heads = record_client.read_heads(gateway, database or ())
+            task = progress.add_task("verified", total=sum(end for end, _ in heads.values()))
+            # The gateway's heads must match the entries that it hands out.
+            said = {name: {end: hash_} for name, (end, hash_) in heads.items() if end}
+            known = {name: {**said.get(name, {}), **witnesses.get(name, {})} for name in {**heads, **witnesses}}
+            with record_client.export_entries(gateway, "ndjson", {"database": database or []}) as pieces:
+                verdicts = verifying.verify(pieces, known, _seen(progress, task), whole=True)
         else:
             raise ConfigurationError("name files to verify, or a gateway with --url", advice="")
-    _judge(verdict)
+    _judge(verdicts)
 
 
 @audit.command()
@@ -194,7 +227,7 @@ def report(
 
 
 @audit.command()
-@takes_filters(_REFUSED, WHEN)
+@takes_filters(_REFUSED, WHEN, WHERE)
 def incidents(
     *,
     url: Url,
@@ -204,21 +237,25 @@ def incidents(
     api_key_file: ApiKeyFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """List incidents: refused writes that belong together. Without --since, those of the last 24 hours."""
+    """List incidents: refused writes that belong together. Without --since, those of the last 24 hours.
+
+    Exit code 1: one of several databases did not answer.
+    """
     asked = {**filters, "state": [one.value for one in state or ()]}
-    found, complete = incident_client.find_incidents(_gateway(url, api_key_file), asked, most)
+    found, complete, missing = incident_client.find_incidents(_gateway(url, api_key_file), asked, most)
     if as_json:
         console = _console()
         for incident in found:
             console.out(json.dumps(incident), highlight=False)
-        return
-    if not found:
+    elif not found:
         say("No incident.")
-        return
-    lost = print_columns(incident_client.COLUMNS, map(incident_client.cells, found), incident_client.OPTIONAL)
-    say(f"{len(found):,} incidents{'' if complete else ', and more: choose a shorter time'}")
-    if "id" in lost:
-        say("A wider terminal, or --json, shows the ids that gateway audit acknowledge takes.")
+    else:
+        titles = incident_client.columns(found)
+        lost = print_columns(titles, map(incident_client.cells, found), incident_client.OPTIONAL)
+        say(f"{len(found):,} incidents{'' if complete else ', and more: choose a shorter time'}")
+        if "id" in lost:
+            say("A wider terminal, or --json, shows the ids that gateway audit acknowledge takes.")
+    _check_whole(missing)
 
 
 @audit.command()
@@ -234,27 +271,43 @@ def acknowledge(
     say(f"{incident['id']}: {incident['state']}, {len(incident['acknowledgements'])} acknowledgements")
 
 
-def _judge(verdict: verifying.Verification) -> None:
+def _check_whole(missing: Sequence[str]) -> None:
+    """Exit with 1 if a list lacks databases."""
+    if missing:
+        say(f"gateway audit: This is not all. No answer of: {', '.join(missing)}.")
+        raise typer.Exit(1)
+
+
+def _is_position(text: str) -> bool:
+    return text.isascii() and text.isdigit()
+
+
+def _judge(verdicts: Mapping[str | None, verifying.Verification]) -> None:
+    """Print the verdicts, each with its database if that is known. Exit with 1 for any finding."""
     console = _console()
-    for finding in verdict.findings:
-        console.print(verifying.describe(finding), style="bold red")
-    if verdict.flaws > len(verdict.findings):
-        console.print(f"And {verdict.flaws - len(verdict.findings):,} findings more.", style="bold red")
-    if verdict.entries:
-        console.print(f"{verdict.entries:,} entries, positions {verdict.first:,} to {verdict.last:,}.")
-    else:
-        console.print("There are no entries.")
-    if verdict.entries and not verdict.anchored:
-        console.print(
-            f"The predecessor of entry {verdict.first:,} is unknown, so that entry could have been changed. "
-            "Begin with the first entry of the record, or pass the head before it with --head.",
-            style="yellow",
-        )
-    if verdict.flaws:
+    for name, verdict in verdicts.items():
+        said = "" if name is None else f"{name}: "
+        for finding in verdict.findings:
+            console.print(said + verifying.describe(finding), style="bold red")
+        if verdict.flaws > len(verdict.findings):
+            console.print(f"{said}And {verdict.flaws - len(verdict.findings):,} findings more.", style="bold red")
+        if verdict.entries:
+            console.print(f"{said}{verdict.entries:,} entries, positions {verdict.first:,} to {verdict.last:,}.")
+        else:
+            console.print(f"{said}There are no entries.")
+        if verdict.entries and not verdict.anchored:
+            console.print(
+                f"{said}The predecessor of entry {verdict.first:,} is unknown, so that entry could have been changed. "
+                "Begin with the first entry of the record, or pass the head before it with --head.",
+                style="yellow",
+            )
+    if any(verdict.flaws for verdict in verdicts.values()):
         raise typer.Exit(1)
     console.print("Nothing was changed, removed or moved.", style="green")
-    if verdict.entries:
-        console.out(f"--head {verdict.last}:{verdict.head}", highlight=False)
+    for name, verdict in verdicts.items():
+        if verdict.entries:
+            of = "" if name is None else f"{name}:"
+            console.out(f"--head {of}{verdict.last}:{verdict.head}", highlight=False)
 
 
 def _gateway(url: str, api_key_file: Path | None) -> "Gateway":
@@ -271,9 +324,9 @@ def _show(console: Console, entry: record_client.Entry, *, as_json: bool) -> Non
         print_entry(console, entry)
 
 
-def _seen(progress: Progress, task: TaskID) -> Any:
-    def seen(verifier: Verifier, _: int) -> None:
-        progress.update(task, completed=verifier.lines)
+def _seen(progress: Progress, task: TaskID) -> Callable[[int], None]:
+    def seen(count: int) -> None:
+        progress.update(task, completed=count)
 
     return seen
 

@@ -76,6 +76,8 @@ _STYLES = {
 }
 _OBSERVED = "yellow"
 _COLUMNS = ("time", "what", "resource", "token", "holder", "caller", "fence", "by", "late")
+_DATABASE = "database"
+"""The column after these, for entries of several databases."""
 _HOLDER, _CALLER = _COLUMNS.index("holder"), _COLUMNS.index("caller")
 _OPTIONAL = ("late", "by", "caller", "fence", "token")
 """Columns that a narrow terminal loses, the first first."""
@@ -86,6 +88,7 @@ _MINUTES = 17
 """Cells of a time that loses its seconds, with the sign that it does."""
 _USUAL = dict(zip(_COLUMNS, (19, 24, 40, 9, 24, 24, 9, 24, 20), strict=True))
 """Widths of a table whose rows are not known yet."""
+_USUAL_OF_SEVERAL = {**_USUAL, _DATABASE: 12}
 
 Cells: TypeAlias = tuple[str, ...]
 
@@ -99,30 +102,36 @@ def entry_cells(entry: Entry) -> Cells:
         *(entry[name] for name in ("resource", "token", "holder", "caller", "fence")),
         by,
         _late(entry),
+        *((entry[_DATABASE],) if _DATABASE in entry else ()),
     )
     return tuple(visible(str(value)) if value is not None else "" for value in values)
 
 
-def print_table(console: Console, entries: Iterable[Entry]) -> None:
+def _titles(entry: Entry | None) -> Cells:
+    return (*_COLUMNS, _DATABASE) if entry is not None and _DATABASE in entry else _COLUMNS
+
+
+def print_table(console: Console, entries: Sequence[Entry]) -> None:
     """Print entries as a table that fits the terminal, or with tabs between columns if this is none.
 
     Writer and reason are in every table. A caller without a column of its own stands in for a missing holder.
     """
+    titles = _titles(entries[0] if entries else None)
     if not console.is_terminal:
-        _plain(console, _COLUMNS)
+        _plain(console, titles)
         for entry in entries:
             print_entry(console, entry)
         return
     rows = [(entry, entry_cells(entry)) for entry in entries]
     wanted = {
-        title: max((cell_len(cells[number]) for _, cells in rows), default=0) for number, title in enumerate(_COLUMNS)
+        title: max((cell_len(cells[number]) for _, cells in rows), default=0) for number, title in enumerate(titles)
     }
     wanted = {title: width and max(width, len(title)) for title, width in wanted.items()}
     if not wanted["holder"] and any(cells[_CALLER] for _, cells in rows):
         wanted["holder"] = len("holder")
     reasons = max((_reason_length(entry) for entry, _ in rows), default=0)
     widths = fit(wanted, console.width, _OPTIONAL, {**_LEAST, "what": reasons})
-    console.print(_line(_COLUMNS, _COLUMNS, widths).rstrip(), style="bold", soft_wrap=True)
+    console.print(_line(titles, titles, widths).rstrip(), style="bold", soft_wrap=True)
     for entry, cells in rows:
         _print_row(console, entry, cells, widths)
 
@@ -135,7 +144,7 @@ def _reason_length(entry: Entry) -> int:
 def _print_row(console: Console, entry: Entry, cells: Cells, widths: Mapping[str, int]) -> None:
     if "caller" not in widths and not cells[_HOLDER]:
         cells = (*cells[:_HOLDER], cells[_CALLER], *cells[_HOLDER + 1 :])
-    line = Text(_line(_COLUMNS, cells, widths).rstrip())
+    line = Text(_line(_titles(entry), cells, widths).rstrip())
     time = widths.get("time", 0)
     line.stylize("dim", 0, time)
     style = _OBSERVED if entry["enforced"] is False else _STYLES.get(entry["kind"], "")
@@ -190,7 +199,8 @@ def print_columns(titles: Cells, rows: Iterable[Sequence[str]], optional: Sequen
 def print_entry(console: Console, entry: Entry) -> None:
     """Print one entry as a line, which a terminal does not wrap."""
     if console.is_terminal:
-        _print_row(console, entry, entry_cells(entry), fit(_USUAL, console.width, _OPTIONAL, _LEAST))
+        usual = _USUAL_OF_SEVERAL if _DATABASE in entry else _USUAL
+        _print_row(console, entry, entry_cells(entry), fit(usual, console.width, _OPTIONAL, _LEAST))
     else:
         _plain(console, entry_cells(entry))
 

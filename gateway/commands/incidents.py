@@ -1,8 +1,8 @@
 """The client of incidents: lists and acknowledgements over HTTP, as rows for the terminal."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 from uuid import UUID
 
 from gateway.commands.record_client import Filters, given_filters
@@ -20,11 +20,19 @@ OPTIONAL = ("first", "id", "overtaken by", "refusals")
 """Columns that a narrow terminal loses, the first first."""
 
 
-def find_incidents(gateway: "Gateway", filters: Filters, most: int) -> tuple[list[Incident], bool]:
-    """Return at most ``most`` incidents, and whether these are all. Raises what ``Gateway.call`` raises."""
+class Found(NamedTuple):
+    """Incidents, whether these are all, and the databases that have not answered."""
+
+    incidents: list[Incident]
+    complete: bool
+    missing: tuple[str, ...]
+
+
+def find_incidents(gateway: "Gateway", filters: Filters, most: int) -> Found:
+    """Return at most ``most`` incidents. Raises what ``Gateway.call`` raises."""
     page = gateway.call("GET", "/v1/incidents", parameters={**given_filters(filters), "limit": most})
     try:
-        return list(page["incidents"]), bool(page["complete"])
+        return Found(list(page["incidents"]), bool(page["complete"]), tuple(map(str, page.get("missing", ()))))
     except (LookupError, TypeError) as error:
         raise gateway.no_gateway() from error
 
@@ -37,6 +45,11 @@ def acknowledge(gateway: "Gateway", identifier: str, note: str) -> Incident:
         raise ConfigurationError(f"{identifier} is no id of an incident or of a refused write", advice="") from error
     answer: Incident = gateway.call("POST", f"/v1/incidents/{incident}/acknowledgements", body={"note": note})
     return answer
+
+
+def columns(incidents: Sequence[Incident]) -> tuple[str, ...]:
+    """Return the titles of the columns. Incidents of several databases have the name of theirs."""
+    return (*COLUMNS, *(("database",) if incidents and "database" in incidents[0] else ()))
 
 
 def cells(incident: Incident) -> tuple[str, ...]:
@@ -56,4 +69,5 @@ def cells(incident: Incident) -> tuple[str, ...]:
         first,
         last,
         incident["id"] or "",
+        *((incident["database"],) if "database" in incident else ()),
     )

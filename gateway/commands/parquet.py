@@ -7,11 +7,13 @@ each entry exactly: an entry whose line could not be had back from its columns i
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime
+from itertools import chain
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from gateway.errors import ConfigurationError, TokenMalformed
 from gateway.fencing.chain_verification import Unreadable, parse, written
+from gateway.fencing.merging import read_line
 from gateway.fencing.token import Token
 from gateway.text import machine_time
 
@@ -19,6 +21,8 @@ MAGIC = b"PAR1"
 """The first bytes of each file."""
 FORMAT = 1
 """The version of the columns."""
+DATABASE = "database"
+"""The first column of an export of several databases, beside those of a single record."""
 ABOUT = "fencing-gateway"
 """The key of the file's metadata: JSON with format, filters, entries, first, last and head."""
 
@@ -69,20 +73,26 @@ def write(lines: Iterable[bytes], file: BinaryIO, about: Mapping[str, Any], wrot
     an entry that the columns cannot keep exactly.
     """
     arrow, parquet = _libraries()
-    schema = _schema(arrow)
-    first, last, head, entries = 0, 0, "", 0
+    waiting = iter(lines)
+    first = next(waiting, b"")
+    several = read_line(first)[0] is not None
+    schema = _schema(arrow, several=several)
+    ends: dict[str | None, dict[str, Any]] = {}
     with parquet.ParquetWriter(file, schema, compression="zstd", compression_level=3) as writer:
-        for rows in _groups(lines):
+        for rows in _groups(chain([first] if first else [], waiting), several=several):
             try:
-                columns = [arrow.array([row[name] for row in rows], schema.field(name).type) for name in COLUMNS]
+                columns = [arrow.array([row[name] for row in rows], schema.field(name).type) for name in schema.names]
             except (arrow.ArrowInvalid, OverflowError) as error:
                 raise _inexact(f"one of {rows[0]['position']} to {rows[-1]['position']}") from error
             writer.write_batch(arrow.record_batch(columns, schema=schema), row_group_size=ROWS)
-            entries += len(rows)
-            first, last, head = first or rows[0]["position"], rows[-1]["position"], rows[-1]["hash"]
+            for row in rows:
+                end = ends.setdefault(row.get(DATABASE), {"entries": 0, "first": row["position"]})
+                end["entries"] += 1
+                end["last"], end["head"] = row["position"], row["hash"]
             wrote(len(rows))
-        ends = {"format": FORMAT, **about, "entries": entries, "first": first, "last": last, "head": head}
-        writer.add_key_value_metadata({ABOUT: json.dumps(ends)})
+        # An export of several databases has an end of each.
+        told = {"databases": ends} if several else ends.get(None, {"entries": 0, "first": 0, "last": 0, "head": ""})
+        writer.add_key_value_metadata({ABOUT: json.dumps({"format": FORMAT, **about, **told})})
 
 
 def read(path: Path) -> Iterator[bytes]:
@@ -91,9 +101,9 @@ def read(path: Path) -> Iterator[bytes]:
     Another program may have written the file anew with other types of the same values.
     """
     arrow, parquet = _libraries()
-    schema = _schema(arrow, plain=True)
     try:
         with parquet.ParquetFile(path) as file:
+            schema = _schema(arrow, plain=True, several=DATABASE in file.schema_arrow.names)
             if file.schema_arrow.names != schema.names:
                 raise ConfigurationError(
                     f"{path}: is no Parquet export of the record: its columns are others", advice=""
@@ -116,7 +126,7 @@ def _libraries() -> tuple[Any, Any]:
     return pyarrow, parquet
 
 
-def _schema(arrow: Any, *, plain: bool = False) -> Any:
+def _schema(arrow: Any, *, plain: bool = False, several: bool = False) -> Any:
     types = {
         "int64": arrow.int64(),
         "int32": arrow.int32(),
@@ -125,16 +135,20 @@ def _schema(arrow: Any, *, plain: bool = False) -> Any:
         "enum": arrow.string() if plain else arrow.dictionary(arrow.int32(), arrow.string()),
         "moment": arrow.timestamp("us", "UTC"),
     }
-    never_null = ("position", "id", "at", "kind", "hash")
-    fields = [arrow.field(name, types[kind], plain or name not in never_null) for name, kind in COLUMNS.items()]
+    never_null = (DATABASE, "position", "id", "at", "kind", "hash")
+    columns = {**({DATABASE: "enum"} if several else {}), **COLUMNS}
+    fields = [arrow.field(name, types[kind], plain or name not in never_null) for name, kind in columns.items()]
     return arrow.schema(fields)
 
 
-def _groups(lines: Iterable[bytes]) -> Iterator[list[Row]]:
+def _groups(lines: Iterable[bytes], *, several: bool) -> Iterator[list[Row]]:
     rows: list[Row] = []
     room = ROOM
     for line in lines:
-        rows.append(_row(line))
+        name, own = read_line(line)
+        if (name is not None) is not several:
+            raise _inexact(f"{line[:60].decode(errors='replace')}…")
+        rows.append({**_row(own), **({DATABASE: name} if several else {})})
         room -= len(line)
         if len(rows) == ROWS or room <= 0:
             yield rows
@@ -182,7 +196,7 @@ def _is_exact(details: str) -> bool:
 
 def _line(row: Row) -> bytes:
     """Return the line of a row: the order of the members, and how they are written, are those of the export."""
-    parts = []
+    parts = [f'"{DATABASE}":{json.dumps(row[DATABASE])}'] if DATABASE in row else []
     for name, kind in COLUMNS.items():
         value = row[name]
         if name.endswith("_value"):

@@ -3,13 +3,13 @@
 import inspect
 import json
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import wraps
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeAlias
 
 import typer
 
@@ -37,33 +37,58 @@ def given_filters(filters: Filters) -> dict[str, Any]:
     return {name: value for name, value in filters.items() if value is not None and value != []}
 
 
-def find_entries(gateway: "Gateway", filters: Filters, most: int, order: str = "newest") -> tuple[list[Entry], str]:
-    """Return at most ``most`` entries, and the total in words. Raises what ``Gateway.call`` raises."""
+class Listing(NamedTuple):
+    """Entries of a list, the total in words, and the databases that have not answered."""
+
+    entries: list[Entry]
+    total: str
+    missing: tuple[str, ...] = ()
+
+
+def find_entries(gateway: "Gateway", filters: Filters, most: int, order: str = "newest") -> Listing:
+    """Return at most ``most`` entries. Raises what ``Gateway.call`` raises."""
     entries: list[Entry] = []
-    total = ""
+    total, missing = "", list[str]()
     bounds: dict[str, Any] = {}
     while len(entries) < most:
-        asked = {**given_filters(filters), **bounds, "order": order, "limit": min(_PAGE, most - len(entries))}
-        page = gateway.call("GET", "/v1/events", parameters=asked)
+        limit = min(_PAGE, most - len(entries))
+        page = gateway.call(
+            "GET", "/v1/events", parameters={**given_filters(filters), **bounds, "order": order, "limit": limit}
+        )
         try:
             entries += page["events"]
             total = total or _in_words(page["total"], page["total_exact"])
+            missing = [str(name) for name in page.get("missing", ())]
             bound = "before" if order == "newest" else "after"
-            if page[bound] is None:
+            if page[bound] is None or (missing and len(page["events"]) < limit):
                 break
-            bounds = {bound: entries[-1]["position"]}
+            bounds = {bound: page[bound] if "missing" in page else entries[-1]["position"]}
         except (LookupError, TypeError) as error:
             raise gateway.no_gateway() from error
-    return entries, total
+    return Listing(entries, total, tuple(missing))
 
 
-def read_head(gateway: "Gateway") -> tuple[int, str]:
-    """Return the end of the record: position and hash. Raises what ``Gateway.call`` raises."""
-    document = gateway.call("GET", "/v1/record/head")
+Head: TypeAlias = tuple[int, str]
+"""The end of a record: position and hash."""
+
+
+def read_heads(gateway: "Gateway", databases: Sequence[str]) -> dict[str | None, Head]:
+    """Return the end of the record, or of the record of each database by name.
+
+    Raises ``Unavailable`` if one of them does not answer, and what ``Gateway.call`` raises.
+    """
+    document = gateway.call("GET", "/v1/record/head", parameters=given_filters({"database": list(databases)}))
     try:
-        return int(document["position"]), str(document["hash"])
+        if document.get("missing"):
+            raise _lacking(document["missing"], "verify the others with --database")
+        heads = [(head["database"], head) for head in document["heads"]] if "heads" in document else [(None, document)]
+        return {name: (int(head["position"]), str(head["hash"])) for name, head in heads}
     except (LookupError, TypeError, ValueError) as error:
         raise gateway.no_gateway() from error
+
+
+def _lacking(names: Iterable[str], advice: str) -> Unavailable:
+    return Unavailable(f"No answer of: {', '.join(names)}.", advice=f"Retry later, or {advice}.")
 
 
 @contextmanager
@@ -74,29 +99,36 @@ def export_entries(gateway: "Gateway", form: str, filters: Filters) -> Iterator[
 
 
 def follow_entries(
-    gateway: "Gateway", filters: Filters, last: int, lost: Callable[[str, float], None]
+    gateway: "Gateway",
+    filters: Filters,
+    last: int,
+    lost: Callable[[str, float], None],
+    moved: Callable[[str, bool], None] = lambda _, __: None,
 ) -> Iterator[Entry]:
     """Yield the ``last`` entries, and then each new one, forever. No entry is lost or repeated by a reconnection.
 
-    ``lost`` gets the reason of a lost connection, and the seconds until the retry. Raises what ``Gateway.call`` raises,
-    but ``Unavailable`` only before the first connection.
+    ``lost`` gets the reason of a lost connection, and the seconds until the retry. ``moved`` gets the name of a
+    database that has left the stream or is back, and whether it is back. Raises what ``Gateway.call`` raises, but
+    ``Unavailable`` only before the first connection.
     """
-    position: int | None = None
+    position: str | None = None
     attempts = count()
     while True:
         try:
-            headers = {} if position is None else {"Last-Event-ID": str(position)}
+            headers = {} if position is None else {"Last-Event-ID": position}
             with gateway.streamed(
                 "/v1/events/stream", given_filters(filters), headers=headers, silence=_SILENCE_OF_STREAM
             ) as pieces:
-                for identifier, entry in _events(pieces):
+                for identifier, kind, entry in _events(pieces):
                     attempts = count()
                     if position is None and last:
                         # Backwards from the beginning of the stream, so that no entry is missed between the two.
-                        before = {**filters, "before": identifier + 1}
-                        yield from find_entries(gateway, before, last)[0][::-1]
+                        before = {**filters, "before": _behind(identifier)}
+                        yield from find_entries(gateway, before, last).entries[::-1]
                     position = identifier
-                    if entry is not None:
+                    if entry is not None and kind in _MOVES:
+                        moved(entry["database"], _MOVES[kind])
+                    elif entry is not None:
                         yield entry
             raise Unavailable("The stream has ended.")
         except Unavailable as error:
@@ -109,6 +141,15 @@ def follow_entries(
             raise gateway.no_gateway() from error
 
 
+_MOVES = {"database-missing": False, "database-back": True}
+
+
+def _behind(identifier: str) -> str:
+    """Return the cursor right behind the position of each database, or behind the only one."""
+    parts = [part.rpartition(":") for part in identifier.split(",")]
+    return ",".join(f"{name}{colon}{int(position) + 1}" for name, colon, position in parts)
+
+
 def lines(pieces: Iterable[bytes]) -> Iterator[bytes]:
     """Yield the lines of a text that arrives in pieces, without their ends. Only a line feed ends a line."""
     rest = b""
@@ -119,15 +160,16 @@ def lines(pieces: Iterable[bytes]) -> Iterator[bytes]:
         yield rest
 
 
-def _events(pieces: Iterable[bytes]) -> Iterator[tuple[int, Entry | None]]:
-    """Yield server-sent events: the id and the entry; None instead of an entry for an id alone."""
+def _events(pieces: Iterable[bytes]) -> Iterator[tuple[str, str, Entry | None]]:
+    """Yield server-sent events: the id, the kind and the entry; None instead of an entry for an id alone."""
     fields: dict[bytes, bytes] = {}
     for line in lines(pieces):
         name, _, value = line.partition(b":")
         if line:
             fields[name] = value.removeprefix(b" ")
         elif b"id" in fields:
-            yield int(fields[b"id"]), json.loads(fields[b"data"]) if b"data" in fields else None
+            entry = json.loads(fields[b"data"]) if b"data" in fields else None
+            yield fields[b"id"].decode(), fields.get(b"event", b"").decode(), entry
             fields = {}
 
 
@@ -186,6 +228,18 @@ WHAT: Mapping[str, Any] = {
     ],
 }
 """Options that filter by the content of entries."""
+
+WHERE: Mapping[str, Any] = {
+    "database": Annotated[
+        list[str] | None,
+        typer.Option(
+            "--database",
+            metavar="NAME",
+            help="Only this one of several databases; may be repeated. The default is all.",
+        ),
+    ],
+}
+"""The option that chooses databases."""
 
 WHEN: Mapping[str, Any] = {
     "since": Since,

@@ -1,13 +1,15 @@
 """``gateway audit verify``: check an export against its hashes, and report changes of the record."""
 
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TypeAlias
 
 from gateway.commands import parquet
 from gateway.commands.record_client import lines
 from gateway.errors import ConfigurationError
 from gateway.fencing.chain_verification import ChainFinding, Flaw, Verifier
+from gateway.fencing.merging import read_line
 
 SHOWN = 20
 """The most findings that are printed one by one."""
@@ -37,26 +39,42 @@ class Verification:
     findings: list[ChainFinding] = field(default_factory=list)
 
 
-def verify(
-    pieces: Iterable[bytes], witnesses: dict[int, str], seen: Callable[[Verifier, int], None], *, whole: bool = False
-) -> Verification:
-    """Verify an export, in pieces. ``seen`` gets the progress after each piece, and the bytes of the piece.
+Witnesses: TypeAlias = Mapping[str | None, Mapping[int, str]]
+"""Saved heads, by database and position. A record that is the only one has no name."""
 
-    ``whole``: the export is the whole record, not a part of it.
+
+def verify(
+    pieces: Iterable[bytes], witnesses: Witnesses, seen: Callable[[int], None], *, whole: bool = False
+) -> dict[str | None, Verification]:
+    """Verify an export, in pieces: the chain of each database by itself.
+
+    ``seen`` gets the number of lines after each piece. ``whole``: the export is the whole record, not a part of it.
+    Raises ``ConfigurationError`` for a head without the database that it needs.
     """
-    verifier, verdict = Verifier(witnesses, whole=whole), Verification()
+    chains = {name: Verifier(noted, whole=whole) for name, noted in witnesses.items()}
+    verdicts = {name: Verification() for name in chains}
+    number = 0
 
     def counted() -> Iterator[bytes]:
         for piece in pieces:
             yield piece
-            seen(verifier, len(piece))
+            seen(number)
 
-    for line in lines(counted()):
-        _note(verdict, verifier.take(line))
-    _note(verdict, verifier.finish())
-    verdict.entries, verdict.first, verdict.last = verifier.lines, verifier.first, verifier.last
-    verdict.head, verdict.anchored = verifier.head, verifier.anchored
-    return verdict
+    for number, line in enumerate(lines(counted()), 1):
+        name, own = read_line(line)
+        if name not in chains:
+            chains[name], verdicts[name] = Verifier(whole=whole), Verification()
+        _note(verdicts[name], (replace(one, line=number) for one in chains[name].take(own)))
+    if None in chains and not chains[None].lines and len(chains) > 1:
+        raise ConfigurationError("--head: the export has several databases; write DATABASE:POSITION:HASH", advice="")
+    if not chains:
+        chains[None], verdicts[None] = Verifier(whole=whole), Verification()
+    for name, chain in chains.items():
+        verdict = verdicts[name]
+        _note(verdict, (replace(one, line=number) for one in chain.finish()))
+        verdict.entries, verdict.first, verdict.last = chain.lines, chain.first, chain.last
+        verdict.head, verdict.anchored = chain.head, chain.anchored
+    return verdicts
 
 
 def read(files: Iterable[Path]) -> Iterator[bytes]:
@@ -75,14 +93,16 @@ def read(files: Iterable[Path]) -> Iterator[bytes]:
             raise ConfigurationError(f"{path}: cannot be read: {error.strerror}", advice="") from error
 
 
-def witnesses(noted: Iterable[str]) -> dict[int, str]:
-    """Read saved heads, as ``POSITION:HASH``. Raises ``ConfigurationError``."""
-    read = {}
+def witnesses(noted: Iterable[str]) -> dict[str | None, dict[int, str]]:
+    """Read saved heads, as ``POSITION:HASH`` or ``DATABASE:POSITION:HASH``. Raises ``ConfigurationError``."""
+    read: dict[str | None, dict[int, str]] = {}
     for one in noted:
-        position, _, hash_ = one.partition(":")
-        if not (position.isascii() and position.isdigit() and len(position) < 19 and _is_hash(hash_)):
+        named, _, hash_ = one.rpartition(":")
+        name, colon, position = named.rpartition(":")
+        is_position = position.isascii() and position.isdigit() and len(position) < 19
+        if not (is_position and _is_hash(hash_)) or (colon and not name):
             raise ConfigurationError("--head: must be a position and its hash, such as 4711:9f86d081…", advice="")
-        read[int(position)] = hash_.lower()
+        read.setdefault(name if colon else None, {})[int(position)] = hash_.lower()
     return read
 
 

@@ -15,7 +15,7 @@ from gateway.background import background_tasks, describe_failure
 from gateway.db import record, search
 from gateway.db.database import Database
 from gateway.db.notifications import Listen
-from gateway.errors import RequestMalformed
+from gateway.errors import RequestMalformed, Unavailable
 from gateway.fencing.record import Entry, Filters
 from gateway.observe.events import Observe, ServiceUnreachable
 
@@ -36,15 +36,18 @@ class Subscription:
         self.position = position
         """All entries up to here have been handed over, or do not match."""
 
-    async def next(self) -> Sequence[Entry]:
+    async def next(self, *, waits: bool = True) -> Sequence[Entry]:
         """Wait until there are entries after ``position``; return some of them, or none once the follower is closed.
 
-        A cancelled call may be repeated.
+        A cancelled call may be repeated. Unless it ``waits`` for a database that has become unavailable while the
+        follower reads new entries, it raises ``Unavailable`` then.
 
         Raise ``Unavailable`` if the database is unavailable. The call may be repeated then, too.
         """
         while not self._follower.closed:
             news = self._follower.news
+            if self._follower.failing and not waits:
+                raise Unavailable("The record cannot be followed.")
             found, position = await self._follower.look(self._filters, self.position)
             if position == self.position:
                 await news.wait()
@@ -66,6 +69,8 @@ class Follower:
         self._followed, self._heard = asyncio.Event(), asyncio.Event()
         self.news = asyncio.Event()
         """Set when there are new entries, and replaced by another event."""
+        self.failing = False
+        """Whether the last try to read new entries has failed."""
         self.closed = False
         """Whether all subscriptions have ended, so that their readers subscribe elsewhere."""
 
@@ -94,6 +99,7 @@ class Follower:
         end = await record.seal(self._database)
         if after is not None and after > end:
             raise RequestMalformed(f"The record has no position {after} yet: it ends at {end}.")
+        self.failing = False
         self._followers += 1
         self._followed.set()
         self._heard.set()
@@ -133,8 +139,10 @@ class Follower:
             self._heard.clear()
             try:
                 await self._read_on()
-                pause = _LOOK
+                pause, self.failing = _LOOK, False
             except Exception as error:  # noqa: BLE001 - a mistake of ours must not end it, nor the gateway
+                self.failing = True
+                self._wake()
                 self._tell(pause, error)
                 pause = min(2 * pause, _LONGEST_PAUSE)
             try:

