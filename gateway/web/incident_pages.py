@@ -36,7 +36,7 @@ def routes(site: Site, bodies: BodyReader) -> list[Route]:
     """Build the routes ``/ui/incidents``."""
 
     async def show_list(request: Request) -> Response:
-        now = await site.database.now()
+        now = await site.place.database.now()
         sent = request.query_params.multi_items()
         problem, found, query = None, None, None
         wanted = request.query_params.get("state") or ""
@@ -50,7 +50,7 @@ def routes(site: Site, bodies: BodyReader) -> list[Route]:
             assert filters.since is not None
             until = filters.until or now
             step = max((until - filters.since) / chart.SPARKS, timedelta(seconds=1))
-            found = await incidents.find_incidents(site.database, filters, now, step=step)
+            found = await incidents.find_incidents(site.place.database, filters, now, step=step)
             shown = [one for one in unresolved_first(found.incidents, now) if wanted in ("", one.state(now))]
             begin: datetime | None = filters.since
         except RequestMalformed as error:
@@ -82,9 +82,9 @@ def routes(site: Site, bodies: BodyReader) -> list[Route]:
         return await _page(request, _identifier(request))
 
     async def _page(request: Request, identifier: UUID, status: int = 200, **more: object) -> Response:
-        incident = await incidents.find_incident(site.database, identifier)
-        entries = await incidents.find_newest(site.database, incident, _NEWEST)
-        now = await site.database.now()
+        incident = await incidents.find_incident(site.place.database, identifier)
+        entries = await incidents.find_newest(site.place.database, incident, _NEWEST)
+        now = await site.place.database.now()
         viewer: Principal = request.scope["state"]["viewer"]
         told = {"problem": None, "note": "", **more}
         return site.pages.render(
@@ -112,7 +112,7 @@ def routes(site: Site, bodies: BodyReader) -> list[Route]:
         form = await read_form(request, bodies)
         note = form.get("note", "")
         try:
-            incident = await site.acknowledging.add(request, request.scope["state"]["viewer"], identifier, note)
+            incident = await site.place.acknowledging.add(request, request.scope["state"]["viewer"], identifier, note)
         except RequestMalformed as error:
             return await _page(request, identifier, 400, problem=error.message, note=note)
         return RedirectResponse(f"/ui/incidents/{incident.id}", 303)

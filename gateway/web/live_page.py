@@ -98,7 +98,7 @@ def routes(site: Site) -> list[Route]:
 
     async def show(request: Request) -> Response:
         filters = _wanted(request)
-        entries = await search.find_page(site.database, filters, _SHOWN)
+        entries = await search.find_page(site.place.database, filters, _SHOWN)
         return site.pages.render(
             request,
             "live.html",
@@ -106,7 +106,7 @@ def routes(site: Site) -> list[Route]:
             fields={"prefix": filters.prefix or ""},
             takeovers=len(filters.kinds) > 1,
             after=entries[0].position if entries else 0,
-            now=await site.database.now(),
+            now=await site.place.database.now(),
         )
 
     async def stream(request: Request) -> Response:
@@ -128,7 +128,7 @@ async def _position(site: Site, request: Request) -> int | None:
     last = request.headers.get("last-event-id") or request.query_params.get("after", "")
     if not (last.isascii() and last.isdecimal()) or len(last) > _DIGITS:
         return None
-    return int(last) if int(last) <= await record.seal(site.database) else None
+    return int(last) if int(last) <= await record.seal(site.place.database) else None
 
 
 @asynccontextmanager
@@ -136,7 +136,7 @@ async def _opened(
     site: Site, room: ReaderSlots, filters: Filters, after: int | None
 ) -> AsyncIterator[Callable[[BodyWriter], Coroutine[Any, Any, None]]]:
     with room.place(audits=True):
-        async with site.follower.subscribed(filters, after) as subscription:
+        async with site.place.follower.subscribed(filters, after) as subscription:
             yield partial(_write_entries, site, subscription, filters)
 
 
@@ -144,7 +144,7 @@ async def _write_entries(site: Site, subscription: Subscription, filters: Filter
     clock = asyncio.get_running_loop().time
     pace, ends = EntryPacer(clock()), clock() + LONGEST
     await outlet.write(b"retry: 2000\n\n")
-    while clock() < ends and not site.follower.closed:
+    while clock() < ends and not site.place.follower.closed:
         wait = pace.wait(clock())
         entries: Sequence[Entry] = ()
         with suppress(TimeoutError):

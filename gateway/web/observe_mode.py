@@ -132,9 +132,9 @@ def routes(site: Site) -> list[Route]:
         span = request.query_params.get("span") or _USUAL
         if span not in SPANS:
             raise RequestMalformed(f"span: must be one of {', '.join(SPANS)}.")
-        now = await site.database.now()
+        now = await site.place.database.now()
         since = now - SPANS[span][1]
-        listed = rules_with_traffic(site.config, await traffic.read_rules(site.database, since, now))
+        listed = rules_with_traffic(site.place.config, await traffic.read_rules(site.place.database, since, now))
         judged = [
             await _judge(site, one.rule, one.counts.accepted + one.counts.refused, since, now)
             for one in listed
@@ -145,7 +145,7 @@ def routes(site: Site) -> list[Route]:
             "observe.html",
             judged=judged,
             enforced=[one.rule for one in listed if one.rule.mode is Enforcement.ENFORCE],
-            general=site.config.fencing.mode,
+            general=site.place.config.fencing.mode,
             span=span,
             spans=SPANS,
             since=since,
@@ -158,8 +158,8 @@ def routes(site: Site) -> list[Route]:
 async def _judge(site: Site, rule: ConfiguredRule, passed: int, since: datetime, now: datetime) -> ObservedRule:
     """Judge a rule. ``passed`` is the number of flawless writes in the span."""
     asked = Filters(kinds=(Kind.REJECTION,), plane=rule.plane, rule=rule.name, enforced=False, since=since)
-    observed = (await search.count_entries(site.database, asked)).count
-    newest = await search.find_page(site.database, asked, 1)
+    observed = (await search.count_entries(site.place.database, asked)).count
+    newest = await search.find_page(site.place.database, asked, 1)
     return ObservedRule(
         rule,
         rule_readiness(
@@ -169,6 +169,6 @@ async def _judge(site: Site, rule: ConfiguredRule, passed: int, since: datetime,
             since=since,
             now=now,
         ),
-        await search.count_groups(site.database, asked, Grouping.CALLER, _MOST) if newest else (),
-        await search.count_groups(site.database, asked, Grouping.REASON, _MOST) if newest else (),
+        await search.count_groups(site.place.database, asked, Grouping.CALLER, _MOST) if newest else (),
+        await search.count_groups(site.place.database, asked, Grouping.REASON, _MOST) if newest else (),
     )

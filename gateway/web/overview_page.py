@@ -23,7 +23,8 @@ from gateway.web import chart
 from gateway.web.chart import Chart, Step
 from gateway.web.observe_mode import ConfiguredTraffic, rules_with_traffic
 from gateway.web.record_lists import SPANS
-from gateway.web.rendering import Journal, Site, address
+from gateway.web.places import Journal
+from gateway.web.rendering import Site, address
 from gateway.web.verdict import Facts, Happened, assess
 
 _STEPS = {
@@ -85,13 +86,13 @@ def routes(site: Site) -> list[Route]:
         span = request.query_params.get("span") or _USUAL
         if span not in SPANS:
             raise RequestMalformed(f"span: must be one of {', '.join(SPANS)}.")
-        health = await site.health()
+        health = await site.place.health()
         try:
             found = await _look(site, span) if health.get("postgres") == "ok" else None
         except Unavailable:
             found = None
             health = {**health, "postgres": "unreachable"}
-        journal = None if found is None else await site.journal()
+        journal = None if found is None else await site.place.journal()
         return site.pages.render(
             request,
             "overview.html",
@@ -107,8 +108,8 @@ def routes(site: Site) -> list[Route]:
             period=_PERIODS[span],
             health=health,
             journal=journal,
-            buckets=site.buckets(),
-            alarms=site.config.alarms,
+            buckets=site.place.buckets(),
+            alarms=site.place.config.alarms,
             looked_at=incidents.LOOKED_AT,
             denials_looked_at=overview.LOOKED_AT,
         )
@@ -117,7 +118,7 @@ def routes(site: Site) -> list[Route]:
 
 
 async def _look(site: Site, span: str) -> Overview:
-    database = site.database
+    database = site.place.database
     now = await database.now()
     since, until, count = steps(now, span)
     refusals = await incidents.count_refusals(database, since, until, _STEPS[span])
@@ -131,8 +132,8 @@ async def _look(site: Site, span: str) -> Overview:
         found,
         await incidents.count_notable(database, since),
         await search.count_denials(database, since, _MOST),
-        rules_with_traffic(site.config, with_refusals(await traffic.read_rules(database, since, until), refusals)),
-        await webhooks.list_statuses(database, [webhook.name for webhook in site.config.webhooks]),
+        rules_with_traffic(site.place.config, with_refusals(await traffic.read_rules(database, since, until), refusals)),
+        await webhooks.list_statuses(database, [webhook.name for webhook in site.place.config.webhooks]),
         {alarm.name: alarm for alarm in await overview.list_alarms(database)},
     )
 
@@ -229,7 +230,7 @@ def step_address(path: str, row: ChartRow) -> str:
 def _facts(site: Site, found: Overview | None, health: Mapping[str, str], journal: Journal | None, span: str) -> Facts:
     buckets = {
         bucket: next(iter(state.missing.values()), "its probe failed")
-        for bucket, state in site.buckets().items()
+        for bucket, state in site.place.buckets().items()
         if not state.writable
     }
     if found is None:

@@ -244,12 +244,12 @@ def routes(site: Site) -> list[Route]:
 
 
 async def _show(site: Site, one: ListKind, request: Request) -> Response:
-    now = await site.database.now()
+    now = await site.place.database.now()
     sent = request.query_params.multi_items()
     page, problem, query = None, None, None
     try:
         query = read_filters(sent, now, one.kinds)
-        page = await read_page(site.database, query)
+        page = await read_page(site.place.database, query)
     except RequestMalformed as error:
         problem = error.message
     return site.pages.render(
@@ -271,7 +271,7 @@ async def _show(site: Site, one: ListKind, request: Request) -> Response:
 
 
 async def _export(site: Site, name: str, request: Request) -> Response:
-    query = read_filters(request.query_params.multi_items(), await site.database.now())
+    query = read_filters(request.query_params.multi_items(), await site.place.database.now())
     return ApiAnswer(site, f"/v1/{name}", urlencode(query.exported))
 
 

@@ -112,13 +112,13 @@ def routes(site: Site) -> list[Route]:
 
     async def show(request: Request) -> Response:
         sent = request.query_params.multi_items()
-        asked = read_filters(sent, await site.database.now(), (Kind.REJECTION,))
+        asked = read_filters(sent, await site.place.database.now(), (Kind.REJECTION,))
         name = form_field(sent, "name")
         if name is None:
             raise RequestMalformed("name: the resource is missing.", advice="Find it on the page of resources.")
         whole = form_field(sent, "whole") == "true"
-        found = await read_timeline(site.database, name, asked.filters.since, asked.filters.until, whole=whole)
-        page = await paging.read_page(site.database, _of_span(asked, name, found.span))
+        found = await read_timeline(site.place.database, name, asked.filters.since, asked.filters.until, whole=whole)
+        page = await paging.read_page(site.place.database, _of_span(asked, name, found.span))
         standing = await _standing(site, name, found)
         known = standing.fence is not None or found.last is not None or bool(standing.lock.holders)
         return site.pages.render(
@@ -151,17 +151,17 @@ def _of_span(asked: ListQuery, name: str, span: Span) -> ListQuery:
 
 
 async def _standing(site: Site, name: str, found: TimelineView) -> ResourceStatus:
-    (lock,) = await leases.read_locks(site.database, [name], _QUEUE)
-    pending, since = await timeline.count_pending(site.database, name)
-    newest = await search.find_page(site.database, Filters(kinds=(Kind.REJECTION,), resource=name), 1)
+    (lock,) = await leases.read_locks(site.place.database, [name], _QUEUE)
+    pending, since = await timeline.count_pending(site.place.database, name)
+    newest = await search.find_page(site.place.database, Filters(kinds=(Kind.REJECTION,), resource=name), 1)
     return ResourceStatus(found.history.fence, lock, pending, since, _mode(site, newest))
 
 
 def _mode(site: Site, newest: Sequence[Entry]) -> Enforcement | None:
     if not newest or newest[0].plane not in ("tables", "objects"):
         return None
-    known = {(rule.plane, rule.name): rule.mode for rule in configured_rules(site.config)}
-    return known.get((newest[0].plane, newest[0].rule or ""), site.config.fencing.mode)
+    known = {(rule.plane, rule.name): rule.mode for rule in configured_rules(site.place.config)}
+    return known.get((newest[0].plane, newest[0].rule or ""), site.place.config.fencing.mode)
 
 
 def lag(found: TimelineView) -> Callable[[Entry], timedelta | None]:
@@ -218,7 +218,7 @@ def search_routes(site: Site) -> list[Route]:
     """Build the route ``/ui/resources``."""
 
     async def show(request: Request) -> Response:
-        database = site.database
+        database = site.place.database
         now = await database.now()
         sent = request.query_params.multi_items()
         prefix, after = form_field(sent, "prefix") or "", form_field(sent, "after_name") or ""
