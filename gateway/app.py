@@ -41,14 +41,11 @@ from gateway.observe.logs import log
 from gateway.observe.telemetry import Observability
 from gateway.part import Part, Shared, clock
 from gateway.reloading import Reload, Reloading, Source, never
-from gateway.routing import Routing, within
+from gateway.routing import ANSWERS_IN, Routing, within
 from gateway.workers.channel import NoAnswer
 from gateway.workers.link import Link
 
 _OF_LEASES = ("/v1/leases", "/v1/withdrawals")
-
-_ANSWERS_IN = 3.0
-"""Seconds that a database has to show that it is up, if there are others."""
 
 
 class Gateway:
@@ -253,7 +250,7 @@ class Gateway:
 
         async def record(part: Part) -> bool:
             try:
-                async with asyncio.timeout(_ANSWERS_IN):
+                async with asyncio.timeout(ANSWERS_IN):
                     await part.record_reload(attempt, changes)
             except (GatewayError, TimeoutError):
                 return False
@@ -285,7 +282,7 @@ class Gateway:
         probes = {
             f"{service}.{part.name}": probe for part in self._parts.values() for service, probe in part.probes().items()
         }
-        return await within(_ANSWERS_IN, probes)
+        return await within(ANSWERS_IN, probes)
 
     async def _scrape(self, accept: str) -> tuple[bytes, str]:
         if self._link is None:

@@ -84,7 +84,9 @@ async def _listed(site: Site, found: TimelineView, kinds: Sequence[Kind], most: 
         since=found.span.since,
         until=found.span.until + timedelta(microseconds=1),
     )
-    return await search.find_page(site.place.database, filters, most + 1, before=found.head.position + 1, oldest_first=True)
+    return await search.find_page(
+        site.place.database, filters, most + 1, before=found.head.position + 1, oldest_first=True
+    )
 
 
 def _file_name(resource: str, since: datetime) -> str:

@@ -92,7 +92,7 @@ async def ask(places: Sequence[Place], read: Callable[[Place], Awaitable[Answer]
 
     Errors of the only database, and those of a request, are raised.
     """
-    if places[0].name is None:
+    if len(places) == 1 and places[0].name is None:
         return Answers([(place, await read(place)) for place in places])
 
     async def answer(place: Place) -> tuple[Place, Answer] | str:
@@ -143,3 +143,13 @@ async def having(places: Sequence[Place], read: Callable[[Place], Awaitable[obje
             advice="Look again when the database is back. The others do not have it.",
         )
     raise NotFound(f"No database has {what}.", advice="Check the address; old days are not kept.")
+
+
+def names(places: Sequence[Place]) -> list[str]:
+    """Return the names of several databases; nothing if there is only one."""
+    return [place.name for place in places if place.name is not None]
+
+
+def of_one(some: Sequence[Place], places: Sequence[Place]) -> dict[str, str]:
+    """Return the parameter that limits a page to one of its databases; nothing for all of them."""
+    return {PARAMETER: some[0].name or ""} if len(some) < len(places) else {}

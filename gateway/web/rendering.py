@@ -184,9 +184,12 @@ def list_address(path: str, kept: Sequence[tuple[str, str]], more: Mapping[str, 
     return f"{path}?{urlencode(given)}" if given else path
 
 
-def resource_address(resource: str) -> str:
-    """Return the address of a resource's page. The name is not in the path, because browsers resolve a ``..`` in it."""
-    return address("/ui/resource", name=resource)
+def resource_address(resource: str, of: str | None = None) -> str:
+    """Return the address of a resource's page. The name is not in the path, because browsers resolve a ``..`` in it.
+
+    ``of``: the database of the fence that the page shows, if it need not be the owner of the name.
+    """
+    return address("/ui/resource", name=resource, of=of)
 
 
 def name(value: str | None) -> Markup:

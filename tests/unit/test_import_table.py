@@ -67,7 +67,7 @@ TABLE: dict[str, str] = {
     "workers": "config http.connection observe service_manager serving",
     "part": "fencing admission api auth background config db guard.watching http leases objects observe record "
     "tables web webhooks wiring",
-    "routing": "fencing api http objects.s3.addressing part tables.dialect.body",
+    "routing": "fencing api http objects.s3.addressing part tables.dialect.body web",
     "app": "fencing api config guard.watching http journal.protocol objects observe part reloading routing web wiring "
     "workers",
     "naming": "fencing config db objects observe.events table_rules tables wiring",
