@@ -4,6 +4,7 @@ import asyncio
 import re
 from collections.abc import AsyncIterator
 from html import unescape
+from typing import Any
 
 import httpx
 import pytest
@@ -15,7 +16,7 @@ from tests.running import API_KEY, GRANTS
 from tests.waiting import PATIENCE
 
 OTHER_KEY = "a-key-of-a-caller-without-audit"
-SECTIONS = {
+SECTIONS: dict[str, Any] = {
     "callers": [*CALLERS, {"name": "stranger", "api_key": OTHER_KEY}],
     "tables": [{"name": "north.plans", "mode": "observe"}, {"name": "south.plans", "mode": "observe"}],
 }
@@ -93,7 +94,7 @@ async def test_lists_are_of_all_databases_by_time_and_each_row_leads_to_its_own(
         exported = await read(browser, f"/ui/rejections.csv?of={name}")
         assert exported.text.count(f"{name}.orders/{row}") == 2
     listed = await read(browser, "/ui/resources")
-    assert [one for one in rows(listed, r'href="/ui/resource\?([^"]+)"')][-2:] == [
+    assert rows(listed, r'href="/ui/resource\?([^"]+)"')[-2:] == [
         "name=north.orders%2F1&of=north",
         "name=south.orders%2F2&of=south",
     ]
@@ -102,9 +103,13 @@ async def test_lists_are_of_all_databases_by_time_and_each_row_leads_to_its_own(
 
 
 async def test_pages_of_a_merged_list_have_each_entry_once(gateway: Fleet, browser: httpx.AsyncClient) -> None:
-    for schema in ("north", "south"):
-        await zombie(gateway, schema, 1, writes=40)
-    await zombie(gateway, "north", 2, writes=30)
+    entry = (
+        "INSERT INTO fencing.intake (kind, reason, enforced, resource, at) SELECT 'rejection', 'token-stale', true, "
+    )
+    for name, count in (("north", 70), ("south", 40)):
+        await gateway.asked(
+            name, f"{entry} $1, now() - n * interval '1 s' FROM generate_series($2::int, 1, -1) n", name, count
+        )
     seen, address, pages = list[str](), "/ui/rejections", list[list[str]]()
     while address:
         page = await read(browser, address)
