@@ -117,7 +117,7 @@ _OF_SEVERAL = {
         "Bring the store back, or the network to it. Writes to tables go on.",
     ),
 }
-"""What is wrong with one of several databases. The others go on."""
+"""Outages of one of several databases. The others go on."""
 
 
 def assess(*several: Facts) -> tuple[Finding, ...]:
