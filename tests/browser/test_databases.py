@@ -79,7 +79,7 @@ def test_all_databases_are_on_one_page_and_one_that_is_down_is_named(
     page.get_by_role("rowheader").first.get_by_role("link").click()
     expect(page.get_by_text("Database north")).to_be_visible()
     page.get_by_role("link", name="Incidents").click()
-    page.get_by_role("row").filter(has_text="north").get_by_role("link", name="3").click()
+    page.get_by_role("row").filter(has_text="north").get_by_role("link", name="3", exact=True).click()
     page.get_by_label("Note for the next person").fill("Stopped.")
     page.get_by_role("button", name="Acknowledge").click()
     expect(page.locator(".note")).to_have_text("Stopped.")
