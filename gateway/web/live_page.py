@@ -220,7 +220,7 @@ class _Followed:
             self.changed.set()
 
     async def follow(self, place: Place, filters: Filters) -> None:
-        """Read entries of one database on. Arrived entries wait until they are taken, so a slow browser costs no memory."""
+        """Read the entries of one database. They wait until they are taken, so a slow browser costs no memory."""
         name = place.name or ""
         while not place.follower.closed:
             try:

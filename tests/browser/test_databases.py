@@ -1,5 +1,6 @@
 """The page over several databases in a browser: each row names its database, and one that is down is named."""
 
+import os
 from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta
 from typing import Any
@@ -14,8 +15,6 @@ from tests.browser.stage import CALLERS, Stage, in_a_thread
 from tests.browser.watching import barriers
 from tests.databases import Server
 from tests.integration.databases.fleet import Fleet, fleet
-
-import os
 
 SHOTS = os.environ.get("SHOTS")
 PAGES = ("/ui/", "/ui/incidents", "/ui/rejections", "/ui/events", "/ui/resources", "/ui/live", "/ui/observe")
@@ -99,7 +98,18 @@ def test_the_pages_of_several_databases_are_for_everyone_and_fit(
 ) -> None:
     databases.zombie("north", 3, 4)
     databases.zombie("south", 5, 2)
-    page = visit("/ui/", color_scheme=scheme, viewport={"width": width, "height": 900})
+    page = visit("/ui/rejections", color_scheme=scheme, viewport={"width": width, "height": 900})
+    entry = page.get_by_role("rowheader").first.get_by_role("link").get_attribute("href")
+    page.goto("/ui/incidents")
+    incident = page.locator(".incidents .count a").last.get_attribute("href")
+    assert entry is not None
+    assert incident is not None
+    for one in (entry, incident, "/ui/resource?name=south.orders/42"):
+        page.goto(one)
+        assert barriers(page) == [], one
+        assert page.evaluate("document.documentElement.scrollWidth") <= width, one
+        if SHOTS:
+            page.screenshot(path=f"{SHOTS}/one-{width}-{scheme}-{one.split('/')[2][:8]}.png", full_page=True)
     for down in (False, True):
         if down:
             databases.cut("south")

@@ -1,4 +1,4 @@
-"""The page over all databases: one verdict, lists by time with the database of each row, and outages that hide nothing."""
+"""The page over all databases: one verdict, lists by time with the database of each row, and outages that hide none."""
 
 import asyncio
 import re
@@ -12,7 +12,7 @@ import pytest_asyncio
 
 from tests.databases import Server
 from tests.integration.databases.fleet import CALLERS, Fleet, fleet
-from tests.running import API_KEY, GRANTS
+from tests.running import API_KEY
 from tests.waiting import PATIENCE
 
 OTHER_KEY = "a-key-of-a-caller-without-audit"
