@@ -41,14 +41,11 @@ from gateway.observe.logs import log
 from gateway.observe.telemetry import Observability
 from gateway.part import Part, Shared, clock
 from gateway.reloading import Reload, Reloading, Source, never
-from gateway.routing import Routing, first_working, within
+from gateway.routing import ANSWERS_IN, Routing, first_working, within
 from gateway.workers.channel import NoAnswer
 from gateway.workers.link import Link
 
 _OF_LEASES = ("/v1/leases", "/v1/withdrawals")
-
-_ANSWERS_IN = 3.0
-"""Seconds that a database has to show that it is up, if there are others."""
 
 
 class Gateway:
@@ -254,7 +251,7 @@ class Gateway:
 
         async def record(part: Part) -> bool:
             try:
-                async with asyncio.timeout(_ANSWERS_IN):
+                async with asyncio.timeout(ANSWERS_IN):
                     await part.record_reload(attempt, changes)
             except (GatewayError, TimeoutError):
                 return False
@@ -286,7 +283,7 @@ class Gateway:
         probes = {
             f"{service}.{part.name}": probe for part in self._parts.values() for service, probe in part.probes().items()
         }
-        return await within(_ANSWERS_IN, probes)
+        return await within(ANSWERS_IN, probes)
 
     async def _ready(self) -> dict[str, str]:
         """Return the states of one database that works and of all that are quicker, or else those of all."""
@@ -296,7 +293,7 @@ class Gateway:
             {f"{service}.{part.name}": probe for service, probe in part.probes().items()}
             for part in self._parts.values()
         )
-        return await first_working(_ANSWERS_IN, probes)
+        return await first_working(ANSWERS_IN, probes)
 
     async def _scrape(self, accept: str) -> tuple[bytes, str]:
         if self._link is None:

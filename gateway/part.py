@@ -52,6 +52,7 @@ from gateway.tables.execute import idempotency
 from gateway.tables.pipeline import TablePlane
 from gateway.web import incident_report
 from gateway.web.incident_report import Report
+from gateway.web.places import Place
 from gateway.web.rendering import Site
 from gateway.webhooks.alarms import AlarmWatch
 from gateway.webhooks.outbox import Outbox
@@ -149,12 +150,13 @@ class Part:
             webhooks=[webhook.name for webhook in config.webhooks],
             alarms=[alarm.name for alarm in config.alarms],
         )
-        self._site = Site(
-            *(self._database, self._follower, config, self.states, self._journal, self._buckets, self.api),
+        self.place = Place(
+            *(None, self._database, self._follower, config, self.states, self._journal, self._buckets, self.api),
             acknowledging,
         )
-        logins = wiring.logins(config, shared.issuers, self.keys, observe)
-        self.web = web.build(self._site, self.keys, logins, clock, shared.bodies)
+        self._site = Site(self.place)
+        self.logins = wiring.logins(config, shared.issuers, self.keys, observe)
+        self.web = web.build(self._site, self.keys, self.logins, clock, shared.bodies)
 
     @property
     def memory(self) -> Memory:

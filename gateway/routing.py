@@ -8,13 +8,14 @@ import asyncio
 import re
 from collections.abc import Iterable, Mapping, MutableMapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 from urllib.parse import parse_qsl, urlencode
 
 import orjson
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from gateway import web
 from gateway.api import web_identity
 from gateway.api.requests import MAX_BODY, check_values, path_as_sent
 from gateway.errors import CrossesDatabases, GatewayError, RequestMalformed, StoreError, Unavailable
@@ -25,11 +26,20 @@ from gateway.http.middleware import answer_problem
 from gateway.merged.asking import Answer
 from gateway.merged.dispatch import PARAMETER, Merged, is_for_all
 from gateway.objects.s3 import addressing
-from gateway.part import Part
+from gateway.part import Part, clock
 from gateway.tables.dialect.body import in_pieces
+from gateway.web.owner_pages import Parts
+from gateway.web.places import PARAMETER as OF
+from gateway.web.places import Health
+from gateway.web.rendering import Site
 
 COOKIE = "gateway_database"
 """The cookie that names the database of the page."""
+EVERYTHING = "*"
+"""The choice of all databases, which is no name of one."""
+
+ANSWERS_IN = 3.0
+"""Seconds that a database has to show that it is up, if there are others."""
 
 _WRITES = ("POST", "PATCH", "PUT", "DELETE")
 _OF_RESOURCE = re.compile(r"/v1/(leases|fences|withdrawals|breaks|reports)/(.+)", re.DOTALL)
@@ -51,6 +61,11 @@ class Routing:
         """``bodies`` reads the bodies that tell the database. ``largest``: the most bytes of a list of writes."""
         self._parts, self._ownership, self._bodies, self._largest = parts, ownership, bodies, largest
         self.default = parts[ownership.default]
+        places = [replace(part.place, name=name, health=_health(part)) for name, part in parts.items()]
+        pages = Parts({name: part.web for name, part in parts.items()}, ownership)
+        self._everywhere = web.build(
+            *(Site(*places), self.default.keys, self.default.logins, clock, bodies), parts=pages
+        )
 
     def of_table(self, head: Head) -> Part:
         """Return the part of a request to a table, by the schema that it names."""
@@ -112,18 +127,20 @@ class Routing:
         return self.default.streams_closed
 
     def of_page(self, scope: Scope) -> ASGIApp:
-        """Return the app for a request to the page: that of the database in the query, or else in the cookie."""
-        head, chosen, asked = Head.of(scope), self.default.name, False
+        """Return the app for a request to the page: over all databases, unless query or cookie name one."""
+        head, chosen, asked = Head.of(scope), EVERYTHING, False
         for pair in (head.value(b"cookie") or b"").decode("latin-1").split(";"):
             name, _, value = pair.strip().partition("=")
             if name == COOKIE and value in self._parts:
                 chosen = value
         for key, value in parse_qsl(head.query_string.decode("latin-1")):
-            if key == PARAMETER and value in self._parts:
+            if key == PARAMETER and (value in self._parts or value == EVERYTHING):
                 chosen, asked = value, True
+            elif key == OF:  # a link of the page over all of them
+                chosen, asked = EVERYTHING, True
         scope["state"] |= {"databases": tuple(self._parts), "database": chosen}
-        page = self._parts[chosen or ""].web
-        return _Choosing(page, chosen or "") if asked else page
+        page = self._everywhere if chosen == EVERYTHING else self._parts[chosen].web
+        return _Choosing(page, chosen) if asked else page
 
     async def read(self, scope: Scope, receive: Receive, path: str) -> "tuple[bytes, _Owners]":
         """Return the body of a request whose caller is proven, and the owners of what it names.
@@ -328,6 +345,13 @@ def _replayed(content: bytes, receive: Receive) -> Receive:
         return left.pop() if left else await receive()
 
     return replay
+
+
+def _health(part: Part) -> Health:
+    async def states() -> dict[str, str]:
+        return await within(ANSWERS_IN, part.probes())
+
+    return states
 
 
 async def within(seconds: float, probes: Mapping[str, Any]) -> dict[str, str]:

@@ -163,10 +163,9 @@ def group(tallies: Iterable[Tally]) -> list[Incident]:
     return sorted(found, key=lambda one: one.last, reverse=True)
 
 
-def unresolved_first(incidents: Iterable[Incident], now: datetime) -> list[Incident]:
-    """Return the incidents that go on, then those that are acknowledged, then those that are resolved."""
-    later = {State.ACKNOWLEDGED: 1, State.RESOLVED: 2}
-    return sorted(incidents, key=lambda one: later.get(one.state(now), 0))
+def urgency(state: State) -> int:
+    """Return the place of a state in a list: what goes on comes first, then what is acknowledged, then the rest."""
+    return {State.ACKNOWLEDGED: 1, State.RESOLVED: 2}.get(state, 0)
 
 
 def _split(tallies: Sequence[Tally]) -> Iterable[Incident]:

@@ -22,32 +22,44 @@ from gateway.web import (
     login,
     observe_mode,
     overview_page,
+    owner_pages,
     provider_login,
     record_lists,
     resource_page,
 )
 from gateway.web.login import HEADERS, Clock, LoginGate, SecurityHeaders
+from gateway.web.owner_pages import Parts
 from gateway.web.rendering import Site
 
 SEGMENT = "ui"
 """The first segment of every path of the page."""
 
 
-def build(site: Site, keys: Callers, logins: ProviderLogins, clock: Clock, bodies: BodyReader) -> ASGIApp:
-    """Build the app for everything under ``/ui/``. ``clock`` ends sessions."""
+def build(
+    site: Site, keys: Callers, logins: ProviderLogins, clock: Clock, bodies: BodyReader, parts: Parts | None = None
+) -> ASGIApp:
+    """Build the app for everything under ``/ui/``. ``clock`` ends sessions. ``parts``: the pages of each database.
+
+    Pages about one thing come from them if the site has several databases.
+    """
+    single = [
+        *incident_pages.routes(site, bodies),
+        *record_lists.export_routes(site),
+        *entry_page.routes(site),
+        *resource_page.routes(site),
+        *incident_report.routes(site),
+    ]
     app = Starlette(
         routes=[
             *login.routes(keys, logins, clock, site.pages, bodies),
             *provider_login.routes(logins, clock, site.pages),
             *overview_page.routes(site),
-            *incident_pages.routes(site, bodies),
+            *incident_pages.list_routes(site),
             *record_lists.routes(site),
-            *entry_page.routes(site),
             *observe_mode.routes(site),
             *resource_page.search_routes(site),
-            *resource_page.routes(site),
-            *incident_report.routes(site),
             *live_page.routes(site),
+            *(single if parts is None else owner_pages.routes(site, parts)),
             site.assets.route(),
             Route("/ui", _to_overview),
             Route("/", _from_root),

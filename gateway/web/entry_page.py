@@ -18,7 +18,7 @@ from gateway.errors import NotFound
 from gateway.fencing.record import Entry, Filters, Kind, also_denied, missing_grant, trace_id
 from gateway.text import machine_time
 from gateway.web.advice import kind_title, rejection_advice
-from gateway.web.rendering import Site
+from gateway.web.rendering import Site, address
 
 _PLACEHOLDER = re.compile(r"\{(\w+)\}")
 _LINE = 16
@@ -158,13 +158,13 @@ def routes(site: Site) -> list[Route]:
     async def show_rejection(request: Request) -> Response:
         entry = await _entry(site, request)
         if entry.kind is not Kind.REJECTION:
-            return RedirectResponse(f"/ui/events/{entry.id}", 307)
-        takeover = await search.find_takeover(site.database, entry)
+            return RedirectResponse(address(f"/ui/events/{entry.id}", of=_of(request)), 307)
+        takeover = await search.find_takeover(site.place.database, entry)
         lag = search.lag(entry, takeover)
-        fence = None if entry.resource is None else await fences.read(site.database, entry.resource)
-        kept = await rejections.read_payload(site.database, entry.id)
+        fence = None if entry.resource is None else await fences.read(site.place.database, entry.resource)
+        kept = await rejections.read_payload(site.place.database, entry.id)
         by_caller = Filters(kinds=(Kind.REJECTION,), caller=entry.caller)
-        others = await search.find_page(site.database, by_caller, _OTHERS + 1)
+        others = await search.find_page(site.place.database, by_caller, _OTHERS + 1)
         return site.pages.render(
             request,
             "rejection.html",
@@ -174,19 +174,19 @@ def routes(site: Site) -> list[Route]:
             fence=fence,
             missing=missing_grant(entry.details),
             also_denied=also_denied(entry.details),
-            links=links(site.config.ui, entry),
+            links=links(site.place.config.ui, entry),
             kept=kept,
             payload=None if kept is None else payload_lines(kept.body),
             others=[other for other in others if other.id != entry.id][:_OTHERS],
             advice=rejection_advice(entry, lag, fence),
-            now=await site.database.now(),
+            now=await site.place.database.now(),
         )
 
     async def show_event(request: Request) -> Response:
         entry = await _entry(site, request)
         if entry.kind is Kind.REJECTION:
-            return RedirectResponse(f"/ui/rejections/{entry.id}", 307)
-        now = await site.database.now()
+            return RedirectResponse(address(f"/ui/rejections/{entry.id}", of=_of(request)), 307)
+        now = await site.place.database.now()
         alarm = alarm_summary(entry)
         return site.pages.render(
             request,
@@ -195,11 +195,17 @@ def routes(site: Site) -> list[Route]:
             title=kind_title(entry.kind),
             alarm=alarm,
             groups=GROUPS,
-            links=links(site.config.ui, entry),
+            links=links(site.place.config.ui, entry),
             now=now,
         )
 
     return [Route("/ui/rejections/{id}", show_rejection), Route("/ui/events/{id}", show_event)]
+
+
+def _of(request: Request) -> str | None:
+    """Return the database of the entry, if the page is over several."""
+    of: str | None = request.scope["state"].get("of")
+    return of
 
 
 async def _entry(site: Site, request: Request) -> Entry:
@@ -207,4 +213,4 @@ async def _entry(site: Site, request: Request) -> Entry:
         identifier = UUID(request.path_params["id"])
     except ValueError as error:
         raise NotFound("There is no entry with this id.", advice="Use an id such as 5f0c2a52-….") from error
-    return await search.find_entry(site.database, identifier)
+    return await search.find_entry(site.place.database, identifier)

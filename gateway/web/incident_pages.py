@@ -1,6 +1,9 @@
 """The pages of incidents: their list, one of them with its newest entries, and the form that acknowledges it."""
 
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import partial
 from uuid import UUID
 
 from starlette.requests import Request
@@ -11,7 +14,7 @@ from gateway.api.incidents import may_acknowledge
 from gateway.auth.principal import Principal
 from gateway.db import incidents, search
 from gateway.errors import NotFound, RequestMalformed
-from gateway.fencing.incident import GAP, LONGEST_NOTE, MOST_NOTES, QUIET, Incident, State, unresolved_first
+from gateway.fencing.incident import GAP, LONGEST_NOTE, MOST_NOTES, QUIET, Incident, State, urgency
 from gateway.fencing.record import Entry, Kind
 from gateway.http.body import BodyReader
 from gateway.text import machine_time
@@ -19,7 +22,8 @@ from gateway.web import chart
 from gateway.web.advice import rejection_advice
 from gateway.web.chart import Chart
 from gateway.web.login import read_form
-from gateway.web.record_lists import PLANES, REASONS, SPANS, read_filters
+from gateway.web.places import Answers, Place, ask, chosen, names, of_one
+from gateway.web.record_lists import CHECKED_AT, PLANES, REASONS, SPANS, read_filters
 from gateway.web.rendering import Site, address
 
 _NEWEST = 20
@@ -32,73 +36,121 @@ STATES = (
 )
 
 
-def routes(site: Site, bodies: BodyReader) -> list[Route]:
-    """Build the routes ``/ui/incidents``."""
+@dataclass(frozen=True, slots=True)
+class IncidentRow:
+    """An incident in a list, at ``now`` by the clock of its database. ``database``: None if the list is of one."""
+
+    incident: Incident
+    now: datetime
+    database: str | None = None
+
+    @property
+    def state(self) -> State:
+        return self.incident.state(self.now)
+
+
+def in_order(rows: Iterable[IncidentRow]) -> list[IncidentRow]:
+    """Return the incidents that go on, then those that are acknowledged, then the others; the newest of each first."""
+    by_time = sorted(rows, key=lambda row: row.incident.last, reverse=True)
+    return sorted(by_time, key=lambda row: urgency(row.state))
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """The incidents of one database in a time that ends at ``until``."""
+
+    rows: Sequence[IncidentRow]
+    complete: bool
+    since: datetime
+    until: datetime
+
+
+def list_routes(site: Site) -> list[Route]:
+    """Build the route ``/ui/incidents``."""
 
     async def show_list(request: Request) -> Response:
-        now = await site.database.now()
         sent = request.query_params.multi_items()
-        problem, found, query = None, None, None
+        problem, fields = None, dict[str, str]()
+        answers: Answers[_Found] = Answers(())
         wanted = request.query_params.get("state") or ""
         try:
             if wanted not in {"", *State}:
                 raise RequestMalformed(f"state: must be one of {', '.join(State)}.")
-            query = read_filters(sent, now, (Kind.REJECTION,))
-            filters = query.filters
-            if filters.since is None:
-                filters = incidents.of_the_last_day(filters, now)
-            assert filters.since is not None
-            until = filters.until or now
-            step = max((until - filters.since) / chart.SPARKS, timedelta(seconds=1))
-            found = await incidents.find_incidents(site.database, filters, now, step=step)
-            shown = [one for one in unresolved_first(found.incidents, now) if wanted in ("", one.state(now))]
-            begin: datetime | None = filters.since
+            places = chosen(site.places, request)
+            asked = read_filters(sent, CHECKED_AT, (Kind.REJECTION,))
+            answers = await ask(places, partial(_find, sent=sent, wanted=wanted))
+            fields = {**asked.fields, **of_one(places, site.places), **({"state": wanted} if wanted else {})}
         except RequestMalformed as error:
-            problem, shown, begin, until = error.message, [], None, now
+            problem = error.message
+        found = [one for _, one in answers.found]
+        every = in_order(row for one in found for row in one.rows)
+        shown = every[: incidents.MOST]
+        until = max((one.until for one in found), default=None)
+        begin = min((one.since for one in found), default=None)
         return site.pages.render(
             request,
             "incidents.html",
-            200 if problem is None else 400,
-            now=now,
+            400 if problem is not None else 200 if found else 503,
             problem=problem,
             shown=shown,
-            complete=found is None or found.complete,
-            total=sum(one.inside for one in shown),
+            complete=all(one.complete for one in found) and len(shown) == len(every),
+            total=sum(row.incident.inside for row in shown),
             since=begin,
             until=until,
-            sparks=lambda one: chart.sparks(one.steps, begin or now, until),
-            entries=entries_address,
-            fields={} if query is None else {**query.fields, **({"state": wanted} if wanted else {})},
-            filtered=query is not None and bool(query.fields or wanted),
+            sparks=lambda one: chart.sparks(one.steps, begin or one.first, until or one.last),
+            fields=fields,
+            filtered=bool(fields),
             span_choices=[(span, name) for span, (name, _) in SPANS.items()],
             states=[(state.value, words) for state, words in STATES],
             planes=PLANES,
             reasons=REASONS,
             looked_at=incidents.LOOKED_AT,
             usual=SPANS[_USUAL][0],
+            places=names(site.places),
+            missing=answers.missing,
         )
+
+    return [Route("/ui/incidents", show_list, methods=["GET"])]
+
+
+async def _find(place: Place, sent: Sequence[tuple[str, str]], wanted: str) -> _Found:
+    now = await place.database.now()
+    filters = read_filters(sent, now, (Kind.REJECTION,)).filters
+    if filters.since is None:
+        filters = incidents.of_the_last_day(filters, now)
+    assert filters.since is not None
+    until = filters.until or now
+    step = max((until - filters.since) / chart.SPARKS, timedelta(seconds=1))
+    found = await incidents.find_incidents(place.database, filters, now, step=step)
+    rows = [IncidentRow(one, now, place.name) for one in found.incidents if wanted in ("", one.state(now))]
+    return _Found(rows, found.complete, filters.since, until)
+
+
+def routes(site: Site, bodies: BodyReader) -> list[Route]:
+    """Build the routes of one incident: its page, and the form that acknowledges it."""
 
     async def show(request: Request) -> Response:
         return await _page(request, _identifier(request))
 
     async def _page(request: Request, identifier: UUID, status: int = 200, **more: object) -> Response:
-        incident = await incidents.find_incident(site.database, identifier)
-        entries = await incidents.find_newest(site.database, incident, _NEWEST)
-        now = await site.database.now()
+        incident = await incidents.find_incident(site.place.database, identifier)
+        entries = await incidents.find_newest(site.place.database, incident, _NEWEST)
+        now = await site.place.database.now()
         viewer: Principal = request.scope["state"]["viewer"]
+        of = request.scope["state"].get("of")
         told = {"problem": None, "note": "", **more}
         return site.pages.render(
             request,
             "incident.html",
             status,
-            here=f"/ui/incidents/{identifier}",
+            here=address(f"/ui/incidents/{identifier}", of=of),
             incident=incident,
             entries=entries,
             now=now,
             lag=_lag,
             advice=rejection_advice(entries[0], _lag(entries[0]), None) if entries else [],
             sparks=_sparks(incident),
-            all_entries=entries_address(incident),
+            all_entries=entries_address(incident, of),
             may_acknowledge=may_acknowledge(viewer, incident),
             full=len(incident.acknowledgements) >= MOST_NOTES,
             longest=LONGEST_NOTE,
@@ -112,20 +164,20 @@ def routes(site: Site, bodies: BodyReader) -> list[Route]:
         form = await read_form(request, bodies)
         note = form.get("note", "")
         try:
-            incident = await site.acknowledging.add(request, request.scope["state"]["viewer"], identifier, note)
+            incident = await site.place.acknowledging.add(request, request.scope["state"]["viewer"], identifier, note)
         except RequestMalformed as error:
             return await _page(request, identifier, 400, problem=error.message, note=note)
-        return RedirectResponse(f"/ui/incidents/{incident.id}", 303)
+        of = request.scope["state"].get("of")
+        return RedirectResponse(address(f"/ui/incidents/{incident.id}", of=of), 303)
 
     return [
-        Route("/ui/incidents", show_list, methods=["GET"]),
         Route("/ui/incidents/{id}", show, methods=["GET"]),
         Route("/ui/incidents/{id}/acknowledge", acknowledge, methods=["POST"]),
     ]
 
 
-def entries_address(incident: Incident) -> str:
-    """Return the address of the list of an incident's refused writes."""
+def entries_address(incident: Incident, of: str | None) -> str:
+    """Return the address of the list of an incident's refused writes. ``of``: its database, if there are several."""
     key = incident.key
     return address(
         "/ui/rejections",
@@ -136,6 +188,7 @@ def entries_address(incident: Incident) -> str:
         reason=key.reason,
         since=machine_time(incident.first.replace(microsecond=0)),
         until=machine_time(incident.last.replace(microsecond=0) + timedelta(seconds=1)),
+        of=of,
     )
 
 

@@ -42,7 +42,7 @@ def routes(site: Site) -> list[Route]:
 
     async def download(request: Request) -> Response:
         sent = request.query_params.multi_items()
-        asked, name = read_filters(sent, await site.database.now()), form_field(sent, "name")
+        asked, name = read_filters(sent, await site.place.database.now()), form_field(sent, "name")
         if name is None:
             raise RequestMalformed(
                 "name: the resource is missing.", advice="Open the report from the page of a resource."
@@ -57,7 +57,7 @@ async def make(site: Site, resource: str, since: datetime | None, until: datetim
 
     Raises ``RequestMalformed`` for an invalid span.
     """
-    found = await read_timeline(site.database, resource, since, until)
+    found = await read_timeline(site.place.database, resource, since, until)
     writes = await _listed(site, found, (Kind.REJECTION,), MOST_WRITES)
     events = await _listed(site, found, _OTHERS, MOST_EVENTS)
     styles = "\n".join(site.assets.text(name) for name in _STYLES)
@@ -84,7 +84,9 @@ async def _listed(site: Site, found: TimelineView, kinds: Sequence[Kind], most: 
         since=found.span.since,
         until=found.span.until + timedelta(microseconds=1),
     )
-    return await search.find_page(site.database, filters, most + 1, before=found.head.position + 1, oldest_first=True)
+    return await search.find_page(
+        site.place.database, filters, most + 1, before=found.head.position + 1, oldest_first=True
+    )
 
 
 def _file_name(resource: str, since: datetime) -> str:

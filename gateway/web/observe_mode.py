@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
+from functools import partial
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -16,6 +17,7 @@ from gateway.db.traffic import RuleTraffic, WriteCounts
 from gateway.errors import RequestMalformed
 from gateway.fencing.decision import Enforcement
 from gateway.fencing.record import Filters, Kind
+from gateway.web.places import Place, ask
 from gateway.web.record_lists import SPANS
 from gateway.web.rendering import Site
 
@@ -125,6 +127,16 @@ class ObservedRule:
     reasons: Sequence[Group]
 
 
+@dataclass(frozen=True, slots=True)
+class PlaceRules:
+    """The rules of one database, at ``now`` by its clock. ``name``: None if a page shows no other database."""
+
+    name: str | None
+    now: datetime
+    judged: Sequence[ObservedRule]
+    enforced: Sequence[ConfiguredRule]
+
+
 def routes(site: Site) -> list[Route]:
     """Build the route ``/ui/observe``."""
 
@@ -132,34 +144,39 @@ def routes(site: Site) -> list[Route]:
         span = request.query_params.get("span") or _USUAL
         if span not in SPANS:
             raise RequestMalformed(f"span: must be one of {', '.join(SPANS)}.")
-        now = await site.database.now()
-        since = now - SPANS[span][1]
-        listed = rules_with_traffic(site.config, await traffic.read_rules(site.database, since, now))
-        judged = [
-            await _judge(site, one.rule, one.counts.accepted + one.counts.refused, since, now)
-            for one in listed
-            if one.rule.mode is Enforcement.OBSERVE
-        ]
+        answers = await ask(site.places, partial(_look, span=span))
         return site.pages.render(
             request,
             "observe.html",
-            judged=judged,
-            enforced=[one.rule for one in listed if one.rule.mode is Enforcement.ENFORCE],
-            general=site.config.fencing.mode,
+            200 if answers.found else 503,
+            judged=[(one.name, one.now, rule) for _, one in answers.found for rule in one.judged],
+            enforced=[(one.name, rule) for _, one in answers.found for rule in one.enforced],
+            general=site.places[0].config.fencing.mode,
             span=span,
             spans=SPANS,
-            since=since,
-            now=now,
+            missing=answers.missing,
         )
 
     return [Route("/ui/observe", show)]
 
 
-async def _judge(site: Site, rule: ConfiguredRule, passed: int, since: datetime, now: datetime) -> ObservedRule:
+async def _look(place: Place, span: str) -> PlaceRules:
+    now = await place.database.now()
+    since = now - SPANS[span][1]
+    listed = rules_with_traffic(place.config, await traffic.read_rules(place.database, since, now))
+    judged = [
+        await _judge(place, one.rule, one.counts.accepted + one.counts.refused, since, now)
+        for one in listed
+        if one.rule.mode is Enforcement.OBSERVE
+    ]
+    return PlaceRules(place.name, now, judged, [one.rule for one in listed if one.rule.mode is Enforcement.ENFORCE])
+
+
+async def _judge(place: Place, rule: ConfiguredRule, passed: int, since: datetime, now: datetime) -> ObservedRule:
     """Judge a rule. ``passed`` is the number of flawless writes in the span."""
     asked = Filters(kinds=(Kind.REJECTION,), plane=rule.plane, rule=rule.name, enforced=False, since=since)
-    observed = (await search.count_entries(site.database, asked)).count
-    newest = await search.find_page(site.database, asked, 1)
+    observed = (await search.count_entries(place.database, asked)).count
+    newest = await search.find_page(place.database, asked, 1)
     return ObservedRule(
         rule,
         rule_readiness(
@@ -169,6 +186,6 @@ async def _judge(site: Site, rule: ConfiguredRule, passed: int, since: datetime,
             since=since,
             now=now,
         ),
-        await search.count_groups(site.database, asked, Grouping.CALLER, _MOST) if newest else (),
-        await search.count_groups(site.database, asked, Grouping.REASON, _MOST) if newest else (),
+        await search.count_groups(place.database, asked, Grouping.CALLER, _MOST) if newest else (),
+        await search.count_groups(place.database, asked, Grouping.REASON, _MOST) if newest else (),
     )

@@ -2,13 +2,14 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from gateway.config.observability import Alarm
 from gateway.db import incidents, overview, search, traffic, webhooks
 from gateway.db.incidents import FoundIncidents, Notable
 from gateway.db.overview import ActiveAlarm, StoreStatus
@@ -16,14 +17,16 @@ from gateway.db.search import DenialGroup
 from gateway.db.traffic import RuleTraffic, TrafficBucket, WriteCounts
 from gateway.db.webhooks import WebhookStatus as Delivery
 from gateway.errors import Denied, RequestMalformed, Unavailable
-from gateway.fencing.incident import ZOMBIE, RefusalCounts, State, unresolved_first
+from gateway.fencing.incident import ZOMBIE, RefusalCounts, State
 from gateway.fencing.record import Filters, Kind
 from gateway.text import machine_time
 from gateway.web import chart
 from gateway.web.chart import Chart, Step
+from gateway.web.incident_pages import IncidentRow, in_order
 from gateway.web.observe_mode import ConfiguredTraffic, rules_with_traffic
+from gateway.web.places import Bucket, Journal, Place, ask, names
 from gateway.web.record_lists import SPANS
-from gateway.web.rendering import Journal, Site, address
+from gateway.web.rendering import Site, address
 from gateway.web.verdict import Facts, Happened, assess
 
 _STEPS = {
@@ -63,11 +66,6 @@ class Overview:
     def accepted(self) -> int:
         return sum(bucket.counts.accepted for bucket in self.series)
 
-    @property
-    def going_on(self) -> int:
-        """Return how many incidents are going on, acknowledged or not."""
-        return sum(one.state(self.standing.now) is not State.RESOLVED for one in self.incidents.incidents)
-
 
 def steps(until: datetime, span: str) -> tuple[datetime, datetime, int]:
     """Return the beginning, the end and the number of steps of a span's chart. The last step contains ``until``."""
@@ -78,6 +76,46 @@ def steps(until: datetime, span: str) -> tuple[datetime, datetime, int]:
     return end - count * step, end, count
 
 
+@dataclass(frozen=True, slots=True)
+class PlaceStatus:
+    """A database and its store. ``found``: None if its record cannot be read."""
+
+    name: str | None
+    found: Overview | None
+    health: Mapping[str, str]
+    journal: Journal | None
+    buckets: Mapping[str, Bucket]
+    alarms: Sequence[Alarm]
+
+
+def together(found: Sequence[Overview]) -> Overview | None:
+    """Return the sums over several databases, without what is shown for each of them; None if there is none."""
+    if len(found) < 2:
+        return found[0] if found else None
+    first, states = found[0], [one.standing for one in found]
+    pending = [one.pending_since for one in states if one.pending_since is not None]
+    return replace(
+        first,
+        standing=replace(
+            first.standing,
+            now=max(one.now for one in states),
+            pending=sum(one.pending for one in states),
+            pending_since=min(pending, default=None),
+        ),
+        series=[
+            TrafficBucket(buckets[0].at, WriteCounts(sum(one.counts.accepted for one in buckets)))
+            for buckets in zip(*(one.series for one in found), strict=True)
+        ],
+        refusals=RefusalCounts(
+            [count for one in found for count in one.refusals.counts], all(one.refusals.complete for one in found)
+        ),
+        incidents=FoundIncidents(
+            [incident for one in found for incident in one.incidents.incidents],
+            all(one.incidents.complete for one in found),
+        ),
+    )
+
+
 def routes(site: Site) -> list[Route]:
     """Build the route ``/ui/``."""
 
@@ -85,30 +123,31 @@ def routes(site: Site) -> list[Route]:
         span = request.query_params.get("span") or _USUAL
         if span not in SPANS:
             raise RequestMalformed(f"span: must be one of {', '.join(SPANS)}.")
-        health = await site.health()
-        try:
-            found = await _look(site, span) if health.get("postgres") == "ok" else None
-        except Unavailable:
-            found = None
-            health = {**health, "postgres": "unreachable"}
-        journal = None if found is None else await site.journal()
+        places = await _look_at(site.places, span)
+        looked = [one.found for one in places if one.found is not None]
+        found = together(looked)
+        rows = [
+            IncidentRow(incident, one.found.standing.now, one.name)
+            for one in places
+            if one.found is not None
+            for incident in one.found.incidents.incidents
+        ]
         return site.pages.render(
             request,
             "overview.html",
             503 if found is None else 200,
             found=found,
-            findings=assess(_facts(site, found, health, journal, span)),
+            going_on=sum(row.state is not State.RESOLVED for row in rows),
+            findings=assess(*(_facts(one, span) for one in places)),
             rows=() if found is None else chart_rows(found),
             charts=() if found is None else _charts(found),
-            incidents=() if found is None else unresolved_first(found.incidents.incidents, found.standing.now)[:_MOST],
+            incidents=in_order(rows)[:_MOST],
             sparks=None if found is None else lambda one: chart.sparks(one.steps, found.since, found.until),
             span=span,
             spans=SPANS,
             period=_PERIODS[span],
-            health=health,
-            journal=journal,
-            buckets=site.buckets(),
-            alarms=site.config.alarms,
+            places=places,
+            several=names(site.places),
             looked_at=incidents.LOOKED_AT,
             denials_looked_at=overview.LOOKED_AT,
         )
@@ -116,10 +155,38 @@ def routes(site: Site) -> list[Route]:
     return [Route("/ui/", show)]
 
 
-async def _look(site: Site, span: str) -> Overview:
-    database = site.database
+async def _look_at(places: Sequence[Place], span: str) -> list[PlaceStatus]:
+    """Look at each database. Charts of several of them have the same steps."""
+    several = places[0].name is not None
+    health = await ask(places, lambda place: place.health())
+    states = {place.name: state for place, state in health.found}
+    up = [place for place in places if states.get(place.name, {}).get("postgres") == "ok"]
+    clocks = (await ask(up, lambda place: place.database.now())).found if several else ()
+    until = max((now for _, now in clocks), default=None)
+
+    async def look(place: Place) -> tuple[Overview | None, Journal | None]:
+        try:
+            return await _look(place, span, until), await place.journal()
+        except Unavailable:
+            return None, None
+
+    looked = {place.name: answer for place, answer in (await ask(up, look)).found}
+    return [_status(place, states.get(place.name), *looked.get(place.name, (None, None))) for place in places]
+
+
+def _status(
+    place: Place, health: Mapping[str, str] | None, found: Overview | None, journal: Journal | None
+) -> PlaceStatus:
+    states = dict(health or {})
+    if found is None and states.get("postgres", "ok") == "ok":
+        states["postgres"] = "unreachable"
+    return PlaceStatus(place.name, found, states, journal, place.buckets(), place.config.alarms)
+
+
+async def _look(place: Place, span: str, until: datetime | None) -> Overview:
+    database = place.database
     now = await database.now()
-    since, until, count = steps(now, span)
+    since, until, count = steps(until or now, span)
     refusals = await incidents.count_refusals(database, since, until, _STEPS[span])
     found = await incidents.find_incidents(database, Filters(since=since), now, step=(until - since) / chart.SPARKS)
     return Overview(
@@ -131,8 +198,8 @@ async def _look(site: Site, span: str) -> Overview:
         found,
         await incidents.count_notable(database, since),
         await search.count_denials(database, since, _MOST),
-        rules_with_traffic(site.config, with_refusals(await traffic.read_rules(database, since, until), refusals)),
-        await webhooks.list_statuses(database, [webhook.name for webhook in site.config.webhooks]),
+        rules_with_traffic(place.config, with_refusals(await traffic.read_rules(database, since, until), refusals)),
+        await webhooks.list_statuses(database, [webhook.name for webhook in place.config.webhooks]),
         {alarm.name: alarm for alarm in await overview.list_alarms(database)},
     )
 
@@ -226,15 +293,16 @@ def step_address(path: str, row: ChartRow) -> str:
     return address(path, since=machine_time(row.since), until=machine_time(row.until))
 
 
-def _facts(site: Site, found: Overview | None, health: Mapping[str, str], journal: Journal | None, span: str) -> Facts:
+def _facts(place: PlaceStatus, span: str) -> Facts:
+    found, journal = place.found, place.journal
     buckets = {
         bucket: next(iter(state.missing.values()), "its probe failed")
-        for bucket, state in site.buckets().items()
+        for bucket, state in place.buckets.items()
         if not state.writable
     }
     if found is None:
         moment = datetime.min.replace(tzinfo=UTC)
-        return Facts(moment, moment, _PERIODS[span], health, buckets=buckets)
+        return Facts(moment, moment, _PERIODS[span], place.health, buckets=buckets, database=place.name)
     trouble = None if journal is None or journal.mode == "off" or journal.state == "ok" else journal.state
     status, refusals = found.standing, found.refusals
     behind = {one.name: one.failing_since or one.paused_at for one in found.deliveries if one.paused_at or one.failures}
@@ -242,7 +310,7 @@ def _facts(site: Site, found: Overview | None, health: Mapping[str, str], journa
         now=status.now,
         since=found.since,
         period=_PERIODS[span],
-        health=health,
+        health=place.health,
         journal=trouble,
         incidents=found.incidents.incidents,
         bypasses=_happened(found.notable.get(Kind.BYPASS)),
@@ -259,6 +327,7 @@ def _facts(site: Site, found: Overview | None, health: Mapping[str, str], journa
         passed=refusals.passed,
         last_refused=refusals.last,
         accepted=found.accepted,
+        database=place.name,
     )
 
 

@@ -1,14 +1,13 @@
 """Pages from templates: the one door to Jinja2. Every value in a page is escaped, hidden characters too."""
 
 import hashlib
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from difflib import get_close_matches
 from functools import partial
 from importlib.resources import files
 from importlib.resources.abc import Traversable
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -17,18 +16,14 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
-from starlette.types import ASGIApp
 
 from gateway import text
-from gateway.api.incidents import Acknowledging
 from gateway.auth.provider_logins import LOGIN
-from gateway.config import Config
-from gateway.db.database import Database
 from gateway.errors import GatewayError, NotFound
 from gateway.fencing.record import ANONYMOUS
 from gateway.http.middleware import problem
-from gateway.record.following import Follower
 from gateway.web.advice import kind_title, reason_words
+from gateway.web.places import Place
 
 PREFIX = "/ui/static/"
 
@@ -133,6 +128,7 @@ class Pages:
             navigation=NAVIGATION if viewer is not None else (),
             databases=state.get("databases", ()) if viewer is not None else (),
             database=state.get("database"),
+            of=state.get("of"),
             path=path,
             here=address(path, dict(request.query_params)) if here is None else here,
             **model,
@@ -188,9 +184,12 @@ def list_address(path: str, kept: Sequence[tuple[str, str]], more: Mapping[str, 
     return f"{path}?{urlencode(given)}" if given else path
 
 
-def resource_address(resource: str) -> str:
-    """Return the address of a resource's page. The name is not in the path, because browsers resolve a ``..`` in it."""
-    return address("/ui/resource", name=resource)
+def resource_address(resource: str, of: str | None = None) -> str:
+    """Return the address of a resource's page. The name is not in the path, because browsers resolve a ``..`` in it.
+
+    ``of``: the database of the fence that the page shows, if it need not be the owner of the name.
+    """
+    return address("/ui/resource", name=resource, of=of)
 
 
 def name(value: str | None) -> Markup:
@@ -227,68 +226,19 @@ def _pairs(values: Sequence[str]) -> list[tuple[str, str]]:
     return [(value, value) for value in values]
 
 
-Health: TypeAlias = Callable[[], Awaitable[dict[str, str]]]
-"""Returns the state of each service behind the gateway: ``ok``, or the problem."""
-
-
-class Journal(Protocol):
-    """The state of the journal, and the last opening of the database."""
-
-    mode: str
-    state: str
-    term: int
-    opened_at: datetime | None
-    snapshot: int
-    pending: int
-    lag_seconds: float
-
-
-JournalState: TypeAlias = Callable[[], Awaitable[Journal | None]]
-
-
-class Bucket(Protocol):
-    """The result of probing a bucket."""
-
-    @property
-    def writable(self) -> bool:
-        """Return whether the bucket takes fenced writes."""
-
-    @property
-    def missing(self) -> Mapping[str, str]:
-        """Return the probes that the store failed, each with its consequence."""
-
-
-Buckets: TypeAlias = Callable[[], Mapping[str, Bucket]]
-
-
 class Site:
-    """Everything that pages need. Of ``config`` they show modes of rules, names of webhooks and alarms, never secrets.
+    """Everything that pages need. ``places``: the databases that they show."""
 
-    ``api`` is the fencing API, which takes the viewer in ``scope["state"]`` for its caller. ``acknowledging`` puts
-    acknowledgements on record.
-    """
-
-    def __init__(
-        self,
-        database: Database,
-        follower: Follower,
-        config: Config,
-        health: Health,
-        journal: JournalState,
-        buckets: Buckets,
-        api: ASGIApp,
-        acknowledging: Acknowledging,
-    ) -> None:
-        self.database = database
-        self.follower = follower
-        self.config = config
-        self.health = health
-        self.journal = journal
-        self.buckets = buckets
-        self.api = api
-        self.acknowledging = acknowledging
+    def __init__(self, *places: Place) -> None:
+        self.places = places
         self.assets = Assets()
         self.pages = Pages(self.assets)
+
+    @property
+    def place(self) -> Place:
+        """Return the only database of pages about one thing."""
+        (place,) = self.places
+        return place
 
     async def answer_error(self, request: Request, error: Exception) -> Response:
         """Return an error of the gateway as a page, or as a problem document to programs."""

@@ -3,6 +3,8 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from functools import partial
+from typing import TypeVar
 from uuid import UUID
 
 from starlette.requests import Request
@@ -11,6 +13,7 @@ from starlette.routing import Route
 
 from gateway.db import fences, leases, overview, record, search, timeline
 from gateway.db.database import Database
+from gateway.db.overview import RefusedResource
 from gateway.db.record import RecordHead
 from gateway.errors import RequestMalformed
 from gateway.fencing.decision import Enforcement, Fence
@@ -22,6 +25,7 @@ from gateway.timeline.history import History, Span
 from gateway.timeline.shapes import Picture
 from gateway.web import record_lists as paging
 from gateway.web.observe_mode import configured_rules
+from gateway.web.places import Answers, Place, ask, chosen, names, of_one
 from gateway.web.record_lists import SPANS, ListQuery, form_field, read_filters
 from gateway.web.rendering import Site, address, resource_address
 
@@ -112,13 +116,13 @@ def routes(site: Site) -> list[Route]:
 
     async def show(request: Request) -> Response:
         sent = request.query_params.multi_items()
-        asked = read_filters(sent, await site.database.now(), (Kind.REJECTION,))
+        asked = read_filters(sent, await site.place.database.now(), (Kind.REJECTION,))
         name = form_field(sent, "name")
         if name is None:
             raise RequestMalformed("name: the resource is missing.", advice="Find it on the page of resources.")
         whole = form_field(sent, "whole") == "true"
-        found = await read_timeline(site.database, name, asked.filters.since, asked.filters.until, whole=whole)
-        page = await paging.read_page(site.database, _of_span(asked, name, found.span))
+        found = await read_timeline(site.place.database, name, asked.filters.since, asked.filters.until, whole=whole)
+        page = await paging.read_page(site.place.database, _of_span(asked, name, found.span))
         standing = await _standing(site, name, found)
         known = standing.fence is not None or found.last is not None or bool(standing.lock.holders)
         return site.pages.render(
@@ -151,17 +155,17 @@ def _of_span(asked: ListQuery, name: str, span: Span) -> ListQuery:
 
 
 async def _standing(site: Site, name: str, found: TimelineView) -> ResourceStatus:
-    (lock,) = await leases.read_locks(site.database, [name], _QUEUE)
-    pending, since = await timeline.count_pending(site.database, name)
-    newest = await search.find_page(site.database, Filters(kinds=(Kind.REJECTION,), resource=name), 1)
+    (lock,) = await leases.read_locks(site.place.database, [name], _QUEUE)
+    pending, since = await timeline.count_pending(site.place.database, name)
+    newest = await search.find_page(site.place.database, Filters(kinds=(Kind.REJECTION,), resource=name), 1)
     return ResourceStatus(found.history.fence, lock, pending, since, _mode(site, newest))
 
 
 def _mode(site: Site, newest: Sequence[Entry]) -> Enforcement | None:
     if not newest or newest[0].plane not in ("tables", "objects"):
         return None
-    known = {(rule.plane, rule.name): rule.mode for rule in configured_rules(site.config)}
-    return known.get((newest[0].plane, newest[0].rule or ""), site.config.fencing.mode)
+    known = {(rule.plane, rule.name): rule.mode for rule in configured_rules(site.place.config)}
+    return known.get((newest[0].plane, newest[0].rule or ""), site.place.config.fencing.mode)
 
 
 def lag(found: TimelineView) -> Callable[[Entry], timedelta | None]:
@@ -214,32 +218,82 @@ _MOST = 10
 _LATELY = timedelta(days=7)
 
 
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """The resources of one database: fences after a name. The first page has what happened ``since``, too."""
+
+    now: datetime
+    since: datetime
+    fences: Sequence[Fence]
+    troubled: Sequence[RefusedResource] = ()
+    taken_over: Sequence[Entry] = ()
+
+
 def search_routes(site: Site) -> list[Route]:
     """Build the route ``/ui/resources``."""
 
     async def show(request: Request) -> Response:
-        database = site.database
-        now = await database.now()
         sent = request.query_params.multi_items()
         prefix, after = form_field(sent, "prefix") or "", form_field(sent, "after_name") or ""
-        found = await fences.list_fences(database, prefix, after, _PAGE + 1)
-        if prefix and not after and [fence.resource for fence in found] == [prefix]:
-            return RedirectResponse(resource_address(prefix), 303)
-        await record.seal(database)
-        since = now - _LATELY
+        places = chosen(site.places, request)
+        answers = await ask(places, partial(_known, prefix=prefix, after=after))
+        known = [one for _, one in answers.found]
+        listed = sorted(_named(answers, lambda one: one.fences), key=lambda row: row[1].resource)
+        if prefix and not after and not answers.missing and [fence.resource for _, fence in listed] == [prefix]:
+            return RedirectResponse(resource_address(prefix, listed[0][0]), 303)
+        shown, more = _cut(listed)
+        troubled = sorted(_named(answers, lambda one: one.troubled), key=lambda row: row[1].refused, reverse=True)
+        taken_over = sorted(_named(answers, lambda one: one.taken_over), key=lambda row: row[1].at, reverse=True)
         return site.pages.render(
             request,
             "resources.html",
-            now=now,
-            fields={"prefix": prefix},
+            200 if known else 503,
+            now=max((one.now for one in known), default=None),
+            fields={"prefix": prefix, **of_one(places, site.places)},
             prefix=prefix,
-            found=found[:_PAGE],
-            more=found[_PAGE - 1].resource if len(found) > _PAGE else None,
+            found=shown,
+            more=more,
             first=not after,
-            since=since,
-            troubled=await overview.list_refused_resources(database, since, _MOST),
-            taken_over=await overview.list_takeovers(database, since, _MOST),
+            since=min((one.since for one in known), default=None),
+            troubled=troubled[:_MOST],
+            taken_over=taken_over[:_MOST],
             looked_at=overview.LOOKED_AT,
+            places=names(site.places),
+            missing=answers.missing,
         )
 
     return [Route("/ui/resources", show)]
+
+
+async def _known(place: Place, prefix: str, after: str) -> _Known:
+    database = place.database
+    now = await database.now()
+    since = now - _LATELY
+    found = await fences.list_fences(database, prefix, after, _PAGE + 1)
+    if prefix or after:
+        return _Known(now, since, found)
+    await record.seal(database)
+    return _Known(
+        now,
+        since,
+        found,
+        await overview.list_refused_resources(database, since, _MOST),
+        await overview.list_takeovers(database, since, _MOST),
+    )
+
+
+Row = TypeVar("Row")
+
+
+def _named(answers: Answers[_Known], rows: Callable[[_Known], Sequence[Row]]) -> list[tuple[str | None, Row]]:
+    """Return the rows of all databases, each with the name of its own."""
+    return [(place.name, row) for place, one in answers.found for row in rows(one)]
+
+
+def _cut(listed: Sequence[tuple[str | None, Fence]]) -> tuple[Sequence[tuple[str | None, Fence]], str | None]:
+    """Return the fences of a page, and the name after which the next one begins. Fences of one name stay together."""
+    if len(listed) <= _PAGE:
+        return listed, None
+    last = listed[_PAGE - 1][1].resource
+    shown = [row for row in listed if row[1].resource <= last]
+    return shown, last if len(shown) < len(listed) else None

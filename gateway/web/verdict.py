@@ -3,12 +3,12 @@
 A sentence consists of text, names from outside and moments, so that a page can mark both.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Literal, TypeAlias
 from urllib.parse import urlencode
-from uuid import UUID
 
 from gateway.fencing.incident import ZOMBIE, Incident, State
 from gateway.fencing.record import EntryReason
@@ -39,13 +39,17 @@ Level: TypeAlias = Literal["bad", "warned", "good"]
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that is wrong: a sentence, what to do, and a link to more (``address`` and ``title``), if any."""
+    """One thing that is wrong: a sentence, what to do, and a link to more (``address`` and ``title``), if any.
+
+    ``database``: the one where it is wrong, if the verdict is about several.
+    """
 
     level: Level
     sentence: Sentence
     advice: Sentence
     address: str | None = None
     title: str = ""
+    database: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +68,8 @@ class Facts:
 
     ``health``: the state of each service. ``journal``: its trouble. ``buckets``: those that take no write, with the
     reason. ``webhooks``: those that do not get through, with the time since. ``alarms``: those that are on.
-    ``zombies`` and ``refused`` count writes of the period, ``accepted`` is None if it is not known.
+    ``zombies`` and ``refused`` count writes of the period, ``accepted`` is None if it is not known. ``database``: its
+    name, if there are several.
     """
 
     now: datetime
@@ -87,6 +92,7 @@ class Facts:
     passed: int = 0
     last_refused: datetime | None = None
     accepted: int | None = None
+    database: str | None = None
 
 
 _SERVICES = {
@@ -101,28 +107,65 @@ _SERVICES = {
 }
 
 
-def assess(facts: Facts) -> tuple[Finding, ...]:
+_OF_SEVERAL = {
+    "postgres": (
+        "The database cannot be reached: nothing of it is written, and this page lacks its record.",
+        "Bring PostgreSQL back, or the network to it. Nothing is lost: writers get 503 and may retry.",
+    ),
+    "s3": (
+        "The object store cannot be reached, so its buckets take no object write.",
+        "Bring the store back, or the network to it. Writes to tables go on.",
+    ),
+}
+"""Outages of one of several databases. The others go on."""
+
+
+def assess(*several: Facts) -> tuple[Finding, ...]:
     """Return what is wrong, the worst first. If nothing is, return the one finding that says so.
 
     Outages come first, then changes that no fence has seen, then incidents that are going on. Of these, zombies whose
-    writes took effect come first. Delays are next, and acknowledged incidents are last.
+    writes took effect come first. Delays are next, and acknowledged incidents are last. With facts of several databases
+    the worst decides, wherever it is.
     """
     found = (
-        *_outages(facts),
-        *_bypasses(facts, recent=True),
-        *_incidents(facts),
-        *_guard(facts),
-        *_backlogs(facts),
-        *_bypasses(facts, recent=False),
-        *_acknowledged(facts),
+        *_each(_outages, several),
+        *_each(partial(_bypasses, recent=True), several),
+        *_incidents(several),
+        *_each(_guard, several),
+        *_each(_backlogs, several),
+        *_each(partial(_bypasses, recent=False), several),
+        *_acknowledged(several),
     )
-    return found or (_quiet(facts),)
+    return found or (_quiet(_summed(several)),)
+
+
+def _each(find: Callable[[Facts], Iterator[Finding]], several: Sequence[Facts]) -> Iterator[Finding]:
+    for facts in several:
+        for finding in find(facts):
+            yield replace(finding, database=facts.database)
+
+
+def _summed(several: Sequence[Facts]) -> Facts:
+    """Return the facts of several databases in which nothing is wrong."""
+    if len(several) == 1:
+        return several[0]
+    last = [one.last_refused for one in several if one.last_refused is not None]
+    return replace(
+        several[0],
+        zombies=sum(one.zombies for one in several),
+        refused=sum(one.refused for one in several),
+        passed=sum(one.passed for one in several),
+        accepted=sum(one.accepted or 0 for one in several),
+        last_refused=max(last, default=None),
+        database=None,
+    )
 
 
 def _outages(facts: Facts) -> Iterator[Finding]:
     for service, state in facts.health.items():
         if state != "ok":
-            sentence, advice = _SERVICES.get(service, (f"The service {service} is {state}.", "Bring it back."))
+            known = _SERVICES if facts.database is None else _OF_SEVERAL
+            sentence, advice = known.get(service, (f"The service {service} is {state}.", "Bring it back."))
             if service == "postgres" and state == "closed":
                 sentence = "The database is closed: the gateway could not prove that it knows all raised fences."
                 advice = "Read what the journal lacks below, and open it as docs/journal.md says."
@@ -151,7 +194,7 @@ def _bypasses(facts: Facts, *, recent: bool) -> Iterator[Finding]:
         "bad" if recent else "warned",
         (f"{changes} past the gateway in {facts.period}", *of, ", found at ", found.last, ". No fence has seen it."),
         ("Find the writer, and take away its rights: gateway doctor lists roles and principals that have them.",),
-        _link("/ui/events", kind="bypass", since=facts.since.isoformat()),
+        _link("/ui/events", facts, kind="bypass"),
         "The changes",
     )
 
@@ -171,31 +214,36 @@ def _rank(incident: Incident) -> tuple[bool, int, int]:
     return not (incident.passed and incident.key.of_a_token), place, -incident.count
 
 
-def _incidents(facts: Facts) -> Iterator[Finding]:
-    going_on = [one for one in facts.incidents if one.state(facts.now) in (State.GOING_ON, State.AGAIN)]
-    for incident in sorted(going_on, key=_rank)[:_MOST]:
-        yield _incident(incident, facts.now)
+def _ranked(several: Sequence[Facts], *states: State) -> list[tuple[Facts, Incident]]:
+    found = [(facts, one) for facts in several for one in facts.incidents if one.state(facts.now) in states]
+    return sorted(found, key=lambda one: _rank(one[1]))
+
+
+def _incidents(several: Sequence[Facts]) -> Iterator[Finding]:
+    going_on = _ranked(several, State.GOING_ON, State.AGAIN)
+    for facts, incident in going_on[:_MOST]:
+        yield _incident(incident, facts)
     if len(going_on) > _MOST:
         yield Finding(
             "bad",
             (f"{len(going_on) - _MOST:,} more incidents are going on.",),
             ("Look at the list: one cause often has many.",),
-            _link("/ui/incidents", since=facts.since.isoformat()),
+            _link("/ui/incidents", min((facts for facts, _ in going_on), key=lambda facts: facts.since), of=None),
             "All incidents",
         )
 
 
-def _acknowledged(facts: Facts) -> Iterator[Finding]:
-    known = [one for one in facts.incidents if one.state(facts.now) is State.ACKNOWLEDGED]
-    for incident in sorted(known, key=_rank)[:_MOST]:
+def _acknowledged(several: Sequence[Facts]) -> Iterator[Finding]:
+    for facts, incident in _ranked(several, State.ACKNOWLEDGED)[:_MOST]:
         note = incident.acknowledged
         assert note is not None
         yield Finding(
             "warned",
             (writer(incident), " was refused, and ", Name(note.by or "a caller"), " acknowledged it at ", note.at, "."),
             ("No write has been refused since. Wait, or read the note.",),
-            incident_address(incident),
+            incident_address(incident, facts.database),
             "The incident",
+            facts.database,
         )
 
 
@@ -204,8 +252,8 @@ def writer(incident: Incident) -> Name:
     return Name(incident.key.holder or incident.key.caller or "a writer without a name")
 
 
-def _incident(incident: Incident, now: datetime) -> Finding:
-    key = incident.key
+def _incident(incident: Incident, facts: Facts) -> Finding:
+    key, now = incident.key, facts.now
     if key.reason == ZOMBIE:
         sentence, advice = _zombie(incident)
     elif key.of_a_token:
@@ -227,7 +275,14 @@ def _incident(incident: Incident, now: datetime) -> Finding:
             "; it has gone on since.",
         )
     serious = key.of_a_token or (incident.count - incident.passed) >= STORM
-    return Finding("bad" if serious else "warned", sentence, advice, incident_address(incident), "The incident")
+    return Finding(
+        "bad" if serious else "warned",
+        sentence,
+        advice,
+        incident_address(incident, facts.database),
+        "The incident",
+        facts.database,
+    )
 
 
 def _zombie(incident: Incident) -> tuple[Sentence, Sentence]:
@@ -310,7 +365,7 @@ def _guard(facts: Facts) -> Iterator[Finding]:
         "warned",
         ("The guard refused direct writes", *on, *by, ", last noted at ", found.last, ". Nothing was written."),
         ("Let the session show the token of its lock (docs/guard.md), or stop it.",),
-        _link("/ui/events", kind="guard-refused", since=facts.since.isoformat()),
+        _link("/ui/events", facts, kind="guard-refused"),
         "The refusals",
     )
 
@@ -342,7 +397,7 @@ def _backlogs(facts: Facts) -> Iterator[Finding]:
             "warned",
             ("The alarm ", Name(name), " is on since ", on_since, "."),
             ("Look at the incidents of this time.",),
-            _link("/ui/incidents", since=facts.since.isoformat()),
+            _link("/ui/incidents", facts),
             "The incidents",
         )
 
@@ -356,7 +411,7 @@ def _quiet(facts: Facts) -> Finding:
         "good",
         (f"Nothing is going on. In {facts.period} {_past(facts)}", *last, ". Every incident is resolved.", idle),
         ("Nothing to do now.",),
-        _link("/ui/incidents", since=facts.since.isoformat()),
+        _link("/ui/incidents", facts),
         "The incidents",
     )
 
@@ -382,17 +437,15 @@ def _joined(parts: Sequence[str]) -> str:
     return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"
 
 
-def incident_address(incident: Incident) -> str:
+def incident_address(incident: Incident, database: str | None = None) -> str:
     """Return the address of an incident's page."""
-    return identified(incident.id)
+    return f"/ui/incidents/{incident.id}" + ("" if database is None else f"?{urlencode({'of': database})}")
 
 
-def identified(identifier: UUID | None) -> str:
-    return f"/ui/incidents/{identifier}"
-
-
-def _link(path: str, **parameters: str) -> str:
-    return f"{path}?{urlencode(parameters)}"
+def _link(path: str, facts: Facts, **parameters: str | None) -> str:
+    """Return the address of a list of the period, of the database of the facts if there are several."""
+    given = {"of": facts.database, **parameters, "since": facts.since.isoformat()}
+    return f"{path}?{urlencode({name: value for name, value in given.items() if value is not None})}"
 
 
 def plain(sentence: Iterable[str | Name | datetime]) -> str:

@@ -3,7 +3,7 @@
 import asyncio
 import threading
 from collections.abc import Coroutine, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractAsyncContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -66,15 +66,22 @@ class Stage:
 @contextmanager
 def staged(config: Config, port: int = 0) -> Iterator[Stage]:
     """Serve a gateway of this configuration for as long as this lasts, on a free port or on this one."""
-    ready, failed = threading.Event(), []
+    with in_a_thread(running(config, port=port)) as (origin, loop):
+        yield Stage(origin, as_owner(config.postgres.dsn.get_secret_value()), loop)
+
+
+@contextmanager
+def in_a_thread(opened: AbstractAsyncContextManager[Result]) -> Iterator[tuple[Result, asyncio.AbstractEventLoop]]:
+    """Hold a context open in a thread with a loop of its own."""
+    ready, failed, made = threading.Event(), list[BaseException](), list[Result]()
     stop: asyncio.Event
     loop: asyncio.AbstractEventLoop
-    origin = ""
 
     async def serve() -> None:
-        nonlocal origin, stop, loop
+        nonlocal stop, loop
         stop, loop = asyncio.Event(), asyncio.get_running_loop()
-        async with running(config, port=port) as origin:
+        async with opened as one:
+            made.append(one)
             ready.set()
             await stop.wait()
 
@@ -92,7 +99,7 @@ def staged(config: Config, port: int = 0) -> Iterator[Stage]:
     try:
         if failed:
             raise failed[0]
-        yield Stage(origin, as_owner(config.postgres.dsn.get_secret_value()), loop)
+        yield made[0], loop
     finally:
         if not failed:
             loop.call_soon_threadsafe(stop.set)

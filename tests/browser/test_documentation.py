@@ -40,6 +40,13 @@ def test_operations_are_shown_without_any_other_network(
     assert not refused
 
 
+def test_it_is_dark_if_the_system_is(visit: Callable[..., Page]) -> None:
+    page = visit("/v1/docs", logged_in=False, color_scheme="dark")
+    expect(page.locator("html")).to_have_css("background-color", "rgb(28, 32, 34)")
+    page.emulate_media(color_scheme="light")
+    expect(page.locator("html")).not_to_have_class("dark-mode")
+
+
 def test_an_operation_is_tried_out_with_an_api_key(visit: Callable[..., Page]) -> None:
     page = visit("/v1/docs", logged_in=False)
     page.get_by_role("button", name="Authorize").first.click()

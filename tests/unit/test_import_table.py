@@ -68,7 +68,7 @@ TABLE: dict[str, str] = {
     "part": "fencing admission api auth background config db guard.watching http leases objects observe record "
     "tables web webhooks wiring",
     "merged": "fencing api auth.callers db.export http",
-    "routing": "fencing api http merged objects.s3.addressing part tables.dialect.body",
+    "routing": "fencing api http merged objects.s3.addressing part tables.dialect.body web",
     "app": "fencing api config guard.watching http journal.protocol objects observe part reloading routing web wiring "
     "workers",
     "naming": "fencing config db objects observe.events table_rules tables wiring",

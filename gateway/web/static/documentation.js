@@ -1,6 +1,11 @@
 // Shows the description of the fencing API. It ignores parameters of the address, which could name another description.
 "use strict";
 
+const dark = matchMedia("(prefers-color-scheme: dark)");
+const follow = () => document.documentElement.classList.toggle("dark-mode", dark.matches);
+dark.addEventListener("change", follow);
+follow();
+
 SwaggerUIBundle({
   url: "/v1/openapi.json",
   dom_id: "#operations",

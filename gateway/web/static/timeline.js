@@ -94,7 +94,15 @@
     window.addEventListener("keydown", (event) => event.key === "Escape" && end());
   }
 
+  // A narrow screen has room for a part of the picture. That with the newest sign is what people came for.
+  function reveal(canvas) {
+    const signs = [...canvas.querySelectorAll("svg .mark, svg .takeover")].map((one) => one.getBoundingClientRect().right);
+    const edge = canvas.getBoundingClientRect().right;
+    if (signs.length) canvas.scrollLeft = Math.max(0, Math.max(...signs) - edge + 24);
+  }
+
   for (const canvas of document.querySelectorAll(".timeline .canvas[data-since]")) {
+    reveal(canvas);
     tips(canvas);
     zoom(canvas);
   }

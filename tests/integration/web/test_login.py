@@ -16,6 +16,7 @@ from gateway.observe.events import ignore
 from gateway.record.denials import Denials
 from gateway.record.following import Follower
 from gateway.web import build
+from gateway.web.places import Place
 from gateway.web.rendering import Site
 from tests import running
 from tests.integration.web.page_gateway import CALLERS, KEYS, SECRET, log_in, no_logins, origin, put_on_record, serving
@@ -118,8 +119,9 @@ async def test_a_session_ends_after_twelve_hours_and_with_its_key(dsn: str, data
     def page(callers: list[dict[str, object]]) -> httpx.AsyncClient:
         keys = Callers([CallerKeys.model_validate(caller) for caller in callers], running.GRANT_RULES)
         acknowledging = Acknowledging(database, Authorisation(Denials(database, ignore)))
-        site = Site(database, Follower(database, ignore, None), config, health, journal, dict, nowhere, acknowledging)
-        app = build(site, keys, no_logins(keys), lambda: now, BodyReader(Memory(1_000_000)))
+        follower = Follower(database, ignore, None)
+        place = Place(None, database, follower, config, health, journal, dict, nowhere, acknowledging)
+        app = build(Site(place), keys, no_logins(keys), lambda: now, BodyReader(Memory(1_000_000)))
         return httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://gateway")
 
     async with page(CALLERS) as client:

@@ -19,7 +19,7 @@ from gateway.fencing.incident import (
     acknowledgement_details,
     group,
     key_of,
-    unresolved_first,
+    urgency,
     with_acknowledgements,
 )
 from gateway.fencing.record import Entry, Kind
@@ -129,7 +129,7 @@ def test_what_goes_on_comes_first() -> None:
     seen = (Acknowledgement(UUID(int=1), NOON + 3 * MINUTE, "ann", ""),)
     resolved, acknowledged = incident(4, renewed=True), incident(2, acknowledgements=seen)
     again, going_on = incident(3.5, acknowledgements=seen), incident(1)
-    found = unresolved_first([resolved, again, acknowledged, going_on], now)
+    found = sorted([resolved, again, acknowledged, going_on], key=lambda one: urgency(one.state(now)))
     assert found == [again, going_on, acknowledged, resolved]
 
 

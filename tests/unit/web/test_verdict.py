@@ -176,3 +176,41 @@ def test_what_is_over_is_said_to_be_over() -> None:
         "Nothing is going on. In the last 24 hours 12 writes of zombies were refused, 1 request was refused for "
         "another reason and 1 late write passed, the last at 2026-11-23T22:20:00+00:00. Every incident is resolved."
     )
+
+
+class TestSeveralDatabases:
+    def test_the_worst_of_all_decides_and_each_finding_names_its_database(self) -> None:
+        passed = replace(ZOMBIE, passed=3)
+        north = replace(QUIET, database="north", incidents=[ZOMBIE, seen(ZOMBIE, -1)])
+        south = replace(QUIET, database="south", incidents=[passed])
+        findings = assess(north, south)
+        assert [(one.level, one.database) for one in findings] == [
+            ("bad", "south"),
+            ("bad", "north"),
+            ("warned", "north"),
+        ]
+        assert [one.address for one in findings[:2]] == [
+            f"/ui/incidents/{ZOMBIE.id}?of=south",
+            f"/ui/incidents/{ZOMBIE.id}?of=north",
+        ]
+
+    def test_a_database_that_is_down_is_worse_than_incidents_of_others(self) -> None:
+        down = Facts(NOW, NOW, QUIET.period, {"postgres": "unreachable"}, database="south")
+        first, second = assess(replace(QUIET, database="north", incidents=[ZOMBIE]), down)
+        assert (first.database, second.database) == ("south", "north")
+        assert "nothing of it is written" in said(first)
+
+    def test_if_nothing_is_wrong_one_finding_sums_up_all(self) -> None:
+        several = [
+            replace(QUIET, database=name, zombies=1, refused=count, last_refused=EARLIER)
+            for name, count in (("north", 1), ("south", 2))
+        ]
+        (finding,) = assess(*several)
+        assert finding.level == "good"
+        assert finding.database is None
+        assert "2 writes of zombies were refused and 1 request" in said(finding)
+
+    def test_more_incidents_than_are_named_are_counted_over_all(self) -> None:
+        findings = assess(*(replace(QUIET, database=name, incidents=[ZOMBIE] * 4) for name in ("north", "south")))
+        assert said(findings[-1]) == "3 more incidents are going on."
+        assert "of=" not in (findings[-1].address or "")
