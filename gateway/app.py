@@ -41,7 +41,7 @@ from gateway.observe.logs import log
 from gateway.observe.telemetry import Observability
 from gateway.part import Part, Shared, clock
 from gateway.reloading import Reload, Reloading, Source, never
-from gateway.routing import ANSWERS_IN, Routing, first_working, within
+from gateway.routing import ANSWERS_IN, Routing, first_working, page_over, within
 from gateway.workers.channel import NoAnswer
 from gateway.workers.link import Link
 
@@ -100,7 +100,8 @@ class Gateway:
         if ownership is not None:
             named = {name: part for name, part in self._parts.items() if name is not None}
             largest = max(one.max_body for one in config.databases)
-            self._routing = Routing(named, ownership, bodies[-1], largest)
+            everywhere = page_over(named, ownership, bodies[-1])
+            self._routing = Routing(named, ownership, bodies[-1], largest, everywhere)
         self._first = next(iter(self._parts.values())) if self._routing is None else self._routing.default
         self._has_objects = bool(upstreams)
         self._table_prefixes = wiring.table_prefixes(config)

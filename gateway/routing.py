@@ -57,15 +57,16 @@ BODIES = {
 class Routing:
     """The parts of a gateway by the names of their databases, and the rules that tell what belongs to which."""
 
-    def __init__(self, parts: Mapping[str, Part], ownership: Ownership, bodies: BodyReader, largest: int) -> None:
-        """``bodies`` reads the bodies that tell the database. ``largest``: the most bytes of a list of writes."""
+    def __init__(
+        self, parts: Mapping[str, Part], ownership: Ownership, bodies: BodyReader, largest: int, everywhere: ASGIApp
+    ) -> None:
+        """``bodies`` reads the bodies that tell the database. ``largest``: the most bytes of a list of writes.
+
+        ``everywhere``: the page over all databases.
+        """
         self._parts, self._ownership, self._bodies, self._largest = parts, ownership, bodies, largest
         self.default = parts[ownership.default]
-        places = [replace(part.place, name=name, health=_health(part)) for name, part in parts.items()]
-        pages = Parts({name: part.web for name, part in parts.items()}, ownership)
-        self._everywhere = web.build(
-            *(Site(*places), self.default.keys, self.default.logins, clock, bodies), parts=pages
-        )
+        self._everywhere = everywhere
 
     def of_table(self, head: Head) -> Part:
         """Return the part of a request to a table, by the schema that it names."""
@@ -345,6 +346,14 @@ def _replayed(content: bytes, receive: Receive) -> Receive:
         return left.pop() if left else await receive()
 
     return replay
+
+
+def page_over(parts: Mapping[str, Part], ownership: Ownership, bodies: BodyReader) -> ASGIApp:
+    """Build the page over all databases. Sessions are the same as on the page of one of them."""
+    places = [replace(part.place, name=name, health=_health(part)) for name, part in parts.items()]
+    pages = Parts({name: part.web for name, part in parts.items()}, ownership)
+    default = parts[ownership.default]
+    return web.build(Site(*places), default.keys, default.logins, clock, bodies, pages)
 
 
 def _health(part: Part) -> Health:

@@ -1,6 +1,5 @@
 """The page over several databases in a browser: each row names its database, and one that is down is named."""
 
-import os
 from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta
 from typing import Any
@@ -16,7 +15,6 @@ from tests.browser.watching import barriers
 from tests.databases import Server
 from tests.integration.databases.fleet import Fleet, fleet
 
-SHOTS = os.environ.get("SHOTS")
 PAGES = ("/ui/", "/ui/incidents", "/ui/rejections", "/ui/events", "/ui/resources", "/ui/live", "/ui/observe")
 SECTIONS: dict[str, Any] = {
     "callers": CALLERS,
@@ -108,8 +106,6 @@ def test_the_pages_of_several_databases_are_for_everyone_and_fit(
         page.goto(one)
         assert barriers(page) == [], one
         assert page.evaluate("document.documentElement.scrollWidth") <= width, one
-        if SHOTS:
-            page.screenshot(path=f"{SHOTS}/one-{width}-{scheme}-{one.split('/')[2][:8]}.png", full_page=True)
     for down in (False, True):
         if down:
             databases.cut("south")
@@ -118,8 +114,3 @@ def test_the_pages_of_several_databases_are_for_everyone_and_fit(
             assert barriers(page) == [], path
             wide = page.evaluate("document.documentElement.scrollWidth")
             assert wide <= width, (path, wide)
-            if SHOTS:
-                page.screenshot(
-                    path=f"{SHOTS}/{width}-{scheme}-{'down' if down else 'up'}{path.replace('/', '-')}.png",
-                    full_page=True,
-                )

@@ -34,7 +34,7 @@ def test_a_body_with_too_many_values_is_not_parsed_to_find_its_database(path: st
     """A value of two bytes takes a hundred in memory."""
     north: Any = SimpleNamespace(name="north")
     rules = Ownership([Domain("north", ("public",), default=True)])
-    routing = Routing({"north": north}, rules, BodyReader(Memory(0)), largest=0)
+    routing = Routing({"north": north}, rules, BodyReader(Memory(0)), largest=0, everywhere=north)
     with pytest.raises(BodyTooLarge):
         routing.owners(path, b'{"leases": [' + b"{}," * 300_000 + b"{}]}")
     assert routing.owners(path, b'{"leases": [{}]}').names == ["north"]

@@ -145,6 +145,7 @@ async def test_the_overview_has_one_verdict_and_the_worst_decides(gateway: Fleet
     assert "north does not answer: its numbers are missing." in words(page)
 
 
+@pytest.mark.thorough
 async def test_incidents_are_separate_and_acknowledged_where_they_are(
     gateway: Fleet, browser: httpx.AsyncClient
 ) -> None:
@@ -189,6 +190,7 @@ async def test_a_database_that_is_down_is_named_on_each_list_and_hides_no_other(
     gateway.lines["south"].resume()
 
 
+@pytest.mark.thorough
 async def test_one_database_can_be_chosen_and_all_again(gateway: Fleet, browser: httpx.AsyncClient) -> None:
     for schema in ("north", "south"):
         await zombie(gateway, schema, 1)
@@ -227,6 +229,7 @@ async def test_callers_without_audit_see_nothing_of_any_database(gateway: Fleet)
                 assert answer.headers["location"].startswith("/ui/login")
 
 
+@pytest.mark.thorough
 async def test_the_live_stream_is_over_all_databases_and_goes_on_where_it_was(
     gateway: Fleet, browser: httpx.AsyncClient
 ) -> None:
