@@ -176,7 +176,7 @@ async def test_names_move_with_their_fences_and_issued_tokens(addresses: Address
 async def test_fences_that_move_are_in_the_journal_of_their_new_database(
     addresses: Addresses, postgres_server: Server
 ) -> None:
-    """With mode sync the database takes no raise that is not there, whoever raises it."""
+    """With mode sync the database takes no raise that is not there, not even from a command."""
     async with fresh_database(postgres_server) as journal:
         await install(journal, GATEWAY)
         kept = {"journal": {"mode": "sync", "dsn": as_gateway(journal)}}
