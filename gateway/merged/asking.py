@@ -109,6 +109,7 @@ class Databases:
         """Return the request for one database. It has no body, and no cursor but that in its parameters."""
         state = {key: value for key, value in self.scope["state"].items() if key != "head"}
         left_out = (b"last-event-id", b"content-length", b"transfer-encoding")
+        # Trailers may have come to the headers of the scope by now. They prove nothing, and ask for nothing.
         headers = [header for header in Head.of(self.scope).headers if header[0] not in left_out]
         named = {} if path is None else {"path": path, "raw_path": path.encode()}
         query = urlencode(pairs).encode()
