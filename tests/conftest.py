@@ -11,8 +11,11 @@ from fastapi.dependencies import models
 
 from gateway.db.database import Database
 from gateway.objects.probe import probe
+from tests.budget import pytest_collection_modifyitems, pytest_runtest_setup
 from tests.databases import Server, a_server, fresh
 from tests.waiting import PATIENCE
+
+__all__ = ["pytest_collection_modifyitems", "pytest_runtest_setup"]
 
 # Hypothesis' own profile for gates. The duration of an example depends more on the machine and its load than on the
 # tested code. With the same examples each time, chance refuses no change.
