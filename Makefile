@@ -16,10 +16,13 @@ unexport PYTHONHOME
 # Or each of the processes that are started compiles all of the gateway anew.
 unexport PYTHONDONTWRITEBYTECODE
 
+# What make check runs, and so no other target: the import table, English, and the documentation.
+STATIC := tests/unit/test_import_table.py tests/unit/test_english.py tests/unit/test_documentation.py
+
 # Four workers share two cores, because tests wait about as much as they compute. An idle worker takes tests from another
 # one. So files stay together for the most part, and no long file delays the end.
 PYTEST := $(BIN)/python -m pytest --numprocesses=4 --dist=worksteal --ignore=tests/stores --ignore=tests/kubernetes \
-	--ignore=tests/conformance/test_conformance.py --ignore=tests/containers
+	--ignore=tests/conformance/test_conformance.py --ignore=tests/containers $(STATIC:%=--ignore=%)
 
 # Doctrees stay in build, so that only changed pages are read again.
 SITE := $(DOCS)/bin/python -m sphinx --quiet --fail-on-warning --jobs auto --doctree-dir build/doctrees \
@@ -155,7 +158,7 @@ check: setup $(DOCS)/.set-up  ## formatting, lint, types, the import table, Engl
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(BIN)/python -m pytest -q tests/unit/test_import_table.py tests/unit/test_english.py tests/unit/test_documentation.py
+	$(BIN)/python -m pytest -q $(STATIC)
 	$(SITE) build/docs
 
 audit: setup  ## look up known vulnerabilities of what is pinned; needs a network, and is skipped without one

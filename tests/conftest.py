@@ -10,8 +10,12 @@ import pytest
 from fastapi.dependencies import models
 
 from gateway.db.database import Database
+from gateway.objects.probe import probe
+from tests.budget import pytest_collection_modifyitems, pytest_runtest_setup
 from tests.databases import Server, a_server, fresh
 from tests.waiting import PATIENCE
+
+__all__ = ["pytest_collection_modifyitems", "pytest_runtest_setup"]
 
 # Hypothesis' own profile for gates. The duration of an example depends more on the machine and its load than on the
 # tested code. With the same examples each time, chance refuses no change.
@@ -39,6 +43,19 @@ def _gateways_are_let_go() -> Iterator[None]:
     for remembered in vars(models).values():
         if hasattr(remembered, "cache_clear"):
             remembered.cache_clear()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def short_probe() -> Iterator[None]:
+    """A gateway sends 150 requests to a bucket before its first write there, most of them in races.
+
+    Gateways in the process of a test race two requests, once. Tests of the probe, and those of real stores, override
+    this fixture.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        for name, number in {"_ROUNDS": 1, "_WRITERS": 2, "_UPLOADS": 1, "_DELETES": 1, "_LARGE": 0}.items():
+            patch.setattr(probe, name, number)
+        yield
 
 
 @pytest.fixture

@@ -70,6 +70,7 @@ _ABBREVIATION = re.compile(r"\b(e\.g|i\.e|etc|vs|cf|approx|No)\.(?=\s)")
 # Names that open a sentence in lower case.
 _NAMES = "aiohttp|asyncpg|boto3|curl|etcd|httpx|kazoo|moto|nginx|orjson|psycopg|rclone|uvicorn"
 _END = re.compile(rf"(?<=[.!?])[\"')\]*_”’]*\s+(?=[\"'(*_“‘]*(?:[A-Z0-9\x00…\[]|(?:{_NAMES})\b))")
+_BANNED = re.compile(rf"\b(?:{'|'.join(BANNED)})\b")
 _WORD = re.compile(r"[^\W_][\w'’.,:-]*")
 
 
@@ -83,9 +84,8 @@ def judge(sentence: str) -> Iterator[str]:
     if words[0].strip(".,:").lower() in OPENINGS and not sentence.rstrip(")*_").endswith("?"):
         yield f"opens with {words[0]!r}: name the subject"
     plain = " ".join(words).lower()
-    for phrase, advice in BANNED.items():
-        if re.search(rf"\b{phrase}\b", plain):
-            yield f"{phrase!r}: {advice}"
+    for phrase in dict.fromkeys(_BANNED.findall(plain)):
+        yield f"{phrase!r}: {BANNED[phrase]}"
     if len(words) > LONGEST:
         yield f"{len(words)} words, at most {LONGEST}"
 
@@ -157,9 +157,9 @@ def of_markdown(text: str) -> Iterator[Sentence]:
 
 def of_python(text: str, *, strings: bool) -> Iterator[Sentence]:
     """Yield the sentences of docstrings and comments and, with ``strings``, of string literals that read as prose."""
-    tree = ast.parse(text)
+    nodes = list(ast.walk(ast.parse(text)))
     documented: set[int] = set()
-    for node in ast.walk(tree):
+    for node in nodes:
         for statement in getattr(node, "body", []) if isinstance(getattr(node, "body", None), list) else []:
             if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant):
                 value = statement.value.value
@@ -167,12 +167,13 @@ def of_python(text: str, *, strings: bool) -> Iterator[Sentence]:
                     documented.add(id(statement.value))
                     yield from paragraphs(statement.lineno, re.sub(r"^ +", "", value, flags=re.MULTILINE))
     if strings:
-        inside = {id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in ast.walk(node)}
-        for node in ast.walk(tree):
+        inside = {id(part) for node in nodes if isinstance(node, ast.JoinedStr) for part in ast.walk(node)}
+        other = documented | inside
+        for node in nodes:
             if isinstance(node, ast.JoinedStr):
                 parts = [one.value if isinstance(one, ast.Constant) else "value" for one in node.values]
                 yield from _prose(node.lineno, "".join(map(str, parts)))
-            elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in documented | inside:
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in other:
                 yield from _prose(node.lineno, node.value)
     yield from _comments(text)
 

@@ -27,6 +27,11 @@ class Ways:
 COMPARED = ("ceph", "minio")
 
 
+@pytest.fixture(scope="module", autouse=True)
+def short_probe() -> None:
+    """Keep the whole probe: these are the stores that it is for."""
+
+
 # If tests run on several cores, one of them has all cases of a store: it is started once.
 @pytest.fixture(scope="session", params=[pytest.param(kind, marks=pytest.mark.xdist_group(kind)) for kind in COMPARED])
 def ways(request: pytest.FixtureRequest, postgres_server: EmbeddedPostgres) -> Iterator[Ways]:

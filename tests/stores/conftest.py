@@ -12,6 +12,11 @@ from tests.stores.store import Store, StoreMissing
 EACH = [pytest.param(kind, marks=pytest.mark.xdist_group(kind)) for kind in KINDS]
 
 
+@pytest.fixture(scope="module", autouse=True)
+def short_probe() -> None:
+    """Keep the whole probe: these are the stores that it is for."""
+
+
 @pytest.fixture(scope="session", params=EACH)
 def store(request: pytest.FixtureRequest) -> Iterator[Store]:
     """Every kind of store in turn."""

@@ -167,9 +167,9 @@ class _Examination:
     async def _race_puts(self) -> None:
         for turn in range(_ROUNDS):
             name = f"race-{turn}"
-            await self._race(Probe.PUT_RACE_IF_NONE_MATCH, name, None, self._writers(name, None))
+            await self._race(Probe.PUT_RACE_IF_NONE_MATCH, name, None, self._writers(name, None, _WRITERS))
             etag = await self._etag(name)
-            await self._race(Probe.PUT_RACE_IF_MATCH, name, etag, self._writers(name, etag))
+            await self._race(Probe.PUT_RACE_IF_MATCH, name, etag, self._writers(name, etag, _WRITERS))
 
     async def _try_completions(self) -> None:
         name = "upload"
@@ -291,7 +291,7 @@ class _Examination:
                 conclusive(contender.answer)
         self._seen.append(judgement.of_race(kind, before, contenders, await self._scratch.head(name)))
 
-    def _writers(self, name: str, expected: str | None, count: int = _WRITERS) -> list[Racer]:
+    def _writers(self, name: str, expected: str | None, count: int) -> list[Racer]:
         """Return writers of different bytes on one condition, with the large bodies first."""
         bodies = [_unique().ljust(_LARGE if 2 * number < count else 0) for number in range(count)]
         return [_put_racer(self._scratch, name, body, expected) for body in bodies]

@@ -26,6 +26,11 @@ from tests.processes import closed_port
 from tests.waiting import PATIENCE
 
 
+@pytest.fixture(scope="module", autouse=True)
+def short_probe() -> None:
+    """Keep the whole probe: these tests are about it."""
+
+
 async def now() -> datetime:
     return datetime.now(UTC)
 
