@@ -16,7 +16,7 @@ unexport PYTHONHOME
 # Or each of the processes that are started compiles all of the gateway anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-# What make check runs, and so no other target: the import table, English, and the documentation.
+# Only make check runs these: the import table, English, and the documentation.
 STATIC := tests/unit/test_import_table.py tests/unit/test_english.py tests/unit/test_documentation.py
 
 # Four workers share two cores, because tests wait about as much as they compute. An idle worker takes tests from another
