@@ -118,16 +118,20 @@ def misplaced_rules(config: "Config") -> Iterator[Problem]:
             continue  # the comparison with the database has better advice
         owner = ownership.of_schema(schema)
         if rule.resource is not None and (other := foreign_to(owner, Names.of(rule.resource), domains)):
-            yield ("tables", index, "resource"), _foreign(rule.resource, rule.name, owner, other)
+            yield ("tables", index, "resource"), _foreign(rule.resource, rule.name, owner, other, of=f"{rule.name} is")
     for index, key_rule in enumerate(config.objects):
         template = key_rule.resource
         if template is not None and (found := KeyNames(key_rule.match, template).foreign(domains)):
-            yield ("objects", index, "resource"), _foreign(template, key_rule.match, *found)
+            owner, other = found
+            yield (
+                ("objects", index, "resource"),
+                _foreign(template, key_rule.match, owner, other, of=f"keys of {key_rule.match} are"),
+            )
 
 
-def _foreign(template: str, target: str, owner: str, other: str) -> str:
+def _foreign(template: str, target: str, owner: str, other: str, of: str) -> str:
     return (
-        f"{template} of {target} can name resources of {other}, and {target} is in {owner}; "
+        f"{template} of {target} can name resources of {other}, and {of} in {owner}; "
         f"choose another template, or add a pattern to resources of {owner}"
     )
 

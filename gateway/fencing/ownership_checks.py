@@ -69,6 +69,8 @@ def _unfit_for_keys(rule: str) -> str | None:
     if set("*{}") & set(rule) or not rule.isprintable():
         return f"{rule!a} is a pattern; write the name of a bucket, or bucket/prefix/ for the keys below a prefix"
     bucket, slash, prefix = rule.partition("/")
+    if slash and not prefix:
+        return f"{rule} has no prefix; leave the slash out for the whole bucket"
     if slash and not prefix.endswith("/"):
         return f"{rule} must end in a slash: without one it would be about {rule}-other as well"
     # Stores that keep objects as files take such a key for another one.
