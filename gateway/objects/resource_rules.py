@@ -183,7 +183,7 @@ class Resources:
         """Return what fences ``key``. ``named`` is the value of Fencing-Resource, in canonical form.
 
         Raises ``ResourceMismatch`` where it names another resource, ``ResourceMalformed`` where the name gets too long,
-        ``StoreError`` for a key of the gateway's own, ``CrossesDatabases`` for one that is fenced in another database.
+        ``StoreError`` for a key of the gateway's own. Raises ``CrossesDatabases`` for a key of another database.
         """
         self.check_place(bucket, key)
         target = self.of_any(bucket, key)
