@@ -18,7 +18,7 @@ from gateway.api.requests import path_as_sent
 from gateway.config import Config, toml
 from gateway.config.changes import Change
 from gateway.errors import Forbidden, GatewayError, StoreError, Unavailable
-from gateway.fencing.ownership import Owned, Ownership
+from gateway.fencing.ownership import Ownership
 from gateway.fencing.record import Attempt
 from gateway.guard.watching import GuardWatcher
 from gateway.http import origins
@@ -31,6 +31,7 @@ from gateway.journal.protocol import Opening
 from gateway.objects.background.bypass_scan import BypassScan
 from gateway.objects.background.sweeper import Sweeper, Swept
 from gateway.objects.exchange import ResponseWriter
+from gateway.objects.neighbours import Neighbours
 from gateway.objects.probe.probe import Profiles
 from gateway.objects.run.runner import Runner
 from gateway.objects.s3.addressing import bucket_of_host
@@ -76,9 +77,11 @@ class Gateway:
         self._bodies = bodies
         stores = {id(one.s3): one.s3 for one in alone.values() if one.s3 is not None}
         upstreams = {key: Upstream(store, observe) for key, store in stores.items()}
+        profiles = {key: Profiles(upstreams[key], store.distrust) for key, store in stores.items()}
         self._upstreams = list(upstreams.values())
         ownership = None if not config.databases else Ownership([one.domain for one in config.databases])
         self._parts: dict[str | None, Part] = {}
+        neighbours = Neighbours(ownership)
         for (name, one), reader in zip(alone.items(), bodies, strict=False):
             shared = Shared(
                 observe=observe,
@@ -90,12 +93,13 @@ class Gateway:
                 metrics=MetricsSource(self._scrape, config.telemetry.public_metrics),
                 configuration=ConfigurationAccess(toml.document(config), reload),
                 journals=[each.journal.prefix for each in alone.values()],
+                neighbours=neighbours,
                 workers=link.count if link else 1,
                 allow_missing=allow_missing,
             )
-            owned = None if ownership is None or name is None else Owned(ownership, name)
             gauges = telemetry.standing if name is None else StatusGauges("", "")
-            self._parts[name] = Part(name, one, upstreams.get(id(one.s3)), owned, gauges, shared)
+            store = id(one.s3)
+            self._parts[name] = Part(name, one, upstreams.get(store), profiles.get(store), gauges, shared)
         self._routing = None
         if ownership is not None:
             named = {name: part for name, part in self._parts.items() if name is not None}
@@ -205,7 +209,7 @@ class Gateway:
             return (self._first if routing is None else routing.of_table(head)).tables
         if area == "objects":
             host = bucket_of_host(head.headers, self._domains) if self._domains else None
-            objects = (self._first if routing is None else routing.of_bucket(head, host)).objects
+            objects = (self._first if routing is None else routing.of_object(head, host)).objects
             if objects is None:
                 raise StoreError("NoSuchBucket", 404, "The specified bucket does not exist.")
             return objects

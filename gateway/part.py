@@ -34,6 +34,7 @@ from gateway.fencing.record import Attempt
 from gateway.guard.watching import GuardWatcher
 from gateway.http.body import BodyReader, Memory
 from gateway.leases.service import LeaseService
+from gateway.objects.neighbours import Neighbours
 from gateway.objects.pipeline import ObjectPlane, Settings
 from gateway.objects.probe.bucket_profile import Profile
 from gateway.objects.probe.probe import Profiles
@@ -64,7 +65,7 @@ class Shared:
     """The things that all parts of a gateway have in common. ``issuer`` issues the tokens if this gateway does not.
 
     ``health``, ``ready``, ``metrics`` and ``configuration`` are those of the whole gateway. ``workers``: how many
-    processes serve. ``journals``: the prefixes of keys at which journals are.
+    processes serve. ``journals``: the prefixes of keys at which journals are. ``neighbours``: all object planes.
     """
 
     observe: Observe
@@ -76,6 +77,7 @@ class Shared:
     metrics: MetricsSource
     configuration: ConfigurationAccess
     journals: Sequence[str]
+    neighbours: Neighbours
     workers: int
     allow_missing: bool
 
@@ -83,7 +85,7 @@ class Shared:
 class Part:
     """One database. ``config`` is a configuration for it alone, ``upstream`` the store that has its buckets.
 
-    ``name``: None for the only one. ``owned``: what belongs to it.
+    ``name``: None for the only one. ``profiles``: the behaviour of the store, which all its databases share.
     """
 
     def __init__(
@@ -91,17 +93,17 @@ class Part:
         name: str | None,
         config: Config,
         upstream: Upstream | None,
-        owned: Owned | None,
+        profiles: Profiles | None,
         gauges: StatusGauges,
         shared: Shared,
     ) -> None:
-        self.name, self.upstream, self._shared = name, upstream, shared
+        self.name, self.upstream, self._profiles, self._shared = name, upstream, profiles, shared
+        owned = self._owned = config.elsewhere.owned
         self._traffic = Traffic()
         self._observe = observe = Sinks(shared.observe, self._traffic)
         self._storage = wiring.storage(config, shared.observe, upstream)
         self._database = self._storage.database
         self._listen = wiring.listening(config, self._database, CATALOG)
-        self._profiles = self._build_profiles(config)
         self._retention = config.postgres.idempotency_retention
         self._sweep_interval = 0.0 if config.s3 is None else config.s3.sweep_interval * shared.workers
         self._capture = Capture(config.audit.capture, config.audit.redact)
@@ -270,8 +272,9 @@ class Part:
         standing.journal_snapshot.set(status.snapshot if status else 0)
 
     def _buckets(self) -> dict[str, BucketView]:
-        known = {} if self._profiles is None else self._profiles.known
-        return {bucket: _bucket_view(profile) for bucket, profile in known.items()}
+        known, owned = {} if self._profiles is None else self._profiles.known, self._owned
+        mine = [bucket for bucket in known if owned is None or owned.has_keys_in(bucket)]
+        return {bucket: _bucket_view(known[bucket]) for bucket in mine}
 
     async def _state(self, service: Literal["postgres", "s3"], probe: Awaitable[object]) -> str:
         try:
@@ -290,7 +293,7 @@ class Part:
     def _build_objects(self, config: Config) -> ObjectPlane | None:
         if config.s3 is None or self.upstream is None or self._profiles is None:
             return None
-        return ObjectPlane(
+        plane = ObjectPlane(
             database=self._database,
             upstream=self.upstream,
             profiles=self._profiles,
@@ -310,12 +313,10 @@ class Part:
                 capture=self._capture,
             ),
             bodies=self._shared.bodies,
+            neighbours=self._shared.neighbours,
         )
-
-    def _build_profiles(self, config: Config) -> Profiles | None:
-        if config.s3 is None or self.upstream is None:
-            return None
-        return Profiles(self.upstream, config.s3.distrust)
+        self._shared.neighbours.join(self.name, plane)
+        return plane
 
     def _build_tables(self, config: Config, owned: Owned | None) -> TablePlane:
         keys = self.keys

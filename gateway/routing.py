@@ -74,20 +74,18 @@ class Routing:
         schema = None if profile is None else profile.decode("latin-1")
         return self._parts[self._ownership.of_schema(schema)]
 
-    def of_bucket(self, head: Head, host_bucket: str | None) -> Part:
-        """Return the part of a request to a bucket. Raises ``StoreError`` for what one store cannot answer."""
+    def of_object(self, head: Head, host_bucket: str | None) -> Part:
+        """Return the part of a request to a key or a bucket. Raises ``StoreError`` for what no store can answer.
+
+        A request to a bucket may name keys in its body. Its part finds the planes of those.
+        """
         try:
-            bucket, _ = addressing.read(head.raw_path, host_bucket)
+            bucket, key = addressing.read(head.raw_path, host_bucket)
         except StoreError:
             return self.default  # its plane answers with the same error
         if not bucket and len({id(part.upstream) for part in self._parts.values()}) > 1:
             raise StoreError("NotImplemented", 501, "The buckets are in several stores, so there is no list of all.")
-        part = self._parts[self._ownership.of_bucket(bucket)]
-        if source := head.value(addressing.COPY_SOURCE.encode()):
-            named = addressing.text(source).lstrip("/").partition("/")[0]
-            if self._parts[self._ownership.of_bucket(named)].upstream is not part.upstream:
-                raise StoreError("NotImplemented", 501, "A copy cannot have its source in another store. Upload it.")
-        return part
+        return self._parts[self._ownership.of_key(bucket, key)]
 
     def of_api(self, scope: Scope) -> ASGIApp:
         """Return the app for a request to the API.

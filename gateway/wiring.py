@@ -46,9 +46,16 @@ from gateway.webhooks.outbox import ConfiguredWebhook
 
 def resources(config: Config, journals: Sequence[str] = ()) -> Resources:
     """Return the rules that map objects to resources. ``journals``: the prefixes of further journals."""
-    rules = [KeyRule.compile(rule.match, rule.resource, rule.mode, rule.equal) for rule in config.objects]
+    listed = config.objects if config.elsewhere.owned is None else config.elsewhere.key_rules
+    rules = [KeyRule.compile(rule.match, rule.resource, rule.mode, rule.equal) for rule in listed]
     settings = config.fencing
-    return Resources(rules, mode=settings.mode, equal=settings.equal, journals=[config.journal.prefix, *journals])
+    return Resources(
+        rules,
+        mode=settings.mode,
+        equal=settings.equal,
+        journals=[config.journal.prefix, *journals],
+        owned=config.elsewhere.owned,
+    )
 
 
 def lease_terms(

@@ -185,7 +185,7 @@ def _question(
     name = None if resource is None else canonical(resource)
     if key is not None:
         in_bucket, _, rest = key.partition("/")
-        own = wiring.resources(settings).target(in_bucket, rest).resource
+        own = wiring.resources(settings).of_any(in_bucket, rest).resource
         return lambda rights: rights.key(action, in_bucket, rest).allow(action, own)
     if bucket is not None:
         return lambda rights: rights.bucket(action, bucket)

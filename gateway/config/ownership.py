@@ -5,8 +5,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 from urllib.parse import urlsplit
 
+from gateway.config.fencing import ObjectRule
 from gateway.config.places import Place, Places
-from gateway.fencing.ownership import Domain, Names, Ownership, conflicts, foreign_to
+from gateway.fencing.ownership import OWN_KEYS, Owned, Ownership
+from gateway.fencing.ownership_checks import KeyNames, Names, conflicts, foreign_to
 from gateway.fencing.shares import Owner, share_of
 
 if TYPE_CHECKING:
@@ -15,8 +17,6 @@ if TYPE_CHECKING:
 
 Problem: TypeAlias = tuple[tuple[str | int, ...], str]
 """A place in the configuration, and what is wrong there."""
-
-_DEFAULT_KEYS = "s3/{bucket}/"
 
 
 def misplaced_databases(config: "Config") -> Iterator[Problem]:
@@ -53,15 +53,25 @@ def _misplaced_stores(config: "Config") -> Iterator[Problem]:
             yield ("databases", number, "buckets"), "buckets need an object store; set store, or add [s3]"
         if one.journal.bucket is not None and absent:
             yield ("databases", number, "journal", "bucket"), "a bucket needs an object store; set store, or add [s3]"
-        # A name in a rule is a bucket, and no pattern: a bucket is probed, listed and swept as a whole.
-        for bucket in one.buckets:
-            if set("*/{}") & set(bucket):
-                problem = f"{bucket} is not the name of a bucket; a bucket belongs to one database as a whole"
-                yield ("databases", number, "buckets"), problem
+        yield from ((("databases", number, "buckets"), problem) for problem in _divided(config, one))
     used = {one.store for one in config.databases}
     for number, store in enumerate(config.stores):
         if store.name not in used:
             yield ("stores", number), f"no database has its buckets in {store.name}; set store there, or remove it"
+
+
+def _divided(config: "Config", one: "DatabaseEntry") -> Iterator[str]:
+    """Yield the prefixes of a database that cannot be in their bucket."""
+    ownership = Ownership([each.domain for each in config.databases])
+    stores = {each.name: each.store for each in config.databases}
+    own_keys = (OWN_KEYS, *(each.journal.prefix for each in config.databases))
+    for rule in one.domain.prefixes:
+        bucket, _, prefix = rule.partition("/")
+        owner = ownership.of_bucket(bucket)
+        if stores[owner] != one.store:
+            yield f"{rule} is in another store than the rest of {bucket}, which {owner} owns; give both the same store"
+        if prefix.startswith(own_keys) or any(own.startswith(prefix) for own in own_keys):
+            yield f"{rule} has keys of the gateway's own, which no database owns; choose another prefix"
 
 
 def _shared_journals(config: "Config") -> Iterator[Problem]:
@@ -108,43 +118,36 @@ def misplaced_rules(config: "Config") -> Iterator[Problem]:
             continue  # the comparison with the database has better advice
         owner = ownership.of_schema(schema)
         if rule.resource is not None and (other := foreign_to(owner, Names.of(rule.resource), domains)):
-            yield ("tables", index, "resource"), _foreign(rule.resource, rule.name, owner, other)
+            yield ("tables", index, "resource"), _foreign(rule.resource, rule.name, owner, other, of=f"{rule.name} is")
     for index, key_rule in enumerate(config.objects):
         template = key_rule.resource
-        if template is None or template.startswith(_DEFAULT_KEYS):
-            continue
-        bucket = key_rule.match.partition("/")[0]
-        for owner, names in _names_of_keys(bucket, template, domains):
-            if other := foreign_to(owner, names, domains):
-                yield ("objects", index, "resource"), _foreign(template, key_rule.match, owner, other)
-                break
+        if template is not None and (found := KeyNames(key_rule.match, template).foreign(domains)):
+            owner, other = found
+            yield (
+                ("objects", index, "resource"),
+                _foreign(template, key_rule.match, owner, other, of=f"keys of {key_rule.match} are"),
+            )
 
 
-def _names_of_keys(bucket: str, template: str, domains: list[Domain]) -> Iterator[tuple[str, Names]]:
-    """Yield the names that a rule makes, for each database that has keys it may be about."""
-    ownership = Ownership(domains)
-    if not set("*{}") & set(bucket):
-        yield ownership.of_bucket(bucket), Names.of(template, {"bucket": bucket}, "key")
-        return
-    field = bucket[1:-1] if bucket.startswith("{") else "bucket"
-    for known in (bucket for one in domains for bucket in one.buckets):
-        yield ownership.of_bucket(known), Names.of(template, {"bucket": known, field: known}, "key")
-    yield ownership.default, Names.of(template, {}, "key")
-
-
-def _foreign(template: str, target: str, owner: str, other: str) -> str:
+def _foreign(template: str, target: str, owner: str, other: str, of: str) -> str:
     return (
-        f"{template} of {target} can name resources of {other}, and {target} is in {owner}; "
+        f"{template} of {target} can name resources of {other}, and {of} in {owner}; "
         f"choose another template, or add a pattern to resources of {owner}"
     )
 
 
 @dataclass(frozen=True, slots=True)
 class Elsewhere:
-    """The schemas and buckets of all other databases. Names of the configuration may be in those."""
+    """The schemas and buckets of all other databases. Names of the configuration may be in those.
+
+    ``key_rules``: the rules of all keys, since copies read other databases' objects. ``owned``: the names of this
+    database; None if it is the only one.
+    """
 
     schemas: frozenset[str] = frozenset()
     buckets: frozenset[str] = frozenset()
+    key_rules: tuple[ObjectRule, ...] = ()
+    owned: Owned | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +175,7 @@ def alone(config: "Config") -> dict[str, Alone]:
         objects = [
             index
             for index, rule in enumerate(config.objects)
-            if set("*{}") & set(bucket := rule.match.partition("/")[0]) or ownership.of_bucket(bucket) == one.name
+            if set("*{}") & set(bucket := rule.match.partition("/")[0]) or one.name in ownership.of_keys(bucket, "")
         ]
         moved: dict[Place, Place] = {
             ("postgres",): ("databases", number),
@@ -196,11 +199,17 @@ def alone(config: "Config") -> dict[str, Alone]:
             Owner(one.name, share_of(one.name, domains)),
             Elsewhere(
                 frozenset(schema for other in others for schema in other.schemas),
-                frozenset(bucket for other in others for bucket in other.buckets),
+                frozenset(_buckets_of(*others) - _buckets_of(one)),
+                config.objects,
+                Owned(ownership, one.name),
             ),
             moved,
         )
     return found
+
+
+def _buckets_of(*databases: "DatabaseEntry") -> set[str]:
+    return {rule.partition("/")[0] for one in databases for rule in one.buckets}
 
 
 class PlacesAlone(Places):

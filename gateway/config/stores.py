@@ -186,7 +186,7 @@ class DatabaseEntry(Postgres):
     default: bool = False
     """Whether it owns every resource, bucket and request that no rule gives to another one. Exactly one does."""
     buckets: tuple[Annotated[str, Field(min_length=1)], ...] = ()
-    """The buckets whose objects are fenced here."""
+    """The buckets whose objects are fenced here. ``shared/tenant-7/`` is the keys of ``shared`` below a prefix."""
     resources: tuple[Annotated[str, Field(min_length=1)], ...] = ()
     """Patterns of resources whose fences and locks are here. Rows and keys without a rule need none."""
     store: str | None = None

@@ -11,7 +11,8 @@ from typing import Any, TypeAlias
 from uuid import UUID
 
 from gateway.errors import OwnershipDiffers
-from gateway.fencing.ownership import Domain, Range, ranges_of
+from gateway.fencing.ownership import Domain
+from gateway.fencing.ownership_checks import Range, ranges_of
 
 Entries: TypeAlias = dict[str, list[Any]]
 """The entries of a domain, by their kind: schemas, buckets, resources, and whatever further kind ``Domain`` has."""

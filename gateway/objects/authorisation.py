@@ -107,7 +107,7 @@ class ObjectAuthorisation:
     def _resource(self, bucket: str, key: str) -> str | None:
         """Return the resource of a key. None if it is too long for one, or the gateway's own."""
         try:
-            return self._resources.target(bucket, key).resource
+            return self._resources.of_any(bucket, key).resource
         except (ResourceMalformed, StoreError):
             return None
 

@@ -48,7 +48,11 @@ class Administration:
         rights: StoreRights,
         authorise: Authorise,
         observe: Observe,
+        *,
+        is_shared: Callable[[str], bool],
     ) -> None:
+        """``is_shared``: whether several databases have keys in a bucket."""
+        self._is_shared = is_shared
         self._database = database
         self._upstream = upstream
         self._profiles = profiles
@@ -61,6 +65,9 @@ class Administration:
     async def administer(self, exchange: Exchange) -> None:
         """Pass one request on. Its caller has the right to it."""
         request = exchange.request
+        if request.operation is Operation.DELETE_BUCKET and self._is_shared(request.bucket):
+            # The other databases would still remember its objects, and look for their tombstones.
+            raise StoreError("NotImplemented", 501, "Several databases have keys in this bucket, so it stays.")
         body = await exchange.document() if exchange.head.method in ("PUT", "POST") else None
         if body is not None:
             await self._authorise(exchange, body.content)

@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from itertools import chain, repeat
-from typing import Protocol, TypeVar
+from typing import Protocol, TypeAlias, TypeVar
 
 from gateway.auth.grants import IN_A_BUCKET, Action
 from gateway.db import intents, uploads
@@ -22,10 +22,14 @@ from gateway.objects.run.runner import path_of
 from gateway.objects.s3 import listing_pages, xml
 from gateway.objects.s3.listing_pages import COMMON_PREFIXES, ListingEntry, ListingPage
 from gateway.objects.s3.operations import Operation
+from gateway.objects.s3.request import S3Request
 from gateway.objects.store.client import StoreResponse, TextHeaders, path, query_of
 from gateway.objects.store.operations import Upstream
 
 Item = TypeVar("Item")
+
+Databases: TypeAlias = Callable[[str, str], Sequence[Database]]
+"""Returns the databases that fence keys of a bucket with a prefix."""
 
 _MAX_PAGE = 16 * 1024 * 1024  # bytes: a thousand of the longest keys, each character escaped, and their owners
 _LARGE = 512 * 1024
@@ -52,10 +56,8 @@ class _Hidden(Protocol):
 class Listings:
     """ListBuckets, ListObjects, ListObjectsV2, ListObjectVersions, ListMultipartUploads."""
 
-    def __init__(self, database: Database, upstream: Upstream) -> None:
-        self._upstream = upstream
-        self._objects = _Tombstones(database, upstream)
-        self._uploads = _OwnUploads(database)
+    def __init__(self, databases: Databases, upstream: Upstream) -> None:
+        self._databases, self._upstream = databases, upstream
 
     async def list_buckets(self, exchange: Exchange) -> None:
         """Serve ListBuckets, with the buckets in which the caller is granted anything. A page may be empty."""
@@ -73,11 +75,13 @@ class Listings:
 
     async def list_objects(self, exchange: Exchange) -> None:
         """Serve ListObjects and ListObjectsV2, without tombstones."""
-        await self._list_visible(exchange, self._objects)
+        await self._list_visible(exchange, self._tombstones(exchange.request))
 
     async def list_uploads(self, exchange: Exchange) -> None:
         """Serve ListMultipartUploads, without the uploads that stage a body."""
-        await self._list_visible(exchange, self._uploads)
+        request = exchange.request
+        listed = self._databases(request.bucket, request.parameter("prefix") or "")
+        await self._list_visible(exchange, _OwnUploads(listed))
 
     async def list_versions(self, exchange: Exchange) -> None:
         """Serve ListObjectVersions. A tombstone is shown as a delete marker, as a delete leaves in a bucket with
@@ -87,13 +91,13 @@ class Listings:
         tombstone among them is told by its size, and then by its metadata. A bucket that never had versions has no
         delete markers.
         """
-        request = exchange.request
+        request, tombstones = exchange.request, self._tombstones(exchange.request)
 
         async def select(first: ListingPage, _: listing_pages.Fetch) -> tuple[list[ListingEntry], ListingPage]:
             suspects = [
                 entry for entry in first.entries if entry.kind == listing_pages.VERSION and entry.size == TOMBSTONE_SIZE
             ]
-            found = await self._objects.verified(request.bucket, suspects, lambda each: each.text("VersionId"))
+            found = await tombstones.verified(request.bucket, suspects, lambda each: each.text("VersionId"))
             nameless = any(entry.text("VersionId") in ("", "null") for entry in found)
             if nameless and not await self._ever_versioned(request.bucket):
                 return [entry for entry in first.entries if entry not in found], first
@@ -111,7 +115,10 @@ class Listings:
 
     async def is_empty(self, bucket: str) -> bool:
         """Return whether the bucket has nothing that a client can see. This does not count older versions."""
-        return await self._has_only_hidden(self._objects, bucket, "")
+        return await self._has_only_hidden(_Tombstones(self._databases(bucket, ""), self._upstream), bucket, "")
+
+    def _tombstones(self, request: S3Request) -> "_Tombstones":
+        return _Tombstones(self._databases(request.bucket, request.parameter("prefix") or ""), self._upstream)
 
     async def _list_visible(self, exchange: Exchange, kind: _Hidden) -> None:
         request = exchange.request
@@ -224,22 +231,24 @@ class _Tombstones:
     operation = Operation.LIST_OBJECTS_V2
     parameters: Mapping[str, str] = {"list-type": "2"}
 
-    def __init__(self, database: Database, upstream: Upstream) -> None:
-        self._database = database
-        self._upstream = upstream
+    def __init__(self, databases: Sequence[Database], upstream: Upstream) -> None:
+        self._databases, self._upstream = databases, upstream
 
     async def any_in(self, bucket: str) -> bool:
-        return await intents.any_tombstone_in(self._database, bucket)
+        return any([await intents.any_tombstone_in(database, bucket) for database in self._databases])
 
     async def among(self, bucket: str, entries: Sequence[ListingEntry]) -> list[ListingEntry]:
         sized = [entry for entry in entries if entry.size in (TOMBSTONE_SIZE, None) and _storable(entry.name)]
         if not sized:
             return []
-        names = await intents.tombstones_among(self._database, bucket, [entry.name for entry in sized])
+        asked = [entry.name for entry in sized]
+        found = [await intents.tombstones_among(database, bucket, asked) for database in self._databases]
+        names = frozenset[str]().union(*found)
         return await self.verified(bucket, [entry for entry in sized if entry.name in names])
 
     async def below(self, bucket: str, prefixes: Sequence[str]) -> frozenset[str]:
-        return await intents.tombstones_below(self._database, bucket, prefixes)
+        found = [await intents.tombstones_below(database, bucket, prefixes) for database in self._databases]
+        return frozenset[str]().union(*found)
 
     async def verified(
         self, bucket: str, entries: Iterable[ListingEntry], version_of: Callable[[ListingEntry], str] | None = None
@@ -264,18 +273,21 @@ class _OwnUploads:
     operation = Operation.LIST_MULTIPART_UPLOADS
     parameters: Mapping[str, str] = {"uploads": ""}
 
-    def __init__(self, database: Database) -> None:
-        self._database = database
+    def __init__(self, databases: Sequence[Database]) -> None:
+        self._databases = databases
 
     async def any_in(self, bucket: str) -> bool:
-        return await uploads.any_staged(self._database, bucket)
+        return any([await uploads.any_staged(database, bucket) for database in self._databases])
 
     async def among(self, bucket: str, entries: Sequence[ListingEntry]) -> list[ListingEntry]:
-        ids = await uploads.staged_among(self._database, bucket, [entry.text("UploadId") for entry in entries])
+        asked = [entry.text("UploadId") for entry in entries]
+        found = [await uploads.staged_among(database, bucket, asked) for database in self._databases]
+        ids = frozenset[str]().union(*found)
         return [entry for entry in entries if entry.text("UploadId") in ids]
 
     async def below(self, bucket: str, prefixes: Sequence[str]) -> frozenset[str]:
-        return await uploads.staged_below(self._database, bucket, prefixes)
+        found = [await uploads.staged_below(database, bucket, prefixes) for database in self._databases]
+        return frozenset[str]().union(*found)
 
 
 async def _read(document: bytes) -> ListingPage:

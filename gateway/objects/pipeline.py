@@ -5,7 +5,7 @@ The last two stages belong to the handler of the operation. A handler of writes 
 ``writes/fenced_write.py``; ``protocol/mutation.py`` decides what happens in Postgres and in the store.
 """
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import TypeAlias
@@ -28,6 +28,7 @@ from gateway.objects.background.sweeper import Sweeper
 from gateway.objects.bucket_administration import Administration
 from gateway.objects.exchange import Exchange, ResponseWriter
 from gateway.objects.list_objects import Listings
+from gateway.objects.neighbours import Neighbours
 from gateway.objects.probe.probe import Profiles
 from gateway.objects.protocol import mutation
 from gateway.objects.protocol.effects import Barred, FenceRefused, NotDone
@@ -78,7 +79,7 @@ class Settings:
 class ObjectPlane:
     """An ASGI app: S3, for the buckets of one store."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - each subject needs one part, passed by name
         self,
         *,
         database: Database,
@@ -91,7 +92,10 @@ class ObjectPlane:
         observe: Observe,
         settings: Settings,
         bodies: BodyReader,
+        neighbours: Neighbours,
     ) -> None:
+        """``neighbours``: the planes of the other databases. This one has joined them when a request comes."""
+        self.database, self.upstream, self._neighbours = database, upstream, neighbours
         self._bodies, self._signers, self._settings = bodies, signers, settings
         self._runner = Runner(
             *(database, upstream, profiles, observe, settings.pending_wait, resources, settings.duplicates),
@@ -104,20 +108,25 @@ class ObjectPlane:
         )
         self._scope = ReadScope(resources, profiles)
         self._reads = Reads(upstream)
-        self._listings = Listings(database, upstream)
+        self._listings = Listings(self._databases_of, upstream)
         audit = Audit(database, observe, "objects")
         public = NO_RIGHTS if signers.anonymous is None else signers.anonymous.rights
-        rights = self._rights = StoreRights(upstream, resources, public)
+        rights = StoreRights(upstream, resources, public)
         authorisation = self._authorisation = ObjectAuthorisation(resources, profiles, denials, rights)
         self._administration = Administration(
-            *(database, upstream, profiles, self._listings, self.sweeper, rights, authorisation.administers, observe)
+            *(database, upstream, profiles, self._listings, self.sweeper, rights, authorisation.administers, observe),
+            is_shared=neighbours.is_shared,
         )
         writes = FencedWrites(
             *(database, profiles, resources, self._runner, audit, admission, authorisation.writes, observe)
         )
         puts = Puts(database, upstream, writes, bodies.memory, settings.threshold)
-        self._forms = FormUploads(writes, puts, signers, settings.max_body, settings.capture)
-        self._handlers = {**self._listing_handlers(), **self._write_handlers(database, upstream, writes, puts)}
+        self.forms = FormUploads(
+            *(writes, puts, signers, self._forms_of, settings.max_body, settings.capture),
+        )
+        amendments = Amendments(upstream, writes, rights)
+        self.deletes = Deletes(writes, puts, amendments, self._deletes_of)
+        self._handlers = {**self._listing_handlers(), **self._write_handlers(writes, puts, amendments)}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         response = ResponseWriter(scope, send)
@@ -136,14 +145,15 @@ class ObjectPlane:
         signed = RequestHead(head.method, head.raw_path, head.query_string, head.headers)
         host_bucket = addressing.bucket_of_host(head.headers, self._settings.domains)
         try:
-            form_bucket = self._forms.bucket(signed, host_bucket) if head.method == "POST" else None
+            form_bucket = self.forms.bucket(signed, host_bucket) if head.method == "POST" else None
             if form_bucket is not None:
-                await self._forms.post(form_bucket, scope, head, body, response, hosted=host_bucket is not None)
+                await self.forms.post(form_bucket, scope, head, body, response, hosted=host_bucket is not None)
             elif head.method == "OPTIONS":
                 await self._reads.preflight(signed, host_bucket, response)
             else:
                 signature = self._authenticate(signed, head, scope)
                 request = classify(head.method, head.raw_path, head.query_string, head.headers, host_bucket)
+                self._neighbours.check_source(request, self)
                 settings, hosted = self._settings, host_bucket is not None
                 exchange = Exchange(
                     scope, head, body, response, request, signature, settings.max_body, hosted, settings.capture
@@ -176,6 +186,16 @@ class ObjectPlane:
             origins.check(head.method, head.headers)
         return signature
 
+    def _databases_of(self, bucket: str, prefix: str) -> Sequence[Database]:
+        """Return the databases that have keys with a prefix."""
+        return [plane.database for plane in self._neighbours.of_keys(bucket, prefix)]
+
+    def _forms_of(self, bucket: str, key: str) -> FormUploads:
+        return self._neighbours.of_key(bucket, key).forms
+
+    def _deletes_of(self, bucket: str, key: str) -> Deletes:
+        return self._neighbours.of_key(bucket, key).deletes
+
     async def _authorise(self, exchange: Exchange) -> None:
         """Hold a request against the grants of its caller, and a read by fenced credentials against their scope."""
         await self._authorisation.check(exchange)
@@ -200,18 +220,15 @@ class ObjectPlane:
             Operation.LIST_MULTIPART_UPLOADS: self._listings.list_uploads,
         }
 
-    def _write_handlers(
-        self, database: Database, upstream: Upstream, writes: FencedWrites, puts: Puts
-    ) -> Mapping[Operation, Handler]:
+    def _write_handlers(self, writes: FencedWrites, puts: Puts, amendments: Amendments) -> Mapping[Operation, Handler]:
         """Return the handlers of fenced writes, and of the uploads that stage them."""
+        database, upstream, deletes = self.database, self.upstream, self.deletes
         sources, memory, threshold = Sources(upstream), self._bodies.memory, self._settings.threshold
         uploads = Uploads(database, upstream, writes, sources, memory, threshold)
         copies = Copies(database, upstream, writes, puts, sources, memory, threshold)
-        amendments = Amendments(upstream, writes, self._rights)
-        deletes = Deletes(writes, puts, amendments)
         return {
             Operation.PUT_OBJECT: puts.put,
-            Operation.POST_OBJECT: self._forms.refuse,
+            Operation.POST_OBJECT: self.forms.refuse,
             Operation.COPY_OBJECT: copies.copy,
             Operation.DELETE_OBJECT: deletes.delete,
             Operation.DELETE_OBJECTS: deletes.delete_many,

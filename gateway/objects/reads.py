@@ -162,7 +162,7 @@ class ReadScope:
             raise _denied(scope, f"{operation} is about more than that")
 
     async def _check_key(self, scope: FencedScope, bucket: str, key: str) -> None:
-        resource = self._resources.target(bucket, key).resource
+        resource = self._resources.of_any(bucket, key).resource
         if not any(covers(pattern, resource) for pattern in scope.readable):
             raise _denied(scope, f"this key belongs to {resource}")
         await self._check_spelling(scope, bucket, key)

@@ -8,11 +8,10 @@ from typing import Self
 from gateway.errors import ConfigurationError, ResourceMalformed, ResourceMismatch, StoreError
 from gateway.fencing.decision import Enforcement, Equal
 from gateway.fencing.naming import BucketNaming
+from gateway.fencing.ownership import OWN_KEYS, Owned
 from gateway.fencing.resource import MAX_BYTES, Template, escape, escape_path
 
 DEFAULT_TEMPLATE = "s3/{bucket}/{key}"
-OWN_KEYS = ".fencing-gateway/"
-"""Keys in any bucket at which the gateway keeps objects of its own: no caller writes there."""
 DEFAULT_RULE = "s3"
 """The rule on record of a key that no rule is about. A pattern always has a slash."""
 
@@ -161,8 +160,13 @@ class Resources:
         mode: Enforcement = Enforcement.ENFORCE,
         equal: Equal = Equal.ACCEPT,
         journals: Iterable[str] = (),
+        owned: Owned | None = None,
     ) -> None:
-        """``journals``: the prefixes of keys at which journals are, in whichever bucket."""
+        """``journals``: the prefixes of keys at which journals are, in whichever bucket.
+
+        ``owned``: the keys that are fenced here, if others are fenced in other databases.
+        """
+        self._owned = owned
         self._own = (OWN_KEYS, *journals)
         # A store that keeps objects as files could then make no file below.
         self._above = {own[:end] for own in self._own for end, sign in enumerate(own) if sign == "/"}
@@ -179,11 +183,10 @@ class Resources:
         """Return what fences ``key``. ``named`` is the value of Fencing-Resource, in canonical form.
 
         Raises ``ResourceMismatch`` where it names another resource, ``ResourceMalformed`` where the name gets too long,
-        ``StoreError`` for a key of the gateway's own.
+        ``StoreError`` for a key of the gateway's own. Raises ``CrossesDatabases`` for a key of another database.
         """
-        if key.startswith(self._own) or key in self._above:
-            raise StoreError("AccessDenied", 403, "This key is for the gateway's own objects.")
-        target = self._derived(bucket, key)
+        self.check_place(bucket, key)
+        target = self.of_any(bucket, key)
         if named not in (None, target.resource):
             raise ResourceMismatch(
                 f"This key belongs to the resource {target.resource}, not to {named}.",
@@ -191,6 +194,17 @@ class Resources:
                 facts={"resource": target.resource},
             )
         return target
+
+    def check_place(self, bucket: str, key: str) -> None:
+        """Raise ``CrossesDatabases`` for a key that is fenced in another database."""
+        if self._owned is not None:
+            self._owned.check_key(bucket, key)
+
+    def of_any(self, bucket: str, key: str) -> ObjectTarget:
+        """Return what fences a key, in whichever database. Raises what ``target`` raises of the others."""
+        if key.startswith(self._own) or key in self._above:
+            raise StoreError("AccessDenied", 403, "This key is for the gateway's own objects.")
+        return self._derived(bucket, key)
 
     def below(self, bucket: str, prefix: str) -> Iterator[str]:
         """Yield patterns that together cover the resources of all keys that begin with ``prefix``, and maybe others."""

@@ -69,7 +69,7 @@ class StoreRights:
 
     def _is_public(self, bucket: str, key: str) -> bool:
         try:
-            resource = self._resources.target(bucket, key).resource
+            resource = self._resources.of_any(bucket, key).resource
         except (ResourceMalformed, StoreError):
             resource = None
         return self._public.key(Action.READ, bucket, key).allow(Action.READ, resource)

@@ -24,6 +24,7 @@ CALLER = '[[callers]]\nname = "ann"\napi_key = "hunter2-secret"\n'
 NORTH = '[[databases]]\nname = "north"\ndefault = true\ndsn = "postgresql://north"\n'
 SOUTH = '[[databases]]\nname = "south"\nschemas = ["south"]\ndsn = "postgresql://south"\n'
 OTHER_STORE = '[[stores]]\nname = "other"\nendpoint = "http://s3"\naccess_key_id = "a"\nsecret_access_key = "b"\n'
+S3_OF_ALL = OTHER_STORE.replace('[[stores]]\nname = "other"', "[s3]")
 LOCKS_OF_SOUTH = SOUTH + 'resources = ["tenant-7/**"]\n'
 
 # The text of a file, then words that its message has.
@@ -40,7 +41,34 @@ WRONG = [
     (NORTH + SOUTH + 'resources = ["public.orders/**"]', ("overlaps the rows of the schema public of north",)),
     (NORTH + SOUTH + 'buckets = ["b"]', ('[[databases]] "south", buckets: buckets need an object store', "[s3]")),
     (NORTH + SOUTH + 'store = "other"', ("there is no store other", "add it to [[stores]]")),
-    (OTHER_STORE + NORTH + SOUTH + 'store = "other"\nbuckets = ["b/eu/**"]', ("a bucket belongs to one database",)),
+    (
+        OTHER_STORE + NORTH + SOUTH + 'store = "other"\nbuckets = ["b/eu/**"]',
+        ("b/eu/**' is a pattern; write the name of a bucket", "bucket/prefix/"),
+    ),
+    (
+        OTHER_STORE + NORTH + SOUTH + 'store = "other"\nbuckets = ["b/eu/"]',
+        ("b/eu/ is in another store than the rest of b, which north owns", "give both the same store"),
+    ),
+    (
+        S3_OF_ALL + NORTH + 'buckets = ["b/x/"]\n' + SOUTH + 'buckets = ["b/x/y/"]',
+        ('"south", buckets: b/x/y/ overlaps b/x/ of north', "make them disjoint"),
+    ),
+    (S3_OF_ALL + NORTH + SOUTH + 'buckets = ["b/x"]', ("b/x must end in a slash",)),
+    (
+        S3_OF_ALL + NORTH + '[databases.journal]\nbucket = "b"\nprefix = "j/north/"\n' + SOUTH + 'buckets = ["c/j/"]',
+        ("c/j/ has keys of the gateway's own", "choose another prefix"),
+    ),
+    (
+        S3_OF_ALL + NORTH + SOUTH + 'buckets = ["b/.fencing-gateway/x/"]',
+        ("b/.fencing-gateway/x/ has keys of the gateway's own",),
+    ),
+    (
+        S3_OF_ALL
+        + NORTH
+        + SOUTH
+        + 'buckets = ["b/x/"]\n[[objects]]\nmatch = "b/{t}/**"\nresource = "s3/{bucket}/{t}"\n',
+        ("can name resources of north, and keys of b/{t}/** are in south", "add a pattern to resources of south"),
+    ),
     (OTHER_STORE + NORTH + SOUTH, ('[[stores]] "other": no database has its buckets in other',)),
     (DSN + OTHER_STORE, ("several stores need several databases",)),
     (NORTH + SOUTH + "[journal]\nretention_days = 40\n", ("[journal]: each database has a journal of its own",)),
@@ -49,7 +77,7 @@ WRONG = [
         ("north has its journal there as well", "give each its own place"),
     ),
     (
-        OTHER_STORE.replace('[[stores]]\nname = "other"', "[s3]")
+        S3_OF_ALL
         + (NORTH + '[databases.journal]\nbucket = "b"\nprefix = "j/"\n')
         + (SOUTH + '[databases.journal]\nbucket = "b"\nprefix = "j/south/"\n'),
         ("north has its journal there as well", "give each its own place"),

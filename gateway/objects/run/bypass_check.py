@@ -112,7 +112,7 @@ def etag_of(state: HeadAnswer) -> str | None:
 def rule_of(resources: Resources, bucket: str, key: str) -> str | None:
     """Return the rule of a key; None where its name is too long for any resource."""
     try:
-        return resources.target(bucket, key).rule
+        return resources.of_any(bucket, key).rule
     except GatewayError:
         return None
 

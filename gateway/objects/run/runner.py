@@ -163,6 +163,10 @@ class Runner:
             steps.close()
 
     async def _stepped(self, effect: Effect, payload: OperationPayload, check: BypassCheck) -> EffectAnswer:
+        if isinstance(effect, Begin | Forbid):
+            # Each change of an object comes after one of these. The key may be one from before a change of the rules.
+            place = effect.write if isinstance(effect, Begin) else effect.intent
+            self._resources.check_place(place.bucket, place.key)
         name = _STEPS.get(type(effect))
         if name is None:
             with staged(self._observe, "objects", _LOOKS[type(effect)]):

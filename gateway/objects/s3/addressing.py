@@ -76,10 +76,10 @@ def check(bucket: str, key: str) -> None:
 
 def text(raw: bytes) -> str:
     """Return percent-decoded UTF-8; a plus sign stays one. Raises ``StoreError`` 400 ``InvalidURI``."""
-    if _BROKEN_ESCAPE.search(raw):
+    if b"%" in raw and _BROKEN_ESCAPE.search(raw):
         raise _unreadable("Couldn't parse the specified URI.")
     try:
-        decoded = unquote_to_bytes(raw).decode()
+        decoded = (unquote_to_bytes(raw) if b"%" in raw else raw).decode()
     except UnicodeDecodeError:
         raise _unreadable("The URI must be UTF-8, percent-encoded.") from None
     if "\0" in decoded:  # S3 takes it, but the database that keeps the intents cannot
@@ -94,6 +94,8 @@ def _hostname(host: str) -> str:
 def _is_bucket(name: str) -> bool:
     if not _BUCKET.fullmatch(name) or ".." in name:
         return False
+    if not name.replace(".", "").isdecimal():
+        return True
     try:
         ipaddress.IPv4Address(name)
     except ValueError:

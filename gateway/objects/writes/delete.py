@@ -1,7 +1,7 @@
 """DeleteObject and DeleteObjects: each key is a fenced write of its own."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from uuid import UUID, uuid4
 
 from gateway.errors import GatewayError, StoreError
@@ -24,7 +24,11 @@ _AT_A_TIME = 16
 class Deletes:
     """Deletes of objects, one or many."""
 
-    def __init__(self, writes: FencedWrites, puts: Puts, amendments: Amendments) -> None:
+    def __init__(
+        self, writes: FencedWrites, puts: Puts, amendments: Amendments, of_key: Callable[[str, str], "Deletes"]
+    ) -> None:
+        """``of_key`` returns those of the database that fences a key of a bucket."""
+        self._of_key = of_key
         self._writes = writes
         self._puts = puts
         self._amendments = amendments
@@ -50,7 +54,8 @@ class Deletes:
         async def delete(entry: ObjectToDelete, write_id: UUID) -> GatewayError | DeletedObject:
             async with gate:
                 try:
-                    return await self._delete_entry(exchange, entry, write_id)
+                    deletes = self._of_key(exchange.request.bucket, entry.key)
+                    return await deletes.delete_entry(exchange, entry, write_id)
                 except GatewayError as error:
                     return error
 
@@ -59,7 +64,8 @@ class Deletes:
         listed = zip(wanted.objects, results, strict=True)
         await exchange.response.document(documents.deleted(listed, quiet=wanted.quiet))
 
-    async def _delete_entry(self, exchange: Exchange, entry: ObjectToDelete, write_id: UUID) -> DeletedObject:
+    async def delete_entry(self, exchange: Exchange, entry: ObjectToDelete, write_id: UUID) -> DeletedObject:
+        """Delete one of the keys of a DeleteObjects, which its database fences. Raises ``GatewayError``."""
         write = await self._writes.prepare(exchange, entry.key, write_id=write_id)
         if entry.version_id is not None:
             stored = await self._amendments.remove_version(write, entry.version_id, exchange.request.headers)

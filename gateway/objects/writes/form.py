@@ -4,7 +4,7 @@ The stages, in order: read the fields, verify the policy, prepare the write, tak
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from urllib.parse import quote, urlencode, urlsplit
 
@@ -78,9 +78,12 @@ class FormUploads:
         writes: FencedWrites,
         puts: Puts,
         signers: Signers,
+        of_key: Callable[[str, str], "FormUploads"],
         max_body: int,
         capture: Capture = NOTHING,
     ) -> None:
+        """``of_key`` returns those of the database that fences a key of a bucket."""
+        self._of_key = of_key
         self._writes = writes
         self._puts = puts
         self._signers = signers
@@ -113,8 +116,7 @@ class FormUploads:
         incoming.expect(form.declared, policy.min_length, policy.max_length, media_type)
         signature = VerifiedSignature(policy.principal, PayloadMode.UNSIGNED)
         exchange = Exchange(scope, head, body, response, form.request, signature, self._max_body, hosted)
-        write = await self._prepare(exchange, incoming)
-        stored = await self._puts.put_form(write, incoming, form.request.headers)
+        write, stored = await self._of_key(bucket, form.request.key).store(exchange, incoming)
         await _respond(exchange, form, write, stored)
 
     async def refuse(self, exchange: Exchange) -> None:
@@ -125,6 +127,11 @@ class FormUploads:
             f"{exchange.request.operation} takes a form: Content-Type multipart/form-data, and no query.",
             facts={"condition": "Bucket POST must be of the enclosure-type multipart/form-data"},
         )
+
+    async def store(self, exchange: Exchange, incoming: FormBody) -> tuple[FencedWrite, Stored]:
+        """Store the file of a form whose policy is verified, at a key that is fenced here. Raises ``GatewayError``."""
+        write = await self._prepare(exchange, incoming)
+        return write, await self._puts.put_form(write, incoming, exchange.request.headers)
 
     async def _prepare(self, exchange: Exchange, incoming: FormBody) -> FencedWrite:
         try:

@@ -1,7 +1,7 @@
 """A gateway in front of two databases, whose servers a test can stop and pause."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
@@ -137,9 +137,15 @@ def settings(listed: list[dict[str, Any]], endpoint: str | None = None, **sectio
 
 @asynccontextmanager
 async def fleet(
-    server: Server, double: S3Double | None = None, /, *, cut: str | None = None, **sections: Any
+    server: Server,
+    double: S3Double | None = None,
+    /,
+    *,
+    cut: str | None = None,
+    buckets: Sequence[str] = ("southern",),
+    **sections: Any,
 ) -> AsyncIterator[Fleet]:
-    """Run a gateway. ``cut``: a database that is down from the beginning."""
+    """Run a gateway. ``cut``: a database that is down from the beginning. ``buckets``: those of south in a store."""
     async with AsyncExitStack() as stack:
         addresses = {name: await stack.enter_async_context(fresh_database(server)) for name in ("north", "south")}
         lines: dict[str, Line] = {}
@@ -151,9 +157,9 @@ async def fleet(
             line = lines[name] = Line(address)
             listener = await stack.enter_async_context(await asyncio.start_server(line, "127.0.0.1", 0))
             listed[name] = line.address(listener.sockets[0].getsockname()[1])
-        buckets = {} if double is None else {"buckets": ["southern"]}
+        owned = {} if double is None else {"buckets": buckets}
         endpoint = None if double is None else await stack.enter_async_context(serve(double))
-        config = settings(databases(listed["north"], listed["south"], **buckets), endpoint, **sections)
+        config = settings(databases(listed["north"], listed["south"], **owned), endpoint, **sections)
         assert await claim_if_new(config)
         if cut is not None:
             lines[cut].cut()

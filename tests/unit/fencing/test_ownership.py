@@ -5,7 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.errors import CrossesDatabases
-from gateway.fencing.ownership import Domain, Names, Owned, Ownership, conflicts, foreign_to
+from gateway.fencing.ownership import Domain, Owned, Ownership
+from gateway.fencing.ownership_checks import Names, conflicts, foreign_to
 
 NORTH = Domain("north", ("public", "shop"), ("reports",), ("job/42",), default=True)
 SOUTH = Domain("south", ("south",), ("southern",), ("tenant-7/**", "tenant-8/*/plan"))
