@@ -270,7 +270,7 @@ def ranges_of(domain: Domain, *, plain: bool = False) -> list[Range]:
 
 def _defaults_of(domain: Domain) -> list[tuple[str, str]]:
     schemas = [_below(f"{escape(schema)}.") for schema in domain.schemas]
-    # The name of a bucket belongs to its owner as well: a lock may have it, or a template may make it of all its keys.
+    # The name of a bucket belongs to its owner as well. A lock may have it, or a template may make it of all its keys.
     buckets = [name for bucket in domain.whole_buckets for name in (f"{OBJECTS}/{bucket}", f"{OBJECTS}/{bucket}/")]
     keys = [f"{OBJECTS}/{escape_path(prefix)}" for prefix in domain.prefixes]
     return schemas + [_below(name) if name.endswith("/") else _range(name) for name in (*buckets, *keys)]
