@@ -63,6 +63,6 @@ async def test_a_bucket_is_in_the_store_of_its_database(origin: str, doubles: di
     address = AWSRequest("PUT", f"{origin}/northern/copy?x-amz-copy-source=southern%2Fsecret&x-fencing-token=5")
     S3SigV4QueryAuth(Credentials(ACCESS_KEY_OF_A_CALLER, SECRET_KEY_OF_A_CALLER), "s3", "us-east-1").add_auth(address)
     async with httpx.AsyncClient() as browser:
-        hoisted = await browser.put(address.url)
+        hoisted = await browser.put(str(address.url))
     assert hoisted.status_code == 501, hoisted.text
     assert "copy" not in doubles["north"].objects("northern")
