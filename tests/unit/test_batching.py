@@ -164,9 +164,9 @@ async def test_without_overlap_one_batch_is_under_way(database: Database) -> Non
 
 async def test_a_delay_gathers_what_arrives_in_it(database: Database) -> None:
     database.open.set()
-    lane = database.lane(delay=lambda: 0.05)
+    lane = database.lane(delay=lambda: 0.2)
     asked = [lane.ask(1)]
-    await asyncio.sleep(0.01)
+    await settled()
     asked.append(lane.ask(2))
     await asyncio.gather(*asked)
     assert database.batches == [[1, 2]]

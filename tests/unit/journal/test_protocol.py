@@ -407,9 +407,9 @@ def test_memory_does_not_grow() -> None:
 
 
 def test_one_write_of_many_resources_is_remembered_at_once() -> None:
-    began = time.perf_counter()
+    began = time.process_time()
     memory = protocol.remember_own((), [OwnRaise(entry(f"r/{number}", 1), 1, 2) for number in range(20_000)])
-    assert (len(memory), time.perf_counter() - began < 2.0) == (20_000, True)
+    assert (len(memory), time.process_time() - began < 2.0) == (20_000, True)
 
 
 def test_a_fence_that_is_gone_contradicts_the_memory() -> None:
