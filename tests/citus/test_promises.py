@@ -10,17 +10,9 @@ from gateway.db import leases, migrations, rights
 from gateway.db.database import Database
 from gateway.fencing.lease import LockRequest
 from tests.citus.cluster import Cluster, execute
+from tests.citus.serving import ROLE
 from tests.databases import GATEWAY, as_gateway, install
 
-# Tests on the coordinator may have made it there alone, in a database without Citus.
-ROLE = f"""
-SET citus.enable_ddl_propagation = off;
-DO $$ BEGIN
-    IF to_regrole('{GATEWAY}') IS NULL THEN
-        CREATE ROLE {GATEWAY} LOGIN;
-    END IF;
-END $$
-"""
 ROOT = Path(__file__).parents[2]
 PROMISES = (
     # A table write below the fence is not applied, and fence and row are one transaction.
