@@ -49,9 +49,9 @@ class Node:
     def dsn(self, database: str = "postgres") -> str:
         return f"postgresql://postgres@127.0.0.1:{self.port}/{database}"
 
-    def suites(self) -> dict[str, str]:
-        """Return the environment in which other tests use this server, with Citus in each of their databases."""
-        return {"TEST_POSTGRES": f"postgresql://postgres@127.0.0.1:{self.port}", "TEST_EXTENSION": "citus"}
+    @property
+    def address(self) -> str:
+        return self.dsn().rpartition("/")[0]
 
     def create(self) -> None:
         self._run("initdb", "--auth=trust", "--username=postgres", "--no-sync")
@@ -112,10 +112,19 @@ class Cluster:
     def workers(self) -> Sequence[Node]:
         return self.nodes[1:]
 
+    def suites(self, node: Node) -> dict[str, str]:
+        """Return the environment in which other tests use a node. Each of their databases is one of the cluster."""
+        return {"TEST_POSTGRES": node.address, "TEST_CITUS": " ".join(each.address for each in self.nodes)}
+
     async def create_database(self, name: str) -> None:
         """Make a database that is distributed over all nodes."""
         for node in self.nodes:
             await execute(node.dsn(), f"CREATE DATABASE {name}")
+        await self.join(name)
+
+    async def join(self, name: str) -> None:
+        """Distribute a database that each node has."""
+        for node in self.nodes:
             await execute(node.dsn(name), "CREATE EXTENSION citus")
         coordinator = f"SELECT citus_set_coordinator_host('127.0.0.1', {self.coordinator.port})"
         joined = [f"SELECT citus_add_node('127.0.0.1', {node.port})" for node in self.workers]

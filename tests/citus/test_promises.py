@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from gateway.db import leases, migrations, rights
 from gateway.db.database import Database
 from gateway.fencing.lease import LockRequest
@@ -34,12 +36,14 @@ PROMISES = (
 )
 
 
-def test_each_promise_once(cluster: Cluster) -> None:
+@pytest.mark.parametrize("kind", ["worker", pytest.param("coordinator", marks=pytest.mark.citus)])
+def test_each_promise_once(cluster: Cluster, kind: str) -> None:
+    node = cluster.coordinator if kind == "coordinator" else cluster.workers[0]
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-m", "not thorough and not installed", "-p", "no:cacheprovider"]
         + [f"tests/{name}" for name in PROMISES],
         cwd=ROOT,
-        env={**os.environ, **cluster.coordinator.suites(), "PYTEST_XDIST_WORKER": "gw99"},
+        env={**os.environ, **cluster.suites(node), "PYTEST_XDIST_WORKER": "gw99"},
         capture_output=True,
         text=True,
         check=False,
