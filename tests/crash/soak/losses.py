@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, TypeAlias
 
 from gateway.fencing.intent import DEAD_AFTER
 from tests.crash.processes import Gateway, Nursery
@@ -59,6 +59,10 @@ _TABLES = """
     CREATE TABLE {schema}.entries (id bigint PRIMARY KEY, job bigint NOT NULL, mark bigint);
     CREATE TABLE {schema}.notes (id bigint PRIMARY KEY, job bigint NOT NULL)
 """
+
+
+Serve: TypeAlias = Callable[[Path], Database]
+"""Starts a server, with its data below a directory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,17 +115,18 @@ async def play(
     file: Path,
     patience: float = 60,
     databases: tuple[str, ...] = ("",),
+    serve: Serve = Database,
 ) -> Result:
     """Run one soak, and judge its history, which stays in the file.
 
-    ``databases``: the names of several, or an empty one for the only one.
+    ``databases``: the names of several, or an empty one for the only one. ``serve`` makes the server of each.
     ``patience``: how many seconds the last holder waits for the resources. After a rewind, objects need a while.
     """
     begun = time.monotonic()
     with file.open("w") as opened:
         notes = Notes(opened)
         notes.note("mode", mode=mode, late=LATE, seed=seed)
-        async with _scene(mode, databases, pooled="poolers" in faults) as scene:
+        async with _scene(mode, databases, serve, pooled="poolers" in faults) as scene:
             await _run(scene, notes, operations, seed, faults)
             await _conclude(scene, notes, seed, patience)
             notes.note("final", **await asyncio.to_thread(_final, scene))
@@ -447,7 +452,7 @@ class _Trouble:
 
 
 @asynccontextmanager
-async def _scene(mode: str, databases: tuple[str, ...], *, pooled: bool) -> AsyncIterator[_Scene]:
+async def _scene(mode: str, databases: tuple[str, ...], serve: Serve, *, pooled: bool) -> AsyncIterator[_Scene]:
     """Start everything, in processes of its own."""
     if pooled and POOLER is None:
         raise SystemExit("pgbouncer is not installed; leave out the fault poolers")
@@ -455,7 +460,7 @@ async def _scene(mode: str, databases: tuple[str, ...], *, pooled: bool) -> Asyn
     async with AsyncExitStack() as stack:
         buckets = [*(ground.bucket for ground in grounds), _JOURNAL]
         double = stack.enter_context(DoubleProcess.start(buckets=buckets))
-        sites = [await stack.enter_async_context(_site(ground, pooled=pooled)) for ground in grounds]
+        sites = [await stack.enter_async_context(_site(ground, serve, pooled=pooled)) for ground in grounds]
         store = stack.enter_context(Proxy(int(double.endpoint.rpartition(":")[2])))
         front = stack.enter_context(Proxy())
         nursery = stack.enter_context(Nursery(_given(mode, sites, store.port)))
@@ -467,10 +472,10 @@ async def _scene(mode: str, databases: tuple[str, ...], *, pooled: bool) -> Asyn
 
 
 @asynccontextmanager
-async def _site(ground: Ground, *, pooled: bool) -> AsyncIterator[_Site]:
+async def _site(ground: Ground, serve: Serve, *, pooled: bool) -> AsyncIterator[_Site]:
     """Start a database, and what stands in front of it."""
     with tempfile.TemporaryDirectory(prefix="soak", dir=memory_or_disk(), ignore_cleanup_errors=True) as directory:
-        database = await asyncio.to_thread(Database, Path(directory))
+        database = await asyncio.to_thread(serve, Path(directory))
         try:
             await asyncio.to_thread(_prepared, database, ground)
             with Proxy(database.port) as behind:
