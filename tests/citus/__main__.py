@@ -1,4 +1,4 @@
-"""Runs other tests on a node of a Citus cluster: ``python -m tests.citus worker tests/integration/locks tests/crash``."""
+"""Runs other tests on a node of a Citus cluster: ``python -m tests.citus worker tests/integration/locks``."""
 
 import os
 import subprocess

@@ -58,7 +58,9 @@ async def written(dsn: str) -> AsyncIterator[Callable[[], int]]:
     async def write() -> None:
         nonlocal committed
         while True:
-            with suppress(OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError):
+            with suppress(
+                OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError
+            ):
                 session = await asyncpg.connect(dsn, timeout=2, command_timeout=5)
                 try:
                     # A transaction that a lost node has left prepared keeps its locks until then.
@@ -95,7 +97,6 @@ async def soaked(cluster: Cluster, file: Path, seed: int, operations: int, fault
             while commits() == before:
                 await asyncio.sleep(0.05)
     await _is_whole(cluster)
-    print(result.counted + result.verdict.figures)
     assert result.verdict.violations == []
     assert result.verdict.figures["answers: done"] > 0
     assert result.counted["resources that the last holder did not get"] == 0
@@ -112,8 +113,10 @@ async def _is_whole(cluster: Cluster) -> None:
 
 @pytest.mark.citus
 @pytest.mark.parametrize("seed", [1, 2, 3])
-async def test_nothing_is_stale_or_lost_and_the_other_nodes_go_on(own_cluster: Cluster, tmp_path: Path, seed: int) -> None:
-    await soaked(own_cluster, tmp_path / "history", seed, 6_000, FAULTS)
+async def test_nothing_is_stale_or_lost_and_the_other_nodes_go_on(
+    own_cluster: Cluster, tmp_path: Path, seed: int
+) -> None:
+    await soaked(own_cluster, tmp_path / "history", seed, 3_000, FAULTS)
 
 
 async def test_a_lost_node_takes_no_other_with_it(own_cluster: Cluster, tmp_path: Path) -> None:

@@ -70,6 +70,7 @@ async def waits(dsn: str, statement: str) -> "asyncio.Task[None]":
     return sent
 
 
+@pytest.mark.citus
 async def test_a_write_under_way_comes_first_and_the_next_one_is_refused(gateway: Gateway, dsn: str) -> None:
     """The write keeps its lock of the table. So Citus gets the table with what the write has left."""
     for table, statement in WAYS.items():
@@ -92,6 +93,7 @@ async def test_a_write_under_way_comes_first_and_the_next_one_is_refused(gateway
         assert await asked(dsn, f"SELECT v FROM {table}") == [5]
 
 
+@pytest.mark.citus
 async def test_a_write_whose_gateway_dies_leaves_nothing_for_citus(gateway: Gateway, dsn: str) -> None:
     sent = await stopped(gateway, "spread", 5, 2)
     taken = await waits(dsn, WAYS["spread"].format("spread"))
@@ -101,6 +103,7 @@ async def test_a_write_whose_gateway_dies_leaves_nothing_for_citus(gateway: Gate
     assert await asked(dsn, "SELECT v FROM spread") == [0]
 
 
+@pytest.mark.citus
 async def test_a_write_that_waits_for_citus_is_refused(gateway: Gateway, dsn: str) -> None:
     """It was planned for a plain table, and finds another one once it has the lock."""
     for table in ("spread", "whole", "everywhere", "known"):
@@ -121,6 +124,7 @@ async def test_a_write_that_waits_for_citus_is_refused(gateway: Gateway, dsn: st
         assert await asked(dsn, f"SELECT value FROM fencing.fence WHERE resource = 'public.{table}/1'") == [5]
 
 
+@pytest.mark.citus
 async def test_a_schema_of_its_own_is_refused_and_served_again(dsn: str) -> None:
     """Citus keeps the tables of a distributed schema on one node, which need not be that of the fences."""
     await execute(dsn, f"CREATE SCHEMA tenant; {TABLE.format('tenant.account', 'tenant.account')}")
@@ -129,11 +133,14 @@ async def test_a_schema_of_its_own_is_refused_and_served_again(dsn: str) -> None
             if made:
                 await execute(dsn, f"SELECT {made}('tenant')")
             answered(await send(client, "PATCH", "/account?id=eq.1", {"v": 1}, token=5), status)
-        await execute(dsn, "SET citus.enable_schema_based_sharding = on; CREATE SCHEMA born; CREATE TABLE born.t (id int)")
+        await execute(
+            dsn, "SET citus.enable_schema_based_sharding = on; CREATE SCHEMA born; CREATE TABLE born.t (id int)"
+        )
     async with serving(dsn, schemas=("born",)) as client:
         answered(await send(client, "POST", "/t", {"id": 1}, token=5, resource="r"), 400, "PGRST127")
 
 
+@pytest.mark.citus
 async def test_a_foreign_key_to_a_reference_table_is_enough(dsn: str) -> None:
     """Citus takes the table into its metadata then, and runs its writes by a path of its own."""
     await execute(dsn, WAYS["everywhere"].format("everywhere"))
@@ -147,6 +154,7 @@ async def test_a_foreign_key_to_a_reference_table_is_enough(dsn: str) -> None:
             answered(await send(client, "PATCH", f"/{table}?id=eq.1", {"v": 1}, token=5), 204)
 
 
+@pytest.mark.citus
 @pytest.mark.parametrize("hidden", ["on", "off"])
 async def test_settings_of_the_database_open_no_way(dsn: str, hidden: str) -> None:
     await execute(dsn, WAYS["spread"].format("spread"))
@@ -166,7 +174,7 @@ async def test_settings_of_the_database_open_no_way(dsn: str, hidden: str) -> No
         answered(await send(client, "POST", "/managed", {"id": 1}, token=5), 400 if managed else 201)
 
 
-@pytest.mark.parametrize("hidden", ["on", "off"])
+@pytest.mark.parametrize("hidden", [pytest.param("on", marks=pytest.mark.citus), "off"])
 async def test_shards_are_refused_on_the_nodes_that_have_them(cluster: Cluster, dsn: str, hidden: str) -> None:
     """A shard is a table of a worker. A copy of a reference table must not be written alone, and Citus moves shards."""
     name = dsn.rpartition("/")[2]

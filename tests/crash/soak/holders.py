@@ -362,7 +362,7 @@ async def look_at_rows(notes: Notes, ground: Ground, dsn: Callable[[], str], eno
             sent = time.monotonic()
             rows = await session.fetch(f"SELECT id, mark FROM {ground.schema}.entries")
             answered = time.monotonic()
-        except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError):
+        except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError):
             if session is not None:
                 session.terminate()
             session = None
