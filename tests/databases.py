@@ -160,10 +160,16 @@ async def _spread(nodes: list[str], here: str, name: str) -> None:
         await _execute(f"{node}/{name}", "CREATE EXTENSION citus")
     coordinator, *workers = (f"'127.0.0.1', {node.rpartition(':')[2]}" for node in nodes)
     joined = "; ".join(f"SELECT citus_add_node({worker})" for worker in workers)
-    await _execute(f"{nodes[0]}/{name}", f"SELECT citus_set_coordinator_host({coordinator}); {joined}")
+    # Citus gives roles to a node that joins. Two that do so at once fail, because roles belong to the whole server.
+    alone = await asyncpg.connect(f"{nodes[0]}/postgres")
+    try:
+        await alone.execute("SELECT pg_advisory_lock(1)")
+        await _execute(f"{nodes[0]}/{name}", f"SELECT citus_set_coordinator_host({coordinator}); {joined}")
+    finally:
+        await alone.close()
     # Otherwise Citus refuses much of what tests make on a worker, and copies what they make on the coordinator.
-    alone = "citus.enable_ddl_propagation = off"
-    await _execute(f"{here}/{name}", f"SET {alone}; ALTER DATABASE {name} SET {alone}")
+    setting = "citus.enable_ddl_propagation = off"
+    await _execute(f"{here}/{name}", f"SET {setting}; ALTER DATABASE {name} SET {setting}")
 
 
 def _drop(server: Server, name: str) -> None:

@@ -119,5 +119,6 @@ async def test_nothing_is_stale_or_lost_and_the_other_nodes_go_on(
     await soaked(own_cluster, tmp_path / "history", seed, 3_000, FAULTS)
 
 
+@pytest.mark.citus
 async def test_a_lost_node_takes_no_other_with_it(own_cluster: Cluster, tmp_path: Path) -> None:
     await soaked(own_cluster, tmp_path / "history", 6, 300, ("outages",))

@@ -79,7 +79,8 @@ class Lane:
 
     async def _object(self) -> object:
         chance = self._random
-        token: int | str = chance.choice([4, 5, 5, 6, 7, "x"])
+        tokens: list[int | str] = [4, 5, 5, 6, 7, "x"]
+        token = chance.choice(tokens)
         client, key = Client(self._port, token), chance.choice(["a", "b"])
         body = chance.choice([b"", b"one", b"two" * 5000])
         what = chance.choice(["put", "put", "get", "delete", "copy", "tag", "version", "many"])
