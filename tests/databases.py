@@ -1,8 +1,8 @@
 """Real PostgreSQL for every test that wants one: one server a session, and fresh databases.
 
 The server is the embedded one. To test another release, set ``TEST_POSTGRES`` to the address of a superuser without a
-database, such as ``postgresql://postgres@127.0.0.1:5432``. With ``TEST_CITUS``, the addresses of the nodes of a Citus
-cluster, each database is one of that cluster, and its tables are those of this node.
+database, such as ``postgresql://postgres@127.0.0.1:5432``. ``TEST_CITUS`` has the addresses of
+the nodes of a Citus cluster. Each database is then one of that cluster, and its tables are those of this node.
 """
 
 import asyncio
