@@ -64,16 +64,17 @@ thorough: setup  ## run only what test-all adds to test
 	$(PYTEST) -m "thorough and not installed"
 
 installed: setup  ## run the tests that need a browser, lock services, rclone or Node; skip those that are missing
-	$(PYTEST) -m installed
+	$(PYTEST) -m "installed and not citus"
 
 kubernetes: setup  ## check the Helm chart, with Helm and a real API server, if make kubernetes-tools has built them
 	$(BIN)/python -m pytest --numprocesses=2 --dist=loadfile tests/kubernetes
 
-citus: setup  ## run the suites of objects, locks and crashes on a server with Citus, if that is installed
-	$(BIN)/python -m tests.citus --numprocesses=4 --dist=worksteal -m "not installed" \
-		--deselect tests/integration/locks/test_queue.py::test_many_waiters_ask_no_more_than_one \
-		--deselect tests/integration/objects/test_shared_intents.py::test_two_of_one_key_are_announced_one_after_the_other \
+citus: setup  ## run the suites of objects, locks and crashes on the nodes of a Citus cluster, if that is installed: an hour
+	$(BIN)/python -m tests.citus coordinator --numprocesses=4 --dist=worksteal -m "not installed" \
 		tests/integration/locks tests/integration/objects tests/crash
+	$(BIN)/python -m tests.citus worker --numprocesses=4 --dist=worksteal -m "not installed and not thorough" \
+		tests/integration/locks tests/integration/objects tests/crash tests/conformance/tables
+	$(BIN)/python -m pytest tests/citus
 
 stores: setup  ## find out what real stores do, those that are installed (docs/stores.md)
 	$(BIN)/python -m pytest --numprocesses=2 --dist=loadgroup tests/stores
@@ -92,6 +93,7 @@ nightly: conformance soak  ## run the suites that take too long for every change
 soak: setup  ## let writers, gateways, store and database fail at random for MINUTES, and with losses for OPERATIONS
 	$(BIN)/python -m tests.crash.soak --minutes $(MINUTES)
 	$(BIN)/python -m tests.crash.soak --operations $(OPERATIONS)
+	$(BIN)/python -m tests.crash.soak --operations $(OPERATIONS) --databases 2
 
 conformance: setup  ## compare tables with PostgREST, and stores direct with through the gateway; S3TESTS=… runs a checkout of ceph/s3-tests so
 ifdef S3TESTS

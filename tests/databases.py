@@ -1,7 +1,8 @@
 """Real PostgreSQL for every test that wants one: one server a session, and fresh databases.
 
 The server is the embedded one. To test another release, set ``TEST_POSTGRES`` to the address of a superuser without a
-database, such as ``postgresql://postgres@127.0.0.1:5432``. Each database gets the extension ``TEST_EXTENSION``.
+database, such as ``postgresql://postgres@127.0.0.1:5432``. ``TEST_CITUS`` has the addresses of
+the nodes of a Citus cluster. Each database is then one of that cluster, and its tables are those of this node.
 """
 
 import asyncio
@@ -146,13 +147,35 @@ def _create(server: Server) -> str:
     asyncio.run(_execute(server.dsn(), f"CREATE DATABASE {name} TEMPLATE {template_of_today(server)} {strategy}"))
     asyncio.run(_execute(server.dsn(name), _INSTALLED_HERE))
     # Not in the template: the workers of an extension would keep it in use.
-    if extension := os.environ.get("TEST_EXTENSION"):
-        asyncio.run(_execute(server.dsn(name), f"CREATE EXTENSION {extension}"))
+    if nodes := os.environ.get("TEST_CITUS"):
+        asyncio.run(_spread(nodes.split(), server.dsn().rpartition("/")[0], name))
     return name
+
+
+async def _spread(nodes: list[str], here: str, name: str) -> None:
+    """Make a database of a Citus cluster one that its other nodes have, too. The first node is the coordinator."""
+    for node in nodes:
+        if node != here:
+            await _execute(f"{node}/postgres", f"CREATE DATABASE {name}")
+        await _execute(f"{node}/{name}", "CREATE EXTENSION citus")
+    coordinator, *workers = (f"'127.0.0.1', {node.rpartition(':')[2]}" for node in nodes)
+    joined = "; ".join(f"SELECT citus_add_node({worker})" for worker in workers)
+    # Citus gives roles to a node that joins. Two that do so at once fail, because roles belong to the whole server.
+    alone = await asyncpg.connect(f"{nodes[0]}/postgres")
+    try:
+        await alone.execute("SELECT pg_advisory_lock(1)")
+        await _execute(f"{nodes[0]}/{name}", f"SELECT citus_set_coordinator_host({coordinator}); {joined}")
+    finally:
+        await alone.close()
+    # Otherwise Citus refuses much of what tests make on a worker, and copies what they make on the coordinator.
+    setting = "citus.enable_ddl_propagation = off"
+    await _execute(f"{here}/{name}", f"SET {setting}; ALTER DATABASE {name} SET {setting}")
 
 
 def _drop(server: Server, name: str) -> None:
     asyncio.run(_execute(server.dsn(), f"DROP DATABASE {name} WITH (FORCE)"))
+    for node in os.environ.get("TEST_CITUS", "").split():
+        asyncio.run(_execute(f"{node}/postgres", f"DROP DATABASE IF EXISTS {name} WITH (FORCE)"))
 
 
 @cache

@@ -43,6 +43,9 @@ _PINNED = {
     "default_transaction_isolation": "read committed",
     # A commit that was not confirmed is told of in a warning.
     "client_min_messages": "warning",
+    # Citus hides its shards by a filter on each scan of pg_class. The driver's look-up of a type then takes seconds, on
+    # each new session. Other servers take it for a setting without a meaning.
+    "citus.override_table_visibility": "off",
 }
 
 # Each search is planned for its own values. To compile a plan of many days takes longer than it saves. Parallel workers

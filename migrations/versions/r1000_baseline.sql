@@ -920,6 +920,7 @@ $function$;
 
 -- Tell whether Citus manages a table. It may write rows of such a table on another node than the fence, and by another
 -- transaction there. The two become visible one after the other (docs/decisions/100-citus-tables-are-refused.md).
+-- The shards on a node count as well: Citus moves them, and copies of a reference table must stay alike.
 -- Returns false where there is no Citus. VOLATILE callers pass their fresh snapshot on.
 CREATE FUNCTION fencing.is_distributed_v1(p_table oid) RETURNS boolean LANGUAGE plpgsql STABLE AS $function$
 DECLARE
@@ -930,7 +931,8 @@ BEGIN
     THEN
         RETURN false;
     END IF;
-    EXECUTE 'SELECT EXISTS (SELECT FROM pg_catalog.pg_dist_partition AS d WHERE d.logicalrelid = $1)'
+    EXECUTE 'SELECT EXISTS (SELECT FROM pg_catalog.pg_dist_partition AS d WHERE d.logicalrelid = $1)
+        OR pg_catalog.relation_is_a_known_shard($1)'
     INTO distributed USING p_table;
     RETURN distributed;
 END

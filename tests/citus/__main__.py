@@ -1,4 +1,4 @@
-"""Runs other tests on a server with Citus: ``python -m tests.citus tests/integration/locks tests/crash``."""
+"""Runs other tests on a node of a Citus cluster: ``python -m tests.citus worker tests/integration/locks``."""
 
 import os
 import subprocess
@@ -8,11 +8,13 @@ from tests.citus.cluster import CitusMissing, a_cluster
 
 
 def main() -> int:
-    """Return the exit code of pytest, with the arguments of the command line."""
+    """Return the exit code of pytest. The first argument is the kind of the node, the others are those of pytest."""
+    kind, *arguments = sys.argv[1:]
     try:
         with a_cluster() as cluster:
-            command = [sys.executable, "-m", "pytest", *sys.argv[1:]]
-            return subprocess.run(command, env={**os.environ, **cluster.coordinator.suites()}, check=False).returncode
+            node = {"coordinator": cluster.coordinator, "worker": cluster.workers[0]}[kind]
+            command = [sys.executable, "-m", "pytest", *arguments]
+            return subprocess.run(command, env={**os.environ, **cluster.suites(node)}, check=False).returncode
     except CitusMissing as missing:
         print(missing, file=sys.stderr)
         return 0

@@ -33,6 +33,8 @@ citus.node_conninfo = 'sslmode=disable'
 citus.recover_2pc_interval = -1
 """
 
+_WITHOUT = "\n".join(line for line in _SETTINGS.splitlines() if "citus" not in line) + "\n"
+
 
 class CitusMissing(Exception):
     """There is no Citus on this machine, or it is for another release of PostgreSQL."""
@@ -49,14 +51,17 @@ class Node:
     def dsn(self, database: str = "postgres") -> str:
         return f"postgresql://postgres@127.0.0.1:{self.port}/{database}"
 
-    def suites(self) -> dict[str, str]:
-        """Return the environment in which other tests use this server, with Citus in each of their databases."""
-        return {"TEST_POSTGRES": f"postgresql://postgres@127.0.0.1:{self.port}", "TEST_EXTENSION": "citus"}
+    @property
+    def address(self) -> str:
+        return self.dsn().rpartition("/")[0]
 
-    def create(self) -> None:
+    def create(self, *, citus: bool = True) -> None:
         self._run("initdb", "--auth=trust", "--username=postgres", "--no-sync")
         with (self.directory / "postgresql.conf").open("a") as settings:
-            settings.write(f"{_SETTINGS}port = {self.port}\n")
+            settings.write(f"{_SETTINGS if citus else _WITHOUT}port = {self.port}\n")
+            # Newer releases use no library for replication that is not named. Citus copies shards by its own.
+            if "output_plugin_libraries" in self._described():
+                settings.write("output_plugin_libraries = 'citus'\n")
 
     def start(self) -> None:
         log = self.directory / "log"
@@ -66,17 +71,30 @@ class Node:
             said = [line for line in log.read_text().splitlines() if "could not load library" in line]
             if not said:
                 raise
-            raise CitusMissing(said[-1]) from error
+            release = subprocess.run([self.programs / "postgres", "-V"], capture_output=True, text=True, check=True)
+            raise CitusMissing(
+                f"Citus was built for a newer release than {release.stdout.strip()}. For PostgreSQL 15 it needs 15.20: "
+                f"apt-get install --only-upgrade postgresql-15. {said[-1]}"
+            ) from error
 
     def kill(self) -> None:
         """Kill all processes of the server, as a lost machine ends."""
-        first = psutil.Process(int((self.directory / "postmaster.pid").read_text().splitlines()[0]))
+        try:
+            first = psutil.Process(int((self.directory / "postmaster.pid").read_text().splitlines()[0]))
+        except (FileNotFoundError, psutil.NoSuchProcess):
+            return  # it is down already
         # The first process would start the others again, so it is paused until all are killed.
         first.suspend()
         processes = [first, *first.children(recursive=True)]
         for process in processes:
             process.kill()
         psutil.wait_procs(processes, timeout=30)
+
+    def _described(self) -> str:
+        """Return a description of all settings of this release."""
+        command = [str(self.programs / "postgres"), "--describe-config"]
+        described: str = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+        return described
 
     def _run(self, name: str, *arguments: str) -> None:
         subprocess.run(
@@ -104,10 +122,19 @@ class Cluster:
     def workers(self) -> Sequence[Node]:
         return self.nodes[1:]
 
+    def suites(self, node: Node) -> dict[str, str]:
+        """Return the environment in which other tests use a node. Each of their databases is one of the cluster."""
+        return {"TEST_POSTGRES": node.address, "TEST_CITUS": " ".join(each.address for each in self.nodes)}
+
     async def create_database(self, name: str) -> None:
         """Make a database that is distributed over all nodes."""
         for node in self.nodes:
             await execute(node.dsn(), f"CREATE DATABASE {name}")
+        await self.join(name)
+
+    async def join(self, name: str) -> None:
+        """Distribute a database that each node has."""
+        for node in self.nodes:
             await execute(node.dsn(name), "CREATE EXTENSION citus")
         coordinator = f"SELECT citus_set_coordinator_host('127.0.0.1', {self.coordinator.port})"
         joined = [f"SELECT citus_add_node('127.0.0.1', {node.port})" for node in self.workers]

@@ -2,6 +2,7 @@
 
 import uuid
 from collections.abc import AsyncIterator, Iterator
+from contextlib import ExitStack, contextmanager
 
 import pytest
 
@@ -10,21 +11,31 @@ from tests.citus.cluster import CitusMissing, Cluster, a_cluster
 
 def pytest_itemcollected(item: pytest.Function) -> None:
     """Mark the tests that need Citus on this machine."""
-    if "cluster" in item.fixturenames:
+    if {"cluster", "own_cluster"} & set(item.fixturenames):
         item.add_marker(pytest.mark.installed)
 
 
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[Cluster]:
-    try:
-        running = a_cluster()
-        cluster = running.__enter__()
-    except CitusMissing as missing:
-        pytest.skip(str(missing))
-    try:
+    with _running() as cluster:
         yield cluster
-    finally:
-        running.__exit__(None, None, None)
+
+
+@pytest.fixture
+def own_cluster() -> Iterator[Cluster]:
+    """A cluster for one test, which may leave anything on it."""
+    with _running() as cluster:
+        yield cluster
+
+
+@contextmanager
+def _running() -> Iterator[Cluster]:
+    with ExitStack() as stack:
+        try:
+            cluster = stack.enter_context(a_cluster())
+        except CitusMissing as missing:
+            pytest.skip(str(missing))
+        yield cluster
 
 
 @pytest.fixture

@@ -6,21 +6,15 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from gateway.db import leases, migrations, rights
 from gateway.db.database import Database
 from gateway.fencing.lease import LockRequest
 from tests.citus.cluster import Cluster, execute
+from tests.citus.serving import ROLE
 from tests.databases import GATEWAY, as_gateway, install
 
-# Tests on the coordinator may have made it there alone, in a database without Citus.
-ROLE = f"""
-SET citus.enable_ddl_propagation = off;
-DO $$ BEGIN
-    IF to_regrole('{GATEWAY}') IS NULL THEN
-        CREATE ROLE {GATEWAY} LOGIN;
-    END IF;
-END $$
-"""
 ROOT = Path(__file__).parents[2]
 PROMISES = (
     # A table write below the fence is not applied, and fence and row are one transaction.
@@ -42,12 +36,14 @@ PROMISES = (
 )
 
 
-def test_each_promise_once(cluster: Cluster) -> None:
+@pytest.mark.parametrize("kind", ["worker", pytest.param("coordinator", marks=pytest.mark.citus)])
+def test_each_promise_once(cluster: Cluster, kind: str) -> None:
+    node = cluster.coordinator if kind == "coordinator" else cluster.workers[0]
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-m", "not thorough and not installed", "-p", "no:cacheprovider"]
         + [f"tests/{name}" for name in PROMISES],
         cwd=ROOT,
-        env={**os.environ, **cluster.coordinator.suites(), "PYTEST_XDIST_WORKER": "gw99"},
+        env={**os.environ, **cluster.suites(node), "PYTEST_XDIST_WORKER": "gw99"},
         capture_output=True,
         text=True,
         check=False,
