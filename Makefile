@@ -92,6 +92,7 @@ nightly: conformance soak  ## run the suites that take too long for every change
 soak: setup  ## let writers, gateways, store and database fail at random for MINUTES, and with losses for OPERATIONS
 	$(BIN)/python -m tests.crash.soak --minutes $(MINUTES)
 	$(BIN)/python -m tests.crash.soak --operations $(OPERATIONS)
+	$(BIN)/python -m tests.crash.soak --operations $(OPERATIONS) --databases 2
 
 conformance: setup  ## compare tables with PostgREST, and stores direct with through the gateway; S3TESTS=… runs a checkout of ceph/s3-tests so
 ifdef S3TESTS

@@ -62,7 +62,10 @@ ACCESS_KEY, SECRET_KEY, API_KEY = "AKIAWRITER", "writer-secret", "writer-api-key
 
 
 def config(dsn: str, endpoint: str | None = None, **sections: Any) -> Config:
-    """A configuration with one caller, ``writer``. ``endpoint`` is that of an S3 double, which is not swept."""
+    """A configuration with one caller, ``writer``. ``endpoint`` is that of an S3 double, which is not swept.
+
+    ``sections`` replace those from here; None: the section is left out.
+    """
     store = {
         "endpoint": endpoint,
         "access_key_id": "AKIADOUBLE",
@@ -76,7 +79,7 @@ def config(dsn: str, endpoint: str | None = None, **sections: Any) -> Config:
     given = {"postgres": database, "s3": store if endpoint else None, "callers": [caller], **sections}
     groups = {group for one in given["callers"] for group in one.get("groups", ())}
     grants = [one for one in GRANTS if groups.issuperset(one.get("groups", ()))]
-    return Config.model_validate({"grants": grants, **given})
+    return Config.model_validate({"grants": grants, **{key: one for key, one in given.items() if one is not None}})
 
 
 class Events(list[Event]):

@@ -168,6 +168,38 @@ def test_what_a_rewind_cannot_have_taken_counts_in_every_mode() -> None:
         assert "token went back" in kinds(mode("off"), *history)
 
 
+def of(resource: str, told: dict[str, Any]) -> dict[str, Any]:
+    """Return the same operation about another resource, and about rows of its own."""
+    writes = [[f"south/{place}", resource, content] for place, _, content in told["writes"]]
+    return {**told, "tokens": {resource: told["tokens"][JOB]}, "writes": writes}
+
+
+def test_a_rewind_of_one_database_takes_nothing_of_another() -> None:
+    rewind = {**REWIND, "storage": ["south/rows/"], "resources": ["south/"]}
+    gone, stale = of("south/1", operation("done", 2, 11, 12, 103)), of("south/1", operation("stale", 0, 11, 12, 104))
+    end = {**final(2, {"rows/1": 102}), "fences": {JOB: [0, 2], "south/1": [0, 0]}}
+    assert kinds(mode("off"), OLD, NEW, gone, stale, rewind, end) == []
+    for here in (NEW, barrier(2, 11, 12)):
+        again = operation("done", 1, 30, 31, 105)
+        assert "token went back" in kinds(mode("off"), here, rewind, again, final(2, {"rows/1": 105}))
+    lost = operation("done", 2, 11, 12, 102)
+    assert "acknowledged write lost" in kinds(mode("off"), OLD, lost, rewind, final(2, {"rows/1": 101}))
+    unrecorded = operation("stale", 0, 11, 12, 106)
+    assert kinds(mode("off"), unrecorded, rewind, final(0)) == ["refusal not on record"]
+
+
+@pytest.mark.parametrize(
+    ("requests", "few", "found"), [(3, 1, []), (4, 1, ["outage"]), (3, 0, ["outage"])], ids=["good", "idle", "failing"]
+)
+def test_in_an_outage_another_database_has_to_go_on(requests: int, few: int, found: list[str]) -> None:
+    outage = {"line": "outage", "resources": ["job/"], "from": 10, "until": 20, "requests": requests, "few": few}
+    meanwhile = (operation("done", 2, 11, 12, 102), operation("unknown", 2, 13, 14), operation("stale", 1, 15, 16))
+    others = (operation("not done", 2, 9, 12), operation("not done", 2, 19, 21), operation("nothing", 2, 11, None))
+    down = of("south/1", operation("not done", 1, 12, 15))
+    end = final(2, {"rows/1": 102}, (meanwhile[2]["request"],))
+    assert [kind.split()[1] for kind in kinds(mode("sync"), *meanwhile, *others, down, outage, end)] == found
+
+
 def test_its_file_is_judged_by_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "history"
     file.write_text("\n".join(map(json.dumps, (mode("sync"), OLD, final(2)))))

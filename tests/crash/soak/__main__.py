@@ -11,6 +11,7 @@ of its backends is paused in the middle of a statement. ``history.py`` then says
 
 With ``--operations``, the storage also forgets. ``losses.py`` says what stands there then, and ``checker.py`` judges
 the history of operations alone. Without ``--faults``, all of them happen. ``--keep`` names a file for the history.
+With ``--databases 2``, gateways serve two databases, each with a server of its own.
 
 The seed decides the actions of every thread, and their times. The machine decides their order.
 """
@@ -27,7 +28,7 @@ from itertools import count
 from pathlib import Path
 
 from tests.crash.history import Broken
-from tests.crash.soak.losses import FAULTS, Result
+from tests.crash.soak.losses import FAULTS, OF_SEVERAL, Result
 from tests.crash.soak.losses import play as play_with_losses
 from tests.crash.soak.run import play
 from tests.crash.soak.servers import POOLER
@@ -42,12 +43,15 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=60, help="of one run")
     parser.add_argument("--operations", type=int, help="with losses: the number of requests, in one run")
     parser.add_argument("--journal", choices=("off", "async", "sync"), default="sync", help="with losses: its mode")
-    parser.add_argument("--faults", nargs="+", choices=FAULTS, default=_faults(), help="with losses: their kinds")
+    parser.add_argument("--faults", nargs="+", choices=OF_SEVERAL, help="with losses: their kinds")
+    parser.add_argument("--databases", type=int, choices=(1, 2), default=1, help="with losses: how many are served")
     parser.add_argument("--keep", type=Path, help="with losses: the file for the history")
     given = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended"))  # everything that runs here is ended with us
     if given.operations is not None:
-        sys.exit(_with_losses(given.operations, given.seed, given.journal, tuple(given.faults), given.keep))
+        databases = ("",) if given.databases == 1 else ("north", "south")
+        faults = tuple(given.faults or _faults(len(databases)))
+        sys.exit(_with_losses(given.operations, given.seed, given.journal, faults, given.keep, databases))
     deadline = time.monotonic() + 60 * given.minutes
     for seed in count(given.seed):
         print(f"seed {seed}, {list(STORES)[seed % len(STORES)]}", flush=True)
@@ -60,16 +64,21 @@ def main() -> None:
             return
 
 
-def _faults() -> tuple[str, ...]:
+def _faults(databases: int) -> tuple[str, ...]:
     """All kinds that can be played here."""
-    return FAULTS if POOLER is not None else tuple(name for name in FAULTS if name != "poolers")
+    kinds = FAULTS if databases == 1 else OF_SEVERAL
+    return kinds if POOLER is not None else tuple(name for name in kinds if name != "poolers")
 
 
-def _with_losses(operations: int, seed: int, mode: str, faults: tuple[str, ...], keep: Path | None) -> int:
+def _with_losses(
+    operations: int, seed: int, mode: str, faults: tuple[str, ...], keep: Path | None, databases: tuple[str, ...]
+) -> int:
     """Run a soak with losses, and print its seed, its figures and its verdict; the exit code."""
-    print(f"seed {seed}, journal {mode}, faults: {' '.join(faults)}", flush=True)
+    served = f"{len(databases)} databases, " if len(databases) > 1 else ""
+    print(f"seed {seed}, {served}journal {mode}, faults: {' '.join(faults)}", flush=True)
     with tempfile.TemporaryDirectory(prefix="soak") as directory:
-        played = play_with_losses(operations, seed, mode, faults, keep or Path(directory) / "history")
+        file = keep or Path(directory) / "history"
+        played = play_with_losses(operations, seed, mode, faults, file, databases=databases)
         result: Result = asyncio.run(played)
     figures = result.counted + result.verdict.figures
     print("".join(f"  {what}: {number}\n" for what, number in sorted(figures.items())), end="")

@@ -9,8 +9,12 @@ It reads one file and imports nothing of this project. Each line is a JSON docum
     at a place; null is a delete. Answers: ``done``; ``idle``, nothing to write; ``refused``; ``stale``, refused because
     of its token; ``not done``; ``unknown``; ``nothing``, no answer.
 ``{"line": "read", "place": …, "content": …, "sent": …, "answered": …}``
-``{"line": "rewind", "storage": [PREFIX], "since": …, "from": …, "until": …}``
+``{"line": "rewind", "storage": [PREFIX], "resources": [PREFIX], "since": …, "from": …, "until": …}``
     The storage of these places stopped at ``from``. It came back at ``until``, with all that was done before ``since``.
+    It has the tokens of these resources. Without ``resources``, it has all.
+``{"line": "outage", "resources": [PREFIX], "from": …, "until": …, "requests": N, "few": M}``
+    Another database than that of these resources was down. At least N of their requests were sent and answered
+    meanwhile, and at most M of those were not done or had an unknown outcome.
 ``{"line": "final", "at": …, "places": {PLACE: CONTENT}, "fences": {RESOURCE: [EPOCH, VALUE]}, "refusals": [REQUEST]}``
     The last line: the storage, the fences and the record at the end. A place that is not named has no content.
 
@@ -62,12 +66,24 @@ class Rewind:
     """A loss of all that the storage did since a time, or of some of it."""
 
     storage: tuple[str, ...]
+    resources: tuple[str, ...]
     since: float
     begun: float
     ended: float
 
-    def may_have_taken(self, sent: float, answered: float) -> bool:
-        return sent <= self.begun and answered >= self.since
+    def may_have_taken(self, one: Operation) -> bool:
+        return one.sent <= self.begun and one.answered >= self.since and one.is_about(self.resources)
+
+
+@dataclass(frozen=True, slots=True)
+class Outage:
+    """A time in which a database was down that these resources do not need."""
+
+    resources: tuple[str, ...]
+    begun: float
+    ended: float
+    requests: int
+    few: int
 
 
 @dataclass(slots=True)
@@ -81,6 +97,9 @@ class Operation:
     answered: float
     lo: float = 0.0
     hi: float = NEVER
+
+    def is_about(self, resources: tuple[str, ...]) -> bool:
+        return any(resource.startswith(resources) for resource in self.tokens)
 
 
 @dataclass(slots=True)
@@ -121,6 +140,7 @@ class Checker:
         self._operations: list[Operation] = []
         self._reads: list[tuple[str, Content, float, float]] = []
         self._rewinds: list[Rewind] = []
+        self._outages: list[Outage] = []
         self._final: Mapping[str, Any] | None = None
         for line in lines:
             self._take(json.loads(line))
@@ -142,7 +162,11 @@ class Checker:
             case "read":
                 self._reads.append((said["place"], said["content"], said["sent"], said["answered"]))
             case "rewind":
-                self._rewinds.append(Rewind(tuple(said["storage"]), said["since"], said["from"], said["until"]))
+                lost = tuple(said["storage"]), tuple(said.get("resources", [""]))
+                self._rewinds.append(Rewind(*lost, said["since"], said["from"], said["until"]))
+            case "outage":
+                bound = said["requests"], said["few"]
+                self._outages.append(Outage(tuple(said["resources"]), said["from"], said["until"], *bound))
             case "final":
                 self._final = said
 
@@ -167,6 +191,8 @@ class Checker:
             self._violated("phantom", f"{place} has a content at the end, and no operation wrote there")
         self._check_fences(at)
         self._check_record()
+        for outage in self._outages:
+            self._check_outage(outage)
         return self._verdict
 
     def _violated(self, kind: str, evidence: str) -> None:
@@ -193,7 +219,7 @@ class Checker:
         """Return the start of the first rewind that may take this raise away, as the mode says."""
         for rewind in self._rewinds:
             late = {"off": NEVER, "async": self._late, "sync": -NEVER}[self._mode]
-            if rewind.may_have_taken(one.sent, one.answered) and one.answered >= rewind.begun - late:
+            if rewind.may_have_taken(one) and one.answered >= rewind.begun - late:
                 return rewind.begun
         return NEVER
 
@@ -263,22 +289,23 @@ class Checker:
         A rewind of the database takes the tokens of objects, too, and leaves their contents.
         """
         past = [one for one in rewinds if one.begun <= at]
-        after = max((one.begun for one in self._rewinds if one.begun <= at), default=0.0)
+        about = self._resource.get(place, "")
+        with_token = (one for one in self._rewinds if one.begun <= at and about.startswith(one.resources))
+        after = max((one.begun for one in with_token), default=0.0)
         if (place, after) not in self._done:
-            resource = self._resource.get(place, "")
             kept = sorted(
                 (
                     one
                     for writers in self._writers[place].values()
                     for one in writers
-                    if one.answer == "done" and not any(each.may_have_taken(one.sent, one.answered) for each in past)
+                    if one.answer == "done" and not any(each.may_have_taken(one) for each in past)
                 ),
                 key=lambda one: one.answered,
             )
             self._done[place, after] = _Done(
                 [one.answered for one in kept],
                 list(accumulate((one.sent for one in kept), max)),
-                list(accumulate((self._ranked(one, resource, after) for one in kept), max)),
+                list(accumulate((self._ranked(one, about, after) for one in kept), max)),
             )
         return self._done[place, after]
 
@@ -294,10 +321,25 @@ class Checker:
         for one in self._operations:
             if one.answer != "stale" or one.said["request"] in recorded:
                 continue
-            if any(each.may_have_taken(one.sent, one.answered) for each in self._rewinds):
+            if any(each.may_have_taken(one) for each in self._rewinds):
                 self._verdict.figures["refusals that a rewind took from the record"] += 1
             else:
                 self._violated("refusal not on record", str(one.said))
+
+    # Other databases
+
+    def _check_outage(self, outage: Outage) -> None:
+        meant = [
+            one
+            for one in self._operations
+            if outage.begun <= one.sent and one.answered <= outage.ended and one.is_about(outage.resources)
+        ]
+        failed = [one for one in meant if one.answer in ("not done", "unknown")]
+        self._verdict.figures["requests while another database was down"] += len(meant)
+        self._verdict.figures["of these, not done or unknown"] += len(failed)
+        if len(meant) < outage.requests or len(failed) > outage.few:
+            told = f"{len(meant)} answers, {outage.requests} wanted, failed: {[one.said for one in failed]}"
+            self._violated("an outage took others with it", f"of {outage.resources} from {outage.begun}: {told}")
 
 
 def main() -> None:

@@ -9,7 +9,7 @@ import json
 import re
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from random import Random
@@ -20,11 +20,6 @@ import asyncpg
 from tests.crash.clients import BUCKET
 from tests.running import ACCESS_KEY, API_KEY, SECRET_KEY
 
-JOBS = [f"job/{number}" for number in range(1, 9)]
-WITH_OBJECTS = JOBS[:4]
-"""Their objects come after a rewind only once lost requests are dead. The others have rows only."""
-KEYS = {f"jobs/{job[4:]}/{name}": job for job in WITH_OBJECTS for name in ("a", "b", "c")}
-ROWS = {row: JOBS[row % len(JOBS)] for row in range(1, 25)}
 BODIES = (b"", b"one", b"two", b"three" * 1000, b"large" * 20_000)
 """Bytes that come back again and again, with their ETags. The last ones are staged as parts."""
 
@@ -42,6 +37,28 @@ Token: TypeAlias = tuple[int, int]
 Write: TypeAlias = tuple[str, str, int | None]
 
 
+class Ground:
+    """All that holders write to in one database: rows in a schema, keys in a bucket, and the resources of both.
+
+    ``name``: that of the database, its schema and its bucket. The only database has none.
+    """
+
+    def __init__(self, name: str = "") -> None:
+        self.name, self.schema, self.bucket = name, name or "public", name or BUCKET
+        self.area = f"{name}/" if name else ""
+        self.kind = f"{name or 'job'}/"
+        self.jobs = [f"{self.kind}{number}" for number in range(1, 9)]
+        # After a rewind, objects come only once lost requests are dead. The other resources have rows only.
+        self.keys = {f"jobs/{number_of(job)}/{key}": job for job in self.jobs[:4] for key in ("a", "b", "c")}
+        self.rows = {row: self.jobs[row % len(self.jobs)] for row in range(1, 25)}
+        self.profile = {"content-profile": name} if name else {}
+
+
+def number_of(job: str) -> int:
+    """Return the number in the name of a resource."""
+    return int(job.rpartition("/")[2])
+
+
 @dataclass(slots=True)
 class Notes:
     """The file of operations. It is read at the end."""
@@ -49,8 +66,10 @@ class Notes:
     file: IO[str]
     operations: int = 0
     marks: int = 0
-    newest: dict[str, int] = field(default_factory=lambda: dict.fromkeys(JOBS, 0))
+    newest: Counter[str] = field(default_factory=Counter)
     counted: Counter[str] = field(default_factory=Counter)
+    answered: Counter[str] = field(default_factory=Counter)
+    """Answers by the kind of their resources."""
 
     def note(self, line: str, **particulars: Any) -> None:
         self.file.write(json.dumps({"line": line, **particulars}, separators=(",", ":")) + "\n")
@@ -139,8 +158,9 @@ class Client:
 class Holder:
     """One that believes to hold locks. It writes with their tokens, also after others have taken over."""
 
-    def __init__(self, notes: Notes, port: int, seed: int, name: str) -> None:
-        self._notes, self._name = notes, name
+    def __init__(self, notes: Notes, port: int, seed: int, name: str, grounds: Sequence[Ground]) -> None:
+        self._notes, self._name, self._grounds = notes, name, grounds
+        self._at = grounds[0]
         self._random = Random(f"{seed}/{name}")
         self._client = Client(port)
         self._host = f"127.0.0.1:{port}"
@@ -159,11 +179,13 @@ class Holder:
         kinds, weights = list(self._kinds), list(self._kinds.values())
         while not enough():
             (act,) = self._random.choices(kinds, weights)
+            self._at = self._random.choice(self._grounds)
             await act()
         self.close()
 
-    async def conclude(self, job: str) -> bool:
+    async def conclude(self, ground: Ground, job: str) -> bool:
         """Take a resource over at the end; whether that was acknowledged."""
+        self._at = ground
         self._held[job] = self._notes.next(job)
         return await self._barrier(job)
 
@@ -173,32 +195,36 @@ class Holder:
     # Their writes and reads
 
     async def _update(self) -> None:
-        row = self._random.choice(list(ROWS))
-        job, mark = ROWS[row], self._notes.mark()
-        target = f"/v1/tables/entries?id=eq.{row}&job=eq.{job[4:]}"
-        await self._table("PATCH", target, {"mark": mark}, {job: self._token(job)}, [(f"rows/{row}", job, mark)])
+        row = self._random.choice(list(self._at.rows))
+        job, mark = self._at.rows[row], self._notes.mark()
+        target = f"/v1/tables/entries?id=eq.{row}&job=eq.{number_of(job)}"
+        change = (f"{self._at.area}rows/{row}", job, mark)
+        await self._table("PATCH", target, {"mark": mark}, {job: self._token(job)}, [change])
 
     async def _insert(self) -> None:
-        job, mark = self._random.choice(JOBS), self._notes.mark()
-        row = {"id": mark, "job": int(job[4:])}
-        await self._table("POST", "/v1/tables/notes", row, {job: self._token(job)}, [(f"notes/{mark}", job, mark)])
+        job, mark = self._random.choice(self._at.jobs), self._notes.mark()
+        row = {"id": mark, "job": number_of(job)}
+        change = (f"{self._at.area}notes/{mark}", job, mark)
+        await self._table("POST", "/v1/tables/notes", row, {job: self._token(job)}, [change])
 
     async def _transaction(self) -> None:
         """A row of each of two resources, each under its token, or neither."""
-        one, other = self._random.sample(list(ROWS), 2)
-        if ROWS[one] == ROWS[other]:
+        ground = self._at
+        one, other = self._random.sample(list(ground.rows), 2)
+        if ground.rows[one] == ground.rows[other]:
             return
         writes, tokens = [], {}
         changes: list[Write] = []
         for row in (one, other):
-            job, mark = ROWS[row], self._notes.mark()
+            job, mark = ground.rows[row], self._notes.mark()
             tokens[job] = self._token(job)
-            changes.append((f"rows/{row}", job, mark))
+            changes.append((f"{ground.area}rows/{row}", job, mark))
             writes.append(
                 {
                     "method": "PATCH",
                     "table": "entries",
-                    "query": f"id=eq.{row}&job=eq.{job[4:]}",
+                    "schema": ground.schema,
+                    "query": f"id=eq.{row}&job=eq.{number_of(job)}",
                     "body": {"mark": mark},
                     "token": str(tokens[job]),
                     "prefer": "return=representation",
@@ -207,32 +233,31 @@ class Holder:
         await self._table("POST", "/v1/transaction", {"writes": writes}, tokens, changes)
 
     async def _put(self) -> None:
-        key = self._random.choice(list(KEYS))
-        job, mark = KEYS[key], self._notes.mark()
+        key = self._random.choice(list(self._at.keys))
+        job, mark = self._at.keys[key], self._notes.mark()
         body = self._random.choice(BODIES) if self._random.random() < 0.2 else self._random.randbytes(20)
         await self._object("PUT", key, job, body, mark, {MARK: str(mark)})
 
     async def _delete(self) -> None:
-        key = self._random.choice(list(KEYS))
-        await self._object("DELETE", key, KEYS[key], b"", None, {})
+        key = self._random.choice(list(self._at.keys))
+        await self._object("DELETE", key, self._at.keys[key], b"", None, {})
 
     async def _get(self) -> None:
-        key = self._random.choice(list(KEYS))
+        key = self._random.choice(list(self._at.keys))
         sent = time.monotonic()
         try:
             async with asyncio.timeout(PATIENCE):
-                answer = await self._client.send("GET", f"/{BUCKET}/{key}", self._signed("GET", key, b"", {}))
+                answer = await self._client.send("GET", f"/{self._at.bucket}/{key}", self._signed("GET", key, b"", {}))
         except OSError:
             self._client.close()
             return
         if answer.status in (200, 404):
             content = int(answer.headers[MARK]) if answer.status == 200 else None
-            self._notes.note(
-                "read", place=f"objects/{key}", content=content, sent=sent, answered=time.monotonic(), who=self._name
-            )
+            seen = {"content": content, "sent": sent, "answered": time.monotonic(), "who": self._name}
+            self._notes.note("read", place=f"{self._at.area}objects/{key}", **seen)
 
     async def _barrier(self, job: str | None = None) -> bool:
-        job = job or self._random.choice(JOBS)
+        job = job or self._random.choice(self._at.jobs)
         token = self._token(job)
         return await self._table("POST", f"/v1/fences/{job}/barrier", {"token": str(token)}, {job: token}, [])
 
@@ -246,6 +271,7 @@ class Holder:
             "authorization": f"Bearer {API_KEY}",
             "content-type": "application/json",
             "prefer": "return=representation",
+            **self._at.profile,
         }
         if len(tokens) == 1:
             headers["fencing-token"] = str(*tokens.values())
@@ -256,8 +282,8 @@ class Holder:
     ) -> None:
         token = self._token(job)
         headers = self._signed(method, key, body, {**named, "fencing-token": str(token)})
-        writes: list[Write] = [(f"objects/{key}", job, mark)]
-        await self._do(method, f"/{BUCKET}/{key}", headers, body, {job: token}, writes)
+        writes: list[Write] = [(f"{self._at.area}objects/{key}", job, mark)]
+        await self._do(method, f"/{self._at.bucket}/{key}", headers, body, {job: token}, writes)
 
     async def _do(
         self,
@@ -281,6 +307,7 @@ class Holder:
             self._client.close()
             said, code = "nothing", None
         notes.operations += 1
+        notes.answered[self._at.kind] += said != "nothing"
         if code is not None:
             notes.counted[f"code {code}"] += 1
         notes.note(
@@ -314,7 +341,7 @@ class Holder:
         named = dict(sorted({**headers, "host": self._host, "x-amz-content-sha256": digest, "x-amz-date": at}.items()))
         names, scope = ";".join(named), f"{day}/us-east-1/s3/aws4_request"
         lines = "".join(f"{name}:{value}\n" for name, value in named.items())
-        canonical = f"{method}\n/{BUCKET}/{key}\n\n{lines}\n{names}\n{digest}"
+        canonical = f"{method}\n/{self._at.bucket}/{key}\n\n{lines}\n{names}\n{digest}"
         key_of_day = f"AWS4{SECRET_KEY}".encode()
         for part in scope.split("/"):
             key_of_day = hmac.digest(key_of_day, part.encode(), "sha256")
@@ -324,7 +351,7 @@ class Holder:
         return {**named, "authorization": f"{credential}, SignedHeaders={names}, Signature={signature}"}
 
 
-async def look_at_rows(notes: Notes, dsn: Callable[[], str], enough: Callable[[], bool]) -> None:
+async def look_at_rows(notes: Notes, ground: Ground, dsn: Callable[[], str], enough: Callable[[], bool]) -> None:
     """Read the rows again and again, past all gateways."""
     session: asyncpg.Connection | None = None
     while not enough():
@@ -333,7 +360,7 @@ async def look_at_rows(notes: Notes, dsn: Callable[[], str], enough: Callable[[]
             if session is None:
                 session = await asyncpg.connect(dsn(), timeout=2, command_timeout=5)
             sent = time.monotonic()
-            rows = await session.fetch("SELECT id, mark FROM entries")
+            rows = await session.fetch(f"SELECT id, mark FROM {ground.schema}.entries")
             answered = time.monotonic()
         except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError):
             if session is not None:
@@ -341,7 +368,8 @@ async def look_at_rows(notes: Notes, dsn: Callable[[], str], enough: Callable[[]
             session = None
             continue
         for row in rows:
-            notes.note("read", place=f"rows/{row['id']}", content=row["mark"], sent=sent, answered=answered, who="rows")
+            seen = {"content": row["mark"], "sent": sent, "answered": answered, "who": "rows"}
+            notes.note("read", place=f"{ground.area}rows/{row['id']}", **seen)
     if session is not None:
         session.terminate()
 

@@ -3,6 +3,9 @@
 Three gateways, a PostgreSQL behind a pgbouncer, and an S3 double that has the journal too. TCP proxies stand between
 writers and gateways, between the pooler and the database, and between gateways and the store. A step is a number of
 operations. After each step, one of the faults happens: ``FAULTS`` has them all.
+
+With two databases, each has a server, a pooler, a proxy and a journal of its own. The faults of databases meet one of
+them at a time, and in an outage the other one has to go on: ``OTHERS`` says how far.
 """
 
 from __future__ import annotations
@@ -14,16 +17,16 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
 
-from tests.crash.clients import BUCKET
 from tests.crash.processes import Gateway, Nursery
 from tests.crash.soak.checker import Checker, Verdict
-from tests.crash.soak.holders import JOBS, KEYS, MARK, ROWS, Holder, Notes, look_at_rows
+from tests.crash.soak.holders import MARK, Ground, Holder, Notes, look_at_rows, number_of
 from tests.crash.soak.proxy import Proxy
 from tests.crash.soak.servers import POOLER, Database
 from tests.crash.stage import Postgres
@@ -33,8 +36,14 @@ from tests.doubles.s3 import SECRET_KEY as STORE_SECRET
 from tests.doubles.s3 import DoubleProcess
 from tests.processes import free_port
 from tests.running import ACCESS_KEY, API_KEY, GRANTS, SECRET_KEY
+from tests.standbys import paused
 
 FAULTS = ("gateways", "requests", "statements", "crashes", "rewinds", "failovers", "poolers", "stores", "cuts")
+OF_SEVERAL = (*FAULTS, "outages")
+"""With two databases: one of them is down until the other one has answered some requests."""
+OTHERS = 100
+"""The requests that the other database answers meanwhile. At most ``FEW`` of them are not done."""
+FEW = 3
 LATE = 10.0
 """With mode async: how long before a loss an acknowledged raise may be to be forgotten. A gateway may be paused."""
 
@@ -46,8 +55,8 @@ _OPENING = 60.0
 _LATE_AFTER = 5
 """``[s3] late_after``: longer than requests are held here."""
 _TABLES = """
-    CREATE TABLE entries (id bigint PRIMARY KEY, job bigint NOT NULL, mark bigint);
-    CREATE TABLE notes (id bigint PRIMARY KEY, job bigint NOT NULL)
+    CREATE TABLE {schema}.entries (id bigint PRIMARY KEY, job bigint NOT NULL, mark bigint);
+    CREATE TABLE {schema}.notes (id bigint PRIMARY KEY, job bigint NOT NULL)
 """
 
 
@@ -61,32 +70,51 @@ class Result:
 
 
 @dataclass(slots=True)
-class _Scene:
-    """All that runs."""
+class _Site:
+    """One database, and what stands between the gateways and it."""
 
+    ground: Ground
     database: Database
-    double: DoubleProcess
-    nursery: Nursery
-    front: Proxy
     behind: Proxy
-    store: Proxy
-    gateways: list[Gateway] = field(default_factory=list)
     pooler: Any = None
     pooler_port: int = 0
 
+    @property
+    def address(self) -> str:
+        return f"postgresql://postgres@127.0.0.1:{self.pooler_port or self.behind.port}/postgres"
+
+
+@dataclass(slots=True)
+class _Scene:
+    """All that runs."""
+
+    sites: list[_Site]
+    double: DoubleProcess
+    nursery: Nursery
+    front: Proxy
+    store: Proxy
+    gateways: list[Gateway] = field(default_factory=list)
+
 
 async def play(
-    operations: int, seed: int, mode: str, faults: tuple[str, ...], file: Path, patience: float = 60
+    operations: int,
+    seed: int,
+    mode: str,
+    faults: tuple[str, ...],
+    file: Path,
+    patience: float = 60,
+    databases: tuple[str, ...] = ("",),
 ) -> Result:
     """Run one soak, and judge its history, which stays in the file.
 
+    ``databases``: the names of several, or an empty one for the only one.
     ``patience``: how many seconds the last holder waits for the resources. After a rewind, objects need a while.
     """
     begun = time.monotonic()
     with file.open("w") as opened:
         notes = Notes(opened)
         notes.note("mode", mode=mode, late=LATE, seed=seed)
-        async with _scene(mode, pooled="poolers" in faults) as scene:
+        async with _scene(mode, databases, pooled="poolers" in faults) as scene:
             await _run(scene, notes, operations, seed, faults)
             await _conclude(scene, notes, seed, patience)
             notes.note("final", **await asyncio.to_thread(_final, scene))
@@ -101,32 +129,42 @@ async def _run(scene: _Scene, notes: Notes, operations: int, seed: int, faults: 
     def enough() -> bool:
         return notes.operations >= operations and not trouble.acting
 
+    grounds = [site.ground for site in scene.sites]
+    # Some write in one database, which the trouble of another one is not to stop. Some write in all.
+    worlds = [grounds] if len(grounds) == 1 else [grounds, *([one] for one in grounds)]
     async with asyncio.TaskGroup() as tasks:
         for number in range(_HOLDERS):
-            tasks.create_task(Holder(notes, scene.front.port, seed, f"holder {number}").work(enough))
-        tasks.create_task(look_at_rows(notes, lambda: scene.database.dsn, enough))
+            holder = Holder(notes, scene.front.port, seed, f"holder {number}", worlds[number % len(worlds)])
+            tasks.create_task(holder.work(enough))
+        for site in scene.sites:
+            tasks.create_task(look_at_rows(notes, site.ground, partial(_dsn, site), enough))
         tasks.create_task(trouble.work(enough))
+
+
+def _dsn(site: _Site) -> str:
+    return site.database.dsn
 
 
 async def _conclude(scene: _Scene, notes: Notes, seed: int, patience: float) -> None:
     """Let a last holder take each resource over."""
-    last = Holder(notes, scene.front.port, seed, "last holder")
-    begun, left = time.monotonic(), list(JOBS)
+    last = Holder(notes, scene.front.port, seed, "last holder", [site.ground for site in scene.sites])
+    begun, left = time.monotonic(), [(site.ground, job) for site in scene.sites for job in site.ground.jobs]
     while left and time.monotonic() < begun + patience:
-        left = [job for job in left if not await last.conclude(job)]
+        left = [(ground, job) for ground, job in left if not await last.conclude(ground, job)]
         await asyncio.sleep(0.2)
     last.close()
     notes.counted["seconds until the last holder had all"] = round(time.monotonic() - begun)
     notes.counted["resources that the last holder did not get"] = len(left)
-    await asyncio.to_thread(_await_opening, scene)
+    for site in scene.sites:
+        await asyncio.to_thread(_await_opening, site)
 
 
-def _await_opening(scene: _Scene) -> None:
+def _await_opening(site: _Site) -> None:
     """Return once a gateway has opened the database after the last rewind: it restores the fences by that.
 
     Nothing is acknowledged before. A busy machine takes longer for it than the last holder tries.
     """
-    session, deadline = Postgres(scene.database.dsn), time.monotonic() + _OPENING
+    session, deadline = Postgres(site.database.dsn), time.monotonic() + _OPENING
     while not session.value("SELECT fencing.is_open_v1()"):
         assert time.monotonic() < deadline, "no gateway opens the database"
         time.sleep(0.1)
@@ -135,21 +173,24 @@ def _await_opening(scene: _Scene) -> None:
 
 def _final(scene: _Scene) -> dict[str, Any]:
     places: dict[str, int | None] = {}
-    session = Postgres(scene.database.dsn)
-    places |= {f"rows/{row}": mark for row, mark in session.rows("SELECT id, mark FROM entries")}
-    places |= {f"notes/{note}": note for (note,) in session.rows("SELECT id FROM notes")}
-    fences = session.rows("SELECT resource, epoch, value FROM fencing.fence")
-    refusals = session.rows("SELECT request_id FROM fencing.record WHERE kind = 'rejection'")
-    session.close()
-    for key, one in scene.double.objects(BUCKET).items():
-        if key in KEYS and "fencing-tombstone" not in one["metadata"]:
-            places[f"objects/{key}"] = int(one["metadata"][MARK.removeprefix("x-amz-meta-")])
-    return {
-        "at": time.monotonic(),
-        "places": places,
-        "fences": {resource: [epoch, value] for resource, epoch, value in fences},
-        "refusals": [request for (request,) in refusals],
-    }
+    fences: dict[str, list[int]] = {}
+    refusals: list[str] = []
+    for site in scene.sites:
+        session, ground = Postgres(site.database.dsn), site.ground
+        rows = session.rows(f"SELECT id, mark FROM {ground.schema}.entries")
+        places |= {f"{ground.area}rows/{row}": mark for row, mark in rows}
+        notes = session.rows(f"SELECT id FROM {ground.schema}.notes")
+        places |= {f"{ground.area}notes/{note}": note for (note,) in notes}
+        found = session.rows("SELECT resource, epoch, value FROM fencing.fence")
+        fences |= {resource: [epoch, value] for resource, epoch, value in found}
+        assert all(resource.startswith(ground.kind) for resource, _, _ in found), "fences of another database"
+        rejected = session.rows("SELECT request_id FROM fencing.record WHERE kind = 'rejection'")
+        refusals += [request for (request,) in rejected]
+        session.close()
+        for key, one in scene.double.objects(ground.bucket).items():
+            if key in ground.keys and "fencing-tombstone" not in one["metadata"]:
+                places[f"{ground.area}objects/{key}"] = int(one["metadata"][MARK.removeprefix("x-amz-meta-")])
+    return {"at": time.monotonic(), "places": places, "fences": fences, "refusals": refusals}
 
 
 class _Trouble:
@@ -171,6 +212,7 @@ class _Trouble:
             "poolers": {self._end_pooler: 5},
             "stores": {self._restart_store: 5},
             "cuts": {self._cut: 30, self._lose: 30, self._delay: 20},
+            "outages": {self._outage: 10},
         }
         self._kinds = {act: weight for name in faults for act, weight in of_each[name].items()}
 
@@ -216,7 +258,9 @@ class _Trouble:
     async def _kill(self) -> None:
         number = self._random.randrange(_GATEWAYS)
         await asyncio.to_thread(self._scene.gateways[number].kill)
-        self._scene.gateways[number] = await asyncio.to_thread(self._scene.nursery.hatch, BUCKET)
+        self._scene.gateways[number] = await asyncio.to_thread(
+            self._scene.nursery.hatch, self._scene.sites[0].ground.bucket
+        )
         self._scene.front.aim(*(one.port for one in self._scene.gateways))
 
     # The store
@@ -236,84 +280,130 @@ class _Trouble:
         (operation,) = self._random.choices(list(operations), list(operations.values()))
         match: dict[str, Any] = {"operation": operation}
         if self._random.random() < 0.7:  # else any key, those of the journal too
-            match["key"] = self._random.choice(list(KEYS))
+            match["key"] = self._random.choice(list(self._site().ground.keys))
         return match
 
     async def _restart_store(self) -> None:
         """As its clients see a restart. Requests that it has already may take effect."""
         self._scene.store.refuse(0.2 + self._random.random())
 
-    # The database
+    # The databases
+
+    def _site(self) -> _Site:
+        return self._random.choice(self._scene.sites)
+
+    async def _outage(self) -> None:
+        """End or pause the server of a database. Holders of the others go on, which the checker looks at."""
+        down = self._site()
+        others = [site for site in self._scene.sites if site is not down]
+        await self._calm()
+        begun = time.monotonic()
+        if self._random.random() < 0.5:
+            await asyncio.to_thread(down.database.stop)
+            await self._answered(others)
+            ended = time.monotonic()
+            await asyncio.to_thread(down.database.start)
+        else:
+            with paused(down.database.data):
+                await self._answered(others)
+                ended = time.monotonic()
+        told = {"from": begun, "until": ended, "requests": OTHERS * len(others), "few": FEW * len(others)}
+        self._notes.note("outage", resources=[site.ground.kind for site in others], **told)
+
+    async def _calm(self) -> None:
+        """End all other trouble, so that what happens now comes of the next fault alone."""
+        await self._let_go()
+        await asyncio.to_thread(self._scene.double.clear)
+        for site in self._scene.sites:
+            await self._settled(site)
+            site.behind.cut()
+        self._scene.store.cut()
+        await self._answered(self._scene.sites)
+
+    async def _answered(self, sites: list[_Site]) -> None:
+        """Wait until each of these databases has answered so many requests that were sent from now on."""
+        before = self._notes.answered.copy()
+        deadline = time.monotonic() + _OPENING
+        kinds = [site.ground.kind for site in sites]
+        # Each holder may have one under way that was sent before.
+        wanted = OTHERS + _HOLDERS
+        while any(self._notes.answered[kind] - before[kind] < wanted for kind in kinds):
+            if time.monotonic() > deadline:
+                return  # the checker finds too few
+            await asyncio.sleep(0.01)
 
     async def _pause_backend(self) -> None:
         """Delay a statement. Its sender may be dead by then."""
-        if pids := await self._backends():
+        if pids := await self._backends(self._site()):
             pid = self._random.choice(pids)
             _signal(pid, signal.SIGSTOP)
             self._after(1, lambda: _signal(pid, signal.SIGCONT))
 
     async def _crash(self) -> None:
         """A backend that is killed takes all of the server's memory with it: it restarts, and recovers from its log."""
-        if pids := await self._backends():
+        if pids := await self._backends(self._site()):
             _signal(self._random.choice(pids), signal.SIGKILL)
 
     async def _restart(self) -> None:
         await self._let_go()
-        await asyncio.to_thread(self._scene.database.restart)
+        await asyncio.to_thread(self._site().database.restart)
 
-    async def _backends(self) -> list[int]:
+    async def _backends(self, site: _Site) -> list[int]:
         sql = "SELECT pid FROM pg_stat_activity WHERE usename = 'fencing_gateway'"
         try:
-            return [pid for (pid,) in await asyncio.to_thread(self._scene.database.execute, sql)]
+            return [pid for (pid,) in await asyncio.to_thread(site.database.execute, sql)]
         except (OSError, TimeoutError, ConnectionError, Exception):  # noqa: BLE001 - it restarts just now
             return []
 
     async def _rewind(self) -> None:
         """Make a backup, let the database do something more, and put it back to the backup."""
-        await self._settled()
+        site = self._site()
+        await self._settled(site)
         since = time.monotonic()
-        backup = await asyncio.to_thread(self._scene.database.backup)
+        backup = await asyncio.to_thread(site.database.backup)
         await asyncio.sleep(2 + 3 * self._random.random())
         await self._let_go()
-        self._rewound(since, await asyncio.to_thread(self._scene.database.put_back, backup))
+        self._rewound(site, since, await asyncio.to_thread(site.database.put_back, backup))
 
     async def _fail_over(self) -> None:
         """Kill the primary. The standby has each commit, so that nothing may be lost."""
-        await self._settled()
-        await asyncio.to_thread(self._scene.database.follow)
-        await asyncio.to_thread(self._scene.database.synchronous)
-        await asyncio.to_thread(self._scene.database.caught_up)
+        site = self._site()
+        await self._settled(site)
+        await asyncio.to_thread(site.database.follow)
+        await asyncio.to_thread(site.database.synchronous)
+        await asyncio.to_thread(site.database.caught_up)
         await asyncio.sleep(self._random.random())
-        await self._promote()
+        await self._promote(site)
 
     async def _lag(self) -> None:
         """Kill the primary after a while without its standby, which lacks the last commits."""
-        await self._settled()
-        await asyncio.to_thread(self._scene.database.follow)
+        site = self._site()
+        await self._settled(site)
+        await asyncio.to_thread(site.database.follow)
         since = time.monotonic()
-        await asyncio.to_thread(self._scene.database.caught_up)
-        await asyncio.to_thread(self._scene.database.lag)
+        await asyncio.to_thread(site.database.caught_up)
+        await asyncio.to_thread(site.database.lag)
         await asyncio.sleep(2 + 2 * self._random.random())
-        self._rewound(since, await self._promote())
+        self._rewound(site, since, await self._promote(site))
 
-    async def _promote(self) -> float:
+    async def _promote(self, site: _Site) -> float:
         await self._let_go()
-        stopped = await asyncio.to_thread(self._scene.database.fail_over)
-        self._scene.behind.aim(self._scene.database.port)
-        self._scene.behind.cut()
+        stopped = await asyncio.to_thread(site.database.fail_over)
+        site.behind.aim(site.database.port)
+        site.behind.cut()
         return stopped
 
-    def _rewound(self, since: float, stopped: float) -> None:
-        lost = {"since": since, "from": stopped, "until": time.monotonic()}
-        self._notes.note("rewind", storage=["rows/", "notes/"], **lost)
+    def _rewound(self, site: _Site, since: float, stopped: float) -> None:
+        lost = {"since": since, "from": stopped, "until": time.monotonic(), "resources": [site.ground.kind]}
+        self._notes.note("rewind", storage=[f"{site.ground.area}rows/", f"{site.ground.area}notes/"], **lost)
 
-    async def _settled(self) -> None:
+    async def _settled(self, site: _Site) -> None:
         """The server accepts connections, and no process of it is paused."""
         await self._let_go()
         deadline = time.monotonic() + 30
         while True:
             try:
-                await asyncio.to_thread(self._scene.database.execute, "SELECT 1")
+                await asyncio.to_thread(site.database.execute, "SELECT 1")
             except Exception:  # noqa: BLE001 - of whatever kind: it restarts
                 assert time.monotonic() < deadline, "the database does not come back"
                 await asyncio.sleep(0.05)
@@ -326,14 +416,14 @@ class _Trouble:
     # Connections
 
     async def _end_pooler(self) -> None:
-        scene = self._scene
-        scene.pooler.kill()
-        await asyncio.to_thread(scene.pooler.wait)
+        site = self._site()
+        site.pooler.kill()
+        await asyncio.to_thread(site.pooler.wait)
         await asyncio.sleep(self._random.random() * 0.5)
-        scene.pooler = scene.database.pooler(scene.behind.port, scene.pooler_port)
+        site.pooler = site.database.pooler(site.behind.port, site.pooler_port)
 
     def _proxy(self) -> Proxy:
-        return self._random.choice((self._scene.front, self._scene.behind, self._scene.store))
+        return self._random.choice((self._scene.front, self._site().behind, self._scene.store))
 
     async def _cut(self) -> None:
         self._proxy().cut(self._random.choice((0.2, 0.5, 1.0)))
@@ -346,56 +436,85 @@ class _Trouble:
 
 
 @asynccontextmanager
-async def _scene(mode: str, *, pooled: bool) -> AsyncIterator[_Scene]:
+async def _scene(mode: str, databases: tuple[str, ...], *, pooled: bool) -> AsyncIterator[_Scene]:
     """Start everything, in processes of its own."""
     if pooled and POOLER is None:
         raise SystemExit("pgbouncer is not installed; leave out the fault poolers")
+    grounds = [Ground(name) for name in databases]
+    async with AsyncExitStack() as stack:
+        buckets = [*(ground.bucket for ground in grounds), _JOURNAL]
+        double = stack.enter_context(DoubleProcess.start(buckets=buckets))
+        sites = [await stack.enter_async_context(_site(ground, pooled=pooled)) for ground in grounds]
+        store = stack.enter_context(Proxy(int(double.endpoint.rpartition(":")[2])))
+        front = stack.enter_context(Proxy())
+        nursery = stack.enter_context(Nursery(_given(mode, sites, store.port)))
+        scene = _Scene(sites, double, nursery, front, store)
+        for _ in range(_GATEWAYS):
+            scene.gateways.append(await asyncio.to_thread(nursery.hatch, grounds[0].bucket))
+        front.aim(*(one.port for one in scene.gateways))
+        yield scene
+
+
+@asynccontextmanager
+async def _site(ground: Ground, *, pooled: bool) -> AsyncIterator[_Site]:
+    """Start a database, and what stands in front of it."""
     with tempfile.TemporaryDirectory(prefix="soak", dir=memory_or_disk(), ignore_cleanup_errors=True) as directory:
         database = await asyncio.to_thread(Database, Path(directory))
         try:
-            await asyncio.to_thread(_prepared, database)
-            with (
-                DoubleProcess.start(buckets=[BUCKET, _JOURNAL]) as double,
-                Proxy(database.port) as behind,
-                Proxy(int(double.endpoint.rpartition(":")[2])) as store,
-                Proxy() as front,
-            ):
-                pooler_port = free_port() if pooled else 0
-                pooler = database.pooler(behind.port, pooler_port) if pooled else None
+            await asyncio.to_thread(_prepared, database, ground)
+            with Proxy(database.port) as behind:
+                site = _Site(ground, database, behind)
+                if pooled:
+                    site.pooler_port = free_port()
+                    site.pooler = database.pooler(behind.port, site.pooler_port)
                 try:
-                    given = _given(mode, pooler_port or behind.port, store.port)
-                    with Nursery(given) as nursery:
-                        scene = _Scene(database, double, nursery, front, behind, store, [], pooler, pooler_port)
-                        for _ in range(_GATEWAYS):
-                            scene.gateways.append(await asyncio.to_thread(nursery.hatch, BUCKET))
-                        front.aim(*(one.port for one in scene.gateways))
-                        yield scene
-                        pooler = scene.pooler
+                    yield site
                 finally:
-                    if pooler is not None:
-                        pooler.kill()
-                        pooler.wait()
+                    if site.pooler is not None:
+                        site.pooler.kill()
+                        site.pooler.wait()
         finally:
             await asyncio.to_thread(database.close)
 
 
-def _prepared(database: Database) -> None:
+def _prepared(database: Database, ground: Ground) -> None:
     install(database.dsn)
-    rows = ", ".join(f"({row}, {job[4:]})" for row, job in ROWS.items())
-    database.execute(*_TABLES.split(";"), f"INSERT INTO entries (id, job) VALUES {rows}")
+    rows = ", ".join(f"({row}, {number_of(job)})" for row, job in ground.rows.items())
+    schema = ground.schema
+    database.execute(
+        *([] if schema == "public" else [f"CREATE SCHEMA {schema}"]),
+        *_TABLES.format(schema=schema).split(";"),
+        f"INSERT INTO {schema}.entries (id, job) VALUES {rows}",
+    )
 
 
-def _given(mode: str, database: int, store: int) -> dict[str, Any]:
+def _given(mode: str, sites: list[_Site], store: int) -> dict[str, Any]:
     keys = {"access_key_id": ACCESS_KEY, "secret_access_key": SECRET_KEY, "api_key": API_KEY}
-    dsn = f"postgresql://postgres@127.0.0.1:{database}/postgres"
+    grounds = [site.ground for site in sites]
+    journals = [{"mode": mode} if mode == "off" else {"mode": mode, "bucket": _JOURNAL} for _ in sites]
+    timeouts = {"idle_timeout": 2, "lock_timeout": 2, "connect_timeout": 3}
+    sections = [{"dsn": as_gateway(site.address), **timeouts} for site in sites]
+    databases: dict[str, Any] = {"postgres": sections[0], "journal": journals[0]}
+    if len(sites) > 1:
+        databases = {"postgres": None, "databases": []}
+        for ground, section, journal in zip(grounds, sections, journals, strict=True):
+            owned = {"name": ground.name, "schemas": [ground.schema], "resources": [f"{ground.kind}**"]}
+            section |= {**owned, "buckets": [ground.bucket], "default": ground is grounds[0]}
+            placed = journal if mode == "off" else {**journal, "prefix": f"{ground.name}/"}
+            databases["databases"].append({**section, "journal": placed})
     return {
-        "dsn": dsn,
-        "postgres": {"dsn": as_gateway(dsn), "idle_timeout": 2, "lock_timeout": 2, "connect_timeout": 3},
-        "tables": [{"name": f"public.{name}", "resource": "job/{job}"} for name in ("entries", "notes")],
-        "objects": [{"match": f"{BUCKET}/jobs/{{job}}/**", "resource": "job/{job}"}],
+        "dsn": sites[0].address,
+        **databases,
+        "tables": [
+            {"name": f"{ground.schema}.{name}", "resource": f"{ground.kind}{{job}}"}
+            for ground in grounds
+            for name in ("entries", "notes")
+        ],
+        "objects": [
+            {"match": f"{ground.bucket}/jobs/{{job}}/**", "resource": f"{ground.kind}{{job}}"} for ground in grounds
+        ],
         "callers": [{"name": "writer", "groups": ["admins"], **keys}],
         "grants": GRANTS,
-        "journal": {"mode": mode} if mode == "off" else {"mode": mode, "bucket": _JOURNAL},
         "s3": {
             "endpoint": f"http://127.0.0.1:{store}",
             "timeout": 3,

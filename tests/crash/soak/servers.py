@@ -76,7 +76,15 @@ class Database:
         return stopped
 
     def restart(self) -> None:
+        self.stop()
+        self.start()
+
+    def stop(self) -> None:
+        """End the server as a crash does."""
         self._stop(self.data)
+
+    def start(self) -> None:
+        """Start it again, where it was."""
         self._start(self.data, self.port)
 
     def follow(self) -> None:
