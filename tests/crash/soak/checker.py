@@ -332,7 +332,9 @@ class Checker:
         meant = [
             one
             for one in self._operations
-            if outage.begun <= one.sent and one.answered <= outage.ended and one.is_about(outage.resources)
+            if outage.begun <= one.sent
+            and one.answered <= outage.ended
+            and all(resource.startswith(outage.resources) for resource in one.tokens)
         ]
         failed = [one for one in meant if one.answer in ("not done", "unknown")]
         self._verdict.figures["requests while another database was down"] += len(meant)

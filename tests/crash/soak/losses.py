@@ -24,6 +24,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+from gateway.fencing.intent import DEAD_AFTER
 from tests.crash.processes import Gateway, Nursery
 from tests.crash.soak.checker import Checker, Verdict
 from tests.crash.soak.holders import MARK, Ground, Holder, Notes, look_at_rows, number_of
@@ -78,6 +79,12 @@ class _Site:
     behind: Proxy
     pooler: Any = None
     pooler_port: int = 0
+    rewound: float = float("-inf")
+
+    def working(self) -> list[str]:
+        """Return the beginnings of the resources that should work. Those of objects wait for a while after a rewind."""
+        waiting = time.monotonic() < self.rewound + DEAD_AFTER.total_seconds() + _LATE_AFTER
+        return self.ground.jobs[4:] if waiting else [self.ground.kind]
 
     @property
     def address(self) -> str:
@@ -307,8 +314,11 @@ class _Trouble:
             with paused(down.database.data):
                 await self._answered(others)
                 ended = time.monotonic()
-        told = {"from": begun, "until": ended, "requests": OTHERS * len(others), "few": FEW * len(others)}
-        self._notes.note("outage", resources=[site.ground.kind for site in others], **told)
+        for site in others:
+            # A part of the requests is for resources that wait for lost objects.
+            wanted = OTHERS if site.working() == [site.ground.kind] else OTHERS // 10
+            told = {"from": begun, "until": ended, "requests": wanted, "few": FEW}
+            self._notes.note("outage", resources=site.working(), **told)
 
     async def _calm(self) -> None:
         """End all other trouble, so that what happens now comes of the next fault alone."""
@@ -394,7 +404,8 @@ class _Trouble:
         return stopped
 
     def _rewound(self, site: _Site, since: float, stopped: float) -> None:
-        lost = {"since": since, "from": stopped, "until": time.monotonic(), "resources": [site.ground.kind]}
+        site.rewound = time.monotonic()
+        lost = {"since": since, "from": stopped, "until": site.rewound, "resources": [site.ground.kind]}
         self._notes.note("rewind", storage=[f"{site.ground.area}rows/", f"{site.ground.area}notes/"], **lost)
 
     async def _settled(self, site: _Site) -> None:
