@@ -304,6 +304,7 @@ class _Trouble:
         down = self._site()
         others = [site for site in self._scene.sites if site is not down]
         await self._calm()
+        working = [site.working() for site in others]
         begun = time.monotonic()
         if self._random.random() < 0.5:
             await asyncio.to_thread(down.database.stop)
@@ -314,11 +315,11 @@ class _Trouble:
             with paused(down.database.data):
                 await self._answered(others)
                 ended = time.monotonic()
-        for site in others:
+        for resources in working:
             # A part of the requests is for resources that wait for lost objects.
-            wanted = OTHERS if site.working() == [site.ground.kind] else OTHERS // 10
+            wanted = OTHERS if len(resources) == 1 else OTHERS // 10
             told = {"from": begun, "until": ended, "requests": wanted, "few": FEW}
-            self._notes.note("outage", resources=site.working(), **told)
+            self._notes.note("outage", resources=resources, **told)
 
     async def _calm(self) -> None:
         """End all other trouble, so that what happens now comes of the next fault alone."""
