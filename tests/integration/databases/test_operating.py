@@ -217,6 +217,6 @@ async def test_the_configuration_is_checked_and_shown_without_its_secrets(site: 
     assert checked.returncode == 0, checked.stderr
     site.lines["south"].cut()
     down = await asyncio.to_thread(called, "config", "check", "--config", str(site.file))
-    assert down.returncode != 0
-    assert "south" in down.stderr
+    assert down.returncode == 0  # as at a start, which must not depend on a database
+    assert "gateway: south: The names of tables cannot be checked" in down.stderr
     assert "north" not in down.stderr
