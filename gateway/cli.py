@@ -176,9 +176,10 @@ def migrate(
         return
     if dsn is not None or journal_dsn is not None:
         _migrate(the_one(settings, database, "a DSN is that of one database"), dsn, grant_to, journal_dsn)
-        return
-    each(settings, database, lambda _, part: _migrate(part, None, grant_to, None))
-    if database is None:
+    else:
+        each(settings, database, lambda _, part: _migrate(part, None, grant_to, None))
+    # With the last one of several that have owners of their own, all are there.
+    if settings.databases and (database is None or dsn is not None):
         from gateway.ownership import plan  # noqa: PLC0415 - it imports all libraries of both planes
 
         if asyncio.run(plan.claim_if_new(settings)):

@@ -56,7 +56,7 @@ async def test_large_bodies_for_a_paused_database_leave_room_for_the_others(post
             for _ in range(CLIENTS):
                 refused = await transaction(api, "south", "2")
                 assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")
-                assert "use all of its memory" in refused.text
+                assert "All memory for requests of this database is in use" in refused.text
             for token in ("2", "3"):
                 assert (await patch(api, "north", token)).status_code == 204
                 assert (await transaction(api, "north", token)).status_code == 200
