@@ -140,9 +140,7 @@ def migrations(*more: str) -> tuple[list[dict[str, Any]], dict[str, tuple[str, s
     """Return the containers that migrate, and the files with their DSNs: each with its Secret and its key."""
     spec = only(rendered("--values", str(MINIMAL), *more), "Job")["spec"]["template"]["spec"]
     [volume] = [one["projected"]["sources"] for one in spec["volumes"] if one["name"] == "migration"]
-    files = {
-        item["path"]: (one["secret"]["name"], item["key"]) for one in volume for item in one["secret"]["items"]
-    }
+    files = {item["path"]: (one["secret"]["name"], item["key"]) for one in volume for item in one["secret"]["items"]}
     return spec["initContainers"], files
 
 

@@ -25,6 +25,7 @@ from random import Random
 from typing import Any
 
 from gateway.fencing.intent import DEAD_AFTER
+from gateway.ownership.plan import claim_if_new
 from tests.crash.processes import Gateway, Nursery
 from tests.crash.soak.checker import Checker, Verdict
 from tests.crash.soak.holders import MARK, Ground, Holder, Notes, look_at_rows, number_of
@@ -36,7 +37,7 @@ from tests.doubles.s3 import ACCESS_KEY as STORE_KEY
 from tests.doubles.s3 import SECRET_KEY as STORE_SECRET
 from tests.doubles.s3 import DoubleProcess
 from tests.processes import free_port
-from tests.running import ACCESS_KEY, API_KEY, GRANTS, SECRET_KEY
+from tests.running import ACCESS_KEY, API_KEY, GRANTS, SECRET_KEY, config
 from tests.standbys import paused
 
 FAULTS = ("gateways", "requests", "statements", "crashes", "rewinds", "failovers", "poolers", "stores", "cuts")
@@ -459,7 +460,10 @@ async def _scene(mode: str, databases: tuple[str, ...], *, pooled: bool) -> Asyn
         sites = [await stack.enter_async_context(_site(ground, pooled=pooled)) for ground in grounds]
         store = stack.enter_context(Proxy(int(double.endpoint.rpartition(":")[2])))
         front = stack.enter_context(Proxy())
-        nursery = stack.enter_context(Nursery(_given(mode, sites, store.port)))
+        given = _given(mode, sites, store.port)
+        if len(sites) > 1:
+            assert await claim_if_new(config(**given))  # as 'gateway migrate' does
+        nursery = stack.enter_context(Nursery(given))
         scene = _Scene(sites, double, nursery, front, store)
         for _ in range(_GATEWAYS):
             scene.gateways.append(await asyncio.to_thread(nursery.hatch, grounds[0].bucket))

@@ -94,7 +94,7 @@ async def test_guards_fence_sessions_in_each_database(gateway: Fleet) -> None:
                 assert late.status_code == 412
             # A token that a session holds for a resource of the other database covers no row of this one.
             other = "south" if schema == "north" else "north"
-            async with refused("FN428"), session.transaction():
+            async with refused("FN422"), session.transaction():
                 await session.fetchval("SELECT fencing.hold($1, '9', 'host')", f"{other}.orders/1")
                 await session.execute(f"UPDATE {schema}.orders SET status = 'crossed' WHERE id = 1")
         finally:
