@@ -30,7 +30,7 @@ def stores() -> Iterator[dict[str, Store]]:
             pytest.skip(str(missing))
         for name, store in found.items():
             store.connect().create_bucket(Bucket=f"{name}ern")
-            # The same name in the other store belongs to nobody here.
+            # The same name in the other store belongs to no database.
             other = found["south" if name == "north" else "north"]
             other.connect().create_bucket(Bucket=f"{name}ern")
         yield found

@@ -5,7 +5,7 @@ writers and gateways, between the pooler and the database, and between gateways 
 operations. After each step, one of the faults happens: ``FAULTS`` has them all.
 
 With two databases, each has a server, a pooler, a proxy and a journal of its own. The faults of databases meet one of
-them at a time, and in an outage the other one has to go on: ``OTHERS`` says how far.
+them at a time. In an outage the other one has to go on: ``OTHERS`` says how far.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class _Site:
     rewound: float = float("-inf")
 
     def working(self) -> list[str]:
-        """Return the beginnings of the resources that should work. Those of objects wait for a while after a rewind."""
+        """Return the beginnings of the resources that should work. Resources of objects wait after a rewind."""
         waiting = time.monotonic() < self.rewound + DEAD_AFTER.total_seconds() + _LATE_AFTER
         return self.ground.jobs[4:] if waiting else [self.ground.kind]
 

@@ -32,7 +32,7 @@ async def gateway(postgres_server: Server) -> AsyncIterator[Fleet]:
 
 
 def client(gateway: Fleet, **settings: Any) -> FencedClient:
-    keys = {"api_key": API_KEY, "access_key_id": ACCESS_KEY, "secret_access_key": SECRET_KEY}
+    keys: dict[str, Any] = {"api_key": API_KEY, "access_key_id": ACCESS_KEY, "secret_access_key": SECRET_KEY}
     return FencedClient(url=gateway.origin, **keys, **settings)
 
 
