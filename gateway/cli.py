@@ -24,7 +24,7 @@ from gateway.commands.auth import auth
 from gateway.commands.config import AllowMissing, configuration
 from gateway.commands.console import ConfigPath, load, places, print_report, say
 from gateway.commands.databases import DatabaseName, each, the_one
-from gateway.commands.environment import api_key, environment
+from gateway.commands.environment import api_key, environment, secret_of
 from gateway.commands.guard import guard
 from gateway.commands.naming import naming
 from gateway.commands.ownership import databases
@@ -156,21 +156,30 @@ def migrate(
     journal_dsn: Annotated[
         str | None, typer.Option(help="Also install the table of a journal, in this second database.")
     ] = None,
+    dsn_file: Annotated[
+        Path | None, typer.Option(help="A file with the text of --dsn, which process lists show.")
+    ] = None,
+    journal_dsn_file: Annotated[
+        Path | None, typer.Option(help="A file with the text of --journal-dsn, which process lists show.")
+    ] = None,
     database: DatabaseName = None,
 ) -> None:
     """Install the fencing schema, or migrate it to this version. A newer schema stays as it is.
 
     Several databases that are all new get what the rules give them.
     """
+    dsn = secret_of("--dsn", dsn, dsn_file)
+    journal_dsn = secret_of("--journal-dsn", journal_dsn, journal_dsn_file)
     settings = None if dsn is not None and config is None else load(config)
     if settings is None:
         _migrate(None, dsn, grant_to, journal_dsn)
         return
     if dsn is not None or journal_dsn is not None:
         _migrate(the_one(settings, database, "a DSN is that of one database"), dsn, grant_to, journal_dsn)
-        return
-    each(settings, database, lambda _, part: _migrate(part, None, grant_to, None))
-    if database is None:
+    else:
+        each(settings, database, lambda _, part: _migrate(part, None, grant_to, None))
+    # With the last one of several that have owners of their own, all are there.
+    if settings.databases and (database is None or dsn is not None):
         from gateway.ownership import plan  # noqa: PLC0415 - it imports all libraries of both planes
 
         if asyncio.run(plan.claim_if_new(settings)):

@@ -41,6 +41,9 @@ EVERYTHING = "*"
 ANSWERS_IN = 3.0
 """Seconds that a database has to show that it is up, if there are others."""
 
+ANSWERS_IN = 3.0
+"""Seconds that a database has to show that it is up, if there are others."""
+
 _WRITES = ("POST", "PATCH", "PUT", "DELETE")
 _OF_RESOURCE = re.compile(r"/v1/(leases|fences|withdrawals|breaks|reports)/(.+)", re.DOTALL)
 NAMED = re.compile(r"/v1/(fences|leases|rejections|events|incidents|record|webhooks)(?:[./].*)?", re.DOTALL)
@@ -162,6 +165,21 @@ class Routing:
         with part.memory.at_once(len(content)):
             await part.api(scope, _replayed(content, receive), send)
 
+    async def by_any(self, scope: Scope, content: bytes, receive: Receive, send: Send) -> None:
+        """Serve a request that belongs to no database by the default one, or by another one if that is down."""
+        parts = sorted(self._parts.values(), key=lambda part: part is not self.default)
+        answer = Answer()
+        for part in parts:
+            answer = Answer()
+            inner: MutableMapping[str, Any] = {**scope, "state": dict(scope["state"])}
+            with suppress(TimeoutError):
+                async with asyncio.timeout(None if part is parts[-1] else ANSWERS_IN):
+                    await part.api(inner, _replayed(content, receive), answer.take)
+            scope["state"].update(inner["state"])
+            if answer.status < 500:
+                break
+        await answer.send(send)
+
     def owners(self, path: str, content: bytes) -> "_Owners":
         """Return the owners of what a body names. An unreadable body belongs to the default one, which refuses it.
 
@@ -173,6 +191,7 @@ class Routing:
                 form = dict(parse_qsl(content.decode("latin-1"), max_num_fields=web_identity.MOST_FIELDS))
                 role = form.get("RoleArn", "").partition(":role/lock/")[2]
                 found.add(self._ownership.of_resource(role) if role else None)
+                found.anywhere = not role
             return found
         try:
             document = _parsed(path, content)
@@ -213,6 +232,8 @@ class _Owners:
     default: str
     entries: dict[str, list[tuple[int, Any]]] = field(default_factory=dict)
     document: dict[str, Any] | None = None
+    anywhere: bool = False
+    """Whether each other database could serve the request as well."""
     _count: int = 0
 
     def add(self, owner: str | None, entry: Any = None) -> None:
@@ -298,7 +319,9 @@ class _ByBody:
             principal = routing.default.keys.by_bearer(head.headers, head.certificate)
             scope["state"]["caller"] = principal.name
         content, owners = await routing.read(scope, receive, self.path)
-        if len(owners.names) == 1:
+        if owners.anywhere:
+            await routing.by_any(scope, content, receive, send)
+        elif len(owners.names) == 1:
             await routing.serve(owners.names[0], content, scope, receive, send)
         elif owners.document is not None:
             await self._renew(scope, receive, send, owners)

@@ -34,7 +34,8 @@ def check(config: ConfigPath = None, *, allow_missing: AllowMissing = False) -> 
         serving.check_tls(settings.server)
         known, warnings = places(config), list[str]()
         for name, part in settings.parts.items():
-            warnings += asyncio.run(targets.check(part, settings.places_of(name, known), allow_missing=allow_missing))
+            found = asyncio.run(targets.check(part, settings.places_of(name, known), allow_missing=allow_missing))
+            warnings += found if name is None else [f"{name}: {line}" for line in found]
         asyncio.run(plan.check_agreement(settings))
     except ConfigurationError as error:
         for line in error.message.split("\n"):

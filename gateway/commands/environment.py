@@ -35,6 +35,21 @@ def api_key_if_any(path: Path | None) -> str | None:
     return None if path is None and not _own_key() else api_key(path)
 
 
+def secret_of(option: str, given: str | None, path: Path | None) -> str | None:
+    """Return a secret from an option, or from the file that stands for it. Raises ``ConfigurationError``."""
+    if path is None:
+        return given
+    if given is not None:
+        raise ConfigurationError(f"{option} and {option}-file are both given; remove one of them", advice="")
+    try:
+        secret = path.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigurationError(f"{option}-file: {path} cannot be read.", advice="") from error
+    if not secret:
+        raise ConfigurationError(f"{option}-file: {path} is empty; write the address of a database into it", advice="")
+    return secret
+
+
 def environment() -> dict[str, str]:
     """Return the environment of this process, for the commands that it starts."""
     return dict(os.environ)  # noqa: TID251 - to be passed on, not to be read

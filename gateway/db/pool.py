@@ -9,6 +9,7 @@ import asyncio
 import re
 from collections import deque
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
@@ -16,6 +17,9 @@ from typing import TypeAlias
 import asyncpg
 
 Session: TypeAlias = "asyncpg.Connection[asyncpg.Record]"
+
+_GOODBYE = 2.0
+"""Seconds that a server has to end a session."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +85,8 @@ class SessionPool:
     async def close(self) -> None:
         """Close what is idle; what is in use goes when it is given back."""
         self._closed = True
-        while self._idle:
-            await self._idle.pop().close()
+        idle, self._idle = self._idle, deque()
+        await asyncio.gather(*map(_close, idle))
 
     async def _open(self) -> Session:
         self._room -= 1
@@ -118,6 +122,12 @@ class SessionPool:
             if not turn.done():
                 turn.set_result(None)
                 return
+
+
+async def _close(session: Session) -> None:
+    """Close a session. A server that was paused never says goodbye."""
+    with suppress(TimeoutError):
+        await session.close(timeout=_GOODBYE)
 
 
 def _give_up(turn: asyncio.Future[None]) -> None:

@@ -12,6 +12,10 @@ from tests.kubernetes.cluster import CHART, ROOT, VALUES, helm_alone, only, rend
 
 MINIMAL = CHART / "ci/minimal-values.yaml"
 SECRET = "/etc/gateway/secrets"
+SEVERAL = [
+    {"name": "north", "secret": {"name": "owner-north"}},
+    {"name": "South_2", "secret": {"name": "owner-south", "key": "owner"}, "journalSecret": {"name": "journal-south"}},
+]
 
 
 def refused(tmp_path: Path, **values: Any) -> str:
@@ -53,6 +57,13 @@ def test_every_object_is_of_the_release(values: Path) -> None:
         ({"secrets": {"values": {"../dsn": "x"}}}, "cannot be the name of a file"),
         ({"secrets": {"values": {"dsn": ""}}}, "minLength"),
         ({"migration": {"secret": {"name": ""}}}, "migration.secret.name: is empty"),
+        ({"migration": {"databases": [{"name": "north", "secret": {"name": "a"}}]}}, "is set as well"),
+        ({"migration": {"databases": [{"name": "north"}]}}, "secret"),
+        ({"migration": {"databases": [{"name": "no/rth", "secret": {"name": "a"}}]}}, "does not match pattern"),
+        (
+            {"migration": {"secret": {"name": ""}, "journalSecret": {"name": "j"}, "databases": SEVERAL}},
+            "several databases have a journalSecret each",
+        ),
         ({"env": [{"name": "GATEWAY_POSTGRES__DSN", "valueFrom": {}}]}, "which the migration would use as well"),
         ({"tls": {"clientAuthorities": {"secretName": "a"}}}, "needs tls.secretName"),
         ({"tls": {"secretName": "a", "clientCertificates": "demand"}}, "needs tls.clientAuthorities.secretName"),
@@ -123,6 +134,41 @@ def test_where_certificates_are_demanded_probes_connect() -> None:
     for probe in ("livenessProbe", "readinessProbe", "startupProbe"):
         assert container[probe]["tcpSocket"] == {"port": "http"}
         assert "httpGet" not in container[probe]
+
+
+def migrations(*more: str) -> tuple[list[dict[str, Any]], dict[str, tuple[str, str]]]:
+    """Return the containers that migrate, and the files with their DSNs: each with its Secret and its key."""
+    spec = only(rendered("--values", str(MINIMAL), *more), "Job")["spec"]["template"]["spec"]
+    [volume] = [one["projected"]["sources"] for one in spec["volumes"] if one["name"] == "migration"]
+    files = {item["path"]: (one["secret"]["name"], item["key"]) for one in volume for item in one["secret"]["items"]}
+    return spec["initContainers"], files
+
+
+def test_no_dsn_is_an_argument() -> None:
+    """Every user of a node can see arguments."""
+    [one], files = migrations("--set", "migration.journalSecret.name=journal,migration.journalSecret.key=address")
+    assert files == {"dsn": ("fencing-owner", "dsn"), "journal": ("journal", "address")}
+    assert "--journal-dsn-file=/etc/gateway/migration/journal" in one["args"]
+    assert not any("$(" in argument for argument in one["args"])
+    assert {"name": "GATEWAY_POSTGRES__DSN_FILE", "value": "/etc/gateway/migration/dsn"} in one["env"]
+
+
+def test_each_of_several_databases_is_migrated_by_its_own_owner(tmp_path: Path) -> None:
+    (tmp_path / "values.yaml").write_text(json.dumps({"migration": {"secret": {"name": ""}, "databases": SEVERAL}}))
+    containers, files = migrations("--values", str(tmp_path / "values.yaml"))
+    assert files == {
+        "north/dsn": ("owner-north", "dsn"),
+        "South_2/dsn": ("owner-south", "owner"),
+        "South_2/journal": ("journal-south", "dsn"),
+    }
+    assert [one["name"] for one in containers] == ["migrate-0", "migrate-1"]
+    at = "/etc/gateway/migration"
+    assert containers[0]["args"][2:] == ["--database=north", f"--dsn-file={at}/north/dsn", "--grant-to=gateway"]
+    assert containers[1]["args"][2:4] == ["--database=South_2", f"--dsn-file={at}/South_2/dsn"]
+    assert containers[1]["args"][5] == f"--journal-dsn-file={at}/South_2/journal"
+    for one in containers:
+        # It would be a second database beside [[databases]].
+        assert not any(variable["name"].startswith("GATEWAY_POSTGRES") for variable in one["env"])
 
 
 def test_a_digest_counts_more_than_a_tag() -> None:

@@ -5,7 +5,7 @@ writers and gateways, between the pooler and the database, and between gateways 
 operations. After each step, one of the faults happens: ``FAULTS`` has them all.
 
 With two databases, each has a server, a pooler, a proxy and a journal of its own. The faults of databases meet one of
-them at a time, and in an outage the other one has to go on: ``OTHERS`` says how far.
+them at a time. In an outage the other one has to go on: ``OTHERS`` says how far.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class _Site:
     rewound: float = float("-inf")
 
     def working(self) -> list[str]:
-        """Return the beginnings of the resources that should work. Those of objects wait for a while after a rewind."""
+        """Return the beginnings of the resources that should work. Resources of objects wait after a rewind."""
         waiting = time.monotonic() < self.rewound + DEAD_AFTER.total_seconds() + _LATE_AFTER
         return self.ground.jobs[4:] if waiting else [self.ground.kind]
 
@@ -310,6 +310,7 @@ class _Trouble:
         down = self._site()
         others = [site for site in self._scene.sites if site is not down]
         await self._calm()
+        working = [site.working() for site in others]
         begun = time.monotonic()
         if self._random.random() < 0.5:
             await asyncio.to_thread(down.database.stop)
@@ -320,11 +321,11 @@ class _Trouble:
             with paused(down.database.data):
                 await self._answered(others)
                 ended = time.monotonic()
-        for site in others:
+        for resources in working:
             # A part of the requests is for resources that wait for lost objects.
-            wanted = OTHERS if site.working() == [site.ground.kind] else OTHERS // 10
+            wanted = OTHERS if len(resources) == 1 else OTHERS // 10
             told = {"from": begun, "until": ended, "requests": wanted, "few": FEW}
-            self._notes.note("outage", resources=site.working(), **told)
+            self._notes.note("outage", resources=resources, **told)
 
     async def _calm(self) -> None:
         """End all other trouble, so that what happens now comes of the next fault alone."""
@@ -466,7 +467,7 @@ async def _scene(mode: str, databases: tuple[str, ...], serve: Serve, *, pooled:
         front = stack.enter_context(Proxy())
         given = _given(mode, sites, store.port)
         if len(sites) > 1:
-            assert await claim_if_new(config(**given))
+            assert await claim_if_new(config(**given))  # as 'gateway migrate' does
         nursery = stack.enter_context(Nursery(given))
         scene = _Scene(sites, double, nursery, front, store)
         for _ in range(_GATEWAYS):

@@ -7,7 +7,7 @@ from pathlib import Path
 import asyncpg
 import pytest
 
-from tests.databases import Server, as_gateway, fresh
+from tests.databases import GATEWAY, Server, as_gateway, fresh
 from tests.processes import called
 
 DATABASE = """
@@ -111,3 +111,38 @@ def test_a_gateway_does_not_start_with_rules_that_are_not_in_force(tmp_path: Pat
     config.write_text(given.replace("default = true", "default = none").replace("default = false", "default = true"))
     config.write_text(config.read_text().replace("default = none", "default = false"))
     assert "The database north has all names but" in called("config", "check", "--config", str(config)).stderr
+
+
+def test_databases_are_migrated_one_after_the_other_by_their_owners(tmp_path: Path, addresses: dict[str, str]) -> None:
+    """As the chart does. With the last one, each gets what the rules give it, so that a check finds nothing."""
+    config = str(written(tmp_path, {name: as_gateway(dsn) for name, dsn in addresses.items()}))
+    for name, address in addresses.items():
+        execute(address, f"DROP SCHEMA fencing CASCADE; CREATE SCHEMA public_{name}")
+    for name, address in addresses.items():
+        owner = tmp_path / name
+        owner.write_text(address)
+        options = ("--database", name, "--dsn-file", str(owner), "--grant-to", GATEWAY)
+        done = called("migrate", *options, "--config", config)
+        assert done.returncode == 0, done.stderr
+        assert ("each database has what the rules give it" in done.stdout) is (name == "south")
+    checked = called("config", "check", "--config", config)
+    assert checked.returncode == 0, checked.stderr
+
+
+@pytest.mark.thorough
+def test_dsns_of_a_migration_may_be_in_files(tmp_path: Path, addresses: dict[str, str]) -> None:
+    """Every user of a machine can see arguments."""
+    down = "postgresql://nobody@127.0.0.1:1/nothing"
+    config = str(written(tmp_path, {"north": addresses["north"], "south": down}))
+    owner, journal, nothing = tmp_path / "owner", tmp_path / "journal", tmp_path / "nothing"
+    owner.write_text(addresses["south"] + "\n")
+    journal.write_text(addresses["north"])
+    nothing.write_text("\n")
+    files = ("--dsn-file", str(owner), "--journal-dsn-file", str(journal))
+    done = called("migrate", "--database", "south", *files, "--config", config)
+    assert (done.returncode, "the journal has its table" in done.stdout) == (0, True), done.stderr
+    both = called("migrate", "--database", "south", *files, "--dsn", down, "--config", config)
+    assert (both.returncode, "both given" in both.stderr) == (2, True)
+    for wrong in (nothing, tmp_path / "absent"):
+        refused = called("migrate", "--database", "south", "--dsn-file", str(wrong), "--config", config)
+        assert (refused.returncode, "--dsn-file:" in refused.stderr) == (2, True), refused.stderr

@@ -19,8 +19,14 @@
 {{- end -}}
 {{- end -}}
 {{- if .Values.migration.enabled -}}
-{{- if not .Values.migration.secret.name -}}
+{{- if not (or .Values.migration.secret.name .Values.migration.databases) -}}
 {{- fail "migration.secret.name: is empty; name a Secret with the DSN of the role that is to own the schema, or set migration.enabled to false and run gateway migrate yourself" -}}
+{{- end -}}
+{{- if and .Values.migration.secret.name .Values.migration.databases -}}
+{{- fail "migration.databases: migration.secret.name is set as well; one database has the secret, several have migration.databases" -}}
+{{- end -}}
+{{- if and .Values.migration.journalSecret.name .Values.migration.databases -}}
+{{- fail "migration.journalSecret: several databases have a journalSecret each; move it to the entry of migration.databases" -}}
 {{- end -}}
 {{- end -}}
 {{- range .Values.env -}}
