@@ -41,9 +41,6 @@ EVERYTHING = "*"
 ANSWERS_IN = 3.0
 """Seconds that a database has to show that it is up, if there are others."""
 
-ANSWERS_IN = 3.0
-"""Seconds that a database has to show that it is up, if there are others."""
-
 _WRITES = ("POST", "PATCH", "PUT", "DELETE")
 _OF_RESOURCE = re.compile(r"/v1/(leases|fences|withdrawals|breaks|reports)/(.+)", re.DOTALL)
 NAMED = re.compile(r"/v1/(fences|leases|rejections|events|incidents|record|webhooks)(?:[./].*)?", re.DOTALL)
