@@ -15,6 +15,8 @@ import psutil
 import pytest
 import pytest_asyncio
 
+from gateway.config import load
+from gateway.ownership.plan import claim_if_new
 from tests.databases import Server, fresh_database
 from tests.integration.databases.fleet import TABLES, Line
 from tests.processes import Running, called, free_port, started
@@ -86,6 +88,7 @@ async def site(postgres_server: Server, tmp_path: Path) -> AsyncIterator[Site]:
     async with _databases(postgres_server) as (lines, addresses):
         one = Site(lines, addresses, tmp_path / "gateway.toml", free_port())
         one.write()
+        assert await claim_if_new(load(one.file))
         yield one
         for line in lines.values():
             line.resume()
