@@ -116,10 +116,13 @@ async def reopen(database: Database, target: Target) -> None:
 
 
 async def put_in_force(database: Database, target: Target, was: Registered, number: int, fleet: UUID | None) -> None:
-    """Put in force what follows, and put it on record. Raises ``OwnershipDiffers`` if another change has begun."""
+    """Put in force what follows, and put it on record. ``was``: as it was seen before it was closed.
+
+    Raises ``OwnershipDiffers`` if it was closed again. A database that was put back knows that by its journal.
+    """
 
     async def work(transaction: Transaction) -> None:
-        if not await transaction.fetch(_SQL["open"], target.to_json(), number, fleet):
+        if not await transaction.fetch(_SQL["open"], target.to_json(), number, fleet, was.known_closings + 1):
             raise OwnershipDiffers.in_progress(target.name)
         details = {"operation": "ApplyOwnership", "was": shown(was.share), "is": shown(target.share)}
         names = {"name_was": was.name, "name_is": target.name} if was.name != target.name else {}

@@ -277,7 +277,8 @@ class Fleet:
             case Open():
                 target = seat.target
                 kept = None if target.name is None else fleet
-                await ownership.put_in_force(seat.database, target, seat.registered, number, kept)
+                async with _raising(seat.config) as database:
+                    await ownership.put_in_force(database, target, seat.registered, number, kept)
                 say(f"{seat.label}: open, by the rules of the configuration")
         return None
 

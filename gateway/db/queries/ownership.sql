@@ -18,17 +18,18 @@ SELECT pg_try_advisory_lock(5461937) AS alone
 
 -- name: close
 -- Commit what follows, if the database is as it was seen. From now on, no session is let in.
--- Its fence counts it. $6: that fence, as it was seen.
+-- Its fence counts it. $6: that fence, as it was seen. A row that was put back stays behind it until it is in force.
 WITH closed AS (
     UPDATE fencing.ownership AS o
-    SET following = $1::text::jsonb, closings = greatest(o.closings, $6::bigint) + 1, changed_at = clock_timestamp()
+    SET following = $1::text::jsonb, closings = o.closings + (o.closings = $6::bigint)::integer,
+        changed_at = clock_timestamp()
     WHERE o.name IS NOT DISTINCT FROM $2::text COLLATE "C" AND o.share IS NOT DISTINCT FROM $3::text COLLATE "C"
       AND o.following IS NOT DISTINCT FROM $4::text::jsonb AND o.closings = $5::bigint
       AND $6::bigint = coalesce((SELECT f.value FROM fencing.fence AS f WHERE f.resource = '#ownership'), 0)
-    RETURNING o.closings
+    RETURNING o.present
 )
 INSERT INTO fencing.fence AS f (resource, epoch, value, caller)
-SELECT '#ownership', 0, c.closings, 'gateway-process' FROM closed AS c
+SELECT '#ownership', 0, $6::bigint + 1, 'gateway-process' FROM closed
 ON CONFLICT (resource) DO UPDATE SET value = excluded.value, caller = excluded.caller, raised_at = clock_timestamp()
 WHERE f.value = $6::bigint
 RETURNING f.resource, f.epoch, f.value
@@ -38,11 +39,14 @@ RETURNING f.resource, f.epoch, f.value
 UPDATE fencing.ownership SET following = NULL WHERE following = $1::text::jsonb RETURNING name
 
 -- name: open
--- Put in force what follows. Returns nothing if another change has begun meanwhile.
+-- Put in force what follows. Returns nothing if it was closed again meanwhile. $4: the number of the closing.
 UPDATE fencing.ownership
 SET name = following ->> 'name', share = following ->> 'share', rules = following -> 'rules',
-    number = $2::bigint, fleet = $3::uuid, following = NULL, changed_at = clock_timestamp()
-WHERE following = $1::text::jsonb RETURNING name
+    number = $2::bigint, fleet = $3::uuid, following = NULL, changed_at = clock_timestamp(),
+    closings = $4::bigint
+WHERE following = $1::text::jsonb
+  AND $4::bigint = (SELECT f.value FROM fencing.fence AS f WHERE f.resource = '#ownership')
+RETURNING name
 
 -- name: note
 -- Note newer rules that change nothing about this database.
