@@ -110,9 +110,13 @@ async def end_sessions(database: Database) -> None:
             await asyncio.sleep(_POLL)
 
 
-async def reopen(database: Database, target: Target) -> None:
-    """Give a change up that has changed nothing. It does nothing if another change has begun meanwhile."""
-    await database.fetchrow_write(_SQL["reopen"], target.to_json())
+async def reopen(database: Database, target: Target, was: Registered) -> None:
+    """Give a change up that has changed nothing. ``was``: as it was seen before it was closed.
+
+    It does nothing if another change has begun meanwhile. One that was put back before stays closed.
+    """
+    closings = was.closings if was.is_put_back else was.closings + 1
+    await database.fetchrow_write(_SQL["reopen"], target.to_json(), closings, was.known_closings + 1)
 
 
 async def put_in_force(database: Database, target: Target, was: Registered, number: int, fleet: UUID | None) -> None:

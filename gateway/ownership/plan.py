@@ -180,7 +180,11 @@ class Fleet:
             return
         shares = [shares_in(rules) for rules in known]
         for seat in self.seats:
-            unchanged = bool(shares) and not self._put_back and all(each.get(seat.name or "") == seat.target.share for each in shares)
+            unchanged = (
+                bool(shares)
+                and not self._put_back
+                and all(each.get(seat.name or "") == seat.target.share for each in shares)
+            )
             if seat.registered is None and not unchanged:
                 raise Unavailable(
                     f"The database {seat.label} does not answer, and the rules may change what it has: {seat.problem}",
@@ -269,7 +273,7 @@ class Fleet:
             case EndSessions():
                 await ownership.end_sessions(seat.database)
             case Reopen():
-                await ownership.reopen(seat.database, seat.target)
+                await ownership.reopen(seat.database, seat.target, seat.registered)
                 say(f"{seat.label}: opened as it was")
             case CarryOver():
                 if carried := await self._carry_over(seat):
@@ -349,7 +353,7 @@ def _escaped(key: str) -> str:
 
 @asynccontextmanager
 async def _raising(config: Config) -> AsyncIterator[Database]:
-    """Connect to a database to raise fences there. At the end they are in its journal as well, or an error is raised."""
+    """Connect to a database to raise fences there. At the end its journal has them as well, or an error is raised."""
     async with _storage(config) as storage:
         yield storage.database
         if storage.journal.status is not None:

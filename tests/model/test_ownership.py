@@ -97,7 +97,7 @@ class Weakness:
     rules that are being applied count there, and databases are concerned that these give another share. ``compares``:
     a database is closed only if it is as the plan has seen it. ``counts``: a database that was put back lets no session
     in. ``needs_all``: a change of it needs all others. ``cures``: to close it is enough. ``recounts``: a database is
-    opened only if it was not closed again.
+    opened or reopened only if it was not closed again.
     """
 
     ends: bool = True
@@ -262,27 +262,28 @@ def plans(world: World, changer: Changer, weak: Weakness) -> Iterator[tuple[str,
 def performed(world: World, changer: Changer, effect: Effect, weak: Weakness) -> tuple[object, World]:
     number = int(effect.database or 0)  # type: ignore[union-attr]  # FindObstacles is answered by the caller
     database = world.databases[number]
+    seen = changer.seen[(changer.plan or ()).index(number)]
+    count = seen[-1] + 1
+    same = count == database.known_closings
     match effect:
         case Close():
-            seen = changer.seen[(changer.plan or ()).index(number)]
             if weak.compares and seen != database.as_seen:
                 return Unavailable, world
             fresh = database.following is None
             # The row of one that was put back stays behind until the new share is in force.
-            count = database.closings if database.is_put_back and not weak.cures else database.known_closings + 1
-            closed = replace(database, following=changer.rules, closings=count)
+            counted = database.closings if database.is_put_back and not weak.cures else database.known_closings + 1
+            closed = replace(database, following=changer.rules, closings=counted)
             return fresh, put_database(world, number, replace(closed, known_closings=database.known_closings + 1))
         case EndSessions():
             return None, without_sessions(world, number) if weak.ends else world
         case Reopen():
-            if database.following == changer.rules:
+            if database.following == changer.rules and (same or not weak.recounts):
                 world = put_database(world, number, replace(database, following=None))
             return None, world
         case CarryOver():
             return None, carried_over(world, changer, number)
         case Open():
-            count = changer.seen[(changer.plan or ()).index(number)][-1] + 1
-            if database.following != changer.rules or (weak.recounts and count != database.known_closings):
+            if database.following != changer.rules or (weak.recounts and not same):
                 return Unavailable, world
             opened = replace(
                 database,
@@ -381,8 +382,16 @@ BACK = Scope((2, 1), ((0, 1), (2, 1)), (((2, 1), "m", 1), ((0, 1), "m", 2)), run
 ON = Scope((0, 1), ((1, 1), (2, 1)), (((1, 1), "m", 2), ((2, 1), "m", 1)), runs=1)
 PUT_BACK = Scope((0, 1), ((1, 1),), (((0, 1), "m", 1), ((1, 1), "m", 2)), rewinds=True)
 RETURNED = Scope((0, 1), ((1, 1), (0, 1)), (((0, 1), "m", 1), ((1, 1), "m", 2)), runs=1, rewinds=True, crashes=0)
-TWICE = Scope((0, 1), ((1, 1), (1, 1), (0, 1)), PUT_BACK.writes, runs=1, rewinds=True, crashes=0)
-SCOPES = {"moved": MOVED, "swapped": SWAPPED, "back": BACK, "on": ON, "put back": PUT_BACK, "returned": RETURNED, "twice": TWICE}
+TWICE = Scope((0, 1), ((1, 1), (1, 1)), PUT_BACK.writes, runs=1, rewinds=True, crashes=0)
+SCOPES = {
+    "moved": MOVED,
+    "swapped": SWAPPED,
+    "back": BACK,
+    "on": ON,
+    "put back": PUT_BACK,
+    "returned": RETURNED,
+    "twice": TWICE,
+}
 
 
 @pytest.mark.parametrize("scope", SCOPES.values(), ids=SCOPES)
@@ -402,7 +411,7 @@ WEAKNESSES = {
     "a database that was put back lets sessions in": (Weakness(counts=False), PUT_BACK),
     "a database that was put back needs no others": (Weakness(needs_all=False), RETURNED),
     "a database that was put back is closed and reopened": (Weakness(cures=True), RETURNED),
-    "a database is opened though it was closed again": (Weakness(recounts=False), TWICE),
+    "a database is reopened though it was closed again": (Weakness(recounts=False), TWICE),
 }
 
 

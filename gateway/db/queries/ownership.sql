@@ -35,8 +35,11 @@ WHERE f.value = $6::bigint
 RETURNING f.resource, f.epoch, f.value
 
 -- name: reopen
--- Give a change up that has changed nothing.
-UPDATE fencing.ownership SET following = NULL WHERE following = $1::text::jsonb RETURNING name
+-- Give a change up that has changed nothing. $2 and $3: how often it was closed then, by its row and by its fence.
+UPDATE fencing.ownership SET following = NULL
+WHERE following = $1::text::jsonb AND closings = $2::bigint
+  AND $3::bigint = (SELECT f.value FROM fencing.fence AS f WHERE f.resource = '#ownership')
+RETURNING name
 
 -- name: open
 -- Put in force what follows. Returns nothing if it was closed again meanwhile. $4: the number of the closing.
