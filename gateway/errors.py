@@ -553,6 +553,16 @@ class OwnershipDiffers(DatabaseClosed):
         error.retry_after = 2
         return error
 
+    @classmethod
+    def put_back(cls, database: str | None) -> Self:
+        """Return the error of a database that is from before a change of the rules."""
+        return cls(
+            f"The database{f' {database}' if database else ''} was put back to before a change of the rules. Another "
+            "one may serve its names.",
+            advice="Nothing was written. Ask the operator to run 'gateway databases apply'. All databases must be up.",
+            facts={} if database is None else {"database": database},
+        )
+
 
 class SessionsShared(Unavailable):
     """A pooler between gateway and database gives a session to other clients between transactions."""

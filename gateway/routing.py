@@ -19,7 +19,7 @@ from gateway import web
 from gateway.api import web_identity
 from gateway.api.requests import MAX_BODY, check_values, path_as_sent
 from gateway.errors import CrossesDatabases, GatewayError, RequestMalformed, StoreError, Unavailable
-from gateway.fencing.ownership import Ownership
+from gateway.fencing.ownership import Owned, Ownership
 from gateway.http.body import BodyReader, ClientGone, offload
 from gateway.http.head import Head
 from gateway.http.middleware import answer_problem
@@ -104,7 +104,7 @@ class Routing:
                 return _WithoutParameter(named[0].api)
             if is_for_all(head.method, path):
                 apps = {part.name or "": part.api for part in named or self._parts.values()}
-                return Merged(apps, self.default.keys, self._is_ending)
+                return Merged(apps, self.default.keys, self._is_ending, self._ownership.of_resource)
             self.default.keys.by_bearer(head.headers, head.certificate)  # strangers are not told the names
             raise RequestMalformed(
                 "This gateway serves several databases, and the request is for one of them.",
@@ -368,7 +368,10 @@ def _replayed(content: bytes, receive: Receive) -> Receive:
 
 def page_over(parts: Mapping[str, Part], ownership: Ownership, bodies: BodyReader) -> ASGIApp:
     """Build the page over all databases. Sessions are the same as on the page of one of them."""
-    places = [replace(part.place, name=name, health=_health(part)) for name, part in parts.items()]
+    places = [
+        replace(part.place, name=name, health=_health(part), owns=Owned(ownership, name).has)
+        for name, part in parts.items()
+    ]
     pages = Parts({name: part.web for name, part in parts.items()}, ownership)
     default = parts[ownership.default]
     return web.build(Site(*places), default.keys, default.logins, clock, bodies, pages)

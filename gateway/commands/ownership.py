@@ -34,7 +34,7 @@ def show_plan(config: ConfigPath = None, forget: Forgotten = None) -> None:
     from gateway.ownership import plan  # noqa: PLC0415 - it imports all libraries of both planes
 
     async def show() -> bool:
-        async with plan.fleet(load(config)) as fleet:
+        async with plan.fleet(load(config), opens=False) as fleet:
             for seat in fleet.seats:
                 _print(seat)
             fleet.check_applicable(forget or ())
@@ -87,7 +87,8 @@ def _print(seat: "Seat") -> None:
     if found is None:
         typer.echo(visible(f"{seat.label}: does not answer: {seat.problem}"))
         return
-    lines = [f"{seat.label}{' (closed: a change was interrupted)' if found.following else ''}"]
+    closed = "a change was interrupted" if found.following else "it was put back to before a change"
+    lines = [f"{seat.label}{f' (closed: {closed})' if found.following or found.is_put_back else ''}"]
     known = "it is none of several databases" if found.name is None else f"{found.name}: {shown(found.share)}"
     lines.append(f"  in force    {known}")
     if seat.concerned:

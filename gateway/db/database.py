@@ -24,6 +24,9 @@ Lost: TypeAlias = Unavailable | OutcomeUnknown
 Result = TypeVar("Result")
 Claims: TypeAlias = Sequence[tuple[str, Token]]
 
+OWNERSHIP = "#ownership"
+"""The name of the fence of a database's own row in ``fencing.ownership``. No resource can have it."""
+
 SHARED_SESSIONS = 4
 """Sessions for statements that share a trip, beside the ``pool_size`` others."""
 SHARED_STATEMENT_TIMEOUT = 1.0
@@ -589,4 +592,7 @@ def _write_entries(entries: Sequence[Entry]) -> str:
 def _read_entries(text: str, at: datetime) -> tuple[Entry, ...]:
     """Return the raises that ``fencing.check_secured_v1`` names. Names of resources contain no comma and no space."""
     raises = (raised.split(" ") for raised in text.split(","))
-    return tuple(Entry(canonical(resource), Token.parse(token), at) for resource, token in raises)
+    return tuple(
+        Entry(resource if resource == OWNERSHIP else canonical(resource), Token.parse(token), at)
+        for resource, token in raises
+    )

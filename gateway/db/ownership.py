@@ -33,7 +33,7 @@ async def enter(session: Session, owner: Owner) -> None:
     with translated(Unavailable):
         row = await session.fetchrow(_SQL["enter"])
     assert row is not None
-    check(owner, row["name"], row["share"], changing=row["changing"])
+    check(owner, row["name"], row["share"], changing=row["changing"], put_back=row["put_back"])
     if not row["entered"]:
         raise OwnershipDiffers.in_progress(owner.name)
 
@@ -41,7 +41,7 @@ async def enter(session: Session, owner: Owner) -> None:
 async def compare(database: Database, owner: Owner) -> None:
     """Raise ``OwnershipDiffers`` if a database is another one than a gateway takes it for. It lets no session in."""
     found = await read(database)
-    check(owner, found.name, found.share, changing=found.following is not None)
+    check(owner, found.name, found.share, changing=found.following is not None, put_back=found.is_put_back)
 
 
 async def read(database: Database) -> Registered:
@@ -53,6 +53,8 @@ async def read(database: Database) -> Registered:
         *(row["name"], row["share"], rules, row["number"], row["fleet"], row["following"]),
         identity=row["identity"],
         used=row["used"],
+        closings=row["closings"],
+        known_closings=row["known_closings"],
     )
 
 
@@ -66,9 +68,17 @@ async def begin(database: Database) -> None:
 async def close(database: Database, target: Target, seen: Registered) -> bool:
     """Commit what follows: no session is let in until it is in force. Return whether the database was open.
 
-    Raises ``OwnershipDiffers`` if it is not as it was ``seen``: another change has come first.
+    Raises ``OwnershipDiffers`` if it is not as it was ``seen``: another change has come first, or it was put back. The
+    journal gets the number of the closing, as it gets any raise of a fence.
     """
-    if not await database.fetchrow_write(_SQL["close"], target.to_json(), seen.name, seen.share, seen.following):
+
+    async def work(transaction: Transaction) -> bool:
+        was = (seen.name, seen.share, seen.following, seen.closings, seen.known_closings)
+        for row in await transaction.fetch(_SQL["close"], target.to_json(), *was):
+            transaction.claimed.append((row["resource"], Token(row["epoch"], row["value"])))
+        return bool(transaction.claimed)
+
+    if not await database.run(work):
         raise OwnershipDiffers.in_progress(target.name)
     return seen.following is None
 
@@ -100,16 +110,23 @@ async def end_sessions(database: Database) -> None:
             await asyncio.sleep(_POLL)
 
 
-async def reopen(database: Database, target: Target) -> None:
-    """Give a change up that has changed nothing. It does nothing if another change has begun meanwhile."""
-    await database.fetchrow_write(_SQL["reopen"], target.to_json())
+async def reopen(database: Database, target: Target, was: Registered) -> None:
+    """Give a change up that has changed nothing. ``was``: as it was seen before it was closed.
+
+    It does nothing if another change has begun meanwhile. One that was put back before stays closed.
+    """
+    closings = was.closings if was.is_put_back else was.closings + 1
+    await database.fetchrow_write(_SQL["reopen"], target.to_json(), closings, was.known_closings + 1)
 
 
 async def put_in_force(database: Database, target: Target, was: Registered, number: int, fleet: UUID | None) -> None:
-    """Put in force what follows, and put it on record. Raises ``OwnershipDiffers`` if another change has begun."""
+    """Put in force what follows, and put it on record. ``was``: as it was seen before it was closed.
+
+    Raises ``OwnershipDiffers`` if it was closed again. A database that was put back knows that by its journal.
+    """
 
     async def work(transaction: Transaction) -> None:
-        if not await transaction.fetch(_SQL["open"], target.to_json(), number, fleet):
+        if not await transaction.fetch(_SQL["open"], target.to_json(), number, fleet, was.known_closings + 1):
             raise OwnershipDiffers.in_progress(target.name)
         details = {"operation": "ApplyOwnership", "was": shown(was.share), "is": shown(target.share)}
         names = {"name_was": was.name, "name_is": target.name} if was.name != target.name else {}

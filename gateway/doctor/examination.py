@@ -227,7 +227,8 @@ async def _of_ownership(config: Config, database: Database) -> Sequence[Check]:
     """Examine whether the database has what the configuration gives it, and whether it is the one that is meant."""
     found = await ownership.read(database)
     try:
-        shares.check(config.owner, found.name, found.share, changing=found.following is not None)
+        changing = found.following is not None
+        shares.check(config.owner, found.name, found.share, changing=changing, put_back=found.is_put_back)
     except OwnershipDiffers as error:
         return [problem("ownership", error.message.removesuffix("."), error.advice)]
     if found.name is None:

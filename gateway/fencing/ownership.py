@@ -175,6 +175,10 @@ class Owned:
         """Return whether any keys of a bucket can be its own."""
         return self.database in self.ownership.of_keys(bucket, "")
 
+    def has(self, resource: str) -> bool:
+        """Return whether a resource is its own. The name is in canonical form."""
+        return self.ownership.of_resource(resource) == self.database
+
     def check(self, resources: Iterable[str]) -> None:
         """Check resources, named in canonical form."""
         for resource in resources:

@@ -69,7 +69,8 @@ class Registered:
     """The answer of a database about itself. ``name`` is None until it is one of several.
 
     ``following``: the target that is being applied, as ``Target.to_json`` writes it. ``identity``: which database of
-    which server it is. ``used``: it has a fence, a lock or a pending write.
+    which server it is. ``used``: it has a fence, a lock or a pending write. ``closings``: how often it was closed, and
+    ``known_closings``: how often by its fence.
     """
 
     name: str | None
@@ -80,6 +81,13 @@ class Registered:
     following: str | None = None
     identity: str = ""
     used: bool = False
+    closings: int = 0
+    known_closings: int = 0
+
+    @property
+    def is_put_back(self) -> bool:
+        """Return whether it is from before a change, as far as its fence tells: the opening restores that."""
+        return self.known_closings > self.closings
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,13 +111,16 @@ class Target:
 
     def is_in_force(self, registered: Registered) -> bool:
         """Return whether a database has it, and no change of it is under way."""
-        return (registered.name, registered.share, registered.following) == (self.name, self.share, None)
+        in_force = (registered.name, registered.share, registered.following) == (self.name, self.share, None)
+        return in_force and not registered.is_put_back
 
 
-def check(owner: Owner, name: str | None, share: str | None, *, changing: bool) -> None:
+def check(owner: Owner, name: str | None, share: str | None, *, changing: bool, put_back: bool = False) -> None:
     """Raise ``OwnershipDiffers`` unless a database has the name and the share that a gateway gives it."""
     if changing:
         raise OwnershipDiffers.in_progress(name or owner.name)
+    if put_back:
+        raise OwnershipDiffers.put_back(name or owner.name)
     if name == owner.name and share == owner.share:
         return
     if name is None:

@@ -62,11 +62,15 @@ class Refused(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Databases:
-    """The databases that a request is about, by name, and the request. ``ending``: whether this gateway is retired."""
+    """The databases that a request is about, by name, and the request. ``ending``: whether this gateway is retired.
+
+    ``owner`` names the database of a resource.
+    """
 
     apps: Mapping[str, ASGIApp]
     scope: Scope
     ending: Callable[[], bool]
+    owner: Callable[[str], str]
     wait: float = WAIT
 
     @property

@@ -46,9 +46,14 @@ def is_for_all(method: str, path: str) -> bool:
 class Merged:
     """The API of several databases: it asks each, and merges their answers. ``apps`` are theirs, by name."""
 
-    def __init__(self, apps: Mapping[str, ASGIApp], keys: Callers, ending: Callable[[], bool]) -> None:
-        """``keys`` proves the caller before any database is asked. ``ending``: whether this gateway is retired."""
-        self._apps, self._keys, self._ending = apps, keys, ending
+    def __init__(
+        self, apps: Mapping[str, ASGIApp], keys: Callers, ending: Callable[[], bool], owner: Callable[[str], str]
+    ) -> None:
+        """``keys`` proves the caller before any database is asked. ``ending``: whether this gateway is retired.
+
+        ``owner`` names the database of a resource.
+        """
+        self._apps, self._keys, self._ending, self._owner = apps, keys, ending, owner
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         begun = False
@@ -63,7 +68,8 @@ class Merged:
             scope["state"]["caller"] = self._keys.by_bearer(head.headers, head.certificate).name
             query = parse_qsl(head.query_string.decode("latin-1"), keep_blank_values=True)
             pairs = [pair for pair in query if pair[0] != PARAMETER]
-            app = await self._answer(Databases(self._apps, scope, self._ending), head, path_as_sent(scope), pairs)
+            databases = Databases(self._apps, scope, self._ending, self._owner)
+            app = await self._answer(databases, head, path_as_sent(scope), pairs)
             await app(scope, receive, noted)
         except Refused as refused:
             scope["state"]["code"] = refused.code

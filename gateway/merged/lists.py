@@ -161,15 +161,27 @@ async def list_incidents(databases: Databases, pairs: Pairs, field: str) -> Answ
 
 
 async def list_names(databases: Databases, pairs: Pairs, field: str) -> Answer:
-    """Return a page of fences or locks, by name. A name is in one database, so it is the cursor of all."""
+    """Return a page of fences or locks, by name, which is the cursor of all. A name is listed in its owner only.
+
+    A database keeps the fences of names that it has given away.
+    """
     asked = Asked.read(pairs)
     found = await ask_all(databases, lambda _: pairs)
 
     def merged(documents: Mapping[str, Document]) -> Document:
-        listed = [_with_databases((name, one) for one in document[field]) for name, document in documents.items()]
+        # A database with more has listed all of its names up to this one.
+        ends = [document["after"] for document in documents.values() if document["after"]]
+        listed = [
+            _with_databases(
+                (name, one)
+                for one in document[field]
+                if databases.owner(one["resource"]) == name and (not ends or one["resource"] <= min(ends))
+            )
+            for name, document in documents.items()
+        ]
         page = list(islice(merge_by_name(*listed, key=lambda one: str(one["resource"])), asked.most))
-        more = sum(map(len, listed)) > asked.most or any(document["after"] for document in documents.values())
-        return {field: page, "after": page[-1]["resource"] if more and page else None}
+        cut = sum(map(len, listed)) > asked.most
+        return {field: page, "after": page[-1]["resource"] if cut else min(ends, default=None)}
 
     return await found.merged(merged)
 

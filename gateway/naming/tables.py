@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gateway.db import naming as registry
-from gateway.db.database import Database
+from gateway.db.database import OWNERSHIP, Database
 from gateway.db.naming import Carry
 from gateway.errors import ResourceUnderivable
 from gateway.fencing.decision import Enforcement
@@ -133,7 +133,7 @@ def _by_name(old: TableNaming, new: TableNaming) -> str:
     only = "" if old.columns else f" AND resource = {prefix}"
     named = " UNION ".join(
         f"SELECT resource FROM fencing.{place} "  # noqa: S608 - literals are quoted
-        f"WHERE starts_with(resource, {prefix}) AND resource >= {prefix}{only}"
+        f"WHERE starts_with(resource, {prefix}) AND resource >= {prefix}{only} AND resource <> '{OWNERSHIP}'"
         for place in ("fence", "lock")
     )
     return (

@@ -23,6 +23,7 @@ from gateway.fencing.shares import (
     shares_in,
     written,
 )
+from gateway.journal.protocol import Mode
 from gateway.objects.store.operations import Upstream
 from gateway.observe.events import ignore
 from gateway.ownership.change import CarryOver, Close, Effect, EndSessions, FindObstacles, Open, Reopen, change
@@ -92,17 +93,21 @@ class Fleet:
             for one in self.seats
         )
 
-    async def ask(self) -> None:
+    async def ask(self, *, opens: bool = True) -> None:
         """Ask all databases. Raises ``ConfigurationError`` if two DSNs lead to one, or if they do not belong together.
 
-        A database that does not answer is noted.
+        A database that does not answer is noted. ``opens``: open each for its run first, because only its journal tells
+        whether it was put back.
         """
-        await asyncio.gather(*map(_ask, self.seats))
+        await asyncio.gather(*(_ask(seat, opens=opens) for seat in self.seats))
         applied = [shares_in(rules) for rules in self._rules_being_applied()]
         for seat in self.seats:
             shares = [each.get(seat.name or "") for each in applied]
             seat.concerned = seat.registered is not None and not (
-                seat.target.is_in_force(seat.registered) and all(share == seat.target.share for share in shares)
+                seat.target.is_in_force(seat.registered)
+                and all(share == seat.target.share for share in shares)
+                # It does not tell any more which names it has given away. So all fences are carried over again.
+                and not self._put_back
             )
         known: dict[str, Seat] = {}
         fleets: dict[UUID, Seat] = {}
@@ -124,6 +129,10 @@ class Fleet:
                 advice="Correct one of the DSNs.",
             )
 
+    @property
+    def _put_back(self) -> list[Seat]:
+        return [seat for seat in self.seats if seat.registered is not None and seat.registered.is_put_back]
+
     def differences(self) -> list[OwnershipDiffers]:
         """Return an error for each database in which a gateway with this configuration gets no session now.
 
@@ -133,7 +142,9 @@ class Fleet:
         for seat in self.seats:
             if seat.registered is not None and seat.registered.following is None:
                 try:
-                    check(seat.config.owner, seat.registered.name, seat.registered.share, changing=False)
+                    found_there = seat.registered
+                    put_back = found_there.is_put_back
+                    check(seat.config.owner, found_there.name, found_there.share, changing=False, put_back=put_back)
                 except OwnershipDiffers as error:
                     found.append(error)
         return found
@@ -150,6 +161,11 @@ class Fleet:
                     f"The DSN of the database {seat.name} leads to the database {found.name}",
                     advice="Correct the DSN, or the name: the name of a database does not change.",
                 )
+        if self._put_back and not self._domains:
+            raise ConfigurationError(
+                "The database was put back to before a change of the rules, and may have been one of several",
+                advice="Configure [[databases]] with all that belonged together, and apply that first.",
+            )
         known = self._known_rules()
         # The databases of the newest rules own names that the new rules may give to others.
         names = {seat.name for seat in self.seats} | {seat.registered.name for seat in self.seats if seat.registered}
@@ -164,7 +180,11 @@ class Fleet:
             return
         shares = [shares_in(rules) for rules in known]
         for seat in self.seats:
-            unchanged = bool(shares) and all(each.get(seat.name or "") == seat.target.share for each in shares)
+            unchanged = (
+                bool(shares)
+                and not self._put_back
+                and all(each.get(seat.name or "") == seat.target.share for each in shares)
+            )
             if seat.registered is None and not unchanged:
                 raise Unavailable(
                     f"The database {seat.label} does not answer, and the rules may change what it has: {seat.problem}",
@@ -246,13 +266,14 @@ class Fleet:
         assert seat.registered is not None
         match effect:
             case Close():
-                fresh = await ownership.close(seat.database, seat.target, seat.registered)
+                async with _raising(seat.config) as database:
+                    fresh = await ownership.close(database, seat.target, seat.registered)
                 say(f"{seat.label}: closed")
                 return fresh
             case EndSessions():
                 await ownership.end_sessions(seat.database)
             case Reopen():
-                await ownership.reopen(seat.database, seat.target)
+                await ownership.reopen(seat.database, seat.target, seat.registered)
                 say(f"{seat.label}: opened as it was")
             case CarryOver():
                 if carried := await self._carry_over(seat):
@@ -260,7 +281,8 @@ class Fleet:
             case Open():
                 target = seat.target
                 kept = None if target.name is None else fleet
-                await ownership.put_in_force(seat.database, target, seat.registered, number, kept)
+                async with _raising(seat.config) as database:
+                    await ownership.put_in_force(database, target, seat.registered, number, kept)
                 say(f"{seat.label}: open, by the rules of the configuration")
         return None
 
@@ -312,9 +334,12 @@ class Fleet:
         return owner if owner != seat.name and self._by_name[owner].concerned else None
 
 
-async def _ask(seat: Seat) -> None:
+async def _ask(seat: Seat, *, opens: bool) -> None:
     seat.registered = None
     try:
+        if opens and seat.config.journal.effective_mode is not Mode.OFF:
+            async with _storage(seat.config) as storage:
+                await storage.journal.ensure_open()
         seat.registered = await ownership.read(seat.database)
     except GatewayError as error:
         seat.problem = error.message
@@ -328,17 +353,28 @@ def _escaped(key: str) -> str:
 
 @asynccontextmanager
 async def _raising(config: Config) -> AsyncIterator[Database]:
-    """Connect to a database to raise fences there, in its journal as well. It is closed for gateways."""
+    """Connect to a database to raise fences there. At the end its journal has them as well, or an error is raised."""
+    async with _storage(config) as storage:
+        yield storage.database
+        if storage.journal.status is not None:
+            await storage.journal.flush()
+
+
+@asynccontextmanager
+async def _storage(config: Config) -> AsyncIterator[wiring.Storage]:
     async with AsyncExitStack() as stack:
         upstream = None if config.s3 is None else await stack.enter_async_context(Upstream(config.s3, ignore))
         storage = wiring.storage(config, ignore, upstream, owned=False, pool_size=1, statement_timeout=600.0)
         stack.push_async_callback(storage.close)
-        yield storage.database
+        yield storage
 
 
 @asynccontextmanager
-async def fleet(config: Config) -> AsyncIterator[Fleet]:
-    """Connect to all databases of a configuration, and ask them. Raises what ``Fleet.ask`` raises."""
+async def fleet(config: Config, *, opens: bool = True) -> AsyncIterator[Fleet]:
+    """Connect to all databases of a configuration, and ask them, as ``Fleet.ask`` does.
+
+    A change of databases that were used needs ``opens``.
+    """
     domains = [one.domain for one in config.databases]
     rules = written(domains) if domains else None
     async with AsyncExitStack() as stack:
@@ -350,13 +386,13 @@ async def fleet(config: Config) -> AsyncIterator[Fleet]:
             share = share_of(name, domains) if name is not None else None
             seats.append(Seat(name, part, Target(name, share, rules), database))
         found = Fleet(domains, seats)
-        await found.ask()
+        await found.ask(opens=opens)
         yield found
 
 
 async def claim_if_new(config: Config) -> bool:
     """Put the rules in force if there are several databases, and none was ever used. Return whether it did."""
-    async with fleet(config) as found:
+    async with fleet(config, opens=False) as found:
         return found.is_new and await found.apply(lambda _: None)
 
 
@@ -365,11 +401,11 @@ async def check_agreement(config: Config, *, claim: bool = False) -> None:
 
     ``claim``: do what ``claim_if_new`` does first. Another gateway may do so at the same time.
     """
-    async with fleet(config) as found:
+    async with fleet(config, opens=False) as found:
         if claim and found.is_new:
             with suppress(Unavailable):
                 await found.apply(lambda _: None)
-            await found.ask()
+            await found.ask(opens=False)
         differing = found.differences()
     if differing:
         raise ConfigurationError("\n".join(f"{one.message} {one.advice}" for one in differing), advice="")

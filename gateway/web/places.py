@@ -66,6 +66,7 @@ class Place:
 
     Of ``config`` pages show modes of rules, names of webhooks and alarms, never secrets. ``api`` is the fencing API,
     which takes the viewer in ``scope["state"]`` for its caller. ``acknowledging`` puts acknowledgements on record.
+    ``owns`` tells whether a resource is its own: a database keeps the fences of names that it has given away.
     """
 
     name: str | None
@@ -77,6 +78,7 @@ class Place:
     buckets: Buckets
     api: ASGIApp
     acknowledging: Acknowledging
+    owns: Callable[[str], bool] = lambda _: True
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import partial
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 from uuid import UUID
 
 from starlette.requests import Request
@@ -238,10 +238,10 @@ def search_routes(site: Site) -> list[Route]:
         places = chosen(site.places, request)
         answers = await ask(places, partial(_known, prefix=prefix, after=after))
         known = [one for _, one in answers.found]
-        listed = sorted(_named(answers, lambda one: one.fences), key=lambda row: row[1].resource)
+        listed, end = _own(answers)
         if prefix and not after and not answers.missing and [fence.resource for _, fence in listed] == [prefix]:
             return RedirectResponse(resource_address(prefix, listed[0][0]), 303)
-        shown, more = _cut(listed)
+        shown, more = _cut(listed, end)
         troubled = sorted(_named(answers, lambda one: one.troubled), key=lambda row: row[1].refused, reverse=True)
         taken_over = sorted(_named(answers, lambda one: one.taken_over), key=lambda row: row[1].at, reverse=True)
         return site.pages.render(
@@ -290,10 +290,21 @@ def _named(answers: Answers[_Known], rows: Callable[[_Known], Sequence[Row]]) ->
     return [(place.name, row) for place, one in answers.found for row in rows(one)]
 
 
-def _cut(listed: Sequence[tuple[str | None, Fence]]) -> tuple[Sequence[tuple[str | None, Fence]], str | None]:
-    """Return the fences of a page, and the name after which the next one begins. Fences of one name stay together."""
-    if len(listed) <= _PAGE:
-        return listed, None
-    last = listed[_PAGE - 1][1].resource
-    shown = [row for row in listed if row[1].resource <= last]
-    return shown, last if len(shown) < len(listed) else None
+Listed: TypeAlias = Sequence[tuple[str | None, Fence]]
+
+
+def _own(answers: Answers[_Known]) -> tuple[Listed, str | None]:
+    """Return the fences of all databases by name, each in its owner only, up to the name where one has more."""
+    ends = [one.fences[-1].resource for _, one in answers.found if len(one.fences) > _PAGE]
+    listed = [
+        (place.name, fence)
+        for place, one in answers.found
+        for fence in one.fences
+        if place.owns(fence.resource) and (not ends or fence.resource <= min(ends))
+    ]
+    return sorted(listed, key=lambda row: row[1].resource), min(ends, default=None)
+
+
+def _cut(listed: Listed, end: str | None) -> tuple[Listed, str | None]:
+    """Return the fences of a page, and the name after which the next one begins. ``end``: as of ``_own``."""
+    return (listed, end) if len(listed) <= _PAGE else (listed[:_PAGE], listed[_PAGE - 1][1].resource)

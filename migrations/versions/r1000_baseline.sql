@@ -209,6 +209,9 @@ CREATE TABLE fencing.ownership (
     fleet uuid,
     -- The name, share and rules that are being applied. No gateway gets a session meanwhile.
     following jsonb,
+    -- How often it was closed. The fence of #ownership has the same number, and the journal has that fence. So the row of
+    -- a database that was put back to before a change has a lower one. No resource can have that name: see canonical_v1.
+    closings bigint NOT NULL DEFAULT 0,
     -- Null until the first change.
     changed_at timestamptz
 );
@@ -217,12 +220,17 @@ INSERT INTO fencing.ownership DEFAULT VALUES;
 -- Let a session of a gateway in, which compares what is returned with its own rules, and leaves if they differ.
 -- The session shares a lock until its end. A change first commits what follows, and then ends each session that has the
 -- lock. So a session is either among these, or has seen what follows. VOLATILE: the row is read after the lock is taken.
--- Returns the name and share in force, whether they are being changed, and whether the lock was free.
-CREATE FUNCTION fencing.enter_v1(OUT entered boolean, OUT name text, OUT share text, OUT changing boolean)
+-- Returns the name and share in force, whether they are being changed, whether the lock was free, and whether the row is
+-- from before a change. The opening has restored the fence by then.
+CREATE FUNCTION fencing.enter_v1(
+    OUT entered boolean, OUT name text, OUT share text, OUT changing boolean, OUT put_back boolean
+)
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $function$
 BEGIN
     entered := pg_try_advisory_lock_shared(5461936);
-    SELECT o.name, o.share, o.following IS NOT NULL INTO STRICT name, share, changing FROM fencing.ownership AS o;
+    SELECT o.name, o.share, o.following IS NOT NULL,
+        EXISTS (SELECT FROM fencing.fence AS f WHERE f.resource = '#ownership' AND f.value > o.closings)
+    INTO STRICT name, share, changing, put_back FROM fencing.ownership AS o;
 END
 $function$;
 -- Claims: a token is compared with the fence of its resource, and raises it. Every write of a row begins here.

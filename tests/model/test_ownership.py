@@ -3,7 +3,8 @@
 The explored order of the change is the one of production (``gateway.ownership.change``). Three databases share two
 names. A gateway gives each name to one database, by its rules. It opens a session of that database, is let in or not,
 and writes with a token of one lock. Two processes change the rules: one to the new rules, and one on to others or back.
-Each may be killed at every step and begin again. A database may be down while they plan, or go down at any step.
+Each may be killed at every step and begin again. A database may be down while they plan, or go down at any step. One may
+be put back to any earlier moment: its journal restores the fences, and the number of its closings beside them.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -24,13 +25,29 @@ Rules: TypeAlias = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class Database:
-    """``share``: the names it owns; ``rules`` and ``number``: those that it noted. ``fences`` by name."""
+    """``share``: the names it owns; ``rules`` and ``number``: those that it noted. ``fences`` by name.
+
+    ``closings``: how often it was closed, by its row. ``known_closings``: by its fence, which is never lost.
+    """
 
     share: frozenset[str]
     rules: Rules
     number: int = 0
     following: Rules | None = None
     fences: tuple[int, int] = (0, 0)
+    closings: int = 0
+    known_closings: int = 0
+
+    @property
+    def is_put_back(self) -> bool:
+        return self.known_closings > self.closings
+
+    @property
+    def as_seen(self) -> "Seen":
+        return self.share, self.following, self.closings, self.known_closings
+
+
+Seen: TypeAlias = tuple[frozenset[str], Rules | None, int, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +67,7 @@ class Changer:
 
     rules: Rules
     plan: tuple[int, ...] | None = None
-    seen: tuple[tuple[frozenset[str], Rules | None], ...] = ()
+    seen: tuple[Seen, ...] = ()
     number: int = 0
     answers: tuple[bool | str | None, ...] = ()
     runs: int = 2
@@ -58,13 +75,18 @@ class Changer:
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """All databases and processes. ``crashes``: how many may still come."""
+    """All databases and processes. ``crashes``: how many may still come. ``rewinds``: whether a database may be put back.
+
+    ``backup``: a database, and how it was at a moment.
+    """
 
     databases: tuple[Database, ...]
     gateways: tuple[Gateway, ...]
     changers: tuple[Changer, ...]
     acknowledged: tuple[int, int] = (0, 0)
     crashes: int = 1
+    rewinds: bool = False
+    backup: tuple[int, Database] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +95,9 @@ class Weakness:
 
     ``judges``: a database that is down is left out only if no known rules give it another share. ``minds_others``:
     rules that are being applied count there, and databases are concerned that these give another share. ``compares``:
-    a database is closed only if it is as the plan has seen it.
+    a database is closed only if it is as the plan has seen it. ``counts``: a database that was put back lets no session
+    in. ``needs_all``: a change of it needs all others. ``cures``: to close it is enough. ``recounts``: a database is
+    opened or reopened only if it was not closed again.
     """
 
     ends: bool = True
@@ -82,6 +106,10 @@ class Weakness:
     judges: bool = True
     minds_others: bool = True
     compares: bool = True
+    counts: bool = True
+    needs_all: bool = True
+    cures: bool = False
+    recounts: bool = True
 
 
 class BrokenPromise(AssertionError):
@@ -142,6 +170,14 @@ def moves(world: World, weak: Weakness) -> Iterator[Move]:
         for what, after_change, changed in changer_moves(world, changer, weak):
             changers = (*changed.changers[:number], after_change, *changed.changers[number + 1 :])
             yield f"change {changer.rules} {what}", replace(changed, changers=changers)
+    if world.backup is not None:
+        number, row = world.backup
+        now = world.databases[number]
+        back = replace(row, fences=now.fences, known_closings=now.known_closings)
+        after_rewind = put_database(without_sessions(world, number), number, back)
+        yield f"{number} is put back", replace(after_rewind, backup=None)
+    for number, database in enumerate(world.databases if world.rewinds else ()):
+        yield f"{number} is saved", replace(world, backup=(number, database), rewinds=False)
 
 
 def gateway_moves(world: World, gateway: Gateway, weak: Weakness) -> Iterator[tuple[str, Gateway, World]]:
@@ -149,7 +185,7 @@ def gateway_moves(world: World, gateway: Gateway, weak: Weakness) -> Iterator[tu
     if gateway.stage == "idle":
         seat = gateway.rules[index]
         database = world.databases[seat]
-        agrees = database.share == share(gateway.rules, seat)
+        agrees = database.share == share(gateway.rules, seat) and not (database.is_put_back and weak.counts)
         if agrees and (database.following is None or weak.lets_in_while_closed):
             yield "is let in", replace(gateway, seat=seat, stage="in"), world
     elif gateway.stage == "in":
@@ -203,6 +239,9 @@ def plans(world: World, changer: Changer, weak: Weakness) -> Iterator[tuple[str,
         known = [one.rules for one in there.values() if one.number == newest]
         pending = [one.following for one in there.values() if one.following is not None and weak.minds_others]
         known += pending
+        put_back = weak.needs_all and any(one.is_put_back for one in there.values())
+        if put_back and down is not None:
+            continue
         judged = down is not None and weak.judges
         if judged and any(share(rules, down or 0) != share(changer.rules, down or 0) for rules in known):
             continue
@@ -210,10 +249,12 @@ def plans(world: World, changer: Changer, weak: Weakness) -> Iterator[tuple[str,
             number
             for number, one in there.items()
             if one.following is not None
+            or one.is_put_back
+            or put_back
             or any(each != share(changer.rules, number) for each in (one.share, *(share(p, number) for p in pending)))
         )
         if concerned:
-            seen = tuple((there[number].share, there[number].following) for number in concerned)
+            seen = tuple(there[number].as_seen for number in concerned)
             planned = replace(changer, plan=concerned, seen=seen, number=newest + 1, answers=(), runs=changer.runs - 1)
             yield f"plans {concerned}, with {down} down", planned, world
 
@@ -221,23 +262,28 @@ def plans(world: World, changer: Changer, weak: Weakness) -> Iterator[tuple[str,
 def performed(world: World, changer: Changer, effect: Effect, weak: Weakness) -> tuple[object, World]:
     number = int(effect.database or 0)  # type: ignore[union-attr]  # FindObstacles is answered by the caller
     database = world.databases[number]
+    seen = changer.seen[(changer.plan or ()).index(number)]
+    count = seen[-1] + 1
+    same = count == database.known_closings
     match effect:
         case Close():
-            seen = changer.seen[(changer.plan or ()).index(number)]
-            if weak.compares and seen != (database.share, database.following):
+            if weak.compares and seen != database.as_seen:
                 return Unavailable, world
             fresh = database.following is None
-            return fresh, put_database(world, number, replace(database, following=changer.rules))
+            # The row of one that was put back stays behind until the new share is in force.
+            counted = database.closings if database.is_put_back and not weak.cures else database.known_closings + 1
+            closed = replace(database, following=changer.rules, closings=counted)
+            return fresh, put_database(world, number, replace(closed, known_closings=database.known_closings + 1))
         case EndSessions():
             return None, without_sessions(world, number) if weak.ends else world
         case Reopen():
-            if database.following == changer.rules:
+            if database.following == changer.rules and (same or not weak.recounts):
                 world = put_database(world, number, replace(database, following=None))
             return None, world
         case CarryOver():
             return None, carried_over(world, changer, number)
         case Open():
-            if database.following != changer.rules:
+            if database.following != changer.rules or (weak.recounts and not same):
                 return Unavailable, world
             opened = replace(
                 database,
@@ -245,6 +291,7 @@ def performed(world: World, changer: Changer, effect: Effect, weak: Weakness) ->
                 rules=changer.rules,
                 number=changer.number,
                 following=None,
+                closings=count,
             )
             return None, put_database(world, number, opened)
     raise AssertionError(effect)
@@ -290,7 +337,8 @@ def explore(scope: "Scope", weak: Weakness = Weakness()) -> int:
     """Visit every world. Return how many there are. Raise ``BrokenPromise`` with the steps that led there."""
     databases = tuple(Database(share(scope.first, number), scope.first) for number in range(3))
     gateways = tuple(Gateway(*one) for one in scope.writes)
-    first = World(databases, gateways, tuple(Changer(rules, runs=scope.runs) for rules in scope.changes))
+    changers = tuple(Changer(rules, runs=scope.runs) for rules in scope.changes)
+    first = World(databases, gateways, changers, rewinds=scope.rewinds, crashes=scope.crashes)
     trails: dict[World, tuple[World, str] | None] = {first: None}
     waiting = [first]
     while waiting:
@@ -315,19 +363,35 @@ def trail(trails: dict[World, tuple[World, str] | None], world: World) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """``first``: the rules in force. ``changes``: those that processes apply. ``writes``: rules, name and token."""
+    """``first``: the rules in force. ``changes``: those that processes apply. ``writes``: rules, name and token.
+
+    ``rewinds``, ``crashes``: as of ``World``.
+    """
 
     first: Rules
     changes: tuple[Rules, ...]
     writes: tuple[tuple[Rules, str, int], ...]
     runs: int = 2
+    rewinds: bool = False
+    crashes: int = 1
 
 
 MOVED = Scope((0, 1), ((1, 1),), (((0, 1), "m", 2), ((1, 1), "m", 1), ((0, 1), "m", 1), ((1, 1), "m", 3)))
 SWAPPED = Scope((0, 1), ((1, 0),), (((0, 1), "m", 1), ((1, 0), "m", 2), ((0, 1), "k", 1), ((1, 0), "k", 2)))
 BACK = Scope((2, 1), ((0, 1), (2, 1)), (((2, 1), "m", 1), ((0, 1), "m", 2)), runs=1)
 ON = Scope((0, 1), ((1, 1), (2, 1)), (((1, 1), "m", 2), ((2, 1), "m", 1)), runs=1)
-SCOPES = {"moved": MOVED, "swapped": SWAPPED, "back": BACK, "on": ON}
+PUT_BACK = Scope((0, 1), ((1, 1),), (((0, 1), "m", 1), ((1, 1), "m", 2)), rewinds=True)
+RETURNED = Scope((0, 1), ((1, 1), (0, 1)), (((0, 1), "m", 1), ((1, 1), "m", 2)), runs=1, rewinds=True, crashes=0)
+TWICE = Scope((0, 1), ((1, 1), (1, 1)), PUT_BACK.writes, runs=1, rewinds=True, crashes=0)
+SCOPES = {
+    "moved": MOVED,
+    "swapped": SWAPPED,
+    "back": BACK,
+    "on": ON,
+    "put back": PUT_BACK,
+    "returned": RETURNED,
+    "twice": TWICE,
+}
 
 
 @pytest.mark.parametrize("scope", SCOPES.values(), ids=SCOPES)
@@ -343,7 +407,11 @@ WEAKNESSES = {
     "others are reopened": (Weakness(order=reopen_all), SWAPPED),
     "a database that is down is left out": (Weakness(judges=False), MOVED),
     "changes under way are not minded": (Weakness(minds_others=False), BACK),
-    "another change may have come first": (Weakness(compares=False), ON),
+    "another change may have come first": (Weakness(compares=False, recounts=False), ON),
+    "a database that was put back lets sessions in": (Weakness(counts=False), PUT_BACK),
+    "a database that was put back needs no others": (Weakness(needs_all=False), RETURNED),
+    "a database that was put back is closed and reopened": (Weakness(cures=True), RETURNED),
+    "a database is reopened though it was closed again": (Weakness(recounts=False), TWICE),
 }
 
 

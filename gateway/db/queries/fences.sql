@@ -29,7 +29,7 @@ SELECT f AS fence FROM fencing.fence AS f WHERE resource = $1
 -- name: list
 -- Fences in the order of their names, from a prefix, after a name.
 SELECT f AS fence FROM fencing.fence AS f
-WHERE starts_with(resource, $1) AND resource >= $1 AND resource > $2
+WHERE starts_with(resource, $1) AND resource >= $1 AND resource > $2 AND resource <> '#ownership'
 ORDER BY resource LIMIT $3
 
 -- name: standing

@@ -62,7 +62,7 @@ VALUES ('administration', 'role:' || session_user, $1, $2::text::jsonb)
 -- How many fences and locks have names of these forms, and the highest epoch among them.
 SELECT count(DISTINCT resource) AS total, coalesce(max(epoch), 0) AS epoch
 FROM (
-    SELECT resource, epoch FROM fencing.fence WHERE resource ~ ANY ($1::text[])
+    SELECT resource, epoch FROM fencing.fence WHERE resource ~ ANY ($1::text[]) AND resource <> '#ownership'
     UNION ALL
     SELECT resource, epoch FROM fencing.lock WHERE resource ~ ANY ($1::text[]) AND (epoch, value) > (0, 0)
 ) AS n
@@ -86,7 +86,8 @@ UNION SELECT resource, key FROM fencing.upload WHERE bucket = $1
 
 -- name: names_below
 -- The names of fences and locks that begin so.
-SELECT resource FROM fencing.fence WHERE starts_with(resource, $1) AND resource >= $1
+SELECT resource FROM fencing.fence
+WHERE starts_with(resource, $1) AND resource >= $1 AND resource <> '#ownership'
 UNION SELECT resource FROM fencing.lock WHERE starts_with(resource, $1) AND resource >= $1
 
 -- name: move_objects

@@ -1,12 +1,15 @@
 -- name: enter
 -- Let a session in.
-SELECT entered, name, share, changing FROM fencing.enter_v1()
+SELECT entered, name, share, changing, put_back FROM fencing.enter_v1()
 
 -- name: read
 -- The name and share of this database, which one it is, and whether it has ever been used.
 SELECT o.name, o.share, o.rules::text AS rules, o.number, o.fleet, o.following::text AS following,
-    r.system || ' ' || r.identity AS identity,
-    EXISTS (SELECT FROM fencing.fence) OR EXISTS (SELECT FROM fencing.lock) OR EXISTS (SELECT FROM fencing.intent) AS used
+    r.system || ' ' || r.identity AS identity, o.closings,
+    coalesce((SELECT f.value FROM fencing.fence AS f WHERE f.resource = '#ownership'), 0) AS known_closings,
+    EXISTS (SELECT FROM fencing.fence AS f WHERE f.resource <> '#ownership') OR EXISTS (SELECT FROM fencing.lock)
+    OR EXISTS (SELECT FROM fencing.intent) OR EXISTS (SELECT FROM fencing.upload)
+    OR EXISTS (SELECT FROM fencing.tombstone) AS used
 FROM fencing.ownership AS o, fencing.run_v1() AS r
 
 -- name: begin
@@ -15,21 +18,38 @@ SELECT pg_try_advisory_lock(5461937) AS alone
 
 -- name: close
 -- Commit what follows, if the database is as it was seen. From now on, no session is let in.
-UPDATE fencing.ownership SET following = $1::text::jsonb, changed_at = clock_timestamp()
-WHERE name IS NOT DISTINCT FROM $2::text COLLATE "C" AND share IS NOT DISTINCT FROM $3::text COLLATE "C"
-  AND following IS NOT DISTINCT FROM $4::text::jsonb
-RETURNING true AS closed
+-- Its fence counts it. $6: that fence, as it was seen. A row that was put back stays behind it until it is in force.
+WITH closed AS (
+    UPDATE fencing.ownership AS o
+    SET following = $1::text::jsonb, closings = o.closings + (o.closings = $6::bigint)::integer,
+        changed_at = clock_timestamp()
+    WHERE o.name IS NOT DISTINCT FROM $2::text COLLATE "C" AND o.share IS NOT DISTINCT FROM $3::text COLLATE "C"
+      AND o.following IS NOT DISTINCT FROM $4::text::jsonb AND o.closings = $5::bigint
+      AND $6::bigint = coalesce((SELECT f.value FROM fencing.fence AS f WHERE f.resource = '#ownership'), 0)
+    RETURNING o.present
+)
+INSERT INTO fencing.fence AS f (resource, epoch, value, caller)
+SELECT '#ownership', 0, $6::bigint + 1, 'gateway-process' FROM closed
+ON CONFLICT (resource) DO UPDATE SET value = excluded.value, caller = excluded.caller, raised_at = clock_timestamp()
+WHERE f.value = $6::bigint
+RETURNING f.resource, f.epoch, f.value
 
 -- name: reopen
--- Give a change up that has changed nothing.
-UPDATE fencing.ownership SET following = NULL WHERE following = $1::text::jsonb RETURNING name
+-- Give a change up that has changed nothing. $2 and $3: how often it was closed then, by its row and by its fence.
+UPDATE fencing.ownership SET following = NULL
+WHERE following = $1::text::jsonb AND closings = $2::bigint
+  AND $3::bigint = (SELECT f.value FROM fencing.fence AS f WHERE f.resource = '#ownership')
+RETURNING name
 
 -- name: open
--- Put in force what follows. Returns nothing if another change has begun meanwhile.
+-- Put in force what follows. Returns nothing if it was closed again meanwhile. $4: the number of the closing.
 UPDATE fencing.ownership
 SET name = following ->> 'name', share = following ->> 'share', rules = following -> 'rules',
-    number = $2::bigint, fleet = $3::uuid, following = NULL, changed_at = clock_timestamp()
-WHERE following = $1::text::jsonb RETURNING name
+    number = $2::bigint, fleet = $3::uuid, following = NULL, changed_at = clock_timestamp(),
+    closings = $4::bigint
+WHERE following = $1::text::jsonb
+  AND $4::bigint = (SELECT f.value FROM fencing.fence AS f WHERE f.resource = '#ownership')
+RETURNING name
 
 -- name: note
 -- Note newer rules that change nothing about this database.
@@ -61,7 +81,7 @@ UNION SELECT l.pid FROM pg_locks AS l WHERE l.pid = ANY ($1::integer[])
 -- name: fences
 -- The next fences of a range of names.
 SELECT resource, epoch, value, holder, caller, raised_at, write_id FROM fencing.fence
-WHERE resource >= $1 AND ($2::text IS NULL OR resource < $2) ORDER BY resource LIMIT $3
+WHERE resource >= $1 AND ($2::text IS NULL OR resource < $2) AND resource <> '#ownership' ORDER BY resource LIMIT $3
 
 -- name: locks
 -- The next locks of a range of names, with the highest tokens that were issued for them.

@@ -7,7 +7,7 @@ killed at any step, and goes on or back.
 import os
 import signal
 import subprocess
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
@@ -38,10 +38,14 @@ NOWHERE = "postgresql://nobody@127.0.0.1:1/nothing"
 class Addresses(dict[str, str]):
     """The addresses of databases by name."""
 
-    def config(self, rules: dict[str, Any] = SOUTH, **others: str) -> Config:
+    def config(
+        self, rules: dict[str, Any] = SOUTH, *, north_has: dict[str, Any] | None = None, **others: str
+    ) -> Config:
         """Return a configuration with these rules for south; ``others``: databases with another address."""
         at = {**self, **others}
-        return settings(databases(at["north"], at["south"], **rules))
+        listed = databases(at["north"], at["south"], **rules)
+        listed[0] |= north_has or {}
+        return settings(listed)
 
     def three(self, west: dict[str, Any], rules: dict[str, Any] = SOUTH, **others: str) -> Config:
         """Return a configuration with a third database."""
@@ -191,6 +195,80 @@ async def test_fences_that_move_are_in_the_journal_of_their_new_database(
         await connection.close()
         async with gateway(addresses.config(MOVED | kept)) as new:
             assert await raised(new, "job/1", "4") == await raised(new, "tenant-7/1", "4") == "token-stale"
+
+
+@pytest.mark.parametrize("mode", ["sync", "async"])
+async def test_a_database_that_was_put_back_to_before_a_change_lets_no_gateway_in(
+    addresses: Addresses, postgres_server: Server, mode: str
+) -> None:
+    """Its row says what it owned. Its journal has the number of the change, beside the fences."""
+    async with fresh_database(postgres_server) as journal:
+        await install(journal, GATEWAY)
+        kept = {"journal": {"mode": mode, "dsn": as_gateway(journal)}}
+        former, following = addresses.config(north_has=kept), addresses.config(MOVED, north_has=kept)
+        async with gateway(former) as old:
+            assert await raised(old, "job/1", "5") == "ok"
+        async with saved(postgres_server, addresses["north"]) as put_back:
+            async with gateway(former) as old, gateway(following) as new:
+                assert await applied(following)
+                assert await raised(new, "job/1", "9") == "ok"
+                await put_back()
+                assert await raised(old, "job/1", "6") == await raised(old, "rest", "1") == "ownership-differs"
+                assert await raised(new, "rest", "1") == "ownership-differs"
+                async with fleet(following) as found:
+                    assert [error.message for error in found.differences()] == [
+                        "The database north was put back to before a change of the rules. Another one may serve its names."
+                    ]
+                assert await applied(following)
+                assert await raised(old, "job/1", "6") == await raised(old, "rest", "1") == "ownership-differs"
+                assert await raised(new, "job/1", "8") == "token-stale"
+                assert await raised(new, "rest", "1") == "ok"
+                # Names that have come back have their newest fences, too, though the row says what it said before.
+                assert await applied(former)
+                await put_back()
+                assert await raised(old, "job/1", "9") == "ownership-differs"
+                assert await applied(former)
+                assert await raised(old, "job/1", "8") == "token-stale"
+                assert await raised(old, "job/1", "9") == "ok"
+                assert "#ownership" not in (await old.get("/v1/fences?database=north")).text
+
+
+@asynccontextmanager
+async def saved(server: Server, address: str) -> AsyncIterator[Callable[[], Awaitable[None]]]:
+    """Copy a database that nothing uses. Yield a function that puts it back."""
+    name = address.partition("?")[0].rpartition("/")[2]
+    copy = f"{name}_saved"
+    connection = await asyncpg.connect(server.dsn("postgres"))
+
+    async def put_back() -> None:
+        await connection.execute(f"DROP DATABASE {name} WITH (FORCE)")
+        await connection.execute(f"CREATE DATABASE {name} TEMPLATE {copy} STRATEGY file_copy")
+
+    try:
+        await connection.execute(f"CREATE DATABASE {copy} TEMPLATE {name} STRATEGY file_copy")
+        yield put_back
+        await connection.execute(f"DROP DATABASE {copy}")
+    finally:
+        await connection.close()
+
+
+async def test_a_name_that_moved_is_listed_once(addresses: Addresses) -> None:
+    """Its former owner keeps the fence, which protects nothing there."""
+    async with gateway(addresses.config()) as old:
+        for number in range(4):
+            assert await raised(old, f"job/{number}", "5") == "ok"
+        assert await raised(old, "kept", "5") == "ok"
+    assert await applied(addresses.config(MOVED))
+    async with gateway(addresses.config(MOVED)) as new:
+        assert await raised(new, "job/2", "6") == "ok"
+        found, after = [], ""
+        while True:
+            page = (await new.get("/v1/fences", params={"limit": 2, "after": after})).json()
+            found += [(one["resource"], one["database"], one["token"]) for one in page["fences"]]
+            if (after := page["after"]) is None:
+                break
+        jobs = [(f"job/{number}", "south", "6" if number == 2 else "5") for number in range(4)]
+        assert found == [*jobs, ("kept", "north", "5")]
 
 
 async def in_force(config: Config) -> list[Any]:

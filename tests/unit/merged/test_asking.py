@@ -17,7 +17,7 @@ async def test_trailers_of_a_request_are_no_headers_of_those_to_its_databases() 
 
     path = {"path": "/v1/events", "raw_path": b"/v1/events", "query_string": b""}
     scope: Scope = {"type": "http", "method": "GET", **path, "headers": [(b"apikey", b"own")], "state": {}}
-    databases = Databases({"north": database}, scope, lambda: False)
+    databases = Databases({"north": database}, scope, lambda: False, lambda _: "north")
     Head.of(scope)
     scope["headers"].append((b"sec-fetch-site", b"same-origin"))
     await databases.ask("north", [])
