@@ -39,35 +39,38 @@ WRONG = [
     (NORTH + SOUTH + 'resources = ["a/*x"]', ("resources", "must be a name, * or a last **")),
     (NORTH + 'resources = ["tenant-7/*"]\n' + LOCKS_OF_SOUTH, ("tenant-7/** overlaps tenant-7/* of north",)),
     (NORTH + SOUTH + 'resources = ["public.orders/**"]', ("overlaps the rows of the schema public of north",)),
-    (NORTH + SOUTH + 'buckets = ["b"]', ('[[databases]] "south", buckets: buckets need an object store', "[s3]")),
+    (NORTH + SOUTH + 'buckets = ["bkt"]', ('[[databases]] "south", buckets: buckets need an object store', "[s3]")),
     (NORTH + SOUTH + 'store = "other"', ("there is no store other", "add it to [[stores]]")),
     (
-        OTHER_STORE + NORTH + SOUTH + 'store = "other"\nbuckets = ["b/eu/**"]',
-        ("b/eu/**' is a pattern; write the name of a bucket", "bucket/prefix/"),
+        OTHER_STORE + NORTH + SOUTH + 'store = "other"\nbuckets = ["bkt/eu/**"]',
+        ("bkt/eu/**' is a pattern; write the name of a bucket", "bucket/prefix/"),
     ),
     (
-        OTHER_STORE + NORTH + SOUTH + 'store = "other"\nbuckets = ["b/eu/"]',
-        ("b/eu/ is in another store than the rest of b, which north owns", "give both the same store"),
+        OTHER_STORE + NORTH + SOUTH + 'store = "other"\nbuckets = ["bkt/eu/"]',
+        ("bkt/eu/ is in another store than the rest of bkt, which north owns", "give both the same store"),
     ),
     (
-        S3_OF_ALL + NORTH + 'buckets = ["b/x/"]\n' + SOUTH + 'buckets = ["b/x/y/"]',
-        ('"south", buckets: b/x/y/ overlaps b/x/ of north', "make them disjoint"),
+        S3_OF_ALL + NORTH + 'buckets = ["bkt/x/"]\n' + SOUTH + 'buckets = ["bkt/x/y/"]',
+        ('"south", buckets: bkt/x/y/ overlaps bkt/x/ of north', "make them disjoint"),
     ),
-    (S3_OF_ALL + NORTH + SOUTH + 'buckets = ["b/x"]', ("b/x must end in a slash",)),
+    (S3_OF_ALL + NORTH + SOUTH + 'buckets = ["South"]', ("buckets: no request can name the bucket South",)),
+    (S3_OF_ALL + NORTH + SOUTH + 'buckets = ["b-s3alias"]', ("no request can name the bucket b-s3alias",)),
+    (S3_OF_ALL + NORTH + SOUTH + 'buckets = ["127.0.0.1/eu/"]', ("no request can name the bucket 127.0.0.1",)),
+    (S3_OF_ALL + NORTH + SOUTH + 'buckets = ["bkt/x"]', ("bkt/x must end in a slash",)),
     (
-        S3_OF_ALL + NORTH + '[databases.journal]\nbucket = "b"\nprefix = "j/north/"\n' + SOUTH + 'buckets = ["c/j/"]',
-        ("c/j/ has keys of the gateway's own", "choose another prefix"),
+        S3_OF_ALL + NORTH + '[databases.journal]\nbucket = "b"\nprefix = "j/north/"\n' + SOUTH + 'buckets = ["ccc/j/"]',
+        ("ccc/j/ has keys of the gateway's own", "choose another prefix"),
     ),
     (
-        S3_OF_ALL + NORTH + SOUTH + 'buckets = ["b/.fencing-gateway/x/"]',
-        ("b/.fencing-gateway/x/ has keys of the gateway's own",),
+        S3_OF_ALL + NORTH + SOUTH + 'buckets = ["bkt/.fencing-gateway/x/"]',
+        ("bkt/.fencing-gateway/x/ has keys of the gateway's own",),
     ),
     (
         S3_OF_ALL
         + NORTH
         + SOUTH
-        + 'buckets = ["b/x/"]\n[[objects]]\nmatch = "b/{t}/**"\nresource = "s3/{bucket}/{t}"\n',
-        ("can name resources of north, and keys of b/{t}/** are in south", "add a pattern to resources of south"),
+        + 'buckets = ["bkt/x/"]\n[[objects]]\nmatch = "bkt/{t}/**"\nresource = "s3/{bucket}/{t}"\n',
+        ("can name resources of north, and keys of bkt/{t}/** are in south", "add a pattern to resources of south"),
     ),
     (OTHER_STORE + NORTH + SOUTH, ('[[stores]] "other": no database has its buckets in other',)),
     (DSN + OTHER_STORE, ("several stores need several databases",)),
@@ -97,9 +100,9 @@ WRONG = [
         ("can name resources of north, and south.a is in south", "add a pattern to resources of south"),
     ),
     (
-        OTHER_STORE + NORTH + SOUTH + 'store = "other"\nbuckets = ["b"]\n'
-        '[[objects]]\nmatch = "b/{job}/**"\nresource = "job/{job}"\n',
-        ('[[objects]] "b/{job}/**", resource: job/{job} of b/{job}/** can name resources of north',),
+        OTHER_STORE + NORTH + SOUTH + 'store = "other"\nbuckets = ["bkt"]\n'
+        '[[objects]]\nmatch = "bkt/{job}/**"\nresource = "job/{job}"\n',
+        ('[[objects]] "bkt/{job}/**", resource: job/{job} of bkt/{job}/** can name resources of north',),
     ),
     ("", ("[postgres]", "the section is missing", "add it")),
     ("not toml", ("line 1", "not TOML", "Correct this line")),

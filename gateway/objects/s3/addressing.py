@@ -3,21 +3,17 @@
 Nothing is normalised.
 """
 
-import ipaddress
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from urllib.parse import quote, unquote_to_bytes
 
 from gateway.errors import StoreError
+from gateway.fencing import bucket_names
 from gateway.objects.s3.operations import Operation, not_implemented
 
 MAX_KEY_BYTES = 1024
 
-_BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
-# No bucket has a name that ends like this. AWS makes such names for access points: other names of a bucket, and so of
-# every object in it.
-_ALIASES = ("-s3alias", "--op-s3", "--ol-s3", "--xa-s3", ".mrap")
 _PORT = re.compile(r":[0-9]*\Z")
 _BROKEN_ESCAPE = re.compile(rb"%(?![0-9A-Fa-f]{2})")
 
@@ -61,14 +57,14 @@ def read(raw_path: bytes, bucket_of_host: str | None = None) -> tuple[str, str]:
 
 def check(bucket: str, key: str) -> None:
     """Raise ``StoreError`` 400 where the bucket's name is none by S3's rules, or the key is too long."""
-    if bucket.endswith(_ALIASES):
+    if bucket_names.is_alias(bucket):
         raise StoreError(
             "InvalidBucketName",
             400,
             "The specified bucket is not valid: it is the alias of an access point. Objects are fenced by the name of "
             "their bucket, so use that.",
         )
-    if not _is_bucket(bucket):
+    if not bucket_names.is_valid(bucket):
         raise StoreError("InvalidBucketName", 400, "The specified bucket is not valid.")
     if len(key.encode()) > MAX_KEY_BYTES:
         raise StoreError("KeyTooLongError", 400, f"Your key is too long: a key has at most {MAX_KEY_BYTES} bytes.")
@@ -89,18 +85,6 @@ def text(raw: bytes) -> str:
 
 def _hostname(host: str) -> str:
     return _PORT.sub("", host.strip()).lower().removesuffix(".")
-
-
-def _is_bucket(name: str) -> bool:
-    if not _BUCKET.fullmatch(name) or ".." in name:
-        return False
-    if not name.replace(".", "").isdecimal():
-        return True
-    try:
-        ipaddress.IPv4Address(name)
-    except ValueError:
-        return True
-    return False
 
 
 def _unreadable(message: str) -> StoreError:
