@@ -3,8 +3,8 @@
 The explored order of the change is the one of production (``gateway.ownership.change``). Three databases share two
 names. A gateway gives each name to one database, by its rules. It opens a session of that database, is let in or not,
 and writes with a token of one lock. Two processes change the rules: one to the new rules, and one on to others or back.
-Each may be killed at every step and begin again. A database may be down while they plan, or go down at any step. One may
-be put back to any earlier moment: its journal restores the fences, and the number of its closings beside them.
+Each may be killed at every step and begin again. A database may be down while they plan, or go down at any step. One
+may be put back to any earlier moment: its journal restores the fences, and the number of its closings beside them.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -75,7 +75,7 @@ class Changer:
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """All databases and processes. ``crashes``: how many may still come. ``rewinds``: whether a database may be put back.
+    """All databases and processes. ``crashes``: how many may still come. ``rewinds``: whether one may be put back.
 
     ``backup``: a database, and how it was at a moment.
     """

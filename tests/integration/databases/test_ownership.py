@@ -208,29 +208,30 @@ async def test_a_database_that_was_put_back_to_before_a_change_lets_no_gateway_i
         former, following = addresses.config(north_has=kept), addresses.config(MOVED, north_has=kept)
         async with gateway(former) as old:
             assert await raised(old, "job/1", "5") == "ok"
-        async with saved(postgres_server, addresses["north"]) as put_back:
-            async with gateway(former) as old, gateway(following) as new:
-                assert await applied(following)
-                assert await raised(new, "job/1", "9") == "ok"
-                await put_back()
-                assert await raised(old, "job/1", "6") == await raised(old, "rest", "1") == "ownership-differs"
-                assert await raised(new, "rest", "1") == "ownership-differs"
-                async with fleet(following) as found:
-                    assert [error.message for error in found.differences()] == [
-                        "The database north was put back to before a change of the rules. Another one may serve its names."
-                    ]
-                assert await applied(following)
-                assert await raised(old, "job/1", "6") == await raised(old, "rest", "1") == "ownership-differs"
-                assert await raised(new, "job/1", "8") == "token-stale"
-                assert await raised(new, "rest", "1") == "ok"
-                # Names that have come back have their newest fences, too, though the row says what it said before.
-                assert await applied(former)
-                await put_back()
-                assert await raised(old, "job/1", "9") == "ownership-differs"
-                assert await applied(former)
-                assert await raised(old, "job/1", "8") == "token-stale"
-                assert await raised(old, "job/1", "9") == "ok"
-                assert "#ownership" not in (await old.get("/v1/fences?database=north")).text
+        async with (
+            saved(postgres_server, addresses["north"]) as put_back,
+            gateway(former) as old,
+            gateway(following) as new,
+        ):
+            assert await applied(following)
+            assert await raised(new, "job/1", "9") == "ok"
+            await put_back()
+            assert await raised(old, "job/1", "6") == await raised(old, "rest", "1") == "ownership-differs"
+            assert await raised(new, "rest", "1") == "ownership-differs"
+            async with fleet(following) as found:
+                assert ["put back to before a change" in one.message for one in found.differences()] == [True]
+            assert await applied(following)
+            assert await raised(old, "job/1", "6") == await raised(old, "rest", "1") == "ownership-differs"
+            assert await raised(new, "job/1", "8") == "token-stale"
+            assert await raised(new, "rest", "1") == "ok"
+            # Names that have come back have their newest fences, too, though the row says what it said before.
+            assert await applied(former)
+            await put_back()
+            assert await raised(old, "job/1", "9") == "ownership-differs"
+            assert await applied(former)
+            assert await raised(old, "job/1", "8") == "token-stale"
+            assert await raised(old, "job/1", "9") == "ok"
+            assert "#ownership" not in (await old.get("/v1/fences?database=north")).text
 
 
 @asynccontextmanager
