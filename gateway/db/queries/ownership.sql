@@ -84,11 +84,17 @@ SELECT resource, epoch, value, holder, caller, raised_at, write_id FROM fencing.
 WHERE resource >= $1 AND ($2::text IS NULL OR resource < $2) AND resource <> '#ownership' ORDER BY resource LIMIT $3
 
 -- name: locks
--- The next locks of a range of names, with the highest tokens that were issued for them.
-SELECT resource, epoch, value, NULL::text AS holder, NULL::text AS caller, clock_timestamp() AS raised_at,
-    NULL::uuid AS write_id
-FROM fencing.lock
-WHERE resource >= $1 AND ($2::text IS NULL OR resource < $2) AND (epoch, value) > (0, 0) ORDER BY resource LIMIT $3
+-- The next locks of a range of names, with the highest tokens that were issued for them. A database that was put back may
+-- have issued others: they are in the epoch that it would issue the next one in, as in issuer_epoch_v1.
+SELECT l.resource, greatest(l.epoch, i.epoch) AS epoch, l.value, NULL::text AS holder, NULL::text AS caller,
+    clock_timestamp() AS raised_at, NULL::uuid AS write_id
+FROM fencing.lock AS l LEFT JOIN (
+    SELECT known.epoch + ((known.system_identifier, known.timeline)
+        <> (here.system_identifier::text, left(pg_walfile_name(pg_current_wal_insert_lsn()), 8)))::integer AS epoch
+    FROM fencing.issuer AS known, pg_control_system() AS here
+) AS i ON true
+WHERE l.resource >= $1 AND ($2::text IS NULL OR l.resource < $2) AND (l.epoch, l.value) > (0, 0)
+ORDER BY l.resource LIMIT $3
 
 -- name: carry
 -- Raise fences to those of another database.

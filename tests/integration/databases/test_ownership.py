@@ -176,6 +176,22 @@ async def test_names_move_with_their_fences_and_issued_tokens(addresses: Address
         assert details["is"] == "resources job/**, tenant-7/**; schemas south"
 
 
+async def test_issued_tokens_of_a_database_that_was_put_back_move_in_its_next_epoch(addresses: Addresses) -> None:
+    async with gateway(addresses.config()) as old:
+        lease = (await old.post("/v1/leases/job/1", json={"holder": "h", "ttl": 60})).json()
+        assert (await old.delete(f"/v1/leases/job/1/{lease['lease']}")).status_code == 204
+    connection = await asyncpg.connect(addresses["north"])
+    try:
+        # As on another timeline. Tokens that the former one issued, and nobody has shown, are lost.
+        await connection.execute("UPDATE fencing.issuer SET timeline = '0'")
+    finally:
+        await connection.close()
+    assert await applied(addresses.config(MOVED))
+    async with gateway(addresses.config(MOVED)) as new:
+        issued = (await new.post("/v1/leases/job/1", json={"holder": "n"})).json()["token"]
+        assert (lease["token"], issued) == ("1", "1.2")
+
+
 @pytest.mark.thorough
 async def test_fences_that_move_are_in_the_journal_of_their_new_database(
     addresses: Addresses, postgres_server: Server
