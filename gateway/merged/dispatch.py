@@ -57,8 +57,8 @@ class Merged:
     ) -> None:
         """``keys`` proves the caller before any database is asked. ``ending``: whether this gateway is retired.
 
-        ``owner`` names the database of a resource. ``refusing`` answers what each database would deny, so that one
-        record has the denial, and not all of them.
+        ``owner`` names the database of a resource. ``refusing`` answers what each database would deny. So one record
+        has the denial, and not all of them.
         """
         self._apps, self._keys, self._ending, self._owner = apps, keys, ending, owner
         self._refusing = refusing
