@@ -202,11 +202,23 @@ async def list_heads(databases: Databases, pairs: Pairs, field: str) -> Answer:
     return await found.merged(lambda documents: {field: _with_databases(documents.items())})
 
 
+_READING: set[asyncio.Future[Any]] = set()
+"""Requests to databases that may outlast the answer of all."""
+
+
+def _over(task: asyncio.Future[Any]) -> None:
+    """Forget a request to a database. Another one's answer may have made its refusal irrelevant."""
+    _READING.discard(task)
+    if not task.cancelled():
+        task.exception()
+
+
 async def find(databases: Databases, pairs: Pairs, path: str) -> tuple[str, Answer]:
     """Return the database that has the entry at a path, and its answer.
 
     Raises ``Refused`` if the databases refuse the request. If none has the entry, this takes an answer of each of
-    them. Raises ``Unavailable`` without it.
+    them. Raises ``Unavailable`` without it. Slower databases are not cancelled, because that would end their sessions.
+    They have ``WAIT`` seconds.
     """
 
     async def asked(name: str) -> tuple[str, Answer | None]:
@@ -219,19 +231,17 @@ async def find(databases: Databases, pairs: Pairs, path: str) -> tuple[str, Answ
     tasks = [asyncio.ensure_future(asked(name)) for name in databases.names]
     absent: Answer | None = None
     missing: list[str] = []
-    try:
-        for task in asyncio.as_completed(tasks):
-            name, answer = await task
-            if answer is None:
-                missing.append(name)
-            elif answer.status == 404:
-                absent = answer
-            else:
-                return name, answer
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+    for task in tasks:
+        _READING.add(task)
+        task.add_done_callback(_over)
+    for task in asyncio.as_completed(tasks):
+        name, answer = await task
+        if answer is None:
+            missing.append(name)
+        elif answer.status == 404:
+            absent = answer
+        else:
+            return name, answer
     if missing or absent is None:
         raise Unavailable(
             f"The databases that have answered have no such entry. Not answered: {', '.join(sorted(missing))}."
