@@ -23,6 +23,7 @@ from gateway.fencing.ownership import Owned, Ownership
 from gateway.http.body import BodyReader, ClientGone, offload
 from gateway.http.head import Head
 from gateway.http.middleware import answer_problem
+from gateway.http.origins import Sender, sender
 from gateway.merged.asking import Answer
 from gateway.merged.dispatch import PARAMETER, Merged, is_for_all
 from gateway.objects.s3 import addressing
@@ -83,9 +84,17 @@ class Routing:
             bucket, key = addressing.read(head.raw_path, host_bucket)
         except StoreError:
             return self.default  # its plane answers with the same error
-        if not bucket and len({id(part.upstream) for part in self._parts.values()}) > 1:
-            raise StoreError("NotImplemented", 501, "The buckets are in several stores, so there is no list of all.")
+        if not bucket:
+            return self._of_all_buckets()
         return self._parts[self._ownership.of_key(bucket, key)]
+
+    def _of_all_buckets(self) -> Part:
+        """Return a part with the only store. Raises ``StoreError`` if there are several ones."""
+        parts = sorted(self._parts.values(), key=lambda part: part is not self.default)
+        found = [part for part in parts if part.upstream is not None]
+        if len({id(part.upstream) for part in found}) > 1:
+            raise StoreError("NotImplemented", 501, "The buckets are in several stores, so there is no list of all.")
+        return found[0] if found else self.default
 
     def of_api(self, scope: Scope) -> ASGIApp:
         """Return the app for a request to the API.
@@ -104,7 +113,8 @@ class Routing:
                 return _WithoutParameter(named[0].api)
             if is_for_all(head.method, path):
                 apps = {part.name or "": part.api for part in named or self._parts.values()}
-                return Merged(apps, self.default.keys, self._is_ending, self._ownership.of_resource)
+                refusing = _WithoutParameter(self.default.api)
+                return Merged(apps, self.default.keys, self._is_ending, self._ownership.of_resource, refusing)
             self.default.keys.by_bearer(head.headers, head.certificate)  # strangers are not told the names
             raise RequestMalformed(
                 "This gateway serves several databases, and the request is for one of them.",
@@ -126,20 +136,27 @@ class Routing:
         return self.default.streams_closed
 
     def of_page(self, scope: Scope) -> ASGIApp:
-        """Return the app for a request to the page: over all databases, unless query or cookie name one."""
-        head, chosen, asked = Head.of(scope), EVERYTHING, False
+        """Return the app for a request to the page: over all databases, unless query or cookie name one.
+
+        A link on another site chooses none. The page that repeats its request does not have the parameter either.
+        """
+        head, chosen, asked, chooses = Head.of(scope), EVERYTHING, False, False
+        own = sender(head.headers) is not Sender.FOREIGN
         for pair in (head.value(b"cookie") or b"").decode("latin-1").split(";"):
             name, _, value = pair.strip().partition("=")
             if name == COOKIE and value in self._parts:
                 chosen = value
         for key, value in parse_qsl(head.query_string.decode("latin-1")):
-            if key == PARAMETER and (value in self._parts or value == EVERYTHING):
-                chosen, asked = value, True
+            asked |= key == PARAMETER
+            if own and key == PARAMETER and (value in self._parts or value == EVERYTHING):
+                chosen, chooses = value, True
             elif key == OF:  # a link of the page over all of them
-                chosen, asked = EVERYTHING, True
+                chosen, chooses = EVERYTHING, own
         scope["state"] |= {"databases": tuple(self._parts), "database": chosen}
         page = self._everywhere if chosen == EVERYTHING else self._parts[chosen].web
-        return _Choosing(page, chosen) if asked else page
+        if chooses:
+            page = _Choosing(page, chosen)
+        return _WithoutParameter(page) if asked else page
 
     async def read(self, scope: Scope, receive: Receive, path: str) -> "tuple[bytes, _Owners]":
         """Return the body of a request whose caller is proven, and the owners of what it names.
@@ -279,19 +296,20 @@ class _WithoutParameter:
 
 @dataclass(frozen=True, slots=True)
 class _Choosing:
-    """The page of a database, which later requests of the browser get, too."""
+    """The page of a database, which later requests of a viewer's browser get, too. Strangers choose nothing."""
 
     app: ASGIApp
     name: str
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         async def set_cookie(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                cookie = f"{COOKIE}={self.name}; Path=/ui; SameSite=Lax; HttpOnly".encode()
+            if message["type"] == "http.response.start" and "viewer" in scope["state"]:
+                secure = "; Secure" if scope["scheme"] == "https" else ""
+                cookie = f"{COOKIE}={self.name}; Path=/ui; SameSite=Lax; HttpOnly{secure}".encode()
                 message = {**message, "headers": [*message.get("headers", ()), (b"set-cookie", cookie)]}
             await send(message)
 
-        await _WithoutParameter(self.app)(scope, receive, set_cookie)
+        await self.app(scope, receive, set_cookie)
 
 
 @dataclass(frozen=True, slots=True)

@@ -105,6 +105,16 @@ RULES: dict[tuple[str, str], Rule] = {
 }
 
 
+def is_denied(rule: Rule, principal: Principal) -> bool:
+    """Return whether a rule about no single resource denies its route to a caller."""
+    rights = principal.rights
+    if rule.about is About.ALL_RESOURCES:
+        return not any(rights.over(action, EVERYTHING) for action in rule.actions)
+    if rule.about is About.EVERYTHING or (rule.about is About.OWN_ENTRIES and principal.is_anonymous):
+        return not any(map(rights.anywhere, rule.actions))
+    return False
+
+
 def rules_of(route: BaseRoute) -> dict[str, Rule]:
     """Return the rule of each method of a route. Raises ``KeyError`` for a route without one."""
     assert isinstance(route, Route)

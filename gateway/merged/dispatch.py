@@ -6,6 +6,7 @@ from urllib.parse import parse_qsl
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from gateway.api.authorisation import RULES, is_denied
 from gateway.api.requests import path_as_sent
 from gateway.auth.callers import Callers
 from gateway.db.export import ExportFormat
@@ -47,13 +48,20 @@ class Merged:
     """The API of several databases: it asks each, and merges their answers. ``apps`` are theirs, by name."""
 
     def __init__(
-        self, apps: Mapping[str, ASGIApp], keys: Callers, ending: Callable[[], bool], owner: Callable[[str], str]
+        self,
+        apps: Mapping[str, ASGIApp],
+        keys: Callers,
+        ending: Callable[[], bool],
+        owner: Callable[[str], str],
+        refusing: ASGIApp,
     ) -> None:
         """``keys`` proves the caller before any database is asked. ``ending``: whether this gateway is retired.
 
-        ``owner`` names the database of a resource.
+        ``owner`` names the database of a resource. ``refusing`` answers what each database would deny. So one record
+        has the denial, and not all of them.
         """
         self._apps, self._keys, self._ending, self._owner = apps, keys, ending, owner
+        self._refusing = refusing
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         begun = False
@@ -65,7 +73,11 @@ class Merged:
 
         try:
             head = Head.of(scope)
-            scope["state"]["caller"] = self._keys.by_bearer(head.headers, head.certificate).name
+            principal = self._keys.by_bearer(head.headers, head.certificate)
+            scope["state"]["caller"] = principal.name
+            if head.method == "GET" and is_denied(RULES["GET", _route(path_as_sent(scope))], principal):
+                await self._refusing(scope, receive, noted)
+                return
             query = parse_qsl(head.query_string.decode("latin-1"), keep_blank_values=True)
             pairs = [pair for pair in query if pair[0] != PARAMETER]
             databases = Databases(self._apps, scope, self._ending, self._owner)
@@ -101,6 +113,12 @@ class Merged:
         if answer.status != 200:
             raise Refused(answer, None)
         return self._apps[name]
+
+
+def _route(path: str) -> str:
+    """Return the route that each database is asked for."""
+    entry = None if _STREAM.fullmatch(path) else _ENTRY.fullmatch(path)
+    return path if entry is None else f"{entry[1].rpartition('/')[0]}/{{id}}"
 
 
 def _without_after(pairs: Pairs) -> tuple[Pairs, str | None]:

@@ -214,6 +214,9 @@ async def test_a_caller_without_the_grant_sees_its_own_entries_only(postgres_ser
             assert (await stranger.get(f"/v1/events/{other}")).status_code == 404
             for path in ("/v1/record/head", "/v1/webhooks", "/v1/leases"):
                 assert (await stranger.get(path)).status_code == 403, path
+            # One denied request leaves one denial, not one in each database.
+            denials = (await listed(api, "/v1/rejections", reason="denied"))["rejections"]
+            assert [one["database"] for one in denials] == ["north"] * 3
         async with httpx.AsyncClient(base_url=gateway.origin) as nobody:
             for path in ("/v1/events", "/v1/events.csv", "/v1/events/stream", "/v1/record/head", "/v1/incidents/x"):
                 assert (await nobody.get(path)).status_code == 401, path

@@ -257,3 +257,18 @@ async def test_the_live_stream_is_over_all_databases_and_goes_on_where_it_was(
     await zombie(gateway, "north", 1)
     address = stream.partition("after=")[0] + f"after={last}"
     await until(address, {"north.orders/1", "south.orders/1"})
+
+
+async def test_only_a_viewers_own_page_chooses_a_database(gateway: Fleet, browser: httpx.AsyncClient) -> None:
+    """Strangers are not told which names exist, and a link on another site changes nothing for a viewer."""
+    async with httpx.AsyncClient(base_url=gateway.origin) as stranger:
+        answers = [await stranger.get(f"/ui/?database={name}") for name in ("south", "nowhere", "*")]
+        told = {(one.status_code, one.headers["location"], one.headers.get("set-cookie")) for one in answers}
+        assert told == {(303, "/ui/login", None)}
+    link = {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate"}
+    for query in ("database=south", "of=south"):
+        assert "set-cookie" not in (await browser.get(f"/ui/?{query}", headers=link)).headers
+    async with httpx.AsyncClient(base_url=gateway.origin) as arriving:  # its session is withheld
+        assert "database=south" not in (await arriving.get("/ui/?database=south", headers=link)).text
+    own = await browser.get("/ui/?database=south", headers={"Sec-Fetch-Site": "same-origin"})
+    assert "gateway_database=south; " in own.headers["set-cookie"]

@@ -1,7 +1,7 @@
 """Several stores: each bucket is in the store of its database, also if another store has one of the same name."""
 
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, asynccontextmanager
 
 import httpx
 import pytest
@@ -27,13 +27,14 @@ def doubles() -> dict[str, S3Double]:
     return {name: S3Double(buckets=["northern", "southern"]) for name in NAMES}
 
 
-@pytest_asyncio.fixture
-async def origin(postgres_server: Server, doubles: dict[str, S3Double]) -> AsyncIterator[str]:
+@asynccontextmanager
+async def serving(postgres_server: Server, doubles: dict[str, S3Double]) -> AsyncIterator[str]:
+    """Serve two databases, of which those of ``doubles`` have a store."""
     async with AsyncExitStack() as stack:
         addresses = [as_gateway(await stack.enter_async_context(fresh_database(postgres_server))) for _ in NAMES]
-        listed = databases(*addresses, buckets=["southern"])
+        listed = databases(*addresses, buckets=["southern"] if "south" in doubles else [])
         for one, schema in zip(listed, ("public", "no_tables"), strict=True):
-            one |= {"store": one["name"], "schemas": [schema]}
+            one |= {"store": one["name"] if one["name"] in doubles else None, "schemas": [schema]}
         stores = [
             {
                 "name": name,
@@ -45,6 +46,12 @@ async def origin(postgres_server: Server, doubles: dict[str, S3Double]) -> Async
             for name, double in doubles.items()
         ]
         yield await stack.enter_async_context(running(settings(listed, stores=stores)))
+
+
+@pytest_asyncio.fixture
+async def origin(postgres_server: Server, doubles: dict[str, S3Double]) -> AsyncIterator[str]:
+    async with serving(postgres_server, doubles) as one:
+        yield one
 
 
 async def test_a_bucket_is_in_the_store_of_its_database(origin: str, doubles: dict[str, S3Double]) -> None:
@@ -66,3 +73,14 @@ async def test_a_bucket_is_in_the_store_of_its_database(origin: str, doubles: di
         hoisted = await browser.put(str(address.url))
     assert hoisted.status_code == 501, hoisted.text
     assert "copy" not in doubles["north"].objects("northern")
+    assert await outcome(client.list_buckets) == (501, "NotImplemented")
+
+
+@pytest.mark.parametrize("having", NAMES)
+async def test_all_buckets_are_listed_if_one_store_has_them(
+    postgres_server: Server, doubles: dict[str, S3Double], having: str
+) -> None:
+    """Whichever database has it. The other one has no store at all."""
+    async with serving(postgres_server, {having: doubles[having]}) as origin:
+        listed = await call(connect(origin, "5").list_buckets)
+        assert [one["Name"] for one in listed["Buckets"]] == ["northern", "southern"]
