@@ -234,8 +234,8 @@ async def find(databases: Databases, pairs: Pairs, path: str) -> tuple[str, Answ
     for task in tasks:
         _READING.add(task)
         task.add_done_callback(_over)
-    for task in asyncio.as_completed(tasks):
-        name, answer = await task
+    for answered in asyncio.as_completed(tasks):
+        name, answer = await answered
         if answer is None:
             missing.append(name)
         elif answer.status == 404:

@@ -50,7 +50,7 @@ async def test_a_slower_database_is_not_cancelled_once_another_one_has_the_entry
 
     path = {"path": "/v1/events/x", "raw_path": b"/v1/events/x", "query_string": b""}
     scope: Scope = {"type": "http", "method": "GET", **path, "headers": [], "state": {}}
-    found = await lists.read(Databases({"slow": slow, "fast": fast}, scope, lambda: False), [], "/v1/events/x")
+    found = await lists.read(Databases({"slow": slow, "fast": fast}, scope, lambda: False, str), [], "/v1/events/x")
     assert orjson.loads(found.body) == {"database": "fast", "id": "x"}
     finish.set()
     assert await ended == "by itself"
