@@ -72,7 +72,7 @@ TABLE: dict[str, str] = {
     "app": "fencing api config guard.watching http journal.protocol objects observe part reloading routing web wiring "
     "workers",
     "naming": "fencing config db objects observe.events table_rules tables wiring",
-    "ownership": "fencing config db objects.store observe.events wiring",
+    "ownership": "fencing config db journal.protocol objects.store observe.events wiring",
     "serving": "config db http.connection",
     "doctor": "fencing auth config db guard journal.contents journal.protocol naming objects observe.events "
     "table_rules tables.catalog tables.sql targets wiring",

@@ -85,7 +85,7 @@ WHERE resource >= $1 AND ($2::text IS NULL OR resource < $2) AND resource <> '#o
 
 -- name: locks
 -- The next locks of a range of names, with the highest tokens that were issued for them. A database that was put back may
--- have issued others: they are in the epoch that it would issue the next one in, as in issuer_epoch_v1.
+-- have issued others. So they are in the epoch of its next token, as in issuer_epoch_v1.
 SELECT l.resource, greatest(l.epoch, i.epoch) AS epoch, l.value, NULL::text AS holder, NULL::text AS caller,
     clock_timestamp() AS raised_at, NULL::uuid AS write_id
 FROM fencing.lock AS l LEFT JOIN (

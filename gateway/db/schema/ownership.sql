@@ -27,8 +27,8 @@ INSERT INTO fencing.ownership DEFAULT VALUES;
 -- Let a session of a gateway in, which compares what is returned with its own rules, and leaves if they differ.
 -- The session shares a lock until its end. A change first commits what follows, and then ends each session that has the
 -- lock. So a session is either among these, or has seen what follows. VOLATILE: the row is read after the lock is taken.
--- Returns the name and share in force, whether they are being changed, whether the lock was free, and whether the row is
--- from before a change. The opening has restored the fence by then.
+-- Returns the name and share in force, whether they are being changed, and whether the lock was free. `put_back`: the row
+-- is from before a change. The opening has restored the fence by then.
 CREATE FUNCTION fencing.enter_v1(
     OUT entered boolean, OUT name text, OUT share text, OUT changing boolean, OUT put_back boolean
 )

@@ -182,7 +182,7 @@ async def test_issued_tokens_of_a_database_that_was_put_back_move_in_its_next_ep
         assert (await old.delete(f"/v1/leases/job/1/{lease['lease']}")).status_code == 204
     connection = await asyncpg.connect(addresses["north"])
     try:
-        # As on another timeline. Tokens that the former one issued, and nobody has shown, are lost.
+        # As on another timeline. Tokens that the former one issued are lost if no holder has shown them.
         await connection.execute("UPDATE fencing.issuer SET timeline = '0'")
     finally:
         await connection.close()

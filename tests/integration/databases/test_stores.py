@@ -80,7 +80,7 @@ async def test_a_bucket_is_in_the_store_of_its_database(origin: str, doubles: di
 async def test_all_buckets_are_listed_if_one_store_has_them(
     postgres_server: Server, doubles: dict[str, S3Double], having: str
 ) -> None:
-    """Whichever database has it. The other one has no store at all."""
+    """The other database has no store at all."""
     async with serving(postgres_server, {having: doubles[having]}) as origin:
         listed = await call(connect(origin, "5").list_buckets)
         assert [one["Name"] for one in listed["Buckets"]] == ["northern", "southern"]
