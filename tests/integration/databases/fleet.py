@@ -100,7 +100,9 @@ class Fleet:
 
     async def fences(self, database: str) -> list[str]:
         """Return the names of all fences in a database."""
-        return await self.asked(database, "SELECT resource FROM fencing.fence ORDER BY 1")
+        return await self.asked(
+            database, "SELECT resource FROM fencing.fence WHERE resource <> '#ownership' ORDER BY 1"
+        )
 
 
 def databases(north: str, south: str, **more: Any) -> list[dict[str, Any]]:
