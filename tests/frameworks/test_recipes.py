@@ -16,7 +16,7 @@ from alembic import command
 from alembic.config import Config
 from celery.bootsteps import RUN
 from celery.contrib.testing.worker import start_worker
-from celery.signals import task_failure, task_success
+from celery.signals import setup_logging, task_failure, task_success
 from sqlalchemy.exc import DBAPIError
 
 from gateway.client import Stale
@@ -85,6 +85,11 @@ async def test_a_zombie_with_asyncio(stage: Stage, shop: Shop) -> None:
             await late
         assert "DETAIL" not in refused.value.message
     assert stage.row(number) == ("sent", "kept")
+
+
+@setup_logging.connect
+def keep_logging(**_: Any) -> None:
+    """Be there. Celery would otherwise set the level of all loggers, also for later tests in this process."""
 
 
 @contextmanager
