@@ -87,9 +87,11 @@ async def test_a_zombie_with_asyncio(stage: Stage, shop: Shop) -> None:
     assert stage.row(number) == ("sent", "kept")
 
 
-@setup_logging.connect
 def keep_logging(**_: Any) -> None:
     """Be there. Celery would otherwise set the level of all loggers, also for later tests in this process."""
+
+
+setup_logging.connect(keep_logging)
 
 
 @contextmanager
