@@ -194,7 +194,7 @@ def _final(scene: _Scene) -> dict[str, Any]:
         places |= {f"{ground.area}rows/{row}": mark for row, mark in rows}
         notes = session.rows(f"SELECT id FROM {ground.schema}.notes")
         places |= {f"{ground.area}notes/{note}": note for (note,) in notes}
-        found = session.rows("SELECT resource, epoch, value FROM fencing.fence")
+        found = session.rows("SELECT resource, epoch, value FROM fencing.fence WHERE resource <> '#ownership'")
         fences |= {resource: [epoch, value] for resource, epoch, value in found}
         assert all(resource.startswith(ground.kind) for resource, _, _ in found), "fences of another database"
         rejected = session.rows("SELECT request_id FROM fencing.record WHERE kind = 'rejection'")
