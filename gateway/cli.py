@@ -21,13 +21,13 @@ from typer.completion import completion_init, get_completion_script  # type: ign
 
 from gateway.commands.audit import audit
 from gateway.commands.auth import auth
+from gateway.commands.chosen_databases import DatabaseName, each, the_one
 from gateway.commands.config import AllowMissing, configuration
 from gateway.commands.console import ConfigPath, load, places, print_report, say
-from gateway.commands.databases import DatabaseName, each, the_one
+from gateway.commands.databases import databases
 from gateway.commands.environment import api_key, environment, secret_of
 from gateway.commands.guard import guard
 from gateway.commands.naming import naming
-from gateway.commands.ownership import databases
 from gateway.commands.server_packages import missing_server_packages
 from gateway.errors import ConfigurationError, GatewayError, ServerNotInstalled
 from gateway.text import visible

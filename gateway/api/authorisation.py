@@ -110,6 +110,7 @@ def is_denied(rule: Rule, principal: Principal) -> bool:
     rights = principal.rights
     if rule.about is About.ALL_RESOURCES:
         return not any(rights.over(action, EVERYTHING) for action in rule.actions)
+    # Entries of anonymous callers belong to no one caller.
     if rule.about is About.EVERYTHING or (rule.about is About.OWN_ENTRIES and principal.is_anonymous):
         return not any(map(rights.anywhere, rule.actions))
     return False
@@ -152,11 +153,6 @@ class Authorisation:
         if not any(principal.rights.over(action, pattern) for action in actions):
             raise await self.denied(request, principal, actions, f"resources {pattern}", pattern)
 
-    async def everywhere(self, request: Request, principal: Principal, actions: Iterable[Action]) -> None:
-        """Check that one of the actions is granted on everything."""
-        if not any(principal.rights.anywhere(action) for action in actions):
-            raise await self.denied(request, principal, actions, "everything", EVERYTHING)
-
     async def denied(
         self, request: Request, principal: Principal, actions: Iterable[Action], on: str, resource: str
     ) -> Exception:
@@ -186,10 +182,9 @@ class Authorised:
                 await authorisation.on(request, principal, rule.actions, canonical(request.path_params["resource"]))
             case About.BODY if not any(map(principal.rights.have, rule.actions)):
                 raise await authorisation.denied(request, principal, rule.actions, "any resource", EVERYTHING)
-            case About.ALL_RESOURCES:
-                await authorisation.over(request, principal, rule.actions, EVERYTHING)
-            case About.EVERYTHING:
-                await authorisation.everywhere(request, principal, rule.actions)
-            case About.OWN_ENTRIES if principal.is_anonymous:
-                # Entries of anonymous callers belong to no one caller.
-                await authorisation.everywhere(request, principal, rule.actions)
+            case About.ALL_RESOURCES if is_denied(rule, principal):
+                raise await authorisation.denied(
+                    request, principal, rule.actions, f"resources {EVERYTHING}", EVERYTHING
+                )
+            case About.EVERYTHING | About.OWN_ENTRIES if is_denied(rule, principal):
+                raise await authorisation.denied(request, principal, rule.actions, "everything", EVERYTHING)

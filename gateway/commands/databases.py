@@ -1,74 +1,97 @@
-"""The databases that a command is about, if a configuration has several: all of them, or one by its name or a table."""
+"""``gateway databases``: what each of several databases owns, and changes of that."""
 
-from collections.abc import Callable
-from pathlib import Path
+import asyncio
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gateway.commands.console import load, say
-from gateway.errors import ConfigurationError, GatewayError
+from gateway.commands.console import ConfigPath, load, say
+from gateway.errors import GatewayError
+from gateway.fencing.shares import shown
+from gateway.text import visible
 
 if TYPE_CHECKING:
-    from gateway.config import Config
+    from gateway.ownership.plan import Fleet, Seat
 
-DatabaseName = Annotated[
-    str | None,
-    typer.Option("--database", metavar="NAME", help="One of several databases. The default is all of them."),
+databases = typer.Typer(
+    help="Change which of several databases owns which names (docs/guides/many-databases.md).", no_args_is_help=True
+)
+
+Forgotten = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--forget", metavar="NAME", help="A database that is lost, with its fences. Their writers can return."
+    ),
 ]
-PROBLEM = 2
 
 
-def chosen(settings: "Config", name: str | None) -> "dict[str | None, Config]":
-    """Return the configurations of the databases alone: all, or the one of this name.
+@databases.command("plan")
+def show_plan(config: ConfigPath = None, forget: Forgotten = None) -> None:
+    """Show what each database owns, and what a change to the configured rules would do. Nothing is changed.
 
-    Raises ``ConfigurationError`` if there is no such database.
+    Exit code 1: there are changes.
     """
-    parts = settings.parts
-    if name is None:
-        return parts
-    if name not in parts:
-        known = ", ".join(one for one in parts if one is not None) or "only [postgres], which needs no --database"
-        raise ConfigurationError(f"--database: there is no database {name}; there are: {known}", advice="")
-    return {name: parts[name]}
+    from gateway.ownership import plan  # noqa: PLC0415 - it imports all libraries of both planes
+
+    async def show() -> bool:
+        async with plan.fleet(load(config), opens=False) as fleet:
+            for seat in fleet.seats:
+                _print(seat)
+            fleet.check_applicable(forget or ())
+            found = await fleet.planned()
+            for one in found.moving:
+                typer.echo(visible(f"{one.origin}: {one.count} fences and locks move to {one.to}"))
+            for obstacle in found.obstacles:
+                typer.echo(visible(f"not yet: {obstacle}"))
+            return bool(fleet.concerned)
+
+    if asyncio.run(show()):
+        raise typer.Exit(1)
+    typer.echo("The configured rules are the ones in force.")
 
 
-def the_one(settings: "Config", name: str | None, why: str) -> "Config":
-    """Return the configuration of one database alone. Raises ``ConfigurationError`` if it is not clear which one."""
-    found = list(chosen(settings, name).values())
-    if len(found) > 1:
-        raise ConfigurationError(f"{why}; name the database with --database", advice="")
-    return found[0]
+@databases.command("apply")
+def apply_rules(config: ConfigPath = None, forget: Forgotten = None) -> None:
+    """Put the configured rules in force. The databases that they concern are closed until fences are carried over.
 
+    Run it again after an interruption: it goes on. With the former configuration, it goes back.
+    """
+    from gateway.ownership import plan  # noqa: PLC0415 - it imports all libraries of both planes
 
-def of_table(config: Path | None, table: str) -> "Config":
-    """Return the configuration of the database that has a table, ``schema.table``. Without a schema: the default."""
-    settings = load(config)
-    if not settings.databases:
-        return settings
-    schema = table.partition(".")[0] if "." in table else None
-    for one in settings.databases:
-        if one.default if schema is None else schema in one.schemas:
-            return settings.parts[one.name]
-    raise ConfigurationError(f"No database exposes the schema {schema}.", advice="Add it to schemas of one of them.")
+    async def apply() -> None:
+        async with plan.fleet(load(config)) as fleet:
+            fleet.check_applicable(forget or ())
+            if not fleet.concerned:
+                typer.echo("The configured rules are the ones in force.")
+                return
+            found = await fleet.planned()
+            if not found.obstacles and await _applied(fleet):
+                return
+            for obstacle in found.obstacles:
+                say(f"gateway: {visible(obstacle)}")
+            say("gateway: Names move only when nothing of theirs is under way. Nothing has changed. Try again later.")
+            raise typer.Exit(2)
 
-
-def each(settings: "Config", name: str | None, act: "Callable[[str | None, Config], None]") -> None:
-    """Act on each of the chosen databases. One that fails does not stop the others: the exit code tells it."""
-    parts = chosen(settings, name)
-    if list(parts) == [None]:
-        act(None, parts[None])
-        return
-    code = 0
-    for database, part in parts.items():
-        typer.echo(f"{database}:")
+    async def _applied(fleet: "Fleet") -> bool:
         try:
-            act(database, part)
-        except typer.Exit as left:
-            code = max(code, left.exit_code)
-        except GatewayError as error:
-            code = PROBLEM
-            advice = "" if error.advice == error.default_advice else error.advice
-            say(f"gateway: {database}: {error.message} {advice}".rstrip())
-    if code:
-        raise typer.Exit(code)
+            return await fleet.apply(lambda line: typer.echo(visible(line)))
+        except GatewayError:
+            say("gateway: The change has failed. A database that is still closed opens when you run this again.")
+            raise
+
+    asyncio.run(apply())
+
+
+def _print(seat: "Seat") -> None:
+    found, target = seat.registered, seat.target
+    if found is None:
+        typer.echo(visible(f"{seat.label}: does not answer: {seat.problem}"))
+        return
+    closed = "a change was interrupted" if found.following else "it was put back to before a change"
+    lines = [f"{seat.label}{f' (closed: {closed})' if found.following or found.is_put_back else ''}"]
+    known = "it is none of several databases" if found.name is None else f"{found.name}: {shown(found.share)}"
+    lines.append(f"  in force    {known}")
+    if seat.concerned:
+        lines.append(f"  configured  {shown(target.share)}")
+    for line in lines:
+        typer.echo(visible(line))

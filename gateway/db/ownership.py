@@ -10,7 +10,7 @@ from gateway.db.database import Database, Record, Transaction, translated
 from gateway.db.pool import Session, load
 from gateway.db.servers import APPLICATION
 from gateway.errors import ConfigurationError, OwnershipDiffers, SqlError, Unavailable
-from gateway.fencing.ownership_checks import Range
+from gateway.fencing.name_ranges import Range
 from gateway.fencing.shares import Owner, Registered, Target, check, shown
 from gateway.fencing.token import Token
 

@@ -6,11 +6,10 @@ They run once, at the start of a gateway. So no request has to check the names t
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeAlias
 
 from gateway.fencing.bucket_names import is_valid
 from gateway.fencing.ownership import OBJECTS, Domain
-from gateway.fencing.resource import escape, escape_path, includes, overlap
+from gateway.fencing.resource import escape, includes, overlap
 
 _FIELD = re.compile(r"\{[^{}/]+\}")
 
@@ -256,41 +255,6 @@ class KeyNames:
         kept = all(one.startswith("{") or ("*" not in one and escape(one) == one) for one in mine[:depth])
         begins = made[:2] == [OBJECTS, "{bucket}"] and made[2 : depth + 2] == mine[:depth]
         return kept and begins and len(mine) > depth and len(made) > depth + 2
-
-
-Range: TypeAlias = tuple[str, str | None]
-"""Names from the first one on, up to but without the second one, or to the end. Names are ASCII, and in its order."""
-
-
-def ranges_of(domain: Domain, *, plain: bool = False) -> list[Range]:
-    """Return ranges with all names that a domain names. ``plain``: only those whose names no pattern leaves out.
-
-    The range of a bucket has the keys below prefixes of other databases, too. They are ranges of those, as well.
-    """
-    patterns = [one for one in domain.resources if not plain or _is_plain(one)]
-    return [*_defaults_of(domain), *map(_range, patterns)]
-
-
-def _defaults_of(domain: Domain) -> list[tuple[str, str]]:
-    schemas = [_below(f"{escape(schema)}.") for schema in domain.schemas]
-    # The name of a bucket belongs to its owner as well: a lock may have it, or a template may give it to all keys.
-    buckets = [name for bucket in domain.whole_buckets for name in (f"{OBJECTS}/{bucket}", f"{OBJECTS}/{bucket}/")]
-    keys = [f"{OBJECTS}/{escape_path(prefix)}" for prefix in domain.prefixes]
-    return schemas + [_below(name) if name.endswith("/") else _range(name) for name in (*buckets, *keys)]
-
-
-def _is_plain(pattern: str) -> bool:
-    return "*" not in pattern.removesuffix("/**")
-
-
-def _range(pattern: str) -> tuple[str, str]:
-    fixed, wildcard, _ = pattern.partition("*")
-    return _below(fixed) if wildcard else (pattern, f"{pattern}\x01")
-
-
-def _below(prefix: str) -> tuple[str, str]:
-    """Return the range of the names that begin with a text."""
-    return prefix, prefix[:-1] + chr(ord(prefix[-1]) + 1)
 
 
 def _default(domains: Sequence[Domain]) -> str:

@@ -12,7 +12,6 @@ from uuid import UUID
 
 from gateway.errors import OwnershipDiffers
 from gateway.fencing.ownership import Domain
-from gateway.fencing.ownership_checks import Range, ranges_of
 
 Entries: TypeAlias = dict[str, list[Any]]
 """The entries of a domain, by their kind: schemas, buckets, resources, and whatever further kind ``Domain`` has."""
@@ -143,21 +142,6 @@ def shown(share: str | None) -> str:
     return own + (f" but {but}" if but else "") + (f", with {inside}" if inside else "")
 
 
-def ranges_elsewhere(database: str, domains: Sequence[Domain]) -> list[Range]:
-    """Return ranges with all names that other databases own, and maybe with some of this one's own."""
-    own = next(one for one in domains if one.name == database)
-    found = [each for other in domains if other is not own for each in ranges_of(other)]
-    if not own.default:
-        # All that it does not certainly own. A pattern with a wildcard in its middle is no range.
-        end = ""
-        for begin, after in sorted(ranges_of(own, plain=True)):
-            if begin > end:
-                found.append((end, begin))
-            end = max(end, after or "")
-        found.append((end, None))
-    return list(_joined(found))
-
-
 @dataclass(frozen=True, slots=True)
 class _Kept:
     """A domain of rules that were kept, perhaps by a version with other kinds of entries."""
@@ -208,19 +192,3 @@ def _listed(entries: Mapping[str, Sequence[str]]) -> str:
 
 def _text(document: Mapping[str, Any]) -> str:
     return json.dumps(document, sort_keys=True, separators=(",", ":"))
-
-
-def _joined(ranges: Iterable[Range]) -> Iterable[Range]:
-    """Yield ranges in order, without those within others."""
-    begin: str | None = None
-    end: str | None = ""
-    for first, after in sorted(ranges, key=lambda one: one[0]):
-        if begin is not None and end is not None and first > end:
-            yield begin, end
-            begin = None
-        if begin is None:
-            begin, end = first, after
-        elif end is not None:
-            end = None if after is None else max(end, after)
-    if begin is not None:
-        yield begin, end

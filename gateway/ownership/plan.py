@@ -11,6 +11,7 @@ from gateway.config import Config
 from gateway.db import ownership
 from gateway.db.database import Database, Record
 from gateway.errors import ConfigurationError, CrossesDatabases, GatewayError, OwnershipDiffers, Unavailable
+from gateway.fencing.name_ranges import ranges_elsewhere
 from gateway.fencing.ownership import Domain, Ownership
 from gateway.fencing.resource import escape
 from gateway.fencing.shares import (
@@ -18,7 +19,6 @@ from gateway.fencing.shares import (
     Target,
     check,
     owners_in,
-    ranges_elsewhere,
     share_of,
     shares_in,
     written,

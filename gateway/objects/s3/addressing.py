@@ -6,6 +6,7 @@ Nothing is normalised.
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from urllib.parse import quote, unquote_to_bytes
 
 from gateway.errors import StoreError
@@ -36,6 +37,8 @@ def bucket_of_host(headers: Iterable[tuple[bytes, bytes]], domains: Iterable[str
     return None
 
 
+# With several databases, the router reads a path first, and the plane of its database reads it again.
+@lru_cache(maxsize=64)
 def read(raw_path: bytes, bucket_of_host: str | None = None) -> tuple[str, str]:
     """Return bucket and key; each empty where there is none. ``raw_path`` is without the query, as on the wire.
 

@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.errors import CrossesDatabases, StoreError
+from gateway.fencing.name_ranges import ranges_elsewhere
 from gateway.fencing.ownership import Domain, Owned, Ownership
 from gateway.fencing.ownership_checks import KeyNames, conflicts
 from gateway.fencing.resource import escape_path
-from gateway.fencing.shares import ranges_elsewhere
 from gateway.objects.resource_rules import DEFAULT_TEMPLATE, KeyRule, Resources
 from gateway.objects.s3 import addressing
 from gateway.objects.s3.request import classify

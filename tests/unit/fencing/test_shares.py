@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.errors import OwnershipDiffers
+from gateway.fencing.name_ranges import ranges_elsewhere
 from gateway.fencing.ownership import Domain, Ownership
 from gateway.fencing.shares import (
     Owner,
@@ -15,7 +16,6 @@ from gateway.fencing.shares import (
     Target,
     check,
     owners_in,
-    ranges_elsewhere,
     share_of,
     shares_in,
     shown,
