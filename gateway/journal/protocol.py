@@ -354,8 +354,12 @@ def open_database(mode: Mode, *, again: bool = False, accept_loss: bool = False)
         if not again and may_serve(server, mode) and (mode is Mode.OFF or _is_newest(server.opened, marker)):
             return Opening(server.opened.term, fresh=False)
         outcome = yield from _open(mode, server, marker, accept_loss=accept_loss, begins_epoch=begins_epoch)
-        if isinstance(outcome, Flaw) and mode is not Mode.OFF and (yield ReadMarker()) != marker:
-            continue  # the marker was read before the server was asked, and another gateway has opened it since
+        # Marker, server and journal were read one after the other. Another gateway may have opened it meanwhile, or
+        # another server may have come.
+        if isinstance(outcome, Flaw) and mode is not Mode.OFF:
+            now = cast(Server, (yield AskServer()))
+            if (yield ReadMarker()) != marker or (now.run, now.opened) != (server.run, server.opened):
+                continue
         if not isinstance(outcome, _Again):
             return outcome
         begins_epoch = outcome.begins_epoch

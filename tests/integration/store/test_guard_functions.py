@@ -1,9 +1,10 @@
 """SQL reads names and tokens exactly as Python does."""
 
+import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from gateway.db.database import Database
+from gateway.db.database import OWNERSHIP, Database
 from gateway.errors import ResourceMalformed, TokenMalformed
 from gateway.fencing.resource import canonical
 from gateway.fencing.token import Token
@@ -30,6 +31,15 @@ async def test_sql_and_python_know_the_same_names(database: Database, name: str)
     except ResourceMalformed:
         expected = False
     assert row["canonical"] is expected
+
+
+async def test_no_resource_has_the_name_of_the_fence_of_ownership(database: Database) -> None:
+    """A raise of that fence would keep all gateways out (decision 103)."""
+    with pytest.raises(ResourceMalformed):
+        canonical(OWNERSHIP)
+    row = await database.fetchrow("SELECT fencing.canonical_v1($1) AS canonical", OWNERSHIP)
+    assert row is not None
+    assert row["canonical"] is False
 
 
 @SETTINGS

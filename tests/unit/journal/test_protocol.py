@@ -247,6 +247,21 @@ def test_of_two_openers_one_creates_each_marker() -> None:
     assert driven(protocol.open_database(Mode.SYNC), steps) == Opening(8, fresh=False)
 
 
+def test_a_journal_that_another_opener_began_meanwhile_is_no_flaw() -> None:
+    """Its marker was there before, and its row and its snapshot come after it."""
+    before, after = Server(RUN, Opened(OURS), NOW), Server(RUN, replace(ROW, position=0), NOW)
+    steps = [
+        (ReadMarker, MARKER),
+        (AskServer, before),
+        (ReadJournal, Contents(number=1, segments=1)),
+        (AskServer, after),
+        (ReadMarker, MARKER),
+        (ReadMarker, MARKER),
+        (AskServer, after),
+    ]
+    assert driven(protocol.open_database(Mode.SYNC), steps) == Opening(7, fresh=False)
+
+
 def test_an_opening_that_was_given_up_is_begun_again() -> None:
     """Its marker names the same run, so that the restart still counts as one."""
     theirs = replace(MARKER, term=8, base=7, run=NEXT_RUN)
@@ -288,8 +303,8 @@ def test_a_database_that_must_stay_closed(
     problem: Problem, server: Server, marker: Marker | Flaw | None, mode: Mode
 ) -> None:
     """And nothing is changed, so that a server that is open stays so."""
-    read = [(ReadMarker, marker)] if mode is not Mode.OFF else []
-    flaw = driven(protocol.open_database(mode), [*read, (AskServer, server), *read])
+    twice = [(ReadMarker, marker), (AskServer, server), (AskServer, server), (ReadMarker, marker)]
+    flaw = driven(protocol.open_database(mode), twice[1:2] if mode is Mode.OFF else twice)
     assert isinstance(flaw, Flaw)
     assert flaw.problem is problem
     assert flaw.detail or isinstance(marker, Flaw)
@@ -307,7 +322,8 @@ def test_a_database_that_must_stay_closed(
 )
 def test_a_journal_that_keeps_the_database_closed(problem: Problem, row: Opened, contents: Contents | Flaw) -> None:
     server = Server(NEXT_RUN, row, NOW)
-    steps = [(ReadMarker, MARKER), (AskServer, server), (ReadJournal(2), contents), (ReadMarker, MARKER)]
+    read = [(ReadMarker, MARKER), (AskServer, server)]
+    steps = [*read, (ReadJournal(2), contents), *reversed(read)]
     flaw = driven(protocol.open_database(Mode.SYNC), steps)
     assert isinstance(flaw, Flaw)
     assert flaw.problem is problem
@@ -347,7 +363,8 @@ def test_an_operator_may_accept_the_loss() -> None:
 @pytest.mark.parametrize("problem", sorted(set(Problem) - ACCEPTABLE))
 def test_other_flaws_cannot_be_accepted(problem: Problem) -> None:
     flaw = Flaw(problem, "")
-    steps = [(ReadMarker, flaw), (AskServer, Server(NEXT_RUN, ROW, NOW)), (ReadMarker, flaw)]
+    read = [(ReadMarker, flaw), (AskServer, Server(NEXT_RUN, ROW, NOW))]
+    steps = [*read, *reversed(read)]
     assert driven(protocol.open_database(Mode.SYNC, accept_loss=True), steps) == flaw
 
 
