@@ -182,7 +182,7 @@ class DatabaseEntry(Postgres):
     name: Annotated[str, Field(pattern=NAME)]
     """Its name in requests, commands and metrics: 1 to 64 letters, digits, _ or -. It does not change."""
     schemas: tuple[str, ...] = ("public",)
-    """Exposed schemas. The first one of the default database is the default. None: the database has no tables."""
+    """Exposed schemas. The first one of the default database is the default. ``[]``: the database has no tables."""
     default: bool = False
     """Whether it owns every resource, bucket and request that no rule gives to another one. Exactly one does."""
     buckets: tuple[Annotated[str, Field(min_length=1)], ...] = ()
