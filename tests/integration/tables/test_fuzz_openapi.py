@@ -17,6 +17,7 @@ from schemathesis.specs.openapi.checks import (
 
 from gateway.demo.embedded import EmbeddedPostgres
 from tests.integration.tables.raw_http import Watched, watched_gateway
+from tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.thorough
 
@@ -33,7 +34,8 @@ DOCUMENTS = {"/v1/openapi.json": [*CHECKS, status_code_conformance], "/v1/tables
 
 @pytest.fixture(scope="module")
 def gateway(postgres_server: EmbeddedPostgres) -> Iterator[Watched]:
-    with watched_gateway(postgres_server, TABLES) as watched:
+    # The document's own example waits for ten seconds if its lock is taken.
+    with watched_gateway(postgres_server, TABLES, leases={"max_wait": 10}) as watched:
         yield watched
 
 
@@ -50,7 +52,7 @@ def test_any_request_of_the_document_gets_an_answer_of_the_document(gateway: Wat
     @given(case=cases)
     def ask(case: schemathesis.Case[Any]) -> None:
         gateway.events.clear()
-        response = case.call()
+        response = case.call(timeout=PATIENCE)
         assert not gateway.failures()
         case.validate_response(response, checks=DOCUMENTS[document])
 
