@@ -216,10 +216,9 @@ class Database:
 
     async def close(self) -> None:
         """Close all sessions. The database cannot be used afterwards."""
-        with translated(Unavailable):
-            await self._sessions.close()
-            await self._shared.close()
-            await self._searching.close()
+        await self._sessions.close()
+        await self._shared.close()
+        await self._searching.close()
 
     async def now(self) -> datetime:
         """Return the time of the database's clock, the only one that is trusted."""

@@ -125,8 +125,9 @@ class SessionPool:
 
 
 async def _close(session: Session) -> None:
-    """Close a session. A server that was paused never says goodbye."""
-    with suppress(TimeoutError):
+    """Close a session. A server that is paused or gone does not answer."""
+    # In each case asyncpg has closed the connection before it raises.
+    with suppress(TimeoutError, OSError, asyncpg.PostgresConnectionError, asyncpg.InterfaceError):
         await session.close(timeout=_GOODBYE)
 
 

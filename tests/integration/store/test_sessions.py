@@ -1,6 +1,7 @@
 """Sessions are bounded, handed out in turn, and never reused in an unknown state."""
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator, Callable
 
 import asyncpg
@@ -127,3 +128,14 @@ async def test_a_full_house_is_unavailable(dsn: str) -> None:
         over.set()
     assert await database.fetchrow("SELECT 1") is not None
     await database.close()
+
+
+async def test_sessions_whose_server_is_gone_are_closed_like_others(make: Make) -> None:
+    """The socket of one is broken, but the event loop has not noticed yet. The other one still works."""
+    sessions = make(2)
+    held = [await sessions.take(), await sessions.take()]
+    for session in held:
+        sessions.give(session)
+    held[0]._transport.get_extra_info("socket").shutdown(socket.SHUT_WR)  # type: ignore[attr-defined]
+    await sessions.close()
+    assert all(session.is_closed() for session in held)
