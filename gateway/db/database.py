@@ -10,7 +10,7 @@ from typing import Protocol, TypeAlias, TypeGuard, TypeVar, cast
 import asyncpg
 
 from gateway.db import roles
-from gateway.db.pool import Session, SessionPool, SessionUse
+from gateway.db.pool import LOST, Session, SessionPool, SessionUse
 from gateway.db.roles import ActingBatch, RoleStatements
 from gateway.db.servers import APPLICATION, Servers, pins
 from gateway.errors import GatewayError, OutcomeUnknown, RaiseUnsecured, SqlError, Unavailable
@@ -58,18 +58,10 @@ _SEARCHING = {"plan_cache_mode": "force_custom_plan", "jit": "off", "max_paralle
 # The settings among these whose changes the server reports by itself, under the names it uses then.
 _REPORTED = {"TimeZone": "UTC", "DateStyle": "ISO, YMD", "IntervalStyle": "iso_8601"}
 
-# The session was lost, or never opened. The caller decides whether a statement under way took effect.
-_LOST: tuple[type[BaseException], ...] = (
-    OSError,
-    TimeoutError,
-    asyncpg.InterfaceError,
-    asyncpg.InternalClientError,
-    asyncpg.PostgresConnectionError,
-)
-# The database undid the transaction and asks for it again.
 # Errors of fencing.check_secured_v1: raises that are not in the journal, and a database that was opened too long ago.
 _UNSECURED, _BEHIND = "FN504", "FN505"
 _SECURE = "SELECT set_config('fencing.secured', $1, true), set_config('fencing.looked', $2, true)"
+# The database undid the transaction and asks for it again.
 _AGAIN = (asyncpg.SerializationError, asyncpg.DeadlockDetectedError, asyncpg.InvalidCachedStatementError)
 
 # Errors of the server, not of the statement: by class, or by the whole SQLSTATE. The statement is
@@ -469,7 +461,7 @@ class Database:
                 result = await work(inside)
             except BaseException as error:
                 # The server rolls back the transaction of a session that is lost, before the rollback or during it.
-                with suppress(asyncpg.PostgresError, *_LOST):
+                with suppress(asyncpg.PostgresError, *LOST):
                     if not session.is_closed():
                         await transaction.rollback()
                 refused_write = isinstance(error, Unavailable) and _is_read_only(error.__cause__)
@@ -522,7 +514,7 @@ class translated:  # noqa: N801 - reads as a phrase at its call sites
         if _is_answer(error):
             raise self._of_server(error) from error
         # asyncpg's complaint about an argument it cannot encode is an InterfaceError too; that one is our own mistake.
-        if isinstance(error, _LOST) and not isinstance(error, ValueError):
+        if isinstance(error, LOST) and not isinstance(error, ValueError):
             raise self._lost("The database connection was lost.") from error
 
     def _of_server(self, error: asyncpg.PostgresError) -> Lost | SqlError | RaiseUnsecured:

@@ -18,6 +18,15 @@ import asyncpg
 
 Session: TypeAlias = "asyncpg.Connection[asyncpg.Record]"
 
+LOST: tuple[type[BaseException], ...] = (
+    OSError,
+    TimeoutError,
+    asyncpg.InterfaceError,
+    asyncpg.InternalClientError,
+    asyncpg.PostgresConnectionError,
+)
+"""Errors of a session that was lost, or never opened. The caller decides whether a statement under way took effect."""
+
 _GOODBYE = 2.0
 """Seconds that a server has to end a session."""
 
@@ -127,7 +136,7 @@ class SessionPool:
 async def _close(session: Session) -> None:
     """Close a session. A server that is paused or gone does not answer."""
     # In each case asyncpg has closed the connection before it raises.
-    with suppress(TimeoutError, OSError, asyncpg.PostgresConnectionError, asyncpg.InterfaceError):
+    with suppress(*LOST):
         await session.close(timeout=_GOODBYE)
 
 
