@@ -54,7 +54,7 @@ $(STAMP): pyproject.toml requirements/demo.txt requirements/dev.txt
 demo: setup  ## run the gateway with an embedded Postgres and S3, and play the paused-writer story
 	$(BIN)/gateway demo --story
 
-test: setup  ## show each promise once: seven minutes on two cores
+test: setup  ## show each promise once: 7 to 16 minutes on two cores
 	$(PYTEST) -m "not thorough and not installed"
 
 test-all: setup  ## run every test that needs only Python: at most 15 minutes on two cores
