@@ -244,6 +244,7 @@ class Point:
 
 
 CRASHED = -1
+_TIMEOUT = Unknown("timeout")
 
 
 class Explorer:
@@ -267,6 +268,8 @@ class Explorer:
         self._delivered = cache(self._take_effect)
         self._waiting = cache(self._who_waits)
         self._unawaited = cache(self._await_no_longer)
+        self._ticked = cache(self._one_tick_later)
+        self._copied = cache(self._copy)
 
     def run(self) -> int:
         """The number of states seen. Raises ``BrokenPromise``, or AssertionError where the scope is too large."""
@@ -369,31 +372,32 @@ class Explorer:
 
     def _deliver_a_copy(self, world: World, index: int) -> World:
         """Deliver a request that stays on its way. The store's answer to the later delivery reaches no client."""
-        request = self._requests[world.network[index]]
-        copy = self._requests.number(replace(request, awaited=False))
-        after = self._deliver(world, index)
-        return after._replace(network=tuple(sorted((*after.network, copy))), again=world.again - 1)
+        copy = self._copied(world.network[index])
+        clients, network, shared, crashes, losses, again, ticks = self._deliver(world, index)
+        return World(clients, tuple(sorted((*network, copy))), shared, crashes, losses, again - 1, ticks)
 
     def _time_out(self, world: World, client: int) -> World:
-        number = self._advance(world.clients[client], Unknown("timeout"))
-        return world._replace(
-            clients=_with(world.clients, client, number),
-            network=self._unawaited(world.network, client),
-            losses=world.losses - 1,
-        )
+        clients, network, shared, crashes, losses, again, ticks = world
+        number = self._advance(clients[client], _TIMEOUT)
+        unawaited = self._unawaited(network, client)
+        return World(_with(clients, client, number), unawaited, shared, crashes, losses - 1, again, ticks)
 
     def _tick(self, world: World, _: int) -> World:
         """Let the store's clock move on."""
-        shared = self._shared[world.shared]
-        later = self._shared.number(replace(shared, now=shared.now + TICK))
-        return world._replace(shared=later, ticks=world.ticks - 1)
+        clients, network, shared, crashes, losses, again, ticks = world
+        return World(clients, network, self._ticked(shared), crashes, losses, again, ticks - 1)
 
     def _crash(self, world: World, client: int) -> World:
-        return world._replace(
-            clients=_with(world.clients, client, CRASHED),
-            network=self._unawaited(world.network, client),
-            crashes=world.crashes - 1,
-        )
+        clients, network, shared, crashes, losses, again, ticks = world
+        unawaited = self._unawaited(network, client)
+        return World(_with(clients, client, CRASHED), unawaited, shared, crashes - 1, losses, again, ticks)
+
+    def _one_tick_later(self, shared: int) -> int:
+        before = self._shared[shared]
+        return self._shared.number(replace(before, now=before.now + TICK))
+
+    def _copy(self, request: int) -> int:
+        return self._requests.number(replace(self._requests[request], awaited=False))
 
     def _who_waits(self, network: tuple[int, ...]) -> frozenset[int]:
         requests = (self._requests[number] for number in network)
