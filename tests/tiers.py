@@ -1,12 +1,53 @@
-"""Parameters of which `make test` takes the first, and `make test-all` all. tests/README.md says what the tiers are."""
+"""The tiers of the tests: tests/README.md says what they are."""
 
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 import pytest
+
+ROOT = Path(__file__).parent.parent
+
+# The files, and folders of files, with tests that need an installed program. `make installed` collects no others: to
+# collect all tests takes a minute of two slow cores.
+INSTALLED = tuple(
+    ROOT / "tests" / path
+    for path in (
+        "browser",
+        "citus",
+        "clients",
+        "examples",
+        "frameworks",
+        "guides",
+        "integration/failover",
+        "integration/guard",
+        "integration/store",
+        "integration/telemetry",
+        "integration/test_web_identity.py",
+        "kubernetes",
+        "sources",
+        "unit/test_systemd_unit.py",
+    )
+)
 
 
 def first(parameters: Iterable[Any]) -> list[Any]:
     """Return these values as pytest's parameters, all but the first of them marked as thorough."""
     head, *rest = parameters
     return [head, *(pytest.param(value, marks=pytest.mark.thorough) for value in rest)]
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave out files without tests of installed programs where only such tests are asked for."""
+    asked = config.option.markexpr.startswith("installed")
+    return True if asked and collection_path.suffix == ".py" and not _has_installed(collection_path) else None
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_itemcollected(item: pytest.Item) -> None:
+    if item.get_closest_marker("installed") and not _has_installed(item.path):
+        raise ValueError(f"{item.nodeid} is marked as installed: add its file to INSTALLED in tests/tiers.py.")
+
+
+def _has_installed(path: Path) -> bool:
+    return any(path.is_relative_to(known) for known in INSTALLED)
