@@ -13,6 +13,7 @@ from gateway.db.database import Database
 from gateway.errors import SqlError
 from gateway.observe.events import HeadNoted, RecordSealed, SweepFailed
 from gateway.record.sealing import Sealing, SealingPauses
+from tests.integration.record.patient import patient
 from tests.integration.record.sealed import as_superuser, entries, flaws, lines, on_record, written
 from tests.running import Events
 from tests.waiting import PATIENCE
@@ -110,7 +111,7 @@ async def test_what_is_rolled_back_leaves_nothing(database: Database, connection
 
 async def test_any_number_of_sealers_make_one_chain(dsn: str, database: Database) -> None:
     """While others write; each entry once."""
-    others = [Database(dsn, pool_size=2) for _ in range(3)]
+    others = [patient(dsn, pool_size=2) for _ in range(3)]
     try:
         writing = asyncio.gather(*(written(one, 20, first=100 * n) for n, one in enumerate(others) for _ in range(5)))
         while not writing.done():
