@@ -14,7 +14,7 @@ from gateway import app
 from gateway.auth.grants import Action
 from gateway.config import Config
 from gateway.config.access import GrantRule
-from gateway.http.connection import Connection
+from gateway.http.connection import KEEP_ALIVE, Connection
 from gateway.observe.events import Event, Observe
 from gateway.ownership.plan import claim_if_new
 from gateway.serving import Renewable
@@ -130,6 +130,8 @@ async def running(
                 ssl_keyfile=key,
                 ssl_version=ssl.PROTOCOL_TLS_SERVER,
                 ssl_context_factory=(lambda *_: Renewable.of(config.server)) if config.server.tls_certificate else None,
+                # A connection that is closed while a request is on its way to it is an error of the client.
+                timeout_keep_alive=KEEP_ALIVE,
                 timeout_graceful_shutdown=2,
             )
         )

@@ -12,6 +12,7 @@ from gateway.fencing.record import Kind
 from gateway.webhooks import signing
 from gateway.webhooks.delivery import Courier, Receiver
 from gateway.webhooks.outbox import ConfiguredWebhook, Outbox, OutboxTimes
+from tests.integration.record.patient import patient
 from tests.integration.record.receiver import SECRET
 from tests.running import Events
 
@@ -28,7 +29,7 @@ async def telling(
     dsn: str, *webhooks: ConfiguredWebhook, courier: Courier | None = None, times: OutboxTimes = QUICK
 ) -> AsyncIterator[tuple[Outbox, Events]]:
     """A gateway that delivers, once it has begun to; its webhooks begin at the end of the record."""
-    events, database = Events(), Database(dsn)
+    events, database = Events(), patient(dsn)
     outbox = Outbox(database, webhooks, events, courier=courier, times=times, chance=lambda: 0.0)
     try:
         async with outbox.running():

@@ -15,6 +15,7 @@ from gateway.db.record import seal
 from gateway.observe.events import AlarmCleared, AlarmRaised
 from gateway.webhooks.alarms import STRETCH, AlarmWatch, ConfiguredAlarm
 from gateway.webhooks.rate import AlarmRule
+from tests.integration.record.patient import patient
 from tests.integration.record.receiver import SECRET, receiving
 from tests.integration.record.telling import put, telling, webhook
 from tests.running import Events, config
@@ -26,7 +27,7 @@ MANY = ConfiguredAlarm("many", "job/", AlarmRule(more_than=5, minutes=10))
 @asynccontextmanager
 async def gateway(dsn: str, *alarms: ConfiguredAlarm) -> AsyncIterator[tuple[AlarmWatch, Events]]:
     """A gateway's watch, which looks when it is told to."""
-    database, events = Database(dsn), Events()
+    database, events = patient(dsn), Events()
     watch = AlarmWatch(database, alarms or (MANY,), events)
     try:
         await watch.look()

@@ -218,18 +218,21 @@ class Recording:
 async def test_a_storm_of_denials_gives_way_to_a_holder(stage: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
     """One that is denied sends on and on. Its denials are recorded in few batches, each after a pause."""
     recording, burst, writes = Recording(monkeypatch), 200, 40
-    # Longer than the storm takes, so that a batch sets out only when the pause is over.
+    # Longer than each of these requests takes, so that there are many in a batch.
     monkeypatch.setattr(denials, "GIVING_WAY", 0.2)
+    clock = asyncio.get_running_loop().time
     async with stage.client(ANN) as flooding, stage.client(BOB) as holder:
         for _ in range(3):
             assert (await write(holder, 2)).is_success
+        begun = clock()
         storm = [asyncio.ensure_future(write(flooding, number % 9)) for number in range(burst)]
         for _ in range(writes):
             assert (await write(holder, 2)).is_success
         answers = await asyncio.gather(*storm)
+        took = clock() - begun
     assert Counter(answer.status_code for answer in answers) == {403: burst}
     assert sum(recording.trips) == burst, "each is on record, once"
-    assert len(recording.trips) <= burst / 10
+    assert len(recording.trips) <= 1 + took / denials.GIVING_WAY, "however long a busy machine takes for the storm"
     assert await counted(stage.database) == burst
 
 
@@ -260,7 +263,8 @@ async def test_a_stranger_cannot_fill_the_record(dsn: str, monkeypatch: pytest.M
     entries, in the midst of the storm.
     """
     monkeypatch.setattr(denials, "BURST", 10)
-    monkeypatch.setattr(part, "flushing", partial(flushing.flushing, interval=0.2))
+    clock, every = asyncio.get_running_loop().time, 0.2
+    monkeypatch.setattr(part, "flushing", partial(flushing.flushing, interval=every))
     sent, zombies = 300, 20
     async with watched(dsn, grants=[*GRANTS, ANYONE]) as stage:
         await stage.database.run(
@@ -271,6 +275,7 @@ async def test_a_stranger_cannot_fill_the_record(dsn: str, monkeypatch: pytest.M
                 while (await bob.get("/v1/tables/orders")).status_code != 200:
                     await asyncio.sleep(0.05)
             assert (await bob.patch("/v1/tables/orders?id=eq.5", json={}, headers={"Fencing-Token": "9"})).is_success
+            begun = clock()
             storm = [asyncio.ensure_future(write(stranger, number % 9)) for number in range(sent)]
             late = [asyncio.ensure_future(write(bob, 5)) for _ in range(zombies)]
             known = [asyncio.ensure_future(write(ann, 5)) for _ in range(zombies)]
@@ -284,7 +289,9 @@ async def test_a_stranger_cannot_fill_the_record(dsn: str, monkeypatch: pytest.M
         async with asyncio.timeout(PATIENCE):
             while (entries := await strangers(stage.database)) and sum(entries) != sent:
                 await asyncio.sleep(0.05)
-        assert len(entries) < sent / 10
+        # So many at once, and so many a second, and a count at each flush: a busy machine takes long for the storm.
+        took = clock() - begun
+        assert len(entries) <= denials.BURST + took * denials.A_SECOND + 1 + took / every
         assert await counted(stage.database) == len(entries) + zombies
         row = await stage.database.fetchrow("SELECT count(*) AS n FROM fencing.rejection WHERE reason = 'token-stale'")
         assert row is not None

@@ -3,7 +3,7 @@
 import asyncio
 import hashlib
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 from urllib.parse import urlsplit
 from uuid import UUID, uuid4
@@ -22,6 +22,7 @@ from tests.integration.objects.clients import call, connect, outcome
 from tests.integration.objects.object_gateway import Stage, staged
 from tests.integration.objects.raw import framed, head, receive, send
 from tests.integration.objects.test_forms import post, signed
+from tests.integration.record.patient import patient
 from tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -34,6 +35,14 @@ TABLES = """
 CREATE TABLE public.users (id bigint PRIMARY KEY, name text, secret text, extra jsonb);
 CREATE FUNCTION public.note(secret text) RETURNS void LANGUAGE sql AS 'UPDATE users SET name = secret WHERE id = 9'
 """
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _patient() -> Iterator[None]:
+    """The gateway waits for the beginning of a body, however long a busy machine takes to read it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(intake, "CAPTURE_TIMEOUT", PATIENCE)
+        yield
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -52,7 +61,7 @@ async def shared(postgres_server: EmbeddedPostgres) -> AsyncIterator[Stage]:
 
 @pytest_asyncio.fixture(loop_scope="module")
 async def store(shared: Stage) -> AsyncIterator[Database]:
-    opened = Database(shared.dsn)
+    opened = patient(shared.dsn)
     yield opened
     await opened.close()
 

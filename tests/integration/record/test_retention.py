@@ -13,6 +13,7 @@ from gateway.errors import SqlError
 from gateway.fencing.chain_verification import Flaw
 from gateway.observe.events import PartitionDropped, SweepFailed
 from gateway.record.sealing import Sealing, SealingPauses
+from tests.integration.record.patient import patient
 from tests.integration.record.sealed import as_superuser, entries, flaws, lines, on_record, partition_of, written
 from tests.running import Events
 
@@ -226,7 +227,7 @@ class TestDaysToCome:
         assert len({row[0] for row in rows}) == 1
 
     async def test_any_number_of_gateways_prepare_them_at_once(self, dsn: str, database: Database) -> None:
-        others = [Database(dsn, pool_size=1) for _ in range(4)]
+        others = [patient(dsn, pool_size=1) for _ in range(4)]
         try:
             made = await asyncio.gather(
                 *(record.prepare_partitions(one, 20, 100) for one in others), return_exceptions=True

@@ -22,6 +22,7 @@ from gateway.fencing.decision import Decision
 from gateway.fencing.record import Entry, Filters, Kind, RecordedEvent
 from gateway.fencing.token import Token
 from tests.databases import fresh_database
+from tests.integration.record.patient import patient
 from tests.integration.record.sealed import partition_of
 from tests.integration.record.varied import DAYS, everything, of_days, sealed
 
@@ -32,7 +33,7 @@ COUNT = 700
 async def filled(postgres_server: EmbeddedPostgres) -> AsyncIterator[str]:
     """The address of a record of many days."""
     async with fresh_database(postgres_server) as dsn:
-        database = Database(dsn)
+        database = patient(dsn)
         await of_days(database, COUNT)
         await database.close()
         yield dsn
@@ -41,7 +42,7 @@ async def filled(postgres_server: EmbeddedPostgres) -> AsyncIterator[str]:
 @pytest_asyncio.fixture
 async def year(filled: str) -> AsyncIterator[tuple[Database, list[Entry]]]:
     """A record of many days, and all that is in it."""
-    database = Database(filled)
+    database = patient(filled)
     yield database, await everything(database)
     await database.close()
 

@@ -2,6 +2,7 @@
 
 import asyncio
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
 from uuid import uuid4
 
@@ -9,6 +10,7 @@ import asyncpg
 import httpx
 import pytest
 
+from gateway import part
 from gateway.db import traffic as store
 from gateway.db.database import Database
 from gateway.db.traffic import RuleTraffic, WriteCounts
@@ -17,6 +19,7 @@ from gateway.errors import GatewayError
 from gateway.fencing.decision import Enforcement
 from gateway.fencing.record import Attempt, Rejection
 from gateway.observe.events import Event, SweepFailed, WriteAccepted, WriteRefused
+from gateway.record import flushing as flushing_module
 from gateway.record import traffic
 from gateway.record.flushing import flushing
 from gateway.record.traffic import Traffic
@@ -205,6 +208,14 @@ class TestReading:
         assert await store.forget(database, 400, 100) == 0
 
 
+@pytest.fixture
+def at_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Gateways store counts at their end alone, however long that takes."""
+    monkeypatch.setattr(part, "flushing", partial(flushing, interval=10 * PATIENCE))
+    monkeypatch.setattr(flushing_module, "_GRACE", PATIENCE)
+
+
+@pytest.mark.usefixtures("at_its_end")
 async def test_writes_of_both_planes(postgres_server: EmbeddedPostgres) -> None:
     rules, double = [{"match": "bucket/watched/**", "mode": Enforcement.OBSERVE}], S3Double(buckets=["bucket"])
     async with fresh_database(postgres_server) as dsn, serve(double) as endpoint:
@@ -246,6 +257,7 @@ async def _write(one: Stage) -> None:
     await call(s3.delete_object, Key="free")
 
 
+@pytest.mark.usefixtures("at_its_end")
 async def test_a_gateway_that_is_stopped_writes_down_what_it_has_counted(dsn: str) -> None:
     database = Database(dsn)
     await database.run(lambda transaction: transaction.execute("CREATE TABLE public.accounts (id bigint PRIMARY KEY)"))

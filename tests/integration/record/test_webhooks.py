@@ -234,7 +234,7 @@ async def test_only_what_it_asks_for(dsn: str, database: Database) -> None:
 async def test_what_is_not_for_it_is_passed_over_without_a_message(dsn: str, database: Database) -> None:
     async with receiving() as receiver, telling(dsn, webhook("ops", receiver.url, prefix="job/")) as (outbox, _):
         await put(database, 12_000, resource="other")
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE):
             while (await outbox.standings())[0].behind:
                 await asyncio.sleep(0.01)
     assert receiver.attempts == []
@@ -349,7 +349,9 @@ async def test_a_zombie_is_told_of_and_so_is_the_alarm_that_it_raises(dsn: str, 
             running(config(dsn, **told)) as url,
             httpx.AsyncClient(base_url=url, headers=headers, timeout=PATIENCE) as client,
         ):
+            # Each of them begins at the end of the record, at a moment of its own.
             await known(database, "ops")
+            await known(database, "any", "alarm")
             for token, holder in (("34", "b"), ("33", "a")):
                 await client.post("/v1/fences/job/1/barrier", json={"token": token, "holder": holder})
             await receiver.until(lambda: any(message.type == "fencing.alarm.raised" for message in receiver.taken))
@@ -398,10 +400,10 @@ def delivered(events: list[Any]) -> int:
     return sum(event.entries for event in events if isinstance(event, WebhookDelivered))
 
 
-async def known(database: Database, name: str) -> None:
-    """Wait until a gateway has introduced the webhook."""
-    async with asyncio.timeout(20):
-        while not await database.fetch("SELECT FROM fencing.webhook WHERE name = $1", name):
+async def known(database: Database, name: str, what: str = "webhook") -> None:
+    """Wait until a gateway has introduced the webhook, or the alarm."""
+    async with asyncio.timeout(PATIENCE):
+        while not await database.fetch(f"SELECT FROM fencing.{what} WHERE name = $1", name):
             await asyncio.sleep(0.01)
 
 

@@ -10,7 +10,9 @@ import httpx
 from gateway.db import record
 from gateway.db.database import Database
 from gateway.fencing.record import Kind, RecordedEvent
+from tests.integration.record.patient import patient
 from tests.running import Events, config, running
+from tests.waiting import PATIENCE
 
 AUDITOR, ANN, BOB = "auditor-key", "ann-key", "bob-key"
 CALLERS = [
@@ -30,7 +32,8 @@ class Watched:
 
     def client(self, key: str | None = AUDITOR) -> httpx.AsyncClient:
         headers = {} if key is None else {"Authorization": f"Bearer {key}"}
-        return httpx.AsyncClient(base_url=self.origin, headers=headers, timeout=30)
+        # Of a storm, most requests wait for a connection, and so for all those before them.
+        return httpx.AsyncClient(base_url=self.origin, headers=headers, timeout=httpx.Timeout(PATIENCE, pool=None))
 
     async def get(self, path: str, key: str | None = AUDITOR, **parameters: Any) -> httpx.Response:
         async with self.client(key) as client:
@@ -45,7 +48,7 @@ class Watched:
 
 @asynccontextmanager
 async def watched(dsn: str, **sections: Any) -> AsyncIterator[Watched]:
-    database = Database(dsn)
+    database = patient(dsn)
     try:
         events = Events()
         async with running(config(dsn, **{"callers": CALLERS, **sections}), events) as origin:

@@ -104,6 +104,10 @@ async def told(postgres: EmbeddedPostgres, lines: list[str]) -> AsyncIterator[Sc
                 one.secrets.update(api_key=API_KEY, auditor=AUDITOR, secret_key=SECRET_KEY, signing_key=KEY)
                 await stage.rows(TABLE)
                 await stage.knows("grants")
+                # A webhook begins at the end of the record, and is to be told of all that is refused from here on.
+                async with asyncio.timeout(PATIENCE):
+                    while not await stage.rows("SELECT FROM fencing.webhook"):
+                        await asyncio.sleep(0.01)
                 await on_tables(one)
                 await on_objects(one)
                 await in_forms(one)

@@ -32,7 +32,12 @@ async def moved(stage: Stage) -> Samples:
     async with asyncio.timeout(PATIENCE):
         while True:
             found = await scrape(stage)
-            if value(found, "gateway_record_sealed_total") and value(found, "gateway_record_position"):
+            # A service that takes seconds to answer counts as one that is away.
+            if (
+                value(found, "gateway_record_sealed_total")
+                and value(found, "gateway_record_position")
+                and value(found, "gateway_service_up") == 2
+            ):
                 return found
             await asyncio.sleep(0.05)
 
@@ -96,15 +101,18 @@ async def test_writes_that_come_together_are_a_batch(stage: Stage) -> None:
     async with stage.api() as api:
         for _ in range(2):  # so that the next ones are of a known form, and confirm their fences
             assert set(await asyncio.gather(*(patch(api, key, 50) for key in range(10, 26)))) == {204}
-        before = await scrape(stage)
-        assert set(await asyncio.gather(*(patch(api, key, 50) for key in range(10, 26)))) == {204}
-        after = await scrape(stage)
-
-    def grown(name: str) -> float:
-        return value(after, name, kind="writes") - value(before, name, kind="writes")
-
-    assert grown("gateway_batch_size_sum") == 16
-    assert grown("gateway_batch_size_count") < 16
+        async with asyncio.timeout(PATIENCE):
+            while True:  # on a busy machine each of them may find the one before gone
+                before = await scrape(stage)
+                assert set(await asyncio.gather(*(patch(api, key, 50) for key in range(10, 26)))) == {204}
+                after = await scrape(stage)
+                grown = {
+                    name: value(after, name, kind="writes") - value(before, name, kind="writes")
+                    for name in ("gateway_batch_size_sum", "gateway_batch_size_count")
+                }
+                assert grown["gateway_batch_size_sum"] == 16
+                if grown["gateway_batch_size_count"] < 16:
+                    break
 
 
 @pytest.mark.thorough
@@ -249,7 +257,7 @@ async def test_a_gateway_whose_services_are_away_says_so_and_tells_the_rest() ->
     settings = config("postgresql://nobody@127.0.0.1:9/none", "http://127.0.0.1:9")
     async with running(settings) as origin:
         headers = {"Authorization": f"Bearer {API_KEY}"}
-        async with httpx.AsyncClient(base_url=origin, headers=headers, timeout=20) as api:
+        async with httpx.AsyncClient(base_url=origin, headers=headers, timeout=PATIENCE) as api:
             answer = await api.get("/v1/metrics")
     found = samples(answer.text)
     assert answer.status_code == 200

@@ -39,9 +39,14 @@ def collector() -> Iterator[Collector]:
 
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Spans are sent ten times as often, and a collector that is away is given up sooner: tests wait for both."""
+    """Spans are sent ten times as often, because tests wait for them.
+
+    A collector on a busy machine gets all the time it needs. What it has taken too late is sent once more, and what it
+    has not taken when a gateway stops is lost.
+    """
     monkeypatch.setattr(tracing, "EVERY", 0.1)
-    monkeypatch.setattr(tracing, "TIMEOUT", 1.0)
+    monkeypatch.setattr(tracing, "TIMEOUT", PATIENCE)
+    monkeypatch.setattr(tracing, "GRACE", PATIENCE)
 
 
 @asynccontextmanager
@@ -278,8 +283,10 @@ class TestWhoseTrace:
 class TestWithoutTheCollector:
     @pytest.mark.parametrize("origin", ["http://127.0.0.1:9", None], ids=["refuses", "hangs"])
     async def test_writes_go_on_and_the_gateway_stops_in_time(
-        self, postgres_server: EmbeddedPostgres, origin: str | None
+        self, postgres_server: EmbeddedPostgres, origin: str | None, monkeypatch: pytest.MonkeyPatch
     ) -> None:
+        monkeypatch.setattr(tracing, "TIMEOUT", 1.0)
+        monkeypatch.setattr(tracing, "GRACE", 2.0)
         async with asyncio.timeout(60):
             with collecting(hangs=True) as away:
                 async with traced(postgres_server, away, traces=origin or away.origin) as stage, stage.api() as api:
