@@ -18,6 +18,7 @@ from tests.integration.objects.clients import connect, outcome
 from tests.integration.objects.object_gateway import Stage, staged
 from tests.integration.outcomes.ending import Ender, mark_the_background
 from tests.running import ACCESS_KEY, API_KEY, SECRET_KEY
+from tests.waiting import PATIENCE
 
 Said: TypeAlias = tuple[int, str]
 """Status and code of an answer; the code of a success is empty."""
@@ -126,7 +127,12 @@ async def opened(postgres: EmbeddedPostgres, patch: pytest.MonkeyPatch) -> Async
     sections: dict[str, Any] = {
         "callers": callers,
         "s3": {"memory_threshold": 100},
-        "postgres": {"functions": ["public.annotate", "public.notes"], "openapi": True},
+        "postgres": {
+            "functions": ["public.annotate", "public.notes"],
+            "openapi": True,
+            "connect_timeout": PATIENCE,
+            "idle_timeout": PATIENCE,
+        },
         "tables": [{"name": "public.watched", "mode": "observe"}],
         "leases": {"signing_keys": ["k" * 32]},
     }

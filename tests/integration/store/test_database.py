@@ -14,7 +14,8 @@ from tests.waiting import PATIENCE
 
 
 def opened(dsn: str, **settings: float) -> Database:
-    return Database(dsn, **settings)  # type: ignore[arg-type]  # a subset, all of them numbers
+    patient: dict[str, float] = {"connect_timeout": PATIENCE, "idle_timeout": PATIENCE}
+    return Database(dsn, **patient | settings)  # type: ignore[arg-type]  # a subset, all of them numbers
 
 
 async def setting(database: Database, name: str) -> str:

@@ -94,7 +94,8 @@ def timeless(answer: Any) -> Any:
 
 
 def whole(moment: datetime) -> datetime:
-    return moment.replace(microsecond=0)
+    """Return the time without the call's wait: the model's clock moves by whole ticks, and no call waits for one."""
+    return NOW + (moment - NOW) // TICK * TICK
 
 
 def listed(intents: tuple[Intent, ...]) -> tuple[Intent, ...]:

@@ -10,6 +10,7 @@ import httpx
 import pytest
 import uvicorn
 
+from gateway.db import database as store
 from gateway.db.database import Database
 from gateway.demo.embedded import EmbeddedPostgres
 from gateway.fencing.decision import Enforcement, Equal
@@ -20,6 +21,7 @@ from gateway.tables.pipeline import Exposure, TablePlane
 from tests.callers import known
 from tests.databases import fresh
 from tests.integration.tables.asking import Send, over_asgi, send
+from tests.waiting import PATIENCE
 
 SCHEMA = """
 CREATE TABLE accounts (id bigint PRIMARY KEY, owner text, balance bigint NOT NULL DEFAULT 0, note text, extra jsonb);
@@ -55,6 +57,17 @@ RULES = {
     "public.unnamed": Rule(mode=Enforcement.OBSERVE),
     "public.strict": Rule(equal=Equal.STRICT),
 }
+
+
+@pytest.fixture(scope="module", autouse=True)
+def patient_trips() -> Iterator[None]:
+    """A statement of a shared trip may take a second. After that, each member of the trip goes by itself.
+
+    Tests look at the way that a write goes. On a busy machine, a statement may take longer.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(store, "SHARED_STATEMENT_TIMEOUT", PATIENCE)
+        yield
 
 
 @pytest.fixture(scope="module")

@@ -132,7 +132,8 @@ def watched_gateway(server: EmbeddedPostgres, setup: str, /, **sections: Any) ->
         stack.callback(lambda: runner.run(connection.close()))
         runner.run(connection.execute(setup))
         events: list[Event] = []
-        config = {"postgres": {"dsn": dsn}, "grants": OPEN, **sections}
+        database = {"dsn": dsn, "connect_timeout": PATIENCE, "idle_timeout": PATIENCE}
+        config = {"postgres": database, "grants": OPEN, **sections}
         gateway = app.build(Config.model_validate(config), events.append)
         listener = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
         stack.enter_context(serving.in_background(gateway, listener))

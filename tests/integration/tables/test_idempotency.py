@@ -19,7 +19,7 @@ from gateway.tables.pipeline import Exposure, TablePlane
 from tests.callers import ANYBODY, known
 from tests.integration.tables.asking import answered, over_asgi, row, rows
 from tests.integration.tables.conftest import RULES
-from tests.waiting import waiting
+from tests.waiting import PATIENCE, waiting
 
 ROW = "/accounts?id=eq.1"
 PENDING = """
@@ -329,7 +329,7 @@ class TestRaces:
         self, client: httpx.AsyncClient, tables: Database, dsn: str
     ) -> None:
         """The key is taken by a transaction that is then undone."""
-        other, taken, let_go = Database(dsn), asyncio.Event(), asyncio.Event()
+        other, taken, let_go = Database(dsn, idle_timeout=PATIENCE), asyncio.Event(), asyncio.Event()
 
         class Undone(Exception):
             pass

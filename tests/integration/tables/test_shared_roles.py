@@ -13,7 +13,7 @@ import pytest
 from gateway.auth.grants import Rights
 from gateway.auth.principal import Principal
 from gateway.db import rights
-from gateway.db.database import SHARED_LOCK_TIMEOUT, Database, Record
+from gateway.db.database import Database, Record
 from gateway.db.pool import Session
 from gateway.db.roles import ActingBatch, RoleStatements
 from gateway.http.head import Head
@@ -24,7 +24,7 @@ from gateway.tables.pipeline import Exposure, TablePlane
 from tests.integration.tables.asking import answered, over_asgi, row, rows
 from tests.integration.tables.test_differential import _differing, _play, history
 from tests.tiers import first
-from tests.waiting import waiting
+from tests.waiting import PATIENCE, waiting
 
 ROLES = ("member_a", "member_b")
 SCHEMA = """
@@ -311,7 +311,7 @@ async def test_the_successor_waits_for_a_write_under_a_role(
 
 
 async def test_the_successor_waits_though_it_does_not_see_the_row(
-    client: httpx.AsyncClient, tables: Database, stranger: asyncpg.Connection
+    client: httpx.AsyncClient, tables: Database, stranger: asyncpg.Connection, trips: list[int]
 ) -> None:
     """Nothing but the fence can make it wait: its policy hides the row that the old holder is about to write."""
     await tables.run(lambda t: t.execute("INSERT INTO notes (id, owner) VALUES (1, 'ann')"))
@@ -319,9 +319,12 @@ async def test_the_successor_waits_though_it_does_not_see_the_row(
         answered(await ask(client, "ann", "PATCH", "/notes?id=eq.1", {"said": "raised"}), 204)
     async with asyncio.TaskGroup() as tasks, stranger.transaction():
         await stranger.execute("SELECT FROM notes WHERE id = 1 FOR UPDATE")
+        trips.clear()
         old = tasks.create_task(ask(client, "ann", "PATCH", "/notes?id=eq.1", {"said": "old"}))
-        await asyncio.sleep(3 * SHARED_LOCK_TIMEOUT)  # by then it waits alone, and keeps its lock of the fence
-        await waiting(tables, 1)
+        async with asyncio.timeout(PATIENCE):
+            while len(trips) < 2:  # its shared trip has given up, and it goes alone
+                await asyncio.sleep(0.01)
+        await waiting(tables, 1)  # it keeps its lock of the fence
         new = tasks.create_task(ask(client, "bob", "DELETE", "/notes?id=eq.1", None, 6))
         await asyncio.sleep(0.5)
         assert not new.done()

@@ -12,7 +12,7 @@ import pytest
 from gateway.db.database import Database
 from tests.integration.tables.asking import row, rows
 from tests.running import API_KEY, config, running
-from tests.waiting import waiting
+from tests.waiting import PATIENCE, waiting
 
 PATH = "/v1/transaction"
 RULES = [
@@ -37,10 +37,11 @@ CREATE TRIGGER care AFTER INSERT ON careless FOR EACH ROW EXECUTE FUNCTION care(
 async def api(tables: Database, dsn: str) -> AsyncIterator[httpx.AsyncClient]:
     """The gateway over real HTTP, with a caller of its own."""
     await tables.run(lambda transaction: transaction.execute(MORE))
-    served = config(dsn, postgres={"dsn": dsn, "max_body": 200_000}, tables=RULES)
+    database = {"dsn": dsn, "max_body": 200_000, "connect_timeout": PATIENCE, "idle_timeout": PATIENCE}
+    served = config(dsn, postgres=database, tables=RULES)
     async with running(served) as origin:
         headers = {"Authorization": f"Bearer {API_KEY}"}
-        async with httpx.AsyncClient(base_url=origin, headers=headers, timeout=30) as client:
+        async with httpx.AsyncClient(base_url=origin, headers=headers, timeout=PATIENCE) as client:
             yield client
 
 
