@@ -15,6 +15,7 @@ from gateway.db.database import Database
 from gateway.demo.embedded import EmbeddedPostgres
 from gateway.fencing.decision import Enforcement, Equal
 from gateway.fencing.resource import Template
+from gateway.http.connection import KEEP_ALIVE
 from gateway.observe.events import Event
 from gateway.tables.naming.plan import Rule
 from gateway.tables.pipeline import Exposure, TablePlane
@@ -127,7 +128,8 @@ async def stranger(tables: Database, dsn: str) -> AsyncIterator[asyncpg.Connecti
 async def origin(tables: Database, plane: TablePlane) -> AsyncIterator[str]:
     """The address of the plane, served over real HTTP."""
     listener = socket.create_server(("127.0.0.1", 0))
-    server = uvicorn.Server(uvicorn.Config(plane, log_level="error", lifespan="off", ws="none"))
+    served = uvicorn.Config(plane, log_level="error", lifespan="off", ws="none", timeout_keep_alive=KEEP_ALIVE)
+    server = uvicorn.Server(served)
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(server.serve(sockets=[listener]))
         while not server.started:
