@@ -60,8 +60,8 @@ async def test_who_shares_a_lock_does_not_wait_for_itself(stage: Stage, client: 
         assert [one["mode"] for one in stage.standing(job)["holders"]] == ["shared"]
 
 
-async def test_it_is_renewed(stage: Stage, client: FencedClient, job: str) -> None:
-    async with client.lock(job, ttl=6) as lock:
+async def test_it_is_renewed(stage: Stage, eager: FencedClient, job: str) -> None:
+    async with eager.lock(job) as lock:
         [granted] = stage.standing(job)["holders"]
         async with asyncio.timeout(PATIENCE):
             while (renewed := stage.standing(job)["holders"])[0]["expires_at"] == granted["expires_at"]:
@@ -191,9 +191,9 @@ async def test_a_gateway_that_cannot_be_reached(stage: Stage, job: str, monkeypa
         await lock.__aexit__(None, None, None)
 
 
-async def test_a_lock_that_was_broken(stage: Stage, client: FencedClient, job: str) -> None:
+async def test_a_lock_that_was_broken(stage: Stage, eager: FencedClient, job: str) -> None:
     with pytest.raises(LockLost) as lost:
-        async with client.lock(job, ttl=6) as lock:
+        async with eager.lock(job) as lock:
             with stage.api() as api:
                 answer = api.post(
                     f"/v1/breaks/{job}",
