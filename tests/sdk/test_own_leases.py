@@ -165,8 +165,9 @@ async def test_validity_counts_from_the_grant(stage: Stage, client: FencedClient
         await lock.__aexit__(None, None, None)
 
 
-async def test_an_answer_that_got_lost(stage: Stage, job: str) -> None:
+async def test_an_answer_that_got_lost(stage: Stage, job: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Asked again it is the same lock, with the same token."""
+    monkeypatch.setattr(leases, "SHORTEST_TIMEOUT", PATIENCE)
     with losing(stage.origin, b"POST /v1/leases/") as (origin, network):
         async with stage.client(url=origin) as client, client.lock(job, wait=0) as lock:
             assert (network.lost, lock.token) == (1, "1")
