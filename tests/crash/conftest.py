@@ -98,7 +98,8 @@ def role_stage(postgres_server: Server) -> Iterator[Stage]:
 @contextmanager
 def _staged(dsn: str, postgres: Postgres, double: DoubleProcess, first: int, **of_database: Any) -> Iterator[Stage]:
     """``of_database``: more settings of the section ``postgres``."""
-    database = {"dsn": as_gateway(dsn), "idle_timeout": PATIENCE, **of_database}
+    patience = {"connect_timeout": PATIENCE, "idle_timeout": PATIENCE}
+    database = {"dsn": as_gateway(dsn), **patience, **of_database}
     given = {
         "dsn": dsn,
         "postgres": database,
