@@ -176,10 +176,15 @@ async def test_an_answer_that_got_lost(stage: Stage, job: str, monkeypatch: pyte
 @pytest.mark.thorough
 async def test_a_gateway_that_cannot_be_reached(stage: Stage, job: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(leases, "SHORTEST_TIMEOUT", 0.2)
-    async with relayed(stage.origin) as relay, stage.client(url=relay.origin) as client:
+    clock = [1000.0]
+    async with relayed(stage.origin) as relay, stage.client(url=relay.origin, clock=lambda: clock[0]) as client:
         with pytest.raises(LockLost) as lost:
-            async with client.lock(job, ttl=2):
+            async with client.lock(job, ttl=2) as lock:
                 await relay.cut()
+                async with asyncio.timeout(PATIENCE):
+                    while not isinstance(lock._kept._trouble, Unavailable):
+                        await asyncio.sleep(0.01)
+                clock[0] += 2
                 await asyncio.sleep(20)
         assert isinstance(lost.value.__cause__, Unavailable)
         with pytest.raises(Unavailable, match="cannot be reached"):
