@@ -15,8 +15,10 @@ from tests.crash.processes import Gateway, Nursery, Victims
 from tests.crash.stage import Postgres, Stage
 from tests.databases import GATEWAY, Server, as_gateway, fresh
 from tests.doubles.s3 import ACCESS_KEY, SECRET_KEY, DoubleProcess
+from tests.waiting import PATIENCE
 
-# A victim that is paused inside a transaction is thrown out of it after this many seconds.
+# A victim that is to be paused inside a transaction is thrown out of it after this many seconds. All others may sleep
+# there for longer, as they do on a busy machine.
 IDLE_TIMEOUT = 0.5
 
 
@@ -96,9 +98,11 @@ def role_stage(postgres_server: Server) -> Iterator[Stage]:
 @contextmanager
 def _staged(dsn: str, postgres: Postgres, double: DoubleProcess, first: int, **of_database: Any) -> Iterator[Stage]:
     """``of_database``: more settings of the section ``postgres``."""
+    patience = {"connect_timeout": PATIENCE, "idle_timeout": PATIENCE}
+    database = {"dsn": as_gateway(dsn), **patience, **of_database}
     given = {
         "dsn": dsn,
-        "postgres": {"dsn": as_gateway(dsn), "idle_timeout": IDLE_TIMEOUT, **of_database},
+        "postgres": database,
         "objects": [{"match": "bucket/accounts/{id}/**", "resource": "public.accounts/{id}"}],
         "s3": _store(double.endpoint),
     }
@@ -110,9 +114,11 @@ def _staged(dsn: str, postgres: Postgres, double: DoubleProcess, first: int, **o
             assert Client(gateway.port, 1).put("warm", b"").succeeded
             return gateway
 
-        # On a busy machine, the healthy gateway may sleep in its transactions for a moment too.
-        healthy = hatch(known=None, postgres={"dsn": as_gateway(dsn), **of_database})
+        def hatch_sleeper() -> Gateway:
+            return hatch(postgres={**database, "idle_timeout": IDLE_TIMEOUT})
+
+        healthy = hatch(known=None)
         assert Client(healthy.port, 1).put(SOURCE, SOURCE_BODY).succeeded
-        built = Stage(double, postgres, healthy, Victims(hatch), given, first)
+        built = Stage(double, postgres, healthy, Victims(hatch), Victims(hatch_sleeper, ahead=False), given, first)
         yield built
         built.close()

@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -81,6 +82,7 @@ class Nursery:
     def __init__(self, given: dict[str, Any]) -> None:
         """``given``: the arguments of ``tests.running.config``."""
         self._given = given
+        self._ordering = threading.Lock()
         self._process = subprocess.Popen(
             [sys.executable, "-m", "tests.crash.victim"],
             cwd=_ROOT,
@@ -97,8 +99,9 @@ class Nursery:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         order = {"given": {**self._given, **sections}, "known": known}
-        print(json.dumps(order), file=self._process.stdin, flush=True)
-        pid, port = map(int, self._process.stdout.readline().split())
+        with self._ordering:
+            print(json.dumps(order), file=self._process.stdin, flush=True)
+            pid, port = map(int, self._process.stdout.readline().split())
         return Gateway(pid, port)
 
     def __enter__(self) -> Self:
@@ -114,19 +117,21 @@ class Nursery:
 class Victims:
     """Gateways to be mistreated. One that comes out of it alive is used again, and one in reserve is always made."""
 
-    def __init__(self, hatch: Callable[[], Gateway]) -> None:
-        self._hatch = hatch
+    def __init__(self, hatch: Callable[[], Gateway], *, ahead: bool = True) -> None:
+        """``ahead`` False: none is made in reserve, because they come out of it alive."""
+        self._hatch, self._ahead = hatch, ahead
         self._hatching = ThreadPoolExecutor(max_workers=1)
         self._idle: list[Gateway] = []
         self._taken: list[Gateway] = []
-        self._reserve = self._hatching.submit(hatch)
+        self._reserve = self._hatching.submit(hatch) if ahead else None
 
     def take(self) -> Gateway:
         if self._idle:
             self._taken.append(self._idle.pop())
         else:
             # The next one is made in any case: that one cannot be made must not fail every case to come.
-            taken, self._reserve = self._reserve, self._hatching.submit(self._hatch)
+            taken = self._reserve or self._hatching.submit(self._hatch)
+            self._reserve = self._hatching.submit(self._hatch) if self._ahead else None
             self._taken.append(taken.result())
         return self._taken[-1]
 
@@ -137,7 +142,8 @@ class Victims:
 
     def settle(self) -> None:
         """Return when none is being made."""
-        self._reserve.result()
+        if self._reserve is not None:
+            self._reserve.result()
 
     def give_back(self, victim: Gateway, *, sound: bool) -> None:
         """Return a gateway to the idle ones. ``sound`` False: its state is unknown, so it is ended."""

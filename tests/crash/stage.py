@@ -49,15 +49,19 @@ class Stage:
         postgres: Postgres,
         healthy: Gateway,
         victims: Victims,
+        sleepers: Victims,
         given: dict[str, Any],
         first: int,
     ) -> None:
-        """``given``: what the gateways are configured with, the arguments of ``tests.running.config``.
+        """``sleepers``: the victims that are to be paused inside a transaction, which the database then ends soon.
+
+        ``given``: what the gateways are configured with, the arguments of ``tests.running.config``.
 
         ``first``: the number of the first place; those of two stages with one database must not meet.
         """
         self.given = given
-        self.double, self.postgres, self.healthy, self.victims = double, postgres, healthy, victims
+        self.double, self.postgres, self.healthy = double, postgres, healthy
+        self.victims, self.sleepers = victims, sleepers
         self.clients = ThreadPoolExecutor(max_workers=8)
         self._numbers = count(first)
 
@@ -74,7 +78,8 @@ class Stage:
 
     def close(self) -> None:
         self.clients.shutdown()
-        self.victims.close()
+        for gateways in (self.victims, self.sleepers):
+            gateways.close()
 
     @contextmanager
     def ignoring_conditions(self) -> Iterator[None]:
@@ -89,7 +94,7 @@ class Stage:
             with self._behaving({"clock_offset": passed.total_seconds()}, {"clock_offset": 0.0}):
                 yield
         finally:
-            for gateway in (self.healthy, *self.victims.awake()):
+            for gateway in (self.healthy, *self.victims.awake(), *self.sleepers.awake()):
                 Client(gateway.port, 0).read("nothing")
 
     @contextmanager
@@ -101,7 +106,8 @@ class Stage:
     @contextmanager
     def _behaving(self, traits: dict[str, Any], usual: dict[str, Any]) -> Iterator[None]:
         """No gateway is being made meanwhile, which would find another store than the rest."""
-        self.victims.settle()
+        for gateways in (self.victims, self.sleepers):
+            gateways.settle()
         self.double.behave(**traits)
         try:
             yield

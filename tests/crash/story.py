@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from tests.crash.clients import BUCKET, Answer, Client
-from tests.crash.processes import Gateway
+from tests.crash.processes import Gateway, Victims
 from tests.doubles.s3.process import RemoteRule
 
 if TYPE_CHECKING:
@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 
 # The rows at one moment: id, content and last writing transaction of each.
 Rows: TypeAlias = tuple[tuple[Any, ...], ...]
+
+IN_TRANSACTION = ("tables.claim.after", "tables.write.after")
+"""The steps at which a transaction of the gateway is open."""
 
 _PATIENCE = 60.0
 _NEVER = 10**12
@@ -115,7 +118,7 @@ class Story:
         self.acknowledged: list[Acknowledged] = []
         self.successor = 0
         self.left: bytes | None = None  # the object as readers saw it once the new holder was done
-        self._victims: list[Gateway] = []
+        self._victims: list[tuple[Victims, Gateway]] = []
         self._rules: list[RemoteRule] = []
         self._opening = self._sequence()
 
@@ -129,7 +132,8 @@ class Story:
 
     def stopped_at(self, token: int, deed: Deed, step: str, nth: int, how: str) -> Zombie:
         """A victim does the deed and goes down at a step."""
-        victim = self._victim()
+        sleeps = how == "stop" and step in IN_TRANSACTION
+        victim = self._victim(self.stage.sleepers if sleeps else self.stage.victims)
         victim.trap(step, nth, how)
         zombie = self._begin(token, deed, victim)
         # A killed process hangs up a moment before it is seen to be dead.
@@ -206,8 +210,8 @@ class Story:
         """Leave nothing behind, whatever happened."""
         for rule in self._rules:
             rule.remove()
-        for victim in self._victims:
-            self.stage.victims.give_back(victim, sound=sound)
+        for victims, victim in self._victims:
+            victims.give_back(victim, sound=sound)
 
     # The state of the place
 
@@ -246,14 +250,14 @@ class Story:
             requests = [one for one in self.stage.double.requests(self._opening) if one["key"] in keys]
             quiet = 0 if any(one["status"] is None for one in requests) else quiet + 1
 
-    def _victim(self) -> Gateway:
+    def _victim(self, victims: Victims) -> Gateway:
         """It may have counted the steps of other stories, until its trap is set."""
-        victim = self.stage.victims.take()
-        self._victims.append(victim)
+        victim = victims.take()
+        self._victims.append((victims, victim))
         return victim
 
     def _untrapped(self) -> Gateway:
-        victim = self._victim()
+        victim = self._victim(self.stage.victims)
         victim.count()
         return victim
 

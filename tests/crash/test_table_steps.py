@@ -15,9 +15,8 @@ from tests.crash.deeds import (
 from tests.crash.kinds import TABLES, ZOMBIE, Stop, a_row, an_object, cases, nothing
 from tests.crash.promises import Promises
 from tests.crash.stage import Stage
+from tests.crash.story import IN_TRANSACTION
 from tests.tiers import first
-
-IN_TRANSACTION = ("tables.claim.after", "tables.write.after")
 
 
 def play(stage: Stage, stop: Stop, how: str, takeover: Takeover) -> None:

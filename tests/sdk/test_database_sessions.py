@@ -16,7 +16,7 @@ SHOWN = "SELECT current_setting('fencing.resource'), current_setting('fencing.to
 
 
 async def test_each_driver_gets_the_settings(stage: Stage, client: FencedClient, job: str) -> None:
-    async with client.lock(job, ttl=1.5) as lock, client.lock(f"{job}/part") as part:
+    async with client.lock(job) as lock, client.lock(f"{job}/part") as part:
         held = f'{{"{job}/part":{{"token":"{part.token}","holder":"{part.holder}"}}}}'
         expected = (job, lock.token, held)
         for dsn in (lock.dsn(stage.dsn, part), lock.dsn(psycopg.conninfo.make_conninfo(stage.dsn), part)):
@@ -42,17 +42,17 @@ async def test_each_driver_gets_the_settings(stage: Stage, client: FencedClient,
 
 
 def test_the_same_without_an_event_loop(stage: Stage, job: str) -> None:
-    with stage.blocking() as client, client.lock(job, ttl=1.5) as lock:
+    with stage.blocking() as client, client.lock(job) as lock:
         with psycopg.connect(lock.dsn(stage.dsn)) as connection:
             assert connection.execute(SHOWN).fetchone() == (job, lock.token, "")
         assert lock.environment(s3=False)["PGOPTIONS"].startswith("-c fencing.resource=")
 
 
 @pytest.mark.parametrize("use", ["dsn", "connect_args", "postgres_settings"])
-async def test_a_lost_lock_gives_out_nothing(stage: Stage, client: FencedClient, job: str, use: str) -> None:
+async def test_a_lost_lock_gives_out_nothing(stage: Stage, eager: FencedClient, job: str, use: str) -> None:
     arguments = (stage.dsn,) if use == "dsn" else ()
     with pytest.raises(LockLost):
-        async with client.lock(job, ttl=1.5, on_loss="tell") as lock:
+        async with eager.lock(job, on_loss="tell") as lock:
             stage.ended(job)
             await lock.lost.wait()
             getattr(lock, use)(*arguments)
@@ -68,14 +68,14 @@ async def ended_when_lost(stage: Stage, dsn: str, lose: Callable[[], Any]) -> No
         assert await (await others.execute("SELECT 1")).fetchone() == (1,)
 
 
-async def test_its_sessions_end_with_it_and_no_others(stage: Stage, client: FencedClient, job: str) -> None:
-    async with client.lock(job, ttl=1.5, on_loss="tell") as lock:
+async def test_its_sessions_end_with_it_and_no_others(stage: Stage, eager: FencedClient, job: str) -> None:
+    async with eager.lock(job, on_loss="tell") as lock:
         await ended_when_lost(stage, lock.dsn(stage.dsn), lambda: stage.ended(job))
 
 
-async def test_its_sessions_end_also_where_the_block_is_cancelled(stage: Stage, client: FencedClient, job: str) -> None:
+async def test_its_sessions_end_also_where_the_block_is_cancelled(stage: Stage, eager: FencedClient, job: str) -> None:
     with pytest.raises(LockLost):
-        async with client.lock(job, ttl=1.5) as lock:
+        async with eager.lock(job) as lock:
             own = await psycopg.AsyncConnection.connect(lock.dsn(stage.dsn))
             stage.ended(job)
             await asyncio.sleep(30)
@@ -84,10 +84,10 @@ async def test_its_sessions_end_also_where_the_block_is_cancelled(stage: Stage, 
 
 
 async def test_a_database_that_is_away_hides_no_loss(
-    stage: Stage, client: FencedClient, job: str, caplog: pytest.LogCaptureFixture
+    stage: Stage, eager: FencedClient, job: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     with pytest.raises(LockLost):
-        async with client.lock(job, ttl=1.5) as lock:
+        async with eager.lock(job) as lock:
             lock.dsn("postgresql://app:a-secret@127.0.0.1:9/nowhere")
             stage.ended(job)
             await asyncio.sleep(30)

@@ -60,8 +60,8 @@ async def test_who_shares_a_lock_does_not_wait_for_itself(stage: Stage, client: 
         assert [one["mode"] for one in stage.standing(job)["holders"]] == ["shared"]
 
 
-async def test_it_is_renewed(stage: Stage, client: FencedClient, job: str) -> None:
-    async with client.lock(job, ttl=6) as lock:
+async def test_it_is_renewed(stage: Stage, eager: FencedClient, job: str) -> None:
+    async with eager.lock(job) as lock:
         [granted] = stage.standing(job)["holders"]
         async with asyncio.timeout(PATIENCE):
             while (renewed := stage.standing(job)["holders"])[0]["expires_at"] == granted["expires_at"]:
@@ -165,8 +165,9 @@ async def test_validity_counts_from_the_grant(stage: Stage, client: FencedClient
         await lock.__aexit__(None, None, None)
 
 
-async def test_an_answer_that_got_lost(stage: Stage, job: str) -> None:
+async def test_an_answer_that_got_lost(stage: Stage, job: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Asked again it is the same lock, with the same token."""
+    monkeypatch.setattr(leases, "SHORTEST_TIMEOUT", PATIENCE)
     with losing(stage.origin, b"POST /v1/leases/") as (origin, network):
         async with stage.client(url=origin) as client, client.lock(job, wait=0) as lock:
             assert (network.lost, lock.token) == (1, "1")
@@ -175,10 +176,15 @@ async def test_an_answer_that_got_lost(stage: Stage, job: str) -> None:
 @pytest.mark.thorough
 async def test_a_gateway_that_cannot_be_reached(stage: Stage, job: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(leases, "SHORTEST_TIMEOUT", 0.2)
-    async with relayed(stage.origin) as relay, stage.client(url=relay.origin) as client:
+    clock = [1000.0]
+    async with relayed(stage.origin) as relay, stage.client(url=relay.origin, clock=lambda: clock[0]) as client:
         with pytest.raises(LockLost) as lost:
-            async with client.lock(job, ttl=2):
+            async with client.lock(job, ttl=2) as lock:
                 await relay.cut()
+                async with asyncio.timeout(PATIENCE):
+                    while not isinstance(lock._kept._trouble, Unavailable):
+                        await asyncio.sleep(0.01)
+                clock[0] += 2
                 await asyncio.sleep(20)
         assert isinstance(lost.value.__cause__, Unavailable)
         with pytest.raises(Unavailable, match="cannot be reached"):
@@ -191,9 +197,9 @@ async def test_a_gateway_that_cannot_be_reached(stage: Stage, job: str, monkeypa
         await lock.__aexit__(None, None, None)
 
 
-async def test_a_lock_that_was_broken(stage: Stage, client: FencedClient, job: str) -> None:
+async def test_a_lock_that_was_broken(stage: Stage, eager: FencedClient, job: str) -> None:
     with pytest.raises(LockLost) as lost:
-        async with client.lock(job, ttl=6) as lock:
+        async with eager.lock(job) as lock:
             with stage.api() as api:
                 answer = api.post(
                     f"/v1/breaks/{job}",
