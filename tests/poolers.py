@@ -13,6 +13,7 @@ import pytest
 
 from gateway.demo.embedded import EmbeddedPostgres
 from tests.databases import GATEWAY
+from tests.processes import free_port
 from tests.waiting import PATIENCE
 
 PROGRAM = shutil.which("pgbouncer", path="/usr/sbin:/usr/bin:/usr/local/bin")
@@ -37,11 +38,10 @@ def pgbouncer(server: EmbeddedPostgres, mode: str, more: str = "") -> Iterator[s
     """Run a pgbouncer; the host and port that it listens on. Skips the test where it is not installed."""
     if PROGRAM is None:
         pytest.skip("pgbouncer is not installed")
-    with tempfile.TemporaryDirectory(prefix="pooler") as name, socket.create_server(("127.0.0.1", 0)) as free:
+    with tempfile.TemporaryDirectory(prefix="pooler") as name:
         directory = Path(name)
         directory.chmod(0o777)
-        port = free.getsockname()[1]
-        free.close()
+        port = free_port()
         users = directory / "users.txt"
         users.write_text(f'"postgres" ""\n"{GATEWAY}" ""\n')
         host = server.server.get_postmaster_info().socket_dir
