@@ -163,8 +163,8 @@ async def test_a_certificate_that_cannot_be_verified_fails_the_handshake(origin:
         party.issue("unlimited", ANN, purposes=()),
         party.issue("in chain", ANN, by=intermediate, chain=chain),
     ):
-        async with httpx.AsyncClient(verify=party.authority.trusted(right)) as client:
-            assert (await client.get(f"{origin}/v1/tables/orders")).status_code == 200
+        async with party.client(origin, right) as client:
+            assert (await client.get("/v1/tables/orders")).status_code == 200
     for wrong in (
         party.issue("foreign", ANN, by=party.other),
         alone,
@@ -174,9 +174,9 @@ async def test_a_certificate_that_cannot_be_verified_fails_the_handshake(origin:
         party.issue("of a server", ANN, purposes=(SERVER,)),
         party.issue("without chain", ANN, by=intermediate),
     ):
-        async with httpx.AsyncClient(verify=party.authority.trusted(wrong)) as client:
+        async with party.client(origin, wrong) as client:
             with pytest.raises(httpx.TransportError):
-                await client.get(f"{origin}/v1/health")
+                await client.get("/v1/health")
 
 
 async def test_a_demanded_certificate_that_is_missing_fails_the_handshake(orders: str, party: Party) -> None:

@@ -58,9 +58,15 @@ async def endless(scope: Any, send: Any) -> None:
 
 
 @pytest.fixture
-async def port(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[int]:
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server waits less than half a second. Only for what does not come: all else may take longer than that."""
     monkeypatch.setattr(connection, "HEAD_TIMEOUT", 0.4)
     monkeypatch.setattr(connection, "STALL_TIMEOUT", 0.4)
+
+
+@pytest.fixture
+async def port(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[int]:
+    monkeypatch.setattr(connection, "HEAD_TIMEOUT", 2 * PATIENCE)
     asked.clear()
     sent.clear()
     headers_seen.clear()
@@ -131,10 +137,7 @@ async def test_cookies_with_many_escapes_are_refused_before_anything_reads_them(
         (b"GET / HTTP/1.1\r\nx: " + b"a" * 1_000_000, 431),
     ],
 )
-async def test_heads_of_any_size(
-    port: int, monkeypatch: pytest.MonkeyPatch, request_head: bytes, status: int, step: int
-) -> None:
-    monkeypatch.setattr(connection, "HEAD_TIMEOUT", PATIENCE)
+async def test_heads_of_any_size(port: int, request_head: bytes, status: int, step: int) -> None:
     pieces = [request_head[start : start + step] for start in range(0, len(request_head), step)]
     answer = await exchange(port, *pieces)
     # Bytes that arrive while the connection closes may discard the answer. The app got no request all the same.
@@ -148,6 +151,7 @@ async def test_heads_of_any_size(
     [[b""], [b"GET / HT"], [b"GET / HTTP/1.1\r\n", *[b"x: y\r\n"] * 30], [b"\r\n"] * 30],
     ids=["nothing", "the beginning of one", "one that trickles", "empty lines"],
 )
+@pytest.mark.usefixtures("port", "impatient")
 async def test_a_head_has_to_come(port: int, pieces: list[bytes]) -> None:
     answer = await exchange(port, *pieces, pause=0.05)
     assert answer in (b"", b"HTTP/1.1 408 Request Timeout\r\ncontent-length: 0\r\nconnection: close\r\n\r\n")
@@ -155,6 +159,7 @@ async def test_a_head_has_to_come(port: int, pieces: list[bytes]) -> None:
 
 
 @pytest.mark.thorough
+@pytest.mark.usefixtures("port", "impatient")
 async def test_an_answer_may_take_its_time(port: int) -> None:
     answer = await exchange(port, head(10, b"/slow"))
     assert answer.startswith(OK)
@@ -162,12 +167,14 @@ async def test_an_answer_may_take_its_time(port: int) -> None:
 
 
 @pytest.mark.thorough
+@pytest.mark.usefixtures("port", "impatient")
 async def test_a_body_may_take_its_time(port: int) -> None:
     start = b"PUT /body HTTP/1.1\r\nconnection: close\r\ncontent-length: 100\r\n\r\n"
     answer = await exchange(port, start, *[b"x" * 5] * 20, pause=0.05)
     assert answer.endswith(b"\r\n\r\n100")
 
 
+@pytest.mark.usefixtures("port", "impatient")
 async def test_what_is_left_of_a_body_after_the_answer_has_to_come(port: int) -> None:
     """The answer came early; a client that goes on for ever would keep its connection for ever."""
     start = b"PUT / HTTP/1.1\r\ncontent-length: 1000000\r\n\r\n"
@@ -176,10 +183,7 @@ async def test_what_is_left_of_a_body_after_the_answer_has_to_come(port: int) ->
     assert answer.endswith(b"short")
 
 
-async def test_after_the_rest_of_a_body_the_connection_can_be_used_again(
-    port: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(connection, "HEAD_TIMEOUT", PATIENCE)
+async def test_after_the_rest_of_a_body_the_connection_can_be_used_again(port: int) -> None:
     start = b"PUT / HTTP/1.1\r\ncontent-length: 10\r\n\r\n"
     answer = await exchange(port, start, b"x" * 5, b"x" * 5, head(10, b"/again"), pause=0.05)
     assert answer.count(OK) == 2
@@ -198,11 +202,8 @@ CHUNKED = b"PUT /body HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n"
     ],
     ids=["many trailers", "one long trailer", "the extension of a chunk"],
 )
-async def test_trailers_count_against_the_limit_of_the_head(
-    port: int, monkeypatch: pytest.MonkeyPatch, pieces: list[bytes]
-) -> None:
+async def test_trailers_count_against_the_limit_of_the_head(port: int, pieces: list[bytes]) -> None:
     """The request may be under way, so the connection ends without an answer: its outcome is unknown."""
-    monkeypatch.setattr(connection, "HEAD_TIMEOUT", PATIENCE)
     assert await exchange(port, CHUNKED, *pieces, pause=0.001) == b""
 
 
@@ -244,6 +245,7 @@ async def test_trailers_are_dropped(port: int) -> None:
 
 
 @pytest.mark.thorough
+@pytest.mark.usefixtures("port", "impatient")
 async def test_a_connection_in_use_is_not_timed(port: int) -> None:
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     for _ in range(3):
@@ -254,6 +256,7 @@ async def test_a_connection_in_use_is_not_timed(port: int) -> None:
 
 
 @pytest.mark.thorough
+@pytest.mark.usefixtures("port", "impatient")
 async def test_requests_behind_one_another(port: int) -> None:
     answer = await exchange(
         port, b"GET /slow HTTP/1.1\r\n\r\nGET / HTTP/1.1\r\n\r\nGE", b"T /x HTTP/1.1\r\n", pause=0.1
@@ -263,6 +266,7 @@ async def test_requests_behind_one_another(port: int) -> None:
 
 
 @pytest.mark.thorough
+@pytest.mark.usefixtures("port", "impatient")
 async def test_an_unread_answer_ends_the_connection(port: int) -> None:
     reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1024)
     writer.write(head(10, b"/large"))
@@ -272,6 +276,7 @@ async def test_an_unread_answer_ends_the_connection(port: int) -> None:
 
 
 @pytest.mark.thorough
+@pytest.mark.usefixtures("port", "impatient")
 async def test_an_answer_that_is_read_slowly(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The whole of it takes longer than it may stand still."""
     monkeypatch.setattr(connection, "STALL_TIMEOUT", 1.5)
@@ -310,6 +315,7 @@ UPGRADE = b"host: a\r\nconnection: upgrade\r\nupgrade: h2c\r\n"
     ],
 )
 @pytest.mark.parametrize("pause", [0.0, 0.1])
+@pytest.mark.usefixtures("port", "impatient")
 async def test_the_body_of_a_request_that_asks_for_an_upgrade_is_no_request(
     port: int, framed: bytes, pause: float
 ) -> None:
@@ -324,6 +330,7 @@ async def test_the_body_of_a_request_that_asks_for_an_upgrade_is_no_request(
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("pieces", [[b"content-length: 0\r\n\r\n"], [b"\r\n"], [b"\r\n", head(1)], [b"\r\n" + head(1)]])
+@pytest.mark.usefixtures("port", "impatient")
 async def test_a_request_that_asks_for_an_upgrade_is_answered_and_is_the_last(port: int, pieces: list[bytes]) -> None:
     answer = await exchange(port, b"GET /plain HTTP/1.1\r\n" + UPGRADE + pieces[0], *pieces[1:], pause=0.1)
     assert asked == [b"/plain"]

@@ -4,7 +4,7 @@ import asyncio
 import gc
 import random
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -15,7 +15,8 @@ import pytest
 
 from gateway import app
 from gateway.db import rights
-from gateway.http.connection import HOLD, Connection
+from gateway.http import connection as http_connection
+from gateway.http.connection import Connection
 from gateway.http.middleware import Middleware
 from gateway.observe.events import RequestAnswered, WriteAccepted
 from gateway.tables.execute.fast_path import FastPath
@@ -335,7 +336,7 @@ class Stage:
         await self.lock.execute("LOCK TABLE fencing.fence IN ACCESS EXCLUSIVE MODE")
         self.writer.write(packets[0])
         async with asyncio.timeout(PATIENCE):
-            while not await self.lock.fetchval("SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"):
+            while not await self.lock.fetchval(WAITING):
                 await asyncio.sleep(0.01)
         for packet in packets[1:]:
             self.writer.write(packet)
@@ -351,6 +352,10 @@ class Stage:
 
 
 PLAIN = asked(PATCH, KEY, "Fencing-Token: 5", body=BALANCE)
+WAITING = """
+SELECT count(*) FROM pg_stat_activity
+WHERE datname = current_database() AND wait_event_type = 'Lock' AND wait_event = 'relation'
+"""
 RAISED = "UPDATE fencing.fence SET value = 9 WHERE resource = 'public.accounts/1'"
 GONE = "DELETE FROM fencing.fence WHERE resource = 'public.accounts/1'"
 
@@ -431,19 +436,28 @@ async def test_a_direct_request_whose_client_is_gone_is_refused_on_record(stage:
 
 
 async def test_the_body_of_a_direct_request_may_come_in_a_packet_of_its_own(
-    stage: Stage, direct_answers: list[int]
+    stage: Stage, direct_answers: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    [connection] = _connections(stage)
+    monkeypatch.setattr(http_connection, "HOLD", PATIENCE)
     for _ in range(2):
         stage.writer.write(PLAIN[:-13])
-        await asyncio.sleep(0.001)
+        await _until(lambda: connection._held == PLAIN[:-13])
         stage.writer.write(PLAIN[-13:])
         assert b" 204 " in await stage.answer()
     assert direct_answers == [204, 204]
+    monkeypatch.setattr(http_connection, "HOLD", 0.02)
     stage.writer.write(PLAIN[:-13])
-    await asyncio.sleep(10 * HOLD)
+    await _until(lambda: not connection._is_idle())
     stage.writer.write(PLAIN[-13:])
     assert b" 204 " in await stage.answer()
     assert direct_answers == [204, 204], "a body that comes late is waited for in a task"
+
+
+async def _until(seen: Callable[[], bool]) -> None:
+    async with asyncio.timeout(PATIENCE):
+        while not seen():
+            await asyncio.sleep(0.001)
 
 
 async def test_a_request_whose_body_is_missing_ends_with_its_connection(stage: Stage) -> None:

@@ -14,6 +14,10 @@ from gateway.commands.health import _context
 from gateway.config import Config
 from tests.processes import called, closed_port
 from tests.running import config
+from tests.waiting import PATIENCE
+
+PATIENTLY = ("--timeout", f"{PATIENCE}")
+"""The default would be four seconds."""
 
 
 @contextmanager
@@ -26,16 +30,16 @@ def served(configured: Config) -> Iterator[int]:
 
 def test_ready_while_writes_are_possible(dsn: str) -> None:
     with served(config(dsn)) as port:
-        asked = called("health", "--url", f"http://127.0.0.1:{port}/")
+        asked = called("health", *PATIENTLY, "--url", f"http://127.0.0.1:{port}/")
         assert (asked.returncode, asked.stdout) == (0, "ready\n")
 
 
 def test_alive_but_not_ready_without_its_database() -> None:
     with closed_port() as nothing, served(config(f"postgresql://nobody@127.0.0.1:{nothing}/none")) as port:
-        asked = called("health", "--url", f"http://127.0.0.1:{port}")
+        asked = called("health", *PATIENTLY, "--url", f"http://127.0.0.1:{port}")
         assert asked.returncode == 1
         assert "503 Not ready: postgres" in asked.stderr
-        assert called("health", "--alive", "--url", f"http://127.0.0.1:{port}").stdout == "alive\n"
+        assert called("health", "--alive", *PATIENTLY, "--url", f"http://127.0.0.1:{port}").stdout == "alive\n"
 
 
 def test_alive_while_its_database_hangs() -> None:
@@ -43,7 +47,7 @@ def test_alive_while_its_database_hangs() -> None:
     with socket.create_server(("127.0.0.1", 0)) as paused:
         hanging = f"postgresql://nobody@127.0.0.1:{paused.getsockname()[1]}/none"
         with served(config(hanging)) as port:
-            asked = called("health", "--alive", "--timeout", "2", "--url", f"http://127.0.0.1:{port}")
+            asked = called("health", "--alive", *PATIENTLY, "--url", f"http://127.0.0.1:{port}")
             assert asked.stdout == "alive\n", asked.stderr
             assert called("health", "--timeout", "0.5", "--url", f"http://127.0.0.1:{port}").returncode == 1
 
@@ -76,7 +80,7 @@ def test_what_answers_is_not_taken_at_its_word() -> None:
 
         thread = threading.Thread(target=answer)
         thread.start()
-        asked = called("health", "--url", f"http://127.0.0.1:{hostile.getsockname()[1]}")
+        asked = called("health", *PATIENTLY, "--url", f"http://127.0.0.1:{hostile.getsockname()[1]}")
         thread.join()
     assert asked.returncode == 1
     assert "\x1b" not in asked.stderr
@@ -98,7 +102,7 @@ def test_of_itself_over_tls(dsn: str, *, demanded: bool, tmp_path_factory: pytes
         thread = threading.Thread(target=running.run, kwargs={"sockets": [listener]})
         thread.start()
         url = f"https://127.0.0.1:{listener.getsockname()[1]}"
-        asked, alive = called("health", "--url", url), called("health", "--alive", "--url", url)
+        asked, alive = called("health", *PATIENTLY, "--url", url), called("health", "--alive", *PATIENTLY, "--url", url)
         running.should_exit = True
         thread.join()
     assert alive.returncode == 0, alive.stderr

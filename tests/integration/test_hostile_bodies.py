@@ -14,6 +14,7 @@ from starlette.routing import BaseRoute
 
 from gateway import app
 from gateway.api.requests import MAX_BODY
+from gateway.http.body import Body, BodyReader, Pace
 from gateway.http.middleware import Middleware
 from gateway.observe.events import RequestFailed
 from gateway.observe.telemetry import Observability
@@ -68,11 +69,18 @@ async def stage(database_of_stage: str) -> AsyncIterator[Stage]:
     await connection.close()
     events = Events()
     caller = {"name": "writer", "groups": ["admins"], "api_key": API_KEY}
-    settings = config(database_of_stage, callers=[caller], server={"body_timeout": 0.5, "memory": 8 * MEBIBYTE})
+    settings = config(database_of_stage, callers=[caller], server={"body_timeout": PATIENCE, "memory": 8 * MEBIBYTE})
     gateway = app.Gateway(settings, Observability(settings, events))
     async with served(Middleware(gateway, events)) as port:
         yield Stage(gateway, port, events)
     await gateway._first._database.close()
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The gateway waits half a second for a body. Only for those that do not come: others may take longer."""
+    pace = Pace(idle=0.5, grace=0.5)
+    monkeypatch.setattr(BodyReader, "of", lambda reader, scope, receive: Body(scope, receive, pace, reader.memory))
 
 
 @pytest.fixture(autouse=True)
@@ -119,6 +127,7 @@ async def test_no_route_waits_for_the_body_of_an_unknown_caller(
             assert status == 401, (method, path, document)
 
 
+@pytest.mark.usefixtures("impatient")
 async def test_every_route_ends_the_wait_for_a_body(stage: Stage) -> None:
     async def half(method: str, path: str) -> None:
         headers = [KEY, JSON, "Fencing-Token: 5", "Fencing-Resource: order/5", "Content-Length: 1000"]
@@ -131,6 +140,7 @@ async def test_every_route_ends_the_wait_for_a_body(stage: Stage) -> None:
             tasks.create_task(half(method, path))
 
 
+@pytest.mark.usefixtures("impatient")
 async def test_a_body_that_trickles_is_cut_off(stage: Stage) -> None:
     """Each byte is in time; the lowest rate ends it all the same."""
     reader, writer = await asyncio.open_connection("127.0.0.1", stage.port)
@@ -157,6 +167,7 @@ async def test_every_route_of_the_api_has_a_limit(stage: Stage) -> None:
             assert (status, document["code"]) == (413, "body-too-large"), (method, path)
 
 
+@pytest.mark.usefixtures("impatient")
 async def test_the_login_reads_little_and_not_for_long(stage: Stage) -> None:
     form = ["Origin: http://gateway", "Content-Type: application/x-www-form-urlencoded"]
     assert (await ask(stage, "POST", "/ui/login", [*form, "Content-Length: 1000"], b"api_key="))[0] == 408
@@ -164,6 +175,7 @@ async def test_the_login_reads_little_and_not_for_long(stage: Stage) -> None:
 
 
 @pytest.mark.thorough
+@pytest.mark.usefixtures("impatient")
 async def test_large_bodies_share_one_memory_budget(stage: Stage) -> None:
     """Six half-sent bodies of 3 MiB have room for one at a time; each ends, and the room comes back."""
 

@@ -3,7 +3,7 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import partialmethod
 from typing import Any
 
@@ -11,7 +11,9 @@ import asyncpg
 import httpx
 import pytest
 from starlette.responses import RedirectResponse, Response, StreamingResponse
+from starlette.types import Receive, Scope, Send
 
+from gateway import app
 from gateway.api.record_stream import StreamLimits
 from gateway.auth import key_sets
 from gateway.db import rights
@@ -100,34 +102,47 @@ async def test_a_token_is_a_caller_on_every_route(orders: str, provider: Provide
     assert not any(part in told for part in text.split("."))
 
 
-async def test_a_token_that_has_ended_proves_nothing_more(orders: str, provider: Provider) -> None:
+@pytest.fixture
+def past(monkeypatch: pytest.MonkeyPatch) -> list[datetime]:
+    """A moment in here is the time by the gateway's clock. Without one, the time is the real one."""
+    moments: list[datetime] = []
+    monkeypatch.setattr(app, "clock", lambda: moments[-1] if moments else datetime.now(UTC))
+    return moments
+
+
+async def test_a_token_that_has_ended_proves_nothing_more(
+    orders: str, provider: Provider, past: list[datetime]
+) -> None:
     settings = config(orders, issuers=[issuer(provider, leeway=0)], grants=grants("id:*"))
+    until = datetime.now(UTC).replace(microsecond=0) + timedelta(hours=1)
     async with running(settings) as origin:
-        ann = Asking(origin, token(KEY, claims(exp=int(datetime.now(UTC).timestamp()) + 2)))
+        ann = Asking(origin, token(KEY, claims(exp=int(until.timestamp()))))
         write = ("PATCH", "/v1/tables/orders?id=eq.1", {"state": "paid"})
         for _ in range(4):
             assert (await ann(*write, fencing_token="5")).status_code == 204
-        async with asyncio.timeout(PATIENCE):
-            while (answer := await ann(*write, fencing_token="5")).status_code == 204:
-                await asyncio.sleep(0.1)
+        past.append(until)
+        answer = await ann(*write, fencing_token="5")
         assert (answer.status_code, "has expired" in answer.text) == (401, True)
         assert (await ann("GET", "/v1/leases/job/1")).status_code == 401
 
 
 async def test_a_stream_ends_with_the_token_that_opened_it(
-    orders: str, provider: Provider, monkeypatch: pytest.MonkeyPatch
+    orders: str, provider: Provider, monkeypatch: pytest.MonkeyPatch, past: list[datetime]
 ) -> None:
     """Else a token of five minutes would show the record for ever."""
     monkeypatch.setattr(StreamLimits, "__init__", partialmethod(StreamLimits.__init__, heartbeat=0.2))
     auditors = [*grants("id:*"), {"callers": ["id:*"], "actions": ["audit"], "everything": True}]
+    until = datetime.now(UTC).replace(microsecond=0) + timedelta(hours=1)
     async with running(config(orders, issuers=[issuer(provider, leeway=0)], grants=auditors)) as origin:
-        short = token(KEY, claims(exp=int(datetime.now(UTC).timestamp()) + 3))
-        headers = {"Authorization": f"Bearer {short}"}
+        headers = {"Authorization": f"Bearer {token(KEY, claims(exp=int(until.timestamp())))}"}
         async with httpx.AsyncClient(base_url=origin, timeout=PATIENCE, headers=headers) as client:
             async with asyncio.timeout(PATIENCE), client.stream("GET", "/v1/events/stream") as stream:
                 assert stream.status_code == 200
-                lines = [line async for line in stream.aiter_lines()]
-            assert ": still here" in lines
+                lines = stream.aiter_lines()
+                while await anext(lines) != ": still here":
+                    pass
+                past.append(until)
+                assert [line async for line in lines if line.startswith("data")] == []
             assert (await client.get("/v1/events/stream")).status_code == 401
 
 
@@ -252,23 +267,40 @@ async def test_an_issuer_that_answers_wrongly_is_no_reason_to_believe_anybody(
     assert any(isinstance(event, ServiceUnreachable) and event.service == "issuer" for event in events)
 
 
+class Hanging(Response):
+    """An answer that does not come until it ``may``."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.may = asyncio.Event()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self.may.wait()
+        await super().__call__(scope, receive, send)
+
+
 async def test_an_issuer_that_hangs_delays_nobody_else(
     orders: str, provider: Provider, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(key_sets, "TIMEOUT", 1.0)
-
-    async def hang() -> AsyncIterator[bytes]:
-        await asyncio.sleep(PATIENCE)
-        yield b""
-
-    provider.answer = StreamingResponse(hang())
+    monkeypatch.setattr(key_sets, "TIMEOUT", 2 * PATIENCE)
+    monkeypatch.setattr(key_sets, "PAUSE", 0.0)
+    first, second = Hanging(), Hanging()
+    provider.answer = first
     settings = config(orders, issuers=[issuer(provider)], grants=[*grants("id:*"), *grants("writer")])
     async with running(settings) as origin:
         waiting = asyncio.create_task(Asking(origin, token(KEY, claims())).status())
-        async with asyncio.timeout(0.9):
-            assert await Asking(origin, "writer-api-key").status() == 200
+        async with asyncio.timeout(PATIENCE):
+            while not provider.asked:
+                await asyncio.sleep(0.01)
+        assert await Asking(origin, "writer-api-key").status() == 200
         assert not waiting.done()
+        # The next fetch is given up, though the issuer still hangs.
+        monkeypatch.setattr(key_sets, "TIMEOUT", 0.3)
+        provider.answer = second
+        first.may.set()
         assert await waiting == 503
+        assert len(provider.asked) > 1
+    second.may.set()
 
 
 async def test_tokens_name_roles_of_the_database(orders: str) -> None:

@@ -62,8 +62,8 @@ class Served:
         )
 
     def events(self, event: str) -> list[dict[str, Any]]:
-        """Return the lines of the log about an event."""
-        lines = self.process.errors.read_text().splitlines()
+        """Return the lines of the log about an event. The last line may be incomplete, and then it comes later."""
+        lines = self.process.errors.read_text().rpartition("\n")[0].splitlines()
         return [line for line in map(json.loads, lines) if line.get("event") == event]
 
     def hang_up(self, event: str = "configuration reloaded") -> dict[str, Any]:

@@ -136,7 +136,7 @@ async def _inspect(world: World, name: str) -> None:
 
 
 async def _renew(world: World, name: str) -> None:
-    lease = await world.acquired(name, ttl=5)
+    lease = await world.acquired(name, ttl=40)
     renewed = await world.ask("PUT", f"/v1/leases/{name}/{lease['lease']}", {"ttl": 100})
     assert (renewed["resource"], renewed["expires_in"] > 50) == (name, True)
 

@@ -62,8 +62,13 @@ class Manager:
 
 @contextmanager
 def managed(
-    tmp_path: Path, dsn: str, *more: str, address: str | None = None, watchdog: str = "300000"
+    tmp_path: Path, dsn: str, *more: str, address: str | None = None, watchdog: str = "2000000"
 ) -> Iterator[tuple[Manager, Served]]:
+    """Run a gateway under a manager.
+
+    A socket has room for few notices, ten as a rule. If signs of life fill it before the test reads them, the gateway
+    drops other notices. So ``watchdog``, in microseconds, is not short.
+    """
     address = address or str(tmp_path / "notify")
     manager, port = Manager(address), free_port()
     file = tmp_path / "gateway.toml"
