@@ -19,6 +19,7 @@ import pytest
 
 from gateway.demo.embedded import EmbeddedPostgres
 from tests.databases import memory_or_disk
+from tests.pausing import pause
 from tests.processes import free_port
 from tests.sources.servers import ServerMissing, etcd
 from tests.waiting import PATIENCE
@@ -81,6 +82,7 @@ class Node:
     @contextmanager
     def paused(self) -> Iterator[None]:
         processes = self._signal(signal.SIGSTOP)
+        pause(*(process.pid for process in processes))
         try:
             yield
         finally:

@@ -12,7 +12,7 @@ import httpx
 
 from gateway.demo.embedded import EmbeddedPostgres
 from gateway.objects.probe.probe import PREFIX
-from tests.databases import as_gateway, fresh_database
+from tests.databases import fresh_database
 from tests.doubles.s3 import S3Double, serve
 from tests.doubles.s3.app import Exchange
 from tests.doubles.s3.state import Mutation
@@ -116,6 +116,6 @@ async def staged(
         assert usual.s3 is not None
         store = usual.s3.model_copy(update=sections.pop("s3", {}))
         if "postgres" in sections:
-            sections["postgres"] = {"dsn": as_gateway(dsn), **sections["postgres"]}
+            sections["postgres"] = {**usual.postgres.model_dump(exclude_unset=True), **sections["postgres"]}
         async with running(config(dsn, endpoint, s3=store, **sections), events, tls) as origin:
             yield Stage(origin, endpoint, double, events, dsn)
