@@ -52,7 +52,7 @@ class Addresses(dict[str, str]):
         at = {**self, **others}
         listed = databases(at["north"], at["south"], **rules)
         return settings(
-            [*listed, {"name": "west", "dsn": at["west"], "connect_timeout": 2.0, "schemas": ["w"], **west}]
+            [*listed, {"name": "west", "dsn": at["west"], "connect_timeout": PATIENCE, "schemas": ["w"], **west}]
         )
 
 
