@@ -64,6 +64,10 @@ class MergedStream:
     async def __call__(self, outlet: BodyWriter) -> None:
         """Write until one source ends: its caller is no longer proven, or this gateway is retired."""
         await outlet.write(RETRY + progress(self.cursor))
+        # Before any entry: a client that has one knows which databases it has none of.
+        for source in self._sources:
+            if source.entries is None:
+                await self._tell(outlet, MISSING, source)
         following = [asyncio.ensure_future(self._follow(one, outlet)) for one in self._sources]
         try:
             done, _ = await asyncio.wait(following, return_when=asyncio.FIRST_COMPLETED)
@@ -75,7 +79,7 @@ class MergedStream:
             await asyncio.gather(*following, return_exceptions=True)
 
     async def _follow(self, source: Source, outlet: BodyWriter) -> None:
-        pause, told = 1.0, False
+        pause, told = 1.0, source.entries is None
         while not self._ending():
             try:
                 if source.entries is None:

@@ -24,6 +24,8 @@ CREATE TABLE {schema}.orders (id bigint PRIMARY KEY, status text);
 CREATE TABLE {schema}.plans (tenant text, id bigint, status text, PRIMARY KEY (tenant, id));
 INSERT INTO {schema}.orders VALUES (1, 'new'), (2, 'new');
 """
+SOON = 3.0
+"""Seconds after which a gateway gives up a database that is paused. One that is cut is known to be down at once."""
 CALLERS = [{"name": "writer", "groups": ["admins"], "api_key": API_KEY}]
 CALLERS[0] |= {"access_key_id": ACCESS_KEY, "secret_access_key": SECRET_KEY}
 
@@ -105,8 +107,10 @@ class Fleet:
         )
 
 
-def databases(north: str, south: str, **more: Any) -> list[dict[str, Any]]:
-    common = {"idle_timeout": PATIENCE, "statement_timeout": 3.0, "lock_timeout": 3.0, "connect_timeout": 2.0}
+def databases(north: str, south: str, *, gives_up: float = PATIENCE, **more: Any) -> list[dict[str, Any]]:
+    """Return both databases. ``gives_up``: the seconds after which the gateway gives one up that does not answer."""
+    common = dict.fromkeys(("statement_timeout", "lock_timeout", "connect_timeout"), gives_up)
+    common |= {"idle_timeout": PATIENCE}
     return [
         {"name": "north", "dsn": north, "schemas": ["north"], "default": True, **common},
         {
@@ -145,9 +149,13 @@ async def fleet(
     *,
     cut: str | None = None,
     buckets: Sequence[str] = ("southern",),
+    gives_up: float = PATIENCE,
     **sections: Any,
 ) -> AsyncIterator[Fleet]:
-    """Run a gateway. ``cut``: a database that is down from the beginning. ``buckets``: those of south in a store."""
+    """Run a gateway. ``cut``: a database that is down from the beginning. ``buckets``: those of south in a store.
+
+    ``gives_up``: see ``databases``. Tests that pause a line take ``SOON``, so that they do not take long.
+    """
     async with AsyncExitStack() as stack:
         addresses = {name: await stack.enter_async_context(fresh_database(server)) for name in ("north", "south")}
         lines: dict[str, Line] = {}
@@ -161,7 +169,8 @@ async def fleet(
             listed[name] = line.address(listener.sockets[0].getsockname()[1])
         owned = {} if double is None else {"buckets": buckets}
         endpoint = None if double is None else await stack.enter_async_context(serve(double))
-        config = settings(databases(listed["north"], listed["south"], **owned), endpoint, **sections)
+        given = databases(listed["north"], listed["south"], gives_up=gives_up, **owned)
+        config = settings(given, endpoint, **sections)
         assert await claim_if_new(config)
         if cut is not None:
             lines[cut].cut()

@@ -16,7 +16,7 @@ from gateway.guard import installation
 from gateway.guard.installation import GuardRequest
 from tests.databases import Server, as_owner
 from tests.doubles.s3 import S3Double
-from tests.integration.databases.fleet import Fleet, fleet
+from tests.integration.databases.fleet import SOON, Fleet, fleet
 from tests.integration.guard.stage import logging_in_as, refused
 from tests.processes import COMMAND
 from tests.running import ACCESS_KEY, API_KEY, SECRET_KEY
@@ -26,8 +26,9 @@ LOCKS = {"north": "north.orders/1", "south": "south.orders/1"}
 
 
 @pytest_asyncio.fixture
-async def gateway(postgres_server: Server) -> AsyncIterator[Fleet]:
-    async with fleet(postgres_server, S3Double(buckets=["northern", "southern"])) as one:
+async def gateway(request: pytest.FixtureRequest, postgres_server: Server) -> AsyncIterator[Fleet]:
+    double, gives_up = S3Double(buckets=["northern", "southern"]), getattr(request, "param", PATIENCE)
+    async with fleet(postgres_server, double, gives_up=gives_up) as one:
         yield one
 
 
@@ -53,6 +54,7 @@ async def test_locks_of_two_databases_write_each_in_its_own(gateway: Fleet) -> N
 
 
 @pytest.mark.thorough
+@pytest.mark.parametrize("gateway", [SOON], indirect=True, ids=[""])
 @pytest.mark.parametrize("trouble", ["cut", "pause"])
 async def test_locks_are_renewed_while_another_database_is_down(gateway: Fleet, trouble: str) -> None:
     """All locks of a client share a renewal. The one whose database is down gets lost, and no other."""

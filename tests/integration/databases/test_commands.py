@@ -16,7 +16,7 @@ name = "{name}"
 dsn = "{dsn}"
 schemas = ["public_{name}"]
 default = {default}
-connect_timeout = 2
+connect_timeout = 30
 """
 CALLER = '[[callers]]\nname = "ann"\napi_key = "a-key-of-ann-that-is-long"\n'
 

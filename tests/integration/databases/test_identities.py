@@ -12,7 +12,7 @@ import pytest_asyncio
 from tests.databases import Server
 from tests.doubles.s3 import S3Double
 from tests.identity_provider import AUDIENCE, ISSUER, Provider, claims, rsa_key, token
-from tests.integration.databases.fleet import CALLERS, Fleet, fleet
+from tests.integration.databases.fleet import CALLERS, SOON, Fleet, fleet
 from tests.integration.objects.clients import call, connect, outcome
 from tests.running import GRANTS
 from tests.waiting import PATIENCE
@@ -25,12 +25,13 @@ IN_BOTH = {"north": "s3/northern/job", "south": "s3/southern/job"}
 
 
 @pytest_asyncio.fixture
-async def gateway(postgres_server: Server) -> AsyncIterator[Fleet]:
+async def gateway(request: pytest.FixtureRequest, postgres_server: Server) -> AsyncIterator[Fleet]:
     async with Provider(KEY).running() as provider:
         issuer = {"name": "kubernetes", "issuer": ISSUER, "audiences": [AUDIENCE], "keys_url": provider.url}
         async with fleet(
             postgres_server,
             S3Double(buckets=["northern", "southern"]),
+            gives_up=getattr(request, "param", PATIENCE),
             callers=CALLERS,
             grants=[GRANTS[0], TO_POD],
             issuers=[issuer],
@@ -82,6 +83,7 @@ async def test_a_web_identity_gets_keys_of_the_lock_that_it_holds_in_each_databa
 
 
 @pytest.mark.thorough
+@pytest.mark.parametrize("gateway", [SOON], indirect=True, ids=[""])
 async def test_keys_without_a_lock_are_for_all_databases_and_one_that_is_down_does_not_stop_them(
     gateway: Fleet,
 ) -> None:

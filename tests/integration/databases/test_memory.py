@@ -8,7 +8,7 @@ import pytest
 
 from tests.databases import Server
 from tests.doubles.s3 import S3Double
-from tests.integration.databases.fleet import Fleet, fleet
+from tests.integration.databases.fleet import SOON, Fleet, fleet
 from tests.integration.objects.clients import call, connect
 from tests.waiting import PATIENCE
 
@@ -41,7 +41,7 @@ async def memory(api: httpx.AsyncClient) -> float:
 async def test_large_bodies_for_a_paused_database_leave_room_for_the_others(postgres_server: Server) -> None:
     server = {"memory": 3 * SHARE}
     double = S3Double(buckets=["northern", "southern"])
-    async with fleet(postgres_server, double, server=server) as gateway, gateway.api() as api:
+    async with fleet(postgres_server, double, gives_up=SOON, server=server) as gateway, gateway.api() as api:
         for schema, bucket in (("north", "northern"), ("south", "southern")):
             assert (await patch(api, schema, "1")).status_code == 204
             await put(gateway, bucket, "1")

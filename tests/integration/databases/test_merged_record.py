@@ -18,6 +18,7 @@ from gateway.fencing.chain_verification import Verifier
 from tests.databases import Server
 from tests.integration.databases.fleet import Fleet, databases, fleet, settings
 from tests.running import API_KEY, GRANTS, Events, running
+from tests.waiting import PATIENCE
 
 STRANGER = "a-key-of-the-stranger-0123456789abcdef"
 """The key of a caller that may write, and sees its own entries only."""
@@ -202,7 +203,7 @@ async def test_a_caller_without_the_grant_sees_its_own_entries_only(postgres_ser
     async with fleet(postgres_server, callers=CALLERS, grants=grants) as gateway, gateway.api() as api:
         await all_raised(api, 3)
         headers = {"Authorization": f"Bearer {STRANGER}"}
-        async with httpx.AsyncClient(base_url=gateway.origin, headers=headers) as stranger:
+        async with httpx.AsyncClient(base_url=gateway.origin, headers=headers, timeout=PATIENCE) as stranger:
             for database in ("north", "south"):
                 await raised(stranger, database, "own")
             whole = await listed(stranger, "/v1/events", kind="barrier")
@@ -217,7 +218,7 @@ async def test_a_caller_without_the_grant_sees_its_own_entries_only(postgres_ser
             # One denied request leaves one denial, not one in each database.
             denials = (await listed(api, "/v1/rejections", reason="denied"))["rejections"]
             assert [one["database"] for one in denials] == ["north"] * 3
-        async with httpx.AsyncClient(base_url=gateway.origin) as nobody:
+        async with httpx.AsyncClient(base_url=gateway.origin, timeout=PATIENCE) as nobody:
             for path in ("/v1/events", "/v1/events.csv", "/v1/events/stream", "/v1/record/head", "/v1/incidents/x"):
                 assert (await nobody.get(path)).status_code == 401, path
             assert (await nobody.post("/v1/incidents/x/acknowledgements", json={})).status_code == 401
@@ -381,7 +382,7 @@ async def test_a_stream_outlives_a_database_that_goes_away_and_loses_nothing(
         other = settings(databases(gateway.addresses["north"], gateway.addresses["south"]))
         async with (
             running(other, Events()) as origin,
-            httpx.AsyncClient(base_url=origin, headers=api.headers) as elsewhere,
+            httpx.AsyncClient(base_url=origin, headers=api.headers, timeout=PATIENCE) as elsewhere,
         ):
             during = await raised(elsewhere, "south", "during")
         gateway.lines["south"].mend()

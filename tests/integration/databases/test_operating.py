@@ -18,7 +18,7 @@ import pytest_asyncio
 from gateway.config import load
 from gateway.ownership.plan import claim_if_new
 from tests.databases import Server, fresh_database
-from tests.integration.databases.fleet import TABLES, Line
+from tests.integration.databases.fleet import SOON, TABLES, Line
 from tests.processes import Running, called, free_port, started
 from tests.running import API_KEY, GRANTS_TOML, OPERATOR_TOML
 from tests.waiting import PATIENCE
@@ -32,12 +32,12 @@ name = "north"
 default = true
 dsn = "{north}"
 schemas = ["north"]
-connect_timeout = 2
+connect_timeout = {gives_up}
 [[databases]]
 name = "south"
 dsn_file = "{secret}"
 schemas = ["south"]
-connect_timeout = 2
+connect_timeout = {gives_up}
 [[callers]]
 name = "writer"
 api_key = "{key}"
@@ -47,12 +47,16 @@ api_key = "{key}"
 
 @dataclass
 class Site:
-    """Two databases behind lines, and the file of a configuration for both. The DSN of one is in another file."""
+    """Two databases behind lines, and the file of a configuration for both. The DSN of one is in another file.
+
+    ``gives_up``: the seconds that a session with one of them may take to open.
+    """
 
     lines: dict[str, Line]
     addresses: dict[str, str]
     file: Path
     port: int
+    gives_up: float
 
     @property
     def url(self) -> str:
@@ -60,9 +64,14 @@ class Site:
 
     def write(self, more: str = "") -> None:
         grants = GRANTS_TOML + OPERATOR_TOML.format("writer")
-        given = {"north": self.addresses["north"], "secret": self.file.with_name("dsn"), "key": API_KEY}
+        given: dict[str, object] = {
+            "north": self.addresses["north"],
+            "secret": self.file.with_name("dsn"),
+            "key": API_KEY,
+        }
         self.file.with_name("dsn").write_text(self.addresses["south"] + "\n")
-        self.file.write_text(CONFIGURATION.format(port=self.port, grants=grants, **given) + more)
+        given |= {"port": self.port, "gives_up": self.gives_up, "grants": grants}
+        self.file.write_text(CONFIGURATION.format_map(given) + more)
 
     @contextmanager
     def served(self, *arguments: str) -> Iterator[Running]:
@@ -84,9 +93,9 @@ class Site:
 
 
 @pytest_asyncio.fixture
-async def site(postgres_server: Server, tmp_path: Path) -> AsyncIterator[Site]:
+async def site(request: pytest.FixtureRequest, postgres_server: Server, tmp_path: Path) -> AsyncIterator[Site]:
     async with _databases(postgres_server) as (lines, addresses):
-        one = Site(lines, addresses, tmp_path / "gateway.toml", free_port())
+        one = Site(lines, addresses, tmp_path / "gateway.toml", free_port(), getattr(request, "param", PATIENCE))
         one.write()
         assert await claim_if_new(load(one.file))
         yield one
@@ -134,6 +143,7 @@ async def entries(address: str) -> int:
 
 
 @pytest.mark.thorough
+@pytest.mark.parametrize("site", [SOON], indirect=True, ids=[""])
 @pytest.mark.parametrize("trouble", ["cut", "pause"])
 async def test_a_reload_goes_through_while_a_database_is_down(site: Site, trouble: str) -> None:
     with site.served("--workers", "2") as process:
@@ -164,6 +174,7 @@ async def test_a_reload_goes_through_while_a_database_is_down(site: Site, troubl
 
 
 @pytest.mark.thorough
+@pytest.mark.parametrize("site", [SOON], indirect=True, ids=[""])
 @pytest.mark.parametrize("workers", ["1", "2"])
 async def test_a_stop_lets_requests_end_and_waits_for_no_database_that_is_down(site: Site, workers: str) -> None:
     with site.served("--workers", workers) as process:

@@ -17,7 +17,7 @@ from gateway.journal import rows
 from tests.crash.soak.servers import Database
 from tests.databases import GATEWAY, Server, as_gateway, fresh, fresh_database, install, memory_or_disk
 from tests.doubles.s3 import ACCESS_KEY, SECRET_KEY, S3Double, serve
-from tests.integration.databases.fleet import TABLES, databases, settings
+from tests.integration.databases.fleet import SOON, TABLES, databases, settings
 from tests.processes import called
 from tests.running import API_KEY, Events, running
 from tests.standbys import Pair, paused, replicated
@@ -81,7 +81,7 @@ async def journalled(north: str, second: str, south: str, kind: str) -> AsyncIte
     if kind == "sync by DSN":
         await rows.install(second, GATEWAY)
         journal["dsn"] = as_gateway(second)
-    listed = databases(as_gateway(north), as_gateway(south), journal=journal)
+    listed = databases(as_gateway(north), as_gateway(south), gives_up=SOON, journal=journal)
     if kind == "off":
         yield settings(listed), {"GATEWAY_DATABASES": json.dumps(listed)}
         return
@@ -158,7 +158,10 @@ async def test_one_of_two_fails_over_to_its_standby(postgres_server: Server, pai
         await prepared(north, "north")
         await prepared(south, "south")
         hosts = as_gateway(both.hosts(both.socket(), both.data, database=south.partition("?")[0].rpartition("/")[2]))
-        async with running(settings(databases(as_gateway(north), hosts)), Events()) as origin, client(origin) as api:
+        async with (
+            running(settings(databases(as_gateway(north), hosts, gives_up=SOON)), Events()) as origin,
+            client(origin) as api,
+        ):
             for schema in ("north", "south"):
                 await until_written(api, schema, 5)
             with paused(both.former):

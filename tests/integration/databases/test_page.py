@@ -11,7 +11,7 @@ import pytest
 import pytest_asyncio
 
 from tests.databases import Server
-from tests.integration.databases.fleet import CALLERS, Fleet, fleet
+from tests.integration.databases.fleet import CALLERS, SOON, Fleet, fleet
 from tests.running import API_KEY
 from tests.waiting import PATIENCE
 
@@ -24,8 +24,8 @@ LISTS = ("/ui/incidents", "/ui/rejections", "/ui/events", "/ui/resources", "/ui/
 
 
 @pytest_asyncio.fixture
-async def gateway(postgres_server: Server) -> AsyncIterator[Fleet]:
-    async with fleet(postgres_server, **SECTIONS) as one:
+async def gateway(request: pytest.FixtureRequest, postgres_server: Server) -> AsyncIterator[Fleet]:
+    async with fleet(postgres_server, gives_up=getattr(request, "param", PATIENCE), **SECTIONS) as one:
         yield one
 
 
@@ -165,7 +165,11 @@ async def test_incidents_are_separate_and_acknowledged_where_they_are(
     assert states.index("going on south") < states.index("acknowledged north")
 
 
-@pytest.mark.parametrize("trouble", ["cut", pytest.param("pause", marks=pytest.mark.thorough)])
+@pytest.mark.parametrize(
+    ("gateway", "trouble"),
+    [(PATIENCE, "cut"), pytest.param(SOON, "pause", marks=pytest.mark.thorough)],
+    indirect=["gateway"],
+)
 async def test_a_database_that_is_down_is_named_on_each_list_and_hides_no_other(
     gateway: Fleet, browser: httpx.AsyncClient, trouble: str
 ) -> None:
@@ -261,14 +265,14 @@ async def test_the_live_stream_is_over_all_databases_and_goes_on_where_it_was(
 
 async def test_only_a_viewers_own_page_chooses_a_database(gateway: Fleet, browser: httpx.AsyncClient) -> None:
     """Strangers are not told which names exist, and a link on another site changes nothing for a viewer."""
-    async with httpx.AsyncClient(base_url=gateway.origin) as stranger:
+    async with httpx.AsyncClient(base_url=gateway.origin, timeout=PATIENCE) as stranger:
         answers = [await stranger.get(f"/ui/?database={name}") for name in ("south", "nowhere", "*")]
         told = {(one.status_code, one.headers["location"], one.headers.get("set-cookie")) for one in answers}
         assert told == {(303, "/ui/login", None)}
     link = {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate"}
     for query in ("database=south", "of=south"):
         assert "set-cookie" not in (await browser.get(f"/ui/?{query}", headers=link)).headers
-    async with httpx.AsyncClient(base_url=gateway.origin) as arriving:  # its session is withheld
+    async with httpx.AsyncClient(base_url=gateway.origin, timeout=PATIENCE) as arriving:  # its session is withheld
         assert "database=south" not in (await arriving.get("/ui/?database=south", headers=link)).text
     own = await browser.get("/ui/?database=south", headers={"Sec-Fetch-Site": "same-origin"})
     assert "gateway_database=south; " in own.headers["set-cookie"]

@@ -17,6 +17,7 @@ from tests.integration.objects.clients import call, connect, outcome
 from tests.running import ACCESS_KEY as ACCESS_KEY_OF_A_CALLER
 from tests.running import SECRET_KEY as SECRET_KEY_OF_A_CALLER
 from tests.running import running
+from tests.waiting import PATIENCE
 
 NAMES = ("north", "south")
 
@@ -69,7 +70,7 @@ async def test_a_bucket_is_in_the_store_of_its_database(origin: str, doubles: di
     # A signed address may have the header of the source among its parameters.
     address = AWSRequest("PUT", f"{origin}/northern/copy?x-amz-copy-source=southern%2Fsecret&x-fencing-token=5")
     S3SigV4QueryAuth(Credentials(ACCESS_KEY_OF_A_CALLER, SECRET_KEY_OF_A_CALLER), "s3", "us-east-1").add_auth(address)
-    async with httpx.AsyncClient() as browser:
+    async with httpx.AsyncClient(timeout=PATIENCE) as browser:
         hoisted = await browser.put(str(address.url))
     assert hoisted.status_code == 501, hoisted.text
     assert "copy" not in doubles["north"].objects("northern")

@@ -10,14 +10,16 @@ import pytest_asyncio
 
 from tests.databases import Server
 from tests.doubles.s3 import S3Double
-from tests.integration.databases.fleet import Fleet, fleet
+from tests.integration.databases.fleet import SOON, Fleet, fleet
 from tests.integration.objects.clients import call, connect, outcome
 from tests.running import API_KEY
+from tests.waiting import PATIENCE
 
 
 @pytest_asyncio.fixture
-async def gateway(postgres_server: Server) -> AsyncIterator[Fleet]:
-    async with fleet(postgres_server, S3Double(buckets=["northern", "southern"])) as one:
+async def gateway(request: pytest.FixtureRequest, postgres_server: Server) -> AsyncIterator[Fleet]:
+    double, gives_up = S3Double(buckets=["northern", "southern"]), getattr(request, "param", PATIENCE)
+    async with fleet(postgres_server, double, gives_up=gives_up) as one:
         yield one
 
 
@@ -177,7 +179,7 @@ async def test_requests_about_no_resource_may_name_their_database(api: httpx.Asy
 
 
 async def test_strangers_are_not_told_the_names_of_databases(gateway: Fleet) -> None:
-    async with httpx.AsyncClient(base_url=gateway.origin) as stranger:
+    async with httpx.AsyncClient(base_url=gateway.origin, timeout=PATIENCE) as stranger:
         for path in ("/v1/rejections", "/v1/events?database=west", "/v1/fences?database=north&database=south"):
             answer = await stranger.get(path)
             assert answer.status_code == 401
@@ -187,7 +189,8 @@ async def test_strangers_are_not_told_the_names_of_databases(gateway: Fleet) -> 
 async def test_the_page_shows_the_database_that_was_chosen(gateway: Fleet, api: httpx.AsyncClient) -> None:
     for schema in ("north", "south"):
         assert (await api.post(f"/v1/fences/{schema}.orders/77/barrier", json={"token": "8"})).status_code == 200
-    async with httpx.AsyncClient(base_url=gateway.origin, headers={"Sec-Fetch-Site": "same-origin"}) as browser:
+    headers = {"Sec-Fetch-Site": "same-origin"}
+    async with httpx.AsyncClient(base_url=gateway.origin, headers=headers, timeout=PATIENCE) as browser:
         await browser.post("/ui/login", data={"api_key": API_KEY})
         chosen = await browser.get("/ui/?database=south")
         assert chosen.status_code == 200
@@ -216,6 +219,7 @@ async def test_a_database_that_is_down_takes_nothing_else_with_it(gateway: Fleet
 
 
 @pytest.mark.thorough
+@pytest.mark.parametrize("gateway", [SOON], indirect=True, ids=[""])
 async def test_a_database_that_is_paused_takes_nothing_else_with_it(gateway: Fleet, api: httpx.AsyncClient) -> None:
     await others_go_on(gateway, api, "pause")
 
@@ -257,7 +261,8 @@ async def _status(request: Any) -> int:
 @pytest.mark.thorough
 async def test_lists_of_writes_for_a_paused_database_stay_within_its_memory(postgres_server: Server) -> None:
     """They are read before their database is known. All that wait for it hold its share, and no other one's."""
-    async with fleet(postgres_server, server={"memory": 3 * 1024 * 1024}) as gateway, gateway.api() as api:
+    server = {"memory": 3 * 1024 * 1024}
+    async with fleet(postgres_server, gives_up=SOON, server=server) as gateway, gateway.api() as api:
 
         def listed(schema: str) -> Any:
             one = {"method": "PATCH", "table": "orders", "schema": schema, "query": "id=eq.1", "token": "5"}

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.databases import Server
-from tests.integration.databases.fleet import fleet
+from tests.integration.databases.fleet import SOON, fleet
 from tests.integration.record.receiver import SECRET, receiving
 from tests.waiting import PATIENCE
 
@@ -13,7 +13,10 @@ async def test_each_database_is_told_of_by_itself(postgres_server: Server) -> No
     async with receiving() as receiver:
         webhook = {"name": "ops", "url": receiver.url, "secret": SECRET}
         alarm = {"name": "zombies", "webhooks": ["ops"], "more_than": 1, "minutes": 60}
-        async with fleet(postgres_server, webhooks=[webhook], alarms=[alarm]) as gateway, gateway.api() as api:
+        async with (
+            fleet(postgres_server, gives_up=SOON, webhooks=[webhook], alarms=[alarm]) as gateway,
+            gateway.api() as api,
+        ):
 
             async def refuse(schema: str, times: int) -> None:
                 lock = f"{schema}.orders/1"

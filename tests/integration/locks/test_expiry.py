@@ -72,9 +72,10 @@ async def test_a_lease_that_ends_earlier_than_the_one_waited_for(timely: Pair, j
     lease = await timely[0].acquire(job, "ann", ttl=600.0)
     first, second = await timely[0].waits(job, "bob", ttl=0.2), await timely[1].waits(job, "cid")
     await timely[0].release(lease)
-    await first
+    # It may take the gateway too long to collect a lease of 0.2 s. Then bob has had it without a word, and waits again.
     async with asyncio.timeout(PATIENCE):
-        assert (await second).token == Token(0, 3)
+        assert (await second).token == Token(0, 3), "after bob's"
+    await gone([first])
 
 
 @pytest.mark.parametrize("mode", ["exclusive", "shared"])
@@ -111,7 +112,7 @@ async def test_after_a_release_nothing_is_kept_back(pair: Pair, job: str, renewe
 
 async def test_after_a_break_the_waiter_is_kept_waiting(timely: Pair, job: str) -> None:
     await timely[0].acquire(job, "ann", delay=0.2)
-    waiting = await timely[1].waits(job, "bob", ttl=0.1)
+    waiting = await timely[1].waits(job, "bob")
     begun = time.monotonic()
     await timely[1].service.break_lock(job, Token(0, 1), "operator", "a test")
     async with asyncio.timeout(PATIENCE):

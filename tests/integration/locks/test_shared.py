@@ -8,6 +8,7 @@ from gateway.errors import LockHeld
 from gateway.fencing.lease import LockMode
 from gateway.fencing.token import Token
 from tests.integration.locks.stage import Gateway, gone, rows
+from tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -62,9 +63,9 @@ async def test_when_who_wants_it_alone_leaves_those_behind_may_share(pair: Pair,
 
 
 async def test_many_share_at_once(pair: Pair, job: str) -> None:
-    alone = await pair[0].acquire(job, "w")
+    alone = await pair[0].acquire(job, "w", ttl=600.0)
     tasks = [
-        asyncio.create_task(pair[number % 2].acquire(job, f"r{number}", mode="shared", wait=20.0))
+        asyncio.create_task(pair[number % 2].acquire(job, f"r{number}", mode="shared", wait=4 * PATIENCE))
         for number in range(300)
     ]
     await pair[0].until(job, lambda view: view.waiters == 300)

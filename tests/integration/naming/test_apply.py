@@ -245,17 +245,24 @@ async def test_a_write_that_has_not_proved_its_naming_is_refused(place: Place) -
 
 async def test_a_write_that_has_proved_its_naming_is_waited_for(place: Place) -> None:
     await place.execute(
-        """CREATE FUNCTION linger() RETURNS trigger LANGUAGE plpgsql AS
-        $$ BEGIN IF NEW.note = 'slow' THEN PERFORM pg_sleep(2); END IF; RETURN NULL; END $$;
+        """CREATE FUNCTION linger() RETURNS trigger LANGUAGE plpgsql SET lock_timeout = 0 AS
+        $$ BEGIN IF NEW.note = 'slow' THEN PERFORM pg_advisory_xact_lock(1); END IF; RETURN NULL; END $$;
         CREATE CONSTRAINT TRIGGER linger AFTER UPDATE ON orders DEFERRABLE INITIALLY DEFERRED
         FOR EACH ROW EXECUTE FUNCTION linger()"""
     )
+    holding = await asyncpg.connect(place.dsn)
     async with place.gateway() as before:
         answered(await before.patch(1, 7), 204)
-        writing = asyncio.create_task(before.patch(2, 9, "slow"))
-        await place.until(SESSIONS + " AND wait_event = 'PgSleep'")
-        await apply(place, BY_ACCOUNT)
+        async with holding.transaction():
+            await holding.execute("SELECT pg_advisory_xact_lock(1)")
+            writing = asyncio.create_task(before.patch(2, 9, "slow"))
+            await place.until(SESSIONS + " AND wait_event = 'advisory'")
+            applying = asyncio.create_task(apply(place, BY_ACCOUNT))
+            await place.until(SESSIONS + " AND wait_event_type = 'Lock' OFFSET 1")
+            assert not applying.done()
+        await applying
         answered(await writing, 204)
+    await holding.close()
     assert (await place.fences())["account/10"] == "9"
 
 
