@@ -16,6 +16,7 @@ from tests.integration.objects.clients import body_of, call, connect, outcome
 from tests.integration.objects.object_gateway import Stage, staged
 from tests.integration.objects.recording import RecordingDouble
 from tests.integration.objects.sweeping import entomb
+from tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -32,7 +33,7 @@ async def shared(postgres_server: EmbeddedPostgres) -> AsyncIterator[Stage]:
     double = RecordingDouble(buckets=["bucket", "other", "fresh"])
     for bucket in ("other", "fresh"):
         double.store.bucket(bucket).versioning = "Enabled"
-    async with staged(postgres_server, double) as one:
+    async with staged(postgres_server, double, s3={"pending_wait": PATIENCE}) as one:
         yield one
 
 

@@ -11,12 +11,13 @@ from tests.doubles.s3 import S3Double
 from tests.integration.objects.clients import call, connect, outcome, warm_up
 from tests.integration.objects.object_gateway import Stage, staged
 from tests.integration.objects.sweeping import entomb, forgetful, sweeper
+from tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 DONE = (200, "")
 UNKNOWN = (503, "FencingOutcomeUnknown")
-SETTINGS = {"timeout": 2.0, "pending_wait": 0.2}
+SETTINGS = {"pending_wait": 0.2}
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -77,7 +78,7 @@ async def test_housekeeping_blocks_no_holder(
         double.cut(at=at, operation="DeleteObject", key="gone")
         async with sweeper(stage) as (sweeping, _):
             await sweeping.sweep_tombstones()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE):
             barrier = await stage.barrier("s3/bucket/gone", "2")
             assert barrier.status_code == 200, barrier.text
             assert await outcome(connect(stage.origin, "3").put_object, Key="gone", Body=b"Y") == DONE

@@ -145,6 +145,7 @@ async def test_a_takeover_does_not_wait_for_a_zombie(shared: Stage, key: str) ->
     assert barrier.status_code == 200, barrier.text
     held.release()
     assert await zombie in [STALE, UNKNOWN]
+    await held.finished.wait()
     assert held.statuses == [412]
     assert await outcome(connect(shared.origin, "34").get_object, Key=key) == (404, "NoSuchKey")
 

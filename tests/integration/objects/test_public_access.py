@@ -15,6 +15,7 @@ from botocore.config import Config
 from mypy_boto3_s3 import S3Client
 
 from gateway.demo.embedded import EmbeddedPostgres
+from gateway.objects import reads
 from tests.doubles.s3.amendments import canned_acl
 from tests.doubles.s3.wire import Receive, Scope, Send
 from tests.integration.objects.clients import body_of, call, connect, outcome, refused
@@ -168,13 +169,16 @@ class TestUnsignedReads:
         url = client_of(shared, "root").generate_presigned_url(
             "get_object", {"Bucket": "site", "Key": "page", "ResponseContentType": "text/css"}
         )
-        async with httpx.AsyncClient() as client:
+        async with httpx.AsyncClient(timeout=PATIENCE) as client:
             assert (await client.get(url)).headers["content-type"] == "text/css"
 
 
 class TestBrowsers:
-    async def test_a_page_that_the_rules_let_in_reads_answers_and_refusals(self, shared: Stage) -> None:
+    async def test_a_page_that_the_rules_let_in_reads_answers_and_refusals(
+        self, shared: Stage, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         """Without CORS headers a script learns nothing of a refusal, not even its status."""
+        monkeypatch.setattr(reads, "_CORS_TIMEOUT", PATIENCE)
         for method, target, status in (
             ("GET", "/mixed/secret", 403),
             ("PUT", "/site/page", 403),
@@ -227,7 +231,7 @@ class TestUnsignedWrites:
         allowed = signed(shared.origin, key, bucket="private", access_key="IDclerk", secret_key="secret-of-clerk")
         assert (await post(allowed, headers={"Origin": "https://evil.example"})).status_code == 204
         multiple = {"Content-Type": f"multipart/form-data; boundary={BOUNDARY}", "Origin": "https://evil.example"}
-        async with httpx.AsyncClient() as client:
+        async with httpx.AsyncClient(timeout=PATIENCE) as client:
             assert (await client.post(f"{shared.origin}/inbox?delete", headers=multiple)).status_code == 403
 
 

@@ -1,7 +1,7 @@
 """SDKs send a request again by themselves. If an earlier attempt took effect, the refusal of the next one says so."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from typing import Any
 
 import pytest
@@ -19,6 +19,7 @@ from tests.integration.objects.clients import body_of, call, connect, in_thread
 from tests.integration.objects.object_gateway import Stage, staged
 from tests.integration.objects.raw import Reply
 from tests.running import ACCESS_KEY, API_KEY, SECRET_KEY
+from tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -37,6 +38,14 @@ CALLERS = [
     {"name": "another", "access_key_id": ANOTHER["access_key"], "secret_access_key": ANOTHER["secret"]},
 ]
 TOLD, NOT_TOLD = ("took-effect", True), (None, False)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def patience() -> Iterator[None]:
+    """Have refused writers wait for the store, whatever stands still meanwhile. One test sets a limit of its own."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(fenced_write, "EVIDENCE_TIMEOUT", PATIENCE)
+        yield
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")

@@ -17,6 +17,8 @@ from tests.integration.objects.recording import Asked, RecordingDouble
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 COMPLETE = "CompleteMultipartUpload"
+TIMEOUT = 6.0
+"""Seconds that the gateway waits for the store: longer than a busy machine takes to answer when no test holds it up."""
 WEAK = {"complete": frozenset({COMPLETE}), "complete and delete": frozenset({COMPLETE, "DeleteObject"})}
 
 
@@ -24,7 +26,7 @@ WEAK = {"complete": frozenset({COMPLETE}), "complete and delete": frozenset({COM
 async def weak(request: pytest.FixtureRequest, postgres_server: EmbeddedPostgres) -> AsyncIterator[Stage]:
     double = RecordingDouble()
     double.behave(ignored_conditions=WEAK[request.param])
-    async with staged(postgres_server, double, s3={"timeout": 3.0, "pending_wait": 0.1}) as one:
+    async with staged(postgres_server, double, s3={"timeout": TIMEOUT, "pending_wait": 0.1}) as one:
         yield one
 
 
@@ -104,7 +106,7 @@ async def test_late_after_is_a_setting(postgres_server: EmbeddedPostgres, key: s
     """A request that has begun in time may take effect for so long. The intent says so to every gateway."""
     double = RecordingDouble()
     double.behave(ignored_conditions=WEAK["complete"])
-    settings = {"timeout": 3.0, "pending_wait": 0.1, "late_after": 3_600.0}
+    settings = {"pending_wait": 0.1, "late_after": 3_600.0}
     async with staged(postgres_server, double, s3=settings) as stage:
         await call(connect(stage.origin, "33").put_object, Key=key, Body=b"before")
         double.cut(operation="PutObject", key=key)
@@ -140,7 +142,7 @@ async def test_a_settlers_write_has_a_short_signature_too(weak: Stage, key: str,
 async def test_a_late_write_is_settled_by_the_clock_of_the_store(postgres_server: EmbeddedPostgres, key: str) -> None:
     double = RecordingDouble()
     double.behave(ignored_conditions=WEAK["complete"])
-    async with staged(postgres_server, double, s3={"timeout": 3.0, "pending_wait": 0.1}) as stage:
+    async with staged(postgres_server, double, s3={"timeout": TIMEOUT, "pending_wait": 0.1}) as stage:
         await call(connect(stage.origin, "33").put_object, Key=key, Body=b"before")
         held = double.hold(at="arrival", operation="PutObject", key=key)
         await outcome(connect(stage.origin, "33").put_object, Key=key, Body=b"zombie")
