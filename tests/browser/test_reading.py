@@ -14,6 +14,7 @@ from gateway.web.advice import reason_words
 from tests import running
 from tests.browser import story
 from tests.browser.stage import CALLERS, Stage, staged
+from tests.waiting import PATIENCE
 
 NOON = datetime(2026, 3, 1, 20, 4, 5, tzinfo=UTC)
 TRACE = "0af7651916cd43dd8448eb211c80319c"
@@ -151,9 +152,9 @@ def test_a_program_gets_a_problem_document(stage: Stage) -> None:
     sent = {"Accept": "application/json"}
     cookies = {"gateway_session": stage.session()}
     for path, status in (("/ui/nothing", 404), ("/ui/rejections/5", 404), ("/ui/resource", 400)):
-        answer = httpx.get(stage.origin + path, headers=sent, cookies=cookies)
+        answer = httpx.get(stage.origin + path, headers=sent, cookies=cookies, timeout=PATIENCE)
         assert (answer.status_code, answer.headers["content-type"]) == (status, "application/problem+json"), path
         assert answer.json()["status"] == status
-    stranger = httpx.get(f"{stage.origin}/ui/nothing", headers=sent)
+    stranger = httpx.get(f"{stage.origin}/ui/nothing", headers=sent, timeout=PATIENCE)
     assert stranger.status_code == 401
     assert "/v1/events" in stranger.json()["advice"]

@@ -57,6 +57,8 @@ dsn = "{dsn}"
 schemas = ["public", "other"]
 functions = ["public.add_account"]
 tx_override = true
+connect_timeout = 30
+idle_timeout = 30
 {postgres}
 [s3]
 endpoint = "{endpoint}"
@@ -115,6 +117,11 @@ class Gateway:
     def memory(self) -> int:
         """Return the resident bytes."""
         return int(psutil.Process(self.running.process.pid).memory_info().rss)
+
+    def worked(self) -> float:
+        """Return the seconds that it has had a processor."""
+        times = psutil.Process(self.running.process.pid).cpu_times()
+        return float(times.user + times.system)
 
     def lines(self) -> list[str]:
         """Return the lines that it has logged since the last call."""

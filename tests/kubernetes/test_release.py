@@ -165,7 +165,7 @@ async def test_a_release_from_its_installation_to_its_end(world: World) -> None:
         with world.node.pod(world.template()) as pod:
             pod.wait_for("startupProbe")
             pod.wait_for("readinessProbe")
-            assert pod.probe("livenessProbe")
+            pod.wait_for("livenessProbe")
             headers = {"Authorization": f"Bearer {CALLER['api_key']}", "Fencing-Token": "7"}
             row = httpx.patch(
                 f"{pod.origin}/v1/tables/accounts?id=eq.1", json={"balance": 1}, headers=headers, timeout=30
@@ -258,7 +258,7 @@ async def test_an_unreachable_database_makes_pods_unready_and_restarts_none(worl
             "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = $1", world.database
         )
         assert not await asyncio.to_thread(pod.probe, "readinessProbe")
-        assert await asyncio.to_thread(pod.probe, "livenessProbe")
+        await asyncio.to_thread(pod.wait_for, "livenessProbe")
         await world.root.execute(f"ALTER DATABASE {world.database} ALLOW_CONNECTIONS true")
         await asyncio.to_thread(pod.wait_for, "readinessProbe")
 

@@ -64,7 +64,8 @@ async def test_the_rights_of_the_guide_are_enough_and_no_more(cluster: Cluster, 
     with pytest.raises(Refused, match=f"system:serviceaccount:{shop}:worker.*cannot get"):
         await elsewhere.acquire("order/5", holder="pod", ttl=10, wait=0, mode="exclusive")
     leases = f"{cluster.server.endpoint}/apis/coordination.k8s.io/v1/namespaces/{shop}/leases"
-    async with httpx.AsyncClient(headers={"Authorization": f"Bearer {bearer}"}, verify=trusting()) as worker:
+    known = {"Authorization": f"Bearer {bearer}"}
+    async with httpx.AsyncClient(headers=known, verify=trusting(), timeout=30) as worker:
         name = (await asyncio.to_thread(cluster.get, f"/apis/coordination.k8s.io/v1/namespaces/{shop}/leases"))[
             "items"
         ][0]

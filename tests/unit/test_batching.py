@@ -7,6 +7,8 @@ import pytest
 
 from gateway.batching import Lane
 from gateway.errors import OutcomeUnknown, Unavailable
+from tests.unit.clock import Clock
+from tests.waiting import PATIENCE
 
 
 class Database:
@@ -164,10 +166,12 @@ async def test_without_overlap_one_batch_is_under_way(database: Database) -> Non
 
 async def test_a_delay_gathers_what_arrives_in_it(database: Database) -> None:
     database.open.set()
-    lane = database.lane(delay=lambda: 0.2)
+    lane, clock = database.lane(delay=lambda: PATIENCE), Clock()
     asked = [lane.ask(1)]
     await settled()
     asked.append(lane.ask(2))
+    assert database.batches == []
+    await clock.pass_by(PATIENCE)
     await asyncio.gather(*asked)
     assert database.batches == [[1, 2]]
 

@@ -11,6 +11,7 @@ from gateway.demo.embedded import EmbeddedPostgres
 from tests.conformance.tables.stage import SCHEMAS
 from tests.databases import fresh_database
 from tests.running import OPEN, Events
+from tests.waiting import PATIENCE
 
 # The rows of each other table share one resource, so that the gateway accepts a write with any filter.
 # PostgREST has no rule for the rows that a token covers.
@@ -34,7 +35,10 @@ FUNCTIONS = (
 def configuration(dsn: str, mode: str = "enforce") -> Config:
     """Return a configuration with all options for PostgREST's defaults on. ``mode`` observe: writes need no token."""
     return Config.model_validate({
-        "postgres": {"dsn": dsn, "schemas": SCHEMAS, "functions": FUNCTIONS, "overrides": True},
+        "postgres": {
+            "dsn": dsn, "schemas": SCHEMAS, "functions": FUNCTIONS, "overrides": True,
+            "connect_timeout": PATIENCE, "idle_timeout": PATIENCE,
+        },
         "server": {"rest_v1": True, "cors_origins": ["*"]},
         "grants": OPEN,
         "fencing": {"mode": mode},

@@ -27,10 +27,10 @@ def acl(grants: str, before: str = "", after: str = "") -> bytes:
 
 def test_a_grantee_of_many_spaces_stops_nobody() -> None:
     """Two thousand spaces took a regular expression twenty seconds, and a head has room for sixty thousand."""
-    began = time.perf_counter()
+    began = time.process_time()
     assert acl_of_headers([("x-amz-grant-read", f'id={" " * 2000}"x')]) == [AclRight(None, writes=False)]
     assert acl_of_headers([("x-amz-grant-read", f"{' ' * 2000}id {' ' * 2000}= me")]) == [AclRight("me", writes=False)]
-    assert time.perf_counter() - began < 1
+    assert time.process_time() - began < 1
 
 
 def test_the_grants_of_a_document() -> None:

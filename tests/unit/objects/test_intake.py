@@ -19,6 +19,7 @@ from gateway.auth.sigv4 import ChunkSignatures, PayloadMode, VerifiedSignature
 from gateway.errors import BodyTooLarge, GatewayError
 from gateway.http.body import ArrivingBody, ClientGone, Pace
 from gateway.objects.body.intake import WriteBody
+from tests.unit.clock import Clock
 
 Headers = list[tuple[bytes, bytes]]
 SIGNER = VerifiedSignature(Principal("worker"), PayloadMode.UNSIGNED)
@@ -248,15 +249,28 @@ async def test_a_client_that_trickles_is_cut_off() -> None:
 
 
 async def test_a_slow_client_above_the_lowest_rate_is_served() -> None:
-    pace = Pace(idle=30, grace=0.1, rate=20)
-    assert await streamed(intake(plain(600), arriving(*[b"x" * 20] * 30, pause=0.01), pace=pace)) == b"x" * 600
+    """It takes 50 seconds for all pieces, which is more than the grace."""
+    clock = Clock()
+
+    async def slow() -> Message:
+        await clock.pass_by(0.5)
+        return await receive()
+
+    receive = arriving(*[b"x" * 20] * 100)
+    assert await streamed(intake(plain(2000), slow, pace=Pace(rate=20))) == b"x" * 2000
 
 
 async def test_the_time_of_a_slow_store_does_not_count_against_the_client() -> None:
-    pace = Pace(idle=0.1, grace=0.1, rate=1_000_000)
-    one = intake(plain(3), arriving(b"a", b"b", b"c"), pace=pace)
+    clock = Clock()
+
+    async def quick() -> Message:
+        await clock.pass_by(0)
+        return await receive()
+
+    receive = arriving(b"a", b"b", b"c")
+    one = intake(plain(3), quick, pace=Pace(rate=1_000_000))
     taken: list[Any] = []
     async for chunk in one.chunks():
-        await asyncio.sleep(0.1)
+        await clock.pass_by(60)
         taken.append(chunk)
     assert taken == [b"a", b"b", b"c"]

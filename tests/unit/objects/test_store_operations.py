@@ -35,8 +35,10 @@ from gateway.objects.s3.answers import (
     WriteAnswer,
 )
 from gateway.objects.s3.documents import Part
+from gateway.objects.store import client
 from gateway.objects.store.operations import Upstream
 from gateway.observe.events import ignore
+from tests.unit.clock import Clock
 from tests.unit.objects.wire import AT, CLOCK, ERROR, HANG, OK, RESET, Store, answer, listening, upstream
 
 
@@ -263,6 +265,7 @@ async def test_the_answer_to_a_put_is_interpreted(store: Store, said: bytes, exp
 
 
 @pytest.mark.thorough
+@pytest.mark.usefixtures("patient_connects")
 async def test_a_store_that_does_not_answer_in_time(store: Store) -> None:
     store.answers = [HANG]
     async with upstream(store, timeout=1) as up:
@@ -273,9 +276,15 @@ async def test_a_store_that_does_not_answer_in_time(store: Store) -> None:
 
 
 async def test_an_answer_that_stops_half_way_in_time(store: Store) -> None:
-    store.answers = [b'HTTP/1.1 200 OK\r\nETag: "e1"\r\nContent-Length: 50\r\n\r\nhalf']
-    async with upstream(store, timeout=1) as up:
-        assert await put(up) == Unknown("The store's answer broke off: timed out.")
+    head = b'HTTP/1.1 200 OK\r\nETag: "e1"\r\nDate: Fri, 02 Jan 2026 03:04:05 GMT\r\nContent-Length: 50\r\n\r\n'
+    store.answers = [head + b"half"]
+    clock = Clock()
+    async with upstream(store) as up, asyncio.TaskGroup() as tasks:
+        sent = tasks.create_task(put(up))
+        while up.store_time is None:  # its head has arrived
+            await asyncio.sleep(0.001)
+        await clock.pass_by(20)
+        assert await sent == Unknown("The store's answer broke off: timed out.")
 
 
 async def test_an_unreachable_store_has_received_nothing() -> None:
@@ -288,8 +297,11 @@ async def test_an_unreachable_store_has_received_nothing() -> None:
             await up.send("GET", "/bucket/key")
 
 
-async def test_a_store_that_does_not_finish_the_tls_handshake_has_received_nothing(store: Store) -> None:
-    async with upstream(store, scheme="https", timeout=0.4) as up:
+async def test_a_store_that_does_not_finish_the_tls_handshake_has_received_nothing(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client, "_MAX_CONNECT", 0.2)
+    async with upstream(store, scheme="https") as up:
         assert isinstance(await put(up), NotSent)
     assert store.received == []
 

@@ -17,6 +17,7 @@ from gateway.config.stores import ObjectStore
 from gateway.errors import OutcomeUnknown, StoreError, Unavailable
 from gateway.objects.store.client import StoreClient
 from gateway.objects.store.upload_stream import BodyStream
+from tests.unit.clock import Clock
 
 AT = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 OK = b'HTTP/1.1 200 OK\r\nETag: "e1"\r\nContent-Length: 0\r\n\r\n'
@@ -93,12 +94,20 @@ def headers_of(head: bytes) -> list[tuple[bytes, bytes]]:
     return [(name.lower(), value.strip()) for name, _, value in (line.partition(b":") for line in lines)]
 
 
-async def pieces(*sizes: int, pause: float = 0.0, failure: Exception | None = None) -> AsyncIterator[bytes]:
+async def pieces(
+    *sizes: int, pause: Callable[[], Awaitable[None]] = lambda: asyncio.sleep(0), failure: Exception | None = None
+) -> AsyncIterator[bytes]:
     for size in sizes:
-        await asyncio.sleep(pause)
+        await pause()
         yield bytes(size)
     if failure is not None:
         raise failure
+
+
+async def endless() -> AsyncIterator[bytes]:
+    yield bytes(10)
+    await asyncio.sleep(30)
+    yield bytes(10)
 
 
 async def test_a_stream_goes_out_with_its_length_and_unsigned() -> None:
@@ -148,22 +157,23 @@ async def test_a_stream_that_is_not_as_long_as_it_says_never_arrives(sizes: tupl
 
 
 async def test_a_stream_may_take_long_while_it_makes_progress() -> None:
-    seen = Seen()
-    async with hop(taking(seen), timeout=1) as store:
-        body = BodyStream(pieces(*[10] * 8, pause=0.15), 80)
+    seen, clock = Seen(), Clock()
+    async with hop(taking(seen), timeout=20) as store:
+        body = BodyStream(pieces(*[10] * 8, pause=lambda: clock.pass_by(15)), 80)
         async with await store.send("PUT", "/bucket/key", body=body, signed_at=AT) as response:
             assert response.status == 200
     assert seen.bodies == [80]
 
 
-@pytest.mark.thorough
 async def test_a_source_that_takes_long_is_not_the_fault_of_the_store() -> None:
-    async with hop(taking(Seen()), timeout=1) as store:
-        body = BodyStream(pieces(10, 10, pause=1.2), 20)
+    clock = Clock()
+    async with hop(taking(Seen()), timeout=20) as store:
+        body = BodyStream(pieces(10, 10, pause=lambda: clock.pass_by(25)), 20)
         async with await store.send("PUT", "/bucket/key", body=body, signed_at=AT) as response:
             assert response.status == 200
 
 
+@pytest.mark.usefixtures("patient_connects")
 async def test_a_store_that_stops_taking_a_stream_times_out() -> None:
     async def stuck(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
@@ -183,6 +193,7 @@ async def test_a_store_that_stops_taking_a_stream_times_out() -> None:
     assert pulled < 16 * MEBIBYTE, "the sockets' own buffers, and no more"
 
 
+@pytest.mark.usefixtures("patient_connects")
 async def test_a_store_that_never_answers_a_whole_stream_times_out() -> None:
     async def mute(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read()
@@ -205,16 +216,13 @@ async def test_a_refusal_before_the_end_of_a_stream_is_returned(closing: bool) -
         if not closing:
             await asyncio.sleep(30)
 
-    async def endless() -> AsyncIterator[bytes]:
-        yield bytes(10)
-        await asyncio.sleep(30)
-        yield bytes(10)
-
-    async with hop(early) as store, asyncio.timeout(20):
-        source = endless()
-        async with await store.send("PUT", "/bucket/key", body=BodyStream(source, 20), signed_at=AT) as response:
-            assert response.status == 403
-            assert await response.read() == b"never"
+    async with (
+        hop(early) as store,
+        asyncio.timeout(20),
+        await store.send("PUT", "/bucket/key", body=BodyStream(endless(), 20), signed_at=AT) as response,
+    ):
+        assert response.status == 403
+        assert await response.read() == b"never"
 
 
 async def test_a_success_before_the_end_of_a_stream_is_an_unknown_outcome() -> None:
@@ -225,7 +233,7 @@ async def test_a_success_before_the_end_of_a_stream_is_an_unknown_outcome() -> N
 
     async with hop(hasty) as store, asyncio.timeout(20):
         with pytest.raises(OutcomeUnknown, match="does not have"):
-            await store.send("PUT", "/bucket/key", body=BodyStream(pieces(10, 10, pause=0.5), 20), signed_at=AT)
+            await store.send("PUT", "/bucket/key", body=BodyStream(endless(), 20), signed_at=AT)
 
 
 async def test_a_stream_is_not_retried_after_its_connection_breaks() -> None:

@@ -56,12 +56,12 @@ def test_conditions(match: str | None, none_match: str | None, current: str | No
 
 def test_many_spaces_stop_nobody() -> None:
     """Sixty thousand of them, for which a head has room, took half a minute."""
-    began = time.perf_counter()
+    began = time.process_time()
     for header in (f"{' ' * 60_000}x", f'"a",{" " * 60_000}x'):
         with pytest.raises(RequestMalformed):
             parse_preconditions(header, None)
     assert parse_preconditions(f'{" " * 30_000}"a"{" " * 30_000}', None).met_by("a")
-    assert time.perf_counter() - began < 1
+    assert time.process_time() - began < 1
 
 
 @pytest.mark.parametrize(
