@@ -22,6 +22,7 @@ from tests.doubles.s3 import S3Double, serve
 from tests.integration.journal.installation import BUCKET, Gateway, Installation, connected
 from tests.processes import free_port
 from tests.tiers import first
+from tests.waiting import PATIENCE
 
 THEIRS = UUID(int=9)
 
@@ -320,7 +321,7 @@ async def test_a_sound_store_is_fit(installation: Installation) -> None:
 async def test_rows_without_a_table_or_a_right(installation: Installation, dsn: str) -> None:
     gateway = installation.gateway()
     await gateway.raised("order/5", 1)
-    without, reader = Database(dsn), Database(as_gateway(dsn))
+    without, reader = (Database(one, connect_timeout=PATIENCE, idle_timeout=PATIENCE) for one in (dsn, as_gateway(dsn)))
     async with beside(installation, RowStore(without)) as other:
         await refused(other, Problem.MISSING)
     await RowStore(without).install()

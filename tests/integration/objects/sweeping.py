@@ -51,7 +51,7 @@ async def sweeper(stage: Stage, **settings: Any) -> AsyncIterator[tuple[Sweeper,
     store = ObjectStore(
         endpoint=stage.endpoint, access_key_id=ACCESS_KEY, secret_access_key=SecretStr(SECRET_KEY), timeout=PATIENCE
     )
-    database = Database(stage.dsn)
+    database = Database(stage.dsn, connect_timeout=PATIENCE, idle_timeout=PATIENCE)
     try:
         async with Upstream(store) as upstream:
             profiles = Profiles(upstream)

@@ -63,7 +63,7 @@ async def patrol(stage: Stage, page: int = 1000, *rules: KeyRule) -> AsyncIterat
     store = ObjectStore(
         endpoint=stage.endpoint, access_key_id=ACCESS_KEY, secret_access_key=SecretStr(SECRET_KEY), timeout=PATIENCE
     )
-    events, database = Events(), Database(stage.dsn)
+    events, database = Events(), Database(stage.dsn, connect_timeout=PATIENCE, idle_timeout=PATIENCE)
     try:
         async with Upstream(store) as upstream:
             yield BypassScan(database, upstream, Resources(rules), events, page), events

@@ -224,7 +224,7 @@ class TestIntents:
         write = Announcement(
             "s3/bucket/k", "bucket", "k", uuid4(), Presented(Token(0, 5)), "w", kind=kind, upload_id=upload_id
         )
-        database = Database(stage.dsn)
+        database = Database(stage.dsn, connect_timeout=PATIENCE, idle_timeout=PATIENCE)
         await intents.begin(database, intents.Begin(write))
         await database.close()
         await stage.rows("UPDATE fencing.intent SET signed_at = now() - $1::interval", age)
@@ -240,7 +240,7 @@ class TestIntents:
         """The database may be ahead: the store would still take the request."""
         stage.double.behave(clock_offset=-3600.0, check_signatures=False)
         write = Announcement("s3/bucket/k", "bucket", "k", uuid4(), Presented(Token(0, 5)), "w")
-        database = Database(stage.dsn)
+        database = Database(stage.dsn, connect_timeout=PATIENCE, idle_timeout=PATIENCE)
         await intents.begin(database, intents.Begin(write))
         await database.close()
         await stage.rows("UPDATE fencing.intent SET signed_at = now() - interval '60 minutes'")
