@@ -41,8 +41,8 @@ def collector() -> Iterator[Collector]:
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """Spans are sent ten times as often, because tests wait for them.
 
-    A collector on a busy machine gets all the time it needs. What it has taken too late is sent once more, and what it
-    has not taken when a gateway stops is lost.
+    A collector on a busy machine gets all the time it needs. A span that it takes too late is sent once more, and one
+    that it has not taken when a gateway stops is lost.
     """
     monkeypatch.setattr(tracing, "EVERY", 0.1)
     monkeypatch.setattr(tracing, "TIMEOUT", PATIENCE)
