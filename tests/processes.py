@@ -20,7 +20,7 @@ import psutil
 from gateway import cli
 
 COMMAND = (sys.executable, "-m", "gateway")
-PATIENCE = 60.0
+PATIENCE = 120.0
 
 
 @dataclass(frozen=True, slots=True)
