@@ -36,7 +36,7 @@ VERSION = $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
 # A bundle of authorities, for networks whose proxy signs with its own.
 CERTIFICATES ?= /dev/null
 
-.PHONY: help setup demo test test-all thorough installed citus clients go-modules kubernetes kubernetes-tools stores image image-test nightly conformance soak \
+.PHONY: help setup demo test stalled test-all thorough installed citus clients go-modules kubernetes kubernetes-tools stores image image-test nightly conformance soak \
 	check audit format docs docs-serve docs-release reference bench bench-quick release lock clean
 
 help:  ## list the targets
@@ -56,6 +56,9 @@ demo: setup  ## run the gateway with an embedded Postgres and S3, and play the p
 
 test: setup  ## show each promise once: 7 to 16 minutes on two cores
 	$(PYTEST) -m "not thorough and not installed"
+
+stalled: setup  ## run test while the machine stands still at random, to find races: three times as long
+	$(BIN)/python -m tests.stalls $(PYTEST) -m "not thorough and not installed"
 
 test-all: setup  ## run every test that needs only Python: at most 15 minutes on two cores
 	$(PYTEST) -m "not installed"
