@@ -182,11 +182,12 @@ def storage(
     postgres, journal = config.postgres, config.journal
     dsn, mode = postgres.dsn.get_secret_value(), journal.effective_mode
     # Openings come before the first session is admitted.
-    servers = Servers(dsn, postgres.connect_timeout)
-    behind = [Database(dsn, pool_size=2, connect_timeout=postgres.connect_timeout, servers=servers)]
+    idle, connecting = postgres.idle_timeout, postgres.connect_timeout
+    servers = Servers(dsn, connecting)
+    behind = [Database(dsn, pool_size=2, idle_timeout=idle, connect_timeout=connecting, servers=servers)]
     store: Store | None = None
     if mode is not Mode.OFF and journal.dsn is not None:
-        second = Database(journal.dsn.get_secret_value(), pool_size=4, connect_timeout=postgres.connect_timeout)
+        second = Database(journal.dsn.get_secret_value(), pool_size=4, idle_timeout=idle, connect_timeout=connecting)
         behind.append(second)
         store = RowStore(second)
     elif mode is not Mode.OFF and journal.bucket is not None and upstream is not None:
@@ -202,8 +203,8 @@ def storage(
         "pool_size": postgres.pool_size,
         "statement_timeout": postgres.statement_timeout,
         "lock_timeout": postgres.lock_timeout,
-        "idle_timeout": postgres.idle_timeout,
-        "connect_timeout": postgres.connect_timeout,
+        "idle_timeout": idle,
+        "connect_timeout": connecting,
     } | settings
     database = Database(dsn, **limits, openings=openings, servers=servers)
     return Storage(database, openings, tuple(behind))

@@ -76,17 +76,24 @@ class OwnPostgres:
 Server: TypeAlias = EmbeddedPostgres | OwnPostgres
 
 
+_SESSIONS = 300
+"""The sessions of a server. The gateways of crash tests stay as long as a worker, and have about a hundred."""
+
+
 @contextmanager
 def a_server() -> Iterator[Server]:
     """Run a server, or name the one that was asked for."""
     if address := os.environ.get("TEST_POSTGRES"):
         yield OwnPostgres(address)
         return
-    with (
-        tempfile.TemporaryDirectory(prefix="pg", dir=memory_or_disk()) as directory,
-        postgres(Path(directory) / "data") as server,
-    ):
-        yield server
+    with tempfile.TemporaryDirectory(prefix="pg", dir=memory_or_disk()) as directory:
+        data = Path(directory) / "data"
+        with postgres(data):
+            pass  # it is made
+        with (data / "postgresql.conf").open("a") as settings:
+            settings.write(f"max_connections = {_SESSIONS}\n")
+        with postgres(data) as server:
+            yield server
 
 
 def memory_or_disk() -> Path | None:

@@ -74,6 +74,7 @@ _COMPLETION_UNKNOWN = "40003"
 _NOT_PREPARED = "26000"
 # Errors of a server that grants no session: wrong credentials, no such database, no right to connect to it.
 _REFUSES_SESSIONS = ("28", "3D", "42501")
+_TOO_MANY_SESSIONS = "53300"
 _ENDS_THE_SESSION = ("FATAL", "PANIC")
 
 
@@ -520,7 +521,7 @@ class translated:  # noqa: N801 - reads as a phrase at its call sites
     def _of_server(self, error: asyncpg.PostgresError) -> Lost | SqlError | RaiseUnsecured:
         sqlstate, message = error.sqlstate or "XX000", error.message or str(error)
         if _ends_the_session(error):
-            if sqlstate.startswith(_REFUSES_SESSIONS):
+            if sqlstate.startswith((*_REFUSES_SESSIONS, _TOO_MANY_SESSIONS)):
                 return Unavailable(f"The database refuses the gateway a session: {message}.")
             return self._lost("The database connection was lost.")
         if sqlstate == _COMPLETION_UNKNOWN:

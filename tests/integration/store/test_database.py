@@ -261,6 +261,20 @@ async def test_a_rollback_that_fails_does_not_hide_why_there_is_one(database: Da
     assert await database.fetch("SELECT * FROM t") == []
 
 
+async def test_a_server_with_too_many_sessions_says_so(dsn: str) -> None:
+    """A session may be free a moment later, so a gateway that starts waits for one."""
+    name = dsn.partition("?")[0].rpartition("/")[2]
+    await administer(dsn, f"ALTER DATABASE {name} CONNECTION LIMIT 0")
+    await administer(dsn, f"CREATE ROLE {name} LOGIN")
+    database = opened(dsn.replace("://postgres", f"://{name}"))
+    for asked in (database.fetch, database.fetchrow_write, database.search):
+        with pytest.raises(Unavailable, match="refuses the gateway a session: too many connections") as caught:
+            await asked("SELECT 1")
+        assert not refuses_sessions(caught.value)
+    await database.close()
+    await administer(dsn, f"DROP ROLE {name}")
+
+
 @pytest.mark.parametrize("how", ["no such database", "no right to connect"])
 async def test_a_server_that_grants_no_session_is_unavailable(dsn: str, how: str) -> None:
     """This also holds for a running gateway, when an operator has changed a password or dropped the database."""
