@@ -54,13 +54,13 @@ $(STAMP): pyproject.toml requirements/demo.txt requirements/dev.txt
 demo: setup  ## run the gateway with an embedded Postgres and S3, and play the paused-writer story
 	$(BIN)/gateway demo --story
 
-test: setup  ## show each promise once: 7 to 16 minutes on two cores
+test: setup  ## show each promise once: 7 to 18 minutes on two cores
 	$(PYTEST) -m "not thorough and not installed"
 
-stalled: setup  ## run test while the machine stands still at random, to find races: three times as long
+stalled: setup  ## run test while the machine stands still at random, to find races: half an hour or more
 	$(BIN)/python -m tests.stalls $(PYTEST) -m "not thorough and not installed"
 
-test-all: setup  ## run every test that needs only Python: at most 15 minutes on two cores
+test-all: setup  ## run every test that needs only Python: 15 minutes or more on two cores
 	$(PYTEST) -m "not installed"
 
 thorough: setup  ## run only what test-all adds to test

@@ -39,8 +39,9 @@ def first(parameters: Iterable[Any]) -> list[Any]:
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Leave out files without tests of installed programs where only such tests are asked for."""
-    asked = config.option.markexpr.startswith("installed")
-    return True if asked and collection_path.suffix == ".py" and not _has_installed(collection_path) else None
+    asked = config.option.markexpr
+    only = asked == "installed" or asked.startswith("installed and ")
+    return True if only and collection_path.suffix == ".py" and not _has_installed(collection_path) else None
 
 
 @pytest.hookimpl(trylast=True)

@@ -74,6 +74,7 @@ _COMPLETION_UNKNOWN = "40003"
 _NOT_PREPARED = "26000"
 # Errors of a server that grants no session: wrong credentials, no such database, no right to connect to it.
 _REFUSES_SESSIONS = ("28", "3D", "42501")
+# It grants one later, so a gateway that starts waits for it.
 _TOO_MANY_SESSIONS = "53300"
 _ENDS_THE_SESSION = ("FATAL", "PANIC")
 

@@ -58,7 +58,7 @@ async def endless(scope: Any, send: Any) -> None:
 
 
 @pytest.fixture
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+def impatient(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The server waits less than half a second. Only for what does not come: all else may take longer than that."""
     monkeypatch.setattr(connection, "HEAD_TIMEOUT", 0.4)
     monkeypatch.setattr(connection, "STALL_TIMEOUT", 0.4)
@@ -151,7 +151,7 @@ async def test_heads_of_any_size(port: int, request_head: bytes, status: int, st
     [[b""], [b"GET / HT"], [b"GET / HTTP/1.1\r\n", *[b"x: y\r\n"] * 30], [b"\r\n"] * 30],
     ids=["nothing", "the beginning of one", "one that trickles", "empty lines"],
 )
-@pytest.mark.usefixtures("port", "impatient")
+@pytest.mark.usefixtures("impatient")
 async def test_a_head_has_to_come(port: int, pieces: list[bytes]) -> None:
     answer = await exchange(port, *pieces, pause=0.05)
     assert answer in (b"", b"HTTP/1.1 408 Request Timeout\r\ncontent-length: 0\r\nconnection: close\r\n\r\n")
@@ -159,7 +159,7 @@ async def test_a_head_has_to_come(port: int, pieces: list[bytes]) -> None:
 
 
 @pytest.mark.thorough
-@pytest.mark.usefixtures("port", "impatient")
+@pytest.mark.usefixtures("impatient")
 async def test_an_answer_may_take_its_time(port: int) -> None:
     answer = await exchange(port, head(10, b"/slow"))
     assert answer.startswith(OK)
@@ -167,14 +167,14 @@ async def test_an_answer_may_take_its_time(port: int) -> None:
 
 
 @pytest.mark.thorough
-@pytest.mark.usefixtures("port", "impatient")
+@pytest.mark.usefixtures("impatient")
 async def test_a_body_may_take_its_time(port: int) -> None:
     start = b"PUT /body HTTP/1.1\r\nconnection: close\r\ncontent-length: 100\r\n\r\n"
     answer = await exchange(port, start, *[b"x" * 5] * 20, pause=0.05)
     assert answer.endswith(b"\r\n\r\n100")
 
 
-@pytest.mark.usefixtures("port", "impatient")
+@pytest.mark.usefixtures("impatient")
 async def test_what_is_left_of_a_body_after_the_answer_has_to_come(port: int) -> None:
     """The answer came early; a client that goes on for ever would keep its connection for ever."""
     start = b"PUT / HTTP/1.1\r\ncontent-length: 1000000\r\n\r\n"
@@ -245,7 +245,7 @@ async def test_trailers_are_dropped(port: int) -> None:
 
 
 @pytest.mark.thorough
-@pytest.mark.usefixtures("port", "impatient")
+@pytest.mark.usefixtures("impatient")
 async def test_a_connection_in_use_is_not_timed(port: int) -> None:
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     for _ in range(3):
@@ -256,7 +256,7 @@ async def test_a_connection_in_use_is_not_timed(port: int) -> None:
 
 
 @pytest.mark.thorough
-@pytest.mark.usefixtures("port", "impatient")
+@pytest.mark.usefixtures("impatient")
 async def test_requests_behind_one_another(port: int) -> None:
     answer = await exchange(
         port, b"GET /slow HTTP/1.1\r\n\r\nGET / HTTP/1.1\r\n\r\nGE", b"T /x HTTP/1.1\r\n", pause=0.1
@@ -266,7 +266,7 @@ async def test_requests_behind_one_another(port: int) -> None:
 
 
 @pytest.mark.thorough
-@pytest.mark.usefixtures("port", "impatient")
+@pytest.mark.usefixtures("impatient")
 async def test_an_unread_answer_ends_the_connection(port: int) -> None:
     reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1024)
     writer.write(head(10, b"/large"))
@@ -276,7 +276,7 @@ async def test_an_unread_answer_ends_the_connection(port: int) -> None:
 
 
 @pytest.mark.thorough
-@pytest.mark.usefixtures("port", "impatient")
+@pytest.mark.usefixtures("impatient")
 async def test_an_answer_that_is_read_slowly(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The whole of it takes longer than it may stand still."""
     monkeypatch.setattr(connection, "STALL_TIMEOUT", 1.5)
@@ -315,7 +315,7 @@ UPGRADE = b"host: a\r\nconnection: upgrade\r\nupgrade: h2c\r\n"
     ],
 )
 @pytest.mark.parametrize("pause", [0.0, 0.1])
-@pytest.mark.usefixtures("port", "impatient")
+@pytest.mark.usefixtures("impatient")
 async def test_the_body_of_a_request_that_asks_for_an_upgrade_is_no_request(
     port: int, framed: bytes, pause: float
 ) -> None:
@@ -330,7 +330,7 @@ async def test_the_body_of_a_request_that_asks_for_an_upgrade_is_no_request(
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("pieces", [[b"content-length: 0\r\n\r\n"], [b"\r\n"], [b"\r\n", head(1)], [b"\r\n" + head(1)]])
-@pytest.mark.usefixtures("port", "impatient")
+@pytest.mark.usefixtures("impatient")
 async def test_a_request_that_asks_for_an_upgrade_is_answered_and_is_the_last(port: int, pieces: list[bytes]) -> None:
     answer = await exchange(port, b"GET /plain HTTP/1.1\r\n" + UPGRADE + pieces[0], *pieces[1:], pause=0.1)
     assert asked == [b"/plain"]

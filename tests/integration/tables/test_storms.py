@@ -18,6 +18,11 @@ BURST = 300
 TARGET = "/accounts?id=eq.1"
 
 
+@pytest.fixture(scope="module", autouse=True)
+def patient_trips() -> None:
+    """Trips give up as soon as those of a real gateway: a refusal has to outlast that."""
+
+
 @pytest.fixture
 async def overtaken(tables: Database, write: Send) -> Database:
     """Account 1 belongs to token 9 by now; its writers with lower ones are zombies."""
