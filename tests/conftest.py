@@ -13,8 +13,8 @@ from gateway.db.database import Database
 from gateway.objects.probe import probe
 from tests.budget import pytest_collection_modifyitems, pytest_runtest_setup
 from tests.databases import Server, a_server, fresh
+from tests.patience import patient
 from tests.tiers import pytest_ignore_collect, pytest_itemcollected
-from tests.waiting import PATIENCE
 
 __all__ = [
     "pytest_collection_modifyitems",
@@ -73,8 +73,7 @@ def dsn(postgres_server: Server) -> Iterator[str]:
 
 @pytest.fixture
 async def database(dsn: str) -> AsyncIterator[Database]:
-    # Longer than a test waits for anything. Tests of the time-outs have databases of their own.
-    long = 2 * PATIENCE
-    opened = Database(dsn, statement_timeout=long, lock_timeout=long, idle_timeout=long, connect_timeout=long)
+    # Tests of the time-outs have databases of their own.
+    opened = patient(dsn)
     yield opened
     await opened.close()

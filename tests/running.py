@@ -19,6 +19,7 @@ from gateway.observe.events import Event, Observe
 from gateway.ownership.plan import claim_if_new
 from gateway.serving import Renewable
 from tests.databases import as_gateway
+from tests.patience import LIMITS
 from tests.waiting import PATIENCE
 
 ORDINARY = (Action.READ, Action.WRITE, Action.CALL, Action.LOCK, Action.BARRIER, Action.CREDENTIALS)
@@ -75,7 +76,7 @@ def config(dsn: str, endpoint: str | None = None, **sections: Any) -> Config:
     }
     keys = {"access_key_id": ACCESS_KEY, "secret_access_key": SECRET_KEY, "api_key": API_KEY}
     caller = {"name": "writer", "groups": ["auditors"], **keys}
-    database = {"dsn": as_gateway(dsn), "connect_timeout": PATIENCE, "idle_timeout": PATIENCE}
+    database = {"dsn": as_gateway(dsn), **LIMITS}
     given = {"postgres": database, "s3": store if endpoint else None, "callers": [caller], **sections}
     groups = {group for one in given["callers"] for group in one.get("groups", ())}
     grants = [one for one in GRANTS if groups.issuperset(one.get("groups", ()))]

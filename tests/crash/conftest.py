@@ -15,7 +15,7 @@ from tests.crash.processes import Gateway, Nursery, Victims
 from tests.crash.stage import Postgres, Stage
 from tests.databases import GATEWAY, Server, as_gateway, fresh
 from tests.doubles.s3 import ACCESS_KEY, SECRET_KEY, DoubleProcess
-from tests.waiting import PATIENCE
+from tests.patience import LIMITS
 
 # A victim that is to be paused inside a transaction is thrown out of it after this many seconds. All others may sleep
 # there for longer, as they do on a busy machine.
@@ -98,8 +98,7 @@ def role_stage(postgres_server: Server) -> Iterator[Stage]:
 @contextmanager
 def _staged(dsn: str, postgres: Postgres, double: DoubleProcess, first: int, **of_database: Any) -> Iterator[Stage]:
     """``of_database``: more settings of the section ``postgres``."""
-    patience = {"connect_timeout": PATIENCE, "idle_timeout": PATIENCE}
-    database = {"dsn": as_gateway(dsn), **patience, **of_database}
+    database = {"dsn": as_gateway(dsn), **LIMITS, **of_database}
     given = {
         "dsn": dsn,
         "postgres": database,

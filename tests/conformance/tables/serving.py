@@ -10,8 +10,8 @@ from gateway.config import Config
 from gateway.demo.embedded import EmbeddedPostgres
 from tests.conformance.tables.stage import SCHEMAS
 from tests.databases import fresh_database
+from tests.patience import LIMITS
 from tests.running import OPEN, Events
-from tests.waiting import PATIENCE
 
 # The rows of each other table share one resource, so that the gateway accepts a write with any filter.
 # PostgREST has no rule for the rows that a token covers.
@@ -37,7 +37,7 @@ def configuration(dsn: str, mode: str = "enforce") -> Config:
     return Config.model_validate({
         "postgres": {
             "dsn": dsn, "schemas": SCHEMAS, "functions": FUNCTIONS, "overrides": True,
-            "connect_timeout": PATIENCE, "idle_timeout": PATIENCE,
+            **LIMITS,
         },
         "server": {"rest_v1": True, "cors_origins": ["*"]},
         "grants": OPEN,

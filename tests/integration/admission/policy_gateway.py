@@ -11,15 +11,14 @@ from uuid import UUID
 
 import asyncpg
 import httpx
-import pytest
 
-from gateway.db import database
 from gateway.demo.embedded import EmbeddedPostgres
 from gateway.fencing.sequencer import Sequencer, Signer
 from gateway.fencing.token import MAX_EPOCH, MAX_VALUE, Token
 from tests.databases import fresh_database
 from tests.doubles.s3 import S3Double, serve
 from tests.integration.objects.object_gateway import Stage
+from tests.patience import patient_trips
 from tests.running import ACCESS_KEY, API_KEY, SECRET_KEY, Events, config, running
 from tests.waiting import PATIENCE
 
@@ -137,9 +136,7 @@ async def opened(postgres: EmbeddedPostgres, **sections: Any) -> AsyncIterator[W
             "callers": CALLERS,
             "leases": {"signing_keys": KEYS},
         }
-        with pytest.MonkeyPatch.context() as patient:
-            patient.setattr(database, "SHARED_STATEMENT_TIMEOUT", PATIENCE)
-            patient.setattr(database, "SHARED_LOCK_TIMEOUT", PATIENCE)
+        with patient_trips():
             async with (
                 running(config(dsn, endpoint, **{**usual, **RULES, **sections}), events) as origin,
                 _client(origin, API_KEY) as api,

@@ -26,6 +26,7 @@ from gateway.objects.probe.bucket_profile import Profile
 from gateway.objects.store.operations import Upstream
 from tests.databases import fresh_database
 from tests.doubles.s3 import ACCESS_KEY, SECRET_KEY, S3Double, serve
+from tests.patience import patient
 from tests.running import Events
 from tests.waiting import PATIENCE
 
@@ -85,12 +86,12 @@ class Installation:
         self, mode: Mode = Mode.SYNC, *, checks: bool = False, store: Store | None = None, **settings: Any
     ) -> Gateway:
         """A gateway process. ``checks``: whether it finds out first if the store is fit, which takes its time."""
-        behind, events = Database(self.dsn, connect_timeout=PATIENCE, idle_timeout=PATIENCE), Events()
+        behind, events = patient(self.dsn), Events()
         side = OpeningTable(behind)
         journal = None if mode is Mode.OFF else Journal(store or self.store, observe=events, **settings)
         runner = Runner(mode, side, journal, events)
         runner._fit = not checks
-        database = Database(self.dsn, connect_timeout=PATIENCE, idle_timeout=PATIENCE, openings=runner)
+        database = patient(self.dsn, openings=runner)
         for one in (database, behind):
             self.opened.push_async_callback(one.close)
         return Gateway(mode, database, side, runner, journal)
@@ -154,7 +155,7 @@ async def in_a_bucket(dsn: str) -> AsyncIterator[tuple[Store, S3Double | None]]:
 
 @asynccontextmanager
 async def in_rows(dsn: str) -> AsyncIterator[tuple[Store, S3Double | None]]:
-    database = Database(dsn, connect_timeout=PATIENCE, idle_timeout=PATIENCE)
+    database = patient(dsn)
     try:
         store = RowStore(database)
         await store.install()

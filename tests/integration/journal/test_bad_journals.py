@@ -20,9 +20,9 @@ from gateway.journal.rows import RowStore
 from tests.databases import GATEWAY, as_gateway
 from tests.doubles.s3 import S3Double, serve
 from tests.integration.journal.installation import BUCKET, Gateway, Installation, connected
+from tests.patience import patient
 from tests.processes import free_port
 from tests.tiers import first
-from tests.waiting import PATIENCE
 
 THEIRS = UUID(int=9)
 
@@ -321,7 +321,7 @@ async def test_a_sound_store_is_fit(installation: Installation) -> None:
 async def test_rows_without_a_table_or_a_right(installation: Installation, dsn: str) -> None:
     gateway = installation.gateway()
     await gateway.raised("order/5", 1)
-    without, reader = (Database(one, connect_timeout=PATIENCE, idle_timeout=PATIENCE) for one in (dsn, as_gateway(dsn)))
+    without, reader = patient(dsn), patient(as_gateway(dsn))
     async with beside(installation, RowStore(without)) as other:
         await refused(other, Problem.MISSING)
     await RowStore(without).install()

@@ -8,7 +8,6 @@ from uuid import uuid4
 from pydantic import SecretStr
 
 from gateway.config.stores import ObjectStore
-from gateway.db.database import Database
 from gateway.objects.background.sweeper import Sweeper
 from gateway.objects.probe.probe import Profiles
 from gateway.objects.protocol.effects import tombstone_body
@@ -16,6 +15,7 @@ from gateway.objects.run.runner import Runner
 from gateway.objects.store.operations import Upstream
 from tests.doubles.s3 import ACCESS_KEY, SECRET_KEY, S3Double
 from tests.integration.objects.object_gateway import Stage
+from tests.patience import patient
 from tests.running import Events
 from tests.waiting import PATIENCE
 
@@ -51,7 +51,7 @@ async def sweeper(stage: Stage, **settings: Any) -> AsyncIterator[tuple[Sweeper,
     store = ObjectStore(
         endpoint=stage.endpoint, access_key_id=ACCESS_KEY, secret_access_key=SecretStr(SECRET_KEY), timeout=PATIENCE
     )
-    database = Database(stage.dsn, connect_timeout=PATIENCE, idle_timeout=PATIENCE)
+    database = patient(stage.dsn)
     try:
         async with Upstream(store) as upstream:
             profiles = Profiles(upstream)

@@ -30,6 +30,7 @@ from tests.doubles.s3 import ACCESS_KEY, SECRET_KEY, S3Double
 from tests.integration.objects.clients import call, connect, outcome
 from tests.integration.objects.object_gateway import Stage, staged
 from tests.integration.objects.sweeping import forgetful, sweeper
+from tests.patience import patient
 from tests.running import Events
 from tests.waiting import PATIENCE
 
@@ -63,7 +64,7 @@ async def patrol(stage: Stage, page: int = 1000, *rules: KeyRule) -> AsyncIterat
     store = ObjectStore(
         endpoint=stage.endpoint, access_key_id=ACCESS_KEY, secret_access_key=SecretStr(SECRET_KEY), timeout=PATIENCE
     )
-    events, database = Events(), Database(stage.dsn, connect_timeout=PATIENCE, idle_timeout=PATIENCE)
+    events, database = Events(), patient(stage.dsn)
     try:
         async with Upstream(store) as upstream:
             yield BypassScan(database, upstream, Resources(rules), events, page), events

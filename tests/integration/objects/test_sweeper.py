@@ -12,7 +12,6 @@ from uuid import uuid4
 import pytest
 
 from gateway.db import intents
-from gateway.db.database import Database
 from gateway.demo.embedded import EmbeddedPostgres
 from gateway.fencing.decision import Presented
 from gateway.fencing.intent import Announcement, MutationKind
@@ -23,6 +22,7 @@ from tests.doubles.s3 import S3Double
 from tests.integration.objects.clients import body_of, call, connect, outcome
 from tests.integration.objects.object_gateway import Stage, staged
 from tests.integration.objects.sweeping import entomb, forgetful, sweeper
+from tests.patience import patient
 from tests.processes import run
 from tests.waiting import PATIENCE
 
@@ -224,7 +224,7 @@ class TestIntents:
         write = Announcement(
             "s3/bucket/k", "bucket", "k", uuid4(), Presented(Token(0, 5)), "w", kind=kind, upload_id=upload_id
         )
-        database = Database(stage.dsn, connect_timeout=PATIENCE, idle_timeout=PATIENCE)
+        database = patient(stage.dsn)
         await intents.begin(database, intents.Begin(write))
         await database.close()
         await stage.rows("UPDATE fencing.intent SET signed_at = now() - $1::interval", age)
@@ -240,7 +240,7 @@ class TestIntents:
         """The database may be ahead: the store would still take the request."""
         stage.double.behave(clock_offset=-3600.0, check_signatures=False)
         write = Announcement("s3/bucket/k", "bucket", "k", uuid4(), Presented(Token(0, 5)), "w")
-        database = Database(stage.dsn, connect_timeout=PATIENCE, idle_timeout=PATIENCE)
+        database = patient(stage.dsn)
         await intents.begin(database, intents.Begin(write))
         await database.close()
         await stage.rows("UPDATE fencing.intent SET signed_at = now() - interval '60 minutes'")

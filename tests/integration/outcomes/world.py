@@ -17,8 +17,8 @@ from tests.doubles.s3 import S3Double
 from tests.integration.objects.clients import connect, outcome
 from tests.integration.objects.object_gateway import Stage, staged
 from tests.integration.outcomes.ending import Ender, mark_the_background
+from tests.patience import LIMITS
 from tests.running import ACCESS_KEY, API_KEY, SECRET_KEY
-from tests.waiting import PATIENCE
 
 Said: TypeAlias = tuple[int, str]
 """Status and code of an answer; the code of a success is empty."""
@@ -130,8 +130,7 @@ async def opened(postgres: EmbeddedPostgres, patch: pytest.MonkeyPatch) -> Async
         "postgres": {
             "functions": ["public.annotate", "public.notes"],
             "openapi": True,
-            "connect_timeout": PATIENCE,
-            "idle_timeout": PATIENCE,
+            **LIMITS,
         },
         "tables": [{"name": "public.watched", "mode": "observe"}],
         "leases": {"signing_keys": ["k" * 32]},

@@ -12,8 +12,8 @@ from gateway.fencing.record import Kind
 from gateway.webhooks import signing
 from gateway.webhooks.delivery import Courier, Receiver
 from gateway.webhooks.outbox import ConfiguredWebhook, Outbox, OutboxTimes
-from tests.integration.record.patient import patient
 from tests.integration.record.receiver import SECRET
+from tests.patience import patient
 from tests.running import Events
 
 QUICK = OutboxTimes(look=0.02)

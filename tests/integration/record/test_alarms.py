@@ -15,9 +15,9 @@ from gateway.db.record import seal
 from gateway.observe.events import AlarmCleared, AlarmRaised
 from gateway.webhooks.alarms import STRETCH, AlarmWatch, ConfiguredAlarm
 from gateway.webhooks.rate import AlarmRule
-from tests.integration.record.patient import patient
 from tests.integration.record.receiver import SECRET, receiving
 from tests.integration.record.telling import put, telling, webhook
+from tests.patience import patient
 from tests.running import Events, config
 
 MINUTE = timedelta(minutes=1)

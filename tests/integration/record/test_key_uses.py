@@ -16,7 +16,6 @@ from gateway import part
 from gateway.auth.callers import Callers
 from gateway.auth.key_uses import KeyKind, KeyUse, digest_of, fingerprint
 from gateway.auth.principal import Principal
-from gateway.db import database as database_module
 from gateway.db import key_uses as store
 from gateway.db.database import Database
 from gateway.demo.embedded import EmbeddedPostgres
@@ -31,6 +30,7 @@ from tests.identity_provider import claims, shared_key, token
 from tests.integration.objects.clients import call, connect, outcome
 from tests.integration.objects.object_gateway import Stage, staged
 from tests.integration.objects.test_forms import post, signed
+from tests.patience import patient_trips
 from tests.running import config, running
 from tests.waiting import PATIENCE
 
@@ -75,11 +75,9 @@ def _soon() -> Any:
 
     A write on the fast path stays on it, too: a shared trip that takes too long makes it another.
     """
-    with pytest.MonkeyPatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch, patient_trips():
         patch.setattr(part, "flushing", soon)
         patch.setattr(flushing_module, "_GRACE", PATIENCE)
-        patch.setattr(database_module, "SHARED_STATEMENT_TIMEOUT", PATIENCE)
-        patch.setattr(database_module, "SHARED_LOCK_TIMEOUT", PATIENCE)
         yield
 
 

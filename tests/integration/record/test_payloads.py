@@ -22,7 +22,7 @@ from tests.integration.objects.clients import call, connect, outcome
 from tests.integration.objects.object_gateway import Stage, staged
 from tests.integration.objects.raw import framed, head, receive, send
 from tests.integration.objects.test_forms import post, signed
-from tests.integration.record.patient import patient
+from tests.patience import patient
 from tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

@@ -13,8 +13,8 @@ from gateway.errors import SqlError
 from gateway.fencing.chain_verification import Flaw
 from gateway.observe.events import PartitionDropped, SweepFailed
 from gateway.record.sealing import Sealing, SealingPauses
-from tests.integration.record.patient import patient
 from tests.integration.record.sealed import as_superuser, entries, flaws, lines, on_record, partition_of, written
+from tests.patience import patient
 from tests.running import Events
 
 

@@ -13,8 +13,8 @@ from gateway.db.database import Database
 from gateway.errors import SqlError
 from gateway.observe.events import HeadNoted, RecordSealed, SweepFailed
 from gateway.record.sealing import Sealing, SealingPauses
-from tests.integration.record.patient import patient
 from tests.integration.record.sealed import as_superuser, entries, flaws, lines, on_record, written
+from tests.patience import patient
 from tests.running import Events
 from tests.waiting import PATIENCE
 

@@ -22,9 +22,9 @@ from gateway.fencing.decision import Decision
 from gateway.fencing.record import Entry, Filters, Kind, RecordedEvent
 from gateway.fencing.token import Token
 from tests.databases import fresh_database
-from tests.integration.record.patient import patient
 from tests.integration.record.sealed import partition_of
 from tests.integration.record.varied import DAYS, everything, of_days, sealed
+from tests.patience import patient
 
 COUNT = 700
 

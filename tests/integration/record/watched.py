@@ -10,7 +10,7 @@ import httpx
 from gateway.db import record
 from gateway.db.database import Database
 from gateway.fencing.record import Kind, RecordedEvent
-from tests.integration.record.patient import patient
+from tests.patience import patient
 from tests.running import Events, config, running
 from tests.waiting import PATIENCE
 

@@ -10,12 +10,12 @@ from gateway import serving
 from gateway.db import settings
 from gateway.db.database import Database, Transaction, refuses_sessions
 from gateway.errors import ConfigurationError, OutcomeUnknown, SqlError, Unavailable
+from tests.patience import LIMITS
 from tests.waiting import PATIENCE
 
 
 def opened(dsn: str, **settings: float) -> Database:
-    patient: dict[str, float] = {"connect_timeout": PATIENCE, "idle_timeout": PATIENCE}
-    return Database(dsn, **patient | settings)  # type: ignore[arg-type]  # a subset, all of them numbers
+    return Database(dsn, **LIMITS | settings)  # type: ignore[arg-type]  # a subset, all of them numbers
 
 
 async def setting(database: Database, name: str) -> str:

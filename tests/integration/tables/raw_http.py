@@ -16,6 +16,7 @@ from gateway.config import Config
 from gateway.demo.embedded import EmbeddedPostgres
 from gateway.observe.events import Event, RequestFailed
 from tests.databases import fresh
+from tests.patience import LIMITS
 from tests.running import OPEN
 
 Headers: TypeAlias = Sequence[tuple[bytes, bytes]]
@@ -132,7 +133,7 @@ def watched_gateway(server: EmbeddedPostgres, setup: str, /, **sections: Any) ->
         stack.callback(lambda: runner.run(connection.close()))
         runner.run(connection.execute(setup))
         events: list[Event] = []
-        database = {"dsn": dsn, "connect_timeout": PATIENCE, "idle_timeout": PATIENCE}
+        database = {"dsn": dsn, **LIMITS}
         config = {"postgres": database, "grants": OPEN, **sections}
         gateway = app.build(Config.model_validate(config), events.append)
         listener = stack.enter_context(socket.create_server(("127.0.0.1", 0)))

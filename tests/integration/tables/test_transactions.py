@@ -11,6 +11,7 @@ import pytest
 
 from gateway.db.database import Database
 from tests.integration.tables.asking import row, rows
+from tests.patience import LIMITS
 from tests.running import API_KEY, config, running
 from tests.waiting import PATIENCE, waiting
 
@@ -37,7 +38,7 @@ CREATE TRIGGER care AFTER INSERT ON careless FOR EACH ROW EXECUTE FUNCTION care(
 async def api(tables: Database, dsn: str) -> AsyncIterator[httpx.AsyncClient]:
     """The gateway over real HTTP, with a caller of its own."""
     await tables.run(lambda transaction: transaction.execute(MORE))
-    database = {"dsn": dsn, "max_body": 200_000, "connect_timeout": PATIENCE, "idle_timeout": PATIENCE}
+    database = {"dsn": dsn, "max_body": 200_000, **LIMITS}
     served = config(dsn, postgres=database, tables=RULES)
     async with running(served) as origin:
         headers = {"Authorization": f"Bearer {API_KEY}"}

@@ -8,10 +8,8 @@ from typing import Any, TypeAlias
 from uuid import uuid4
 
 import httpx
-import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from gateway.db import database as store
 from gateway.demo.embedded import EmbeddedPostgres
 from gateway.fencing.policy import MAX_JUMP
 from gateway.observe.events import Observe
@@ -19,8 +17,8 @@ from tests.databases import fresh_database
 from tests.doubles.s3 import S3Double, serve
 from tests.integration.objects.clients import call, connect, outcome
 from tests.integration.objects.object_gateway import Stage
+from tests.patience import patient_trips
 from tests.running import Events, config, running
-from tests.waiting import PATIENCE
 
 TABLES = """
 CREATE TABLE accounts (id bigint PRIMARY KEY, balance bigint);
@@ -50,9 +48,7 @@ async def scene(server: EmbeddedPostgres, observe: Observe | None = None, **sect
         stage = Stage("", endpoint, double, events, dsn)
         for statement in TABLES.split(";"):
             await stage.rows(statement)
-        with pytest.MonkeyPatch.context() as patient:
-            patient.setattr(store, "SHARED_STATEMENT_TIMEOUT", PATIENCE)
-            patient.setattr(store, "SHARED_LOCK_TIMEOUT", PATIENCE)
+        with patient_trips():
             async with running(settings, observe or events) as origin:
                 yield replace(stage, origin=origin)
 

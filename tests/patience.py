@@ -1,0 +1,30 @@
+"""Long limits of gateways and databases, for tests that are not about these limits."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from gateway.db import database
+from gateway.db.database import Database
+from tests.waiting import PATIENCE
+
+LIMITS = {"connect_timeout": PATIENCE, "idle_timeout": PATIENCE}
+"""Settings of the section ``postgres``: sessions open, and transactions stand still, as a busy machine has it."""
+
+
+def patient(dsn: str, **settings: Any) -> Database:
+    """Return a database whose limits are longer than a test waits for anything. ``settings``: other ones of it."""
+    long = 2 * PATIENCE
+    limits = {"statement_timeout": long, "lock_timeout": long, "idle_timeout": long, "connect_timeout": long}
+    return Database(dsn, **{**limits, **settings})
+
+
+@contextmanager
+def patient_trips() -> Iterator[None]:
+    """Let a shared trip take long. One that gives up makes each of its writes go another way, which tests count."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(database, "SHARED_STATEMENT_TIMEOUT", PATIENCE)
+        patch.setattr(database, "SHARED_LOCK_TIMEOUT", PATIENCE)
+        yield
