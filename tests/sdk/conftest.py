@@ -27,10 +27,16 @@ async def client(stage: Stage) -> AsyncIterator[FencedClient]:
         yield one
 
 
+def hurry(client: FencedClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make pauses a fortieth as long as ever. Locks may last for long then, so a busy machine loses none."""
+    leases = client._leases
+    monkeypatch.setattr(leases, "pause", lambda seconds: leases._batches.pause(seconds / 40))
+
+
 @pytest.fixture
 def eager(client: FencedClient, monkeypatch: pytest.MonkeyPatch) -> FencedClient:
-    """The client, with pauses a fortieth as long as ever: a loss shows soon, and a busy machine causes none."""
-    monkeypatch.setattr(client._leases, "pause", lambda seconds: client._leases._batches.pause(seconds / 40))
+    """The client, which renews its locks, and finds that one is lost, soon."""
+    hurry(client, monkeypatch)
     return client
 
 

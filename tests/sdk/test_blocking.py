@@ -11,6 +11,7 @@ import pytest
 
 from gateway.client import LockLost, NotAcquired, Stale, Unavailable
 from gateway.client.blocking import FencedClient, Lock
+from tests.sdk.conftest import hurry
 from tests.sdk.counter import Asleep, Counter, slow
 from tests.sdk.stage import BUCKET, Stage
 from tests.waiting import PATIENCE
@@ -67,9 +68,7 @@ def test_a_zombie(stage: Stage, client: FencedClient, name: str) -> None:
 def test_it_is_renewed_while_the_thread_is_busy(
     stage: Stage, client: FencedClient, job: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Soon, though it lasts for long: a busy machine must not lose it.
-    leases = client._client._leases
-    monkeypatch.setattr(leases, "pause", lambda seconds: leases._batches.pause(seconds / 40))
+    hurry(client._client, monkeypatch)
     with client.lock(job) as lock:
         granted = lock._kept.held.valid_until
         give_up = time.monotonic() + PATIENCE
