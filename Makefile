@@ -17,7 +17,7 @@ unexport PYTHONHOME
 unexport PYTHONDONTWRITEBYTECODE
 
 # Only make check runs these: the import table, English, and the documentation.
-STATIC := tests/unit/test_import_table.py tests/unit/test_english.py tests/unit/test_documentation.py
+STATIC := tests/project/test_import_table.py tests/project/test_english.py tests/project/test_documentation.py
 
 # Four workers share two cores, because tests wait about as much as they compute. An idle worker takes tests from another
 # one. So files stay together for the most part, and no long file delays the end.
@@ -74,9 +74,9 @@ kubernetes: setup  ## check the Helm chart, with Helm and a real API server, if 
 
 citus: setup  ## run the suites of objects, locks and crashes on the nodes of a Citus cluster, if that is installed: an hour
 	$(BIN)/python -m tests.citus coordinator --numprocesses=4 --dist=worksteal -m "not installed" \
-		tests/integration/locks tests/integration/objects tests/crash
+		tests/leases tests/objects tests/crash
 	$(BIN)/python -m tests.citus worker --numprocesses=4 --dist=worksteal -m "not installed and not thorough" \
-		tests/integration/locks tests/integration/objects tests/crash tests/conformance/tables
+		tests/leases tests/objects tests/crash tests/conformance/tables
 	$(BIN)/python -m pytest tests/citus
 
 stores: setup  ## find out what real stores do, those that are installed (docs/stores.md)
@@ -157,7 +157,7 @@ docs-release: $(DOCS)/.set-up  ## put the site of this version into the folder T
 	$(DOCS)/bin/python docs/site/versions.py $(TO)
 
 reference: setup  ## write the pages in docs/reference anew
-	$(BIN)/python -m tests.reference
+	$(BIN)/python -m docs.generator
 
 check: setup $(DOCS)/.set-up  ## formatting, lint, types, the import table, English, links, the documentation as a site
 	$(BIN)/ruff format --check .

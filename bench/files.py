@@ -22,8 +22,8 @@ import asyncpg
 
 from gateway.auth.sigv4 import RequestHead, StoreCredentials, sign
 from gateway.observe.logs import log
-from tests.databases import Server, a_server, fresh_database
 from tests.doubles.s3 import S3Double, serve
+from tests.postgres import Server, a_server, fresh_database
 from tests.running import ACCESS_KEY, API_KEY, SECRET_KEY, config, running
 
 GATEWAY = str(Path(__file__).parents[1] / "gateway") + "/"

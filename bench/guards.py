@@ -19,8 +19,8 @@ from bench.measure import SECONDS
 from gateway.demo.embedded import postgres
 from gateway.guard import installation
 from gateway.guard.installation import GuardRequest
-from tests.databases import fresh
-from tests.integration.guard.stage import logging_in_as
+from tests.guard.stage import logging_in_as
+from tests.postgres import fresh
 from tests.running import config
 
 ROWS = 1000

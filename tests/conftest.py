@@ -12,8 +12,8 @@ from fastapi.dependencies import models
 from gateway.db.database import Database
 from gateway.objects.probe import probe
 from tests.budget import pytest_collection_modifyitems, pytest_runtest_setup
-from tests.databases import Server, a_server, fresh
 from tests.patience import patient
+from tests.postgres import Server, a_server, fresh
 from tests.tiers import pytest_ignore_collect, pytest_itemcollected
 
 __all__ = [

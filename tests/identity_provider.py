@@ -17,7 +17,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.routing import Route
 
-from tests.integration.serving_app import served
+from tests.serving_app import served
 
 ISSUER, AUDIENCE = "https://issuer.example", "gateway"
 

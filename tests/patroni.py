@@ -18,8 +18,8 @@ import psutil
 import pytest
 
 from gateway.demo.embedded import EmbeddedPostgres
-from tests.databases import memory_or_disk
 from tests.pausing import pause
+from tests.postgres import memory_or_disk
 from tests.processes import free_port
 from tests.sources.servers import ServerMissing, etcd
 from tests.waiting import PATIENCE

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from gateway.demo.embedded import EmbeddedPostgres
-from tests.databases import GATEWAY
+from tests.postgres import GATEWAY
 from tests.processes import free_port
 from tests.waiting import PATIENCE
 

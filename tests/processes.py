@@ -18,6 +18,7 @@ from random import shuffle
 import psutil
 
 from gateway import cli
+from tests import ROOT
 
 COMMAND = (sys.executable, "-m", "gateway")
 PATIENCE = 120.0
@@ -56,7 +57,7 @@ def started(
 
     ``more``: what its environment has beside ours.
     """
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1]), **(more or {})}
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), **(more or {})}
     if temporary is not None:
         environment["TMPDIR"] = str(temporary)
     with tempfile.TemporaryDirectory() as name:

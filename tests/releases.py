@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from gateway.db import migrations
+from tests import ROOT
 from tests.processes import COMMAND, PATIENCE, Running, started
 
-ROOT = Path(__file__).parents[1]
 NEXT_REVISION = f"r{int(migrations.newest()[1:]) + 1}"
 
 NEXT_SCRIPT = """

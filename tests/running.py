@@ -18,8 +18,8 @@ from gateway.http.connection import KEEP_ALIVE, Connection
 from gateway.observe.events import Event, Observe
 from gateway.ownership.plan import claim_if_new
 from gateway.serving import Renewable
-from tests.databases import as_gateway
 from tests.patience import LIMITS
+from tests.postgres import as_gateway
 from tests.waiting import PATIENCE
 
 ORDINARY = (Action.READ, Action.WRITE, Action.CALL, Action.LOCK, Action.BARRIER, Action.CREDENTIALS)

@@ -15,8 +15,8 @@ import asyncpg
 import psutil
 
 from gateway.demo.embedded import EmbeddedPostgres, postgres
-from tests.databases import memory_or_disk
 from tests.pausing import pause, resume
+from tests.postgres import memory_or_disk
 
 _WAITS = "SELECT pid, query_start FROM pg_stat_activity WHERE wait_event = 'SyncRep'"
 

@@ -6,27 +6,29 @@ from typing import Any
 
 import pytest
 
-ROOT = Path(__file__).parent.parent
+from tests import ROOT
 
 # The files, and folders of files, with tests that need an installed program. `make installed` collects no others: to
 # collect all tests takes a minute of two slow cores.
 INSTALLED = tuple(
     ROOT / "tests" / path
     for path in (
-        "browser",
+        "auth/test_web_identity.py",
         "citus",
+        "client/test_fenced_clients.py",
         "clients",
+        "containers",
+        "db/test_failover.py",
+        "db/test_poolers.py",
+        "deploy/test_systemd_unit.py",
         "examples",
         "frameworks",
+        "guard",
         "guides",
-        "integration/failover",
-        "integration/guard",
-        "integration/store",
-        "integration/telemetry",
-        "integration/test_web_identity.py",
         "kubernetes",
+        "observe",
         "sources",
-        "unit/test_systemd_unit.py",
+        "web",
     )
 )
 

@@ -1,4 +1,4 @@
-"""Runs other tests on a node of a Citus cluster: ``python -m tests.citus worker tests/integration/locks``."""
+"""Runs other tests on a node of a Citus cluster: ``python -m tests.citus worker tests/leases``."""
 
 import os
 import subprocess

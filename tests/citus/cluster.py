@@ -15,8 +15,8 @@ from pathlib import Path
 import asyncpg
 import psutil
 
-from tests.databases import memory_or_disk
 from tests.pausing import pause, resume
+from tests.postgres import memory_or_disk
 from tests.processes import free_port
 
 WORKERS = 2

@@ -10,8 +10,8 @@ import httpx
 from gateway.db.database import Database
 from gateway.tables.pipeline import Exposure, TablePlane
 from tests.callers import known
-from tests.databases import GATEWAY, as_gateway
-from tests.integration.tables.asking import over_asgi
+from tests.postgres import GATEWAY, as_gateway
+from tests.tables.asking import over_asgi
 
 # Tests on the coordinator may have made it there alone, in a database without Citus.
 ROLE = f"""

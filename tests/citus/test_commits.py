@@ -12,7 +12,7 @@ import asyncpg
 import pytest
 
 from tests.citus.cluster import Cluster, Node, execute, paused
-from tests.databases import install
+from tests.postgres import install
 from tests.waiting import PATIENCE
 
 OLDER, NEWER = 1, 2

@@ -4,35 +4,34 @@ import asyncio
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 from gateway.db import leases, migrations, rights
 from gateway.db.database import Database
 from gateway.fencing.lease import LockRequest
+from tests import ROOT
 from tests.citus.cluster import Cluster, execute
 from tests.citus.serving import ROLE
-from tests.databases import GATEWAY, as_gateway, install
+from tests.postgres import GATEWAY, as_gateway, install
 
-ROOT = Path(__file__).parents[2]
 PROMISES = (
     # A table write below the fence is not applied, and fence and row are one transaction.
     "crash/test_table_steps.py::test_paused[raising-update-of-one-at-tables.claim.after-by_barrier]",
     "crash/test_table_steps.py::test_killed[insert-of-two-at-tables.commit.after]",
-    "integration/tables/test_refusals.py::test_a_failed_write_takes_its_raise_back",
+    "tables/test_refusals.py::test_a_failed_write_takes_its_raise_back",
     # After an acknowledged barrier, nothing older takes effect. A refusal has no effect, and a success is durable.
     "crash/test_object_steps.py::test_paused[overwrite-at-objects.begin.after-by_barrier]",
     "crash/test_object_steps.py::test_paused[delete-at-objects.begin.before-by_barrier]",
     "crash/test_object_steps.py::test_killed[create-at-objects.begin.after]",
     # A stale write is on record before its refusal, and a changed record is found.
     "crash/test_refusals.py::test_on_record_before_it_is_answered[stale-put-at-objects.begin.after-kill]",
-    "integration/record/test_chain.py::test_an_entry_that_is_gone_is_found",
-    "integration/record/test_sealing.py::TestInTheBackground::test_every_gateway_seals_and_says_so",
+    "record/test_chain.py::test_an_entry_that_is_gone_is_found",
+    "record/test_sealing.py::TestInTheBackground::test_every_gateway_seals_and_says_so",
     # One holder, growing tokens, queues, barriers of locks.
-    "integration/locks/test_acquire.py::test_one_holder_at_a_time_with_growing_tokens",
-    "integration/locks/test_leases_waiting.py::test_first_come_first_served",
-    "integration/locks/test_leases_barrier.py::test_nothing_older_takes_effect_any_more",
+    "leases/test_acquire.py::test_one_holder_at_a_time_with_growing_tokens",
+    "leases/test_leases_waiting.py::test_first_come_first_served",
+    "leases/test_leases_barrier.py::test_nothing_older_takes_effect_any_more",
 )
 
 

@@ -17,9 +17,9 @@ from gateway.tables.naming.plan import Rule
 from gateway.tables.pipeline import Exposure, TablePlane
 from tests.callers import known
 from tests.citus.cluster import Cluster, execute
-from tests.databases import as_gateway, install
-from tests.integration.tables.asking import answered, over_asgi, send
+from tests.postgres import as_gateway, install
 from tests.processes import called, free_port, run
+from tests.tables.asking import answered, over_asgi, send
 
 TABLES = """
 CREATE TABLE account (id bigint PRIMARY KEY, v int);

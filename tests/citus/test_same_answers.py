@@ -16,11 +16,11 @@ import pytest
 
 from tests.citus.cluster import Cluster, Node, execute
 from tests.crash.clients import Answer, Client
-from tests.databases import install, memory_or_disk
 from tests.doubles.s3 import S3Double, serve
-from tests.integration.tables.test_differential import HEADERS, Asked, history
+from tests.postgres import install, memory_or_disk
 from tests.processes import free_port
 from tests.running import API_KEY, OPEN, config, running
+from tests.tables.test_differential import HEADERS, Asked, history
 
 LENGTH = 250
 TABLE = "CREATE TABLE accounts (id bigint PRIMARY KEY, balance bigint NOT NULL DEFAULT 0, note text)"

@@ -11,8 +11,8 @@ from tests.citus.cluster import Cluster, execute
 from tests.citus.serving import ROLE, asked, serving
 from tests.crash.clients import Answer, Client
 from tests.crash.processes import Gateway, Nursery
-from tests.databases import GATEWAY, as_gateway, install
-from tests.integration.tables.asking import answered, send
+from tests.postgres import GATEWAY, as_gateway, install
+from tests.tables.asking import answered, send
 from tests.waiting import waiting
 
 WAYS = {

@@ -9,9 +9,9 @@ from shutil import which
 
 import pytest
 
+from tests import ROOT
 from tests.clients.gateway import REGION, Login
 
-ROOT = Path(__file__).parents[2]
 PATIENCE = 120
 
 

@@ -17,7 +17,7 @@ from tests.clients.commands import Shell
 from tests.clients.formats import Lake
 from tests.clients.gateway import Gateway, Lock, Login, serving
 from tests.clients.java import Objects, objects
-from tests.databases import fresh_database
+from tests.postgres import fresh_database
 
 
 @contextmanager

@@ -11,11 +11,12 @@ import asyncpg
 import pytest
 
 from gateway.demo import embedded
-from tests.clients.commands import ROOT, Shell
+from tests import ROOT
+from tests.clients.commands import Shell
 from tests.clients.conversation import Conversation, conversation
 from tests.clients.gateway import BUCKET, Gateway, Lock, serving
-from tests.databases import Server, as_gateway, fresh
-from tests.integration.guard.stage import logging_in_as
+from tests.guard.stage import logging_in_as
+from tests.postgres import Server, as_gateway, fresh
 from tests.processes import called
 
 PYTHON = ROOT / ".venv-tables/bin/python"

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.clients.commands import ROOT, Shell, program
+from tests import ROOT
+from tests.clients.commands import Shell, program
 from tests.clients.conversation import Conversation, conversation
 from tests.clients.gateway import BUCKET, Lock, Login
 

@@ -14,9 +14,10 @@ import pytest
 
 from gateway.guard import installation as guard
 from gateway.guard.installation import GuardRequest
-from tests.clients.commands import ROOT, program
+from tests import ROOT
+from tests.clients.commands import program
 from tests.clients.gateway import Gateway
-from tests.integration.guard.stage import logging_in_as, session
+from tests.guard.stage import logging_in_as, session
 from tests.running import config
 
 pytestmark = pytest.mark.installed

@@ -11,8 +11,9 @@ import pytest
 
 from gateway.config import Config
 from gateway.demo import demonstration as demo
+from tests import ROOT
 from tests.clients import formats, java
-from tests.clients.commands import ROOT, Ended, Shell, javascript, program
+from tests.clients.commands import Ended, Shell, javascript, program
 from tests.clients.forks import Forks, forks
 from tests.clients.gateway import CONFIGURATION, Lock
 

@@ -15,9 +15,9 @@ from gateway.db import rights
 from gateway.demo.embedded import EmbeddedPostgres
 from tests.clients.commands import Shell, javascript
 from tests.clients.conversation import Conversation, conversation
-from tests.databases import GATEWAY, fresh
 from tests.identity_provider import claims, shared_key
 from tests.identity_provider import token as signed
+from tests.postgres import GATEWAY, fresh
 from tests.running import config, running
 from tests.waiting import PATIENCE
 

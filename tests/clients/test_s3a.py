@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.clients.commands import ROOT, Shell
+from tests import ROOT
+from tests.clients.commands import Shell
 from tests.clients.gateway import BUCKET, NEWER, Lock, Login
 from tests.clients.java import S3A, Objects, objects
 

@@ -8,13 +8,14 @@ from pathlib import Path
 import pytest
 
 from gateway.demo.embedded import EmbeddedPostgres
+from tests import ROOT
+from tests.client.stage import Stage, staged
 from tests.clients.commands import PATIENCE, program
 from tests.running import ACCESS_KEY, API_KEY, SECRET_KEY
-from tests.sdk.stage import Stage, staged
 
 pytestmark = [pytest.mark.installed, pytest.mark.xdist_group("typescript")]
 
-PACKAGE = Path(__file__).parents[2] / "clients/typescript"
+PACKAGE = ROOT / "clients/typescript"
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ from gateway.objects.probe import probe
 from gateway.objects.probe.bucket_profile import Profile
 from gateway.objects.s3 import xml
 from gateway.objects.store.operations import Upstream
-from tests.databases import fresh_database
+from tests.postgres import fresh_database
 from tests.running import GRANTS, running
 from tests.stores.store import REGION, Store, User
 

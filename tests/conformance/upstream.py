@@ -25,7 +25,7 @@ from xml.etree.ElementTree import parse
 from gateway.auth.grants import Action
 from gateway.demo import embedded
 from tests.conformance.running import gateway
-from tests.databases import template_of_today
+from tests.postgres import template_of_today
 from tests.stores import ceph
 from tests.stores.store import User
 

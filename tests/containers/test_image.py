@@ -22,8 +22,9 @@ import pytest
 from botocore.config import Config as Settings
 
 from gateway.config import load
+from tests import ROOT
 from tests.containers import engine
-from tests.containers.engine import ROOT, Engine
+from tests.containers.engine import Engine
 from tests.processes import free_port
 from tests.stores.versitygw import MODULE
 

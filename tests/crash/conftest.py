@@ -13,9 +13,9 @@ from tests.crash.clients import BUCKET, Client
 from tests.crash.kinds import SOURCE, SOURCE_BODY
 from tests.crash.processes import Gateway, Nursery, Victims
 from tests.crash.stage import Postgres, Stage
-from tests.databases import GATEWAY, Server, as_gateway, fresh
 from tests.doubles.s3 import ACCESS_KEY, SECRET_KEY, DoubleProcess
 from tests.patience import LIMITS
+from tests.postgres import GATEWAY, Server, as_gateway, fresh
 
 # A victim that is to be paused inside a transaction is thrown out of it after this many seconds. All others may sleep
 # there for longer, as they do on a busy machine.

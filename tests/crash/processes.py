@@ -13,13 +13,13 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Self
 from urllib.parse import urlencode
 
 import psutil
 
-_ROOT = Path(__file__).parents[2]
+from tests import ROOT
+
 _PATIENCE = 60.0
 _DEAD = (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
 
@@ -85,7 +85,7 @@ class Nursery:
         self._ordering = threading.Lock()
         self._process = subprocess.Popen(
             [sys.executable, "-m", "tests.crash.victim"],
-            cwd=_ROOT,
+            cwd=ROOT,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

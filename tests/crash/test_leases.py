@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from tests.crash.processes import Gateway, Nursery, Victims
-from tests.integration.locks.asking import Caller, calling, problem, value
+from tests.leases.asking import Caller, calling, problem, value
 from tests.waiting import PATIENCE
 
 HANGS_UP = httpx.TransportError

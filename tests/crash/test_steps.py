@@ -1,7 +1,6 @@
 """Every durable step has a name, an operator can look it up, and these tests stop at it."""
 
 import re
-from pathlib import Path
 from typing import get_args
 
 import pytest
@@ -9,10 +8,11 @@ import pytest
 from gateway.objects.run import runner
 from gateway.observe.events import Plane, StepReached
 from gateway.tables.execute import fast_path, transaction
+from tests import ROOT
 from tests.crash.kinds import EVERY, TABLES, Kind
 from tests.crash.stage import Stage
 
-_OPERATIONS = Path(__file__).parents[2] / "docs" / "operations.md"
+_OPERATIONS = ROOT / "docs" / "operations.md"
 
 
 def announced() -> set[str]:

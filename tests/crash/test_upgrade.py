@@ -18,11 +18,12 @@ import httpx
 import pytest
 
 from gateway.db import migrations
+from tests import ROOT
 from tests.crash.processes import Gateway
 from tests.crash.soak.stage import Soak, configured, services
 from tests.crash.soak.writers import Writer
 from tests.crash.stage import Postgres
-from tests.databases import GATEWAY
+from tests.postgres import GATEWAY
 from tests.processes import Running, free_port
 from tests.releases import NEXT_REVISION, Release, next_release, this_release, write_toml
 from tests.running import API_KEY
@@ -41,7 +42,7 @@ class Guide:
     """The commands of docs/guides/upgrade.md, which the test runs as they stand there."""
 
     def __init__(self) -> None:
-        text = (Path(__file__).parents[2] / "docs/guides/upgrade.md").read_text()
+        text = (ROOT / "docs/guides/upgrade.md").read_text()
         self.left = set("".join(re.findall(r"```sh\n(.*?)```", text, re.DOTALL)).splitlines())
         (self.long_transactions,) = re.findall(r"```sql\n(.*?)```", text, re.DOTALL)
         self._lines = frozenset(self.left)

@@ -21,12 +21,12 @@ import psutil
 import pyarrow.parquet
 import pytest
 
+from tests import ROOT
 from tests.clients import formats
 from tests.processes import PATIENCE, free_port, started
 
 pytestmark = pytest.mark.thorough
 
-ROOT = Path(__file__).parents[2]
 EXAMPLES = ("cron", "compactor", "credentials")
 
 

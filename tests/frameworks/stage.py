@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import count
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -15,12 +14,13 @@ import psycopg
 from gateway.demo.embedded import EmbeddedPostgres
 from gateway.guard import installation as guard
 from gateway.guard.installation import GuardRequest
-from tests.integration.guard.stage import logging_in_as, session
+from tests import ROOT
+from tests.client import stage as sdk
+from tests.guard.stage import logging_in_as, session
 from tests.running import API_KEY, config
-from tests.sdk import stage as sdk
 from tests.waiting import PATIENCE
 
-PAGE = Path(__file__).parents[2] / "docs/frameworks.md"
+PAGE = ROOT / "docs/frameworks.md"
 SNIPPETS = dict(re.findall(r"^<!-- \w+: (\S+) -->\n```python\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL))
 RULES = [
     {"name": "public.orders", "resource": "order/{id}"},

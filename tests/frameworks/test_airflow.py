@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from gateway.client import Stale
+from tests import ROOT
 from tests.frameworks.stage import SNIPPETS, Shop, Stage
 
-ROOT = Path(__file__).parents[2]
 AIRFLOW = os.environ.get("AIRFLOW", "")
 
 pytestmark = [

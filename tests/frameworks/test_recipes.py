@@ -20,10 +20,10 @@ from celery.signals import setup_logging, task_failure, task_success
 from sqlalchemy.exc import DBAPIError
 
 from gateway.client import Stale
+from tests import ROOT
 from tests.frameworks.stage import PAGE, SNIPPETS, Shop, Stage
 from tests.waiting import PATIENCE
 
-ROOT = Path(__file__).parents[2]
 FIRST = """
 from alembic import op
 revision, down_revision = "one", None

@@ -6,7 +6,7 @@ The snippets of docs/frameworks.md are run with it and with the real one.
 from typing import Any
 
 from gateway.client import Lock, blocking, client
-from tests.sdk.counter import Asleep
+from tests.client.counter import Asleep
 
 TTL = 0.3
 """Seconds until another one takes over."""

@@ -19,11 +19,11 @@ from gateway.demo.embedded import postgres
 from tests.crash.clients import Client
 from tests.crash.replication import CHANGES, PUBLICATION, SLOT, Commit, commits
 from tests.crash.stage import Postgres
-from tests.databases import memory_or_disk
 from tests.doubles.s3 import ACCESS_KEY as STORE_KEY
 from tests.doubles.s3 import SECRET_KEY as STORE_SECRET
 from tests.doubles.s3 import DoubleProcess
 from tests.fuzz.deeds import ACCOUNTS, AUDITOR_KEY, BUCKET, NEWEST, OTHER_KEY, STALE_ACCOUNT
+from tests.postgres import memory_or_disk
 from tests.processes import Running, free_port, started
 from tests.running import ACCESS_KEY, API_KEY, SECRET_KEY
 from tests.waiting import PATIENCE

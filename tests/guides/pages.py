@@ -18,9 +18,9 @@ from textwrap import dedent
 
 import pytest
 
+from tests import ROOT
 from tests.processes import PATIENCE
 
-ROOT = Path(__file__).parents[2]
 _BLOCK = re.compile(
     r"^ *<!-- (run|refused): (\S+) -->\n *```sh\n(.*?)^ *```\n(?:\n *```text\n(.*?)^ *```\n)?", re.MULTILINE | re.DOTALL
 )

@@ -7,9 +7,9 @@ import asyncpg
 import httpx
 import pytest
 
+from tests import ROOT
 from tests.doubles.s3 import S3Double, serve
-from tests.guides.pages import ROOT
-from tests.integration.objects.clients import call, connect
+from tests.objects.clients import call, connect
 from tests.running import API_KEY, config, running
 from tests.waiting import PATIENCE
 

@@ -9,7 +9,8 @@ import pytest
 
 from examples.retrofit.__main__ import old_service
 from gateway.demo import embedded
-from tests.guides.pages import ROOT, play
+from tests import ROOT
+from tests.guides.pages import play
 from tests.processes import free_port
 
 GUIDES = ROOT / "docs/guides"

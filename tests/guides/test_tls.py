@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from examples.retrofit.__main__ import fill
+from tests import ROOT
 from tests.certificate_authority import SERVER, Authority
-from tests.guides.pages import ROOT, play
+from tests.guides.pages import play
 from tests.processes import free_port
 
 PROGRAMS = sorted(Path("/usr/lib/postgresql").glob("*/bin/pg_ctl"))

@@ -9,9 +9,9 @@ from typing import Any, TypeAlias
 import httpx
 import yaml  # type: ignore[import-untyped]
 
+from tests import ROOT
 from tests.sources.go_servers import KubernetesServer, program, trusting
 
-ROOT = Path(__file__).parents[2]
 CHART = ROOT / "deploy/helm/fencing-gateway"
 VALUES = sorted((CHART / "ci").glob("*-values.yaml"))
 RESTRICTED = {"pod-security.kubernetes.io/enforce": "restricted"}

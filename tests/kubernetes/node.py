@@ -24,7 +24,8 @@ from typing import Any
 
 import httpx
 
-from tests.kubernetes.cluster import ROOT, Cluster, Object
+from tests import ROOT
+from tests.kubernetes.cluster import Cluster, Object
 from tests.sources.go_servers import trusting
 
 PATIENCE = 90.0

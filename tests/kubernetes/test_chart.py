@@ -8,7 +8,8 @@ import pytest
 import yaml  # type: ignore[import-untyped]
 
 from gateway.config.server import Server
-from tests.kubernetes.cluster import CHART, ROOT, VALUES, helm_alone, only, rendered, template
+from tests import ROOT
+from tests.kubernetes.cluster import CHART, VALUES, helm_alone, only, rendered, template
 
 MINIMAL = CHART / "ci/minimal-values.yaml"
 SECRET = "/etc/gateway/secrets"

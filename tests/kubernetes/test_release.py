@@ -17,10 +17,10 @@ from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
 from psycopg.conninfo import conninfo_to_dict
 
-from tests.databases import Server
 from tests.doubles.s3 import ACCESS_KEY, SECRET_KEY, S3Double, serve
 from tests.kubernetes.cluster import CHART, VALUES, Cluster, Object, only, rendered
 from tests.kubernetes.node import Node
+from tests.postgres import Server
 from tests.postgres_relay import relay
 from tests.processes import free_port
 

@@ -11,7 +11,8 @@ import pytest
 
 from gateway.client.errors import LockLost, Refused
 from gateway.client.kubernetes import KubernetesSource
-from tests.kubernetes.cluster import ROOT, Cluster
+from tests import ROOT
+from tests.kubernetes.cluster import Cluster
 from tests.running import config, running
 from tests.sources.go_servers import trusting
 

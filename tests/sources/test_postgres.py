@@ -6,7 +6,6 @@ import re
 import time
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from pathlib import Path
 from typing import Any, TypeAlias
 
 import psycopg
@@ -16,14 +15,15 @@ from psycopg.conninfo import make_conninfo
 from gateway.client.errors import FencingError, LockLost, NotAcquired, Refused, Unavailable
 from gateway.client.postgres import TABLE, PostgresSource
 from gateway.demo.embedded import EmbeddedPostgres
-from tests.databases import OwnPostgres
+from tests import ROOT
+from tests.postgres import OwnPostgres
 from tests.postgres_relay import relay
 from tests.processes import closed_port
 from tests.sources.staging import acquire
 
 Sources: TypeAlias = Callable[..., Awaitable[PostgresSource]]
 
-PAGE = Path(__file__).parents[2] / "docs/sources.md"
+PAGE = ROOT / "docs/sources.md"
 ODD = ["a", "a/", "A", "a%20b", "..", "a'b", 'a"b', "%s", "{table}", "(a)!$&*+;:@~-_.", "x" * 512]
 
 

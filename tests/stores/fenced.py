@@ -21,8 +21,8 @@ from gateway.objects.background.bypass_scan import BypassScan
 from gateway.objects.resource_rules import KeyRule, Resources
 from gateway.objects.store.operations import Upstream
 from gateway.observe.events import SweepFailed
-from tests.databases import fresh_database
-from tests.integration.objects.clients import connect
+from tests.objects.clients import connect
+from tests.postgres import fresh_database
 from tests.running import API_KEY, Events, config, running
 from tests.stores.store import REGION, Store
 

@@ -17,7 +17,7 @@ from mypy_boto3_s3 import S3Client
 from gateway.demo.embedded import EmbeddedPostgres
 from gateway.fencing.intent import DEAD_AFTER
 from tests.doubles.s3 import ACCESS_KEY, SECRET_KEY, DoubleProcess
-from tests.integration.objects.clients import call
+from tests.objects.clients import call
 from tests.running import API_KEY
 from tests.stores.fenced import Fenced, fenced
 from tests.stores.kinds import KINDS

@@ -12,7 +12,7 @@ from gateway.demo.embedded import EmbeddedPostgres
 from gateway.fencing.decision import Presented
 from gateway.fencing.intent import Announcement
 from gateway.fencing.token import Token
-from tests.integration.objects.clients import call, outcome
+from tests.objects.clients import call, outcome
 from tests.stores.fenced import LONG, Fenced, fenced
 from tests.stores.store import Store
 

@@ -6,7 +6,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from gateway.fencing.intent import LATE_AFTER
-from tests.integration.journal.installation import connected
+from tests.journal.installation import connected
 from tests.stores.store import Store
 from tests.waiting import PATIENCE
 

@@ -10,7 +10,7 @@ import pytest
 from gateway.demo.embedded import EmbeddedPostgres
 from gateway.journal.bucket import BucketStore
 from gateway.journal.contents import Problem
-from tests.integration.journal.installation import Installation, connected, installed
+from tests.journal.installation import Installation, connected, installed
 from tests.stores.store import Store
 
 

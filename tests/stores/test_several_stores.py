@@ -10,9 +10,9 @@ import psutil
 import pytest
 import pytest_asyncio
 
-from tests.databases import Server, as_gateway, fresh_database
-from tests.integration.databases.fleet import databases, settings
-from tests.integration.objects.clients import call, connect, outcome
+from tests.databases.fleet import databases, settings
+from tests.objects.clients import call, connect, outcome
+from tests.postgres import Server, as_gateway, fresh_database
 from tests.running import API_KEY, running
 from tests.stores import minio, versitygw
 from tests.stores.store import REGION, Store, StoreMissing

@@ -6,7 +6,7 @@ import pytest
 from mypy_boto3_s3 import S3Client
 
 from gateway.demo.embedded import EmbeddedPostgres
-from tests.integration.objects.clients import body_of, call, outcome
+from tests.objects.clients import body_of, call, outcome
 from tests.stores.fenced import Fenced, fenced
 from tests.stores.store import Store
 

@@ -9,8 +9,8 @@ from gateway.app import build
 from gateway.config import Config
 from gateway.demo.embedded import EmbeddedPostgres
 from tests.conformance.tables.stage import SCHEMAS
-from tests.databases import fresh_database
 from tests.patience import LIMITS
+from tests.postgres import fresh_database
 from tests.running import OPEN, Events
 
 # The rows of each other table share one resource, so that the gateway accepts a write with any filter.

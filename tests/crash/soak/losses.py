@@ -32,10 +32,10 @@ from tests.crash.soak.holders import MARK, Ground, Holder, Notes, look_at_rows, 
 from tests.crash.soak.proxy import Proxy
 from tests.crash.soak.servers import POOLER, Database
 from tests.crash.stage import Postgres
-from tests.databases import as_gateway, install, memory_or_disk
 from tests.doubles.s3 import ACCESS_KEY as STORE_KEY
 from tests.doubles.s3 import SECRET_KEY as STORE_SECRET
 from tests.doubles.s3 import DoubleProcess
+from tests.postgres import as_gateway, install, memory_or_disk
 from tests.processes import free_port
 from tests.running import ACCESS_KEY, API_KEY, GRANTS, SECRET_KEY, config
 from tests.standbys import paused

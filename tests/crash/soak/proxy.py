@@ -11,12 +11,11 @@ import json
 import random
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any, Self, cast
 
 import uvloop
 
-_ROOT = Path(__file__).parents[3]
+from tests import ROOT
 
 
 class Proxy:
@@ -26,7 +25,7 @@ class Proxy:
         """``targets``: ports of this host; each connection goes to one of them, at random."""
         command = [sys.executable, "-m", "tests.crash.soak.proxy"]
         pipe = subprocess.PIPE
-        self._process = subprocess.Popen(command, cwd=_ROOT, stdin=pipe, stdout=pipe, text=True)
+        self._process = subprocess.Popen(command, cwd=ROOT, stdin=pipe, stdout=pipe, text=True)
         assert self._process.stdout is not None
         self.port = int(self._process.stdout.readline())
         self.aim(*targets)

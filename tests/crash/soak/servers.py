@@ -12,7 +12,7 @@ from typing import Any
 
 from gateway.demo.embedded import postgres
 from tests.crash.stage import Postgres
-from tests.databases import GATEWAY
+from tests.postgres import GATEWAY
 from tests.processes import free_port
 
 POOLER = shutil.which("pgbouncer", path="/usr/sbin:/usr/bin:/usr/local/bin")

@@ -18,10 +18,10 @@ from tests.crash.history import Deed, History, Token
 from tests.crash.processes import Gateway, Nursery
 from tests.crash.replication import CHANGES, PUBLICATION, SLOT, Commit, commits
 from tests.crash.stage import Postgres
-from tests.databases import as_gateway, install
 from tests.doubles.s3 import ACCESS_KEY as STORE_KEY
 from tests.doubles.s3 import SECRET_KEY as STORE_SECRET
 from tests.doubles.s3 import DoubleProcess
+from tests.postgres import as_gateway, install
 from tests.running import ACCESS_KEY, API_KEY, GRANTS, SECRET_KEY
 
 JOBS = ("job/1", "job/2")

@@ -7,13 +7,12 @@ import subprocess
 import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Self
 
 from urllib3 import HTTPConnectionPool
 from urllib3.util import parse_url
 
-_ROOT = Path(__file__).parents[3]
+from tests import ROOT
 
 _CONNECTIONS = 32
 """Kept open to the control interface: one for each thread that asks at once."""
@@ -68,7 +67,7 @@ class DoubleProcess:
         """Start it and wait until it listens."""
         options = [f"--bucket={name}" for name in buckets]
         command = [sys.executable, "-m", "tests.doubles.s3", f"--port={port}", *options]
-        process = subprocess.Popen(command, cwd=_ROOT, stdout=subprocess.PIPE, text=True)
+        process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
         assert process.stdout is not None
         ready = process.stdout.readline().split()
         if not ready:

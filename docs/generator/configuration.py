@@ -1,0 +1,189 @@
+"""The page of the configuration: each section and key, from the models and the docstrings of their fields."""
+
+import sys
+from collections.abc import Iterator
+from enum import Enum
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Any, Literal, Union, get_args, get_origin
+
+from annotated_types import Ge, Gt, Le, Lt, MinLen
+from pydantic import BaseModel, SecretStr
+from pydantic.fields import FieldInfo
+
+from docs.generator import attributes, cell, markdown, page, table
+from gateway.config import Config
+from gateway.config.section import FROM_FILE, Section
+from gateway.fencing.record import EntryReason, Kind
+
+INTRODUCTION = """\
+A gateway reads one TOML file, `gateway serve --config gateway.toml`, and the environment.
+[gateway.example.toml](../../gateway.example.toml) is a template, and `gateway config check` finds mistakes.
+[Operations](../operations.md#checking-the-configuration) explains checks and reloads.
+
+- The environment overrides the file. The variable of a key is below its meaning. A variable for a list is JSON:
+  `GATEWAY_CALLERS='[{"name": "worker", …}]'`.
+- Each secret can be in a file: `dsn_file` is the path of a file with the `dsn`. A list of secrets has one on each line.
+- Unknown keys and sections are errors.
+- A *required* key has no default."""
+
+
+def make() -> str:
+    """Return the page."""
+    return page("Configuration", INTRODUCTION, *_sections())
+
+
+def _sections() -> Iterator[str]:
+    for name, field in Config.model_fields.items():
+        model, many = _model(field.annotation)
+        assert model is not None
+        yield from _section(model, (name,), many=many, required=field.is_required())
+
+
+def _section(model: type[BaseModel], place: tuple[str, ...], *, many: bool, required: bool) -> Iterator[str]:
+    name = ".".join(place)
+    yield f"{'#' * (len(place) + 1)} `{f'[[{name}]]' if many else f'[{name}]'}`"
+    use = "It may be repeated. " if many and len(place) == 1 else ""
+    yield f"{markdown(model.__doc__ or '')} {use}{'It is required.' if required else ''}".strip()
+    if many and len(place) == 1:
+        yield f"As a variable: `GATEWAY_{name.upper()}`, a list of tables in JSON."
+    rows = [_row(model, key, field, place, plain=not many) for key, field in model.model_fields.items()]
+    yield table(("key", "type", "default", "meaning"), rows)
+    for key, field in model.model_fields.items():
+        part, several = _model(field.annotation)
+        if part is not None:
+            yield from _section(part, (*place, key), many=several, required=False)
+
+
+def _row(
+    model: type[BaseModel], key: str, field: FieldInfo, place: tuple[str, ...], *, plain: bool
+) -> tuple[str, str, str, str]:
+    variable = f"<br>`GATEWAY_{'__'.join((*place, key)).upper()}`" if plain and len(place) == 1 else ""
+    meaning = meaning_of(model, key)
+    kind = _kind(field.annotation, _limits(field), unit_of(field.annotation, meaning))
+    if issubclass(model, Section) and key in model.secret_keys():
+        kind += f", or `{key}{FROM_FILE}`"
+    return f"`{key}`", kind, _default(field), cell(meaning) + variable
+
+
+def meaning_of(model: type[BaseModel], key: str) -> str:
+    """Return the docstring of a field, which a base class may have."""
+    for kind in (one for one in model.__mro__ if not one.__module__.startswith(("builtins", "pydantic"))):
+        if text := attributes(sys.modules[kind.__module__]).get(kind.__name__, {}).get(key):
+            return text
+    raise LookupError(f"{model.__name__}.{key} has no docstring; say below the field what it is for")
+
+
+UNITS = ("seconds", "bytes", "days", "minutes")
+
+
+def unit_of(annotation: Any, meaning: str) -> str:
+    """Return the unit of a number, which its meaning names; empty for one that counts something."""
+    if not {int, float} & _parts(annotation):
+        return ""
+    words = [word.strip(".,;:").lower() for word in meaning.split()]
+    return next((word for word in words if word in UNITS), "")
+
+
+def _parts(annotation: Any) -> set[Any]:
+    return {annotation}.union(*(_parts(part) for part in get_args(annotation)))
+
+
+def _limits(field: FieldInfo) -> list[Any]:
+    return [*field.metadata, *_metadata(field.annotation)]
+
+
+def _metadata(annotation: Any) -> Iterator[Any]:
+    for extra in getattr(annotation, "__metadata__", ()):
+        yield from extra.metadata if isinstance(extra, FieldInfo) else (extra,)
+    if get_origin(annotation) in (Union, UnionType):
+        for part in get_args(annotation):
+            yield from _metadata(part)
+
+
+def _kind(annotation: Any, limits: list[Any], unit: str = "") -> str:
+    """Return a type in plain words."""
+    if hasattr(annotation, "__metadata__"):
+        annotation = get_args(annotation)[0]
+    arguments = [one for one in get_args(annotation) if one is not NoneType]
+    if get_origin(annotation) in (Union, UnionType):
+        return _kind(arguments[0], limits, unit)
+    if get_origin(annotation) is tuple:
+        some = "list, not empty, of " if any(isinstance(one, MinLen) for one in limits) else "list of "
+        return some + _plural(_kind(arguments[0], list(_metadata(arguments[0])), unit))
+    if get_origin(annotation) is Literal:
+        return _one_of(arguments)
+    if issubclass(annotation, Enum):
+        return MANY.get(annotation) or _one_of([one.value for one in annotation])
+    if issubclass(annotation, BaseModel):
+        return "table, below"
+    words = {bool: "`true` or `false`", str: "text", Path: "path of a file", SecretStr: "secret"}
+    if annotation in words:
+        return words[annotation]
+    number = "whole number" if annotation is int else "number"
+    return " ".join(filter(None, (f"{number} of {unit}" if unit else number, _range(limits))))
+
+
+MANY = {Kind: "[kind](../record.md#entries)", EntryReason: "[reason](events.md#reasons-of-entries)"}
+"""Words with too many values for a cell, and the pages that have them."""
+
+PLURALS = {"text": "texts", "secret": "secrets", "table, below": "tables, below"}
+
+
+def _plural(kind: str) -> str:
+    return PLURALS.get(kind, kind.replace("one of ", "").replace("[kind]", "[kinds]").replace("[reason]", "[reasons]"))
+
+
+def _one_of(values: list[Any]) -> str:
+    return "one of " + ", ".join(f"`{value}`" for value in values)
+
+
+def _range(limits: list[Any]) -> str:
+    said = []
+    for limit in limits:
+        match limit:
+            case Gt(gt=bound):
+                said.append(f"above {_number(bound)}")
+            case Ge(ge=bound):
+                said.append(f"from {_number(bound)}")
+            case Lt(lt=bound):
+                said.append(f"below {_number(bound)}")
+            case Le(le=bound):
+                said.append(f"to {_number(bound)}")
+    return " ".join(said)
+
+
+def _number(value: Any) -> str:
+    return f"{value:,}" if isinstance(value, int) or not float(value).is_integer() else f"{int(value):,}"
+
+
+def _default(field: FieldInfo) -> str:
+    if field.is_required():
+        return "*required*"
+    value = field.default
+    match value:
+        case None:
+            return "none"
+        case bool():
+            return f"`{str(value).lower()}`"
+        case tuple():
+            return f"`[{', '.join(_text(one) for one in value)}]`"
+        case BaseModel():
+            return "as below"
+        case _:
+            return f"`{_text(value)}`"
+
+
+def _text(value: Any) -> str:
+    return f'"{value}"' if isinstance(value, str) else str(value)
+
+
+def _model(annotation: Any) -> tuple[type[BaseModel] | None, bool]:
+    """Return the section that a type holds, and whether it is a list of them."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation, False
+    for part in get_args(annotation):
+        model, many = _model(part)
+        if model is not None:
+            return model, many or get_origin(annotation) is tuple
+    return None, False

@@ -1,0 +1,17 @@
+"""The pages by their file names."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from docs.generator import commands, configuration, errors, events, http, metrics
+
+FOLDER = Path(__file__).parents[1] / "reference"
+
+PAGES: Mapping[str, Callable[[], str]] = {
+    "cli.md": commands.make,
+    "configuration.md": configuration.make,
+    "errors.md": errors.make,
+    "events.md": events.make,
+    "http.md": http.make,
+    "metrics.md": metrics.make,
+}

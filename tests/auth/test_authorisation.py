@@ -1,0 +1,491 @@
+"""Nothing is done without a grant: every route of every plane, for callers that are granted one action each."""
+
+import asyncio
+import base64
+import hashlib
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+from uuid import uuid4
+
+import httpx
+import pytest
+import pytest_asyncio
+
+from gateway.api.authorisation import RULES, About
+from gateway.auth.grants import Action
+from gateway.auth.sigv4 import RequestHead, StoreCredentials, sign
+from gateway.db import rejections
+from gateway.db.database import Database
+from gateway.demo.embedded import EmbeddedPostgres
+from gateway.fencing.record import Refusal, Rejection
+from gateway.objects.reads import ABOUT_A_BUCKET
+from gateway.objects.s3.operations import Level, Operation, OperationKind
+from tests.doubles.s3 import S3Double
+from tests.objects.object_gateway import Stage, staged
+from tests.waiting import PATIENCE
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+NAMES = [*Action, "nothing"]
+"""One caller for each action, and one that is granted nothing."""
+
+
+def caller(name: str, **more: Any) -> dict[str, Any]:
+    keys = {"api_key": f"key-of-{name}", "access_key_id": f"ID{name}", "secret_access_key": f"secret-of-{name}"}
+    return {"name": name, **keys, **more}
+
+
+CALLERS = [
+    *(caller(name) for name in NAMES),
+    *(caller(name) for name in ("clerk", "keeper", "looker", "root")),
+    caller("reader", groups=["readers"]),
+]
+GRANTS = [
+    *({"callers": [action.value], "actions": [action.value], "everything": True} for action in Action),
+    {"callers": ["root"], "actions": [action.value for action in Action], "everything": True},
+    {
+        "callers": ["clerk"],
+        "actions": ["read", "write", "call", "lock", "barrier", "credentials"],
+        "tables": ["public.orders"],
+        "functions": ["public.reckon"],
+        "buckets": ["bucket/in/**"],
+        "resources": ["order/*", "s3/bucket/in/**"],
+    },
+    {"callers": ["keeper"], "actions": ["administer"], "buckets": ["scratch"]},
+    {"callers": ["looker"], "actions": ["read"], "resources": ["order/*"]},
+    {"groups": ["readers"], "actions": ["read"], "tables": ["public.lines"], "buckets": ["bucket"]},
+    {"callers": ["reader"], "actions": ["write"], "tables": ["public.orders"]},
+    {"callers": ["anonymous"], "actions": ["read"], "buckets": ["bucket/public/**"]},
+]
+SCHEMA = (
+    "CREATE TABLE orders (id bigint PRIMARY KEY, state text)",
+    "INSERT INTO orders SELECT id, 'new' FROM generate_series(1, 9) AS id",
+    "CREATE TABLE lines (id bigint PRIMARY KEY, order_id bigint REFERENCES orders, text text)",
+    "INSERT INTO lines VALUES (1, 1, 'secret')",
+    "CREATE FUNCTION reckon() RETURNS bigint LANGUAGE sql VOLATILE AS 'SELECT 1'",
+    "CREATE FUNCTION audit_all() RETURNS bigint LANGUAGE sql STABLE AS 'SELECT 1'",
+)
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def stage(postgres_server: EmbeddedPostgres) -> AsyncIterator[Stage]:
+    async with staged(
+        postgres_server,
+        S3Double(buckets=["bucket", "other", "scratch"]),
+        callers=CALLERS,
+        grants=GRANTS,
+        tables=[{"name": "public.orders", "resource": "order/{id}"}],
+        postgres={"functions": ["public.reckon", "public.audit_all"]},
+    ) as one:
+        for statement in SCHEMA:
+            await one.rows(statement)
+        async with asyncio.timeout(PATIENCE):
+            while (await Client(one, "root").api("GET", "/v1/tables/lines")).status_code != 200:
+                await asyncio.sleep(0.05)
+        yield one
+
+
+@dataclass(frozen=True)
+class Client:
+    """Requests of one caller. None: without credentials."""
+
+    stage: Stage
+    name: str | None
+
+    async def api(self, method: str, path: str, body: Any = None, **headers: str) -> httpx.Response:
+        key = {} if self.name is None else {"Authorization": f"Bearer key-of-{self.name}"}
+        sent = {name.replace("_", "-"): value for name, value in headers.items()}
+        async with httpx.AsyncClient(base_url=self.stage.origin, timeout=30) as client:
+            return await client.request(method, path, json=body, headers={**key, **sent})
+
+    async def s3(self, method: str, target: str, body: bytes = b"", **headers: str) -> httpx.Response:
+        """Send a request, signed unless there is no caller. ``target``: path and query, as they are sent."""
+        path, _, query = target.partition("?")
+        host = self.stage.origin.removeprefix("http://")
+        sent = [("host", host), *((name.replace("_", "-"), value) for name, value in headers.items())]
+        if self.name is not None:
+            raw = [(name.encode(), value.encode()) for name, value in sent]
+            head = RequestHead(method, path.encode(), query.encode(), raw)
+            keys = StoreCredentials(f"ID{self.name}", f"secret-of-{self.name}", "us-east-1")
+            sent += sign(head, hashlib.sha256(body).hexdigest(), keys, datetime.now(UTC))
+        async with httpx.AsyncClient(timeout=30) as client:
+            return await client.request(method, f"{self.stage.origin}{target}", content=body, headers=dict(sent))
+
+
+def is_denied(answer: httpx.Response) -> bool:
+    """Return whether a grant was missing: by the code of the API, or by the words of S3's error."""
+    if answer.status_code != 403:
+        return False
+    if answer.headers.get("content-type", "").startswith("application/xml"):
+        return b"lacks the grant" in answer.content
+    return answer.request.method == "HEAD" or answer.json()["code"] == "denied"
+
+
+def body_of(path: str) -> Any:
+    """Return a body that is about ``order/5``."""
+    return {
+        "/v1/leases": {"leases": [{"resource": "order/5", "lease": str(uuid4())}]},
+        "/v1/credentials": {"resource": "order/5", "token": "1"},
+        "/v1/sequencers/check": {"sequencer": "order/5:exclusive:34:abc"},
+        "/v1/transaction": {"writes": [{"method": "PATCH", "table": "orders", "query": "id=eq.5", "body": {}}]},
+    }.get(path)
+
+
+ROUTES = [(method, path) for method, path in RULES if not path.endswith("/stream") and "docs" not in path]
+
+
+@pytest.mark.parametrize(("method", "path"), ROUTES, ids=" ".join)
+async def test_a_route_needs_its_grant_and_no_other(stage: Stage, method: str, path: str) -> None:
+    """The routes come from the table that the gateway starts with. It does not start with another route."""
+    rule = RULES[method, path]
+    target = path.replace("{resource:path}", "order/5").replace("{lease}", str(uuid4())).replace("{id}", str(uuid4()))
+    needs = rule.about not in (About.PUBLIC, About.CALLERS, About.OWN_ENTRIES)
+    for name in NAMES:
+        answer = await Client(stage, name).api(method, target.replace("{name}", "hook"), body_of(path))
+        expected = needs and name not in rule.actions
+        assert is_denied(answer) == expected, (name, answer.status_code, answer.text[:300])
+    open_to_all = rule.about is About.PUBLIC
+    answer = await Client(stage, None).api(method, target, body_of(path))
+    assert (answer.status_code == 401) != open_to_all, answer.text[:300]
+
+
+async def test_the_streams_need_a_caller(stage: Stage) -> None:
+    for path in ("/v1/rejections/stream", "/v1/events/stream"):
+        assert (await Client(stage, None).api("GET", path)).status_code == 401
+
+
+async def test_a_renewal_that_is_not_granted_loses_this_lock_alone(stage: Stage) -> None:
+    clerk = Client(stage, "clerk")
+    wish = {"holder": "a", "ttl": 60}
+    own = (await clerk.api("POST", "/v1/leases/order/8", wish)).json()["lease"]
+    foreign = (await Client(stage, "lock").api("POST", "/v1/leases/elsewhere", wish)).json()["lease"]
+    pairs = [{"resource": "order/8", "lease": own}, {"resource": "elsewhere", "lease": foreign}]
+    answer = await clerk.api("PUT", "/v1/leases", {"leases": pairs})
+    assert [one["expires_in"] is None for one in answer.json()["leases"]] == [False, True]
+
+
+async def test_renewals_that_are_not_granted_do_not_hold_the_others_up(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their denials share batches, and each lock is denied once."""
+    batches: list[int] = []
+    record = rejections.record_rejections
+
+    async def counted(database: Database, refusals: Sequence[Refusal], traces: Mapping[str, str]) -> list[Rejection]:
+        batches.append(len(refusals))
+        return await record(database, refusals, traces)
+
+    monkeypatch.setattr(rejections, "record_rejections", counted)
+    clerk = Client(stage, "clerk")
+    wish = {"holder": "a", "ttl": 60}
+    own = {"resource": "order/7", "lease": (await clerk.api("POST", "/v1/leases/order/7", wish)).json()["lease"]}
+    foreign = [{"resource": f"beyond/{n % 100}", "lease": str(uuid4())} for n in range(300)]
+    answer = await clerk.api("PUT", "/v1/leases", {"leases": [*foreign, own]})
+    # There is a pause after each batch. With one batch for each denial, the pauses alone would take five seconds.
+    assert sum(batches) == 100
+    assert len(batches) < 10, batches
+    kept = [one["expires_in"] is not None for one in answer.json()["leases"]]
+    assert kept == [False] * 300 + [True]
+    assert len(await stage.rows("SELECT FROM fencing.rejection WHERE resource LIKE 'beyond/%'")) == 100
+
+
+def needed(operation: Operation) -> set[str]:
+    if operation.kind is OperationKind.ADMINISTRATION:
+        return {"administer"}
+    if operation in ABOUT_A_BUCKET or operation is Operation.LIST_BUCKETS:
+        return {"read", "write", "administer"}
+    return {"read"} if operation.kind is OperationKind.READ else {"write"}
+
+
+@pytest.mark.parametrize("operation", Operation, ids=str)
+async def test_an_operation_of_s3_needs_its_grant_and_no_other(stage: Stage, operation: Operation) -> None:
+    path = {Level.SERVICE: "/", Level.BUCKET: "/scratch", Level.OBJECT: "/scratch/key"}[operation.level]
+    query = "&".join(f"{name}={2 if name == 'list-type' else 1}" for name in sorted(operation.markers))
+    more: dict[str, Any] = {"x_amz_copy_source": "/scratch/other"} if operation.copies else {}
+    for name in ["read", "write", "administer", "lock", "nothing"]:
+        answer = await Client(stage, name).s3(
+            operation.method, f"{path}?{query}".rstrip("?"), fencing_token="1", **more
+        )
+        expected = name not in needed(operation)
+        if operation.copies:
+            expected = True  # needs read for its source, and write
+        assert is_denied(answer) == expected, (name, answer.status_code, answer.text[:300])
+
+
+TABLE_REQUESTS = [
+    ("GET", "/v1/tables/orders?id=eq.5", "read"),
+    ("HEAD", "/v1/tables/orders?id=eq.5", "read"),
+    ("OPTIONS", "/v1/tables/orders", "read write"),
+    ("POST", "/v1/tables/orders", "write"),
+    ("PATCH", "/v1/tables/orders?id=eq.5", "write"),
+    ("PUT", "/v1/tables/orders?id=eq.5", "write"),
+    ("DELETE", "/v1/tables/orders?id=eq.5", "write"),
+    ("GET", "/v1/tables/rpc/audit_all", "call"),
+    ("POST", "/v1/tables/rpc/audit_all", "call"),
+    ("POST", "/v1/tables/rpc/reckon", "call"),
+    ("OPTIONS", "/v1/tables/rpc/reckon", "call"),
+]
+
+
+@pytest.mark.parametrize(("method", "target", "actions"), TABLE_REQUESTS, ids=str)
+async def test_a_request_to_a_table_needs_its_grant_and_no_other(
+    stage: Stage, method: str, target: str, actions: str
+) -> None:
+    for missing in ("", "_that_is_not_there"):
+        path, _, query = target.partition("?")
+        asked = f"{path}{missing}?{query}"
+        for name in NAMES:
+            answer = await Client(stage, name).api(
+                method, asked, {"id": 5} if method in ("POST", "PATCH", "PUT") else None, fencing_token="1"
+            )
+            assert is_denied(answer) == (name not in actions.split()), (name, answer.status_code, answer.text[:300])
+    assert (await Client(stage, None).api(method, target)).status_code == 401
+
+
+async def test_a_denial_is_the_same_whether_the_table_exists(stage: Stage) -> None:
+    """Twice, also for a form of request that another caller has taught the fast path."""
+    nothing, writer = Client(stage, "nothing"), Client(stage, "write")
+    for _ in range(3):
+        taught = await writer.api("PATCH", "/v1/tables/orders?id=eq.6", {"state": "x"}, fencing_token="1")
+        assert taught.status_code == 204
+        answers = [
+            await nothing.api("PATCH", f"/v1/tables/{table}?id=eq.6", {"state": "x"}, fencing_token="1")
+            for table in ("orders", "absent")
+        ]
+        told = [answer.json() | {"details": ""} for answer in answers]
+        assert told[0]["message"].replace("orders", "absent") == told[1]["message"]
+        assert [answer.status_code for answer in answers] == [403, 403]
+
+
+async def test_a_resource_limits_writes(stage: Stage) -> None:
+    """The clerk writes orders under their locks, and nothing under any other resource."""
+    clerk = Client(stage, "clerk")
+    for _ in range(3):
+        taken = await clerk.api("PATCH", "/v1/tables/orders?id=eq.1", {"state": "x"}, fencing_token="3")
+        assert taken.status_code == 204
+    other = await clerk.api("POST", "/v1/tables/rpc/reckon", {}, fencing_token="3", fencing_resource="account/1")
+    assert is_denied(other)
+    assert "function public.reckon under account/1" in other.json()["message"]
+    allowed = await clerk.api("POST", "/v1/tables/rpc/reckon", {}, fencing_token="3", fencing_resource="order/1")
+    assert allowed.status_code == 200
+    for method, path, body in (
+        ("POST", "/v1/leases/account/1", {"holder": "a", "ttl": 5}),
+        ("POST", "/v1/fences/account/1/barrier", {"token": "1"}),
+        ("POST", "/v1/credentials", {"resource": "account/1", "token": "1"}),
+        ("POST", "/v1/credentials", {"resource": "**", "token": "1"}),
+        ("POST", "/v1/credentials", {"resource": "order/**", "token": "1"}),
+    ):
+        assert is_denied(await clerk.api(method, path, body)), path
+    assert (await clerk.api("POST", "/v1/leases/order/1", {"holder": "a", "ttl": 5})).status_code == 201
+    assert (await clerk.api("POST", "/v1/credentials", {"resource": "order/*", "token": "4"})).status_code == 201
+    # No fence of a resource beyond the grant has ever been raised.
+    assert await stage.rows("SELECT FROM fencing.fence WHERE resource LIKE 'account/%'") == []
+
+
+async def test_rows_of_a_related_table_need_a_grant(stage: Stage) -> None:
+    clerk = Client(stage, "clerk")
+    assert (await clerk.api("GET", "/v1/tables/orders?id=eq.1&select=id")).status_code == 200
+    for target in (
+        "orders?select=id,lines(text)",
+        "orders?select=id,lines!inner()",
+        "orders?id=eq.1&select=id,lines(text)",
+    ):
+        for _ in range(2):
+            answer = await clerk.api("GET", f"/v1/tables/{target}")
+            assert is_denied(answer)
+            assert "secret" not in answer.text
+        assert (await Client(stage, "read").api("GET", f"/v1/tables/{target}")).status_code == 200
+
+
+async def test_who_writes_does_not_see_rows(stage: Stage) -> None:
+    reader = Client(stage, "reader")
+    for prefer, denied in (("return=representation", True), ("return=minimal", False), ("return=representation", True)):
+        answer = await reader.api("PATCH", "/v1/tables/orders?id=eq.3", {}, fencing_token="1", prefer=prefer)
+        assert is_denied(answer) == denied
+        answer = await Client(stage, "clerk").api(
+            "PATCH", "/v1/tables/orders?id=eq.3", {"state": "y"}, fencing_token="1", prefer=prefer
+        )
+        assert answer.status_code in (200, 204)
+
+
+async def test_one_write_of_a_list_without_a_grant_refuses_all(stage: Stage) -> None:
+    writes = [
+        {"method": "PATCH", "table": "orders", "query": "id=eq.4", "body": {"state": "z"}, "token": "9"},
+        {"method": "DELETE", "table": "lines", "query": "id=eq.1", "token": "9"},
+    ]
+    answer = await Client(stage, "clerk").api("POST", "/v1/transaction", {"writes": writes})
+    assert is_denied(answer)
+    assert answer.json()["write"] == 1
+    (row,) = await stage.rows("SELECT state FROM orders WHERE id = 4")
+    assert row["state"] == "new"
+    assert await stage.rows("SELECT FROM fencing.fence WHERE resource = 'order/4'") == []
+
+
+async def test_a_kept_answer_is_not_replayed_without_the_grant(stage: Stage) -> None:
+    """Keys belong to a caller: another one with the same key gets no answer of it."""
+    sent = {"fencing_token": "5", "idempotency_key": '"k"'}
+    first = await Client(stage, "clerk").api("PATCH", "/v1/tables/orders?id=eq.7", {"state": "k"}, **sent)
+    assert first.status_code == 204
+    assert is_denied(await Client(stage, "nothing").api("PATCH", "/v1/tables/orders?id=eq.7", {"state": "k"}, **sent))
+
+
+async def test_keys_beyond_the_prefix_are_denied(stage: Stage) -> None:
+    clerk, root = Client(stage, "clerk"), Client(stage, "root")
+    for key in ("in/a", "out/a", "public/a"):
+        assert (await root.s3("PUT", f"/bucket/{key}", b"x", fencing_token="1")).status_code == 200
+    assert (await clerk.s3("PUT", "/bucket/in/b", b"x", fencing_token="1")).status_code == 200
+    for method, target, body in (
+        ("PUT", "/bucket/out/b", b"x"),
+        ("PUT", "/bucket/in", b"x"),
+        ("PUT", "/other/in/b", b"x"),
+        ("GET", "/bucket/out/a", b""),
+        ("DELETE", "/bucket/out/a", b""),
+        ("POST", "/bucket/out/b?uploads=", b""),
+        ("GET", "/bucket?list-type=2", b""),
+        ("GET", "/bucket?list-type=2&prefix=in", b""),
+        ("GET", "/bucket?list-type=2&prefix=out%2F", b""),
+        ("GET", "/bucket?policy=", b""),
+        ("GET", "/other?location=", b""),
+    ):
+        answer = await clerk.s3(method, target, body, **({"fencing_token": "1"} if body else {}))
+        assert answer.status_code in (400, 403), (method, target, answer.status_code)
+        assert answer.status_code == 400 or is_denied(answer), (method, target, answer.text)
+    listed = await clerk.s3("GET", "/bucket?list-type=2&prefix=in%2F")
+    assert listed.status_code == 200
+    assert b"<Key>in/a</Key>" in listed.content
+    assert b"out" not in listed.content
+    buckets = (await clerk.s3("GET", "/")).content
+    assert (buckets.count(b"<Bucket>"), b"<Name>bucket</Name>" in buckets) == (1, True)
+    assert (await clerk.s3("HEAD", "/bucket")).status_code == 200
+    assert (await clerk.s3("GET", "/bucket?location=")).status_code == 200
+
+
+DESTINATIONS = {
+    "logging=": "<BucketLoggingStatus><LoggingEnabled><TargetBucket>{0}</TargetBucket></LoggingEnabled>"
+    "</BucketLoggingStatus>",
+    "replication=": "<ReplicationConfiguration><Rule><Destination><Bucket>arn:aws:s3:::scratch</Bucket></Destination>"
+    "</Rule><Rule><Destination><Bucket>arn:aws:s3:::{0}</Bucket></Destination></Rule></ReplicationConfiguration>",
+    "inventory=&id=1": "<I:InventoryConfiguration xmlns:I='x'><I:Destination><I:S3BucketDestination><I:Bucket>"
+    "arn:aws:s3:::{0}</I:Bucket></I:S3BucketDestination></I:Destination></I:InventoryConfiguration>",
+    "analytics=&id=1": "<AnalyticsConfiguration><StorageClassAnalysis><DataExport><Destination><S3BucketDestination>"
+    "<Bucket> arn:aws:s3:::{0} </Bucket></S3BucketDestination></Destination></DataExport></StorageClassAnalysis>"
+    "</AnalyticsConfiguration>",
+}
+
+
+@pytest.mark.parametrize("query", DESTINATIONS)
+async def test_the_store_writes_to_no_bucket_that_the_caller_does_not_administer(stage: Stage, query: str) -> None:
+    """Its logs, copies and reports carry no token, so they need the grant for the bucket in which they arrive."""
+
+    async def put(name: str, destination: str) -> httpx.Response:
+        document = DESTINATIONS[query].format(destination).encode()
+        digest = base64.b64encode(hashlib.md5(document).digest()).decode()
+        return await Client(stage, name).s3("PUT", f"/scratch?{query}", document, content_md5=digest)
+
+    asked = len(stage.double.requests)
+    denied = await put("keeper", "bucket")
+    assert (is_denied(denied), b"administer for bucket bucket" in denied.content) == (True, True), denied.text
+    assert len(stage.double.requests) == asked
+    for name, destination in (("keeper", "scratch"), ("administer", "bucket")):
+        answer = await put(name, destination)
+        assert (answer.status_code, b"The double has no PUT" in answer.content) == (501, True), answer.text
+    assert (await put("keeper", "")).status_code in (400, 403)
+
+
+async def test_the_source_of_a_copy_needs_a_grant(stage: Stage) -> None:
+    clerk = Client(stage, "clerk")
+    await Client(stage, "root").s3("PUT", "/bucket/out/source", b"secret", fencing_token="1")
+    denied = await clerk.s3("PUT", "/bucket/in/copy", x_amz_copy_source="/bucket/out/source", fencing_token="1")
+    assert is_denied(denied)
+    assert stage.body("in/copy") is None
+
+
+async def test_each_key_of_a_deletion_needs_a_grant(stage: Stage) -> None:
+    root = Client(stage, "root")
+    for key in ("in/gone", "out/kept"):
+        await root.s3("PUT", f"/bucket/{key}", b"x", fencing_token="1")
+    document = b"<Delete><Object><Key>in/gone</Key></Object><Object><Key>out/kept</Key></Object></Delete>"
+    digest = base64.b64encode(hashlib.md5(document).digest()).decode()
+    answer = await Client(stage, "clerk").s3("POST", "/bucket?delete=", document, fencing_token="2", content_md5=digest)
+    assert answer.status_code == 200
+    assert b"<Deleted><Key>in/gone</Key>" in answer.content
+    assert b"<Key>out/kept</Key><Code>AccessDenied</Code>" in answer.content
+    assert stage.body("out/kept") == b"x"
+
+
+async def test_the_public_reads_what_is_granted_to_it(stage: Stage) -> None:
+    """As browsers and unsigned S3 clients do it. Credentials that are wrong do not become anonymous."""
+    await Client(stage, "root").s3("PUT", "/bucket/public/page", b"hello", fencing_token="1")
+    public = Client(stage, None)
+    answer = await public.s3("GET", "/bucket/public/page")
+    assert (answer.status_code, answer.content) == (200, b"hello")
+    assert (await public.s3("HEAD", "/bucket/public/page")).status_code == 200
+    assert (await public.s3("GET", "/bucket?list-type=2&prefix=public%2F")).status_code == 200
+    for method, target in (
+        ("GET", "/bucket/in/a"),
+        ("GET", "/bucket?list-type=2"),
+        ("PUT", "/bucket/public/page"),
+        ("DELETE", "/bucket/public/page"),
+    ):
+        assert is_denied(await public.s3(method, target, fencing_token="9")), (method, target)
+    forged = await public.s3("GET", "/bucket/public/page", authorization="AWS4-HMAC-SHA256 Credential=x")
+    assert forged.status_code == 400
+    assert (await public.s3("GET", "/bucket/public/page?X-Amz-Signature=0")).status_code == 400
+    assert stage.body("public/page") == b"hello"
+    (fence,) = await stage.rows("SELECT value FROM fencing.fence WHERE resource = 's3/bucket/public/page'")
+    assert fence["value"] == 1
+
+
+async def test_denials_are_on_record_with_what_is_missing(stage: Stage) -> None:
+    nothing = Client(stage, "nothing")
+    answers = [
+        await nothing.api("DELETE", "/v1/tables/orders?id=eq.2", fencing_token="7"),
+        await nothing.s3("PUT", "/bucket/in/x", b"x", fencing_token="7"),
+        await nothing.api("POST", "/v1/fences/order/2/barrier", {"token": "7"}),
+    ]
+    assert [is_denied(answer) for answer in answers] == [True] * 3
+    assert (answers[0].json()["message"], answers[2].json()["action"]) == (
+        "The caller nothing lacks the grant write for table public.orders.",
+        "barrier",
+    )
+    found = (await Client(stage, "audit").api("GET", "/v1/rejections?caller=nothing&limit=3")).json()["rejections"]
+    assert [(one["reason"], one["plane"], one["resource"]) for one in found] == [
+        ("denied", "api", "order/2"),
+        ("denied", "objects", "s3/bucket/in/x"),
+        ("denied", "tables", "public.orders"),
+    ]
+    assert found[0]["id"] == answers[2].json()["rejection"]
+
+
+async def test_a_denial_is_on_record_however_long_its_name_is(stage: Stage) -> None:
+    """The record takes no such name. It must not keep out the denials of others, which share its batch."""
+    nothing = Client(stage, "nothing")
+    names = [f"short_{n}" if n % 2 else f"{n}{'é' * 2000}" for n in range(20)]
+    answers = await asyncio.gather(*(nothing.api("GET", f"/v1/tables/{name}") for name in names))
+    assert [is_denied(answer) for answer in answers] == [True] * 20
+    assert all(len(answer.content) < 2000 for answer in answers)
+    found = await stage.rows("SELECT resource FROM fencing.rejection WHERE resource LIKE 'public.short%'")
+    assert len(found) == 10
+
+
+async def test_a_grant_to_read_resources_tells_nothing_of_tables(stage: Stage) -> None:
+    """It shows fences and locks, and no rows. So the caller cannot tell which tables exist."""
+    looker = Client(stage, "looker")
+    assert (await looker.api("GET", "/v1/fences/order/5")).status_code == 200
+    for table in ("orders", "lines", "absent"):
+        for method in ("GET", "OPTIONS"):
+            assert is_denied(await looker.api(method, f"/v1/tables/{table}")), (method, table)
+
+
+async def test_the_description_shows_what_the_caller_may_use(stage: Stage) -> None:
+    seen = {}
+    for name in ("root", "clerk", "nothing", "looker"):
+        answer = await Client(stage, name).api("GET", "/v1/tables/")
+        assert answer.status_code == 200
+        seen[name] = {path for path in answer.json()["paths"] if path != "/"}
+    assert {"/orders", "/lines", "/rpc/reckon", "/rpc/audit_all"} <= seen["root"]
+    assert seen["clerk"] == {"/orders", "/rpc/reckon"}
+    assert seen["nothing"] == set()
+    assert seen["looker"] == set()

@@ -1,0 +1,381 @@
+"""Wrong credentials of every kind, at every route of every plane: refused, without effect and without a trace."""
+
+import hashlib
+import hmac
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import uuid4
+
+import httpx
+import pytest
+import pytest_asyncio
+import structlog
+
+from gateway.api.authorisation import RULES, About
+from gateway.auth.grants import Action
+from gateway.auth.sigv4 import RequestHead, StoreCredentials, presign, sign
+from gateway.demo.embedded import EmbeddedPostgres
+from gateway.objects.s3.operations import Level, Operation
+from gateway.observe import logs
+from tests.auth.test_authorisation import TABLE_REQUESTS, body_of
+from tests.doubles.s3 import S3Double
+from tests.identity_provider import Provider, claims, encoded, rsa_key, shared_key, token
+from tests.objects.object_gateway import Stage, staged
+from tests.waiting import PATIENCE
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+KEY, STRANGER = rsa_key("one"), rsa_key("one")
+SECRET = "a-secret-that-is-shared-with-an-issuer"
+MARKER = "a-mark-in-each-wrong-credential"
+"""It stands in each wrong credential, and must be nowhere else afterwards."""
+ALL = {"actions": [action.value for action in Action], "everything": True}
+ROOT = {"api_key": "the-api-key-of-root", "access_key_id": "AKIAROOT", "secret_access_key": "the-secret-key-of-root"}
+SCHEMA = (
+    "CREATE TABLE orders (id bigint PRIMARY KEY, state text)",
+    "INSERT INTO orders SELECT id, 'new' FROM generate_series(1, 9) AS id",
+    "CREATE FUNCTION reckon() RETURNS bigint LANGUAGE sql VOLATILE AS 'SELECT 1'",
+    "CREATE FUNCTION audit_all() RETURNS bigint LANGUAGE sql STABLE AS 'SELECT 1'",
+)
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def stage(postgres_server: EmbeddedPostgres) -> AsyncIterator[Stage]:
+    """A gateway where each issuer's caller may do everything, so that a token that is taken would have an effect."""
+    async with (
+        Provider(KEY).running() as provider,
+        staged(
+            postgres_server,
+            S3Double(buckets=["bucket", "scratch"]),
+            callers=[{"name": "root", **ROOT}],
+            issuers=[
+                {"name": "id", "issuer": "https://issuer.example", "audiences": ["gateway"], "keys_url": provider.url},
+                {"name": "app", "issuer": "https://app.example", "secret": SECRET, "audiences": ["gateway"]},
+            ],
+            grants=[{"callers": ["root", "id:ann", "app:ann"], **ALL}],
+            tables=[{"name": "public.orders", "resource": "order/{id}"}],
+            postgres={"functions": ["public.reckon", "public.audit_all"]},
+            telemetry={"access_log": True},
+            identity={"signing_keys": ["a-key-that-signs-temporary-keys-and-sessions"]},
+        ) as one,
+    ):
+        for statement in SCHEMA:
+            await one.rows(statement)
+        yield one
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def client(stage: Stage) -> AsyncIterator[httpx.AsyncClient]:
+    async with httpx.AsyncClient(base_url=stage.origin, timeout=PATIENCE) as one:
+        yield one
+
+
+def marked(subject: str = "ann", **more: Any) -> dict[str, Any]:
+    """Claims of a token that would be taken if nothing were wrong with it."""
+    return claims(subject, mark=MARKER, **more)
+
+
+def unsigned() -> str:
+    return f"{encoded({'alg': 'none', 'typ': 'JWT'})}.{encoded(marked())}."
+
+
+def changed() -> str:
+    """A good token of another caller with the claims of ann."""
+    head, _, proof = token(KEY, marked("bob")).split(".")
+    return f"{head}.{encoded(marked())}.{proof}"
+
+
+def by_public_key() -> str:
+    """A token whose proof is an HMAC with the public key, which only a careless check takes."""
+    content = f"{encoded({'alg': 'HS256', 'kid': 'one'})}.{encoded(marked())}"
+    return f"{content}.{encoded(hmac.digest(KEY.as_pem(private=False), content.encode(), hashlib.sha256))}"
+
+
+NOW = int(datetime.now(UTC).timestamp())
+WRONG_TOKENS: dict[str, str] = {
+    "expired": token(KEY, marked(exp=NOW - 600)),
+    "without an end": token(KEY, marked(exp=None)),
+    "not yet valid": token(KEY, marked(nbf=NOW + 3600)),
+    "issued in the future": token(KEY, marked(iat=NOW + 3600)),
+    "of another issuer": token(STRANGER, marked(iss="https://stranger.example")),
+    "for another audience": token(KEY, marked(aud="another")),
+    "without an audience": token(KEY, marked(aud=None)),
+    "signed by a stranger": token(STRANGER, marked()),
+    "in the name of another issuer": token(shared_key(SECRET), marked(), "HS256", kid=None),
+    "without a signature": unsigned(),
+    "with other claims": changed(),
+    "HS256 with the public key": by_public_key(),
+    "kid is a path": token(STRANGER, marked(), kid="../../../../dev/null"),
+    "kid is an address": token(STRANGER, marked(), kid="http://127.0.0.1:9/keys"),
+    "keys in the token": token(STRANGER, marked(), jku="http://127.0.0.1:9/keys", jwk=STRANGER.as_dict(private=False)),
+    "too large": token(KEY, marked(more="x" * 9000)),
+    "no subject": token(KEY, marked(subject="", sub=None)),
+}
+WRONG_KEYS = {
+    "unknown key": MARKER,
+    "two keys": f"{ROOT['api_key']} {MARKER}",
+    "access key": ROOT["access_key_id"] + MARKER,
+}
+BEARERS = WRONG_TOKENS | WRONG_KEYS
+NOT_GRANTED = token(KEY, marked("eve"))
+"""A good token of a caller without any grant."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A request of any plane. ``path`` has its query."""
+
+    method: str
+    path: str
+    body: Any = None
+
+
+def routes() -> list[Request]:
+    found = []
+    for method, path in RULES:
+        if RULES[method, path].about is not About.PUBLIC:
+            target = path.replace("{resource:path}", "order/5").replace("{name}", "hook")
+            target = target.replace("{lease}", str(uuid4())).replace("{id}", str(uuid4()))
+            found.append(Request(method, target, body_of(path)))
+    return found
+
+
+def tables() -> list[Request]:
+    rows = {"id": 5, "state": "stolen"}
+    return [
+        Request(method, path, rows if method in ("POST", "PATCH", "PUT") else None)
+        for method, path, _ in TABLE_REQUESTS
+    ] + [Request("GET", "/v1/tables/")]
+
+
+def operations() -> list[Request]:
+    found = []
+    for operation in Operation:
+        path = {Level.SERVICE: "/", Level.BUCKET: "/scratch", Level.OBJECT: "/scratch/key"}[operation.level]
+        query = "&".join(f"{name}={2 if name == 'list-type' else 1}" for name in sorted(operation.markers))
+        found.append(Request(operation.method, f"{path}?{query}".rstrip("?"), operation.copies))
+    return found
+
+
+PUBLIC_ROUTES = [Request(method, path) for (method, path), rule in RULES.items() if rule.about is About.PUBLIC]
+
+
+async def state(stage: Stage) -> str:
+    """Everything that a request could have changed."""
+    counted = ("fence", "lock", "lease", "waiter", "intent", "upload", "object", "idempotency", "payload", "issuer")
+    counts = ", ".join(f"(SELECT count(*) FROM fencing.{table})" for table in counted)
+    rows = await stage.rows(f"SELECT {counts}, (SELECT json_agg(o ORDER BY id)::text FROM orders o)")
+    stored = {bucket: sorted(stage.double.objects(bucket)) for bucket in ("bucket", "scratch")}
+    return repr([tuple(row) for row in rows]) + repr(stored) + repr(stage.double.applied())
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def unharmed(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> AsyncIterator[list[str]]:
+    """Check that nothing was written, and that no answer, line of the log, event or entry repeats a credential."""
+    written = structlog.testing.CapturingLogger()
+    monkeypatch.setattr(logs, "_logger", structlog.wrap_logger(written, processors=logs.PROCESSORS))
+    before, seen, answers = await state(stage), len(stage.events), list[str]()
+    yield answers
+    assert await state(stage) == before
+    for event in stage.events[seen:]:
+        logs.log(event)
+    rows = await stage.rows("SELECT to_jsonb(e)::text AS line FROM fencing.record AS e")
+    told = {
+        "log": repr(written.calls) + caplog.text,
+        "events": repr(stage.events[seen:]),
+        "record": "\n".join(row["line"] for row in rows),
+        "answers": "\n".join(answers),
+    }
+    assert len(written.calls) >= len(answers) > 0, "the log has a line for each request"
+    secrets = [MARKER, *(part for one in (*WRONG_TOKENS.values(), NOT_GRANTED) for part in one.split(".")[1:] if part)]
+    for place, text in told.items():
+        assert not [one for one in secrets if one in text], place
+
+
+def refused(answer: httpx.Response) -> bool:
+    return answer.status_code in (401, 403)
+
+
+async def asked(client: httpx.AsyncClient, request: Request, headers: dict[str, str]) -> httpx.Response:
+    sent = {"Fencing-Token": "7", **headers}
+    return await client.request(request.method, request.path, json=request.body, headers=sent)
+
+
+@pytest.mark.parametrize("place", ["routes", "tables"])
+async def test_no_wrong_key_or_token_opens_a_route(
+    client: httpx.AsyncClient, unharmed: list[str], subtests: pytest.Subtests, place: str
+) -> None:
+    """Each of them is 401, whatever the route is about, and whichever header carries it."""
+    for request in {"routes": routes, "tables": tables}[place]():
+        with subtests.test(request.method, path=request.path):
+            bearers = [{"Authorization": f"Bearer {one}"} for one in BEARERS.values()]
+            for headers in (*bearers, {"apikey": MARKER}, {"Authorization": f"Basic {MARKER}"}, {}):
+                answer = await asked(client, request, headers)
+                assert answer.status_code == 401, (headers, answer.status_code, answer.text[:300])
+                unharmed.append(answer.text + repr(answer.headers))
+
+
+async def test_a_good_token_without_a_grant_opens_no_route(
+    client: httpx.AsyncClient, unharmed: list[str], subtests: pytest.Subtests
+) -> None:
+    """All but those that show a caller its own entries, or nothing secret."""
+    open_to_callers = (About.OWN_ENTRIES, About.CALLERS)
+    harmless = {path for (_, path), rule in RULES.items() if rule.about in open_to_callers}
+    for request in (*routes(), *tables()):
+        if request.path in harmless or request.path.startswith(("/v1/events/", "/v1/rejections/")):
+            continue
+        if request.method == "GET" and request.path.startswith("/v1/incidents/"):
+            continue
+        with subtests.test(request.method, path=request.path):
+            answer = await asked(client, request, {"Authorization": f"Bearer {NOT_GRANTED}"})
+            expected = 200 if request.path == "/v1/tables/" else 403
+            assert answer.status_code == expected, answer.text[:300]
+            unharmed.append(answer.text)
+
+
+@pytest.mark.thorough
+async def test_a_public_route_tells_no_more_to_wrong_credentials(
+    client: httpx.AsyncClient, unharmed: list[str], subtests: pytest.Subtests
+) -> None:
+    """It may look at them, and refuse them. It never fails because of them."""
+    for request in PUBLIC_ROUTES:
+        with subtests.test(request.method, path=request.path):
+            plain = await asked(client, request, {})
+            for one in BEARERS.values():
+                answer = await asked(client, request, {"Authorization": f"Bearer {one}"})
+                assert answer.status_code in (plain.status_code, 400, 401), (answer.status_code, answer.text[:300])
+                unharmed.append(answer.text)
+
+
+async def test_no_wrong_token_gets_temporary_keys(client: httpx.AsyncClient, unharmed: list[str]) -> None:
+    for name, one in WRONG_TOKENS.items():
+        form = {"Action": "AssumeRoleWithWebIdentity", "Version": "2011-06-15", "RoleSessionName": "pod"}
+        form |= {"RoleArn": "arn:aws:iam::000000000000:role/worker", "WebIdentityToken": one}
+        answer = await client.post("/v1/sts", data=form)
+        assert 400 <= answer.status_code < 404, (name, answer.status_code, answer.text)
+        assert "AccessKeyId" not in answer.text
+        unharmed.append(answer.text)
+
+
+async def test_no_wrong_credential_opens_the_page(client: httpx.AsyncClient, unharmed: list[str]) -> None:
+    pages = ["/ui/", "/ui/rejections", "/ui/events", "/ui/observe", "/ui/live", "/ui/no-such-page"]
+    for one in (*BEARERS.values(), NOT_GRANTED):
+        bearer, cookie = {"Authorization": f"Bearer {one}"}, {"Cookie": f"gateway_session={one.replace(' ', '')}"}
+        for path in pages:
+            for headers in (cookie, bearer):
+                answer = await client.get(path, headers=headers)
+                assert answer.status_code == 303, (path, answer.status_code)
+                assert answer.headers["location"].startswith("/ui/login")
+                assert (await client.get(path, headers={**headers, "HX-Request": "true"})).status_code == 401
+        answer = await client.post(
+            "/ui/login", data={"api_key": one}, headers={"Origin": str(client.base_url).rstrip("/")}
+        )
+        assert refused(answer), answer.status_code
+        assert "set-cookie" not in answer.headers
+        unharmed.append(answer.text)
+
+
+# S3 -----------------------------------------------------------------------------------------------------------------
+
+Signing = Callable[[RequestHead], tuple[str, list[tuple[str, str]]]]
+"""Returns the query and further headers of a request."""
+REAL = StoreCredentials(ROOT["access_key_id"], ROOT["secret_access_key"], "us-east-1")
+EMPTY = hashlib.sha256(b"").hexdigest()
+
+
+def signing(keys: StoreCredentials, late: timedelta = timedelta(), other: str | None = None, **more: str) -> Signing:
+    """Sign in headers: ``late`` ago, or for the path ``other``. ``more`` headers are signed, too."""
+
+    def signed(head: RequestHead) -> tuple[str, list[tuple[str, str]]]:
+        added = [(name.replace("_", "-"), value) for name, value in more.items()]
+        raw = [*head.headers, *((name.encode(), value.encode()) for name, value in added)]
+        path = head.raw_path if other is None else other.encode()
+        shown = sign(RequestHead(head.method, path, head.query_string, raw), EMPTY, keys, datetime.now(UTC) - late)
+        return head.query_string.decode(), [*added, *shown]
+
+    return signed
+
+
+def presigning(keys: StoreCredentials, late: timedelta = timedelta(), tampered: str = "") -> Signing:
+    """Sign in the query, for a minute."""
+
+    def signed(head: RequestHead) -> tuple[str, list[tuple[str, str]]]:
+        query = presign(head, keys, datetime.now(UTC) - late, timedelta(minutes=1))
+        return f"{query}{tampered}", []
+
+    return signed
+
+
+def showing(**headers: str) -> Signing:
+    return lambda head: (head.query_string.decode(), list(headers.items()))
+
+
+FOREIGN = StoreCredentials(f"AKIA{MARKER}", MARKER, "us-east-1")
+HOUR = timedelta(hours=1)
+SIGNATURES: dict[str, tuple[Signing, set[int]]] = {
+    "no signature": (showing(), {403}),
+    "wrong secret": (signing(StoreCredentials(REAL.access_key_id, MARKER, "us-east-1")), {403}),
+    "foreign access key": (signing(FOREIGN), {403}),
+    "signed an hour ago": (signing(REAL, HOUR), {403}),
+    "signed in an hour": (signing(REAL, -HOUR), {403}),
+    "signed for another key": (signing(REAL, other="/bucket/other"), {403}),
+    "foreign session token": (signing(REAL, x_amz_security_token=MARKER), {400, 403}),
+    "wrong secret in the query": (presigning(StoreCredentials(REAL.access_key_id, MARKER, "us-east-1")), {403}),
+    "foreign access key in the query": (presigning(FOREIGN), {403}),
+    "expired address": (presigning(REAL, HOUR), {403}),
+    "address of the future": (presigning(REAL, -HOUR), {403}),
+    "address with more": (presigning(REAL, tampered="&x-id=PutObject"), {403}),
+    "identity token": (showing(Authorization=f"Bearer {token(KEY, marked())}"), {400, 401, 403}),
+    "API key": (showing(Authorization=f"Bearer {ROOT['api_key']}"), {400, 401, 403}),
+    "version 2": (showing(Authorization=f"AWS {REAL.access_key_id}:{MARKER}"), {400, 403}),
+}
+
+
+async def test_no_wrong_signature_opens_an_operation(
+    client: httpx.AsyncClient, unharmed: list[str], subtests: pytest.Subtests
+) -> None:
+    host = str(client.base_url.netloc, "ascii")
+    for request in operations():
+        with subtests.test(request.method, path=request.path):
+            path, _, query = request.path.partition("?")
+            headers = [("host", host), ("fencing-token", "7")]
+            if request.body:
+                headers.append(("x-amz-copy-source", "/scratch/other"))
+            head = RequestHead(
+                request.method,
+                path.encode(),
+                query.encode(),
+                [(name.encode(), value.encode()) for name, value in headers],
+            )
+            for name, (signed, statuses) in SIGNATURES.items():
+                shown, more = signed(head)
+                answer = await client.request(
+                    request.method, f"{path}?{shown}".rstrip("?"), headers=[*headers, *more], content=b""
+                )
+                assert answer.status_code in statuses, (name, answer.status_code, answer.text[:300])
+                unharmed.append(_without_what_s3_repeats(answer.text))
+
+
+def _without_what_s3_repeats(answer: str) -> str:
+    """Leave out the access key id, which S3 repeats in an error, and which is no secret."""
+    return answer.replace(FOREIGN.access_key_id, "")
+
+
+async def test_a_good_credential_is_taken(stage: Stage, client: httpx.AsyncClient) -> None:
+    """So the tests above are not refused for another reason."""
+    for bearer in (
+        ROOT["api_key"],
+        token(KEY, marked()),
+        token(shared_key(SECRET), marked(iss="https://app.example"), "HS256", kid=None),
+    ):
+        answer = await client.get("/v1/fences/order/5", headers={"Authorization": f"Bearer {bearer}"})
+        assert answer.status_code == 200, answer.text
+    host = str(client.base_url.netloc, "ascii")
+    for signed in (signing(REAL), presigning(REAL)):
+        shown, more = signed(RequestHead("GET", b"/bucket", b"list-type=2", [(b"host", host.encode())]))
+        answer = await client.get(f"/bucket?{shown}", headers=more)
+        assert answer.status_code == 200, answer.text

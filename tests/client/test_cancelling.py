@@ -1,0 +1,162 @@
+"""A request may be cancelled at any moment: no connection stays open without a request that knows of it."""
+
+import asyncio
+import gc
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import anyio
+import httpx
+import pytest
+
+from gateway.client import FencedClient, Unavailable, client
+from gateway.client.cancellation import cancellable
+from tests.client.counter import Counter
+from tests.waiting import PATIENCE
+
+CONNECTIONS = 5
+
+
+class Service:
+    """Answers ``/together`` once it is asked for over all connections, and ``/never`` never."""
+
+    def __init__(self) -> None:
+        self.connected = self.most = 0
+        self._together = asyncio.Barrier(CONNECTIONS)
+
+    async def __call__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.connected += 1
+        self.most = max(self.most, self.connected)
+        try:
+            while request := await reader.readuntil(b"\r\n\r\n"):
+                if request.startswith(b"GET /never"):
+                    continue
+                if request.startswith(b"GET /together"):
+                    await self._together.wait()
+                writer.write(b'HTTP/1.1 200 OK\r\nContent-Length: 36\r\n\r\n{"resource": "job/1", "token": null}')
+        except asyncio.IncompleteReadError:
+            pass
+        finally:
+            self.connected -= 1
+            writer.close()
+
+    async def left_by_all_but(self, few: int) -> None:
+        async with asyncio.timeout(PATIENCE):
+            while self.connected > few:
+                await asyncio.sleep(0.01)
+
+
+@asynccontextmanager
+async def serving() -> AsyncIterator[tuple[Service, str]]:
+    service = Service()
+    server = await asyncio.start_server(service, "127.0.0.1", 0)
+    try:
+        yield service, f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    finally:
+        server.close()
+        await service.left_by_all_but(0)
+
+
+@pytest.mark.parametrize("after", range(8), ids=lambda turns: f"after {turns} turns")
+@pytest.mark.parametrize("kind", ["api", "lock"])
+async def test_connections_that_were_to_be_closed_are(
+    counter: Counter, monkeypatch: pytest.MonkeyPatch, kind: str, after: int
+) -> None:
+    unused = httpx.Limits(max_connections=None, max_keepalive_connections=100, keepalive_expiry=0.02)
+    monkeypatch.setattr(client, "LIMITS", unused)
+    async with (
+        serving() as (service, origin),
+        FencedClient(origin) as fenced,
+        fenced.lock("job/1", source=counter, barrier=False) as lock,
+    ):
+        async with asyncio.TaskGroup() as tasks:
+            for _ in range(CONNECTIONS):
+                tasks.create_task(lock.http.get("/together"))
+        # On a busy machine some have expired by now, and are closed.
+        assert service.most == CONNECTIONS
+        await asyncio.sleep(0.05)
+        asking = asyncio.create_task(fenced._api.ask("GET", "/never") if kind == "api" else lock.http.get("/never"))
+        for _ in range(after):
+            await asyncio.sleep(0)
+        asking.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asking
+        await lock.http.get("/at-once")
+        await service.left_by_all_but(1)
+
+
+class Body(httpx.AsyncByteStream):
+    """Knows how often it was handed out and not closed."""
+
+    handed_out = 0
+    open = 0
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        yield b""
+
+    async def aclose(self) -> None:
+        self.open -= 1
+
+
+async def never() -> httpx.Response:
+    await asyncio.Event().wait()
+    raise AssertionError("unreachable")
+
+
+async def test_an_answer_that_comes_when_nobody_wants_it_any_more_is_closed() -> None:
+    body = Body()
+
+    async def answered() -> httpx.Response:
+        body.handed_out += 1
+        body.open += 1
+        return httpx.Response(200, stream=body)
+
+    for after in range(5):
+        asking = asyncio.create_task(cancellable(answered))
+        for _ in range(after):
+            await asyncio.sleep(0)
+        if asking.cancel():
+            with pytest.raises(asyncio.CancelledError):
+                await asking
+        else:
+            await (await asking).aclose()
+        assert body.open == 0
+    assert body.handed_out > 1
+
+
+async def test_errors_are_themselves() -> None:
+    async def fail() -> httpx.Response:
+        raise Unavailable("no answer")
+
+    with pytest.raises(Unavailable, match="no answer"):
+        await cancellable(fail)
+
+
+async def test_timeouts_end_it() -> None:
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.01):
+            await cancellable(never)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("after", range(3), ids=lambda turns: f"after {turns} turns")
+async def test_a_request_that_somebody_else_cancels(after: int) -> None:
+    """As a program's end does; also before it has begun, and nothing is said about what was never awaited."""
+
+    async def cancel_others(one: "asyncio.Task[object] | None") -> None:
+        for _ in range(after):
+            await asyncio.sleep(0)
+        for task in asyncio.all_tasks() - {one, asyncio.current_task()}:
+            task.cancel()
+
+    cancelling = asyncio.create_task(cancel_others(asyncio.current_task()))
+    with pytest.raises(asyncio.CancelledError):
+        await cancellable(never)
+    await cancelling
+    gc.collect()
+
+
+async def test_a_scope_that_is_cancelled_ends_it() -> None:
+    with anyio.move_on_after(0.01) as scope:
+        await cancellable(never)
+    assert scope.cancelled_caught

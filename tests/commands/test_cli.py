@@ -1,0 +1,469 @@
+"""The command line: what the operator gets wrong is one line that names it; what is stopped stops cleanly."""
+
+import asyncio
+import errno
+import json
+import os
+import re
+import signal
+import socket
+import ssl
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import asyncpg
+import httpx
+import pytest
+import trustme
+from cryptography.hazmat.primitives.serialization import (
+    BestAvailableEncryption,
+    Encoding,
+    PrivateFormat,
+    load_pem_private_key,
+)
+
+from gateway import serving
+from gateway.config.server import Server
+from gateway.db import migrations
+from gateway.demo.embedded import EmbeddedPostgres, postgres
+from gateway.errors import ConfigurationError
+from tests.postgres import GATEWAY
+from tests.processes import Running, called, free_port, run, started
+from tests.tiers import first
+from tests.waiting import PATIENCE
+
+DSN = "postgresql://nobody@127.0.0.1:9/none"
+
+
+@pytest.fixture
+def empty_dsn(postgres_server: EmbeddedPostgres) -> Iterator[str]:
+    """A database without the fencing schema."""
+    asyncio.run(execute(postgres_server.dsn(), "CREATE DATABASE without_schema"))
+    yield postgres_server.dsn("without_schema")
+    asyncio.run(execute(postgres_server.dsn(), "DROP DATABASE without_schema WITH (FORCE)"))
+
+
+async def execute(dsn: str, statement: str) -> None:
+    connection = await asyncpg.connect(dsn)
+    try:
+        await connection.execute(statement)
+    finally:
+        await connection.close()
+
+
+def write(path: Path, dsn: str, **server: str) -> str:
+    lines = "\n".join(f'{key} = "{value}"' for key, value in server.items())
+    grant = 'callers = ["anonymous"]\nactions = ["read", "write", "lock", "barrier", "audit"]\neverything = true'
+    path.write_text(f'[server]\n{lines}\n[postgres]\ndsn = "{dsn}"\n[[grants]]\n{grant}\n')
+    return str(path)
+
+
+def ready(client: httpx.Client) -> int | None:
+    """Return the status of /v1/ready; None if no server listens."""
+    try:
+        return client.get("/v1/ready").status_code
+    except httpx.TransportError:
+        return None
+
+
+def until_ready(gateway: Running, url: str, status: int, trusting: ssl.SSLContext | None = None) -> None:
+    # Asked before, it would take a connection and not answer: it listens before it has all it needs.
+    gateway.wait_for(lambda: '"event": "listening"' in gateway.errors.read_text())
+    with httpx.Client(base_url=url, verify=trusting or True, timeout=10) as client:
+        gateway.wait_for(lambda: ready(client) == status)
+
+
+def write_row(url: str) -> httpx.Response:
+    return httpx.patch(f"{url}/v1/tables/t?id=eq.1", headers={"Fencing-Token": "1"}, json={"n": 2}, timeout=30)
+
+
+def test_the_command_says_its_version() -> None:
+    assert re.fullmatch(r"gateway \d+\.\d+\.\d+\S*\n", run("--version").stdout)
+
+
+def test_help_imports_no_library_of_what_it_is_about() -> None:
+    """A person, and a shell that completes a word, wait for each import: the time is held by its cause."""
+    code = (
+        "import contextlib, io, sys\n"
+        "from gateway import cli\n"
+        "groups = [((), cli.application), (('guard',), cli.guard), (('audit',), cli.audit)]\n"
+        "for path, group in groups:\n"
+        "    named = [one.name or one.callback.__name__ for one in group.registered_commands]\n"
+        "    for arguments in ((*path, '--help'), *((*path, name, '--help') for name in named)):\n"
+        "        with contextlib.redirect_stdout(io.StringIO()) as said, contextlib.suppress(SystemExit):\n"
+        "            cli.main(arguments)\n"
+        "        assert 'Usage: ' in said.getvalue(), arguments\n"
+        "        print(*arguments)\n"
+        "print(*sys.modules)\n"
+    )
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE, check=False)
+    *helped, imported = told.stdout.splitlines() or [told.stderr]
+    assert {"--help", "serve --help", "guard install --help", "audit --help", "audit search --help"} <= {*helped}
+    slow = {"aiohttp", "alembic", "asyncpg", "awscrt", "boto3", "botocore", "fastapi", "httpx", "jinja2", "moto"}
+    slow |= {"opentelemetry", "orjson", "pydantic_settings", "sqlalchemy", "starlette", "structlog", "uvicorn", "yarl"}
+    slow |= {"gateway.app", "gateway.client", "gateway.config", "gateway.db"}
+    assert {*imported.split()} & slow == set()
+
+
+@pytest.mark.parametrize(
+    "case",
+    first(
+        [
+            (["guard", "in"], ["install"]),
+            (["au"], ["auth", "audit"]),
+            (["serve", "--li"], ["--listen"]),
+            (["completion", ""], ["bash", "zsh", "fish"]),
+            (["serve", "--config", "gate"], []),  # bash then completes the names of files
+        ]
+    ),
+)
+def test_bash_completes_a_word(case: tuple[list[str], list[str]]) -> None:
+    words, completed = case
+    script = (
+        'source <("$GATEWAY" completion bash); COMP_WORDS=("$GATEWAY" "$@"); COMP_CWORD=$#; '
+        '_gateway_completion "$GATEWAY"; printf "%s\\n" "${COMPREPLY[@]}"; complete -p gateway'
+    )
+    command = ["bash", "--norc", "-c", script, "bash", *words]
+    environment = {**os.environ, "GATEWAY": str(Path(sys.executable).with_name("gateway"))}
+    told = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=PATIENCE, check=False)
+    assert (told.returncode, told.stderr) == (0, "")
+    *found, registered = told.stdout.splitlines()
+    assert [word for word in found if word] == completed
+    assert registered == "complete -o default -F _gateway_completion gateway"
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    ("shell", "asked"),
+    [
+        ("zsh", {"_TYPER_COMPLETE_ARGS": "gateway guard in"}),
+        ("fish", {"_TYPER_COMPLETE_ARGS": "gateway guard in", "_TYPER_COMPLETE_FISH_ACTION": "get-args"}),
+    ],
+)
+def test_other_shells_get_their_script_and_an_answer(shell: str, asked: dict[str, str]) -> None:
+    """Without these shells: the script is printed, and the question that it puts to the command is answered."""
+    script = called("completion", shell)
+    assert (script.returncode, script.stderr) == (0, "")
+    assert all(name in script.stdout for name in (f"_GATEWAY_COMPLETE=complete_{shell}", *asked))
+    environment = {**os.environ, **asked, "_GATEWAY_COMPLETE": f"complete_{shell}"}
+    command = [str(Path(sys.executable).with_name("gateway"))]
+    told = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=PATIENCE, check=False)
+    assert (told.returncode, told.stderr) == (0, "")
+    assert "install" in told.stdout
+
+
+def test_another_shell_is_refused() -> None:
+    answer = called("completion", "tcsh")
+    assert answer.returncode == 2
+    assert "'bash', 'zsh'" in answer.stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        (None, ": there is no such file"),
+        ("[postgres", ", at its end: not TOML"),
+        ("", ": [postgres]: the section is missing; add it"),
+        ("[postgres]\n", ", line 1: [postgres], dsn: it is missing; set it"),
+        (
+            f'[postgres]\ndsn = "{DSN}"\npool_sizes = 3\n',
+            ", line 3: [postgres], pool_sizes: unknown key. Did you mean pool_size?",
+        ),
+        (f'[postgres]\ndsn = "{DSN}"\npool_size = 0\n', ", line 3: [postgres], pool_size: must be more than 0"),
+        (f'[server]\nlisten = "here"\n[postgres]\ndsn = "{DSN}"\n', ", line 2: [server], listen: must be host:port"),
+    ],
+)
+def test_a_configuration_error_is_one_line_with_file_and_key(tmp_path: Path, text: str | None, named: str) -> None:
+    path = tmp_path / "gateway.toml"
+    if text is not None:
+        path.write_text(text)
+    answer = called("serve", "--config", str(path))
+    assert (answer.returncode, answer.stdout) == (2, "")
+    assert answer.stderr.startswith(f"gateway: {path}{named}")
+    assert answer.stderr.count("\n") == 1
+
+
+def test_a_forgotten_option_for_the_configuration_is_named() -> None:
+    answer = called("config", "show")
+    assert answer.returncode == 2
+    assert "the environment: [postgres]" in answer.stderr
+    assert "--config" in answer.stderr
+
+
+def test_an_unusable_address_is_named_and_nothing_runs(tmp_path: Path, dsn: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        for command, given, arguments, said in (
+            (run, {"listen": address}, [], f"Cannot listen on {address}: Address already in use."),
+            (called, {}, ["--listen", "here"], "--listen: must be host:port, such as 127.0.0.1:8080"),
+            (
+                called,
+                {"tls_certificate": "/none"},
+                ["--listen", "127.0.0.1:0"],
+                "server.tls_certificate: /none: there is no",
+            ),
+        ):
+            answer = command("serve", "--config", write(tmp_path / "gateway.toml", dsn, **given), *arguments)
+            assert answer.returncode == 2
+            assert answer.stderr.startswith(f"gateway: {said}")
+            assert answer.stderr.count("\n") == 1
+
+
+@pytest.fixture(scope="module")
+def pem(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Files for TLS, by what is the matter with them."""
+    place = tmp_path_factory.mktemp("pem")
+    authority = trustme.CA()
+    one, other = (authority.issue_cert("127.0.0.1") for _ in range(2))
+    key = load_pem_private_key(one.private_key_pem.bytes(), None)
+    texts = {
+        "certificate": one.cert_chain_pems[0].bytes(),
+        "key": one.private_key_pem.bytes(),
+        "both": one.private_key_and_cert_chain_pem.bytes(),
+        "another key": other.private_key_pem.bytes(),
+        "encrypted": key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(b"secret")),
+        "text": b"no PEM at all\n",
+        "binary": b"\xff\x00\xfe",
+    }
+    paths = {name: place / name for name in texts}
+    for name, text in texts.items():
+        paths[name].write_bytes(text)
+    return {**paths, "missing": place / "nowhere", "directory": place}
+
+
+@pytest.mark.parametrize(
+    ("certificate", "key", "said"),
+    [
+        ("certificate", None, "server.tls_certificate: {certificate}: holds no private key. Set server.tls_key."),
+        ("certificate", "another key", "server.tls_key: {key}: the key of another certificate than"),
+        ("certificate", "encrypted", "server.tls_key: {key}: the key is encrypted."),
+        ("certificate", "certificate", "server.tls_key: {key}: holds no private key"),
+        ("certificate", "text", "server.tls_key: {key}: holds no private key"),
+        ("certificate", "missing", "server.tls_key: {key}: there is no such file."),
+        ("certificate", "directory", "server.tls_key: {key}: Is a directory."),
+        ("missing", "key", "server.tls_certificate: {certificate}: there is no such file."),
+        ("text", "key", "server.tls_certificate: {certificate}: holds no certificate"),
+        ("binary", "key", "server.tls_certificate: {certificate}: holds no certificate"),
+        ("key", "key", "server.tls_certificate: {certificate}: holds no certificate"),
+    ],
+)
+def test_files_for_tls_that_cannot_be_used_are_named_before_anything_listens(
+    tmp_path: Path, pem: dict[str, Path], certificate: str, key: str | None, said: str
+) -> None:
+    named = {"certificate": pem[certificate], "key": pem[key] if key else None}
+    tls = {f"tls_{name}": str(path) for name, path in named.items() if path is not None}
+    answer = called("serve", "--config", write(tmp_path / "gateway.toml", DSN, **tls), "--listen", "127.0.0.1:0")
+    assert (answer.returncode, answer.stdout, answer.stderr.count("\n")) == (2, "", 1)
+    assert answer.stderr.startswith(f"gateway: {said.format(**named)}")
+
+
+@pytest.mark.parametrize("command", ["serve", "check"])
+@pytest.mark.parametrize(
+    ("authorities", "said"),
+    [
+        ("missing", "there is no such file."),
+        ("directory", "Is a directory."),
+        ("text", "holds no certificate in PEM form."),
+        ("key", "holds no certificate in PEM form."),
+        ("certificate", "holds no certificate of an authority."),
+    ],
+)
+def test_authorities_of_clients_that_cannot_be_used_are_named(
+    tmp_path: Path, pem: dict[str, Path], command: str, authorities: str, said: str
+) -> None:
+    tls = {"tls_certificate": str(pem["both"]), "client_authorities": str(pem[authorities])}
+    path = write(tmp_path / "gateway.toml", DSN, **tls)
+    answer = (
+        called("config", "check", "--config", path)
+        if command == "check"
+        else called("serve", "--config", path, "--listen", "127.0.0.1:0")
+    )
+    assert (answer.returncode, answer.stdout) == (78 if command == "check" else 2, "")
+    assert answer.stderr == f"gateway: server.client_authorities: {pem[authorities]}: {said}\n"
+
+
+def test_a_file_for_tls_that_cannot_be_read_is_named(
+    tmp_path: Path, pem: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a real file that refuses: a superuser may read all of them."""
+    read = Path.read_bytes
+
+    def refused(path: Path) -> bytes:
+        if path == pem["key"]:
+            raise PermissionError(errno.EACCES, "Permission denied")
+        return read(path)
+
+    monkeypatch.setattr(Path, "read_bytes", refused)
+    tls = {"tls_certificate": str(pem["certificate"]), "tls_key": str(pem["key"])}
+    answer = called("serve", "--config", write(tmp_path / "gateway.toml", DSN, **tls), "--listen", "127.0.0.1:0")
+    assert (answer.returncode, answer.stderr) == (2, f"gateway: server.tls_key: {pem['key']}: Permission denied.\n")
+
+
+def test_a_key_for_tls_without_its_certificate_is_an_error_of_the_configuration(
+    tmp_path: Path, pem: dict[str, Path]
+) -> None:
+    path = write(tmp_path / "gateway.toml", DSN, tls_key=str(pem["key"]))
+    answer = called("serve", "--config", path)
+    assert (answer.returncode, answer.stderr.count("\n")) == (2, 1)
+    assert answer.stderr.startswith(f"gateway: {path}, line 2: [server], tls_key: needs tls_certificate")
+
+
+def test_certificate_and_key_may_be_one_file(pem: dict[str, Path]) -> None:
+    serving.server(lambda *_: asyncio.sleep(0), Server(tls_certificate=pem["both"]))
+
+
+def test_serving_needs_the_schema_which_migrate_installs(
+    tmp_path: Path, empty_dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = write(tmp_path / "gateway.toml", empty_dsn, listen="127.0.0.1:0")
+    missing = run("serve", "--config", config)
+    assert (missing.returncode, missing.stderr) == (
+        2,
+        "gateway: The fencing schema is not installed. Run 'gateway migrate' first.\n",
+    )
+    newest = migrations.newest()
+    assert called("migrate", "--config", config).stdout == f"fencing schema: not installed -> {newest}\n"
+    assert called("migrate", "--dsn", empty_dsn).stdout == f"fencing schema: {newest} -> {newest}\n"
+    monkeypatch.setattr(migrations, "newest", lambda: "r9999")
+    old = f"The fencing schema is at {newest}; this version of the gateway needs r9999."
+    with pytest.raises(ConfigurationError, match=re.escape(old)):
+        asyncio.run(serving.check_schema(empty_dsn))
+
+
+def test_an_older_gateway_runs_beside_a_newer_one(tmp_path: Path, empty_dsn: str) -> None:
+    """Or there could be no upgrade without a pause."""
+    migrations.upgrade(empty_dsn)
+    newest = migrations.newest()
+    asyncio.run(execute(empty_dsn, "UPDATE fencing.migration SET version_num = 'r9999'"))
+    notice = asyncio.run(serving.check_schema(empty_dsn))
+    assert notice == f"The fencing schema is at r9999, newer than {newest}, which this version knows. All of it works."
+    # Grants of this version would take rights away that newer gateways need.
+    told = called("migrate", "--dsn", empty_dsn, "--grant-to", GATEWAY)
+    said = f"newer than {newest}, the newest of this version: nothing was changed, nor granted\n"
+    assert (told.returncode, told.stdout) == (0, f"fencing schema: r9999 -> r9999\n{said}")
+
+
+def test_a_schema_that_serves_only_newer_gateways_is_left_alone(tmp_path: Path, empty_dsn: str) -> None:
+    migrations.upgrade(empty_dsn)
+    asyncio.run(execute(empty_dsn, "UPDATE fencing.migration SET version_num = 'r9999'"))
+    asyncio.run(execute(empty_dsn, "UPDATE fencing.compatibility SET oldest = 'r9998'"))
+    said = f"is at r9999, which serves gateways of r9998 and later. This one knows {migrations.newest()}."
+    config = write(tmp_path / "gateway.toml", empty_dsn, listen="127.0.0.1:0")
+    for arguments in (["migrate", "--dsn", empty_dsn], ["serve", "--config", config]):
+        told = called(*arguments)
+        assert (told.returncode, told.stdout) == (2, "")
+        assert said in told.stderr
+        assert "Run a newer version of the gateway" in told.stderr
+
+
+@pytest.mark.parametrize(
+    ("dsn", "said"),
+    [
+        (DSN, "The database connection was lost."),
+        ("nonsense", "postgres.dsn: not the address of a database"),
+        ("postgresql://[", "postgres.dsn: not the address of a database"),
+    ],
+)
+def test_migrating_what_cannot_be_reached_is_one_line(dsn: str, said: str) -> None:
+    answer = called("migrate", "--dsn", dsn)
+    assert (answer.returncode, answer.stderr.count("\n")) == (2, 1)
+    assert answer.stderr.startswith(f"gateway: {said}")
+
+
+def test_all_that_a_serving_gateway_writes_is_json(tmp_path: Path) -> None:
+    """Without a database, so that the gateway logs a lot. uvicorn writes the line about an unreadable request."""
+    port = free_port()
+    config = write(tmp_path / "gateway.toml", DSN, listen=f"127.0.0.1:{port}")
+    with started("serve", "--config", config) as gateway:
+        gateway.wait_for(lambda: '"event": "listening"' in gateway.errors.read_text())
+        with socket.create_connection(("127.0.0.1", port)) as client:
+            client.sendall(b"no HTTP\r\n\r\n")
+        gateway.wait_for(lambda: '"logger": "uvicorn.error"' in gateway.errors.read_text())
+        assert gateway.stop() == 0
+        assert gateway.output.read_text() == ""
+        lines = [json.loads(line) for line in gateway.errors.read_text().splitlines()]
+    assert [line["event"] for line in lines if "event" in line][:2] == ["service unreachable", "listening"]
+    assert all({"event", "level", "timestamp"} <= line.keys() for line in lines)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_serving_over_tls_until_a_signal(tmp_path: Path, dsn: str, number: signal.Signals) -> None:
+    authority = trustme.CA()
+    certificate = authority.issue_cert("127.0.0.1")
+    certificate.cert_chain_pems[0].write_to_path(tmp_path / "tls.crt")
+    certificate.private_key_pem.write_to_path(tmp_path / "tls.key")
+    trusting = ssl.create_default_context()
+    authority.configure_trust(trusting)
+    tls = {"tls_certificate": str(tmp_path / "tls.crt"), "tls_key": str(tmp_path / "tls.key")}
+    config = write(tmp_path / "gateway.toml", dsn, **tls)
+    address = f"127.0.0.1:{free_port()}"
+    with started("serve", "--config", config, "--listen", address) as gateway:
+        until_ready(gateway, f"https://{address}", 204, trusting)
+        answer = httpx.get(f"https://{address}/v1/health", verify=trusting, timeout=PATIENCE)
+        assert "server" not in answer.headers
+        assert gateway.stop(number) == 0
+        (line,) = map(json.loads, gateway.said().splitlines())
+        assert (line["event"], line["url"]) == ("listening", f"https://{address}")
+
+
+@pytest.mark.thorough
+def test_without_postgres_it_starts_answers_503_and_recovers_by_itself(tmp_path: Path) -> None:
+    with tempfile.TemporaryDirectory(prefix="pg") as name:
+        data = Path(name) / "data"
+        with postgres(data) as server:
+            dsn = server.dsn()
+            migrations.upgrade(dsn)
+            asyncio.run(execute(dsn, "CREATE TABLE t (id int PRIMARY KEY, n int); INSERT INTO t VALUES (1, 1)"))
+        url = f"http://127.0.0.1:{free_port()}"
+        config = write(tmp_path / "gateway.toml", dsn, listen=url.removeprefix("http://"))
+        with started("serve", "--config", config) as gateway:
+            until_ready(gateway, url, 503)
+            refused = write_row(url)
+            assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")
+            with postgres(data):
+                until_ready(gateway, url, 204)
+                assert write_row(url).status_code == 204
+                assert httpx.get(f"{url}/v1/tables/t", timeout=PATIENCE).json() == [{"id": 1, "n": 2}]
+                assert gateway.stop() == 0
+            first, second, *_ = map(json.loads, gateway.said().splitlines())
+            assert (first["event"], first["service"]) == ("service unreachable", "postgres")
+            assert second["event"] == "listening"
+
+
+def test_the_doctor_says_what_it_found_and_fails_where_something_is_wrong(tmp_path: Path, dsn: str) -> None:
+    well = run("doctor", "--config", write(tmp_path / "gateway.toml", dsn))
+    assert (well.returncode, well.stderr) == (0, "")
+    assert "ok       connection: PostgreSQL" in well.stdout
+    unwell = called("doctor", "--config", write(tmp_path / "gateway.toml", DSN))
+    assert (unwell.returncode, unwell.stderr) == (1, "")
+    assert "problem  connection: " in unwell.stdout
+
+
+async def test_a_role_that_may_not_migrate_is_told_the_right_and_the_owner(
+    empty_dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    database = empty_dsn.partition("?")[0].rpartition("/")[2]
+    owner, other = f"owner_of_{database}", f"other_than_{database}"
+
+    async def migrate(role: str) -> tuple[int, str]:
+        dsn = re.sub("//postgres:?@", f"//{role}@", empty_dsn)
+        answer = await asyncio.to_thread(called, "migrate", "--dsn", dsn)
+        return answer.returncode, answer.stderr
+
+    await execute(empty_dsn, f"CREATE ROLE {owner} LOGIN; CREATE ROLE {other} LOGIN")
+    try:
+        status, said = await migrate(owner)
+        assert (status, "lacks a right to migrate: CREATE on the database" in said) == (2, True)
+        await execute(empty_dsn, said.partition("let the owner run: ")[2])
+        await asyncio.to_thread(migrations.upgrade, re.sub("//postgres:?@", f"//{owner}@", empty_dsn))
+        monkeypatch.setattr(migrations, "newest", lambda: "r9999")
+        status, said = await migrate(other)
+        assert (status, f"Run it as the owner, {owner}:" in said) == (2, True)
+        await execute(empty_dsn, f"REVOKE CREATE ON DATABASE {database} FROM {owner}")
+        assert (await migrate(owner))[0] == 0
+    finally:
+        await execute(empty_dsn, f"DROP OWNED BY {owner} CASCADE; DROP ROLE {owner}, {other}")

@@ -1,0 +1,181 @@
+"""A gateway in front of two databases, whose servers a test can stop and pause."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import dataclass
+from typing import Any
+
+import asyncpg
+import httpx
+from psycopg.conninfo import conninfo_to_dict
+
+from gateway.config import Config
+from gateway.ownership.plan import claim_if_new
+from tests.doubles.s3 import S3Double, serve
+from tests.postgres import GATEWAY, Server, fresh_database
+from tests.postgres_relay import connect
+from tests.running import ACCESS_KEY, API_KEY, GRANTS, SECRET_KEY, Events, running
+from tests.waiting import PATIENCE
+
+TABLES = """
+CREATE SCHEMA {schema};
+CREATE TABLE {schema}.orders (id bigint PRIMARY KEY, status text);
+CREATE TABLE {schema}.plans (tenant text, id bigint, status text, PRIMARY KEY (tenant, id));
+INSERT INTO {schema}.orders VALUES (1, 'new'), (2, 'new');
+"""
+SOON = 3.0
+"""Seconds after which a gateway gives up a database that is paused. One that is cut is known to be down at once."""
+CALLERS = [{"name": "writer", "groups": ["admins"], "api_key": API_KEY}]
+CALLERS[0] |= {"access_key_id": ACCESS_KEY, "secret_access_key": SECRET_KEY}
+
+
+class Line:
+    """The path to one database. A test cuts it, so that no connection gets through, or pauses all that is on it."""
+
+    def __init__(self, dsn: str) -> None:
+        self._to = conninfo_to_dict(dsn)
+        self._open = asyncio.Event()
+        self._open.set()
+        self._cut, self._writers = False, set[asyncio.StreamWriter]()
+
+    def address(self, port: int) -> str:
+        """Return the address of the database behind the port of this path."""
+        return f"postgresql://{GATEWAY}@127.0.0.1:{port}/{self._to['dbname']}?sslmode=disable"
+
+    async def __call__(self, client: asyncio.StreamReader, answers: asyncio.StreamWriter) -> None:
+        if self._cut:
+            answers.close()
+            return
+        server, requests = await connect(self._to)
+        self._writers |= {answers, requests}
+        if self._cut:  # while it connected
+            self.cut()
+        with suppress(OSError):
+            await asyncio.gather(self._pass(client, requests), self._pass(server, answers))
+        self._writers -= {answers, requests}
+
+    async def _pass(self, source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
+        try:
+            while data := await source.read(65536):
+                await self._open.wait()
+                target.write(data)
+        finally:
+            target.close()
+
+    def cut(self) -> None:
+        self._cut = True
+        for writer in self._writers:
+            writer.close()
+
+    def mend(self) -> None:
+        self._cut = False
+
+    def pause(self) -> None:
+        self._open.clear()
+
+    def resume(self) -> None:
+        self._open.set()
+
+
+@dataclass
+class Fleet:
+    """The gateway, and what is behind it. ``lines`` and ``addresses`` by the names of the databases."""
+
+    origin: str
+    lines: dict[str, Line]
+    addresses: dict[str, str]
+    events: Events
+    settings: Config
+
+    def api(self) -> httpx.AsyncClient:
+        headers = {"Authorization": f"Bearer {API_KEY}"}
+        return httpx.AsyncClient(base_url=self.origin, headers=headers, timeout=PATIENCE)
+
+    async def asked(self, database: str, query: str, *values: Any) -> list[Any]:
+        """Return the first column of a query to a database itself."""
+        connection = await asyncpg.connect(self.addresses[database])
+        try:
+            return [row[0] for row in await connection.fetch(query, *values)]
+        finally:
+            await connection.close()
+
+    async def fences(self, database: str) -> list[str]:
+        """Return the names of all fences in a database."""
+        return await self.asked(
+            database, "SELECT resource FROM fencing.fence WHERE resource <> '#ownership' ORDER BY 1"
+        )
+
+
+def databases(north: str, south: str, *, gives_up: float = PATIENCE, **more: Any) -> list[dict[str, Any]]:
+    """Return both databases. ``gives_up``: the seconds after which the gateway gives one up that does not answer."""
+    common = dict.fromkeys(("statement_timeout", "lock_timeout", "connect_timeout"), gives_up)
+    common |= {"idle_timeout": PATIENCE}
+    return [
+        {"name": "north", "dsn": north, "schemas": ["north"], "default": True, **common},
+        {
+            "name": "south",
+            "dsn": south,
+            "schemas": ["south"],
+            **common,
+            "resources": ["tenant-7/**"],
+            **more,
+        },
+    ]
+
+
+def settings(listed: list[dict[str, Any]], endpoint: str | None = None, **sections: Any) -> Config:
+    """Return the configuration of a gateway with these databases, and with the store at an endpoint."""
+    store = (
+        None
+        if endpoint is None
+        else {
+            "endpoint": endpoint,
+            "access_key_id": "AKIADOUBLE",
+            "secret_access_key": "double-secret",
+            "timeout": PATIENCE,
+            "sweep_interval": 0,
+        }
+    )
+    given = {"databases": listed, "s3": store, "callers": CALLERS, "grants": GRANTS[:1], **sections}
+    return Config.model_validate({key: value for key, value in given.items() if value is not None})
+
+
+@asynccontextmanager
+async def fleet(
+    server: Server,
+    double: S3Double | None = None,
+    /,
+    *,
+    cut: str | None = None,
+    buckets: Sequence[str] = ("southern",),
+    gives_up: float = PATIENCE,
+    **sections: Any,
+) -> AsyncIterator[Fleet]:
+    """Run a gateway. ``cut``: a database that is down from the beginning. ``buckets``: those of south in a store.
+
+    ``gives_up``: see ``databases``. Tests that pause a line take ``SOON``, so that they do not take long.
+    """
+    async with AsyncExitStack() as stack:
+        addresses = {name: await stack.enter_async_context(fresh_database(server)) for name in ("north", "south")}
+        lines: dict[str, Line] = {}
+        listed = {}
+        for name, address in addresses.items():
+            connection = await asyncpg.connect(address)
+            await connection.execute(TABLES.format(schema=name))
+            await connection.close()
+            line = lines[name] = Line(address)
+            listener = await stack.enter_async_context(await asyncio.start_server(line, "127.0.0.1", 0))
+            listed[name] = line.address(listener.sockets[0].getsockname()[1])
+        owned = {} if double is None else {"buckets": buckets}
+        endpoint = None if double is None else await stack.enter_async_context(serve(double))
+        given = databases(listed["north"], listed["south"], gives_up=gives_up, **owned)
+        config = settings(given, endpoint, **sections)
+        assert await claim_if_new(config)
+        if cut is not None:
+            lines[cut].cut()
+        events = Events()
+        origin = await stack.enter_async_context(running(config, events))
+        yield Fleet(origin, lines, addresses, events, config)
+        for line in lines.values():
+            line.resume()

@@ -1,0 +1,148 @@
+"""Commands act on all databases of a configuration, or on one by its name. One that fails does not stop the others."""
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+
+import asyncpg
+import pytest
+
+from tests.postgres import GATEWAY, Server, as_gateway, fresh
+from tests.processes import called
+
+DATABASE = """
+[[databases]]
+name = "{name}"
+dsn = "{dsn}"
+schemas = ["public_{name}"]
+default = {default}
+connect_timeout = 30
+"""
+CALLER = '[[callers]]\nname = "ann"\napi_key = "a-key-of-ann-that-is-long"\n'
+
+
+@pytest.fixture
+def addresses(postgres_server: Server) -> Iterator[dict[str, str]]:
+    with fresh(postgres_server) as north, fresh(postgres_server) as south:
+        yield {"north": north, "south": south}
+
+
+def written(directory: Path, addresses: dict[str, str], **others: str) -> Path:
+    path = directory / "gateway.toml"
+    entries = [
+        DATABASE.format(name=name, dsn=dsn, default=str(name == "north").lower())
+        for name, dsn in {**addresses, **others}.items()
+    ]
+    path.write_text("".join(entries) + CALLER)
+    return path
+
+
+def execute(address: str, statements: str) -> None:
+    async def run() -> None:
+        connection = await asyncpg.connect(address)
+        try:
+            await connection.execute(statements)
+        finally:
+            await connection.close()
+
+    asyncio.run(run())
+
+
+def test_commands_act_on_each_database(tmp_path: Path, addresses: dict[str, str]) -> None:
+    config = written(tmp_path, {name: as_gateway(dsn) for name, dsn in addresses.items()})
+    assert called("databases", "apply", "--config", str(config)).returncode == 0
+    for command in (["open"], ["sweep"], ["naming", "plan"], ["guard", "show"]):
+        both = called(*command, "--config", str(config))
+        assert both.returncode == 0, both.stderr
+        assert "north:\n" in both.stdout
+        assert "south:\n" in both.stdout
+        one = called(*command, "--database", "south", "--config", str(config))
+        assert "north:" not in one.stdout
+    wrong = called("open", "--database", "west", "--config", str(config))
+    assert (wrong.returncode, "there is no database west; there are: north, south" in wrong.stderr) == (2, True)
+
+
+@pytest.mark.thorough
+def test_a_database_that_is_down_does_not_stop_a_command(tmp_path: Path, addresses: dict[str, str]) -> None:
+    down = "postgresql://nobody@127.0.0.1:1/nothing"
+    config = written(tmp_path, {"north": down, "south": addresses["south"]})
+    found = called("migrate", "--config", str(config))
+    assert found.returncode == 2
+    assert "gateway: north: " in found.stderr
+    assert "south:\nfencing schema: " in found.stdout
+
+
+@pytest.mark.thorough
+def test_a_dsn_or_a_target_is_for_one_database(tmp_path: Path, addresses: dict[str, str]) -> None:
+    config = str(written(tmp_path, addresses))
+    for command in (
+        ["migrate", "--dsn", addresses["south"]],
+        ["naming", "plan", "public_south.orders"],
+        ["doctor", "--json"],
+    ):
+        refused = called(*command, "--config", config)
+        assert (refused.returncode, "name the database with --database" in refused.stderr) == (2, True), command
+    assert called("migrate", "--dsn", addresses["south"], "--database", "south", "--config", config).returncode == 0
+
+
+@pytest.mark.thorough
+def test_findings_name_the_entry_of_their_database(tmp_path: Path, addresses: dict[str, str]) -> None:
+    config = written(tmp_path, addresses)
+    with config.open("a") as file:
+        file.write('[[tables]]\nname = "public_south.missing"\nresource = "public_south.missing/{id}"\n')
+    checked = called("config", "check", "--config", str(config))
+    assert checked.returncode == 78
+    assert 'databases]] "north", schemas: there is no schema public_north' in checked.stderr
+
+
+def test_a_gateway_does_not_start_with_rules_that_are_not_in_force(tmp_path: Path, addresses: dict[str, str]) -> None:
+    """In the other database their tokens would count from nothing, and overtaken holders could write again."""
+    for name, address in addresses.items():
+        execute(address, f"CREATE SCHEMA public_{name}")
+    config = written(tmp_path, addresses)
+    given = config.read_text()
+    assert "each database has what the rules give it" in called("migrate", "--config", str(config)).stdout
+    assert called("config", "check", "--config", str(config)).returncode == 0
+    config.write_text(given.replace('"public_south"]', '"public_south"]\nresources = ["tenant-7/**"]'))
+    refused = called("config", "check", "--config", str(config))
+    assert refused.returncode == 78
+    assert "The database south has schemas public_south. This gateway gives it resources" in refused.stderr
+    assert "gateway databases apply" in called("serve", "--listen", "127.0.0.1:0", "--config", str(config)).stderr
+    config.write_text(given.replace("default = true", "default = none").replace("default = false", "default = true"))
+    config.write_text(config.read_text().replace("default = none", "default = false"))
+    assert "The database north has all names but" in called("config", "check", "--config", str(config)).stderr
+
+
+def test_databases_are_migrated_one_after_the_other_by_their_owners(tmp_path: Path, addresses: dict[str, str]) -> None:
+    """As the chart does. With the last one, each gets what the rules give it, so that a check finds nothing."""
+    config = str(written(tmp_path, {name: as_gateway(dsn) for name, dsn in addresses.items()}))
+    for name, address in addresses.items():
+        execute(address, f"DROP SCHEMA fencing CASCADE; CREATE SCHEMA public_{name}")
+    for name, address in addresses.items():
+        owner = tmp_path / name
+        owner.write_text(address)
+        options = ("--database", name, "--dsn-file", str(owner), "--grant-to", GATEWAY)
+        done = called("migrate", *options, "--config", config)
+        assert done.returncode == 0, done.stderr
+        assert ("each database has what the rules give it" in done.stdout) is (name == "south")
+    checked = called("config", "check", "--config", config)
+    assert checked.returncode == 0, checked.stderr
+
+
+@pytest.mark.thorough
+def test_dsns_of_a_migration_may_be_in_files(tmp_path: Path, addresses: dict[str, str]) -> None:
+    """Every user of a machine can see arguments."""
+    down = "postgresql://nobody@127.0.0.1:1/nothing"
+    config = str(written(tmp_path, {"north": addresses["north"], "south": down}))
+    owner, journal, nothing = tmp_path / "owner", tmp_path / "journal", tmp_path / "nothing"
+    owner.write_text(addresses["south"] + "\n")
+    journal.write_text(addresses["north"])
+    nothing.write_text("\n")
+    files = ("--dsn-file", str(owner), "--journal-dsn-file", str(journal))
+    done = called("migrate", "--database", "south", *files, "--config", config)
+    assert (done.returncode, "the journal has its table" in done.stdout) == (0, True), done.stderr
+    both = called("migrate", "--database", "south", *files, "--dsn", down, "--config", config)
+    assert (both.returncode, "both given" in both.stderr) == (2, True)
+    for wrong in (nothing, tmp_path / "absent"):
+        refused = called("migrate", "--database", "south", "--dsn-file", str(wrong), "--config", config)
+        assert (refused.returncode, "--dsn-file:" in refused.stderr) == (2, True), refused.stderr

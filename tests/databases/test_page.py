@@ -1,0 +1,278 @@
+"""The page over all databases: one verdict, lists by time with the database of each row, and outages that hide none."""
+
+import asyncio
+import re
+from collections.abc import AsyncIterator
+from html import unescape
+from typing import Any
+
+import httpx
+import pytest
+import pytest_asyncio
+
+from tests.databases.fleet import CALLERS, SOON, Fleet, fleet
+from tests.postgres import Server
+from tests.running import API_KEY
+from tests.waiting import PATIENCE
+
+OTHER_KEY = "a-key-of-a-caller-without-audit"
+SECTIONS: dict[str, Any] = {
+    "callers": [*CALLERS, {"name": "stranger", "api_key": OTHER_KEY}],
+    "tables": [{"name": "north.plans", "mode": "observe"}, {"name": "south.plans", "mode": "observe"}],
+}
+LISTS = ("/ui/incidents", "/ui/rejections", "/ui/events", "/ui/resources", "/ui/observe", "/ui/live")
+
+
+@pytest_asyncio.fixture
+async def gateway(request: pytest.FixtureRequest, postgres_server: Server) -> AsyncIterator[Fleet]:
+    async with fleet(postgres_server, gives_up=getattr(request, "param", PATIENCE), **SECTIONS) as one:
+        yield one
+
+
+@pytest_asyncio.fixture
+async def browser(gateway: Fleet) -> AsyncIterator[httpx.AsyncClient]:
+    headers = {"Origin": gateway.origin}
+    async with httpx.AsyncClient(base_url=gateway.origin, headers=headers, timeout=PATIENCE) as client:
+        answer = await client.post("/ui/login", data={"api_key": API_KEY})
+        assert answer.status_code == 303, answer.text
+        yield client
+
+
+async def zombie(gateway: Fleet, schema: str, row: int, writes: int = 1) -> None:
+    """Let a newer holder take over a row, and the older one write on."""
+    async with gateway.api() as api:
+        taken = await api.post(f"/v1/fences/{schema}.orders/{row}/barrier", json={"token": "8"})
+        assert taken.status_code == 200, taken.text
+        for _ in range(writes):
+            headers = {"Fencing-Token": "7", "Content-Profile": schema, "Fencing-Holder": f"zombie-of-{schema}"}
+            late = await api.patch(f"/v1/tables/orders?id=eq.{row}", json={"status": "late"}, headers=headers)
+            assert late.status_code == 412, late.text
+
+
+def words(page: httpx.Response) -> str:
+    """Return the text of a page."""
+    return " ".join(unescape(re.sub(r"<[^>]*>", " ", page.text)).split())
+
+
+def rows(page: httpx.Response, pattern: str) -> list[str]:
+    return [unescape(one) for one in re.findall(pattern, page.text)]
+
+
+async def read(browser: httpx.AsyncClient, path: str, status: int = 200) -> httpx.Response:
+    page = await browser.get(path, follow_redirects=True)
+    assert page.status_code == status, (path, words(page)[-600:])
+    return page
+
+
+ENTRY = r'href="(/ui/(?:rejections|events)/[0-9a-f-]{36}\?of=\w+)"'
+
+
+async def test_lists_are_of_all_databases_by_time_and_each_row_leads_to_its_own(
+    gateway: Fleet, browser: httpx.AsyncClient
+) -> None:
+    for schema in ("north", "south", "north", "south"):
+        await zombie(gateway, schema, 1 if schema == "north" else 2)
+    for path in ("/ui/rejections", "/ui/live"):
+        found = rows(await read(browser, path), ENTRY)
+        assert [one.rpartition("=")[2] for one in found] == ["south", "north", "south", "north"]
+    for address in found:
+        page = await read(browser, address)
+        name = address.rpartition("=")[2]
+        assert f"Database {name}" in words(page)
+        assert f"{name}.orders/{1 if name == 'north' else 2}" in words(page)
+        assert (await read(browser, address.partition("?")[0])).text.count(f"{name}.orders") > 0
+    events = await read(browser, "/ui/events?kind=barrier")
+    assert {one.rpartition("=")[2] for one in rows(events, ENTRY)} == {"north", "south"}
+    only = await read(browser, "/ui/rejections?of=south")
+    assert {one.rpartition("=")[2] for one in rows(only, ENTRY)} == {"south"}
+    for name, row in (("north", 1), ("south", 2)):
+        page = await read(browser, f"/ui/resource?name={name}.orders/{row}")
+        assert f"Database {name}" in words(page)
+        assert "token 8" in words(page)
+        report = await read(browser, f"/ui/resource/report?name={name}.orders/{row}")
+        assert f"zombie-of-{name}" in report.text
+        exported = await read(browser, f"/ui/rejections.csv?of={name}")
+        assert exported.text.count(f"{name}.orders/{row}") == 2
+    listed = await read(browser, "/ui/resources")
+    assert rows(listed, r'href="/ui/resource\?([^"]+)"')[-2:] == [
+        "name=north.orders%2F1&of=north",
+        "name=south.orders%2F2&of=south",
+    ]
+    await read(browser, "/ui/events.ndjson", 400)
+    await read(browser, "/ui/rejections?of=west", 400)
+
+
+async def test_pages_of_a_merged_list_have_each_entry_once(gateway: Fleet, browser: httpx.AsyncClient) -> None:
+    entry = (
+        "INSERT INTO fencing.intake (kind, reason, enforced, resource, at) SELECT 'rejection', 'token-stale', true, "
+    )
+    for name, count in (("north", 70), ("south", 40)):
+        await gateway.asked(
+            name, f"{entry} $1, now() - n * interval '1 s' FROM generate_series($2::int, 1, -1) n", name, count
+        )
+    seen, address, pages = list[str](), "/ui/rejections", list[list[str]]()
+    while address:
+        page = await read(browser, address)
+        pages.append(rows(page, ENTRY))
+        seen += pages[-1]
+        address = next(iter(rows(page, r'rel="next" href="([^"]+)"')), "")
+        back = next(iter(rows(page, r'rel="prev" href="([^"]+)"')), "")
+    assert [len(one) for one in pages] == [50, 50, 10]
+    assert len(set(seen)) == 110
+    assert "110 writes" in words(await read(browser, "/ui/rejections"))
+    assert rows(await read(browser, back), ENTRY) == pages[1]
+    for wrong in ("west:1", "4711", "north:1,north:1", "north:-1"):
+        await read(browser, f"/ui/rejections?before={wrong}", 400)
+
+
+async def test_the_overview_has_one_verdict_and_the_worst_decides(gateway: Fleet, browser: httpx.AsyncClient) -> None:
+    said = r'<p class="said">(.*?)</p>'
+    assert "All is quiet" in rows(await read(browser, "/ui/"), said)[0]
+    await zombie(gateway, "north", 1)
+    await zombie(gateway, "south", 2, writes=2)
+    page = await read(browser, "/ui/")
+    assert "south" in rows(page, said)[0]
+    assert "zombie-of-south" in rows(page, said)[0]
+    assert "1 more to look at, 1 of them urgent" in words(page)
+    assert "Refused writes of zombies 3" in words(page)
+    assert "Incidents going on 2" in words(page)
+    gateway.lines["north"].cut()
+    page = await read(browser, "/ui/")
+    assert "north" in rows(page, said)[0]
+    assert "cannot be reached" in rows(page, said)[0]
+    assert "zombie-of-south" in words(page)
+    assert "Refused writes of zombies 2" in words(page)
+    assert "north does not answer: its numbers are missing." in words(page)
+
+
+@pytest.mark.thorough
+async def test_incidents_are_separate_and_acknowledged_where_they_are(
+    gateway: Fleet, browser: httpx.AsyncClient
+) -> None:
+    for schema in ("north", "south"):
+        await zombie(gateway, schema, 1)
+    incidents = rows(await read(browser, "/ui/incidents"), r'<a href="(/ui/incidents/[^"]+)"><time')
+    assert [one.rpartition("=")[2] for one in incidents] == ["south", "north"]
+    form = rows(await read(browser, incidents[1].partition("?")[0]), r'action="(/ui/incidents/[^"]+)"')
+    assert form[0].endswith("?of=north")
+    answer = await browser.post(form[0], data={"note": "Stopped it."})
+    assert (answer.status_code, answer.headers["location"]) == (303, incidents[1])
+    assert "Stopped it." in words(await read(browser, incidents[1]))
+    for name, count in (("north", 1), ("south", 0)):
+        query = "SELECT count(*) FROM fencing.record WHERE kind = 'incident-acknowledged'"
+        assert await gateway.asked(name, query) == [count]
+    states = words(await read(browser, "/ui/incidents"))
+    assert states.index("going on south") < states.index("acknowledged north")
+
+
+@pytest.mark.parametrize(
+    ("gateway", "trouble"),
+    [(PATIENCE, "cut"), pytest.param(SOON, "pause", marks=pytest.mark.thorough)],
+    indirect=["gateway"],
+)
+async def test_a_database_that_is_down_is_named_on_each_list_and_hides_no_other(
+    gateway: Fleet, browser: httpx.AsyncClient, trouble: str
+) -> None:
+    for schema in ("north", "south"):
+        await zombie(gateway, schema, 1)
+    entry = next(one for one in rows(await read(browser, "/ui/rejections"), ENTRY) if one.endswith("south"))
+    getattr(gateway.lines["south"], trouble)()
+    async with asyncio.timeout(60):
+        for path in LISTS:
+            page = await read(browser, path)
+            assert "south does not answer: its" in words(page), path
+            if path != "/ui/observe":
+                assert "north.orders/1" in words(page), path
+                assert "south.orders/1" not in words(page), path
+        gone = await read(browser, entry.partition("?")[0], 503)
+        assert "south cannot be reached, and may have the entry" in words(gone)
+        await read(browser, f"/ui/events/{'0' * 8}-0000-4000-8000-{'0' * 12}", 503)
+        await read(browser, "/ui/rejections?of=south", 503)
+        assert (await browser.post("/ui/logout")).status_code == 303
+        assert (await browser.post("/ui/login", data={"api_key": API_KEY})).status_code == 303
+    gateway.lines["south"].mend()
+    gateway.lines["south"].resume()
+
+
+@pytest.mark.thorough
+async def test_one_database_can_be_chosen_and_all_again(gateway: Fleet, browser: httpx.AsyncClient) -> None:
+    for schema in ("north", "south"):
+        await zombie(gateway, schema, 1)
+    chosen = await browser.get("/ui/rejections?database=north")
+    cookie = chosen.headers["set-cookie"]
+    assert cookie == "gateway_database=north; Path=/ui; SameSite=Lax; HttpOnly"
+    for page in (chosen, await read(browser, "/ui/rejections")):
+        assert "north.orders/1" in page.text
+        assert "south.orders/1" not in page.text
+        assert '<th scope="col">Database</th>' not in page.text
+        assert "of=" not in page.text
+    everything = await read(browser, "/ui/rejections?database=*")
+    assert "south.orders/1" in everything.text
+    assert "gateway_database=*; " in everything.headers["set-cookie"]
+    await read(browser, "/ui/?database=north")
+    linked = rows(everything, ENTRY)[0]
+    assert "Database south" in words(await read(browser, linked))  # a link of another person leads there, too
+
+
+async def test_callers_without_audit_see_nothing_of_any_database(gateway: Fleet) -> None:
+    for schema in ("north", "south"):
+        await zombie(gateway, schema, 1)
+    headers = {"Origin": gateway.origin}
+    async with httpx.AsyncClient(base_url=gateway.origin, headers=headers, timeout=PATIENCE) as client:
+        assert (await client.post("/ui/login", data={"api_key": OTHER_KEY})).status_code == 403
+        for path in (
+            "/ui/",
+            *LISTS,
+            "/ui/live/stream",
+            "/ui/resource?name=south.orders/1",
+            "/ui/rejections.csv?of=south",
+        ):
+            for query in ("", "?of=south", "?database=*"):
+                answer = await client.get(path if "?" in path else path + query)
+                assert answer.status_code == 303, path
+                assert answer.headers["location"].startswith("/ui/login")
+
+
+@pytest.mark.thorough
+async def test_the_live_stream_is_over_all_databases_and_goes_on_where_it_was(
+    gateway: Fleet, browser: httpx.AsyncClient
+) -> None:
+    await zombie(gateway, "north", 1)
+    stream = rows(await read(browser, "/ui/live"), r'data-stream="([^"]+)"')[0]
+
+    async def until(address: str, wanted: set[str]) -> str:
+        seen, last = "", ""
+        async with asyncio.timeout(PATIENCE), browser.stream("GET", address) as answer:
+            assert answer.status_code == 200
+            async for line in answer.aiter_lines():
+                seen += line
+                if line.startswith("id: "):
+                    last = line.removeprefix("id: ")
+                if line.startswith("data: ") and all(one in seen for one in wanted):
+                    return last
+        raise AssertionError(seen)
+
+    reading = asyncio.create_task(until(stream, {"north.orders/2", "south.orders/2"}))
+    await zombie(gateway, "north", 2)
+    await zombie(gateway, "south", 2)
+    last = await reading
+    assert re.fullmatch(r"north:\d+,south:\d+", last)
+    await zombie(gateway, "south", 1)
+    await zombie(gateway, "north", 1)
+    address = stream.partition("after=")[0] + f"after={last}"
+    await until(address, {"north.orders/1", "south.orders/1"})
+
+
+async def test_only_a_viewers_own_page_chooses_a_database(gateway: Fleet, browser: httpx.AsyncClient) -> None:
+    """Strangers are not told which names exist, and a link on another site changes nothing for a viewer."""
+    async with httpx.AsyncClient(base_url=gateway.origin, timeout=PATIENCE) as stranger:
+        answers = [await stranger.get(f"/ui/?database={name}") for name in ("south", "nowhere", "*")]
+        told = {(one.status_code, one.headers["location"], one.headers.get("set-cookie")) for one in answers}
+        assert told == {(303, "/ui/login", None)}
+    link = {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate"}
+    for query in ("database=south", "of=south"):
+        assert "set-cookie" not in (await browser.get(f"/ui/?{query}", headers=link)).headers
+    async with httpx.AsyncClient(base_url=gateway.origin, timeout=PATIENCE) as arriving:  # its session is withheld
+        assert "database=south" not in (await arriving.get("/ui/?database=south", headers=link)).text
+    own = await browser.get("/ui/?database=south", headers={"Sec-Fetch-Site": "same-origin"})
+    assert "gateway_database=south; " in own.headers["set-cookie"]

@@ -1,0 +1,353 @@
+"""A bucket of two databases: the keys below a prefix are fenced in one of them, and all others in the other one."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+from uuid import uuid4
+
+import httpx
+import pytest
+import pytest_asyncio
+from mypy_boto3_s3 import S3Client
+
+from gateway.app import sweep
+from gateway.objects.background.sweeper import Swept
+from gateway.objects.protocol.effects import tombstone_body
+from gateway.observe.events import SweepFailed
+from tests.databases.fleet import Fleet, fleet
+from tests.doubles.s3 import S3Double
+from tests.objects import raw
+from tests.objects.clients import call, connect, outcome
+from tests.objects.test_forms import post, signed
+from tests.postgres import Server
+from tests.running import Events
+
+BUCKET = "shared"
+OURS, THEIRS = "tenant-7/k", "rest/k"
+OWNERS = {OURS: "south", THEIRS: "north"}
+HOST = f"{BUCKET}.s3.example.com"
+
+
+@pytest.fixture
+def double() -> S3Double:
+    return S3Double(buckets=[BUCKET, "southern"])
+
+
+@pytest_asyncio.fixture
+async def gateway(postgres_server: Server, double: S3Double) -> AsyncIterator[Fleet]:
+    server = {"domains": ["s3.example.com"]}
+    async with fleet(postgres_server, double, buckets=["southern", f"{BUCKET}/tenant-7/"], server=server) as one:
+        yield one
+
+
+async def fences(gateway: Fleet) -> dict[str, list[str]]:
+    prefix = f"s3/{BUCKET}/"
+    return {name: [one.removeprefix(prefix) for one in await gateway.fences(name)] for name in ("north", "south")}
+
+
+def names(key: str) -> dict[str, str]:
+    return {"Bucket": BUCKET, "Key": key}
+
+
+async def write_in_each_way(gateway: Fleet, writer: S3Client, folder: str, source: str) -> list[str]:
+    """Write keys in a folder in each way that names one key, and return them."""
+    body, large = b"x", b"y" * (9 * 1024 * 1024)
+    await call(writer.put_object, **names(f"{folder}/put"), Body=body)
+    await call(writer.put_object, **names(f"{folder}/large"), Body=large)
+    await call(writer.put_object_tagging, **names(f"{folder}/put"), Tagging={"TagSet": [{"Key": "a", "Value": "b"}]})
+    await call(writer.copy_object, **names(f"{folder}/copy"), CopySource=f"{BUCKET}/{source}")
+    await call(writer.put_object, **names(f"{folder}/deleted"), Body=body)
+    await call(writer.delete_object, **names(f"{folder}/deleted"))
+    upload = {**names(f"{folder}/parts")}
+    upload["UploadId"] = (await call(writer.create_multipart_upload, **upload))["UploadId"]
+    part = await call(writer.upload_part, **upload, PartNumber=1, Body=large)
+    copied = await call(writer.upload_part_copy, **upload, PartNumber=2, CopySource=f"{BUCKET}/{source}")
+    parts = [{"PartNumber": 1, "ETag": part["ETag"]}, {"PartNumber": 2, "ETag": copied["CopyPartResult"]["ETag"]}]
+    await call(writer.complete_multipart_upload, **upload, MultipartUpload={"Parts": parts})
+    assert (await post(signed(gateway.origin, f"{folder}/form", bucket=BUCKET))).status_code == 204
+    return [f"{folder}/{name}" for name in ("put", "large", "copy", "deleted", "parts", "form")]
+
+
+async def test_each_form_of_a_write_is_fenced_by_the_owner_of_its_key(gateway: Fleet, double: S3Double) -> None:
+    writer = connect(gateway.origin, "5")
+    for key in (OURS, THEIRS):
+        await call(writer.put_object, **names(key), Body=key.encode())
+    # The database of the destination decides, and the source of a copy is only read.
+    ours = await write_in_each_way(gateway, writer, "tenant-7", THEIRS)
+    theirs = await write_in_each_way(gateway, writer, "rest", OURS)
+    assert double.objects(BUCKET)["tenant-7/copy"].content.body == THEIRS.encode()
+    assert double.objects(BUCKET)["rest/copy"].content.body == OURS.encode()
+    assert await fences(gateway) == {"north": sorted([THEIRS, *theirs]), "south": sorted([OURS, *ours])}
+    for name in ("north", "south"):
+        for table in ("intent", "object", "upload"):
+            found = await gateway.asked(name, f"SELECT DISTINCT key FROM fencing.{table}")
+            assert all((key.startswith("tenant-7/")) == (name == "south") for key in found), (name, table)
+
+
+SPELLINGS = {
+    "/shared/tenant-7/s": "tenant-7/s",
+    "/shared/%74enant-7/s": "tenant-7/s",
+    "/shared/tenant-7%2Fs": "tenant-7/s",
+    "/shared/tenant%2d7%2fs": "tenant-7/s",
+    "/shared/tenant-7%252Fs": "tenant-7%2Fs",
+    "/shared//tenant-7/s": "/tenant-7/s",
+    "/shared/%2Ftenant-7/s": "/tenant-7/s",
+    "/shared/./tenant-7/s": "./tenant-7/s",
+    "/shared/x/../tenant-7/s": "x/../tenant-7/s",
+    "/shared/tenant-7/../rest/s": "tenant-7/../rest/s",
+    "/shared/tenant-7": "tenant-7",
+    "/shared/tenant-7/": "tenant-7/",
+    "/shared/Tenant-7/s": "Tenant-7/s",
+}
+
+
+@pytest.mark.parametrize("address", ["path", pytest.param("host", marks=pytest.mark.thorough)])
+async def test_a_spelling_reaches_the_owner_of_the_key_that_it_names(
+    gateway: Fleet, double: S3Double, address: str
+) -> None:
+    """The store keeps exactly the key that was fenced, and the other database has heard nothing of it."""
+    for number, (path, key) in enumerate(SPELLINGS.items(), 10):
+        sent = path.removeprefix("/shared") if address == "host" else path
+        token = str(number)
+        headers = [("fencing-token", token), ("content-length", str(len(token)))]
+        head = raw.head(f"http://{HOST}" if address == "host" else gateway.origin, "PUT", sent, headers)
+        answer = await raw.send(gateway.origin, head + token.encode())
+        assert answer is not None
+        assert answer.status == 200, (path, answer)
+        assert double.objects(BUCKET)[key].content.body == str(number).encode(), path
+    found = await fences(gateway)
+    kept = {key for owner in ("north", "south") for key in await gateway.asked(owner, "SELECT key FROM fencing.object")}
+    assert kept == set(SPELLINGS.values())
+    assert len(found["south"]) == len({key for key in SPELLINGS.values() if key.startswith("tenant-7/")})
+    assert len(found["north"]) + len(found["south"]) == len(kept)
+
+
+async def test_an_overtaken_holder_is_refused_whatever_the_other_database_says(
+    gateway: Fleet, double: S3Double
+) -> None:
+    """In the other database, a fence of the same name is lower, or has every write of the zombie as its own."""
+    for key, owner in OWNERS.items():
+        other = "north" if owner == "south" else "south"
+        await gateway.asked(
+            other, "INSERT INTO fencing.fence (resource, epoch, value) VALUES ($1, 0, 7)", f"s3/{BUCKET}/{key}"
+        )
+        await call(connect(gateway.origin, "7").put_object, **names(key), Body=b"mine")
+        upload = {**names(key)}
+        upload["UploadId"] = (await call(connect(gateway.origin, "7").create_multipart_upload, **upload))["UploadId"]
+        async with gateway.api() as api:
+            raised = await api.post(f"/v1/fences/s3/{BUCKET}/{key}/barrier", json={"token": "8"})
+            assert raised.status_code == 200
+        zombie, since = connect(gateway.origin, "7"), double.sequence
+        parts = {"Parts": [{"PartNumber": 1, "ETag": '"0"'}]}
+        source = {"CopySource": f"{BUCKET}/{THEIRS if key == OURS else OURS}"}
+        writes: list[tuple[Any, dict[str, Any]]] = [
+            (zombie.put_object, {"Body": b"late"}),
+            (zombie.delete_object, {}),
+            (zombie.put_object_tagging, {"Tagging": {"TagSet": []}}),
+            (zombie.copy_object, source),
+            (zombie.create_multipart_upload, {}),
+        ]
+        for write, more in writes:
+            assert (await outcome(write, **names(key), **more))[0] == 412, write
+        of_upload: list[tuple[Any, dict[str, Any]]] = [
+            (zombie.upload_part, {"PartNumber": 1, "Body": b"late"}),
+            (zombie.upload_part_copy, {"PartNumber": 1, **source}),
+            (zombie.complete_multipart_upload, {"MultipartUpload": parts}),
+            (zombie.abort_multipart_upload, {}),
+        ]
+        for write, more in of_upload:
+            assert (await outcome(write, **upload, **more))[0] == 412, write
+        form = signed(gateway.origin, key, {"x-amz-meta-fencing-token": "7"}, bucket=BUCKET)
+        assert (await post(form, b"late")).status_code == 412
+        both = [{"Key": one} for one in OWNERS]
+        answer = await call(zombie.delete_objects, Bucket=BUCKET, Delete={"Objects": both})
+        assert key in [one["Key"] for one in answer["Errors"]]
+        assert double.objects(BUCKET)[key].content.body == b"mine"
+        # The other database would let the zombie pass for the same name. Only its own keys reach it.
+        assert {one.key for one in double.applied(after=since)} <= {THEIRS if key == OURS else OURS}
+        told = await gateway.asked(owner, "SELECT DISTINCT resource FROM fencing.record WHERE kind = 'rejection'")
+        assert f"s3/{BUCKET}/{key}" in told
+
+
+async def test_a_list_of_deletes_is_fenced_key_by_key(gateway: Fleet, double: S3Double) -> None:
+    keys = ["tenant-7/a", "rest/a", "tenant-7/b", "rest/b"]
+    for key in keys:
+        await call(connect(gateway.origin, "5").put_object, **names(key), Body=b"x")
+    async with gateway.api() as api:
+        for key in ("tenant-7/b", "rest/b"):
+            await api.post(f"/v1/fences/s3/{BUCKET}/{key}/barrier", json={"token": "8"})
+    wanted = {"Objects": [{"Key": key} for key in keys]}
+    answer = await call(connect(gateway.origin, "5").delete_objects, Bucket=BUCKET, Delete=wanted)
+    assert [one["Key"] for one in answer["Deleted"]] == keys[:2]
+    assert [(one["Key"], one["Code"]) for one in answer["Errors"]] == [(key, "StaleFencingToken") for key in keys[2:]]
+    assert set(double.objects(BUCKET)) == set(keys[2:])
+    gateway.lines["south"].cut()
+    answer = await call(connect(gateway.origin, "8").delete_objects, Bucket=BUCKET, Delete=wanted)
+    assert sorted(one["Key"] for one in answer["Deleted"]) == ["rest/a", "rest/b"]
+    assert {one["Key"] for one in answer["Errors"]} == {"tenant-7/a", "tenant-7/b"}
+
+
+async def leave(gateway: Fleet, double: S3Double, database: str, folder: str, *, stored: bool = True) -> str:
+    """Leave, in a database, a tombstone that may go, one that may not, and an old mutation that never arrived."""
+    for kind in ("spare", "needed"):
+        place = (f"s3/{BUCKET}/{folder}/{kind}", BUCKET, f"{folder}/{kind}")
+        metadata = {"fencing-tombstone": "true", "fencing-resource": place[0], "fencing-token": "1"}
+        if stored:
+            double.put(BUCKET, place[2], tombstone_body(uuid4()), metadata)
+        await gateway.asked(
+            database, "INSERT INTO fencing.tombstone (resource, bucket, key) VALUES ($1, $2, $3)", *place
+        )
+        if kind == "needed":
+            forbidden = "INSERT INTO fencing.forbidden VALUES ($1, $2, $3, '', now() + interval '1 minute')"
+            await gateway.asked(database, forbidden, *place)
+    intent = f"s3/{BUCKET}/{folder}/pending"
+    await gateway.asked(database, "INSERT INTO fencing.fence (resource, epoch, value) VALUES ($1, 0, 5)", intent)
+    await gateway.asked(
+        database,
+        "INSERT INTO fencing.intent (resource, bucket, key, write_id, attempt, epoch, value)"
+        f" VALUES ('{intent}', '{BUCKET}', '{folder}/pending', gen_random_uuid(), 1, 0, 5)",
+    )
+    return f"{folder}/spare"
+
+
+async def swept(gateway: Fleet, database: str) -> tuple[Swept, Events]:
+    events = Events()
+    return await sweep(gateway.settings.parts[database], events), events
+
+
+async def rows(gateway: Fleet, database: str) -> list[str]:
+    tables = ("tombstone", "forbidden", "intent", "object")
+    query = " UNION ALL ".join(f"SELECT '{table} ' || key FROM fencing.{table}" for table in tables)
+    return await gateway.asked(database, f"SELECT * FROM ({query}) AS t ORDER BY 1")
+
+
+async def test_each_sweeper_takes_what_its_own_database_has_left(gateway: Fleet, double: S3Double) -> None:
+    for database, folder in (("south", "tenant-7"), ("north", "rest")):
+        await leave(gateway, double, database, folder)
+    before = {name: await rows(gateway, name) for name in ("north", "south")}
+    since = double.sequence
+    assert (await swept(gateway, "north"))[0] == Swept(tombstones=1)
+    changed = [one.key for one in double.applied(after=since) if ".fencing-gateway/" not in one.key]
+    assert changed == ["rest/spare"]
+    assert await rows(gateway, "south") == before["south"]
+    assert set(double.objects(BUCKET)) == {"rest/needed", "tenant-7/needed", "tenant-7/spare"}
+    middle = await rows(gateway, "north")
+    assert (await swept(gateway, "south"))[0] == Swept(tombstones=1)
+    assert set(double.objects(BUCKET)) == {"rest/needed", "tenant-7/needed"}
+    assert await rows(gateway, "north") == middle
+
+
+async def test_a_sweeper_leaves_a_tombstone_alone_that_the_rules_have_given_away(
+    gateway: Fleet, double: S3Double
+) -> None:
+    """The owner of the key may rely on the object there: a request of an older holder may wait for its absence."""
+    await leave(gateway, double, "south", "tenant-7")
+    spare = await leave(gateway, double, "north", "tenant-7", stored=False)
+    since = double.sequence
+    round_of_north, events = await swept(gateway, "north")
+    assert round_of_north == Swept()
+    assert not [one.key for one in double.applied(after=since) if ".fencing-gateway/" not in one.key]
+    failed = {one.what for one in events if isinstance(one, SweepFailed)}
+    assert failed == {f"{BUCKET}/{spare}"}
+    # Nor does a barrier there change the object.
+    await gateway.asked("north", "UPDATE fencing.intent SET resource = 'job/x', settling = false")
+    async with gateway.api() as api:
+        barred = await api.post("/v1/fences/job/x/barrier", json={"token": "9"})
+    assert barred.status_code == 422, barred.text
+    assert not [one.key for one in double.applied(after=since) if ".fencing-gateway/" not in one.key]
+
+
+@pytest.mark.thorough
+async def test_a_bypass_of_either_database_is_reported_once(gateway: Fleet, double: S3Double) -> None:
+    for key in OWNERS:
+        await call(connect(gateway.origin, "5").put_object, **names(key), Body=b"x")
+        double.put(BUCKET, key, b"from elsewhere")
+    double.put(BUCKET, "tenant-7/never-known", b"nobody has written it")
+    for name in ("north", "south"):
+        assert (await swept(gateway, name))[0].bypasses == 1
+    for name in ("north", "south"):
+        assert (await swept(gateway, name))[0].bypasses == 0
+        told = await gateway.asked(name, "SELECT details ->> 'key' FROM fencing.record WHERE kind = 'bypass'")
+        assert told == [key for key, owner in OWNERS.items() if owner == name]
+
+
+@pytest.fixture
+def keeping(double: S3Double) -> S3Double:
+    """A store that ignores the conditions of deletes, so that each delete leaves a tombstone."""
+    double.behave(ignored_conditions=frozenset({"DeleteObject"}))
+    return double
+
+
+async def test_a_listing_hides_what_each_database_has_left(keeping: S3Double, gateway: Fleet) -> None:
+    client = connect(gateway.origin, "5")
+    for key in ("tenant-7/a", "tenant-7/gone", "rest/a", "rest/gone"):
+        await call(client.put_object, **names(key), Body=b"x")
+    for key in ("tenant-7/gone", "rest/gone"):
+        await call(client.delete_object, **names(key))
+    assert "tenant-7/gone" in keeping.objects(BUCKET)
+
+    async def listed(**more: Any) -> list[str]:
+        page = await call(client.list_objects_v2, Bucket=BUCKET, **more)
+        return [one["Key"] for one in page.get("Contents", [])] + [
+            one["Prefix"] for one in page.get("CommonPrefixes", [])
+        ]
+
+    assert await listed() == ["rest/a", "tenant-7/a"]
+    assert await listed(Delimiter="/") == ["rest/", "tenant-7/"]
+    assert await listed(Prefix="tenant-7/") == ["tenant-7/a"]
+    await call(client.delete_object, **names("tenant-7/a"))
+    assert await listed(Delimiter="/") == ["rest/"]
+    gateway.lines["south"].cut()
+    assert await listed(Prefix="rest/") == ["rest/a"]
+    for more in ({}, {"Prefix": "tenant-7/"}):
+        assert (await outcome(client.list_objects_v2, Bucket=BUCKET, **more))[0] == 503
+    gateway.lines["south"].mend()
+    gateway.lines["north"].cut()
+    async with asyncio.timeout(30):
+        while (await outcome(client.list_objects_v2, Bucket=BUCKET, Prefix="tenant-7/"))[0] != 200:
+            await asyncio.sleep(0.1)
+    assert await listed(Prefix="tenant-7/") == []
+
+
+@pytest.mark.thorough
+async def test_writes_to_the_bucket_itself_are_those_of_its_owner(gateway: Fleet, double: S3Double) -> None:
+    client = connect(gateway.origin, "5")
+    for key in OWNERS:
+        await call(client.put_object, **names(key), Body=b"x")
+    probes = [one for one in double.requests if ".fencing-gateway/probe/" in (one.key or "")]
+    folders = {(one.key or "").removeprefix("/").split("/")[2] for one in probes}
+    assert len(folders) == 1, "both share a store and its probe"
+    told = "SELECT details ->> 'operation' FROM fencing.record WHERE kind = 'administration' AND plane = 'objects'"
+    await call(client.put_bucket_versioning, Bucket=BUCKET, VersioningConfiguration={"Status": "Enabled"})
+    seen = len(double.requests)
+    await call(client.put_object, **names(OURS), Body=b"y")
+    probes = [one for one in double.requests[seen:] if ".fencing-gateway/probe/" in (one.key or "")]
+    assert probes, "the other database also forgets what the bucket did before"
+    refused = await outcome(client.delete_bucket, Bucket=BUCKET)
+    assert refused == (501, "NotImplemented")
+    assert not [one for one in double.requests if str(one.operation) == "DeleteBucket"]
+    done = {name: [one for one in await gateway.asked(name, told) if one] for name in ("north", "south")}
+    assert done == {"north": ["PutBucketVersioning"], "south": []}
+
+
+@pytest.mark.thorough
+async def test_credentials_are_for_the_keys_of_one_database(gateway: Fleet) -> None:
+    async with gateway.api() as api:
+
+        async def asked(resource: str) -> httpx.Response:
+            return await api.post("/v1/credentials", json={"resource": resource, "token": "30"})
+
+        assert (await asked(f"s3/{BUCKET}/**")).status_code == 422
+        view = (await asked(f"s3/{BUCKET}/tenant-7/**")).json()
+    client = connect(
+        gateway.origin,
+        access_key=view["access_key_id"],
+        secret_key=view["secret_access_key"],
+        aws_session_token=view["session_token"],
+    )
+    await call(client.put_object, **names(OURS), Body=b"x")
+    assert (await outcome(client.put_object, **names(THEIRS), Body=b"x"))[0] == 403
+    both = {"Objects": [{"Key": key} for key in OWNERS]}
+    answer = await call(client.delete_objects, Bucket=BUCKET, Delete=both)
+    assert [one["Key"] for one in answer["Deleted"]] == [OURS]
+    assert await fences(gateway) == {"north": [], "south": [OURS]}

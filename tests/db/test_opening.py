@@ -1,0 +1,132 @@
+"""A gateway serves on a database only if it was opened for the present run of its server."""
+
+import asyncio
+import json
+import tempfile
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+import httpx
+import pytest
+
+from gateway.demo.embedded import postgres
+from gateway.doctor.examination import examine
+from gateway.doctor.findings import Check, CheckStatus
+from gateway.observe.events import DatabaseOpened
+from tests.postgres import GATEWAY, install
+from tests.running import API_KEY, Events, config, running
+from tests.waiting import PATIENCE, end_sessions
+
+TABLE = "CREATE TABLE orders (id bigint PRIMARY KEY, note text); INSERT INTO orders VALUES (1, '')"
+OTHER_RUN = "UPDATE fencing.opening SET started = started - interval '1 day'"
+OTHER_SERVER = "UPDATE fencing.opening SET timeline = timeline + 1"
+
+
+@pytest.fixture
+async def session(dsn: str) -> AsyncIterator[asyncpg.Connection]:
+    connection = await asyncpg.connect(dsn)
+    await connection.execute(TABLE)
+    yield connection
+    await connection.close()
+
+
+async def patch(origin: str, token: int) -> httpx.Response:
+    headers = {"Authorization": f"Bearer {API_KEY}", "Fencing-Token": f"{token}"}
+    async with httpx.AsyncClient(base_url=origin, headers=headers, timeout=PATIENCE) as client:
+        return await client.patch("/v1/tables/orders?id=eq.1", json={"note": "x"})
+
+
+async def openings(session: asyncpg.Connection) -> list[dict[str, Any]]:
+    rows = await session.fetch(
+        "SELECT details::text FROM fencing.record WHERE details ->> 'operation' = 'OpenDatabase'"
+    )
+    return [json.loads(row["details"]) for row in rows]
+
+
+async def examined(dsn: str) -> Check:
+    report = await examine(config(dsn))
+    [check] = [check for section in report.sections for check in section.checks if check.name == "run"]
+    return check
+
+
+def opened(events: Events) -> list[DatabaseOpened]:
+    return [event for event in events if isinstance(event, DatabaseOpened)]
+
+
+async def test_where_it_was_installed_it_is_open(dsn: str, session: asyncpg.Connection) -> None:
+    events = Events()
+    async with running(config(dsn), events) as origin:
+        assert (await patch(origin, 1)).status_code == 204
+    assert (opened(events), await openings(session)) == ([], [])
+
+
+@pytest.mark.parametrize(("change", "continues"), [(OTHER_RUN, True), (OTHER_SERVER, False)], ids=["restart", "other"])
+async def test_each_run_is_opened_once_and_on_record(
+    dsn: str, session: asyncpg.Connection, change: str, *, continues: bool
+) -> None:
+    await session.execute(change)
+    assert (await examined(dsn)).status is CheckStatus.WARNING
+    events = Events()
+    async with running(config(dsn), events) as one, running(config(dsn), events) as two:
+        answers = await asyncio.gather(*(patch(origin, 1) for origin in (one, two) for _ in range(4)))
+        assert {answer.status_code for answer in answers} == {204}
+        [event] = opened(events)
+        assert (event.term, event.continues) == (1, continues)
+        [entry] = await openings(session)
+        assert (entry["term"], entry["continues"]) == (1, continues)
+        assert entry["before"] != entry["run"]
+        assert (await examined(dsn)).status is CheckStatus.OK
+
+
+async def test_a_session_of_another_run_is_not_served_before_it_is_open(dsn: str, session: asyncpg.Connection) -> None:
+    """The database was put back while a gateway ran. Its sessions have ended with the run."""
+    events = Events()
+    async with running(config(dsn), events) as origin:
+        assert (await patch(origin, 1)).status_code == 204
+        await session.execute(OTHER_RUN)
+        await session.execute(f"REVOKE UPDATE ON fencing.opening FROM {GATEWAY}")
+        await end_sessions(dsn)
+        refused = await patch(origin, 2)
+        assert (refused.status_code, refused.json()["code"]) == (503, "database-closed"), refused.text
+        assert refused.headers["retry-after"]
+        async with asyncpg.create_pool(dsn, min_size=1, max_size=1) as owner:
+            assert not await owner.fetch("SELECT FROM fencing.fence WHERE value = 2")
+            await owner.execute(f"GRANT UPDATE ON fencing.opening TO {GATEWAY}")
+        assert (await patch(origin, 2)).status_code == 204
+        assert len(opened(events)) == 1
+
+
+async def test_a_direct_writer_waits_for_a_gateway(dsn: str, session: asyncpg.Connection) -> None:
+    assert await session.fetchval("SELECT fencing.hold('orders/1', '3')") == "raised"
+    await session.execute(OTHER_RUN)
+    with pytest.raises(asyncpg.PostgresError) as refused:
+        await session.fetchval("SELECT fencing.hold('orders/1', '3')")
+    assert (refused.value.sqlstate, json.loads(refused.value.detail or "")) == ("FN503", {"code": "database-closed"})
+    async with running(config(dsn)) as origin:
+        assert (await patch(origin, 1)).status_code == 204
+        assert await session.fetchval("SELECT fencing.hold('orders/1', '3')") == "held"
+
+
+@pytest.mark.thorough
+async def test_after_a_restart_of_the_server_writes_go_on_by_themselves() -> None:
+    events = Events()
+    with tempfile.TemporaryDirectory(prefix="pg") as name:
+        with postgres(Path(name) / "data") as server:
+            await asyncio.to_thread(install, server.dsn())
+            connection = await asyncpg.connect(server.dsn())
+            await connection.execute(TABLE)
+            await connection.close()
+            settings = config(server.dsn())
+        async with running(settings, events) as origin:
+            assert (await patch(origin, 1)).status_code == 503
+            with postgres(Path(name) / "data") as server:
+                began = time.monotonic()
+                async with asyncio.timeout(PATIENCE):
+                    while (await patch(origin, 1)).status_code != 204:
+                        await asyncio.sleep(0.01)
+                print(f"open {time.monotonic() - began:.3f} s after the server took connections")
+                [event] = opened(events)
+                assert event.continues

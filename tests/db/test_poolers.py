@@ -1,0 +1,89 @@
+"""A pooler between gateway and PostgreSQL: session pooling is served, and a gateway refuses to start with any other."""
+
+import asyncpg
+import httpx
+import pytest
+
+from gateway.db.database import Database
+from gateway.demo.embedded import EmbeddedPostgres
+from gateway.errors import ConfigurationError, SessionsShared
+from gateway.serving import check_schema
+from tests.poolers import pgbouncer
+from tests.postgres import GATEWAY, Server
+from tests.running import API_KEY, config, running
+from tests.tiers import first
+
+pytestmark = pytest.mark.installed
+
+
+@pytest.fixture
+def embedded(postgres_server: Server) -> EmbeddedPostgres:
+    if not isinstance(postgres_server, EmbeddedPostgres):
+        pytest.skip("the pooler stands before the embedded server")
+    return postgres_server
+
+
+@pytest.fixture
+def name(dsn: str) -> str:
+    """The database behind the pooler."""
+    return dsn.partition("?")[0].rpartition("/")[2]
+
+
+PINNED = """
+SELECT current_setting('TimeZone') AS zone, current_setting('statement_timeout') AS statement,
+    current_setting('idle_in_transaction_session_timeout') AS idle, current_setting('synchronous_commit') AS commits,
+    current_setting('application_name') AS application
+"""
+
+
+@pytest.mark.parametrize("more", ["", "ignore_startup_parameters = extra_float_digits,timezone,statement_timeout"])
+async def test_a_session_pooler_keeps_the_pins(embedded: EmbeddedPostgres, name: str, more: str) -> None:
+    with pgbouncer(embedded, "session", more) as place:
+        owner = await asyncpg.connect(f"postgresql://postgres@{place}/{name}")
+        await owner.execute(f"ALTER ROLE {GATEWAY} IN DATABASE {name} SET TimeZone = 'Asia/Tokyo'")
+        await owner.execute(f"ALTER ROLE {GATEWAY} IN DATABASE {name} SET synchronous_commit = off")
+        await owner.close()
+        database = Database(f"postgresql://{GATEWAY}@{place}/{name}", statement_timeout=7, idle_timeout=6)
+        row = await database.fetchrow(PINNED)
+        assert row is not None
+        assert tuple(row.values()) == ("UTC", "7s", "6s", "on", "fencing-gateway")
+        await database.close()
+
+
+async def test_a_gateway_behind_a_session_pooler_serves_writes_reads_and_locks(
+    embedded: EmbeddedPostgres, name: str
+) -> None:
+    with pgbouncer(embedded, "session") as place:
+        dsn = f"postgresql://{GATEWAY}@{place}/{name}"
+        await check_schema(dsn)
+        owner = await asyncpg.connect(embedded.dsn(name))
+        await owner.execute("CREATE TABLE accounts (id bigint PRIMARY KEY, note text)")
+        await owner.execute("INSERT INTO accounts VALUES (1, 'before')")
+        async with (
+            running(config(dsn)) as origin,
+            httpx.AsyncClient(base_url=origin, headers={"apikey": API_KEY}) as client,
+        ):
+            for token, status in (("33", 204), ("33", 204), ("34", 204), ("33", 412)):
+                answer = await client.patch(
+                    "/v1/tables/accounts?id=eq.1", json={"note": token}, headers={"fencing-token": token}
+                )
+                assert answer.status_code == status, answer.text
+            assert (await client.get("/v1/tables/accounts?id=eq.1")).json() == [{"id": 1, "note": "34"}]
+            lease = (await client.post("/v1/leases/job/1", json={"holder": "ann"})).json()
+            assert (await client.delete(f"/v1/leases/job/1/{lease['lease']}")).status_code == 204
+        await owner.close()
+
+
+@pytest.mark.parametrize("more", first(["", "server_round_robin = 1", "max_client_conn = 100\ndefault_pool_size = 1"]))
+@pytest.mark.parametrize("mode", ["transaction", "statement"])
+async def test_any_other_is_refused_at_the_start(embedded: EmbeddedPostgres, name: str, mode: str, more: str) -> None:
+    with pgbouncer(embedded, mode, more) as place:
+        dsn = f"postgresql://{GATEWAY}@{place}/{name}"
+        with pytest.raises(ConfigurationError, match="gives the gateway's sessions to other clients") as refused:
+            await check_schema(dsn)
+        assert "pool_mode = session" in refused.value.advice
+        # One that was started before its pooler was there writes nothing.
+        database = Database(dsn)
+        with pytest.raises(SessionsShared):
+            await database.fetchrow_write("CREATE TABLE nothing ()")
+        await database.close()

@@ -1,0 +1,157 @@
+"""``gateway demo``: what it prints works when it is pasted, and it leaves nothing behind."""
+
+import re
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import psutil
+import pytest
+
+from tests import ROOT
+from tests.processes import PATIENCE, Running, alive, called, free_port, started
+
+pytestmark = pytest.mark.thorough
+
+FIRST_COMMAND = "# ── curl"
+
+
+@pytest.fixture
+def directory() -> Iterator[Path]:
+    """Below /tmp itself: PostgreSQL runs as another user where the tests run as root."""
+    with tempfile.TemporaryDirectory(prefix="demo-test-", dir="/tmp") as name:
+        yield Path(name)
+
+
+def script(demo: Running) -> str:
+    """The commands it prints, as one shell script."""
+    demo.wait_for(lambda: demo.output.read_text().count("\nEND\n") == 2)
+    printed = demo.output.read_text()
+    return printed[printed.index(FIRST_COMMAND) :]
+
+
+def test_every_printed_command_works_when_pasted_and_nothing_is_left_behind(directory: Path) -> None:
+    url = f"http://127.0.0.1:{(port := free_port())}"
+    with started("demo", "--port", str(port), temporary=directory) as demo:
+        pasted = subprocess.run(
+            ["bash"], input=script(demo), capture_output=True, text=True, timeout=3 * PATIENCE, check=False
+        )
+        rows = {row["id"]: row for row in httpx.get(f"{url}/v1/tables/accounts", timeout=PATIENCE).json()}
+        records = httpx.get(f"{url}/v1/rejections", timeout=PATIENCE).json()["rejections"]
+        assert alive(str(directory))
+        children = psutil.Process(demo.process.pid).children(recursive=True)
+        assert demo.stop(signal.SIGINT, group=True) == 0
+        assert "Traceback" not in demo.said()
+    said = pasted.stdout
+    assert said.count("HTTP/1.1 204 No Content") == 2
+    assert said.count("HTTP/1.1 412 Precondition Failed") == 1
+    assert said.count("HTTP/1.1 200 OK") == 1
+    assert "balance: 110\n" in said
+    assert said.count("UPDATE 1") == 1, "psql, under a lock"
+    assert pasted.stderr.count("touches order/5 and holds no fencing token") == 1, "and without one"
+    assert "\tguard: token-required on public.orders\t" in said
+    assert "token 33 refused: StaleFencingToken" in said
+    assert "token 33 refused: token-stale" in said
+    assert pasted.stderr.count("(StaleFencingToken)") == 1
+    assert "Traceback" not in pasted.stderr
+    assert (rows[1]["balance"], rows[1]["note"], rows[2]["note"]) == (120, "second holder", "written with 34")
+    assert [record["resource"] for record in records] == [
+        "public.accounts/2",
+        "s3/reports/2025.txt",
+        "s3/reports/2024.txt",
+        "public.accounts/1",
+    ]
+    assert children
+    assert not any(child.is_running() for child in children)
+    assert alive(str(directory)) == []
+    assert list(directory.glob("gateway-demo-*")) == []
+
+
+def readme(port: int) -> str:
+    """Return the commands to paste while the demo runs, as one shell script: the README's, then the quick start's."""
+    pages = (ROOT / "README.md").read_text() + (ROOT / "docs/quickstart.md").read_text()
+    blocks = re.findall(r"```sh\n(.*?)```", pages, re.DOTALL)
+    pasted = [block for block in blocks if "127.0.0.1:8080" in block]
+    assert len(pasted) == 4, "one block of curl, one of gateway audit, one of aws, one of gateway run"
+    return f"cd '{ROOT}'\n" + "\n".join(pasted).replace("127.0.0.1:8080", f"127.0.0.1:{port}")
+
+
+def readme_program(port: int) -> str:
+    """Return the program of the quick start."""
+    (program,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs/quickstart.md").read_text(), re.DOTALL)
+    return str(program).replace("127.0.0.1:8080", f"127.0.0.1:{port}")
+
+
+def check_the_readme(port: int) -> None:
+    """Its commands and its program work as it says, with a demo at this port."""
+    pasted = subprocess.run(
+        ["bash"], input=readme(port), capture_output=True, text=True, timeout=3 * PATIENCE, check=False
+    )
+    programmed = subprocess.run(
+        [sys.executable, "-c", readme_program(port)], capture_output=True, timeout=PATIENCE, check=False
+    )
+    balances = [
+        row["balance"]
+        for row in httpx.get(f"http://127.0.0.1:{port}/v1/tables/accounts?order=id", timeout=PATIENCE).json()
+    ]
+    assert (programmed.returncode, programmed.stderr) == (0, b"")
+    assert (pasted.stdout.count("HTTP/1.1 204"), pasted.stdout.count("HTTP/1.1 412")) == (2, 1)
+    assert '"code":"token-stale"' in pasted.stdout
+    assert '"reason":"token-stale"' in pasted.stdout, "the record, as the last curl shows it"
+    assert "\ttoken-stale\tpublic.accounts/1\t33\t" in pasted.stdout, "the record, as the command shows it"
+    assert "Nothing was changed, removed or moved." in pasted.stdout
+    assert "delete: s3://reports/hello.txt" in pasted.stdout
+    assert pasted.stdout.count("upload: ") == 2, "once by hand, once under a lock"
+    assert balances[:2] == [120, 210]
+
+
+@pytest.mark.parametrize("delay", [0.3, 1.2, 1.8])
+def test_a_signal_while_starting_leaves_nothing_behind(directory: Path, delay: float) -> None:
+    with started("demo", "--port", "0", temporary=directory) as demo:
+        time.sleep(delay)
+        code = demo.stop(signal.SIGINT, group=True)
+    # Before the command has got to the signals, the kernel's answer to SIGINT is as good, or Python's own.
+    assert code in (0, 1, 130, -signal.SIGINT)
+    assert alive(str(directory)) == []
+    assert list(directory.glob("gateway-demo-*")) == []
+
+
+def test_tables_are_kept_where_wanted_and_their_fences_with_them_and_the_readme_is_right(directory: Path) -> None:
+    data = directory / "kept"
+    for token, balance in ((33, 100), (34, 150)):
+        port = free_port()
+        with started("demo", "--port", str(port), "--data", str(data)) as demo:
+            assert f"-H 'Fencing-Token: {token}'" in script(demo)
+            target = f"http://127.0.0.1:{port}/v1/tables/accounts?id=eq.3"
+            assert httpx.get(target, timeout=PATIENCE).json()[0]["balance"] == (300 if token == 33 else 100)
+            answer = httpx.patch(
+                target, headers={"Fencing-Token": str(token)}, json={"balance": balance}, timeout=PATIENCE
+            )
+            assert answer.status_code == 204
+            if token == 33:
+                second = called("demo", "--port", "0", "--data", str(data))
+                assert (second.returncode, second.stderr) == (
+                    2,
+                    f"gateway: --data: {data} is in use by another demo.\n",
+                )
+            else:
+                # Here because a demo takes long to start, and its rows are others.
+                check_the_readme(port)
+            assert demo.stop(signal.SIGTERM) == 0
+            assert "Traceback" not in demo.said()
+    assert alive(str(data)) == []
+
+
+def test_a_port_in_use_is_said_before_anything_is_started(directory: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        refused = called("demo", "--port", str(port), "--data", str(directory / "none"))
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert refused.stderr == f"gateway: Cannot listen on 127.0.0.1:{port}: Address already in use.\n"
+    assert not (directory / "none").exists()

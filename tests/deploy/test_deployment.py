@@ -1,0 +1,201 @@
+"""The files of the repository that run it elsewhere fit together. `tests/containers` tries them in an engine."""
+
+import json
+import os
+import re
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, get_args
+from urllib.parse import urlsplit
+
+import pytest
+import yaml  # type: ignore[import-untyped]  # comes with the AWS CLI; only this test reads YAML
+from pydantic import BaseModel, SecretStr
+from typer.main import get_group
+
+from gateway.cli import application
+from gateway.config import Config, load
+from gateway.config.server import Server
+from gateway.config.stores import ObjectStore, Postgres
+from tests import ROOT
+
+
+@pytest.fixture(scope="module")
+def services() -> dict[str, Any]:
+    loaded: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
+    return dict(loaded["services"])
+
+
+@pytest.fixture(scope="module")
+def example() -> Config:
+    return load(ROOT / "gateway.example.toml")
+
+
+def test_every_file_that_is_mounted_or_built_from_is_there(services: dict[str, Any]) -> None:
+    mounted = [volume.split(":")[0] for service in services.values() for volume in service.get("volumes", ())]
+    built = [service["build"]["dockerfile"] for service in services.values() if "build" in service]
+    files = [path for path in mounted if path.startswith("./")] + built
+    assert len(files) >= 6
+    for path in files:
+        assert (ROOT / path).is_file(), path
+
+
+def test_the_image_is_built_from_files_that_are_there_and_not_ignored() -> None:
+    lines = (ROOT / "deploy/Dockerfile").read_text().splitlines()
+    sources = [
+        source for line in lines if line.startswith("COPY ") and "--from" not in line for source in line.split()[1:-1]
+    ]
+    kept = {line[1:] for line in (ROOT / "deploy/Dockerfile.dockerignore").read_text().splitlines() if line[0] == "!"}
+    for source in sources:
+        assert (ROOT / source).exists(), source
+        assert any(Path(source).is_relative_to(one) for one in kept), source
+    for one in kept:
+        assert any(Path(source).is_relative_to(one) for source in sources), one
+
+
+def test_services_wait_for_services_that_say_when_they_are_healthy(services: dict[str, Any]) -> None:
+    for service in services.values():
+        for name, dependency in service.get("depends_on", {}).items():
+            assert (dependency["condition"] == "service_healthy") == ("healthcheck" in services[name])
+    assert services["gateway"]["healthcheck"]["test"] == ["CMD", "gateway", "health"]
+
+
+def test_our_containers_have_no_right_that_they_do_not_need(services: dict[str, Any]) -> None:
+    ours = [service for service in services.values() if "build" in service]
+    assert len(ours) == 3
+    for service in ours:
+        assert service["read_only"] is True
+        assert service["cap_drop"] == ["ALL"]
+        assert service["security_opt"] == ["no-new-privileges:true"]
+        assert not {"privileged", "cap_add", "user", "network_mode", "tmpfs"} & service.keys()
+
+
+def test_all_that_the_image_installs_from_elsewhere_is_pinned_by_hash() -> None:
+    text = (ROOT / "deploy/Dockerfile").read_text().replace("\\\n", " ")
+    installs = [part for line in text.splitlines() for part in line.split(";") if "pip" in part and " install " in part]
+    assert len(installs) == 3
+    assert all("--require-hashes" in one or "--no-index" in one for one in installs)
+    for name in ("run", "build"):
+        lines = (ROOT / f"requirements/{name}.txt").read_text().splitlines()
+        assert all(line.startswith("    --hash=sha256:") or re.match(r"[\w.-]+==", line) for line in lines)
+    dev = (ROOT / "requirements/dev.txt").read_text().splitlines()
+    build = [line for line in (ROOT / "requirements/build.txt").read_text().splitlines() if "==" in line]
+    assert set(build) <= set(dev), "make lock pins both"
+    user = next(line for line in text.splitlines() if line.startswith("USER "))
+    assert re.fullmatch(r"USER [1-9]\d*:[1-9]\d*", user), "Kubernetes runAsNonRoot needs numbers"
+
+
+def test_what_ends_by_itself_is_waited_for_to_its_end(services: dict[str, Any]) -> None:
+    """``up --wait`` takes a service that has ended for a failure, unless another one waits for just that."""
+    awaited = {
+        name
+        for service in services.values()
+        for name, dependency in service.get("depends_on", {}).items()
+        if dependency["condition"] == "service_completed_successfully"
+    }
+    assert awaited == {name for name, service in services.items() if "healthcheck" not in service}
+
+
+def test_the_commands_are_the_gateways_own_and_read_what_is_mounted(services: dict[str, Any]) -> None:
+    lines = (ROOT / "deploy/Dockerfile").read_text().splitlines()
+    entrypoint, served = (
+        json.loads(next(line for line in lines if line.startswith(f"{word} ")).removeprefix(word))
+        for word in ("ENTRYPOINT", "CMD")
+    )
+    assert entrypoint == ["gateway"]
+    commands = get_group(application).commands
+    for name in ("gateway", "migrate"):
+        command, *options = services[name].get("command", served)
+        given = commands[command].make_context(command, options).params["config"]
+        assert f"./gateway.example.toml:{given}:ro" in services[name]["volumes"]
+    script, *configuration = services["bucket"]["entrypoint"][1:]
+    mounted = {volume.split(":")[1] for volume in services["bucket"]["volumes"]}
+    assert {script, *configuration} == mounted
+
+
+def test_a_gateway_gets_the_time_it_takes_to_stop(services: dict[str, Any]) -> None:
+    assert int(services["gateway"]["stop_grace_period"].removesuffix("s")) > Server().drain
+
+
+def test_every_foreign_image_is_pinned(services: dict[str, Any]) -> None:
+    for service in services.values():
+        if "build" not in service:
+            assert service["image"].rpartition(":")[2] not in ("", "latest")
+
+
+def test_the_example_configuration_loads_and_fits_the_services(services: dict[str, Any], example: Config) -> None:
+    assert example.s3 is not None
+    assert example.s3.endpoint == "http://s3:8333"
+    environment = services["postgres"]["environment"]
+    user, password, database = (environment[f"POSTGRES_{key}"] for key in ("USER", "PASSWORD", "DB"))
+    assert example.postgres.dsn.get_secret_value() == f"postgresql://{user}:{password}@postgres/{database}"
+    assert services["gateway"]["ports"] == [f"127.0.0.1:${{GATEWAY_PORT:-8080}}:{example.server.port}"]
+    assert {rule.resource for rule in (*example.tables, *example.objects)} == {"account/{id}"}
+
+
+def test_the_example_as_it_stands_contacts_nobody_outside(services: dict[str, Any], example: Config) -> None:
+    """A trial must not report to others. Secrets are looked at as well, because one of them is an address."""
+    here = {*services, "127.0.0.1", "localhost"}
+    addresses = [urlsplit(text) for text in texts(example) if "://" in text]
+    assert {"postgresql", "http"} <= {address.scheme for address in addresses}
+    assert {address.hostname for address in addresses} <= here
+    assert (example.webhooks, example.telemetry.traces, example.leases.issuer) == ((), None, None)
+
+
+def texts(value: object) -> Iterator[str]:
+    """All texts in a configuration."""
+    if isinstance(value, BaseModel):
+        for name in type(value).model_fields:
+            yield from texts(getattr(value, name))
+    elif isinstance(value, (tuple, list)):
+        for one in value:
+            yield from texts(one)
+    elif isinstance(value, SecretStr):
+        yield value.get_secret_value()
+    elif isinstance(value, str):
+        yield value
+
+
+REPEATED: dict[str, type[BaseModel]] = {"databases": Postgres, "stores": ObjectStore}
+"""Sections that repeat the keys of another one. The example has only their own keys."""
+ALTERNATIVES = {"issuers": {"secret"}}
+"""One of several keys of a section, any of which it needs."""
+
+
+@pytest.mark.parametrize("section", list(Config.model_fields))
+def test_the_example_has_every_key_and_what_is_commented_out_is_its_default(section: str) -> None:
+    """A key without a default, or with that of ``[fencing]``, may have any valid value as its example."""
+    text = (ROOT / "gateway.example.toml").read_text()
+    lines = re.findall(r"^((?:# )?\[+\w+\]+|(?:# )?\w+ = .+)$", text, re.MULTILINE)
+    heads = [at for at, line in enumerate(lines) if line.removeprefix("# ").startswith("[")]
+    first = next(at for at in heads if lines[at].strip("#[] ") == section)
+    last = next((at for at in heads if at > first), len(lines))
+    commented = [line[2:] for line in lines[first + 1 : last] if line.startswith("# ")]
+    offered = tomllib.loads("\n".join(commented))
+    stated = tomllib.loads("\n".join(line for line in lines[first + 1 : last] if not line.startswith("# ")))
+    fields = keys_of(section).model_fields
+    assert not stated.keys() & offered.keys()
+    repeated = set(REPEATED[section].model_fields) | {"journal"} if section in REPEATED else set()
+    assert {*stated, *offered} == set(fields) - repeated
+    if lines[first].startswith("# "):
+        needed = {name for name in offered if fields[name].is_required()} | ALTERNATIVES.get(section, set())
+        others = {name: "http://x" for name in repeated if name in fields and fields[name].is_required()}
+        keys_of(section).model_validate(others | {name: offered[name] for name in needed})
+    for name, value in offered.items():
+        default = fields[name].get_default()
+        is_example = fields[name].is_required() or default is None
+        assert is_example or value == (list(default) if isinstance(default, tuple) else default), name
+
+
+def keys_of(section: str) -> type[BaseModel]:
+    """The model behind a section, or behind each of a list of them."""
+    annotation = Config.model_fields[section].annotation
+    for kind in (annotation, *get_args(annotation)):
+        if isinstance(kind, type) and issubclass(kind, BaseModel):
+            return kind
+    raise AssertionError(f"[{section}] is no section")
+
+
+def test_the_gate_can_be_run() -> None:
+    assert os.access(ROOT / ".ci/run", os.X_OK)

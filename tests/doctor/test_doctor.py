@@ -1,0 +1,508 @@
+"""The doctor finds what is wrong with an installation, says what to do about it, and never stops at the first thing.
+
+Against a real PostgreSQL and the S3 double. No report may contain a secret.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import uuid4
+
+import asyncpg
+import pytest
+
+from gateway.auth.grants import Action
+from gateway.config import Config
+from gateway.db import intents, migrations, rights, uploads
+from gateway.db.database import Database
+from gateway.db.uploads import RecordedUpload, UploadKey
+from gateway.demo.embedded import EmbeddedPostgres
+from gateway.doctor import examination as doctor
+from gateway.doctor.examination import Check, CheckStatus, DoctorReport, render
+from gateway.fencing.decision import Presented
+from gateway.fencing.intent import Announcement
+from gateway.fencing.token import Token
+from tests.doubles.s3 import S3Double, serve
+from tests.postgres import GATEWAY
+from tests.running import OPEN, config
+
+TRUSTED = ("postgres", GATEWAY, "store")
+SECRETS = ("double-secret", "writer-secret", "writer-api-key", "role-password")
+
+
+@pytest.fixture
+def double() -> S3Double:
+    return S3Double(buckets=["reports", "other"])
+
+
+@pytest.fixture
+async def endpoint(double: S3Double) -> AsyncIterator[str]:
+    async with serve(double) as address:
+        yield address
+
+
+async def examine(settings: Config, clock: doctor.Clock = doctor.local_time) -> DoctorReport:
+    report = await doctor.examine(settings, clock, trusted=TRUSTED)
+    text = "\n".join(render(report))
+    assert not [secret for secret in SECRETS if secret in text]
+    return report
+
+
+def found(report: DoctorReport, name: str) -> Check:
+    checks = [check for section in report.sections for check in section.checks if check.name == name]
+    assert len(checks) == 1, "\n".join(render(report))
+    return checks[0]
+
+
+def worse(report: DoctorReport, status: CheckStatus) -> list[str]:
+    return [check.name for section in report.sections for check in section.checks if check.status is status]
+
+
+async def execute(dsn: str, *statements: str) -> None:
+    connection = await asyncpg.connect(dsn)
+    try:
+        for statement in statements:
+            await connection.execute(statement)
+    finally:
+        await connection.close()
+
+
+ALMIGHTY = {"callers": ["writer"], "actions": [action.value for action in Action], "everything": True}
+READS = {"callers": ["writer"], "actions": ["read"], "tables": ["public.a"]}
+RULE = {"match": "reports/{job}/**", "resource": "job/{job}"}
+CALLER = {"name": "writer", "access_key_id": "writer", "secret_access_key": "s" * 32, "api_key": "k" * 32}
+WITHOUT_TARGET: list[tuple[dict[str, Any], str]] = [
+    ({"actions": ["read"], "tables": ["public.nothing"]}, "there is no table public.nothing"),
+    ({"actions": ["read"], "tables": ["private.orders"]}, "the schema private is not exposed"),
+    ({"actions": ["read"], "buckets": ["nothing"]}, "there is no bucket nothing"),
+    ({"actions": ["read"], "buckets": ["nothing/a/**"]}, "there is no bucket nothing"),
+    ({"actions": ["write"], "resources": ["public.nothing/*"]}, "there is no table public.nothing"),
+]
+
+
+async def test_a_sound_installation_has_no_problems(dsn: str, endpoint: str, double: S3Double) -> None:
+    report = await examine(config(dsn, endpoint, objects=[RULE], callers=[CALLER]))
+    assert not report.problems, "\n".join(render(report))
+    assert [section.title for section in report.sections] == [
+        "configuration",
+        "database",
+        "object store",
+        "other writers",
+        "pending writes",
+    ]
+    assert worse(report, CheckStatus.WARNING) == []
+    assert "put-race-if-match" in found(report, "bucket reports").detail
+    assert not double.objects("reports")
+    assert not [each for each in double.requests if each.bucket == "other"], "it is not named by any rule"
+
+
+async def test_without_rules_every_bucket_of_the_store_is_probed(dsn: str, endpoint: str) -> None:
+    report = await examine(config(dsn, endpoint))
+    assert found(report, "bucket reports").status is found(report, "bucket other").status is CheckStatus.OK
+
+
+async def test_tables_alone_need_no_store(dsn: str) -> None:
+    report = await examine(config(dsn))
+    assert not report.problems
+
+
+class TestConfiguration:
+    @pytest.mark.thorough
+    @pytest.mark.parametrize(
+        ("sections", "name", "words"),
+        [
+            ({"grants": OPEN}, "anonymous", "barrier, call, credentials"),
+            ({"grants": []}, "grants", "every request is denied"),
+            ({"grants": [ALMIGHTY]}, "almighty callers", "writer"),
+            ({"grants": [{**ALMIGHTY, "callers": ["anonymous"]}]}, "callers without grants", "writer"),
+            ({"grants": [{**ALMIGHTY, "groups": ["typo"]}]}, "groups", "number 1: no caller is in typo"),
+            (
+                {"grants": [{**READS, "resources": ["a"]}, READS]},
+                "overlapping grants",
+                "number 1 adds nothing to number 2",
+            ),
+            ({"grants": [READS, READS]}, "overlapping grants", "number 2 adds nothing to number 1"),
+            *(
+                ({"grants": [{"callers": ["writer"], **grant}]}, "grants without target", words)
+                for grant, words in WITHOUT_TARGET
+            ),
+            ({"callers": []}, "callers", "none is configured"),
+            (
+                {
+                    "callers": [{"name": name, "api_key": f"key-of-{name}"} for name in ("of-bucket", "of-table")],
+                    "grants": [
+                        {"callers": ["of-bucket"], "actions": ["read"], "buckets": ["reports"]},
+                        {"callers": ["of-table"], "actions": ["write"], "tables": ["public.a"]},
+                        {"callers": ["*"], "actions": ["lock"], "resources": ["a"]},
+                    ],
+                },
+                "S3 keys",
+                "without one: of-bucket",
+            ),
+            (
+                {"callers": [{"name": "w", "access_key_id": "w", "secret_access_key": "writer-secret"}]},
+                "api keys",
+                "without one: w",
+            ),
+            ({"callers": [{**CALLER, "api_key": "k" * 31}]}, "short keys", "guessed: writer"),
+            ({"callers": [{**CALLER, "secret_access_key": "s" * 31}]}, "short keys", "guessed: writer"),
+            ({"fencing": {"mode": "observe"}}, "observe", "everything without a mode"),
+            ({"objects": [{**RULE, "mode": "observe"}]}, "observe", "reports/{job}/**"),
+            ({"tables": [{"name": "public.a", "mode": "observe"}]}, "observe", "public.a"),
+            ({"server": {"listen": "0.0.0.0:8080"}}, "listen", "without TLS"),
+        ],
+        ids=str,
+    )
+    async def test_each_doubtful_setting_is_a_warning(
+        self, dsn: str, endpoint: str, sections: dict[str, Any], name: str, words: str
+    ) -> None:
+        check = found(await examine(config(dsn, endpoint, **sections)), name)
+        assert check.status is CheckStatus.WARNING
+        assert check.detail.endswith(words) if name == "S3 keys" else words in check.detail
+        assert check.advice
+
+    async def test_callers_of_an_issuer_are_callers(self, dsn: str) -> None:
+        issuer = {"name": "keycloak", "secret": "0123456789abcdef0123456789abcdef"}
+        check = found(await examine(config(dsn, callers=[], issuers=[issuer], grants=[])), "callers")
+        assert (check.status, check.detail) == (CheckStatus.OK, "keycloak:…")
+
+    async def test_a_misspelt_name_in_a_grant_is_told_with_the_one_that_is_meant(self, dsn: str, endpoint: str) -> None:
+        """Patterns that match something are not told."""
+        await execute(dsn, "CREATE TABLE orders (id bigint PRIMARY KEY)")
+        good = {"tables": ["public.*", "*.orders", "*"], "buckets": ["reports/a/**", "*", "*/a"]}
+        report = await examine(
+            config(
+                dsn,
+                endpoint,
+                grants=[
+                    {"callers": ["writer"], "actions": ["read"], "tables": ["public.ordres"], "buckets": ["report"]},
+                    {"callers": ["writer"], "actions": ["write"], "resources": ["public.orders/*"]},
+                    {"callers": ["writer"], "actions": ["read"], **good},
+                ],
+            )
+        )
+        told = [check for section in report.sections for check in section.checks if check.name.endswith("target")]
+        assert [(check.detail, check.advice) for check in told] == [
+            ("[[grants]] number 1: there is no table public.ordres", "Did you mean public.orders?"),
+            ("[[grants]] number 1: there is no bucket report", "Did you mean reports?"),
+        ]
+
+    async def test_an_endpoint_in_the_clear_is_a_warning(self, dsn: str) -> None:
+        store = {"endpoint": "http://192.0.2.1", "access_key_id": "a", "secret_access_key": "b"}
+        settings = config(dsn, s3={**store, "timeout": 0.05})
+        check = found(await examine(settings), "objects")
+        assert check.status is CheckStatus.WARNING
+        assert "http://192.0.2.1" in check.detail
+
+
+class TestDatabase:
+    async def test_a_missing_schema_is_a_problem(self, postgres_server: EmbeddedPostgres) -> None:
+        report = await examine(config(postgres_server.dsn("postgres")))
+        assert report.problems
+        check = found(report, "schema")
+        assert "not installed" in check.detail
+        assert "gateway migrate" in check.advice
+        assert found(report, "intents").status is CheckStatus.PROBLEM
+
+    @pytest.mark.parametrize(
+        ("revision", "status", "advice"),
+        [("r0000", CheckStatus.PROBLEM, "gateway migrate"), ("r9999", CheckStatus.WARNING, "upgrade this gateway")],
+    )
+    async def test_another_revision_is_noticed(
+        self, dsn: str, revision: str, status: CheckStatus, advice: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(migrations, "BASELINE", "r0000")
+        await execute(dsn, f"UPDATE fencing.migration SET version_num = '{revision}'")
+        check = found(await examine(config(dsn)), "schema")
+        assert check.status is status
+        assert advice in check.advice
+
+    async def test_a_server_that_is_not_there_is_a_problem_and_the_store_is_examined_all_the_same(
+        self, endpoint: str
+    ) -> None:
+        report = await examine(config("postgresql://gateway:role-password@127.0.0.1:1/app", endpoint, objects=[RULE]))
+        assert found(report, "intents").status is CheckStatus.PROBLEM
+        assert found(report, "bucket reports").status is CheckStatus.OK
+        (check,) = (check for check in report.sections[1].checks if check.name == "connection")
+        assert check.status is CheckStatus.PROBLEM
+        assert "127.0.0.1" in check.detail
+
+    @pytest.mark.parametrize("dsn", ["nonsense", "postgresql://gateway:role-password@[half/app", "mysql://x/y"])
+    async def test_a_dsn_that_is_none_is_a_problem(self, dsn: str) -> None:
+        check = (await examine(config(dsn))).sections[1].checks[0]
+        assert check.status is CheckStatus.PROBLEM
+        assert "postgres.dsn" in check.detail
+
+    async def test_a_database_that_does_not_exist_is_named(self, postgres_server: EmbeddedPostgres) -> None:
+        report = await examine(config(postgres_server.dsn("nowhere")))
+        assert "nowhere" in report.sections[1].checks[0].detail
+
+    async def test_a_role_without_rights_is_a_problem(self, dsn: str, role: str) -> None:
+        report = await examine(config(_as(dsn, role)))
+        check = found(report, "schema")
+        assert check.status is CheckStatus.PROBLEM
+        assert "USAGE on the schema fencing" in check.detail
+        assert role in check.advice
+        assert "role" not in worse(report, CheckStatus.WARNING)
+
+    async def test_each_privilege_that_is_missing_is_named(self, dsn: str, role: str) -> None:
+        await rights.grant(dsn, role)
+        await execute(
+            dsn,
+            f"REVOKE INSERT ON fencing.intake FROM {role}",
+            f"REVOKE EXECUTE ON FUNCTION fencing.begin_v2, fencing.seal_v1 FROM public, {role}",
+        )
+        check = found(await examine(config(_as(dsn, role))), "schema")
+        missing = {"INSERT on fencing.intake", "EXECUTE on fencing.begin_v2", "EXECUTE on fencing.seal_v1"}
+        assert set(check.detail.removeprefix("the role lacks ").split(", ")) == missing
+        assert f"--grant-to {role}" in check.advice
+
+    async def test_a_role_with_just_the_rights_it_needs_is_fine(self, dsn: str, role: str) -> None:
+        await execute(
+            dsn,
+            "CREATE TABLE public.account (id bigint PRIMARY KEY)",
+            f"GRANT USAGE ON SCHEMA public TO {role}",
+            f"GRANT SELECT, INSERT, UPDATE, DELETE ON public.account TO {role}",
+        )
+        await rights.grant(dsn, role)
+        report = await examine(config(_as(dsn, role), tables=[{"name": "public.account"}], callers=[CALLER]))
+        assert not report.problems, "\n".join(render(report))
+        assert not worse(report, CheckStatus.WARNING)
+
+    async def test_roles_that_callers_act_under_are_examined(self, dsn: str, role: str) -> None:
+        await rights.grant(dsn, role)
+        await execute(
+            dsn,
+            *(f"CREATE ROLE acting_{name}" for name in ("foreign", "unready", "ready")),
+            "CREATE ROLE acting_freely BYPASSRLS",
+            f"GRANT acting_unready, acting_ready, acting_freely TO {role}",
+        )
+        names = [f"acting_{name}" for name in ("absent", "foreign", "unready", "freely", "ready")]
+        try:
+            await rights.let_act(dsn, names[3:])
+            rules = [{"callers": ["*"], "claim": ["role"], "allowed": names}]
+            report = await examine(config(dsn, postgres={"dsn": _as(dsn, role), "roles": rules}))
+            told = [found(report, f"role {name}") for name in names]
+            assert [check.status for check in told] == [
+                *[CheckStatus.PROBLEM] * 3,
+                CheckStatus.WARNING,
+                CheckStatus.OK,
+            ]
+            assert f"GRANT acting_foreign TO {role}" in told[1].advice
+            assert "GRANT USAGE ON SCHEMA fencing TO acting_unready" in told[2].advice
+            assert "no policy binds it" in told[3].detail
+        finally:
+            await execute(dsn, f"DROP OWNED BY {', '.join(names[1:])}", f"DROP ROLE {', '.join(names[1:])}")
+
+    async def test_exposed_tables_the_role_cannot_write_are_a_warning(self, dsn: str, role: str) -> None:
+        await execute(
+            dsn,
+            "CREATE TABLE public.account (id bigint PRIMARY KEY, note text)",
+            f"GRANT SELECT, UPDATE (note) ON public.account TO {role}",
+        )
+        await rights.grant(dsn, role)
+        report = await examine(config(_as(dsn, role)))
+        check = found(report, "privileges")
+        assert check.status is CheckStatus.WARNING
+        assert "INSERT, DELETE on public.account" in check.detail
+
+    async def test_what_writes_reach_beyond_their_rows_is_refused_or_a_warning(self, dsn: str) -> None:
+        assert found(await examine(config(dsn)), "reach").status is CheckStatus.OK
+        await execute(
+            dsn,
+            "CREATE TABLE public.orders (id int PRIMARY KEY)",
+            "CREATE TABLE public.items (id int PRIMARY KEY, o int REFERENCES public.orders ON DELETE CASCADE)",
+        )
+        check = found(await examine(config(dsn)), "table public.orders")
+        assert (check.status, "so such writes are refused" in check.detail) == (CheckStatus.OK, True)
+        check = found(await examine(config(dsn, fencing={"cascades": "claim"})), "table public.orders")
+        assert (check.status, "need the tokens" in check.detail) == (CheckStatus.OK, True)
+        allow = {"name": "public.orders", "cascades": "allow"}
+        check = found(await examine(config(dsn, tables=[allow])), "table public.orders")
+        assert check.status is CheckStatus.WARNING
+        assert "public.items by items_o_fkey (ON DELETE CASCADE)" in check.detail
+        together, refusing = check.rules
+        assert together == '[[tables]]\nname = "public.items"\nresource = "public.orders/{o}"'
+        assert refusing == '[[tables]]\nname = "public.orders"\ncascades = "refuse"'
+        rule = {"name": "public.items", "resource": "public.orders/{o}"}
+        assert found(await examine(config(dsn, tables=[rule])), "reach").status is CheckStatus.OK
+
+    async def test_exposed_schemas_must_be_there_and_usable(self, dsn: str, role: str) -> None:
+        await execute(dsn, "CREATE SCHEMA closed")
+        report = await examine(config(dsn, postgres={"dsn": _as(dsn, role), "schemas": ["closed", "absent"]}))
+        assert "may not use it" in found(report, "schema closed").detail
+        assert "does not exist" in found(report, "schema absent").detail
+        assert {"schema closed", "schema absent"} <= set(worse(report, CheckStatus.PROBLEM))
+
+    async def test_a_standby_is_a_problem(self, dsn: str) -> None:
+        database = dsn.split("?", maxsplit=1)[0].rpartition("/")[2]
+        await execute(dsn, f"ALTER DATABASE {database} SET default_transaction_read_only = on")
+        assert found(await examine(config(dsn)), "writable").status is CheckStatus.PROBLEM
+
+    @pytest.mark.thorough
+    @pytest.mark.parametrize(
+        ("trait", "name", "status"),
+        [
+            ({}, "connection", CheckStatus.OK),
+            ({"version_number": 130012}, "connection", CheckStatus.PROBLEM),
+            ({"fsync": False}, "durability", CheckStatus.PROBLEM),
+            ({"synchronous_commit": False}, "durability", CheckStatus.PROBLEM),
+            ({"isolation": "repeatable read"}, "session", CheckStatus.PROBLEM),
+            ({"time_zone": "Europe/Berlin"}, "session", CheckStatus.PROBLEM),
+            ({"date_style": "German, DMY"}, "session", CheckStatus.PROBLEM),
+        ],
+        ids=str,
+    )
+    async def test_what_a_server_must_be_like(
+        self, database: Database, trait: dict[str, Any], name: str, status: CheckStatus
+    ) -> None:
+        """Not every server can be had here, so the answer of this one is bent."""
+        server = replace(await rights.server_facts(database), **trait)
+        assert [check.status for check in doctor._of_server(server) if check.name == name] == [status]
+
+    @pytest.mark.thorough
+    @pytest.mark.parametrize(
+        ("minutes", "status"),
+        [(0, CheckStatus.OK), (2, CheckStatus.WARNING), (-2, CheckStatus.WARNING), (6, CheckStatus.PROBLEM)],
+    )
+    async def test_a_local_clock_that_is_off_is_seen(self, dsn: str, minutes: int, status: CheckStatus) -> None:
+        report = await examine(config(dsn), lambda: datetime.now(UTC) + timedelta(minutes=minutes))
+        assert found(report, "clock").status is status
+
+
+class TestObjectStore:
+    async def test_a_store_that_is_not_there_is_a_problem(self, dsn: str, double: S3Double) -> None:
+        async with serve(double) as gone:
+            pass
+        report = await examine(config(dsn, gone))
+        assert report.sections[2].checks[0].status is CheckStatus.PROBLEM
+        assert "cannot be reached" in report.sections[2].checks[0].detail
+
+    async def test_wrong_keys_are_a_problem(self, dsn: str, endpoint: str) -> None:
+        store = {"endpoint": endpoint, "access_key_id": "AKIADOUBLE", "secret_access_key": "wrong"}
+        check = (await examine(config(dsn, s3=store))).sections[2].checks[0]
+        assert check.status is CheckStatus.PROBLEM
+        assert "SignatureDoesNotMatch" in check.detail
+
+    async def test_a_rule_for_a_bucket_that_is_not_there_is_a_problem(self, dsn: str, endpoint: str) -> None:
+        report = await examine(config(dsn, endpoint, objects=[{"match": "absent/**"}, {"match": "*/x"}]))
+        check = found(report, "bucket absent")
+        assert check.status is CheckStatus.PROBLEM
+
+    async def test_keys_that_may_not_list_buckets_are_no_problem(
+        self, dsn: str, endpoint: str, double: S3Double
+    ) -> None:
+        double.fail(403, code="AccessDenied", operation="ListBuckets", times=None)
+        assert not (await examine(config(dsn, endpoint, objects=[RULE]))).problems
+
+    async def test_a_store_that_ignores_conditions_is_a_problem(
+        self, dsn: str, endpoint: str, double: S3Double
+    ) -> None:
+        double.behave(ignored_conditions=frozenset({"PutObject"}))
+        report = await examine(config(dsn, endpoint, objects=[RULE]))
+        assert "cannot be fenced: put-if-none-match" in found(report, "bucket reports").detail
+        assert "refused" in found(report, "bucket reports, put-if-match").advice
+
+    async def test_what_a_store_lacks_and_can_do_without_is_a_warning(
+        self, dsn: str, endpoint: str, double: S3Double
+    ) -> None:
+        double.behave(ignored_conditions=frozenset({"DeleteObject"}))
+        report = await examine(config(dsn, endpoint, objects=[RULE]))
+        assert not report.problems
+        assert "tombstones" in found(report, "bucket reports, delete-if-match").advice
+
+    async def test_a_store_that_does_not_answer_clearly_is_a_problem(
+        self, dsn: str, endpoint: str, double: S3Double
+    ) -> None:
+        double.fail(503, operation="PutObject", times=None)
+        assert (
+            "could not be probed"
+            in found(await examine(config(dsn, endpoint, objects=[RULE])), "bucket reports").detail
+        )
+
+    @pytest.mark.thorough
+    @pytest.mark.parametrize(
+        ("seconds", "status"),
+        [(0, CheckStatus.OK), (90, CheckStatus.WARNING), (-90, CheckStatus.WARNING), (400, CheckStatus.PROBLEM)],
+    )
+    async def test_the_clocks_of_database_and_store_are_compared(
+        self, dsn: str, endpoint: str, double: S3Double, seconds: float, status: CheckStatus
+    ) -> None:
+        double.behave(clock_offset=seconds)
+        report = await examine(config(dsn, endpoint))
+        (check,) = (check for check in report.sections[2].checks if check.name == "clock")
+        assert check.status is status
+
+
+class TestPending:
+    @pytest.mark.parametrize(("age", "status"), [(0, CheckStatus.OK), (300, CheckStatus.WARNING)])
+    async def test_writes_that_stay_pending_are_shown(
+        self, dsn: str, database: Database, age: int, status: CheckStatus
+    ) -> None:
+        await intents.begin(database, intents.Begin(_announcement(), None))
+        await execute(dsn, f"UPDATE fencing.intent SET signed_at = now() - interval '{age} seconds'")
+        check = found(await examine(config(dsn)), "intents")
+        assert check.status is status
+        assert "reports/a" in check.detail
+
+    @pytest.mark.parametrize(("minutes", "status"), [(14, CheckStatus.OK), (16, CheckStatus.WARNING)])
+    async def test_uploads_that_were_left_behind_are_shown(
+        self, dsn: str, database: Database, minutes: int, status: CheckStatus
+    ) -> None:
+        place = UploadKey("s3/reports/a", "reports", "a", "id")
+        await uploads.record_opened(database, RecordedUpload(place, uuid4(), None, None, "writer", staged=True))
+        await execute(dsn, f"UPDATE fencing.upload SET touched_at = now() - interval '{minutes} minutes'")
+        check = found(await examine(config(dsn)), "uploads")
+        assert check.status is status
+        assert ("1 left behind" in check.detail) is (status is CheckStatus.WARNING)
+        assert ("gateway sweep" in check.advice) is (status is CheckStatus.WARNING)
+
+    @pytest.mark.parametrize(
+        ("count", "waiting", "status"),
+        [(0, 0, CheckStatus.OK), (3, 1, CheckStatus.OK), (10_002, 1, CheckStatus.WARNING)],
+    )
+    async def test_tombstones_are_counted(self, dsn: str, count: int, waiting: int, status: CheckStatus) -> None:
+        await execute(
+            dsn,
+            f"INSERT INTO fencing.tombstone SELECT 's3/b/' || n, 'b', n FROM generate_series(1, {count}) AS n",
+            "INSERT INTO fencing.forbidden (resource, bucket, key, etag, dead_at)"
+            f" SELECT 's3/b/' || n, 'b', n, '', now() + interval '1 hour' FROM generate_series(1, {waiting}) AS n",
+            "INSERT INTO fencing.forbidden (resource, bucket, key, etag, dead_at)"
+            " VALUES ('s3/b/2', 'b', '2', '', now() - interval '1 hour'), ('s3/b/3', 'b', '3', 'e', now())",
+        )
+        check = found(await examine(config(dsn)), "tombstones")
+        assert check.status is status
+        assert check.detail == "none" if not count else check.detail.startswith(f"{count}, {waiting} of them")
+        assert bool(check.advice) is (status is CheckStatus.WARNING)
+
+
+def test_a_report_is_rendered_line_by_line() -> None:
+    check = Check("clock", CheckStatus.WARNING, "off by a minute", "Set it.")
+    report = DoctorReport((doctor.ReportSection("database", (check,)), doctor.ReportSection("pending writes", ())))
+    assert not report.problems
+    assert render(report) == [
+        "database",
+        "  warning  clock: off by a minute",
+        "           → Set it.",
+        "",
+        "pending writes",
+    ]
+
+
+@pytest.fixture
+def role(dsn: str) -> Iterator[str]:
+    """A role that may connect and nothing else."""
+    name = f"role_{dsn.split('?', maxsplit=1)[0].rpartition('_')[2]}"
+    asyncio.run(execute(dsn, f"CREATE ROLE {name} LOGIN PASSWORD 'role-password'"))
+    yield name
+    asyncio.run(execute(dsn, f"DROP OWNED BY {name}", f"DROP ROLE {name}"))
+
+
+def _as(dsn: str, role: str) -> str:
+    return dsn.replace("://postgres:@", f"://{role}:role-password@")
+
+
+def _announcement() -> Announcement:
+    return Announcement("s3/reports/a", "reports", "a", uuid4(), Presented(Token(0, 1)), "writer")

@@ -1,0 +1,359 @@
+"""The tokens that each policy accepts and refuses, beside forged ones."""
+
+import asyncio
+from typing import Any, cast
+
+import httpx
+import pytest
+
+from gateway.admission import Admission
+from gateway.db.database import Database
+from gateway.fencing.decision import Presented
+from gateway.fencing.policy import MAX_JUMP
+from gateway.fencing.sequencer import Signer
+from gateway.fencing.token import MAX_EPOCH, MAX_VALUE, Token
+from gateway.observe.events import StepReached
+from tests.fencing.policy_gateway import FORGED, KEYS, Shown, World, sequencer
+from tests.fencing.write_paths import WAYS, client
+from tests.objects.clients import call, outcome, refused
+from tests.objects.raw import head, send
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+PATCH, PUT = WAYS["patch"], WAYS["put"]
+NOT_TAKEN = (403, "token-implausible")
+
+
+async def patch(world: World, resource: str, **headers: str) -> httpx.Response:
+    kind, _, name = resource.partition("/")
+    await world.insert(resource)
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    query = {"kind": f"eq.{kind}", "name": f"eq.{name}"}
+    return await world.api.patch("/v1/tables/docs", params=query, json={"note": "after"}, headers=named)
+
+
+def fast(world: World) -> int:
+    """How many writes have taken the fast path so far."""
+    return sum(isinstance(one, StepReached) and one.name == "tables.fast.after" for one in world.stage.events)
+
+
+class TestAny:
+    async def test_what_is_ordinary_is_taken_without_a_look_at_the_database(self) -> None:
+        blind = Admission(cast(Database, object()))
+        tokens = [Token(0, 0), Token(0, 34), Token(0, MAX_JUMP), Token(1000, MAX_JUMP)]
+        assert await blind.admit((f"r/{token}", Presented(token)) for token in tokens) == []
+        with pytest.raises(AttributeError):
+            await blind.admit([("r", Presented(Token(0, MAX_JUMP + 1)))])
+
+    async def test_what_is_far_from_nothing_may_be_near_to_its_fence(self, world: World, name: str) -> None:
+        for token in (MAX_JUMP, 2 * MAX_JUMP, 3 * MAX_JUMP):
+            assert (await PATCH(world, f"any/{name}", Shown(str(token))))[0] == 204
+        assert (await PUT(world, f"any/{name}", Shown(str(4 * MAX_JUMP))))[0] == 200
+        assert await PATCH(world, f"any/{name}", Shown(str(5 * MAX_JUMP + 1))) == NOT_TAKEN
+        assert await world.fence(f"any/{name}") == str(4 * MAX_JUMP)
+
+    async def test_the_error_says_what_is_wrong_and_what_to_do(self, world: World, name: str) -> None:
+        assert (await PATCH(world, f"any/{name}", Shown("34")))[0] == 204
+        answer = await world.api.post(f"/v1/fences/any/{name}/barrier", json={"token": FORGED[0]})
+        problem = answer.json()
+        (rejection,) = await world.database.fetch("SELECT id FROM fencing.rejection WHERE resource = $1", f"any/{name}")
+        facts = ("resource", "token", "fence", "policy", "reason", "rejection")
+        assert [problem[fact] for fact in facts] == [
+            f"any/{name}", FORGED[0], "34", "any", "jump", str(rejection["id"]),
+        ]  # fmt: skip
+        assert "max_jump" in problem["advice"]
+        assert "epoch" in problem["advice"]
+
+    async def test_held_tokens_take_the_fast_path(self, world: World, name: str) -> None:
+        before = fast(world)
+        for _ in range(4):
+            assert (await patch(world, f"any/{name}", fencing_token="34")).status_code == 204
+        assert fast(world) - before >= 3
+
+    async def test_a_sequencer_by_itself_is_good_for_its_resource_alone(self, world: World, name: str) -> None:
+        proof = sequencer(f"any/{name}-other", "34")
+        assert (await patch(world, f"any/{name}", fencing_sequencer=proof)).json()["code"] == "resource-mismatch"
+        assert await PUT(world, f"any/{name}", Shown(sequencer=proof)) == (422, "FencingResourceMismatch")
+        assert await world.fence(f"any/{name}") is None
+
+    @pytest.mark.parametrize("way", ["patch", "put", "session", "barrier", "credentials", "transaction"])
+    async def test_beside_a_token_it_is_a_proof_and_no_more(self, world: World, name: str, way: str) -> None:
+        """One lock may be for many resources of other names."""
+        shown = Shown("34", sequencer(f"job/{name}", "34"))
+        assert (await WAYS[way](world, f"any/{name}", shown))[0] in (200, 204)
+
+
+class TestIssued:
+    @pytest.mark.parametrize("way", ["patch", "put", "barrier"])
+    async def test_nothing_beyond_the_counter(self, world: World, name: str, way: str) -> None:
+        resource = f"issued/{name}"
+        assert (await WAYS[way](world, resource, Shown("1")))[0] == 403
+        token = int((await world.leased(resource))["token"])
+        for number, passes in ((token + 1, False), (token, True), (token + 1, False), (token, True)):
+            status, _ = await WAYS[way](world, resource, Shown(str(number)))
+            assert status in ((200, 204) if passes else (403,))
+        assert await world.fence(resource) == str(token)
+
+    async def test_held_tokens_take_the_fast_path(self, world: World, name: str) -> None:
+        resource = f"issued/{name}"
+        lease = await world.leased(resource)
+        before = fast(world)
+        for _ in range(3):
+            assert (await patch(world, resource, fencing_token=lease["token"])).status_code == 204
+        assert fast(world) - before >= 2
+
+    async def test_a_lease_that_is_over_was_issued_all_the_same(self, world: World, name: str) -> None:
+        lease = await world.leased(f"issued/{name}")
+        await world.released(lease)
+        assert (await PATCH(world, f"issued/{name}", Shown(lease["token"])))[0] == 204
+
+    async def test_a_stale_token_is_stale(self, world: World, name: str) -> None:
+        for holder in ("ann", "bob"):
+            lease = await world.leased(f"issued/{name}", holder)
+            assert (await PATCH(world, f"issued/{name}", Shown(lease["token"])))[0] == 204
+            await world.released(lease)
+        assert await PATCH(world, f"issued/{name}", Shown("1")) == (412, "token-stale")
+
+
+class TestSigned:
+    @pytest.mark.parametrize("way", ["patch", "put", "presigned", "metadata", "barrier"])
+    async def test_the_proof_is_wanted_each_time(self, world: World, name: str, way: str) -> None:
+        resource = f"signed/{name}"
+        lease = await world.leased(resource)
+        token, proof = lease["token"], lease["sequencer"]
+        for shown, passes in (
+            (Shown(token), False),
+            (Shown(token, proof), True),
+            (Shown(token), False),
+            (Shown(token, proof[:-1]), False),
+            (Shown(token, proof[:-1] + ("A" if proof[-1] != "A" else "E")), False),
+            (Shown(token, sequencer(resource, token, "shared", Signer(["another".ljust(32)]))), False),
+            (Shown(token, sequencer(resource, token, signer=Signer(KEYS[1:]))), True),
+            (Shown(token, sequencer(resource, token, "shared")), True),
+        ):
+            status, _ = await WAYS[way](world, resource, shown)
+            assert (status in (200, 204)) is passes, shown
+            assert status in (200, 204, 403), shown
+
+    @pytest.mark.parametrize("way", ["patch", "put", "presigned", "metadata", "session", "form"])
+    async def test_one_of_another_resource_or_token(self, world: World, name: str, way: str) -> None:
+        resource = f"signed/{name}"
+        lease = await world.leased(resource)
+        other = sequencer(f"{resource}-other", lease["token"])
+        assert (await WAYS[way](world, resource, Shown(lease["token"], other)))[0] == 403
+        assert (await WAYS[way](world, resource, Shown(lease["token"], sequencer(resource, "9"))))[0] == 400
+        if way != "form":  # a form names the token, too
+            assert (await WAYS[way](world, resource, Shown(sequencer=other)))[0] == 422
+        assert await world.fence(resource) is None
+
+    async def test_credentials_for_many_resources_prove_one(self, world: World, name: str) -> None:
+        one, other = f"signed/{name}", f"signed/{name}-other"
+        shown = Shown("1", sequencer(one, "1"))
+        assert await WAYS["wide credentials"](world, other, shown) == (403, "ImplausibleFencingToken")
+        assert await WAYS["wide credentials"](world, one, shown) == (200, "")
+
+    async def test_credentials_are_not_issued_for_what_is_proven_of_another(self, world: World, name: str) -> None:
+        for proof, said in (
+            (sequencer(f"signed/{name}-other", "1"), NOT_TAKEN),
+            (sequencer(f"signed/{name}", "2"), (400, "request-malformed")),
+        ):
+            assert await WAYS["credentials"](world, f"signed/{name}", Shown("1", proof)) == said
+
+    async def test_it_never_takes_the_fast_path(self, world: World, name: str) -> None:
+        lease = await world.leased(f"signed/{name}")
+        before = fast(world)
+        for _ in range(3):
+            assert (await patch(world, f"signed/{name}", fencing_sequencer=lease["sequencer"])).status_code == 204
+        assert fast(world) == before
+
+    async def test_not_by_a_recipe_that_was_learnt_from_another_resource_either(self, world: World, name: str) -> None:
+        """Requests of one form: what is known of it must not carry over to a resource with another policy."""
+        for _ in range(3):
+            assert (await patch(world, f"any/{name}", fencing_token="1")).status_code == 204
+        lease = await world.leased(f"signed/{name}")
+        assert (await patch(world, f"signed/{name}", fencing_sequencer=lease["sequencer"])).status_code == 204
+        answer = await patch(world, f"signed/{name}", fencing_token=lease["token"])
+        assert (answer.status_code, answer.json()["code"]) == NOT_TAKEN
+        assert "Fencing-Sequencer" in answer.json()["hint"]
+
+    async def test_several_each_with_its_proof(self, world: World, name: str) -> None:
+        resources = [f"signed/{name}-{number}" for number in range(2)]
+        proofs = [(await world.leased(resource))["sequencer"] for resource in resources]
+        for resource in resources:
+            await world.insert(resource)
+        query = f"?kind=eq.signed&name=in.({name}-0,{name}-1)"
+
+        async def write(shown: str) -> int:
+            headers = {"Fencing-Sequencer": shown}
+            answer = await world.api.patch(f"/v1/tables/docs{query}", json={"note": "x"}, headers=headers)
+            return answer.status_code
+
+        assert await write(", ".join(proofs)) == 204
+        assert await write(", ".join([proofs[0], sequencer(resources[1], "1", signer=Signer(["x" * 32]))])) == 403
+        assert await write(proofs[0]) == 422
+
+    async def test_a_transaction_may_carry_them_in_its_head(self, world: World, name: str) -> None:
+        resource = f"signed/{name}"
+        await world.insert(resource)
+        lease = await world.leased(resource)
+        write = {"method": "PATCH", "table": "docs", "query": f"kind=eq.signed&name=eq.{name}", "body": {"note": "x"}}
+        for more in ({}, {"token": lease["token"]}):
+            headers = {"Fencing-Sequencer": lease["sequencer"]}
+            answer = await world.api.post("/v1/transaction", json={"writes": [write | more]}, headers=headers)
+            assert answer.status_code == 200, answer.text
+        answer = await world.api.post("/v1/transaction", json={"writes": [write | {"token": lease["token"]}]})
+        assert (answer.status_code, answer.json()["code"], answer.json()["write"]) == (*NOT_TAKEN, 0)
+
+    async def test_an_upload_goes_on_under_the_proof_it_was_opened_with(self, world: World, name: str) -> None:
+        lease = await world.leased(f"signed/{name}", "uploader")
+        key, bare = f"signed/{name}/file", client(world, Shown())
+        opened = await call(client(world, Shown(sequencer=lease["sequencer"])).create_multipart_upload, Key=key)
+        place = {"Key": key, "UploadId": opened["UploadId"]}
+        part = await call(bare.upload_part, **place, PartNumber=1, Body=b"x")
+        parts = {"Parts": [{"PartNumber": 1, "ETag": part["ETag"]}]}
+        assert await outcome(bare.complete_multipart_upload, **place, MultipartUpload=parts) == (200, "")
+        assert await world.fence(f"signed/{name}") == lease["token"]
+
+    @pytest.mark.parametrize(
+        ("headers", "unsigned", "status", "code"),
+        [
+            ([], [("fencing-sequencer", "PROOF")], 403, "AccessDenied"),
+            ([("fencing_sequencer", "PROOF")], [], 400, "InvalidRequest"),
+            ([], [("fencing_sequencer", "PROOF")], 400, "InvalidRequest"),
+            ([("x-amz-meta-fencing_sequencer", "PROOF")], [], 400, "InvalidRequest"),
+            ([("fencing-sequencer", "PROOF")], [("fencing-sequencer", "PROOF")], 400, "InvalidRequest"),
+            ([("fencing-sequencer", "PROOF, PROOF")], [], 400, "FencingSequencerMalformed"),
+            ([("fencing-sequencer", "é")], [], 400, "FencingSequencerMalformed"),
+            ([("fencing-sequencer", "")], [], 400, "FencingSequencerMalformed"),
+            ([("fencing-sequencer", "x" * 60_000)], [], 400, "FencingSequencerMalformed"),
+        ],
+    )
+    async def test_what_is_not_trusted_of_an_s3_request(
+        self, world: World, name: str, headers: Any, unsigned: Any, status: int, code: str
+    ) -> None:
+        proof = (await world.leased(f"signed/{name}"))["sequencer"]
+        sent = [[(key, value.replace("PROOF", proof)) for key, value in pairs] for pairs in (headers, unsigned)]
+        path = f"/bucket/signed/{name}/file"
+        request = head(world.stage.origin, "PUT", path, [*sent[0], ("content-length", "1")], unsigned=sent[1])
+        reply = await send(world.stage.origin, request + b"x")
+        assert reply is not None
+        assert (reply.status, reply.code) == (status, code)
+        assert proof.rpartition(":")[2].encode() not in reply.body
+        assert await world.fence(f"signed/{name}") is None
+
+    async def test_a_megabyte_is_refused_and_not_repeated(self, world: World, name: str) -> None:
+        try:
+            answer = await patch(world, f"signed/{name}", fencing_sequencer="a" * 1024 * 1024)
+        except httpx.TransportError:
+            return  # the server has hung up: it takes no such head
+        assert answer.status_code in (400, 431)
+        assert len(answer.content) < 1000
+
+    async def test_no_proof_gets_on_record_or_into_the_log(self, world: World, name: str) -> None:
+        """Refused as stale, so that its whole request is on record."""
+        resource = f"signed/{name}"
+        stale = sequencer(resource, "1")
+        assert (await PATCH(world, resource, Shown(sequencer=sequencer(resource, "2"))))[0] == 204
+        for way in ("patch", "presigned", "session", "metadata", "barrier", "credentials"):
+            assert (await WAYS[way](world, resource, Shown(sequencer=stale)))[0] == 412
+        records = await world.database.fetch("SELECT r::text FROM fencing.rejection r WHERE resource = $1", resource)
+        assert len(records) == 6
+        secret = stale.rpartition(":")[2]
+        assert not any(secret in record["r"] for record in records)
+        assert not any(secret in repr(event) for event in world.stage.events)
+
+
+class TestLive:
+    @pytest.mark.parametrize("how", ["released", "lapsed", "broken"])
+    async def test_once_the_lease_is_over_held_tokens_are_refused_too(self, world: World, name: str, how: str) -> None:
+        resource = f"live/{name}"
+        lease = await world.leased(resource)
+        shown = Shown(lease["token"])
+        assert (await PATCH(world, resource, shown))[0] == 204
+        assert (await PATCH(world, resource, shown))[0] == 204
+        assert (await PUT(world, resource, shown))[0] == 200
+        if how == "broken":
+            wanted = {"expected": lease["token"], "reason": "a test"}
+            assert (await world.admin.post(f"/v1/breaks/{resource}", json=wanted)).status_code == 200
+        elif how == "lapsed":
+            await world.lapsed(lease)
+        else:
+            await world.released(lease)
+        answer = await patch(world, resource, fencing_token=lease["token"])
+        assert (answer.status_code, answer.json()["code"]) == NOT_TAKEN
+        assert "Acquire the lock again" in answer.json()["hint"]
+        assert "reason: not-held" in answer.json()["details"]
+        assert (await PUT(world, resource, shown))[0] == 403
+        assert await world.fence(resource) == lease["token"]
+
+    async def test_an_overtaken_writer_learns_who_overtook_it(self, world: World, name: str) -> None:
+        resource = f"live/{name}"
+        old = await world.leased(resource, "ann")
+        await world.released(old)
+        new = await world.leased(resource, "bob")
+        assert (await PATCH(world, resource, Shown(new["token"])))[0] == 204
+        assert await PATCH(world, resource, Shown(old["token"])) == (412, "token-stale")
+
+    async def test_a_lease_that_ends_while_the_body_comes(self, world: World, name: str) -> None:
+        resource = f"live/{name}"
+        lease = await world.leased(resource)
+        headers = [("fencing-token", lease["token"]), ("content-length", "5"), ("expect", "100-continue")]
+        reader, writer = await asyncio.open_connection(*world.stage.origin.removeprefix("http://").split(":"))
+        writer.write(head(world.stage.origin, "PUT", f"/bucket/{resource}/file", headers))
+        assert (await reader.readuntil(b"\r\n\r\n")).split()[1] == b"100", "it is admitted"
+        await world.released(lease)
+        writer.write(b"after")
+        assert (await reader.readline()).split()[1] == b"403"
+        writer.close()
+        assert world.stage.body(f"{resource}/file") is None
+
+    async def test_it_never_takes_the_fast_path(self, world: World, name: str) -> None:
+        lease = await world.leased(f"live/{name}")
+        for _ in range(2):  # the form of these requests is known
+            assert (await patch(world, f"any/{name}", fencing_token="1")).status_code == 204
+        before = fast(world)
+        for _ in range(2):
+            assert (await patch(world, f"live/{name}", fencing_token=lease["token"])).status_code == 204
+        assert fast(world) == before
+
+
+class TestObserve:
+    """The rules of table and bucket only observe: what is not taken passes, is noted, and raises nothing."""
+
+    async def test_a_forged_write_to_a_watched_table_passes_and_is_on_record(self, world: World, name: str) -> None:
+        resource = f"watched/{name}"
+        await world.database.execute("INSERT INTO watched VALUES ($1, 'before')", name)
+        url = f"/v1/tables/watched?name=eq.{name}"
+        for token, note in (("7", "first"), (FORGED[0], "forged"), ("8", "last")):
+            answer = await world.api.patch(url, json={"note": note}, headers={"Fencing-Token": token})
+            assert (answer.status_code, "fencing-token" in answer.headers) == (204, token != FORGED[0])
+            assert await world.database.fetchval("SELECT note FROM watched WHERE name = $1", name) == note
+        assert await world.fence(resource) == "8"
+        assert await world.on_record(resource) == [("token-implausible", FORGED[0], False)]
+
+    async def test_a_list_of_writes_of_which_one_is_enforced(self, world: World, name: str) -> None:
+        await world.database.execute("INSERT INTO watched VALUES ($1, 'before')", name)
+        watched = {"method": "PATCH", "table": "watched", "query": f"name=eq.{name}", "body": {"note": "after"}}
+        enforced = {"method": "POST", "table": "docs", "body": {"kind": "any", "name": name}, "token": "3"}
+        writes = {"writes": [enforced, watched | {"token": FORGED[1]}]}
+        answer = await world.api.post("/v1/transaction", json=writes)
+        assert answer.status_code == 200, answer.text
+        assert (await world.fence(f"any/{name}"), await world.fence(f"watched/{name}")) == ("3", None)
+        assert await world.on_record(f"watched/{name}") == [("token-implausible", FORGED[1], False)]
+        assert await world.on_record(f"any/{name}") == []
+
+    async def test_a_forged_write_of_a_watched_object_passes_and_is_on_record(self, world: World, name: str) -> None:
+        resource = f"watched/{name}"
+        for token in ("7", FORGED[0], "8"):
+            s3 = client(world, Shown(token))
+            assert await outcome(s3.put_object, Key=f"{resource}/file", Body=token.encode()) == (200, "")
+            assert world.stage.body(f"{resource}/file") == token.encode()
+        assert await world.fence(resource) == "8"
+        assert await world.on_record(resource) == [("token-implausible", FORGED[0], False)]
+
+
+async def test_an_s3_error_has_the_facts(world: World, name: str) -> None:
+    s3 = client(world, Shown(f"{MAX_EPOCH}.{MAX_VALUE}"))
+    status, code, message = await refused(s3.put_object, Key=f"any/{name}/file", Body=b"x")
+    assert (status, code) == (403, "ImplausibleFencingToken")
+    assert "Send the token your lock service gave you" in message

@@ -1,0 +1,366 @@
+"""A guard that watches finds what was written while it was switched off, and nothing else."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from gateway.db import guards
+from gateway.db.database import Database
+from gateway.db.guards import GuardFinding
+from gateway.errors import ConfigurationError, Unavailable
+from gateway.guard import installation as guard
+from tests.guard.stage import Session, Stage, hold, refused, session
+
+TABLE = "public.shipments"
+# The size of each step of a pass: small, so that one pass takes many steps.
+BLOCKS, STAMPS = 1, 2
+
+
+@pytest.fixture
+async def watched(stage: Stage) -> Stage:
+    """Shipments with a guard that watches, and stamps."""
+    await stage.install("shipments", watch=True)
+    assert await swept(stage) == []
+    return stage
+
+
+async def swept(stage: Stage, blocks: int = BLOCKS, stamps: int = STAMPS) -> list[GuardFinding]:
+    """Return the findings that one pass over every watched table puts on record."""
+    database = Database(stage.owner)
+    found: list[GuardFinding] = []
+    try:
+        found += await guards.check_guards(database)
+        relations = await stage.rows("SELECT relation::text FROM fencing.watch")
+        for (relation,) in relations:
+            while True:
+                try:
+                    step = await guards.guard_watch_step(database, 0, blocks, stamps, relation)
+                except Unavailable:
+                    continue
+                assert step is not None
+                found += step.findings
+                if step.passed:
+                    break
+    finally:
+        await database.close()
+    return found
+
+
+async def on_record(stage: Stage) -> list[tuple[str, str | None, dict[str, Any]]]:
+    rows = await stage.rows(
+        "SELECT reason, resource, details::text FROM fencing.record WHERE kind = 'bypass' ORDER BY reason, resource"
+    )
+    return [(reason, resource, json.loads(details)) for reason, resource, details in rows]
+
+
+async def behind_its_back(stage: Stage, sql: str) -> None:
+    await stage.execute(f"SET session_replication_role = replica; {sql}")
+
+
+@asynccontextmanager
+async def holding(app: Session, *resources: str) -> AsyncIterator[None]:
+    async with app.transaction():
+        for resource in resources:
+            await hold(app, resource, 34)
+        yield
+
+
+class TestFinds:
+    @pytest.mark.parametrize(
+        "bypass",
+        [
+            "SET session_replication_role = replica; {}",
+            "ALTER TABLE shipments DISABLE TRIGGER ALL; {}; ALTER TABLE shipments ENABLE TRIGGER ALL",
+            "ALTER TABLE shipments DISABLE TRIGGER fencing_guard_row; {}; ALTER TABLE shipments ENABLE TRIGGER USER",
+        ],
+        ids=["replica", "all-off", "one-off"],
+    )
+    async def test_rows_that_were_changed_added_and_removed(self, watched: Stage, bypass: str) -> None:
+        await watched.execute(
+            "INSERT INTO fencing.fence (resource, epoch, value, holder) VALUES ('order/5', 0, 34, 'ann')"
+        )
+        await watched.execute(
+            bypass.format(
+                "UPDATE shipments SET state = 'x' WHERE id IN (1, 2); DELETE FROM shipments WHERE id = 3; "
+                "INSERT INTO shipments VALUES (9, 8, 'new')"
+            )
+        )
+        found = await swept(watched)
+        assert sorted(found, key=str) == [
+            GuardFinding("row-appeared", "order/8", TABLE, "sweep", 1),
+            GuardFinding("row-changed", "order/5", TABLE, "sweep", 2),
+            GuardFinding("row-vanished", "order/6", TABLE, "sweep", 1),
+        ]
+        assert await on_record(watched) == [
+            ("row-appeared", "order/8", {"keys": [["9"]], "rows": 1, "found_by": "sweep"}),
+            ("row-changed", "order/5", {"keys": [["1"], ["2"]], "rows": 2, "found_by": "sweep"}),
+            ("row-vanished", "order/6", {"keys": [["3"]], "rows": 1, "found_by": "sweep"}),
+        ]
+        assert await watched.rows(
+            "SELECT kind, plane, rule, target, fence_value, fence_holder FROM fencing.record WHERE resource = 'order/5'"
+        ) == [("bypass", "tables", TABLE, TABLE, 34, "ann")]
+        assert await swept(watched) == [], "each change is found once"
+        assert await swept(watched) == []
+
+    async def test_the_next_write_of_the_row_finds_it(self, watched: Stage, app: Session) -> None:
+        """The write overwrites the foreign change. The gateway puts that change on record all the same, and at once."""
+        await behind_its_back(
+            watched, "UPDATE shipments SET state = 'x' WHERE id = 1; DELETE FROM shipments WHERE id = 2"
+        )
+        async with holding(app, "order/5"):
+            await app.execute("UPDATE shipments SET state = 'y' WHERE id = 1")
+            await app.execute("INSERT INTO shipments VALUES (2, 5, 'again')")
+        database = Database(watched.owner)
+        try:
+            step = await guards.guard_watch_step(database, 0, BLOCKS, STAMPS)
+        finally:
+            await database.close()
+        assert step is not None
+        assert step.findings == (GuardFinding("row-changed", "order/5", TABLE, "write", 2),)
+        assert await swept(watched) == []
+
+    async def test_the_next_write_deletes_it(self, watched: Stage, app: Session) -> None:
+        await behind_its_back(watched, "UPDATE shipments SET state = 'x' WHERE id = 1")
+        async with holding(app, "order/5"):
+            await app.execute("DELETE FROM shipments WHERE id = 1")
+        assert await swept(watched) == [GuardFinding("row-vanished", "order/5", TABLE, "write", 1)]
+        assert await swept(watched) == []
+        assert await watched.rows("SELECT count(*) FROM fencing.stamp") == [(3,)]
+
+    async def test_a_change_that_was_taken_back_is_none(self, watched: Stage) -> None:
+        await behind_its_back(watched, "UPDATE shipments SET state = 'x'; UPDATE shipments SET state = 'new'")
+        assert await swept(watched) == []
+
+    async def test_a_guard_that_is_switched_off_or_gone_is_found_once(self, watched: Stage) -> None:
+        await watched.execute("ALTER TABLE shipments DISABLE TRIGGER fencing_guard_row")
+        assert await swept(watched) == [GuardFinding("guard-disabled", None, TABLE, "sweep", 1)]
+        assert await swept(watched) == []
+        await watched.execute("DROP TRIGGER fencing_guard_statement ON shipments")
+        assert await swept(watched) == [GuardFinding("guard-removed", None, TABLE, "sweep", 1)]
+        assert (await on_record(watched))[1][2]["lacking"] == ["fencing_guard_statement on public.shipments: gone"]
+        await watched.execute("ALTER TABLE shipments ENABLE TRIGGER fencing_guard_row")
+        assert await swept(watched) == []
+        await watched.execute("ALTER TABLE shipments DISABLE TRIGGER ALL")
+        assert len(await swept(watched)) == 1
+
+    async def test_a_guard_that_does_not_watch_is_looked_at_too(self, guarded: Stage) -> None:
+        await guarded.execute(
+            "DELETE FROM fencing.guarded; ALTER TABLE shipments DISABLE TRIGGER fencing_guard_truncate"
+        )
+        assert await swept(guarded) == [GuardFinding("guard-disabled", None, TABLE, "sweep", 1)]
+
+    async def test_partitions(self, stage: Stage, app: Session) -> None:
+        await stage.execute(f"""
+            CREATE TABLE parts (note text, id bigint, region text, PRIMARY KEY (id, region)) PARTITION BY LIST (region);
+            CREATE TABLE parts_a (region text NOT NULL, id bigint NOT NULL, note text);
+            ALTER TABLE parts ATTACH PARTITION parts_a FOR VALUES IN ('a');
+            CREATE TABLE parts_b PARTITION OF parts FOR VALUES IN ('b');
+            INSERT INTO parts VALUES ('x', 1, 'a'), ('y', 2, 'b');
+            GRANT ALL ON parts TO {stage.app_role};
+        """)
+        rule = [{"name": "public.parts", "resource": "part/{id}"}]
+        await guard.install(
+            stage.config(tables=rule),
+            guard.GuardRequest("parts", dsn=stage.owner, watch=True, grants=(stage.app_role,)),
+        )
+        assert await swept(stage) == []
+        async with holding(app, "part/1", "part/2"):
+            await app.execute("UPDATE parts SET note = 'z'; UPDATE parts SET region = 'b' WHERE id = 1")
+        assert await swept(stage) == []
+        await stage.execute("CREATE TABLE parts_c PARTITION OF parts FOR VALUES IN ('c')")
+        async with holding(app, "part/3"):
+            await app.execute("INSERT INTO parts VALUES ('w', 3, 'c')")
+        await behind_its_back(stage, "UPDATE parts_b SET note = 'v' WHERE id = 1")
+        assert await swept(stage) == [
+            GuardFinding(
+                "guard-removed", None, "public.parts", "sweep", 1
+            ),  # the new partition has no trigger for statements
+            GuardFinding("row-changed", "part/1", "public.parts", "sweep", 1),
+        ]
+        await stage.execute("ALTER TABLE parts DETACH PARTITION parts_c; DROP TABLE parts_b")
+        assert await swept(stage) == []
+        assert await stage.rows("SELECT count(*) FROM fencing.stamp") == [(0,)]
+
+
+class TestDoesNotFind:
+    async def test_what_went_through_the_guard_or_the_gateway(self, watched: Stage, app: Session) -> None:
+        async with holding(app, "order/5", "order/6", "order/7", "order/8"):
+            await app.execute("UPDATE shipments SET state = 'x'")
+            await app.execute("DELETE FROM shipments WHERE id = 1; INSERT INTO shipments VALUES (7, 8)")
+            await app.execute("UPDATE shipments SET id = id + 100, order_id = 8 WHERE id = 2")
+            await app.execute("INSERT INTO shipments VALUES (7, 8) ON CONFLICT (id) DO UPDATE SET state = 'twice'")
+        async with session(watched.gateway) as gateway:
+            await gateway.execute("UPDATE shipments SET state = 'y'; DELETE FROM shipments WHERE id = 4")
+        assert await swept(watched) == []
+        assert await watched.rows("SELECT count(*) FROM fencing.stamp WHERE NOT suspect") == [(3,)]
+
+    async def test_what_was_undone(self, watched: Stage, app: Session) -> None:
+        async with refused("22012"), holding(app, "order/5"):
+            await app.execute("UPDATE shipments SET state = 'x' WHERE order_id = 5")
+            await app.execute("SELECT 1 / 0")
+        assert await swept(watched) == []
+
+    async def test_a_table_that_was_emptied(self, watched: Stage) -> None:
+        async with session(watched.gateway) as gateway:
+            await gateway.execute("TRUNCATE shipments")
+        assert await swept(watched) == []
+
+    async def test_rows_that_a_trigger_writes_again(self, watched: Stage, app: Session) -> None:
+        """The inner write's triggers fire before the outer one's: a stamp must not depend on their order."""
+        await watched.execute("""
+            CREATE FUNCTION again() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+                UPDATE shipments SET state = state || '!' WHERE id = NEW.id AND state NOT LIKE '%!!';
+                RETURN NULL;
+            END $$;
+            CREATE TRIGGER a_first AFTER INSERT OR UPDATE ON shipments FOR EACH ROW EXECUTE FUNCTION again();
+        """)
+        async with holding(app, "order/5", "order/6"):
+            await app.execute(
+                "UPDATE shipments SET state = 'x' WHERE order_id = 5; INSERT INTO shipments VALUES (8, 6)"
+            )
+        assert await watched.rows("SELECT state FROM shipments WHERE id IN (1, 8)") == [("x!!",), ("new!!",)]
+        assert await watched.rows("SELECT count(*) FROM fencing.stamp WHERE suspect") == [(3,)], "or it shows nothing"
+        assert await swept(watched) == []
+        assert await watched.rows("SELECT count(*) FROM fencing.stamp WHERE suspect") == [(0,)]
+
+    @pytest.mark.thorough
+    @pytest.mark.parametrize(
+        "ddl",
+        [
+            "ALTER TABLE shipments ADD COLUMN a integer DEFAULT 7",
+            "ALTER TABLE shipments DROP COLUMN note",
+            "ALTER TABLE shipments ALTER COLUMN amount TYPE numeric(12, 4)",
+            "ALTER TYPE mood RENAME VALUE 'sad' TO 'blue'",
+            "VACUUM FULL shipments",
+            "VACUUM FREEZE shipments",
+            "CLUSTER shipments USING shipments_pkey",
+            "ALTER TABLE shipments RENAME TO renamed",
+        ],
+    )
+    async def test_what_becomes_of_the_table_itself(self, stage: Stage, app: Session, ddl: str) -> None:
+        await stage.execute("""
+            CREATE TYPE mood AS ENUM ('sad', 'glad');
+            ALTER TABLE shipments ADD COLUMN note text DEFAULT 'n', ADD COLUMN amount numeric(10, 2) DEFAULT 1.5,
+                ADD COLUMN feels mood DEFAULT 'sad';
+        """)
+        await stage.install("shipments", watch=True)
+        assert await swept(stage) == []
+        await stage.execute(ddl)
+        table = "renamed" if "RENAME TO" in ddl else "shipments"
+        async with holding(app, "order/6"):
+            await app.execute(f"UPDATE {table} SET state = 'x' WHERE order_id = 6")
+        assert await swept(stage) == []
+        await behind_its_back(stage, f"UPDATE {table} SET state = 'z' WHERE order_id = 7")
+        assert await swept(stage) == [GuardFinding("row-changed", "order/7", TABLE, "sweep", 1)]
+
+    @pytest.mark.thorough
+    async def test_writers_at_work_while_stamps_are_taken_and_passes_are_made(self, stage: Stage) -> None:
+        """Rows come, go and move about in the table, in transactions that take their time or are undone."""
+        await stage.execute("INSERT INTO shipments SELECT n, 5 FROM generate_series(100, 400) AS n")
+        await stage.install("shipments", watch=True)
+        over = asyncio.Event()
+
+        async def write(number: int) -> None:
+            async with session(stage.gateway) as gateway:
+                turn = 0
+                while not over.is_set():
+                    turn += 1
+                    spread = f"id BETWEEN 100 AND 400 AND id % 4 = {number} AND id % 7 = {turn % 7}"
+                    transaction = gateway.transaction()
+                    await transaction.start()
+                    await gateway.execute(f"UPDATE shipments SET state = repeat('x', {turn % 50}) WHERE {spread}")
+                    await gateway.execute(f"DELETE FROM shipments WHERE {spread} AND id % 3 = 0")
+                    await gateway.execute(
+                        f"INSERT INTO shipments SELECT n, 5, '{turn}' FROM generate_series(100, 400) AS s (n) "
+                        f"WHERE n % 4 = {number} AND n % 7 = {turn % 7} AND n % 3 = 0 ON CONFLICT (id) DO NOTHING"
+                    )
+                    await asyncio.sleep(0)
+                    await (transaction.rollback if turn % 5 == 0 else transaction.commit)()
+
+        async with asyncio.TaskGroup() as group:
+            writing = [group.create_task(write(number)) for number in range(4)]
+            found = []
+            for turn in range(6):
+                found += await swept(stage, BLOCKS, 50)
+                if turn == 3:
+                    await stage.execute("ALTER TABLE shipments ADD COLUMN a integer DEFAULT 7")
+            over.set()
+            await asyncio.gather(*writing)
+        assert found == []
+        assert await swept(stage) == []
+        assert await stage.rows("SELECT FROM fencing.stamp WHERE suspect") == []
+        assert await stage.rows("SELECT count(*) FROM fencing.stamp") == await stage.rows(
+            "SELECT count(*) FROM shipments"
+        )
+
+
+class TestStamps:
+    async def test_nothing_is_found_before_they_are_taken(self, stage: Stage) -> None:
+        await stage.install("shipments", watch=True)
+        await behind_its_back(stage, "UPDATE shipments SET state = 'x'")
+        assert await swept(stage) == []
+
+    async def test_they_are_taken_anew(self, watched: Stage) -> None:
+        await behind_its_back(watched, "UPDATE shipments SET state = 'x'")
+        assert await guard.take_stamps(watched.config(), "shipments", watched.owner) == 1
+        assert await swept(watched) == []
+        with pytest.raises(ConfigurationError, match="not watched"):
+            await guard.take_stamps(watched.config(), "settings", watched.owner)
+
+    async def test_installing_it_again_keeps_them(self, watched: Stage) -> None:
+        await behind_its_back(watched, "UPDATE shipments SET state = 'x'")
+        await watched.install("shipments", watch=True)
+        assert sorted(await swept(watched), key=str) == [
+            GuardFinding("row-changed", f"order/{order}", TABLE, "sweep", rows)
+            for order, rows in ((5, 2), (6, 1), (7, 1))
+        ]
+
+    @pytest.mark.parametrize("again", [True, False])
+    async def test_they_go_with_the_watch(self, watched: Stage, *, again: bool) -> None:
+        await (watched.install("shipments") if again else guard.remove(watched.config(), "shipments", watched.owner))
+        assert await watched.rows("SELECT FROM fencing.stamp") == await watched.rows("SELECT FROM fencing.watch") == []
+        assert await watched.rows("SELECT FROM pg_proc WHERE proname LIKE 'named\\_%'") == []
+        assert await watched.rows("SELECT FROM pg_trigger WHERE tgname = 'fencing_guard_truncated'") == []
+        assert await swept(watched) == []
+
+    async def test_a_table_without_a_key_of_built_in_types_cannot_be_watched(self, stage: Stage) -> None:
+        await stage.execute(
+            "CREATE TABLE loose (id bigint); CREATE TYPE t AS ENUM ('a'); CREATE TABLE odd (id t PRIMARY KEY)"
+        )
+        for table, words in (("loose", "no primary key"), ("odd", "types that are not")):
+            rule = [{"name": f"public.{table}", "resource": table}]
+            with pytest.raises(ConfigurationError, match=words):
+                await guard.prepare(stage.config(tables=rule), guard.GuardRequest(table, dsn=stage.owner, watch=True))
+
+    async def test_the_guard_of_a_watched_table_still_guards(self, watched: Stage, app: Session) -> None:
+        async with refused("FN428"):
+            await app.execute("UPDATE shipments SET state = 'x'")
+        async with refused("FN422"), holding(app, "order/6"):
+            await app.execute("UPDATE shipments SET order_id = 6 WHERE order_id = 5")
+        await watched.install("shipments", watch=True, observe=True)
+        assert await app.execute("UPDATE shipments SET state = 'x'") == "UPDATE 4"
+        assert await swept(watched) == []
+
+    async def test_the_schema_may_be_somebody_elses_than_the_table(self, stage: Stage) -> None:
+        """The comparison runs with the rights of the schema's owner, who is no superuser."""
+        keeper = stage.gateway_role.replace("gateway", "keeper")
+        await stage.execute(f"""
+            CREATE ROLE {keeper} LOGIN; GRANT USAGE ON SCHEMA fencing TO {keeper};
+            GRANT ALL ON ALL TABLES IN SCHEMA fencing TO {keeper};
+            GRANT ALL ON ALL FUNCTIONS IN SCHEMA fencing TO {keeper};
+            ALTER TABLE fencing.stamp OWNER TO {keeper};
+            ALTER FUNCTION fencing.watch_step_v1 OWNER TO {keeper};
+        """)
+        try:
+            await stage.install("shipments", watch=True)
+            assert await swept(stage) == []
+            await behind_its_back(stage, "INSERT INTO shipments VALUES (9, 9)")
+            assert await swept(stage) == [GuardFinding("row-appeared", "order/9", TABLE, "sweep", 1)]
+        finally:
+            await stage.execute(
+                f"REASSIGN OWNED BY {keeper} TO CURRENT_USER; DROP OWNED BY {keeper}; DROP ROLE {keeper}"
+            )

@@ -1,0 +1,358 @@
+"""A session beside the gateway may write the rows of resources that it holds, and no others."""
+
+import json
+
+import asyncpg
+import pytest
+
+from gateway.db.database import Database
+from tests.guard.stage import Session, Stage, hold, refused, session
+
+SENT = "UPDATE shipments SET state = 'sent' WHERE order_id = 5"
+
+
+async def states(stage: Stage) -> dict[int, str]:
+    return dict(await stage.rows("SELECT id, state FROM shipments"))
+
+
+async def test_who_holds_the_resource_writes_its_rows(guarded: Stage, app: Session) -> None:
+    async with app.transaction():
+        assert await hold(app, "order/5", 34, "ann") == "raised"
+        assert await hold(app, "order/5", 34, "ann") == "held"
+        assert await app.execute(SENT) == "UPDATE 2"
+        await app.execute("INSERT INTO shipments VALUES (9, 5)")
+        await app.execute("DELETE FROM shipments WHERE id = 1")
+    assert await states(guarded) == {2: "sent", 3: "new", 4: "new", 9: "new"}
+    (fence,) = await guarded.rows("SELECT resource, value, holder, caller FROM fencing.fence")
+    assert fence == ("order/5", 34, "ann", f"role:{guarded.app_role}")
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        SENT,
+        "INSERT INTO shipments VALUES (9, 5)",
+        "DELETE FROM shipments WHERE id = 1",
+        "INSERT INTO shipments VALUES (1, 5) ON CONFLICT (id) DO UPDATE SET state = 'again'",
+        "WITH held AS (SELECT 1) UPDATE shipments SET state = 'x' FROM held WHERE id = 3",
+    ],
+)
+async def test_who_holds_nothing_writes_nothing(guarded: Stage, app: Session, statement: str) -> None:
+    async with refused("FN428", "holds no fencing token") as error:
+        await app.execute(statement)
+    assert "fencing.hold" in error.hint
+    facts = json.loads(error.detail)
+    assert (facts["code"], facts["target"]) == ("token-required", "public.shipments")
+    assert await states(guarded) == dict.fromkeys((1, 2, 3, 4), "new")
+
+
+async def test_a_held_token_ends_with_its_transaction(guarded: Stage, app: Session) -> None:
+    await hold(app, "order/5", 34)
+    async with refused("FN428"):
+        await app.execute(SENT)
+    undone = app.transaction()
+    await undone.start()
+    await hold(app, "order/5", 35)
+    await undone.rollback()
+    async with refused("FN428"):
+        await app.execute(SENT)
+
+
+async def test_what_a_savepoint_took_back_is_not_held(guarded: Stage, app: Session) -> None:
+    async with refused("FN428"), app.transaction():
+        savepoint = app.transaction()
+        await savepoint.start()
+        await hold(app, "order/5", 34)
+        await savepoint.rollback()
+        await app.execute(SENT)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "UPDATE shipments SET state = 'sent' WHERE id = 3",
+        "UPDATE shipments SET state = 'sent'",
+        "DELETE FROM shipments",
+        "INSERT INTO shipments VALUES (9, 6)",
+        "UPDATE shipments SET order_id = 6 WHERE id = 1",
+        "UPDATE shipments SET order_id = 5 WHERE id = 3",
+        "INSERT INTO shipments VALUES (3, 5) ON CONFLICT (id) DO UPDATE SET state = 'x'",
+    ],
+)
+async def test_rows_of_another_resource_are_refused(guarded: Stage, app: Session, statement: str) -> None:
+    async with refused("FN422", "touches order/"), app.transaction():
+        await hold(app, "order/5", 34)
+        await app.execute(statement)
+    assert await states(guarded) == dict.fromkeys((1, 2, 3, 4), "new")
+
+
+async def test_several_resources_in_one_transaction(guarded: Stage, app: Session) -> None:
+    async with app.transaction():
+        await hold(app, "order/5", 34)
+        await hold(app, "order/6", "2.12")
+        await app.execute("UPDATE shipments SET order_id = 6 WHERE id = 1")
+        await app.execute("UPDATE shipments SET state = 'sent' WHERE order_id IN (5, 6)")
+    assert await states(guarded) == {1: "sent", 2: "sent", 3: "sent", 4: "new"}
+
+
+async def test_a_row_without_a_name_belongs_to_nobody(guarded: Stage, app: Session) -> None:
+    async with refused("FN422", "do not make up a resource name"), app.transaction():
+        await hold(app, "order/5", 34)
+        await app.execute("UPDATE shipments SET order_id = NULL WHERE id = 1")
+    async with refused("FN428", "do not make up a resource name"):
+        await app.execute("INSERT INTO shipments VALUES (9, NULL)")
+
+
+async def test_an_overtaken_token_is_refused_for_good(guarded: Stage, app: Session) -> None:
+    async with app.transaction():
+        await hold(app, "order/5", 35, "bob")
+    async with refused("FN412", "has been overtaken by 35, raised by bob") as error:
+        await hold(app, "order/5", 34)
+    assert "retrying cannot succeed" in error.hint
+    facts = json.loads(error.detail)
+    assert {name: facts[name] for name in ("code", "resource", "token", "fence", "raised_by")} == {
+        "code": "token-stale", "resource": "order/5", "token": "34", "fence": "35", "raised_by": "bob",
+    }  # fmt: skip
+    async with refused("FN412", "Another holder, bob"):
+        await hold(app, "order/5", 35, "ann")
+
+
+async def test_a_refused_claim_raises_nothing(guarded: Stage, app: Session) -> None:
+    await guarded.execute("""
+        INSERT INTO fencing.intent (resource, bucket, key, write_id, attempt, epoch, value)
+        VALUES ('order/5', 'b', 'k', gen_random_uuid(), 1, 0, 33)
+    """)
+    async with refused("FN503", "An object write of an older holder is pending on order/5") as error:
+        await hold(app, "order/5", 34)
+    assert "POST /v1/fences/order/5/barrier" in error.hint
+    assert await guarded.rows("SELECT FROM fencing.fence") == []
+    await guarded.execute("INSERT INTO fencing.fence (resource, epoch, value) VALUES ('order/5', 0, 34)")
+    async with refused("FN503"), app.transaction():
+        await app.execute("SET LOCAL fencing.resource = 'order/5'; SET LOCAL fencing.token = '34'")
+        await app.execute(SENT)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    ("resource", "token", "holder"),
+    [
+        ("order/%41", "1", None), ("", "1", None), (None, "1", None), ("a b", "1", None), ("a" * 513, "1", None),
+        ("a", "01", None), ("a", "", None), ("a", None, None), ("a", "9223372036854775808", None),
+        ("a", "2147483648.1", None), ("a", "1", ""), ("a", "1", " x"), ("a", "1", "ä"), ("a", "1", "x" * 201),
+    ],
+)  # fmt: skip
+async def test_what_cannot_be_read_is_refused(
+    guarded: Stage, app: Session, resource: str | None, token: str | None, holder: str | None
+) -> None:
+    async with refused("FN400"):
+        await app.fetchval("SELECT fencing.hold($1, $2, $3)", resource, token, holder)
+    assert await guarded.rows("SELECT FROM fencing.fence") == []
+
+
+@pytest.mark.parametrize(
+    ("settings", "sqlstate"),
+    [
+        ({"resource": "order/5", "token": "34"}, None),
+        ({"resource": "order/5", "token": "34", "holder": "ann"}, None),
+        ({"held": '{"order/5": {"token": "34"}}'}, None),
+        ({"resource": "order/5", "token": "999999"}, "FN428"),
+        ({"resource": "order/5", "token": "33"}, "FN412"),
+        ({"resource": "order/5", "token": "34", "holder": "bob"}, "FN412"),
+        ({"resource": "order/5", "token": "all"}, "FN400"),
+        ({"resource": "order/6", "token": "34"}, "FN428"),
+        ({"token": "34"}, "FN428"),
+        ({"resource": "order/5"}, "FN428"),
+        ({"resource": "order/9", "token": "1"}, "FN428"),
+        ({"held": '{"order/5": {"token": "35"}}'}, "FN428"),
+        ({"held": '{"order/5": "34"}'}, "FN400"),
+        ({"held": '["order/5"]'}, "22023"),
+        ({"held": "yes"}, "22P02"),
+    ],
+    ids=str,
+)
+async def test_settings_are_believed_only_as_far_as_the_fence_says_so(
+    guarded: Stage, app: Session, settings: dict[str, str], sqlstate: str | None
+) -> None:
+    """Any session may set them. The holder of 34 is ann, and no holder has ever claimed order/6."""
+    await hold(app, "order/5", 34, "ann")
+    transaction = app.transaction()
+    await transaction.start()
+    for name, value in settings.items():
+        await app.execute(f"SET LOCAL fencing.{name} = '{value}'")
+    if sqlstate is None:
+        assert await app.execute(SENT) == "UPDATE 2"
+    else:
+        async with refused(sqlstate):
+            await app.execute(SENT)
+    await transaction.rollback()
+
+
+async def test_a_held_token_outdoes_one_that_is_set(guarded: Stage, app: Session) -> None:
+    await app.execute("SET fencing.resource = 'order/5'; SET fencing.token = '1'")
+    async with app.transaction():
+        await hold(app, "order/5", 34)
+        assert await app.execute(SENT) == "UPDATE 2"
+
+
+async def test_truncate_needs_the_name_of_the_whole_table(guarded: Stage, app: Session) -> None:
+    await guarded.install("settings")
+    async with refused("FN422", "touches every row"), app.transaction():
+        await hold(app, "order/5", 34)
+        await app.execute("TRUNCATE shipments")
+    async with refused("FN428"):
+        await app.execute("TRUNCATE settings")
+    async with app.transaction():
+        await hold(app, "settings", 1)
+        await app.execute("TRUNCATE settings")
+    assert await guarded.rows("SELECT FROM settings") == []
+
+
+async def test_a_strict_resource_takes_one_transaction_a_token(guarded: Stage, app: Session) -> None:
+    await guarded.install("once")
+    write = "UPDATE once SET v = v + 1"
+    async with app.transaction():
+        await hold(app, "public.once/1", 1)
+        await app.execute(write)
+        await app.execute(write)
+    async with refused("FN412", "has already written"), app.transaction():
+        await hold(app, "public.once/1", 1)
+        await app.execute(write)
+    async with refused("FN412", "has already written"):
+        await app.fetchval("SELECT fencing.hold('public.once/1', '1', strict => true)")
+    await guarded.execute("UPDATE fencing.fence SET value = 2, write_id = NULL")  # as a barrier leaves it
+    async with refused("FN428", "had not been claimed"), app.transaction():
+        await hold(app, "public.once/1", 2)
+        await app.execute(write)
+    async with app.transaction():
+        await app.fetchval("SELECT fencing.hold('public.once/1', '2', strict => true)")
+        await app.execute(write)
+    assert await guarded.rows("SELECT v FROM once") == [(4,)]
+
+
+async def test_the_gateway_is_let_through(guarded: Stage) -> None:
+    async with session(guarded.gateway) as gateway:
+        assert await gateway.execute(SENT) == "UPDATE 2"
+        await gateway.execute("TRUNCATE shipments")
+
+
+async def test_taking_on_the_role_of_the_gateway_does_not_help(guarded: Stage, app: Session) -> None:
+    await guarded.execute(f"GRANT {guarded.gateway_role} TO {guarded.app_role}")
+    await app.execute(f"SET ROLE {guarded.gateway_role}")
+    async with refused("FN428") as error:
+        await app.execute(SENT)
+    assert json.loads(error.detail)["caller"] == f"role:{guarded.gateway_role}"
+
+
+async def test_superusers_are_checked_as_well(guarded: Stage) -> None:
+    async with refused("FN428"):
+        await guarded.execute(SENT)
+
+
+async def test_who_claims_needs_no_right_on_the_fences(guarded: Stage, app: Session) -> None:
+    async with app.transaction():
+        await hold(app, "order/5", 34)
+    await app.execute("SET fencing.resource = 'order/5'; SET fencing.token = '34'")
+    for statement in (
+        "SELECT FROM fencing.fence",
+        "UPDATE fencing.fence SET value = 0",
+        "DELETE FROM fencing.fence",
+        "SELECT FROM fencing.rejection",
+        "SELECT fencing.claim_v1('order/5', 0, 99, NULL, 'x', false, NULL)",
+        "SELECT fencing.guard_v1('order/5', 'x', 'x', true, false)",
+        "SELECT fencing.guard_judge_v1('order/5', false)",
+        "SELECT fencing.guard_lock_v1('order/5')",
+        "SELECT fencing.guard_note_v1('x', 'order/5', '1', NULL, NULL, 'x', 'x')",
+    ):
+        async with refused("42501"):
+            await app.execute(statement)
+
+
+async def test_without_the_grant_nothing_can_be_claimed(stage: Stage, app: Session) -> None:
+    await stage.install("shipments", grants=False)
+    async with refused("42501", "schema fencing"):
+        await hold(app, "order/5", 34)
+    await stage.execute(f"GRANT USAGE ON SCHEMA fencing TO {stage.app_role}")
+    async with refused("42501", "function hold"):
+        await hold(app, "order/5", 34)
+    async with refused("FN428", "holds no fencing token"):
+        await app.execute(SENT)
+
+
+async def test_a_refusal_is_in_the_log_of_the_server_even_where_the_session_catches_it(
+    guarded: Stage, app: Session
+) -> None:
+    logged: list[str] = []
+    app.add_log_listener(lambda _, message: logged.append(str(message)))
+    await app.execute("SET client_min_messages = log")
+    await app.execute(f"""
+        DO $do$ BEGIN {SENT}; EXCEPTION WHEN SQLSTATE 'FN428' THEN NULL; END $do$
+    """)
+    assert len([line for line in logged if "fencing: refused" in line and "token-required" in line]) == 1
+    assert await guarded.rows("SELECT FROM fencing.rejection") == []
+
+
+async def test_names_are_those_of_the_gateway_whatever_the_session_is_set_to(
+    stage: Stage, app: Session, database: Database
+) -> None:
+    """Dates, times and padded texts stand in names as the gateway's own sessions write them."""
+    await stage.execute(f"""
+        CREATE TYPE mood AS ENUM ('good', 'so so');
+        CREATE DOMAIN code AS character(4);
+        CREATE TABLE odd (day date, at timestamptz, code code, mood mood, yes boolean, n numeric(6, 2), x text,
+            PRIMARY KEY (day, at, code, mood, yes, n, x));
+        INSERT INTO odd VALUES ('2024-01-02', '2024-01-02 03:04:05+00', 'ab', 'so so', true, 1.5, 'a/b=');
+        GRANT ALL ON odd TO {stage.app_role};
+    """)
+    await stage.install("odd")
+    name = "public.odd/2024-01-02/2024-01-02%2003:04:05+00/ab/so%20so/true/1.50/a%2Fb%3D"
+    await app.execute("SET datestyle = 'German'; SET timezone = 'Asia/Tokyo'; SET extra_float_digits = -15")
+    async with refused("FN428", name):
+        await app.execute("UPDATE odd SET x = 'other'")
+    async with app.transaction():
+        await hold(app, name, 1)
+        await hold(app, name.replace("a%2Fb%3D", "other"), 1)
+        assert await app.execute("UPDATE odd SET x = 'other'") == "UPDATE 1"
+
+
+async def test_the_functions_of_the_guard_run_nobody_elses_code(stage: Stage, app: Session) -> None:
+    """They run with their owner's rights: a cast that the owner of a type has made must not be called by them."""
+    await stage.execute(f"""
+        CREATE TYPE mood AS ENUM ('good');
+        CREATE FUNCTION spy(mood) RETURNS text LANGUAGE sql AS $$ SELECT current_user::text $$;
+        CREATE CAST (mood AS text) WITH FUNCTION spy(mood) AS IMPLICIT;
+        CREATE TABLE moods (mood mood PRIMARY KEY);
+        GRANT ALL ON moods TO {stage.app_role};
+    """)
+    await stage.install("moods")
+    async with refused("FN428", "public.moods/good"):
+        await app.execute("INSERT INTO moods VALUES ('good')")
+
+
+async def test_a_column_that_has_changed_its_type_does_not_open_the_guard(guarded: Stage, app: Session) -> None:
+    await guarded.execute("ALTER TABLE shipments ALTER order_id TYPE text USING 'n' || order_id")
+    with pytest.raises(asyncpg.InvalidTextRepresentationError):
+        await app.execute("UPDATE shipments SET state = 'x' WHERE id = 1")
+
+
+@pytest.mark.parametrize("observe", [False, True], ids=["enforced", "observed"])
+async def test_no_token_passes_before_the_database_is_open(stage: Stage, app: Session, *, observe: bool) -> None:
+    """It was put back, and shows a token that was overtaken. A session needs no claim of its own to hold that one."""
+    await stage.install("shipments", observe=observe)
+    await hold(app, "order/5", 34)
+    await stage.execute("UPDATE fencing.opening SET started = started - interval '1 day'")
+    declared = "SET LOCAL fencing.resource = 'order/5'; SET LOCAL fencing.token = '34'"
+    if observe:
+        async with app.transaction():
+            await app.execute(declared)
+            assert await app.execute(SENT) == "UPDATE 2"
+    else:
+        async with refused("FN503", "not opened") as error, app.transaction():
+            await app.execute(declared)
+            await app.execute(SENT)
+        assert json.loads(error.detail) == {"code": "database-closed"}
+        assert await states(stage) == dict.fromkeys((1, 2, 3, 4), "new")
+    await stage.execute("UPDATE fencing.opening SET started = (fencing.run_v1()).started")
+    async with app.transaction():
+        await app.execute(declared)
+        assert await app.execute(SENT) == "UPDATE 2"

@@ -1,0 +1,230 @@
+"""Bodies cost nothing before their caller is known, and a bounded amount of time and memory afterwards."""
+
+import asyncio
+import json
+import re
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import asyncpg
+import pytest
+import pytest_asyncio
+from fastapi.routing import APIRoute
+from starlette.routing import BaseRoute
+
+from gateway import app
+from gateway.api.requests import MAX_BODY
+from gateway.http.body import Body, BodyReader, Pace
+from gateway.http.middleware import Middleware
+from gateway.observe.events import RequestFailed
+from gateway.observe.telemetry import Observability
+from tests.postgres import Server, fresh
+from tests.running import API_KEY, Events, config
+from tests.serving_app import served
+from tests.waiting import PATIENCE
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+MEBIBYTE = 1024 * 1024
+KEY = f"Authorization: Bearer {API_KEY}"
+JSON = "Content-Type: application/json"
+TABLE = "CREATE TABLE accounts (id bigint PRIMARY KEY, balance bigint, extra jsonb); INSERT INTO accounts VALUES (1, 0)"
+UNSAFE = {"POST", "PUT", "PATCH", "DELETE"}
+
+
+class Stage:
+    """One gateway behind a socket, and what it has announced."""
+
+    def __init__(self, gateway: app.Gateway, port: int, events: Events) -> None:
+        self.gateway, self.port, self.events = gateway, port, events
+
+    @property
+    def routes(self) -> list[tuple[str, str]]:
+        """Method and path of each route of the fencing API that takes a body, from its own route table."""
+        return sorted(_with_body(self.gateway._first.api.router.routes))
+
+    @property
+    def memory(self) -> int:
+        return self.gateway._bodies[0].memory.used
+
+
+def _with_body(routes: list[BaseRoute]) -> Iterator[tuple[str, str]]:
+    for route in routes:
+        if isinstance(route, APIRoute) and (route.body_field or "requestBody" in (route.openapi_extra or {})):
+            path = route.path.replace("{resource:path}", "order/5")
+            path = re.sub(r"\{lease\}", "01890000-0000-7000-8000-000000000000", path)
+            yield from ((method, re.sub(r"\{\w+(:\w+)?\}", "x", path)) for method in (route.methods or set()) & UNSAFE)
+
+
+@pytest.fixture(scope="module")
+def database_of_stage(postgres_server: Server) -> Iterator[str]:
+    with fresh(postgres_server) as dsn:
+        yield dsn
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def stage(database_of_stage: str) -> AsyncIterator[Stage]:
+    connection = await asyncpg.connect(database_of_stage)
+    await connection.execute(TABLE)
+    await connection.close()
+    events = Events()
+    caller = {"name": "writer", "groups": ["admins"], "api_key": API_KEY}
+    settings = config(database_of_stage, callers=[caller], server={"body_timeout": PATIENCE, "memory": 8 * MEBIBYTE})
+    gateway = app.Gateway(settings, Observability(settings, events))
+    async with served(Middleware(gateway, events)) as port:
+        yield Stage(gateway, port, events)
+    await gateway._first._database.close()
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The gateway waits half a second for a body. Only for those that do not come: others may take longer."""
+    pace = Pace(idle=0.5, grace=0.5)
+    monkeypatch.setattr(BodyReader, "of", lambda reader, scope, receive: Body(scope, receive, pace, reader.memory))
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_left(stage: Stage) -> Iterator[None]:
+    yield
+    assert stage.memory == 0
+    assert not [event for event in stage.events if isinstance(event, RequestFailed)]
+
+
+async def ask(stage: Stage, method: str, path: str, headers: list[str], *pieces: bytes) -> tuple[int, Any]:
+    """Send a head and pieces of a body, and nothing after them; return the status and the document of the answer."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", stage.port)
+    writer.write("\r\n".join([f"{method} {path} HTTP/1.1", "Host: gateway", *headers, "", ""]).encode())
+    try:
+        for piece in pieces:
+            writer.write(piece)
+            await writer.drain()
+        async with asyncio.timeout(PATIENCE):
+            head = await reader.readuntil(b"\r\n\r\n")
+            length = re.search(rb"content-length: (\d+)", head)
+            body = await reader.readexactly(int(length[1])) if length else b""
+    finally:
+        writer.close()
+    return int(head.split()[1]), json.loads(body) if body.startswith(b"{") else body
+
+
+CHUNKED = "Transfer-Encoding: chunked"
+HALF = [
+    pytest.param(["Content-Length: 1000"], [b'{"token": '], id="half sent"),
+    pytest.param([f"Content-Length: {100 * MEBIBYTE}"], [b"[" * 1000], id="100 MiB announced"),
+    pytest.param([CHUNKED], [b"5\r\n[[[[["], id="chunked"),
+]
+
+
+@pytest.mark.parametrize(("headers", "pieces"), HALF)
+async def test_no_route_waits_for_the_body_of_an_unknown_caller(
+    stage: Stage, headers: list[str], pieces: list[bytes]
+) -> None:
+    tables = [("PATCH", "/v1/tables/accounts?id=eq.1"), ("POST", "/v1/tables/accounts"), ("POST", "/v1/tables/rpc/x")]
+    assert len(stage.routes) > 5
+    for method, path in [*stage.routes, *tables]:
+        for proof in ([], ["Authorization: Bearer wrong"]):
+            status, document = await ask(stage, method, path, [JSON, *proof, *headers], *pieces)
+            assert status == 401, (method, path, document)
+
+
+@pytest.mark.usefixtures("impatient")
+async def test_every_route_ends_the_wait_for_a_body(stage: Stage) -> None:
+    async def half(method: str, path: str) -> None:
+        headers = [KEY, JSON, "Fencing-Token: 5", "Fencing-Resource: order/5", "Content-Length: 1000"]
+        status, document = await ask(stage, method, path, headers, b'{"token": ')
+        assert (status, document["code"]) == (408, "body-too-slow"), (method, path, document)
+
+    tables = [("PATCH", "/v1/tables/accounts?id=eq.1"), ("POST", "/v1/tables/accounts")]
+    async with asyncio.TaskGroup() as tasks:
+        for method, path in [*stage.routes, *tables]:
+            tasks.create_task(half(method, path))
+
+
+@pytest.mark.usefixtures("impatient")
+async def test_a_body_that_trickles_is_cut_off(stage: Stage) -> None:
+    """Each byte is in time; the lowest rate ends it all the same."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", stage.port)
+    head = [f"POST /v1/tables/accounts HTTP/1.1\r\nHost: gateway\r\n{KEY}", JSON, "Fencing-Token: 5"]
+    writer.write("\r\n".join([*head, "Content-Length: 100000", "", ""]).encode())
+    async with asyncio.timeout(PATIENCE):
+        answer = asyncio.create_task(reader.readline())
+        while not answer.done():
+            writer.write(b" ")
+            await asyncio.sleep(0.05)
+    writer.close()
+    assert answer.result().split()[1] == b"408"
+
+
+async def test_every_route_of_the_api_has_a_limit(stage: Stage) -> None:
+    larger = {"/v1/leases": 1024 * 1024, "/v1/transaction": 64 * MEBIBYTE}
+    for method, path in stage.routes:
+        limit = larger.get(path, MAX_BODY)
+        status, document = await ask(stage, method, path, [KEY, JSON, f"Content-Length: {limit + 1}"])
+        assert (status, document["code"]) == (413, "body-too-large"), (method, path)
+        if limit == MAX_BODY:
+            chunk = b"%x\r\n%s\r\n" % (32_768, b" " * 32_768)
+            status, document = await ask(stage, method, path, [KEY, JSON, CHUNKED], chunk, chunk, chunk)
+            assert (status, document["code"]) == (413, "body-too-large"), (method, path)
+
+
+@pytest.mark.usefixtures("impatient")
+async def test_the_login_reads_little_and_not_for_long(stage: Stage) -> None:
+    form = ["Origin: http://gateway", "Content-Type: application/x-www-form-urlencoded"]
+    assert (await ask(stage, "POST", "/ui/login", [*form, "Content-Length: 1000"], b"api_key="))[0] == 408
+    assert (await ask(stage, "POST", "/ui/login", [*form, f"Content-Length: {100 * MEBIBYTE}"], b"api_key="))[0] == 400
+
+
+@pytest.mark.thorough
+@pytest.mark.usefixtures("impatient")
+async def test_large_bodies_share_one_memory_budget(stage: Stage) -> None:
+    """Six half-sent bodies of 3 MiB have room for one at a time; each ends, and the room comes back."""
+
+    async def half() -> int:
+        headers = [KEY, JSON, "Fencing-Token: 5", f"Content-Length: {3 * MEBIBYTE}"]
+        status, _ = await ask(stage, "POST", "/v1/tables/accounts", headers, b"[" + b" " * 100_000)
+        return status
+
+    most = 0
+    async with asyncio.TaskGroup() as tasks:
+        halves = [tasks.create_task(half()) for _ in range(6)]
+        while not all(one.done() for one in halves):
+            most = max(most, stage.memory)
+            await asyncio.sleep(0.02)
+    assert [one.result() for one in halves] == [408] * 6
+    assert 0 < most <= 8 * MEBIBYTE
+
+
+DEEP = [
+    pytest.param(b"[" * 60_000, id="lists in lists"),
+    pytest.param(b'{"a":' * 10_000, id="objects in objects"),
+    pytest.param(b"[" + b"[]," * 20_000 + b"[]]", id="tiny lists"),
+    pytest.param(b"{" + b",".join(b'"%d":1' % number for number in range(6_000)) + b"}", id="unknown members"),
+]
+
+
+@pytest.mark.parametrize("body", DEEP)
+async def test_every_route_refuses_what_is_deep_or_has_too_many_parts(stage: Stage, body: bytes) -> None:
+    for method, path in [*stage.routes, ("POST", "/v1/tables/accounts")]:
+        headers = [KEY, JSON, "Fencing-Token: 5", "Fencing-Resource: order/5", f"Content-Length: {len(body)}"]
+        status, document = await ask(stage, method, path, headers, body)
+        assert status in (400, 413, 422), (method, path, document)
+        assert len(json.dumps(document)) < 10_000
+
+
+async def test_no_body_of_the_api_has_more_values_than_are_validated_in_a_moment(stage: Stage) -> None:
+    """Each of the values can be a mistake, and the models list every one of them before an answer is made."""
+    lease = "01890000-0000-7000-8000-000000000000"
+    renewals = {"leases": [{"resource": f"order/{number}", "lease": lease, "ttl": 30} for number in range(1000)]}
+    entry = b"{" + b",".join(b'"%d":0' % number for number in range(60_000)) + b"}"
+    head = [KEY, JSON]
+
+    status, _ = await ask(stage, "PUT", "/v1/leases", head + _length(most := json.dumps(renewals).encode()), most)
+    assert status == 200
+
+    for body in (entry, b'{"leases":[' + entry + b"]}"):
+        status, document = await ask(stage, "PUT", "/v1/leases", head + _length(body), body)
+        assert (status, document["code"]) == (413, "body-too-large"), document
+
+
+def _length(body: bytes) -> list[str]:
+    return [f"Content-Length: {len(body)}"]

@@ -1,0 +1,314 @@
+"""Leases over real HTTP: what a holder gets, what all others get, and what an administrator may do."""
+
+import asyncio
+from datetime import datetime
+from uuid import UUID, uuid4
+
+import pytest
+
+from gateway.fencing.sequencer import Sequencer, Signer
+from tests.leases.asking import Service, problem, value
+from tests.leases.conftest import SIGNING_KEY
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+HELD, LOST, FORBIDDEN = (409, "lock-held"), (410, "lease-lost"), (403, "forbidden")
+
+
+class TestAcquiring:
+    async def test_a_lock_nobody_has(self, service: Service, job: str) -> None:
+        answer = await service.writer.acquire(job, "host 7", ttl=20)
+        assert answer.status_code == 201
+        assert answer.headers["cache-control"] == "no-store"
+        lease = answer.json()
+        proof = Sequencer.parse(lease.pop("sequencer"))
+        assert Signer([SIGNING_KEY]).is_authentic(proof)
+        assert (proof.resource, str(proof.token)) == (job, lease["token"])
+        lasts = datetime.fromisoformat(lease.pop("expires_at")) - datetime.fromisoformat(lease.pop("acquired_at"))
+        assert lasts.total_seconds() == pytest.approx(20, abs=0.01)
+        assert lease.pop("expires_in") == pytest.approx(20, abs=0.01)
+        assert UUID(lease.pop("lease"))
+        assert lease == {"resource": job, "holder": "host 7", "mode": "exclusive", "token": "1"}
+
+    @pytest.mark.parametrize("wish", [{}, {"request": "r-1"}])
+    async def test_asking_again_gets_the_same_lease(self, service: Service, job: str, wish: dict[str, str]) -> None:
+        """An answer may be lost on its way. A client that retries gets no second token and no second hold."""
+        first = await service.writer.acquire(job, "a", **wish)
+        again = await service.writer.acquire(job, "a", **wish)
+        assert (first.status_code, again.status_code) == (201, 200)
+        for same in ("lease", "token", "acquired_at"):
+            assert first.json()[same] == again.json()[same]
+        assert (await service.writer.release(first.json())).status_code == 204
+        assert (await service.writer.lock(job))["holders"] == [], "one release ends it, however often it was asked for"
+
+    async def test_a_lock_somebody_has(self, service: Service, job: str) -> None:
+        lease = await service.writer.got(job, "a", ttl=20)
+        answer = await service.other.acquire(job, "b")
+        assert problem(answer) == HELD
+        told = answer.json()
+        assert {name: told[name] for name in ("resource", "mode", "holder", "token", "position")} == {
+            "resource": job,
+            "mode": "exclusive",
+            "holder": "a",
+            "token": lease["token"],
+            "position": 1,
+        }
+        assert 0 < float(told["expires_in"]) <= 20
+        assert 1 <= int(answer.headers["retry-after"]) <= 20
+        assert lease["lease"] not in answer.text
+
+    async def test_the_same_name_of_another_caller_is_somebody_else(self, service: Service, job: str) -> None:
+        await service.writer.got(job, "a")
+        assert problem(await service.other.acquire(job, "a")) == HELD
+
+    async def test_tokens_only_ever_grow(self, service: Service, job: str) -> None:
+        tokens = []
+        for turn in range(4):
+            lease = await service.writer.got(job, f"holder-{turn}", ttl=0.1 if turn == 1 else 30)
+            tokens.append(value(lease))
+            if turn == 1:
+                await asyncio.sleep(0.11)
+            else:
+                await service.writer.release(lease)
+        assert tokens == [1, 2, 3, 4]
+
+    async def test_a_token_is_above_whatever_the_fence_has_seen(self, service: Service, job: str) -> None:
+        """Another lock service was in charge before, or still is: its tokens must not refuse ours."""
+        assert (await service.writer.barrier(job, "1000")).status_code == 200
+        assert value(await service.writer.got(job, "a")) == 1001
+
+    async def test_there_is_no_token_after_the_last(self, service: Service, job: str) -> None:
+        await service.rows("INSERT INTO fencing.lock (resource, value) VALUES ($1, $2)", job, 2**63 - 1)
+        answer = await service.writer.acquire(job, "a")
+        assert problem(answer) == (409, "tokens-exhausted")
+        assert "epoch" in answer.json()["advice"]
+
+
+class TestKeeping:
+    async def test_renewing(self, service: Service, job: str) -> None:
+        lease = await service.writer.got(job, "a", ttl=60)
+        for wish, lasts in (({"ttl": 500}, 500), ({}, 500), ({"ttl": 62.5}, 62.5)):
+            renewed = await service.writer.renew(lease, **wish)
+            assert renewed.status_code == 200
+            assert renewed.json()["expires_in"] == pytest.approx(lasts, abs=0.01)
+            assert renewed.json()["token"] == lease["token"]
+        bare = await service.writer.http.put(f"/v1/leases/{job}/{lease['lease']}")
+        assert bare.status_code == 200, "a body is not needed"
+
+    async def test_what_has_lapsed_cannot_be_renewed(self, service: Service, job: str) -> None:
+        """No other holder has taken the lock, but the gateway may have told another caller that it is free."""
+        lease = await service.writer.got(job, "a", ttl=0.1)
+        await asyncio.sleep(0.11)
+        assert problem(await service.writer.renew(lease)) == LOST
+        assert problem(await service.writer.release(lease)) == LOST
+        assert (await service.writer.lock(job))["holders"] == []
+
+    async def test_a_lapsed_holder_does_not_steal_it_back(self, service: Service, job: str) -> None:
+        old = await service.writer.got(job, "a", ttl=0.1)
+        await asyncio.sleep(0.11)
+        new = await service.writer.got(job, "b")
+        for _ in range(2):
+            assert problem(await service.writer.renew(old)) == LOST
+            assert problem(await service.writer.release(old)) == LOST
+        assert problem(await service.writer.acquire(job, "a")) == HELD
+        assert (await service.writer.renew(new)).status_code == 200
+
+    async def test_only_its_own_caller_may_touch_a_lease(self, service: Service, job: str) -> None:
+        lease = await service.writer.got(job, "a")
+        assert problem(await service.other.renew(lease)) == FORBIDDEN
+        assert problem(await service.other.release(lease)) == FORBIDDEN
+        assert problem(await service.other.release(lease | {"lease": str(uuid4())})) == LOST
+        assert (await service.writer.release(lease)).status_code == 204
+        assert problem(await service.writer.release(lease)) == LOST
+
+    async def test_many_at_once(self, service: Service, job: str) -> None:
+        kept = [await service.writer.got(f"{job}/{number}", "a", ttl=100) for number in range(3)]
+        gone = await service.writer.got(f"{job}/gone", "a")
+        await service.writer.release(gone)
+        foreign = await service.other.got(f"{job}/foreign", "a")
+        named = [{"resource": one["resource"], "lease": one["lease"]} for one in (*reversed(kept), gone, foreign)]
+        named[0]["ttl"] = 199
+        named.append(named[1])
+        answer = await service.writer.http.put("/v1/leases", json={"leases": named})
+        assert answer.status_code == 200
+        leases = answer.json()["leases"]
+        assert [{name: one[name] for name in ("resource", "lease")} for one in leases] == [
+            {name: one[name] for name in ("resource", "lease")} for one in named
+        ]
+        assert [one["expires_in"] and round(one["expires_in"]) for one in leases] == [199, 100, 100, None, None, 100]
+        assert (await service.writer.http.put("/v1/leases", json={"leases": []})).json() == {"leases": []}
+
+
+class TestSharing:
+    async def test_all_who_share_have_one_token(self, service: Service, job: str) -> None:
+        """A higher one for each would refuse the writes of those before it."""
+        leases = [await service.writer.got(job, name, mode="shared") for name in "abc"]
+        assert {lease["token"] for lease in leases} == {"1"}
+        assert len({lease["lease"] for lease in leases}) == 3
+        assert problem(await service.writer.acquire(job, "d")) == HELD
+        for lease in leases:
+            assert problem(await service.writer.acquire(job, "d")) == HELD
+            await service.writer.release(lease)
+        assert value(await service.writer.got(job, "d")) == 2
+
+    async def test_nobody_shares_with_an_exclusive_holder(self, service: Service, job: str) -> None:
+        await service.writer.got(job, "a")
+        assert problem(await service.writer.acquire(job, "b", mode="shared")) == HELD
+
+    async def test_a_shared_lease_does_not_become_exclusive(self, service: Service, job: str) -> None:
+        """Two of them would wait for each other for ever."""
+        await service.writer.got(job, "a", mode="shared")
+        answer = await service.writer.acquire(job, "a", wait=30)
+        assert problem(answer) == HELD
+        assert answer.elapsed.total_seconds() < 29, "it does not wait for itself"
+        assert answer.json()["own"] is True
+        assert "own" not in (await service.writer.acquire(job, "b")).json()
+
+
+class TestLooking:
+    async def test_a_lock_nobody_ever_had(self, service: Service, job: str) -> None:
+        assert await service.writer.lock(job) == {
+            "resource": job,
+            "mode": None,
+            "token": None,
+            "holders": [],
+            "waiters": 0,
+            "queue": [],
+            "delayed_for": None,
+        }
+
+    async def test_a_lock_that_is_held(self, service: Service, job: str) -> None:
+        lease = await service.writer.got(job, "a", ttl=100)
+        answer = await service.other.http.get(f"/v1/leases/{job}")
+        assert lease["lease"] not in answer.text
+        view = answer.json()
+        (hold,) = view.pop("holders")
+        assert view == {
+            "resource": job,
+            "mode": "exclusive",
+            "token": "1",
+            "waiters": 0,
+            "queue": [],
+            "delayed_for": None,
+        }
+        assert 0 < hold.pop("expires_in") <= 100
+        shown = ("acquired_at", "expires_at")
+        assert [datetime.fromisoformat(hold.pop(name)) for name in shown] == [
+            datetime.fromisoformat(lease[name]) for name in shown
+        ]
+        assert hold == {"holder": "a", "caller": "writer", "mode": "exclusive", "token": "1"}
+
+    async def test_listing_by_prefix_in_pages(self, service: Service, job: str) -> None:
+        names = [f"{job}/{end}" for end in ("B", "a", "a_", "ab", "z")]
+        leases = [await service.writer.got(name, "a") for name in (*reversed(names), f"{job}/free")]
+        await service.writer.release(leases[-1])
+        await service.writer.got(f"{job}/lapsed", "a", ttl=0.1)
+        await asyncio.sleep(0.11)
+        found, after = [], ""
+        while after is not None:
+            answer = await service.writer.http.get(
+                "/v1/leases", params={"prefix": f"{job}/", "after": after, "limit": 2}
+            )
+            assert not [lease for lease in leases if lease["lease"] in answer.text]
+            page = answer.json()
+            found += [lock["resource"] for lock in page["locks"]]
+            after = page["after"]
+        assert found == names
+
+    @pytest.mark.parametrize("name", ["x/break", "job/a%2Fb", "a//b", "x/", "s3/b/..~/c"])
+    async def test_any_name_a_fence_may_have(self, service: Service, job: str, name: str) -> None:
+        resource = f"{job}/{name}" if name.startswith("x") else f"{name}{job[4:]}"
+        lease = await service.writer.got(resource, "a")
+        assert (await service.writer.renew(lease)).status_code == 200
+        assert len((await service.writer.lock(resource))["holders"]) == 1
+        assert (await service.writer.release(lease)).status_code == 204
+
+    async def test_a_name_that_ends_like_a_lease(self, service: Service, job: str) -> None:
+        resource = f"{job}/{uuid4()}"
+        lease = await service.writer.got(resource, "a")
+        assert problem(await service.writer.http.delete(f"/v1/leases/{resource}")) == LOST, "a lease of another lock"
+        assert (await service.writer.release(lease)).status_code == 204
+
+
+class TestBreaking:
+    async def test_an_administrator_ends_exactly_the_lease_that_was_meant(self, service: Service, job: str) -> None:
+        lease = await service.writer.got(job, "a")
+        assert problem(await service.operator.break_lock(job, "2")) == (409, "expected-mismatch")
+        assert (await service.writer.renew(lease)).status_code == 200
+        broken = await service.operator.break_lock(job, lease["token"], "it hangs")
+        assert (broken.status_code, broken.json()["holders"]) == (200, [])
+        assert problem(await service.writer.renew(lease)) == LOST
+        rows = await service.rows("SELECT * FROM fencing.event WHERE resource = $1 AND kind = 'lease-broken'", job)
+        assert [(row["kind"], row["caller"], row["holder"], row["value"]) for row in rows] == [
+            ("lease-broken", "operator", "a", 1)
+        ]
+        assert "it hangs" in rows[0]["details"]
+        assert value(await service.writer.got(job, "b")) == 2
+
+    async def test_nobody_else_may(self, service: Service, job: str) -> None:
+        lease = await service.writer.got(job, "a")
+        for caller in (service.writer, service.other):
+            assert problem(await caller.break_lock(job, lease["token"])) == (403, "denied")
+        assert (await service.writer.renew(lease)).status_code == 200
+
+    async def test_a_lost_lock_stays_closed_for_a_while_where_that_is_configured(self, service: Service) -> None:
+        """For writers that cannot be fenced: they get the time to notice."""
+        resource = f"delayed/{uuid4().hex}"
+        lease = await service.writer.got(resource, "a")
+        assert (await service.operator.break_lock(resource, lease["token"])).json()["delayed_for"] > 0
+        refused = await service.writer.acquire(resource, "b")
+        assert (problem(refused), refused.json()["delayed"]) == (HELD, True)
+        waiting = asyncio.ensure_future(service.writer.got(resource, "b", wait=30))
+        await service.writer.until(resource, waiters=1)
+        (lock,) = await service.rows(
+            "UPDATE fencing.lock SET delayed_until = clock_timestamp() + interval '0.5 s' WHERE resource = $1 "
+            "RETURNING delayed_until",
+            resource,
+        )
+        waited = await waiting
+        assert value(waited) == 2
+        assert datetime.fromisoformat(waited["acquired_at"]) > lock["delayed_until"]
+        assert (await service.writer.release(waited)).status_code == 204
+        assert (await service.writer.acquire(resource, "c")).status_code == 201, "nothing was lost"
+
+
+class TestWithdrawing:
+    async def test_what_was_granted_is_released(self, service: Service, job: str) -> None:
+        lease = await service.writer.got(job, "a", request="r-1")
+        for ineffective in (
+            service.writer.withdraw(job, "a", "r-2"),
+            service.writer.withdraw(job, "b", "r-1"),
+            service.other.withdraw(job, "a", "r-1"),
+        ):
+            assert (await ineffective).status_code == 204
+        assert (await service.writer.renew(lease)).status_code == 200
+        assert (await service.writer.withdraw(job, "a", "r-1")).status_code == 204
+        assert problem(await service.writer.renew(lease)) == LOST
+
+    async def test_what_waits_leaves_the_queue(self, service: Service, job: str) -> None:
+        lease = await service.writer.got(job, "a")
+        waiting = asyncio.ensure_future(service.writer.acquire(job, "b", wait=30, request="r-1"))
+        await service.writer.until(job, waiters=1)
+        assert (await service.writer.withdraw(job, "b", "r-1")).status_code == 204
+        await service.writer.until(job, waiters=0)
+        await service.writer.release(lease)
+        assert value(await service.writer.got(job, "c")) == 2, "b did not get it"
+        waiting.cancel()
+
+
+async def test_the_id_of_a_lease_is_told_to_its_holder_only(service: Service, job: str) -> None:
+    """Any caller that knows the id can end the lease, so the id is in no event, no record and no error."""
+    old = await service.writer.got(job, "a", ttl=0.1)
+    await asyncio.sleep(0.11)
+    new = await service.writer.got(job, "b")
+    told = [
+        (await service.writer.renew(old)).text,
+        (await service.other.renew(new)).text,
+        (await service.other.acquire(job, "c")).text,
+        (await service.operator.break_lock(job, "7")).text,
+        (await service.operator.break_lock(job, new["token"])).text,
+        repr(await service.rows("SELECT e::text FROM fencing.event AS e WHERE resource = $1", job)),
+        repr(service.events),
+    ]
+    for lease in (old, new):
+        assert not [text for text in told if lease["lease"] in text]

@@ -1,0 +1,353 @@
+"""The queue of a lock: first come, first served, over all gateways. A waiter is woken at once, without polling."""
+
+import asyncio
+import time
+
+import asyncpg
+import pytest
+
+from gateway.errors import LockHeld
+from gateway.fencing.lease import Lease
+from gateway.fencing.token import Token
+from gateway.observe.events import ServiceUnreachable
+from tests.leases.stage import DEAF_TO_TIME, QUICK, Gateway, gateway, gone, pass_time, rows, wanted
+from tests.waiting import PATIENCE, end_sessions
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+Pair = tuple[Gateway, Gateway]
+
+
+async def test_first_come_first_served_over_two_gateways(pair: Pair, job: str) -> None:
+    lease = await pair[0].acquire(job, "owner")
+    waiting = [await pair[number % 3 % 2].waits(job, f"h{number}") for number in range(12)]
+    queue = (await pair[1].service.inspect(job)).queue
+    assert [one.holder for one in queue] == [f"h{number}" for number in range(12)]
+    await pair[0].release(lease)
+    for number, task in enumerate(waiting):
+        lease = await task
+        assert lease.token == Token(0, number + 2)
+        assert lease.expires_in == pytest.approx(30, abs=1), "a whole lease, from when it was collected"
+        assert not any(other.done() for other in waiting[number + 1 :])
+        await pair[(number + 1) % 2].release(lease)
+
+
+async def test_a_release_at_another_gateway_is_heard_of_at_once(dsn_of_module: str, job: str) -> None:
+    async with gateway(dsn_of_module, DEAF_TO_TIME) as first, gateway(dsn_of_module, DEAF_TO_TIME) as second:
+        lease = await first.acquire(job, "ann")
+        waiting = await second.waits(job, "bob")
+        async with asyncio.timeout(PATIENCE):
+            await first.release(lease)
+            await waiting
+
+
+async def test_without_listen_the_queue_is_looked_at(dsn_of_module: str, job: str) -> None:
+    async with gateway(dsn_of_module) as first, gateway(dsn_of_module, listens=False) as second:
+        lease = await first.acquire(job, "ann")
+        waiting = await second.waits(job, "bob")
+        await first.release(lease)
+        assert (await waiting).token == Token(0, 2)
+        later = await second.waits(job, "cid")
+        async with asyncio.timeout(PATIENCE):
+            await second.release(await waiting)
+            await later
+
+
+async def test_a_lost_session_that_listened_is_replaced(dsn_of_module: str, job: str) -> None:
+    # It hears again after 0.1 s; until then looking has to do.
+    async with gateway(dsn_of_module) as first, gateway(dsn_of_module) as second:
+        lease = await first.acquire(job, "ann")
+        waiting = await second.waits(job, "bob")
+        listeners = "application_name = 'fencing-gateway listening' AND datname = current_database()"
+        ended = await rows(first, f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE {listeners}")
+        assert len(ended) >= 2
+        async with asyncio.timeout(PATIENCE):
+            while not unreachable(second):
+                await asyncio.sleep(0.005)
+            await first.release(lease)
+            await waiting
+            while not second.service._heartbeat._hears:
+                await asyncio.sleep(0.01)
+        assert len(unreachable(second)) == 1, "it is said once"
+
+
+def unreachable(one: Gateway) -> list[ServiceUnreachable]:
+    return [event for event in one.events if isinstance(event, ServiceUnreachable)]
+
+
+@pytest.mark.thorough
+async def test_a_restart_of_the_database_is_waited_for(dsn_of_module: str, job: str) -> None:
+    async with gateway(dsn_of_module) as first, gateway(dsn_of_module) as second:
+        lease = await first.acquire(job, "ann")
+        waiting = [await one.waits(job, f"h{number}") for number, one in enumerate([second, first, second])]
+        await end_sessions(dsn_of_module)
+        await first.release(lease)
+        for number, task in enumerate(waiting):
+            lease = await task
+            assert lease.holder == f"h{number}"
+            await second.release(lease)
+
+
+@pytest.mark.thorough
+async def test_many_waiters_ask_no_more_than_one(dsn_of_module: str, job: str) -> None:
+    async with gateway(dsn_of_module) as first, gateway(dsn_of_module) as second:
+        lease = await first.acquire(job, "owner", ttl=600.0)
+        tasks = [asyncio.create_task(second.acquire(job, f"h{number}", wait=60.0)) for number in range(200)]
+        view = await first.until(job, lambda view: view.waiters == 200)
+        # Requests on new sessions reach the database in any order, and its order counts.
+        first_come = view.queue[0].holder
+        second.statements.clear()
+        begun = time.monotonic()
+        await first.renew(lease, 0.9)
+        done, waiting = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        beats = (time.monotonic() - begun) / QUICK.beat
+        # The beats, a look when the lease is over, and one to collect it.
+        assert len(second.statements) <= beats + 4, second.statements
+        assert [task.result().holder for task in done] == [first_come]
+        await gone(list(waiting))
+
+
+@pytest.mark.thorough
+async def test_ten_thousand_wait(dsn_of_module: str, job: str) -> None:
+    async with gateway(dsn_of_module) as one:
+        lease = await one.acquire(job, "owner", ttl=600.0)
+        tasks = [asyncio.create_task(one.acquire(job, f"h{number}", ttl=60.0, wait=300.0)) for number in range(10_000)]
+        await one.until(job, lambda view: view.waiters == len(tasks), patience=6 * PATIENCE)
+        one.statements.clear()
+        begun = time.monotonic()
+        async with asyncio.timeout(2 * PATIENCE):
+            for number in range(20):
+                await one.release(lease)
+                lease = await tasks[number]
+                assert lease.token == Token(0, number + 2)
+        beats = (time.monotonic() - begun) / QUICK.beat
+        assert len(one.statements) < 20 * 2 + 20 + beats, "a release and a collection each, and beats"
+        await gone(tasks[20:])
+        await one.until(job, lambda view: view.waiters == 0, patience=6 * PATIENCE)
+
+
+async def test_at_the_end_of_its_wait_a_waiter_leaves_the_queue(pair: Pair, job: str) -> None:
+    await pair[0].acquire(job, "ann")
+    first = await pair[0].waits(job, "bob")
+    with pytest.raises(LockHeld) as refused:
+        await pair[1].acquire(job, "cid", wait=0.05)
+    assert (refused.value.facts["holder"], refused.value.facts["position"]) == ("ann", 2)
+    assert [one.holder for one in (await pair[0].service.inspect(job)).queue] == ["bob"]
+    await gone([first])
+    await pair[0].until(job, lambda view: view.waiters == 0)
+
+
+async def test_who_names_its_request_may_come_back_to_its_place(pair: Pair, job: str) -> None:
+    lease = await pair[0].acquire(job, "ann", ttl=600.0)
+    with pytest.raises(LockHeld):
+        await pair[1].acquire(job, "bob", wait=0.02, request="r")
+    late = await pair[0].waits(job, "cid")
+    queue = (await pair[0].service.inspect(job)).queue
+    assert [one.holder for one in queue] == ["bob", "cid"]
+    back = asyncio.create_task(pair[0].acquire(job, "bob", wait=PATIENCE, request="r"))
+    lingers = "SELECT FROM fencing.waiter WHERE resource = $1 AND attendant IS NULL"
+    async with asyncio.timeout(PATIENCE):
+        while await rows(pair[0], lingers, job):
+            await asyncio.sleep(0.005)
+    await pass_time(pair[0], job, QUICK.linger + 1)
+    await pair[0].release(lease)
+    lease = await back
+    assert not late.done()
+    await pair[0].release(lease)
+    assert (await late).token == Token(0, 3)
+
+
+async def test_a_place_nobody_comes_back_to_is_passed_over(pair: Pair, job: str) -> None:
+    lease = await pair[0].acquire(job, "ann", ttl=600.0)
+    with pytest.raises(LockHeld):
+        await pair[1].acquire(job, "bob", wait=0.01, request="r")
+    late = await pair[1].waits(job, "cid")
+    await pass_time(pair[0], job, QUICK.linger + 1)
+    assert [one.holder for one in (await pair[0].service.inspect(job)).queue] == ["cid"]
+    async with asyncio.timeout(QUICK.collect):
+        await pair[0].release(await pair[0].renew(lease))
+        assert (await late).token == Token(0, 2)
+
+
+async def test_what_was_handed_over_meanwhile_is_there_on_coming_back(pair: Pair, job: str) -> None:
+    lease = await pair[0].acquire(job, "ann")
+    with pytest.raises(LockHeld):
+        await pair[1].acquire(job, "bob", wait=0.01, request="r")
+    await pair[0].release(lease)
+    back = await pair[0].service.acquire(wanted(job, "bob", request="r"))
+    assert (back.lease.token, back.fresh) == (Token(0, 2), True)
+    assert back.lease.expires_in == pytest.approx(30, abs=1)
+
+
+async def test_who_hangs_up_makes_room(pair: Pair, job: str) -> None:
+    lease = await pair[0].acquire(job, "ann")
+    waiting = [await pair[1].waits(job, f"h{number}") for number in range(3)]
+    await gone([waiting[0], waiting[1]])
+    await pair[0].until(job, lambda view: view.waiters == 1)
+    async with asyncio.timeout(QUICK.collect):
+        await pair[0].release(lease)
+        await waiting[2]
+
+
+async def test_who_hangs_up_while_it_is_handed_the_lock_passes_it_on(pair: Pair, job: str) -> None:
+    for _ in range(10):
+        lease = await pair[0].acquire(job, "ann")
+        first, second = await pair[1].waits(job, "bob"), await pair[0].waits(job, "cid")
+        first.cancel()
+        async with asyncio.timeout(QUICK.collect):
+            await pair[0].release(lease)
+            await pair[0].release(await second)
+
+
+async def test_who_hangs_up_before_it_has_its_place_leaves_none(dsn_of_module: str, job: str) -> None:
+    async with gateway(dsn_of_module, DEAF_TO_TIME) as one:
+        await one.acquire(job, "ann")
+        asking = asyncio.create_task(one.acquire(job, "bob", wait=PATIENCE))
+        while not one.service._acquiring._tasks:
+            await asyncio.sleep(0)
+        await gone([asking])
+        await one.service._acquiring.close(PATIENCE)
+        await asyncio.sleep(0)
+        await one.service._leaving.close(PATIENCE)
+        assert await rows(one, "SELECT FROM fencing.waiter WHERE resource = $1", job) == []
+
+
+async def test_who_hangs_up_while_it_is_given_its_place_leaves_none(dsn_of_module: str, job: str) -> None:
+    """The database is at it already, and will not hear of it: what it gives is given back at once."""
+    async with gateway(dsn_of_module, DEAF_TO_TIME) as one:
+        await one.acquire(job, "ann")
+        stuck = await asyncpg.connect(dsn_of_module)
+        try:
+            async with stuck.transaction():
+                await stuck.execute("SELECT FROM fencing.lock WHERE resource = $1 FOR UPDATE", job)
+                asking = asyncio.create_task(one.acquire(job, "bob", wait=PATIENCE))
+                async with asyncio.timeout(PATIENCE):
+                    while not await stuck.fetch(
+                        "SELECT FROM pg_stat_activity WHERE pg_backend_pid() = ANY (pg_blocking_pids(pid))"
+                    ):
+                        await asyncio.sleep(0.01)
+                await gone([asking])
+        finally:
+            await stuck.close()
+        await one.service._acquiring.close(PATIENCE)
+        await asyncio.sleep(0)
+        await one.service._leaving.close(PATIENCE)
+        assert await rows(one, "SELECT FROM fencing.waiter WHERE resource = $1", job) == []
+
+
+async def test_a_lock_that_nobody_has_is_looked_at(pair: Pair, job: str) -> None:
+    await pair[0].acquire(job, "ann")
+    waiting = await pair[1].waits(job, "bob")
+    await rows(pair[0], "DELETE FROM fencing.lease WHERE resource = $1", job)
+    async with asyncio.timeout(PATIENCE):
+        assert (await waiting).token == Token(0, 2)
+
+
+async def test_one_place_for_a_holder_however_often_it_asks(pair: Pair, job: str) -> None:
+    lease = await pair[0].acquire(job, "ann")
+    tasks = [await pair[0].waits(job, "bob")]
+    tasks += [asyncio.create_task(one.acquire(job, "bob", wait=PATIENCE)) for one in pair]
+    async with asyncio.timeout(PATIENCE):
+        while not pair[1].service.waiting():
+            await asyncio.sleep(0.005)
+    assert (await pair[0].service.inspect(job)).waiters == 1
+    await pair[1].release(lease)
+    assert len({lease.id for lease in await asyncio.gather(*tasks)}) == 1
+
+
+async def test_a_place_that_is_lost_is_asked_for_again(pair: Pair, job: str) -> None:
+    lease = await pair[0].acquire(job, "ann")
+    waiting = await pair[1].waits(job, "bob")
+    await rows(pair[0], "DELETE FROM fencing.waiter WHERE resource = $1", job)
+    await pair[0].until(job, lambda view: view.waiters == 1)
+    await pair[0].release(lease)
+    assert (await waiting).token == Token(0, 2)
+
+
+async def test_a_place_nobody_waits_with_is_given_up(pair: Pair, job: str) -> None:
+    await pair[0].acquire(job, "ann")
+    waiting = await pair[0].waits(job, "bob")
+    await rows(
+        pair[0],
+        "INSERT INTO fencing.waiter (resource, holder, caller, mode, ttl, delay, collect, attendant) "
+        "SELECT resource, 'stray', caller, mode, ttl, delay, collect, attendant FROM fencing.waiter "
+        "WHERE resource = $1",
+        job,
+    )
+    view = await pair[0].until(job, lambda view: view.waiters == 1)
+    assert [one.holder for one in view.queue] == ["bob"]
+    await gone([waiting])
+
+
+async def test_who_waits_at_another_gateway_by_now_stays(pair: Pair, job: str) -> None:
+    lease = await pair[0].acquire(job, "ann")
+    before = await pair[0].waits(job, "bob")
+    after = asyncio.create_task(pair[1].acquire(job, "bob", wait=PATIENCE))
+    there = pair[1].service._place.attendant
+    async with asyncio.timeout(PATIENCE):
+        while await rows(pair[0], "SELECT FROM fencing.waiter WHERE resource = $1 AND attendant <> $2", job, there):
+            await asyncio.sleep(0.005)
+    await gone([before])
+    await pair[0].service._leaving.close(PATIENCE)
+    assert [one.holder for one in (await pair[0].service.inspect(job)).queue] == ["bob"]
+    await pair[0].release(lease)
+    assert (await after).token == Token(0, 2)
+
+
+async def test_a_place_that_has_lapsed_does_not_come_to_life_beside_the_lease(
+    dsn_of_module: str, pair: Pair, job: str
+) -> None:
+    lease = await pair[0].acquire(job, "ann")
+    async with gateway(dsn_of_module, running=False) as paused:
+        dead = await paused.waits(job, "bob")
+        there = paused.service._place.attendant
+        await rows(pair[0], "UPDATE fencing.attendant SET until = '-infinity' WHERE id = $1", there)
+        await pair[0].release(lease)
+        await pair[1].acquire(job, "bob")
+        await paused.service._heartbeat.attend()
+        assert (await pair[0].service.inspect(job)).waiters == 0
+        assert (await dead).token == Token(0, 2), "it is the same holder's"
+
+
+async def test_a_gateway_that_died_while_it_waited_is_passed_over(dsn_of_module: str, pair: Pair, job: str) -> None:
+    lease = await pair[0].acquire(job, "ann")
+    async with gateway(dsn_of_module, running=False) as dying:
+        dead = await dying.waits(job, "bob")
+        late = await pair[1].waits(job, "cid")
+        await rows(
+            pair[0],
+            "UPDATE fencing.attendant SET until = until - make_interval(secs => $1) WHERE id = $2",
+            *(QUICK.attended, dying.service._place.attendant),
+        )
+        assert [one.holder for one in (await pair[0].service.inspect(job)).queue] == ["cid"]
+        async with asyncio.timeout(QUICK.collect):
+            await pair[0].release(lease)
+            assert (await late).token == Token(0, 2)
+        await gone([dead])
+
+
+async def test_a_gateway_that_died_before_it_collected_is_passed_over(dsn_of_module: str, pair: Pair, job: str) -> None:
+    lease = await pair[0].acquire(job, "ann")
+    async with gateway(dsn_of_module, running=False) as dying:
+        dead = await dying.waits(job, "bob")
+        late = await pair[1].waits(job, "cid")
+        await pair[0].release(lease)
+        view = await pair[1].service.inspect(job)
+        assert ([hold.holder for hold in view.holders], view.token) == (["bob"], Token(0, 2)), "it is bob's for now"
+        assert not late.done()
+        await pass_time(pair[0], job, QUICK.collect)
+        assert (await late).token == Token(0, 3)
+        await gone([dead])
+    told = await rows(pair[0], "SELECT holder FROM fencing.event WHERE resource = $1 AND holder = 'bob'", job)
+    assert told == [], "nobody was told of it"
+
+
+async def test_a_holder_may_change_what_it_waits_for(pair: Pair, job: str) -> None:
+    lease = await pair[0].acquire(job, "ann", mode="shared")
+    first = await pair[0].waits(job, "bob")
+    await pair[1].waits(job, "cid", mode="shared")
+    leases: list[Lease] = [await pair[1].acquire(job, "bob", mode="shared", wait=5.0)]
+    assert leases[0].token == lease.token, "nobody waits for it alone any more"
+    async with asyncio.timeout(PATIENCE):
+        with pytest.raises(LockHeld, match="shares"):
+            await first

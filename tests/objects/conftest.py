@@ -1,0 +1,56 @@
+"""The object plane in front of the S3 double.
+
+``stage`` is one test's own, to break as it likes; ``shared`` is one module's, where each test keeps to its own keys.
+"""
+
+from collections.abc import AsyncIterator
+from uuid import uuid4
+
+import pytest
+import pytest_asyncio
+
+from gateway.demo.embedded import EmbeddedPostgres
+from gateway.objects.store import client
+from tests.doubles.s3 import S3Double
+from tests.objects.object_gateway import Stage, staged
+from tests.running import Events
+from tests.waiting import PATIENCE
+
+
+@pytest.fixture
+async def stage(postgres_server: EmbeddedPostgres) -> AsyncIterator[Stage]:
+    async with staged(postgres_server) as one:
+        yield one
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def shared(postgres_server: EmbeddedPostgres) -> AsyncIterator[Stage]:
+    async with staged(postgres_server) as one:
+        yield one
+
+
+@pytest.fixture
+def key() -> str:
+    """A key that no other test uses."""
+    return f"key-{uuid4().hex[:12]}"
+
+
+@pytest.fixture
+def double(stage: Stage) -> S3Double:
+    return stage.double
+
+
+@pytest.fixture
+def origin(stage: Stage) -> str:
+    return stage.origin
+
+
+@pytest.fixture
+def events(stage: Stage) -> Events:
+    return stage.events
+
+
+@pytest.fixture
+def patient_connects(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a connection take long where the time limit is short: half of it, for a connection, is less than a stall."""
+    monkeypatch.setattr(client, "_connect_timeout", lambda _: PATIENCE)

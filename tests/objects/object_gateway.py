@@ -1,0 +1,121 @@
+"""A gateway for objects over real HTTP, with a database and a store double of its own behind it."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+import httpx
+
+from gateway.demo.embedded import EmbeddedPostgres
+from gateway.objects.probe.probe import PREFIX
+from tests.doubles.s3 import S3Double, serve
+from tests.doubles.s3.app import Exchange
+from tests.doubles.s3.state import Mutation
+from tests.postgres import fresh_database
+from tests.running import API_KEY, Events, config, running
+from tests.waiting import PATIENCE
+
+READS = frozenset({"HeadObject", "GetObject", "HeadBucket", "ListBuckets", "ListObjectsV2", "GetBucketLocation"})
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """Everything a test looks at. ``origin`` is the gateway's, ``endpoint`` the store's."""
+
+    origin: str
+    endpoint: str
+    double: S3Double
+    events: Events
+    dsn: str
+
+    async def rows(self, sql: str, *arguments: object) -> list[asyncpg.Record]:
+        """Ask the database itself."""
+        connection = await asyncpg.connect(self.dsn)
+        try:
+            return await connection.fetch(sql, *arguments)
+        finally:
+            await connection.close()
+
+    async def count(self, table: str, key: str) -> int:
+        """How many rows of a table of the fencing schema are about ``key``."""
+        return len(await self.rows(f"SELECT FROM fencing.{table} WHERE key = $1", key))
+
+    async def fence(self, resource: str) -> str | None:
+        """The token of a fence as the fencing API shows it."""
+        async with self.api() as api:
+            answer = await api.get(f"/v1/fences/{resource}")
+        assert answer.status_code == 200, answer.text
+        token: str | None = answer.json()["token"]
+        return token
+
+    async def barrier(self, resource: str, token: str, holder: str | None = None) -> httpx.Response:
+        """Raise a fence without writing."""
+        async with self.api() as api:
+            return await api.post(
+                f"/v1/fences/{resource}/barrier",
+                json={"token": token} | ({"holder": holder} if holder else {}),
+            )
+
+    async def rejections(self, **filters: str) -> list[dict[str, Any]]:
+        """The record, newest first."""
+        async with self.api() as api:
+            found: list[dict[str, Any]] = (await api.get("/v1/rejections", params=filters)).json()["rejections"]
+        return found
+
+    async def knows(self, table: str) -> None:
+        """Return once the gateway has heard of a table that was made after it had started."""
+        async with self.api() as api, asyncio.timeout(PATIENCE):
+            while (await api.get(f"/v1/tables/{table}")).status_code != 200:
+                await asyncio.sleep(0.05)
+
+    def api(self) -> httpx.AsyncClient:
+        return httpx.AsyncClient(
+            base_url=self.origin, headers={"Authorization": f"Bearer {API_KEY}"}, timeout=2 * PATIENCE
+        )
+
+    def body(self, key: str) -> bytes | None:
+        """Return the content of ``key`` in the store itself."""
+        stored = self.double.objects("bucket").get(key)
+        return None if stored is None else stored.content.body
+
+    def applied(self, after: int) -> list[Mutation]:
+        """Return the mutations that took effect in the store since ``after``, without those of the gateway's probe."""
+        return [each for each in self.double.applied(after=after) if not _is_probe(each.key)]
+
+    def written(self, since: int) -> list[Exchange]:
+        """Requests to the store, from the ``since``th on, that are no reads; the probe's are left out."""
+        return [each for each in _own(self.double.requests[since:]) if each.operation.value not in READS]
+
+
+def _own(exchanges: Iterable[Exchange]) -> list[Exchange]:
+    return [each for each in exchanges if not _is_probe(each.key or "")]
+
+
+def _is_probe(key: str) -> bool:
+    """One of the probe's keys has a slash in front."""
+    return key.removeprefix("/").startswith(PREFIX)
+
+
+@asynccontextmanager
+async def staged(
+    postgres: EmbeddedPostgres,
+    /,
+    double: S3Double | None = None,
+    tls: tuple[Path, Path] | None = None,
+    **sections: Any,
+) -> AsyncIterator[Stage]:
+    """A stage with a configuration of its own. ``s3`` and ``postgres`` hold what differs from the usual sections."""
+    double = double or S3Double(buckets=["bucket", "other"])
+    events = Events()
+    async with fresh_database(postgres) as dsn, serve(double) as endpoint:
+        usual = config(dsn, endpoint)
+        assert usual.s3 is not None
+        store = usual.s3.model_copy(update=sections.pop("s3", {}))
+        if "postgres" in sections:
+            sections["postgres"] = {**usual.postgres.model_dump(exclude_unset=True), **sections["postgres"]}
+        async with running(config(dsn, endpoint, s3=store, **sections), events, tls) as origin:
+            yield Stage(origin, endpoint, double, events, dsn)

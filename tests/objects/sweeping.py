@@ -1,0 +1,62 @@
+"""A sweeper of the test's own beside the gateway on stage, and tombstones to sweep."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+from uuid import uuid4
+
+from pydantic import SecretStr
+
+from gateway.config.stores import ObjectStore
+from gateway.objects.background.sweeper import Sweeper
+from gateway.objects.probe.probe import Profiles
+from gateway.objects.protocol.effects import tombstone_body
+from gateway.objects.run.runner import Runner
+from gateway.objects.store.operations import Upstream
+from tests.doubles.s3 import ACCESS_KEY, SECRET_KEY, S3Double
+from tests.objects.object_gateway import Stage
+from tests.patience import patient
+from tests.running import Events
+from tests.waiting import PATIENCE
+
+
+def forgetful(*buckets: str) -> S3Double:
+    """A store that ignores the conditions of deletes, so that each delete through the gateway leaves a tombstone."""
+    double = S3Double(buckets=buckets or ("bucket",))
+    double.behave(ignored_conditions=frozenset({"DeleteObject"}))
+    return double
+
+
+async def entomb(stage: Stage, *keys: str, bucket: str = "bucket", forbidden: bool = False) -> None:
+    """Put tombstones where they stand after a delete; ``forbidden``: a late request may be waiting for absence."""
+    for key in keys:
+        resource = f"s3/{bucket}/{key}"
+        metadata = {"fencing-tombstone": "true", "fencing-resource": resource, "fencing-token": "1"}
+        stage.double.put(bucket, key, tombstone_body(uuid4()), metadata)
+        await stage.rows(
+            "INSERT INTO fencing.tombstone (resource, bucket, key) VALUES ($1, $2, $3) ON CONFLICT DO NOTHING",
+            resource, bucket, key,
+        )  # fmt: skip
+        if forbidden:
+            await stage.rows(
+                "INSERT INTO fencing.forbidden VALUES ($1, $2, $3, '', now() + interval '1 minute')",
+                resource, bucket, key,
+            )  # fmt: skip
+
+
+@asynccontextmanager
+async def sweeper(stage: Stage, **settings: Any) -> AsyncIterator[tuple[Sweeper, Events]]:
+    """A sweeper like the one of another gateway."""
+    events = Events()
+    store = ObjectStore(
+        endpoint=stage.endpoint, access_key_id=ACCESS_KEY, secret_access_key=SecretStr(SECRET_KEY), timeout=PATIENCE
+    )
+    database = patient(stage.dsn)
+    try:
+        async with Upstream(store) as upstream:
+            profiles = Profiles(upstream)
+            runner = Runner(database, upstream, profiles, events, settings.get("pending_wait", 0.2))
+            unconditionally = settings.get("unconditionally", False)
+            yield Sweeper(database, upstream, profiles, runner, events, unconditionally=unconditionally), events
+    finally:
+        await database.close()

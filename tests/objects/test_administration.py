@@ -1,0 +1,213 @@
+"""Buckets are administered by callers who may, and it is on record before the store is asked."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+from uuid import uuid4
+
+import pytest
+import pytest_asyncio
+from mypy_boto3_s3 import S3Client
+
+from gateway.demo.embedded import EmbeddedPostgres
+from gateway.objects.probe.probe import PREFIX
+from gateway.observe.events import BucketAdministered
+from tests.doubles.s3.wire import Receive, Scope, Send
+from tests.objects.clients import call, connect, outcome
+from tests.objects.object_gateway import Stage, staged
+from tests.objects.recording import RecordingDouble
+from tests.running import ACCESS_KEY, API_KEY, SECRET_KEY
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+ROOT = {"access_key": "AKIAROOT", "secret_key": "root-secret"}
+CALLERS = [
+    {"name": "writer", "access_key_id": ACCESS_KEY, "secret_access_key": SECRET_KEY, "api_key": API_KEY},
+    {
+        "name": "root",
+        "access_key_id": "AKIAROOT",
+        "secret_access_key": "root-secret",
+        "api_key": "root-key",
+        "groups": ["admins"],
+    },
+]
+DENIED = (403, "AccessDenied")
+POLICY = '{"Version":"2012-10-17","Statement":[]}'
+ENABLED: Any = {"Status": "Enabled"}
+
+
+class PolicyDouble(RecordingDouble):
+    """A store that has policies: it keeps them as they come."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.policies: dict[str, bytes] = {}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["method"] != "PUT" or scope["query_string"].partition(b"=")[0] != b"policy":
+            await super().__call__(scope, receive, send)
+            return
+        message = await receive()
+        assert not message.get("more_body")
+        self.policies[scope["path"].strip("/")] = message["body"]
+        await send({"type": "http.response.start", "status": 204, "headers": [(b"content-length", b"0")]})
+        await send({"type": "http.response.body", "body": b""})
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def shared(postgres_server: EmbeddedPostgres) -> AsyncIterator[Stage]:
+    async with staged(postgres_server, PolicyDouble(), callers=CALLERS, s3={"timeout": 10.0}) as one:
+        yield one
+
+
+@pytest.fixture
+def bucket() -> str:
+    """The name of a bucket that no other test uses and that does not exist yet."""
+    return f"bucket-{uuid4().hex[:12]}"
+
+
+def double(stage: Stage) -> PolicyDouble:
+    assert isinstance(stage.double, PolicyDouble)
+    return stage.double
+
+
+async def on_record(stage: Stage, bucket: str) -> list[tuple[str, str, str]]:
+    """Return each caller, its operation on the bucket, and the target."""
+    rows = await stage.rows("SELECT * FROM fencing.administration WHERE bucket = $1 ORDER BY at", bucket)
+    assert all(row["client"] == "127.0.0.1" and row["request_id"] for row in rows)
+    return [(row["caller"], row["operation"], row["target"]) for row in rows]
+
+
+def everything(s3: S3Client) -> dict[str, tuple[Any, dict[str, Any]]]:
+    return {
+        "CreateBucket": (s3.create_bucket, {}),
+        "PutBucketVersioning": (s3.put_bucket_versioning, {"VersioningConfiguration": ENABLED}),
+        "PutBucketPolicy": (s3.put_bucket_policy, {"Policy": POLICY}),
+        "DeleteBucket": (s3.delete_bucket, {}),
+    }
+
+
+OPERATIONS = ["CreateBucket", "PutBucketVersioning", "PutBucketPolicy", "DeleteBucket"]
+
+
+async def test_an_admin_administers(shared: Stage, bucket: str) -> None:
+    """No token is asked for: a bucket is no object."""
+    s3 = connect(shared.origin, **ROOT)
+    assert await outcome(s3.create_bucket, Bucket=bucket) == (200, "")
+    assert bucket in shared.double.store.buckets
+    for name in ("PutBucketVersioning", "PutBucketPolicy"):
+        function, arguments = everything(s3)[name]
+        assert (await outcome(function, Bucket=bucket, **arguments))[0] in (200, 204)
+    assert shared.double.store.bucket(bucket).versioning == "Enabled"
+    assert double(shared).policies[bucket] == POLICY.encode()
+    assert await outcome(s3.delete_bucket, Bucket=bucket) == (204, "")
+    assert bucket not in shared.double.store.buckets
+    assert await on_record(shared, bucket) == [
+        ("root", "CreateBucket", f"PUT /{bucket}"),
+        ("root", "PutBucketVersioning", f"PUT /{bucket}?versioning"),
+        ("root", "PutBucketPolicy", f"PUT /{bucket}?policy"),
+        ("root", "DeleteBucket", f"DELETE /{bucket}"),
+    ]
+    told = [each for each in shared.events if isinstance(each, BucketAdministered) and each.bucket == bucket]
+    assert [(each.caller, each.operation, each.status) for each in told] == [
+        ("root", "CreateBucket", 200),
+        ("root", "PutBucketVersioning", 200),
+        ("root", "PutBucketPolicy", 204),
+        ("root", "DeleteBucket", 204),
+    ]
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+@pytest.mark.parametrize("caller", ["writer", "fenced", "fenced for the bucket"])
+async def test_a_caller_without_the_right_does_not(shared: Stage, bucket: str, operation: str, caller: str) -> None:
+    """Fenced credentials are good for the writes they name, even if an admin has them."""
+    if operation != "CreateBucket":
+        shared.double.store.create_bucket(bucket, shared.double.service.now())
+    s3 = connect(shared.origin, "34") if caller == "writer" else await fenced(shared, bucket, caller)
+    since = len(double(shared).asked)
+    function, arguments = everything(s3)[operation]
+    assert await outcome(function, Bucket=bucket, **arguments) == DENIED
+    assert double(shared).asked[since:] == []
+    assert (bucket in shared.double.store.buckets) == (operation != "CreateBucket")
+    assert await on_record(shared, bucket) == []
+
+
+async def fenced(stage: Stage, bucket: str, caller: str) -> S3Client:
+    """A client with fenced credentials that were issued to the admin."""
+    wanted = {"resource": f"s3/{bucket}" if caller == "fenced for the bucket" else f"s3/{bucket}/**", "token": "34"}
+    async with stage.api() as api:
+        answer = await api.post("/v1/credentials", json=wanted, headers={"Authorization": "Bearer root-key"})
+    assert answer.status_code == 201
+    given = answer.json()
+    return connect(
+        stage.origin,
+        access_key=given["access_key_id"],
+        secret_key=given["secret_access_key"],
+        aws_session_token=given["session_token"],
+    )
+
+
+class TestOnRecord:
+    async def test_it_is_before_the_store_is_asked(self, shared: Stage, bucket: str) -> None:
+        held = shared.double.hold(at="arrival", operation="CreateBucket", bucket=bucket)
+        create = asyncio.ensure_future(outcome(connect(shared.origin, **ROOT).create_bucket, Bucket=bucket))
+        await held.arrived.wait()
+        assert await on_record(shared, bucket) == [("root", "CreateBucket", f"PUT /{bucket}")]
+        assert bucket not in shared.double.store.buckets
+        held.release()
+        assert await create == (200, "")
+
+    @pytest.mark.parametrize("operation", ["CreateBucket", "PutBucketVersioning", "DeleteBucket"])
+    async def test_it_is_even_if_the_store_is_down(self, shared: Stage, bucket: str, operation: str) -> None:
+        cut = shared.double.cut(operation=operation, bucket=bucket, times=None)
+        function, arguments = everything(connect(shared.origin, **ROOT))[operation]
+        assert await outcome(function, Bucket=bucket, **arguments) == (503, "FencingOutcomeUnknown")
+        shared.double.faults.remove(cut)
+        assert [name for _, name, _ in await on_record(shared, bucket)] == [operation]
+
+    async def test_without_a_record_the_store_is_not_asked(self, shared: Stage, bucket: str) -> None:
+        closed = "ADD CONSTRAINT closed CHECK (kind <> 'administration') NOT VALID"
+        await shared.rows(f"ALTER TABLE fencing.intake {closed}")
+        try:
+            since = len(double(shared).asked)
+            status, _ = await outcome(connect(shared.origin, **ROOT).create_bucket, Bucket=bucket)
+            assert status >= 500
+            assert double(shared).asked[since:] == []
+            assert bucket not in shared.double.store.buckets
+        finally:
+            await shared.rows("ALTER TABLE fencing.intake DROP CONSTRAINT closed")
+
+    async def test_a_request_that_the_store_refuses_is_too(self, shared: Stage, bucket: str) -> None:
+        s3 = connect(shared.origin, **ROOT)
+        assert await outcome(s3.delete_bucket, Bucket=bucket) == (404, "NoSuchBucket")
+        assert await outcome(s3.put_bucket_tagging, Bucket=bucket, Tagging={"TagSet": []}) == (501, "NotImplemented")
+        assert [name for _, name, _ in await on_record(shared, bucket)] == ["DeleteBucket", "PutBucketTagging"]
+
+
+class TestProfile:
+    async def test_it_is_found_out_again_when_versioning_changes(self, shared: Stage, bucket: str) -> None:
+        root, s3 = connect(shared.origin, **ROOT), connect(shared.origin, "34")
+        await call(root.create_bucket, Bucket=bucket)
+        assert await probed(shared, bucket, s3), "once"
+        assert not await probed(shared, bucket, s3)
+        await call(root.put_bucket_policy, Bucket=bucket, Policy=POLICY)
+        assert not await probed(shared, bucket, s3), "a policy does not change it"
+        await call(root.put_bucket_versioning, Bucket=bucket, VersioningConfiguration=ENABLED)
+        assert await probed(shared, bucket, s3)
+        assert not await probed(shared, bucket, s3)
+
+    async def test_a_bucket_that_comes_back_is_another_one(self, shared: Stage, bucket: str) -> None:
+        root, s3 = connect(shared.origin, **ROOT), connect(shared.origin, "34")
+        await call(root.create_bucket, Bucket=bucket)
+        assert await probed(shared, bucket, s3)
+        await call(s3.delete_object, Bucket=bucket, Key="k")
+        await call(root.delete_bucket, Bucket=bucket)
+        await call(root.create_bucket, Bucket=bucket)
+        assert await probed(shared, bucket, s3)
+
+
+async def probed(stage: Stage, bucket: str, s3: S3Client) -> bool:
+    """Whether a write has the store probed."""
+    since = len(stage.double.requests)
+    await call(s3.put_object, Bucket=bucket, Key="k", Body=b"x")
+    return any((each.key or "").startswith(PREFIX) for each in stage.double.requests[since:])

@@ -1,0 +1,380 @@
+"""Tags and the like are fenced too, though S3 has no condition for them: the end of a signature stops a late write."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+import pytest_asyncio
+from mypy_boto3_s3 import S3Client
+
+from gateway.demo.embedded import EmbeddedPostgres
+from gateway.fencing.intent import DEAD_AFTER, SIGNATURE_LIFETIME
+from tests.doubles.s3.wire import Receive, Scope, Send
+from tests.objects.clients import body_of, call, connect, outcome
+from tests.objects.object_gateway import Stage, staged
+from tests.objects.recording import RecordingDouble
+from tests.objects.sweeping import entomb
+from tests.waiting import PATIENCE
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+STALE = (412, "StaleFencingToken")
+UNKNOWN = (503, "FencingOutcomeUnknown")
+TAGS = {"TagSet": [{"Key": "colour", "Value": "red"}]}
+UNTIL = datetime(2040, 1, 1, tzinfo=UTC)
+SHORT = {"timeout": 3.0, "pending_wait": 0.1}
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def shared(postgres_server: EmbeddedPostgres) -> AsyncIterator[Stage]:
+    """The buckets "other" and "fresh" keep versions."""
+    double = RecordingDouble(buckets=["bucket", "other", "fresh"])
+    for bucket in ("other", "fresh"):
+        double.store.bucket(bucket).versioning = "Enabled"
+    async with staged(postgres_server, double, s3={"pending_wait": PATIENCE}) as one:
+        yield one
+
+
+def recorded(stage: Stage) -> RecordingDouble:
+    assert isinstance(stage.double, RecordingDouble)
+    return stage.double
+
+
+def amendments(s3: S3Client) -> dict[str, tuple[Any, dict[str, Any]]]:
+    """One of each kind."""
+    return {
+        "tagging": (s3.put_object_tagging, {"Tagging": TAGS}),
+        "acl": (s3.put_object_acl, {"ACL": "private"}),
+        "retention": (s3.put_object_retention, {"Retention": {"Mode": "GOVERNANCE", "RetainUntilDate": UNTIL}}),
+        "legal-hold": (s3.put_object_legal_hold, {"LegalHold": {"Status": "ON"}}),
+    }
+
+
+PARTS = ["tagging", "acl", "retention", "legal-hold"]
+
+
+def amended(stage: Stage, key: str, part: str, bucket: str = "bucket") -> bool:
+    """Whether the amendment of that kind stands in the store."""
+    content = stage.double.objects(bucket)[key].content
+    if part == "tagging":
+        return content.tags == {"colour": "red"}
+    words = {"acl": b"FULL_CONTROL", "retention": b"GOVERNANCE", "legal-hold": b"ON"}
+    return words[part] in content.documents.get(part, b"")
+
+
+class TestEach:
+    @pytest.mark.parametrize("part", PARTS)
+    async def test_is_written_by_the_holder(self, shared: Stage, key: str, part: str) -> None:
+        s3 = connect(shared.origin, "34", "ann")
+        put = await call(s3.put_object, Key=key, Body=b"x", Metadata={"colour": "red"})
+        assert not amended(shared, key, part)
+        function, arguments = amendments(s3)[part]
+        answer = await call(function, Key=key, **arguments)
+        assert amended(shared, key, part)
+        assert answer["ResponseMetadata"]["HTTPHeaders"]["fencing-token"] == "34"
+        assert answer["ResponseMetadata"]["HTTPHeaders"]["fencing-resource"] == f"s3/bucket/{key}"
+        found = await call(s3.head_object, Key=key)
+        assert (found["ETag"], found["Metadata"]) == (put["ETag"], {"colour": "red"}), "nothing else has changed"
+        assert await shared.count("intent", key) == 0
+
+    @pytest.mark.parametrize("part", PARTS)
+    async def test_is_refused_to_an_overtaken_one(self, shared: Stage, key: str, part: str) -> None:
+        s3 = connect(shared.origin, "33", "ann")
+        await call(s3.put_object, Key=key, Body=b"x")
+        assert (await shared.barrier(f"s3/bucket/{key}", "34")).status_code == 200
+        since = len(recorded(shared).asked)
+        function, arguments = amendments(s3)[part]
+        assert await outcome(function, Key=key, **arguments) == STALE
+        assert recorded(shared).asked[since:] == []
+        assert not amended(shared, key, part)
+        (rejection,) = await shared.rejections(resource=f"s3/bucket/{key}")
+        assert (rejection["token"], rejection["fence"], rejection["method"]) == ("33", "34", "PUT")
+        assert rejection["target"] == f"/bucket/{key}?{part}"
+
+    @pytest.mark.parametrize("part", PARTS)
+    async def test_raises_the_fence(self, shared: Stage, key: str, part: str) -> None:
+        await call(connect(shared.origin, "33").put_object, Key=key, Body=b"x")
+        function, arguments = amendments(connect(shared.origin, "34"))[part]
+        await call(function, Key=key, **arguments)
+        assert await outcome(connect(shared.origin, "33").put_object, Key=key, Body=b"zombie") == STALE
+
+    @pytest.mark.parametrize("part", PARTS)
+    async def test_needs_a_token(self, shared: Stage, key: str, part: str) -> None:
+        shared.double.put("bucket", key, b"x")
+        function, arguments = amendments(connect(shared.origin))[part]
+        assert await outcome(function, Key=key, **arguments) == (428, "FencingTokenRequired")
+        assert not amended(shared, key, part)
+
+    @pytest.mark.parametrize("part", PARTS)
+    async def test_has_a_signature_that_ends_soon(self, shared: Stage, key: str, part: str) -> None:
+        """The settling of it goes by the time of the announcement and by that lifetime."""
+        s3 = connect(shared.origin, "34")
+        shared.double.put("bucket", key, b"x")
+        since = len(recorded(shared).asked)
+        held = shared.double.hold(method="PUT", key=key)
+        function, arguments = amendments(s3)[part]
+        running = asyncio.ensure_future(outcome(function, Key=key, **arguments))
+        await held.arrived.wait()
+        (intent,) = await shared.rows("SELECT * FROM fencing.intent WHERE key = $1", key)
+        held.release()
+        assert await running == (200, "")
+        (asked,) = recorded(shared).changing(since)
+        assert (asked.lifetime, part in asked.parameters) == (15, True)
+        assert asked.signed_at == intent["signed_at"].replace(microsecond=0)
+        assert (intent["kind"], intent["dead_after"]) == ("amendment", DEAD_AFTER)
+
+    @pytest.mark.parametrize("part", PARTS)
+    async def test_of_nothing(self, shared: Stage, key: str, part: str) -> None:
+        function, arguments = amendments(connect(shared.origin, "34"))[part]
+        assert await outcome(function, Key=key, **arguments) == (404, "NoSuchKey")
+
+    @pytest.mark.parametrize("part", PARTS)
+    async def test_of_a_tombstone(self, shared: Stage, key: str, part: str) -> None:
+        await entomb(shared, key)
+        since = len(recorded(shared).asked)
+        function, arguments = amendments(connect(shared.origin, "34"))[part]
+        assert await outcome(function, Key=key, **arguments) == (404, "NoSuchKey")
+        assert recorded(shared).changing(since) == []
+        assert not amended(shared, key, part)
+        assert await shared.count("intent", key) == 0
+
+    @pytest.mark.parametrize("part", PARTS)
+    async def test_of_one_version(self, shared: Stage, key: str, part: str) -> None:
+        s3 = connect(shared.origin, "34")
+        where = {"Bucket": "other", "Key": key}
+        first = (await call(s3.put_object, **where, Body=b"one"))["VersionId"]
+        await call(s3.put_object, **where, Body=b"two")
+        function, arguments = amendments(s3)[part]
+        assert await outcome(function, **where, **arguments, VersionId=first) == (200, "")
+        assert not amended(shared, key, part, bucket="other")
+        assert await outcome(s3.put_object, **where, Body=b"three") == (200, ""), "what is known of the key still holds"
+        await call(s3.delete_object, **where, VersionId=shared.double.objects("other")[key].version_id)
+        await call(s3.delete_object, **where, VersionId=shared.double.objects("other")[key].version_id)
+        assert amended(shared, key, part, bucket="other")
+
+    @pytest.mark.parametrize("part", PARTS)
+    async def test_of_a_version_below_one_that_stands_for_absence(self, shared: Stage, key: str, part: str) -> None:
+        """In this bucket no caller has asked before whether the store knows of the version."""
+        s3 = connect(shared.origin, "34")
+        where = {"Bucket": "fresh", "Key": key}
+        version = (await call(s3.put_object, **where, Body=b"one"))["VersionId"]
+        marker = (await call(s3.delete_object, **where))["VersionId"]
+        function, arguments = amendments(s3)[part]
+        assert await outcome(function, **where, **arguments) == (404, "NoSuchKey")
+        assert (await outcome(function, **where, **arguments, VersionId=marker))[0] == 405
+        assert await outcome(function, **where, **arguments, VersionId="0" * 32) == (404, "NoSuchVersion")
+        assert await outcome(function, **where, **arguments, VersionId=version) == (200, "")
+        await call(s3.delete_object, **where, VersionId=marker)
+        assert amended(shared, key, part, bucket="fresh")
+        await entomb(shared, key, bucket="fresh")
+        tombstone = shared.double.objects("fresh")[key].version_id
+        assert await outcome(function, **where, **arguments, VersionId=version) == (200, "")
+        assert await shared.count("intent", key) == 0
+        assert shared.double.objects("fresh")[key].version_id == tombstone
+
+
+async def test_tags_are_deleted(shared: Stage, key: str) -> None:
+    s3 = connect(shared.origin, "34")
+    await call(s3.put_object, Key=key, Body=b"x", Tagging="colour=red")
+    since = len(recorded(shared).asked)
+    assert await outcome(s3.delete_object_tagging, Key=key) == (204, "")
+    assert shared.double.objects("bucket")[key].content.tags == {}
+    (asked,) = recorded(shared).changing(since)
+    assert (asked.method, asked.lifetime) == ("DELETE", 15)
+    assert await outcome(connect(shared.origin, "33").delete_object_tagging, Key=key) == STALE
+    await entomb(shared, key)
+    assert await outcome(s3.delete_object_tagging, Key=key) == (404, "NoSuchKey")
+
+
+async def test_an_error_of_the_store_is_passed_on(shared: Stage, key: str) -> None:
+    s3 = connect(shared.origin, "34")
+    shared.double.put("bucket", key, b"x")
+    tags = {"TagSet": [{"Key": str(number), "Value": "x"} for number in range(11)]}
+    assert await outcome(s3.put_object_tagging, Key=key, Tagging=tags) == (400, "InvalidTag")
+    assert await shared.count("intent", key) == 0
+    assert await outcome(s3.put_object_tagging, Key=key, Tagging=TAGS) == (200, "")
+
+
+class Unknowing(RecordingDouble):
+    """A store that passes over the parameters it does not know: GET ?tagging is a GetObject to it."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.behave(check_signatures=False)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        query = scope["query_string"].decode()
+        pairs = [pair for pair in query.split("&") if pair.partition("=")[0] not in PARTS]
+        await super().__call__({**scope, "query_string": "&".join(pairs).encode()}, receive, send)
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def unknowing(postgres_server: EmbeddedPostgres) -> AsyncIterator[Stage]:
+    async with staged(postgres_server, Unknowing()) as one:
+        yield one
+
+
+@pytest.mark.parametrize("part", PARTS)
+async def test_a_store_that_does_not_know_it(unknowing: Stage, key: str, part: str) -> None:
+    """There, the document would become the object."""
+    s3 = connect(unknowing.origin, "34")
+    unknowing.double.put("bucket", key, b"precious")
+    since = len(recorded(unknowing).asked)
+    function, arguments = amendments(s3)[part]
+    for _ in range(2):
+        assert await outcome(function, Key=key, **arguments) == (501, "NotImplemented")
+    assert recorded(unknowing).changing(since) == []
+    assert await body_of(s3, key) == b"precious"
+
+
+@pytest.mark.parametrize("part", PARTS)
+async def test_an_error_about_a_version_is_no_proof_of_knowing_it(unknowing: Stage, key: str, part: str) -> None:
+    """Any store says so of a version that is not there, whatever it was asked about it."""
+    s3 = connect(unknowing.origin, "34")
+    unknowing.double.store.bucket("other").versioning = "Enabled"
+    where = {"Bucket": "other", "Key": key}
+    await call(s3.put_object, **where, Body=b"precious")
+    marker = (await call(s3.delete_object, **where))["VersionId"]
+    version = (await call(s3.put_object, **where, Body=b"precious"))["VersionId"]
+    since = len(recorded(unknowing).asked)
+    function, arguments = amendments(s3)[part]
+    for named, status in ((marker, 405), ("0" * 32, 404), ("nonsense", 400), (version, 501)):
+        assert (await outcome(function, **where, **arguments, VersionId=named))[0] == status
+        assert recorded(unknowing).changing(since) == []
+
+
+async def test_a_store_that_does_not_know_it_keeps_its_objects(unknowing: Stage, key: str) -> None:
+    """There, a deletion of the tags would be one of the object."""
+    unknowing.double.put("bucket", key, b"precious")
+    s3 = connect(unknowing.origin, "34")
+    assert await outcome(s3.delete_object_tagging, Key=key) == (501, "NotImplemented")
+    assert unknowing.body(key) == b"precious"
+
+
+async def test_two_at_once_take_turns(shared: Stage, key: str) -> None:
+    s3 = connect(shared.origin, "34", "ann")
+    await call(s3.put_object, Key=key, Body=b"x")
+    held = shared.double.hold(operation="PutObjectTagging", key=key)
+    one = asyncio.ensure_future(outcome(s3.put_object_tagging, Key=key, Tagging=TAGS))
+    await held.arrived.wait()
+    since = len(recorded(shared).asked)
+    other = asyncio.ensure_future(outcome(s3.put_object_acl, Key=key, ACL="private"))
+    await asyncio.sleep(0.3)
+    assert recorded(shared).changing(since) == [], "it waits"
+    assert not other.done()
+    held.release()
+    assert [await one, await other] == [(200, "")] * 2
+    assert amended(shared, key, "tagging")
+    assert amended(shared, key, "acl")
+    assert await shared.count("intent", key) == 0
+
+
+async def test_a_put_waits_for_its_turn_as_well(shared: Stage, key: str) -> None:
+    """Else the tags that were meant for what was there would be those of the new object."""
+    s3 = connect(shared.origin, "34", "ann")
+    await call(s3.put_object, Key=key, Body=b"x")
+    held = shared.double.hold(operation="PutObjectTagging", key=key)
+    tagging = asyncio.ensure_future(outcome(s3.put_object_tagging, Key=key, Tagging=TAGS))
+    await held.arrived.wait()
+    put = asyncio.ensure_future(outcome(s3.put_object, Key=key, Body=b"new"))
+    await asyncio.sleep(0.3)
+    assert shared.body(key) == b"x"
+    held.release()
+    assert [await tagging, await put] == [(200, "")] * 2
+    assert (shared.body(key), amended(shared, key, "tagging")) == (b"new", False)
+
+
+async def test_a_settlers_bump_that_is_late_does_not_bring_older_tags_back(shared: Stage, key: str) -> None:
+    """The write that the bump was to settle has ended by itself, so no other gateway has to settle it."""
+    old, new = connect(shared.origin, "33"), connect(shared.origin, "35")
+    await call(old.put_object, Key=key, Body=b"X", Tagging="colour=blue")
+    held = shared.double.hold(at="arrival", operation="PutObject", key=key)
+    shared.double.fail(400, code="EntityTooLarge", operation="PutObject", key=key)
+    zombie = asyncio.ensure_future(outcome(old.put_object, Key=key, Body=b"Y"))
+    await held.arrived.wait()
+    bump = shared.double.hold(at="arrival", operation="CompleteMultipartUpload", key=key)
+    barrier = asyncio.ensure_future(shared.barrier(f"s3/bucket/{key}", "34"))
+    await bump.arrived.wait()
+    held.release()
+    assert await zombie == STALE
+    assert (await shared.barrier(f"s3/bucket/{key}", "35")).status_code == 200
+    assert await outcome(new.put_object_tagging, Key=key, Tagging=TAGS) == (200, "")
+    bump.release()
+    assert (await barrier).status_code == 200
+    assert bump.statuses == [412]
+    assert (await call(new.get_object_tagging, Key=key))["TagSet"] == TAGS["TagSet"]
+    assert shared.body(key) == b"X"
+
+
+@pytest.mark.thorough
+class TestLate:
+    async def test_a_newer_holder_waits_for_the_end_of_the_signature(
+        self, postgres_server: EmbeddedPostgres, key: str
+    ) -> None:
+        resource = f"s3/bucket/{key}"
+        async with staged(postgres_server, RecordingDouble(), s3=SHORT) as stage:
+            old, new = connect(stage.origin, "33"), connect(stage.origin, "34")
+            await call(old.put_object, Key=key, Body=b"x")
+            held = stage.double.hold(at="arrival", operation="PutObjectTagging", key=key)
+            assert await outcome(old.put_object_tagging, Key=key, Tagging=TAGS) == UNKNOWN
+            for seconds in (0, SIGNATURE_LIFETIME.total_seconds() + 1, DEAD_AFTER.total_seconds() - 15):
+                stage.double.behave(clock_offset=seconds)
+                assert (await stage.barrier(resource, "34")).status_code == 503
+                assert await outcome(new.put_object, Key=key, Body=b"new") == (503, "ServiceUnavailable")
+            assert stage.body(key) == b"x", "nothing is acknowledged that a late request could undo"
+            stage.double.behave(clock_offset=DEAD_AFTER.total_seconds() + 2)
+            assert (await stage.barrier(resource, "34")).status_code == 200
+            assert await stage.count("intent", key) == 0
+            held.release()
+            await held.finished.wait()
+            (exchange,) = [each for each in stage.double.requests if each.operation.value == "PutObjectTagging"]
+            assert (exchange.status, held.statuses) == (403, [None]), "the store refuses it unread"
+            assert not amended(stage, key, "tagging")
+            stage.double.behave(clock_offset=0.0)
+            assert await outcome(new.put_object_tagging, Key=key, Tagging=TAGS) == (200, "")
+            assert await outcome(old.put_object_tagging, Key=key, Tagging={"TagSet": []}) == STALE
+
+    async def test_one_that_comes_in_time_is_before_the_newer_holder(
+        self, postgres_server: EmbeddedPostgres, key: str
+    ) -> None:
+        async with staged(postgres_server, RecordingDouble(), s3=SHORT) as stage:
+            s3 = connect(stage.origin, "33")
+            await call(s3.put_object, Key=key, Body=b"x")
+            held = stage.double.hold(operation="PutObjectTagging", key=key)
+            assert await outcome(s3.put_object_tagging, Key=key, Tagging=TAGS) == UNKNOWN
+            assert (await stage.barrier(f"s3/bucket/{key}", "34")).status_code == 503
+            held.release()
+            await held.finished.wait()
+            assert amended(stage, key, "tagging")
+            stage.double.behave(clock_offset=DEAD_AFTER.total_seconds() + 2)
+            assert (await stage.barrier(f"s3/bucket/{key}", "34")).status_code == 200
+
+    async def test_a_sender_that_ends_in_time_lets_the_newer_holder_in(self, shared: Stage, key: str) -> None:
+        """The newer holder need not wait for minutes while the sender is there to report the outcome."""
+        await call(connect(shared.origin, "33").put_object, Key=key, Body=b"x")
+        held = shared.double.hold(operation="PutObjectTagging", key=key)
+        old = connect(shared.origin, "33")
+        tagging = asyncio.ensure_future(outcome(old.put_object_tagging, Key=key, Tagging=TAGS))
+        await held.arrived.wait()
+        barrier = asyncio.ensure_future(shared.barrier(f"s3/bucket/{key}", "34"))
+        await asyncio.sleep(0.2)
+        assert not barrier.done()
+        held.release()
+        assert (await barrier).status_code == 200
+        assert await tagging == (200, "")
+        assert amended(shared, key, "tagging")
+
+
+async def test_the_document_is_verified(shared: Stage, key: str) -> None:
+    shared.double.put("bucket", key, b"x")
+    s3 = connect(shared.origin, "34")
+
+    def spoil(params: dict[str, Any], **_: Any) -> None:
+        params["headers"]["Content-MD5"] = "AAAAAAAAAAAAAAAAAAAAAA=="
+
+    s3.meta.events.register("before-call.s3.PutObjectTagging", spoil)
+    since = len(recorded(shared).asked)
+    assert await outcome(s3.put_object_tagging, Key=key, Tagging=TAGS) == (400, "BadDigest")
+    assert recorded(shared).changing(since) == []

@@ -1,0 +1,432 @@
+"""Bad input is answered clearly, and nothing is written, raised or left behind."""
+
+import base64
+import hashlib
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+
+import pytest
+import pytest_asyncio
+
+from gateway.demo.embedded import EmbeddedPostgres
+from tests.doubles.s3 import S3Double
+from tests.objects.clients import call, connect, refused
+from tests.objects.object_gateway import Stage, staged
+from tests.objects.raw import Headers, framed, head, lines, send, sha256
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+MAX_BODY = 100_000
+UNSIGNED_TRAILER = "STREAMING-UNSIGNED-PAYLOAD-TRAILER"
+TOKEN = ("fencing-token", "33")
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def shared(postgres_server: EmbeddedPostgres) -> AsyncIterator[Stage]:
+    double = S3Double(buckets=["bucket"])
+    async with staged(postgres_server, double, server={"max_body": MAX_BODY}) as one:
+        await call(connect(one.origin, "1").put_object, Key="copied", Body=b"source")
+        yield one
+
+
+@dataclass
+class Bad:
+    """A request and the answer it must get. ``body`` is sent as it is, behind a head of ``headers``."""
+
+    name: str
+    status: int
+    code: str
+    headers: Headers = (TOKEN,)
+    method: str = "PUT"
+    query: str = ""
+    body: bytes = b"hello"
+    payload: str = "UNSIGNED-PAYLOAD"
+    unsigned: Headers = ()
+    length: int | None = None
+    signer: dict[str, str] = field(default_factory=dict)
+    at: datetime | None = None
+
+    def wire(self, origin: str, key: str) -> bytes:
+        length = len(self.body) if self.length is None else self.length
+        unsigned = [*self.unsigned, ("content-length", str(length))]
+        target = f"/bucket/{key}{self.query}"
+        return (
+            head(
+                origin,
+                self.method,
+                target,
+                self.headers,
+                payload=self.payload,
+                unsigned=unsigned,
+                at=self.at,
+                **self.signer,
+            )
+            + self.body
+        )
+
+    def __str__(self) -> str:
+        return self.name
+
+
+def token(name: str, text: str | bytes, code: str = "FencingTokenMalformed") -> Bad:
+    return Bad(name, 400, code, headers=[("fencing-token", text)])
+
+
+def in_chunks(name: str, code: str, body: bytes, decoded: str = "5", status: int = 400) -> Bad:
+    headers = [TOKEN, ("x-amz-decoded-content-length", decoded)]
+    return Bad(name, status, code, headers, body=body, payload=UNSIGNED_TRAILER)
+
+
+def not_there(name: str, method: str, query: str = "", headers: Headers = (TOKEN,)) -> Bad:
+    return Bad(name, 501, "NotImplemented", headers, method=method, query=query, body=b"")
+
+
+def md5(body: bytes) -> str:
+    return base64.b64encode(hashlib.md5(body).digest()).decode()
+
+
+LONG_AGO = datetime.now(UTC) - timedelta(minutes=16)
+
+TOKENS = [
+    Bad("no token", 428, "FencingTokenRequired", headers=()),
+    token("an empty token", ""),
+    token("a negative token", "-1"),
+    token("a signed token", "+1"),
+    token("a token that is no number", "abc"),
+    token("a fraction of an epoch", "1.2.3"),
+    token("an epoch without a value", "1."),
+    token("a hexadecimal token", "0x21"),
+    token("a token with an exponent", "1e3"),
+    token("a zero-padded token", "033"),
+    token("a token with zeros before its epoch", "01.33"),
+    token("a token just out of range", str(2**63)),
+    token("an epoch out of range", f"{2**31}.1"),
+    token("a huge token", "9" * 5000),
+    token("Arabic digits", "٣٣"),
+    token("fullwidth digits", "\uff13\uff13"),
+    token("a superscript", "3\u00b2"),
+    token("two tokens in one header", "33, 33"),
+    token("a token with a null byte escaped", "33%00"),
+    token("broken UTF-8", b"\xff33", "InvalidRequest"),
+    Bad("two token headers", 400, "InvalidRequest", unsigned=[("fencing-token", "34")]),
+    Bad("the same token twice", 400, "InvalidRequest", unsigned=[TOKEN]),
+    Bad("two token headers, both signed", 400, "AuthorizationHeaderMalformed", [TOKEN, ("fencing-token", "34")]),
+    Bad("the alias beside it", 400, "FencingTokenMalformed", headers=[TOKEN, ("x-fencing-token", "33")]),
+    Bad("the underscore spelling", 400, "InvalidRequest", headers=[("fencing_token", "33")]),
+    Bad("a malformed token in the metadata", 400, "FencingTokenMalformed", [("x-amz-meta-fencing-token", "033")]),
+    Bad("a malformed one beside a good one", 400, "FencingTokenMalformed", [TOKEN, ("x-amz-meta-fencing-token", "x")]),
+    Bad("a session token that is a real one", 400, "InvalidToken", [("x-amz-security-token", "FwoGZXIvYXdzEBYa")]),
+    Bad("two tokens in the session", 400, "FencingTokenMalformed",
+        [("x-amz-security-token", "fencing-token=33&fencing-token=34")]),
+    Bad("a malformed token in the session", 400, "FencingTokenMalformed",
+        [("x-amz-security-token", "fencing-token=033")]),
+    Bad("an empty holder", 400, "InvalidRequest", headers=[TOKEN, ("fencing-holder", "")]),
+    Bad("a holder with an umlaut", 400, "InvalidRequest", headers=[TOKEN, ("fencing-holder", "Jürgen")]),
+    Bad("another resource", 422, "FencingResourceMismatch", headers=[TOKEN, ("fencing-resource", "s3/bucket/other")]),
+    Bad("a resource not in canonical form", 400, "FencingResourceMalformed",
+        headers=[TOKEN, ("fencing-resource", "s3/bucket/%6bey")]),
+]  # fmt: skip
+
+SIGNATURES = [
+    Bad("an unsigned token", 403, "AccessDenied", headers=(), unsigned=[TOKEN]),
+    Bad("unsigned metadata", 403, "AccessDenied", unsigned=[("x-amz-meta-colour", "red")]),
+    Bad("an unsigned token in the metadata", 403, "AccessDenied", headers=(),
+        unsigned=[("x-amz-meta-fencing-token", "33")]),
+    Bad("an unsigned session", 403, "AccessDenied", headers=(),
+        unsigned=[("x-amz-security-token", "fencing-token=33")]),
+    Bad("an unsigned source of a copy", 403, "AccessDenied", unsigned=[("x-amz-copy-source", "bucket/copied")]),
+    Bad("an unsigned condition", 403, "AccessDenied", unsigned=[("if-none-match", "*")]),
+    Bad("a wrong secret", 403, "SignatureDoesNotMatch", signer={"secret": "wrong"}),
+    Bad("an unknown access key", 403, "InvalidAccessKeyId", signer={"access_key": "AKIANOBODY"}),
+    Bad("the store's own access key", 403, "InvalidAccessKeyId",
+        signer={"access_key": "AKIADOUBLE", "secret": "double-secret"}),
+    Bad("an old signature", 403, "RequestTimeTooSkewed", at=LONG_AGO),
+    Bad("a signature from the future", 403, "RequestTimeTooSkewed", at=datetime.now(UTC) + timedelta(hours=6)),
+    Bad("signatures in the headers and in the query", 400, "InvalidArgument",
+        query="?X-Amz-Algorithm=AWS4-HMAC-SHA256&X-Amz-Expires=60&X-Amz-Signature=00"),
+    Bad("a presigned URL of version 2", 400, "InvalidRequest", query="?AWSAccessKeyId=A&Signature=S&Expires=1"),
+]  # fmt: skip
+
+BODIES = [
+    Bad("another SHA-256", 400, "XAmzContentSHA256Mismatch", payload=sha256(b"hellO")),
+    Bad("another MD5", 400, "BadDigest", headers=[TOKEN, ("content-md5", md5(b"hellO"))]),
+    Bad("no MD5", 400, "InvalidDigest", headers=[TOKEN, ("content-md5", "hello")]),
+    Bad("another CRC", 400, "BadDigest", headers=[TOKEN, ("x-amz-checksum-crc32", "AAAAAA==")]),
+    Bad("two checksums", 400, "InvalidRequest",
+        headers=[TOKEN, ("x-amz-checksum-crc32", "NhCmhg=="), ("x-amz-checksum-crc32c", "mnG7TA==")]),
+    Bad("a length that is shorter", 400, "XAmzContentSHA256Mismatch",
+        body=b"helloP", payload=sha256(b"helloP"), length=5),
+    Bad("more than is taken", 413, "EntityTooLarge", body=b"", length=MAX_BODY + 1),
+    Bad("more than a number can say", 413, "EntityTooLarge", body=b"", length=10**17),
+    in_chunks("a decoded length that is shorter", "IncompleteBody", framed(b"hello"), "4"),
+    in_chunks("a decoded length that is longer", "IncompleteBody", framed(b"hello"), "6"),
+    in_chunks("a decoded length that is none", "InvalidArgument", framed(b"hello"), "-5"),
+    in_chunks("a decoded length that is too much", "EntityTooLarge", framed(b"hello"), str(MAX_BODY + 1), 413),
+    in_chunks("no last chunk", "IncompleteBody", b"5\r\nhello\r\n"),
+    in_chunks("a chunk that lies", "InvalidChunkSizeError", b"3\r\nhello\r\n0\r\n\r\n"),
+    in_chunks("no framing at all", "InvalidChunkSizeError", b"hello\r\n"),
+    in_chunks("more behind the last chunk", "IncompleteBody", framed(b"hello") + b"more"),
+    Bad("framing that is not announced", 400, "InvalidRequest", [TOKEN, ("content-encoding", "aws-chunked")],
+        body=framed(b"hello")),
+]  # fmt: skip
+
+NOT_THERE = [
+    not_there("an unknown parameter of a put", "PUT", "?colour=red"),
+    not_there("an unknown parameter of a delete", "DELETE", "?x=1"),
+    not_there("a condition in the query", "PUT", "?If-None-Match=*"),
+    not_there("an unknown header", "PUT", headers=[TOKEN, ("x-amz-write-offset-bytes", "3")]),
+    not_there("a customer's key", "PUT",
+              headers=[TOKEN, ("x-amz-server-side-encryption-customer-algorithm", "AES256")]),
+    not_there("both conditions", "PUT", headers=[TOKEN, ("if-match", '"e"'), ("if-none-match", "*")]),
+    not_there("If-Match: *", "PUT", headers=[TOKEN, ("if-match", "*")]),
+    not_there("If-None-Match with an ETag", "PUT", headers=[TOKEN, ("if-none-match", '"e"')]),
+    not_there("another method", "PATCH"),
+]  # fmt: skip
+
+
+UPLOAD_GONE = "?partNumber=1&uploadId=u"
+PART = b"<Part><PartNumber>1</PartNumber><ETag>e</ETag></Part>"
+COMPLETION = b"<CompleteMultipartUpload>%s</CompleteMultipartUpload>"
+
+
+def tokenless(name: str, method: str, query: str = "", headers: Headers = (), body: bytes = b"") -> Bad:
+    return Bad(name, 428, "FencingTokenRequired", headers, method=method, query=query, body=body)
+
+
+def form(name: str, status: int, code: str, method: str, query: str, body: bytes = b"") -> Bad:
+    return Bad(name, status, code, method=method, query=query, body=body)
+
+
+# All writes besides putting and deleting one object are fenced like these.
+FORMS = [
+    tokenless("a copy without a token", "PUT", headers=[("x-amz-copy-source", "bucket/copied")]),
+    tokenless("an upload without a token", "POST", "?uploads"),
+    tokenless("tags without a token", "PUT", "?tagging", body=b"<Tagging><TagSet/></Tagging>"),
+    tokenless("deleted tags without a token", "DELETE", "?tagging"),
+    tokenless("an ACL without a token", "PUT", "?acl", [("x-amz-acl", "private")]),
+    tokenless("a retention without a token", "PUT", "?retention", body=b"<Retention/>"),
+    tokenless("a legal hold without a token", "PUT", "?legal-hold", body=b"<LegalHold/>"),
+    tokenless("a restoration without a token", "POST", "?restore", body=b"<RestoreRequest/>"),
+    tokenless("a deleted version without a token", "DELETE", "?versionId=v"),
+    form("a part of no upload", 404, "NoSuchUpload", "PUT", UPLOAD_GONE, b"part"),
+    form("the completion of no upload", 404, "NoSuchUpload", "POST", "?uploadId=u", COMPLETION % PART),
+    form("the end of no upload", 404, "NoSuchUpload", "DELETE", "?uploadId=u"),
+    form("part 0", 400, "InvalidArgument", "PUT", "?partNumber=0&uploadId=u"),
+    form("part 10001", 400, "InvalidArgument", "PUT", "?partNumber=10001&uploadId=u"),
+    form("a part that is no number", 400, "InvalidArgument", "PUT", "?partNumber=one&uploadId=u"),
+    form("a part without its upload", 501, "NotImplemented", "PUT", "?partNumber=1"),
+    Bad("a copy of nothing", 404, "NoSuchKey", [TOKEN, ("x-amz-copy-source", "bucket/none")], body=b""),
+    Bad("a copy from nowhere", 404, "NoSuchBucket", [TOKEN, ("x-amz-copy-source", "nowhere/none")], body=b""),
+    Bad("a copy of an ambiguous name", 400, "InvalidArgument", [TOKEN, ("x-amz-copy-source", "bucket/a+b")], body=b""),
+]
+
+
+@pytest.mark.parametrize("bad", [*TOKENS, *SIGNATURES, *BODIES, *NOT_THERE, *FORMS], ids=str)
+async def test_nothing_is_written(shared: Stage, key: str, bad: Bad) -> None:
+    since, before = len(shared.double.requests), shared.double.sequence
+    reply = await send(shared.origin, bad.wire(shared.origin, key))
+    assert reply is not None
+    assert (reply.status, reply.code) == (bad.status, bad.code), reply.body
+    assert "x-amz-request-id" in reply.headers
+    assert_untouched(shared, since, before)
+    assert await traces(shared, key) == []
+
+
+def assert_untouched(shared: Stage, since: int, before: int) -> None:
+    assert not shared.written(since)
+    assert not shared.applied(before)
+
+
+async def traces(shared: Stage, key: str) -> list[str]:
+    """Return the kinds of rows that the database keeps about a key."""
+    return [
+        row["kind"]
+        for row in await shared.rows(
+            "SELECT 'fence' AS kind FROM fencing.fence WHERE resource = $1 UNION ALL "
+            "SELECT 'intent' FROM fencing.intent WHERE resource = $1 UNION ALL "
+            "SELECT 'object' FROM fencing.object WHERE resource = $1 UNION ALL "
+            "SELECT 'forbidden' FROM fencing.forbidden WHERE resource = $1",
+            f"s3/bucket/{key}",
+        )
+    ]
+
+
+async def test_the_same_request_without_the_mistake_is_accepted(shared: Stage, key: str) -> None:
+    """The table above refuses for the reason it gives, and not for one that all its requests have."""
+    good = [
+        Bad("plain", 200, ""),
+        Bad("the MD5", 200, "", headers=[TOKEN, ("content-md5", md5(b"hello"))]),
+        Bad("the SHA-256", 200, "", payload=sha256(b"hello")),
+        in_chunks("in chunks", "", framed(b"hel", b"lo"), status=200),
+        Bad("the largest", 200, "", body=bytes(MAX_BODY)),
+        Bad("named", 200, "", headers=[TOKEN, ("fencing-resource", f"s3/bucket/{key}")]),
+        Bad("the alias", 200, "", headers=[("x-fencing-token", "33")]),
+        Bad("in the session", 200, "", headers=[("x-amz-security-token", "fencing-token=33&fencing-holder=ann")]),
+    ]
+    for one in good:
+        reply = await send(shared.origin, one.wire(shared.origin, key))
+        assert reply is not None
+        assert (reply.status, reply.code) == (one.status, one.code), one.name
+        assert shared.body(key) == (b"hello" if "chunks" in one.name else one.body)
+
+
+@pytest.mark.parametrize("payload", ["UNSIGNED-PAYLOAD", sha256(b"hello"), UNSIGNED_TRAILER])
+@pytest.mark.parametrize("sent", [0, 3])
+async def test_a_body_that_ends_early(shared: Stage, key: str, payload: str, sent: int) -> None:
+    """The connection ends in the middle of the body. No client is left to answer, and no object to write."""
+    body = framed(b"hello") if payload == UNSIGNED_TRAILER else b"hello"
+    headers = [TOKEN] + ([("x-amz-decoded-content-length", "5")] if payload == UNSIGNED_TRAILER else [])
+    bad = Bad("early", 0, "", headers, payload=payload, body=body[:sent], length=len(body))
+    since, before = len(shared.double.requests), shared.double.sequence
+    assert await send(shared.origin, bad.wire(shared.origin, key), half_close=True) is None
+    assert_untouched(shared, since, before)
+    assert await traces(shared, key) == []
+    assert await send(shared.origin, Bad("again", 200, "").wire(shared.origin, key)) is not None
+    assert shared.body(key) == b"hello"
+
+
+async def test_a_body_that_ends_early_in_http_chunks(shared: Stage, key: str) -> None:
+    request = head(
+        shared.origin,
+        "PUT",
+        f"/bucket/{key}",
+        [TOKEN, ("x-amz-decoded-content-length", "5")],
+        payload=UNSIGNED_TRAILER,
+        unsigned=[("transfer-encoding", "chunked")],
+    )
+    body = framed(b"hello")
+    assert await send(shared.origin, request + f"{len(body):x}\r\n".encode() + body, half_close=True) is None
+    assert shared.body(key) is None
+    whole = request + f"{len(body):x}\r\n".encode() + body + b"\r\n0\r\n\r\n"
+    assert (reply := await send(shared.origin, whole))
+    assert reply.status == 200
+    assert shared.body(key) == b"hello"
+
+
+async def test_a_body_without_a_length(shared: Stage, key: str) -> None:
+    chunked = [("transfer-encoding", "chunked")]
+    request = head(shared.origin, "PUT", f"/bucket/{key}", [TOKEN], unsigned=chunked)
+    reply = await send(shared.origin, request + b"5\r\nhello\r\n0\r\n\r\n")
+    assert reply is not None
+    assert (reply.status, reply.code) == (411, "MissingContentLength")
+    assert shared.body(key) is None
+
+
+async def test_a_request_that_is_not_signed(shared: Stage, key: str) -> None:
+    since = len(shared.double.requests)
+    for method in ("GET", "HEAD", "PUT", "DELETE", "POST"):
+        reply = await send(shared.origin, lines(method, f"/bucket/{key}", [("host", "gateway"), TOKEN]))
+        assert reply is not None
+        assert reply.status == 403
+        assert method == "HEAD" or reply.code == "AccessDenied"
+    assert not shared.double.requests[since:], "not even a read gets through"
+
+
+async def test_deletes_of_many_without_a_token(shared: Stage) -> None:
+    since = len(shared.double.requests)
+    answer = await call(connect(shared.origin).delete_objects, Delete={"Objects": [{"Key": "copied"}, {"Key": "none"}]})
+    assert [(one["Key"], one["Code"]) for one in answer["Errors"]] == [
+        ("copied", "FencingTokenRequired"),
+        ("none", "FencingTokenRequired"),
+    ]
+    assert "Deleted" not in answer
+    assert not shared.written(since)
+    assert shared.body("copied") == b"source"
+
+
+async def test_deletes_of_many_with_one(shared: Stage, key: str) -> None:
+    """A request for several deletes is not refused as such: a valid one succeeds."""
+    s3 = connect(shared.origin, "33")
+    for name in ("a", "b"):
+        await call(s3.put_object, Key=f"{key}/{name}", Body=b"x")
+    answer = await call(s3.delete_objects, Delete={"Objects": [{"Key": f"{key}/{name}"} for name in ("a", "b")]})
+    assert {one["Key"] for one in answer["Deleted"]} == {f"{key}/a", f"{key}/b"}
+    assert (shared.body(f"{key}/a"), shared.body(f"{key}/b")) == (None, None)
+
+
+KEY = b"<Object><Key>copied</Key></Object>"
+BOMB = b'<!DOCTYPE Delete [<!ENTITY a "copied"><!ENTITY b "&a;&a;&a;&a;&a;&a;&a;&a;">]>'
+DOCUMENTS = {
+    "no XML": b"copied",
+    "no end": b"<Delete>" + KEY,
+    "nothing": b"<Delete></Delete>",
+    "another document": b"<Undelete>" + KEY + b"</Undelete>",
+    "an object without a key": b"<Delete><Object><VersionId>v</VersionId></Object></Delete>",
+    "an entity": BOMB + b"<Delete><Object><Key>&a;</Key></Object></Delete>",
+    "a bomb": BOMB + b"<Delete><Object><Key>&b;</Key></Object></Delete>",
+    "an outside entity": b'<!DOCTYPE Delete [<!ENTITY a SYSTEM "file:///etc/hostname">]>'
+    b"<Delete><Object><Key>&a;</Key></Object></Delete>",
+    "1,001 keys": b"<Delete>" + KEY * 1001 + b"</Delete>",
+    "10,001 keys": b"<Delete>" + b"<Object><Key>k</Key></Object>" * 10_001 + b"</Delete>",
+}
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+async def test_deletes_of_many_that_cannot_be_read(shared: Stage, name: str) -> None:
+    since = len(shared.double.requests)
+    body = DOCUMENTS[name]
+    headers = [TOKEN, ("content-md5", md5(body))]
+    request = head(shared.origin, "POST", "/bucket?delete", headers, unsigned=[("content-length", str(len(body)))])
+    reply = await send(shared.origin, request + body)
+    assert reply is not None
+    assert (reply.status, reply.code) in ((400, "MalformedXML"), (413, "EntityTooLarge")), reply.body
+    assert not shared.written(since)
+    assert shared.body("copied") == b"source"
+
+
+async def test_administration_is_for_administrators(shared: Stage) -> None:
+    since = len(shared.double.requests)
+    s3 = connect(shared.origin, "33")
+    assert (await refused(s3.create_bucket, Bucket="another"))[:2] == (403, "AccessDenied")
+    assert (await refused(s3.delete_bucket))[:2] == (403, "AccessDenied")
+    versioning = {"Status": "Enabled"}
+    assert (await refused(s3.put_bucket_versioning, VersioningConfiguration=versioning))[:2] == (403, "AccessDenied")
+    assert not shared.double.requests[since:]
+
+
+async def test_a_form_without_a_policy(shared: Stage) -> None:
+    since = len(shared.double.requests)
+    field = b'--b\r\nContent-Disposition: form-data; name="key"\r\n\r\nform\r\n'
+    file = b'--b\r\nContent-Disposition: form-data; name="file"; filename="f"\r\n\r\nhello\r\n--b--\r\n'
+    kind = ("content-type", "multipart/form-data; boundary=b")
+    length = ("content-length", str(len(field + file)))
+    request = lines("POST", "/bucket", [("host", "gateway"), TOKEN, kind, length])
+    reply = await send(shared.origin, request + field + file)
+    assert reply is not None
+    assert (reply.status, reply.code) == (403, "AccessDenied"), reply.body
+    assert not shared.double.requests[since:]
+    assert shared.body("form") is None
+
+
+async def test_parts_that_do_not_belong_together(shared: Stage, key: str) -> None:
+    """Nothing is published by a completion that names its parts wrongly; the right one is taken afterwards."""
+    s3 = connect(shared.origin, "33")
+    upload = (await call(s3.create_multipart_upload, Key=key))["UploadId"]
+    place = {"Key": key, "UploadId": upload}
+    parts = [
+        {"PartNumber": number, "ETag": (await call(s3.upload_part, **place, PartNumber=number, Body=b"x"))["ETag"]}
+        for number in (1, 2)
+    ]
+    before = shared.double.sequence
+    for wrong, code in (
+        ([parts[1], parts[0]], "InvalidPartOrder"),
+        ([parts[0], parts[0]], "InvalidPartOrder"),
+        ([{**parts[0], "ETag": '"e"'}], "InvalidPart"),
+        ([{**parts[0], "PartNumber": 3}], "InvalidPart"),
+        ([{**parts[0], "PartNumber": 0}], "InvalidArgument"),
+        ([{**parts[0], "PartNumber": 10_001}], "InvalidArgument"),
+    ):
+        answer = await refused(s3.complete_multipart_upload, **place, MultipartUpload={"Parts": wrong})
+        assert answer[:2] == (400, code)
+    assert not shared.applied(before)
+    await call(s3.complete_multipart_upload, **place, MultipartUpload={"Parts": parts[:1]})
+    assert shared.body(key) == b"x"
+
+
+async def test_a_bucket_that_is_not_there(shared: Stage) -> None:
+    s3 = connect(shared.origin, "33")
+    assert (await refused(s3.put_object, Bucket="nowhere", Key="k", Body=b"x"))[:2] == (404, "NoSuchBucket")
+    assert (await refused(s3.delete_object, Bucket="nowhere", Key="k"))[:2] == (404, "NoSuchBucket")
+    assert (await refused(s3.get_object, Bucket="nowhere", Key="k"))[:2] == (404, "NoSuchBucket")
+    assert await shared.fence("s3/nowhere/k") is None

@@ -1,0 +1,610 @@
+"""The gateway finds each change that bypassed it once, by the next write or a sweep. It reports no other change."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from itertools import product
+from typing import Any, TypeAlias
+from uuid import uuid4
+
+import pytest
+from mypy_boto3_s3 import S3Client
+from pydantic import SecretStr
+
+from gateway.config.stores import ObjectStore
+from gateway.db import bypasses, intents
+from gateway.db.bypasses import FoundObject
+from gateway.db.database import Database
+from gateway.demo.embedded import EmbeddedPostgres
+from gateway.errors import Unavailable
+from gateway.fencing.decision import Presented
+from gateway.fencing.intent import Announcement, Intent
+from gateway.fencing.token import Token
+from gateway.objects.background.bypass_scan import BypassScan
+from gateway.objects.protocol import settling
+from gateway.objects.resource_rules import KeyRule, Resources
+from gateway.objects.store.operations import Upstream
+from gateway.observe.events import BypassFound, SweepFailed
+from tests.doubles.s3 import ACCESS_KEY, SECRET_KEY, S3Double
+from tests.objects.clients import call, connect, outcome
+from tests.objects.object_gateway import Stage, staged
+from tests.objects.sweeping import forgetful, sweeper
+from tests.patience import patient
+from tests.running import Events
+from tests.waiting import PATIENCE
+
+Entry: TypeAlias = tuple[str, str | None, dict[str, Any]]
+BODY = b"as the gateway wrote it"
+ADMIN = {
+    "name": "writer", "access_key_id": "AKIAWRITER", "secret_access_key": "writer-secret", "api_key": "writer-api-key",
+    "groups": ["admins"],
+}  # fmt: skip
+
+
+def beside(stage: Stage) -> S3Client:
+    """A client of the store itself."""
+    return connect(stage.endpoint, access_key=ACCESS_KEY, secret_key=SECRET_KEY)
+
+
+async def on_record(stage: Stage) -> list[Entry]:
+    rows = await stage.rows(
+        "SELECT reason, resource, details::text FROM fencing.record WHERE kind = 'bypass' ORDER BY at"
+    )
+    return [(row[0], row[1], json.loads(row[2])) for row in rows]
+
+
+async def reasons(stage: Stage) -> list[str]:
+    return [reason for reason, *_ in await on_record(stage)]
+
+
+@asynccontextmanager
+async def patrol(stage: Stage, page: int = 1000, *rules: KeyRule) -> AsyncIterator[tuple[BypassScan, Events]]:
+    """A patrol like that of another gateway."""
+    store = ObjectStore(
+        endpoint=stage.endpoint, access_key_id=ACCESS_KEY, secret_access_key=SecretStr(SECRET_KEY), timeout=PATIENCE
+    )
+    events, database = Events(), patient(stage.dsn)
+    try:
+        async with Upstream(store) as upstream:
+            yield BypassScan(database, upstream, Resources(rules), events, page), events
+    finally:
+        await database.close()
+
+
+async def swept(stage: Stage, page: int = 1000, *rules: KeyRule) -> int:
+    """How much one whole round finds."""
+    async with patrol(stage, page, *rules) as (one, _):
+        return await one.round(10_000)
+
+
+async def bypass(stage: Stage, how: str, key: str = "k") -> None:
+    """Leave ``key`` as a write through the gateway does, and then do something to it behind its back."""
+    writer = connect(stage.origin, "5")
+    await call(writer.put_object, Key=key, Body=BODY)
+    if how == "appeared":
+        await call(writer.delete_object, Key=key)
+    if how == "vanished":
+        await call(beside(stage).delete_object, Key=key)
+    else:
+        await call(beside(stage).put_object, Key=key, Body=how.encode())
+
+
+HOW = ["changed", "vanished", "appeared"]
+
+
+class TestByTheNextWrite:
+    @pytest.mark.parametrize("how", HOW)
+    async def test_of_the_key(self, stage: Stage, how: str) -> None:
+        await bypass(stage, how)
+        assert await outcome(connect(stage.origin, "6").put_object, Key="k", Body=b"next") == (200, "")
+        assert stage.body("k") == b"next", "the write goes on as ever"
+        ((reason, resource, details),) = await on_record(stage)
+        assert (reason, resource) == (f"object-{how}", "s3/bucket/k")
+        assert (details["bucket"], details["key"], details["found_by"]) == ("bucket", "k", "write")
+        assert ("expected" in details, "found" in details) == (how != "appeared", how != "vanished")
+        found = [event for event in stage.events if isinstance(event, BypassFound)]
+        assert [(event.reason, event.target) for event in found] == [(f"object-{how}", "/bucket/k")]
+        await call(connect(stage.origin, "6").put_object, Key="k", Body=b"and again")
+        assert await swept(stage) == 0
+        assert len(await on_record(stage)) == 1
+
+    @pytest.mark.thorough
+    @pytest.mark.parametrize("how", HOW)
+    @pytest.mark.parametrize("kind", ["matches", "does-not-match", "delete", "tags", "completion"])
+    async def test_whatever_it_is(self, stage: Stage, kind: str, how: str) -> None:
+        """Writes with a condition of their own look at the key before their announcement. Others look afterwards."""
+        await bypass(stage, how)
+        writer = connect(stage.origin, "6")
+        if kind == "matches":
+            etag = {} if how == "vanished" else {"IfMatch": stage.double.objects("bucket")["k"].etag}
+            await outcome(writer.put_object, Key="k", Body=b"next", **(etag or {"IfNoneMatch": "*"}))
+        elif kind == "does-not-match":
+            assert await outcome(writer.put_object, Key="k", Body=b"next", IfMatch='"0"') != (200, "")
+        elif kind == "delete":
+            assert await outcome(writer.delete_object, Key="k") == (204, "")
+        elif kind == "tags":
+            await outcome(writer.put_object_tagging, Key="k", Tagging={"TagSet": [{"Key": "a", "Value": "b"}]})
+        else:
+            upload = (await call(writer.create_multipart_upload, Key="k"))["UploadId"]
+            part = await call(writer.upload_part, Key="k", UploadId=upload, PartNumber=1, Body=b"part")
+            parts = {"Parts": [{"PartNumber": 1, "ETag": part["ETag"]}]}
+            await call(writer.complete_multipart_upload, Key="k", UploadId=upload, MultipartUpload=parts)
+        # Tags of what is not there are refused before anything is announced, when nothing is certain yet.
+        by_write = (kind, how) != ("tags", "vanished")
+        assert await swept(stage) == (not by_write)
+        assert await reasons(stage) == [f"object-{how}"]
+        assert (await on_record(stage))[0][2]["found_by"] == ("write" if by_write else "sweep")
+
+    async def test_the_entry_says_what_there_was_and_what_there_is(self, stage: Stage) -> None:
+        await bypass(stage, "changed")
+        expected = (await stage.rows("SELECT etag FROM fencing.object"))[0]["etag"]
+        found = stage.double.objects("bucket")["k"].etag.strip('"')
+        await call(connect(stage.origin, "6", "zoe").put_object, Key="k", Body=b"next")
+        ((_, _, details),) = await on_record(stage)
+        assert details.pop("last_modified").endswith("Z")
+        assert details == {
+            "bucket": "bucket", "key": "k", "found_by": "write", "expected": expected, "found": found, "size": 7,
+        }  # fmt: skip
+        (row,) = await stage.rows(
+            "SELECT plane, rule, target, fence_value, fence_holder FROM fencing.record WHERE kind = 'bypass'"
+        )
+        assert tuple(row) == ("objects", "s3", "/bucket/k", 6, "zoe")
+
+
+class TestByASweep:
+    @pytest.mark.parametrize("how", HOW)
+    async def test_each_change_is_found_once(self, stage: Stage, how: str) -> None:
+        await bypass(stage, how)
+        assert await swept(stage) == 1
+        ((reason, resource, details),) = await on_record(stage)
+        assert (reason, resource, details["found_by"]) == (f"object-{how}", "s3/bucket/k", "sweep")
+        assert ("owner" in details) == (how != "vanished")
+        assert await swept(stage) == 0
+        assert await outcome(connect(stage.origin, "6").put_object, Key="k", Body=b"next") == (200, "")
+        assert len(await on_record(stage)) == 1, "nor is it found again by the next write"
+        await call(beside(stage).put_object, Key="k", Body=b"another change")
+        assert await swept(stage) == 1
+
+    async def test_two_sweeps_at_once_find_it_once(self, stage: Stage) -> None:
+        for number in range(5):
+            await bypass(stage, "changed", f"k{number}")
+        async with patrol(stage) as (one, _), patrol(stage) as (other, _):
+            assert sum(await asyncio.gather(one.round(), other.round())) == 5
+        assert len(await on_record(stage)) == 5
+
+    async def test_it_asks_only_for_what_differs(self, stage: Stage) -> None:
+        writer = connect(stage.origin, "5")
+        for number in range(10):
+            await call(writer.put_object, Key=f"k{number}", Body=b"x")
+            stage.double.put("bucket", f"unknown{number}", b"nobody's")
+        await call(writer.delete_object, Key="k3")
+        stage.double.put("bucket", "k7", b"changed")
+        since = len(stage.double.requests)
+        assert await swept(stage) == 1
+        asked = [(each.operation.value, each.key) for each in stage.double.requests[since:]]
+        assert asked == [("ListObjectsV2", None), ("HeadObject", "k7")]
+
+    @pytest.mark.thorough
+    @pytest.mark.parametrize("page", [1, 2, 3, 7])
+    async def test_page_by_page_and_on_where_it_ended(self, stage: Stage, page: int) -> None:
+        writer = connect(stage.origin, "5")
+        names = ["a", "a/", "a/1", "a/2", "b", "ä", "z z", "\U0001f600", "x\x01", "~"]
+        for name in names:
+            await call(writer.put_object, Key=name, Body=b"x")
+            await call(writer.put_object, Key=name, Body=b"x", Bucket="other")
+            stage.double.put("bucket", f"{name}-", b"nobody's")
+        for name in names[::2]:
+            stage.double.put("bucket", name, b"changed")
+            stage.double.put("other", name, b"changed")
+        found = 0
+        for _ in range(60):
+            async with patrol(stage, page) as (one, events):
+                found += await one.round(1)
+            assert [event for event in events if isinstance(event, SweepFailed)] == []
+        assert found == 10
+        keys = sorted(details["key"] for *_, details in await on_record(stage))
+        assert keys == sorted(2 * names[::2])
+
+    async def test_few_known_keys_in_a_large_bucket_cost_few_pages(self, stage: Stage) -> None:
+        for number in range(200):
+            stage.double.put("bucket", f"a/{number:03}", b"nobody's")
+            stage.double.put("bucket", f"k{number:03}", b"nobody's")
+        await call(
+            connect(stage.origin, "5").put_object,
+            Key="k100",
+            Body=b"x",
+            IfMatch=stage.double.objects("bucket")["k100"].etag,
+        )
+        since = len(stage.double.requests)
+        assert await swept(stage, 10) == 0
+        assert len([each for each in stage.double.requests[since:] if each.operation.value == "ListObjectsV2"]) <= 2
+
+    async def test_a_bucket_that_is_gone_is_one_entry(self, stage: Stage) -> None:
+        for number in range(3):
+            await bypass(stage, "vanished", f"k{number}")
+        await call(connect(stage.origin, "5").put_object, Key="k3", Body=b"x")
+        await call(beside(stage).delete_object, Key="k3")
+        await call(beside(stage).delete_bucket)
+        assert await swept(stage) == 1
+        ((reason, resource, details),) = await on_record(stage)
+        assert (reason, resource, details) == (
+            "bucket-vanished", None, {"bucket": "bucket", "objects": 4, "found_by": "sweep"},
+        )  # fmt: skip
+        assert await swept(stage) == 0
+
+    async def test_a_tombstone_that_was_deleted_at_the_store(self, postgres_server: EmbeddedPostgres) -> None:
+        """It stands there because absence must not come back."""
+        double = S3Double(buckets=["bucket"])
+        double.behave(ignored_conditions=frozenset({"DeleteObject"}))
+        async with staged(postgres_server, double) as stage:
+            writer = connect(stage.origin, "5")
+            await call(writer.put_object, Key="k", Body=BODY)
+            await call(writer.delete_object, Key="k")
+            assert await swept(stage) == 0
+            await call(beside(stage).delete_object, Key="k")
+            assert await swept(stage) == 1
+            ((reason, _, details),) = await on_record(stage)
+            assert (reason, details["tombstone"]) == ("object-vanished", True)
+
+
+class TestNothingElse:
+    async def test_a_key_never_written_through_the_gateway(self, stage: Stage) -> None:
+        stage.double.put("bucket", "k", b"before the gateway")
+        stage.double.put("bucket", "l", b"before the gateway")
+        assert await swept(stage) == 0
+        await call(connect(stage.origin, "1").put_object, Key="k", Body=b"x")
+        await call(connect(stage.origin, "1").put_object_tagging, Key="l", Tagging={"TagSet": []})
+        stage.double.put("bucket", "l", b"nobody has seen what was there")
+        assert await swept(stage) == 0
+        await stage.rows("DELETE FROM fencing.object")
+        stage.double.put("bucket", "k", b"nor can it be told here")
+        await call(connect(stage.origin, "1").put_object, Key="k", Body=b"x")
+        assert await swept(stage) == 0
+        assert await on_record(stage) == []
+
+    @pytest.mark.parametrize("etags", ["content", "unique"])
+    async def test_every_way_of_writing(self, postgres_server: EmbeddedPostgres, etags: str) -> None:
+        double = S3Double(buckets=["bucket"])
+        double.behave(etags=etags)
+        async with staged(postgres_server, double, s3={"memory_threshold": 1024}) as stage:
+            writer = connect(stage.origin, "1")
+            await call(writer.put_object, Key="put", Body=BODY)
+            await call(writer.put_object, Key="large", Body=b"x" * 100_000)
+            await call(writer.copy_object, Key="copy", CopySource="bucket/put")
+            await call(writer.copy_object, Key="put", CopySource="bucket/put", MetadataDirective="REPLACE")
+            upload = (await call(writer.create_multipart_upload, Key="parts"))["UploadId"]
+            part = await call(writer.upload_part, Key="parts", UploadId=upload, PartNumber=1, Body=b"part")
+            parts = {"Parts": [{"PartNumber": 1, "ETag": part["ETag"]}]}
+            await call(writer.complete_multipart_upload, Key="parts", UploadId=upload, MultipartUpload=parts)
+            await call(writer.put_object_tagging, Key="parts", Tagging={"TagSet": [{"Key": "a", "Value": "b"}]})
+            await call(writer.put_object_acl, Key="put", ACL="private")
+            await call(writer.put_object, Key="gone", Body=b"x")
+            await call(writer.delete_objects, Delete={"Objects": [{"Key": "gone"}, {"Key": "never"}]})
+            for _ in range(2):
+                assert await swept(stage) == 0
+                for key in ("put", "large", "copy", "parts", "gone"):
+                    await call(connect(stage.origin, "2").put_object, Key=key, Body=key.encode())
+            assert await on_record(stage) == []
+
+    async def test_a_listing_that_is_behind(self, stage: Stage) -> None:
+        await call(connect(stage.origin, "1").put_object, Key="k", Body=b"x")
+        held = stage.double.hold(at="after", operation="ListObjectsV2")
+        async with patrol(stage) as (one, _):
+            sweep = asyncio.ensure_future(one.round())
+            await held.arrived.wait()
+            await call(connect(stage.origin, "1").put_object, Key="k", Body=b"y")
+            held.release()
+            assert await sweep == 0
+        assert await on_record(stage) == []
+
+    async def test_a_key_that_changes_there_and_back_between_the_looks(self, stage: Stage) -> None:
+        """The gateway remembers the same before and after. The look in between saw the object of another write."""
+        writer = connect(stage.origin, "1")
+        await call(writer.put_object, Key="k", Body=b"x")
+        await stage.rows("UPDATE fencing.object SET etag = 'x'")
+        held = stage.double.hold(at="after", operation="HeadObject", key="k")
+        async with patrol(stage) as (one, _):
+            sweep = asyncio.ensure_future(one.round())
+            await held.arrived.wait()
+            await stage.rows("UPDATE fencing.object SET etag = 'y'")
+            await stage.rows("UPDATE fencing.object SET etag = 'x'")
+            held.release()
+            assert await sweep == 0
+
+    async def test_a_write_under_way(self, stage: Stage) -> None:
+        """The write has taken effect, but the client has no answer yet."""
+        writer = connect(stage.origin, "1")
+        await call(writer.put_object, Key="k", Body=b"x")
+        held = stage.double.hold(at="after", operation="PutObject", key="k")
+        put = asyncio.ensure_future(call(writer.put_object, Key="k", Body=b"y"))
+        await held.arrived.wait()
+        assert await swept(stage) == 0
+        held.release()
+        await put
+        assert await swept(stage) == 0
+
+    async def test_a_write_at_each_moment_of_a_scan(self, stage: Stage) -> None:
+        """The patrol is held, a write gets to a moment of its life, the patrol goes on, and then the write."""
+        writer = connect(stage.origin, "1")
+        patrol_at = [("ListObjectsV2", "before"), ("ListObjectsV2", "after"), ("HeadObject", "after")]
+        writes = list(product(["PutObject", "DeleteObject"], ["before", "after", "over"]))
+        async with patrol(stage) as (one, _):
+            for number, ((look, at), (kind, moment)) in enumerate(product(patrol_at, writes)):
+                key = f"k{number}"
+                await call(writer.put_object, Key=key, Body=b"x")
+                if look == "HeadObject":  # a write that has landed and is not over makes the patrol ask for the key
+                    landed = stage.double.hold(at="after", operation="PutObject", key=key)
+                    first = asyncio.ensure_future(call(writer.put_object, Key=key, Body=b"first"))
+                    await landed.arrived.wait()
+                held = stage.double.hold(at=at, operation=look)
+                sweep = asyncio.ensure_future(one.round())
+                await held.arrived.wait()
+                if look == "HeadObject":
+                    landed.release()
+                    await first
+                under_way = None if moment == "over" else stage.double.hold(at=moment, operation=kind, key=key)
+                what = {"Body": b"y"} if kind == "PutObject" else {}
+                operation = writer.put_object if kind == "PutObject" else writer.delete_object
+                write = asyncio.ensure_future(call(operation, Key=key, **what))
+                await (write if under_way is None else under_way.arrived.wait())
+                held.release()
+                assert await sweep == 0, (look, at, kind, moment)
+                if under_way is not None:
+                    under_way.release()
+                await write
+                assert await one.round() == 0, (look, at, kind, moment)
+        assert await on_record(stage) == []
+
+    @pytest.mark.parametrize("lost", [True, False])
+    async def test_a_zombies_write_that_a_newer_holder_settles(self, stage: Stage, *, lost: bool) -> None:
+        writer = connect(stage.origin, "1")
+        await call(writer.put_object, Key="k", Body=b"x")
+        held = stage.double.hold(at="after" if lost else "before", operation="PutObject", key="k")
+        zombie = asyncio.ensure_future(outcome(writer.put_object, Key="k", Body=b"y"))
+        await held.arrived.wait()
+        assert (await stage.barrier("s3/bucket/k", "2")).status_code == 200
+        assert await swept(stage) == 0
+        held.release()
+        await zombie
+        assert await swept(stage) == 0
+        await call(connect(stage.origin, "2").put_object, Key="k", Body=b"z")
+        assert await swept(stage) == 0
+        assert await on_record(stage) == []
+
+    @pytest.mark.thorough
+    @pytest.mark.parametrize("operation", ["PutObject", "CompleteMultipartUpload", "DeleteObject"])
+    async def test_a_write_whose_answer_was_lost(self, stage: Stage, operation: str) -> None:
+        """Whether it has taken effect or not: what the key is then may be that write's work."""
+        writer = connect(stage.origin, "1")
+        for number, (fault, at) in enumerate(product(["cut", "fail"], ["before", "after"])):
+            key = f"k{number}"
+            await call(writer.put_object, Key=key, Body=BODY)
+            what: dict[str, Any] = {}
+            if operation == "PutObject":
+                what = {"Body": b"y"}
+            elif operation == "CompleteMultipartUpload":
+                upload = (await call(writer.create_multipart_upload, Key=key))["UploadId"]
+                part = await call(writer.upload_part, Key=key, UploadId=upload, PartNumber=1, Body=b"part")
+                parts = {"Parts": [{"PartNumber": 1, "ETag": part["ETag"]}]}
+                what = {"UploadId": upload, "MultipartUpload": parts}
+            lost = getattr(stage.double, fault)(at=at, key=key, operation=operation)
+            method = {"PutObject": writer.put_object, "DeleteObject": writer.delete_object}.get(operation)
+            await outcome(method or writer.complete_multipart_upload, Key=key, **what)
+            await lost.finished.wait()
+            assert await swept(stage) == 0
+            await outcome(connect(stage.origin, "2").put_object, Key=key, Body=b"z")
+            assert await swept(stage) == 0
+            assert await on_record(stage) == [], (fault, at)
+
+    async def test_a_sweepers_delete_whose_answer_was_lost(self, postgres_server: EmbeddedPostgres) -> None:
+        double = forgetful()
+        async with staged(postgres_server, double) as stage:
+            writer = connect(stage.origin, "1")
+            await call(writer.put_object, Key="k", Body=BODY)
+            await call(writer.delete_object, Key="k")
+            double.cut(at="after", operation="DeleteObject", key="k")
+            async with sweeper(stage, unconditionally=True) as (one, _):
+                await one.sweep()
+            assert stage.body("k") is None, "it is gone"
+            assert await swept(stage) == 0
+            assert await on_record(stage) == []
+
+    async def test_a_bucket_that_was_deleted_through_the_gateway(self, postgres_server: EmbeddedPostgres) -> None:
+        async with staged(postgres_server, callers=[ADMIN]) as stage:
+            writer = connect(stage.origin, "1")
+            await call(writer.put_object, Key="k", Body=b"x")
+            await call(writer.delete_object, Key="k")
+            await call(writer.delete_bucket)
+            assert await swept(stage) == 0
+            assert await stage.rows("SELECT FROM fencing.object WHERE bucket = 'bucket'") == []
+            await call(writer.create_bucket)
+            await call(writer.put_object, Key="k", Body=b"x")
+            assert await swept(stage) == 0
+
+    async def test_a_bucket_that_is_made_anew_while_it_is_looked_for(self, postgres_server: EmbeddedPostgres) -> None:
+        """The store has said that there is none, and by the time that is put on record there is another one."""
+        async with staged(postgres_server, callers=[ADMIN]) as stage:
+            writer = connect(stage.origin, "1")
+            await call(writer.put_object, Key="k", Body=b"x")
+            await call(writer.delete_object, Key="k")
+            asked, answered = (
+                stage.double.hold(at=at, operation="ListObjectsV2", bucket="bucket") for at in ("before", "after")
+            )
+            async with patrol(stage) as (one, _):
+                sweep = asyncio.ensure_future(one.round())
+                await asked.arrived.wait()
+                await call(writer.delete_bucket)
+                asked.release()
+                await answered.arrived.wait()
+                await call(writer.create_bucket)
+                await call(writer.put_object, Key="k", Body=b"y")
+                await call(writer.put_object, Key="l", Body=b"y")
+                answered.release()
+                assert await sweep == 0
+            assert await on_record(stage) == []
+            await call(beside(stage).delete_object, Key="l")
+            assert await swept(stage) == 1
+            assert await reasons(stage) == ["object-vanished"], "what is remembered of the new one is there still"
+
+    @pytest.mark.thorough
+    @pytest.mark.parametrize("page", [1, 2, 1000])
+    async def test_nothing_known_in_a_bucket_that_is_gone(self, stage: Stage, page: int) -> None:
+        writer = connect(stage.origin, "1")
+        for key in ("a", "b", "c"):
+            await call(writer.put_object, Key=key, Body=b"x")
+            await call(writer.delete_object, Key=key)
+        await call(beside(stage).delete_bucket)
+        assert await swept(stage, page) == 0
+        assert await stage.rows("SELECT FROM fencing.object") == []
+
+    async def test_a_key_that_belongs_to_another_resource_by_now(self, stage: Stage) -> None:
+        await call(connect(stage.origin, "1").put_object, Key="k", Body=b"x")
+        rule = KeyRule.compile("bucket/**", "all")
+        stage.double.put("bucket", "k", b"written under the new rule, by another gateway")
+        etag = stage.double.objects("bucket")["k"].etag.strip('"')
+        await stage.rows("INSERT INTO fencing.object VALUES ('all', 'bucket', 'k', $1, false, true)", etag)
+        await call(connect(stage.origin, "1").put_object, Key="k", Body=b"y")
+        assert await on_record(stage) == [], "the row of the other resource says who it was"
+        await stage.rows("DELETE FROM fencing.object WHERE resource = 'all'")
+        stage.double.put("bucket", "k", b"once more")
+        assert await swept(stage, 1000, rule) == 0
+        assert await stage.rows("SELECT FROM fencing.object") == []
+
+    @pytest.mark.thorough
+    async def test_writers_at_work_while_sweeps_run(self, stage: Stage) -> None:
+        """Puts, deletes, tags, conditions and takeovers on a few keys, all the time, and four sweeps at once."""
+        over = asyncio.Event()
+        keys = ["a", "b", "c"]
+
+        async def write(number: int) -> None:
+            turn = 0
+            while not over.is_set():
+                turn += 1
+                writer, key = connect(stage.origin, str(1 + turn // 6)), keys[(turn + number) % 3]
+                match (turn + number) % 5:
+                    case 0:
+                        await outcome(writer.delete_object, Key=key)
+                    case 1:
+                        await outcome(writer.put_object_tagging, Key=key, Tagging={"TagSet": []})
+                    case 2:
+                        await outcome(writer.put_object, Key=key, Body=b"same", IfNoneMatch="*")
+                    case _:
+                        await outcome(writer.put_object, Key=key, Body=f"{number}.{turn % 3}".encode())
+
+        async def sweep() -> None:
+            async with patrol(stage, 2) as (one, _):
+                while not over.is_set():
+                    await one.round()
+
+        async with asyncio.TaskGroup() as group:
+            for number in range(4):
+                group.create_task(write(number))
+                group.create_task(sweep())
+            while await stage.rows("SELECT FROM fencing.fence WHERE value >= 5") == []:
+                await asyncio.sleep(0.1)
+            over.set()
+        assert await on_record(stage) == []
+        assert await swept(stage) == 0
+
+
+class TestTheGatewaysOwnBump:
+    """A settler has bumped an object, and the database is gone before the settler can forget what was remembered."""
+
+    @staticmethod
+    async def bumped(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+        await call(connect(stage.origin, "33").put_object, Key="k", Body=BODY)
+        (row,) = await stage.rows("SELECT etag, now() FROM fencing.object WHERE key = 'k'")
+        # Listed as pending a moment ago; it has ended since, so that nothing at the key says who settles there.
+        intent = Intent("s3/bucket/k", "bucket", "k", uuid4(), Token(0, 33), *row)
+
+        async def restart(*_: object, **__: object) -> None:
+            raise Unavailable("The database was restarted.")
+
+        async with sweeper(stage) as (one, _):
+            with monkeypatch.context() as patched:
+                patched.setattr(intents, "settle", restart)
+                with pytest.raises(Unavailable):
+                    await one._runner.run(settling.settle(intent))
+        assert stage.double.objects("bucket")["k"].etag != row[0], "the bump has landed"
+
+    async def test_a_sweep_records_no_bypass(self, stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+        await self.bumped(stage, monkeypatch)
+        assert await swept(stage) == 0
+        assert await on_record(stage) == []
+        await stage.rows("DELETE FROM fencing.forbidden")
+        assert await swept(stage) == 0, "nor when the prohibition has been forgotten"
+
+    @pytest.mark.thorough
+    @pytest.mark.parametrize("how", ["a guess", "a condition"])
+    async def test_the_next_write_records_no_bypass(
+        self, stage: Stage, monkeypatch: pytest.MonkeyPatch, how: str
+    ) -> None:
+        await self.bumped(stage, monkeypatch)
+        writer = connect(stage.origin, "34")
+        etag = (await call(writer.head_object, Key="k"))["ETag"]
+        conditions = {"IfMatch": etag} if how == "a condition" else {}
+        assert await outcome(writer.put_object, Key="k", Body=b"next", **conditions) == (200, "")
+        assert await on_record(stage) == []
+
+    async def test_later_writes_are_checked_again(self, stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+        await self.bumped(stage, monkeypatch)
+        await swept(stage)
+        await call(connect(stage.origin, "34").put_object, Key="k", Body=b"next")
+        await call(beside(stage).put_object, Key="k", Body=b"from elsewhere")
+        assert await swept(stage) == 1
+        assert await reasons(stage) == ["object-changed"]
+
+
+class TestWhatIsRemembered:
+    """Some of it is good for a guess, and no witness."""
+
+    @staticmethod
+    def write(**settings: Any) -> Announcement:
+        presented = Presented(Token(0, 1))
+        return Announcement("r", "b", "k", uuid4(), presented, "tester", **settings)
+
+    @staticmethod
+    async def remembered(database: Database) -> list[tuple[str | None, bool]]:
+        return [tuple(row) for row in await database.fetch("SELECT etag, witnessed FROM fencing.object")]
+
+    async def finished(self, database: Database, etag: str, *, certain: bool) -> None:
+        write = self.write()
+        assert (await intents.begin(database, intents.Begin(write))).signed_at is not None
+        assert await intents.finish(database, intents.Finish(write, etag, tombstone=False, certain=certain))
+
+    async def test_an_etag_seen_before_the_announcement(self, database: Database) -> None:
+        await self.finished(database, "seen", certain=False)
+        assert await self.remembered(database) == [("seen", False)]
+        await self.finished(database, "written", certain=True)
+        assert await self.remembered(database) == [("written", True)]
+        await self.finished(database, "seen", certain=False)
+        assert await self.remembered(database) == [("written", True)]
+
+    async def test_a_write_that_another_holder_has_begun_to_settle(self, database: Database) -> None:
+        """The settler may be about to bump it, and may be gone before it has forgotten the row."""
+        await self.finished(database, "e1", certain=True)
+        write = self.write()
+        await intents.begin(database, intents.Begin(write))
+        (intent,) = await intents.list_pending(database, 1)
+        await intents.forbid(database, intent)
+        assert not await intents.finish(database, intents.Finish(write, "e2", tombstone=False))
+        assert await self.remembered(database) == [("e1", False)]
+
+    @pytest.mark.parametrize("disturbed", ["settling", "another-write", "another-row", "nothing"])
+    async def test_a_write_is_believed_only_while_it_alone_is_announced(
+        self, database: Database, disturbed: str
+    ) -> None:
+        await self.finished(database, "e1", certain=True)
+        write = self.write()
+        await intents.begin(database, intents.Begin(write))
+        if disturbed == "settling":
+            await intents.forbid(database, (await intents.list_pending(database, 1))[0])
+        elif disturbed == "another-write":
+            await intents.abandon(database, write)
+            await self.finished(database, "e1", certain=True)
+        elif disturbed == "another-row":
+            await database.fetch_write("INSERT INTO fencing.object VALUES ('s', 'b', 'k', 'e2', false, true)")
+        seen = FoundObject("b", "k", "e2", "s3", "/b/k", {})
+        reason = await bypasses.record_by_write(database, write, seen)
+        assert reason == (None if disturbed != "nothing" else "object-changed")

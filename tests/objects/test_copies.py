@@ -1,0 +1,300 @@
+"""CopyObject: small objects through memory, large ones inside the store, and both as fenced writes."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from gateway.demo.embedded import EmbeddedPostgres
+from tests.doubles.s3 import S3Double
+from tests.objects.clients import body_of, call, connect, outcome
+from tests.objects.object_gateway import Stage, staged
+from tests.objects.sweeping import entomb
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+STALE = (412, "StaleFencingToken")
+FAILED = (412, "PreconditionFailed")
+MEBIBYTE = 1024 * 1024
+BODIES = {"small": b"hello", "empty": b"", "large": bytes(range(256)) * (6 * MEBIBYTE // 256)}
+SIZES = ["small", "large"]
+KEPT = ("content-type", "cache-control", "content-encoding", "content-language", "content-disposition")
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def shared(postgres_server: EmbeddedPostgres) -> AsyncIterator[Stage]:
+    """The bucket "other" keeps versions."""
+    double = S3Double(buckets=["bucket", "other"])
+    double.store.bucket("other").versioning = "Enabled"
+    async with staged(postgres_server, double, s3={"memory_threshold": MEBIBYTE}) as one:
+        yield one
+
+
+async def sourced(stage: Stage, key: str, size: str = "small", bucket: str = "bucket") -> dict[str, Any]:
+    """Put a source with everything an object can have; the answer to its put."""
+    return await call(
+        connect(stage.origin, "7", "source-holder").put_object,
+        Bucket=bucket,
+        Key=f"{key}/a source+ä?",
+        Body=BODIES[size],
+        ContentType="text/css",
+        CacheControl="no-store",
+        ContentEncoding="gzip",
+        ContentLanguage="de",
+        ContentDisposition="attachment",
+        Metadata={"colour": "red"},
+        Tagging="a=b%20c&d=",
+    )
+
+
+def named(key: str, bucket: str = "bucket", **more: str) -> dict[str, Any]:
+    """The arguments of a copy from that source."""
+    return {"Key": key, "CopySource": {"Bucket": bucket, "Key": f"{key}/a source+ä?", **more}}
+
+
+def running(stage: Stage) -> list[str]:
+    return [each.key for each in stage.double.store.bucket("bucket").uploads.running(datetime.now(UTC))]
+
+
+@pytest.mark.parametrize("size", BODIES)
+async def test_a_copy_takes_over_all_metadata_but_the_gateways_own(shared: Stage, key: str, size: str) -> None:
+    await sourced(shared, key, size)
+    since = len(shared.double.requests)
+    s3 = connect(shared.origin, "34", "ann")
+    copied = await call(s3.copy_object, **named(key))
+    stored = shared.double.objects("bucket")[key].content
+    source = shared.double.objects("bucket")[f"{key}/a source+ä?"].content
+    assert stored.body == BODIES[size]
+    assert {name: stored.headers[name] for name in KEPT} == {
+        "content-type": "text/css",
+        "cache-control": "no-store",
+        "content-encoding": "gzip",
+        "content-language": "de",
+        "content-disposition": "attachment",
+    }
+    assert stored.tags == {"a": "b c", "d": ""}
+    own = {name: value for name, value in stored.metadata.items() if name.startswith("fencing-")}
+    for mark in ("fencing-write-id", "fencing-invocation", "fencing-signature"):
+        assert own.pop(mark) != source.metadata[mark]
+    assert own == {"fencing-token": "34", "fencing-resource": f"s3/bucket/{key}"}
+    assert stored.metadata["colour"] == "red"
+    found = await call(s3.head_object, Key=key)
+    assert (copied["CopyObjectResult"]["ETag"], found["Metadata"]) == (found["ETag"], {"colour": "red"})
+    age = datetime.now(UTC) - copied["CopyObjectResult"]["LastModified"]
+    assert abs(age) < timedelta(minutes=1)
+    assert copied["ResponseMetadata"]["HTTPHeaders"]["fencing-token"] == "34"
+    used = {each.operation.value for each in shared.written(since) if each.method != "GET"}
+    assert used == (
+        {"CreateMultipartUpload", "UploadPartCopy", "CompleteMultipartUpload"} if size == "large" else {"PutObject"}
+    ), "what is large does not pass through the gateway"
+    assert await shared.fence(f"s3/bucket/{key}") == "34"
+    assert await shared.fence("s3/bucket/" + f"{key}/a%20source+%C3%A4%3F") == "7", "reading raises nothing"
+    assert await shared.count("upload", key) == 0
+
+
+@pytest.mark.parametrize("size", SIZES)
+async def test_metadata_can_be_replaced(shared: Stage, key: str, size: str) -> None:
+    await sourced(shared, key, size)
+    replaced = {"MetadataDirective": "REPLACE", "Metadata": {"size": "big"}, "ContentType": "text/plain"}
+    await call(connect(shared.origin, "34").copy_object, **named(key), **replaced)
+    stored = shared.double.objects("bucket")[key].content
+    assert {name: value for name, value in stored.metadata.items() if not name.startswith("fencing-")} == {
+        "size": "big"
+    }
+    assert {name: stored.headers.get(name) for name in KEPT} == dict.fromkeys(KEPT) | {"content-type": "text/plain"}
+    assert stored.tags == {"a": "b c", "d": ""}, "tags have a directive of their own"
+
+
+@pytest.mark.parametrize("size", SIZES)
+async def test_tags_can_be_replaced(shared: Stage, key: str, size: str) -> None:
+    await sourced(shared, key, size)
+    s3 = connect(shared.origin, "34")
+    await call(s3.copy_object, **named(key), TaggingDirective="REPLACE", Tagging="x=y")
+    stored = shared.double.objects("bucket")[key].content
+    assert (stored.tags, stored.metadata["colour"]) == ({"x": "y"}, "red")
+    await call(s3.copy_object, **named(key), TaggingDirective="REPLACE")
+    assert shared.double.objects("bucket")[key].content.tags == {}
+
+
+async def test_without_a_directive_the_metadata_of_the_request_do_not_count(shared: Stage, key: str) -> None:
+    await sourced(shared, key)
+    said = {"Metadata": {"colour": "blue"}, "ContentType": "text/plain", "Tagging": "x=y"}
+    await call(connect(shared.origin, "34").copy_object, **named(key), **said)
+    stored = shared.double.objects("bucket")[key].content
+    assert (stored.metadata["colour"], stored.headers["content-type"]) == ("red", "text/css")
+    assert stored.tags == {"a": "b c", "d": ""}
+
+
+async def test_the_marks_of_a_source_are_never_those_of_its_copy(shared: Stage, key: str) -> None:
+    """Not even those that no gateway of today writes; a tombstone's mark would make the copy invisible."""
+    marks = {"fencing-token": "99", "fencing-write-id": "w", "fencing-resource": "r", "fencing-invocation": "i"}
+    shared.double.put("bucket", f"{key}/a source+ä?", b"x", {**marks, "fencing-of-tomorrow": "1", "colour": "red"})
+    await call(connect(shared.origin, "34").copy_object, **named(key))
+    metadata = dict(shared.double.objects("bucket")[key].content.metadata)
+    assert metadata.pop("fencing-write-id") != "w"
+    assert metadata.pop("fencing-signature")
+    assert metadata.pop("fencing-invocation") != "i"
+    assert metadata == {"colour": "red", "fencing-token": "34", "fencing-resource": f"s3/bucket/{key}"}
+
+
+class TestOntoItself:
+    async def test_without_a_change_it_is_a_mistake(self, shared: Stage, key: str) -> None:
+        s3 = connect(shared.origin, "34")
+        await call(s3.put_object, Key=key, Body=b"x")
+        since = len(shared.double.requests)
+        copy = {"Key": key, "CopySource": f"bucket/{key}"}
+        assert await outcome(s3.copy_object, **copy) == (400, "InvalidRequest")
+        assert await outcome(s3.copy_object, **copy, Tagging="x=y", TaggingDirective="REPLACE") == (
+            *(400, "InvalidRequest"),
+        )
+        assert shared.written(since) == []
+
+    async def test_with_one_it_changes_the_metadata(self, shared: Stage, key: str) -> None:
+        s3 = connect(shared.origin, "34")
+        await call(s3.put_object, Key=key, Body=b"x", Metadata={"colour": "red"}, Tagging="a=b")
+        copy = {"Key": key, "CopySource": f"bucket/{key}", "MetadataDirective": "REPLACE"}
+        await call(s3.copy_object, **copy, Metadata={"colour": "blue"})
+        assert (await call(s3.head_object, Key=key))["Metadata"] == {"colour": "blue"}
+        assert await body_of(s3, key) == b"x"
+        assert shared.double.objects("bucket")[key].content.tags == {"a": "b"}
+
+    async def test_an_older_version_comes_back(self, shared: Stage, key: str) -> None:
+        s3 = connect(shared.origin, "34")
+        first = await call(s3.put_object, Bucket="other", Key=key, Body=b"first")
+        await call(s3.put_object, Bucket="other", Key=key, Body=b"second")
+        source = f"other/{key}?versionId={first['VersionId']}"
+        copied = await call(s3.copy_object, Bucket="other", Key=key, CopySource=source)
+        assert copied["CopySourceVersionId"] == first["VersionId"]
+        assert copied["VersionId"] not in (None, first["VersionId"])
+        assert await body_of(s3, key, bucket="other") == b"first"
+
+
+class TestSource:
+    @pytest.mark.thorough
+    @pytest.mark.parametrize("size", SIZES)
+    @pytest.mark.parametrize(
+        ("condition", "holds"),
+        [
+            ("CopySourceIfMatch", True),
+            ("CopySourceIfMatch", False),
+            ("CopySourceIfNoneMatch", True),
+            ("CopySourceIfNoneMatch", False),
+            ("CopySourceIfModifiedSince", True),
+            ("CopySourceIfModifiedSince", False),
+            ("CopySourceIfUnmodifiedSince", True),
+            ("CopySourceIfUnmodifiedSince", False),
+        ],
+    )
+    async def test_conditions_on_it(self, shared: Stage, key: str, size: str, condition: str, *, holds: bool) -> None:
+        etag = (await sourced(shared, key, size))["ETag"]
+        past, future = datetime(2020, 1, 1, tzinfo=UTC), datetime.now(UTC) + timedelta(hours=1)
+        values: dict[str, tuple[Any, Any]] = {
+            "CopySourceIfMatch": (etag, '"other"'),
+            "CopySourceIfNoneMatch": ('"other"', etag),
+            "CopySourceIfModifiedSince": (past, future),
+            "CopySourceIfUnmodifiedSince": (future, past),
+        }
+        value = values[condition][0 if holds else 1]
+        since = len(shared.double.requests)
+        answer = await outcome(connect(shared.origin, "34").copy_object, **named(key), **{condition: value})
+        assert answer == ((200, "") if holds else FAILED)
+        assert (shared.written(since) == []) is not holds
+        assert shared.body(key) == (BODIES[size] if holds else None)
+
+    @pytest.mark.parametrize(
+        ("source", "code"), [("tombstone", "NoSuchKey"), ("nothing", "NoSuchKey"), ("no bucket", "NoSuchBucket")]
+    )
+    async def test_a_missing_source_is_refused(self, shared: Stage, key: str, source: str, code: str) -> None:
+        if source == "tombstone":
+            await entomb(shared, f"{key}-source")
+        since = len(shared.double.requests)
+        place = f"{'nowhere' if source == 'no bucket' else 'bucket'}/{key}-source"
+        assert await outcome(connect(shared.origin, "34").copy_object, Key=key, CopySource=place) == (404, code)
+        assert shared.written(since) == []
+
+    @pytest.mark.parametrize("size", SIZES)
+    async def test_one_of_its_versions(self, shared: Stage, key: str, size: str) -> None:
+        first = await sourced(shared, key, size, bucket="other")
+        await call(connect(shared.origin, "7", "source-holder").put_object,
+                   Bucket="other", Key=f"{key}/a source+ä?", Body=b"newer")  # fmt: skip
+        s3 = connect(shared.origin, "34")
+        copied = await call(s3.copy_object, **named(key, "other", VersionId=first["VersionId"]))
+        assert copied["CopySourceVersionId"] == first["VersionId"]
+        stored = shared.double.objects("bucket")[key].content
+        assert stored.body == BODIES[size]
+        assert stored.tags == {"a": "b c", "d": ""}
+        await call(s3.copy_object, **named(key, "other"))
+        assert shared.body(key) == b"newer"
+
+    async def test_one_that_changes_meanwhile(self, shared: Stage, key: str) -> None:
+        """A copy is of one state of its source, or it is none."""
+        await sourced(shared, key, "large")
+        held = shared.double.hold(operation="UploadPartCopy", key=key)
+        copy = asyncio.ensure_future(outcome(connect(shared.origin, "34").copy_object, **named(key)))
+        await held.arrived.wait()
+        shared.double.put("bucket", f"{key}/a source+ä?", bytes(6 * MEBIBYTE))
+        held.release()
+        assert await copy == FAILED
+        assert shared.body(key) is None
+        assert running(shared) == []
+        assert await shared.count("upload", key) == 0
+
+    async def test_a_small_one_that_changes_meanwhile(self, shared: Stage, key: str) -> None:
+        await sourced(shared, key)
+        held = shared.double.hold(operation="GetObject")
+        copy = asyncio.ensure_future(outcome(connect(shared.origin, "34").copy_object, **named(key)))
+        await held.arrived.wait()
+        shared.double.put("bucket", f"{key}/a source+ä?", b"HELLO")
+        held.release()
+        assert await copy == FAILED
+        assert shared.body(key) is None
+
+
+@pytest.mark.parametrize("size", SIZES)
+async def test_conditions_on_the_target(shared: Stage, key: str, size: str) -> None:
+    await sourced(shared, key, size)
+    s3 = connect(shared.origin, "34")
+    assert await outcome(s3.copy_object, **named(key), IfMatch='"e"') == (404, "NoSuchKey")
+    assert await outcome(s3.copy_object, **named(key), IfNoneMatch="*") == (200, "")
+    etag = (await call(s3.put_object, Key=key, Body=b"other"))["ETag"]
+    before = shared.double.sequence
+    assert await outcome(s3.copy_object, **named(key), IfNoneMatch="*") == FAILED
+    assert await outcome(s3.copy_object, **named(key), IfMatch='"e"') == FAILED
+    assert not shared.applied(before)
+    assert await outcome(s3.copy_object, **named(key), IfMatch=etag) == (200, "")
+    assert shared.body(key) == BODIES[size]
+    assert running(shared) == []
+
+
+class TestToken:
+    @pytest.mark.parametrize("size", SIZES)
+    async def test_a_stale_one_is_refused_and_on_record(self, shared: Stage, key: str, size: str) -> None:
+        await sourced(shared, key, size)
+        assert (await shared.barrier(f"s3/bucket/{key}", "34")).status_code == 200
+        since = len(shared.double.requests)
+        assert await outcome(connect(shared.origin, "33").copy_object, **named(key)) == STALE
+        assert shared.written(since) == [], "it is refused before anything is staged"
+        (rejection,) = await shared.rejections(resource=f"s3/bucket/{key}")
+        assert (rejection["token"], rejection["fence"], rejection["method"]) == ("33", "34", "PUT")
+
+    @pytest.mark.parametrize(("size", "operation"), [("small", "PutObject"), ("large", "CompleteMultipartUpload")])
+    async def test_one_that_is_overtaken_on_its_way(self, shared: Stage, key: str, size: str, operation: str) -> None:
+        await sourced(shared, key, size)
+        held = shared.double.hold(operation=operation, key=key)
+        zombie = asyncio.ensure_future(outcome(connect(shared.origin, "33").copy_object, **named(key)))
+        await held.arrived.wait()
+        assert await outcome(connect(shared.origin, "34").put_object, Key=key, Body=b"new") == (200, "")
+        held.release()
+        assert await zombie == STALE
+        assert held.statuses == [412]
+        assert shared.body(key) == b"new"
+        assert running(shared) == []
+
+    async def test_none(self, shared: Stage, key: str) -> None:
+        await sourced(shared, key)
+        since = len(shared.double.requests)
+        assert await outcome(connect(shared.origin).copy_object, **named(key)) == (428, "FencingTokenRequired")
+        assert shared.written(since) == []

@@ -1,0 +1,299 @@
+"""Fenced credentials: every S3 client presents its token with them, and none can do more than they say."""
+
+from collections.abc import AsyncIterator, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import httpx
+import pytest
+import pytest_asyncio
+from mypy_boto3_s3 import S3Client
+
+from gateway.auth.callers import Callers
+from gateway.auth.principal import FencedScope, Principal
+from gateway.config.access import CallerKeys
+from gateway.demo.embedded import EmbeddedPostgres
+from gateway.fencing.token import Token
+from tests.doubles.s3 import S3Double
+from tests.objects.clients import body_of, call, connect, outcome, refused
+from tests.objects.object_gateway import Stage, staged
+from tests.running import ACCESS_KEY, SECRET_KEY
+from tests.waiting import PATIENCE
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+STALE = (412, "StaleFencingToken")
+DENIED = (403, "AccessDenied")
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def shared(postgres_server: EmbeddedPostgres) -> AsyncIterator[Stage]:
+    double = S3Double(buckets=["bucket", "other"])
+    double.behave(minimum_part_size=1)
+    rules = [{"match": "bucket/jobs/{job}/**", "resource": "job/{job}"}]
+    async with staged(postgres_server, double, objects=rules) as one:
+        yield one
+
+
+async def fenced(
+    stage: Stage,
+    resource: str,
+    token: str = "34",
+    holder: str | None = "ann",
+    present: tuple[str | None, str | None] = (None, None),
+    read: str | Sequence[str] = ("s3/bucket/source",),
+) -> S3Client:
+    """A client with fenced credentials. ``present``: token and holder in its headers beside them."""
+    async with stage.api() as api:
+        wanted = {"resource": resource, "token": token, "read": read} | ({"holder": holder} if holder else {})
+        answer = await api.post("/v1/credentials", json=wanted)
+    assert answer.status_code == 201, answer.text
+    given = answer.json()
+    return connect(
+        stage.origin,
+        *present,
+        access_key=given["access_key_id"],
+        secret_key=given["secret_access_key"],
+        aws_session_token=given["session_token"],
+    )
+
+
+def writes(s3: S3Client, key: str) -> dict[str, tuple[Any, dict[str, Any]]]:
+    """One of each kind."""
+    return {
+        "put": (s3.put_object, {"Key": key, "Body": b"x"}),
+        "copy": (s3.copy_object, {"Key": key, "CopySource": "bucket/source"}),
+        "delete": (s3.delete_object, {"Key": key}),
+        "tagging": (s3.put_object_tagging, {"Key": key, "Tagging": {"TagSet": []}}),
+        "upload": (s3.create_multipart_upload, {"Key": key}),
+    }
+
+
+WRITES = ["put", "copy", "delete", "tagging", "upload"]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "path"),
+    [("s3/bucket/{key}", ""), ("s3/bucket/{key}/*", "/one"), ("s3/bucket/{key}/**", "/one/two"), ("s3/*/**", "/x")],
+)
+async def test_they_write_what_their_pattern_covers(shared: Stage, key: str, pattern: str, path: str) -> None:
+    s3 = await fenced(shared, pattern.replace("{key}", key))
+    put = await call(s3.put_object, Key=key + path, Body=b"x")
+    assert put["ResponseMetadata"]["HTTPHeaders"]["fencing-token"] == "34"
+    assert await body_of(s3, key + path) == b"x"
+    async with shared.api() as api:
+        fence = (await api.get(f"/v1/fences/s3/bucket/{key}{path}")).json()
+    assert (fence["token"], fence["raised_by"], fence["caller"]) == ("34", "ann", "writer")
+
+
+@pytest.mark.parametrize("write", WRITES)
+@pytest.mark.parametrize(
+    ("pattern", "path"),
+    [("s3/bucket/{key}", "-2"), ("s3/bucket/{key}/*", "/one/two"), ("s3/bucket/{key}/**", ""), ("s3/other/**", "")],
+)
+async def test_a_key_beyond_the_pattern_is_denied(shared: Stage, key: str, pattern: str, path: str, write: str) -> None:
+    shared.double.put("bucket", "source", b"source")
+    shared.double.put("bucket", key + path, b"before")
+    s3 = await fenced(shared, pattern.replace("{key}", key))
+    before, since = shared.double.sequence, len(shared.double.requests)
+    function, arguments = writes(s3, key + path)[write]
+    assert await outcome(function, **arguments) == DENIED
+    assert not shared.applied(before)
+    assert shared.written(since) == []
+    assert await shared.fence(f"s3/bucket/{key}{path}") is None
+
+
+async def test_the_pattern_is_over_resources_and_not_over_keys(shared: Stage, key: str) -> None:
+    s3 = await fenced(shared, f"job/{key}")
+    assert await outcome(s3.put_object, Key=f"jobs/{key}/deep/x", Body=b"x") == (200, "")
+    assert await outcome(s3.put_object, Key=f"jobs/{key}-2/x", Body=b"x") == DENIED
+    other = await fenced(shared, f"s3/bucket/jobs/{key}/**")
+    assert await outcome(other.put_object, Key=f"jobs/{key}/deep/y", Body=b"x") == DENIED
+
+
+async def test_of_many_keys_those_beyond_it_are_denied(shared: Stage, key: str) -> None:
+    for each in (key, f"{key}-2"):
+        shared.double.put("bucket", each, b"x")
+    s3 = await fenced(shared, f"s3/bucket/{key}")
+    answer = await call(s3.delete_objects, Delete={"Objects": [{"Key": key}, {"Key": f"{key}-2"}]})
+    assert [each["Key"] for each in answer["Deleted"]] == [key]
+    assert [(each["Key"], each["Code"]) for each in answer["Errors"]] == [(f"{key}-2", "AccessDenied")]
+    assert (shared.body(key), shared.body(f"{key}-2")) == (None, b"x")
+
+
+@pytest.mark.parametrize("write", WRITES)
+@pytest.mark.parametrize("present", [("35", None), ("33", None), (None, "bob"), ("34", "bob"), ("35", "ann")])
+async def test_a_header_cannot_say_otherwise(
+    shared: Stage, key: str, present: tuple[str | None, str | None], write: str
+) -> None:
+    shared.double.put("bucket", key, b"before")
+    s3 = await fenced(shared, f"s3/bucket/{key}", present=present)
+    before = shared.double.sequence
+    function, arguments = writes(s3, key)[write]
+    assert await outcome(function, **arguments) == DENIED
+    assert not shared.applied(before)
+    assert await shared.fence(f"s3/bucket/{key}") is None
+
+
+async def test_neither_can_the_metadata(shared: Stage, key: str) -> None:
+    s3 = await fenced(shared, f"s3/bucket/{key}")
+    said = {"Metadata": {"fencing-token": "35"}}
+    assert await outcome(s3.put_object, Key=key, Body=b"x", **said) == DENIED
+    assert await outcome(s3.create_multipart_upload, Key=key, **said) == DENIED
+    assert shared.body(key) is None
+
+
+async def test_a_header_may_say_the_same(shared: Stage, key: str) -> None:
+    s3 = await fenced(shared, f"s3/bucket/{key}", present=("34", "ann"))
+    assert await outcome(s3.put_object, Key=key, Body=b"x") == (200, "")
+
+
+async def test_an_upload_that_was_opened_with_another_token_gets_theirs(shared: Stage, key: str) -> None:
+    """The token presented at the opening is for callers that present none. These callers present one."""
+    opened = await call(connect(shared.origin, "36").create_multipart_upload, Key=key)
+    s3 = await fenced(shared, f"s3/bucket/{key}")
+    named = {"Key": key, "UploadId": opened["UploadId"]}
+    part = await call(s3.upload_part, **named, PartNumber=1, Body=b"x")
+    listed = {"Parts": [{"PartNumber": 1, "ETag": part["ETag"]}]}
+    await call(s3.complete_multipart_upload, **named, MultipartUpload=listed)
+    assert await shared.fence(f"s3/bucket/{key}") == "34"
+
+
+@pytest.mark.parametrize("write", WRITES)
+async def test_after_a_takeover_they_are_useless(shared: Stage, key: str, write: str) -> None:
+    shared.double.put("bucket", "source", b"source")
+    s3 = await fenced(shared, f"s3/bucket/{key}")
+    await call(s3.put_object, Key=key, Body=b"x")
+    assert (await shared.barrier(f"s3/bucket/{key}", "35", "bob")).status_code == 200
+    before = shared.double.sequence
+    function, arguments = writes(s3, key)[write]
+    assert await outcome(function, **arguments) == STALE
+    assert not shared.applied(before)
+    (rejection,) = await shared.rejections(resource=f"s3/bucket/{key}")
+    assert (rejection["token"], rejection["holder"], rejection["caller"]) == ("34", "ann", "writer")
+    assert (rejection["fence"], rejection["raised_by"]) == ("35", "bob")
+    assert await body_of(s3, key) == b"x", "reading needs no token"
+
+
+@pytest.mark.parametrize("ago", [timedelta(seconds=1), timedelta(days=1)])
+async def test_expired_ones(shared: Stage, key: str, ago: timedelta) -> None:
+    shared.double.put("bucket", key, b"before")
+    caller = CallerKeys.model_validate({"name": "writer", "access_key_id": ACCESS_KEY, "secret_access_key": SECRET_KEY})
+
+    def good_until(moment: datetime) -> S3Client:
+        grant = FencedScope(f"s3/bucket/{key}", Token(0, 34), None, moment)
+        issued = Callers([caller]).issue(Principal("writer"), grant)
+        return connect(
+            shared.origin,
+            access_key=issued.access_key_id,
+            secret_key=issued.secret_access_key,
+            aws_session_token=issued.session_token,
+        )
+
+    late = good_until(datetime.now(UTC) - ago)
+    for function, arguments in writes(late, key).values():
+        assert await outcome(function, **arguments) == (400, "ExpiredToken")
+    assert await outcome(late.get_object, Key=key) == (400, "ExpiredToken"), "they are no credentials at all"
+    assert shared.body(key) == b"before"
+    in_time = good_until(datetime.now(UTC) + max(ago, timedelta(seconds=PATIENCE)))
+    assert await outcome(in_time.put_object, Key=key, Body=b"x") == (200, "")
+
+
+def reads(s3: S3Client, key: str) -> dict[str, tuple[Any, dict[str, Any]]]:
+    """One of each kind, a copy and a part of an upload among them."""
+    own = {"Key": "own", "CopySource": f"bucket/{key}"}
+    return {
+        "get": (s3.get_object, {"Key": key}),
+        "head": (s3.head_object, {"Key": key}),
+        "tagging": (s3.get_object_tagging, {"Key": key}),
+        "attributes": (s3.get_object_attributes, {"Key": key, "ObjectAttributes": ["ETag"]}),
+        "copy": (s3.copy_object, own),
+        "part": (s3.upload_part_copy, {**own, "PartNumber": 1, "UploadId": "u"}),
+        "list": (s3.list_objects_v2, {"Prefix": key}),
+        "list as before": (s3.list_objects, {"Prefix": key}),
+        "versions": (s3.list_object_versions, {"Prefix": key}),
+        "uploads": (s3.list_multipart_uploads, {"Prefix": key}),
+        "bucket": (s3.list_objects_v2, {}),
+        "buckets": (s3.list_buckets, {}),
+        "policy": (s3.get_bucket_policy, {}),
+        "another bucket": (s3.head_bucket, {"Bucket": "other"}),
+    }
+
+
+READS = sorted(reads(connect("http://none"), ""))
+
+
+@pytest.mark.parametrize("read", READS)
+async def test_they_read_nothing_beyond_it_and_the_store_is_not_asked(shared: Stage, key: str, read: str) -> None:
+    shared.double.put("bucket", f"{key}-secret", b"secret")
+    s3 = await fenced(shared, f"s3/bucket/{key}", read="own")
+    since = len(shared.double.requests)
+    function, arguments = reads(s3, f"{key}-secret")[read]
+    status, code = await outcome(function, **arguments)
+    assert (status, code) in (DENIED, (403, "403")), "an answer to HEAD has no code"
+    assert shared.double.requests[since:] == []
+
+
+async def test_they_read_what_they_write(shared: Stage, key: str) -> None:
+    s3 = await fenced(shared, f"job/{key}", read="own")
+    own = f"jobs/{key}/deep/x"
+    await call(s3.put_object, Key=own, Body=b"x")
+    assert await body_of(s3, own) == b"x"
+    await call(s3.head_object, Key=own)
+    await call(s3.head_bucket)
+    await call(s3.copy_object, Key=f"jobs/{key}/copy", CopySource=f"bucket/{own}")
+    listed = await call(s3.list_objects_v2, Prefix=f"jobs/{key}/")
+    assert [one["Key"] for one in listed["Contents"]] == [f"jobs/{key}/copy", own]
+    assert await outcome(s3.head_object, Key=f"jobs/{key}/none") == (404, "404")
+    assert await outcome(s3.list_objects_v2, Prefix=f"jobs/{key}") == DENIED, "jobs of longer names would be shown"
+
+
+async def test_they_read_more_if_it_was_requested(shared: Stage, key: str) -> None:
+    shared.double.put("other", f"in/{key}/a", b"a")
+    shared.double.put("other", f"out/{key}", b"b")
+    s3 = await fenced(shared, f"job/{key}", read=[f"s3/other/in/{key}/**"])
+    assert await body_of(s3, f"in/{key}/a", "other") == b"a"
+    await call(s3.copy_object, Key=f"jobs/{key}/a", CopySource=f"other/in/{key}/a")
+    assert len((await call(s3.list_objects_v2, Bucket="other", Prefix=f"in/{key}/"))["Contents"]) == 1
+    assert await outcome(s3.get_object, Bucket="other", Key=f"out/{key}") == DENIED
+    assert await outcome(s3.put_object, Bucket="other", Key=f"in/{key}/a", Body=b"x") == DENIED, (
+        "reading is not writing"
+    )
+    everything = await fenced(shared, f"job/{key}", read="all")
+    assert await body_of(everything, f"out/{key}", "other") == b"b"
+    assert len((await call(everything.list_buckets))["Buckets"]) == 2
+    assert await outcome(everything.put_object, Bucket="other", Key=f"out/{key}", Body=b"x") == DENIED
+
+
+async def test_urls_that_are_signed_with_them_read_no_more(shared: Stage, key: str) -> None:
+    for each in (key, f"{key}-secret"):
+        shared.double.put("bucket", each, b"content")
+    s3 = await fenced(shared, f"s3/bucket/{key}", read="own")
+    async with httpx.AsyncClient(timeout=PATIENCE) as client:
+        for each, status in ((key, 200), (f"{key}-secret", 403)):
+            url = s3.generate_presigned_url("get_object", {"Bucket": "bucket", "Key": each})
+            answer = await client.get(url)
+            assert answer.status_code == status, answer.text
+
+
+async def test_the_refusal_says_what_to_do(shared: Stage, key: str) -> None:
+    s3 = await fenced(shared, f"s3/bucket/{key}", read="own")
+    _, _, message = await refused(s3.get_object, Key=f"{key}-2")
+    assert f"what s3/bucket/{key} covers" in message
+    assert f"s3/bucket/{key}-2" in message
+    assert 'a wider "read"' in message
+
+
+@pytest.mark.parametrize("read", ["", "s3/bucket/**", ["s3/b*"], ["**/x"], ["\u00e9"], [""], ["x"] * 17, [1], None])
+async def test_credentials_that_cannot_be_issued(shared: Stage, read: object) -> None:
+    async with shared.api() as api:
+        answer = await api.post("/v1/credentials", json={"resource": "job/1", "token": "1", "read": read})
+    assert (answer.status_code, answer.json()["code"]) in ((400, "request-malformed"), (400, "resource-malformed"))
+
+
+async def test_a_wider_read_is_on_record(shared: Stage, key: str) -> None:
+    await fenced(shared, f"job/{key}", read=["s3/other/**"])
+    async with shared.api() as api:
+        found = (await api.get("/v1/events", params={"kind": "administration", "resource": f"job/{key}"})).json()
+    (entry,) = found["events"]
+    assert entry["details"]["read"] == ["s3/other/**"]

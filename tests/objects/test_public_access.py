@@ -1,0 +1,396 @@
+"""Unsigned clients read what is granted to them, as at S3; no ACL or policy opens the store past the gateway."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+from uuid import uuid4
+
+import boto3
+import httpx
+import pytest
+import pytest_asyncio
+from botocore import UNSIGNED
+from botocore.config import Config
+from mypy_boto3_s3 import S3Client
+
+from gateway.demo.embedded import EmbeddedPostgres
+from gateway.objects import reads
+from tests.doubles.s3.amendments import canned_acl
+from tests.doubles.s3.wire import Receive, Scope, Send
+from tests.objects.clients import body_of, call, connect, outcome, refused
+from tests.objects.object_gateway import Stage, staged
+from tests.objects.recording import RecordingDouble
+from tests.objects.test_forms import BOUNDARY, TOKEN, Form, code, post, signed
+from tests.running import GRANTS
+from tests.waiting import PATIENCE
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+DENIED = (403, "AccessDenied")
+PAGE = "https://app.example"
+"""The origin of a page that the bucket's CORS rules let in."""
+ROOT = {"access_key": "IDroot", "secret_key": "secret-of-root"}
+CALLERS = [
+    {"name": name, "api_key": f"key-of-{name}", "access_key_id": f"ID{name}", "secret_access_key": f"secret-of-{name}",
+     "groups": groups}
+    for name, groups in (("root", ["admins"]), ("clerk", []), ("stranger", []), ("warden", []))
+]  # fmt: skip
+CONFIGURED = [
+    GRANTS[0],
+    {"callers": ["clerk"], "actions": ["read", "write"], "buckets": ["private"], "resources": ["s3/private/**"]},
+    {"callers": ["stranger"], "actions": ["read"], "tables": ["public.orders"]},
+    {"callers": ["warden"], "actions": ["administer"], "buckets": ["site", "private", "mixed"]},
+    {"callers": ["anonymous"], "actions": ["read"], "buckets": ["site", "mixed/public/**"]},
+    {"callers": ["anonymous"], "actions": ["write"], "buckets": ["inbox"], "resources": ["s3/inbox/**"]},
+]
+
+
+class PublicDouble(RecordingDouble):
+    """A store with ACLs and policies of buckets, which it keeps as they come, and with CORS rules for one page."""
+
+    def __init__(self) -> None:
+        super().__init__(buckets=["site", "mixed", "private", "inbox"])
+        self.kept: dict[str, bytes] = {}
+        self.mute = False
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        headers, subresource = dict(scope["headers"]), scope["query_string"].partition(b"=")[0]
+        of_a_bucket = scope["path"].count("/") == 1 and subresource in (b"acl", b"policy")
+        given = headers.get(b"origin")
+        allowed = [(b"access-control-allow-origin", given or b"")] if given == PAGE.encode() else []
+        if scope["method"] == "OPTIONS":
+            await asyncio.sleep(3 if self.mute else 0)
+            await answer(send, 200 if allowed else 403, b"", [*allowed, (b"vary", b"Origin")])
+        elif of_a_bucket and scope["method"] == "PUT":
+            message = await receive()
+            assert not message.get("more_body")
+            self.kept[f"{scope['path']}?{subresource.decode()}"] = message["body"]
+            await answer(send, 200, b"")
+        elif of_a_bucket:
+            await answer(send, 200, canned_acl("private"))
+        else:
+            await super().__call__(scope, receive, send)
+
+
+async def answer(send: Send, status: int, body: bytes, headers: list[tuple[bytes, bytes]] | None = None) -> None:
+    length = (b"content-length", str(len(body)).encode())
+    await send({"type": "http.response.start", "status": status, "headers": [length, *(headers or [])]})
+    await send({"type": "http.response.body", "body": body})
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def shared(postgres_server: EmbeddedPostgres) -> AsyncIterator[Stage]:
+    """Two buckets have public keys, one takes unsigned writes, and one is private."""
+    async with staged(postgres_server, PublicDouble(), callers=CALLERS, grants=CONFIGURED) as one:
+        for bucket, key in (("site", "page"), ("mixed", "public/page"), ("mixed", "secret"), ("private", "secret")):
+            one.double.put(bucket, key, b"0123456789")
+        yield one
+
+
+def double(stage: Stage) -> PublicDouble:
+    assert isinstance(stage.double, PublicDouble)
+    return stage.double
+
+
+def client_of(stage: Stage, name: str, token: str = "1") -> S3Client:
+    return connect(stage.origin, token, access_key=f"ID{name}", secret_key=f"secret-of-{name}")
+
+
+def unsigned(stage: Stage) -> S3Client:
+    config = Config(signature_version=UNSIGNED, s3={"addressing_style": "path"}, retries={"total_max_attempts": 1})
+    session = boto3.Session(region_name="us-east-1")
+    return session.client("s3", endpoint_url=stage.origin, config=config)
+
+
+async def curl(*arguments: str) -> str:
+    process = await asyncio.create_subprocess_exec("curl", "--silent", *arguments, stdout=asyncio.subprocess.PIPE)
+    out, _ = await asyncio.wait_for(process.communicate(), PATIENCE)
+    return out.decode()
+
+
+async def ask(stage: Stage, method: str, target: str, **headers: str) -> httpx.Response:
+    """Send an unsigned request, as a browser or a program would."""
+    async with httpx.AsyncClient(base_url=stage.origin, timeout=PATIENCE) as client:
+        return await client.request(method, target, headers={k.replace("_", "-"): v for k, v in headers.items()})
+
+
+class TestUnsignedReads:
+    async def test_boto3_reads_and_lists_what_is_granted(self, shared: Stage) -> None:
+        s3 = unsigned(shared)
+        assert await body_of(s3, "page", "site") == b"0123456789"
+        assert (await call(s3.head_object, Bucket="site", Key="page"))["ContentLength"] == 10
+        assert (await call(s3.head_bucket, Bucket="site"))["ResponseMetadata"]["HTTPStatusCode"] == 200
+        for listing in (s3.list_objects, s3.list_objects_v2):
+            assert [one["Key"] for one in (await call(listing, Bucket="site"))["Contents"]] == ["page"]
+            found = await call(listing, Bucket="mixed", Prefix="public/")
+            assert [one["Key"] for one in found["Contents"]] == ["public/page"]
+
+    async def test_ranges_and_conditions_hold(self, shared: Stage) -> None:
+        s3 = unsigned(shared)
+        part = await call(s3.get_object, Bucket="site", Key="page", Range="bytes=2-4")
+        assert (part["ResponseMetadata"]["HTTPStatusCode"], part["ContentRange"]) == (206, "bytes 2-4/10")
+        etag = (await call(s3.head_object, Bucket="site", Key="page"))["ETag"]
+        assert (await ask(shared, "GET", "/site/page", If_None_Match=etag)).status_code == 304
+        assert (await ask(shared, "GET", "/site/page", If_Match='"other"')).status_code == 412
+
+    async def test_absence_is_told_where_reading_is_granted(self, shared: Stage) -> None:
+        s3 = unsigned(shared)
+        assert await outcome(s3.get_object, Bucket="site", Key="absent") == (404, "NoSuchKey")
+        assert await outcome(s3.head_object, Bucket="site", Key="absent") == (404, "404")
+
+    @pytest.mark.parametrize("key", ["secret", "absent"])
+    @pytest.mark.parametrize("bucket", ["mixed", "private", "no-such-bucket"])
+    async def test_all_else_is_denied_and_the_store_is_not_asked(self, shared: Stage, bucket: str, key: str) -> None:
+        s3 = unsigned(shared)
+        since = len(double(shared).asked)
+        assert await outcome(s3.get_object, Bucket=bucket, Key=key) == DENIED
+        assert await outcome(s3.head_object, Bucket=bucket, Key=key) == (403, "403")
+        assert await outcome(s3.list_objects_v2, Bucket=bucket) == DENIED
+        assert double(shared).asked[since:] == []
+
+    async def test_curl_gets_an_error_document_and_head_none(self, shared: Stage) -> None:
+        assert await curl(f"{shared.origin}/site/page") == "0123456789"
+        assert await curl("--range", "0-1", f"{shared.origin}/site/page") == "01"
+        denied = await curl("--include", f"{shared.origin}/private/secret")
+        assert denied.startswith("HTTP/1.1 403")
+        assert "<Code>AccessDenied</Code>" in denied
+        head = await curl("--head", f"{shared.origin}/private/secret")
+        assert head.startswith("HTTP/1.1 403")
+        assert head.endswith("\r\n\r\n")
+
+    @pytest.mark.parametrize("name", ["content-type", "content-disposition", "cache-control", "expires"])
+    async def test_the_headers_of_the_answer_are_not_the_strangers_choice(self, shared: Stage, name: str) -> None:
+        """A link to a public object must not turn it into a page of HTML. Signed requests may choose, as at S3."""
+        for method in ("GET", "HEAD"):
+            refusal = await ask(shared, method, f"/site/page?response-{name}=text/html")
+            assert refusal.status_code == 400
+            assert (b"<Code>InvalidRequest</Code>" in refusal.content) == (method == "GET")
+        url = client_of(shared, "root").generate_presigned_url(
+            "get_object", {"Bucket": "site", "Key": "page", "ResponseContentType": "text/css"}
+        )
+        async with httpx.AsyncClient(timeout=PATIENCE) as client:
+            assert (await client.get(url)).headers["content-type"] == "text/css"
+
+
+class TestBrowsers:
+    async def test_a_page_that_the_rules_let_in_reads_answers_and_refusals(
+        self, shared: Stage, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Without CORS headers a script learns nothing of a refusal, not even its status."""
+        monkeypatch.setattr(reads, "_CORS_TIMEOUT", PATIENCE)
+        for method, target, status in (
+            ("GET", "/mixed/secret", 403),
+            ("PUT", "/site/page", 403),
+            ("GET", "/site/page?response-content-type=text/html", 400),
+        ):
+            refusal = await ask(shared, method, target, Origin=PAGE)
+            assert refusal.status_code == status
+            assert (refusal.headers["access-control-allow-origin"], refusal.headers["vary"]) == (PAGE, "Origin")
+            foreign = await ask(shared, method, target, Origin="https://evil.example")
+            assert (foreign.status_code, foreign.headers.get("access-control-allow-origin")) == (status, None)
+        preflight = await ask(shared, "OPTIONS", "/site/page", Origin=PAGE, Access_Control_Request_Method="GET")
+        assert preflight.headers["access-control-allow-origin"] == PAGE
+
+    async def test_a_store_without_an_answer_does_not_hold_a_refusal_up(self, shared: Stage) -> None:
+        double(shared).mute = True
+        try:
+            refusal = await ask(shared, "GET", "/private/secret", Origin=PAGE)
+        finally:
+            double(shared).mute = False
+        assert (refusal.status_code, refusal.headers.get("access-control-allow-origin")) == (403, None)
+
+
+class TestUnsignedWrites:
+    async def test_they_need_a_grant_and_a_token(self, shared: Stage, key: str) -> None:
+        assert (await ask(shared, "PUT", f"/inbox/{key}")).status_code == 428
+        assert (await ask(shared, "PUT", f"/inbox/{key}", Fencing_Token="5")).status_code == 200
+        assert (await ask(shared, "PUT", f"/inbox/{key}", Fencing_Token="4")).status_code == 412
+        assert (await ask(shared, "PUT", f"/site/{key}", Fencing_Token="5")).status_code == 403
+        assert (await ask(shared, "GET", f"/inbox/{key}")).status_code == 403
+
+    async def test_a_form_without_a_policy_does_too(self, shared: Stage, key: str) -> None:
+        def form(bucket: str, **fields: str) -> Form:
+            given = {name.replace("_", "-"): value for name, value in fields.items()}
+            return Form(f"{shared.origin}/{bucket}", {"key": key, **given})
+
+        token = {TOKEN: "5"}
+        assert code(await post(form("inbox"))) == (428, "FencingTokenRequired")
+        assert (await post(form("inbox", **token))).status_code == 204
+        assert shared.double.objects("inbox")[key].content.body == b"content"
+        assert code(await post(form("inbox", **{TOKEN: "4"}))) == (412, "StaleFencingToken")
+        assert code(await post(form("site", **token))) == DENIED
+        assert code(await post(form("inbox", acl="public-read-write", **token))) == DENIED
+        assert code(await post(form("inbox", x_amz_signature="0", **token))) == DENIED
+
+    async def test_a_page_of_any_site_posts_no_form(self, shared: Stage, key: str) -> None:
+        """A browser sends a form for every page, without asking for the rules of the bucket."""
+        form = Form(f"{shared.origin}/inbox", {"key": key, TOKEN: "5"})
+        assert code(await post(form, headers={"Origin": "https://evil.example"})) == DENIED
+        assert key not in shared.double.objects("inbox")
+        allowed = signed(shared.origin, key, bucket="private", access_key="IDclerk", secret_key="secret-of-clerk")
+        assert (await post(allowed, headers={"Origin": "https://evil.example"})).status_code == 204
+        multiple = {"Content-Type": f"multipart/form-data; boundary={BOUNDARY}", "Origin": "https://evil.example"}
+        async with httpx.AsyncClient(timeout=PATIENCE) as client:
+            assert (await client.post(f"{shared.origin}/inbox?delete", headers=multiple)).status_code == 403
+
+
+class TestListBuckets:
+    async def test_it_shows_the_buckets_that_are_granted(self, shared: Stage) -> None:
+        seen = {
+            name: [one["Name"] for one in (await call(s3.list_buckets))["Buckets"]]
+            for name, s3 in (
+                ("root", client_of(shared, "root")),
+                ("clerk", client_of(shared, "clerk")),
+                ("warden", client_of(shared, "warden")),
+                ("anonymous", unsigned(shared)),
+            )
+        }
+        assert seen == {
+            "root": ["inbox", "mixed", "private", "site"],
+            "clerk": ["private"],
+            "warden": ["mixed", "private", "site"],
+            "anonymous": ["inbox", "mixed", "site"],
+        }
+        assert await outcome(client_of(shared, "stranger").list_buckets) == DENIED
+
+
+GROUP = {"Type": "Group", "URI": "http://acs.amazonaws.com/groups/global/AllUsers"}
+OWNER = {"Type": "CanonicalUser", "ID": "double"}
+OTHER = {"Type": "CanonicalUser", "ID": "other"}
+
+
+def document(*grants: tuple[dict[str, str], str]) -> dict[str, Any]:
+    return {
+        "Owner": {"ID": "double"},
+        "Grants": [{"Grantee": grantee, "Permission": permission} for grantee, permission in grants],
+    }
+
+
+LETS_OTHERS_WRITE: list[dict[str, Any]] = [
+    {"ACL": "public-read-write"},
+    {"GrantFullControl": 'id="other"'},
+    {"GrantWriteACP": 'uri="http://acs.amazonaws.com/groups/global/AllUsers"'},
+    {"GrantFullControl": "emailAddress=other@example.com"},
+]
+
+
+class TestAclsOfObjects:
+    """The clerk may write the bucket ``private``, of which nothing is public, and root the public ones, too."""
+
+    @pytest.mark.parametrize("acl", LETS_OTHERS_WRITE, ids=str)
+    @pytest.mark.parametrize("bucket", ["private", "site"])
+    async def test_none_lets_others_write(self, shared: Stage, key: str, bucket: str, acl: dict[str, str]) -> None:
+        s3, place = client_of(shared, "root"), {"Bucket": bucket, "Key": key}
+        await call(s3.put_object, Bucket=bucket, Key=f"{key}-source")
+        since = shared.double.sequence
+        status, code, message = await refused(s3.put_object, **place, Body=b"x", **acl)
+        assert (status, code) == DENIED
+        assert "let others write at the store" in message
+        for operation, more in (
+            (s3.create_multipart_upload, {}),
+            (s3.copy_object, {"CopySource": f"{bucket}/{key}-source"}),
+            (s3.put_object_acl, {"Key": f"{key}-source"}),
+        ):
+            assert await outcome(operation, **{**place, **more}, **acl) == DENIED
+        assert shared.applied(since) == []
+        assert not shared.double.store.bucket(bucket).uploads.running(now=shared.double.service.now())
+
+    @pytest.mark.parametrize("acl", ["public-read", "authenticated-read", "aws-exec-read"])
+    async def test_one_for_readers_needs_a_grant_for_all(self, shared: Stage, key: str, acl: str) -> None:
+        s3 = client_of(shared, "root")
+        assert await outcome(s3.put_object, Bucket="private", Key=key, ACL=acl) == DENIED
+        assert await outcome(s3.put_object, Bucket="mixed", Key=key, ACL=acl) == DENIED
+        if acl != "aws-exec-read":  # the double knows no such
+            assert await outcome(s3.put_object, Bucket="mixed", Key=f"public/{key}", ACL=acl) == (200, "")
+            assert await outcome(s3.put_object_acl, Bucket="mixed", Key=f"public/{key}", ACL=acl) == (200, "")
+
+    async def test_others_who_are_named_count_like_all(self, shared: Stage, key: str) -> None:
+        """A caller that may only write must not show objects to itself at the store, where it may be a user, too."""
+        s3 = client_of(shared, "root")
+        for operation in (s3.put_object, s3.put_object_acl):
+            assert await outcome(operation, Bucket="private", Key="secret", GrantRead='id="other"') == DENIED
+
+    @pytest.mark.parametrize("acl", ["private", "bucket-owner-read", "bucket-owner-full-control"])
+    async def test_one_for_the_owner_passes(self, shared: Stage, key: str, acl: str) -> None:
+        s3 = client_of(shared, "clerk")
+        assert await outcome(s3.put_object, Bucket="private", Key=key, ACL=acl) == (200, "")
+        assert await outcome(s3.put_object_acl, Bucket="private", Key=key, ACL=acl) == (200, "")
+        assert (await outcome(s3.put_object, Bucket="private", Key=key, ACL="Public-Read-Write"))[0] == 400
+
+    async def test_a_document_is_read(self, shared: Stage, key: str) -> None:
+        s3 = client_of(shared, "root")
+        for bucket, name in (("private", key), ("mixed", f"public/{key}")):
+            await call(s3.put_object, Bucket=bucket, Key=name)
+        own = (OWNER, "FULL_CONTROL")
+        for bucket, name, acl, expected in (
+            ("private", key, document(own), (200, "")),
+            ("private", key, document(own, (OWNER, "WRITE_ACP")), (200, "")),
+            ("private", key, document(own, (GROUP, "READ")), DENIED),
+            ("private", key, document(own, (OTHER, "READ_ACP")), DENIED),
+            ("mixed", f"public/{key}", document(own, (GROUP, "READ")), (200, "")),
+            ("mixed", f"public/{key}", document(own, (GROUP, "WRITE_ACP")), DENIED),
+            ("mixed", f"public/{key}", document(own, (OTHER, "FULL_CONTROL")), DENIED),
+        ):
+            assert await outcome(s3.put_object_acl, Bucket=bucket, Key=name, AccessControlPolicy=acl) == expected, acl
+
+
+class TestOfBuckets:
+    @pytest.mark.parametrize("acl", [*LETS_OTHERS_WRITE, {"ACL": "log-delivery-write"}], ids=str)
+    async def test_no_acl_lets_others_write(self, shared: Stage, acl: dict[str, str]) -> None:
+        root = client_of(shared, "root")
+        new = f"new-{uuid4().hex[:8]}"
+        for bucket, operation in (
+            (new, root.create_bucket),
+            ("site", root.put_bucket_acl),
+            ("site", client_of(shared, "warden").put_bucket_acl),
+        ):
+            since = len(double(shared).asked)
+            assert await outcome(operation, Bucket=bucket, **acl) == DENIED
+            assert double(shared).changing(since) == []
+        assert new not in shared.double.store.buckets
+
+    async def test_a_public_one_needs_a_grant_for_the_whole_bucket(self, shared: Stage) -> None:
+        s3 = client_of(shared, "warden")
+        assert await outcome(s3.put_bucket_acl, Bucket="site", ACL="public-read") == (200, "")
+        for bucket in ("mixed", "private"):
+            assert await outcome(s3.put_bucket_acl, Bucket=bucket, ACL="public-read") == DENIED
+            assert await outcome(s3.put_bucket_acl, Bucket=bucket, ACL="private") == (200, "")
+            acl = document((OWNER, "FULL_CONTROL"), (GROUP, "READ"))
+            assert await outcome(s3.put_bucket_acl, Bucket=bucket, AccessControlPolicy=acl) == DENIED
+            named = document((OWNER, "FULL_CONTROL"), (OTHER, "READ"))
+            assert await outcome(s3.put_bucket_acl, Bucket=bucket, AccessControlPolicy=named) == (200, "")
+
+    @pytest.mark.parametrize(
+        ("statement", "passes"),
+        [
+            ({"Principal": "*", "Action": "s3:GetObject", "Resource": "arn:aws:s3:::mixed/public/*"}, True),
+            ({"Principal": {"AWS": ["*"]}, "Action": ["s3:GetObject"], "Resource": "arn:aws:s3:::mixed/*"}, False),
+            ({"Principal": "*", "Action": "s3:ListBucket", "Resource": "arn:aws:s3:::mixed"}, False),
+            ({"Principal": {"AWS": "1234"}, "Action": "s3:GetObject", "Resource": "arn:aws:s3:::mixed/*"}, True),
+            ({"Principal": {"AWS": "1234"}, "Action": "s3:PutObject", "Resource": "arn:aws:s3:::mixed/*"}, False),
+            ({"Principal": {"AWS": "1234"}, "Action": "s3:*", "Resource": "arn:aws:s3:::mixed/*"}, False),
+            ({"Principal": {"AWS": "1234"}, "NotAction": "s3:PutObject", "Resource": "arn:aws:s3:::mixed/*"}, False),
+            ({"NotPrincipal": {"AWS": "1"}, "Action": "s3:GetObject", "Resource": "arn:aws:s3:::mixed/*"}, False),
+            ({"Effect": "Deny", "Principal": "*", "Action": "s3:*", "Resource": "arn:aws:s3:::mixed/*"}, True),
+        ],
+        ids=str,
+    )
+    async def test_a_policy_gives_no_right_to_write(
+        self,
+        shared: Stage,
+        statement: dict[str, Any],
+        passes: bool,  # noqa: FBT001
+    ) -> None:
+        policy = json.dumps({"Version": "2012-10-17", "Statement": [{"Effect": "Allow", **statement}]})
+        double(shared).kept.clear()
+        done = await outcome(client_of(shared, "warden").put_bucket_policy, Bucket="mixed", Policy=policy)
+        assert done == ((200, "") if passes else DENIED)
+        assert double(shared).kept == ({"/mixed?policy": policy.encode()} if passes else {})
+
+
+async def test_a_restore_writes_no_other_keys(shared: Stage) -> None:
+    place = {"S3": {"BucketName": "private", "Prefix": "stolen", "CannedACL": "public-read-write"}}
+    request = {"Type": "SELECT", "OutputLocation": place}
+    done = await outcome(client_of(shared, "root").restore_object, Bucket="site", Key="page", RestoreRequest=request)
+    assert done == (501, "NotImplemented")

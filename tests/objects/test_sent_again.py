@@ -1,0 +1,238 @@
+"""SDKs send a request again by themselves. If an earlier attempt took effect, the refusal of the next one says so."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from typing import Any
+
+import pytest
+import pytest_asyncio
+from botocore.exceptions import ClientError
+from mypy_boto3_s3 import S3Client
+
+from gateway.demo.embedded import EmbeddedPostgres
+from gateway.fencing.decision import Equal
+from gateway.objects.writes import fenced_write
+from tests.clients.lossy import losing
+from tests.doubles.s3 import S3Double
+from tests.objects import raw
+from tests.objects.clients import body_of, call, connect, in_thread
+from tests.objects.object_gateway import Stage, staged
+from tests.objects.raw import Reply
+from tests.running import ACCESS_KEY, API_KEY, SECRET_KEY
+from tests.waiting import PATIENCE
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+LARGE = 9 * 1024 * 1024
+STRICT = "strict/"
+WRITER = {"access_key": ACCESS_KEY, "secret": SECRET_KEY}
+ANOTHER = {"access_key": "AKIAANOTHER", "secret": "another-secret"}
+CALLERS = [
+    {
+        "name": "writer",
+        "access_key_id": ACCESS_KEY,
+        "secret_access_key": SECRET_KEY,
+        "api_key": API_KEY,
+        "groups": ["auditors"],
+    },
+    {"name": "another", "access_key_id": ANOTHER["access_key"], "secret_access_key": ANOTHER["secret"]},
+]
+TOLD, NOT_TOLD = ("took-effect", True), (None, False)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def patience() -> Iterator[None]:
+    """Have refused writers wait for the store, whatever stands still meanwhile. One test sets a limit of its own."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(fenced_write, "EVIDENCE_TIMEOUT", PATIENCE)
+        yield
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def shared(postgres_server: EmbeddedPostgres) -> AsyncIterator[Stage]:
+    objects = [{"match": f"bucket/{STRICT}**", "equal": Equal.STRICT}]
+    async with staged(postgres_server, S3Double(buckets=["bucket"]), callers=CALLERS, objects=objects) as one:
+        yield one
+
+
+def told(error: Any) -> tuple[str | None, bool]:
+    """Return what an error says of an earlier attempt, first to a program and then to a person."""
+    return error.get("EarlierAttempt"), "earlier attempt" in error["Message"]
+
+
+async def refused(
+    stage: Stage, key: str, write: Callable[[S3Client], Any], meanwhile: Callable[[], Awaitable[object]] | None = None
+) -> Any:
+    """The error of a boto3 call whose first answer gets lost. ``meanwhile`` happens before boto3 sends it again."""
+    loop, done = asyncio.get_running_loop(), False
+
+    def before_it_is_sent_again(**_: object) -> None:
+        nonlocal done
+        if meanwhile is not None and not done:
+            done = True
+            asyncio.run_coroutine_threadsafe(_of(meanwhile), loop).result()
+
+    with losing(stage.origin, f"PUT /bucket/{key}".encode()) as (origin, network):
+        s3 = connect(origin, "5", attempts=2)
+        s3.meta.events.register("needs-retry.s3", before_it_is_sent_again)
+        with pytest.raises(ClientError) as caught:
+            await in_thread(lambda: write(s3))
+        assert network.lost == 1
+    response: Any = caught.value.response
+    assert response["ResponseMetadata"]["HTTPStatusCode"] == 412
+    assert response["ResponseMetadata"]["RetryAttempts"] == 1
+    return response["Error"]
+
+
+async def _of(meanwhile: Callable[[], Awaitable[object]]) -> None:
+    await meanwhile()
+
+
+def put(
+    stage: Stage, key: str, token: str, body: bytes = b"x", *, by: Mapping[str, str] = WRITER, **headers: str
+) -> Awaitable[Reply | None]:
+    """Send a PutObject once. ``_`` is a hyphen in the names of headers."""
+    unsigned = [
+        ("content-length", str(len(body))),
+        *((name.replace("_", "-"), value) for name, value in headers.items()),
+    ]
+    request = raw.head(
+        stage.origin,
+        "PUT",
+        f"/bucket/{key}",
+        [("fencing-token", token)],
+        unsigned=unsigned,
+        access_key=by["access_key"],
+        secret=by["secret"],
+    )
+    return raw.send(stage.origin, request + body)
+
+
+def says(reply: Reply | None) -> bool:
+    """Whether an answer says that an earlier attempt took effect."""
+    assert reply is not None
+    assert reply.status in (403, 412), reply
+    assert (b"earlier attempt" in reply.body) is (b"<EarlierAttempt>took-effect</EarlierAttempt>" in reply.body)
+    return b"earlier attempt" in reply.body
+
+
+class TestBoto3:
+    """Its answer is lost on the way; the request is sent again as SDKs do it."""
+
+    @pytest.mark.parametrize("size", [1, LARGE])
+    async def test_overtaken_meanwhile(self, shared: Stage, key: str, size: int) -> None:
+        body = b"x" * size
+        error = await refused(
+            shared,
+            key,
+            lambda s3: s3.put_object(Bucket="bucket", Key=key, Body=body),
+            lambda: shared.barrier(f"s3/bucket/{key}", "6"),
+        )
+        assert (error["Code"], told(error)) == ("StaleFencingToken", TOLD)
+        assert shared.body(key) == body
+        (rejection,) = await shared.rejections(resource=f"s3/bucket/{key}")
+        assert rejection["id"] == error["Rejection"]
+
+    async def test_a_token_that_writes_once(self, shared: Stage, key: str) -> None:
+        key = f"{STRICT}{key}"
+        error = await refused(shared, key, lambda s3: s3.put_object(Bucket="bucket", Key=key, Body=b"x"))
+        assert (error["Code"], told(error)) == ("UsedFencingToken", TOLD)
+
+    async def test_a_condition_that_the_first_attempt_has_broken(self, shared: Stage, key: str) -> None:
+        error = await refused(
+            shared, key, lambda s3: s3.put_object(Bucket="bucket", Key=key, Body=b"x", IfNoneMatch="*")
+        )
+        assert (error["Code"], told(error)) == ("PreconditionFailed", TOLD)
+        assert await shared.rejections(resource=f"s3/bucket/{key}") == [], "S3's own condition is no refusal"
+
+    async def test_a_copy(self, shared: Stage, key: str) -> None:
+        await call(connect(shared.origin, "5").put_object, Key=f"{key}-source", Body=b"x", Metadata={"colour": "red"})
+        error = await refused(
+            shared,
+            key,
+            lambda s3: s3.copy_object(
+                Bucket="bucket", Key=key, CopySource={"Bucket": "bucket", "Key": f"{key}-source"}
+            ),
+            lambda: shared.barrier(f"s3/bucket/{key}", "6"),
+        )
+        assert told(error) == TOLD
+
+    async def test_a_completion(self, shared: Stage, key: str) -> None:
+        s3 = connect(shared.origin, "5")
+        upload = (await call(s3.create_multipart_upload, Key=key))["UploadId"]
+        part = await call(s3.upload_part, Key=key, UploadId=upload, PartNumber=1, Body=b"x")
+        whole = {"Parts": [{"PartNumber": 1, "ETag": part["ETag"]}]}
+        await call(s3.complete_multipart_upload, Key=key, UploadId=upload, MultipartUpload=whole)
+        await shared.barrier(f"s3/bucket/{key}", "6")
+        with pytest.raises(ClientError) as caught:
+            await call(s3.complete_multipart_upload, Key=key, UploadId=upload, MultipartUpload=whole)
+        assert told(caught.value.response["Error"]) == TOLD
+        for other in (s3.upload_part, s3.create_multipart_upload, s3.abort_multipart_upload):
+            numbered = {"PartNumber": 1, "Body": b"x"} if other == s3.upload_part else {}
+            named = {} if other == s3.create_multipart_upload else {"UploadId": upload}
+            with pytest.raises(ClientError) as caught:
+                await call(other, Key=key, **numbered, **named)
+            assert told(caught.value.response["Error"]) == NOT_TOLD
+
+    async def test_the_mark_of_a_call_is_not_shown_to_readers(self, shared: Stage, key: str) -> None:
+        s3 = connect(shared.origin, "5")
+        await call(s3.put_object, Key=key, Body=b"x", Metadata={"colour": "red"})
+        found = await call(s3.get_object, Key=key)
+        assert found["Metadata"] == {"colour": "red"}
+        assert not [name for name in found["ResponseMetadata"]["HTTPHeaders"] if "invocation" in name]
+        await call(s3.copy_object, Key=f"{key}-copy", CopySource={"Bucket": "bucket", "Key": key})
+        stored = shared.double.objects("bucket")
+        marks = [stored[one].content.metadata["fencing-invocation"] for one in (key, f"{key}-copy")]
+        assert marks[0] != marks[1]
+
+
+class TestOnlyItsOwn:
+    """The gateway names an earlier attempt only if it was this request and its object is at the key at that moment."""
+
+    async def test_the_same_call_and_another_one(self, shared: Stage, key: str) -> None:
+        reply = await put(shared, key, "5", amz_sdk_invocation_id="call-1")
+        assert reply is not None
+        assert reply.status == 200
+        await shared.barrier(f"s3/bucket/{key}", "6")
+        assert says(await put(shared, key, "5", amz_sdk_invocation_id="call-1"))
+        assert not says(await put(shared, key, "5", amz_sdk_invocation_id="call-2"))
+        assert not says(await put(shared, key, "5"))
+        assert not says(await put(shared, key, "5", amz_sdk_invocation_id="call-1", by=ANOTHER))
+        assert shared.body(key) == b"x"
+        assert len(await shared.rejections(resource=f"s3/bucket/{key}")) == 4
+
+    async def test_another_writer_has_written_since(self, shared: Stage, key: str) -> None:
+        await put(shared, key, "5", amz_sdk_invocation_id="call-1")
+        await put(shared, key, "6", b"newer", amz_sdk_invocation_id="call-2")
+        assert not says(await put(shared, key, "5", amz_sdk_invocation_id="call-1"))
+        assert await body_of(connect(shared.origin), key) == b"newer"
+
+    async def test_a_refused_call_never_took_effect(self, shared: Stage, key: str) -> None:
+        await put(shared, key, "6", b"newer", amz_sdk_invocation_id="call-2")
+        for _ in range(2):
+            assert not says(await put(shared, key, "5", amz_sdk_invocation_id="call-1"))
+
+    async def test_an_object_in_another_form_is_still_known(self, shared: Stage, key: str) -> None:
+        """A newer holder's barrier makes certain of a write on its way: the bytes stay, their form changes."""
+        await put(shared, key, "5", amz_sdk_invocation_id="call-1")
+        before = shared.double.objects("bucket")[key].etag
+        held = shared.double.hold(operation="PutObject", key=key)
+        late = asyncio.ensure_future(put(shared, key, "5", b"late", amz_sdk_invocation_id="call-2"))
+        await held.arrived.wait()
+        assert (await shared.barrier(f"s3/bucket/{key}", "6")).status_code == 200
+        held.release()
+        assert not says(await late)
+        assert shared.double.objects("bucket")[key].etag != before
+        assert says(await put(shared, key, "5", amz_sdk_invocation_id="call-1"))
+
+    async def test_a_store_that_does_not_answer_delays_no_refusal(
+        self, shared: Stage, key: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(fenced_write, "EVIDENCE_TIMEOUT", 0.1)
+        await put(shared, key, "5", amz_sdk_invocation_id="call-1")
+        await shared.barrier(f"s3/bucket/{key}", "6")
+        held = shared.double.hold(operation="HeadObject", key=key)
+        assert not says(await put(shared, key, "5", amz_sdk_invocation_id="call-1"))
+        held.release()
+        shared.double.fail(503, operation="HeadObject", key=key)
+        assert not says(await put(shared, key, "5", amz_sdk_invocation_id="call-1"))

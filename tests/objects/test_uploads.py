@@ -1,0 +1,434 @@
+"""Multipart uploads by clients: parts are staged, and the completion is the fenced write."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+import pytest_asyncio
+from mypy_boto3_s3 import S3Client
+
+from gateway.demo.embedded import EmbeddedPostgres
+from tests.doubles.s3 import ACCESS_KEY as STORE_ACCESS_KEY
+from tests.doubles.s3 import SECRET_KEY as STORE_SECRET_KEY
+from tests.doubles.s3 import S3Double
+from tests.objects import raw
+from tests.objects.clients import body_of, call, connect, outcome, refused
+from tests.objects.object_gateway import Stage, staged
+from tests.objects.sweeping import entomb
+from tests.running import ACCESS_KEY, API_KEY, SECRET_KEY
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+CALLERS = [
+    {"name": "writer", "access_key_id": ACCESS_KEY, "secret_access_key": SECRET_KEY, "api_key": API_KEY},
+    {"name": "stranger", "access_key_id": "AKIASTRANGER", "secret_access_key": "stranger-secret"},
+]
+STALE = (412, "StaleFencingToken")
+UNKNOWN = (404, "NoSuchUpload")
+FAILED = (412, "PreconditionFailed")
+MEBIBYTE = 1024 * 1024
+COMPLETE = "CompleteMultipartUpload"
+
+
+def store(**behaviour: Any) -> S3Double:
+    """A store where parts may be small."""
+    double = S3Double(buckets=["bucket", "other"])
+    double.behave(minimum_part_size=1, **behaviour)
+    return double
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def shared(postgres_server: EmbeddedPostgres) -> AsyncIterator[Stage]:
+    async with staged(postgres_server, store(), callers=CALLERS) as one:
+        yield one
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def weak(postgres_server: EmbeddedPostgres) -> AsyncIterator[Stage]:
+    """The condition of a completion is ignored here."""
+    async with staged(postgres_server, store(ignored_conditions=frozenset({COMPLETE}))) as one:
+        yield one
+
+
+@pytest_asyncio.fixture(params=["strong", "weak"], loop_scope="module")
+async def either(request: pytest.FixtureRequest, shared: Stage, weak: Stage) -> Stage:
+    return shared if request.param == "strong" else weak
+
+
+async def opened(
+    s3: S3Client, key: str, bodies: Sequence[bytes] = (b"one", b"two"), **arguments: Any
+) -> dict[str, Any]:
+    """Open an upload and send its parts; the arguments of its completion."""
+    upload_id = (await call(s3.create_multipart_upload, Key=key, **arguments))["UploadId"]
+    parts = []
+    for number, body in enumerate(bodies, 1):
+        part = await call(s3.upload_part, Key=key, UploadId=upload_id, PartNumber=number, Body=body)
+        parts.append({"PartNumber": number, "ETag": part["ETag"]})
+    return {"Key": key, "UploadId": upload_id, "MultipartUpload": {"Parts": parts}}
+
+
+def running(stage: Stage, key: str) -> list[str]:
+    """The uploads of the key that the store has."""
+    uploads = stage.double.store.bucket("bucket").uploads.running(datetime.now(UTC))
+    return [upload.upload_id for upload in uploads if upload.key == key]
+
+
+def follow_ups(s3: S3Client, completion: dict[str, Any]) -> dict[str, tuple[Any, dict[str, Any]]]:
+    """Return all operations on an open upload, with their arguments."""
+    named = {name: completion[name] for name in ("Key", "UploadId")}
+    return {
+        "part": (s3.upload_part, {**named, "PartNumber": 3, "Body": b"three"}),
+        "copy": (s3.upload_part_copy, {**named, "PartNumber": 3, "CopySource": "bucket/no-matter"}),
+        "complete": (s3.complete_multipart_upload, completion),
+        "abort": (s3.abort_multipart_upload, named),
+    }
+
+
+OPERATIONS = ["part", "copy", "complete", "abort"]
+
+
+class TestToken:
+    async def test_the_one_of_the_opening_holds_for_what_follows(self, shared: Stage, key: str) -> None:
+        s3 = connect(shared.origin)
+        presented = {"fencing-token": "34", "fencing-holder": "ann", "colour": "red"}
+        completion = await opened(s3, key, Metadata=presented, ContentType="text/css")
+        assert await shared.fence(f"s3/bucket/{key}") is None, "nothing has taken effect"
+        done = await call(s3.complete_multipart_upload, **completion)
+        assert done["ResponseMetadata"]["HTTPHeaders"]["fencing-token"] == "34"
+        assert done["ETag"].endswith('-2"')
+        assert await body_of(s3, key) == b"onetwo"
+        found = await call(s3.head_object, Key=key)
+        assert (found["Metadata"], found["ContentType"], found["ETag"]) == ({"colour": "red"}, "text/css", done["ETag"])
+        assert await outcome(connect(shared.origin, "34", "bob").put_object, Key=key, Body=b"x") == (
+            *(412, "DuplicateFencingToken"),
+        )
+        (rejection,) = await shared.rejections(resource=f"s3/bucket/{key}")
+        assert (rejection["fence"], rejection["raised_by"]) == ("34", "ann")
+
+    @pytest.mark.parametrize("operation", OPERATIONS)
+    async def test_it_does_not_hold_for_another_caller(self, shared: Stage, key: str, operation: str) -> None:
+        owner = connect(shared.origin)
+        completion = await opened(owner, key, Metadata={"fencing-token": "34"})
+        stranger = connect(shared.origin, access_key="AKIASTRANGER", secret_key="stranger-secret")
+        since = len(shared.double.requests)
+        function, arguments = follow_ups(stranger, completion)[operation]
+        assert await outcome(function, **arguments) == (428, "FencingTokenRequired")
+        assert shared.written(since) == []
+        assert running(shared, key) == [completion["UploadId"]]
+        assert await outcome(owner.complete_multipart_upload, **completion) == (200, "")
+        assert shared.body(key) == b"onetwo"
+
+    @pytest.mark.parametrize("operation", OPERATIONS)
+    @pytest.mark.parametrize("presented", ["header", "opening"])
+    async def test_a_stale_one_is_refused_and_on_record(
+        self, shared: Stage, key: str, operation: str, presented: str
+    ) -> None:
+        s3 = connect(shared.origin, "33" if presented == "header" else None)
+        metadata = {} if presented == "header" else {"fencing-token": "33"}
+        completion = await opened(s3, key, Metadata=metadata)
+        assert (await shared.barrier(f"s3/bucket/{key}", "34")).status_code == 200
+        since = len(shared.double.requests)
+        function, arguments = follow_ups(s3, completion)[operation]
+        assert await outcome(function, **arguments) == STALE
+        assert shared.written(since) == []
+        assert running(shared, key) == [completion["UploadId"]], "it may be the successor's by now"
+        assert shared.body(key) is None
+        (rejection,) = await shared.rejections(resource=f"s3/bucket/{key}")
+        assert (rejection["token"], rejection["fence"], rejection["caller"]) == ("33", "34", "writer")
+
+    async def test_a_stale_one_opens_nothing(self, shared: Stage, key: str) -> None:
+        assert (await shared.barrier(f"s3/bucket/{key}", "34")).status_code == 200
+        assert await outcome(connect(shared.origin, "33").create_multipart_upload, Key=key) == STALE
+        assert running(shared, key) == []
+        assert len(await shared.rejections(resource=f"s3/bucket/{key}")) == 1
+
+    async def test_a_successor_may_finish_what_was_begun_before(self, shared: Stage, key: str) -> None:
+        completion = await opened(connect(shared.origin, "33"), key)
+        assert await outcome(connect(shared.origin, "34").complete_multipart_upload, **completion) == (200, "")
+        assert await shared.fence(f"s3/bucket/{key}") == "34"
+        assert await outcome(connect(shared.origin, "33").put_object, Key=key, Body=b"x") == STALE
+        assert shared.body(key) == b"onetwo"
+
+
+class TestWhoseUpload:
+    @pytest.mark.parametrize("operation", OPERATIONS)
+    async def test_one_that_was_opened_at_the_store(self, shared: Stage, key: str, operation: str) -> None:
+        """The upload lacks the marks of a fenced write, so the gateway could not tell whose object it became."""
+        direct = connect(shared.endpoint, access_key=STORE_ACCESS_KEY, secret_key=STORE_SECRET_KEY)
+        completion = await opened(direct, key)
+        function, arguments = follow_ups(connect(shared.origin, "34"), completion)[operation]
+        assert await outcome(function, **arguments) == UNKNOWN
+        assert running(shared, key) == [completion["UploadId"]]
+        assert shared.body(key) is None
+
+    async def test_one_of_the_gateways_own(self, shared: Stage, key: str) -> None:
+        s3 = connect(shared.origin, "34")
+        body = bytes(9 * MEBIBYTE)
+        held = shared.double.hold(operation="UploadPart", key=key)
+        put = asyncio.ensure_future(outcome(s3.put_object, Key=key, Body=body))
+        await held.arrived.wait()
+        (upload_id,) = running(shared, key)
+        listed = [{"PartNumber": 1, "ETag": '"e"'}]
+        completion = {"Key": key, "UploadId": upload_id, "MultipartUpload": {"Parts": listed}}
+        for function, arguments in follow_ups(s3, completion).values():
+            assert await outcome(function, **arguments) == UNKNOWN
+        held.release()
+        assert await put == (200, "")
+        assert shared.body(key) == body
+
+    async def test_one_that_was_aborted(self, shared: Stage, key: str) -> None:
+        s3 = connect(shared.origin, "34")
+        completion = await opened(s3, key)
+        named = {name: completion[name] for name in ("Key", "UploadId")}
+        assert await outcome(s3.abort_multipart_upload, **named) == (204, "")
+        assert running(shared, key) == []
+        for function, arguments in follow_ups(s3, completion).values():
+            assert await outcome(function, **arguments) == UNKNOWN
+        assert shared.body(key) is None
+
+    async def test_one_of_another_key(self, shared: Stage, key: str) -> None:
+        s3 = connect(shared.origin, "34")
+        completion = await opened(s3, key)
+        assert await outcome(s3.complete_multipart_upload, **{**completion, "Key": f"{key}-2"}) == UNKNOWN
+        assert shared.body(f"{key}-2") is None
+
+
+class TestTwice:
+    async def test_a_completion_is_answered_again(self, either: Stage, key: str) -> None:
+        s3 = connect(either.origin, "34")
+        completion = await opened(s3, key)
+        first = await call(s3.complete_multipart_upload, **completion)
+        since = len(either.double.requests)
+        for operation in ("part", "abort"):
+            function, arguments = follow_ups(s3, completion)[operation]
+            assert await outcome(function, **arguments) == UNKNOWN
+        again = await call(s3.complete_multipart_upload, **completion)
+        assert again["ETag"] == first["ETag"]
+        assert either.written(since) == [], "all of it is known here"
+
+    @pytest.mark.parametrize("then", ["another", "the same", "deleted"])
+    async def test_only_while_the_object_is_its_own(self, either: Stage, key: str, then: str) -> None:
+        s3 = connect(either.origin, "34")
+        completion = await opened(s3, key)
+        await call(s3.complete_multipart_upload, **completion)
+        if then == "the same":
+            await call(s3.complete_multipart_upload, **await opened(s3, key))
+        elif then == "deleted":
+            await call(s3.delete_object, Key=key)
+        else:
+            await call(s3.put_object, Key=key, Body=b"another")
+        before = either.double.sequence
+        assert await outcome(s3.complete_multipart_upload, **completion) == UNKNOWN
+        assert not either.applied(before)
+        assert await either.count("intent", key) == 0
+
+    async def test_not_for_an_overtaken_one(self, shared: Stage, key: str) -> None:
+        s3 = connect(shared.origin, "33")
+        completion = await opened(s3, key)
+        await call(s3.complete_multipart_upload, **completion)
+        assert (await shared.barrier(f"s3/bucket/{key}", "34")).status_code == 200
+        assert await outcome(s3.complete_multipart_upload, **completion) == STALE
+
+
+class TestParts:
+    @pytest.mark.parametrize(
+        ("order", "expected"),
+        [
+            ([2, 1], (400, "InvalidPartOrder")),
+            ([1, 1], (400, "InvalidPartOrder")),
+            ([1, 2, 3], (400, "InvalidPart")),
+            ([0], (400, "InvalidArgument")),
+            ([10_001], (400, "InvalidArgument")),
+            ([], (400, "MalformedXML")),
+        ],
+    )
+    async def test_an_invalid_list_of_parts_is_refused(
+        self, shared: Stage, key: str, order: list[int], expected: tuple[int, str]
+    ) -> None:
+        s3 = connect(shared.origin, "34")
+        completion = await opened(s3, key)
+        etags = {part["PartNumber"]: part["ETag"] for part in completion["MultipartUpload"]["Parts"]}
+        parts = [{"PartNumber": number, "ETag": etags.get(number, etags[1])} for number in order]
+        wrong = {**completion, "MultipartUpload": {"Parts": parts}}
+        assert await outcome(s3.complete_multipart_upload, **wrong) == expected
+        assert shared.body(key) is None
+        assert await shared.count("intent", key) == 0
+        assert await outcome(s3.complete_multipart_upload, **completion) == (200, ""), "it can be mended"
+
+    async def test_a_part_by_another_etag(self, shared: Stage, key: str) -> None:
+        s3 = connect(shared.origin, "34")
+        completion = await opened(s3, key)
+        etag = f'"{"0" * 32}"'
+        wrong = {**completion, "MultipartUpload": {"Parts": [{"PartNumber": 1, "ETag": etag}]}}
+        assert await outcome(s3.complete_multipart_upload, **wrong) == (400, "InvalidPart")
+        assert shared.body(key) is None
+
+    @pytest.mark.parametrize("number", [0, 10_001])
+    async def test_a_number_that_no_part_has(self, shared: Stage, key: str, number: int) -> None:
+        s3 = connect(shared.origin, "34")
+        upload_id = (await call(s3.create_multipart_upload, Key=key))["UploadId"]
+        since = len(shared.double.requests)
+        part = {"Key": key, "UploadId": upload_id, "PartNumber": number, "Body": b"x"}
+        assert await outcome(s3.upload_part, **part) == (400, "InvalidArgument")
+        assert shared.written(since) == []
+
+    async def test_parts_may_be_repeated_and_have_gaps(self, shared: Stage, key: str) -> None:
+        s3 = connect(shared.origin, "34")
+        completion = await opened(s3, key, (b"one", b"two", b"three"))
+        named = {name: completion[name] for name in ("Key", "UploadId")}
+        part = await call(s3.upload_part, **named, PartNumber=3, Body=b"THREE")
+        listed = [completion["MultipartUpload"]["Parts"][0], {"PartNumber": 3, "ETag": part["ETag"]}]
+        await call(s3.complete_multipart_upload, **named, MultipartUpload={"Parts": listed})
+        assert shared.body(key) == b"oneTHREE"
+
+    async def test_a_part_that_does_not_match_its_head_is_not_kept(self, shared: Stage, key: str) -> None:
+        s3 = connect(shared.origin, "34")
+        completion = await opened(s3, key, (b"one",))
+        (upload,) = (
+            upload
+            for upload in shared.double.store.bucket("bucket").uploads.running(datetime.now(UTC))
+            if upload.key == key
+        )
+        target = f"/bucket/{key}?partNumber=2&uploadId={completion['UploadId']}"
+        signed = [("fencing-token", "34")]
+        head = raw.head(
+            *(shared.origin, "PUT", target, signed),
+            payload=raw.sha256(b"right"),
+            unsigned=[("content-length", "5")],
+        )
+        reply = await raw.send(shared.origin, head + b"wrong")
+        assert reply is not None
+        assert (reply.status, reply.code) == (400, "XAmzContentSHA256Mismatch")
+        assert set(upload.parts) == {1}
+
+    async def test_a_part_is_copied_from_an_object(self, shared: Stage, key: str) -> None:
+        s3 = connect(shared.origin, "34")
+        shared.double.put("other", key, b"0123456789")
+        upload_id = (await call(s3.create_multipart_upload, Key=key))["UploadId"]
+        named = {"Key": key, "UploadId": upload_id}
+        source = {"CopySource": f"other/{key}", "CopySourceRange": "bytes=2-4"}
+        copied = await call(s3.upload_part_copy, **named, PartNumber=1, **source)
+        listed = [{"PartNumber": 1, "ETag": copied["CopyPartResult"]["ETag"]}]
+        await call(s3.complete_multipart_upload, **named, MultipartUpload={"Parts": listed})
+        assert shared.body(key) == b"234"
+
+    @pytest.mark.parametrize(
+        ("source", "code"), [("tombstone", "NoSuchKey"), ("nothing", "NoSuchKey"), ("no bucket", "NoSuchBucket")]
+    )
+    async def test_no_part_is_copied_from_a_tombstone(self, shared: Stage, key: str, source: str, code: str) -> None:
+        s3 = connect(shared.origin, "34")
+        if source == "tombstone":
+            await entomb(shared, f"{key}-source")
+        upload_id = (await call(s3.create_multipart_upload, Key=key))["UploadId"]
+        since = len(shared.double.requests)
+        bucket = "nowhere" if source == "no bucket" else "bucket"
+        named = {"Key": key, "UploadId": upload_id, "PartNumber": 1, "CopySource": f"{bucket}/{key}-source"}
+        assert await outcome(s3.upload_part_copy, **named) == (404, code)
+        assert shared.written(since) == []
+
+
+class TestConditions:
+    async def test_of_the_caller(self, either: Stage, key: str) -> None:
+        """They hold whether or not the store looks at them."""
+        s3 = connect(either.origin, "34")
+        first = await call(s3.put_object, Key=key, Body=b"first")
+        completion = await opened(s3, key)
+        since = len(either.double.requests)
+        complete = s3.complete_multipart_upload
+        assert await outcome(complete, **completion, IfNoneMatch="*") == FAILED
+        assert await outcome(complete, **completion, IfMatch='"other"') == FAILED
+        assert either.written(since) == []
+        assert either.body(key) == b"first"
+        assert await outcome(complete, **completion, IfMatch=first["ETag"]) == (200, "")
+        assert either.body(key) == b"onetwo"
+
+    async def test_of_the_caller_where_nothing_is(self, either: Stage, key: str) -> None:
+        s3 = connect(either.origin, "34")
+        completion = await opened(s3, key)
+        assert await outcome(s3.complete_multipart_upload, **completion, IfMatch='"e"') == (404, "NoSuchKey")
+        assert either.body(key) is None
+        assert await outcome(s3.complete_multipart_upload, **completion, IfNoneMatch="*") == (200, "")
+        assert either.body(key) == b"onetwo"
+
+    async def test_two_creations_are_one(self, either: Stage, key: str) -> None:
+        s3 = connect(either.origin, "34")
+        completions = [await opened(s3, key, (body,)) for body in (b"one", b"two")]
+        answers = await asyncio.gather(
+            *(outcome(s3.complete_multipart_upload, **each, IfNoneMatch="*") for each in completions)
+        )
+        assert sorted(answers) == [(200, ""), FAILED]
+        assert either.body(key) == (b"one" if answers[0] == (200, "") else b"two")
+
+    async def test_a_condition_is_evaluated_after_the_announcement(self, either: Stage, key: str) -> None:
+        """If the completion itself carries no condition, a look at the key before its announcement is not enough."""
+        s3 = connect(either.origin, "34")
+        one, other = [await opened(s3, key, (body,)) for body in (b"one", b"two")]
+        seen = either.double.hold(at="after", operation="HeadObject", key=key)
+        late = asyncio.ensure_future(outcome(s3.complete_multipart_upload, **one, IfNoneMatch="*"))
+        await seen.arrived.wait()
+        assert await outcome(s3.complete_multipart_upload, **other, IfNoneMatch="*") == (200, "")
+        seen.release()
+        assert await late == FAILED
+        assert either.body(key) == b"two"
+
+    async def test_an_upload_older_than_the_object(self, shared: Stage, key: str) -> None:
+        """The store refuses its conditional completion, whatever the condition: the upload itself is the condition."""
+        s3 = connect(shared.origin, "34")
+        completion = await opened(s3, key)
+        await call(s3.put_object, Key=key, Body=b"newer")
+        since = len(shared.double.requests)
+        assert await outcome(s3.complete_multipart_upload, **completion) == (200, "")
+        tried = [each for each in shared.written(since) if each.operation.value == COMPLETE]
+        assert [each.status for each in tried] == [409, 200]
+        assert shared.body(key) == b"onetwo"
+        assert await shared.count("intent", key) == 0
+
+
+async def late(stage: Stage, key: str, nth: int) -> None:
+    """Have a completion held back, a newer holder acknowledged, and the completion arrive."""
+    old, new = connect(stage.origin, "33"), connect(stage.origin, "34")
+    completion = await opened(old, key)
+    await call(old.put_object, Key=key, Body=b"before")
+    held = stage.double.hold(operation=COMPLETE, key=key, nth=nth)
+    zombie = asyncio.ensure_future(outcome(old.complete_multipart_upload, **completion))
+    await held.arrived.wait()
+    assert (await stage.barrier(f"s3/bucket/{key}", "34")).status_code == 200
+    assert running(stage, key) == [], "its upload is given up"
+    assert stage.body(key) == b"before"
+    held.release()
+    await held.finished.wait()
+    assert held.statuses == [404]
+    assert (await zombie)[0] in (404, 412, 503)
+    assert stage.body(key) == b"before"
+    assert await stage.count("intent", key) == 0
+    assert await outcome(new.put_object, Key=key, Body=b"after") == (200, "")
+    assert await outcome(old.complete_multipart_upload, **completion) == STALE
+
+
+async def test_a_late_completion_where_conditions_are_ignored(weak: Stage, key: str) -> None:
+    await late(weak, key, nth=1)
+
+
+async def test_a_late_completion_of_an_upload_older_than_the_object(shared: Stage, key: str) -> None:
+    """Its second form: the conditional one has been refused."""
+    await late(shared, key, nth=2)
+
+
+@pytest.mark.thorough
+async def test_a_completion_whose_outcome_is_not_known(postgres_server: EmbeddedPostgres, key: str) -> None:
+    """Its sender is told so, and told again later what became of it."""
+    ignoring = store(ignored_conditions=frozenset({COMPLETE}))
+    async with staged(postgres_server, ignoring, s3={"timeout": 3.0, "pending_wait": 0.1}) as weak:
+        s3 = connect(weak.origin, "34")
+        completion = await opened(s3, key)
+        held = weak.double.hold(operation=COMPLETE, key=key)
+        status, code, _ = await refused(s3.complete_multipart_upload, **completion)
+        assert (status, code) == (503, "FencingOutcomeUnknown")
+        held.release()
+        await held.finished.wait()
+        assert held.statuses == [200]
+        assert weak.body(key) == b"onetwo"
+        assert await outcome(s3.put_object, Key=key, Body=b"next") == (200, "")
+        assert weak.body(key) == b"next"

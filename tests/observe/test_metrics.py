@@ -1,0 +1,285 @@
+"""Metrics of a real gateway under a real load: what moves, who may look, and that hostile requests make no series."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import asyncpg
+import httpx
+import pytest
+import pytest_asyncio
+
+from gateway.demo.embedded import EmbeddedPostgres
+from gateway.fencing.policy import MAX_JUMP
+from tests.objects.clients import connect, outcome
+from tests.objects.object_gateway import Stage
+from tests.observe.scene import Samples, load, patch, samples, scene, scrape, value
+from tests.running import API_KEY, OPEN, config, running
+from tests.waiting import PATIENCE
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def stage(postgres_server: EmbeddedPostgres) -> AsyncIterator[Stage]:
+    async with scene(postgres_server) as one:
+        yield one
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def moved(stage: Stage) -> Samples:
+    """The samples after the load, once its entries are sealed. Gauges may be a second old."""
+    await load(stage)
+    async with asyncio.timeout(PATIENCE):
+        while True:
+            found = await scrape(stage)
+            # A service that takes seconds to answer counts as one that is away.
+            if (
+                value(found, "gateway_record_sealed_total")
+                and value(found, "gateway_record_position")
+                and value(found, "gateway_service_up") == 2
+            ):
+                return found
+            await asyncio.sleep(0.05)
+
+
+@pytest.mark.parametrize(
+    ("name", "labels", "expected"),
+    [
+        ("gateway_writes_accepted_total", {"rule": "public.accounts", "way": "statement"}, 1),
+        ("gateway_writes_accepted_total", {"rule": "public.accounts", "way": "recipe"}, 8),
+        ("gateway_writes_accepted_total", {"rule": "public.watched", "way": "transaction"}, 1),
+        ("gateway_writes_accepted_total", {"rule": "bucket/reports/**", "way": "store"}, 1),
+        ("gateway_writes_refused_total", {"rule": "public.accounts", "reason": "token-stale"}, 1),
+        ("gateway_writes_refused_total", {"rule": "bucket/reports/**", "reason": "token-stale"}, 1),
+        ("gateway_writes_refused_total", {"plane": "api"}, 1),
+        ("gateway_writes_observed_total", {"rule": "public.watched", "reason": "token-stale"}, 1),
+        ("gateway_request_duration_seconds_count", {"plane": "tables", "status": "2xx"}, 13),
+        ("gateway_writes_refused_total", {"rule": "public.accounts", "reason": "token-implausible"}, 1),
+        ("gateway_request_duration_seconds_count", {"plane": "tables", "status": "4xx"}, 3),
+        ("gateway_request_duration_seconds_count", {"plane": "objects"}, 2),
+        ("gateway_request_duration_seconds_count", {"plane": "leases"}, 5),
+        ("gateway_request_errors_total", {"plane": "tables", "code": "token-required"}, 1),
+        ("gateway_request_errors_total", {"plane": "objects", "code": "token-stale"}, 1),
+        ("gateway_request_errors_total", {"plane": "api", "code": "not-found"}, 1),
+        ("gateway_request_errors_total", {"plane": "leases", "code": "lock-held"}, 2),
+        ("gateway_stage_duration_seconds_count", {"plane": "tables", "stage": "transaction"}, 2),
+        ("gateway_stage_duration_seconds_count", {"plane": "tables", "stage": "record"}, 2),
+        ("gateway_stage_duration_seconds_count", {"plane": "objects", "stage": "put"}, 1),
+        ("gateway_stage_duration_seconds_count", {"plane": "objects", "stage": "raise"}, 2),
+        ("gateway_stage_duration_seconds_count", {"plane": "leases", "stage": "wait"}, 1),
+        ("gateway_lease_answers_total", {"answer": "granted"}, 1),
+        ("gateway_lease_answers_total", {"answer": "refused"}, 2),
+        ("gateway_lease_answers_total", {"answer": "released"}, 1),
+        ("gateway_service_up", {"service": "postgres"}, 1),
+        ("gateway_service_up", {"service": "s3"}, 1),
+        ("gateway_rule_info", {"rule": "public.watched", "mode": "observe"}, 1),
+        ("gateway_sessions_limit", {"pool": "own"}, 16),
+        ("gateway_build_info", {}, 1),
+        ("gateway_failures_total", {}, 0),
+    ],
+)
+async def test_the_load_is_counted(moved: Samples, name: str, labels: dict[str, str], expected: float) -> None:
+    assert value(moved, name, **labels) == expected
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "gateway_record_position",
+        "gateway_record_sealed_total",
+        "gateway_service_request_duration_seconds_count",
+        "gateway_batch_size_count",
+        "gateway_connections",
+        "process_resident_memory_bytes",
+    ],
+)
+async def test_there_is_some_of_it(moved: Samples, name: str) -> None:
+    assert value(moved, name) > 0
+
+
+async def test_writes_that_come_together_are_a_batch(stage: Stage) -> None:
+    async with stage.api() as api:
+        for _ in range(2):  # so that the next ones are of a known form, and confirm their fences
+            assert set(await asyncio.gather(*(patch(api, key, 50) for key in range(10, 26)))) == {204}
+        async with asyncio.timeout(PATIENCE):
+            while True:  # on a busy machine each of them may find the one before gone
+                before = await scrape(stage)
+                assert set(await asyncio.gather(*(patch(api, key, 50) for key in range(10, 26)))) == {204}
+                after = await scrape(stage)
+                grown = {
+                    name: value(after, name, kind="writes") - value(before, name, kind="writes")
+                    for name in ("gateway_batch_size_sum", "gateway_batch_size_count")
+                }
+                assert grown["gateway_batch_size_sum"] == 16
+                if grown["gateway_batch_size_count"] < 16:
+                    break
+
+
+@pytest.mark.thorough
+async def test_entries_of_the_record_are_counted_by_their_kind(stage: Stage) -> None:
+    kinds = ("rejection", "raised", "barrier", "lease-granted", "lease-expired")
+
+    def number(found: Samples, kind: str) -> float:
+        return value(found, "gateway_record_entries_total", kind=kind)
+
+    async with stage.api() as api:
+        # A read of the record seals it first: the entries of other tests are in it, and counted.
+        assert (await api.get("/v1/rejections?limit=1")).status_code == 200
+        (head,) = await stage.rows("SELECT position FROM fencing.head")
+        async with asyncio.timeout(PATIENCE):
+            while value(before := await scrape(stage), "gateway_record_position") < head["position"]:
+                await asyncio.sleep(0.1)
+        assert [await patch(api, 40, token) for token in (1, 2, 1)] == [204, 204, 412]
+        assert (await stage.barrier("public.accounts/40", "3")).status_code == 200
+        await api.post("/v1/leases/job/expiring", json={"holder": "me", "ttl": 0.1})
+        async with asyncio.timeout(PATIENCE):  # until the next who asks finds it lapsed
+            while (await api.post("/v1/leases/job/expiring", json={"holder": "you", "ttl": 60})).status_code != 201:
+                await asyncio.sleep(0.05)
+        async with asyncio.timeout(PATIENCE):
+            while True:
+                after = await scrape(stage)
+                grown = [number(after, kind) - number(before, kind) for kind in kinds]
+                if grown == [1, 1, 1, 2, 1]:
+                    break
+                await asyncio.sleep(0.1)
+
+
+async def test_a_stream_is_seen_and_is_no_request_of_the_api(stage: Stage) -> None:
+    async with stage.api() as api, api.stream("GET", "/v1/rejections/stream") as streaming:
+        assert streaming.status_code == 200
+        assert value(await once(stage, "gateway_streams", 1), "gateway_streams") == 1
+    found = await once(stage, "gateway_streams", 0)
+    async with asyncio.timeout(PATIENCE):
+        while value(found, "gateway_request_duration_seconds_count", plane="streams") != 1:
+            found = await scrape(stage)
+
+
+async def test_who_waits_for_a_lock_is_seen(stage: Stage) -> None:
+    async with stage.api() as api:
+        held = (await api.post("/v1/leases/job/seen", json={"holder": "me", "ttl": 60})).json()
+        waiting = asyncio.create_task(api.post("/v1/leases/job/seen", json={"holder": "you", "ttl": 60, "wait": 20}))
+        async with asyncio.timeout(PATIENCE):
+            while value(found := await scrape(stage), "gateway_lease_waiting") != 1:
+                await asyncio.sleep(0.02)
+            while value(found := await scrape(stage), "gateway_lease_waiters") != 1:
+                await asyncio.sleep(0.02)
+        assert value(found, "gateway_leases_held") >= 1
+        await api.delete(f"/v1/leases/job/seen/{held['lease']}")
+        assert (await waiting).status_code == 201
+
+
+@pytest.mark.thorough
+async def test_a_write_under_way_is_a_pending_intent_and_a_lost_one_an_unknown_outcome(stage: Stage) -> None:
+    key = "reports/lost"
+    stage.double.cut("before", operation="PutObject", key=key)
+    before = await scrape(stage)
+    assert (await outcome(connect(stage.origin, "1").put_object, Key=key, Body=b"x"))[0] == 503
+    after = await once(stage, "gateway_intents_pending", 1)
+
+    def grown(name: str, **labels: str) -> float:
+        return value(after, name, **labels) - value(before, name, **labels)
+
+    assert grown("gateway_outcomes_lost_total") == 1
+    assert grown("gateway_request_errors_total", plane="objects", code="outcome-unknown") == 1
+    assert grown("gateway_service_request_duration_seconds_count", method="PUT", outcome="outcome-unknown") == 1
+    assert (await stage.barrier(f"s3/bucket/{key}", "2")).status_code == 200
+    after = await once(stage, "gateway_intents_pending", 0)
+    assert grown("gateway_intents_settled_total") == 1
+    assert value(after, "gateway_stage_duration_seconds_count", plane="objects", stage="forbid") == 1
+
+
+async def test_a_pool_that_is_used_up_is_seen(stage: Stage) -> None:
+    blocker = await asyncpg.connect(stage.dsn)
+    async with blocker.transaction():
+        # One that writes waits for the row inside its transaction, and keeps its session so long.
+        await blocker.execute("SELECT FROM accounts WHERE id = 90 FOR UPDATE")
+        async with stage.api() as api:
+            writing = asyncio.create_task(patch(api, 90, 1))
+            async with asyncio.timeout(PATIENCE):
+                while not value(await scrape(stage), "gateway_sessions", pool="own", state="in_use"):
+                    await asyncio.sleep(0.02)
+            await blocker.execute("ROLLBACK")
+            assert await writing == 204
+    await blocker.close()
+
+
+class TestHostileRequests:
+    @pytest.mark.thorough
+    async def test_no_series_is_added(self, stage: Stage, moved: Samples) -> None:
+        """Each kind once for the series of its own, then with many names. Thousands are in test_measures.py."""
+
+        async def assault(api: httpx.AsyncClient, number: int) -> None:
+            name = f"h{number}"
+            fenced = {"Fencing-Token": str(MAX_JUMP + number), "Fencing-Holder": name, "X-Request-Id": name}
+            method = ("PROPFIND", "MKCOL", "TRACE", "SEARCH", "LOCK")[number % 5]
+            await api.patch(f"/v1/tables/{name}?id=eq.1", json={"v": 1}, headers=fenced)
+            await api.request(method, f"/v1/tables/accounts?id=eq.{number}", headers=fenced)
+            await api.patch(f"/v1/tables/accounts?id=eq.{number}&{name}=eq.1", json={"balance": 1}, headers=fenced)
+            await api.patch("/v1/tables/accounts?id=eq.77", json={"balance": 1, name: 1}, headers=fenced)
+            await api.request(method, f"/v1/{name}/{name}")
+            await api.put(f"/{name}bucket/{name}", headers={"Host": f"{name}.example.com"})
+            await api.post(f"/v1/leases/{name}", json={"holder": name, "ttl": -1})
+            await api.get("/v1/fences/x", headers={"Authorization": f"Bearer {name}"})
+
+        async with stage.api() as api:
+            for number in range(5):
+                await assault(api, number)
+            before = await scrape(stage)
+            for start in range(5, 45, 20):
+                await asyncio.gather(*(assault(api, number) for number in range(start, start + 20)))
+            after = await scrape(stage)
+        new = {name: set(found) - set(before.get(name, ())) for name, found in after.items()}
+        assert {name: added for name, added in new.items() if added} == {}
+
+
+class TestWhoMayLook:
+    async def test_a_caller_only(self, stage: Stage) -> None:
+        async with httpx.AsyncClient(base_url=stage.origin, timeout=PATIENCE) as anybody:
+            answer = await anybody.get("/v1/metrics")
+            assert answer.status_code == 401
+            assert "gateway_" not in answer.text
+
+    async def test_anybody_where_they_are_public(self, stage: Stage) -> None:
+        settings = config(stage.dsn, telemetry={"public_metrics": True})
+        async with running(settings) as origin, httpx.AsyncClient(base_url=origin, timeout=PATIENCE) as anybody:
+            answer = await anybody.get("/v1/metrics", headers={"Accept": "application/openmetrics-text"})
+            assert answer.status_code == 200
+            assert answer.text.endswith("# EOF\n")
+            assert answer.headers["content-type"].startswith("application/openmetrics-text")
+
+    async def test_anybody_where_anybody_may_do_anything(self, stage: Stage) -> None:
+        settings = config(stage.dsn, grants=OPEN)
+        async with running(settings) as origin, httpx.AsyncClient(base_url=origin, timeout=PATIENCE) as anybody:
+            assert (await anybody.get("/v1/metrics")).status_code == 200
+
+
+async def test_a_gateway_whose_services_are_away_says_so_and_tells_the_rest() -> None:
+    settings = config("postgresql://nobody@127.0.0.1:9/none", "http://127.0.0.1:9")
+    async with running(settings) as origin:
+        headers = {"Authorization": f"Bearer {API_KEY}"}
+        async with httpx.AsyncClient(base_url=origin, headers=headers, timeout=PATIENCE) as api:
+            answer = await api.get("/v1/metrics")
+    found = samples(answer.text)
+    assert answer.status_code == 200
+    assert found["gateway_service_up"] == {
+        frozenset({("service", "postgres")}): 0,
+        frozenset({("service", "s3")}): 0,
+    }
+    assert "gateway_intents_pending" not in found
+    assert value(found, "gateway_service_unreachable_total", service="postgres") >= 1
+
+
+async def test_two_gateways_of_a_process_count_for_themselves(stage: Stage, moved: Samples) -> None:
+    settings = config(stage.dsn, telemetry={"public_metrics": True})
+    async with running(settings) as origin, httpx.AsyncClient(base_url=origin, timeout=PATIENCE) as anybody:
+        found = samples((await anybody.get("/v1/metrics")).text)
+    assert value(found, "gateway_writes_accepted_total") == 0
+    assert value(moved, "gateway_writes_accepted_total") > 0
+
+
+async def once(stage: Stage, name: str, expected: float) -> Samples:
+    """Scrape until a gauge has a value, and return the samples. Gauges may be a second old."""
+    async with asyncio.timeout(PATIENCE):
+        while value(found := await scrape(stage), name) != expected:
+            await asyncio.sleep(0.05)
+    return found

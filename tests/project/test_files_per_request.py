@@ -1,0 +1,42 @@
+"""A reader can follow a request: it executes few files of the gateway."""
+
+import pytest
+import pytest_asyncio
+
+from bench.files import Files, files_per_request
+from tests.postgres import Server
+
+LIMITS = {
+    "PATCH, hot": 22,
+    "GET by key": 21,
+    "PATCH by a new holder": 28,
+    "PATCH, stale": 39,
+    "PUT of an object": 60,
+    "PUT of an object by a new holder": 60,
+}
+"""The most files of one request. A limit goes up only for a reason that stands here.
+
+The journal has two of each raise, three of a put. The batcher is one of a put. Grants are one of each request, two of
+one that is refused or to an object. The use of a key is noted by one of each request, as decision 082 says.
+Two look for an ACL in a put, which could open the store (decision 083). One gives keys of a shared bucket to the plane
+of their database (decision 104). One has the rule for names of buckets, which checks of the configuration share.
+"""
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def counted(postgres_server: Server) -> Files:
+    return await files_per_request(postgres_server)
+
+
+@pytest.mark.parametrize("request_kind", LIMITS)
+async def test_a_request_executes_few_files(counted: Files, request_kind: str) -> None:
+    files = counted[request_kind]
+    assert len(files) <= LIMITS[request_kind], "\n".join(files)
+
+
+async def test_a_plain_write_executes_neither_planning_nor_a_transaction_of_its_own(counted: Files) -> None:
+    assert "tables/execute/fast_path.py" in counted["PATCH, hot"]
+    assert not {"tables/execute/planning.py", "tables/execute/transaction.py"} & set(counted["PATCH, hot"])
+    assert not {"tables/execute/planning.py", "tables/execute/transaction.py"} & set(counted["PATCH by a new holder"])

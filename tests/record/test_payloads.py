@@ -1,0 +1,310 @@
+"""The gateway keeps as much of the payloads of refused writes as the rule asks for, without the redacted parts."""
+
+import asyncio
+import hashlib
+import json
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+from urllib.parse import urlsplit
+from uuid import UUID, uuid4
+
+import httpx
+import pytest
+import pytest_asyncio
+
+from gateway.db import rejections
+from gateway.db.database import Database
+from gateway.db.rejections import RejectedPayload
+from gateway.demo.embedded import EmbeddedPostgres
+from gateway.objects.body import intake
+from tests.doubles.s3 import S3Double
+from tests.objects.clients import call, connect, outcome
+from tests.objects.object_gateway import Stage, staged
+from tests.objects.raw import framed, head, receive, send
+from tests.objects.test_forms import post, signed
+from tests.patience import patient
+from tests.waiting import PATIENCE
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+KEPT = 1000
+MEBIBYTE = 1024 * 1024
+REFUSED = (412, "StaleFencingToken")
+TODAY = "(now() AT TIME ZONE 'UTC')::date"
+TABLES = """
+CREATE TABLE public.users (id bigint PRIMARY KEY, name text, secret text, extra jsonb);
+CREATE FUNCTION public.note(secret text) RETURNS void LANGUAGE sql AS 'UPDATE users SET name = secret WHERE id = 9'
+"""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _patient() -> Iterator[None]:
+    """The gateway waits for the beginning of a body, however long a busy machine takes to read it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(intake, "CAPTURE_TIMEOUT", PATIENCE)
+        yield
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def shared(postgres_server: EmbeddedPostgres) -> AsyncIterator[Stage]:
+    async with staged(
+        postgres_server,
+        S3Double(buckets=["bucket"]),
+        audit={"capture": KEPT, "redact": ["public.users.secret", "public.note.secret", "password"]},
+        postgres={"functions": ["public.note"]},
+    ) as one:
+        for statement in TABLES.split(";\n"):
+            await one.rows(statement)
+        await one.knows("users")
+        yield one
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def store(shared: Stage) -> AsyncIterator[Database]:
+    opened = patient(shared.dsn)
+    yield opened
+    await opened.close()
+
+
+async def details(stage: Stage, resource: str) -> list[tuple[UUID, dict[str, Any]]]:
+    """The entries of a resource, by their ids, and what they say of the payload."""
+    found = await stage.rows(
+        "SELECT id, details FROM fencing.record WHERE kind = 'rejection' AND resource = $1 ORDER BY at", resource
+    )
+    return [(row["id"], json.loads(row["details"] or "{}").get("payload")) for row in found]
+
+
+async def only(stage: Stage, store: Database, resource: str) -> tuple[RejectedPayload | None, dict[str, Any]]:
+    """Return the payload kept with the one entry of a resource, and the details of that entry."""
+    ((entry, said),) = await details(stage, resource)
+    kept = await rejections.read_payload(store, entry)
+    if kept is not None:
+        assert said["kept"] == len(kept.body)
+        assert said["sha256"] == hashlib.sha256(kept.body).hexdigest(), "the entry proves what is kept"
+        assert said["truncated"] is kept.truncated
+    return kept, said
+
+
+async def refused(stage: Stage, method: str, target: str, body: bytes, media_type: str, **headers: str) -> None:
+    async with stage.api() as api:
+        sent = {"Content-Type": media_type, "Fencing-Token": "3", **headers}
+        answer = await api.request(method, target, content=body, headers=sent)
+    assert answer.status_code == 412, answer.text
+
+
+class TestTables:
+    @pytest_asyncio.fixture(loop_scope="module")
+    async def user(self, shared: Stage) -> int:
+        """A row that belongs to token 9."""
+        number = uuid4().int >> 70
+        assert (await shared.barrier(f"public.users/{number}", "9")).status_code == 200
+        return number
+
+    @pytest.mark.parametrize("times", [1, 3])
+    async def test_json(self, shared: Stage, store: Database, user: int, times: int) -> None:
+        """The whole way, and once the form of the request is known."""
+        body = b'{"name": "n", "secret": "s3cr3t", "extra": {"password": "p4ss"}}'
+        for _ in range(times):
+            await refused(shared, "PATCH", f"/v1/tables/users?id=eq.{user}", body, "application/json")
+        found = await details(shared, f"public.users/{user}")
+        assert len(found) == times
+        for entry, said in found:
+            assert (said["truncated"], said["redacted"]) == (False, True)
+            expected = b'{"name":"n","secret":"[redacted]","extra":{"password":"[redacted]"}}'
+            assert await rejections.read_payload(store, entry) == RejectedPayload(
+                "application/json", expected, truncated=False
+            )
+
+    @pytest.mark.parametrize(
+        ("media_type", "body", "expected"),
+        [
+            ("text/csv", "id,secret\n{0},s3cr3t\n", "id,secret\n{0},[redacted]\n"),
+            ("application/x-www-form-urlencoded", "id={0}&secret=s3cr3t", "id={0}&secret=[redacted]"),
+        ],
+    )
+    async def test_other_forms(
+        self, shared: Stage, store: Database, user: int, media_type: str, body: str, expected: str
+    ) -> None:
+        await refused(shared, "POST", "/v1/tables/users", body.format(user).encode(), media_type)
+        kept, _ = await only(shared, store, f"public.users/{user}")
+        assert kept == RejectedPayload(media_type, expected.format(user).encode(), truncated=False)
+
+    async def test_of_a_long_body_the_beginning(self, shared: Stage, store: Database, user: int) -> None:
+        body = json.dumps({"secret": "s3cr3t" * 1000, "name": "n" * 5000}).encode()
+        await refused(shared, "PATCH", f"/v1/tables/users?id=eq.{user}", body, "application/json")
+        kept, said = await only(shared, store, f"public.users/{user}")
+        assert kept is not None
+        assert (len(kept.body), kept.truncated, said["redacted"]) == (KEPT, True, True)
+        assert kept.body.startswith(b'{"secret":"[redacted]","name":"nnn')
+
+    async def test_each_write_of_a_transaction(self, shared: Stage, store: Database, user: int) -> None:
+        write = {"method": "PATCH", "table": "users", "query": f"id=eq.{user}", "body": {"secret": "s3cr3t"}}
+        await refused(shared, "POST", "/v1/transaction", json.dumps({"writes": [write]}).encode(), "application/json")
+        kept, _ = await only(shared, store, f"public.users/{user}")
+        assert kept is not None
+        assert kept.body == b'{"secret":"[redacted]"}'
+
+    async def test_filters_do_not_tell_either(self, shared: Stage, user: int) -> None:
+        target = f"/v1/tables/users?id=eq.{user}&secret=eq.s3cr3t&or=(name.eq.n,secret.eq.s3cr3t)"
+        await refused(shared, "DELETE", target, b"", "application/json")
+        (found,) = await shared.rows(
+            "SELECT target FROM fencing.record WHERE resource = $1 AND kind = 'rejection'", f"public.users/{user}"
+        )
+        assert found["target"] == f"/v1/tables/users?id=eq.{user}&secret=[redacted]&or=[redacted]"
+
+    async def test_nothing_of_a_secret_is_anywhere(self, shared: Stage) -> None:
+        rows = await shared.rows("SELECT r::text AS text FROM fencing.record AS r")
+        rows += await shared.rows("SELECT convert_from(body, 'UTF8') AS text FROM fencing.payload")
+        assert not [row["text"] for row in rows if "s3cr3t" in row["text"] or "p4ss" in row["text"]]
+
+
+class TestFunctions:
+    async def test_arguments_are_columns_of_the_function(self, shared: Stage, store: Database) -> None:
+        name = f"job/{uuid4().hex}"
+        assert (await shared.barrier(name, "9")).status_code == 200
+        body = b'{"secret": "s3cr3t"}'
+        await refused(shared, "POST", "/v1/tables/rpc/note", body, "application/json", **{"Fencing-Resource": name})
+        kept, _ = await only(shared, store, name)
+        assert kept == RejectedPayload("application/json", b'{"secret":"[redacted]"}', truncated=False)
+        (entry,) = await shared.rows("SELECT rule FROM fencing.record WHERE resource = $1 AND kind = 'rejection'", name)
+        assert entry["rule"] == "public.note"
+
+
+class TestObjects:
+    @pytest_asyncio.fixture(loop_scope="module")
+    async def key(self, shared: Stage) -> str:
+        """A key that belongs to token 9."""
+        key = f"key-{uuid4().hex}"
+        await call(connect(shared.origin, "9").put_object, Key=key, Body=b"new")
+        return key
+
+    @pytest.mark.parametrize("size", [1, KEPT, KEPT + 1, 9 * MEBIBYTE])
+    async def test_the_beginning_is_kept(self, shared: Stage, store: Database, key: str, size: int) -> None:
+        """A small one was in memory when it was refused; of a large one no more was asked for than is kept."""
+        body = bytes(range(256)) * (size // 256 + 1)
+        unsigned = [("content-length", str(size)), ("content-type", "image/png")]
+        request = head(shared.origin, "PUT", f"/bucket/{key}", [("fencing-token", "3")], unsigned=unsigned)
+        reply = await send(shared.origin, request + body[:size])
+        assert reply is not None
+        assert (reply.status, reply.code) == REFUSED
+        kept, said = await only(shared, store, f"s3/bucket/{key}")
+        assert kept == RejectedPayload("image/png", body[: min(size, KEPT)], truncated=size > KEPT)
+        assert said["redacted"] is False
+
+    async def test_a_client_that_waits_to_be_asked_is_not_asked(self, shared: Stage, store: Database, key: str) -> None:
+        parts = urlsplit(shared.origin)
+        reader, writer = await asyncio.open_connection(parts.hostname, parts.port)
+        unsigned = [("content-length", "10"), ("expect", "100-continue"), ("content-type", "text/plain")]
+        writer.write(head(shared.origin, "PUT", f"/bucket/{key}", [("fencing-token", "3")], unsigned=unsigned))
+        reply = await receive(reader)
+        writer.close()
+        assert reply is not None
+        assert (reply.status, reply.code, reply.interim) == (*REFUSED, ())
+        kept, said = await only(shared, store, f"s3/bucket/{key}")
+        assert kept is None
+        assert said == {"media_type": "text/plain", "kept": 0, "left_out": "the client was not asked for it"}
+
+    async def test_a_slow_zombie_is_not_waited_for(
+        self, shared: Stage, store: Database, key: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(intake, "CAPTURE_TIMEOUT", 0.2)
+        parts = urlsplit(shared.origin)
+        reader, writer = await asyncio.open_connection(parts.hostname, parts.port)
+        unsigned = [("content-length", str(10 * MEBIBYTE))]
+        writer.write(head(shared.origin, "PUT", f"/bucket/{key}", [("fencing-token", "3")], unsigned=unsigned))
+        writer.write(b"all there is")
+        reply = await receive(reader)
+        writer.close()
+        assert reply is not None
+        assert (reply.status, reply.code) == REFUSED
+        kept, _ = await only(shared, store, f"s3/bucket/{key}")
+        assert kept == RejectedPayload("", b"all there is", truncated=True)
+
+    async def test_a_zombie_that_hangs_up_is_on_record(self, shared: Stage, key: str) -> None:
+        parts = urlsplit(shared.origin)
+        _, writer = await asyncio.open_connection(parts.hostname, parts.port)
+        unsigned = [("content-length", str(10 * MEBIBYTE))]
+        writer.write(head(shared.origin, "PUT", f"/bucket/{key}", [("fencing-token", "3")], unsigned=unsigned))
+        writer.write(b"begun")
+        await writer.drain()
+        writer.close()
+        async with asyncio.timeout(PATIENCE):
+            while not await details(shared, f"s3/bucket/{key}"):
+                await asyncio.sleep(0.02)
+
+    @pytest.mark.parametrize("large", [False, True])
+    async def test_without_the_framing(self, shared: Stage, store: Database, key: str, large: bool) -> None:  # noqa: FBT001
+        chunks = [b"one, ", b"two", b"." * (9 * MEBIBYTE if large else 1)]
+        size = sum(map(len, chunks))
+        request = head(
+            shared.origin,
+            "PUT",
+            f"/bucket/{key}",
+            [("fencing-token", "3"), ("x-amz-decoded-content-length", str(size))],
+            payload="STREAMING-UNSIGNED-PAYLOAD-TRAILER",
+            unsigned=[("content-length", str(len(framed(*chunks)))), ("content-encoding", "aws-chunked")],
+        )
+        reply = await send(shared.origin, request + framed(*chunks))
+        assert reply is not None
+        assert (reply.status, reply.code) == REFUSED
+        kept, _ = await only(shared, store, f"s3/bucket/{key}")
+        assert kept is not None
+        assert kept.body.startswith(b"one, two.")
+        assert kept.truncated is large
+
+    async def test_overtaken_while_it_comes_in(self, shared: Stage, store: Database, key: str) -> None:
+        """It is staged while it comes in, and refused when it is to become the object."""
+        held = shared.double.hold(operation="UploadPart", key=key)
+        body = b"begin" + bytes(9 * MEBIBYTE)
+        writing = asyncio.ensure_future(outcome(connect(shared.origin, "9").put_object, Key=key, Body=body))
+        await held.arrived.wait()
+        assert (await shared.barrier(f"s3/bucket/{key}", "10")).status_code == 200
+        held.release()
+        assert await writing == REFUSED
+        kept, _ = await only(shared, store, f"s3/bucket/{key}")
+        assert kept is not None
+        assert (kept.body[:6], len(kept.body), kept.truncated) == (b"begin\0", KEPT, True)
+
+    async def test_the_file_of_a_form(self, shared: Stage, store: Database, key: str) -> None:
+        fields = {"x-amz-meta-fencing-token": "3", "Content-Type": "text/plain"}
+        form = signed(shared.origin, key, fields)
+        answer: httpx.Response = await post(form, b"of a browser")
+        assert answer.status_code == 412
+        kept, _ = await only(shared, store, f"s3/bucket/{key}")
+        assert kept == RejectedPayload("text/plain", b"of a browser", truncated=False)
+
+    async def test_a_delete_has_none(self, shared: Stage, key: str) -> None:
+        assert await outcome(connect(shared.origin, "3").delete_object, Key=key) == REFUSED
+        ((_, said),) = await details(shared, f"s3/bucket/{key}")
+        assert said is None
+
+
+class TestKeeping:
+    async def test_nothing_is_kept_unless_an_operator_says_so(self, postgres_server: EmbeddedPostgres) -> None:
+        async with staged(postgres_server, S3Double(buckets=["bucket"])) as stage:
+            await call(connect(stage.origin, "9").put_object, Key="k", Body=b"new")
+            for size in (10, 9 * MEBIBYTE):
+                assert await outcome(connect(stage.origin, "3").put_object, Key="k", Body=bytes(size)) == REFUSED
+            assert [said for _, said in await details(stage, "s3/bucket/k")] == [None, None]
+            assert await stage.rows("SELECT FROM fencing.payload") == []
+
+    async def test_an_erased_payload_leaves_the_entry_as_it_is(self, shared: Stage, store: Database) -> None:
+        key = f"key-{uuid4().hex}"
+        await call(connect(shared.origin, "9").put_object, Key=key, Body=b"new")
+        assert await outcome(connect(shared.origin, "3").put_object, Key=key, Body=b"personal") == REFUSED
+        ((entry, before),) = await details(shared, f"s3/bucket/{key}")
+        await shared.rows("DELETE FROM fencing.payload WHERE entry = $1", entry)
+        assert await rejections.read_payload(store, entry) is None
+        assert await details(shared, f"s3/bucket/{key}") == [(entry, before)]
+
+    async def test_old_ones_are_dropped(self, shared: Stage, store: Database) -> None:
+        await shared.rows(
+            f"INSERT INTO fencing.payload SELECT gen_random_uuid(), {TODAY} - days, 'text/old', '', false "
+            "FROM unnest('{3, 8, 399, 401, 402, 500}'::integer[]) AS days"
+        )
+        assert await rejections.drop_payloads(store, 400, 2) == 2
+        assert await rejections.drop_payloads(store, 400, 10) == 1
+        left = f"SELECT {TODAY} - day AS age FROM fencing.payload WHERE media_type = 'text/old' ORDER BY day DESC"
+        assert [row["age"] for row in await shared.rows(left)] == [3, 8, 399]
+        assert await rejections.drop_payloads(store, 0, 100) == 2, "those of a week are never dropped"
+        assert [row["age"] for row in await shared.rows(left)] == [3]

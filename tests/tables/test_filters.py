@@ -1,0 +1,352 @@
+"""Every operator of the dialect against real rows, in every place where it can stand; and hostile names."""
+
+import random
+from collections.abc import AsyncIterator
+from typing import Any
+from urllib.parse import quote
+
+import httpx
+import pytest
+
+from gateway.db.database import Database
+from gateway.tables.pipeline import TablePlane
+from tests.tables.asking import answered, over_asgi, rows
+
+HOSTILE = (
+    'x"; DROP TABLE things; --', "a'b", ":x", "%s", "%%", "$1", "a.b", "back\\slash", "x)", "/*", "ü", "{0}", "a,b",
+)  # fmt: skip
+THINGS = """
+CREATE DOMAIN nick AS text;
+CREATE DOMAIN vector AS tsvector;
+CREATE TYPE mood AS ENUM ('sad', 'fine', 'happy');
+CREATE DOMAIN feeling AS mood;
+CREATE DOMAIN verdict AS feeling CHECK (VALUE::mood <> 'fine');
+CREATE DOMAIN labels AS text[];
+CREATE TYPE spot AS (x int, name text);
+CREATE TABLE things (
+    id int PRIMARY KEY, name text, nick nick, code varchar(8), initial char(4), mood mood, done boolean,
+    price numeric(10,2), day date, at timestamptz, tags text[], numbers int[], span int4range, spans int4multirange,
+    days daterange, words tsvector, domained vector, prose text, doc jsonb, old json, spot spot, spots spot[], u uuid,
+    feeling feeling, verdict verdict, labels labels
+);
+INSERT INTO things VALUES
+    (1, 'Ann', 'an', 'A-1', 'ab', 'sad', true, 1.50, '2024-01-01', '2024-01-01 12:00+00', '{a,b}', '{1,2}', '[1,5)',
+     '{[1,5)}', '[2024-01-01,2024-02-01)', to_tsvector('english', 'the fat cats sat'), 'fat:1 rat:2',
+     'The impossible cats', '{"a": {"b": "x"}, "n": [1, 2], "k 1": 5}', '{"a": 1, "b": {"c": "y"}}', '(1,here)',
+     '{"(1,here)","(2,there)"}', '11111111-1111-1111-1111-111111111111'),
+    (2, 'bob', 'bo', 'B-2', 'cd', 'fine', false, 2.00, '2024-02-02', '2024-02-02 12:00+00', '{b,"c,d"}', '{2,3}',
+     '[5,9)', '{[5,9)}', '[2024-02-01,2024-03-01)', to_tsvector('english', 'a dog barks'), 'dog:1', 'Un chien noir',
+     '{"a": {"b": "z"}, "n": [3]}', '{"a": 2}', '(2,there)', '{}', '22222222-2222-2222-2222-222222222222');
+INSERT INTO things (id) VALUES (3);
+UPDATE things SET feeling = mood, labels = tags, verdict = nullif(mood, 'fine') WHERE id < 3;
+"""
+
+
+@pytest.fixture
+def dsn(shared_dsn: str) -> str:
+    return shared_dsn
+
+
+@pytest.fixture
+async def things(database: Database, plane: TablePlane) -> AsyncIterator[httpx.AsyncClient]:
+    """A client for a table with a column of every kind, and one whose names are as bad as names can be."""
+    ((missing,),) = await rows(database, "SELECT to_regclass('things') IS NULL")
+    if missing:
+        names = ", ".join('"' + name.replace('"', '""') + '" text' for name in HOSTILE)
+        values = ", ".join("'v'" for _ in HOSTILE)
+        hostile = "".join(
+            f'CREATE TABLE "{name}" (id int PRIMARY KEY, {names}); INSERT INTO "{name}" VALUES (1, {values});'
+            for name in (one.replace('"', '""') for one in HOSTILE)
+        )
+        await database.run(lambda transaction: transaction.execute(THINGS + hostile))
+    async with over_asgi(plane) as opened:
+        yield opened
+
+
+OPERATORS = [
+    ("id=eq.2", [2]),
+    ("id=neq.2", [1, 3]),
+    ("id=gt.1", [2, 3]),
+    ("id=gte.2", [2, 3]),
+    ("id=lt.2", [1]),
+    ("id=lte.2", [1, 2]),
+    ("price=eq.2", [2]),
+    ("mood=eq.fine", [2]),
+    ("mood=gt.sad", [2]),
+    ("day=lt.2024-01-31", [1]),
+    ("at=gte.2024-02-02T13:00:00+01:00", [2]),
+    ("u=eq.11111111-1111-1111-1111-111111111111", [1]),
+    ("initial=eq.ab", [1]),
+    ("nick=eq.an", [1]),
+    ("done=eq.t", [1]),
+    ("numbers=eq.{1,2}", [1]),
+    ("name=isdistinct.Ann", [2, 3]),
+    ("name=like.A*", [1]),
+    ("name=like.A%", [1]),
+    ("name=ilike.B*", [2]),
+    ("code=like.A-_", [1]),
+    ("nick=like.*n", [1]),
+    ("name=match.^[Ab]", [1, 2]),
+    ("name=imatch.^B", [2]),
+    ("id=eq(any).{1,3}", [1, 3]),
+    ("id=eq(all).{1,1}", [1]),
+    ("id=gt(any).{1,2}", [2, 3]),
+    ("id=gt(all).{1,2}", [3]),
+    ("id=gte(all).{1,2}", [2, 3]),
+    ("id=lt(any).{2,3}", [1, 2]),
+    ("id=lte(all).{2,3}", [1, 2]),
+    ("name=like(any).{A*,*ob}", [1, 2]),
+    ("name=like(all).{A*,*n}", [1]),
+    ("name=ilike(any).{a*,x}", [1]),
+    ('name=match(any).{"^A","^b"}', [1, 2]),
+    ("name=imatch(all).{^B,B$}", [2]),
+    ("mood=eq(any).{sad,fine}", [1, 2]),
+    ("id=in.(1,3)", [1, 3]),
+    ("id=in.( 1 , 3 )", [1, 3]),
+    ("id=in.()", []),
+    ('name=in.("Ann","x,y")', [1]),
+    ("mood=in.(sad,happy)", [1]),
+    ("name=is.null", [3]),
+    ("name=is.not_null", [1, 2]),
+    ("done=is.TRUE", [1]),
+    ("done=is.false", [2]),
+    ("done=is.unknown", [3]),
+    ("tags=cs.{b}", [1, 2]),
+    ('tags=cs.{"c,d"}', [2]),
+    ("tags=cd.{a,b,c}", [1]),
+    ("numbers=ov.{3,4}", [2]),
+    ("span=ov.[4,6]", [1, 2]),
+    ("span=cs.[1,2]", [1]),
+    ("span=cd.[0,6]", [1]),
+    ("span=sl.(6,9)", [1]),
+    ("span=sr.[0,4]", [2]),
+    ("span=nxr.[0,5]", [1]),
+    ("span=nxl.[2,9]", [2]),
+    ("span=adj.[9,10)", [2]),
+    ("spans=ov.{[1,2]}", [1]),
+    ("days=cs.[2024-02-01,2024-02-03)", [2]),
+    ('doc=cs.{"n":[3]}', [2]),
+    ('doc=cd.{"a":{"b":"z"},"n":[3],"m":1}', [2]),
+    ("words=fts.cat", [1]),
+    ("words=fts(english).cats", [1]),
+    ("words=fts.cat | dog", [1, 2]),
+    ("words=plfts(english).cats sat", [1]),
+    ("words=phfts(english).fat cats", [1]),
+    ("words=wfts(english).dog -cat", [2]),
+    ("domained=fts.rats", [1]),
+    ("prose=fts.impossible", [1]),
+    ("prose=fts(english).imposs", [1]),
+    ("prose=fts(french).chien", [2]),
+    ("prose=plfts(simple).impossible cats", [1]),
+    ("prose=phfts(english).impossible cats", [1]),
+    ("prose=wfts(english).dog or cat", [1]),
+    ("code=plfts(simple).A-1", [1]),
+    ("doc->a=plfts(simple).x", [1]),
+    ("doc->a->>b=fts(simple).z", [2]),
+    ("doc->a->>b=eq.x", [1]),
+    ("doc->n=eq.[3]", [2]),
+    ("doc->n->0=gt.1", [2]),
+    ("doc->n->>-1=eq.2", [1]),
+    ('doc->>"k 1"=eq.5', [1]),
+    ("doc->a=not.is.null", [1, 2]),
+    ('doc->a->>b=in.("x","y")', [1]),
+    ("doc->a->>b=like(any).{x*,y*}", [1]),
+    ("old->>a=eq.1", [1]),
+    ("old->b=eq.{\"c\":\"y\"}", [1]),
+    ("spot->>name=eq.here", [1]),
+    ("spot->x=gt.1", [2]),
+    ("spots->1->>name=eq.there", [1]),
+    ("numbers->>0=eq.2", [2]),
+    ("feeling=eq.fine", [2]),
+    ("feeling=gt.sad", [2]),
+    ("feeling=isdistinct.fine", [1, 3]),
+    ("feeling=in.(sad,happy)", [1]),
+    ("feeling=eq(any).{sad,fine}", [1, 2]),
+    ("feeling=is.null", [3]),
+    ("verdict=eq.sad", [1]),
+    ("verdict=neq.fine", [1]),
+    ("labels=cs.{b}", [1, 2]),
+    ('"id"=eq.1', [1]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("query", "ids"), OPERATORS)
+async def test_operators(things: httpx.AsyncClient, query: str, ids: list[int]) -> None:
+    key, _, value = query.partition("=")
+    response = await things.get("/things", params={key: value, "select": "id", "order": "id"})
+    answered(response, 200)
+    assert [row["id"] for row in response.json()] == ids
+
+
+async def test_operators_inside_trees(things: httpx.AsyncClient) -> None:
+    """The same inside a tree, where values are quoted: all but lists, which have parentheses, and words."""
+    for query, ids in OPERATORS:
+        key, _, value = query.partition("=")
+        operator, dot, operand = value.removeprefix("not.").partition(".")
+        operator = f"not.{operator}" if value.startswith("not.") else operator
+        if not operator.endswith(("in", "is")):
+            operand = '"' + operand.replace("\\", "\\\\").replace('"', '\\"') + '"'
+        tree = f"(and({key}.{operator}{dot}{operand},id.gt.0),id.eq.99)"
+        response = await things.get("/things", params={"or": tree, "select": "id", "order": "id"})
+        answered(response, 200)
+        assert [row["id"] for row in response.json()] == ids, tree
+
+
+@pytest.mark.parametrize(
+    ("query", "ids"),
+    [
+        ("id=not.eq.1", [2, 3]),
+        ("name=not.like.A*", [2]),
+        ("id=not.in.(1,2)", [3]),
+        ("id=not.eq(any).{1,2}", [3]),
+        ("name=not.is.null", [1, 2]),
+        ("words=not.fts.cat", [2]),
+        ("tags=not.cs.{a}", [2]),
+        ("or=(tags.cs.{a,b},numbers.ov.{3})", [1, 2]),
+        ("or=(id.in.(1,2),id.eq.3)", [1, 2, 3]),
+        ("and=(id.gt.0,or(name.eq.Ann,name.is.null),not.or(id.eq.3,id.eq.2))", [1]),
+        ("not.or=(id.eq.1,and(id.eq.2,name.eq.bob))", [3]),
+        ("not.and=(id.gt.1,id.lt.3)", [1, 3]),
+        ('or=(name.eq."Ann",tags.cs.{"c,d"})', [1, 2]),
+        ("or=(doc->a->>b.eq.x,doc->n->0.eq.3)", [1, 2]),
+        ("or=(name.like(any).{A*,b*},id.eq.3)", [1, 2, 3]),
+        ("id=eq.1&name=eq.Ann&or=(id.eq.1,id.eq.2)", [1]),
+    ],
+)
+async def test_negations_and_trees(things: httpx.AsyncClient, query: str, ids: list[int]) -> None:
+    response = await things.get(f"/things?{quote(query, safe='=&')}&select=id&order=id")
+    answered(response, 200)
+    assert [row["id"] for row in response.json()] == ids
+
+
+@pytest.mark.parametrize(
+    ("query", "status", "code"),
+    [
+        ("id=eq.x", 400, "22P02"),
+        ("id=eq(any).1", 400, "22P02"),
+        ("id=in.(1,x)", 400, "22P02"),
+        ("id=fts.x", 404, "42883"),
+        ("id=like.1", 404, "42883"),
+        ("words=fts.a b", 400, "42601"),
+        ("words=fts(klingon).a", 400, "42704"),
+        ("span=cs.5", 400, "22P02"),
+        ("name=match.(", 400, "2201B"),
+        ("id=is.true", 400, "42804"),
+        ("mood=eq.angry", 400, "22P02"),
+        ("select=id::nonsense", 400, "42704"),
+        ("select=doc.count()", 400, "PGRST123"),
+        ("select=...other(id)", 400, "PGRST127"),
+        ("select=other(id)", 400, "PGRST200"),
+        ("other.id=eq.1", 400, "PGRST108"),
+    ],
+)
+async def test_bad_filters(things: httpx.AsyncClient, query: str, status: int, code: str) -> None:
+    answered(await things.get(f"/things?{query}"), status, code)
+
+
+@pytest.mark.parametrize(
+    ("select", "expected"),
+    [
+        ("spot", {"spot": {"x": 1, "name": "here"}}),
+        ("spot->x,spot->>name", {"x": 1, "name": "here"}),
+        ("first:spots->0->>name", {"first": "here"}),
+        ("tags->0,numbers->>1", {"tags": "a", "numbers": "2"}),
+        ("old->b", {"b": {"c": "y"}}),
+        ("doc->a->b::text,n:id::text", {"b": '"x"', "n": "1"}),
+        ("price::int,day::text", {"price": 2, "day": "2024-01-01"}),
+        ("span,days", {"span": "[1,5)", "days": "[2024-01-01,2024-02-01)"}),
+        ("id::text,numbers::text[]", {"id": "1", "numbers": ["1", "2"]}),
+    ],
+)
+async def test_select(things: httpx.AsyncClient, select: str, expected: dict[str, Any]) -> None:
+    response = await things.get("/things", params={"id": "eq.1", "select": select})
+    answered(response, 200)
+    assert response.json() == [expected]
+
+
+@pytest.mark.parametrize(
+    ("order", "ids"),
+    [
+        ("id.desc", [3, 2, 1]),
+        ("name.desc.nullslast", [2, 1, 3]),
+        ("name.nullsfirst", [3, 1, 2]),
+        ("doc->a->>b.desc.nullslast", [2, 1, 3]),
+        ("doc->n->0.desc", [3, 2, 1]),
+        ("old->a.desc.nullslast", [2, 1, 3]),
+        ("spot->>name.desc.nullslast,id", [2, 1, 3]),
+        ("done.desc.nullslast, id", [1, 2, 3]),
+    ],
+)
+async def test_order(things: httpx.AsyncClient, order: str, ids: list[int]) -> None:
+    response = await things.get("/things", params={"select": "id", "order": order})
+    answered(response, 200)
+    assert [row["id"] for row in response.json()] == ids
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+async def test_hostile_names(things: httpx.AsyncClient, name: str) -> None:
+    """As a table, a column, an alias, an order, inside a tree, and as a value or a JSON key."""
+    written = '"' + name.replace("\\", "\\\\").replace('"', '\\"') + '"'
+    path = "/" + quote(name, safe="")
+    for parameters in (
+        {written: "eq.v"},
+        {"or": f"({written}.eq.v,{written}.in.({written}))"},
+        {"order": f"{written}.desc", "select": f"{written}::text"},
+        {"select": f"{written}:id"},
+        {written + "->>a": "is.null", "id": "eq.1"},
+        {f"{written}->{written}->>{written}": "is.null"},
+    ):
+        if "/" in name:
+            continue
+        response = await things.get(path, params={"select": "id", **parameters})
+        answered(response, 200)
+        assert len(response.json()) == 1, parameters
+    for parameters in ({"name": f"eq.{name}"}, {f"doc->>{written}": f"eq.{name}"}, {"or": f"(name.eq.{written})"}):
+        response = await things.get("/things", params={"select": "id", **parameters})
+        answered(response, 200)
+        assert response.json() == []
+
+
+@pytest.mark.parametrize("name", ['no"; DROP TABLE things; --', "no%(v0)s", "no:x", "no;--", "no'", "no\\"])
+async def test_names_that_are_not_there(things: httpx.AsyncClient, name: str) -> None:
+    written = '"' + name.replace("\\", "\\\\").replace('"', '\\"') + '"'
+    for parameters in (
+        {written: "eq.1"},
+        {"select": written},
+        {"order": written},
+        {"or": f"({written}.eq.1)"},
+        {"select": f"id,{written}(id)"},
+        {"select": f"id,things!{written}(id)"},
+        {f"{written}.id": "eq.1"},
+        {"words": f"fts({name}).x"},
+        {"select": f"id::{name}"},
+    ):
+        response = await things.get("/things", params=parameters)
+        answered(response, 400)
+        assert response.json()["code"] in ("42703", "PGRST100", "PGRST108", "PGRST200", "PGRST127"), response.text
+    answered(await things.get("/things?id=eq.1"), 200)
+
+
+async def test_a_path_into_json_keeps_its_own_text(things: httpx.AsyncClient) -> None:
+    """json, unlike jsonb, is passed on as it was stored."""
+    response = await things.get("/things?id=eq.1&select=old,b:old->b")
+    assert '"old":{"a": 1, "b": {"c": "y"}},"b":{"c": "y"}' in response.text.replace('"old" :', '"old":')
+
+
+PIECES = (
+    "id", "name", "doc", "tags", "span", "words", "spot", "numbers", "nope", '"name"', '"', "(", ")", ",", ".", ":",
+    "::", "->", "->>", "!", "*", "...", "=", "&", "&", "eq", "in", "is", "null", "not", "and", "or", "like", "(any)",
+    "fts", "(english)", "cs", "{1,2}", "{", "}", "1", "-1", "select", "order", "limit", "offset", "desc", "nullslast",
+    "int", "text", "json", "inner", "things", "count()", "%25", "%22", "%00", "%FF", "+", "'", ";", "\\", "%(v0)s",
+    "id=eq.1", "or=(id.eq.1,", "select=id,", "order=id.", "id=in.(1,", "doc->a->>b=eq.", "words=fts(english).",
+)  # fmt: skip
+
+
+async def test_no_query_string_breaks_a_read(things: httpx.AsyncClient) -> None:
+    chance = random.Random(4)
+    for _ in range(400):
+        query = "".join(chance.choices(PIECES, k=chance.randint(1, 9)))
+        response = await things.get(httpx.URL("http://gateway/v1/tables/things").copy_with(query=query.encode()))
+        assert response.status_code < 500, (query, response.text)
+        assert response.status_code == 200 or response.json()["code"] != "internal", (query, response.text)
+    answered(await things.get("/things?id=eq.1"), 200)

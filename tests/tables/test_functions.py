@@ -1,0 +1,268 @@
+"""Calls of functions."""
+
+import httpx
+import pytest
+
+from gateway.db.database import Database
+from gateway.fencing.decision import Enforcement
+from gateway.tables import schema_cache
+from gateway.tables.naming.plan import Rule
+from gateway.tables.pipeline import Exposure
+from tests.tables.asking import answered, rows
+
+FUNCTIONS = """
+CREATE FUNCTION add(a int, b int DEFAULT 10) RETURNS int LANGUAGE sql IMMUTABLE AS 'SELECT a + b';
+CREATE FUNCTION nothing() RETURNS void LANGUAGE sql STABLE AS '';
+CREATE FUNCTION evens(most int) RETURNS SETOF int LANGUAGE sql STABLE
+    AS 'SELECT n FROM generate_series(2, most, 2) AS n';
+CREATE FUNCTION rich_users(floor bigint) RETURNS SETOF accounts LANGUAGE sql STABLE
+    AS 'SELECT * FROM accounts WHERE balance >= floor ORDER BY id';
+CREATE FUNCTION pair(OUT x int, OUT y text) LANGUAGE sql IMMUTABLE AS $$SELECT 1, 'a'$$;
+CREATE FUNCTION listed() RETURNS TABLE (x int, y text) LANGUAGE sql IMMUTABLE AS $$VALUES (1, 'a'), (2, NULL)$$;
+CREATE FUNCTION total(VARIADIC v int[]) RETURNS bigint LANGUAGE sql IMMUTABLE AS 'SELECT sum(n) FROM unnest(v) AS n';
+CREATE FUNCTION echo(json) RETURNS json LANGUAGE sql IMMUTABLE AS 'SELECT $1';
+CREATE FUNCTION shout(text) RETURNS text LANGUAGE sql IMMUTABLE AS 'SELECT upper($1)';
+CREATE FUNCTION size(bytea) RETURNS int LANGUAGE sql IMMUTABLE AS 'SELECT length($1)';
+CREATE FUNCTION vague(a int) RETURNS int LANGUAGE sql IMMUTABLE AS 'SELECT 1';
+CREATE FUNCTION vague(a text) RETURNS int LANGUAGE sql IMMUTABLE AS 'SELECT 2';
+CREATE FUNCTION pay(account bigint, amount bigint) RETURNS bigint LANGUAGE sql
+    AS 'UPDATE accounts SET balance = balance - amount WHERE id = account RETURNING balance';
+CREATE FUNCTION lying() RETURNS void LANGUAGE plpgsql STABLE AS $$BEGIN PERFORM pay(1, 1); END$$;
+CREATE FUNCTION touch_all() RETURNS SETOF users LANGUAGE sql AS 'UPDATE users SET name = name RETURNING *';
+CREATE FUNCTION failing() RETURNS void LANGUAGE plpgsql
+    AS $$BEGIN UPDATE users SET name = 'x'; RAISE SQLSTATE 'PT402' USING message = 'pay'; END$$;
+CREATE FUNCTION full_control() RETURNS void LANGUAGE plpgsql STABLE AS $$BEGIN RAISE SQLSTATE 'PGRST'
+    USING message = '{"code":"C","message":"M","hint":"H"}', detail = '{"status":451,"headers":{"X-Why":"law"}}'; END$$;
+CREATE FUNCTION teapot() RETURNS text LANGUAGE sql AS $$
+    SELECT set_config('response.status', '418', true);
+    SELECT set_config('response.headers', '[{"X-Tea": "green"}]', true);
+    SELECT 'tea'$$;
+CREATE FUNCTION unlisted() RETURNS int LANGUAGE sql IMMUTABLE AS 'SELECT 1';
+CREATE FUNCTION lasting() RETURNS text LANGUAGE sql VOLATILE AS $$
+    SELECT set_config('TimeZone', 'Asia/Tokyo', false); SELECT set_config('synchronous_commit', 'off', false);
+    SELECT set_config('search_path', 'fencing', false)$$;
+CREATE FUNCTION lasting_read() RETURNS text LANGUAGE sql STABLE AS $$
+    SELECT set_config('TimeZone', 'Asia/Tokyo', false)$$;
+CREATE FUNCTION now_shown() RETURNS text LANGUAGE sql STABLE AS $$SELECT current_setting('TimeZone')$$;
+"""
+NAMES = (
+    "add", "nothing", "evens", "rich_users", "pair", "listed", "total", "echo", "shout", "size", "vague", "pay",
+    "lying", "touch_all", "failing", "full_control", "teapot", "now_shown", "later", "lasting", "lasting_read",
+)  # fmt: skip
+LOCK = {"fencing-token": "5", "fencing-resource": "account/1"}
+
+
+@pytest.fixture
+def exposure() -> Exposure:
+    names = frozenset(f"public.{name}" for name in NAMES)
+    return Exposure(functions=names, overrides=True, tx_override=True)
+
+
+@pytest.fixture
+async def tables(tables: Database) -> Database:
+    await tables.run(lambda transaction: transaction.execute(FUNCTIONS))
+    return tables
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    ("target", "expected"),
+    [
+        ("add?a=1&b=2", 3), ("add?a=1", 11), ("evens?most=6", [2, 4, 6]), ("pair", {"x": 1, "y": "a"}),
+        ("listed", [{"x": 1, "y": "a"}, {"x": 2, "y": None}]), ("listed?x=eq.2&select=y", [{"y": None}]),
+        ("listed?order=x.desc&limit=1&select=z:x", [{"z": 2}]), ("total?v=1&v=2&v=3", 6), ("total?v=4", 4),
+        ("rich_users?floor=20&select=id", [{"id": 2}, {"id": 3}]),
+        ("rich_users?floor=0&select=id,b:extra->a->>b&extra=not.is.null", [{"id": 1, "b": "x"}]),
+        ("now_shown", "UTC"),
+    ],
+)  # fmt: skip
+async def test_calls_that_read(client: httpx.AsyncClient, target: str, expected: object) -> None:
+    answer = await client.get(f"/rpc/{target}")
+    answered(answer, 200)
+    assert answer.json() == expected
+    head = await client.head(f"/rpc/{target}")
+    assert (head.status_code, head.content) == (200, b"")
+    assert head.headers["content-length"] == answer.headers["content-length"]
+
+
+@pytest.mark.parametrize(
+    ("name", "body", "expected"),
+    [
+        ("add", {"a": 1, "b": 2}, 3), ("add", {"a": "1"}, 11), ("total", {"v": [1, 2]}, 3),
+        ("echo", [1, {"a": 2}], [1, {"a": 2}]), ("echo", {"any": "thing"}, {"any": "thing"}),
+        ("evens", {"most": 4}, [2, 4]),
+        ("rich_users", {"floor": 30}, [{"id": 3, "owner": "cid", "balance": 30, "note": "third", "extra": None}]),
+    ],
+)  # fmt: skip
+async def test_a_function_that_only_reads_needs_no_token(
+    client: httpx.AsyncClient, name: str, body: object, expected: object
+) -> None:
+    answer = await client.post(f"/rpc/{name}", json=body)
+    answered(answer, 200)
+    assert answer.json() == expected
+
+
+async def test_other_bodies(client: httpx.AsyncClient) -> None:
+    async def asked(target: str, kind: str, content: bytes) -> httpx.Response:
+        return await client.post(f"/rpc/{target}", content=content, headers={"content-type": kind})
+
+    assert (await asked("shout", "text/plain", b"caf\xc3\xa9")).json() == "CAFÉ"
+    assert (await asked("size", "application/octet-stream", b"\x00\xff\x01")).json() == 3
+    assert (await asked("add", "application/x-www-form-urlencoded", b"a=1&b=2")).json() == 3
+    assert (await asked("total", "application/x-www-form-urlencoded", b"v=1&v=2")).json() == 3
+    assert (await asked("add?columns=a", "application/json", b'{"a": 1, "b": 2, "c": 3}')).json() == 11
+    assert (await asked("listed", "application/json", b"")).json()[0] == {"x": 1, "y": "a"}
+    answered(await asked("add", "text/csv", b"a\n1\n"), 400, "PGRST102")
+    answered(await asked("add", "application/json", b"{"), 400, "PGRST102")
+    answered(await asked("add", "application/json", b"[1]"), 404, "PGRST202")
+    answered(await asked("add", "text/plain", b"1"), 404, "PGRST202")
+    answered(await asked("shout", "text/plain", b"\xff"), 400, "PGRST102")
+
+
+async def test_a_function_that_returns_nothing(client: httpx.AsyncClient) -> None:
+    for answer in (await client.get("/rpc/nothing"), await client.post("/rpc/nothing")):
+        assert (answer.status_code, answer.content) == (204, b"")
+        assert "content-type" not in answer.headers
+
+
+async def test_forms_of_results(client: httpx.AsyncClient) -> None:
+    answer = await client.get("/rpc/listed", headers={"accept": "text/csv"})
+    assert answer.text == "x,y\n1,a\n2,"
+    answer = await client.get("/rpc/listed", headers={"accept": "application/vnd.pgrst.array+json;nulls=stripped"})
+    assert answer.json() == [{"x": 1, "y": "a"}, {"x": 2}]
+    one = {"accept": "application/vnd.pgrst.object+json"}
+    assert (await client.get("/rpc/listed?x=eq.1", headers=one)).json() == {"x": 1, "y": "a"}
+    assert (await client.get("/rpc/pair", headers=one)).json() == {"x": 1, "y": "a"}
+    answered(await client.get("/rpc/listed", headers=one), 406, "PGRST116")
+    answer = await client.get("/rpc/listed?limit=1", headers={"prefer": "count=exact"})
+    assert (answer.status_code, answer.headers["content-range"]) == (206, "0-0/2")
+    answer = await client.get("/rpc/listed", headers={"range": "1-1"})
+    assert (answer.json(), answer.headers["content-range"]) == ([{"x": 2, "y": None}], "1-1/*")
+    answer = await client.get("/rpc/now_shown", headers={"prefer": "timezone=Asia/Tokyo"})
+    assert answer.json() == "Asia/Tokyo"
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    ("method", "target", "status", "code"),
+    [
+        ("GET", "missing", 404, "PGRST202"), ("GET", "add", 404, "PGRST202"), ("GET", "add?a=1&c=2", 404, "PGRST202"),
+        ("GET", "unlisted", 404, "PGRST202"), ("OPTIONS", "unlisted", 404, "PGRST202"),
+        ("GET", "vague?a=1", 300, "PGRST203"), ("PUT", "add", 405, "PGRST101"), ("DELETE", "add?a=1", 405, "PGRST101"),
+        ("PATCH", "missing", 405, "PGRST101"), ("GET", "add?a=x", 400, "22P02"), ("GET", "lying", 405, "25006"),
+        ("GET", "pay?account=1&amount=1", 405, "25006"), ("GET", "add/more", 404, "PGRST125"),
+        ("GET", "listed?z=eq.1", 400, "42703"), ("GET", "pg_sleep?seconds=1", 404, "PGRST202"),
+        ("GET", "listed?select=accounts(*)", 400, "PGRST127"),
+    ],
+)  # fmt: skip
+async def test_calls_that_are_refused(
+    client: httpx.AsyncClient, tables: Database, method: str, target: str, status: int, code: str
+) -> None:
+    answer = await client.request(method, f"/rpc/{target}")
+    assert (answer.status_code, answer.json()["code"]) == (status, code), answer.text
+    assert await rows(tables, "SELECT count(*) FROM users") == [(2,)]
+
+
+async def test_options_of_a_function(client: httpx.AsyncClient) -> None:
+    assert (await client.options("/rpc/add")).headers["allow"] == "OPTIONS,GET,HEAD,POST"
+    assert (await client.options("/rpc/pay")).headers["allow"] == "OPTIONS,POST"
+
+
+async def test_a_function_that_may_write_needs_a_token_and_a_name(client: httpx.AsyncClient, tables: Database) -> None:
+    body = {"account": 1, "amount": 3}
+    answered(await client.post("/rpc/pay", json=body), 428, "token-required")
+    answered(await client.post("/rpc/pay", json=body, headers={"fencing-token": "5"}), 422, "resource-underivable")
+    answer = await client.post("/rpc/pay", json=body, headers=LOCK)
+    answered(answer, 200)
+    assert answer.json() == 7
+    assert (answer.headers["fencing-token"], answer.headers["fencing-resource"]) == ("5", "account/1")
+    answered(await client.post("/rpc/pay", json=body, headers={**LOCK, "fencing-token": "6"}), 200)
+    answered(await client.post("/rpc/pay", json=body, headers=LOCK), 412, "token-stale")
+    assert await rows(tables, "SELECT balance FROM accounts WHERE id = 1") == [(4,)]
+    assert await rows(tables, "SELECT resource, reason FROM fencing.rejection") == [("account/1", "token-stale")]
+
+
+async def test_several_locks_for_one_call(client: httpx.AsyncClient, tables: Database) -> None:
+    answer = await client.post(
+        "/rpc/pay", json={"account": 1, "amount": 1}, headers={"fencing-token": "stock/9=12, account/1=5"}
+    )
+    answered(answer, 200)
+    assert await rows(tables, "SELECT resource, value FROM fencing.fence ORDER BY 1") == [
+        ("account/1", 5),
+        ("stock/9", 12),
+    ]
+
+
+async def test_a_call_that_fails_leaves_nothing_behind(client: httpx.AsyncClient, tables: Database) -> None:
+    answer = await client.post("/rpc/failing", headers=LOCK)
+    assert (answer.status_code, answer.json()["code"]) == (402, "PT402")
+    one = {"accept": "application/vnd.pgrst.object+json"}
+    answered(await client.post("/rpc/touch_all", headers={**LOCK, **one}), 406, "PGRST116")
+    limited, pay = {"prefer": "handling=strict,max-affected=1"}, {"account": 1, "amount": 1}
+    answered(await client.post("/rpc/touch_all", headers={**LOCK, **limited}), 400, "PGRST124")
+    answered(await client.post("/rpc/pay", json=pay, headers={**LOCK, **limited}), 400, "PGRST128")
+    answered(await client.post("/rpc/touch_all", headers={**LOCK, "prefer": "tx=rollback"}), 200)
+    assert await rows(tables, "SELECT resource FROM fencing.fence") == []
+    assert ("x",) not in await rows(tables, "SELECT name FROM users")
+    answer = await client.post("/rpc/touch_all", headers={**LOCK, "prefer": "handling=strict,max-affected=2"})
+    assert answer.headers["preference-applied"] == "handling=strict, max-affected=2"
+
+
+async def test_a_call_sent_twice_with_one_key_runs_once(client: httpx.AsyncClient, tables: Database) -> None:
+    headers = {**LOCK, "idempotency-key": '"one"'}
+    first = await client.post("/rpc/pay", json={"account": 1, "amount": 3}, headers=headers)
+    again = await client.post("/rpc/pay", json={"account": 1, "amount": 3}, headers=headers)
+    assert (first.json(), again.json(), again.headers["idempotency-replayed"]) == (7, 7, "true")
+    assert await rows(tables, "SELECT balance FROM accounts WHERE id = 1") == [(7,)]
+
+
+async def test_a_function_may_set_status_and_headers(client: httpx.AsyncClient) -> None:
+    answer = await client.get("/rpc/full_control")
+    assert (answer.status_code, answer.headers["x-why"]) == (451, "law")
+    assert answer.json() == {"code": "C", "message": "M", "details": None, "hint": "H"}
+    answer = await client.post("/rpc/teapot", headers=LOCK)
+    assert (answer.status_code, answer.headers["x-tea"], answer.json()) == (418, "green", "tea")
+    answered(await client.get("/rpc/add?a=1"), 200)
+
+
+async def test_a_call_follows_a_changed_function(
+    client: httpx.AsyncClient, tables: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(schema_cache, "_PAUSE_BETWEEN_RELOADS", 0)
+    answered(await client.get("/rpc/later"), 404, "PGRST202")
+    create = "CREATE FUNCTION later() RETURNS int LANGUAGE sql IMMUTABLE AS 'SELECT 1'"
+    await tables.run(lambda transaction: transaction.execute(create))
+    assert (await client.get("/rpc/later")).json() == 1
+    await tables.run(lambda transaction: transaction.execute("DROP FUNCTION later()"))
+    answered(await client.get("/rpc/later"), 404, "PGRST202")
+
+
+async def test_a_function_cannot_change_the_session_for_the_next_request(
+    client: httpx.AsyncClient, tables: Database
+) -> None:
+    pinned = "SELECT current_setting('TimeZone'), current_setting('search_path'), current_setting('synchronous_commit')"
+    before = await rows(tables, pinned)
+    for prefer in ("timezone=Europe/Paris", ""):
+        answered(await client.get("/rpc/lasting_read", headers={"prefer": prefer}), 200)
+        answered(await client.post("/rpc/lasting", headers={**LOCK, "prefer": prefer}), 200)
+        assert await rows(tables, pinned) == before
+        assert (await client.get("/rpc/now_shown")).json() == "UTC"
+
+
+class TestObserved:
+    """Functions under a rule that does not enforce yet."""
+
+    @pytest.fixture
+    def exposure(self) -> Exposure:
+        return Exposure(functions=frozenset(("public.pay",)), default_rule=Rule(mode=Enforcement.OBSERVE))
+
+    async def test_observe_mode_records_a_call_and_lets_it_pass(
+        self, client: httpx.AsyncClient, tables: Database
+    ) -> None:
+        body = {"account": 1, "amount": 1}
+        answered(await client.post("/rpc/pay", json=body), 200)
+        answered(await client.post("/rpc/pay", json=body, headers={"fencing-token": "5"}), 200)
+        assert await rows(tables, "SELECT resource, reason FROM fencing.rejection ORDER BY at") == [
+            ("public.pay", "token-required"),
+            ("public.pay", "resource-underivable"),
+        ]

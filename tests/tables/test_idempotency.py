@@ -1,0 +1,479 @@
+"""Idempotency-Key: a write that is sent again takes effect once, and its answer is replayed."""
+
+import asyncio
+import json
+from collections.abc import Iterable
+from typing import Any
+
+import httpx
+import pytest
+
+from gateway.auth.principal import Principal
+from gateway.db import idempotency as kept_answers
+from gateway.db.database import Database, Transaction
+from gateway.fencing.decision import Presented
+from gateway.observe.events import Event, StepReached
+from gateway.tables.execute import transaction as slow
+from gateway.tables.execute.idempotency import cleanup, delete_old
+from gateway.tables.pipeline import Exposure, TablePlane
+from tests.callers import ANYBODY, known
+from tests.tables.asking import answered, over_asgi, row, rows
+from tests.tables.conftest import RULES
+from tests.waiting import PATIENCE, waiting
+
+ROW = "/accounts?id=eq.1"
+PENDING = """
+    INSERT INTO fencing.intent (resource, bucket, key, write_id, epoch, value, attempt)
+    VALUES ('order/7', 'reports', 'k', gen_random_uuid(), 0, 4, 1)
+"""
+SHIPMENT = {"order_id": 7, "state": "sent"}
+
+
+async def post(client: httpx.AsyncClient, key: str = '"k1"', token: int | None = 5, **headers: str) -> httpx.Response:
+    """Each time it is carried out there is one shipment more."""
+    named = {"Idempotency-Key": key, "Prefer": "return=representation", **headers}
+    if token is not None:
+        named["Fencing-Token"] = str(token)
+    return await client.post("/shipments", json=SHIPMENT, headers=named)
+
+
+async def shipments(tables: Database) -> int:
+    count: int = (await row(tables, "SELECT count(*) FROM shipments"))["count"]
+    return count
+
+
+def is_replay_of(again: httpx.Response, first: httpx.Response) -> None:
+    assert (again.status_code, again.content) == (first.status_code, first.content)
+    assert again.headers["idempotency-replayed"] == "true"
+    assert "idempotency-replayed" not in first.headers
+    assert [pair for pair in again.headers.raw if pair[0] != b"idempotency-replayed"] == first.headers.raw
+
+
+async def test_the_first_answer_is_replayed(client: httpx.AsyncClient, tables: Database) -> None:
+    first = await post(client)
+    assert first.status_code == 201
+    is_replay_of(await post(client), first)
+    is_replay_of(await post(client, key="k1"), first)
+    assert await shipments(tables) == 4
+
+
+async def test_other_keys_are_other_writes(client: httpx.AsyncClient, tables: Database) -> None:
+    ids = {(await post(client, key)).json()[0]["id"] for key in ('"a"', '"b"', '"A"')}
+    assert (len(ids), await shipments(tables)) == (3, 6)
+
+
+@pytest.mark.parametrize(
+    ("method", "target", "content", "headers"),
+    [
+        ("PATCH", ROW, {"note": "x"}, {}),
+        ("PATCH", ROW, {"note": "x"}, {"Prefer": "return=representation"}),
+        ("PUT", "/settings?name=eq.size", {"name": "size", "value": "9"}, {"If-None-Match": "*"}),
+        ("DELETE", ROW, None, {"Prefer": "return=representation"}),
+        ("POST", "/accounts", {"id": 9}, {"Prefer": "return=headers-only"}),
+        ("POST", "/accounts", {"id": 9}, {"Prefer": "return=representation", "Accept": "text/csv"}),
+    ],
+)
+async def test_every_write_may_have_a_key(
+    client: httpx.AsyncClient,
+    tables: Database,
+    method: str,
+    target: str,
+    content: object,
+    headers: dict[str, str],
+) -> None:
+    sent = {"Idempotency-Key": '"k"', "Fencing-Token": "5", **headers}
+    first = await client.request(method, target, json=content, headers=sent)
+    assert first.is_success, first.text
+    versions = await rows(tables, "SELECT xmin, * FROM accounts")
+    is_replay_of(await client.request(method, target, json=content, headers=sent), first)
+    assert await rows(tables, "SELECT xmin, * FROM accounts") == versions
+
+
+class TestTakeovers:
+    async def test_the_next_holder_gets_the_answer_of_the_last(
+        self, client: httpx.AsyncClient, tables: Database
+    ) -> None:
+        first = await post(client, token=5)
+        is_replay_of(await post(client, token=6, **{"Fencing-Holder": "next"}), first)
+        assert await shipments(tables) == 4
+
+    async def test_after_a_replay_the_older_holder_is_refused(
+        self, client: httpx.AsyncClient, tables: Database
+    ) -> None:
+        """The next holder may rely on what it is told, as on the answer to a write of its own."""
+        await post(client, token=5)
+        await post(client, token=7, **{"Fencing-Holder": "next"})
+        fence = await row(tables, "SELECT value, holder, write_id FROM fencing.fence")
+        assert tuple(fence) == (7, "next", None)
+        answered(await client.post("/shipments", json=SHIPMENT, headers={"Fencing-Token": "6"}), 412, "token-stale")
+        taken = await rows(tables, "SELECT kind, value, fence_value FROM fencing.record WHERE kind <> 'rejection'")
+        assert taken == [("raised", 7, 5)], "and the takeover is on record"
+
+    async def test_a_replay_settles_mutations_of_the_older_holder(self, tables: Database, exposure: Exposure) -> None:
+        settled: list[tuple[str, str, str]] = []
+
+        async def settle(resource: str, presented: Presented, caller: str) -> None:
+            settled.append((resource, str(presented.token), caller))
+            await tables.run(lambda transaction: transaction.execute("DELETE FROM fencing.intent"))
+
+        plane = TablePlane(
+            tables, exposure, authenticate=lambda _: known("tester"), observe=lambda _: None, settle=settle
+        )
+        async with over_asgi(plane) as client:
+            first = await post(client, token=5)
+            await tables.run(lambda transaction: transaction.execute(PENDING))
+            is_replay_of(await post(client, token=6), first)
+        assert settled == [("order/7", "6", "tester")]
+
+    async def test_a_replay_waits_until_they_are_settled(self, client: httpx.AsyncClient, tables: Database) -> None:
+        await post(client, token=5)
+        await tables.run(lambda transaction: transaction.execute(PENDING))
+        answered(await post(client, token=6), 503, "unavailable")
+
+    async def test_a_replay_for_an_overtaken_holder_waits_too(self, tables: Database, exposure: Exposure) -> None:
+        """A newer holder came between its raise and its settling. Writes older than both are still under way."""
+
+        async def overtaken(resource: str, presented: Presented, caller: str) -> None:
+            await tables.run(lambda transaction: transaction.execute("UPDATE fencing.fence SET value = 9"))
+
+        plane = TablePlane(
+            tables, exposure, authenticate=lambda _: known("tester"), observe=lambda _: None, settle=overtaken
+        )
+        async with over_asgi(plane) as client:
+            first = await post(client, token=5)
+            await tables.run(lambda transaction: transaction.execute(PENDING))
+            answered(await post(client, token=6), 503, "unavailable")
+            answered(await post(client, token=5), 503, "unavailable")
+            await tables.run(lambda transaction: transaction.execute("DELETE FROM fencing.intent"))
+            is_replay_of(await post(client, token=6), first)
+
+    async def test_an_implausible_token_raises_no_fence(self, client: httpx.AsyncClient, tables: Database) -> None:
+        first = await post(client, token=5)
+        is_replay_of(await post(client, token=2**63 - 1), first)
+        assert tuple(await row(tables, "SELECT value FROM fencing.fence")) == (5,)
+
+    async def test_a_replay_raises_only_fences_a_token_is_shown_for(
+        self, client: httpx.AsyncClient, tables: Database
+    ) -> None:
+        sent = {"Idempotency-Key": '"k"', "Prefer": "return=minimal"}
+        both = [{"order_id": 7}, {"order_id": 8}]
+        pairs = {**sent, "Fencing-Token": "order/7=5,order/8=3"}
+        first = await client.post("/shipments", json=both, headers=pairs)
+        assert first.is_success, first.text
+        again = {**sent, "Fencing-Token": "order/8=4,order/9=9"}
+        is_replay_of(await client.post("/shipments", json=both, headers=again), first)
+        fences = await rows(tables, "SELECT resource, value FROM fencing.fence ORDER BY 1")
+        assert fences == [("order/7", 5), ("order/8", 4)]
+
+    async def test_the_overtaken_holder_gets_the_answer_too(self, client: httpx.AsyncClient, tables: Database) -> None:
+        """It has written once, rightly, and is told so; a write of its own now is refused as ever."""
+        first = await post(client, token=5)
+        await client.post("/shipments", json=SHIPMENT, headers={"Fencing-Token": "6"})
+        is_replay_of(await post(client, token=5), first)
+        answered(await post(client, key="other", token=5), 412, "token-stale")
+
+    async def test_a_stale_write_keeps_nothing(self, client: httpx.AsyncClient, tables: Database) -> None:
+        await client.post("/shipments", json=SHIPMENT, headers={"Fencing-Token": "6"})
+        answered(await post(client, token=5), 412, "token-stale")
+        assert (await post(client, token=6)).status_code == 201
+        assert await shipments(tables) == 5
+
+
+class TestMismatches:
+    @pytest.mark.parametrize(
+        ("method", "target", "content", "headers"),
+        [
+            ("POST", "/shipments", {"order_id": 7, "state": "lost"}, {}),
+            ("POST", "/shipments?select=id", SHIPMENT, {}),
+            ("POST", "/shipments", SHIPMENT, {"Prefer": "return=minimal"}),
+            ("POST", "/shipments", SHIPMENT, {"Accept": "application/vnd.pgrst.object+json"}),
+            ("PATCH", "/shipments?order_id=eq.7", {"state": "sent"}, {}),
+            ("DELETE", "/shipments?order_id=eq.7", None, {}),
+            ("POST", "/accounts", {"id": 9}, {}),
+        ],
+    )
+    async def test_one_key_for_two_requests(
+        self,
+        client: httpx.AsyncClient,
+        tables: Database,
+        method: str,
+        target: str,
+        content: object,
+        headers: dict[str, str],
+    ) -> None:
+        first = await post(client)
+        named = {"Idempotency-Key": '"k1"', "Fencing-Token": "5", "Prefer": "return=representation", **headers}
+        answered(await client.request(method, target, json=content, headers=named), 422, "idempotency-mismatch")
+        assert await shipments(tables) == 4
+        is_replay_of(await post(client), first)
+
+    async def test_the_order_of_parameters_does_not_matter(self, client: httpx.AsyncClient) -> None:
+        sent = {"Idempotency-Key": '"k"', "Fencing-Token": "5"}
+        first = await client.patch("/accounts?id=eq.1&owner=eq.ann", json={"note": "x"}, headers=sent)
+        is_replay_of(await client.patch("/accounts?owner=eq.ann&id=eq.1", json={"note": "x"}, headers=sent), first)
+
+    async def test_callers_have_their_own_keys(self, database: Database, tables: Database, exposure: Exposure) -> None:
+        callers = [known("ann"), known("bob"), ANYBODY]
+
+        def plane(caller: Principal) -> TablePlane:
+            return TablePlane(database, exposure, authenticate=lambda _: caller, observe=lambda _: None)
+
+        for caller in callers:
+            async with over_asgi(plane(caller)) as client:
+                assert "idempotency-replayed" not in (await post(client)).headers
+        assert await shipments(tables) == 3 + len(callers)
+
+
+class TestFailures:
+    async def test_a_write_that_fails_keeps_nothing(self, client: httpx.AsyncClient, tables: Database) -> None:
+        sent = {"Idempotency-Key": '"k"', "Fencing-Token": "5"}
+        answered(await client.post("/accounts", json={"id": 1}, headers=sent), 409, "23505")
+        assert await rows(tables, "SELECT * FROM fencing.idempotency") == []
+        await client.delete(ROW, headers={"Fencing-Token": "5"})
+        assert (await client.post("/accounts", json={"id": 1}, headers=sent)).status_code == 201
+
+    async def test_a_dry_run_keeps_nothing(self, database: Database, tables: Database) -> None:
+        plane = TablePlane(
+            database,
+            Exposure(rules=RULES, tx_override=True),
+            authenticate=lambda _: known("tester"),
+            observe=lambda _: None,
+        )
+        async with over_asgi(plane) as client:
+            assert (await post(client, Prefer="return=representation, tx=rollback")).status_code == 201
+        assert await rows(tables, "SELECT * FROM fencing.idempotency") == []
+
+    async def test_a_key_does_not_stand_in_for_a_token(self, client: httpx.AsyncClient, tables: Database) -> None:
+        answered(await post(client, token=None), 428, "token-required")
+        await post(client)
+        answered(await post(client, token=None), 428, "token-required")
+
+    @pytest.mark.thorough
+    @pytest.mark.parametrize(
+        "key",
+        [
+            "",
+            '""',
+            '"',
+            '"a',
+            'a"',
+            "a b",
+            "a,b",
+            "a;b",
+            '"a";x=1',
+            '"a", "b"',
+            '"\x7f"',
+            '"ä"',
+            '"\\n"',
+            f'"{"k" * 256}"',
+        ],
+    )
+    async def test_a_malformed_key_is_refused(self, client: httpx.AsyncClient, tables: Database, key: str) -> None:
+        headers = {"Idempotency-Key": key.encode("latin-1"), "Fencing-Token": "5"}
+        answer = await client.post("/shipments", json=SHIPMENT, headers=headers)  # type: ignore[arg-type]  # bytes will do
+        answered(answer, 400, "request-malformed")
+        assert await shipments(tables) == 3
+
+    @pytest.mark.thorough
+    @pytest.mark.parametrize("key", ["k", "k" * 255, '"k k"', '"a\\"b\\\\"', "0b7c6a2e-5f0e-4c8e-9d0a-3d2f0d6b9f11"])
+    async def test_a_well_formed_key_is_taken(self, client: httpx.AsyncClient, key: str) -> None:
+        first = await post(client, key)
+        is_replay_of(await post(client, key), first)
+
+    async def test_two_keys_in_two_headers(self, client: httpx.AsyncClient) -> None:
+        headers = [("Idempotency-Key", '"a"'), ("Idempotency-Key", '"b"'), ("Fencing-Token", "5")]
+        answered(await client.post("/shipments", json=SHIPMENT, headers=headers), 400, "request-malformed")
+
+    async def test_an_answer_too_large_to_keep_undoes_the_write(
+        self, client: httpx.AsyncClient, tables: Database
+    ) -> None:
+        await tables.run(lambda t: t.execute("CREATE TABLE large (id bigint PRIMARY KEY, body text)"))
+        await tables.run(lambda t: t.execute("INSERT INTO large VALUES (1, repeat('x', 2 * 1024 * 1024))"))
+        sent = {"Idempotency-Key": '"k"', "Fencing-Token": "5"}
+        whole = {**sent, "Prefer": "return=representation"}
+        answered(await client.delete("/large?id=eq.1", headers=whole), 422, "answer-too-large")
+        assert await rows(tables, "SELECT id FROM large") == [(1,)]
+        assert await rows(tables, "SELECT * FROM fencing.fence") == [], "the claim is undone too"
+        assert (await client.delete("/large?id=eq.1", headers=sent)).status_code == 204
+
+    async def test_a_lost_connection_is_cured_by_the_key(self, client: httpx.AsyncClient, tables: Database) -> None:
+        """The session ends while it commits, so its outcome is unknown. In tests/crash the transaction has committed.
+
+        The function is in the gateway's own schema, so the gateway leaves deferred work to the end of the transaction.
+        """
+        ending = """
+            CREATE FUNCTION fencing.end_it() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER
+            AS 'BEGIN PERFORM pg_terminate_backend(pg_backend_pid()); RETURN NULL; END';
+            CREATE CONSTRAINT TRIGGER ending AFTER INSERT ON shipments DEFERRABLE INITIALLY DEFERRED
+            FOR EACH ROW EXECUTE FUNCTION fencing.end_it();
+        """
+        await tables.run(lambda transaction: transaction.execute(ending))
+        answer = await post(client)
+        answered(answer, 503, "outcome-unknown")
+        assert "same Idempotency-Key" in answer.json()["hint"]
+        await tables.run(lambda transaction: transaction.execute("DROP TRIGGER ending ON shipments"))
+        again = await post(client)
+        assert (again.status_code, "idempotency-replayed" in again.headers) == (201, False)
+        assert await shipments(tables) == 4
+
+
+class TestRaces:
+    async def test_duplicates_at_one_time_wait_for_the_first(self, client: httpx.AsyncClient, tables: Database) -> None:
+        answers = await asyncio.gather(*(post(client) for _ in range(10)))
+        assert {answer.content for answer in answers} == {answers[0].content}
+        assert {answer.status_code for answer in answers} == {201}
+        assert sorted("idempotency-replayed" in answer.headers for answer in answers) == [False] + [True] * 9
+        assert await shipments(tables) == 4
+
+    async def test_if_the_first_fails_the_second_writes(
+        self, client: httpx.AsyncClient, tables: Database, dsn: str
+    ) -> None:
+        """The key is taken by a transaction that is then undone."""
+        other, taken, let_go = Database(dsn, idle_timeout=PATIENCE), asyncio.Event(), asyncio.Event()
+
+        class Undone(Exception):
+            pass
+
+        async def work(transaction: Transaction) -> None:
+            await transaction.execute(
+                "INSERT INTO fencing.idempotency (caller, key, fingerprint) VALUES ('tester', 'k1', '\\x00')"
+            )
+            taken.set()
+            await let_go.wait()
+            raise Undone
+
+        beside = asyncio.create_task(other.run(work))
+        await taken.wait()
+        ours = asyncio.create_task(post(client))
+        await waiting(tables)
+        let_go.set()
+        with pytest.raises(Undone):
+            await beside
+        await other.close()
+        assert (await ours).status_code == 201
+        assert await shipments(tables) == 4
+
+    async def test_a_key_may_be_deleted_during_its_request(self, client: httpx.AsyncClient, tables: Database) -> None:
+        """Whenever it goes, a request is carried out or answered again. If it loses each race, nothing is written."""
+
+        async def forget_all() -> None:
+            for _ in range(40):
+                await tables.run(lambda transaction: transaction.execute("DELETE FROM fencing.idempotency"))
+
+        answers, _ = await asyncio.gather(asyncio.gather(*(post(client) for _ in range(40))), forget_all())
+        done = [answer for answer in answers if answer.status_code == 201]
+        assert done
+        assert {answer.status_code for answer in answers} <= {201, 503}
+        carried_out = sum("idempotency-replayed" not in answer.headers for answer in done)
+        assert await shipments(tables) == 3 + carried_out
+
+    async def test_a_lost_race_is_named(self, client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Each time the request finds its key taken, and the answer under it gone."""
+        assert (await post(client)).status_code == 201
+
+        real = kept_answers.read_answer
+
+        async def gone(executor: Database | Transaction, key: Any) -> Any:
+            return await real(executor, key) if isinstance(executor, Transaction) else None
+
+        monkeypatch.setattr(kept_answers, "read_answer", gone)
+        lost = await post(client)
+        answered(lost, 503, "unavailable")
+        assert "is removed again and again" in lost.json()["message"]
+
+
+class TestObserveMode:
+    async def test_keys_work_without_tokens(self, client: httpx.AsyncClient, tables: Database) -> None:
+        sent = {"Idempotency-Key": '"k"'}
+        first = await client.patch("/watched?id=eq.1", json={"v": 9}, headers=sent)
+        is_replay_of(await client.patch("/watched?id=eq.1", json={"v": 9}, headers=sent), first)
+        assert await rows(tables, "SELECT reason FROM fencing.rejection") == [("token-required",)], "noted once"
+
+    async def test_on_a_strict_resource_a_retry_is_no_second_write(self, client: httpx.AsyncClient) -> None:
+        sent = {"Idempotency-Key": '"k"', "Fencing-Token": "5"}
+        first = await client.patch("/strict?id=eq.1", json={"v": 9}, headers=sent)
+        assert first.status_code == 204
+        is_replay_of(await client.patch("/strict?id=eq.1", json={"v": 9}, headers=sent), first)
+        again = await client.patch("/strict?id=eq.1", json={"v": 9}, headers={**sent, "Idempotency-Key": "other"})
+        answered(again, 412, "token-used")
+
+    async def test_on_a_strict_resource_a_replay_does_not_use_a_token_up(self, client: httpx.AsyncClient) -> None:
+        sent = {"Idempotency-Key": '"k"', "Fencing-Token": "5"}
+        first = await client.patch("/strict?id=eq.1", json={"v": 9}, headers=sent)
+        taken_over = {**sent, "Fencing-Token": "6"}
+        is_replay_of(await client.patch("/strict?id=eq.1", json={"v": 9}, headers=taken_over), first)
+        own = {**taken_over, "Idempotency-Key": "other"}
+        assert (await client.patch("/strict?id=eq.1", json={"v": 10}, headers=own)).status_code == 204
+
+
+async def test_function_calls_may_have_keys(database: Database, tables: Database) -> None:
+    create = """
+        CREATE FUNCTION public.ship(o bigint) RETURNS bigint LANGUAGE sql
+        AS 'INSERT INTO shipments (order_id) VALUES (o) RETURNING id'
+    """
+    await tables.run(lambda transaction: transaction.execute(create))
+    plane = TablePlane(
+        database,
+        Exposure(functions=frozenset(("public.ship",))),
+        authenticate=lambda _: known("tester"),
+        observe=lambda _: None,
+    )
+    sent = {"Idempotency-Key": '"k"', "Fencing-Token": "5", "Fencing-Resource": "order/7"}
+    async with over_asgi(plane) as client:
+        first = await client.post("/rpc/ship", json={"o": 7}, headers=sent)
+        assert first.is_success, first.text
+        is_replay_of(await client.post("/rpc/ship", json={"o": 7}, headers={**sent, "Fencing-Token": "6"}), first)
+        answered(await client.post("/rpc/ship", json={"o": 8}, headers=sent), 422, "idempotency-mismatch")
+        conditional = await client.post("/rpc/ship", json={"o": 8}, headers={**sent, "If-Match": "*"})
+        answered(conditional, 400, "condition-unsupported")
+    assert await shipments(tables) == 4
+
+
+class TestForgetting:
+    async def test_the_cleanup_deletes_old_answers(self, client: httpx.AsyncClient, tables: Database) -> None:
+        for number in range(5):
+            await post(client, f"k{number}")
+        age = "UPDATE fencing.idempotency SET at = clock_timestamp() - interval '2 hours' WHERE key <> 'k4'"
+        await tables.run(lambda transaction: transaction.execute(age))
+        assert await delete_old(tables, 3 * 3600) == 0
+        assert await delete_old(tables, 3600) == 4
+        assert await rows(tables, "SELECT key FROM fencing.idempotency") == [("k4",)]
+        assert "idempotency-replayed" not in (await post(client, "k1")).headers
+
+    async def test_the_cleanup_runs_in_the_background(
+        self, client: httpx.AsyncClient, tables: Database, events: list[Event]
+    ) -> None:
+        await post(client)
+        async with cleanup(tables, 0.001, events.append, interval=0.01):
+            while await rows(tables, "SELECT FROM fencing.idempotency"):
+                await asyncio.sleep(0.01)
+
+    async def test_a_failed_cleanup_is_an_event(self, tables: Database, events: list[Event]) -> None:
+        await tables.run(lambda transaction: transaction.execute("DROP TABLE fencing.idempotency"))
+        async with cleanup(tables, 1, events.append, interval=0.01):
+            while not any("idempotency" in str(event) for event in events):
+                await asyncio.sleep(0.01)
+
+
+async def test_writes_with_a_key_take_the_transaction(client: httpx.AsyncClient, events: list[Event]) -> None:
+    for _ in range(2):
+        await client.patch(ROW, json={"note": "x"}, headers={"Fencing-Token": "5"})
+    events.clear()
+    sent = {"Fencing-Token": "5", "Idempotency-Key": "k"}
+    first = await client.patch(ROW, json={"note": "y"}, headers=sent)
+    assert steps(events) == [slow.CLAIM_AFTER.name, slow.WRITE_AFTER.name, slow.COMMIT_AFTER.name]
+    events.clear()
+    is_replay_of(await client.patch(ROW, json={"note": "y"}, headers=sent), first)
+    assert steps(events) == []
+
+
+def steps(events: Iterable[Event]) -> list[str]:
+    return [event.name for event in events if isinstance(event, StepReached)]
+
+
+async def test_the_kept_answer_is_the_answer_sent(client: httpx.AsyncClient, tables: Database) -> None:
+    first = await post(client)
+    kept = await row(tables, "SELECT caller, key, status, headers, body, length(fingerprint) FROM fencing.idempotency")
+    assert tuple(kept)[:3] == ("tester", "k1", 201)
+    assert [(name.encode(), value.encode()) for name, value in json.loads(kept["headers"])] == first.headers.raw
+    assert (kept["body"], kept["length"]) == (first.content, 32)

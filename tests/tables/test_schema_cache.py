@@ -1,0 +1,131 @@
+"""The schema cache reads the catalog when it is first needed, after a change, and after an outage of the database."""
+
+import asyncio
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+
+from gateway.db import migrations
+from gateway.db.database import Database
+from gateway.demo.embedded import postgres
+from gateway.tables import schema_cache
+from gateway.tables.pipeline import Exposure, TablePlane
+from tests.callers import known
+from tests.tables.asking import Send, answered, over_asgi, row, rows, send
+from tests.waiting import PATIENCE
+
+
+@pytest.fixture
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reload as often as asked."""
+    monkeypatch.setattr(schema_cache, "_PAUSE_BETWEEN_RELOADS", 0.0)
+
+
+async def change(tables: Database, ddl: str) -> None:
+    await tables.run(lambda transaction: transaction.execute(ddl))
+
+
+@pytest.mark.usefixtures("at_once")
+@pytest.mark.parametrize("token", [5, 6], ids=["fast path", "transaction"])
+async def test_a_write_follows_a_changed_table(write: Send, tables: Database, token: int) -> None:
+    answered(await write("PATCH", "/accounts?id=eq.1", {"note": "x"}, token=5), 204)
+    await change(tables, "ALTER TABLE accounts ADD COLUMN colour text")
+    answered(await write("PATCH", "/accounts?id=eq.1", {"colour": "red"}, token=token), 204)
+    await change(tables, "ALTER TABLE accounts RENAME COLUMN note TO remark")
+    answered(await write("PATCH", "/accounts?id=eq.1", {"note": "x"}, token=token), 400, "PGRST204")
+    answered(await write("PATCH", "/accounts?id=eq.1", {"remark": "y"}, token=token), 204)
+    await change(tables, "CREATE TABLE fresh (id int PRIMARY KEY)")
+    answered(await write("POST", "/fresh", {"id": 1}, token=token), 201)
+    await change(tables, "DROP TABLE fresh")
+    answered(await write("POST", "/fresh", {"id": 2}, token=token), 404, "PGRST205")
+
+
+@pytest.mark.usefixtures("at_once")
+async def test_a_key_of_another_type_is_another_naming(write: Send, tables: Database) -> None:
+    answered(await write("PATCH", "/accounts?id=eq.1", {"note": "x"}, token=5), 204)
+    await change(tables, "DROP VIEW rich; ALTER TABLE accounts ALTER id TYPE text")
+    answered(await write("PATCH", "/accounts?id=eq.1", {"note": "y"}, token=5), 503, "naming-changed")
+
+
+async def test_a_burst_of_bad_requests_reads_the_catalog_once(
+    write: Send, tables: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(schema_cache, "_PAUSE_BETWEEN_RELOADS", 3600.0)
+    answered(await write("POST", "/nowhere", {"id": 1}, token=5), 404, "PGRST205")
+    await change(tables, "CREATE TABLE nowhere (id int PRIMARY KEY)")
+    answered(await write("POST", "/nowhere", {"id": 1}, token=5), 404, "PGRST205")
+    monkeypatch.setattr(schema_cache, "_PAUSE_BETWEEN_RELOADS", 0.0)
+    answered(await write("POST", "/nowhere", {"id": 1}, token=5), 201)
+
+
+async def test_tables_and_columns_may_have_odd_names(write: Send, tables: Database) -> None:
+    await change(
+        tables,
+        """CREATE TABLE "od""d, 'name" ("k ""1" text PRIMARY KEY, "v'2" int);
+        INSERT INTO "od""d, 'name" VALUES ('a/b, c%', 1)""",
+    )
+    target = "/od%22d,%20'name?%22k%20%5C%221%22=eq.a/b,%20c%25"
+    for token in (5, 5):
+        response = await write("PATCH", target, {"v'2": 2}, token=token, prefer="return=representation")
+        assert (response.status_code, response.json()) == (200, [{'k "1': "a/b, c%", "v'2": 2}])
+        assert response.headers["fencing-resource"] == "public.od%22d%2C%20'name/a%2Fb%2C%20c%25"
+
+
+async def test_tables_may_have_many_columns(write: Send, tables: Database) -> None:
+    """PostgreSQL's functions take a hundred arguments; rows have more columns."""
+    columns = [f"c{number}" for number in range(200)]
+    await change(tables, f"CREATE TABLE wide (id int PRIMARY KEY, {', '.join(f'{name} int' for name in columns)})")
+    values = dict.fromkeys(columns, 1)
+    response = await write(
+        "POST", f"/wide?select={','.join(columns)}", {"id": 1, **values}, token=5, prefer="return=representation"
+    )
+    assert (response.status_code, response.json()) == (201, [values])
+
+
+async def test_partitioned_tables_are_served(write: Send, tables: Database) -> None:
+    await change(
+        tables,
+        """CREATE TABLE parted (id int, region int, v int, PRIMARY KEY (id, region)) PARTITION BY LIST (region);
+        CREATE TABLE parted_1 PARTITION OF parted FOR VALUES IN (1)""",
+    )
+    prefer = "resolution=merge-duplicates,return=representation"
+    for token in (5, 5):
+        response = await write("POST", "/parted", {"id": 1, "region": 1, "v": token}, token=token, prefer=prefer)
+        assert (response.status_code, response.json()) == (201, [{"id": 1, "region": 1, "v": 5}])
+        assert response.headers["fencing-resource"] == "public.parted/1/1"
+
+
+@pytest.mark.thorough
+async def test_the_database_may_be_down_at_the_start_and_later() -> None:
+    """503 while it is away, nothing lost, and no restart needed."""
+    with TemporaryDirectory(prefix="pg") as directory:
+        data = Path(directory) / "data"
+        with postgres(data) as server:
+            dsn = server.dsn()
+            await asyncio.to_thread(migrations.upgrade, dsn)
+        database = Database(dsn, connect_timeout=PATIENCE)
+        plane = TablePlane(database, Exposure(), authenticate=lambda _: known("tester"), observe=lambda _: None)
+        async with over_asgi(plane) as client:
+
+            async def refused() -> None:
+                for response in (
+                    await client.get("/accounts"),
+                    await send(client, "PATCH", "/accounts?id=eq.1", {"v": 3}, token=5),
+                ):
+                    answered(response, 503, "unavailable")
+                    assert response.headers["retry-after"] == "1"
+
+            await refused()
+            with postgres(data):
+                await change(
+                    database, "CREATE TABLE accounts (id int PRIMARY KEY, v int); INSERT INTO accounts VALUES (1, 1)"
+                )
+                answered(await send(client, "PATCH", "/accounts?id=eq.1", {"v": 2}, token=5), 204)
+            await refused()
+            with postgres(data):
+                assert await rows(database, "SELECT v FROM accounts") == [(2,)]
+                answered(await send(client, "PATCH", "/accounts?id=eq.1", {"v": 4}, token=4), 412, "token-stale")
+                answered(await send(client, "PATCH", "/accounts?id=eq.1", {"v": 5}, token=5), 204)
+                assert (await row(database, "SELECT v FROM accounts"))[0] == 5
+                await database.close()

@@ -1,0 +1,419 @@
+"""A table that is altered under a running gateway never yields a wrong write, even without notice to the gateway.
+
+Each change comes between two equal writes, or while the second one waits for its lock. A gateway that cannot learn the
+table's new state writes nothing. A gateway that can learn it does so by that very write.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, TypeAlias
+
+import asyncpg
+import httpx
+import pytest
+
+from gateway.db.database import Database
+from gateway.observe.events import Event, StepReached
+from gateway.tables.pipeline import TablePlane
+from gateway.tables.schema_cache import SchemaCache
+from tests.callers import known
+from tests.tables.asking import Send, answered, row, rows
+from tests.waiting import PATIENCE, number_waiting
+
+Dump: TypeAlias = list[tuple[Any, ...]]
+
+ACCOUNT = "/accounts?id=eq.1"
+COPY = "CREATE TABLE accounts (LIKE old INCLUDING DEFAULTS); INSERT INTO accounts SELECT * FROM old;"
+
+
+@dataclass(frozen=True)
+class Change:
+    """A change of a table, the write before and after it, and how the one after it is to end."""
+
+    name: str
+    ddl: str
+    status: int
+    code: str | None = None
+    method: str = "PATCH"
+    target: str = ACCOUNT
+    body: Any = None
+    prefer: str | None = None
+    resource: str | None = None
+    """The resource that fences the write once the gateway has learned of the change."""
+    locks: bool = True
+    """Whether the change waits for writes of the table that are under way, and they for it."""
+
+
+NOTE = {"note": "late"}
+CHANGES = [
+    Change(
+        "another table with another key",
+        f"DROP VIEW rich; ALTER TABLE accounts RENAME TO old; {COPY} ALTER TABLE accounts ADD PRIMARY KEY (owner)",
+        503,
+        "naming-changed",
+        body=NOTE,
+    ),
+    Change(
+        "dropped and created anew",
+        """DROP VIEW rich; DROP TABLE accounts; CREATE TABLE accounts (id bigint, note text PRIMARY KEY);
+        INSERT INTO accounts VALUES (1, 'first')""",
+        503,
+        "naming-changed",
+        body={"note": "first"},
+        target="/accounts?id=eq.1&note=eq.first",
+    ),
+    Change(
+        "another table by that name",
+        "DROP VIEW rich; ALTER TABLE accounts RENAME TO old; ALTER TABLE users RENAME TO accounts",
+        204,
+        body={"id": 1},
+        resource="public.accounts/1",
+    ),
+    Change(
+        "another schema's table",
+        """CREATE SCHEMA other; DROP VIEW rich; CREATE TABLE other.accounts (id numeric PRIMARY KEY, note text);
+        INSERT INTO other.accounts VALUES (1, 'first');
+        DROP TABLE accounts; ALTER TABLE other.accounts SET SCHEMA public""",
+        503,
+        "naming-changed",
+        body=NOTE,
+    ),
+    Change(
+        "a schema by that name",
+        """ALTER SCHEMA public RENAME TO old; CREATE SCHEMA public;
+        CREATE TABLE accounts (id bigint, note text PRIMARY KEY); INSERT INTO accounts VALUES (1, 'first')""",
+        503,
+        "naming-changed",
+        body=NOTE,
+        locks=False,
+    ),
+    Change(
+        "a type without names",
+        "DROP VIEW rich; ALTER TABLE accounts ALTER id TYPE numeric",
+        503,
+        "naming-changed",
+        body=NOTE,
+    ),
+    Change(
+        "a type with other names",
+        "DROP VIEW rich; ALTER TABLE accounts ALTER id TYPE text USING 'a' || id",
+        503,
+        "naming-changed",
+        body=NOTE,
+    ),
+    Change(
+        "another primary key",
+        "ALTER TABLE accounts DROP CONSTRAINT accounts_pkey; ALTER TABLE accounts ADD PRIMARY KEY (owner)",
+        503,
+        "naming-changed",
+        body=NOTE,
+    ),
+    Change(
+        "another primary key over columns that were not null",
+        "ALTER TABLE accounts DROP CONSTRAINT accounts_pkey; ALTER TABLE accounts ADD PRIMARY KEY (balance)",
+        503,
+        "naming-changed",
+        body=NOTE,
+    ),
+    Change(
+        "a wider primary key",
+        "ALTER TABLE accounts DROP CONSTRAINT accounts_pkey; ALTER TABLE accounts ADD PRIMARY KEY (id, balance)",
+        503,
+        "naming-changed",
+        body=NOTE,
+    ),
+    Change(
+        "columns that exchange names",
+        """DROP VIEW rich; ALTER TABLE accounts RENAME id TO swapped; ALTER TABLE accounts RENAME balance TO id;
+        ALTER TABLE accounts RENAME swapped TO balance; UPDATE accounts SET id = 1 WHERE balance = 2""",
+        422,
+        "resource-underivable",
+        body=NOTE,
+    ),
+    Change(
+        "another column of the template's name",
+        """ALTER TABLE shipments RENAME order_id TO old; ALTER TABLE shipments ADD order_id text;
+        UPDATE shipments SET order_id = '8'""",
+        503,
+        "naming-changed",
+        target="/shipments?order_id=eq.8",
+        body={"state": "late"},
+    ),
+    Change(
+        "no column of the template's name",
+        "ALTER TABLE shipments RENAME order_id TO old",
+        422,
+        "resource-underivable",
+        target="/shipments?order_id=eq.8",
+        body={"state": "late"},
+    ),
+    Change(
+        "a view instead of it",
+        "DROP VIEW rich; ALTER TABLE accounts RENAME TO old; CREATE VIEW accounts AS SELECT * FROM old",
+        422,
+        "resource-underivable",
+        body=NOTE,
+    ),
+    Change(
+        "a trigger for each statement",
+        """CREATE TABLE log (at timestamptz); CREATE FUNCTION noted() RETURNS trigger LANGUAGE plpgsql AS
+        'BEGIN INSERT INTO log VALUES (now()); RETURN NULL; END';
+        CREATE TRIGGER noted AFTER UPDATE ON accounts EXECUTE FUNCTION noted()""",
+        204,
+        body=NOTE,
+        resource="public.accounts/1",
+    ),
+    Change(
+        "a trigger before each row",
+        """CREATE FUNCTION shout() RETURNS trigger LANGUAGE plpgsql AS
+        'BEGIN NEW.note := upper(NEW.note); RETURN NEW; END';
+        CREATE TRIGGER shout BEFORE UPDATE ON accounts FOR EACH ROW EXECUTE FUNCTION shout()""",
+        204,
+        body=NOTE,
+        resource="public.accounts/1",
+    ),
+    Change(
+        "a child",
+        "CREATE TABLE kid () INHERITS (accounts); INSERT INTO kid (id, balance) VALUES (1, 1)",
+        204,
+        body=NOTE,
+        resource="public.accounts/1",
+        locks=False,
+    ),
+    Change("row security", "ALTER TABLE accounts ENABLE ROW LEVEL SECURITY", 204, body=NOTE),
+    Change("a rule", "CREATE RULE nothing AS ON UPDATE TO accounts DO INSTEAD NOTHING", 400, body=NOTE),
+    Change(
+        "no unique key any more",
+        "ALTER TABLE users DROP CONSTRAINT users_email_key",
+        400,
+        "42P10",
+        method="POST",
+        target="/users?on_conflict=email",
+        body={"id": 1, "email": "ann@x", "name": "late"},
+        prefer="resolution=merge-duplicates",
+    ),
+    Change(
+        "another default",
+        "ALTER TABLE accounts ALTER balance SET DEFAULT 7",
+        200,
+        method="POST",
+        target="/accounts?columns=id,balance",
+        body={"id": 1},
+        prefer="missing=default,resolution=merge-duplicates",
+        resource="public.accounts/1",
+    ),
+]
+every_change = pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.name)
+# Tokens: another write of a holder takes one statement, the first one of the next holder takes a transaction.
+BOTH_PATHS = (5, 6)
+
+
+@pytest.fixture
+async def operator(tables: Database, dsn: str) -> AsyncIterator["asyncpg.Connection[asyncpg.Record]"]:
+    """A session beside the gateway."""
+    connection = await asyncpg.connect(dsn)
+    yield connection
+    await connection.close()
+
+
+@pytest.fixture
+def blind(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The gateway goes by the catalog as it read it first, whatever it is told."""
+
+    async def nothing(_: SchemaCache) -> None:
+        return
+
+    monkeypatch.setattr(SchemaCache, "renew", nothing)
+    monkeypatch.setattr(SchemaCache, "reload", nothing)
+
+
+async def dump(database: Database) -> Dump:
+    """All rows of all tables, those of the fences included."""
+    found = []
+    for (name,) in await rows(
+        database,
+        """SELECT c.oid::regclass::text FROM pg_class c WHERE c.relkind IN ('r', 'p')
+        AND c.relnamespace NOT IN ('pg_catalog'::regnamespace, 'information_schema'::regnamespace) ORDER BY 1""",
+    ):
+        found += [(name, *each) for each in await rows(database, f"SELECT t::text FROM {name} AS t ORDER BY 1")]
+    return found
+
+
+async def first(change: Change, write: Send) -> None:
+    """The gateway has come to know the table, and has written it by both paths."""
+    early = {name: "early" if value == "late" else value for name, value in change.body.items()}
+    for _ in range(3):
+        response = await second(replace(change, body=early), write, 5)
+        assert response.status_code in (200, 201, 204), response.text
+
+
+async def second(change: Change, write: Send, token: int) -> httpx.Response:
+    return await write(change.method, change.target, change.body, token=token, prefer=change.prefer)
+
+
+@every_change
+@pytest.mark.usefixtures("blind")
+async def test_no_write_uses_an_outdated_table(write: Send, tables: Database, change: Change) -> None:
+    await first(change, write)
+    await tables.run(lambda transaction: transaction.execute(change.ddl))
+    before = await dump(tables)
+    for token in BOTH_PATHS:
+        response = await second(change, write, token)
+        assert response.status_code >= 400, response.text
+        assert await dump(tables) == before
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("change", [one for one in CHANGES if one.locks], ids=lambda change: change.name)
+@pytest.mark.usefixtures("blind")
+async def test_no_write_uses_a_table_that_changes_after_it_was_sent(
+    write: Send, tables: Database, operator: "asyncpg.Connection[asyncpg.Record]", change: Change
+) -> None:
+    await first(change, write)
+    async with operator.transaction():
+        await operator.execute(change.ddl)
+        waiting = [asyncio.create_task(second(change, write, token)) for token in BOTH_PATHS]
+        await until_they_wait(tables, waiting)
+    responses = await asyncio.gather(*waiting)
+    assert all(response.status_code >= 400 for response in responses), [response.text for response in responses]
+    assert "late" not in str(await dump(tables))
+    assert [found["value"] for found in await tables.fetch("SELECT value FROM fencing.fence")] == [5]
+
+
+@pytest.mark.thorough
+@every_change
+async def test_a_write_itself_finds_the_change(write: Send, tables: Database, change: Change) -> None:
+    await first(change, write)
+    await tables.run(lambda transaction: transaction.execute(change.ddl))
+    before = await dump(tables)
+    response = await second(change, write, 5)
+    answered(response, change.status, change.code)
+    if change.resource is not None:
+        assert response.headers["fencing-resource"] == change.resource
+    if change.status >= 400:
+        assert await dump(tables) == before
+
+
+async def test_the_write_of_a_new_holder_finds_the_change(write: Send, tables: Database) -> None:
+    change = next(change for change in CHANGES if change.name == "another column of the template's name")
+    await first(change, write)
+    await tables.run(lambda transaction: transaction.execute(change.ddl))
+    answered(await second(change, write, 6), 503, "naming-changed")
+
+
+async def test_a_stale_write_fires_no_new_trigger(write: Send, tables: Database) -> None:
+    """A statement that finds its fence overtaken writes no row, but would fire triggers all the same."""
+    change = next(change for change in CHANGES if change.name == "a trigger for each statement")
+    await first(change, write)
+    answered(await write("PATCH", ACCOUNT, {"note": "new"}, token=6), 204)
+    await tables.run(lambda transaction: transaction.execute(change.ddl))
+    answered(await write("PATCH", ACCOUNT, NOTE, token=5), 412, "token-stale")
+    assert await rows(tables, "SELECT * FROM log") == []
+
+
+async def test_an_irrelevant_change_keeps_the_fast_path(write: Send, tables: Database, events: list[Event]) -> None:
+    """Housekeeping is no change of a table: its writes keep to the fast path."""
+    change = Change("", "", 204, body=NOTE)
+    await first(change, write)
+    for ddl in ("ANALYZE accounts", "GRANT SELECT ON accounts TO public", "CREATE INDEX ON accounts (owner)"):
+        await tables.run(lambda transaction, ddl=ddl: transaction.execute(ddl))  # type: ignore[misc]
+        events.clear()
+        answered(await second(change, write, 5), 204)
+        assert StepReached("tables.commit.after") not in events, ddl
+
+
+async def test_concurrent_writes_all_find_the_change(write: Send, tables: Database) -> None:
+    """Writes that share a batch: each of them ends as it would have by itself."""
+    await first(Change("", "", 204, body=NOTE), write)
+    await tables.run(lambda transaction: transaction.execute("ALTER TABLE accounts ADD COLUMN colour text"))
+    responses = await asyncio.gather(*(write("PATCH", ACCOUNT, NOTE, token=5) for _ in range(40)))
+    assert {response.status_code for response in responses} == {204}
+
+
+@pytest.mark.parametrize("altered", ["accounts", "users"])
+async def test_a_list_of_writes_finds_a_change_of_any_of_its_tables(
+    plane: TablePlane, tables: Database, altered: str
+) -> None:
+    writes = [
+        {"method": "PATCH", "table": table, "query": "id=eq.1", "token": "5", "body": {"id": 1}}
+        for table in ("accounts", "users")
+    ]
+    app = httpx.ASGITransport(partial(listed, plane))
+    async with httpx.AsyncClient(transport=app, base_url="http://gateway") as client:
+        answered(await client.post("/", json={"writes": writes}), 200)
+        await tables.run(lambda transaction: transaction.execute(f"ALTER TABLE {altered} ADD COLUMN colour text"))
+        answered(await client.post("/", json={"writes": writes}), 200)
+
+
+async def listed(plane: TablePlane, scope: Any, receive: Any, send_: Any) -> None:
+    """The list of writes as an app of its own."""
+    found = await plane.transact(scope, receive, known("tester"))
+    await send_({"type": "http.response.start", "status": found.status, "headers": found.headers})
+    await send_({"type": "http.response.body", "body": found.body})
+
+
+@pytest.mark.usefixtures("blind")
+async def test_a_read_of_a_table_replaced_by_a_view_writes_nothing(
+    write: Send, client: httpx.AsyncClient, tables: Database
+) -> None:
+    """A view in the place of a table may call what writes: that is no read any more."""
+    target = "/accounts?id=eq.1&select=id"
+    for _ in range(2):
+        assert (await client.get(target)).json() == [{"id": 1}]
+    await tables.run(
+        lambda transaction: transaction.execute(
+            """CREATE TABLE log (at timestamptz); CREATE FUNCTION spy() RETURNS bigint LANGUAGE sql VOLATILE AS
+            'INSERT INTO log VALUES (now()); SELECT 1::bigint'; DROP VIEW rich; ALTER TABLE accounts RENAME TO old;
+            CREATE VIEW accounts AS SELECT spy() AS id, note FROM old"""
+        )
+    )
+    before = await dump(tables)
+    for each in (target, "/accounts?select=id"):
+        response = await client.get(each)
+        assert response.status_code >= 400, response.text
+    assert await dump(tables) == before
+
+
+async def test_reads_find_the_change(client: httpx.AsyncClient, tables: Database) -> None:
+    target = "/accounts?id=eq.1"
+    for _ in range(2):
+        assert (await client.get(target)).json()[0]["owner"] == "ann"
+    await tables.run(
+        lambda transaction: transaction.execute(
+            "DROP VIEW rich; ALTER TABLE accounts RENAME TO old; ALTER TABLE users RENAME TO accounts"
+        )
+    )
+    assert (await client.get(target)).json() == [{"id": 1, "email": "ann@x", "name": "Ann"}]
+    await tables.run(lambda transaction: transaction.execute("ALTER TABLE accounts ALTER id TYPE text USING 'a' || id"))
+    assert (await client.get("/accounts?id=eq.a1&select=name")).json() == [{"name": "Ann"}]
+
+
+async def test_names_of_types_do_not_depend_on_the_session(write: Send, tables: Database) -> None:
+    """Sessions to come look elsewhere for names: for the table's own, and for those of types."""
+    await tables.run(
+        lambda transaction: transaction.execute(
+            """CREATE TYPE mood AS ENUM ('glad', 'sad'); CREATE TABLE moods (mood mood PRIMARY KEY, v int);
+            INSERT INTO moods VALUES ('glad', 1); CREATE SCHEMA odd; CREATE TYPE odd.mood AS ENUM ('odd');
+            CREATE TABLE odd.moods (mood odd.mood PRIMARY KEY, v int); INSERT INTO odd.moods VALUES ('odd', 1)"""
+        )
+    )
+    answered(await write("PATCH", "/moods?mood=eq.glad", {"v": 2}, token=5), 204)
+    found = await row(tables, "SELECT current_database() AS name")
+    await tables.run(
+        lambda transaction: transaction.execute(f'ALTER DATABASE "{found["name"]}" SET search_path = odd, public')
+    )
+    responses = await asyncio.gather(
+        *(write("PATCH", "/moods?mood=eq.glad", {"v": 3}, token=token) for token in (5, 5, 5, 6))
+    )
+    assert {response.status_code for response in responses} <= {204, 412}
+    assert await rows(tables, "SELECT mood::text, v FROM public.moods") == [("glad", 3)]
+    assert await rows(tables, "SELECT v FROM odd.moods") == [(1,)]
+
+
+async def until_they_wait(database: Database, waiting: Sequence["asyncio.Task[Any]"]) -> None:
+    """Until each of them waits for a lock on a table, or is over."""
+    async with asyncio.timeout(PATIENCE):
+        while sum(not each.done() for each in waiting) > await number_waiting(database, "relation"):
+            await asyncio.sleep(0.005)

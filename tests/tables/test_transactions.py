@@ -1,0 +1,499 @@
+"""POST /v1/transaction: several writes under their tokens, all of them or none, over the whole gateway."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import asyncpg
+import httpx
+import pytest
+
+from gateway.db.database import Database
+from tests.patience import LIMITS
+from tests.running import API_KEY, config, running
+from tests.tables.asking import row, rows
+from tests.waiting import PATIENCE, waiting
+
+PATH = "/v1/transaction"
+RULES = [
+    {"name": "public.shipments", "resource": "order/{order_id}"},
+    {"name": "public.settings", "resource": "settings"},
+    {"name": "public.watched", "mode": "observe"},
+    {"name": "public.strict", "equal": "strict"},
+]
+MORE = """
+CREATE TABLE exact (id bigint PRIMARY KEY, amount numeric, doc json);
+CREATE TABLE zoned (id bigint PRIMARY KEY, at timestamptz);
+INSERT INTO zoned VALUES (1, NULL);
+CREATE TABLE moments (at timestamptz PRIMARY KEY, v int);
+INSERT INTO moments VALUES ('2024-01-02 03:00:00+00', 0);
+CREATE TABLE careless (id bigint PRIMARY KEY);
+CREATE FUNCTION care() RETURNS trigger LANGUAGE plpgsql AS $$BEGIN SET LOCAL TimeZone = 'Asia/Tokyo'; RETURN NEW; END$$;
+CREATE TRIGGER care AFTER INSERT ON careless FOR EACH ROW EXECUTE FUNCTION care();
+"""
+
+
+@pytest.fixture
+async def api(tables: Database, dsn: str) -> AsyncIterator[httpx.AsyncClient]:
+    """The gateway over real HTTP, with a caller of its own."""
+    await tables.run(lambda transaction: transaction.execute(MORE))
+    database = {"dsn": dsn, "max_body": 200_000, **LIMITS}
+    served = config(dsn, postgres=database, tables=RULES)
+    async with running(served) as origin:
+        headers = {"Authorization": f"Bearer {API_KEY}"}
+        async with httpx.AsyncClient(base_url=origin, headers=headers, timeout=PATIENCE) as client:
+            yield client
+
+
+def patch(number: int, note: str = "changed", **others: Any) -> dict[str, Any]:
+    return {"method": "PATCH", "table": "accounts", "query": f"id=eq.{number}", "body": {"note": note}, **others}
+
+
+async def send(api: httpx.AsyncClient, *writes: object, token: object = 5, **headers: str) -> httpx.Response:
+    named = {"Fencing-Token": str(token), **headers} if token is not None else headers
+    return await api.post(PATH, json={"writes": writes}, headers=named)
+
+
+def refused(answer: httpx.Response, status: int, code: str, write: int | None = None) -> dict[str, Any]:
+    """A problem document, about this write of the list."""
+    assert answer.status_code == status, answer.text
+    assert answer.headers["content-type"] == "application/problem+json"
+    document: dict[str, Any] = answer.json()
+    assert (document["code"], document["status"], document.get("write")) == (code, status, write), document
+    return document
+
+
+async def state(tables: Database) -> tuple[Any, ...]:
+    """Everything a write could change."""
+    names = ("accounts", "shipments", "settings", "watched", "strict", "pairs", "fencing.fence", "fencing.idempotency")
+    return tuple([await rows(tables, f"SELECT * FROM {name} ORDER BY 1, 2") for name in names])
+
+
+class TestAllOrNothing:
+    async def test_all_writes_take_effect(self, api: httpx.AsyncClient, tables: Database) -> None:
+        answer = await send(
+            api,
+            patch(1, prefer="return=representation"),
+            {"method": "POST", "table": "shipments", "body": [{"order_id": 7, "state": "sent"}]},
+            {"method": "DELETE", "table": "accounts", "query": "id=eq.2"},
+            {
+                "method": "PUT",
+                "table": "settings",
+                "query": "name=eq.colour",
+                "body": {"name": "colour", "value": "blue"},
+            },
+        )
+        assert (answer.status_code, answer.headers["content-type"]) == (200, "application/json; charset=utf-8")
+        first, second, third, fourth = answer.json()["results"]
+        assert (first["status"], first["body"][0]["note"]) == (200, "changed")
+        assert first["headers"]["fencing-token"] == "5"
+        assert first["headers"]["fencing-resource"] == "public.accounts/1"
+        assert first["headers"]["etag"]
+        assert [(one["status"], one["body"]) for one in (second, third, fourth)] == [
+            (201, None),
+            (204, None),
+            (204, None),
+        ]
+        assert await rows(tables, "SELECT id, note FROM accounts ORDER BY id") == [(1, "changed"), (3, "third")]
+        fences = await rows(tables, "SELECT resource, value FROM fencing.fence ORDER BY 1")
+        assert fences == [("order/7", 5), ("public.accounts/1", 5), ("public.accounts/2", 5), ("settings", 5)]
+
+    @pytest.mark.parametrize(
+        ("last", "status", "code"),
+        [
+            ({"method": "POST", "table": "accounts", "body": {"id": 3}}, 409, "23505"),
+            (patch(2, if_match='"other"'), 412, "row-changed"),
+            ({"method": "POST", "table": "accounts", "body": {"id": "x"}}, 400, "22P02"),
+            ({"method": "PATCH", "table": "nothing", "query": "id=eq.1", "body": {"a": 1}}, 404, "PGRST205"),
+            (patch(2, resource="public.accounts/3"), 422, "resource-mismatch"),
+            ({"method": "DELETE", "table": "accounts", "query": "owner=eq.ann"}, 422, "resource-underivable"),
+            (patch(2, prefer="handling=strict, max-affected=0"), 400, "PGRST124"),
+        ],
+    )
+    async def test_no_write_takes_effect(
+        self, api: httpx.AsyncClient, tables: Database, last: dict[str, Any], status: int, code: str
+    ) -> None:
+        before = await state(tables)
+        refused(await send(api, patch(1), patch(3), last), status, code, 2)
+        assert await state(tables) == before
+
+    async def test_a_later_write_sees_the_earlier_ones(self, api: httpx.AsyncClient) -> None:
+        answer = await send(
+            api,
+            {"method": "POST", "table": "accounts", "body": {"id": 9, "note": "new"}},
+            patch(9, "newer", prefer="return=representation"),
+            {"method": "DELETE", "table": "accounts", "query": "id=eq.9", "prefer": "return=representation"},
+        )
+        assert [one["status"] for one in answer.json()["results"]] == [201, 200, 200]
+        assert answer.json()["results"][2]["body"][0]["note"] == "newer"
+
+    async def test_numbers_are_not_rounded(self, api: httpx.AsyncClient, tables: Database) -> None:
+        """Neither on the way in nor on the way out: what is sent is what the database gets, to the letter."""
+        amount = "12345678901234567890.12345678901234567890"
+        body = f'{{"id": 1, "amount": {amount}, "doc": {{"b":1,  "a": 1.00e3}}}}'
+        write = f'{{"method":"POST","table":"exact","prefer":"return=representation","body":{body}}}'
+        headers = {"Fencing-Token": "5", "Content-Type": "application/json"}
+        answer = await api.post(PATH, content=f'{{ "writes" : [ {write} ] }}', headers=headers)
+        assert answer.status_code == 200, answer.text
+        assert amount in answer.text
+        assert await rows(tables, "SELECT amount::text, doc::text FROM exact") == [(amount, '{"b":1,  "a": 1.00e3}')]
+
+    async def test_a_time_zone_is_that_of_one_write(self, api: httpx.AsyncClient, tables: Database) -> None:
+        moment = {"method": "PATCH", "table": "zoned", "query": "id=eq.1", "body": {"at": "2024-01-02T03:00:00"}}
+        again = {**moment, "prefer": "return=representation"}
+        answer = await send(api, {**moment, "prefer": "timezone=Asia/Tokyo"}, again)
+        assert answer.json()["results"][1]["body"][0]["at"] == "2024-01-02T03:00:00+00:00"
+
+    async def test_what_a_trigger_sets_is_that_of_one_write(self, api: httpx.AsyncClient) -> None:
+        """Else the name of the second row would be another one than it is claimed by."""
+        first = {"method": "POST", "table": "careless", "body": {"id": 1}}
+        second = {"method": "PATCH", "table": "moments", "query": "at=eq.2024-01-02 03:00:00%2B00", "body": {"v": 1}}
+        answer = await send(api, first, second)
+        assert answer.status_code == 200, answer.text
+        assert answer.json()["results"][1]["headers"]["fencing-resource"] == "public.moments/2024-01-02%2003:00:00+00"
+
+
+class TestTokens:
+    async def test_each_write_may_show_its_own_token(self, api: httpx.AsyncClient, tables: Database) -> None:
+        writes = (patch(1, token="34", holder="ann"), patch(2, token="2.12"), patch(3))
+        assert (await send(api, *writes, token=7, **{"Fencing-Holder": "bob"})).status_code == 200
+        fences = await rows(tables, "SELECT resource, epoch, value, holder FROM fencing.fence ORDER BY 1")
+        assert fences == [
+            ("public.accounts/1", 0, 34, "ann"),
+            ("public.accounts/2", 2, 12, "bob"),
+            ("public.accounts/3", 0, 7, "bob"),
+        ]
+
+    async def test_a_write_may_show_pairs_of_resource_and_token(self, api: httpx.AsyncClient, tables: Database) -> None:
+        pairs = "public.accounts/1=4, public.accounts/2=6"
+        both = {"method": "DELETE", "table": "accounts", "query": "id=in.(1,2)", "token": pairs}
+        assert (await send(api, both, token=None)).status_code == 200
+        assert (
+            await send(api, {"method": "POST", "table": "accounts", "body": {"id": 1}}, token=pairs)
+        ).status_code == 200
+        fences = await rows(tables, "SELECT resource, value FROM fencing.fence ORDER BY 1")
+        assert fences == [("public.accounts/1", 4), ("public.accounts/2", 6)]
+
+    async def test_two_tokens_for_one_resource(self, api: httpx.AsyncClient, tables: Database) -> None:
+        before = await state(tables)
+        refused(await send(api, patch(1, token="5"), patch(2), patch(1, token="6")), 400, "request-malformed", 2)
+        other = patch(1, token="5", holder="bob")
+        refused(await send(api, patch(1, token="5", holder="ann"), other), 400, "request-malformed", 1)
+        assert await state(tables) == before
+
+    async def test_a_token_is_needed(self, api: httpx.AsyncClient, tables: Database) -> None:
+        refused(await send(api, patch(1, token="5"), patch(2), token=None), 428, "token-required", 1)
+        assert await rows(tables, "SELECT * FROM fencing.fence") == []
+
+    async def test_one_stale_token_undoes_all_of_them(self, api: httpx.AsyncClient, tables: Database) -> None:
+        await send(api, patch(2), patch(3), token=9)
+        before = await state(tables)
+        document = refused(
+            await send(api, patch(1), patch(3, "stale"), patch(2, "stale"), token=8), 412, "token-stale", 1
+        )
+        assert (document["resource"], document["fence"]) == ("public.accounts/3", "9")
+        assert await state(tables) == before
+        recorded = await rows(
+            tables, "SELECT resource, value, method, target, enforced FROM fencing.rejection ORDER BY 1"
+        )
+        assert recorded == [
+            ("public.accounts/2", 8, "PATCH", "/v1/tables/accounts?id=eq.2", True),
+            ("public.accounts/3", 8, "PATCH", "/v1/tables/accounts?id=eq.3", True),
+        ]
+
+    async def test_a_stale_token_is_told_before_anything_a_write_does(self, api: httpx.AsyncClient) -> None:
+        await send(api, patch(2), token=9)
+        duplicate = {"method": "POST", "table": "accounts", "body": {"id": 1}}
+        refused(await send(api, duplicate, patch(2, if_match='"x"'), token=8), 412, "token-stale", 1)
+
+    async def test_a_list_is_one_write_to_a_strict_resource(self, api: httpx.AsyncClient) -> None:
+        write = {"method": "PATCH", "table": "strict", "query": "id=eq.1", "body": {"v": 2}}
+        assert (await send(api, write, patch(1), write)).status_code == 200
+        refused(await send(api, patch(2), write), 412, "token-used", 1)
+
+    async def test_observe_mode_holds_for_its_table_alone(self, api: httpx.AsyncClient, tables: Database) -> None:
+        watched = {"method": "PATCH", "table": "watched", "query": "id=eq.1", "body": {"v": 9}}
+        await send(api, watched, token=9)
+        answer = await send(api, watched, patch(1), {**watched, "query": "id=gt.1"}, token=8)
+        assert answer.status_code == 200, answer.text
+        assert answer.json()["results"][0]["headers"]["fencing-token"] == "9"
+        noted = await rows(tables, "SELECT resource, reason, enforced FROM fencing.rejection ORDER BY 1, 2")
+        assert noted == [("public.watched", "resource-underivable", False), ("public.watched/1", "token-stale", False)]
+        await send(api, patch(1), token=10)
+        refused(await send(api, watched, patch(1), token=9), 412, "token-stale", 1)
+        assert len(await rows(tables, "SELECT FROM fencing.rejection WHERE NOT enforced")) == 2
+
+    async def test_writes_side_by_side_neither_deadlock_nor_mix(self, api: httpx.AsyncClient, tables: Database) -> None:
+        """The same resources in different orders, under one token and under rising ones."""
+        orders = [(1, 2, 3), (3, 2, 1), (2, 3, 1)] * 5
+
+        async def one(number: int, order: tuple[int, ...]) -> httpx.Response:
+            return await send(api, *(patch(key, f"w{number}") for key in order), token=5 + number % 2)
+
+        answers = await asyncio.gather(*(one(number, order) for number, order in enumerate(orders)))
+        assert {answer.status_code for answer in answers} <= {200, 412}
+        assert any(answer.status_code == 200 for answer in answers)
+        (notes,) = [{note for (note,) in await rows(tables, "SELECT note FROM accounts")}]
+        assert len(notes) == 1, "the last transaction has written all three rows"
+
+    @pytest.mark.thorough
+    async def test_a_transaction_runs_alone_after_a_deadlock(
+        self, api: httpx.AsyncClient, tables: Database, stranger: asyncpg.Connection
+    ) -> None:
+        """Writers under one token share its fences. Undone for a deadlock on rows, they would meet there again."""
+        assert (await send(api, patch(1), patch(2))).status_code == 200
+        await stranger.execute("SET deadlock_timeout = '1min'")  # so that the server undoes the other session
+        fences_to_share = "SELECT resource FROM fencing.fence FOR SHARE SKIP LOCKED"
+        async with asyncio.TaskGroup() as tasks:
+            async with stranger.transaction():
+                await stranger.execute("SELECT FROM accounts WHERE id = 1 FOR UPDATE")
+                writing = tasks.create_task(send(api, patch(2), patch(1)))
+                await waiting(tables)
+                assert len(await rows(tables, fences_to_share)) == 2
+                await stranger.execute("SELECT FROM accounts WHERE id = 2 FOR UPDATE")
+                await waiting(tables)
+                assert await rows(tables, fences_to_share) == []
+            assert (await writing).status_code == 200
+
+
+class TestConditions:
+    async def test_a_condition_sees_the_earlier_writes(self, api: httpx.AsyncClient) -> None:
+        read = (await api.get("/v1/tables/accounts?id=eq.1")).headers["etag"]
+        refused(await send(api, patch(1, "a", if_match=read), patch(1, "b", if_match=read)), 412, "row-changed", 1)
+        answer = await send(api, patch(1, "a", if_match=read), patch(1, "b", if_match="*"))
+        now = (await api.get("/v1/tables/accounts?id=eq.1")).headers["etag"]
+        assert [one["headers"]["etag"] == now for one in answer.json()["results"]] == [False, True]
+
+    async def test_create_only(self, api: httpx.AsyncClient) -> None:
+        put = {"method": "PUT", "table": "accounts", "query": "id=eq.9", "body": {"id": 9}, "if_none_match": "*"}
+        assert (await send(api, put)).status_code == 200
+        document = refused(await send(api, patch(1), put), 412, "row-changed", 1)
+        assert document["etag"] == (await api.get("/v1/tables/accounts?id=eq.9")).headers["etag"]
+
+
+class TestKeys:
+    async def test_a_retry_gets_the_first_answer(self, api: httpx.AsyncClient, tables: Database) -> None:
+        writes = ({"method": "POST", "table": "shipments", "body": {"order_id": 7}, "prefer": "return=representation"},)
+        first = await send(api, *writes, patch(1), **{"Idempotency-Key": '"k"'})
+        assert first.status_code == 200
+        before = await state(tables)
+
+        async def again(token: int) -> None:
+            answer = await send(api, *writes, patch(1), token=token, **{"Idempotency-Key": '"k"'})
+            assert (answer.status_code, answer.content) == (200, first.content)
+            assert answer.headers["idempotency-replayed"] == "true"
+
+        for token in (5, 4):
+            await again(token)
+        assert await state(tables) == before
+        await again(6)  # after a takeover, which is complete then
+        fences = await rows(tables, "SELECT resource, value FROM fencing.fence ORDER BY resource")
+        assert fences == [("order/7", 6), ("public.accounts/1", 6)]
+        refused(await send(api, patch(1), token=5), 412, "token-stale", 0)
+
+    async def test_tokens_inside_are_no_part_of_it(self, api: httpx.AsyncClient) -> None:
+        first = await send(api, patch(1, token="5", holder="ann"), **{"Idempotency-Key": '"k"'})
+        again = await send(api, patch(1, token="6", holder="bob"), **{"Idempotency-Key": '"k"'})
+        assert (again.content, again.headers["idempotency-replayed"]) == (first.content, "true")
+
+    @pytest.mark.thorough
+    @pytest.mark.parametrize(
+        "writes",
+        [
+            (patch(1, "other"),),
+            (patch(2),),
+            (patch(1), patch(1)),
+            (patch(1, prefer="return=representation"),),
+            (patch(1, if_match="*"),),
+        ],
+    )
+    async def test_one_key_for_two_lists(
+        self, api: httpx.AsyncClient, tables: Database, writes: tuple[dict[str, Any], ...]
+    ) -> None:
+        await send(api, patch(1), **{"Idempotency-Key": '"k"'})
+        before = await state(tables)
+        refused(await send(api, *writes, **{"Idempotency-Key": '"k"'}), 422, "idempotency-mismatch")
+        assert await state(tables) == before
+
+    async def test_single_writes_share_the_keys(self, api: httpx.AsyncClient) -> None:
+        headers = {"Idempotency-Key": '"k"', "Fencing-Token": "5"}
+        await send(api, patch(1), **{"Idempotency-Key": '"k"'})
+        answer = await api.patch("/v1/tables/accounts?id=eq.1", json={"note": "changed"}, headers=headers)
+        assert (answer.status_code, answer.json()["code"]) == (422, "idempotency-mismatch")
+
+    async def test_a_refused_list_keeps_nothing(self, api: httpx.AsyncClient, tables: Database) -> None:
+        bad = {"method": "POST", "table": "accounts", "body": {"id": 3}}
+        refused(await send(api, patch(1), bad, **{"Idempotency-Key": '"k"'}), 409, "23505", 1)
+        assert await rows(tables, "SELECT * FROM fencing.idempotency") == []
+
+    async def test_duplicates_at_one_time(self, api: httpx.AsyncClient, tables: Database) -> None:
+        insert = {"method": "POST", "table": "shipments", "body": {"order_id": 7}, "prefer": "return=representation"}
+        answers = await asyncio.gather(*(send(api, insert, patch(1), **{"Idempotency-Key": "k"}) for _ in range(8)))
+        assert {(answer.status_code, answer.content) for answer in answers} == {(200, answers[0].content)}
+        assert (await row(tables, "SELECT count(*) FROM shipments"))["count"] == 4
+
+
+# Writes that are refused both alone and in a list: method, table, query, body, other headers.
+NOT_ALLOWED: list[tuple[str, str, str, Any, dict[str, str]]] = [
+    ("PATCH", "accounts", "", {"note": "x"}, {}),
+    ("DELETE", "accounts", "", None, {}),
+    ("DELETE", "accounts", "id", None, {}),
+    ("DELETE", "accounts", "select=id", None, {}),
+    ("DELETE", "accounts", "limit=1", None, {}),
+    ("DELETE", "accounts", "id=eq.1&limit=1", None, {}),
+    ("PATCH", "accounts", "id=eq.1&offset=0", {"note": "x"}, {}),
+    ("PATCH", "accounts", "id=gt.0", {"note": "x"}, {}),
+    ("PATCH", "accounts", "or=(id.eq.1,id.eq.2)", {"note": "x"}, {}),
+    ("PATCH", "accounts", "id=eq.1", [{"note": "x"}, {"note": "y"}], {}),
+    ("PATCH", "accounts", "id=eq.1", {"nothing": "x"}, {}),
+    ("PATCH", "accounts", "nothing=eq.1", {"note": "x"}, {}),
+    ("PATCH", "accounts", "id=eq.x", {"note": "x"}, {}),
+    ("PATCH", "accounts", "id=like.1", {"note": "x"}, {}),
+    ("PATCH", "accounts", "id=eq", {"note": "x"}, {}),
+    ("PATCH", "accounts", "id=eq.1&select=films(*)", {"note": "x"}, {}),
+    ("PATCH", "accounts", "id=eq.1", {"note": "x"}, {"if_match": "x"}),
+    ("PATCH", "accounts", "id=in.(1,2)", {"note": "x"}, {"if_match": "*"}),
+    ("PATCH", "accounts", "id=eq.1", {"note": "x"}, {"resource": "public.accounts/2"}),
+    ("PATCH", "accounts", "id=eq.1", {"note": "x"}, {"resource": "not canonical"}),
+    ("PATCH", "accounts", "id=eq.1", {"note": "x"}, {"token": "-1"}),
+    ("PATCH", "accounts", "id=eq.1", {"note": "x"}, {"token": "1, 2"}),
+    ("PATCH", "accounts", "id=eq.1", {"note": "x"}, {"holder": "x" * 201}),
+    ("PATCH", "accounts", "id=eq.1", {"note": "x"}, {"prefer": "handling=strict, nothing=x"}),
+    ("PATCH", "accounts", "id=eq.1", {"note": "x"}, {"schema": "fencing"}),
+    ("PATCH", "accounts", "id=eq.1", {"note": "x"}, {"schema": "pg_catalog"}),
+    ("PATCH", "pg_class", "oid=eq.1", {"relname": "x"}, {}),
+    ("PATCH", "fence", "resource=eq.x", {"value": 9}, {}),
+    ("PATCH", "fencing.fence", "resource=eq.x", {"value": 9}, {}),
+    ("POST", "accounts", "", [{"id": 10}, {"id": 11, "note": "x"}], {}),
+    ("POST", "accounts", "", {"note": "x"}, {}),
+    ("POST", "keyless", "", {"v": 1}, {}),
+    ("POST", "floats", "", {"x": 2.5}, {}),
+    ("POST", "users", "on_conflict=email", {"id": 99, "email": "ann@x"}, {"prefer": "resolution=merge-duplicates"}),
+    ("PUT", "accounts", "", {"id": 1}, {}),
+    ("PUT", "accounts", "id=gt.1", {"id": 1}, {}),
+    ("PUT", "accounts", "id=eq.1&owner=eq.x", {"id": 1}, {}),
+    ("PUT", "accounts", "id=eq.1&limit=1", {"id": 1}, {}),
+    ("PUT", "accounts", "id=eq.1", {"id": 2}, {}),
+    ("PATCH", "accounts", "id=eq.1;DROP TABLE accounts", {"note": "x"}, {}),
+    ("PATCH", 'accounts"; DROP TABLE accounts; --', "id=eq.1", {"note": "x"}, {}),
+    ("PATCH", "accounts", "id=eq.1%00", {"note": "x"}, {}),
+    ("PATCH", "accounts", "id=eq.%FF", {"note": "x"}, {}),
+    ("PATCH", "accounts", "&".join(["id=eq.1"] * 600), {"note": "x"}, {}),
+    ("PATCH", "accounts", "and=(" * 300 + "id.eq.1" + ")" * 300, {"note": "x"}, {}),
+]
+_HEADERS = {
+    "token": "Fencing-Token", "resource": "Fencing-Resource", "holder": "Fencing-Holder", "prefer": "Prefer",
+    "if_match": "If-Match", "schema": "Content-Profile",
+}  # fmt: skip
+
+
+async def test_a_list_allows_nothing_that_is_refused_alone(api: httpx.AsyncClient, tables: Database) -> None:
+    """Refused both ways, with the same status and code, and nothing is written either way."""
+    before = await state(tables)
+    for method, table, query, body, others in NOT_ALLOWED:
+        url = httpx.URL(f"/v1/tables/{table}").copy_with(query=query.encode())
+        headers = {"Fencing-Token": "5", **{_HEADERS[name]: value for name, value in others.items()}}
+        sent = None if body is None else json.dumps(body)
+        alone = await api.request(method, url, content=sent, headers=headers)
+        what = (method, table, query[:80], body, others)
+        assert 400 <= alone.status_code < 500, (what, alone.text)
+        assert alone.headers["content-type"].startswith("application/json"), (what, alone.text)
+        write = {"method": method, "table": table, "query": query, "body": body, **others}
+        document = refused(await send(api, patch(3), write), alone.status_code, alone.json()["code"], 1)
+        assert document["detail"] == alone.json()["message"], what
+    assert await state(tables) == before
+
+
+GOOD = json.dumps(patch(1))
+BAD_DOCUMENTS = [
+    "", "x", "null", "[]", "1", "{}", '{"writes": null}', '{"writes": {}}', '{"writes": []}', '{"writes": "x"}',
+    '{"writes": [null]}', '{"writes": [1]}', '{"writes": [[]]}', '{"writes": [{}]}',
+    f'{{"writes": [{GOOD}], "more": 1}}', f'{{"writes": [{GOOD}], "writes": [{GOOD}]}}',
+    f'{{"writes": [{GOOD}]', f'{{"writes": [{GOOD},]}}', f'{{"writes": [{",".join([GOOD] * 101)}]}}',
+    '{"writes": [{"method": "PATCH"}]}', '{"writes": [{"table": "accounts"}]}',
+    '{"writes": [{"method": "GET", "table": "accounts"}]}', '{"writes": [{"method": "patch", "table": "accounts"}]}',
+    '{"writes": [{"method": "PATCH", "table": "rpc/f", "body": {}}]}',
+    '{"writes": [{"method": "PATCH", "table": "", "query": "id=eq.1", "body": {}}]}',
+    '{"writes": [{"method": "DELETE", "method": "DELETE", "table": "accounts", "query": "id=eq.1"}]}',
+    '{"writes": [{"method": "POST", "table": "accounts", "body": {"id": 9}, "body": {"id": 10}}]}',
+    '{"writes": [{"method": "POST", "table": "accounts", "body": ' + "[" * 5000 + "]" * 5000 + "}]}",
+    '{"writes": [{"method": "POST", "table": "accounts", "body": {"note": "\\ud800"}}]}',
+    '{"writes": [{"method": "POST", "table": "accounts", "body": {"id": NaN}}]}',
+    '{"writes": [{"method": "PATCH", "table": "accounts", "query": "id=eq.1", "body": {}, "prefer": "tx=rollback"}]}',
+    '\ufeff{"writes": []}',
+]  # fmt: skip
+
+
+@pytest.mark.thorough
+class TestBadDocuments:
+    async def test_a_malformed_document_is_refused(self, api: httpx.AsyncClient, tables: Database) -> None:
+        headers = {"Fencing-Token": "5", "Content-Type": "application/json"}
+        for document in BAD_DOCUMENTS:
+            answer = await api.post(PATH, content=document.encode(), headers=headers)
+            assert (answer.status_code, answer.json()["code"]) == (400, "request-malformed"), (document, answer.text)
+        assert await rows(tables, "SELECT * FROM fencing.fence") == []
+
+    async def test_a_malformed_field_is_refused(self, api: httpx.AsyncClient, tables: Database) -> None:
+        """Each field with each wrong type, one that does not exist, and each text far too long."""
+        fields = ("method", "table", "schema", "query", "token", "resource", "holder", "prefer", "if_match")
+        wrong: tuple[Any, ...] = (1, 1.5, True, [], {}, ["x"], "x" * 100_000)
+        for name in (*fields, "if_none_match"):
+            for value in wrong:
+                refused(await send(api, patch(3), {**patch(1), name: value}), 400, "request-malformed", 1)
+        refused(await send(api, patch(1, nothing=1)), 400, "request-malformed", 0)
+        assert await rows(tables, "SELECT * FROM fencing.fence") == []
+
+    async def test_fields_that_are_null_are_not_there(self, api: httpx.AsyncClient) -> None:
+        names = ("schema", "token", "resource", "holder", "prefer", "if_match", "if_none_match")
+        assert (await send(api, {**patch(1), **dict.fromkeys(names)})).status_code == 200
+
+    async def test_too_large(self, api: httpx.AsyncClient) -> None:
+        refused(await send(api, patch(1, "x" * 300_000)), 413, "body-too-large")
+
+    async def test_other_types_of_bodies(self, api: httpx.AsyncClient) -> None:
+        """A page of another origin can send these without asking."""
+        for kind in ("text/plain", "application/x-www-form-urlencoded", "text/csv", None):
+            headers = {"Fencing-Token": "5"} | ({"Content-Type": kind} if kind else {})
+            refused(await api.post(PATH, content=f'{{"writes": [{GOOD}]}}', headers=headers), 400, "request-malformed")
+
+    async def test_conditions_on_the_list_itself(self, api: httpx.AsyncClient) -> None:
+        refused(await send(api, patch(1), **{"If-Match": "*"}), 400, "request-malformed")
+
+    async def test_an_unknown_caller_is_refused(self, api: httpx.AsyncClient) -> None:
+        refused(await send(api, patch(1), Authorization="Bearer wrong"), 401, "unauthenticated")
+
+    async def test_other_methods(self, api: httpx.AsyncClient) -> None:
+        assert (await api.get(PATH)).status_code == 405
+
+    async def test_names_in_other_scripts(self, api: httpx.AsyncClient, tables: Database) -> None:
+        """A query may hold any letters: what would be encoded in an address is encoded for it."""
+        write = {"method": "PATCH", "table": "pairs", "query": "a=eq.é ü&b=eq.x", "body": {"v": 1}}
+        answer = await send(api, write)
+        assert answer.json()["results"][0]["headers"]["fencing-resource"] == "public.pairs/%C3%A9%20%C3%BC/x"
+
+
+async def test_the_openapi_document_describes_it(api: httpx.AsyncClient) -> None:
+    described = (await api.get("/v1/openapi.json")).json()["paths"][PATH]["post"]
+    schema = described["requestBody"]["content"]["application/json"]["schema"]
+    assert set(schema["properties"]["writes"]["items"]["properties"]) == {
+        "method", "table", "schema", "query", "body", "token", "sequencer", "resource", "holder", "prefer", "if_match",
+        "if_none_match",
+    }  # fmt: skip
+    assert {parameter["name"] for parameter in described["parameters"]} == {
+        "Fencing-Token", "Fencing-Holder", "Fencing-Sequencer", "Idempotency-Key",
+    }  # fmt: skip
+
+
+async def test_a_list_follows_a_changed_table(api: httpx.AsyncClient, tables: Database) -> None:
+    """The gateway's catalog of one table is out of date. The gateway reads it again, and executes the list once."""
+    await send(api, patch(1))
+    await tables.run(lambda t: t.execute("ALTER TABLE accounts ADD COLUMN extra_note text"))
+    new = {"method": "PATCH", "table": "accounts", "query": "id=eq.1", "body": {"extra_note": "x"}}
+    insert = {"method": "POST", "table": "shipments", "body": {"order_id": 7}}
+    assert (await send(api, insert, new)).status_code == 200
+    assert (await row(tables, "SELECT count(*) FROM shipments"))["count"] == 4
+    await tables.run(lambda t: t.execute("DROP TABLE watched"))
+    gone = {"method": "PATCH", "table": "watched", "query": "id=eq.1", "body": {"v": 1}}
+    refused(await send(api, insert, gone), 404, "PGRST205", 1)
+    assert (await row(tables, "SELECT count(*) FROM shipments"))["count"] == 4

@@ -1,0 +1,423 @@
+"""Several workers behind one address: what survives the death of one, reloads, stops, and how they are counted."""
+
+import asyncio
+import os
+import signal
+import socket
+import ssl
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+
+import asyncpg
+import httpx
+import psutil
+import pytest
+import trustme
+from prometheus_client.parser import text_string_to_metric_families
+
+from gateway.errors import ConfigurationError
+from gateway.workers import parent
+from tests.processes import free_port, run, started
+from tests.test_reload import ROOT, RULE, TABLES, Served, patch
+from tests.waiting import PATIENCE
+
+PUBLIC = f"{RULE}[telemetry]\npublic_metrics = true\n"
+
+
+@pytest.fixture
+async def session(dsn: str) -> AsyncIterator[asyncpg.Connection]:
+    connection = await asyncpg.connect(dsn)
+    await connection.execute(TABLES)
+    yield connection
+    await connection.close()
+
+
+def workers_of(gateway: Served) -> list[psutil.Process]:
+    found = psutil.Process(gateway.process.process.pid).children()
+    return [one for one in found if one.status() != psutil.STATUS_ZOMBIE]
+
+
+@contextmanager
+def served(tmp_path: Path, dsn: str, text: str = PUBLIC, server: str = "", workers: str = "2") -> Iterator[Served]:
+    """Two workers, both of which serve."""
+    file, port = tmp_path / "gateway.toml", free_port()
+    Served(None, file, dsn, port, server).write(text)  # type: ignore[arg-type]  # not running yet
+    with ExitStack() as stack:
+        process = stack.enter_context(started("serve", "--config", str(file), "--workers", workers))
+        gateway = Served(process, file, dsn, port, server)
+        try:
+            gateway.until("listening")
+            wait_for_workers(gateway, int(workers))
+            yield gateway
+        finally:
+            for one in psutil.Process(process.process.pid).children() if process.process.poll() is None else ():
+                stack.callback(_kill, one)
+
+
+def _kill(process: psutil.Process) -> None:
+    try:
+        process.kill()
+    except psutil.NoSuchProcess:
+        return
+
+
+def metrics(gateway: Served) -> dict[str, dict[tuple[str, ...], float]]:
+    text = httpx.get(f"{gateway.url}/v1/metrics", timeout=PATIENCE, verify=False).text
+    found: dict[str, dict[tuple[str, ...], float]] = {}
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            found.setdefault(sample.name, {})[tuple(sample.labels.values())] = sample.value
+    return found
+
+
+def metrics_with_connections(gateway: Served, number: int) -> dict[str, dict[tuple[str, ...], float]]:
+    """Return metrics with so many connections. A worker may need a moment to notice that a former one is closed."""
+    found: dict[str, dict[tuple[str, ...], float]] = {}
+
+    def are_open() -> bool:
+        found.update(metrics(gateway))
+        return found["gateway_connections"] == {(): number}
+
+    gateway.process.wait_for(are_open)
+    return found
+
+
+def wait_for_workers(gateway: Served, number: int) -> None:
+    def all_serve() -> bool:
+        try:
+            return metrics(gateway).get("gateway_workers") == {(): number}
+        except httpx.TransportError:
+            return False
+
+    gateway.process.wait_for(all_serve)
+
+
+def accepted(found: dict[str, dict[tuple[str, ...], float]]) -> float:
+    return sum(found["gateway_writes_accepted_total"].values())
+
+
+async def until(seen: Callable[[], bool]) -> None:
+    async with asyncio.timeout(PATIENCE):
+        while not seen():
+            await asyncio.sleep(0.02)
+
+
+class Load:
+    """Writers that open a connection for twenty writes each, and a reader of metrics, until they are told to stop."""
+
+    def __init__(self, gateway: Served) -> None:
+        self._gateway = gateway
+        self.sums: list[float] = []
+        self.broken = self.refused = 0
+        self.stop = asyncio.Event()
+
+    async def write(self, row: int) -> None:
+        token = 1
+        while not self.stop.is_set():
+            async with self._gateway.client() as client:
+                for _ in range(20):
+                    try:
+                        answer = await patch(client, token, row)
+                    except httpx.ConnectError:
+                        self.refused += 1
+                        break
+                    except httpx.TransportError:
+                        self.broken += 1
+                        break
+                    assert answer.status_code == 204, answer.text
+                    token += 1
+
+    async def scrape(self) -> None:
+        while not self.stop.is_set():
+            # The worker that was asked has been killed.
+            with suppress(httpx.ReadError, httpx.WriteError, httpx.RemoteProtocolError):
+                self.sums.append(accepted(await asyncio.to_thread(metrics, self._gateway)))
+
+
+async def test_a_killed_worker_is_replaced_and_the_others_go_on(
+    tmp_path: Path, dsn: str, session: asyncpg.Connection
+) -> None:
+    """Only connections of the killed one break. Counts of the dead one stay, so no sum goes down."""
+    with served(tmp_path, dsn) as gateway:
+        load = Load(gateway)
+        async with asyncio.TaskGroup() as tasks:
+            for row in (1, 2):
+                tasks.create_task(load.write(row))
+            tasks.create_task(load.scrape())
+            killed, spared = workers_of(gateway)
+            await until(lambda: len(load.sums) > 3 and load.sums[-1] > 50)
+            killed.kill()
+            await asyncio.to_thread(gateway.until, "worker ended")
+            await asyncio.to_thread(wait_for_workers, gateway, 2)
+            seen = len(load.sums)
+            await until(lambda: len(load.sums) > seen + 3)
+            load.stop.set()
+        assert load.refused == 0
+        assert load.broken <= 2
+        assert load.sums == sorted(load.sums)
+        [line] = gateway.events("worker ended")
+        assert (line["number"] in (1, 2), line["pid"], line["code"]) == (True, killed.pid, -signal.SIGKILL)
+        after = {one.pid for one in workers_of(gateway)}
+        assert spared.pid in after
+        assert len(after) == 2
+        assert gateway.process.stop() == 0
+
+
+async def test_metrics_of_all_workers_are_one_answer(tmp_path: Path, dsn: str, session: asyncpg.Connection) -> None:
+    with served(tmp_path, dsn) as gateway:
+        clients = [gateway.client() for _ in range(8)]
+        for client in clients:  # each on a connection of its own
+            assert (await patch(client, 1)).status_code == 204
+        for _ in range(4):  # each asked on a new connection, so both workers are asked
+            found = await asyncio.to_thread(metrics_with_connections, gateway, 9)
+            assert accepted(found) == 8
+            assert found["gateway_request_duration_seconds_count"][("tables", "2xx")] == 8
+            assert found["gateway_sessions_limit"][("own",)] == 32
+            assert found["gateway_workers"] == {(): 2}
+            assert set(found["process_resident_memory_bytes"]) == {("1",), ("2",)}
+        open_here = [
+            sum(1 for one in process.net_connections("tcp") if one.laddr.port == gateway.port)
+            for process in workers_of(gateway)
+        ]
+        assert max(open_here) - min(open_here) <= 2
+        for client in clients:
+            await client.aclose()
+
+
+@pytest.mark.thorough
+async def test_the_count_of_the_record_grows_whichever_worker_is_asked(
+    tmp_path: Path, dsn: str, session: asyncpg.Connection
+) -> None:
+    with served(tmp_path, dsn) as gateway:
+        await asyncio.to_thread(metrics, gateway)
+        async with gateway.client(ROOT) as client:
+            for token in (2, 1, 1, 1):
+                await patch(client, token)
+            assert (await client.get("/v1/rejections")).status_code == 200  # it seals them
+        counts: list[float] = []
+        async with asyncio.timeout(PATIENCE):
+            while len(counts) < 3 or counts[-1] < 3:
+                found = await asyncio.to_thread(metrics, gateway)
+                counts.append(found["gateway_record_entries_total"][("rejection",)])
+                await asyncio.sleep(0.3)
+        for _ in range(4):
+            found = await asyncio.to_thread(metrics, gateway)
+            counts.append(found["gateway_record_entries_total"][("rejection",)])
+        assert counts == sorted(counts)
+        assert counts[-1] == 3
+
+
+async def test_all_workers_take_a_configuration_or_none(tmp_path: Path, dsn: str, session: asyncpg.Connection) -> None:
+    with served(tmp_path, dsn) as gateway:
+
+        async def statuses(key: str) -> set[int]:
+            found = set()
+            for _ in range(6):
+                async with gateway.client(key) as client:
+                    found.add((await patch(client, 7)).status_code)
+            return found
+
+        gateway.write(PUBLIC, writer="a-newer-key-of-it")
+        line = await asyncio.to_thread(gateway.hang_up)
+        assert line["changes"] == ['[[callers]] "writer", api_key: (redacted) -> (redacted)']
+        async with asyncio.timeout(PATIENCE):  # the others take it a moment after the first
+            while await statuses("a-newer-key-of-it") != {204}:
+                await asyncio.sleep(0.05)
+        assert await statuses("a-key-of-the-writer") == {401}
+
+        assert line["worker"] in (1, 2)
+        gateway.write(PUBLIC.replace("orders", "odrers"), writer="a-third-key-of-it")
+        line = await asyncio.to_thread(gateway.hang_up, "reload failed")
+        assert "Did you mean public.orders?" in line["error"]
+        assert await statuses("a-newer-key-of-it") == {204}
+        assert await statuses("a-third-key-of-it") == {401}
+
+        # The file is still wrong. A worker that begins now has the configuration in force.
+        workers_of(gateway)[0].kill()
+        await asyncio.to_thread(gateway.until, "worker ended")
+        await asyncio.to_thread(wait_for_workers, gateway, 2)
+        assert await statuses("a-newer-key-of-it") == {204}
+
+        gateway.write(PUBLIC, writer="a-fourth-key-of-it")
+        async with gateway.client(ROOT) as root:
+            answer = await root.post("/v1/config/reload")
+            assert answer.status_code == 200, answer.text
+        async with asyncio.timeout(PATIENCE):
+            while await statuses("a-fourth-key-of-it") != {204}:
+                await asyncio.sleep(0.05)
+    entries = await session.fetchval(
+        "SELECT count(*) FROM (SELECT details::text FROM fencing.intake UNION ALL SELECT details::text FROM "
+        "fencing.entry) AS every WHERE details LIKE '%ReloadConfiguration%'"
+    )
+    assert entries == 2, "one for each reload, not for each worker"
+
+
+@pytest.mark.thorough
+async def test_a_worker_that_does_not_answer_keeps_all_from_a_configuration(
+    tmp_path: Path, dsn: str, session: asyncpg.Connection
+) -> None:
+    """It is replaced, and the reload can be repeated."""
+    with served(tmp_path, dsn) as gateway:
+        async with gateway.client(ROOT) as root, gateway.client("a-newer-key-of-it") as new:
+            answer = await root.get("/v1/ready")
+            here = answer.extensions["network_stream"].get_extra_info("client_addr")[1]
+            [stopped] = [
+                one
+                for one in workers_of(gateway)
+                if here not in {each.raddr.port for each in one.net_connections("tcp") if each.raddr}
+            ]
+            stopped.suspend()
+            gateway.write(PUBLIC, writer="a-newer-key-of-it")
+            answer = await root.post("/v1/config/reload")
+            assert answer.status_code == 409
+            assert "did not prepare in time. It is replaced." in answer.text
+            assert (await patch(new, 7)).status_code == 401
+            await asyncio.to_thread(wait_for_workers, gateway, 2)
+            assert not stopped.is_running()
+            assert (await root.post("/v1/config/reload")).status_code == 200
+            assert (await patch(new, 7)).status_code == 204
+
+
+@pytest.mark.thorough
+async def test_a_stop_lets_requests_of_all_workers_end(tmp_path: Path, dsn: str, session: asyncpg.Connection) -> None:
+    with served(tmp_path, dsn) as gateway:
+        clients = [gateway.client() for _ in range(4)]
+        writing = []
+        async with session.transaction():
+            await session.execute("SELECT FROM orders WHERE id = 2 FOR UPDATE")
+            for client in clients:
+                writing.append(asyncio.create_task(patch(client, 8, row=2)))
+                await asyncio.sleep(0.1)
+            workers = workers_of(gateway)
+            os.kill(gateway.process.process.pid, signal.SIGTERM)
+            await asyncio.sleep(1)
+            assert not any(one.done() for one in writing)
+            with pytest.raises(httpx.ConnectError):
+                await gateway.client().get("/v1/health")
+        assert [(await one).status_code for one in writing] == [204] * 4
+        assert await asyncio.to_thread(gateway.process.process.wait, PATIENCE) == 0
+        assert not any(one.is_running() for one in workers)
+        for client in clients:
+            await client.aclose()
+
+
+@pytest.mark.thorough
+async def test_a_worker_that_does_not_stop_in_time_is_killed(
+    tmp_path: Path, dsn: str, session: asyncpg.Connection
+) -> None:
+    """With one second for requests instead of thirty."""
+    with served(tmp_path, dsn, server="drain = 1") as gateway:
+        stuck, _ = workers = workers_of(gateway)
+        stuck.suspend()
+        began = time.monotonic()
+        assert await asyncio.to_thread(gateway.process.stop) == 0
+        assert time.monotonic() - began > 1 + parent.KILLED_AFTER - 0.5
+        assert not any(one.is_running() for one in workers)
+
+
+@pytest.mark.thorough
+async def test_a_worker_that_stops_by_itself_leaves_new_connections_to_others(
+    tmp_path: Path, dsn: str, session: asyncpg.Connection
+) -> None:
+    """An operator has told one of them to stop, and its request takes long."""
+    with served(tmp_path, dsn) as gateway:
+        async with gateway.client() as client:
+            async with session.transaction():
+                await session.execute("SELECT FROM orders WHERE id = 2 FOR UPDATE")
+                answer = await client.get("/v1/ready")
+                here = answer.extensions["network_stream"].get_extra_info("client_addr")[1]
+                writing = asyncio.create_task(patch(client, 8, row=2))
+                await asyncio.sleep(0.5)
+                [stopping] = [
+                    one
+                    for one in workers_of(gateway)
+                    if here in {each.raddr.port for each in one.net_connections("tcp") if each.raddr}
+                ]
+                stopping.terminate()
+                await asyncio.sleep(0.5)
+                for _ in range(6):
+                    async with gateway.client() as other:
+                        assert (await other.get("/v1/ready")).status_code == 204
+                assert not writing.done()
+            assert (await writing).status_code == 204
+
+
+@pytest.mark.thorough
+async def test_a_worker_that_dies_again_and_again_is_replaced_after_longer_pauses(
+    tmp_path: Path, dsn: str, session: asyncpg.Connection
+) -> None:
+    with served(tmp_path, dsn) as gateway:
+        spared, _ = workers_of(gateway)
+        for number in range(3):
+            [killed] = [one for one in workers_of(gateway) if one.pid != spared.pid]
+            killed.kill()
+            await asyncio.to_thread(gateway.until, "worker ended", number)
+            await asyncio.to_thread(wait_for_workers, gateway, 2)
+        assert [line["wait"] for line in gateway.events("worker ended")] == [0.1, 0.2, 0.4]
+
+
+@pytest.mark.thorough
+async def test_workers_end_with_their_parent(tmp_path: Path, dsn: str, session: asyncpg.Connection) -> None:
+    with served(tmp_path, dsn) as gateway:
+        workers = workers_of(gateway)
+        gateway.process.process.kill()
+        await asyncio.to_thread(psutil.wait_procs, workers, PATIENCE)
+        assert not any(one.is_running() for one in workers)
+        with socket.create_server(("127.0.0.1", gateway.port)):
+            pass
+
+
+@pytest.mark.thorough
+async def test_a_connection_that_waits_for_a_dead_worker_is_served_by_another(
+    tmp_path: Path, dsn: str, session: asyncpg.Connection
+) -> None:
+    """Both stop to take connections. One dies, and the other goes on."""
+    with served(tmp_path, dsn) as gateway:
+        first, second = workers_of(gateway)
+        first.suspend()
+        second.suspend()
+        clients = [gateway.client() for _ in range(6)]
+        asked = [asyncio.create_task(client.get("/v1/ready")) for client in clients]
+        await asyncio.sleep(0.5)
+        first.kill()
+        second.resume()
+        assert [(await one).status_code for one in asked] == [204] * 6
+        for client in clients:
+            await client.aclose()
+
+
+@pytest.mark.thorough
+async def test_connections_with_tls_go_to_workers_too(tmp_path: Path, dsn: str, session: asyncpg.Connection) -> None:
+    authority = trustme.CA()
+    trusting = ssl.create_default_context()
+    authority.configure_trust(trusting)
+    certificate = authority.issue_cert("127.0.0.1")
+    certificate.cert_chain_pems[0].write_to_path(tmp_path / "tls.crt")
+    certificate.private_key_pem.write_to_path(tmp_path / "tls.key")
+    server = f'tls_certificate = "{tmp_path}/tls.crt"\ntls_key = "{tmp_path}/tls.key"'
+    with served(tmp_path, dsn, server=server) as gateway:
+        async with gateway.client(verify=trusting) as client:
+            assert (await patch(client, 7)).status_code == 204
+
+
+@pytest.mark.parametrize("workers", ["0", "-1", "two", "129", "1.5", ""])
+def test_a_wrong_number_of_workers_is_refused(workers: str) -> None:
+    with pytest.raises(ConfigurationError, match="--workers: must be a number from 1 to 128, or auto"):
+        parent.number_of(workers)
+
+
+def test_the_command_refuses_it_before_it_reads_anything() -> None:
+    ended = run("serve", "--workers", "0", "--config", "/nowhere")
+    assert (ended.returncode, ended.stderr) == (2, "gateway: --workers: must be a number from 1 to 128, or auto\n")
+
+
+def test_auto_is_the_number_of_cores_that_the_process_may_use(tmp_path: Path) -> None:
+    allowed = len(os.sched_getaffinity(0))
+    quota = tmp_path / "cpu.max"
+    assert parent.number_of("auto") == parent.cores()
+    assert parent.cores(quota) == allowed
+    for text, cores in (("max 100000", allowed), ("50000 100000", 1), ("150000 100000", min(2, allowed))):
+        quota.write_text(text)
+        assert parent.cores(quota) == cores

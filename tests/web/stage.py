@@ -1,0 +1,126 @@
+"""A gateway that a browser can be pointed at: in a thread of its own, since Playwright's loop is not the gateway's."""
+
+import asyncio
+import threading
+from collections.abc import Coroutine, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager, contextmanager
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import asyncpg
+import httpx
+
+from gateway.config import Config
+from tests.postgres import as_owner
+from tests.running import running
+from tests.waiting import PATIENCE
+
+Result = TypeVar("Result")
+
+AUDITOR_KEY = "auditor-api-key"
+WRITER_KEY = "writer-api-key"
+CALLERS = [
+    {"name": "auditor", "api_key": AUDITOR_KEY, "groups": ["auditors"]},
+    {"name": "writer", "api_key": WRITER_KEY},
+]
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A gateway at ``origin``, with the fencing schema, and the tables a test has made, at ``dsn``."""
+
+    origin: str
+    dsn: str
+    loop: asyncio.AbstractEventLoop
+
+    def run(self, work: Coroutine[Any, Any, Result]) -> Result:
+        """Run ``work`` beside the gateway, and wait for it."""
+        return asyncio.run_coroutine_threadsafe(work, self.loop).result()
+
+    @property
+    def host(self) -> str:
+        return self.origin.removeprefix("http://")
+
+    def api(self, key: str = WRITER_KEY, **headers: str) -> httpx.Client:
+        """A client of the gateway; use it as a context."""
+        return httpx.Client(
+            base_url=self.origin, headers={"Authorization": f"Bearer {key}", **headers}, timeout=PATIENCE
+        )
+
+    def sql(self, statement: str, *arguments: object) -> list[asyncpg.Record]:
+        """The rows of one statement."""
+        return self.run(_sql(self.dsn, [(statement, arguments)]))
+
+    def put_on_record(self, entries: Sequence[dict[str, Any]]) -> None:
+        """Put entries, as columns of ``fencing.intake``, on record in this order. The next reader seals them."""
+        self.run(_sql(self.dsn, [_insert(entry) for entry in entries]))
+
+    def session(self, key: str = AUDITOR_KEY) -> str:
+        """The session that the login page gives out."""
+        known = {"Origin": self.origin}
+        answer = httpx.post(f"{self.origin}/ui/login", data={"api_key": key}, headers=known, timeout=PATIENCE)
+        assert answer.status_code == 303, answer.text
+        return answer.cookies["gateway_session"]
+
+
+@contextmanager
+def staged(config: Config, port: int = 0) -> Iterator[Stage]:
+    """Serve a gateway of this configuration for as long as this lasts, on a free port or on this one."""
+    with in_a_thread(running(config, port=port)) as (origin, loop):
+        yield Stage(origin, as_owner(config.postgres.dsn.get_secret_value()), loop)
+
+
+@contextmanager
+def in_a_thread(opened: AbstractAsyncContextManager[Result]) -> Iterator[tuple[Result, asyncio.AbstractEventLoop]]:
+    """Hold a context open in a thread with a loop of its own."""
+    ready, failed, made = threading.Event(), list[BaseException](), list[Result]()
+    stop: asyncio.Event
+    loop: asyncio.AbstractEventLoop
+
+    async def serve() -> None:
+        nonlocal stop, loop
+        stop, loop = asyncio.Event(), asyncio.get_running_loop()
+        async with opened as one:
+            made.append(one)
+            ready.set()
+            await stop.wait()
+
+    def work() -> None:
+        try:
+            asyncio.run(serve())
+        except BaseException as error:  # noqa: BLE001 - handed on to the test, which would wait for ever
+            failed.append(error)
+        finally:
+            ready.set()
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    ready.wait()
+    try:
+        if failed:
+            raise failed[0]
+        yield made[0], loop
+    finally:
+        if not failed:
+            loop.call_soon_threadsafe(stop.set)
+        thread.join()
+    if failed:
+        raise failed[0]
+
+
+def _insert(entry: dict[str, Any]) -> tuple[str, tuple[object, ...]]:
+    columns = ", ".join(entry)
+    places = ", ".join(f"${index}" for index in range(1, len(entry) + 1))
+    return f"INSERT INTO fencing.intake ({columns}) VALUES ({places})", tuple(entry.values())
+
+
+async def _sql(dsn: str, statements: Sequence[tuple[str, tuple[object, ...]]]) -> list[asyncpg.Record]:
+    connection = await asyncpg.connect(dsn)
+    found: list[asyncpg.Record] = []
+    try:
+        async with connection.transaction():
+            for statement, arguments in statements:
+                found = await connection.fetch(statement, *arguments)
+    finally:
+        await connection.close()
+    return found

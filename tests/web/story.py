@@ -1,0 +1,110 @@
+"""A record to look at: a compactor that was paused, a cron job that runs twice, a rule that observes."""
+
+import hashlib
+from datetime import datetime, timedelta
+from typing import Any
+
+from tests.web.stage import Stage
+
+COMPACTION = "s3/reports/2026/compaction"
+ORDER = "public.orders/5"
+
+
+def entry(kind: str, at: datetime, resource: str | None, **columns: Any) -> dict[str, Any]:
+    """A row of the intake."""
+    return {"kind": kind, "at": at, "resource": resource, "epoch": 0, **columns}
+
+
+def rejection(
+    at: datetime, resource: str, value: int, holder: str, fence: tuple[int, str], **columns: Any
+) -> dict[str, Any]:
+    """A refused write of ``holder`` with the token ``value``; ``fence``: its token, and who raised it a minute ago."""
+    return {
+        **entry("rejection", at, resource, value=value, holder=holder),
+        "caller": holder.rpartition("-")[0] or holder,
+        "reason": "token-stale",
+        "enforced": True,
+        "plane": "tables",
+        "rule": "public.orders",
+        "method": "PATCH",
+        "target": "/v1/tables/orders?id=eq.5",
+        "client": "10.0.4.17",
+        "request_id": "9f1c0000000000a1",
+        "payload_size": 21,
+        "payload_sha256": hashlib.sha256(holder.encode()).hexdigest(),
+        "fence_epoch": 0,
+        "fence_value": fence[0],
+        "fence_holder": fence[1],
+        "fence_caller": fence[1].rpartition("-")[0] or fence[1],
+        "fence_raised_at": at - timedelta(minutes=1),
+        **columns,
+    }
+
+
+def takeover(
+    at: datetime, resource: str, value: int, holder: str, over: tuple[int, str], kind: str = "barrier"
+) -> dict[str, Any]:
+    """``holder`` takes a resource over with the token ``value``, from a holder that had held it for ten minutes."""
+    caller, fence_caller = holder.rpartition("-")[0], over[1].rpartition("-")[0]
+    met = {"fence_epoch": 0, "fence_value": over[0], "fence_holder": over[1], "fence_caller": fence_caller}
+    return {
+        **entry(kind, at, resource, value=value, holder=holder, caller=caller, plane="api"),
+        **met,
+        "fence_raised_at": at - timedelta(minutes=10),
+    }
+
+
+def tell(stage: Stage, now: datetime) -> None:
+    """Put the story on record, as if it had happened during the last hours before ``now``."""
+    began = now - timedelta(hours=3)
+    told = [takeover(began, COMPACTION, 34, "compactor-b", (33, "compactor-a"))]
+    told += [
+        rejection(
+            began + timedelta(seconds=20 + 7 * index),
+            COMPACTION,
+            33,
+            "compactor-a",
+            (34, "compactor-b"),
+            plane="objects",
+            rule="reports/**",
+            method="PUT",
+            target=f"/reports/2026/compaction/part-{index:05}.parquet",
+            payload_size=8_388_608 + index,
+            fence_raised_at=began,
+        )
+        for index in range(12)
+    ]
+    cron = now - timedelta(minutes=50)
+    told.append(takeover(cron, ORDER, 8, "cron-blue", (7, "cron-green"), kind="raised"))
+    told.append(rejection(cron + timedelta(minutes=4), ORDER, 7, "cron-green", (8, "cron-blue"), fence_raised_at=cron))
+    told += [
+        rejection(
+            now - timedelta(minutes=30 - index),
+            f"public.stock/{index}",
+            2,
+            "importer-1",
+            (9, "importer-2"),
+            enforced=False,
+            rule="public.stock",
+            target=f"/v1/tables/stock?id=eq.{index}",
+        )
+        for index in range(4)
+    ]
+    told.append(entry("lease-expired", now - timedelta(minutes=20), ORDER, value=8, holder="cron-blue", caller="cron"))
+    stage.put_on_record(told)
+    _count(stage, now)
+
+
+def _count(stage: Stage, now: datetime) -> None:
+    """Writes of the last day, by the minute."""
+    stage.sql(
+        """INSERT INTO fencing.traffic (gateway, minute, plane, rule, accepted, refused, observed)
+        SELECT 'gateway-1', minute, plane, rule, (base * (1.2 + sin(extract(epoch FROM minute) / 9000.0)))::bigint,
+               CASE WHEN now - minute BETWEEN '175 minutes' AND '180 minutes' THEN bad ELSE 0 END,
+               CASE WHEN rule = 'public.stock' AND now - minute BETWEEN '27 minutes' AND '31 minutes' THEN 1 ELSE 0 END
+        FROM (VALUES ($1::timestamptz)) AS at (now),
+             generate_series(date_trunc('minute', now) - interval '1 day', now, interval '1 minute') AS minute,
+             (VALUES ('tables', 'public.orders', 42, 1), ('objects', 'reports/**', 11, 3),
+                     ('tables', 'public.stock', 7, 0)) AS rules (plane, rule, base, bad)""",
+        now,
+    )

@@ -1,0 +1,116 @@
+"""The page over several databases in a browser: each row names its database, and one that is down is named."""
+
+from collections.abc import Callable, Iterator
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from tests import running
+from tests.databases.fleet import Fleet, fleet
+from tests.postgres import Server
+from tests.web import story
+from tests.web.incidents import SCHEMES
+from tests.web.stage import CALLERS, Stage, in_a_thread
+from tests.web.watching import barriers
+
+PAGES = ("/ui/", "/ui/incidents", "/ui/rejections", "/ui/events", "/ui/resources", "/ui/live", "/ui/observe")
+SECTIONS: dict[str, Any] = {
+    "callers": CALLERS,
+    "grants": [*running.GRANTS, {"callers": ["auditor"], "actions": ["break"], "everything": True}],
+    "tables": [{"name": "north.plans", "mode": "observe"}, {"name": "south.plans", "mode": "observe"}],
+}
+
+
+class Databases:
+    """The fleet behind a stage, and incidents in its databases."""
+
+    def __init__(self, stage: Stage, fleet: Fleet) -> None:
+        self.stage, self.fleet = stage, fleet
+
+    def zombie(self, name: str, count: int, minutes: float) -> None:
+        at: datetime = self.stage.run(self.fleet.asked(name, "SELECT clock_timestamp()"))[0]
+        resource, taken, begun = f"{name}.orders/42", at - timedelta(minutes=30), at - timedelta(minutes=minutes)
+        told = [
+            story.rejection(
+                begun + timedelta(seconds=number), resource, 33, "worker-7", (34, "worker-9"), fence_raised_at=taken
+            )
+            for number in range(count)
+        ]
+        told = [story.takeover(taken, resource, 34, "worker-9", (33, "worker-7"), kind="raised"), *told]
+        stage = Stage(self.stage.origin, self.fleet.addresses[name], self.stage.loop)
+        stage.put_on_record(told)
+
+    def cut(self, name: str) -> None:
+        async def work() -> None:
+            self.fleet.lines[name].cut()
+
+        self.stage.run(work())
+
+
+@pytest.fixture
+def databases(postgres_server: Server) -> Iterator[Databases]:
+    with in_a_thread(fleet(postgres_server, **SECTIONS)) as (opened, loop):
+        yield Databases(Stage(opened.origin, "", loop), opened)
+
+
+@pytest.fixture
+def stage(databases: Databases) -> Stage:
+    return databases.stage
+
+
+def test_all_databases_are_on_one_page_and_one_that_is_down_is_named(
+    visit: Callable[..., Page], databases: Databases
+) -> None:
+    databases.zombie("north", 3, 4)
+    databases.zombie("south", 5, 2)
+    page = visit("/ui/")
+    expect(page.get_by_role("link", name="All databases")).to_have_attribute("aria-current", "true")
+    expect(page.locator(".verdict.first .said")).to_contain_text("worker-7 is still writing")
+    page.get_by_role("link", name="Rejections", exact=True).click()
+    expect(page.get_by_role("cell", name="south", exact=True)).to_have_count(5)
+    expect(page.get_by_role("cell", name="north", exact=True)).to_have_count(3)
+    page.get_by_label("Database", exact=True).select_option("north")
+    expect(page.get_by_role("cell", name="south", exact=True)).to_have_count(0)
+    page.get_by_role("rowheader").first.get_by_role("link").click()
+    expect(page.get_by_text("Database north")).to_be_visible()
+    page.get_by_role("link", name="Incidents").click()
+    page.get_by_role("row").filter(has_text="north").get_by_role("link", name="3", exact=True).click()
+    page.get_by_label("Note for the next person").fill("Stopped.")
+    page.get_by_role("button", name="Acknowledge").click()
+    expect(page.locator(".note")).to_have_text("Stopped.")
+    page.get_by_role("link", name="Live").click()
+    expect(page.locator("#connection")).to_have_text("live")
+    databases.zombie("south", 1, 0)
+    expect(page.get_by_role("cell", name="south", exact=True)).to_have_count(6)
+    databases.cut("south")
+    expect(page.locator("#missing")).to_contain_text("south does not answer: its entries are missing.")
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("width", [1280, 380])
+def test_the_pages_of_several_databases_are_for_everyone_and_fit(
+    visit: Callable[..., Page], databases: Databases, scheme: str, width: int
+) -> None:
+    databases.zombie("north", 3, 4)
+    databases.zombie("south", 5, 2)
+    page = visit("/ui/rejections", color_scheme=scheme, viewport={"width": width, "height": 900})
+    entry = page.get_by_role("rowheader").first.get_by_role("link").get_attribute("href")
+    page.goto("/ui/incidents")
+    incident = page.locator(".incidents .count a").last.get_attribute("href")
+    assert entry is not None
+    assert incident is not None
+    for one in (entry, incident, "/ui/resource?name=south.orders/42"):
+        page.goto(one)
+        assert barriers(page) == [], one
+        assert page.evaluate("document.documentElement.scrollWidth") <= width, one
+    for down in (False, True):
+        if down:
+            databases.cut("south")
+        for path in PAGES:
+            page.goto(path)
+            assert barriers(page) == [], path
+            wide = page.evaluate("document.documentElement.scrollWidth")
+            assert wide <= width, (path, wide)

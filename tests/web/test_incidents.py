@@ -1,0 +1,218 @@
+"""The page at three in the morning: a verdict, incidents with their state and notes, and numbers that agree."""
+
+import json
+import re
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from tests import running
+from tests.web import story
+from tests.web.stage import AUDITOR_KEY, Stage
+from tests.web.watching import barriers
+
+HOSTILE = "<script>document.title='owned'</script>\u202e\"'{{7*7}}"
+ORDER = "orders/42"
+EMPTY = ["/ui/", "/ui/incidents", "/ui/rejections", "/ui/events", "/ui/resources", "/ui/live", "/ui/observe"]
+
+PLACEHOLDER = re.compile(
+    r"(^|[\s>(:])([–—-]|None|null|undefined|NaN|nan|True|False)([\s<).,;]|$)|\{|\}|\[object|datetime\(|Undefined"
+)
+"""Signs of a value that a template lacks, or was not made for."""
+
+
+@pytest.fixture
+def sections() -> dict[str, Any]:
+    return {
+        "tables": [{"name": "public.orders"}, {"name": "public.stock", "mode": "observe"}],
+        "objects": [{"match": "reports/**"}],
+        "grants": [*running.GRANTS, {"callers": ["auditor"], "actions": ["break"], "everything": True}],
+    }
+
+
+def now(stage: Stage) -> datetime:
+    (row,) = stage.sql("SELECT clock_timestamp() AS now")
+    moment: datetime = row["now"]
+    return moment
+
+
+def zombie(stage: Stage, count: int = 9, holder: str = "worker-7", minutes: float = 2) -> str:
+    """A zombie that has been going on until now; the id of its first refusal."""
+    at = now(stage)
+    taken, begun = at - timedelta(minutes=30), at - timedelta(minutes=minutes)
+    told = [
+        story.rejection(begun + timedelta(seconds=number), ORDER, 33, holder, (34, "worker-9"), fence_raised_at=taken)
+        for number in range(count)
+    ]
+    stage.put_on_record([story.takeover(taken, ORDER, 34, "worker-9", (33, holder), kind="raised"), *told])
+    (row,) = stage.sql(
+        "SELECT id::text AS id FROM fencing.record WHERE kind = 'rejection' AND holder = $1 ORDER BY at LIMIT 1", holder
+    )
+    identifier: str = row["id"]
+    return identifier
+
+
+def denials(stage: Stage, count: int = 5) -> None:
+    at = now(stage)
+    lacking = json.dumps({"missing": {"action": "write", "on": "table public.stock"}})
+    for number in range(count):
+        one = story.rejection(at, f"public.stock/{number}", 1, "importer-3", (1, "x"), reason="denied", details=lacking)
+        none = dict.fromkeys(name for name in one if name.startswith("fence_") or name in ("epoch", "value"))
+        stage.put_on_record([{**one, **none}])
+
+
+def figure(page: Page, name: str) -> int:
+    """The number of a figure of the overview."""
+    shown = page.locator(".figures > div", has_text=name).locator("dd").first
+    text = shown.evaluate("cell => cell.firstElementChild ? cell.firstElementChild.innerText : cell.innerText")
+    return int(re.sub(r"\D", "", str(text).split("\n")[0]))
+
+
+def status(page: Page) -> int:
+    """The number of entries that a list says it has."""
+    return int(re.sub(r"\D", "", page.get_by_role("status").first.inner_text().split("write")[0]))
+
+
+def test_the_overview_says_in_one_sentence_what_is_wrong_and_what_to_do(
+    visit: Callable[..., Page], stage: Stage
+) -> None:
+    page = visit("/ui/")
+    verdict = page.get_by_role("region", name="Verdict")
+    expect(verdict).to_contain_text("All is quiet: no write was refused in the last 24 hours.")
+    zombie(stage)
+    page.reload()
+    expect(verdict.locator(".said")).to_contain_text(
+        re.compile(r"^worker-7 is still writing orders/42 with token 33; worker-9 took over with token 34 at \d{4}-")
+    )
+    expect(verdict.locator(".said")).to_contain_text("Its 9 late writes had no effect.")
+    expect(verdict).to_contain_text("Stop worker-7, or let it acquire its lock again.")
+    verdict.get_by_role("link", name="The incident").click()
+    expect(page.get_by_role("heading", level=1)).to_have_text("Zombie: worker-7")
+    expect(page.get_by_role("region", name="Its refusals", exact=True).locator("tbody tr")).to_have_count(9)
+    page.get_by_role("link", name="all of them, with exports").click()
+    assert status(page) == 9
+
+
+def test_an_acknowledgement_is_there_for_the_next_person(visit: Callable[..., Page], stage: Stage) -> None:
+    identifier = zombie(stage)
+    page = visit(f"/ui/incidents/{identifier}")
+    page.get_by_label("Note for the next person").fill(HOSTILE)
+    page.get_by_role("button", name="Acknowledge").click()
+    notes = page.get_by_role("region", name="Acknowledgements")
+    expect(notes).to_contain_text("<script>document.title='owned'</script>\\u202e\"'{{7*7}}")
+    expect(notes).to_contain_text("auditor")
+    expect(page.locator(".page-head .pill")).to_have_text("acknowledged")
+    assert page.title() == "Incident – Fencing gateway"
+    assert page.locator("main script").count() == 0
+    notes.get_by_role("link").first.click()
+    expect(page.get_by_role("heading", level=1)).to_contain_text("Incident acknowledged")
+    page.goto("/ui/")
+    expect(page.get_by_role("region", name="Verdict")).to_contain_text("auditor acknowledged it")
+    zombie(stage, count=1, minutes=0)
+    page.reload()
+    expect(page.get_by_role("region", name="Verdict").locator(".said")).to_contain_text("it has gone on since")
+    page.goto("/ui/incidents")
+    expect(page.locator("tbody tr").first).to_contain_text("going on again")
+
+
+def test_numbers_agree_between_pages(visit: Callable[..., Page], stage: Stage) -> None:
+    story.tell(stage, now(stage))
+    zombie(stage)
+    denials(stage)
+    page = visit("/ui/")
+    zombies, others, passed = (
+        figure(page, name)
+        for name in ("Refused writes of zombies", "Refused for other reasons", "Passed, would be refused")
+    )
+    assert (zombies, others, passed) == (22, 5, 4)
+    charted = page.locator("figure details tbody tr").evaluate_all(
+        "rows => rows.map(row => [2, 3, 4].map(cell => Number(row.cells[cell].textContent.replace(/\\D/g, ''))))"
+    )
+    assert [sum(column) for column in zip(*charted, strict=True)] == [zombies, others, passed]
+    page.locator(".figures").get_by_role("link", name=str(zombies), exact=True).click()
+    assert status(page) == zombies
+    page.go_back()
+    page.get_by_role("region", name="Reasons", exact=True).get_by_role("link", name="5", exact=True).click()
+    assert status(page) == others
+    page.goto("/ui/incidents")
+    expect(page.get_by_role("status")).to_contain_text(f"8 incidents with {zombies + others + passed} refusals")
+    counts = page.locator("td.count a").all_inner_texts()
+    assert sum(int(re.sub(r"\D", "", count)) for count in counts) == zombies + others + passed
+    page.locator("tbody tr", has_text=ORDER).locator("td.count a").click()
+    entries = page.get_by_role("region", name="Its refusals", exact=True).locator("tbody tr")
+    expect(entries).to_have_count(9)
+    page.goto(f"/ui/resource?name={ORDER}")
+    expect(page.get_by_role("region", name="Refused writes in this time").first).to_contain_text("9 writes")
+    page.goto("/ui/resources")
+    expect(
+        page.get_by_role("region", name="Most refused writes", exact=True).get_by_role("row", name=ORDER)
+    ).to_contain_text("9")
+    with stage.api(AUDITOR_KEY) as api:
+        told = api.get("/v1/incidents").json()["incidents"]
+        assert sum(one["count"] for one in told) == api.get("/v1/rejections").json()["total"]
+
+
+def test_a_bar_leads_to_the_record_of_its_time_and_the_last_one_is_partial(
+    visit: Callable[..., Page], stage: Stage
+) -> None:
+    story.tell(stage, now(stage))
+    page = visit("/ui/")
+    for chart in page.locator("figure .bars svg").all():
+        assert chart.locator("a").count() == 96
+        assert chart.locator("a.partial").count() == 1
+        expect(chart.locator("a").last).to_have_attribute("class", "partial")
+        assert "not complete" in (chart.locator("a.partial title").text_content() or "")
+    expect(page.locator("figcaption")).to_contain_text("The last step is not over")
+    bar = page.locator("figure .bars svg").last.locator("a:has(.fill-zombies)").first
+    title = bar.locator("title").text_content() or ""
+    bar.locator(".fill-zombies").click()
+    expect(page).to_have_url(re.compile(r"/ui/rejections\?since=.*&until="))
+    assert f"{status(page)} refused of zombies" in title
+
+
+def test_no_placeholder_is_ever_shown(visit: Callable[..., Page], stage: Stage) -> None:
+    page = visit("/ui/")
+
+    def walk(paths: list[str]) -> None:
+        for path in paths:
+            page.goto(path)
+            for closed in page.locator("summary").all():
+                closed.click()
+            for line in page.locator("main").inner_text().splitlines():
+                for cell in line.split("\t"):
+                    assert not PLACEHOLDER.search(cell), (path, line)
+
+    walk([*EMPTY, "/ui/?span=1h", "/ui/?span=30d", "/ui/incidents?holder=nobody"])
+    story.tell(stage, now(stage))
+    identifier = zombie(stage)
+    denials(stage)
+    bare = {"kind": "rejection", "reason": "token-required", "enforced": True, "caller": "bare"}
+    stage.put_on_record([bare, {"kind": "lease-granted"}, {"kind": "guard-refused", "caller": "role:jobs"}])
+    stage.put_on_record([{"kind": "administration", "details": json.dumps({"a": {"b": [1, None, True]}, "c": None})}])
+    with stage.api(AUDITOR_KEY) as api:
+        assert api.post(f"/v1/incidents/{identifier}/acknowledgements", json={}).status_code == 200
+    rows = stage.sql("SELECT id, kind FROM fencing.record")
+    refused = [f"/ui/rejections/{row['id']}" for row in rows if row["kind"] == "rejection"][::5]
+    last = stage.sql("SELECT id FROM fencing.record WHERE caller = 'bare'")[0]["id"]
+    kinds = {row["kind"]: f"/ui/events/{row['id']}" for row in rows if row["kind"] != "rejection"}
+    refused.append(f"/ui/rejections/{last}")
+    incidents = [path.replace("rejections", "incidents") for path in refused]
+    resources = [f"/ui/resource?name={name}" for name in (ORDER, story.ORDER, "public.stock/1")]
+    walk([*EMPTY, "/ui/?span=1h", "/ui/?span=30d", *refused, *incidents, *kinds.values(), *resources])
+
+
+def test_all_can_use_the_pages_of_incidents(visit: Callable[..., Page], stage: Stage) -> None:
+    identifier = zombie(stage)
+    denials(stage)
+    page = visit("/ui/")
+    for path in ("/ui/", "/ui/incidents", f"/ui/incidents/{identifier}"):
+        for width in (380, 1280):
+            page.set_viewport_size({"width": width, "height": 900})
+            page.goto(path)
+            assert page.evaluate("document.documentElement.scrollWidth") <= width, path
+        for closed in page.locator("summary").all():
+            closed.click()
+        assert barriers(page) == [], path

@@ -1,0 +1,137 @@
+"""The lists: filtered without loading the page again, linkable, page by page, to be taken home."""
+
+import re
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+
+from playwright.sync_api import Page, expect
+
+from tests.web import story
+from tests.web.stage import Stage
+
+NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
+
+
+def rows(page: Page) -> list[str]:
+    """The text of each row of the list."""
+    return page.locator("#list tbody tr").all_inner_texts()
+
+
+def told(stage: Stage) -> None:
+    """The story, as if it had just happened."""
+    (row,) = stage.sql("SELECT clock_timestamp() AS now")
+    story.tell(stage, row["now"])
+
+
+def test_filters_narrow_the_list_without_loading_the_page(visit: Callable[..., Page], stage: Stage) -> None:
+    told(stage)
+    page = visit("/ui/rejections")
+    expect(page.get_by_role("status")).to_have_text("17 writes")
+    page.evaluate("window.stayed = true")
+    page.get_by_label("Resource begins with").fill("public.")
+    expect(page.get_by_role("status")).to_have_text("5 writes")
+    page.get_by_label("Outcome").select_option("Refused")
+    expect(page.get_by_role("status")).to_have_text("1 write")
+    assert "cron-green" in rows(page)[0]
+    # The address says what is shown, and nothing else.
+    expect(page).to_have_url(f"{stage.origin}/ui/rejections?prefix=public.&enforced=true")
+    assert page.evaluate("window.stayed")
+    page.reload()
+    expect(page.get_by_role("status")).to_have_text("1 write")
+    expect(page.get_by_label("Resource begins with")).to_have_value("public.")
+    page.go_back()
+    expect(page.get_by_role("status")).to_have_text("5 writes")
+    page.get_by_role("link", name="Clear").click()
+    expect(page.get_by_role("status")).to_have_text("17 writes")
+
+
+def test_each_filter_finds_what_it_names(visit: Callable[..., Page], stage: Stage) -> None:
+    told(stage)
+    page = visit("/ui/rejections")
+    for parameters, count in {
+        "holder=compactor-a": 12,
+        "caller=importer": 4,
+        "reason=token-used": 0,
+        "plane=objects": 12,
+        "rule=public.stock": 4,
+        "resource=public.orders/5": 1,
+        "token=33": 12,
+        "span=1h": 5,
+        "until=2020-01-01T00:00": 0,
+        "since=2020-01-01T00:00Z": 17,
+    }.items():
+        page.goto(f"/ui/rejections?{parameters}")
+        assert len(rows(page)) == count, parameters
+
+
+def test_the_list_goes_on_page_by_page_both_ways(visit: Callable[..., Page], stage: Stage) -> None:
+    stage.put_on_record(
+        [
+            story.rejection(NOW + timedelta(seconds=index), f"public.orders/{index}", 1, "a-1", (2, "b-1"))
+            for index in range(120)
+        ]
+    )
+    page = visit("/ui/rejections")
+    expect(page.get_by_role("status")).to_have_text("120 writes")
+    seen = rows(page)
+    page.get_by_role("link", name="Older").click()
+    expect(page.get_by_text("public.orders/69", exact=True)).to_be_visible()
+    second = rows(page)
+    page.get_by_role("link", name="Older").click()
+    expect(page.get_by_text("public.orders/19", exact=True)).to_be_visible()
+    expect(page.get_by_role("link", name="Older")).to_have_count(0)
+    resources = [re.search(r"public\.orders/\d+", row)[0] for row in [*seen, *second, *rows(page)]]  # type: ignore[index]
+    assert resources == [f"public.orders/{index}" for index in reversed(range(120))]
+    page.get_by_role("link", name="Newer").click()
+    expect(page.get_by_text("public.orders/69", exact=True)).to_be_visible()
+    assert rows(page) == second
+    page.get_by_role("link", name="Newer").click()
+    expect(page.get_by_text("public.orders/119", exact=True)).to_be_visible()
+    expect(page.get_by_role("link", name="Newer")).to_have_count(0)
+
+
+def test_what_is_shown_can_be_taken_home(visit: Callable[..., Page], stage: Stage) -> None:
+    told(stage)
+    page = visit("/ui/rejections?prefix=public.")
+    with page.expect_download() as downloading:
+        page.get_by_role("link", name="CSV", exact=True).click()
+    text = downloading.value.path().read_text()
+    assert text.count("\n") == 6
+    assert "cron-green" in text
+    page.goto("/ui/events?kind=barrier&span=24h")
+    with page.expect_download() as downloading:
+        page.get_by_role("link", name="NDJSON").click()
+    (line,) = downloading.value.path().read_text().splitlines()
+    assert '"compactor-b"' in line
+
+
+def test_events_are_all_that_happened(visit: Callable[..., Page], stage: Stage) -> None:
+    told(stage)
+    page = visit("/ui/events")
+    expect(page.get_by_role("status")).to_have_text("20 events")
+    page.get_by_label("Kind").select_option("Taken over by a barrier")
+    expect(page.get_by_role("status")).to_have_text("1 event")
+    page.locator("#list tbody a").first.click()
+    expect(page.get_by_role("heading", level=1)).to_have_text(f"Taken over by a barrier: {story.COMPACTION}")
+    expect(page.get_by_role("main")).to_contain_text("10 minutes")
+
+
+def test_what_cannot_be_asked_for_is_said(visiting: Callable[..., tuple[Page, object]], stage: Stage) -> None:
+    page, watch = visiting("/ui/rejections")
+    watch.expected.append("status of 400")  # type: ignore[attr-defined]
+    for parameters, said in {
+        "token=zwölf": "token: must be digits",
+        "since=yesterday": "since: must be a time",
+        "since=0001-01-01T00:00": "since: must be a time",
+        "span=1w": "span: must be one of",
+        "enforced=maybe": "enforced: must be true or false",
+        "before=-1": "before: must be a position",
+        "before=99999999999999999999": "before: must be a position",
+        "holder=%00": "holder: a NUL character",
+        "holder=" + "x" * 1025: "holder: at most 1024 characters",
+    }.items():
+        page.goto(f"/ui/rejections?{parameters}")
+        expect(page.get_by_role("alert")).to_contain_text(said)
+        assert rows(page) == []
+    page.goto("/ui/events?kind=nonsense")
+    expect(page.get_by_role("alert")).to_contain_text("kind: nonsense is unknown")

@@ -1,0 +1,339 @@
+"""The other pages: their content, and that all people can use them."""
+
+import json
+import re
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from playwright.sync_api import Locator, Page, expect
+
+from tests.web import story
+from tests.web.incidents import SCHEMES
+from tests.web.stage import Stage
+from tests.web.watching import barriers
+
+HOSTILE = {
+    "script": "<script>document.title='taken'</script><img src=x onerror=alert(1)>",
+    "attribute": "\"' onmouseover=alert(1) x='",
+    "terminal": "a\x1b[2Jb\x07\x9b31m",
+    "turned": "invoice\u202efdp.exe\u2066\u200b\u00a0end",
+    "template": "{{ 7 * 7 }}{% raw %}",
+}
+
+
+@pytest.fixture
+def sections() -> dict[str, Any]:
+    return {
+        "tables": [{"name": "public.orders"}, {"name": "public.stock", "mode": "observe"}],
+        "objects": [{"match": "reports/**"}, {"match": "idle/**", "mode": "observe"}],
+    }
+
+
+def hostile(at: datetime, text: str) -> list[dict[str, Any]]:
+    """Entries that have a text wherever one can stand; their resources are as long as they may be."""
+    named = {"caller": text, "target": text, "client": text, "request_id": text, "rule": text, "reason": text}
+    details = json.dumps({text: text, "list": [text]})
+    return [
+        story.rejection(at, (text * 60)[:512], 1, text, (2, text), **named),
+        {**story.entry("administration", at, text, holder=text, caller=text, target=text), "details": details},
+    ]
+
+
+def now(stage: Stage) -> datetime:
+    (row,) = stage.sql("SELECT clock_timestamp() AS now")
+    moment: datetime = row["now"]
+    return moment
+
+
+def rejection(stage: Stage, caller: str) -> str:
+    """Return the path of a page that shows a rejection of this caller."""
+    (row, *_) = stage.sql("SELECT id FROM fencing.record WHERE kind = 'rejection' AND caller = $1", caller)
+    return f"/ui/rejections/{row['id']}"
+
+
+def everywhere(stage: Stage) -> list[str]:
+    """All pages of this part, with something on them."""
+    story.tell(stage, now(stage))
+    stage.put_on_record([alarm(stage), {"kind": "guard-refused", "at": now(stage), "caller": "role:jobs"}])
+    events = stage.sql("SELECT DISTINCT ON (kind) id FROM fencing.record WHERE kind <> 'rejection' ORDER BY kind")
+    lists = ["/ui/", "/ui/rejections", "/ui/events", "/ui/observe", "/ui/rejections?holder=nobody", "/ui/incidents"]
+    refused = rejection(stage, "compactor")
+    return [*lists, refused, refused.replace("rejections", "incidents"), *(f"/ui/events/{row['id']}" for row in events)]
+
+
+def alarm(stage: Stage, name: str = "compactor-a") -> dict[str, Any]:
+    """An alarm about the refused writes there are."""
+    (first, last, *_) = stage.sql(
+        "SELECT id::text AS id, at FROM fencing.record WHERE kind = 'rejection' AND enforced ORDER BY at LIMIT 2"
+    )
+    said = {
+        "alarm": "zombies",
+        "prefix": "",
+        "more_than": 1,
+        "minutes": 5,
+        "count": 2,
+        "reached": last["at"].isoformat(),
+        "resources": [{"name": name, "count": 2}],
+        "holders": [{"name": name, "count": 1}, {"name": None, "count": 1}],
+        "callers": [{"name": name, "count": 2}],
+        "rejections": [last["id"], first["id"]],
+    }
+    return {"kind": "alarm-raised", "at": now(stage), "details": json.dumps(said)}
+
+
+def facts(page: Page, heading: str) -> Locator:
+    """A section of a page."""
+    return page.get_by_role("region", name=heading, exact=True)
+
+
+def test_the_overview_says_what_was_written_and_refused(visit: Callable[..., Page], stage: Stage) -> None:
+    story.tell(stage, now(stage))
+    page = visit("/ui/")
+    figures = page.locator(".figures")
+    expect(figures).to_contain_text(re.compile(r"Refused writes of zombies\s*13"))
+    expect(figures).to_contain_text(re.compile(r"Refused for other reasons\s*0"))
+    expect(figures).to_contain_text(re.compile(r"Passed, would be refused\s*4"))
+    expect(facts(page, "Incidents").first.locator("tbody tr").last).to_contain_text(story.COMPACTION)
+    rules = facts(page, "Rules").first
+    expect(rules.locator("tr", has_text="public.stock")).to_contain_text("observe")
+    expect(rules.locator("tr", has_text="idle/**")).to_contain_text("never in this span")
+    expect(facts(page, "Services and the record")).to_contain_text("PostgreSQL")
+    expect(page.locator("figure svg")).to_have_count(2)
+    expect(page.locator(".card > details dl")).to_be_hidden()
+    page.get_by_text("Details of stores and the record").click()
+    expect(page.locator(".card > details dl")).to_contain_text(re.compile(r"Entries on record\s*20"))
+    page.get_by_text("As a table").click()
+    expect(page.get_by_role("table", name="Writes from each of these times on, until the next")).to_be_visible()
+    page.get_by_role("link", name="Last hour").click()
+    expect(page).to_have_url(f"{stage.origin}/ui/?span=1h")
+    expect(facts(page, "Incidents").first).not_to_contain_text("compactor-a")
+    page.locator(".figures").get_by_role("link", name="4", exact=True).click()
+    expect(page.get_by_role("status")).to_have_text("4 writes")
+
+
+def test_a_rejection_has_a_page_with_all_that_belongs_to_it(visit: Callable[..., Page], stage: Stage) -> None:
+    story.tell(stage, now(stage))
+    stage.sql("SELECT fencing.seal_v1(1000)")
+    page = visit(rejection(stage, "compactor"))
+    main = page.get_by_role("main")
+    expect(page.get_by_role("heading", level=1)).to_have_text(f"Refused write to {story.COMPACTION}")
+    expect(main).to_contain_text("20 seconds after compactor-b (caller compactor) had taken over with token 34")
+    expect(facts(page, "The write")).to_contain_text("PUT /reports/2026/compaction/part-00000.parquet")
+    expect(facts(page, "The writer")).to_contain_text("10.0.4.17")
+    expect(facts(page, "The takeover")).to_contain_text("Zombie for")
+    expect(facts(page, "Next steps")).to_contain_text("there is nothing to undo")
+    expect(facts(page, "On record")).to_contain_text("Hash")
+    others = facts(page, "Other refused writes of compactor").first
+    expect(others.locator("tbody tr")).to_have_count(10)
+    page.get_by_role("link", name="Taken over by a barrier").click()
+    expect(page.get_by_role("heading", level=1)).to_contain_text("Taken over by a barrier")
+
+
+def test_a_captured_payload_is_shown(visit: Callable[..., Page], stage: Stage) -> None:
+    story.tell(stage, now(stage))
+    (row,) = stage.sql("SELECT id FROM fencing.record WHERE caller = 'cron' AND kind = 'rejection'")
+    stage.sql(
+        "INSERT INTO fencing.payload (day, entry, media_type, body, truncated) "
+        "VALUES (current_date, $1, 'application/json', $2, true)",
+        row["id"],
+        b'{"note": "<b>bold</b> \xe2\x80\xae"}\n{"cut": "\xc3',
+    )
+    page = visit(f"/ui/rejections/{row['id']}")
+    expect(page.get_by_label("Payload", exact=True).last).to_contain_text('{"note": "<b>bold</b> \\u202e"}')
+    expect(facts(page, "Payload")).to_contain_text("application/json, its beginning only")
+
+
+def test_an_alarm_leads_to_what_it_is_about(visit: Callable[..., Page], stage: Stage) -> None:
+    story.tell(stage, now(stage))
+    stage.put_on_record([alarm(stage)])
+    (raised,) = stage.sql("SELECT id FROM fencing.record WHERE kind = 'alarm-raised'")
+    page = visit(f"/ui/events/{raised['id']}")
+    expect(page.locator("main")).to_contain_text("More than 1 write was refused within 5 min")
+    assert page.get_by_role("region", name="Actor").count() == 0
+    expect(facts(page, "Holders")).to_contain_text("compactor-a")
+    page.get_by_role("link", name="All of them").click()
+    expect(page.get_by_role("status")).to_have_text("2 writes")
+    page.go_back()
+    page.get_by_role("region", name="The newest when it began").get_by_role("link").first.click()
+    expect(page.get_by_role("heading", level=1)).to_have_text(f"Refused write to {story.COMPACTION}")
+
+
+def test_a_guard_is_not_said_to_have_met_no_fence(visit: Callable[..., Page], stage: Stage) -> None:
+    """It refuses what shows no token, and what shows an old one: which of both is all that is known."""
+    stage.put_on_record([{"kind": "guard-refused", "caller": "role:jobs", "reason": "token-stale"}])
+    (refused,) = stage.sql("SELECT id FROM fencing.record")
+    page = visit(f"/ui/events/{refused['id']}")
+    expect(facts(page, "Fence")).to_contain_text("Their resources and tokens are not on")
+
+
+def test_observe_mode_has_a_verdict_for_each_rule(visit: Callable[..., Page], stage: Stage) -> None:
+    story.tell(stage, now(stage))
+    page = visit("/ui/observe")
+    stock, idle = facts(page, "public.stock").first, facts(page, "idle/**").first
+    expect(stock).to_contain_text(re.compile(r"Not safe: 4 of \d+.\d{3} writes would have been refused"))
+    expect(idle).to_contain_text("Unknown")
+    stock.get_by_text("Change of the configuration").click()
+    expect(stock.locator("pre")).to_have_text('[[tables]]\nname = "public.stock"\nmode = "enforce"')
+    stock.get_by_role("link", name="4", exact=True).click()
+    expect(page.get_by_role("status")).to_have_text("4 writes")
+    expect(page).to_have_url(re.compile("caller=importer&rule=public.stock&plane=tables&enforced=false"))
+
+
+def test_hostile_names_do_no_harm(visit: Callable[..., Page], stage: Stage) -> None:
+    at = now(stage)
+    stage.put_on_record([row for text in HOSTILE.values() for row in hostile(at, text)])
+    stage.put_on_record([alarm(stage, text) for text in HOSTILE.values()])
+    for text in HOSTILE.values():
+        stage.sql(
+            "INSERT INTO fencing.traffic (gateway, minute, plane, rule, accepted, refused, observed) "
+            "VALUES ('g', date_trunc('minute', $1::timestamptz), 'tables', $2, 1, 1, 1)",
+            at,
+            text,
+        )
+    found = stage.sql("SELECT id, kind FROM fencing.record")
+    entries = [f"/ui/{'rejections' if row['kind'] == 'rejection' else 'events'}/{row['id']}" for row in found]
+    page = visit("/ui/", viewport={"width": 360, "height": 800})
+    incidents = [path.replace("rejections", "incidents") for path in entries if "rejections" in path]
+    for path in ("/ui/", "/ui/incidents", "/ui/rejections", "/ui/events", "/ui/observe", *entries, *incidents):
+        page.goto(path)
+        assert page.title().endswith("– Fencing gateway")
+        assert page.locator("main img, main script, main [onmouseover], main [onerror]").count() == 0
+        shown = page.locator("main").inner_text()
+        assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u202a-\u202e\u2060-\u2069]", shown)
+        # The page itself never has to be scrolled sideways.
+        assert page.evaluate("document.documentElement.scrollWidth") <= 360
+    page.goto("/ui/rejections?holder=nobody")
+    for text in HOSTILE.values():
+        page.get_by_label("Holder").fill(text)
+        expect(page.locator("#list tbody tr")).to_have_count(1)
+        assert page.locator("#list .name").all_inner_texts()[1] == "".join(
+            character
+            if " " <= character <= "~"
+            else f"\\x{ord(character):02x}"
+            if character < "\u0100"
+            else f"\\u{ord(character):04x}"
+            for character in text
+        )
+        page.get_by_label("Holder").fill("nobody")
+        expect(page.locator("#list tbody tr")).to_have_count(0)
+
+
+def test_nobody_is_kept_out(visit: Callable[..., Page], stage: Stage) -> None:
+    """axe-core checks contrast, names, landmarks and tables."""
+    paths = everywhere(stage)
+    page = visit("/ui/login", logged_in=False)
+    for scheme in SCHEMES:
+        page.emulate_media(color_scheme=scheme)
+        assert barriers(page) == [], scheme
+    page = visit("/ui/")
+    for path in paths:
+        page.goto(path)
+        for closed in page.locator("summary").all():
+            closed.click()
+        for scheme in SCHEMES:
+            page.emulate_media(color_scheme=scheme)
+            assert barriers(page) == [], (path, scheme)
+
+
+@pytest.mark.parametrize("width", [380, 1280])
+def test_local_times_stay_within_their_cards(visit: Callable[..., Page], stage: Stage, width: int) -> None:
+    """A viewer away from UTC sees two times, and neither is cut off."""
+    paths = [*everywhere(stage), "/ui/resources"]
+    page = visit("/ui/", timezone_id="Asia/Kolkata", viewport={"width": width, "height": 900})
+    for path in paths:
+        page.goto(path)
+        if page.locator("main time").count():
+            expect(page.locator("main time .local").first).to_be_attached()
+        outside = page.evaluate("""() => [...document.querySelectorAll("main time")].filter(time => {
+            const card = time.closest(".scroll, .canvas") === null && time.closest(".card");
+            return card && time.getBoundingClientRect().right > card.getBoundingClientRect().right;
+        }).map(time => time.innerText)""")
+        assert outside == [], path
+        assert page.evaluate("document.documentElement.scrollWidth") <= width, path
+
+
+def test_a_keyboard_is_enough(visit: Callable[..., Page], stage: Stage) -> None:
+    story.tell(stage, now(stage))
+    page = visit("/ui/")
+    page.keyboard.press("Tab")
+    expect(page.get_by_role("link", name="Skip to the content")).to_be_focused()
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("main")).to_be_focused()
+    page.goto("/ui/")
+    page.get_by_role("link", name="Overview").focus()
+    page.keyboard.press("Tab")
+    expect(page.get_by_role("link", name="Incidents", exact=True)).to_be_focused()
+    page.keyboard.press("Tab")
+    expect(page.get_by_role("link", name="Rejections", exact=True)).to_be_focused()
+    outline = page.evaluate("getComputedStyle(document.activeElement).outlineStyle")
+    assert outline == "solid"
+    page.keyboard.press("Enter")
+    expect(page).to_have_title("Rejections – Fencing gateway")
+    page.get_by_label("Resource begins with").focus()
+    page.keyboard.type("public.orders")
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("status")).to_have_text("1 write")
+    # Slow typing has already asked for the list: it arrives once more, and takes the focus away.
+    expect(page.locator("form.filters.htmx-request")).to_have_count(0)
+    for _ in range(40):
+        page.keyboard.press("Tab")
+        if page.evaluate("document.activeElement.closest('tbody') !== null"):
+            break
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("heading", level=1)).to_have_text(f"Refused write to {story.ORDER}")
+
+
+def test_without_scripts_it_all_works(visit: Callable[..., Page], stage: Stage) -> None:
+    story.tell(stage, now(stage))
+    page = visit("/ui/", java_script_enabled=False)
+    page.get_by_text("As a table").click()
+    expect(page.get_by_role("table", name="Writes from each of these times on, until the next")).to_be_visible()
+    page.get_by_role("link", name="Rejections", exact=True).click()
+    page.get_by_label("Resource begins with").fill("public.")
+    page.get_by_role("button", name="Filter").click()
+    expect(page.get_by_role("status")).to_have_text("5 writes")
+    page.get_by_role("button", name="Dark").click()
+    expect(page.locator("html")).to_have_attribute("data-theme", "dark")
+    expect(page.get_by_role("status")).to_have_text("5 writes")
+    page.locator("#list tbody a").first.click()
+    expect(page.get_by_role("heading", level=1)).to_contain_text("public.stock/3")
+    page.get_by_role("button", name="Log out").click()
+    expect(page).to_have_title("Log in – Fencing gateway")
+
+
+def test_colours_are_a_choice_that_stays(visit: Callable[..., Page], stage: Stage) -> None:
+    story.tell(stage, now(stage))
+    page = visit("/ui/", color_scheme="light")
+    ground = "getComputedStyle(document.body).backgroundColor"
+    assert page.evaluate(ground) == "rgb(245, 246, 248)"
+    page.evaluate("window.stayed = true")
+    page.get_by_role("button", name="Dark").click()
+    expect(page.get_by_role("button", name="Dark")).to_have_attribute("aria-pressed", "true")
+    assert page.evaluate(ground) == "rgb(14, 19, 24)"
+    assert page.evaluate("window.stayed")
+    page.goto("/ui/rejections")
+    assert page.evaluate(ground) == "rgb(14, 19, 24)"
+    page.get_by_role("button", name="System").click()
+    expect(page.locator("html")).to_have_attribute("data-theme", "system")
+    assert page.evaluate(ground) == "rgb(245, 246, 248)"
+
+
+def test_every_width_will_do(visit: Callable[..., Page], stage: Stage) -> None:
+    paths = everywhere(stage)
+    page = visit("/ui/")
+    for width in (360, 1600):
+        page.set_viewport_size({"width": width, "height": 900})
+        for path in paths:
+            page.goto(path)
+            assert page.evaluate("document.documentElement.scrollWidth") <= width, path
+
+
+def test_the_overview_renews_itself(visit: Callable[..., Page], stage: Stage) -> None:
+    page = visit("/ui/")
+    expect(page.locator(".figures")).to_contain_text(re.compile(r"Refused writes of zombies\s*0"))
+    story.tell(stage, datetime.now(UTC))
+    # A timer does this every half a minute.
+    page.evaluate("htmx.ajax('GET', '/ui/', {source: '#overview', target: '#overview', select: '#overview > *'})")
+    expect(page.locator(".figures")).to_contain_text(re.compile(r"Refused writes of zombies\s*13"))

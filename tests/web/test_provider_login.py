@@ -1,0 +1,198 @@
+"""A person logs in at a real OpenID provider, in Chromium. The provider is of another site than the gateway."""
+
+import json
+import selectors
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from shutil import which
+from typing import Any
+
+import pytest
+from playwright.sync_api import BrowserContext, Page, expect
+
+from tests import running
+from tests.processes import free_port
+from tests.waiting import PATIENCE
+from tests.web.page_gateway import SECRET
+from tests.web.stage import CALLERS, Stage, staged
+from tests.web.watching import Watch, barriers, watched
+
+DIRECTORY = Path(__file__).parent / "provider"
+CLIENT, CLIENT_SECRET = "gateway-page", "the secret of the gateway at its provider"
+
+
+@dataclass(frozen=True)
+class Provider:
+    issuer: str
+    process: "subprocess.Popen[bytes]"
+
+    @property
+    def host(self) -> str:
+        return self.issuer.removeprefix("http://")
+
+
+@pytest.fixture
+def port() -> int:
+    return free_port()
+
+
+@pytest.fixture
+def provider(port: int) -> Iterator[Provider]:
+    node = which("node")
+    if node is None or not (DIRECTORY / "node_modules").is_dir():
+        pytest.skip("the OpenID provider is not installed: run `make tests/web/provider/node_modules`")
+    back = f"http://127.0.0.1:{port}/ui/login/id/callback"
+    client = {"client_id": CLIENT, "client_secret": CLIENT_SECRET, "redirect_uri": back}
+    command = [node, str(DIRECTORY / "server.mjs"), json.dumps(client)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
+        assert process.stdout is not None
+        with selectors.DefaultSelector() as selector:
+            selector.register(process.stdout, selectors.EVENT_READ)
+            assert selector.select(PATIENCE), "the provider does not start"
+        try:
+            yield Provider(process.stdout.readline().decode().strip(), process)
+        finally:
+            process.kill()
+
+
+@pytest.fixture
+def stage(dsn: str, port: int, provider: Provider) -> Iterator[Stage]:
+    """A gateway at which people of two issuers log in. The second one is only a button."""
+    login = {
+        "title": "Example Inc",
+        "client_id": CLIENT,
+        "client_secret": CLIENT_SECRET,
+        "authorization_url": f"{provider.issuer}/auth",
+        "token_url": f"{provider.issuer}/token",
+    }
+    issuer = {"keys_url": f"{provider.issuer}/jwks", "groups_claim": ["groups"]}
+    sections: dict[str, Any] = {
+        "callers": CALLERS,
+        "server": {"public_address": f"http://127.0.0.1:{port}"},
+        "identity": {"signing_keys": ["the signing key of all gateways here"]},
+        "issuers": [
+            {"name": "id", "issuer": provider.issuer, "login": login, **issuer},
+            {"name": "other", "issuer": "https://x", "login": {**login, "title": "Contractors' directory"}, **issuer},
+        ],
+        "grants": [*running.GRANTS, {"groups": ["id:on-call"], "actions": ["audit"], "everything": True}],
+    }
+    with staged(running.config(dsn, **sections), port) as one:
+        one.put_on_record([REFUSED])
+        yield one
+
+
+REFUSED = {
+    "kind": "rejection",
+    "plane": "tables",
+    "rule": "public.orders",
+    "resource": SECRET,
+    "reason": "token-stale",
+    "enforced": True,
+    "epoch": 0,
+    "value": 33,
+    "caller": "writer",
+    "method": "PATCH",
+    "target": "/v1/tables/orders?id=eq.5",
+    "request_id": "r-1",
+}
+
+
+@pytest.fixture
+def visit(
+    context: Callable[..., BrowserContext], stage: Stage, provider: Provider
+) -> Iterator[Callable[..., tuple[Page, Watch]]]:
+    """Opens pages in a browser of their own, watched for errors and breaches of the policy."""
+    with ExitStack() as stack:
+
+        def page(path: str) -> tuple[Page, Watch]:
+            made = context(logged_in=False)
+            watch = stack.enter_context(watched(made, stage.host, provider.host))
+            opened = made.new_page()
+            opened.goto(path)
+            return opened, watch
+
+        yield page
+
+
+def log_in(page: Page, name: str) -> None:
+    """Press the button, log in at the provider and consent."""
+    page.get_by_role("link", name="Log in with Example Inc").click()
+    page.get_by_placeholder("Enter any login").fill(name)
+    page.get_by_placeholder("and password").fill("any")
+    page.get_by_role("button", name="Sign-in").click()
+    page.get_by_role("button", name="Continue").click()
+
+
+def test_a_person_logs_in_sees_the_record_and_logs_out(visit: Callable[..., tuple[Page, Watch]], stage: Stage) -> None:
+    page, _ = visit("/ui/rejections?reason=token-stale")
+    expect(page).to_have_title("Log in – Fencing gateway")
+    log_in(page, "ann")
+    expect(page).to_have_url(f"{stage.origin}/ui/rejections?reason=token-stale")
+    expect(page.get_by_text(SECRET).first).to_be_visible()
+    expect(page.get_by_text("id:ann")).to_be_visible()
+    cookies = {cookie.get("name"): cookie for cookie in page.context.cookies(f"{stage.origin}/ui/login/id/callback")}
+    assert set(cookies) == {"gateway_session"}
+    assert (cookies["gateway_session"]["sameSite"], cookies["gateway_session"]["httpOnly"]) == ("Strict", True)
+    page.get_by_role("button", name="Log out").click()
+    expect(page).to_have_title("Log in – Fencing gateway")
+    page.goto("/ui/")
+    expect(page).to_have_title("Log in – Fencing gateway")
+    # The provider still knows the person: the next login asks for nothing.
+    page.get_by_role("link", name="Log in with Example Inc").click()
+    expect(page).to_have_url(f"{stage.origin}/ui/")
+    expect(page.get_by_text("id:ann")).to_be_visible()
+
+
+def test_a_person_without_the_grant_is_told_what_is_missing(visit: Callable[..., tuple[Page, Watch]]) -> None:
+    page, watch = visit("/ui/rejections")
+    watch.expected += ["403"]
+    log_in(page, "bob")
+    expect(page.get_by_role("alert")).to_have_text(
+        "The caller id:bob may not read the record. It lacks the grant audit."
+    )
+    page.goto("/ui/rejections")
+    expect(page).to_have_title("Log in – Fencing gateway")
+
+
+def test_who_cancels_at_the_provider_can_begin_again(visit: Callable[..., tuple[Page, Watch]], stage: Stage) -> None:
+    page, watch = visit("/ui/events")
+    watch.expected += ["403"]
+    page.get_by_role("link", name="Log in with Example Inc").click()
+    page.get_by_role("link", name="Cancel").click()
+    expect(page.get_by_role("alert")).to_contain_text("Example Inc has not logged you in: access_denied")
+    log_in(page, "ann")
+    expect(page).to_have_url(f"{stage.origin}/ui/events")
+
+
+def test_the_answer_to_one_browser_is_no_login_of_another(visit: Callable[..., tuple[Page, Watch]]) -> None:
+    attacker, watch = visit("/ui/login")
+    watch.expected += ["400"]
+    with attacker.expect_request("**/ui/login/id/callback?*") as answer:
+        log_in(attacker, "ann")
+    expect(attacker.get_by_text("id:ann")).to_be_visible()
+    victim, watch = visit("/ui/login")
+    watch.expected += ["400"]
+    victim.get_by_role("link", name="Log in with Example Inc").click()
+    expect(victim.get_by_placeholder("Enter any login")).to_be_visible()
+    for page in (victim, attacker):
+        page.goto(answer.value.url)
+        expect(page.get_by_role("alert")).to_contain_text("This browser has not begun such a login")
+    assert not [one for one in victim.context.cookies() if one.get("name") == "gateway_session"]
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_login_has_a_button_for_each_issuer_and_no_barriers(
+    context: Callable[..., BrowserContext], scheme: str, tmp_path: Path
+) -> None:
+    for width in (360, 1280):
+        page = context(logged_in=False, color_scheme=scheme, viewport={"width": width, "height": 800}).new_page()
+        page.goto("/ui/login")
+        buttons = page.get_by_role("list", name="Log in at an issuer").get_by_role("link")
+        expect(buttons).to_have_text(["Log in with Example Inc", "Log in with Contractors' directory"])
+        expect(page.get_by_label("API key")).to_be_visible()
+        assert barriers(page) == []
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+        page.screenshot(path=tmp_path / f"login-{scheme}-{width}.png")
