@@ -1,9 +1,18 @@
-"""Bodies: objects or arrays of like objects, and nothing else."""
+"""Bodies: JSON, read in pieces where it is large, forms, and tables of values."""
 
+import json
+from functools import partial
+from typing import Any
+from unittest import mock
+
+import orjson
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from gateway.errors import DialectError
-from gateway.tables.dialect.body import parse, read
+from gateway.errors import BodyTooLarge, DialectError
+from gateway.tables.dialect import body as dialect_body
+from gateway.tables.dialect.body import MAX_VALUES, PIECE, in_pieces, parse, parse_csv, read
 from gateway.tables.dialect.media import BodyType
 
 
@@ -37,21 +46,18 @@ def test_broken_bodies(body: bytes) -> None:
     assert (caught.value.code, caught.value.status, caught.value.message) == ("PGRST102", 400, "Empty or invalid json")
 
 
-def test_rows_must_be_alike_unless_columns_are_named() -> None:
-    with pytest.raises(DialectError, match="All object keys must match"):
-        parse(b'[{"a":1},{"b":2}]', None)
-
-
-@pytest.mark.parametrize("body", [b"[1]", b"[[]]", b'[{"a":1},null]'])
-def test_arrays_of_anything_but_objects(body: bytes) -> None:
+@pytest.mark.parametrize("body", [b'[{"a":1},{"b":2}]', b"[1]", b"[[]]", b'[{"a":1},null]'])
+def test_rows_must_be_alike_objects_unless_columns_are_named(body: bytes) -> None:
     with pytest.raises(DialectError, match="All object keys must match"):
         parse(body, None)
 
 
-def test_a_form_is_one_row_of_texts() -> None:
+def test_a_form_is_one_row_of_texts_and_a_table_several() -> None:
     payload = read("urlencoded", b"b=x+y%26&a=&b=z", None)
     assert (payload.text, payload.columns) == ('[{"b":"z","a":""}]', ("a", "b"))
     assert payload.rows == [{"a": "", "b": "z"}]
+    payload = read("csv", b"b,a\n1,NULL\n", None)
+    assert (payload.text, payload.columns) == ('[{"b":"1","a":null}]', ("a", "b"))
 
 
 @pytest.mark.parametrize("content", [b"a=%FF", b"a=\xff", b"&".join(b"a=1" for _ in range(10_001))])
@@ -59,11 +65,6 @@ def test_broken_forms(content: bytes) -> None:
     with pytest.raises(DialectError) as caught:
         read("urlencoded", content, None)
     assert (caught.value.code, caught.value.message) == ("PGRST102", "Empty or invalid form")
-
-
-def test_a_table_of_values() -> None:
-    payload = read("csv", b"b,a\n1,NULL\n", None)
-    assert (payload.text, payload.columns) == ('[{"b":"1","a":null}]', ("a", "b"))
 
 
 @pytest.mark.parametrize("kind", ["text", "binary"])
@@ -85,3 +86,114 @@ def test_the_last_of_a_key_that_stands_twice() -> None:
     payload = parse(b'{"id":1,"\\u0069d":2}', None)
     assert payload.rows[0]["id"] == 2
     assert payload.exact_rows()[0]["id"] == "2"
+
+
+@pytest.mark.parametrize(
+    ("text", "rows"),
+    [
+        ("a,b\n1,2\n", [{"a": "1", "b": "2"}]),
+        ("a,b\r\n1,2\r\n3,4", [{"a": "1", "b": "2"}, {"a": "3", "b": "4"}]),
+        ('a,b\nNULL,"NULL"\n', [{"a": None, "b": "NULL"}]),
+        ('a,b\n,""\n', [{"a": "", "b": ""}]),
+        ('a,b\n"x ""y"", z","line\none"\n', [{"a": 'x "y", z', "b": "line\none"}]),
+        ("a,b\n1,", [{"a": "1", "b": ""}]),
+        ("a\n\n1\n", [{"a": ""}, {"a": "1"}]),
+        ("a,b\n1,2\n\n", [{"a": "1", "b": "2"}]),
+        ("\ufeffa\nx\u2028y\n", [{"a": "x\u2028y"}]),
+        ('"first name"\nAnn\n', [{"first name": "Ann"}]),
+        ("a,b", []),
+        ('a,b\n"1",', [{"a": "1", "b": ""}]),
+        ('a\n""', [{"a": ""}]),
+        ('a\n"x"\n\n"y"\n', [{"a": "x"}, {"a": ""}, {"a": "y"}]),
+        ("a,b\r1,2\r", [{"a": "1", "b": "2"}]),
+    ],
+)
+def test_tables_of_values(text: str, rows: list[dict[str, str | None]]) -> None:
+    assert parse_csv(text.encode())[1] == rows
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        *((text, "Empty or invalid csv") for text in (
+            b"", b"\n1,2\n", b"\xff\n1", b'a\n"open', b'a\n"x"y\n', b'a\nx"y\n', b'"', b'""',
+        )),
+        (b"a\n" + b"\n" * 1_000_001, "A body of this type has at most 1000000 values"),
+        (b"a,b\n1\n", "All lines must have same number of fields"),
+        (b"a,b\n1,2,3\n", "All lines must have same number of fields"),
+        (b"a,a\n1,2\n", "A name stands twice in the first line"),
+    ],
+)  # fmt: skip
+def test_broken_tables_of_values(content: bytes, message: str) -> None:
+    with pytest.raises(DialectError) as caught:
+        parse_csv(content)
+    assert (caught.value.code, caught.value.status, caught.value.message) == ("PGRST102", 400, message)
+
+
+VALUES = st.recursive(
+    st.one_of(st.none(), st.integers(-5, 5), st.sampled_from(['},{"', '"', "\\", "\\\\", "[{", "é"])),
+    lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(st.sampled_from(["a", '},{"']), inner)),
+    max_leaves=12,
+)
+
+
+@given(st.lists(VALUES, max_size=12), st.sampled_from([None, 1]))
+def test_the_pieces_are_the_whole(document: list[Any], indent: int | None) -> None:
+    text = json.dumps(document, indent=indent, ensure_ascii=False).encode()
+    with mock.patch.object(dialect_body, "PIECE", 16):
+        assert in_pieces(text, orjson.loads) == document
+
+
+@given(st.lists(VALUES, min_size=3, max_size=12), st.integers(0, 500), st.sampled_from([b"", b",", b"}", b"]", b'"']))
+def test_what_is_no_json_is_none_in_pieces_either(document: list[Any], place: int, damage: bytes) -> None:
+    text = json.dumps(document).encode()
+    place %= len(text)
+    damaged = text[:place] + damage + text[place + 1 :]
+    results = []
+    for loads in (orjson.loads, partial(in_pieces, loads=orjson.loads)):
+        try:
+            with mock.patch.object(dialect_body, "PIECE", 16):
+                results.append(loads(damaged))
+        except ValueError:
+            results.append("no JSON")
+    assert results[0] == results[1]
+
+
+def test_each_piece_is_small() -> None:
+    sizes: list[int] = []
+
+    def loads(text: bytes) -> Any:
+        sizes.append(len(text))
+        return orjson.loads(text)
+
+    document = [{"id": number, "tags": [{"a": 1}, {"b": 2}], "text": "},{"} for number in range(20_000)]
+    assert in_pieces(orjson.dumps(document), loads) == document
+    assert max(sizes) <= 2 * PIECE + 2
+    assert sum(sizes) < 8 * len(orjson.dumps(document))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"[" + b"[]," * 2_000_000 + b"[]]",
+        b'{"a":[' + b"1," * 2_000_000 + b"1]}",
+        b'[{"a":[' + b"{}," * 2_000_000 + b"{}]}]",
+        b'[{"id":1},{"a":[' + b"1," * 2_000_000 + b"1]}]",
+    ],
+    ids=["lists", "one object", "one row", "one row of two"],
+)
+def test_what_cannot_be_cut_has_a_limit_of_values(text: bytes) -> None:
+    parsed: list[int] = []
+
+    def loads(piece: bytes) -> Any:
+        parsed.append(piece.count(b","))
+        return orjson.loads(piece)
+
+    with pytest.raises(BodyTooLarge):
+        in_pieces(text, loads)
+    assert max(parsed, default=0) <= MAX_VALUES
+
+
+def test_commas_in_a_string_are_no_values() -> None:
+    row = {"csv": "1,2,[{\n" * 500_000, "quoted": '\\"' * 100_000}
+    assert in_pieces(orjson.dumps([row]), orjson.loads) == [row]
