@@ -18,7 +18,7 @@ from tests.doubles.s3 import (
     refusal_of_delete,
     refusal_of_write,
 )
-from tests.doubles.s3.errors import S3Error
+from tests.doubles.s3.operations import S3Error
 
 ORIGIN = Origin(datetime(2026, 1, 1, tzinfo=UTC))
 E, OTHER = "e" * 32, "f" * 32

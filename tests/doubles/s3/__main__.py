@@ -8,8 +8,7 @@ import signal
 
 import uvloop
 
-from tests.doubles.s3.app import ACCESS_KEY, REGION, SECRET_KEY, S3Double
-from tests.doubles.s3.server import serve
+from tests.doubles.s3.app import ACCESS_KEY, REGION, SECRET_KEY, S3Double, serve
 
 
 async def run(arguments: argparse.Namespace) -> None:

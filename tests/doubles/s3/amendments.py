@@ -6,11 +6,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from urllib.parse import parse_qsl
 
-from tests.doubles.s3 import checksums
-from tests.doubles.s3.documents import child_text, children, parse
-from tests.doubles.s3.errors import S3Error
-from tests.doubles.s3.messages import Answer, Request, document, element, group, xml
-from tests.doubles.s3.objects import Content, StoredObject
+from tests.doubles.s3.messages import Answer, Request, child_text, children, document, element, group, parse, xml
+from tests.doubles.s3.objects import Content, StoredObject, verify_digests
+from tests.doubles.s3.operations import S3Error
 from tests.doubles.s3.state import Store
 
 _MOST_TAGS = 10
@@ -126,7 +124,7 @@ def _lock(request: Request) -> str:
 
 
 def _verify(request: Request) -> None:
-    checksums.verify(request.body.digest, request.head.headers)
+    verify_digests(request.body.digest, request.head.headers)
 
 
 def _target(store: Store, request: Request) -> StoredObject:

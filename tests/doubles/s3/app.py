@@ -1,27 +1,108 @@
-"""The double as an ASGI app, with its switches and its logs."""
+"""The double as an ASGI app, with its switches and its logs, and a server for it."""
 
 from __future__ import annotations
 
 import asyncio
+import socket
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
-from tests.doubles.s3 import control
-from tests.doubles.s3.behaviour import Behaviour
-from tests.doubles.s3.conditions import UNCONDITIONAL
-from tests.doubles.s3.errors import S3Error
-from tests.doubles.s3.faults import Abandoned, Action, Details, Faults, Match, Moment, Rule, facts_of
-from tests.doubles.s3.life import Cut, Life
-from tests.doubles.s3.messages import Head, error_answer, read_head
-from tests.doubles.s3.objects import Content, Mutation, Origin, StoredObject
-from tests.doubles.s3.operations import Operation
+from uvicorn.config import Config
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.server import ServerState
+
+from tests.doubles.s3.conditions import UNCONDITIONAL, Behaviour
+from tests.doubles.s3.faults import Abandoned, Action, Details, Faults, Match, Moment, Plan, Rule, facts_of
+from tests.doubles.s3.messages import Answer, Head, document_of_error, error_answer, read_head
+from tests.doubles.s3.objects import Body, Content, Mutation, Origin, StoredObject
+from tests.doubles.s3.operations import Operation, S3Error
+from tests.doubles.s3.process import CONTROL, control
 from tests.doubles.s3.service import Service
 from tests.doubles.s3.signature import Verifier
 from tests.doubles.s3.state import Store
 from tests.doubles.s3.wire import Disconnected, Receive, Scope, Send, Wire
+
+
+class Cut(Exception):
+    """The connection is to be closed without an answer."""
+
+
+class Life:
+    """One request under its plan of faults. `evaluated` is the store's own status, None if it never came to that."""
+
+    def __init__(self, service: Service, head: Head, write_id: str | None, plan: Plan) -> None:
+        self._service = service
+        self._head = head
+        self._write_id = write_id
+        self._plan = plan
+        self.evaluated: int | None = None
+
+    async def run(self, wire: Wire) -> Answer:
+        """Take the request in, apply it, and give the answer to send. Raises Cut, Disconnected, Abandoned."""
+        try:
+            return await self._run(wire)
+        except S3Error as error:
+            return error_answer(error, self._head.raw_path)
+
+    async def _run(self, wire: Wire) -> Answer:
+        late = self._plan.find(Action.HOLD, Moment.ARRIVAL) is not None
+        if not late:
+            self._service.admit(self._head)
+        intake = self._service.intake(self._head)
+        await wire.read_into(intake.add)
+        body = intake.body()
+        struck = await self._strike(Moment.ARRIVAL)
+        if late:
+            self._service.admit(self._head)
+        self._service.check_body(self._head, body)
+        struck = struck or await self._strike(Moment.BEFORE)
+        if struck is not None:
+            return struck
+        answer = await self._evaluate(body)
+        repeating = self._plan.find(Action.REPEAT)
+        if repeating is not None:
+            repeating.repeat(partial(self._arrive_again, body))
+        return await self._strike(Moment.AFTER) or answer
+
+    async def _arrive_again(self, body: Body) -> int | None:
+        """Judge a copy of the request, its signature included. Returns the unsent status; None: it was not let in."""
+        try:
+            self._service.admit(self._head)
+            self._service.check_body(self._head, body)
+        except S3Error:
+            return None
+        try:
+            return (await self._service.evaluate(self._head, body, self._write_id)).status
+        except S3Error as error:
+            return error.status
+
+    async def _evaluate(self, body: Body) -> Answer:
+        try:
+            answer = await self._service.evaluate(self._head, body, self._write_id)
+        except S3Error as error:
+            answer = error_answer(error, self._head.raw_path)
+        self.evaluated = answer.status
+        return answer
+
+    async def _strike(self, at: Moment) -> Answer | None:
+        """Let the faults of this moment happen; the answer is that of a fault, if one gives it."""
+        await self._plan.hold(at)
+        if self._plan.find(Action.CUT, at) is not None:
+            raise Cut
+        failing = self._plan.find(Action.FAIL, at)
+        if failing is not None:
+            error = S3Error(failing.details.code, status=failing.details.status)
+            return error_answer(error, self._head.raw_path)
+        hidden = self._plan.find(Action.ERROR_IN_200, at)
+        if hidden is not None:
+            return document_of_error(S3Error(hidden.details.code, status=200), self._head.raw_path)
+        return None
+
 
 ACCESS_KEY = "AKIADOUBLE"
 SECRET_KEY = "double-secret"
@@ -169,8 +250,8 @@ class S3Double:
         assert scope["type"] == "http"
         wire = Wire(scope, receive, send, self.service.now)
         try:
-            if scope["path"].startswith(control.PREFIX):
-                await wire.send(await control.answer(self, scope, await wire.read_body()))
+            if scope["path"].startswith(CONTROL):
+                await wire.send(await control(self, scope, await wire.read_body()))
             else:
                 await self._serve(scope, wire)
         except (Disconnected, Abandoned, asyncio.CancelledError):
@@ -200,3 +281,72 @@ class S3Double:
             await wire.cut()
         finally:
             plan.finish(life.evaluated)
+
+
+_HOST = "127.0.0.1"
+# Longer than any client keeps an idle connection, so that a reused one is never closed under a request.
+_KEEP_ALIVE = 300
+
+
+@asynccontextmanager
+async def serve(double: S3Double, port: int = 0) -> AsyncIterator[str]:
+    """Serve the double and yield its endpoint, e.g. "http://127.0.0.1:40123"; port 0 takes a free one.
+
+    Leaving stops at once: connections are reset and held requests are dropped. The double keeps its state and can be
+    served again, on the same port too, as a store that was down does.
+    """
+    state = ServerState()
+    server = await asyncio.get_running_loop().create_server(_protocols(double, state), sock=_listen(port))
+    try:
+        yield f"http://{_HOST}:{server.sockets[0].getsockname()[1]}"
+    finally:
+        server.close()
+        await _stop(double, state)
+
+
+def _listen(port: int) -> socket.socket:
+    listener = socket.socket()
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    # asyncio does this by itself only for sockets that name their protocol; without it answers wait 40 ms for an ACK.
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    listener.bind((_HOST, port))
+    return listener
+
+
+def _protocols(double: S3Double, state: ServerState) -> Callable[[], asyncio.Protocol]:
+    """uvicorn's server polls ten times a second for its end, and knows no way to reset one connection; this does."""
+    config = Config(
+        double,
+        interface="asgi3",
+        lifespan="off",
+        ws="none",
+        access_log=False,
+        log_config=None,
+        proxy_headers=False,
+        date_header=False,
+        server_header=False,
+        timeout_keep_alive=_KEEP_ALIVE,
+    )
+    config.load()
+
+    def protocol() -> asyncio.Protocol:
+        own: dict[str, Any] = {}
+        connection = HttpToolsProtocol(config=config, server_state=state, app_state=own)
+
+        def abort() -> None:
+            connection.transport.abort()
+
+        own["abort_connection"] = abort
+        return connection
+
+    return protocol
+
+
+async def _stop(double: S3Double, state: ServerState) -> None:
+    for connection in list(state.connections):
+        connection.transport.abort()
+    double.faults.abandon()
+    tasks = list(state.tasks)
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,21 +1,23 @@
-"""Requests and answers: the request's head as read from ASGI, and the answer with S3's headers and documents."""
+"""Requests and answers: the head as read from ASGI, documents, parameters, and the answer in the form of S3."""
 
 from __future__ import annotations
 
+import re
 import secrets
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from email.utils import format_datetime
 from typing import Any
-from urllib.parse import unquote
+from urllib.parse import quote, unquote
+from xml.etree.ElementTree import Element, ParseError
 from xml.sax.saxutils import escape
 
-from tests.doubles.s3.bodies import Body
+from defusedxml import DefusedXmlException, ElementTree
+
 from tests.doubles.s3.conditions import Condition
-from tests.doubles.s3.errors import S3Error
-from tests.doubles.s3.objects import Origin
-from tests.doubles.s3.operations import Operation, classify
+from tests.doubles.s3.objects import Body, Origin
+from tests.doubles.s3.operations import Operation, S3Error, classify
 
 WRITE_ID = "x-amz-meta-fencing-write-id"
 _MAXIMUM_KEY_LENGTH = 1024
@@ -180,3 +182,46 @@ def _decode(text: str) -> str:
         return unquote(text, errors="strict")
     except UnicodeDecodeError as error:
         raise S3Error("InvalidURI") from error
+
+
+def parse(document: bytes, name: str | None = None) -> Element:
+    """The root element; where a name is given, it has to be that. Raises MalformedXML."""
+    try:
+        root: Element = ElementTree.fromstring(document)
+    except (ParseError, DefusedXmlException, ValueError) as error:
+        raise S3Error("MalformedXML") from error
+    if name is not None and local_name(root) != name:
+        raise S3Error("MalformedXML", f"The document is no {name}.")
+    return root
+
+
+def children(parent: Element, name: str) -> list[Element]:
+    """The child elements of this name."""
+    return [child for child in parent if local_name(child) == name]
+
+
+def child_text(parent: Element, name: str, *, strip: bool = True) -> str:
+    """The text of the first child of this name; nothing where there is none."""
+    text = next((child.text or "" for child in children(parent, name)), "")
+    return text.strip() if strip else text
+
+
+def local_name(element: Element) -> str:
+    """The element's name; S3 takes documents with its namespace and without."""
+    return str(element.tag).rpartition("}")[2]
+
+
+def number(text: str | None, default: int, most: int = 1000) -> int:
+    """A page size or a marker, cut off at `most`. Raises InvalidArgument."""
+    if text is None:
+        return default
+    if not re.fullmatch(r"\d{1,9}", text, re.ASCII):
+        raise S3Error("InvalidArgument", ArgumentValue=text)
+    return min(int(text), most)
+
+
+def named(request: Request, name: str, value: str | None) -> str:
+    """An element with a key in it, URL-encoded if the request asks for that."""
+    if value is not None and request.head.query.get("encoding-type") == "url":
+        value = quote(value, safe="/-_.~*")
+    return element(name, value)

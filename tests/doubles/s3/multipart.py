@@ -5,16 +5,23 @@ from __future__ import annotations
 import re
 from xml.etree.ElementTree import Element
 
-from tests.doubles.s3 import checksums
-from tests.doubles.s3.bodies import Body
-from tests.doubles.s3.checksums import Checksum
-from tests.doubles.s3.documents import child_text, children, parse
-from tests.doubles.s3.errors import S3Error
-from tests.doubles.s3.listing import rows_behind
-from tests.doubles.s3.messages import Answer, Request, element, group, iso_date, xml
-from tests.doubles.s3.parameters import named, number
-from tests.doubles.s3.state import Store
-from tests.doubles.s3.uploads import Part, Upload
+from tests.doubles.s3.buckets import rows_behind
+from tests.doubles.s3.messages import (
+    Answer,
+    Request,
+    child_text,
+    children,
+    element,
+    group,
+    iso_date,
+    named,
+    number,
+    parse,
+    xml,
+)
+from tests.doubles.s3.objects import DEFAULT_CHECKSUM, Body, Checksum, verify_digests
+from tests.doubles.s3.operations import S3Error
+from tests.doubles.s3.state import Part, Store, Upload
 from tests.doubles.s3.writing import properties_of, source_headers, source_of, version_headers
 
 _MAXIMUM_PARTS = 10_000
@@ -26,9 +33,9 @@ def create_upload(store: Store, request: Request) -> Answer:
     bucket, key = request.head.target
     headers = request.head.headers
     algorithm = headers.get("x-amz-checksum-algorithm", "").lower()
-    default_kind = "COMPOSITE" if algorithm and algorithm != checksums.DEFAULT else "FULL_OBJECT"
+    default_kind = "COMPOSITE" if algorithm and algorithm != DEFAULT_CHECKSUM else "FULL_OBJECT"
     kind = headers.get("x-amz-checksum-type", default_kind).upper()
-    checksum = (algorithm or checksums.DEFAULT, kind)
+    checksum = (algorithm or DEFAULT_CHECKSUM, kind)
     upload = store.initiate(bucket, key, properties_of(headers), request.origin, checksum)
     identity = [element("Bucket", bucket), element("Key", key), element("UploadId", upload.upload_id)]
     chosen = {"x-amz-checksum-algorithm": algorithm.upper(), "x-amz-checksum-type": kind} if algorithm else {}
@@ -38,7 +45,7 @@ def create_upload(store: Store, request: Request) -> Answer:
 def upload_part(store: Store, request: Request) -> Answer:
     """UploadPart."""
     upload = _upload(store, request)
-    brought = checksums.verify(request.body.digest, request.head.headers)
+    brought = verify_digests(request.body.digest, request.head.headers)
     part = _keep_part(store, request, upload, request.body)
     answered = brought or part.checksum
     return Answer(200, headers={"etag": f'"{part.etag}"', f"x-amz-checksum-{answered.algorithm}": answered.value})

@@ -7,9 +7,9 @@ from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 
 from tests.doubles.s3.conditions import bare
-from tests.doubles.s3.errors import S3Error
 from tests.doubles.s3.messages import Answer, Request, http_date
 from tests.doubles.s3.objects import StoredObject
+from tests.doubles.s3.operations import S3Error
 from tests.doubles.s3.state import Store
 from tests.doubles.s3.writing import version_headers
 

@@ -6,16 +6,13 @@ import asyncio
 from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 
-from tests.doubles.s3 import amendments, buckets, checksums, deletes, listings, multipart, reading, writing
-from tests.doubles.s3.behaviour import Behaviour
-from tests.doubles.s3.bodies import Body, Intake
-from tests.doubles.s3.conditions import UNCONDITIONAL, Condition
-from tests.doubles.s3.errors import S3Error
+from tests.doubles.s3 import amendments, buckets, multipart, reading, writing
+from tests.doubles.s3.conditions import UNCONDITIONAL, Behaviour, Condition
 from tests.doubles.s3.messages import WRITE_ID, Answer, Head, Request
-from tests.doubles.s3.operations import CONDITIONAL_WRITES, Operation
+from tests.doubles.s3.objects import DEFAULT_CHECKSUM, Body, Intake, claimed_checksum
+from tests.doubles.s3.operations import CONDITIONAL_WRITES, Operation, S3Error
 from tests.doubles.s3.signature import Verifier
-from tests.doubles.s3.state import Store
-from tests.doubles.s3.uploads import Upload
+from tests.doubles.s3.state import Store, Upload
 
 _HANDLERS: Mapping[Operation, Callable[[Store, Request], Answer]] = {
     Operation.LIST_BUCKETS: buckets.list_buckets,
@@ -25,15 +22,15 @@ _HANDLERS: Mapping[Operation, Callable[[Store, Request], Answer]] = {
     Operation.GET_BUCKET_LOCATION: buckets.get_bucket_location,
     Operation.GET_BUCKET_VERSIONING: buckets.get_bucket_versioning,
     Operation.PUT_BUCKET_VERSIONING: buckets.put_bucket_versioning,
-    Operation.LIST_OBJECTS: listings.list_objects,
-    Operation.LIST_OBJECTS_V2: listings.list_objects_v2,
-    Operation.LIST_OBJECT_VERSIONS: listings.list_object_versions,
+    Operation.LIST_OBJECTS: buckets.list_objects,
+    Operation.LIST_OBJECTS_V2: buckets.list_objects_v2,
+    Operation.LIST_OBJECT_VERSIONS: buckets.list_object_versions,
     Operation.GET_OBJECT: reading.get_object,
     Operation.HEAD_OBJECT: reading.head_object,
     Operation.PUT_OBJECT: writing.put_object,
     Operation.COPY_OBJECT: writing.copy_object,
-    Operation.DELETE_OBJECT: deletes.delete_object,
-    Operation.DELETE_OBJECTS: deletes.delete_objects,
+    Operation.DELETE_OBJECT: writing.delete_object,
+    Operation.DELETE_OBJECTS: writing.delete_objects,
     Operation.GET_TAGGING: amendments.get_tagging,
     Operation.PUT_TAGGING: amendments.put_tagging,
     Operation.DELETE_TAGGING: amendments.delete_tagging,
@@ -73,8 +70,8 @@ class Service:
 
     def intake(self, head: Head) -> Intake:
         """Return the intake of the request's body. For an unkept body, it computes every digest that may be needed."""
-        algorithms = {"md5", checksums.DEFAULT}
-        upload, claimed = self._upload(head), checksums.claimed(head.headers)
+        algorithms = {"md5", DEFAULT_CHECKSUM}
+        upload, claimed = self._upload(head), claimed_checksum(head.headers)
         algorithms |= {upload.algorithm} if upload else set()
         algorithms |= {claimed.algorithm} if claimed else set()
         if head.headers.get("x-amz-content-sha256", "UNSIGNED-PAYLOAD") != "UNSIGNED-PAYLOAD":

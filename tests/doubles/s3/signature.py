@@ -17,8 +17,8 @@ from botocore.awsrequest import AWSRequest
 from botocore.compat import HTTPHeaders
 from botocore.credentials import Credentials
 
-from tests.doubles.s3.errors import S3Error
 from tests.doubles.s3.messages import Head
+from tests.doubles.s3.operations import S3Error
 
 _CREDENTIAL = r"(?P<key>[^/,\s]+)/(?P<date>\d{8})/(?P<region>[^/,\s]+)/s3/aws4_request"
 _SIGNED_HEADERS = r"(?P<headers>[a-z0-9;_.-]+)"

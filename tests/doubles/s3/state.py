@@ -1,4 +1,4 @@
-"""The store itself: buckets, objects, and the log of what took effect. No I/O, no clock; every write is one step.
+"""The store itself: buckets, versions, uploads, and the log of what took effect. No I/O, no clock; a write is one step.
 
 It can be driven without HTTP, e.g. by a model: `Store().put("bucket", "key", Content(b"…"), condition, origin)`.
 """
@@ -6,17 +6,231 @@ It can be driven without HTTP, e.g. by a model: `Store().put("bucket", "key", Co
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
-from dataclasses import replace
-from datetime import datetime
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from typing import Literal
 
-from tests.doubles.s3.behaviour import Behaviour
-from tests.doubles.s3.conditions import UNCONDITIONAL, Condition, refusal_of_delete, refusal_of_write
-from tests.doubles.s3.errors import S3Error
-from tests.doubles.s3.objects import NULL_VERSION, Content, DeleteMarker, Mutation, Origin, StoredObject, Version
-from tests.doubles.s3.operations import Operation
-from tests.doubles.s3.uploads import Part, Upload, assemble, etag_of_parts
-from tests.doubles.s3.versions import Bucket, Versioning
+from tests.doubles.s3.conditions import UNCONDITIONAL, Behaviour, Condition, bare, refusal_of_delete, refusal_of_write
+from tests.doubles.s3.objects import (
+    NULL_VERSION,
+    Body,
+    Checksum,
+    Content,
+    DeleteMarker,
+    Mutation,
+    Origin,
+    StoredObject,
+    Version,
+    joined,
+    over_parts,
+)
+from tests.doubles.s3.operations import Operation, S3Error
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One uploaded part; `checksum` is in the upload's algorithm."""
+
+    number: int
+    whole: Body
+    etag: str
+    modified: datetime
+    checksum: Checksum
+
+    @property
+    def body(self) -> bytes:
+        """The bytes; nothing where the store does not keep them."""
+        return self.whole.data
+
+
+@dataclass(slots=True)
+class Upload:
+    """One upload. `initiated_after` is the store's sequence at its CreateMultipartUpload.
+
+    `looks` is how often a list will still show it once it has been aborted.
+    """
+
+    upload_id: str
+    key: str
+    properties: Content
+    initiated: datetime
+    initiated_after: int
+    algorithm: str
+    kind: str
+    parts: dict[int, Part] = field(default_factory=dict)
+    gone_at: datetime | None = None
+    looks: int = 0
+
+    @property
+    def metadata(self) -> Mapping[str, str]:
+        """The user's metadata of the object to be."""
+        return self.properties.metadata
+
+    def choose(self, chosen: Sequence[tuple[int, str]], minimum_size: int) -> list[Part]:
+        """The parts a completion names. Raises InvalidPartOrder, InvalidPart, EntityTooSmall."""
+        numbers = [number for number, _ in chosen]
+        if not chosen or numbers != sorted(set(numbers)):
+            raise S3Error("InvalidPartOrder" if chosen else "MalformedXML")
+        parts = [self._part(number, etag) for number, etag in chosen]
+        if any(part.whole.size < minimum_size for part in parts[:-1]):
+            raise S3Error("EntityTooSmall", f"Every part but the last has at least {minimum_size} bytes.")
+        return parts
+
+    def _part(self, number: int, etag: str) -> Part:
+        part = self.parts.get(number)
+        if part is None or part.etag != bare(etag):
+            raise S3Error("InvalidPart", PartNumber=str(number), UploadId=self.upload_id)
+        return part
+
+
+class Uploads:
+    """The uploads of a bucket, and which ids were aborted."""
+
+    def __init__(self) -> None:
+        self._running: dict[str, Upload] = {}
+        self._aborted: set[str] = set()
+
+    def add(self, upload: Upload) -> None:
+        """Begin it."""
+        self._running[upload.upload_id] = upload
+
+    def find(self, key: str, upload_id: str, now: datetime) -> Upload:
+        """Raises NoSuchUpload."""
+        upload = self.get(upload_id, now)
+        if upload is None or upload.key != key:
+            raise S3Error("NoSuchUpload", UploadId=upload_id)
+        return upload
+
+    def get(self, upload_id: str, now: datetime) -> Upload | None:
+        """The upload, unless it is completed or gone."""
+        upload = self._running.get(upload_id)
+        return upload if upload is not None and _is_alive(upload, now) else None
+
+    def running(self, now: datetime) -> list[Upload]:
+        """Every upload that is neither completed nor gone, ordered by key and then by age."""
+        alive = [each for each in self._running.values() if _is_alive(each, now)]
+        return sorted(alive, key=lambda upload: (upload.key.encode(), upload.initiated_after))
+
+    def end(self, upload: Upload) -> None:
+        """Forget a completed upload."""
+        del self._running[upload.upload_id]
+
+    def look(self, shown: Sequence[Upload]) -> None:
+        """Count that a list has shown these."""
+        for upload in shown:
+            upload.looks = max(0, upload.looks - 1)
+
+    def abort(self, key: str, upload_id: str, now: datetime, delay: float, looks: int) -> None:
+        """Let the upload go after the delay (seconds) and the looks. A second abort succeeds, as on AWS.
+
+        Raises NoSuchUpload.
+        """
+        if upload_id in self._aborted:
+            return
+        upload = self.find(key, upload_id, now)
+        upload.gone_at = now + timedelta(seconds=delay)
+        upload.looks = looks
+        self._aborted.add(upload_id)
+
+
+def _is_alive(upload: Upload, now: datetime) -> bool:
+    """An aborted one is until its delay is over and it has been looked at."""
+    return upload.gone_at is None or now < upload.gone_at or upload.looks > 0
+
+
+def assemble(upload: Upload, parts: Sequence[Part]) -> tuple[Body, Checksum]:
+    """The object's bytes and its checksum of the upload's kind."""
+    body = joined([part.whole for part in parts], upload.algorithm)
+    if upload.kind == "COMPOSITE":
+        return body, over_parts(part.checksum for part in parts)
+    return body, body.checksum(upload.algorithm)
+
+
+def etag_of_parts(parts: Sequence[Part]) -> str:
+    """The MD5 of the parts' MD5s, with their number behind it."""
+    digests = b"".join(bytes.fromhex(part.etag) for part in parts)
+    return f"{hashlib.md5(digests).hexdigest()}-{len(parts)}"
+
+
+Versioning = Literal["", "Enabled", "Suspended"]
+_VERSION_ID = re.compile(r"[0-9a-f]{32}")
+
+
+@dataclass(slots=True)
+class Bucket:
+    """One bucket. `objects` are the current ones; `changed` holds for each key the sequence of its last change.
+
+    `history` holds every key's versions, the newest first; without versioning that is the object alone.
+    """
+
+    name: str
+    created: datetime
+    objects: dict[str, StoredObject] = field(default_factory=dict)
+    changed: dict[str, int] = field(default_factory=dict)
+    uploads: Uploads = field(default_factory=Uploads)
+    versioning: Versioning = ""
+    history: dict[str, list[Version]] = field(default_factory=dict)
+
+    def find(self, key: str, version_id: str | None) -> StoredObject:
+        """The object, or one version of it. Raises NoSuchKey, NoSuchVersion, MethodNotAllowed, InvalidArgument."""
+        current = self.objects.get(key)
+        if version_id is None:
+            if current is None:
+                raise S3Error("NoSuchKey", Key=key, headers=self._marker_headers(key))
+            return current
+        found = self.version(key, version_id)
+        if found is None:
+            raise S3Error("NoSuchVersion", Key=key, VersionId=version_id)
+        if isinstance(found, DeleteMarker):
+            headers = {"x-amz-delete-marker": "true", "x-amz-version-id": version_id, "allow": "DELETE"}
+            raise S3Error("MethodNotAllowed", "The version is a delete marker.", headers=headers)
+        return found
+
+    def version(self, key: str, version_id: str) -> Version | None:
+        """Raises InvalidArgument for what can be no version id."""
+        if version_id != NULL_VERSION and not _VERSION_ID.fullmatch(version_id):
+            raise S3Error("InvalidArgument", "Invalid version id specified", ArgumentName="versionId")
+        return next((each for each in self.history.get(key, []) if each.version_id == version_id), None)
+
+    def add(self, version: Version) -> None:
+        """Make it the current version; there is only one null version of a key."""
+        others = [each for each in self.history.get(version.key, []) if each.version_id != version.version_id]
+        self.history[version.key] = [version, *others]
+        self._settle(version.key)
+
+    def remove(self, version: Version) -> None:
+        """Remove a version for good; the newest of the others is current again."""
+        self.history[version.key] = [each for each in self.history[version.key] if each is not version]
+        self._settle(version.key)
+
+    def amend(self, old: StoredObject, new: StoredObject) -> None:
+        """Put the amended version into the place of the old one."""
+        self.history[old.key] = [new if each is old else each for each in self.history[old.key]]
+        self._settle(old.key)
+
+    def versions(self) -> Iterator[tuple[Version, bool]]:
+        """Every version and whether it is its key's latest, by key and then by age, the newest first."""
+        for key in sorted(self.history, key=str.encode):
+            for position, version in enumerate(self.history[key]):
+                yield version, position == 0
+
+    def _settle(self, key: str) -> None:
+        history = self.history[key]
+        if not history:
+            del self.history[key]
+        if history and isinstance(history[0], StoredObject):
+            self.objects[key] = history[0]
+        else:
+            self.objects.pop(key, None)
+
+    def _marker_headers(self, key: str) -> dict[str, str]:
+        history = self.history.get(key, [])
+        if history and isinstance(history[0], DeleteMarker):
+            return {"x-amz-delete-marker": "true", "x-amz-version-id": history[0].version_id}
+        return {}
+
 
 __all__ = ["Content", "Mutation", "Origin", "Store", "StoredObject"]
 

@@ -1,17 +1,28 @@
-"""The operations that write whole objects: put and copy."""
+"""The operations that write and delete objects."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from email.utils import parsedate_to_datetime
 from urllib.parse import unquote
 
-from tests.doubles.s3 import amendments, checksums
-from tests.doubles.s3.conditions import bare
-from tests.doubles.s3.errors import S3Error
-from tests.doubles.s3.messages import Answer, Request, element, iso_date, xml
-from tests.doubles.s3.objects import Content, StoredObject
+from tests.doubles.s3 import amendments
+from tests.doubles.s3.conditions import Condition, bare
+from tests.doubles.s3.messages import (
+    Answer,
+    Request,
+    child_text,
+    children,
+    element,
+    group,
+    iso_date,
+    local_name,
+    parse,
+    xml,
+)
+from tests.doubles.s3.objects import DEFAULT_CHECKSUM, Content, DeleteMarker, StoredObject, verify_digests
+from tests.doubles.s3.operations import Operation, S3Error
 from tests.doubles.s3.state import Store
 
 _METADATA_LIMIT = 2048
@@ -49,7 +60,7 @@ def copy_object(store: Store, request: Request) -> Answer:
     brought = properties_of(request.head.headers)
     properties = brought if replaces else source.content
     tags = brought.tags if _replaces(request, "x-amz-tagging-directive") else source.content.tags
-    algorithm = source.content.checksum.algorithm if source.content.checksum else checksums.DEFAULT
+    algorithm = source.content.checksum.algorithm if source.content.checksum else DEFAULT_CHECKSUM
     checksum = source.content.whole.checksum(algorithm)
     kept = (properties.headers, properties.metadata, checksum, tags, brought.documents)
     content = Content(source.content.body, *kept, source.content.unkept)
@@ -68,7 +79,7 @@ def copy_object(store: Store, request: Request) -> Answer:
 def content_of(request: Request) -> Content:
     """The object a PutObject brings, its digests verified."""
     body = request.body
-    checksum = checksums.verify(body.digest, request.head.headers) or body.checksum(checksums.DEFAULT)
+    checksum = verify_digests(body.digest, request.head.headers) or body.checksum(DEFAULT_CHECKSUM)
     properties = properties_of(request.head.headers)
     return replace(properties, body=body.data, checksum=checksum, unkept=None if body.kept else body)
 
@@ -134,3 +145,87 @@ def _check_source_conditions(stored: StoredObject, headers: Mapping[str, str]) -
         value = headers.get(_SOURCE_CONDITION + name)
         if value is not None and not holds(value):
             raise S3Error("PreconditionFailed", Condition=_SOURCE_CONDITION + name)
+
+
+_MOST_KEYS = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """One object of a DeleteObjects."""
+
+    key: str
+    version_id: str | None
+    condition: Condition
+
+
+def delete_object(store: Store, request: Request) -> Answer:
+    """DeleteObject; AWS has the other conditional headers for directory buckets only."""
+    for header in ("x-amz-if-match-size", "x-amz-if-match-last-modified-time"):
+        if header in request.head.headers:
+            raise S3Error("NotImplemented", Header=header)
+    bucket, key = request.head.target
+    version_id = request.head.query.get("versionId")
+    if version_id is None:
+        marker = store.delete(bucket, key, request.condition, request.origin)
+        return Answer(204, headers=_marker_headers(marker))
+    if request.condition:
+        raise S3Error("NotImplemented", "A condition on one version is not known to mean anything.", Header="If-Match")
+    removed = store.delete_version(bucket, key, version_id, request.origin)
+    marked = {"x-amz-delete-marker": "true"} if isinstance(removed, DeleteMarker) else {}
+    return Answer(204, headers={"x-amz-version-id": version_id, **marked})
+
+
+def delete_objects(store: Store, request: Request) -> Answer:
+    """DeleteObjects: each entry on its own, in one step; an ETag in an entry is its condition."""
+    if verify_digests(request.body.digest, request.head.headers) is None and "content-md5" not in request.head.headers:
+        raise S3Error("InvalidRequest", "Missing required header for this request: Content-MD5 OR x-amz-checksum-*.")
+    store.bucket(request.head.bucket or "")
+    quiet, entries = _entries(request.body.data)
+    results = [_delete(store, request, entry, quiet=quiet) for entry in entries]
+    return xml("DeleteResult", *results)
+
+
+def _delete(store: Store, request: Request, entry: _Entry, *, quiet: bool) -> str:
+    named = [element("Key", entry.key), element("VersionId", entry.version_id)]
+    try:
+        marks = _marks(store, request, entry)
+    except S3Error as error:
+        return group("Error", [*named, element("Code", error.code), element("Message", error.message)])
+    return "" if quiet else group("Deleted", [*named, *marks])
+
+
+def _marks(store: Store, request: Request, entry: _Entry) -> list[str]:
+    """Delete, and say which delete marker was made or removed by it."""
+    bucket, operation = request.head.bucket or "", Operation.DELETE_OBJECTS
+    if entry.version_id is not None:
+        removed = store.delete_version(bucket, entry.key, entry.version_id, request.origin, operation)
+        marker = removed if isinstance(removed, DeleteMarker) else None
+    else:
+        condition = store.behaviour.effective(operation, entry.condition)
+        marker = store.delete(bucket, entry.key, condition, request.origin, operation)
+    if marker is None:
+        return []
+    return [element("DeleteMarker", "true"), element("DeleteMarkerVersionId", marker.version_id)]
+
+
+def _marker_headers(marker: DeleteMarker | None) -> dict[str, str]:
+    return {"x-amz-delete-marker": "true", "x-amz-version-id": marker.version_id} if marker else {}
+
+
+def _entries(document: bytes) -> tuple[bool, list[_Entry]]:
+    root = parse(document, "Delete")
+    entries = [
+        _Entry(
+            child_text(each, "Key", strip=False),
+            child_text(each, "VersionId") or None,
+            Condition(if_match=child_text(each, "ETag") or None),
+        )
+        for each in children(root, "Object")
+    ]
+    unknown = {local_name(field) for each in children(root, "Object") for field in each} - {"Key", "VersionId", "ETag"}
+    if unknown:
+        raise S3Error("NotImplemented", f"The double has no {sorted(unknown)} in DeleteObjects.")
+    if not 1 <= len(entries) <= _MOST_KEYS or not all(entry.key for entry in entries):
+        raise S3Error("MalformedXML")
+    return child_text(root, "Quiet").lower() == "true", entries

@@ -1,1 +1,0 @@
-"""Stand-ins for the services around the gateway, with switches for faults."""
