@@ -1,17 +1,75 @@
-"""Statement text: values are always parameters, identifiers always quoted, one text for one shape."""
+"""Statement text: values are always parameters, identifiers always quoted, one text for one shape.
+
+The check inside each write asks for all that matters, and for nothing that a table has anyway.
+"""
+
+from dataclasses import replace
+from typing import Any
 
 import pytest
+import sqlalchemy as sa
 
-from gateway.errors import DialectError
+from gateway.errors import DialectError, SqlError
 from gateway.fencing.resource import Template
+from gateway.tables.catalog.snapshot import Trigger
 from gateway.tables.dialect.request import parse
 from gateway.tables.naming.plan import Rule, naming
-from gateway.tables.sql.expressions import Statement
+from gateway.tables.sql import expressions
+from gateway.tables.sql.expressions import (
+    Statement,
+    compiled,
+    kept,
+    quote,
+    reference,
+    same_relation,
+    string,
+    tells_of_change,
+    unchanged,
+)
 from gateway.tables.sql.shape import lower_read, lower_write
 from gateway.tables.sql.statements import Statements, name_expression
+from gateway.tables.sql.where import Conditions
 from tests.tables.samples import ACCOUNTS, column, table
 
-HOSTILE = 'x"; DROP TABLE accounts; --'
+
+def test_names_are_quoted() -> None:
+    for name in ("id", "a'b", "a.b", "%s", ":x", "a\\", "; --"):
+        assert (quote(name), reference(name, name)) == (f'"{name}"', f'"{name}"."{name}"')
+    assert quote('a"b') == '"a""b"'
+    assert string("it's") == "'it''s'"
+
+
+@pytest.mark.parametrize("name", ["%(x)s", "a\0b"])
+def test_what_cannot_be_quoted_is_refused(name: str) -> None:
+    for piece in (quote, string):
+        with pytest.raises(DialectError) as caught:
+            piece(name)
+        assert caught.value.code == "PGRST127"
+
+
+def test_a_statement_is_made_once_for_a_shape_as_long_as_there_is_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(expressions, "MOST_KEPT", 3)
+    monkeypatch.setattr(expressions, "MOST_KEPT_TEXT", 100)
+    asked: list[int] = []
+
+    def make(size: int) -> Statement:
+        asked.append(size)
+        return Statement("x" * size, ())
+
+    read = kept(make)
+    assert read(1) is read(1)
+    for size in (2, 3, 2, 3, 1):
+        read(size)
+    assert asked == [1, 2, 3]
+    read(4)  # the fourth: the oldest goes
+    read(1)
+    assert asked == [1, 2, 3, 4, 1]
+    read(99)  # hardly anything else fits beside it
+    read(1)
+    read(4)
+    assert asked == [1, 2, 3, 4, 1, 99, 4]
+
+
 STATEMENTS = Statements(ACCOUNTS, naming(ACCOUNTS, Rule()))
 
 
@@ -43,33 +101,6 @@ def test_one_text_for_one_shape() -> None:
     assert write("PATCH", b"id=eq.1", "note")[0] is write("PATCH", b"id=eq.2", "note")[0]
 
 
-def test_aliases_are_quoted() -> None:
-    statement, _ = read(b'select="x%5C%22; DROP TABLE accounts; --":id')
-    assert 'AS "x""; DROP TABLE accounts; --"' in statement.text
-
-
-def test_hostile_identifiers_of_the_catalog_are_quoted() -> None:
-    odd = table(column(HOSTILE), name=HOSTILE, key=(HOSTILE,))
-    statements = Statements(odd, naming(odd, Rule()))
-    request = parse("DELETE", b"", {})
-    shape, _ = lower_write(request, odd, (), default_row=False, fenced=True)
-    assert 'DELETE FROM "public"."x""; DROP TABLE accounts; --"' in statements.write(shape).text
-
-
-def test_a_placeholder_in_an_alias_is_refused() -> None:
-    with pytest.raises(DialectError) as caught:
-        read(b'select="%25(v0)s":id&id=eq.1')
-    assert caught.value.code == "PGRST127"
-
-
-@pytest.mark.parametrize("query", [b"nope=eq.1", b"select=nope", b"order=nope", b"or=(nope.is.null)"])
-def test_unknown_columns(query: bytes) -> None:
-    with pytest.raises(DialectError) as caught:
-        read(query)
-    assert (caught.value.code, caught.value.status) == ("42703", 400)
-    assert caught.value.message == "column accounts.nope does not exist"
-
-
 def test_the_fenced_statement_touches_nothing_without_its_fence_row() -> None:
     for method, query in (("PATCH", b"id=eq.1"), ("DELETE", b"id=eq.1"), ("POST", b""), ("PUT", b"id=eq.1")):
         text = " ".join(
@@ -79,13 +110,6 @@ def test_the_fenced_statement_touches_nothing_without_its_fence_row() -> None:
         assert "EXISTS (SELECT gw_fence.resource FROM gw_fence)" in text
         assert "fencing.refuse_mismatch_v1" in text
         assert "FROM fencing.intent" in text
-
-
-def test_an_upsert_overwrites_neither_the_columns_in_conflict_nor_those_of_the_name() -> None:
-    text = " ".join(
-        write("POST", b"on_conflict=owner", "id", "note", "owner", prefer="resolution=merge-duplicates")[0].text.split()
-    )
-    assert 'ON CONFLICT ("owner") DO UPDATE SET "note" = excluded."note" RETURNING' in text
 
 
 def test_an_upsert_of_nothing_but_its_key_still_touches_the_row() -> None:
@@ -99,3 +123,113 @@ def test_the_name_of_a_row_is_compared_byte_by_byte() -> None:
         '(\'it\'\'s/\' || fencing.escape_v1("accounts"."owner"::text) || \'/x/\' || "accounts"."id"::bigint::text)'
         ' COLLATE "C"'
     )
+
+
+PLACEHOLDERS = ("%(v0)s", "%(", "a%(b)s")
+
+THINGS = table(
+    column("id"), column("owner", "text"), column("extra", "jsonb", is_json=True), *map(column, PLACEHOLDERS), name="t"
+)
+
+
+def shown(expression: sa.ColumnElement[Any]) -> str:
+    """The text of one expression."""
+    return " ".join(compiled(sa.select(expression)).text.split()).removeprefix("SELECT ").split(" AS anon")[0]
+
+
+@pytest.mark.parametrize("name", PLACEHOLDERS)
+def test_what_the_compiler_would_take_for_a_placeholder_is_refused(name: str) -> None:
+    conditions = Conditions(THINGS)
+    for where in (
+        lambda: conditions.selected(((None, "*", None), (("id", ()), name, None)), "t"),
+        lambda: conditions.field((name, ()), "t"),
+        lambda: conditions.field(("id", ()), name),
+    ):
+        with pytest.raises(DialectError) as caught:
+            where()
+        assert caught.value.code == "PGRST127"
+
+
+def test_values_can_come_from_elsewhere() -> None:
+    asked: list[tuple[int, str]] = []
+
+    def bind(slot: int, type_: sa.types.TypeEngine[Any]) -> sa.ColumnElement[Any]:
+        asked.append((slot, str(type_)))
+        return sa.literal_column(f"listed.v{slot}")
+
+    query = b"extra->>a=eq.x&id=in.(1)&owner=fts(simple).y&extra->0=eq.1"
+    shape, values = lower_read(parse("GET", query, {}), counted=False)
+    made = [Conditions(THINGS, bind).condition(one, "alias") for one in shape.filters]
+    assert [shown(one) for one in made] == [
+        '("alias"."extra" ->> listed.v0) = CAST(listed.v1 AS text)',
+        '"alias"."id" = any(CAST(listed.v2 AS bigint[]))',
+        (
+            'to_tsvector(CAST(listed.v4 AS regconfig), "alias"."owner") @@ '
+            "to_tsquery(CAST(listed.v4 AS regconfig), listed.v3)"
+        ),
+        '("alias"."extra" -> listed.v5) = CAST(listed.v6 AS jsonb)',
+    ]
+    assert [values[f"v{slot}"] for slot in range(7)] == ["a", "x", ["1"], "y", "simple", 0, "1"]
+    assert {slot for slot, _ in asked} == set(range(7))
+
+
+KNOWN = replace(ACCOUNTS, oid=1234, primary_key_index=1240, column_versions="{7,7,8}")
+
+NAME = """'"public"."accounts"'"""
+
+EACH_STATEMENT = Trigger("t", "after", each_row=False)
+
+BEFORE_ROW = Trigger("t", "before", each_row=True)
+
+
+@pytest.mark.parametrize(
+    ("change", "arguments"),
+    [
+        ({}, "'r', false, false, false, '{7,7,8}'::xid[], true, 1240, false, false"),
+        ({"primary_key_index": None}, "'r', false, false, false, '{7,7,8}'::xid[], true, NULL, false, false"),
+        ({"triggers": (EACH_STATEMENT,)}, "'r', false, false, false, '{7,7,8}'::xid[], true, 1240, true, false"),
+        ({"triggers": (BEFORE_ROW,)}, "'r', false, false, false, '{7,7,8}'::xid[], true, 1240, false, true"),
+        ({"has_rules": True}, "'r', true, false, false, '{7,7,8}'::xid[], true, 1240, true, true"),
+        ({"has_children": True}, "'r', false, true, false, '{7,7,8}'::xid[], true, 1240, false, true"),
+        ({"row_security": True}, "'r', false, false, true, '{7,7,8}'::xid[], true, 1240, false, false"),
+        (
+            {"kind": "v", "has_rules": True, "primary_key_index": None},
+            "'v', true, false, false, '{7,7,8}'::xid[], false, NULL, true, true",
+        ),
+    ],
+)
+def test_what_is_asked_for(change: dict[str, Any], arguments: str) -> None:
+    for distributed in (False, True):
+        checks = unchanged(replace(KNOWN, distributed=distributed, **change), None).split(" AND ")
+        assert checks[0] == f"fencing.check_unchanged_v1(1234, {NAME}, {arguments}, {str(distributed).lower()})"
+
+
+def test_where_others_carry_out_its_writes_foreign_tables_are_asked_for() -> None:
+    for known in (KNOWN, replace(KNOWN, triggers=(EACH_STATEMENT,))):
+        assert "foreign" not in unchanged(known, None)
+    for change in ({"kind": "p"}, {"kind": "v"}, {"has_children": True}, {"has_rules": True}):
+        for reaches in (True, False):
+            known = replace(KNOWN, reaches_foreign=reaches, **change)
+            assert unchanged(known, None).endswith(f" AND fencing.check_foreign_v1(1234, {str(reaches).lower()})")
+
+
+def test_reads_ask_for_the_relation_alone() -> None:
+    assert same_relation(KNOWN) == f"fencing.check_relation_v1(1234, {NAME}, 'r', false)"
+    assert same_relation(replace(KNOWN, row_security=True)).endswith("true)")
+
+
+def test_hostile_names_stay_names() -> None:
+    text = unchanged(table(column("id"), name="o'); DROP TABLE \"x"), None)
+    assert """'"public"."o''); DROP TABLE ""x"', 'r'""" in text
+
+
+@pytest.mark.parametrize(
+    ("sqlstate", "message", "tells"),
+    [
+        ("42P01", "fencing.a_table_that_has_changed", True),
+        ("42P01", 'relation "accounts" does not exist', False),
+        ("P0001", "fencing.a_table_that_has_changed", False),
+    ],
+)
+def test_what_tells_of_a_change(*, sqlstate: str, message: str, tells: bool) -> None:
+    assert tells_of_change(SqlError(sqlstate, message)) is tells
