@@ -1,10 +1,11 @@
-"""A database with a journal in a bucket or in a second database, and gateways beside it."""
+"""Journals: their objects, a store in memory that can be broken, and a database with a journal and gateways."""
 
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from typing import Any
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import asyncpg
 from pydantic import SecretStr
@@ -18,8 +19,9 @@ from gateway.fencing.decision import Presented
 from gateway.fencing.token import Token
 from gateway.journal.archive import Store
 from gateway.journal.bucket import BucketStore
+from gateway.journal.contents import Entry, Flaw, Segment, Snapshot
 from gateway.journal.journal import Journal
-from gateway.journal.protocol import Mode
+from gateway.journal.protocol import Marker, Mode, Run
 from gateway.journal.rows import RowStore
 from gateway.journal.runner import Runner
 from gateway.objects.probe.bucket_profile import Profile
@@ -96,51 +98,43 @@ class Installation:
             self.opened.push_async_callback(one.close)
         return Gateway(mode, database, side, runner, journal)
 
-    async def execute(self, sql: str, *, database: str | None = None) -> None:
+    async def fetch(self, sql: str, *, database: str | None = None) -> list[asyncpg.Record]:
         connection = await asyncpg.connect(self.server.dsn(database or self.name))
         try:
-            await connection.execute(sql)
+            return await connection.fetch(sql)
         finally:
             await connection.close()
 
     async def tokens(self) -> dict[str, int]:
-        connection = await asyncpg.connect(self.dsn)
-        try:
-            return {row["resource"]: row["value"] for row in await connection.fetch("SELECT * FROM fencing.fence")}
-        finally:
-            await connection.close()
+        return {row["resource"]: row["value"] for row in await self.fetch("SELECT * FROM fencing.fence")}
 
     async def waiting(self) -> list[str]:
         """Resources whose lost intents are waited for."""
-        connection = await asyncpg.connect(self.dsn)
-        try:
-            rows = await connection.fetch("SELECT resource FROM fencing.intent WHERE bucket = '' ORDER BY 1")
-            return [row["resource"] for row in rows]
-        finally:
-            await connection.close()
+        rows = await self.fetch("SELECT resource FROM fencing.intent WHERE bucket = '' ORDER BY 1")
+        return [row["resource"] for row in rows]
 
     async def restart(self) -> None:
         """As if the server had been started again since."""
-        await self.execute("UPDATE fencing.opening SET started = started - interval '1 hour'")
+        await self.fetch("UPDATE fencing.opening SET started = started - interval '1 hour'")
 
     async def save(self) -> str:
         """A backup of the database as it is. All gateways are disconnected."""
         await self.opened.aclose()
         name = f"saved_{uuid4().hex}"
-        await self.execute(f"CREATE DATABASE {name} TEMPLATE {self.name} STRATEGY file_copy", database="postgres")
+        await self.fetch(f"CREATE DATABASE {name} TEMPLATE {self.name} STRATEGY file_copy", database="postgres")
         self.saved.append(name)
         return name
 
     async def restore(self, backup: str) -> None:
         """Put the database back to a backup."""
         await self.opened.aclose()
-        await self.execute(f"DROP DATABASE {self.name} WITH (FORCE)", database="postgres")
-        await self.execute(f"CREATE DATABASE {self.name} TEMPLATE {backup} STRATEGY file_copy", database="postgres")
+        await self.fetch(f"DROP DATABASE {self.name} WITH (FORCE)", database="postgres")
+        await self.fetch(f"CREATE DATABASE {self.name} TEMPLATE {backup} STRATEGY file_copy", database="postgres")
 
     async def close(self) -> None:
         await self.opened.aclose()
         for name in self.saved:
-            await self.execute(f"DROP DATABASE {name} WITH (FORCE)", database="postgres")
+            await self.fetch(f"DROP DATABASE {name} WITH (FORCE)", database="postgres")
 
 
 @asynccontextmanager
@@ -183,3 +177,83 @@ async def installed(
             yield one
         finally:
             await one.close()
+
+
+NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
+OURS, THEIRS = UUID(int=1), UUID(int=2)
+WRITER = UUID(int=7)
+RUN = Run("7000000000000000001", 1, NOW, "16384/16390")
+MARKER = Marker(OURS, 7, 6, RUN, NOW)
+
+
+def entry(resource: str, value: int, *, at: datetime = NOW, objects: datetime | None = None, since: int = 0) -> Entry:
+    return Entry(resource, Token(0, value), at, objects, since)
+
+
+def segment(sequence: int, *entries: Entry, follows: int = 0, writer: UUID = WRITER, at: datetime = NOW) -> Segment:
+    return Segment(OURS, writer, sequence, follows, 7, 3, at, entries)
+
+
+def snapshot(number: int, **fields: object) -> Snapshot:
+    given = {"complete_from": 0, "position": 0, "at": NOW, "fences": f"fences/{number:012}-x", **fields}
+    return Snapshot(OURS, number, **given)  # type: ignore[arg-type]  # the fields of each test
+
+
+class Broken(Exception):
+    """The process ends here."""
+
+
+@dataclass
+class MemoryStore:
+    """The objects of a journal in memory. ``left``: how many requests are answered before the process ends."""
+
+    objects: dict[str, tuple[bytes, str]] = field(default_factory=dict)
+    left: int = 1_000_000
+    versions: int = 0
+
+    async def add(self, name: str, content: bytes) -> bool:
+        self._answer()
+        if name in self.objects:
+            return False
+        self._write(name, content)
+        return True
+
+    async def replace(self, name: str, content: bytes, version: str) -> bool:
+        self._answer()
+        if self.objects.get(name, (b"", ""))[1] != version:
+            return False
+        self._write(name, content)
+        return True
+
+    async def read(self, name: str) -> tuple[bytes, str] | None:
+        self._answer()
+        return self.objects.get(name)
+
+    async def names(self, prefix: str) -> list[str]:
+        self._answer()
+        return sorted(name for name in self.objects if name.startswith(prefix))
+
+    async def remove(self, name: str) -> None:
+        self._answer()
+        self.objects.pop(name, None)
+
+    async def find_unfit(self) -> Flaw | None:
+        return None
+
+    def damage(self, name: str, *, cut: bool = False) -> None:
+        """Change the last byte of an object, or remove it."""
+        content, version = self.objects[name]
+        self.objects[name] = (content[:-1] if cut else content[:-1] + b"?", version)
+
+    def _write(self, name: str, content: bytes) -> None:
+        self.versions += 1
+        self.objects[name] = (content, str(self.versions))
+
+    def _answer(self) -> None:
+        if self.left == 0:
+            raise Broken
+        self.left -= 1
+
+
+def days(number: float) -> timedelta:
+    return timedelta(days=number)

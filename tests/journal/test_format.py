@@ -1,7 +1,8 @@
-"""Each object is read back as it was written, and each way to spoil it has a verdict of its own."""
+"""Objects of the journal, and evidence in metadata: read back as written; each way to spoil or forge them is found."""
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
@@ -9,9 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gateway.fencing.token import Token
 from gateway.journal import format as encoding
 from gateway.journal.contents import Flaw, Problem
-from tests.journal.examples import MARKER, NOW, OURS, THEIRS, WRITER, entry, segment, snapshot
+from gateway.journal.evidence import Metadata, Witness
+from tests.journal.installation import MARKER, NOW, OURS, THEIRS, WRITER, entry, segment, snapshot
 
 SEGMENT = segment(3, entry("order/5", 34), entry("s3/bucket/a%20b", 2, objects=NOW), follows=2)
 SNAPSHOT = snapshot(4, complete_from=2, position=9, covers=frozenset({SEGMENT.name}), reached={WRITER: (3, NOW)})
@@ -32,6 +35,17 @@ def problem(found: object) -> Problem:
     assert isinstance(found, Flaw), found
     assert str(found)
     return found.problem
+
+
+def sealed(kind: str, *lines: str | bytes) -> bytes:
+    """An object with a checksum that is right, as another program would have written it."""
+    rest = b"".join((line.encode(errors="replace") if isinstance(line, str) else line) + b"\n" for line in lines)
+    return b"fencing-journal 1 %s %d %s\n" % (kind.encode(), len(rest), encoding._digest(rest)) + rest
+
+
+def changed(content: bytes, change: dict[str, object]) -> str:
+    """The fields of an object, of which some are others."""
+    return json.dumps({**json.loads(content.split(b"\n")[1]), **change})
 
 
 @pytest.mark.parametrize(("content", "read", "name", "value"), CASES)
@@ -78,27 +92,16 @@ def test_a_copy_under_another_name_is_no_object_of_the_journal(read: Read) -> No
         "{}",
         "nothing",
         '{"installation": 5}',
-        json.dumps({"installation": OURS.hex, "term": -1}),
-        json.dumps({"installation": OURS.hex, "term": 1, "base": True, "run": {}, "at": "2026-01-01T00:00:00+00:00"}),
-        json.dumps(
-            {
-                "installation": OURS.hex,
-                "term": 1,
-                "base": 0,
-                "run": {"system": "1", "timeline": 1, "started": "2026-01-01T00:00:00", "database": ""},
-                "at": "2026-01-01T00:00:00",
-                "epoch": 0,
-            }
-        ),
+        changed(encoding.write_marker(MARKER), {"term": -1}),
+        changed(encoding.write_marker(MARKER), {"base": True}),
+        changed(encoding.write_marker(MARKER), {"run": {}}),
+        changed(encoding.write_marker(MARKER), {"at": "2026-01-01T00:00:00"}),
         "[" * 100_000,
     ],
-    ids=range(8),
+    ids=range(9),
 )
 def test_sealed_contents_that_make_no_sense_are_corrupt(fields: str) -> None:
-    """The checksum is right, so another program wrote them."""
-    rest = f"{fields}\n".encode()
-    content = b"fencing-journal 1 marker %d %s\n" % (len(rest), encoding._digest(rest)) + rest
-    assert problem(encoding.read_marker(content, "marker", None)) is Problem.CORRUPT
+    assert problem(encoding.read_marker(sealed("marker", fields), "marker", None)) is Problem.CORRUPT
 
 
 @pytest.mark.parametrize(
@@ -113,27 +116,25 @@ def test_sealed_contents_that_make_no_sense_are_corrupt(fields: str) -> None:
     ],
 )
 def test_raises_that_no_database_can_take_are_corrupt(line: str) -> None:
-    rest = json.dumps({"installation": OURS.hex}).encode() + f"\n{line}\n".encode()
-    content = b"fencing-journal 1 fences %d %s\n" % (len(rest), encoding._digest(rest)) + rest
+    content = sealed("fences", json.dumps({"installation": OURS.hex}), line)
     assert problem(encoding.read_fences(content, "fences/1", OURS)) is Problem.CORRUPT
 
 
 @pytest.mark.parametrize(
-    "change", [{"number": 10**30}, {"position": 2**63}, {"fences": "marker"}, {"fences": "fences/\0"}], ids=range(4)
+    ("kind", "change"),
+    [
+        ("snapshot", {"number": 10**30}),
+        ("snapshot", {"position": 2**63}),
+        ("snapshot", {"fences": "marker"}),
+        ("snapshot", {"fences": "fences/\0"}),
+        ("marker", {"term": 2**63}),
+        ("marker", {"epoch": 2**31 - 1}),
+    ],
+    ids=range(6),
 )
-def test_snapshots_that_no_database_can_take_are_corrupt(change: dict[str, object]) -> None:
-    _, first, _ = encoding.write_snapshot(SNAPSHOT).split(b"\n")
-    rest = json.dumps({**json.loads(first), **change}).encode() + b"\n"
-    content = b"fencing-journal 1 snapshot %d %s\n" % (len(rest), encoding._digest(rest)) + rest
-    assert problem(encoding.read_snapshot(content, SNAPSHOT.name, OURS)) is Problem.CORRUPT
-
-
-@pytest.mark.parametrize("change", [{"term": 2**63}, {"epoch": 2**31 - 1}], ids=range(2))
-def test_markers_that_no_database_can_take_are_corrupt(change: dict[str, object]) -> None:
-    _, first, _ = encoding.write_marker(MARKER).split(b"\n")
-    rest = json.dumps({**json.loads(first), **change}).encode() + b"\n"
-    content = b"fencing-journal 1 marker %d %s\n" % (len(rest), encoding._digest(rest)) + rest
-    assert problem(encoding.read_marker(content, "marker", OURS)) is Problem.CORRUPT
+def test_fields_that_no_database_can_take_are_corrupt(kind: str, change: dict[str, object]) -> None:
+    content, read, name, _ = next(one.values for one in CASES if one.id == kind)
+    assert problem(read(sealed(kind, changed(content, change)), name, OURS)) is Problem.CORRUPT
 
 
 @given(st.binary(max_size=300))
@@ -144,6 +145,57 @@ def test_no_bytes_crash_it(content: bytes) -> None:
 
 @given(st.text(max_size=60), st.text(max_size=30))
 def test_no_lines_crash_it(first: str, second: str) -> None:
-    rest = json.dumps({"installation": OURS.hex}).encode() + f"\n{first}\n{second}\n".encode(errors="replace")
-    content = b"fencing-journal 1 fences %d %s\n" % (len(rest), encoding._digest(rest)) + rest
+    content = sealed("fences", json.dumps({"installation": OURS.hex}), first, second)
     assert isinstance(encoding.read_fences(content, "fences/1", OURS), Flaw | dict)
+
+
+WITNESS = Witness(["new key", "old key"])
+
+
+def written(token: str = "1.5", witness: Witness = WITNESS) -> Metadata:
+    signature = witness.sign("bucket", "a key\n", "job/5", token, "write")
+    return Metadata("bucket", "a key\n", "job/5", token, "write", signature)
+
+
+def test_a_signed_token_is_found() -> None:
+    assert WITNESS.find(written()) == Token(1, 5)
+
+
+@pytest.mark.parametrize(
+    "forged",
+    [
+        {"token": "1.6"},
+        {"key": "another key"},
+        {"bucket": "another"},
+        {"write_id": "another"},
+        {"signature": "A" * 43},
+        {"signature": "\u00e4\ud800"},
+        {"signature": ""},
+        {"signature": None},
+        {"write_id": None},
+        {"token": None},
+        {"resource": None},
+        {"resource": "job/6"},
+    ],
+    ids=str,
+)
+def test_forged_and_copied_metadata_prove_nothing(forged: dict[str, Any]) -> None:
+    assert WITNESS.find(replace(written(), **forged)) is None
+
+
+def test_a_signed_token_that_cannot_be_read_proves_nothing() -> None:
+    assert WITNESS.find(written("not a token")) is None
+
+
+def test_keys_can_be_replaced() -> None:
+    assert WITNESS.find(written(witness=Witness(["old key"]))) == Token(1, 5)
+    assert WITNESS.find(written(witness=Witness(["foreign key"]))) is None
+
+
+def test_without_a_key_nothing_is_signed_and_nothing_proves() -> None:
+    assert Witness().sign("bucket", "key", "job/5", "5", "write") is None
+    assert Witness().find(written()) is None
+
+
+def test_a_write_without_a_token_is_no_evidence() -> None:
+    assert WITNESS.sign("bucket", "key", "job/5", "", "write") is None

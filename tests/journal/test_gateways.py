@@ -15,21 +15,23 @@ from gateway import app
 from gateway.db import rights
 from gateway.demo.embedded import EmbeddedPostgres
 from gateway.doctor.examination import examine
-from gateway.doctor.findings import CheckStatus
+from gateway.doctor.findings import Check, CheckStatus
 from gateway.fencing.intent import SIGNATURE_LIFETIME
+from gateway.journal.bucket import BucketStore
 from gateway.journal.contents import PREFIX
 from gateway.objects.store import client
 from gateway.observe.events import DatabaseOpened
 from tests.doubles.s3 import S3Double, serve
+from tests.journal.installation import BUCKET, Installation, connected, installed
 from tests.objects.clients import connect, in_thread, outcome
-from tests.postgres import GATEWAY, fresh_database
+from tests.postgres import GATEWAY
 from tests.running import API_KEY, Events, config, running
 from tests.waiting import PATIENCE, end_sessions
 
-TABLE = """
-CREATE TABLE orders (id bigint PRIMARY KEY, note text);
-INSERT INTO orders SELECT n, '' FROM generate_series(1, 9) AS n;
-"""
+TABLE = (
+    "CREATE TABLE orders (id bigint PRIMARY KEY, note text)",
+    "INSERT INTO orders SELECT n, '' FROM generate_series(1, 9) AS n",
+)
 DONE, STALE = (200, ""), (412, "StaleFencingToken")
 LATE_AFTER = 1.0
 KEY = "a"
@@ -39,31 +41,25 @@ KEY = "a"
 class Stage:
     """A database that can be put back, a store with the journal, and one gateway at a time."""
 
-    server: EmbeddedPostgres
-    name: str
+    installation: Installation
     double: S3Double
     endpoint: str
-    journal: dict[str, Any]
     origin: str = ""
     events: Events = field(default_factory=Events)
-    saved: list[str] = field(default_factory=list)
     role: str | None = None
     """The role of the database that requests run under."""
 
     @property
     def dsn(self) -> str:
-        return self.server.dsn(self.name)
+        return self.installation.dsn
 
     def config(self, tables: Sequence[dict[str, str]] = (), **journal: Any) -> Any:
-        settings = {**self.journal, **journal}
-        store = {"late_after": LATE_AFTER, "pending_wait": 0.1}
         given = config(self.dsn, self.endpoint).model_dump(exclude_unset=True)
-        given["s3"] |= store
+        given |= {"journal": {"mode": "sync", "bucket": BUCKET, **journal}, "tables": tables}
+        given["s3"] |= {"late_after": LATE_AFTER, "pending_wait": 0.1}
         if self.role is not None:
             given["postgres"]["roles"] = [{"callers": ["*"], "role": self.role}]
-        return config(
-            *(self.dsn, self.endpoint), s3=given["s3"], postgres=given["postgres"], journal=settings, tables=tables
-        )
+        return config(self.dsn, self.endpoint, **given)
 
     @asynccontextmanager
     async def gateway(self, **journal: Any) -> AsyncIterator["Stage"]:
@@ -94,38 +90,10 @@ class Stage:
         return await self.ask("POST", f"/v1/fences/{resource}/barrier", json={"token": str(token)})
 
     async def fetch(self, sql: str) -> list[asyncpg.Record]:
-        connection = await asyncpg.connect(self.dsn)
-        try:
-            return await connection.fetch(sql)
-        finally:
-            await connection.close()
+        return await self.installation.fetch(sql)
 
-    async def save(self) -> str:
-        """Copy the database as it is. No gateway runs."""
-        name = f"saved_{uuid4().hex}"
-        await self._administer(f"CREATE DATABASE {name} TEMPLATE {self.name} STRATEGY file_copy")
-        self.saved.append(name)
-        return name
-
-    async def put_back(self, saved: str) -> None:
-        """Put the database back to a copy. No gateway runs."""
-        await self._administer(f"DROP DATABASE {self.name} WITH (FORCE)")
-        await self._administer(f"CREATE DATABASE {self.name} TEMPLATE {saved} STRATEGY file_copy")
-
-    async def close(self) -> None:
-        for name in self.saved:
-            await self._administer(f"DROP DATABASE {name} WITH (FORCE)")
-
-    async def _administer(self, sql: str) -> None:
-        connection = await asyncpg.connect(self.server.dsn())
-        try:
-            await connection.execute(sql)
-        finally:
-            await connection.close()
-
-    def opened(self) -> DatabaseOpened:
-        (event,) = (event for event in self.events if isinstance(event, DatabaseOpened))
-        return event
+    def openings(self) -> list[DatabaseOpened]:
+        return [event for event in self.events if isinstance(event, DatabaseOpened)]
 
     async def kinds(self, kind: str) -> list[tuple[str, str, str | None]]:
         rows = await self.fetch(
@@ -137,36 +105,35 @@ class Stage:
 
 @pytest.fixture
 async def stage(postgres_server: EmbeddedPostgres) -> AsyncIterator[Stage]:
-    double = S3Double(buckets=["bucket", "journal"])
-    async with fresh_database(postgres_server) as dsn, serve(double) as endpoint:
-        name = dsn.partition("?")[0].rpartition("/")[2]
-        one = Stage(postgres_server, name, double, endpoint, {"mode": "sync", "bucket": "journal"})
-        await one.fetch("SELECT 1")
-        connection = await asyncpg.connect(dsn)
-        await connection.execute(TABLE)
-        await connection.close()
-        yield one
-        await one.close()
+    double = S3Double(buckets=["bucket", BUCKET])
+    async with (
+        serve(double) as endpoint,
+        connected(endpoint) as upstream,
+        installed(postgres_server, BucketStore(upstream, BUCKET), double) as installation,
+    ):
+        for statement in TABLE:
+            await installation.fetch(statement)
+        yield Stage(installation, double, endpoint)
 
 
 async def test_rows_and_objects_of_older_holders_are_refused_after_a_restored_backup(stage: Stage) -> None:
     async with stage.gateway():
         assert (await stage.patch(1)).status_code == 204
         assert await stage.put(1) == DONE
-    saved = await stage.save()
+    saved = await stage.installation.save()
     async with stage.gateway():
         assert (await stage.patch(2)).status_code == 204
         assert (await stage.patch(1, row=2)).status_code == 204
         assert await stage.put(2) == DONE
         assert (await stage.barrier("public.orders/3", 7)).status_code == 200
-    await stage.put_back(saved)
+    await stage.installation.restore(saved)
     async with stage.gateway():
         refused = await stage.patch(1)
         assert (refused.status_code, refused.json()["code"]) == (412, "token-stale")
         assert (await stage.patch(6, row=3)).status_code == 412
         assert await stage.put(1) == STALE
         assert (await stage.patch(2)).status_code == 204, "the newest holder goes on"
-        opened = stage.opened()
+        (opened,) = stage.openings()
         assert (opened.restored, opened.waiting, opened.continues) == (4, 1, False)
         assert await stage.kinds("fence-restored") == [
             ("public.orders/1", "2", "1"),
@@ -189,7 +156,7 @@ async def test_raises_under_a_role_are_in_the_journal_first(stage: Stage) -> Non
     async with stage.gateway():
         for row in range(1, 5):
             assert (await stage.patch(1, row=row)).status_code == 204
-    saved = await stage.save()
+    saved = await stage.installation.save()
     async with stage.gateway():
         for row in range(1, 5):
             assert (await stage.patch(1, row=row)).status_code == 204
@@ -201,7 +168,7 @@ async def test_raises_under_a_role_are_in_the_journal_first(stage: Stage) -> Non
             assert (await stage.patch(row + 1, row=row)).status_code == 204, "its holder goes on"
         stage.double.faults.clear()
         assert [one["note"] for one in await stage.fetch("SELECT note FROM orders ORDER BY id LIMIT 4")] == [*"2345"]
-    await stage.put_back(saved)
+    await stage.installation.restore(saved)
     async with stage.gateway():
         for row in range(1, 5):
             assert (await stage.patch(row, row=row)).status_code == 412
@@ -212,8 +179,8 @@ async def test_object_writes_wait_until_lost_ones_are_dead(stage: Stage) -> None
     """A put whose intent is lost may still arrive. Rows of other resources do not wait."""
     async with stage.gateway():
         assert await stage.put(1) == DONE
-    saved = await stage.save()
-    await stage.put_back(saved)
+    saved = await stage.installation.save()
+    await stage.installation.restore(saved)
     async with stage.gateway():
         assert (await stage.patch(1)).status_code == 204
         assert (await stage.put(1))[0] == 503, "the same holder waits, too: forbidden ETags are lost"
@@ -227,20 +194,22 @@ async def test_object_writes_wait_until_lost_ones_are_dead(stage: Stage) -> None
         assert await stage.kinds("settled") == []
 
 
+@pytest.mark.thorough
 async def test_they_wait_for_a_day_at_a_store_that_never_gives_up(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(client, "_PATIENT", {"AmazonS3"})
     async with stage.gateway():
         assert await stage.put(1) == DONE
-    saved = await stage.save()
-    await stage.put_back(saved)
+    saved = await stage.installation.save()
+    await stage.installation.restore(saved)
     async with stage.gateway():
         refused = await stage.barrier(f"s3/bucket/{KEY}", 2)
         assert refused.status_code == 503
         assert 86_000 < int(refused.headers["retry-after"]) <= 86_400 + SIGNATURE_LIFETIME.total_seconds() + 2
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("mode", ["sync", "async"])
 async def test_a_restart_lets_nothing_wait(stage: Stage, mode: str) -> None:
     async with stage.gateway(mode=mode):
@@ -248,19 +217,7 @@ async def test_a_restart_lets_nothing_wait(stage: Stage, mode: str) -> None:
         await stage.fetch("UPDATE fencing.opening SET started = started - interval '1 hour'")
         await end_sessions(stage.dsn)
         assert await stage.put(2) == DONE
-        opened = [event for event in stage.events if isinstance(event, DatabaseOpened)]
-        assert [(one.term, one.continues) for one in opened] == [(1, True), (2, True)]
-
-
-async def test_mode_async_survives_a_loss_after_its_flush(stage: Stage) -> None:
-    async with stage.gateway(mode="async"):
-        assert (await stage.patch(1)).status_code == 204
-    saved = await stage.save()
-    async with stage.gateway(mode="async"):
-        assert (await stage.patch(5)).status_code == 204
-    await stage.put_back(saved)
-    async with stage.gateway(mode="async"):
-        assert (await stage.patch(4)).status_code == 412
+        assert [(one.term, one.continues) for one in stage.openings()] == [(1, True), (2, True)]
 
 
 async def test_without_its_journal_a_takeover_is_refused_and_a_holder_goes_on(stage: Stage) -> None:
@@ -291,16 +248,17 @@ async def test_a_gateway_that_starts_without_its_journal_serves_a_holder(stage: 
         assert (await stage.patch(2)).status_code == 204
 
 
+@pytest.mark.thorough
 async def test_a_new_epoch_and_a_lock_survive(stage: Stage) -> None:
     async with stage.gateway():
         assert (await stage.patch(5)).status_code == 204
-    saved = await stage.save()
+    saved = await stage.installation.save()
     issued = []
     for holder in ("a", "b", "c"):
         async with stage.gateway():
             granted = await stage.ask("POST", "/v1/leases/job", json={"holder": holder, "ttl": 1})
             issued.append(granted.json()["token"])
-        await stage.put_back(saved)
+        await stage.installation.restore(saved)
     assert issued == ["1", "1.1", "2.1"], "a token that was lost must not be issued again"
 
 
@@ -320,14 +278,14 @@ async def test_callers_cannot_touch_the_journal(stage: Stage) -> None:
         marker = f"{PREFIX}marker"
         holder = stage.holder(9)
         refused = (403, "AccessDenied")
-        assert await outcome(holder.put_object, Bucket="journal", Key=marker, Body=b"") == refused
-        assert await outcome(holder.delete_object, Bucket="journal", Key=marker) == refused
+        assert await outcome(holder.put_object, Bucket=BUCKET, Key=marker, Body=b"") == refused
+        assert await outcome(holder.delete_object, Bucket=BUCKET, Key=marker) == refused
         source = {"Bucket": "bucket", "Key": KEY}
         assert await stage.put(1) == DONE
-        assert await outcome(holder.copy_object, Bucket="journal", Key=marker, CopySource=source) == refused
-        assert await outcome(holder.create_multipart_upload, Bucket="journal", Key=marker) == refused
+        assert await outcome(holder.copy_object, Bucket=BUCKET, Key=marker, CopySource=source) == refused
+        assert await outcome(holder.create_multipart_upload, Bucket=BUCKET, Key=marker) == refused
         batch = {"Objects": [{"Key": marker}]}
-        answer = await in_thread(holder.delete_objects, Bucket="journal", Delete=batch)
+        answer = await in_thread(holder.delete_objects, Bucket=BUCKET, Delete=batch)
         assert [error["Code"] for error in answer["Errors"]] == ["AccessDenied"]
         assert (await stage.patch(2)).status_code == 204, "the journal is whole"
 
@@ -401,13 +359,13 @@ async def test_an_object_shows_the_token_that_its_database_has_forgotten(stage: 
     """Without a journal, too. Copies and forged metadata show nothing."""
     async with stage.gateway(mode="off"):
         assert await stage.put(1, b"first") == DONE
-    saved = await stage.save()
+    saved = await stage.installation.save()
     async with stage.gateway(mode="off"):
         assert await stage.put(5, b"newer") == DONE
         copied = {"Bucket": "bucket", "Key": KEY}
         copy = stage.holder(1).copy_object
         assert await outcome(copy, Bucket="bucket", Key="copy", CopySource=copied, MetadataDirective="COPY") == DONE
-    await stage.put_back(saved)
+    await stage.installation.restore(saved)
     direct = connect(stage.endpoint, access_key="AKIADOUBLE", secret_key="double-secret")
     found = await in_thread(direct.head_object, Bucket="bucket", Key=KEY)
     forged = {**found["Metadata"], "fencing-resource": "s3/bucket/forged"}
@@ -424,14 +382,17 @@ async def test_an_object_shows_the_token_that_its_database_has_forgotten(stage: 
 async def test_the_doctor_and_the_command_tell_what_keeps_a_database_closed(stage: Stage) -> None:
     async with stage.gateway():
         assert (await stage.patch(1)).status_code == 204
-    report = await examine(stage.config())
-    checks = {check.name: check for section in report.sections for check in section.checks}
+
+    async def examined() -> dict[str, Check]:
+        report = await examine(stage.config())
+        return {check.name: check for section in report.sections for check in section.checks}
+
+    checks = await examined()
     assert (checks["run"].status, checks["journal"].status) == (CheckStatus.OK, CheckStatus.OK)
     assert "sync" in checks["journal"].detail
-    for name in list(stage.double.service.store.buckets["journal"].objects):
-        del stage.double.service.store.buckets["journal"].objects[name]
-    report = await examine(stage.config())
-    checks = {check.name: check for section in report.sections for check in section.checks}
+    for name in list(stage.double.service.store.buckets[BUCKET].objects):
+        del stage.double.service.store.buckets[BUCKET].objects[name]
+    checks = await examined()
     assert checks["run"].status is CheckStatus.PROBLEM
     assert "the journal has no marker" in checks["run"].detail
     assert "--accept-loss" in checks["run"].advice

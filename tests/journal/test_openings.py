@@ -17,6 +17,7 @@ from tests.waiting import PATIENCE
 STALE, HELD, RAISED = "token-stale", "held", "raised"
 
 
+@pytest.mark.parametrize("installation", ["bucket", "rows"], indirect=True)
 async def test_a_fence_survives_a_restored_backup(installation: Installation) -> None:
     gateway = installation.gateway()
     assert (await gateway.runner.ensure_open()).fresh
@@ -87,7 +88,7 @@ async def test_a_position_tells_that_the_database_was_put_back(installation: Ins
     await gateway.runner.flush()
     await installation.restart()
     assert (await gateway.runner.open()).continues
-    await installation.execute("UPDATE fencing.opening SET position = 0")
+    await installation.fetch("UPDATE fencing.opening SET position = 0")
     await installation.restart()
     assert not (await gateway.runner.open()).continues
 

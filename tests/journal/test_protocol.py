@@ -13,16 +13,12 @@ from gateway.fencing.token import Token
 from gateway.journal import protocol
 from gateway.journal.contents import ACCEPTABLE, Contents, Flaw, Problem
 from gateway.journal.protocol import (
-    Acknowledged,
     Append,
     AskServer,
-    Begin,
     Behind,
     Commit,
-    Committed,
     CreateMarker,
     FindLower,
-    Identify,
     Loss,
     Marker,
     Mode,
@@ -38,7 +34,7 @@ from gateway.journal.protocol import (
     Server,
     Unsecured,
 )
-from tests.journal.examples import MARKER, NOW, OURS, RUN, THEIRS, days, entry
+from tests.journal.installation import MARKER, NOW, OURS, RUN, THEIRS, days, entry
 
 ROW = Opened(OURS, RUN, 7, Mode.SYNC, position=3, snapshot=2)
 NEXT_RUN = replace(RUN, started=NOW + days(1))
@@ -64,20 +60,6 @@ def driven(steps: Any, answers: Sequence[tuple[Any, Any]]) -> Any:
 # Raises ---------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("mode", Mode)
-def test_a_write_under_the_token_of_its_fence_needs_no_journal(mode: Mode) -> None:
-    assert driven(protocol.claim(mode), [(Commit((), 0), Committed(7, (), "held"))]) == Acknowledged(7, (), "held")
-
-
-def test_a_raise_is_in_the_journal_before_it_is_committed() -> None:
-    steps = [
-        (Commit((), 0), Unsecured((FIVE,))),
-        (Append((FIVE,)), MARKER),
-        (Commit((FIVE,), 7), Committed(7, (FIVE,))),
-    ]
-    assert driven(protocol.claim(Mode.SYNC), steps) == Acknowledged(7, (FIVE,))
-
-
 def test_a_raise_that_finds_a_later_term_commits_nothing() -> None:
     steps = [
         (Commit((), 0), Unsecured((FIVE,))),
@@ -87,21 +69,11 @@ def test_a_raise_that_finds_a_later_term_commits_nothing() -> None:
     assert driven(protocol.claim(Mode.SYNC), steps) == Reopen(8)
 
 
-def test_a_raise_of_mode_async_is_appended_after_it_was_committed() -> None:
-    steps = [(Commit((), 0), Committed(7, (FIVE,))), (Remember((FIVE,), 7), None)]
-    assert driven(protocol.claim(Mode.ASYNC), steps) == Acknowledged(7, (FIVE,))
-
-
 def test_an_object_write_announces_its_resource_once_a_day() -> None:
     announcing = replace(FIVE, objects=NOW)
     for announced, appended in ((None, (announcing,)), (NOW - days(1), (announcing,)), (NOW - days(0.9), ())):
         steps = protocol.send(Mode.SYNC, FIVE, 7, announced=announced)
         assert driven(steps, [(Append(appended), MARKER)]) is True
-
-
-def test_an_object_write_is_not_sent_in_an_older_term() -> None:
-    steps = protocol.send(Mode.SYNC, FIVE, 7, announced=NOW)
-    assert driven(steps, [(Append(()), replace(MARKER, term=8))]) is False
 
 
 def test_an_object_write_of_the_weaker_modes_waits_for_nothing() -> None:
@@ -148,47 +120,6 @@ def test_a_session_serves_where_its_run_was_opened_in_the_mode(server: Server, *
     assert protocol.may_serve(server, Mode.SYNC) is serves
 
 
-def test_an_open_database_stays_as_it_is() -> None:
-    steps = [(ReadMarker, MARKER), (AskServer, Server(RUN, ROW, NOW))]
-    assert driven(protocol.open_database(Mode.SYNC), steps) == Opening(7, fresh=False)
-
-
-def test_a_restart_of_the_server_loses_nothing() -> None:
-    contents = Contents(number=2, position=3, entries={"order/5": FIVE}, segments=1, whole=False)
-    row = replace(ROW, run=NEXT_RUN, term=8)
-    steps = [
-        (ReadMarker, MARKER),
-        (AskServer, Server(NEXT_RUN, ROW, NOW)),
-        (ReadJournal(2), contents),
-        (CreateMarker(Marker(OURS, 8, 7, NEXT_RUN, NOW)), True),
-        (ReadJournal(2), contents),
-        (FindLower(NEXT_RUN, (FIVE,)), ()),
-        (OpenDatabase(NEXT_RUN, row), True),
-    ]
-    opening = driven(protocol.open_database(Mode.SYNC), steps)
-    assert (opening.term, opening.continues, opening.waits, opening.losses) == (8, True, frozenset(), ())
-
-
-def test_after_a_loss_fences_are_raised_and_object_writes_wait() -> None:
-    with_objects = entry("s3/a", 1, objects=NOW)
-    tail = Contents(number=2, position=3, entries={"order/5": FIVE}, segments=1, whole=False)
-    whole = replace(tail, entries={"order/5": FIVE, "s3/a": with_objects}, whole=True)
-    losses = (Loss(FIVE, "4"),)
-    row = replace(ROW, run=LATER_RUN, term=8, epoch=1)
-    steps = [
-        (ReadMarker, MARKER),
-        (AskServer, Server(LATER_RUN, ROW, NOW)),
-        (ReadJournal, tail),
-        (CreateMarker(Marker(OURS, 8, 7, LATER_RUN, NOW, epoch=1)), True),
-        (ReadJournal, tail),
-        (FindLower, losses),
-        (ReadJournal(2, whole=True), whole),
-        (OpenDatabase(LATER_RUN, row, losses, frozenset({"s3/a"}), continues=False), True),
-    ]
-    opening = driven(protocol.open_database(Mode.SYNC), steps)
-    assert (opening.losses, opening.continues, opening.waits) == (losses, False, frozenset({"s3/a"}))
-
-
 def test_an_epoch_is_in_the_marker_before_it_begins() -> None:
     """The loss of a fence is found after the marker was made: another one is made, with the epoch."""
     losses = (Loss(FIVE, "4"),)
@@ -211,26 +142,6 @@ def test_an_epoch_is_in_the_marker_before_it_begins() -> None:
         (OpenDatabase(NEXT_RUN, replace(ROW, run=NEXT_RUN, term=9, epoch=4), losses, continues=False), True),
     ]
     assert driven(protocol.open_database(Mode.SYNC), steps).term == 9
-
-
-def test_the_first_opening_begins_the_journal() -> None:
-    fresh = Server(RUN, Opened(run=RUN), NOW)
-    identified = Server(RUN, Opened(OURS, RUN), NOW)
-    row = Opened(OURS, RUN, 1, Mode.SYNC, began=1)
-    steps = [
-        (ReadMarker, None),
-        (AskServer, fresh),
-        (Identify, None),
-        (ReadMarker, None),
-        (AskServer, identified),
-        (ReadJournal(0), Contents()),
-        (CreateMarker(Marker(OURS, 1, 0, RUN, NOW)), True),
-        (ReadJournal(0), Contents()),
-        (FindLower(RUN, ()), ()),
-        (OpenDatabase(RUN, row), True),
-        (Begin(1), None),
-    ]
-    assert driven(protocol.open_database(Mode.SYNC), steps).term == 1
 
 
 def test_of_two_openers_one_creates_each_marker() -> None:
@@ -275,12 +186,6 @@ def test_an_opening_that_was_given_up_is_begun_again() -> None:
         (OpenDatabase, True),
     ]
     assert driven(protocol.open_database(Mode.SYNC), steps).continues
-
-
-def test_mode_off_opens_by_itself() -> None:
-    row = Opened(None, RUN, 3, Mode.OFF)
-    steps = [(AskServer, Server(RUN, replace(row, term=2, run=NEXT_RUN), NOW)), (OpenDatabase(RUN, row), True)]
-    assert driven(protocol.open_database(Mode.OFF), steps).term == 3
 
 
 REFUSED = [
@@ -332,32 +237,6 @@ def test_a_journal_that_keeps_the_database_closed(problem: Problem, row: Opened,
 def test_a_database_from_after_the_journal_began_anew_is_complete() -> None:
     contents = Contents(number=2, complete_from=2, began=7)
     assert protocol.judge_contents(Server(RUN, replace(ROW, began=7), NOW), contents) is None
-
-
-def test_an_operator_may_accept_the_loss() -> None:
-    """Then terms are skipped, all object writes wait, and the lease service starts a new epoch."""
-    server = Server(NEXT_RUN, ROW, NOW)
-    flaw = Flaw(Problem.CORRUPT, "", "segments/x")
-    steps = [
-        (ReadMarker, MARKER),
-        (AskServer, server),
-        (ReadJournal, flaw),
-        (CreateMarker(Marker(OURS, TERM, 7, NEXT_RUN, NOW, epoch=1)), True),
-        (ReadJournal(2, whole=True, salvage=True), Contents(number=4)),
-        (FindLower, ()),
-        (
-            OpenDatabase(
-                NEXT_RUN,
-                replace(ROW, run=NEXT_RUN, term=TERM, snapshot=4, began=TERM, epoch=1),
-                (),
-                None,
-                continues=False,
-            ),
-            True,
-        ),
-    ]
-    opening = driven(protocol.open_database(Mode.SYNC, accept_loss=True), steps)
-    assert (opening.accepted, opening.continues, opening.waits) == (flaw, False, None)
 
 
 @pytest.mark.parametrize("problem", sorted(set(Problem) - ACCEPTABLE))
