@@ -28,19 +28,6 @@ def crash_dsn(postgres_server: Server) -> Iterator[str]:
         yield dsn
 
 
-def _store(endpoint: str) -> dict[str, Any]:
-    """The timeout is longer than any test holds a request, and no request waits long for another write of its own."""
-    credentials = {"access_key_id": ACCESS_KEY, "secret_access_key": SECRET_KEY}
-    return {
-        "endpoint": endpoint,
-        "timeout": 60,
-        "pending_wait": 0.3,
-        "memory_threshold": 1024 * 1024,
-        "sweep_interval": 0,
-        **credentials,
-    }
-
-
 @pytest.fixture(scope="session")
 def crash_postgres(crash_dsn: str) -> Iterator[Postgres]:
     with _with_accounts(crash_dsn) as postgres:
@@ -78,12 +65,15 @@ def role_stage(postgres_server: Server) -> Iterator[Stage]:
     """
     role = f"member_{uuid4().hex[:12]}"
     with fresh(postgres_server) as dsn, _with_accounts(dsn) as postgres:
-        postgres.rows(f"CREATE ROLE {role}")
-        postgres.rows(f"GRANT {role} TO {GATEWAY}")
-        postgres.rows(f"GRANT SELECT, INSERT, UPDATE, DELETE ON accounts TO {role}")
-        postgres.rows(f"CREATE POLICY bound ON accounts TO {role} USING (note <> 'hidden')")
-        postgres.rows("ALTER TABLE accounts ENABLE ROW LEVEL SECURITY")
-        postgres.rows("CREATE POLICY free ON accounts TO PUBLIC USING (true)")
+        for statement in (
+            f"CREATE ROLE {role}",
+            f"GRANT {role} TO {GATEWAY}",
+            f"GRANT SELECT, INSERT, UPDATE, DELETE ON accounts TO {role}",
+            f"CREATE POLICY bound ON accounts TO {role} USING (note <> 'hidden')",
+            "ALTER TABLE accounts ENABLE ROW LEVEL SECURITY",
+            "CREATE POLICY free ON accounts TO PUBLIC USING (true)",
+        ):
+            postgres.rows(statement)
         asyncio.run(rights.let_act(dsn, [role]))
         roles = [{"callers": ["*"], "role": role}]
         with (
@@ -99,11 +89,13 @@ def role_stage(postgres_server: Server) -> Iterator[Stage]:
 def _staged(dsn: str, postgres: Postgres, double: DoubleProcess, first: int, **of_database: Any) -> Iterator[Stage]:
     """``of_database``: more settings of the section ``postgres``."""
     database = {"dsn": as_gateway(dsn), **LIMITS, **of_database}
+    # The timeout is longer than any test holds a request, and no request waits long for another write of its own.
+    limits = {"timeout": 60, "pending_wait": 0.3, "memory_threshold": 1024 * 1024, "sweep_interval": 0}
     given = {
         "dsn": dsn,
         "postgres": database,
         "objects": [{"match": "bucket/accounts/{id}/**", "resource": "public.accounts/{id}"}],
-        "s3": _store(double.endpoint),
+        "s3": {"endpoint": double.endpoint, "access_key_id": ACCESS_KEY, "secret_access_key": SECRET_KEY, **limits},
     }
     with Nursery(given) as nursery:
 

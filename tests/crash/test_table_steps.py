@@ -2,33 +2,19 @@
 
 import pytest
 
-from tests.crash.deeds import (
-    Takeover,
-    by_barrier,
-    by_restoring,
-    by_row,
-    insert_two,
-    put,
-    update,
-    update_one,
-)
-from tests.crash.kinds import TABLES, ZOMBIE, Stop, a_row, an_object, cases, nothing
-from tests.crash.promises import Promises
-from tests.crash.stage import Stage
-from tests.crash.story import IN_TRANSACTION
+from tests.crash import kinds
+from tests.crash.kinds import KEYED, TABLES, Stop, Takeover, by_barrier, by_restoring, by_row, cases
+from tests.crash.stage import IN_TRANSACTION, Stage, Story
 from tests.tiers import first
+
+COMMITTED = "tables.commit.after"
 
 
 def play(stage: Stage, stop: Stop, how: str, takeover: Takeover) -> None:
-    with stage.story() as story:
-        stop.kind.prepare(story)
-        zombie = story.stopped_at(stop.kind.token, stop.kind.deed, stop.step, stop.nth, how)
-        story.taken_over(stop.kind.token + 1, *takeover(None))
-        story.resumed()
-        Promises(story).check()
-        if stop.step in IN_TRANSACTION and how == "stop":
-            assert zombie.answer is not None
-            assert zombie.answer.unknown, "the database has ended its transaction"
+    zombie = stage.stopped(stop, how, takeover)
+    if stop.step in IN_TRANSACTION and how == "stop":
+        assert zombie.answer is not None
+        assert zombie.answer.unknown, "the database has ended its transaction"
 
 
 @pytest.mark.parametrize("takeover", first([by_barrier, by_row]))
@@ -43,51 +29,99 @@ def test_killed(stage: Stage, stop: Stop) -> None:
     play(stage, stop, "kill", by_row)
 
 
+@pytest.mark.parametrize("how", first(["stop", "kill"]))
 @pytest.mark.parametrize("stop", cases(TABLES))
-def test_paused_under_a_role(role_stage: Stage, stop: Stop) -> None:
+def test_down_under_a_role(role_stage: Stage, stop: Stop, how: str) -> None:
     """One call claims, takes the role and writes: a gateway that sleeps beside it holds nothing up."""
-    play(role_stage, stop, "stop", by_row)
-
-
-@pytest.mark.parametrize("stop", cases(TABLES))
-def test_killed_under_a_role(role_stage: Stage, stop: Stop) -> None:
-    play(role_stage, stop, "kill", by_row)
+    play(role_stage, stop, how, by_row)
 
 
 @pytest.mark.parametrize("step", IN_TRANSACTION)
 def test_a_paused_row_does_not_hold_up_an_object(stage: Stage, step: str) -> None:
     """One resource on two planes: the new holder only puts an object, and the old one's row is not written any more."""
     with stage.story() as story:
-        a_row(story)
-        an_object(story)
-        zombie = story.stopped_at(34, update_one("zombie"), step, 1, "stop")
+        kinds.a_row(story)
+        kinds.an_object(story)
+        zombie = story.stopped_at(34, kinds.update_one("zombie"), step, 1, "stop")
         story.taken_over(35, *by_restoring(None))
         story.resumed()
-        Promises(story).check()
+        story.check()
         assert zombie.answer is not None
         assert zombie.answer.unknown
 
 
 @pytest.mark.parametrize("how", ["stop", "kill"])
-@pytest.mark.parametrize("step", [*IN_TRANSACTION, "tables.commit.after"])
+@pytest.mark.parametrize("step", [*IN_TRANSACTION, COMMITTED])
 def test_two_rows_are_written_both_or_not_at_all(stage: Stage, step: str, how: str) -> None:
     """The second of two resources is overtaken: the row of the first goes with it."""
     with stage.story() as story:
-        nothing(story)
-        story.stopped_at(33, insert_two("zombie"), step, 1, how)
+        story.stopped_at(33, kinds.insert_two("zombie"), step, 1, how)
         story.taken_over(34, *by_barrier(None))
         story.resumed()
-        assert len(story.rows()) == (2 if step == "tables.commit.after" else 0)
-        Promises(story).check()
+        assert len(story.rows()) == (2 if step == COMMITTED else 0)
+        story.check()
 
 
 @pytest.mark.parametrize("how", ["stop", "kill"])
 def test_a_row_over_a_late_put_that_is_over_a_row(stage: Stage, how: str) -> None:
     """Three holders, three gateways: 33's put is late, 34's row waits to settle it, 35 overtakes both with a row."""
     with stage.story() as story:
-        an_object(story)
-        story.in_flight(33, put(ZOMBIE), how="kill", method="PUT")
-        story.stopped_at(34, update("zombie"), "objects.forbid.after", 1, how)
+        kinds.an_object(story)
+        story.in_flight(33, kinds.put(kinds.ZOMBIE), how="kill", method="PUT")
+        story.stopped_at(34, kinds.update("zombie"), "objects.forbid.after", 1, how)
         story.taken_over(35, *by_row(None))
         assert story.resumed() == [412]
-        Promises(story).check()
+        story.check()
+
+
+class TestSentAgain:
+    """A client retries a write with an idempotency key: it is applied once, whichever holder retries it."""
+
+    @pytest.mark.parametrize("how", first(["kill", "stop"]))
+    @pytest.mark.parametrize("later", [0, 1], ids=["by-the-same-holder", "by-the-next-holder"])
+    @pytest.mark.parametrize("stop", cases(KEYED))
+    def test_it_is_applied_once(self, stage: Stage, stop: Stop, later: int, how: str) -> None:
+        token, deed = stop.kind.token, stop.kind.deed
+        with stage.story() as story:
+            stop.kind.prepare(story)
+            before = story.rows()
+            zombie = story.stopped_at(token, deed, stop.step, stop.nth, how)
+            done = story.rows()
+            assert (done != before) == (stop.step == COMMITTED)
+            answer = story.done(token + later, deed)
+            assert (answer.succeeded, answer.replayed) == (True, stop.step == COMMITTED), answer.body
+            written = story.rows()
+            assert written != before
+            assert written == done or stop.step != COMMITTED
+            story.resumed()
+            for following in (token, token + later + 1):
+                again = story.done(following, deed)
+                assert (again.status, again.body, again.replayed) == (answer.status, answer.body, True)
+            assert story.rows() == written, "the version of a row tells if it has been written once more"
+            if zombie.answer is not None:
+                assert zombie.answer.unknown == (stop.step != COMMITTED)
+                assert zombie.answer.unknown or zombie.answer.body == answer.body
+            assert self.fences(story) == {token + later + 1}, "whoever is told of it has taken over"
+
+    @pytest.mark.parametrize("stop", cases(KEYED))
+    def test_an_overtaken_holder_is_told_what_it_has_done_and_does_no_more(self, stage: Stage, stop: Stop) -> None:
+        """It had been carried out: the same answer. It had not: refused, because there is a newer holder by now."""
+        with stage.story() as story:
+            story.stopped(stop, "kill")
+            story.taken_over(stop.kind.token + 1, *by_row(None))
+            before = story.rows()
+            again = story.done(stop.kind.token, stop.kind.deed)
+            if stop.step == COMMITTED:
+                assert (again.succeeded, again.replayed) == (True, True)
+            else:
+                assert (again.status, again.code) == (412, "token-stale")
+            assert story.rows() == before
+            story.resumed()
+            story.check()
+
+    def fences(self, story: Story) -> set[int]:
+        """The tokens of the fences of both rows."""
+        number = story.place.number
+        sql = "SELECT value FROM fencing.fence WHERE resource IN ($1, $2)"
+        names = (f"public.accounts/{number}", f"public.accounts/{-number}")
+        return {value for (value,) in story.stage.postgres.rows(sql, *names)}
