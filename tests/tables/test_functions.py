@@ -1,14 +1,172 @@
-"""Calls of functions."""
+"""Calls of functions: their arguments, the one form that is meant, and what they may change."""
 
 import httpx
 import pytest
 
 from gateway.db.database import Database
+from gateway.errors import DialectError
 from gateway.fencing.decision import Enforcement
+from gateway.observe.events import Event
 from gateway.tables import schema_cache
+from gateway.tables.catalog.functions import Choice, Function, Functions, Parameter
+from gateway.tables.dialect.arguments import from_body, from_query
+from gateway.tables.dialect.media import BodyType
 from gateway.tables.naming.plan import Rule
-from gateway.tables.pipeline import Exposure
-from tests.tables.asking import answered, rows
+from gateway.tables.pipeline import Exposure, TablePlane
+from tests.callers import known as known_as
+from tests.tables.asking import answered, over_asgi, rows
+
+FORM = Function(
+    "public", "f", "i", returns_set=False, type="integer", composite=False,
+    parameters=(Parameter("a", "integer"), Parameter("v", "integer[]", variadic=True)),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("query", "names", "rest"),
+    [
+        (b"", set(), b""),
+        (b"a=1&b=x%20y", {"a", "b"}, b""),
+        (b"a=1&id=eq.5&select=x&limit=2", {"a"}, b"id=eq.5&select=x&limit=2"),
+        (b"a=not.eq.5", set(), b"a=not.eq.5"),
+        (b"a=eq(any).{1}", set(), b"a=eq(any).{1}"),
+        (b"a=fts(english).x", set(), b"a=fts(english).x"),
+        (b"a=in.(1)", set(), b"a=in.(1)"),
+        (b"a=inside.x", {"a"}, b""),
+        (b"a=1.5", {"a"}, b""),
+        (b"or=(a.eq.1)", set(), b"or=(a.eq.1)"),
+        (b"apikey=k&a=1", {"a"}, b"apikey=k"),
+        (b"a", set(), b""),
+    ],
+)
+def test_arguments_and_filters_in_a_query(query: bytes, names: set[str], rest: bytes) -> None:
+    given, left = from_query(query)
+    assert given.names is not None
+    assert (set(given.names), left) == (set(names), rest)
+
+
+def test_bodies() -> None:
+    given, _ = from_query(b"a=1&a=2&v=3&v=4")
+    assert given.payload(FORM, whole=False) == '{"a":"2","v":["3","4"]}', "several values are for a variadic parameter"
+    assert from_body("json", b"", None).names == frozenset()
+    assert from_body("json", b'{"a": 1, "b": 2}', ["a"]).names == frozenset("a")
+    assert from_body("json", b"[1]", None).names is None
+    assert from_body("json", b'{"a": 1.10}', None).payload(FORM, whole=False) == '{"a": 1.10}'
+    assert from_body("urlencoded", b"a=1&v=2", None).payload(FORM, whole=False) == '{"a":"1","v":["2"]}'
+    assert from_body("text", "é".encode(), None).payload(FORM, whole=True) == "é"
+    assert from_body("binary", b"\x00\xff", None).payload(FORM, whole=True) == "00ff"
+
+
+@pytest.mark.parametrize(
+    ("kind", "content"), [("json", b"{"), ("text", b"\xff"), ("urlencoded", b"a=%FF"), ("csv", b"a\n1")]
+)
+def test_broken_bodies(kind: str, content: bytes) -> None:
+    with pytest.raises(DialectError) as caught:
+        from_body(kind, content, None)  # type: ignore[arg-type]  # one of them
+    assert (caught.value.code, caught.value.status) == ("PGRST102", 400)
+
+
+def function(*parameters: Parameter, name: str = "f") -> Function:
+    return Function("public", name, "i", returns_set=False, type="integer", composite=False, parameters=parameters)
+
+
+def known(*functions: Function) -> Functions:
+    return Functions({("public", functions[0].name): functions})
+
+
+A, B = Parameter("a", "integer"), Parameter("b", "integer", required=False)
+
+JSON = Parameter("", "json")
+
+SEARCHED, IN_VAIN = "Searched for the function public.f", "but no matches were found in the schema cache."
+
+
+@pytest.mark.parametrize(
+    ("parameters", "names", "fits"),
+    [
+        ((), set(), True),
+        ((), {"a"}, False),
+        ((A,), {"a"}, True),
+        ((A,), set(), False),
+        ((A,), {"a", "b"}, False),
+        ((A, B), {"a"}, True),
+        ((A, B), {"a", "b"}, True),
+        ((A, B), {"b"}, False),
+        ((B,), set(), True),
+    ],
+)
+def test_a_form_takes_its_arguments(parameters: tuple[Parameter, ...], names: set[str], *, fits: bool) -> None:
+    assert function(*parameters).takes(names) is fits
+
+
+@pytest.mark.parametrize(
+    ("type_", "kind", "fits"),
+    [
+        ("json", "json", True), ("jsonb", "json", True), ("text", "text", True), ("bytea", "binary", True),
+        ("text", "json", False), ("json", "text", False), ("integer", "json", False), ("json", "urlencoded", False),
+    ],
+)  # fmt: skip
+def test_a_body_can_be_the_one_argument(type_: str, kind: BodyType, *, fits: bool) -> None:
+    assert function(Parameter("", type_)).takes_whole(kind) is fits
+    assert not function(Parameter("named", type_)).takes_whole(kind)
+    assert not function(Parameter("", type_), A).takes_whole(kind)
+
+
+def test_named_arguments_come_before_the_whole_body() -> None:
+    named, whole = function(A), function(JSON)
+    both = known(named, whole)
+    assert both.choose("public", "f", {"a"}, "json") == Choice(named)
+    assert both.choose("public", "f", {"z"}, "json") == Choice(whole, whole=True)
+    assert both.choose("public", "f", None, "json") == Choice(whole, whole=True)
+    with pytest.raises(DialectError):
+        both.choose("public", "f", {"z"}, None)
+
+
+@pytest.mark.parametrize(
+    ("names", "kind", "message", "details"),
+    [
+        (
+            {"z"}, "json", "Could not find the function public.f(z) in the schema cache",
+            f"{SEARCHED} with parameter z or with a single unnamed json/jsonb parameter, {IN_VAIN}",
+        ),
+        (
+            {"z", "y"}, None, "Could not find the function public.f(y, z) in the schema cache",
+            f"{SEARCHED} with parameters y, z, {IN_VAIN}",
+        ),
+        (
+            set(), None, "Could not find the function public.f without parameters in the schema cache",
+            f"{SEARCHED} without parameters, {IN_VAIN}",
+        ),
+        (
+            None, "text", "Could not find the function public.f in the schema cache",
+            f"{SEARCHED} with a single unnamed text parameter, {IN_VAIN}",
+        ),
+    ],
+)  # fmt: skip
+def test_a_call_that_no_form_takes_is_refused(
+    names: set[str] | None, kind: BodyType | None, message: str, details: str
+) -> None:
+    with pytest.raises(DialectError) as caught:
+        known(function(A, B)).choose("public", "f", names, kind)
+    error = caught.value
+    assert (error.code, error.status, error.message, error.details) == ("PGRST202", 404, message, details)
+    assert error.hint == "Perhaps you meant to call the function public.f(a, b)"
+
+
+def test_an_unknown_function_gets_no_suggestion() -> None:
+    with pytest.raises(DialectError) as caught:
+        known(function(A)).choose("public", "g", set(), None)
+    assert caught.value.hint is None
+
+
+def test_a_call_that_several_forms_take_is_refused() -> None:
+    with pytest.raises(DialectError) as caught:
+        known(function(A), function(Parameter("a", "text"))).choose("public", "f", {"a"}, None)
+    assert (caught.value.code, caught.value.status) == ("PGRST203", 300)
+    assert caught.value.message == (
+        "Could not choose the best candidate function between: public.f(a => integer), public.f(a => text)"
+    )
+
 
 FUNCTIONS = """
 CREATE FUNCTION add(a int, b int DEFAULT 10) RETURNS int LANGUAGE sql IMMUTABLE AS 'SELECT a + b';
@@ -45,10 +203,12 @@ CREATE FUNCTION lasting_read() RETURNS text LANGUAGE sql STABLE AS $$
     SELECT set_config('TimeZone', 'Asia/Tokyo', false)$$;
 CREATE FUNCTION now_shown() RETURNS text LANGUAGE sql STABLE AS $$SELECT current_setting('TimeZone')$$;
 """
+
 NAMES = (
     "add", "nothing", "evens", "rich_users", "pair", "listed", "total", "echo", "shout", "size", "vague", "pay",
     "lying", "touch_all", "failing", "full_control", "teapot", "now_shown", "later", "lasting", "lasting_read",
 )  # fmt: skip
+
 LOCK = {"fencing-token": "5", "fencing-resource": "account/1"}
 
 
@@ -64,42 +224,35 @@ async def tables(tables: Database) -> Database:
     return tables
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize(
-    ("target", "expected"),
-    [
+async def test_calls_that_read(client: httpx.AsyncClient) -> None:
+    calls: list[tuple[str, object]] = [
         ("add?a=1&b=2", 3), ("add?a=1", 11), ("evens?most=6", [2, 4, 6]), ("pair", {"x": 1, "y": "a"}),
         ("listed", [{"x": 1, "y": "a"}, {"x": 2, "y": None}]), ("listed?x=eq.2&select=y", [{"y": None}]),
         ("listed?order=x.desc&limit=1&select=z:x", [{"z": 2}]), ("total?v=1&v=2&v=3", 6), ("total?v=4", 4),
         ("rich_users?floor=20&select=id", [{"id": 2}, {"id": 3}]),
         ("rich_users?floor=0&select=id,b:extra->a->>b&extra=not.is.null", [{"id": 1, "b": "x"}]),
         ("now_shown", "UTC"),
-    ],
-)  # fmt: skip
-async def test_calls_that_read(client: httpx.AsyncClient, target: str, expected: object) -> None:
-    answer = await client.get(f"/rpc/{target}")
-    answered(answer, 200)
-    assert answer.json() == expected
-    head = await client.head(f"/rpc/{target}")
-    assert (head.status_code, head.content) == (200, b"")
-    assert head.headers["content-length"] == answer.headers["content-length"]
+    ]  # fmt: skip
+    for target, expected in calls:
+        answer = await client.get(f"/rpc/{target}")
+        answered(answer, 200)
+        assert answer.json() == expected, target
+        head = await client.head(f"/rpc/{target}")
+        assert (head.status_code, head.content) == (200, b"")
+        assert head.headers["content-length"] == answer.headers["content-length"]
 
 
-@pytest.mark.parametrize(
-    ("name", "body", "expected"),
-    [
+async def test_a_function_that_only_reads_needs_no_token(client: httpx.AsyncClient) -> None:
+    calls: list[tuple[str, object, object]] = [
         ("add", {"a": 1, "b": 2}, 3), ("add", {"a": "1"}, 11), ("total", {"v": [1, 2]}, 3),
         ("echo", [1, {"a": 2}], [1, {"a": 2}]), ("echo", {"any": "thing"}, {"any": "thing"}),
         ("evens", {"most": 4}, [2, 4]),
         ("rich_users", {"floor": 30}, [{"id": 3, "owner": "cid", "balance": 30, "note": "third", "extra": None}]),
-    ],
-)  # fmt: skip
-async def test_a_function_that_only_reads_needs_no_token(
-    client: httpx.AsyncClient, name: str, body: object, expected: object
-) -> None:
-    answer = await client.post(f"/rpc/{name}", json=body)
-    answered(answer, 200)
-    assert answer.json() == expected
+    ]  # fmt: skip
+    for name, body, expected in calls:
+        answer = await client.post(f"/rpc/{name}", json=body)
+        answered(answer, 200)
+        assert answer.json() == expected, name
 
 
 async def test_other_bodies(client: httpx.AsyncClient) -> None:
@@ -142,10 +295,8 @@ async def test_forms_of_results(client: httpx.AsyncClient) -> None:
     assert answer.json() == "Asia/Tokyo"
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize(
-    ("method", "target", "status", "code"),
-    [
+async def test_calls_that_are_refused(client: httpx.AsyncClient, tables: Database) -> None:
+    for method, target, status, code in (
         ("GET", "missing", 404, "PGRST202"), ("GET", "add", 404, "PGRST202"), ("GET", "add?a=1&c=2", 404, "PGRST202"),
         ("GET", "unlisted", 404, "PGRST202"), ("OPTIONS", "unlisted", 404, "PGRST202"),
         ("GET", "vague?a=1", 300, "PGRST203"), ("PUT", "add", 405, "PGRST101"), ("DELETE", "add?a=1", 405, "PGRST101"),
@@ -153,13 +304,9 @@ async def test_forms_of_results(client: httpx.AsyncClient) -> None:
         ("GET", "pay?account=1&amount=1", 405, "25006"), ("GET", "add/more", 404, "PGRST125"),
         ("GET", "listed?z=eq.1", 400, "42703"), ("GET", "pg_sleep?seconds=1", 404, "PGRST202"),
         ("GET", "listed?select=accounts(*)", 400, "PGRST127"),
-    ],
-)  # fmt: skip
-async def test_calls_that_are_refused(
-    client: httpx.AsyncClient, tables: Database, method: str, target: str, status: int, code: str
-) -> None:
-    answer = await client.request(method, f"/rpc/{target}")
-    assert (answer.status_code, answer.json()["code"]) == (status, code), answer.text
+    ):  # fmt: skip
+        answer = await client.request(method, f"/rpc/{target}")
+        assert (answer.status_code, answer.json()["code"]) == (status, code), answer.text
     assert await rows(tables, "SELECT count(*) FROM users") == [(2,)]
 
 
@@ -168,7 +315,7 @@ async def test_options_of_a_function(client: httpx.AsyncClient) -> None:
     assert (await client.options("/rpc/pay")).headers["allow"] == "OPTIONS,POST"
 
 
-async def test_a_function_that_may_write_needs_a_token_and_a_name(client: httpx.AsyncClient, tables: Database) -> None:
+async def test_a_function_that_may_write_needs_tokens_and_names(client: httpx.AsyncClient, tables: Database) -> None:
     body = {"account": 1, "amount": 3}
     answered(await client.post("/rpc/pay", json=body), 428, "token-required")
     answered(await client.post("/rpc/pay", json=body, headers={"fencing-token": "5"}), 422, "resource-underivable")
@@ -180,17 +327,9 @@ async def test_a_function_that_may_write_needs_a_token_and_a_name(client: httpx.
     answered(await client.post("/rpc/pay", json=body, headers=LOCK), 412, "token-stale")
     assert await rows(tables, "SELECT balance FROM accounts WHERE id = 1") == [(4,)]
     assert await rows(tables, "SELECT resource, reason FROM fencing.rejection") == [("account/1", "token-stale")]
-
-
-async def test_several_locks_for_one_call(client: httpx.AsyncClient, tables: Database) -> None:
-    answer = await client.post(
-        "/rpc/pay", json={"account": 1, "amount": 1}, headers={"fencing-token": "stock/9=12, account/1=5"}
-    )
-    answered(answer, 200)
-    assert await rows(tables, "SELECT resource, value FROM fencing.fence ORDER BY 1") == [
-        ("account/1", 5),
-        ("stock/9", 12),
-    ]
+    answered(await client.post("/rpc/pay", json=body, headers={"fencing-token": "stock/9=12, account/1=7"}), 200)
+    fences = await rows(tables, "SELECT resource, value FROM fencing.fence ORDER BY 1")
+    assert fences == [("account/1", 7), ("stock/9", 12)]
 
 
 async def test_a_call_that_fails_leaves_nothing_behind(client: httpx.AsyncClient, tables: Database) -> None:
@@ -249,20 +388,14 @@ async def test_a_function_cannot_change_the_session_for_the_next_request(
         assert (await client.get("/rpc/now_shown")).json() == "UTC"
 
 
-class TestObserved:
-    """Functions under a rule that does not enforce yet."""
-
-    @pytest.fixture
-    def exposure(self) -> Exposure:
-        return Exposure(functions=frozenset(("public.pay",)), default_rule=Rule(mode=Enforcement.OBSERVE))
-
-    async def test_observe_mode_records_a_call_and_lets_it_pass(
-        self, client: httpx.AsyncClient, tables: Database
-    ) -> None:
-        body = {"account": 1, "amount": 1}
+async def test_observe_mode_records_a_call_and_lets_it_pass(tables: Database, events: list[Event]) -> None:
+    exposure = Exposure(functions=frozenset(("public.pay",)), default_rule=Rule(mode=Enforcement.OBSERVE))
+    plane = TablePlane(tables, exposure, authenticate=lambda _: known_as("tester"), observe=events.append)
+    body = {"account": 1, "amount": 1}
+    async with over_asgi(plane) as client:
         answered(await client.post("/rpc/pay", json=body), 200)
         answered(await client.post("/rpc/pay", json=body, headers={"fencing-token": "5"}), 200)
-        assert await rows(tables, "SELECT resource, reason FROM fencing.rejection ORDER BY at") == [
-            ("public.pay", "token-required"),
-            ("public.pay", "resource-underivable"),
-        ]
+    assert await rows(tables, "SELECT resource, reason FROM fencing.rejection ORDER BY at") == [
+        ("public.pay", "token-required"),
+        ("public.pay", "resource-underivable"),
+    ]
