@@ -9,7 +9,7 @@ import pytest
 
 from tests import ROOT
 from tests.client.stage import Stage
-from tests.leases.test_clock import LIBRARY
+from tests.leases.asking import lies, needs_faketime
 from tests.pausing import pause, resume
 from tests.running import API_KEY
 
@@ -111,20 +111,13 @@ asyncio.run(main())
 """
 
 
-@pytest.mark.skipif(LIBRARY is None, reason="libfaketime is not installed: apt-get install libfaketime")
+@needs_faketime
 def test_the_time_of_day_jumps(stage: Stage, job: str, tmp_path: Path) -> None:
     """The lock is neither lost by it nor held for longer: its validity goes by a clock that no operator can set."""
     clock = tmp_path / "clock"
-    clock.write_text("+0d\n")
-    lies = {
-        "LD_PRELOAD": str(LIBRARY),
-        "FAKETIME_TIMESTAMP_FILE": str(clock),
-        "FAKETIME_NO_CACHE": "1",
-        "FAKETIME_DONT_FAKE_MONOTONIC": "1",
-    }
     program = subprocess.Popen(
         [sys.executable, "-c", JUMPING, stage.origin, API_KEY, job],
-        cwd=ROOT, env={**os.environ, **lies}, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        cwd=ROOT, env={**os.environ, **lies(clock)}, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
     )  # fmt: skip
     with program:
         assert program.stdin is not None

@@ -9,6 +9,7 @@ from typing import Any
 
 import asyncpg
 import httpx
+import pytest
 
 from tests.processes import Running, free_port, started
 from tests.running import API_KEY, Events, config, running
@@ -33,6 +34,22 @@ callers = ["*"]
 actions = ["read", "write", "call", "lock", "barrier", "credentials"]
 everything = true
 """
+
+FAKETIME = next(Path("/usr/lib").glob("*/faketime/libfaketime.so.1"), None)
+needs_faketime = pytest.mark.skipif(
+    FAKETIME is None, reason="libfaketime is not installed: apt-get install libfaketime"
+)
+
+
+def lies(clock: Path, *, timers: bool = False) -> dict[str, str]:
+    """The environment of a process that takes the time from a file. ``timers``: not just the time of day."""
+    clock.write_text("+0d\n")
+    return {
+        "LD_PRELOAD": str(FAKETIME),
+        "FAKETIME_TIMESTAMP_FILE": str(clock),
+        "FAKETIME_NO_CACHE": "1",
+        "FAKETIME_DONT_FAKE_MONOTONIC": "0" if timers else "1",
+    }
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 from gateway.db.database import Database
 from gateway.db.notifications import LEASES, listening
@@ -57,6 +57,9 @@ class Gateway:
         task = asyncio.create_task(self.acquire(resource, holder, **wish))
         await self.until(resource, lambda view: view.waiters > before)
         return task
+
+
+Pair: TypeAlias = tuple[Gateway, Gateway]
 
 
 def wanted(

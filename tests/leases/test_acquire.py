@@ -1,4 +1,4 @@
-"""The lease service over two gateways: one holder at a time, tokens that only grow, and a holder's word counts once."""
+"""The lease service over two gateways: one holder at a time, sharing, and tokens that only grow."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -9,15 +9,13 @@ import asyncpg
 import pytest
 
 from gateway.db.database import Database
-from gateway.errors import ExpectedMismatch, Forbidden, GatewayError, LeaseLost, LockHeld
-from gateway.fencing.lease import Granted, LockMode, Renewal
-from gateway.fencing.token import Token
-from tests.leases.stage import Gateway, gateway, gone, pass_time, recorded, wanted
+from gateway.errors import ExpectedMismatch, Forbidden, GatewayError, LeaseLost, LockHeld, TokensExhausted
+from gateway.fencing.lease import Granted, Lease, LockMode, Renewal
+from gateway.fencing.token import MAX_VALUE, Token
+from tests.leases.stage import Gateway, Pair, gateway, gone, pass_time, recorded, rows, wanted
 from tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
-
-Pair = tuple[Gateway, Gateway]
 
 
 @pytest.mark.parametrize("wait", [0.0, 60.0], ids=["by trying", "by waiting"])
@@ -253,3 +251,203 @@ async def test_a_lease_that_is_granted_says_how_long_it_lasts(pair: Pair, job: s
     lease = granted.lease
     assert lease.expires_in == pytest.approx(0.1, abs=0.01)
     assert (lease.expires_at - lease.acquired_at).total_seconds() == pytest.approx(0.1)
+
+
+# Sharing holders have one token, and the next exclusive holder has a higher one. No waiter starves.
+
+
+async def test_those_who_share_have_one_token_and_the_next_a_higher_one(pair: Pair, job: str) -> None:
+    first, second = pair
+    shared = [await one.acquire(job, f"h{number}", mode="shared") for number, one in enumerate((first, second, first))]
+    assert {lease.token for lease in shared} == {Token(0, 1)}
+    assert len({lease.id for lease in shared}) == 3
+    with pytest.raises(LockHeld) as refused:
+        await second.acquire(job, "writer")
+    assert refused.value.facts["mode"] == "shared"
+    waiting = await second.waits(job, "writer")
+    for lease in shared:
+        assert not waiting.done()
+        await first.release(lease)
+    alone = await waiting
+    assert (alone.mode, alone.token) == (LockMode.EXCLUSIVE, Token(0, 2))
+    await second.release(alone)
+    assert (await first.acquire(job, "h0", mode="shared")).token == Token(0, 3)
+
+
+async def test_who_wants_to_share_queues_behind_who_wants_it_alone(pair: Pair, job: str) -> None:
+    first, second = pair
+    reader = await first.acquire(job, "r1", mode="shared")
+    writer = await second.waits(job, "w")
+    with pytest.raises(LockHeld) as refused:
+        await first.acquire(job, "r2", mode="shared")
+    assert refused.value.facts["position"] == 2
+    late = [await one.waits(job, f"r{number}", mode="shared") for number, one in enumerate((first, second, first), 2)]
+    last = await second.waits(job, "w2")
+    await first.release(reader)
+    alone = await writer
+    assert not any(task.done() for task in late)
+    await second.release(alone)
+    together = await asyncio.gather(*late)
+    assert {lease.token for lease in together} == {Token(0, 3)}
+    assert not last.done()
+    for lease in together:
+        await first.release(lease)
+    assert (await last).token == Token(0, 4)
+
+
+async def test_when_who_wants_it_alone_leaves_those_behind_may_share(pair: Pair, job: str) -> None:
+    reader = await pair[0].acquire(job, "r1", mode="shared")
+    writer = await pair[1].waits(job, "w")
+    late = await pair[0].waits(job, "r2", mode="shared")
+    await gone([writer])
+    assert (await late).token == reader.token
+
+
+async def test_many_share_at_once(pair: Pair, job: str) -> None:
+    alone = await pair[0].acquire(job, "w", ttl=600.0)
+    tasks = [
+        asyncio.create_task(pair[number % 2].acquire(job, f"r{number}", mode="shared", wait=4 * PATIENCE))
+        for number in range(300)
+    ]
+    await pair[0].until(job, lambda view: view.waiters == 300)
+    await pair[0].release(alone)
+    assert {lease.token for lease in await asyncio.gather(*tasks)} == {Token(0, 2)}
+
+
+async def test_a_holder_that_shares_cannot_have_it_alone(pair: Pair, job: str) -> None:
+    shared = await pair[0].acquire(job, "ann", mode="shared")
+    for wait in (0.0, 5.0):
+        with pytest.raises(LockHeld, match="itself") as refused:
+            await pair[1].acquire(job, "ann", wait=wait)
+        assert refused.value.facts["holder"] == "ann"
+    await pair[0].release(shared)
+    alone = await pair[0].acquire(job, "ann")
+    # The other way round there is nothing to wait for: what it has is more than it asks for.
+    again = await pair[0].acquire(job, "ann", mode="shared")
+    assert (again.id, again.mode) == (alone.id, LockMode.EXCLUSIVE)
+
+
+async def test_who_joins_never_gets_a_token_that_the_fence_refuses(pair: Pair, job: str) -> None:
+    await pair[0].acquire(job, "r1", mode="shared")
+    await rows(pair[0], "INSERT INTO fencing.fence (resource, epoch, value) VALUES ($1, 0, 1)", job)
+    assert (await pair[0].acquire(job, "r2", mode="shared")).token == Token(0, 1)
+    await rows(pair[0], "UPDATE fencing.fence SET value = 7 WHERE resource = $1", job)
+    assert (await pair[0].acquire(job, "r3", mode="shared")).token == Token(0, 8)
+    assert (await pair[1].acquire(job, "r4", mode="shared")).token == Token(0, 8)
+
+
+# Tokens of a lock only ever grow: past other issuers, up to the end of numbers, and over the loss of the database.
+
+
+async def all_at_once(dsn: str, gateways: list[Gateway], resource: str) -> list[Lease]:
+    """Return leases of as many locks.
+
+    All gateways ask while another session has found the new life of the database but has not committed yet.
+    """
+    somebody = await asyncpg.connect(dsn)
+    try:
+        async with asyncio.TaskGroup() as tasks, somebody.transaction():
+            await somebody.execute("SELECT fencing.issuer_epoch_v1()")
+            asked = [
+                tasks.create_task(one.acquire(f"{resource}/{number}", "ann")) for number, one in enumerate(gateways)
+            ]
+            await asyncio.sleep(0.05)
+            assert not any(task.done() for task in asked)
+        return [task.result() for task in asked]
+    finally:
+        await somebody.close()
+
+
+async def raise_fence(one: Gateway, resource: str, token: Token) -> None:
+    await rows(
+        one,
+        "INSERT INTO fencing.fence (resource, epoch, value) VALUES ($1, $2, $3) "
+        "ON CONFLICT (resource) DO UPDATE SET epoch = excluded.epoch, value = excluded.value",
+        resource,
+        token.epoch,
+        token.value,
+    )
+
+
+@pytest.mark.parametrize(
+    ("fence", "issued"),
+    [
+        (Token(0, 0), Token(0, 2)),
+        (Token(0, 1), Token(0, 2)),
+        (Token(0, 700), Token(0, 701)),
+        (Token(3, 0), Token(3, 1)),
+        (Token(3, 5), Token(3, 6)),
+        (Token(1, MAX_VALUE - 1), Token(1, MAX_VALUE)),
+    ],
+    ids=str,
+)
+async def test_no_token_is_one_that_the_fence_refuses(pair: Pair, job: str, fence: Token, issued: Token) -> None:
+    await pair[0].release(await pair[0].acquire(job, "ann"))
+    await raise_fence(pair[0], job, fence)
+    lease = await pair[1].acquire(job, "bob")
+    assert lease.token == issued
+    assert (await pair[0].service.inspect(job)).token == issued
+
+
+async def test_tokens_end_and_go_on_in_the_next_epoch(pair: Pair, job: str) -> None:
+    await raise_fence(pair[0], job, Token(0, MAX_VALUE - 1))
+    lease = await pair[0].acquire(job, "ann")
+    assert lease.token == Token(0, MAX_VALUE)
+    with pytest.raises(LockHeld):
+        await pair[0].acquire(job, "bob")
+    waiting = await pair[1].waits(job, "bob")
+    assert (await pair[1].acquire(job, "ann")).token == lease.token, "who has it keeps it"
+    await pair[0].release(lease)
+    for _ in range(2):
+        with pytest.raises(TokensExhausted):
+            await pair[0].acquire(job, "cid")
+    assert not waiting.done()
+    await raise_fence(pair[0], job, Token(1, 0))
+    assert (await waiting).token == Token(1, 1)
+
+
+@pytest.mark.thorough
+async def test_a_waiter_learns_that_tokens_have_ended(pair: Pair, job: str) -> None:
+    lease = await pair[0].acquire(job, "ann")
+    waiting = await pair[1].waits(job, "bob", wait=3.0)
+    await raise_fence(pair[0], job, Token(0, MAX_VALUE))
+    await pair[0].release(lease)
+    with pytest.raises(TokensExhausted):
+        await waiting
+
+
+@pytest.mark.parametrize("column", ["system_identifier", "timeline"])
+async def test_another_life_of_the_database_is_a_new_epoch_once(dsn: str, job: str, column: str) -> None:
+    async with gateway(dsn) as first, gateway(dsn) as second:
+        held = await first.acquire(f"{job}/held", "ann")
+        old = await first.acquire(f"{job}/0", "ann")
+        await first.release(old)
+        await rows(first, f"UPDATE fencing.issuer SET {column} = 'another'")
+        leases = await all_at_once(dsn, [(first, second)[number % 2] for number in range(24)], job)
+        assert {lease.token for lease in leases} == {Token(1, 1)}
+        (event,) = await recorded(first, "epoch", None)
+        assert event["epoch"] == 1
+        assert '"another"' in event["details"]
+        assert (await first.renew(held)).token == Token(0, 1)
+        await first.release(leases[0])
+        assert (await first.acquire(f"{job}/0", "ann")).token == Token(1, 2)
+
+
+async def test_who_joins_after_a_new_epoch_gets_a_token_of_it(dsn: str, job: str) -> None:
+    async with gateway(dsn) as one:
+        await one.acquire(job, "r1", mode="shared")
+        await rows(one, "UPDATE fencing.issuer SET timeline = 'another'")
+        assert (await one.acquire(job, "r2", mode="shared")).token == Token(1, 1)
+        assert (await one.acquire(job, "r3", mode="shared")).token == Token(1, 1)
+
+
+async def test_nothing_a_holder_can_do_takes_tokens_back(pair: Pair, job: str) -> None:
+    seen = []
+    for number in range(5):
+        lease = await pair[number % 2].acquire(job, "ann", request="r")
+        seen.append(lease.token)
+        if number % 2:
+            await pair[0].service.withdraw(job, "ann", "writer", "r")
+        else:
+            await pair[0].service.break_lock(job, lease.token, "operator", "a test")
+    assert seen == [Token(0, value) for value in range(1, 6)]

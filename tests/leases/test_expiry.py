@@ -10,12 +10,10 @@ import pytest_asyncio
 from gateway.errors import LeaseLost, LockHeld
 from gateway.fencing.lease import Lease, Renewal
 from gateway.fencing.token import Token
-from tests.leases.stage import DEAF_TO_TIME, Gateway, gateway, gone, pass_time, recorded, rows
+from tests.leases.stage import DEAF_TO_TIME, Gateway, Pair, gateway, gone, pass_time, recorded, rows
 from tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
-
-Pair = tuple[Gateway, Gateway]
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")

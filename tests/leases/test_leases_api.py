@@ -1,16 +1,20 @@
-"""Leases over real HTTP: what a holder gets, what all others get, and what an administrator may do."""
+"""Leases over real HTTP: what holders and others get, and what they cannot ask for."""
 
 import asyncio
 from datetime import datetime
+from typing import Any
 from uuid import UUID, uuid4
 
+import httpx
 import pytest
 
 from gateway.fencing.sequencer import Sequencer, Signer
 from tests.leases.asking import Service, problem, value
 from tests.leases.conftest import SIGNING_KEY
+from tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
+
 
 HELD, LOST, FORBIDDEN = (409, "lock-held"), (410, "lease-lost"), (403, "forbidden")
 
@@ -57,26 +61,6 @@ class TestAcquiring:
         assert 1 <= int(answer.headers["retry-after"]) <= 20
         assert lease["lease"] not in answer.text
 
-    async def test_the_same_name_of_another_caller_is_somebody_else(self, service: Service, job: str) -> None:
-        await service.writer.got(job, "a")
-        assert problem(await service.other.acquire(job, "a")) == HELD
-
-    async def test_tokens_only_ever_grow(self, service: Service, job: str) -> None:
-        tokens = []
-        for turn in range(4):
-            lease = await service.writer.got(job, f"holder-{turn}", ttl=0.1 if turn == 1 else 30)
-            tokens.append(value(lease))
-            if turn == 1:
-                await asyncio.sleep(0.11)
-            else:
-                await service.writer.release(lease)
-        assert tokens == [1, 2, 3, 4]
-
-    async def test_a_token_is_above_whatever_the_fence_has_seen(self, service: Service, job: str) -> None:
-        """Another lock service was in charge before, or still is: its tokens must not refuse ours."""
-        assert (await service.writer.barrier(job, "1000")).status_code == 200
-        assert value(await service.writer.got(job, "a")) == 1001
-
     async def test_there_is_no_token_after_the_last(self, service: Service, job: str) -> None:
         await service.rows("INSERT INTO fencing.lock (resource, value) VALUES ($1, $2)", job, 2**63 - 1)
         answer = await service.writer.acquire(job, "a")
@@ -94,24 +78,6 @@ class TestKeeping:
             assert renewed.json()["token"] == lease["token"]
         bare = await service.writer.http.put(f"/v1/leases/{job}/{lease['lease']}")
         assert bare.status_code == 200, "a body is not needed"
-
-    async def test_what_has_lapsed_cannot_be_renewed(self, service: Service, job: str) -> None:
-        """No other holder has taken the lock, but the gateway may have told another caller that it is free."""
-        lease = await service.writer.got(job, "a", ttl=0.1)
-        await asyncio.sleep(0.11)
-        assert problem(await service.writer.renew(lease)) == LOST
-        assert problem(await service.writer.release(lease)) == LOST
-        assert (await service.writer.lock(job))["holders"] == []
-
-    async def test_a_lapsed_holder_does_not_steal_it_back(self, service: Service, job: str) -> None:
-        old = await service.writer.got(job, "a", ttl=0.1)
-        await asyncio.sleep(0.11)
-        new = await service.writer.got(job, "b")
-        for _ in range(2):
-            assert problem(await service.writer.renew(old)) == LOST
-            assert problem(await service.writer.release(old)) == LOST
-        assert problem(await service.writer.acquire(job, "a")) == HELD
-        assert (await service.writer.renew(new)).status_code == 200
 
     async def test_only_its_own_caller_may_touch_a_lease(self, service: Service, job: str) -> None:
         lease = await service.writer.got(job, "a")
@@ -137,32 +103,6 @@ class TestKeeping:
         ]
         assert [one["expires_in"] and round(one["expires_in"]) for one in leases] == [199, 100, 100, None, None, 100]
         assert (await service.writer.http.put("/v1/leases", json={"leases": []})).json() == {"leases": []}
-
-
-class TestSharing:
-    async def test_all_who_share_have_one_token(self, service: Service, job: str) -> None:
-        """A higher one for each would refuse the writes of those before it."""
-        leases = [await service.writer.got(job, name, mode="shared") for name in "abc"]
-        assert {lease["token"] for lease in leases} == {"1"}
-        assert len({lease["lease"] for lease in leases}) == 3
-        assert problem(await service.writer.acquire(job, "d")) == HELD
-        for lease in leases:
-            assert problem(await service.writer.acquire(job, "d")) == HELD
-            await service.writer.release(lease)
-        assert value(await service.writer.got(job, "d")) == 2
-
-    async def test_nobody_shares_with_an_exclusive_holder(self, service: Service, job: str) -> None:
-        await service.writer.got(job, "a")
-        assert problem(await service.writer.acquire(job, "b", mode="shared")) == HELD
-
-    async def test_a_shared_lease_does_not_become_exclusive(self, service: Service, job: str) -> None:
-        """Two of them would wait for each other for ever."""
-        await service.writer.got(job, "a", mode="shared")
-        answer = await service.writer.acquire(job, "a", wait=30)
-        assert problem(answer) == HELD
-        assert answer.elapsed.total_seconds() < 29, "it does not wait for itself"
-        assert answer.json()["own"] is True
-        assert "own" not in (await service.writer.acquire(job, "b")).json()
 
 
 class TestLooking:
@@ -231,20 +171,6 @@ class TestLooking:
 
 
 class TestBreaking:
-    async def test_an_administrator_ends_exactly_the_lease_that_was_meant(self, service: Service, job: str) -> None:
-        lease = await service.writer.got(job, "a")
-        assert problem(await service.operator.break_lock(job, "2")) == (409, "expected-mismatch")
-        assert (await service.writer.renew(lease)).status_code == 200
-        broken = await service.operator.break_lock(job, lease["token"], "it hangs")
-        assert (broken.status_code, broken.json()["holders"]) == (200, [])
-        assert problem(await service.writer.renew(lease)) == LOST
-        rows = await service.rows("SELECT * FROM fencing.event WHERE resource = $1 AND kind = 'lease-broken'", job)
-        assert [(row["kind"], row["caller"], row["holder"], row["value"]) for row in rows] == [
-            ("lease-broken", "operator", "a", 1)
-        ]
-        assert "it hangs" in rows[0]["details"]
-        assert value(await service.writer.got(job, "b")) == 2
-
     async def test_nobody_else_may(self, service: Service, job: str) -> None:
         lease = await service.writer.got(job, "a")
         for caller in (service.writer, service.other):
@@ -285,16 +211,6 @@ class TestWithdrawing:
         assert (await service.writer.withdraw(job, "a", "r-1")).status_code == 204
         assert problem(await service.writer.renew(lease)) == LOST
 
-    async def test_what_waits_leaves_the_queue(self, service: Service, job: str) -> None:
-        lease = await service.writer.got(job, "a")
-        waiting = asyncio.ensure_future(service.writer.acquire(job, "b", wait=30, request="r-1"))
-        await service.writer.until(job, waiters=1)
-        assert (await service.writer.withdraw(job, "b", "r-1")).status_code == 204
-        await service.writer.until(job, waiters=0)
-        await service.writer.release(lease)
-        assert value(await service.writer.got(job, "c")) == 2, "b did not get it"
-        waiting.cancel()
-
 
 async def test_the_id_of_a_lease_is_told_to_its_holder_only(service: Service, job: str) -> None:
     """Any caller that knows the id can end the lease, so the id is in no event, no record and no error."""
@@ -312,3 +228,134 @@ async def test_the_id_of_a_lease_is_told_to_its_holder_only(service: Service, jo
     ]
     for lease in (old, new):
         assert not [text for text in told if lease["lease"] in text]
+
+
+# Impossible requests: the gateway answers 400 with advice, before any holder gets or loses a lock.
+
+
+MALFORMED, MISNAMED = (400, "request-malformed"), (400, "resource-malformed")
+YEAR = 365 * 24 * 3600
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        *(
+            f'{{"holder": "a", "ttl": {ttl}}}'
+            for ttl in (0, -1, 0.05, YEAR, 600.1, "NaN", "Infinity", "1e999", "-1e999")
+        ),
+        *(f'{{"holder": "a", "ttl": {ttl}}}' for ttl in ('"30"', "null", "true", "[]", "{}")),
+        *(f'{{"holder": "a", "wait": {wait}}}' for wait in (-1, 30.1, YEAR, "NaN", '"1"', "null", "true")),
+        *('{"holder": ""}', '{"holder": " a"}', '{"holder": "a "}', '{"holder": null}', '{"holder": 7}'),
+        *('{"holder": "a\\u0000b"}', '{"holder": "é"}', '{"holder": "\\ud800"}', '{"holder": "a\\nb"}'),
+        *(f'{{"holder": "{"a" * 201}"}}', '{"holder": "a", "request": ""}', '{"holder": "a", "request": "\\u0000"}'),
+        *('{"holder": "a", "mode": "both"}', '{"holder": "a", "mode": null}', '{"holder": "a", "barrier": 1}'),
+        *('{"holder": "a", "tll": 30}', '{"ttl": 30}', "[]", '"a"', "7", "null", "", "{", "\xff", '{"holder": "a"} x'),
+    ],
+)
+async def test_a_wish_that_cannot_be(service: Service, job: str, body: str) -> None:
+    answer = await service.writer.http.post(f"/v1/leases/{job}", content=body.encode("latin-1", "replace"))
+    assert problem(answer) == MALFORMED
+    assert (await service.writer.lock(job))["token"] is None
+
+
+@pytest.mark.parametrize("ttl", ["0", "-1", "0.09", str(YEAR), "NaN", '"30"', "true"])
+async def test_a_renewal_that_cannot_be(service: Service, job: str, ttl: str) -> None:
+    lease = await service.writer.got(job, "a")
+    one = f'{{"resource": "{job}", "lease": "{lease["lease"]}", "ttl": {ttl}}}'
+    for path, body in (
+        (f"/v1/leases/{job}/{lease['lease']}", f'{{"ttl": {ttl}}}'),
+        ("/v1/leases", f'{{"leases": [{one}]}}'),
+    ):
+        assert problem(await service.writer.http.put(path, content=body)) == MALFORMED
+    assert 1 < (await service.writer.lock(job))["holders"][0]["expires_in"] <= 30
+
+
+@pytest.mark.parametrize("leases", [None, {}, [7], [{}], [{"resource": "a", "lease": "x"}], [{"resource": "a"}]])
+async def test_a_list_of_renewals_that_cannot_be(service: Service, leases: Any) -> None:
+    assert problem(await service.writer.http.put("/v1/leases", json={"leases": leases})) == MALFORMED
+
+
+async def test_limits_of_a_list_of_renewals(service: Service) -> None:
+    one = {"resource": "job/none", "lease": str(uuid4())}
+    most = await service.writer.http.put("/v1/leases", json={"leases": [one] * 1000})
+    assert {lease["expires_in"] for lease in most.json()["leases"]} == {None}
+    assert problem(await service.writer.http.put("/v1/leases", json={"leases": [one] * 1001})) == MALFORMED
+    misnamed = await service.writer.http.put("/v1/leases", json={"leases": [one | {"resource": "a b"}]})
+    assert problem(misnamed) == MISNAMED
+
+
+@pytest.mark.parametrize("name", ["job/%c3%a9", "a,b", "job/%6b", "job/%2f", "a%7Eb", "x" * 513, ""])
+async def test_what_is_no_canonical_name(service: Service, name: str) -> None:
+    lease = uuid4()
+    for asked in (
+        service.writer.http.post(f"/v1/leases/{name}", json={"holder": "a"}),
+        service.writer.http.get(f"/v1/leases/{name}"),
+        service.writer.http.put(f"/v1/leases/{name}/{lease}", json={}),
+        service.writer.http.delete(f"/v1/leases/{name}/{lease}"),
+        service.writer.http.post(f"/v1/withdrawals/{name}", json={"holder": "a", "request": "r"}),
+        service.operator.http.post(f"/v1/breaks/{name}", json={"expected": "1", "reason": "r"}),
+    ):
+        assert problem(await asked) == MISNAMED
+
+
+async def test_what_is_no_lease(service: Service, job: str) -> None:
+    for path in (f"/v1/leases/{job}/7", f"/v1/leases/{job}/{uuid4()}0"):
+        assert problem(await service.writer.http.put(path, json={})) == MALFORMED
+        assert problem(await service.writer.http.delete(path)) == MALFORMED
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        ({"expected": "x", "reason": "r"}, (400, "token-malformed")),
+        ({"expected": "1"}, MALFORMED),
+        ({"expected": "1", "reason": ""}, MALFORMED),
+        ({"expected": "1", "reason": "a\0b"}, MALFORMED),
+        ({"expected": "1", "reason": "r" * 501}, MALFORMED),
+        ({"expected": 1, "reason": "r"}, MALFORMED),
+    ],
+)
+async def test_a_break_that_cannot_be(
+    service: Service, job: str, body: dict[str, Any], expected: tuple[int, str]
+) -> None:
+    await service.writer.got(job, "a")
+    assert problem(await service.operator.http.post(f"/v1/breaks/{job}", json=body)) == expected
+    assert len((await service.writer.lock(job))["holders"]) == 1
+
+
+@pytest.mark.parametrize("body", [{"holder": "a"}, {"request": "r"}, {"holder": "a", "request": "a\0b"}, []])
+async def test_a_withdrawal_that_cannot_be(service: Service, job: str, body: Any) -> None:
+    assert problem(await service.writer.http.post(f"/v1/withdrawals/{job}", json=body)) == MALFORMED
+
+
+@pytest.mark.parametrize("query", ["limit=0", "limit=1001", "limit=x", "prefix=%00", "after=%00"])
+async def test_a_listing_that_cannot_be(service: Service, query: str) -> None:
+    assert problem(await service.writer.http.get(f"/v1/leases?{query}")) == MALFORMED
+
+
+async def test_a_body_that_never_ends(service: Service, job: str) -> None:
+    answer = await service.writer.http.post(f"/v1/leases/{job}", content=b" " * (1024 * 1024 + 1))
+    assert problem(answer) == (413, "body-too-large")
+
+
+async def test_who_does_not_say_who_it_is(service: Service, job: str) -> None:
+    lease = await service.writer.got(job, "a")
+    for headers in ({}, {"Authorization": "Bearer wrong"}):
+        async with httpx.AsyncClient(base_url=service.origin, headers=headers, timeout=PATIENCE) as stranger:
+            for asked in (
+                stranger.post(f"/v1/leases/{job}", json={"holder": "a"}),
+                stranger.get(f"/v1/leases/{job}"),
+                stranger.get("/v1/leases"),
+                stranger.put(f"/v1/leases/{job}/{lease['lease']}", json={}),
+                stranger.put("/v1/leases", json={"leases": []}),
+                stranger.delete(f"/v1/leases/{job}/{lease['lease']}"),
+                stranger.post(f"/v1/withdrawals/{job}", json={"holder": "a", "request": "r"}),
+                stranger.post(f"/v1/breaks/{job}", json={"expected": "1", "reason": "r"}),
+            ):
+                assert problem(await asked) == (401, "unauthenticated")
+
+
+@pytest.mark.parametrize(("method", "path"), [("PUT", "/job"), ("DELETE", "/job"), ("PATCH", "/job/1"), ("POST", "")])
+async def test_what_is_no_method_of_a_lock(service: Service, method: str, path: str) -> None:
+    assert problem(await service.writer.http.request(method, f"/v1/leases{path}")) == (405, "request-malformed")

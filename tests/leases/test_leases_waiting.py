@@ -1,15 +1,17 @@
-"""The queue over HTTP: first come, first served, at whichever gateway; who hangs up makes room for the next."""
+"""Waiting over real HTTP: the queue, clients that hang up, and barriers before a new holder reads."""
 
 import asyncio
 import json
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from datetime import datetime
 from typing import Any
 from urllib.parse import urlsplit
 
+import asyncpg
 import pytest
 
-from tests.leases.asking import Caller, Service, calling, problem, served, value
+from tests.leases.asking import Caller, Service, problem, served, value
 from tests.running import API_KEY
 from tests.waiting import PATIENCE
 
@@ -34,14 +36,20 @@ async def queued(
         await asyncio.gather(*waiting, return_exceptions=True)
 
 
-@asynccontextmanager
-async def hanging(service: Service, resource: str, **wish: object) -> AsyncIterator[asyncio.StreamWriter]:
-    """A client of which nothing is known but its connection, and that waits."""
+async def asked(service: Service, resource: str, **wish: object) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """A client of which nothing is known but its connection, and that has asked for a lock."""
     address = urlsplit(service.origin)
     reader, writer = await asyncio.open_connection(address.hostname, address.port)
-    body = json.dumps({"wait": PATIENCE, **wish}).encode()
+    body = json.dumps(wish).encode()
     head = f"POST /v1/leases/{resource} HTTP/1.1\r\nHost: g\r\nAuthorization: Bearer {API_KEY}\r\n"
     writer.write(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
+    return reader, writer
+
+
+@asynccontextmanager
+async def hanging(service: Service, resource: str, **wish: object) -> AsyncIterator[asyncio.StreamWriter]:
+    """Such a client, which waits."""
+    reader, writer = await asked(service, resource, wait=PATIENCE, **wish)
     await service.writer.until(resource, waiters=1)
     yield writer
     assert reader.at_eof() or not reader._buffer, "it was never answered"  # type: ignore[attr-defined]
@@ -65,54 +73,6 @@ async def test_first_come_first_served(service: Service, job: str) -> None:
     assert [value(one) for one in served_to] == [2, 3, 4, 5]
 
 
-@pytest.mark.thorough
-async def test_a_lapsed_lease_is_handed_over_as_well(service: Service, job: str) -> None:
-    lease = await service.writer.got(job, "a", ttl=100)
-    async with queued(service.writer, job, "bc", ttl=100) as waiting:
-        for one, holder, token in zip(waiting, "bc", (2, 3), strict=True):
-            await service.writer.renew(lease, ttl=0.1)
-            lease = await one
-            assert (lease["holder"], value(lease)) == (holder, token)
-
-
-async def test_a_broken_lease_is_handed_over_as_well(service: Service, job: str) -> None:
-    await service.writer.got(job, "a")
-    async with queued(service.writer, job, "b") as (waiting,):
-        await service.operator.break_lock(job, "1")
-        assert value(await waiting) == 2
-
-
-async def test_whoever_is_handed_a_lock_has_it_for_all_of_its_time(service: Service, job: str) -> None:
-    lease = await service.writer.got(job, "a")
-    async with queued(service.writer, job, "b", ttl=100) as (waiting,):
-        await service.writer.release(lease)
-        assert 50 < (await waiting)["expires_in"] <= 100
-        assert 50 < (await service.writer.lock(job))["holders"][0]["expires_in"] <= 100
-
-
-async def test_sharers_get_in_together_but_not_past_whoever_waits_for_it_alone(service: Service, job: str) -> None:
-    first = await service.writer.got(job, "a", mode="shared")
-    async with (
-        queued(service.writer, job, "b") as (alone,),
-        queued(service.writer, job, "cd", mode="shared") as sharing,
-    ):
-        await service.writer.release(first)
-        held = await alone
-        assert not any(one.done() for one in sharing)
-        await service.writer.release(held)
-        shared = await asyncio.gather(*sharing)
-        assert [value(one) for one in (first, held, *shared)] == [1, 2, 3, 3]
-
-
-async def test_nobody_waits_longer_than_it_wanted_to(service: Service, job: str) -> None:
-    await service.writer.got(job, "a")
-    answer = await service.writer.acquire(job, "b", wait=0.2)
-    assert problem(answer) == (409, "lock-held")
-    assert answer.elapsed.total_seconds() > 0.19
-    assert answer.json()["position"] == 1
-    assert (await service.writer.lock(job))["waiters"] == 0
-
-
 async def lingers(service: Service, job: str) -> None:
     """Return once the queue keeps a place without an attendant, and keep that place for as long as the test takes."""
     sql = (
@@ -122,19 +82,6 @@ async def lingers(service: Service, job: str) -> None:
     async with asyncio.timeout(PATIENCE):
         while not await service.rows(sql, job):
             await asyncio.sleep(0.01)
-
-
-async def test_who_names_its_request_keeps_its_place_for_a_moment(service: Service, job: str) -> None:
-    lease = await service.writer.got(job, "a")
-    assert problem(await service.writer.acquire(job, "b", wait=0.1, request="r")) == (409, "lock-held")
-    await lingers(service, job)
-    async with queued(service.writer, job, "c") as (behind,):
-        await service.writer.release(lease)
-        resumed = await service.writer.got(job, "b", wait=30, request="r")
-        assert value(resumed) == 2
-        assert not behind.done()
-        await service.writer.release(resumed)
-        assert value(await behind) == 3
 
 
 class TestHangingUp:
@@ -164,55 +111,96 @@ class TestHangingUp:
             assert value(await behind) == 3
 
     async def test_after_the_grant_the_same_request_gets_the_same_token(self, service: Service, job: str) -> None:
-        async with hanging_up_after(service, job, holder="b", request="r"):
-            granted = await service.writer.until(job, mode="exclusive")
+        _, client = await asked(service, job, holder="b", request="r")
+        granted = await service.writer.until(job, mode="exclusive")
+        client.transport.abort()
         again = await service.writer.acquire(job, "b", request="r")
         assert (again.status_code, again.json()["token"]) == (200, granted["token"])
 
 
 @asynccontextmanager
-async def hanging_up_after(service: Service, resource: str, **wish: object) -> AsyncIterator[None]:
-    """A client that is gone before it has read its answer."""
-    address = urlsplit(service.origin)
-    _, writer = await asyncio.open_connection(address.hostname, address.port)
-    body = json.dumps(wish).encode()
-    head = f"POST /v1/leases/{resource} HTTP/1.1\r\nHost: g\r\nAuthorization: Bearer {API_KEY}\r\n"
-    writer.write(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
-    yield
-    writer.transport.abort()
+async def fence_in_use(service: Service, resource: str) -> AsyncIterator["asyncpg.Connection[asyncpg.Record]"]:
+    """Let another transaction lock the existing fence until the block ends."""
+    await service.writer.barrier(resource, "1")
+    connection = await asyncpg.connect(service.dsn)
+    transaction = connection.transaction()
+    await transaction.start()
+    await connection.fetch("SELECT FROM fencing.fence WHERE resource = $1 FOR UPDATE", resource)
+    try:
+        yield connection
+        await transaction.commit()
+    finally:
+        await connection.close()
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize("listen", [True, False])
-async def test_the_queue_is_one_whatever_the_gateway(service: Service, job: str, *, listen: bool) -> None:
-    """``listen`` False: behind a pooler a gateway hears no notifications, so it has to poll."""
-    async with served(service.dsn, postgres={"dsn": service.dsn, "listen": listen}) as second:
-        lease = await service.writer.got(job, "a")
-        async with queued(second.writer, job, "b") as (there,), queued(service.writer, job, "c") as (here,):
-            await service.writer.release(lease)
-            handed = await there
-            assert value(handed) == 2
-            assert (await service.writer.renew(handed)).status_code == 200
-            await second.writer.release(handed)
-            assert value(await here) == 3
+@pytest.mark.parametrize(("mode", "raised_by"), [("exclusive", "b"), ("shared", None)])
+async def test_nothing_older_takes_effect_any_more(
+    service: Service, job: str, mode: str, raised_by: str | None
+) -> None:
+    old = await service.writer.got(job, "a", ttl=0.1)
+    assert (await service.writer.barrier(job, old["token"])).status_code == 200
+    await asyncio.sleep(0.11)
+    new = await service.writer.got(job, "b", mode=mode, barrier=True)
+    fence = (await service.writer.http.get(f"/v1/fences/{job}")).json()
+    assert (fence["token"], fence["raised_by"], fence["caller"]) == (new["token"], raised_by, "writer")
+    assert problem(await service.writer.barrier(job, old["token"])) == (412, "token-stale")
+    assert (await service.writer.acquire(job, "b", mode=mode, barrier=True)).status_code == 200, "and once more"
 
 
-async def test_two_gateways_never_serve_two_holders(service: Service, job: str) -> None:
-    """A holder that has been granted the lock is alone with it until it says that it releases the lock."""
-    inside, tokens = [], []
+async def test_those_who_share_are_not_taken_for_two_holders_of_one_token(service: Service, job: str) -> None:
+    for name in "ab":
+        assert (await service.writer.acquire(job, name, mode="shared", barrier=True)).status_code == 201
 
-    async def holder(caller: Caller, name: str) -> None:
-        for _ in range(8):
-            lease = await caller.got(job, name, wait=PATIENCE)
-            inside.append(name)
-            assert inside == [name]
-            tokens.append(value(lease))
-            await asyncio.sleep(0)
-            inside.remove(name)
-            assert (await caller.release(lease)).status_code == 204
 
-    async with served(service.dsn) as second, calling(second.origin) as elsewhere, asyncio.TaskGroup() as tasks:
-        for number in range(6):
-            tasks.create_task(holder(elsewhere if number % 2 else service.writer, f"holder-{number}"))
-    assert tokens == sorted(set(tokens))
-    assert len(tokens) == 48
+async def test_without_it_the_fence_stays_where_it_is(service: Service, job: str) -> None:
+    await service.writer.got(job, "a")
+    assert (await service.writer.http.get(f"/v1/fences/{job}")).json()["token"] is None
+
+
+async def test_a_barrier_that_fails_leaves_the_lease_to_be_asked_for_again(service: Service, job: str) -> None:
+    impatient = {"dsn": service.dsn, "lock_timeout": 0.2}
+    async with served(service.dsn, postgres=impatient) as gateway:
+        async with fence_in_use(service, job):
+            failed = await gateway.writer.acquire(job, "a", barrier=True)
+            assert problem(failed) == (503, "unavailable")
+            assert [hold["holder"] for hold in (await gateway.writer.lock(job))["holders"]] == ["a"]
+        again = await gateway.writer.acquire(job, "a", barrier=True)
+        assert (again.status_code, again.json()["token"]) == (200, "2")
+        assert (await gateway.writer.http.get(f"/v1/fences/{job}")).json()["token"] == "2"
+
+
+async def test_a_barrier_that_took_long_leaves_a_whole_lease(service: Service, job: str) -> None:
+    async with fence_in_use(service, job):
+        acquiring = asyncio.ensure_future(service.writer.got(job, "a", ttl=60, barrier=True))
+        await service.writer.until(job, mode="exclusive")
+        await asyncio.sleep(0.3)
+    lease = await acquiring
+    lasts = datetime.fromisoformat(lease["expires_at"]) - datetime.fromisoformat(lease["acquired_at"])
+    assert lasts.total_seconds() > 60.25
+    assert lease["expires_in"] == pytest.approx(60, abs=0.01)
+
+
+async def test_a_lease_that_lapsed_during_the_barrier_is_lost(service: Service, job: str) -> None:
+    async with fence_in_use(service, job):
+        acquiring = asyncio.ensure_future(service.writer.acquire(job, "a", ttl=0.2, barrier=True))
+        await service.writer.until(job, token="2")
+        await service.writer.until(job, mode=None)
+    assert problem(await acquiring) == (410, "lease-lost")
+
+
+async def test_another_issuer_was_quicker(service: Service, job: str) -> None:
+    """Another issuer raises the fence beyond the new token before the barrier.
+
+    The gateway refuses the grant, puts the refusal on record and releases the lock.
+    """
+    async with fence_in_use(service, job) as other_issuer:
+        acquiring = asyncio.ensure_future(service.writer.acquire(job, "a", barrier=True))
+        await service.writer.until(job, mode="exclusive")
+        await other_issuer.execute("UPDATE fencing.fence SET value = 50 WHERE resource = $1", job)
+    answer = await acquiring
+    assert problem(answer) == (412, "token-stale")
+    assert answer.json()["fence"] == "50"
+    record = (await service.writer.http.get("/v1/rejections", params={"resource": job})).json()["rejections"]
+    assert [(one["reason"], one["token"], one["holder"]) for one in record] == [("token-stale", "2", "a")]
+    assert (await service.writer.lock(job))["holders"] == []
+    assert (await service.writer.got(job, "a", barrier=True))["token"] == "51"

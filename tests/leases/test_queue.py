@@ -1,4 +1,4 @@
-"""The queue of a lock: first come, first served, over all gateways. A waiter is woken at once, without polling."""
+"""The queue of a lock, over all gateways and in this process: first come, first served, woken without polling."""
 
 import asyncio
 import time
@@ -9,13 +9,12 @@ import pytest
 from gateway.errors import LockHeld
 from gateway.fencing.lease import Lease
 from gateway.fencing.token import Token
+from gateway.leases.local_waiters import WaitQueues
 from gateway.observe.events import ServiceUnreachable
-from tests.leases.stage import DEAF_TO_TIME, QUICK, Gateway, gateway, gone, pass_time, rows, wanted
+from tests.leases.stage import DEAF_TO_TIME, QUICK, Gateway, Pair, gateway, gone, pass_time, rows, wanted
 from tests.waiting import PATIENCE, end_sessions
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
-
-Pair = tuple[Gateway, Gateway]
 
 
 async def test_first_come_first_served_over_two_gateways(pair: Pair, job: str) -> None:
@@ -351,3 +350,85 @@ async def test_a_holder_may_change_what_it_waits_for(pair: Pair, job: str) -> No
     async with asyncio.timeout(PATIENCE):
         with pytest.raises(LockHeld, match="shares"):
             await first
+
+
+# The waiters in this process: tickets wake them, with one look for a whole line, by the first event.
+
+
+@pytest.fixture
+def looks() -> list[str]:
+    return []
+
+
+@pytest.fixture
+def waiters(looks: list[str]) -> WaitQueues:
+    return WaitQueues(looks.append)
+
+
+async def test_all_up_to_the_ticket_that_was_served_are_woken(waiters: WaitQueues) -> None:
+    with (
+        waiters.line("a") as line,
+        waiters.line("b") as other,
+        waiters.asking(line) as asking,
+        waiters.asking(other) as there,
+    ):
+        turns = {ticket: waiters.take(line, asking, ticket) for ticket in (7, 3, 5, 9)}
+        elsewhere = waiters.take(other, there, 4)
+        waiters.go_on("a", 5, None)
+        assert {ticket for ticket, turn in turns.items() if turn.done()} == {3, 5}
+        assert not elsewhere.done()
+        assert waiters.tickets() == {4, 7, 9}
+
+
+async def test_news_that_overtake_the_answer_are_not_lost(waiters: WaitQueues) -> None:
+    with waiters.line("a") as line:
+        with waiters.asking(line) as asking:
+            waiters.go_on("a", 5, None)
+            assert waiters.take(line, asking, 5).done()
+            assert not waiters.take(line, asking, 6).done()
+        # Announcements from before the question are out of date: the database may have begun to count anew.
+        with waiters.asking(line) as asking:
+            assert not waiters.take(line, asking, 5).done()
+
+
+async def test_a_line_is_looked_at_once_and_as_early_as_anybody_knows(waiters: WaitQueues, looks: list[str]) -> None:
+    with waiters.line("a"):
+        for look_in in (60.0, 0.01, 0.02, 30.0):
+            waiters.go_on("a", None, look_in)
+        await asyncio.sleep(0.1)
+        assert looks == ["a"]
+        waiters.go_on("a", None, 0.0)
+        await asyncio.sleep(0.02)
+        assert looks == ["a", "a"]
+        waiters.go_on("a", None, 0.01)
+    await asyncio.sleep(0.05)
+    waiters.go_on("a", 1, 0.0)
+    await asyncio.sleep(0.01)
+    assert looks == ["a", "a"], "nobody waits any more"
+
+
+async def test_a_ticket_is_given_up_by_the_last_who_waits_with_it(waiters: WaitQueues) -> None:
+    with waiters.line("a") as line, waiters.asking(line) as asking:
+        first, second = waiters.take(line, asking, 5), waiters.take(line, asking, 5)
+        assert not waiters.give_up(line, 5, first)
+        assert waiters.tickets() == {5}
+        assert waiters.give_up(line, 5, second)
+        assert waiters.tickets() == set()
+
+
+async def test_places_that_are_lost_are_asked_for_again(waiters: WaitQueues) -> None:
+    with waiters.line("a") as line, waiters.asking(line) as asking:
+        turns = [waiters.take(line, asking, ticket) for ticket in (1, 2, 3)]
+        waiters.ask_again({2, 8})
+        assert [turn.done() for turn in turns] == [False, True, False]
+        assert not waiters.quiet()
+    assert waiters.quiet()
+
+
+async def test_somebody_waits_or_nobody(waiters: WaitQueues) -> None:
+    assert not waiters.peopled.is_set()
+    with waiters.line("a"):
+        with waiters.line("a"), waiters.line("b"):
+            assert waiters.peopled.is_set()
+        assert waiters.peopled.is_set()
+    assert not waiters.peopled.is_set()
