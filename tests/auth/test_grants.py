@@ -1,5 +1,6 @@
-"""Grants: each allows what it says, together they allow what one of them does, and nothing else is allowed."""
+"""Grants, and rules that give callers roles of the database."""
 
+import json
 from functools import partial
 
 import pytest
@@ -7,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.auth.callers import rights_of
+from gateway.auth.database_roles import OWN, RoleRule, role_of, shown_claims
 from gateway.auth.grants import NO_RIGHTS, Action, Grant, Rights, deciding
 from gateway.config.access import GrantRule
 from gateway.fencing.record import ANONYMOUS
@@ -93,7 +95,7 @@ def test_each_key_of_a_listing_may_be_read(
         assert granted.key(READ, "b", begun + "/".join(rest)).placed
 
 
-def test_a_resource_limits_a_place() -> None:
+def test_a_resource_limits_a_place_and_a_place_alone_covers_no_lock() -> None:
     granted = rights(READ, WRITE, LOCK, tables=("public.orders",), resources=("order/*",))
     assert granted.table(WRITE, "public.orders").cover_all(("order/1", "order/2"))
     assert not granted.table(WRITE, "public.orders").cover_all(("order/1", "account/1"))
@@ -102,6 +104,10 @@ def test_a_resource_limits_a_place() -> None:
     assert granted.table(READ, "public.orders").placed
     assert granted.on(LOCK, "order/1")
     assert not granted.on(LOCK, "account/1")
+    placed = rights(WRITE, LOCK, tables=("public.orders",))
+    assert placed.table(WRITE, "public.orders").unlimited
+    assert not placed.on(LOCK, "order/1")
+    assert not placed.over(LOCK, "**")
 
 
 def test_resources_alone_cover_them_anywhere() -> None:
@@ -114,13 +120,6 @@ def test_resources_alone_cover_them_anywhere() -> None:
     assert not granted.table(READ, "public.any").placed, "the resource of a row is not known before it is read"
     assert not granted.bucket(READ, "b")
     assert not granted.below(READ, "b", "")
-
-
-def test_places_alone_cover_no_lock() -> None:
-    granted = rights(READ, WRITE, LOCK, tables=("public.orders",))
-    assert granted.table(WRITE, "public.orders").unlimited
-    assert not granted.on(LOCK, "order/1")
-    assert not granted.over(LOCK, "**")
 
 
 def test_a_pattern_of_credentials_has_to_be_within_a_grant() -> None:
@@ -167,13 +166,6 @@ def _writes_r(table: str, granted: Rights) -> bool:
     return granted.table(WRITE, table).cover("r")
 
 
-def test_rights_of_fenced_credentials_leave_out_the_rest() -> None:
-    granted = Rights.all().only(READ, WRITE)
-    assert granted.anywhere(READ)
-    assert not granted.anywhere(Action.ADMINISTER)
-    assert rights(LOCK, resources=("r",)).only(READ, WRITE) == NO_RIGHTS
-
-
 def rule(**named: tuple[str, ...]) -> GrantRule:
     return GrantRule(actions=(READ,), everything=True, **named)
 
@@ -189,3 +181,51 @@ def test_callers_are_named_by_themselves_their_groups_or_all_of_them() -> None:
     assert numbers("bob", "ann") == [3], "a group has not the name of a caller"
     assert numbers("staff") == [3]
     assert numbers(ANONYMOUS) == [4], "a request without credentials is none of the known callers"
+
+
+ROLE_RULES = [
+    RoleRule(("clerk",), (), "writer"),
+    RoleRule((), ("staff",), "reader"),
+    RoleRule(("app:*",), (), None, ("realm", "roles"), ("editor", "viewer")),
+    RoleRule(("*",), (), OWN),
+]
+
+
+@pytest.mark.parametrize(
+    ("names", "groups", "roles", "expected"),
+    [
+        (["clerk", "*"], ["staff"], None, "writer"),
+        (["ann", "*"], ["staff"], None, "reader"),
+        (["ann", "*"], [], None, OWN),
+        (["app:ann", "app:*"], [], "viewer", "viewer"),
+        (["app:ann", "app:*"], [], ["viewer", "editor"], "editor"),
+        (["app:ann", "app:*"], [], ["superuser"], None),
+        (["app:ann", "app:*"], [], {"editor": True}, None),
+        (["app:ann", "app:*"], [], None, None),
+        (["anonymous"], [], None, None),
+    ],
+)
+def test_the_first_matching_rule_decides(
+    names: list[str], groups: list[str], roles: object, expected: str | None
+) -> None:
+    assert role_of(ROLE_RULES, names, groups, {"realm": {"roles": roles}}) == expected
+
+
+@pytest.mark.parametrize(
+    ("caller", "claims", "shown"),
+    [
+        ("clerk", None, {"sub": "clerk", "role": "r"}),
+        ("anonymous", None, {"role": "r"}),
+        ("app:ann", {"sub": "ann", "role": "superuser"}, {"sub": "ann", "role": "r"}),
+    ],
+)
+def test_policies_see_the_claims_with_the_role(
+    caller: str, claims: dict[str, object] | None, shown: dict[str, str]
+) -> None:
+    assert json.loads(shown_claims("r", caller, claims)) == shown
+
+
+def test_a_claim_that_is_no_object_has_nothing_inside_and_without_rules_the_gateways_own_rights_hold() -> None:
+    for claims in ({"realm": "editor"}, None):
+        assert role_of(ROLE_RULES, ["app:*"], [], claims) is None
+    assert role_of([], ["anonymous"], [], None) == OWN

@@ -1,14 +1,24 @@
-"""Identity tokens: only a good one proves a caller, and each wrong one is refused for its own reason."""
+"""Identity tokens prove a caller on every route; keys of issuers rotate, hang, lie and are gone."""
 
+import asyncio
 import hmac
 import json
+from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
+from functools import partialmethod
 from typing import Any
 
+import asyncpg
+import httpx
 import pytest
 from joserfc.errors import SecurityWarning
 from joserfc.jwk import OctKey, RSAKey
+from starlette.responses import RedirectResponse, Response, StreamingResponse
+from starlette.types import Receive, Scope, Send
 
+from gateway import app
+from gateway.api.record_stream import StreamLimits
+from gateway.auth import key_sets
 from gateway.auth.identity_tokens import (
     LARGEST,
     TrustedIssuer,
@@ -18,12 +28,28 @@ from gateway.auth.identity_tokens import (
     secret_key,
     verify,
 )
+from gateway.db import rights
 from gateway.errors import Unauthenticated
+from gateway.observe.events import KeysChanged, RequestAnswered, ServiceUnreachable
 from tests import identity_provider
-from tests.identity_provider import AUDIENCE, ISSUER, SigningKey, ec_key, encoded, rsa_key, token
+from tests.identity_provider import (
+    AUDIENCE,
+    ISSUER,
+    Provider,
+    SigningKey,
+    claims,
+    ec_key,
+    encoded,
+    rsa_key,
+    shared_key,
+    token,
+)
+from tests.postgres import GATEWAY
+from tests.running import Events, config, running
+from tests.waiting import PATIENCE
 
 RSA, EC, FOREIGN = rsa_key("one"), ec_key("two"), rsa_key("one")
-SECRET = b"a secret that the issuer and the gateway share"
+SECRET_BYTES = b"a secret that the issuer and the gateway share"
 TRUSTED = TrustedIssuer("id", ISSUER, (AUDIENCE, "other"), ("RS256", "ES256"), groups_claim=("realm", "roles"))
 SHARED = TrustedIssuer("shared", None, (), ("HS256",))
 NOW = datetime.now(UTC)
@@ -42,10 +68,10 @@ def document(*keys: SigningKey) -> bytes:
     return json.dumps({"keys": [key.as_dict(private=False) for key in keys]}).encode()
 
 
-KEYS = read_keys(document(RSA, EC))
+PUBLIC_KEYS = read_keys(document(RSA, EC))
 
 
-def proven(text: str, trusted: TrustedIssuer = TRUSTED, keys: Any = KEYS, now: datetime = NOW) -> Any:
+def proven(text: str, trusted: TrustedIssuer = TRUSTED, keys: Any = PUBLIC_KEYS, now: datetime = NOW) -> Any:
     return verify(text.encode(), trusted, keys, now)
 
 
@@ -64,7 +90,7 @@ def test_a_token_without_the_name_of_its_key_is_tried_with_all() -> None:
 
 def test_a_shared_secret_is_the_convention_of_postgrest() -> None:
     content = {"sub": "ann", "role": "editor", "exp": NOW.timestamp() + 60}
-    found = proven(token(OctKey.import_key(SECRET), content, "HS256", kid=None), SHARED, secret_key(SECRET))
+    found = proven(token(OctKey.import_key(SECRET_BYTES), content, "HS256", kid=None), SHARED, secret_key(SECRET_BYTES))
     assert (found.caller, found.claims["role"]) == ("shared:ann", "editor")
 
 
@@ -141,7 +167,7 @@ def test_a_token_of_a_shared_secret_is_not_proven_by_another_or_by_none() -> Non
     foreign = token(OctKey.import_key(b"another secret that is long enough"), content, "HS256", kid=None)
     for text in (foreign, unsigned({"alg": "none"}, content), unsigned({"alg": "HS256"}, content)):
         with pytest.raises(Unauthenticated, match="No key"):
-            proven(text, SHARED, secret_key(SECRET))
+            proven(text, SHARED, secret_key(SECRET_BYTES))
 
 
 def test_clocks_may_differ_by_the_leeway() -> None:
@@ -152,7 +178,7 @@ def test_only_public_keys_for_signatures_are_read() -> None:
     with pytest.warns(SecurityWarning):
         weak = RSAKey.generate_key(1024).as_dict(private=False)
     entries = [
-        {"kty": "oct", "k": encoded(SECRET), "kid": "shared"},
+        {"kty": "oct", "k": encoded(SECRET_BYTES), "kid": "shared"},
         {**RSA.as_dict(private=False), "use": "enc", "kid": "encrypting"},
         {"kty": "AKP", "kid": "of tomorrow"},
         {"kty": "RSA", "n": "AQAB", "e": "AQAB", "kid": "short"},
@@ -176,3 +202,333 @@ def test_a_credential_is_taken_for_a_token_by_its_form() -> None:
     assert looks_like_one(good.encode())
     assert (look(good.encode()).issuer, look(good.encode()).key_id) == (ISSUER, "one")
     assert not looks_like_one(b"an-api-key")
+
+
+SECRET = "a secret that the issuer and the gateway share"
+KEY = rsa_key("one")
+SCHEMA = "CREATE TABLE orders (id bigint PRIMARY KEY, state text); INSERT INTO orders VALUES (1, 'new'), (2, 'new')"
+
+
+@pytest.fixture
+async def provider() -> AsyncIterator[Provider]:
+    async with Provider(KEY).running() as one:
+        yield one
+
+
+@pytest.fixture
+async def orders(dsn: str) -> str:
+    session = await asyncpg.connect(dsn)
+    await session.execute(SCHEMA)
+    await session.close()
+    return dsn
+
+
+def issuer(provider: Provider, **more: Any) -> dict[str, Any]:
+    return {"name": "id", "issuer": ISSUER, "audiences": [AUDIENCE], "keys_url": provider.url, **more}
+
+
+def grants(*callers: str, groups: tuple[str, ...] = ()) -> list[dict[str, Any]]:
+    actions = ["read", "write", "call", "lock"]
+    limits = {"tables": ["*"], "functions": ["*"], "resources": ["**"]}
+    return [{"callers": list(callers), "groups": list(groups), "actions": actions, **limits}]
+
+
+class Asking:
+    """Requests with one credential."""
+
+    def __init__(self, origin: str, credential: str) -> None:
+        self._origin = origin
+        self._headers = {"Authorization": f"Bearer {credential}"}
+
+    async def __call__(self, method: str, path: str, body: Any = None, **headers: str) -> httpx.Response:
+        sent = {name.replace("_", "-"): value for name, value in headers.items()}
+        async with httpx.AsyncClient(base_url=self._origin, timeout=PATIENCE) as client:
+            return await client.request(method, path, json=body, headers={**self._headers, **sent})
+
+    async def status(self) -> int:
+        return (await self("GET", "/v1/tables/orders?id=eq.1")).status_code
+
+
+async def test_a_token_is_a_caller_on_every_route(orders: str, provider: Provider) -> None:
+    events = Events()
+    settings = config(
+        orders, issuers=[issuer(provider, groups_claim=["groups"])], grants=grants("id:ann", groups=("id:writers",))
+    )
+    async with running(settings, events) as origin:
+        ann, good = Asking(origin, text := token(KEY, claims())), {"fencing_token": "5"}
+        for _ in range(4):  # planned, by a recipe, and without a task
+            answer = await ann("PATCH", "/v1/tables/orders?id=eq.1", {"state": "paid"}, **good)
+            assert answer.status_code == 204, answer.text
+        lease = await ann("POST", "/v1/leases/job/1", {"holder": "a", "ttl": 60})
+        assert lease.status_code == 201, lease.text
+        in_group = Asking(origin, token(KEY, claims("bob", groups=["writers"])))
+        assert await in_group.status() == 200
+        taken = await in_group("DELETE", f"/v1/leases/job/1/{lease.json()['lease']}")
+        assert taken.status_code != 204  # the lease is of another caller
+        denied = await Asking(origin, token(KEY, claims("eve", groups=["readers"])))("GET", "/v1/tables/orders")
+        assert (denied.status_code, denied.json()["code"]) == (403, "denied")
+        assert "id:eve" in denied.json()["message"]
+        # Clients of Supabase send this: a public token as apikey, and that of the user beside it.
+        public = token(KEY, claims("public"))
+        assert (await ann("GET", "/v1/tables/orders", apikey=public)).status_code == 200
+        assert (await in_group("GET", "/v1/tables/orders", apikey="writer-api-key")).status_code == 401
+        stale = await ann("PATCH", "/v1/tables/orders?id=eq.1", {"state": "late"}, fencing_token="4")
+        assert stale.status_code == 412
+        listed = (await ann("GET", "/v1/rejections")).json()
+    assert {entry["caller"] for entry in listed["rejections"]} == {"id:ann"}
+    callers = {event.caller for event in events if isinstance(event, RequestAnswered)}
+    assert {"id:ann", "id:bob", "id:eve"} <= callers
+    # Nothing of a token is in an event, and so in no log, or on record.
+    told = repr(list(events)) + json.dumps(listed)
+    assert not any(part in told for part in text.split("."))
+
+
+@pytest.fixture
+def past(monkeypatch: pytest.MonkeyPatch) -> list[datetime]:
+    """A moment in here is the time by the gateway's clock. Without one, the time is the real one."""
+    moments: list[datetime] = []
+    monkeypatch.setattr(app, "clock", lambda: moments[-1] if moments else datetime.now(UTC))
+    return moments
+
+
+async def test_a_token_that_has_ended_proves_nothing_more(
+    orders: str, provider: Provider, past: list[datetime]
+) -> None:
+    settings = config(orders, issuers=[issuer(provider, leeway=0)], grants=grants("id:*"))
+    until = datetime.now(UTC).replace(microsecond=0) + timedelta(hours=1)
+    async with running(settings) as origin:
+        ann = Asking(origin, token(KEY, claims(exp=int(until.timestamp()))))
+        write = ("PATCH", "/v1/tables/orders?id=eq.1", {"state": "paid"})
+        for _ in range(4):
+            assert (await ann(*write, fencing_token="5")).status_code == 204
+        past.append(until)
+        answer = await ann(*write, fencing_token="5")
+        assert (answer.status_code, "has expired" in answer.text) == (401, True)
+        assert (await ann("GET", "/v1/leases/job/1")).status_code == 401
+
+
+async def test_a_stream_ends_with_the_token_that_opened_it(
+    orders: str, provider: Provider, monkeypatch: pytest.MonkeyPatch, past: list[datetime]
+) -> None:
+    """Else a token of five minutes would show the record for ever."""
+    monkeypatch.setattr(StreamLimits, "__init__", partialmethod(StreamLimits.__init__, heartbeat=0.2))
+    auditors = [*grants("id:*"), {"callers": ["id:*"], "actions": ["audit"], "everything": True}]
+    until = datetime.now(UTC).replace(microsecond=0) + timedelta(hours=1)
+    async with running(config(orders, issuers=[issuer(provider, leeway=0)], grants=auditors)) as origin:
+        headers = {"Authorization": f"Bearer {token(KEY, claims(exp=int(until.timestamp())))}"}
+        async with httpx.AsyncClient(base_url=origin, timeout=PATIENCE, headers=headers) as client:
+            async with asyncio.timeout(PATIENCE), client.stream("GET", "/v1/events/stream") as stream:
+                assert stream.status_code == 200
+                lines = stream.aiter_lines()
+                while await anext(lines) != ": still here":
+                    pass
+                past.append(until)
+                assert [line async for line in lines if line.startswith("data")] == []
+            assert (await client.get("/v1/events/stream")).status_code == 401
+
+
+async def test_rows_in_a_kept_answer_need_the_grant_to_read_them(orders: str, provider: Provider) -> None:
+    """The caller has left the group that reads. The same request is denied then, so its kept answer is, too."""
+    limits = {"tables": ["public.orders"]}
+    rules = [
+        {"callers": ["id:ann"], "actions": ["write"], **limits},
+        {"groups": ["id:readers"], "actions": ["read"], **limits},
+    ]
+    settings = config(orders, issuers=[issuer(provider, groups_claim=["groups"])], grants=rules)
+    writes = [{"method": "PATCH", "table": "orders", "query": "id=eq.1", "body": {"state": "x"}, "token": "5"}]
+    async with running(settings) as origin:
+        reader = Asking(origin, token(KEY, claims("ann", groups=["readers"])))
+        writer = Asking(origin, token(KEY, claims("ann", groups=[])))
+        alone = ("PATCH", "/v1/tables/orders?id=eq.1", {"state": "x"})
+        for who, shown in ((reader, 200), (writer, 403), (reader, 200)):
+            answer = await who(*alone, fencing_token="5", prefer="return=representation", idempotency_key='"one"')
+            assert (answer.status_code, "state" in answer.text) == (shown, shown == 200), answer.text
+            listed = {"writes": [{**writes[0], "prefer": "return=representation"}]}
+            answer = await who("POST", "/v1/transaction", listed, idempotency_key='"two"')
+            assert (answer.status_code, "state" in answer.text) == (shown, shown == 200), answer.text
+
+
+async def test_a_token_may_name_the_key_of_a_secret(orders: str) -> None:
+    """Supabase names it. A secret has no name to compare, so the signature alone decides."""
+    issuers = [{"name": "base", "secret": SECRET}]
+    async with running(config(orders, issuers=issuers, grants=grants("base:*"))) as origin:
+        for secret, status in ((SECRET, 200), ("another secret of more than thirty-two bytes", 401)):
+            text = token(shared_key(secret), claims(iss=None), "HS256", kid="named-by-its-issuer")
+            assert await Asking(origin, text).status() == status
+
+
+async def test_names_of_one_issuer_are_no_names_of_another(orders: str, provider: Provider) -> None:
+    async with Provider(other := rsa_key("one")).running() as second:
+        issuers = [issuer(provider), issuer(second, name="other", issuer="https://other.example")]
+        settings = config(orders, issuers=issuers, grants=[*grants("id:ann"), *grants("other:svc-*")])
+        async with running(settings) as origin:
+
+            async def status(key: Any, **content: Any) -> int:
+                return await Asking(origin, token(key, claims(**content))).status()
+
+            assert await status(KEY, subject="ann") == 200
+            assert await status(other, subject="ann", iss="https://other.example") == 403
+            assert await status(other, subject="svc-1", iss="https://other.example") == 200
+            assert await status(KEY, subject="svc-1") == 403
+            # Signed by the other issuer, in the name of the first; and of an issuer that is not trusted.
+            assert await status(other, subject="ann") == 401
+            assert await status(KEY, subject="ann", iss="https://third.example") == 401
+            assert await status(KEY, subject="writer") == 403  # not the caller of the configuration
+
+
+async def test_keys_rotate_and_the_old_ones_stop(
+    orders: str, provider: Provider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(key_sets, "PAUSE", 0.2)
+    monkeypatch.setattr(key_sets, "REFRESH", 0.2)
+    events = Events()
+    async with running(config(orders, issuers=[issuer(provider)], grants=grants("id:*")), events) as origin:
+        old, new = Asking(origin, token(KEY, claims())), ec_key("two")
+        assert await old.status() == 200
+        provider.keys = [KEY, new]
+        fresh = Asking(origin, token(new, claims(), "ES256"))
+        async with asyncio.timeout(PATIENCE):
+            while await fresh.status() != 200:
+                await asyncio.sleep(0.05)
+        assert await old.status() == 200
+        provider.keys = [new]
+        async with asyncio.timeout(PATIENCE):
+            while await old.status() != 401:
+                await asyncio.sleep(0.05)
+        assert await fresh.status() == 200
+    assert [event.keys for event in events if isinstance(event, KeysChanged)] == [1, 2, 1]
+
+
+async def test_unknown_keys_do_not_become_a_storm_at_the_issuer(orders: str, provider: Provider) -> None:
+    async with running(config(orders, issuers=[issuer(provider)], grants=grants("id:*"))) as origin:
+        assert await Asking(origin, token(KEY, claims())).status() == 200
+        asked = len(provider.asked)
+        wrong = [Asking(origin, token(KEY, claims(), kid=f"of-a-stranger-{number}")).status() for number in range(30)]
+        assert set(await asyncio.gather(*wrong)) == {401}
+        assert len(provider.asked) <= asked + 1
+
+
+async def endless() -> AsyncIterator[bytes]:
+    while True:
+        yield b" " * 65536
+        await asyncio.sleep(0)
+
+
+HOSTILE = {
+    "an error": lambda _: Response("no", 500),
+    "no keys": lambda _: Response("<html>", 200),
+    "without an end": lambda _: StreamingResponse(endless()),
+    "a redirect": lambda provider: RedirectResponse(f"{provider.url}?elsewhere"),
+    "a secret in place of a key": lambda _: Response(
+        json.dumps({"keys": [{"kty": "oct", "k": "c2VjcmV0", "kid": "one"}]}), 200
+    ),
+}
+
+
+@pytest.mark.parametrize("answer", HOSTILE.values(), ids=HOSTILE)
+async def test_an_issuer_that_answers_wrongly_is_no_reason_to_believe_anybody(
+    orders: str, provider: Provider, answer: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A good token is asked to come again, because its keys may be had later. Known keys stay known."""
+    monkeypatch.setattr(key_sets, "PAUSE", 0.1)
+    events = Events()
+    provider.answer = answer(provider)
+    async with running(config(orders, issuers=[issuer(provider)], grants=grants("id:*")), events) as origin:
+        ann = Asking(origin, token(KEY, claims()))
+        refused = await ann("GET", "/v1/tables/orders")
+        assert (refused.status_code, "issuer id" in refused.text) == (503, True), refused.text
+        assert (await Asking(origin, "writer-api-key")("GET", "/v1/leases/job/1")).status_code == 403
+        provider.answer = None
+        async with asyncio.timeout(PATIENCE):
+            while await ann.status() != 200:
+                await asyncio.sleep(0.05)
+        provider.answer = answer(provider)
+        await asyncio.sleep(0.3)
+        assert await ann.status() == 200
+    assert any(isinstance(event, ServiceUnreachable) and event.service == "issuer" for event in events)
+
+
+class Hanging(Response):
+    """An answer that does not come until it ``may``."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.may = asyncio.Event()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self.may.wait()
+        await super().__call__(scope, receive, send)
+
+
+async def test_an_issuer_that_hangs_delays_nobody_else(
+    orders: str, provider: Provider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(key_sets, "TIMEOUT", 2 * PATIENCE)
+    monkeypatch.setattr(key_sets, "PAUSE", 0.0)
+    first, second = Hanging(), Hanging()
+    provider.answer = first
+    settings = config(orders, issuers=[issuer(provider)], grants=[*grants("id:*"), *grants("writer")])
+    async with running(settings) as origin:
+        waiting = asyncio.create_task(Asking(origin, token(KEY, claims())).status())
+        async with asyncio.timeout(PATIENCE):
+            while not provider.asked:
+                await asyncio.sleep(0.01)
+        assert await Asking(origin, "writer-api-key").status() == 200
+        assert not waiting.done()
+        # The next fetch is given up, though the issuer still hangs.
+        monkeypatch.setattr(key_sets, "TIMEOUT", 0.3)
+        provider.answer = second
+        first.may.set()
+        assert await waiting == 503
+        assert len(provider.asked) > 1
+    second.may.set()
+
+
+async def test_tokens_name_roles_of_the_database(orders: str) -> None:
+    """The conventions of PostgREST: a shared secret, and the claim ``role``."""
+    session = await asyncpg.connect(orders)
+    await session.execute(f"CREATE ROLE editor; CREATE ROLE viewer; GRANT editor, viewer TO {GATEWAY}")
+    await session.execute("GRANT SELECT, UPDATE ON orders TO editor; GRANT SELECT ON orders TO viewer")
+    await rights.let_act(orders, ["editor", "viewer"])
+    key = shared_key(SECRET)
+    settings = config(
+        orders,
+        issuers=[{"name": "app", "secret": SECRET}],
+        grants=grants("app:*"),
+    )
+    rule = {"callers": ["app:*"], "claim": ["role"], "allowed": ["editor", "viewer"]}
+    postgres = type(settings.postgres).model_validate({**settings.postgres.model_dump(), "roles": [rule]})
+    try:
+        async with running(settings.model_copy(update={"postgres": postgres})) as origin:
+
+            async def patch(**content: Any) -> httpx.Response:
+                text = token(key, claims(iss=None, aud=None, **content), "HS256", kid=None)
+                body = {"state": "paid"}
+                return await Asking(origin, text)("PATCH", "/v1/tables/orders?id=eq.1", body, fencing_token="5")
+
+            assert (await patch(role="editor")).status_code == 204
+            assert (await patch(role=["other", "editor"])).status_code == 204
+            assert (await patch(role="viewer")).status_code == 403
+            for role in ("postgres", GATEWAY, "none", None, 5, {"editor": 1}, "editor\x00"):
+                refused = await patch(role=role)
+                assert (refused.status_code, refused.json()["code"]) == (403, "denied"), role
+    finally:
+        await session.execute("DROP OWNED BY editor, viewer; DROP ROLE editor, viewer")
+        await session.close()
+
+
+async def test_the_keys_may_be_in_a_file_and_the_address_may_want_a_token(
+    orders: str, provider: Provider, tmp_path: Any
+) -> None:
+    (tmp_path / "token").write_text("of the pod\n")
+    async with running(
+        config(orders, issuers=[issuer(provider, token_path=str(tmp_path / "token"))], grants=grants("id:*"))
+    ) as origin:
+        assert await Asking(origin, token(KEY, claims())).status() == 200
+    assert provider.asked[0].headers["authorization"] == "Bearer of the pod"
+    # An API server of Kubernetes answers 406 to any other request.
+    assert "application/jwk-set+json" in provider.asked[0].headers["accept"]
+    (tmp_path / "keys.json").write_bytes(provider.document())
+    from_file = {**issuer(provider, keys_path=str(tmp_path / "keys.json")), "keys_url": None}
+    async with running(config(orders, issuers=[from_file], grants=grants("id:*"))) as origin:
+        assert await Asking(origin, token(KEY, claims())).status() == 200

@@ -1,4 +1,4 @@
-"""Cookies of a login at an issuer belong to one issuer and one client, end in time, and cannot be forged or changed."""
+"""Sessions of the page, and cookies of logins at issuers, end in time and cannot be forged or changed."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -8,7 +8,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from gateway import wiring
-from gateway.auth import login_cookies
+from gateway.auth import callers, login_cookies
 from gateway.auth.login_cookies import LARGEST, LONGEST_ATTEMPT, Attempt, Session, Terms
 from gateway.config import Config
 from gateway.errors import Forbidden
@@ -45,22 +45,27 @@ def test_the_values_of_an_attempt_are_its_own_and_not_in_its_cookie() -> None:
     assert not any(value in cookie for value in expected[1:])
 
 
+def assert_invalid(cookie: str) -> None:
+    assert attempt(cookie) is None
+    assert login_cookies.session_of(cookie, TERMS, KEYS) is None
+    assert callers.caller_of(cookie, keys_of, NOW) is None
+
+
 @given(st.data())
 def test_a_cookie_with_one_character_changed_is_invalid(data: st.DataObject) -> None:
-    for cookie in (begun()[1], login_cookies.issue(ANN, TERMS, KEYS[0])):
+    by_key = callers.issue_session("ann", SESSION_KEYS["ann"], NOW)
+    for cookie in (begun()[1], login_cookies.issue(ANN, TERMS, KEYS[0]), by_key):
         at = data.draw(st.integers(0, len(cookie) - 1))
         other = data.draw(st.characters())
         assume(other != cookie[at])
-        changed = cookie[:at] + other + cookie[at + 1 :]
-        assert attempt(changed) is None
-        assert login_cookies.session_of(changed, TERMS, KEYS) is None
+        assert_invalid(cookie[:at] + other + cookie[at + 1 :])
 
 
 @given(st.text())
 def test_nothing_else_is_a_cookie(text: str) -> None:
-    for cookie in (text, f"la1.{text}", f"ls1.{text}", f"ls1.e30.{text}"):
-        assert attempt(cookie) is None
-        assert login_cookies.session_of(cookie, TERMS, KEYS) is None
+    for cookie in (text, *(f"{kind}{text}" for kind in ("la1.", "ls1.", "ls1.e30.", "ps1.", "ps1.YW5u."))):
+        assert_invalid(cookie)
+        assert_invalid(f"{cookie}.x")
         login_cookies.alleged_issuer(cookie)
 
 
@@ -131,3 +136,30 @@ def test_a_session_ends_with_what_it_rests_on() -> None:
     assert audits(config(issuer={"login": None, "audiences": ["api"]}), good) is None
     assert audits(config(issuers=[], grants=[]), good) is None
     assert audits(config(grants=[{"callers": ["id:x"], "actions": ["audit"], "everything": True}]), good) is False
+
+
+SESSION_KEYS = {"ann": callers.session_key("ann's key"), "Jürgen.ü": callers.session_key("another key")}
+
+
+def keys_of(caller: str) -> list[bytes]:
+    return [SESSION_KEYS[caller]] if caller in SESSION_KEYS else []
+
+
+@pytest.mark.parametrize("caller", SESSION_KEYS)
+def test_a_session_is_its_callers_for_twelve_hours(caller: str) -> None:
+    session = callers.issue_session(caller, SESSION_KEYS[caller], NOW)
+    assert session.isascii()
+    assert session.isprintable()
+    assert not set(session) & set(' ",;\\')
+    for later in (timedelta(), timedelta(hours=11, minutes=59, seconds=59)):
+        assert callers.caller_of(session, keys_of, NOW + later) == caller
+    assert callers.caller_of(session, keys_of, NOW + timedelta(hours=12)) is None
+
+
+def test_a_session_ends_with_its_key() -> None:
+    old, new = callers.session_key("the old key"), callers.session_key("the new key")
+    for key in (old, new):
+        session = callers.issue_session("ann", key, NOW)
+        assert callers.caller_of(session, lambda _: [old, new], NOW) == "ann"
+        for left in ([callers.session_key("another key")], []):
+            assert callers.caller_of(session, lambda _, left=left: left, NOW) is None  # type: ignore[misc]

@@ -1,7 +1,8 @@
-"""Wrong credentials of every kind, at every route of every plane: refused, without effect and without a trace."""
+"""Wrong credentials of every kind, or none, at every route of every plane: refused, without effect and without a trace."""
 
 import hashlib
 import hmac
+import re
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -12,21 +13,26 @@ import httpx
 import pytest
 import pytest_asyncio
 import structlog
+from starlette.routing import Route
 
 from gateway.api.authorisation import RULES, About
+from gateway.app import Gateway
 from gateway.auth.grants import Action
 from gateway.auth.sigv4 import RequestHead, StoreCredentials, presign, sign
+from gateway.config import Config
 from gateway.demo.embedded import EmbeddedPostgres
 from gateway.objects.s3.operations import Level, Operation
 from gateway.observe import logs
+from gateway.observe.events import ignore
+from gateway.observe.telemetry import Observability
 from tests.auth.test_authorisation import TABLE_REQUESTS, body_of
 from tests.doubles.s3 import S3Double
 from tests.identity_provider import Provider, claims, encoded, rsa_key, shared_key, token
 from tests.objects.object_gateway import Stage, staged
+from tests.running import config, running
 from tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
-
 KEY, STRANGER = rsa_key("one"), rsa_key("one")
 SECRET = "a-secret-that-is-shared-with-an-issuer"
 MARKER = "a-mark-in-each-wrong-credential"
@@ -280,7 +286,6 @@ async def test_no_wrong_credential_opens_the_page(client: httpx.AsyncClient, unh
 
 
 # S3 -----------------------------------------------------------------------------------------------------------------
-
 Signing = Callable[[RequestHead], tuple[str, list[tuple[str, str]]]]
 """Returns the query and further headers of a request."""
 REAL = StoreCredentials(ROOT["access_key_id"], ROOT["secret_access_key"], "us-east-1")
@@ -379,3 +384,56 @@ async def test_a_good_credential_is_taken(stage: Stage, client: httpx.AsyncClien
         shown, more = signed(RequestHead("GET", b"/bucket", b"list-type=2", [(b"host", host.encode())]))
         answer = await client.get(f"/bucket?{shown}", headers=more)
         assert answer.status_code == 200, answer.text
+
+
+OPEN = {
+    *(("GET", path) for path in ("/v1/docs", "/v1/health", "/v1/live", "/v1/openapi.json", "/v1/ready")),
+    *((method, path) for method in ("GET", "HEAD") for path in ("/", "/healthz", "/livez", "/readyz")),
+    ("HEAD", "/v1/docs"),
+    ("HEAD", "/v1/openapi.json"),
+    *((method, "/ui/login") for method in ("GET", "HEAD", "POST")),
+    *((method, f"/ui/{name}") for method in ("POST",) for name in ("logout", "theme")),
+    ("GET", "/ui/static/x"),
+    ("HEAD", "/ui/static/x"),
+    ("GET", "/ui"),
+    ("HEAD", "/ui"),
+}
+STS = {("POST", "/"), ("POST", "/v1/sts")}
+"""The proof of the caller is in the form."""
+TABLES = ("/v1/tables/", "/v1/tables/users", "/v1/tables/rpc/f")
+
+
+def served(settings: Config) -> set[tuple[str, str]]:
+    gateway = Gateway(settings, Observability(settings, ignore))
+    page = gateway._first.web._app._app  # type: ignore[attr-defined]  # behind its headers and its door
+    found = {
+        (method, re.sub(r"\{[^}]+\}", "x", route.path))
+        for route in (*gateway._first.api.routes, *page.routes)
+        if isinstance(route, Route)
+        for method in route.methods or ()
+    }
+    return found | {(method, path) for method in ("GET", "HEAD", "POST", "PATCH", "DELETE") for path in TABLES}
+
+
+async def test_a_client_without_credentials_gets_what_is_listed_and_nothing_else(dsn: str) -> None:
+    settings = config(dsn)
+    asked = served(settings)
+    assert OPEN - {("GET", "/ui"), ("HEAD", "/ui")} <= asked
+    async with running(settings) as origin, httpx.AsyncClient(base_url=origin, timeout=PATIENCE) as client:
+        for method, path in sorted(STS):
+            form = {"Action": "AssumeRoleWithWebIdentity", "Version": "2011-06-15", "WebIdentityToken": "eyJ.e30.x"}
+            role = {"RoleArn": "arn:aws:iam::000000000000:role/worker", "RoleSessionName": "pod-1"}
+            answer = await client.request(method, path, data={**form, **role})
+            assert (answer.status_code, "InvalidIdentityToken" in answer.text) == (400, True), (path, answer.text)
+        for method, path in sorted(asked - OPEN - STS):
+            answer = await client.request(method, path, content=b"{}" if method != "GET" else None)
+            if path.startswith("/ui"):
+                to_the_login = answer.headers.get("location", "").startswith("/ui/login")
+                assert answer.status_code == 403 or to_the_login, (method, path, answer.status_code)
+            else:
+                assert answer.status_code == 401, (method, path, answer.text)
+        to_the_page = await client.get("/", headers={"Accept": "text/html"})
+        assert (to_the_page.status_code, to_the_page.headers["location"]) == (307, "/ui/")
+        for path in ("/healthz", "/readyz", "/v1/health", "/v1/ready", "/v1/docs", "/v1/openapi.json", "/ui/login"):
+            assert (await client.get(path)).status_code in (200, 204), path
+        assert set((await client.get("/v1/health")).json()) == {"postgres"}

@@ -1,20 +1,24 @@
-"""One place reads the head of a request and freezes it."""
+"""A known head stands for exactly the bytes that the parser has read. Everything else goes to the parser."""
 
 import ast
+from typing import Any
 
-from gateway.http.head import Head
+import pytest
+
+from gateway.http import head
+from gateway.http.head import Head, KnownHeads, Packet, read
 from tests import ROOT
 
 FIELDS = {"headers", "query_string", "raw_path"}
-# The connection freezes the headers, and tracing runs around everything else.
+# The connection freezes the fields, and tracing runs around everything else.
 ALLOWED = {"http/connection.py", "http/head.py", "observe/tracing.py"}
 
 
 def test_the_head_stays_as_it_was_when_it_was_first_read() -> None:
-    headers = [(b"host", b"gateway")]
-    scope = {"method": "GET", "path": "/", "raw_path": b"/", "query_string": b"", "headers": headers}
+    fields = [(b"host", b"gateway")]
+    scope = {"method": "GET", "path": "/", "raw_path": b"/", "query_string": b"", "headers": fields}
     head = Head.of(scope)
-    headers.append((b"fencing-token", b"9"))
+    fields.append((b"fencing-token", b"9"))
     assert Head.of(scope) is head
     assert head.headers == ((b"host", b"gateway"),)
 
@@ -28,3 +32,141 @@ def test_no_other_module_reads_the_head_out_of_the_scope() -> None:
                 if scope == "scope":
                     readers.add(str(path.relative_to(ROOT / "gateway")))
     assert readers == ALLOWED
+
+
+LINE = b"PATCH /v1/tables/accounts?id=eq.1 HTTP/1.1\r\n"
+HEADERS = b"Host: gateway\r\nFencing-Token: 5\r\n"
+WHOLE = LINE + HEADERS + b"Content-Length: 2\r\n\r\n{}"
+
+
+def packet(data: bytes) -> Packet:
+    found = read(data)
+    assert found is not None
+    return found
+
+
+def scope(*headers: tuple[bytes, bytes]) -> dict[str, Any]:
+    return {"method": "PATCH", "path": "/", "raw_path": b"/", "query_string": b"", "headers": headers}
+
+
+TOKEN, LENGTH, CHUNKED = (b"fencing-token", b"5"), (b"content-length", b"2"), (b"transfer-encoding", b"chunked")
+PARSED = scope((b"host", b"gateway"), TOKEN, LENGTH)
+
+
+def test_a_packet_is_split_into_what_repeats_and_what_changes() -> None:
+    found = packet(WHOLE)
+    assert (found.query_string, found.content, found.changing) == (b"id=eq.1", b"{}", dict([TOKEN, LENGTH]))
+    headers = HEADERS.replace(b"5", b"2.17")
+    other = packet(LINE.replace(b"eq.1", b"eq.22") + headers + b"Content-Length: 10\r\n\r\n0123456789")
+    assert other.head == found.head
+    assert (other.content, other.changing[b"fencing-token"]) == (b"0123456789", b"2.17")
+
+
+def test_holders_share_a_head() -> None:
+    first, second = (packet(LINE + HEADERS + b"fencing-holder: %b\r\n\r\n" % name) for name in (b"job/7", b"b"))
+    assert first.head == second.head
+    assert (first.changing[b"fencing-holder"], second.changing[b"fencing-holder"]) == (b"job/7", b"b")
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        WHOLE.replace(b"PATCH", b"PUT"),
+        WHOLE.replace(b"accounts", b"Accounts"),
+        WHOLE.replace(b"Token: 5", b"token: 5"),
+        WHOLE.replace(b"Token: 5", b"Token:5"),
+        WHOLE.replace(b"Token: 5", b"Token:  5"),
+        WHOLE.replace(b"Token: 5", b"Token: 5 "),
+        WHOLE.replace(b"Token: 5", b"Token: 5 6"),
+        WHOLE.replace(b"Token: 5", b"Token: 5\r\n 6"),
+        WHOLE.replace(b"Token: 5", b"Token: " + b"5" * 257),
+        WHOLE.replace(b"Fencing-Token", b"Fencing-Holder"),
+        WHOLE.replace(b"\r\nFencing-Token: 5", b""),
+        LINE + b"Content-Length: 2\r\n" + HEADERS + b"\r\n{}",
+        LINE + HEADERS + b"\r\n",
+        LINE + HEADERS.replace(b"\r\nF", b"\0F") + b"\r\n",
+        LINE + b"Host: gateway\r\nContent-Length: 2\r\nFencing-Token: 5\r\n\r\n{}",
+    ],
+)
+def test_any_other_head_is_another_one(data: bytes) -> None:
+    assert packet(data).head != packet(WHOLE).head
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        WHOLE[:-4],
+        WHOLE[:40],
+        WHOLE + b"x",
+        WHOLE + WHOLE,
+        b"\r\n" + WHOLE,
+        b"",
+        WHOLE.replace(b"1.1", b"1.0"),
+        WHOLE.replace(b" HTTP/1.1", b""),
+        WHOLE.replace(b"eq.1", b"eq.%31"),
+        WHOLE.replace(b"eq.1", b"eq.1#2"),
+        WHOLE.replace(b"eq.1", b"eq.\0"),
+        WHOLE.replace(b"eq.1 ", b"eq.1  "),
+        WHOLE.replace(b"/v1", b"http://gateway/v1"),
+        WHOLE.replace(b"PATCH", b"OPTIONS"),
+        WHOLE.replace(b"PATCH", b"patch"),
+        WHOLE.replace(b"\r\n\r\n", b"\n\n"),
+        LINE + HEADERS + b"\r\n{}",
+        LINE + HEADERS + HEADERS + b"\r\n",
+        LINE + HEADERS + b"fencing-Token: 6\r\n\r\n",
+        LINE + HEADERS + b"Content-Length: +2\r\n\r\n{}",
+        LINE + HEADERS + b"Content-Length: 000002\r\n\r\n{}",
+        LINE + HEADERS + b"X: " + bytes(head.LARGEST) + b"\r\n\r\n",
+    ],
+)
+def test_everything_but_one_whole_plain_request_goes_to_the_parser(data: bytes) -> None:
+    assert read(data) is None
+
+
+def test_the_rest_of_a_body_may_be_missing() -> None:
+    found = packet(WHOLE[:-1])
+    assert (found.head, found.content, found.missing) == (packet(WHOLE).head, b"{", 1)
+
+
+def test_a_head_is_prepared_for_when_it_is_seen_again() -> None:
+    known = KnownHeads(lambda _: "prepared", b"key")
+    for _ in range(2):
+        assert known.find(packet(WHOLE)) is None
+        known.learn(packet(WHOLE), PARSED)
+    assert known.find(packet(WHOLE)) == "prepared"
+    assert known.find(packet(WHOLE.replace(b"Token: 5", b"Token: 6"))) == "prepared"
+    assert known.find(packet(WHOLE.replace(b"gateway", b"another"))) is None
+
+
+@pytest.mark.parametrize(
+    ("data", "parsed"),
+    [
+        (WHOLE, scope(TOKEN, LENGTH, LENGTH)),
+        (WHOLE, scope(TOKEN, LENGTH, CHUNKED)),
+        (WHOLE, scope(TOKEN, CHUNKED)),
+        (WHOLE, scope(TOKEN, (b"content-length", b"3"))),
+        (WHOLE, scope(TOKEN, TOKEN, LENGTH)),
+        (WHOLE, scope((b"fencing-token", b"5 6"), LENGTH)),
+        (WHOLE, scope(LENGTH)),
+        (LINE + b"Content-Length:0\r\n\r\n", scope((b"content-length", b"0"))),
+        (LINE + HEADERS + b"\r\n", scope(TOKEN, CHUNKED)),
+    ],
+)
+def test_a_head_is_not_learnt_if_the_parser_has_read_its_changing_headers_in_another_way(
+    data: bytes, parsed: dict[str, Any]
+) -> None:
+    known = KnownHeads(lambda _: "prepared", b"key")
+    for _ in range(3):
+        known.learn(packet(data), parsed)
+    assert known.find(packet(data)) is None
+
+
+def test_only_so_many_heads_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(head, "MOST", 3)
+    known = KnownHeads(lambda _: "prepared", b"key")
+    packets = [packet(WHOLE.replace(b"gateway", b"gateway%d" % number)) for number in range(20)]
+    for one in packets:
+        for _ in range(2):
+            known.learn(one, PARSED)
+    assert known.find(packets[-1]) == "prepared"
+    assert sum(known.find(one) is not None for one in packets) <= 3
