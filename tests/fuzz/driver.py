@@ -10,16 +10,16 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count, islice
 from threading import Event, Thread
+from typing import TypeVar
 
 import psutil
 
 from tests.fuzz import reading
 from tests.fuzz.grammar import Conversation, End, conversation
 from tests.fuzz.invariants import Evidence, Fault, Judge, Played
-from tests.fuzz.shrinking import smaller
 from tests.fuzz.stage import Gateway, Stage, ask
 from tests.waiting import PATIENCE
 
@@ -36,6 +36,7 @@ _ANSWERED = 15.0
 _BROKEN_OFF = 0.5
 _BEFORE_ABORT = 0.1
 _LOGGED = 0.05
+_Item = TypeVar("_Item")
 
 
 @dataclass(slots=True)
@@ -212,4 +213,30 @@ def _smaller(stage: Stage, conversations: list[Conversation], faults: list[Fault
 
     blamed = [one for one in conversations if one.name == faults[0].conversation]
     found = next((tried for tried in (blamed, conversations) if tried and breaks(tried)), None)
-    return blamed if found is None else smaller(found, breaks)
+    if found is None:
+        return blamed
+    left = _fewer(found, breaks)
+    for number in range(len(left)):
+        before, one, behind = left[:number], left[number], left[number + 1 :]
+        for simpler in (replace(one, cuts=[]), replace(one, pauses=[0.0])):
+            if breaks([*before, simpler, *behind]):
+                one = simpler
+                break
+        parts = _fewer(one.parts, lambda parts: breaks([*before, replace(one, parts=parts), *behind]))  # noqa: B023
+        left = [*before, replace(one, parts=parts), *behind]
+    return left
+
+
+def _fewer(items: list[_Item], breaks: Callable[[list[_Item]], bool]) -> list[_Item]:
+    """Return a part of the items that still breaks it: ever smaller stretches are left out."""
+    size = len(items) // 2
+    while size:
+        at = 0
+        while at < len(items) > 1:
+            tried = items[:at] + items[at + size :]
+            if tried and breaks(tried):
+                items = tried
+            else:
+                at += size
+        size //= 2
+    return items

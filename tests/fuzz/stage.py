@@ -25,6 +25,7 @@ from tests.doubles.s3 import DoubleProcess
 from tests.fuzz.deeds import ACCOUNTS, AUDITOR_KEY, BUCKET, NEWEST, OTHER_KEY, STALE_ACCOUNT
 from tests.postgres import memory_or_disk
 from tests.processes import Running, free_port, started
+from tests.releases import write_toml
 from tests.running import ACCESS_KEY, API_KEY, SECRET_KEY
 from tests.waiting import PATIENCE
 
@@ -47,62 +48,48 @@ _TABLES = f"""
 """
 _PUBLISHED = "public.entries, public.accounts, other.entries, other.accounts, fencing.fence, fencing.lease"
 
-_CONFIG = """
-[server]
-listen = "127.0.0.1:{port}"
-cors_origins = ["http://a"]
-{server}
-[postgres]
-dsn = "{dsn}"
-schemas = ["public", "other"]
-functions = ["public.add_account"]
-tx_override = true
-connect_timeout = 30
-idle_timeout = 30
-{postgres}
-[s3]
-endpoint = "{endpoint}"
-access_key_id = "{store_key}"
-secret_access_key = "{store_secret}"
-pending_wait = 0.3
-sweep_interval = 1
-[telemetry]
-access_log = true
-[audit]
-capture = 512
-[[tables]]
-name = "public.entries"
-resource = "account/{{account_id}}"
-[[tables]]
-name = "other.entries"
-resource = "account/{{account_id}}"
-[[objects]]
-match = "{bucket}/fz/stale/**"
-resource = "account/{stale}"
-[[callers]]
-name = "writer"
-api_key = "{api_key}"
-access_key_id = "{access_key}"
-secret_access_key = "{secret_key}"
-[[callers]]
-name = "mallory"
-api_key = "{other_key}"
-[[callers]]
-name = "auditor"
-api_key = "{auditor_key}"
-[[grants]]
-callers = ["*"]
-actions = ["read", "write", "call", "lock", "barrier", "credentials"]
-everything = true
-[[grants]]
-callers = ["auditor"]
-actions = ["audit"]
-everything = true
-"""
-_SMALL = {
-    "server": "max_body = 15000\nmemory = 100000\nbody_timeout = 1.0",
-    "postgres": "max_body = 4096\nmax_rows = 1\npool_size = 2\nverbose_errors = false",
+_SMALL: dict[str, dict[str, Any]] = {
+    "server": {"max_body": 15000, "memory": 100000, "body_timeout": 1.0},
+    "postgres": {"max_body": 4096, "max_rows": 1, "pool_size": 2, "verbose_errors": False},
 }
+
+
+def _config(dsn: str, endpoint: str, port: int, limits: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    """Return the sections of a gateway's configuration."""
+    of_account = {"resource": "account/{account_id}"}
+    actions = ["read", "write", "call", "lock", "barrier", "credentials"]
+    return {
+        "server": {"listen": f"127.0.0.1:{port}", "cors_origins": ["http://a"], **limits.get("server", {})},
+        "postgres": {
+            "dsn": dsn,
+            "schemas": ["public", "other"],
+            "functions": ["public.add_account"],
+            "tx_override": True,
+            "connect_timeout": 30,
+            "idle_timeout": 30,
+            **limits.get("postgres", {}),
+        },
+        "s3": {
+            "endpoint": endpoint,
+            "access_key_id": STORE_KEY,
+            "secret_access_key": STORE_SECRET,
+            "pending_wait": 0.3,
+            "sweep_interval": 1,
+        },
+        "telemetry": {"access_log": True},
+        "audit": {"capture": 512},
+        "tables": [{"name": f"{schema}.entries", **of_account} for schema in ("public", "other")],
+        "objects": [{"match": f"{BUCKET}/fz/stale/**", "resource": f"account/{STALE_ACCOUNT}"}],
+        "callers": [
+            {"name": "writer", "api_key": API_KEY, "access_key_id": ACCESS_KEY, "secret_access_key": SECRET_KEY},
+            {"name": "mallory", "api_key": OTHER_KEY},
+            {"name": "auditor", "api_key": AUDITOR_KEY},
+        ],
+        "grants": [
+            {"callers": ["*"], "actions": actions, "everything": True},
+            {"callers": ["auditor"], "actions": ["audit"], "everything": True},
+        ],
+    }
 
 
 @dataclass(slots=True)
@@ -172,26 +159,10 @@ def staged() -> Iterator[Stage]:
         stack.callback(database.close)
         database.rows(f"CREATE PUBLICATION {PUBLICATION} FOR TABLE {_PUBLISHED}")
         gateways = {}
-        for name, limits in (("usual", {"server": "", "postgres": ""}), ("small", _SMALL)):
-            config, port = directory / f"{name}.toml", free_port()
-            config.write_text(
-                _CONFIG.format(
-                    port=port,
-                    dsn=dsn,
-                    endpoint=double.endpoint,
-                    store_key=STORE_KEY,
-                    store_secret=STORE_SECRET,
-                    bucket=BUCKET,
-                    stale=STALE_ACCOUNT,
-                    api_key=API_KEY,
-                    access_key=ACCESS_KEY,
-                    secret_key=SECRET_KEY,
-                    other_key=OTHER_KEY,
-                    auditor_key=AUDITOR_KEY,
-                    **limits,
-                )
-            )
-            gateways[name] = Gateway(port, stack.enter_context(started("serve", "--config", str(config))))
+        for name, limits in (("usual", {}), ("small", _SMALL)):
+            port = free_port()
+            config = write_toml(directory / f"{name}.toml", _config(dsn, double.endpoint, port, limits))
+            gateways[name] = Gateway(port, stack.enter_context(started("serve", "--config", config)))
         for gateway in gateways.values():
             gateway.running.wait_for(lambda port=gateway.port: _is_ready(port))  # type: ignore[misc]
             _warm(gateway.port)

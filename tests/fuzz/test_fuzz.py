@@ -1,6 +1,7 @@
 """The whole gateway fuzzed at the socket, for a short while; for longer: ``python -m tests.fuzz``."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -9,6 +10,7 @@ from tests.fuzz.deeds import Deed, Effect
 from tests.fuzz.driver import run
 from tests.fuzz.grammar import Conversation, End, conversation
 from tests.fuzz.invariants import Evidence, Fault, Judge, Played
+from tests.fuzz.reading import Message, answers, requests
 from tests.fuzz.stage import staged
 
 SEED, CONVERSATIONS = 1, 420
@@ -48,10 +50,10 @@ LINE = {"event": "request", "level": "info", "request_id": "own", "client_reques
         "path": "/v1/tables/entries", "status": 204, "plane": "tables"}  # fmt: skip
 
 
-def sent(deed: Deed = PATCH, length: int = len(BODY), more: bytes = b"") -> Conversation:
+def sent(deed: Deed = PATCH, length: int = len(BODY)) -> Conversation:
     start, fields = f"{deed.method} {deed.target} HTTP/1.1", f"X-Request-Id: {deed.id}\r\nContent-Length: {length}"
     head = f"{start}\r\nHost: a\r\n{fields}\r\n\r\n"
-    return Conversation("1/1", "usual", [head.encode() + BODY + more], [], [0.0], End.READ, {deed.id: deed})
+    return Conversation("1/1", "usual", [head.encode() + BODY], [], [0.0], End.READ, {deed.id: deed})
 
 
 def row(mark: int | None = MARK, table: str = "public.entries") -> Change:
@@ -78,76 +80,83 @@ def test_what_is_in_order_is_not_complained_of() -> None:
     assert judged(sent(), OK, row(), row()) == set()
 
 
-def test_writes_without_their_claim_are_seen() -> None:
-    stranger = Deed(PATCH.id, PATCH.method, PATCH.target, effect=Effect(MARK, "public.entries", allowed=False))
-    refused = OK.replace(b"204 No Content", b"401 Unauthorized\r\nContent-Length: 0")
-    assert judged(sent(stranger), refused, row()) == {"no write without its claim"}
-    assert judged(sent(), OK, row(), row(99_999_999)) == {"no write without its claim"}
-    assert judged(sent(), OK, row(), row(None)) == {"no write without its claim"}
-    assert judged(sent(), OK, row(), Change("public.entries", {"id": "2"}, None)) == {"no write without its claim"}
-    assert judged(sent(), OK, row(), row(), row()) == {"no write without its claim"}
+STRANGER = Deed(PATCH.id, PATCH.method, PATCH.target)
+UNALLOWED = replace(STRANGER, effect=Effect(MARK, "public.entries", allowed=False))
+REFUSED = b"HTTP/1.1 401 Unauthorized\r\nContent-Length: 0\r\nx-request-id: own\r\n\r\n"
+FAILED = b"HTTP/1.1 500 Oops\r\nx-request-id: own\r\nContent-Length: 0\r\n\r\n"
+NOBODYS = b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n"
+DELETED = Change("public.entries", {"id": "2"}, None)
+UNCLAIMED, PAIR, UNSENT = (
+    "no write without its claim",
+    "answers pair with requests",
+    "nothing is served but what was sent",
+)
+SIGNATURE = "X-Amz-Signature=" + "0f" * 32
 
 
-def test_writes_elsewhere_are_seen() -> None:
-    assert judged(sent(), OK, row(table="other.entries")) == {"no write elsewhere"}
+def raised(resource: str) -> Change:
+    return Change("fencing.fence", None, {"resource": resource, "value": "8"})
 
 
-def test_fences_without_their_claim_are_seen() -> None:
-    raised = Change("fencing.fence", None, {"resource": "fz/12345678", "value": "8"})
-    assert judged(sent(), OK, row(), raised) == {"no fence but the one named"}
-    raised = Change("fencing.fence", None, {"resource": "account/1", "value": "8"})
-    assert judged(sent(), OK, row(), raised) == {"no fence without its claim"}
+@pytest.mark.parametrize(
+    ("invariant", "deed", "received", "changes"),
+    [
+        (UNCLAIMED, UNALLOWED, REFUSED, [row()]),
+        (UNCLAIMED, PATCH, OK, [row(), row(99_999_999)]),
+        (UNCLAIMED, PATCH, OK, [row(), row(None)]),
+        (UNCLAIMED, PATCH, OK, [row(), DELETED]),
+        (UNCLAIMED, PATCH, OK, [row(), row(), row()]),
+        ("no write elsewhere", PATCH, OK, [row(table="other.entries")]),
+        ("no fence but the one named", PATCH, OK, [row(), raised("fz/12345678")]),
+        ("no fence without its claim", PATCH, OK, [row(), raised("account/1")]),
+        ("no acknowledgement without an effect", PATCH, OK, []),
+        ("no success without a caller", STRANGER, OK, []),
+        (PAIR, PATCH, OK + OK, [row()]),
+        (PAIR, PATCH, NOBODYS, [row()]),
+        ("no 5xx but 503", PATCH, FAILED, [row()]),
+    ],
+)
+def test_a_fault_of_answers_and_effects_is_seen(
+    invariant: str, deed: Deed, received: bytes, changes: list[Change]
+) -> None:
+    assert judged(sent(deed), received, *changes) == {invariant}
 
 
 def test_writes_of_half_a_request_are_seen() -> None:
     assert judged(sent(length=100), OK, row()) == {"no write of a request that did not arrive whole"}
 
 
-def test_acknowledgements_without_an_effect_are_seen() -> None:
-    assert judged(sent(), OK) == {"no acknowledgement without an effect"}
-
-
-def test_successes_of_strangers_are_seen() -> None:
-    stranger = Deed(PATCH.id, PATCH.method, PATCH.target)
-    assert judged(sent(stranger), OK) == {"no success without a caller"}
-
-
-def test_answers_to_other_requests_are_seen() -> None:
-    pair = "answers pair with requests"
-    assert judged(sent(), OK, row(), line={**LINE, "client_request_id": "fz-9-9"}) == {pair}
-    assert judged(sent(), OK + OK, row()) == {pair}
-    nobodys = b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n"
-    assert judged(sent(), nobodys, row()) == {pair}
+def test_answers_that_do_not_come_or_are_none_are_seen() -> None:
     assert judged(sent(), b"", row(), late=True) == {"every request is answered"}
     assert judged(sent(), b"HTTP/1.1 yes\r\n\r\n", row()) >= {"every answer is HTTP"}
 
 
+@pytest.mark.parametrize(
+    ("invariant", "line"),
+    [
+        (PAIR, {**LINE, "client_request_id": "fz-9-9"}),
+        (UNSENT, {**LINE, "path": "/v1/tables/accounts"}),
+        ("no trailer is a header", {**LINE, "client_request_id": "fz-1-0-trailer"}),
+        ("no 5xx but 503", {**LINE, "status": 500}),
+        ("no error in the log", {"event": "request failed", "level": "error"}),
+        ("no error in the log", "Traceback (most recent call last):"),
+        ("no secret in the log", {**LINE, "x": SECRET}),
+        ("no secret in the log", {**LINE, "x": SIGNATURE}),
+    ],
+)
+def test_a_fault_of_the_log_is_seen(invariant: str, line: dict[str, object] | str) -> None:
+    assert judged(sent(), OK, row(), line=line) == {invariant}
+
+
 def test_requests_that_were_not_sent_are_seen() -> None:
-    hidden = sent(more=b"")
+    hidden = sent()
     hidden.deeds["fz-1-1"] = Deed("fz-1-1", "GET", "/v1/ready")
-    assert judged(hidden, b"", row(), line={**LINE, "client_request_id": "fz-1-1"}) >= {
-        "nothing is served but what was sent"
-    }
-    assert judged(sent(), OK, row(), line={**LINE, "path": "/v1/tables/accounts"}) == {
-        "nothing is served but what was sent"
-    }
-    assert "no trailer is a header" in judged(sent(), OK, row(), line={**LINE, "client_request_id": "fz-1-0-trailer"})
+    assert UNSENT in judged(hidden, b"", row(), line={**LINE, "client_request_id": "fz-1-1"})
 
 
-def test_failures_are_seen() -> None:
-    failed = b"HTTP/1.1 500 Oops\r\nx-request-id: own\r\nContent-Length: 0\r\n\r\n"
-    assert judged(sent(), failed, row()) == {"no 5xx but 503"}
-    assert judged(sent(), OK, row(), line={**LINE, "status": 500}) == {"no 5xx but 503"}
-    assert judged(sent(), OK, row(), line={"event": "request failed", "level": "error"}) == {"no error in the log"}
-    assert judged(sent(), OK, row(), line="Traceback (most recent call last):") == {"no error in the log"}
-
-
-def test_secrets_are_seen() -> None:
-    for text in (SECRET, "X-Amz-Signature=" + "0f" * 32):
-        assert judged(sent(), OK, row(), line={**LINE, "path": "/v1/tables/entries", "x": text}) == {
-            "no secret in the log"
-        }
-        assert Judge([SECRET]).of_record(text)
+def test_secrets_on_record_are_seen() -> None:
+    assert Judge([SECRET]).of_record(SECRET)
+    assert Judge([SECRET]).of_record(SIGNATURE)
 
 
 def test_a_fault_names_its_conversation() -> None:
@@ -156,3 +165,109 @@ def test_a_fault_names_its_conversation() -> None:
     judge.sending(one)
     (fault,) = judge.round([], Evidence(commits=[Commit([row(table="other.entries")])]))
     assert fault == Fault("no write elsewhere", fault.what, "1/1")
+
+
+# The reader that the gateway is held against reads as RFC 9112 has it ----------------------------------------------
+
+HOST = b"Host: a\r\n"
+GET = b"GET /next HTTP/1.1\r\n" + HOST + b"\r\n"
+
+
+def only(data: bytes) -> Message:
+    (message,) = requests(data)
+    return message
+
+
+def post(fields: bytes, body: bytes = b"", start: bytes = b"POST /x HTTP/1.1\r\n") -> bytes:
+    return start + HOST + fields + b"\r\n" + body
+
+
+def test_requests_behind_one_another() -> None:
+    length = post(b"Content-Length: 5\r\n", b"hello")
+    chunked = post(b"Transfer-Encoding: chunked\r\n", b'2;a="b;c"\r\nhe\r\n03\r\nllo\r\n0\r\nAuthorization: x\r\n\r\n')
+    found = requests(length + chunked + GET)
+    assert [(one.method, one.target, one.body, one.whole, one.doubtful) for one in found] == [
+        ("POST", "/x", b"hello", True, False),
+        ("POST", "/x", b"hello", True, False),
+        ("GET", "/next", b"", True, False),
+    ]
+    assert found[1].header("authorization") is None, "a trailer is no header"
+    assert found[-1].end == len(length + chunked + GET)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        post(b"Content-Length: 5\r\nTransfer-Encoding: chunked\r\n", b"0\r\n\r\n"),
+        post(b"Content-Length: 5\r\nContent-Length: 6\r\n", b"hello"),
+        post(b"Content-Length: 5, 5\r\n", b"hello"),
+        post(b"Content-Length: -1\r\n"),
+        post(b"Content-Length: +5\r\n", b"hello"),
+        post(b"Transfer-Encoding: gzip\r\n", b"0\r\n\r\n"),
+        post(b"Transfer-Encoding: chunked, gzip\r\n", b"0\r\n\r\n"),
+        post(b"Transfer-Encoding: chunked\r\n", b"-1\r\n"),
+        post(b"Transfer-Encoding: chunked\r\n", b"0x1\r\na\r\n0\r\n\r\n"),
+        post(b"Transfer-Encoding: chunked\r\n", b"1\r\nab\r\n0\r\n\r\n"),
+        post(b"Transfer-Encoding: chunked\r\n", b"1\na\r\n0\r\n\r\n"),
+        post(b"X : y\r\n"),
+        post(b"X: a\0b\r\n"),
+        post(b"X: a\rb\r\n"),
+        post(b"", start=b"POST /x y HTTP/1.1\r\n"),
+        post(b"", start=b"CONNECT a:80 HTTP/1.1\r\n"),
+        post(b"X: " + b"a" * 70_000 + b"\r\n"),
+    ],
+)
+def test_faulty_framing_ends_a_connection(data: bytes) -> None:
+    message = only(data + GET)
+    assert message.fault is not None
+    assert not message.whole
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        GET.replace(b"\r\n", b"\n"),
+        GET.replace(HOST, b""),
+        post(b"X: a\r\n b\r\n"),
+        post(b"Transfer-Encoding: chunked\r\n", b"0\r\nContent-Length: 5\r\n\r\n"),
+        post(b"Connection: upgrade\r\nUpgrade: h2c\r\n"),
+    ],
+)
+def test_what_a_server_may_refuse_is_doubtful(data: bytes) -> None:
+    message = only(data)
+    assert message.whole
+    assert message.doubtful
+
+
+@pytest.mark.parametrize("data", [post(b"Connection: close\r\n"), GET.replace(b"1.1", b"1.0")])
+def test_nothing_is_served_behind_the_last(data: bytes) -> None:
+    assert only(data + GET).last
+
+
+@pytest.mark.parametrize(
+    "data", [GET[:-1], post(b"Content-Length: 5\r\n", b"hell"), post(b"Transfer-Encoding: chunked\r\n", b"5\r\nhe")]
+)
+def test_what_is_broken_off_is_not_whole(data: bytes) -> None:
+    message = only(data)
+    assert not message.whole
+    assert message.fault is None
+
+
+def test_answers() -> None:
+    interim, empty = b"HTTP/1.1 100 Continue\r\n\r\n", b"HTTP/1.1 204 No Content\r\n\r\n"
+    said = interim + b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nX: y\r\n\r\nok" + empty
+    assert [(one.status, one.body, one.complete) for one in answers(said, ["GET", "GET"])] == [
+        (200, b"ok", True),
+        (204, b"", True),
+    ]
+    (head,) = answers(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n", ["HEAD"])
+    assert head.complete
+
+
+@pytest.mark.parametrize(
+    "said",
+    [b"HTTP/1.1 OK\r\n\r\n", b"HTTP/1.1 200 OK\nA: b\r\n\r\n", b"HTTP/1.1 200 OK\r\nA b\r\n\r\n", b"rubbish\r\n"],
+)
+def test_what_is_no_answer(said: bytes) -> None:
+    (answer,) = answers(said, ["GET"])
+    assert answer.fault is not None
