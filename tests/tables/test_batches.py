@@ -1,9 +1,12 @@
-"""Batching changes how often the database is asked, and nothing that a caller sees."""
+"""Writes that arrive together share trips, and raises of several holders a transaction.
+
+That changes how often the database is asked, and nothing that a caller sees.
+"""
 
 import asyncio
-import random
 from collections import Counter
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
+from itertools import repeat
 
 import asyncpg
 import httpx
@@ -11,157 +14,144 @@ import pytest
 
 from gateway.db.database import Database, Record
 from gateway.db.pool import Session
+from gateway.observe.events import Event, StepReached
 from gateway.tables.execute import batches
 from tests.tables.asking import Send, answered, row, rows
 from tests.waiting import PATIENCE, waiting
 
 ACCOUNTS = 40
 
+RETURNED = "return=representation"
+BALANCES = "SELECT id - 100, balance FROM accounts WHERE id >= 100 ORDER BY id"
+
+TAKEN_OVER = """
+    SELECT resource, value, holder, caller, fence_value, fence_holder FROM fencing.intake WHERE kind = 'raised'
+    UNION ALL
+    SELECT resource, value, holder, caller, fence_value, fence_holder FROM fencing.entry WHERE kind = 'raised'
+    ORDER BY resource, value
+"""
+
+FENCES = "SELECT resource, value, holder, caller FROM fencing.fence ORDER BY resource"
+
+
+def name(number: int) -> str:
+    return f"public.accounts/{number}"
+
+
+def target(number: int) -> str:
+    return f"/accounts?id=eq.{number}"
+
 
 @pytest.fixture
 async def held(tables: Database, write: Send) -> Database:
-    """Accounts 100… whose fences carry token 5 already, so that writes with it take the fast path."""
+    """Accounts 100… with fences at token 5. The gateway has seen a fence rise, and so claims at once from now on."""
     await tables.run(
         lambda transaction: transaction.execute(
             f"INSERT INTO accounts (id, balance) SELECT id, 0 FROM generate_series(100, {100 + ACCOUNTS - 1}) AS id"
         )
     )
-    await asyncio.gather(
-        *(write("PATCH", f"/accounts?id=eq.{100 + n}", {"note": "x"}, token=5) for n in range(ACCOUNTS))
-    )
+    numbers = range(100, 100 + ACCOUNTS)
+    await asyncio.gather(*(write("PATCH", target(n), {"balance": 5}, token=5, holder="old") for n in numbers))
     return tables
 
 
-class Trips:
-    """Counts the batches, and how many writes went in them."""
+async def at_once(write: Send, bodies: Iterable[object], tokens: Iterable[int] = repeat(5)) -> list[httpx.Response]:
+    """Write these bodies to the accounts 100…, all at one time."""
+    return await asyncio.gather(
+        *(
+            write("PATCH", target(number), body, token=token)
+            for number, (body, token) in enumerate(zip(bodies, tokens, strict=False), 100)
+        )
+    )
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.sizes: list[int] = []
-        real = asyncpg.Connection.fetchmany
 
-        async def counted(session: Session, sql: str, arguments: Sequence[Sequence[object]]) -> list[Record]:
-            self.sizes.append(len(arguments))
-            return await real(session, sql, arguments)
-
-        monkeypatch.setattr(asyncpg.Connection, "fetchmany", counted)
+def patched(write: Send, number: int, balance: int, token: int = 5) -> "asyncio.Task[httpx.Response]":
+    return asyncio.create_task(write("PATCH", target(number), {"balance": balance}, token=token))
 
 
 @pytest.fixture
-def trips(held: Database, monkeypatch: pytest.MonkeyPatch) -> Trips:
-    return Trips(monkeypatch)
+def trips(held: Database, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The number of statements in each shared round trip."""
+    sizes: list[int] = []
+    real = asyncpg.Connection.fetchmany
+
+    async def counted(session: Session, sql: str, arguments: Sequence[Sequence[object]]) -> list[Record]:
+        sizes.append(len(arguments))
+        return await real(session, sql, arguments)
+
+    monkeypatch.setattr(asyncpg.Connection, "fetchmany", counted)
+    return sizes
 
 
-async def test_writes_that_arrive_together_share_trips(write: Send, held: Database, trips: Trips) -> None:
-    answers = await asyncio.gather(
-        *(write("PATCH", f"/accounts?id=eq.{100 + n}", {"balance": n}, token=5) for n in range(ACCOUNTS))
-    )
-    for number, response in enumerate(answers):
-        answered(response, 204)
-        assert response.headers["fencing-resource"] == f"public.accounts/{100 + number}"
-    assert sum(trips.sizes) >= ACCOUNTS - 5, "the first goes alone, the rest in batches"
-    assert len(trips.sizes) <= 5
-    assert await rows(held, "SELECT id - 100, balance FROM accounts WHERE id >= 100 ORDER BY id") == [
-        (n, n) for n in range(ACCOUNTS)
-    ]
-
-
-async def test_a_lone_write_goes_at_once_by_itself(write: Send, held: Database, trips: Trips) -> None:
-    for number in range(3):
-        answered(await write("PATCH", f"/accounts?id=eq.{100 + number}", {"balance": 1}, token=5), 204)
-    assert trips.sizes == []
-
-
-@pytest.mark.thorough
-async def test_each_gets_its_own_rows_back(write: Send, held: Database, trips: Trips) -> None:
+async def test_writes_that_arrive_together_share_trips(write: Send, held: Database, trips: list[int]) -> None:
+    """Each gets its own row back."""
     answers = await asyncio.gather(
         *(
-            write(
-                "PATCH",
-                f"/accounts?id=eq.{100 + n}&select=id,balance",
-                {"balance": n},
-                token=5,
-                prefer="return=representation",
-            )
+            write("PATCH", f"{target(100 + n)}&select=id,balance", {"balance": n}, token=5, prefer=RETURNED)
             for n in range(ACCOUNTS)
         )
     )
-    assert [response.json() for response in answers] == [[{"id": 100 + n, "balance": n}] for n in range(ACCOUNTS)]
-    assert trips.sizes
-
-
-async def test_one_that_fails_fails_alone(write: Send, held: Database, trips: Trips) -> None:
-    bodies = [{"balance": None if n % 7 == 3 else n} for n in range(ACCOUNTS)]
-    answers = await asyncio.gather(
-        *(write("PATCH", f"/accounts?id=eq.{100 + n}", body, token=5) for n, body in enumerate(bodies))
-    )
     for number, response in enumerate(answers):
-        if number % 7 == 3:
-            answered(response, 400, "23502")
-        else:
-            answered(response, 204)
-    assert trips.sizes
-    assert await rows(held, "SELECT id - 100, balance FROM accounts WHERE id >= 100 ORDER BY id") == [
-        (n, 0 if n % 7 == 3 else n) for n in range(ACCOUNTS)
-    ]
+        answered(response, 200)
+        assert response.json() == [{"id": 100 + number, "balance": number}]
+        assert response.headers["fencing-resource"] == name(100 + number)
+    assert sum(trips) >= ACCOUNTS - 5, "the first goes alone, the rest in batches"
+    assert len(trips) <= 5
+    assert await rows(held, BALANCES) == [(n, n) for n in range(ACCOUNTS)]
 
 
-async def test_zombies_among_them_are_refused_and_on_record(write: Send, held: Database, trips: Trips) -> None:
+async def test_lone_and_large_writes_go_by_themselves(write: Send, trips: list[int]) -> None:
+    for number in range(3):
+        answered(await write("PATCH", target(100 + number), {"balance": 1}, token=5), 204)
+    answers = await at_once(write, [{"note": "x" * batches.LARGEST}] * ACCOUNTS)
+    assert {response.status_code for response in answers} == {204}
+    assert trips == []
+
+
+async def test_one_that_fails_fails_alone(write: Send, held: Database, trips: list[int]) -> None:
+    for number, response in enumerate(
+        await at_once(write, [{"balance": None if n % 7 == 3 else n} for n in range(ACCOUNTS)])
+    ):
+        answered(response, 400, "23502") if number % 7 == 3 else answered(response, 204)
+    assert trips
+    assert await rows(held, BALANCES) == [(n, 5 if n % 7 == 3 else n) for n in range(ACCOUNTS)]
+
+
+async def test_zombies_among_them_are_refused_and_on_record(write: Send, held: Database, trips: list[int]) -> None:
     tokens = [4 if n % 3 == 0 else 5 for n in range(ACCOUNTS)]
-    answers = await asyncio.gather(
-        *(write("PATCH", f"/accounts?id=eq.{100 + n}", {"balance": 7}, token=token) for n, token in enumerate(tokens))
-    )
-    for token, response in zip(tokens, answers, strict=True):
-        if token == 4:
-            answered(response, 412, "token-stale")
-        else:
-            answered(response, 204)
-    assert trips.sizes
+    for token, response in zip(tokens, await at_once(write, repeat({"balance": 7}), tokens), strict=True):
+        answered(response, 412, "token-stale") if token == 4 else answered(response, 204)
+    assert trips
     written = await rows(held, "SELECT id - 100 FROM accounts WHERE balance = 7 ORDER BY id")
     assert [number for (number,) in written] == [n for n, token in enumerate(tokens) if token == 5]
     recorded = await rows(held, "SELECT resource FROM fencing.rejection")
-    assert Counter(name for (name,) in recorded) == Counter(
-        f"public.accounts/{100 + n}" for n, token in enumerate(tokens) if token == 4
-    )
+    assert Counter(one for (one,) in recorded) == Counter(name(100 + n) for n, token in enumerate(tokens) if token == 4)
 
 
-async def test_many_writes_to_one_row_all_count(write: Send, held: Database, trips: Trips) -> None:
-    answers = await asyncio.gather(
-        *(write("PATCH", "/accounts?id=eq.100", {"balance": n}, token=5) for n in range(ACCOUNTS))
-    )
-    assert {response.status_code for response in answers} == {204}
-    assert (await row(held, "SELECT balance FROM accounts WHERE id = 100"))["balance"] in range(ACCOUNTS)
-
-
-async def test_a_caller_that_goes_away_takes_nobody_with_it(write: Send, held: Database, trips: Trips) -> None:
-    calls = [
-        asyncio.create_task(write("PATCH", f"/accounts?id=eq.{100 + n}", {"balance": 9}, token=5))
-        for n in range(ACCOUNTS)
-    ]
+async def test_a_caller_that_goes_away_takes_nobody_with_it(write: Send, trips: list[int]) -> None:
+    calls = [patched(write, 100 + n, 9) for n in range(ACCOUNTS)]
     await asyncio.sleep(0)
     for call in calls[::5]:
         call.cancel()
-    done = await asyncio.gather(*calls, return_exceptions=True)
-    for number, outcome in enumerate(done):
+    for number, outcome in enumerate(await asyncio.gather(*calls, return_exceptions=True)):
         if number % 5:
             assert isinstance(outcome, httpx.Response)
             answered(outcome, 204)
 
 
-async def test_a_locked_row_does_not_hold_up_the_others(write: Send, held: Database, dsn: str) -> None:
+async def test_a_locked_row_does_not_hold_up_the_others(
+    write: Send, held: Database, stranger: asyncpg.Connection
+) -> None:
     """The row's own batch waits with it. Later writes do not."""
-    locker = await asyncpg.connect(dsn)
-    async with locker.transaction():
-        await locker.execute("SELECT FROM accounts WHERE id = 100 FOR UPDATE")
-        blocked = asyncio.create_task(write("PATCH", "/accounts?id=eq.100", {"balance": 1}, token=5))
+    async with stranger.transaction():
+        await stranger.execute("SELECT FROM accounts WHERE id = 100 FOR UPDATE")
+        blocked = patched(write, 100, 1)
         await waiting(held)
         async with asyncio.timeout(PATIENCE):  # less than the lock_timeout
-            answers = await asyncio.gather(
-                *(write("PATCH", f"/accounts?id=eq.{100 + n}", {"balance": 2}, token=5) for n in range(1, ACCOUNTS))
-            )
+            answers = await asyncio.gather(*(patched(write, 100 + n, 2) for n in range(1, ACCOUNTS)))
         assert {response.status_code for response in answers} == {204}
         assert not blocked.done()
     answered(await blocked, 204)
-    await locker.close()
 
 
 @pytest.mark.thorough
@@ -173,34 +163,27 @@ class TestLockTimeout:
         await opened.close()
 
     async def test_who_waits_for_a_lock_in_vain_fails_alone(
-        self, write: Send, held: Database, trips: Trips, dsn: str
+        self, write: Send, trips: list[int], stranger: asyncpg.Connection
     ) -> None:
-        locker = await asyncpg.connect(dsn)
-        async with locker.transaction():
-            await locker.execute("SELECT FROM accounts WHERE id = 105 FOR UPDATE")
-            answers = await asyncio.gather(
-                *(write("PATCH", f"/accounts?id=eq.{100 + n}", {"balance": 3}, token=5) for n in range(ACCOUNTS))
-            )
-        await locker.close()
+        async with stranger.transaction():
+            await stranger.execute("SELECT FROM accounts WHERE id = 105 FOR UPDATE")
+            answers = await at_once(write, [{"balance": 3}] * ACCOUNTS)
         assert [n for n, response in enumerate(answers) if response.status_code != 204] == [5]
         answered(answers[5], 503, "unavailable")
-        assert trips.sizes
+        assert trips
 
 
-async def test_a_fence_being_raised_does_not_hold_up_the_others(write: Send, held: Database, dsn: str) -> None:
-    raiser = await asyncpg.connect(dsn)
-    async with raiser.transaction():
-        await raiser.execute("UPDATE fencing.fence SET value = 6 WHERE resource = 'public.accounts/100'")
-        calls = [
-            asyncio.create_task(write("PATCH", f"/accounts?id=eq.{100 + n}", {"balance": 2}, token=5))
-            for n in range(ACCOUNTS)
-        ]
+async def test_a_fence_being_raised_does_not_hold_up_the_others(
+    write: Send, held: Database, stranger: asyncpg.Connection
+) -> None:
+    async with stranger.transaction():
+        await stranger.execute(f"UPDATE fencing.fence SET value = 6 WHERE resource = '{name(100)}'")
+        calls = [patched(write, 100 + n, 2) for n in range(ACCOUNTS)]
         async with asyncio.timeout(PATIENCE):  # less than the lock_timeout
             answers = await asyncio.gather(*calls[1:])
         assert {response.status_code for response in answers} == {204}
         assert not calls[0].done(), "its fence is being raised: it must wait for the outcome"
     answered(await calls[0], 412, "token-stale")
-    await raiser.close()
 
 
 async def test_a_lost_connection_leaves_everybody_in_doubt(
@@ -210,22 +193,19 @@ async def test_a_lost_connection_leaves_everybody_in_doubt(
         raise asyncpg.ConnectionDoesNotExistError("connection was closed in the middle of operation")
 
     monkeypatch.setattr(asyncpg.Connection, "fetchmany", lose)
-    answers = await asyncio.gather(
-        *(write("PATCH", f"/accounts?id=eq.{100 + n}", {"balance": 1}, token=5) for n in range(ACCOUNTS))
-    )
-    codes = Counter(response.status_code for response in answers)
+    codes = Counter(response.status_code for response in await at_once(write, [{"balance": 1}] * ACCOUNTS))
     assert codes[503] >= ACCOUNTS - 5
     assert set(codes) <= {503, 204}
 
 
-async def test_a_batch_fits_into_the_buffer_of_a_socket(write: Send, held: Database, trips: Trips) -> None:
+async def test_a_batch_fits_into_the_buffer_of_a_socket(write: Send, held: Database, trips: list[int]) -> None:
     note = "x" * (batches.LARGEST * 3 // 4)
     answers = await asyncio.gather(
-        *(write("PATCH", f"/accounts?id=eq.{100 + n % ACCOUNTS}", {"note": note}, token=5) for n in range(3 * ACCOUNTS))
+        *(write("PATCH", target(100 + n % ACCOUNTS), {"note": note}, token=5) for n in range(3 * ACCOUNTS))
     )
     assert {response.status_code for response in answers} == {204}
-    assert trips.sizes
-    assert max(trips.sizes) * len(note) <= batches.ROOM
+    assert trips
+    assert max(trips) * len(note) <= batches.ROOM
 
 
 async def test_a_locked_row_does_not_hold_up_writes_of_another_shape(
@@ -233,50 +213,168 @@ async def test_a_locked_row_does_not_hold_up_writes_of_another_shape(
 ) -> None:
     async with asyncio.TaskGroup() as tasks, stranger.transaction():
         await stranger.execute("UPDATE accounts SET note = 'locked' WHERE id BETWEEN 100 AND 109")
-        stuck = [
-            tasks.create_task(write("PATCH", f"/accounts?id=eq.{100 + n}", {"note": "x"}, token=5)) for n in range(10)
-        ]
+        stuck = [tasks.create_task(write("PATCH", target(100 + n), {"note": "x"}, token=5)) for n in range(10)]
         await waiting(held, 1)
-        for number in range(20, 30):
-            answered(await write("PATCH", f"/accounts?id=eq.{100 + number}", {"balance": 1}, token=5), 204)
+        for number in range(120, 130):
+            answered(await patched(write, number, 1), 204)
         assert not any(call.done() for call in stuck)
     for call in stuck:
         answered(call.result(), 204)
 
 
-async def test_large_writes_go_by_themselves(write: Send, held: Database, trips: Trips) -> None:
-    note = "x" * batches.LARGEST
-    answers = await asyncio.gather(
-        *(write("PATCH", f"/accounts?id=eq.{100 + n}", {"note": note}, token=5) for n in range(ACCOUNTS))
-    )
-    assert {response.status_code for response in answers} == {204}
-    assert trips.sizes == []
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("seed", range(3))
-async def test_random_histories_end_alike_with_and_without_batches(
-    write: Send, held: Database, monkeypatch: pytest.MonkeyPatch, seed: int
-) -> None:
-    """Each account gets its own sequence of writes; what is answered and what is left must not depend on batching."""
-
-    async def play(offset: int) -> tuple[list[list[int]], list[tuple[int, str | None]]]:
-        chance = random.Random(seed)
-        plans = [[(chance.choice([4, 5, 5, 6]), chance.choice([1, 2, None])) for _ in range(6)] for _ in range(15)]
-
-        async def account(number: int) -> list[int]:
-            statuses = []
-            for token, balance in plans[number]:
-                response = await write("PATCH", f"/accounts?id=eq.{offset + number}", {"balance": balance}, token=token)
-                statuses.append(response.status_code)
-            return statuses
-
-        answers = await asyncio.gather(*(account(number) for number in range(len(plans))))
-        left = await rows(
-            held, f"SELECT balance, note FROM accounts WHERE id >= {offset} AND id < {offset + 15} ORDER BY id"
+async def take_over(
+    write: Send, token: int = 6, balances: Sequence[int | None] = range(ACCOUNTS)
+) -> list[httpx.Response]:
+    return await asyncio.gather(
+        *(
+            write("PATCH", target(100 + number), {"balance": balance}, token=token, holder=f"new {number}")
+            for number, balance in enumerate(balances)
         )
-        return list(answers), [(balance, note) for balance, note in left]
+    )
 
-    batched = await play(100)
-    monkeypatch.setattr(batches, "LARGEST", -1)
-    assert await play(120) == batched
+
+async def test_takeovers_that_arrive_together_share_a_round_trip(
+    write: Send, held: Database, trips: list[int], events: list[Event]
+) -> None:
+    events.clear()
+    for answer in await take_over(write):
+        answered(answer, 204)
+    assert trips == [ACCOUNTS + 1], "one claim for all"
+    assert not [one for one in events if isinstance(one, StepReached) and one.name == "tables.claim.after"]
+    numbers = range(ACCOUNTS)
+    assert await rows(held, BALANCES) == [(n, n) for n in numbers]
+    assert await rows(held, FENCES) == [(name(100 + n), 6, f"new {n}", "tester") for n in numbers]
+    assert await rows(held, TAKEN_OVER) == [(name(100 + n), 6, f"new {n}", "tester", 5, "old") for n in numbers]
+
+
+async def test_writes_of_one_new_holder_raise_its_fence_once(write: Send, held: Database, trips: list[int]) -> None:
+    writes = [write("PATCH", target(100), {"balance": balance}, token=6, holder="new") for balance in (6, 7, 8)]
+    for answer in await asyncio.gather(*writes):
+        answered(answer, 204)
+    assert trips[0] == len(writes) + 1
+    assert await rows(held, TAKEN_OVER) == [(name(100), 6, "new", "tester", 5, "old")]
+
+
+async def test_new_resources_share_a_round_trip(write: Send, held: Database, trips: list[int]) -> None:
+    for numbers in (range(200, 201), range(300, 300 + ACCOUNTS), range(400, 400 + ACCOUNTS)):
+        bodies = [{"id": number, "balance": number} for number in numbers]
+        for answer in await asyncio.gather(*(write("POST", "/accounts", body, token=1) for body in bodies)):
+            answered(answer, 201)
+    # The first is tried without a claim, and the second batch finds out what the first one has learnt.
+    assert trips[-1] == ACCOUNTS + 1
+    found = await rows(held, "SELECT resource, value FROM fencing.fence WHERE value = 1 ORDER BY resource")
+    assert len(found) == 2 * ACCOUNTS + 1
+    assert await rows(held, TAKEN_OVER) == [], "nobody is overtaken"
+
+
+async def test_one_that_fails_undoes_its_own_raise_only(write: Send, held: Database, trips: list[int]) -> None:
+    wanted = [None if number % 7 == 3 else number for number in range(ACCOUNTS)]
+    for balance, answer in zip(wanted, await take_over(write, balances=wanted), strict=True):
+        answered(answer, 400, "23502") if balance is None else answered(answer, 204)
+    assert trips == [ACCOUNTS + 1]
+    raised = [(name(100 + number), 5 if balance is None else 6) for number, balance in enumerate(wanted)]
+    assert await rows(held, "SELECT resource, value FROM fencing.fence ORDER BY resource") == raised
+    taken_over = [(one[0], one[1]) for one in await rows(held, TAKEN_OVER)]
+    assert taken_over == [(resource, 6) for resource, value in raised if value == 6]
+
+
+async def test_stale_and_duplicate_tokens_among_them_are_refused_and_on_record(
+    write: Send, held: Database, trips: list[int]
+) -> None:
+    shown = [(4, "zombie"), (5, "twin"), (6, "new")]
+    answers = await asyncio.gather(
+        *(
+            write("PATCH", target(100 + number), {"balance": 7}, token=token, holder=holder)
+            for number, (token, holder) in enumerate(shown)
+        )
+    )
+    answered(answers[0], 412, "token-stale")
+    answered(answers[1], 412, "token-duplicate")
+    answered(answers[2], 204)
+    # The twin's fence is known to carry its token. So it is sent without a claim first.
+    assert trips == [3, 2]
+    assert await rows(held, "SELECT id FROM accounts WHERE balance = 7") == [(102,)]
+    refused = "SELECT resource, reason, holder FROM fencing.rejection ORDER BY resource"
+    assert await rows(held, refused) == [
+        (name(100), "token-stale", "zombie"),
+        (name(101), "token-duplicate", "twin"),
+    ]
+
+
+async def test_the_successor_sees_what_its_predecessor_has_just_written(
+    write: Send, held: Database, stranger: asyncpg.Connection, trips: list[int]
+) -> None:
+    """With the raise and the write in one statement, the successor's snapshot would be older than that row."""
+    async with stranger.transaction():
+        await stranger.execute("SELECT FROM fencing.fence WHERE resource = $1 FOR SHARE", name(100))
+        await stranger.execute("DELETE FROM accounts WHERE id = 100")
+        await stranger.execute("INSERT INTO accounts (id, balance, note) VALUES (100, 5, 'just written')")
+        new = asyncio.create_task(write("PATCH", target(100), {"balance": 6}, token=6, prefer=RETURNED))
+        # A statement with the column list of the answer is new. Its first try finds the fence lower.
+        await waiting(held, 1)
+    answered(await new, 200)
+    assert [(one["balance"], one["note"]) for one in new.result().json()] == [(6, "just written")]
+
+
+async def test_one_whose_predecessor_is_writing_goes_on_alone(
+    write: Send, held: Database, stranger: asyncpg.Connection, trips: list[int], events: list[Event]
+) -> None:
+    events.clear()
+    async with stranger.transaction():
+        await stranger.execute("SELECT FROM fencing.fence WHERE resource = $1 FOR SHARE", name(100))
+        writes = [
+            asyncio.create_task(write("PATCH", target(number), {"balance": 6}, token=6)) for number in (100, 101, 102)
+        ]
+        await asyncio.gather(*writes[1:])
+        await waiting(held, 1)
+        assert not writes[0].done()
+    for one in writes:
+        answered(await one, 204)
+    assert trips == [4]
+    assert [one.name for one in events if isinstance(one, StepReached)].count("tables.claim.after") == 1
+
+
+async def test_no_raise_is_acknowledged_while_an_older_object_write_is_pending(
+    write: Send, held: Database, trips: list[int]
+) -> None:
+    await held.run(
+        lambda transaction: transaction.execute(
+            "INSERT INTO fencing.intent (resource, bucket, key, write_id, epoch, value, attempt) "
+            f"VALUES ('{name(100)}', 'b', 'k', gen_random_uuid(), 0, 5, 1)"
+        )
+    )
+    pending, other = await asyncio.gather(
+        *(write("PATCH", target(number), {"balance": 6}, token=6) for number in (100, 101))
+    )
+    answered(pending, 503)
+    answered(other, 204)
+    assert trips == [3]
+    assert (await row(held, "SELECT balance FROM accounts WHERE id = 100"))["balance"] == 5
+
+
+async def test_a_token_of_a_jump_too_far_raises_nothing(write: Send, held: Database, trips: list[int]) -> None:
+    far, near = await asyncio.gather(
+        *(write("PATCH", target(number), {"balance": 6}, token=token) for number, token in ((100, 2**60), (101, 6)))
+    )
+    answered(far, 403, "token-implausible")
+    answered(near, 204)
+    assert await rows(held, f"SELECT value FROM fencing.fence WHERE resource = '{name(100)}'") == [(5,)]
+
+
+async def test_writes_of_one_holder_share_trips_without_claims_again(
+    write: Send, held: Database, trips: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for answer in await take_over(write):
+        answered(answer, 204)
+    claimed: list[int] = []
+    real = batches.Raises.send
+
+    def counted(*arguments: object) -> object:
+        claimed.append(1)
+        return real(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(batches.Raises, "send", counted)
+    for _ in range(2):
+        for answer in await take_over(write):
+            answered(answer, 204)
+    assert not claimed
