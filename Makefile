@@ -36,7 +36,7 @@ VERSION = $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
 # A bundle of authorities, for networks whose proxy signs with its own.
 CERTIFICATES ?= /dev/null
 
-.PHONY: help setup demo test stalled test-all thorough installed citus clients go-modules kubernetes kubernetes-tools stores image image-test nightly conformance soak \
+.PHONY: help setup demo test stalled test-all thorough installed citus clients go-modules kubernetes kubernetes-tools store-servers stores image image-test nightly conformance soak \
 	check audit format docs docs-serve docs-release reference bench bench-quick release lock clean
 
 help:  ## list the targets
@@ -79,6 +79,14 @@ citus: setup  ## run the suites of objects, locks and crashes on the nodes of a 
 		tests/leases tests/objects tests/crash tests/conformance/tables
 	$(BIN)/python -m pytest tests/citus
 
+store-servers: setup  ## install Ceph, and build MinIO and the Versity gateway into ~/go/bin, for make stores
+	@command -v radosgw > /dev/null || \
+		apt-get install --yes --no-install-recommends ceph-mon ceph-osd radosgw ceph-common
+	for store in minio versitygw; do \
+		module=$$($(BIN)/python -c "from tests.stores.$$store import MODULE; print(MODULE)") && \
+		GOBIN=$(HOME)/go/bin go install "$$module" || exit 1; \
+	done
+
 stores: setup  ## find out what real stores do, those that are installed (docs/stores.md)
 	$(BIN)/python -m pytest --numprocesses=2 --dist=loadgroup tests/stores
 
@@ -91,7 +99,7 @@ image:  ## build the container image with ENGINE, docker or podman, from BASE
 image-test: setup  ## build the image, start docker-compose.yml with it, and have a zombie refused: five minutes at first
 	$(BIN)/python -m pytest -o faulthandler_timeout=900 tests/containers
 
-nightly: conformance soak  ## run the suites that take too long for every change
+nightly: stores conformance soak  ## run the suites that take too long for .ci/run: stores, conformance and soak
 
 soak: setup  ## let writers, gateways, store and database fail at random for MINUTES, and with losses for OPERATIONS
 	$(BIN)/python -m tests.crash.soak --minutes $(MINUTES)
@@ -163,8 +171,8 @@ check: setup $(DOCS)/.set-up  ## formatting, lint, types, the import table, Engl
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(BIN)/python -m pytest -q $(STATIC)
 	$(SITE) build/docs
+	$(BIN)/python -m pytest -q $(STATIC)
 
 audit: setup  ## look up known vulnerabilities of what is pinned; needs a network, and is skipped without one
 	$(BIN)/python .ci/audit.py
