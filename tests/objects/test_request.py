@@ -28,6 +28,7 @@ from gateway.objects.body.intake import Inspection, VerifiedBody, whole
 from gateway.objects.s3.addressing import bucket_of_host
 from gateway.objects.s3.operations import Level, Operation, OperationKind, recognise
 from gateway.objects.s3.request import S3Request, classify
+from tests.tiers import first
 
 Headers = list[tuple[bytes, bytes]]
 
@@ -339,7 +340,7 @@ def test_no_query_fits_two_operations() -> None:
 
 
 @pytest.mark.parametrize("level", [Level.BUCKET, Level.OBJECT])
-@pytest.mark.parametrize("method", ["GET", "HEAD", "PUT", "POST", "DELETE"])
+@pytest.mark.parametrize("method", first(["PUT", "GET", "HEAD", "POST", "DELETE"]))
 def test_two_markers_are_never_taken_for_either(method: str, level: Level) -> None:
     markers = {marker for one in Operation for marker in one.markers} | {"select", "torrent", "session", "renameObject"}
     together = {frozenset(one.markers) for one in Operation if len(one.markers) > 1}
@@ -369,13 +370,12 @@ def test_only_a_put_of_an_object_copies(method: str, level: Level) -> None:
         assert caught.value.status == 501
 
 
-def test_markers_are_read_by_their_exact_name(subtests: pytest.Subtests) -> None:
+def test_markers_are_read_by_their_exact_name() -> None:
     for operation in Operation:
-        with subtests.test(operation=operation):
-            for marker in operation.markers:
-                misspelt = {marker.swapcase()} | (operation.markers - {marker})
-                with pytest.raises(StoreError):
-                    recognise(operation.method, operation.level, misspelt, copies=operation.copies)
+        for marker in operation.markers:
+            misspelt = {marker.swapcase()} | (operation.markers - {marker})
+            with pytest.raises(StoreError):
+                recognise(operation.method, operation.level, misspelt, copies=operation.copies)
 
 
 KEYS = [

@@ -44,30 +44,22 @@ def headers_of(operation: Operation) -> list[str]:
     return [one.serialization["name"].lower() for one in members if one.serialization.get("location") == "header"]
 
 
-def every_header() -> Iterator[tuple[Operation, str]]:
-    for operation in Operation:
-        if operation is not Operation.POST_OBJECT:
-            yield from ((operation, name) for name in headers_of(operation))
-
-
 def test_every_header_of_the_model_goes_on_or_is_accounted_for(subtests: pytest.Subtests) -> None:
-    for operation, name in every_header():
-        with subtests.test(operation=operation, name=name):
-            if operation.kind is not OperationKind.READ and name in REFUSED:
-                with pytest.raises(StoreError) as caught:
-                    forwarded(operation, {name: "1"})
-                assert (caught.value.s3_code, caught.value.status) == ("NotImplemented", 501)
-                assert name in caught.value.message
-                continue
-            of_the_copy = operation.copies and name in addressing.COPY_HEADERS
-            checksum = name.startswith("x-amz-checksum-") and operation in (
-                Operation.PUT_OBJECT,
-                Operation.PUT_OBJECT_ANNOTATION,
-                Operation.UPLOAD_PART,
-            )
-            evaluated = name in EVALUATED and operation.kind is not OperationKind.READ
-            kept_here = of_the_copy or checksum or evaluated or name in OF_THE_BODY
-            assert forwarded(operation, {name: "1"}) == (() if kept_here else ((name, "1"),))
+    for operation in set(Operation) - {Operation.POST_OBJECT}:
+        with subtests.test(operation=operation):
+            for name in headers_of(operation):
+                if operation.kind is not OperationKind.READ and name in REFUSED:
+                    with pytest.raises(StoreError, match=name) as caught:
+                        forwarded(operation, {name: "1"})
+                    assert (caught.value.s3_code, caught.value.status) == ("NotImplemented", 501)
+                    continue
+                of_the_copy = operation.copies and name in addressing.COPY_HEADERS
+                checksum = name.startswith("x-amz-checksum-") and operation in (
+                    *(Operation.PUT_OBJECT, Operation.PUT_OBJECT_ANNOTATION, Operation.UPLOAD_PART),
+                )
+                evaluated = name in EVALUATED and operation.kind is not OperationKind.READ
+                kept_here = of_the_copy or checksum or evaluated or name in OF_THE_BODY
+                assert forwarded(operation, {name: "1"}) == (() if kept_here else ((name, "1"),)), name
 
 
 def test_an_unknown_header_is_dropped_on_a_read_and_refused_else(subtests: pytest.Subtests) -> None:
@@ -104,20 +96,17 @@ SAID_TO_THE_GATEWAY = (
 )
 
 
-def test_what_is_said_to_the_gateway_never_goes_on(subtests: pytest.Subtests) -> None:
+def test_what_is_said_to_the_gateway_never_goes_on() -> None:
     for operation in Operation:
-        with subtests.test(operation=operation):
-            assert forwarded(operation, dict.fromkeys(SAID_TO_THE_GATEWAY, "1")) == ()
+        assert forwarded(operation, dict.fromkeys(SAID_TO_THE_GATEWAY, "1")) == (), operation
 
 
-def test_the_one_version_of_s3_may_be_named(subtests: pytest.Subtests) -> None:
+def test_the_one_version_of_s3_may_be_named() -> None:
     """The AWS SDK for C++ names it when it begins an upload."""
     for operation in Operation:
-        with subtests.test(operation=operation):
-            assert forwarded(operation, {"x-amz-api-version": "2006-03-01"}) == ()
-            if operation.kind is not OperationKind.READ:
-                with pytest.raises(StoreError, match="x-amz-api-version"):
-                    forwarded(operation, {"x-amz-api-version": "2027-01-01"})
+        assert forwarded(operation, {"x-amz-api-version": "2006-03-01"}) == (), operation
+    with pytest.raises(StoreError, match="x-amz-api-version"):
+        forwarded(Operation.CREATE_MULTIPART_UPLOAD, {"x-amz-api-version": "2027-01-01"})
 
 
 def test_the_checksum_algorithm_goes_on_where_the_store_makes_the_checksum() -> None:

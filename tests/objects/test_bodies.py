@@ -1,0 +1,632 @@
+"""A body is whole and true before anything is written: framing, signatures of chunks, checksums, length and pace."""
+
+import asyncio
+import base64
+import hashlib
+import zlib
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from starlette.types import Message, Receive
+
+from gateway.auth import signature_claims
+from gateway.auth.principal import Principal
+from gateway.auth.sigv4 import ChunkSignatures, PayloadMode, RequestHead, VerifiedSignature, verify
+from gateway.errors import BodyTooLarge, GatewayError, StoreError
+from gateway.http.body import ArrivingBody, ClientGone, Pace
+from gateway.objects.body import checksums
+from gateway.objects.body.checksums import Algorithm, Declared, Verification
+from gateway.objects.body.chunked import MAX_LINE, Decoder
+from gateway.objects.body.intake import Inspection, VerifiedBody, WriteBody, whole
+from tests.clock import Clock
+
+Headers = list[tuple[bytes, bytes]]
+
+
+SIGNER = VerifiedSignature(Principal("worker"), PayloadMode.UNSIGNED)
+
+
+KEY, MOMENT, SCOPE = b"key", "20260102T030405Z", "20260102/us-east-1/s3/aws4_request"
+
+
+def arriving(*pieces: bytes, gone: bool = False, pause: float = 0.0) -> Receive:
+    """An ASGI channel that brings these pieces, and then the end or a hang-up."""
+    last = len(pieces) - 1
+    messages: list[Message] = [
+        {"type": "http.request", "body": piece, "more_body": gone or number < last}
+        for number, piece in enumerate(pieces)
+    ] or [{"type": "http.request"}]
+    if gone:
+        messages.append({"type": "http.disconnect"})
+    left = iter(messages)
+
+    async def receive() -> Message:
+        if pause:
+            await asyncio.sleep(pause)
+        return next(left)
+
+    return receive
+
+
+def plain(length: int, *more: tuple[bytes, bytes]) -> Headers:
+    return [(b"content-length", str(length).encode()), (b"x-amz-content-sha256", b"UNSIGNED-PAYLOAD"), *more]
+
+
+def trailing(length: int) -> Headers:
+    return [
+        (b"x-amz-content-sha256", b"STREAMING-UNSIGNED-PAYLOAD-TRAILER"),
+        (b"x-amz-decoded-content-length", str(length).encode()),
+        (b"x-amz-trailer", b"x-amz-checksum-crc32"),
+    ]
+
+
+def signed_in_chunks(length: int) -> Headers:
+    return [
+        (b"x-amz-content-sha256", b"STREAMING-AWS4-HMAC-SHA256-PAYLOAD"),
+        (b"x-amz-decoded-content-length", str(length).encode()),
+    ]
+
+
+def crc32(body: bytes) -> bytes:
+    return base64.b64encode(zlib.crc32(body).to_bytes(4, "big"))
+
+
+def framed_with_checksum(*chunks: bytes, checksum: bytes | None = None) -> bytes:
+    whole = b"".join(b"%x\r\n%s\r\n" % (len(chunk), chunk) for chunk in chunks)
+    return whole + b"0\r\nx-amz-checksum-crc32:%s\r\n\r\n" % (checksum or crc32(b"".join(chunks)))
+
+
+def chain() -> VerifiedSignature:
+    chunks = ChunkSignatures(KEY, MOMENT, SCOPE, "seed")
+    return VerifiedSignature(Principal("worker"), PayloadMode.SIGNED_CHUNKS, chunks=chunks)
+
+
+def signed(*chunks: bytes, spoilt: int | None = None) -> bytes:
+    """Chunks with the chain of signatures; that of chunk number ``spoilt`` is wrong."""
+    previous, out = "seed", b""
+    for number, chunk in enumerate((*chunks, b"")):
+        hashes = (hashlib.sha256(b"").hexdigest(), hashlib.sha256(chunk).hexdigest())
+        previous = signature_claims.signature(KEY, "AWS4-HMAC-SHA256-PAYLOAD", MOMENT, SCOPE, previous, *hashes)
+        shown = "0" * 64 if number == spoilt else previous
+        out += b"%x;chunk-signature=%s\r\n%s\r\n" % (len(chunk), shown.encode(), chunk)
+    return out
+
+
+def cut(body: bytes, places: Sequence[int]) -> list[bytes]:
+    ends = sorted({0, len(body), *(place % (len(body) + 1) for place in places)})
+    return [body[start:end] for start, end in pairwise(ends)] or [b""]
+
+
+def intake(
+    headers: Headers, receive: Receive, *, pace: Pace | None = None, signature: VerifiedSignature = SIGNER
+) -> WriteBody:
+    return WriteBody(ArrivingBody(receive, pace or Pace()), headers, signature, 10_000)
+
+
+async def streamed(one: WriteBody) -> bytes:
+    return b"".join([chunk async for chunk in one.chunks()])
+
+
+PLACES = st.lists(st.integers(0, 5000), max_size=12)
+
+
+CHUNKS = st.lists(st.binary(min_size=1, max_size=200), max_size=6)
+
+
+@pytest.mark.thorough
+@given(CHUNKS, PLACES)
+def test_however_a_body_is_cut_it_comes_out_whole(chunks: list[bytes], places: list[int]) -> None:
+    body = b"".join(chunks)
+    forms: list[tuple[Headers, bytes, Callable[[], VerifiedSignature]]] = [
+        (plain(len(body)), body, lambda: SIGNER),
+        (trailing(len(body)), framed_with_checksum(*chunks), lambda: SIGNER),
+        (signed_in_chunks(len(body)), signed(*chunks), chain),
+    ]
+    for headers, wire, signature in forms:
+        one = intake(headers, arriving(*cut(wire, places)), signature=signature())
+        assert asyncio.run(streamed(one)) == body
+        assert one.proof.size == one.length == len(body)
+        whole = intake(headers, arriving(*cut(wire, places)), signature=signature())
+        assert asyncio.run(whole.whole()).content == body
+
+
+@pytest.mark.thorough
+@given(CHUNKS.filter(bool), PLACES, st.sampled_from(["crc", "signature", "end", "length", "gone"]))
+def test_a_body_that_is_not_proven_never_comes_out_whole(chunks: list[bytes], places: list[int], fault: str) -> None:
+    body = b"".join(chunks)
+    headers, wire, signature = trailing(len(body)), framed_with_checksum(*chunks), SIGNER
+    if fault == "crc":
+        wire = framed_with_checksum(*chunks, checksum=crc32(b"another" + body))
+    elif fault == "signature":
+        headers, wire, signature = signed_in_chunks(len(body)), signed(*chunks, spoilt=len(chunks)), chain()
+    elif fault == "end":
+        wire = wire[:-2]
+    elif fault == "length":
+        headers = trailing(len(body) + 1)
+    receive = arriving(*cut(wire[:-1] if fault == "gone" else wire, places), gone=fault == "gone")
+    one = intake(headers, receive, signature=signature)
+    came: list[bytes] = []
+
+    async def take() -> None:
+        async for chunk in one.chunks():
+            came.append(chunk)  # noqa: PERF401 - what came before the error counts
+
+    with pytest.raises((GatewayError, ClientGone)):
+        asyncio.run(take())
+    out = b"".join(came)
+    assert len(out) < len(body)
+    assert body.startswith(out)
+
+
+async def refusal(one: WriteBody) -> tuple[str, int]:
+    with pytest.raises(GatewayError) as caught:
+        await streamed(one)
+    return caught.value.s3_code, caught.value.status
+
+
+async def test_a_wrong_chunk_in_the_middle_is_noticed_when_it_is_there() -> None:
+    wire = signed(b"a" * 100, b"b" * 100, b"c" * 100, spoilt=1)
+    one = intake(signed_in_chunks(300), arriving(wire[:200], wire[200:400], gone=True), signature=chain())
+    assert await refusal(one) == ("SignatureDoesNotMatch", 403)
+
+
+async def test_only_requested_digests_are_computed() -> None:
+    plainly = intake(plain(5), arriving(b"hello"))
+    await streamed(plainly)
+    assert (plainly.proof.md5, plainly.proof.sha256) == (None, None)
+    asked = intake(plain(5), arriving(b"hello"))
+    async for _ in asked.chunks(md5=True, sha256=True):
+        pass
+    assert asked.proof.md5 == hashlib.md5(b"hello").hexdigest()
+    assert asked.proof.sha256 == hashlib.sha256(b"hello").hexdigest()
+    whole = await intake(plain(5), arriving(b"hello")).whole()
+    assert whole.digests.md5 == hashlib.md5(b"hello").hexdigest()
+
+
+async def test_length_and_checksums_are_known_before_the_body() -> None:
+    nothing = arriving()
+    assert intake(plain(5), nothing).checksum_headers == ()
+    crc, md5 = crc32(b"hello"), base64.b64encode(hashlib.md5(b"hello").digest())
+    told = intake(plain(5, (b"x-amz-checksum-crc32", crc), (b"content-md5", md5)), nothing)
+    assert (told.trailing, set(told.checksum_headers)) == (
+        False,
+        {("x-amz-checksum-crc32", crc.decode()), ("content-md5", md5.decode())},
+    )
+    later = intake(trailing(5), arriving(framed_with_checksum(b"hello")))
+    assert (later.trailing, later.checksum_headers) == (True, ())
+    await streamed(later)
+    assert later.proof.headers == (("x-amz-checksum-crc32", crc.decode()),)
+
+
+async def test_a_body_is_not_asked_for_before_its_head_is_checked() -> None:
+    async def never() -> Message:
+        raise AssertionError
+
+    for headers in (plain(10_001), trailing(10_001)):
+        with pytest.raises(BodyTooLarge):
+            intake(headers, never)
+    assert intake(plain(10_000), never).length == 10_000
+
+
+async def test_a_client_that_hangs_up() -> None:
+    for one in (intake(plain(5), arriving(b"he", gone=True)), intake(trailing(5), arriving(b"5\r\nhe", gone=True))):
+        with pytest.raises(ClientGone):
+            await one.whole()
+
+
+async def test_a_client_that_falls_silent_is_cut_off() -> None:
+    async def silent() -> Message:
+        await asyncio.sleep(30)
+        raise AssertionError
+
+    for take in (streamed, WriteBody.whole):
+        with pytest.raises(GatewayError) as caught:
+            await take(intake(plain(5), silent, pace=Pace(idle=0.05)))
+        assert (caught.value.s3_code, caught.value.status) == ("RequestTimeout", 408)
+
+
+async def test_a_client_that_trickles_is_cut_off() -> None:
+    """Each byte is in time, and together they would take for ever."""
+    one = intake(plain(1000), arriving(*[b"x"] * 1000, pause=0.01), pace=Pace(idle=1, grace=0.1, rate=1000))
+    assert await refusal(one) == ("RequestTimeout", 408)
+
+
+async def test_a_slow_client_above_the_lowest_rate_is_served() -> None:
+    """It takes 50 seconds for all pieces, which is more than the grace."""
+    clock = Clock()
+
+    async def slow() -> Message:
+        await clock.pass_by(0.5)
+        return await receive()
+
+    receive = arriving(*[b"x" * 20] * 100)
+    assert await streamed(intake(plain(2000), slow, pace=Pace(rate=20))) == b"x" * 2000
+
+
+async def test_the_time_of_a_slow_store_does_not_count_against_the_client() -> None:
+    clock = Clock()
+
+    async def quick() -> Message:
+        await clock.pass_by(0)
+        return await receive()
+
+    receive = arriving(b"a", b"b", b"c")
+    one = intake(plain(3), quick, pace=Pace(rate=1_000_000))
+    taken: list[Any] = []
+    async for chunk in one.chunks():
+        await clock.pass_by(60)
+        taken.append(chunk)
+    assert taken == [b"a", b"b", b"c"]
+
+
+Headers = list[tuple[bytes, bytes]]
+
+
+PLAIN: Headers = [(b"Content-Length", b"5"), (b"x-amz-content-sha256", b"UNSIGNED-PAYLOAD")]
+
+
+FRAMED: Headers = [
+    (b"content-encoding", b"gzip,aws-chunked"),
+    (b"x-amz-content-sha256", b"STREAMING-UNSIGNED-PAYLOAD-TRAILER"),
+    (b"x-amz-decoded-content-length", b"5"),
+    (b"x-amz-trailer", b"x-amz-checksum-crc32"),
+]
+
+
+HELLO = b"5\r\nhello\r\n0\r\nx-amz-checksum-crc32:NhCmhg==\r\n\r\n"
+
+
+def take(headers: Headers, *pieces: bytes, max_size: int = 100) -> VerifiedBody:
+    inspection = Inspection(headers, sha256=None, signatures=None, max_size=max_size)
+    inspection.request_digests(md5=True, sha256=True)
+    content = [inspection.feed(piece) for piece in pieces]
+    return whole(content, inspection.finish())
+
+
+def refusal_of_pieces(headers: Headers, *pieces: bytes) -> tuple[str, int]:
+    with pytest.raises(GatewayError) as caught:
+        take(headers, *pieces)
+    return caught.value.s3_code, caught.value.status
+
+
+@pytest.mark.parametrize(
+    ("headers", "pieces", "expected"),
+    [
+        (PLAIN, [b"hell"], ("IncompleteBody", 400)),
+        (PLAIN, [], ("IncompleteBody", 400)),
+        (PLAIN, [b"hello", b"!"], ("IncompleteBody", 400)),
+        (FRAMED, [HELLO[:-2]], ("IncompleteBody", 400)),
+        (FRAMED, [HELLO.replace(b"hello", b"hullo")], ("BadDigest", 400)),
+        (FRAMED, [b"0\r\nx-amz-checksum-crc32:AAAAAA==\r\n\r\n"], ("IncompleteBody", 400)),
+        (PLAIN[1:], [b"hello"], ("MissingContentLength", 411)),
+        (FRAMED[:2], [HELLO], ("MissingContentLength", 411)),
+        *(
+            ([(b"content-length", length)], [b"hello"], ("InvalidArgument", 400))
+            for length in (b"-5", b"+5", b"5_0", b"", "٥".encode(), b"9" * 30)
+        ),
+        ([*PLAIN, (b"content-encoding", b"aws-chunked")], [b"hello"], ("InvalidRequest", 400)),
+        ([*PLAIN, (b"x-amz-trailer", b"x-amz-checksum-crc32")], [b"hello"], ("InvalidRequest", 400)),
+    ],
+)
+def test_bodies_that_are_not_what_they_say(headers: Headers, pieces: list[bytes], expected: tuple[str, int]) -> None:
+    assert refusal_of_pieces(headers, *pieces) == expected
+
+
+# A framed body is believed only if every part of its framing is what it must be.
+
+CRC = "x-amz-checksum-crc32"
+
+
+def decode(decoder: Decoder, *pieces: bytes) -> tuple[bytes, dict[str, str]]:
+    decoded = b"".join(decoder.feed(piece) for piece in pieces)
+    return decoded, decoder.finish()
+
+
+def refusal_of_chunks(decoder: Decoder, *pieces: bytes) -> str:
+    with pytest.raises(StoreError) as caught:
+        decode(decoder, *pieces)
+    assert 400 <= caught.value.status < 500
+    return caught.value.s3_code
+
+
+WHOLE = b"5\r\nhello\r\n6\r\n world\r\n0\r\nx-amz-checksum-crc32:DUoRhQ==\r\n\r\n"
+
+
+def test_what_boto3_sends_is_decoded() -> None:
+    assert decode(Decoder(11, trailers={CRC}), WHOLE) == (b"hello world", {CRC: "DUoRhQ=="})
+
+
+@given(st.lists(st.binary(min_size=1, max_size=300), max_size=6), st.integers(1, 40))
+def test_any_chunks_in_any_pieces(chunks: list[bytes], step: int) -> None:
+    framed = b"".join(b"%x\r\n%s\r\n" % (len(chunk), chunk) for chunk in chunks) + b"0\r\n\r\n"
+    pieces = [framed[start : start + step] for start in range(0, len(framed), step)]
+    body = b"".join(chunks)
+    assert decode(Decoder(len(body)), *pieces) == (body, {})
+
+
+def test_a_body_that_ends_early_is_refused_wherever_it_ends(subtests: pytest.Subtests) -> None:
+    for end in range(len(WHOLE)):
+        with subtests.test(end=end):
+            assert refusal_of_chunks(Decoder(11, trailers={CRC}), WHOLE[:end]) == "IncompleteBody"
+
+
+@pytest.mark.parametrize(
+    ("body", "code"),
+    [
+        pytest.param(b"3\r\nabc\r\n0\r\n\r\n", "IncompleteBody", id="shorter than declared"),
+        pytest.param(b"5\r\nabcde\r\n0\r\n\r\n", "IncompleteBody", id="longer than declared"),
+        pytest.param(b"ffffffffffffffff\r\n", "IncompleteBody", id="far longer than declared"),
+        pytest.param(b"4\r\nabcd\r\n0\r\n\r\nx", "IncompleteBody", id="goes on after the end"),
+        pytest.param(b"4\r\nabcd\r\n0\r\n\r\n0\r\n\r\n", "IncompleteBody", id="ends twice"),
+        pytest.param(b"4\r\nabcde\r\n0\r\n\r\n", "InvalidChunkSizeError", id="chunk longer than it says"),
+        pytest.param(b"-4\r\nabcd\r\n0\r\n\r\n", "InvalidChunkSizeError", id="negative size"),
+        pytest.param(b"0x4\r\nabcd\r\n0\r\n\r\n", "InvalidChunkSizeError", id="prefixed size"),
+        pytest.param(b" 4\r\nabcd\r\n0\r\n\r\n", "InvalidChunkSizeError", id="size with a space"),
+        pytest.param(b"\r\nabcd\r\n0\r\n\r\n", "InvalidChunkSizeError", id="no size"),
+        pytest.param(b"0" * 17 + b"\r\n", "InvalidChunkSizeError", id="size too long"),
+        pytest.param(b"4;a=b\r\nabcd\r\n0\r\n\r\n", "InvalidChunkSizeError", id="unknown extension"),
+        pytest.param(b"4;chunk-signature=" + b"0" * 64 + b"\r\nabcd\r\n", "InvalidChunkSizeError", id="signed"),
+        pytest.param(b"4\nabcd\n0\n\n", "IncompleteBody", id="bare line feeds"),
+        pytest.param(b"4" * (MAX_LINE + 1), "IncompleteBody", id="endless line"),
+        pytest.param(b"abcd", "IncompleteBody", id="not framed"),
+    ],
+)
+def test_contradictory_framing_is_refused(body: bytes, code: str) -> None:
+    assert refusal_of_chunks(Decoder(4), body) == code
+
+
+@pytest.mark.parametrize(
+    "trailer",
+    [
+        pytest.param(b"", id="declared but missing"),
+        pytest.param(b"x-amz-checksum-crc32c:AAAAAA==\r\n", id="another one"),
+        pytest.param(b"x-amz-checksum-crc32:a\r\nx-amz-checksum-crc32:b\r\n", id="twice"),
+        pytest.param(b"x-amz-checksum-crc32:a\r\nx-more:b\r\n", id="one too many"),
+        pytest.param(b"no colon\r\n", id="no colon"),
+        pytest.param(b":a\r\n", id="no name"),
+        pytest.param(b" x-amz-checksum-crc32:a\r\n", id="folded line"),
+        pytest.param(b"x-amz-checksum-crc32:a\r\nx-amz-trailer-signature:" + b"0" * 64 + b"\r\n", id="signed"),
+    ],
+)
+def test_trailers_that_are_not_what_was_declared(trailer: bytes) -> None:
+    assert refusal_of_chunks(Decoder(0, trailers={CRC}), b"0\r\n" + trailer + b"\r\n") == "MalformedTrailerError"
+
+
+def test_many_trailers_are_not_collected() -> None:
+    lines = b"".join(b"x-%d:a\r\n" % number for number in range(1000))
+    assert refusal_of_chunks(Decoder(0), b"0\r\n" + lines + b"\r\n") == "MalformedTrailerError"
+
+
+# The chunked upload of the S3 documentation: 66,560 times "a" in chunks of 64 KiB and 1 KiB.
+ID, SECRET = "AKIAIOSFODNN7EXAMPLE", "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY"
+
+
+THEN = datetime(2013, 5, 24, tzinfo=UTC)
+
+
+SEED = "4f232c4386841ef735655705268965c44a0e4690baa4adea153f7db9fa80a0a9"
+
+
+SIGNATURES = (
+    "ad80c730a21e5b8d04586a2213dd63b9a0e99e0e2307b0ade35a65485a288648",
+    "0055627c9e194cb4542bae2aa5492e3c1575bbb81b612b7d234b86a503ef5497",
+    "b6c6ea8a5354eaf15b3cb7646744f4275b71ea724fed81ceb9323e279d449df9",
+)
+
+
+def published() -> ChunkSignatures:
+    credential = f"Credential={ID}/20130524/us-east-1/s3/aws4_request"
+    headers = {
+        "host": "s3.amazonaws.com",
+        "x-amz-date": "20130524T000000Z",
+        "x-amz-storage-class": "REDUCED_REDUNDANCY",
+        "x-amz-content-sha256": "STREAMING-AWS4-HMAC-SHA256-PAYLOAD",
+        "content-encoding": "aws-chunked",
+        "x-amz-decoded-content-length": "66560",
+        "content-length": "66824",
+    }
+    authorization = f"AWS4-HMAC-SHA256 {credential},SignedHeaders={';'.join(sorted(headers))},Signature={SEED}"
+    headers["authorization"] = authorization
+    head = RequestHead(
+        "PUT", b"/examplebucket/chunkObject.txt", b"", [(k.encode(), v.encode()) for k, v in headers.items()]
+    )
+    chunks = verify(head, lambda *_: (Principal("worker"), SECRET), THEN).chunks
+    assert chunks is not None
+    return chunks
+
+
+def framed(*chunks: bytes, signatures: tuple[str, ...] = SIGNATURES) -> bytes:
+    return b"".join(
+        b"%x;chunk-signature=%s\r\n%s\r\n" % (len(chunk), signature.encode(), chunk)
+        for chunk, signature in zip((*chunks, b""), signatures, strict=True)
+    )
+
+
+LONG, SHORT = b"a" * 65536, b"a" * 1024
+
+
+def test_the_published_chunk_signatures() -> None:
+    whole = framed(LONG, SHORT)
+    assert len(whole) == 66824
+    pieces = [whole[start : start + 1000] for start in range(0, len(whole), 1000)]
+    assert decode(Decoder(66560, signatures=published()), *pieces) == (LONG + SHORT, {})
+
+
+@pytest.mark.parametrize(
+    ("body", "code"),
+    [
+        pytest.param(framed(LONG, b"b" * 1024), "SignatureDoesNotMatch", id="other bytes"),
+        pytest.param(
+            framed(LONG, SHORT, signatures=(SIGNATURES[0], SIGNATURES[0], SIGNATURES[2])),
+            "SignatureDoesNotMatch",
+            id="a signature twice",
+        ),
+        pytest.param(
+            framed(SHORT, LONG, signatures=(SIGNATURES[1], SIGNATURES[0], SIGNATURES[2])),
+            "SignatureDoesNotMatch",
+            id="chunks in another order",
+        ),
+        pytest.param(
+            framed(LONG, SHORT, signatures=(*SIGNATURES[:2], "0" * 64)), "SignatureDoesNotMatch", id="a false end"
+        ),
+        pytest.param(
+            framed(LONG, signatures=(SIGNATURES[0], SIGNATURES[2])), "SignatureDoesNotMatch", id="a chunk left out"
+        ),
+        pytest.param(b"400\r\n" + SHORT + b"\r\n0\r\n\r\n", "InvalidChunkSizeError", id="not signed"),
+        pytest.param(framed(LONG, SHORT)[:-90], "IncompleteBody", id="no end"),
+    ],
+)
+def test_chunks_that_were_not_signed_like_this(body: bytes, code: str) -> None:
+    assert refusal_of_chunks(Decoder(66560, signatures=published()), body) == code
+
+
+def published_chain() -> ChunkSignatures:
+    key = signature_claims.signing_key(SECRET, "20130524", "us-east-1")
+    return ChunkSignatures(key, "20130524T000000Z", "20130524/us-east-1/s3/aws4_request", SEED)
+
+
+def signed_trailer(value: str, *, signed: str | None = None) -> bytes:
+    """One chunk of five bytes and a trailer, signed by the rules of the documentation, written out once more."""
+    mine, previous, scope = published_chain(), SEED, "20130524/us-east-1/s3/aws4_request"
+    out = b""
+    for data in (b"hello", b""):
+        parts = ("AWS4-HMAC-SHA256-PAYLOAD", "20130524T000000Z", scope, previous, hashlib.sha256(b"").hexdigest())
+        previous = signature_claims.signature(mine.signing_key, *parts, hashlib.sha256(data).hexdigest())
+        out += b"%x;chunk-signature=%s\r\n" % (len(data), previous.encode()) + (data + b"\r\n" if data else b"")
+    digest = hashlib.sha256(f"x-amz-checksum-crc32c:{signed or value}\n".encode()).hexdigest()
+    last = signature_claims.signature(
+        mine.signing_key, "AWS4-HMAC-SHA256-TRAILER", "20130524T000000Z", scope, previous, digest
+    )
+    return out + f"x-amz-checksum-crc32c:{value}\r\nx-amz-trailer-signature:{last}\r\n\r\n".encode()
+
+
+TRUE = "mnG7TA=="
+
+
+def test_a_signed_trailer() -> None:
+    decoder = Decoder(5, trailers={"x-amz-checksum-crc32c"}, signatures=published_chain())
+    assert decode(decoder, signed_trailer(TRUE)) == (b"hello", {"x-amz-checksum-crc32c": TRUE})
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        pytest.param(signed_trailer("AAAAAA==", signed=TRUE), id="changed value"),
+        pytest.param(signed_trailer(TRUE).partition(b"x-amz-trailer-signature")[0] + b"\r\n", id="no signature"),
+    ],
+)
+def test_a_trailer_that_was_not_signed_like_this(body: bytes) -> None:
+    assert (
+        refusal_of_chunks(Decoder(5, trailers={"x-amz-checksum-crc32c"}, signatures=published_chain()), body)
+        == "SignatureDoesNotMatch"
+    )
+
+
+# The checksums that a client declares must be true.
+
+BODY = b"123456789"
+
+
+# The check values that the catalogues of checksums give for these nine bytes.
+CHECKS = {
+    Algorithm.CRC32: bytes.fromhex("cbf43926"),
+    Algorithm.CRC32C: bytes.fromhex("e3069283"),
+    Algorithm.CRC64NVME: bytes.fromhex("ae8b14860a799888"),
+    Algorithm.SHA1: hashlib.sha1(BODY).digest(),
+    Algorithm.SHA256: hashlib.sha256(BODY).digest(),
+}
+
+
+def encoded(digest: bytes) -> str:
+    return base64.b64encode(digest).decode()
+
+
+def verified(
+    headers: dict[str, str], trailers: dict[str, str] | None = None, sha256: str | None = None
+) -> tuple[object, ...]:
+    verification = Verification(checksums.declared(headers), sha256)
+    for byte in BODY:
+        verification.update(bytes([byte]))
+    return verification.finish(trailers).headers
+
+
+def refusal_of_checksum(
+    headers: dict[str, str], trailers: dict[str, str] | None = None, sha256: str | None = None
+) -> tuple[str, int]:
+    with pytest.raises(StoreError) as caught:
+        verified(headers, trailers, sha256)
+    return caught.value.s3_code, caught.value.status
+
+
+@pytest.mark.parametrize("algorithm", Algorithm)
+def test_a_true_checksum_is_verified_and_sent_on(algorithm: Algorithm) -> None:
+    value = encoded(CHECKS[algorithm])
+    assert verified({algorithm.header: value}) == ((algorithm.header, value),)
+    assert verified({"x-amz-trailer": algorithm.header.title()}, {algorithm.header: value}) == (
+        (algorithm.header, value),
+    )
+    told = {"x-amz-sdk-checksum-algorithm": algorithm.name, algorithm.header: value}
+    assert verified(told) == ((algorithm.header, value),)
+
+
+@pytest.mark.parametrize("algorithm", Algorithm)
+def test_a_false_checksum_is_refused(algorithm: Algorithm) -> None:
+    false = encoded(bytes(len(CHECKS[algorithm])))
+    assert refusal_of_checksum({algorithm.header: false}) == ("BadDigest", 400)
+    assert refusal_of_checksum({"x-amz-trailer": algorithm.header}, {algorithm.header: false}) == ("BadDigest", 400)
+
+
+@pytest.mark.parametrize("algorithm", Algorithm)
+@pytest.mark.parametrize("value", ["", "AAA", "AAAA", "????", "y/Q5Jg", "=" * 8, "é"])
+def test_a_malformed_checksum_is_refused(algorithm: Algorithm, value: str) -> None:
+    assert refusal_of_checksum({algorithm.header: value}) == ("InvalidRequest", 400)
+    assert refusal_of_checksum({"x-amz-trailer": algorithm.header}, {algorithm.header: value}) == (
+        "InvalidRequest",
+        400,
+    )
+
+
+def test_content_md5() -> None:
+    assert verified({"content-md5": encoded(hashlib.md5(BODY).digest())}) == ()
+    assert refusal_of_checksum({"content-md5": encoded(hashlib.md5(b"").digest())}) == ("BadDigest", 400)
+    for value in ("", "abc", hashlib.md5(BODY).hexdigest()):
+        assert refusal_of_checksum({"content-md5": value}) == ("InvalidDigest", 400)
+
+
+def test_the_signed_hash_of_the_body() -> None:
+    assert verified({}, sha256=hashlib.sha256(BODY).hexdigest()) == ()
+    assert refusal_of_checksum({}, sha256=hashlib.sha256(b"").hexdigest()) == ("XAmzContentSHA256Mismatch", 400)
+
+
+TRUE_CRC32 = encoded(CHECKS[Algorithm.CRC32])
+
+
+@pytest.mark.parametrize(
+    ("headers", "expected"),
+    [
+        ({"x-amz-checksum-crc32": TRUE_CRC32, "x-amz-checksum-sha1": "x"}, ("InvalidRequest", 400)),
+        ({"x-amz-checksum-crc32": TRUE_CRC32, "x-amz-trailer": "x-amz-checksum-crc32"}, ("InvalidRequest", 400)),
+        ({"x-amz-trailer": "x-amz-checksum-crc32,x-amz-checksum-sha1"}, ("InvalidRequest", 400)),
+        ({"x-amz-trailer": "x-amz-meta-later"}, ("InvalidRequest", 400)),
+        ({"x-amz-checksum-xxhash64": "AAAAAAAAAAA="}, ("NotImplemented", 501)),
+        ({"x-amz-checksum-type": "COMPOSITE"}, ("NotImplemented", 501)),
+        ({"x-amz-sdk-checksum-algorithm": "CRC32"}, ("InvalidRequest", 400)),
+        ({"x-amz-checksum-algorithm": "SHA1", "x-amz-checksum-crc32": TRUE_CRC32}, ("InvalidRequest", 400)),
+    ],
+)
+def test_contradictory_checksum_declarations_are_refused(headers: dict[str, str], expected: tuple[str, int]) -> None:
+    assert refusal_of_checksum(headers) == expected
+
+
+def test_the_digests_of_a_body_without_declarations() -> None:
+    digests = Verification(Declared()).finish()
+    assert (digests.size, digests.md5, digests.headers) == (0, hashlib.md5(b"").hexdigest(), ())
+    verification = Verification(Declared())
+    verification.update(BODY)
+    digests = verification.finish()
+    assert (digests.size, digests.sha256) == (9, hashlib.sha256(BODY).hexdigest())

@@ -1,0 +1,362 @@
+"""A form is read the same however it is cut; its fields stand for a request, and its file ends only with a whole form."""
+
+import asyncio
+import hashlib
+from collections.abc import AsyncGenerator
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from starlette.types import Message
+
+from gateway.errors import BodyTooLarge, GatewayError, StoreError
+from gateway.fencing.token import Token
+from gateway.http.body import ArrivingBody, ClientGone, Pace
+from gateway.objects.body.checksums import Algorithm, Declared
+from gateway.objects.body.form import MAX_FIELD_BYTES, MAX_FIELDS, FormBody, FormParser, is_form
+from gateway.objects.s3.operations import Operation
+from gateway.objects.writes.form import FormRequest, named_fields, read_form, redirect_address
+from gateway.objects.writes.staging import _pieces
+
+BOUNDARY = "a-boundary"
+
+
+TYPE = f"multipart/form-data; boundary={BOUNDARY}"
+
+
+def part(name: str, value: bytes, more: str = "", headers: str = "") -> bytes:
+    disposition = f'Content-Disposition: form-data; name="{name}"{more}\r\n{headers}\r\n'
+    return f"--{BOUNDARY}\r\n".encode() + disposition.encode() + value + b"\r\n"
+
+
+LAST = f"--{BOUNDARY}--\r\n".encode()
+
+
+FILE = part("file", b"content", '; filename="a.txt"')
+
+
+def parsed(*pieces: bytes) -> tuple[FormParser, bytes]:
+    parser = FormParser(TYPE)
+    content = b"".join([parser.feed(piece) for piece in pieces])
+    parser.finish()
+    return parser, content
+
+
+@given(
+    st.lists(st.tuples(st.from_regex(r"[a-z$-]{1,20}", fullmatch=True), st.text(max_size=50)), max_size=5),
+    # Bytes that resemble a boundary, but are none.
+    st.lists(st.sampled_from([b"\r", b"\n", b"\r\n", b"--", b"-", BOUNDARY.encode(), b"\0", b"x"]), max_size=30),
+    st.lists(st.integers(0, 2000), max_size=15),
+)
+def test_however_a_form_is_cut_it_says_the_same(
+    fields: list[tuple[str, str]], pieces: list[bytes], places: list[int]
+) -> None:
+    fields = [(name, value.replace(BOUNDARY, "")) for name, value in fields if name != "file"]
+    content = b"".join(pieces).replace(b"--" + BOUNDARY.encode(), b"")
+    form = b"".join(part(name, value.encode()) for name, value in fields) + part("file", content) + LAST
+    ends = sorted({0, len(form), *(place % len(form) for place in places)})
+    parser, taken = parsed(*(form[start:end] for start, end in pairwise(ends)))
+    assert parser.fields == fields
+    assert taken == content
+
+
+@given(st.integers(0, 400))
+def test_a_form_that_ends_early_is_no_form(place: int) -> None:
+    form = part("key", b"k") + FILE + LAST
+    whole = len(form) - 2  # the line end after the closing boundary may be missing
+    with pytest.raises(StoreError) as caught:
+        parsed(form[: place % whole])
+    assert caught.value.s3_code == "MalformedPOSTRequest"
+
+
+def test_fields_after_the_file_have_no_effect() -> None:
+    parser, content = parsed(part("key", b"k") + FILE + part("acl", b"public-read") + LAST + b"epilogue")
+    assert (parser.fields, content) == ([("key", "k")], b"content")
+
+
+@pytest.mark.parametrize(
+    ("given", "filename"),
+    [
+        ('; filename="a.txt"', "a.txt"),
+        (r'; filename="C:\dir\a.txt"', "a.txt"),
+        ('; filename="../../a.txt"', "a.txt"),
+        ('; filename="ä.txt"', "ä.txt"),
+        ("", ""),
+    ],
+)
+def test_the_name_of_the_file_has_no_folders(given: str, filename: str) -> None:
+    assert parsed(part("file", b"", given) + LAST)[0].filename == filename
+
+
+@pytest.mark.parametrize(
+    ("form", "code"),
+    [
+        (part("key", b"k") + LAST, "IncorrectNumberOfFilesInPostRequest"),
+        (LAST, "IncorrectNumberOfFilesInPostRequest"),
+        (FILE + FILE + LAST, "IncorrectNumberOfFilesInPostRequest"),
+        (FILE + part("File", b"again") + LAST, "IncorrectNumberOfFilesInPostRequest"),
+        (b"", "MalformedPOSTRequest"),
+        (b"no form at all", "MalformedPOSTRequest"),
+        (part("", b"k") + FILE + LAST, "MalformedPOSTRequest"),
+        (f"--{BOUNDARY}\r\n\r\nnameless\r\n".encode() + FILE + LAST, "MalformedPOSTRequest"),
+        (f"--{BOUNDARY}\r\nContent-Disposition form-data\r\n\r\n".encode() + LAST, "MalformedPOSTRequest"),
+        (part("key", b"k", headers='Content-Disposition: form-data; name="b"\r\n') + LAST, "MalformedPOSTRequest"),
+        (part("file", b"YQ==", headers="Content-Transfer-Encoding: base64\r\n") + LAST, "MalformedPOSTRequest"),
+        (part("key", b"k", headers=f"X-Long: {'x' * 5000}\r\n") + FILE + LAST, "MalformedPOSTRequest"),
+        (part("key", b"k", headers="".join(f"X-{n}: x\r\n" for n in range(9))) + LAST, "MalformedPOSTRequest"),
+        (b"".join(part(f"x{n}", b"") for n in range(MAX_FIELDS + 1)) + FILE + LAST, "MalformedPOSTRequest"),
+        (part("key", b"k" * MAX_FIELD_BYTES) + FILE + LAST, "MaxPostPreDataLengthExceeded"),
+        (b"".join(part(f"x{n}", b"v" * 1000) for n in range(21)) + FILE + LAST, "MaxPostPreDataLengthExceeded"),
+        (part("key", b"\xff") + FILE + LAST, "InvalidArgument"),
+    ],
+)
+def test_what_is_refused(form: bytes, code: str) -> None:
+    with pytest.raises(StoreError) as caught:
+        parsed(form)
+    assert (caught.value.s3_code, caught.value.status) == (code, 400)
+
+
+def test_a_field_that_never_ends_is_not_kept() -> None:
+    parser = FormParser(TYPE)
+    parser.feed(part("key", b"")[:-2])
+    for _ in range(MAX_FIELD_BYTES // 1000):
+        parser.feed(b"x" * 1000)
+    with pytest.raises(StoreError, match="too large"):
+        parser.feed(b"x" * 1000)
+
+
+@pytest.mark.parametrize("boundary", ["", "; boundary=", f"; boundary={'x' * 71}", '; boundary="a "', "; boundary=ä"])
+def test_an_invalid_boundary_is_refused(boundary: str) -> None:
+    with pytest.raises(StoreError, match="boundary"):
+        FormParser(f"multipart/form-data{boundary}")
+
+
+def test_only_multipart_form_data_is_a_form() -> None:
+    assert is_form(TYPE)
+    assert is_form("Multipart/Form-Data")
+    assert not any(map(is_form, ["", "multipart/mixed; boundary=x", "text/plain", "x-multipart/form-data"]))
+
+
+HEAD = (
+    b'--b\r\nContent-Disposition: form-data; name="key"\r\n\r\nk\r\n'
+    b'--b\r\nContent-Disposition: form-data; name="file"\r\n\r\n'
+)
+
+
+END = b"\r\n--b--\r\n"
+
+
+def arriving(body: bytes, places: list[int], *, gone: bool = False) -> ArrivingBody:
+    ends = sorted({0, len(body), *(place % (len(body) + 1) for place in places)})
+    cut = [body[start:end] for start, end in pairwise(ends)] or [b""]
+    messages: list[Message] = [{"type": "http.request", "body": piece, "more_body": True} for piece in cut]
+    messages.append({"type": "http.disconnect"} if gone else {"type": "http.request"})
+    left = iter(messages)
+
+    async def receive() -> Message:
+        return next(left)
+
+    return ArrivingBody(receive, Pace())
+
+
+def form(body: bytes, places: list[int], *, gone: bool = False, max_size: int = 10_000) -> FormBody:
+    headers = [(b"content-type", b"multipart/form-data; boundary=b"), (b"content-length", str(len(body)).encode())]
+    return FormBody(arriving(body, places, gone=gone), headers, max_size)
+
+
+CONTENT = st.lists(st.sampled_from([b"\r\n--", b"b-", b"\r", b"x" * 100]), max_size=20).map(b"".join)
+
+
+PLACES = st.lists(st.integers(0, 5000), max_size=12)
+
+
+@given(CONTENT, PLACES)
+def test_however_it_is_cut_the_file_comes_out_whole(content: bytes, places: list[int]) -> None:
+    content = content.replace(b"--b", b"")
+    body = HEAD + content + END
+
+    async def take() -> None:
+        one = form(body, places)
+        assert await one.fields() == ([("key", "k")], "")
+        assert len(content) <= one.most <= len(content + END)
+        taken = await one.whole()
+        assert taken.content == content
+        assert taken.digests.md5 == hashlib.md5(content).hexdigest()
+        assert one.proof.size == len(content)
+
+    asyncio.run(take())
+
+
+@given(st.binary(min_size=1, max_size=300), PLACES, st.sampled_from(["end", "gone", "crc", "small", "large"]))
+def test_the_file_of_an_invalid_form_never_becomes_whole(content: bytes, places: list[int], fault: str) -> None:
+    body = HEAD + content + (END[:-3] if fault == "end" else END)
+
+    async def take() -> None:
+        one = form(body, places, gone=fault == "gone")
+        await one.fields()
+        one.expect(
+            Declared(Algorithm.SHA1, b"\0" * 20) if fault == "crc" else Declared(),
+            len(content) + 1 if fault == "small" else 0,
+            len(content) - 1 if fault == "large" else None,
+        )
+        async for _ in one.chunks():
+            pass
+
+    with pytest.raises((StoreError, ClientGone)):
+        asyncio.run(take())
+
+
+@given(st.lists(st.binary(max_size=30), max_size=20), st.integers(1, 40))
+def test_parts_of_a_body_of_unknown_length(chunks: list[bytes], size: int) -> None:
+    async def arrive() -> AsyncGenerator[bytes, None]:
+        for chunk in chunks:
+            yield chunk
+
+    async def cut() -> list[bytes]:
+        return [bytes(piece) async for piece in _pieces(arrive(), size) if isinstance(piece, bytes)]
+
+    pieces = asyncio.run(cut())
+    assert b"".join(pieces) == b"".join(chunks)
+    assert all(len(piece) == size for piece in pieces[:-1])
+    assert 0 < len(pieces[-1]) <= size or (len(pieces) == 1 and not any(chunks))
+
+
+@pytest.mark.parametrize(
+    ("headers", "code"),
+    [
+        ([(b"content-type", b"multipart/form-data; boundary=b")], "MissingContentLength"),
+        ([(b"content-type", b"multipart/form-data"), (b"content-length", b"1")], "MalformedPOSTRequest"),
+        ([(b"content-type", b"multipart/form-data; boundary=b"), (b"content-length", b"-1")], "InvalidArgument"),
+        ([(b"content-type", b"multipart/form-data; boundary=b")] * 2 + [(b"content-length", b"1")], "InvalidRequest"),
+    ],
+)
+def test_a_contradictory_head_is_refused(headers: list[tuple[bytes, bytes]], code: str) -> None:
+    with pytest.raises(StoreError) as caught:
+        FormBody(arriving(b"", []), headers, 100)
+    assert caught.value.s3_code == code
+
+
+async def test_a_form_that_is_too_large_is_not_asked_for() -> None:
+    with pytest.raises(BodyTooLarge):
+        form(b"x" * 200_000, [], max_size=100)
+    one = form(HEAD + b"x" * 101 + END, [], max_size=100)
+    await one.fields()
+    with pytest.raises(BodyTooLarge):
+        await one.whole()
+
+
+# The request that the fields of a form stand for.
+
+
+def read(filename: str = "", /, **fields: str) -> FormRequest:
+    given = {"key": "k", **{name.replace("_", "-"): value for name, value in fields.items()}}
+    return read_form(named_fields(given.items(), filename, "bucket"))
+
+
+def refusal(**fields: str) -> tuple[int, str]:
+    with pytest.raises(GatewayError) as caught:
+        read(**fields)
+    return caught.value.status, caught.value.s3_code
+
+
+def test_a_form_describes_its_object() -> None:
+    form = read(
+        "photo 1.png",
+        key="user/${filename}",
+        acl="public-read",
+        Content_Type="image/png",
+        Cache_Control="max-age=5",
+        x_amz_meta_Title="from ${filename}",
+        x_amz_meta_fencing_token="34",
+        x_amz_storage_class="STANDARD_IA",
+        tagging="<Tagging><TagSet><Tag><Key>a b</Key><Value>1&amp;2</Value></Tag></TagSet></Tagging>",
+        x_amz_date="20260102T030405Z",
+        x_amz_security_token="fc1.anything",
+        policy="p",
+        x_amz_signature="s",
+        x_ignore_this="y",
+        submit="Upload",
+    )
+    assert form.request.operation is Operation.POST_OBJECT
+    assert (form.request.bucket, form.request.key) == ("bucket", "user/photo 1.png")
+    assert form.request.raw_key == "user/photo%201.png"
+    assert sorted(form.request.headers) == [
+        ("cache-control", "max-age=5"),
+        ("content-type", "image/png"),
+        ("x-amz-acl", "public-read"),
+        ("x-amz-meta-title", "from photo 1.png"),
+        ("x-amz-storage-class", "STANDARD_IA"),
+        ("x-amz-tagging", "a%20b=1%262"),
+    ]
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"x-amz-meta-fencing-token": "34", "x-amz-meta-fencing-holder": "ann"},
+        {"fencing-token": "34", "fencing-holder": "ann"},
+        {"x-amz-security-token": "fencing-token=34&fencing-holder=ann"},
+    ],
+)
+def test_the_writer(fields: dict[str, str]) -> None:
+    writer = read(**fields).request.fencing
+    assert (writer.token, writer.holder) == (Token.parse("34"), "ann")
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({}, (204, None)),
+        ({"success_action_status": "200"}, (200, None)),
+        ({"success_action_status": "201"}, (201, None)),
+        ({"success_action_status": "302"}, (204, None)),
+        ({"redirect": "http://a/b"}, (204, "http://a/b?bucket=bucket&key=k%20%C3%A4&etag=%22e%22")),
+        ({"success_action_redirect": "https://a/?b=c#d"}, (204, "https://a/?b=c&bucket=bucket&key=k%20%C3%A4&etag=%22e%22#d")),
+        ({"success_action_redirect": "http://a/ä\r\nSet-Cookie: x"}, (204, "http://a/%C3%A4Set-Cookie:%20x?bucket=bucket&key=k%20%C3%A4&etag=%22e%22")),
+        ({"success_action_redirect": "javascript:alert(1)"}, (204, None)),
+        ({"success_action_redirect": "http://[broken"}, (204, None)),
+        ({"success_action_redirect": "/here"}, (204, None)),
+    ],
+)  # fmt: skip
+def test_a_form_names_the_status_or_the_redirect_of_its_answer(fields: dict[str, str], expected: Any) -> None:
+    given = [("key", "k ä"), *fields.items()]
+    form = read_form(named_fields(given, "", "bucket"))
+    assert (form.status, redirect_address(form, "e")) == expected
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({"key": ""}, (400, "UserKeyMustBeSpecified")),
+        ({"key": "a\0"}, (400, "UserKeyMustBeSpecified")),
+        ({"key": "k" * 1025}, (400, "KeyTooLongError")),
+        ({"content_type": "text/plain\r\nx-amz-acl: public-read"}, (400, "InvalidArgument")),
+        ({"x_amz_meta_a b": "c"}, (400, "InvalidArgument")),
+        ({"acl": "private", "x_amz_acl": "private"}, (400, "InvalidArgument")),
+        ({"tagging": "a=b"}, (400, "MalformedXML")),
+        ({"tagging": "<Tagging><TagSet><Tag><Value>1</Value></Tag></TagSet></Tagging>"}, (400, "MalformedXML")),
+        ({"x_amz_checksum_crc32": "nonsense"}, (400, "InvalidRequest")),
+        ({"x_amz_checksum_algorithm": "CRC32"}, (400, "InvalidRequest")),
+        *(
+            ({name: "x"}, (501, "NotImplemented"))
+            for name in ("x_amz_content_sha256", "x_amz_trailer", "x_amz_copy_source", "x_amz_something_new")
+        ),
+        ({"if_match": '"e"'}, (501, "NotImplemented")),
+        ({"if_none_match": "*"}, (501, "NotImplemented")),
+        ({"fencing_token": "-1"}, (400, "FencingTokenMalformed")),
+        ({"fencing_token": "1", "x_fencing_token": "2"}, (400, "FencingTokenMalformed")),
+    ],
+)
+def test_fields_that_are_refused(fields: dict[str, str], expected: tuple[int, str]) -> None:
+    assert refusal(**fields) == expected
+
+
+@pytest.mark.parametrize(
+    "fields", [[("key", "a"), ("Key", "b")], [("key", "a"), ("bucket", "other")], [("acl", "private")]]
+)
+def test_contradictory_fields_are_refused(fields: list[tuple[str, str]]) -> None:
+    with pytest.raises(StoreError) as caught:
+        read_form(named_fields(fields, "", "bucket"))
+    assert caught.value.s3_code == "InvalidArgument"
