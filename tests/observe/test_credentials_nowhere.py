@@ -26,8 +26,7 @@ from tests.objects import raw
 from tests.objects.clients import call, connect, outcome
 from tests.objects.object_gateway import Stage
 from tests.objects.test_forms import post, signed
-from tests.observe.collector import Collector, collecting
-from tests.observe.scene import scene
+from tests.observe.scene import Collector, collecting, scene
 from tests.record import receiver
 from tests.record.receiver import Receiver, receiving
 from tests.running import ACCESS_KEY, API_KEY, SECRET_KEY

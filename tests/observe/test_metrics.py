@@ -1,7 +1,10 @@
-"""Metrics of a real gateway under a real load: what moves, who may look, and that hostile requests make no series."""
+"""Metrics count the right events, a real load moves them, and no label takes values that callers choose."""
 
 import asyncio
+import os
 from collections.abc import AsyncIterator
+from datetime import UTC, datetime
+from uuid import uuid4
 
 import asyncpg
 import httpx
@@ -10,13 +13,24 @@ import pytest_asyncio
 
 from gateway.demo.embedded import EmbeddedPostgres
 from gateway.fencing.policy import MAX_JUMP
+from gateway.fencing.record import Attempt, Rejection
+from gateway.observe.events import (
+    Event,
+    LeaseAnswered,
+    RequestAnswered,
+    ServiceAnswered,
+    Sinks,
+    StepReached,
+    WriteAccepted,
+    WriteRefused,
+)
+from gateway.observe.gauges import Gathered, LabelNames, StatusGauges
+from gateway.observe.metrics import MOST_RULES, EventMetrics, Exposition
 from tests.objects.clients import connect, outcome
 from tests.objects.object_gateway import Stage
 from tests.observe.scene import Samples, load, patch, samples, scene, scrape, value
 from tests.running import API_KEY, OPEN, config, running
 from tests.waiting import PATIENCE
-
-pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -42,167 +56,172 @@ async def moved(stage: Stage) -> Samples:
             await asyncio.sleep(0.05)
 
 
-@pytest.mark.parametrize(
-    ("name", "labels", "expected"),
-    [
-        ("gateway_writes_accepted_total", {"rule": "public.accounts", "way": "statement"}, 1),
-        ("gateway_writes_accepted_total", {"rule": "public.accounts", "way": "recipe"}, 8),
-        ("gateway_writes_accepted_total", {"rule": "public.watched", "way": "transaction"}, 1),
-        ("gateway_writes_accepted_total", {"rule": "bucket/reports/**", "way": "store"}, 1),
-        ("gateway_writes_refused_total", {"rule": "public.accounts", "reason": "token-stale"}, 1),
-        ("gateway_writes_refused_total", {"rule": "bucket/reports/**", "reason": "token-stale"}, 1),
-        ("gateway_writes_refused_total", {"plane": "api"}, 1),
-        ("gateway_writes_observed_total", {"rule": "public.watched", "reason": "token-stale"}, 1),
-        ("gateway_request_duration_seconds_count", {"plane": "tables", "status": "2xx"}, 13),
-        ("gateway_writes_refused_total", {"rule": "public.accounts", "reason": "token-implausible"}, 1),
-        ("gateway_request_duration_seconds_count", {"plane": "tables", "status": "4xx"}, 3),
-        ("gateway_request_duration_seconds_count", {"plane": "objects"}, 2),
-        ("gateway_request_duration_seconds_count", {"plane": "leases"}, 5),
-        ("gateway_request_errors_total", {"plane": "tables", "code": "token-required"}, 1),
-        ("gateway_request_errors_total", {"plane": "objects", "code": "token-stale"}, 1),
-        ("gateway_request_errors_total", {"plane": "api", "code": "not-found"}, 1),
-        ("gateway_request_errors_total", {"plane": "leases", "code": "lock-held"}, 2),
-        ("gateway_stage_duration_seconds_count", {"plane": "tables", "stage": "transaction"}, 2),
-        ("gateway_stage_duration_seconds_count", {"plane": "tables", "stage": "record"}, 2),
-        ("gateway_stage_duration_seconds_count", {"plane": "objects", "stage": "put"}, 1),
-        ("gateway_stage_duration_seconds_count", {"plane": "objects", "stage": "raise"}, 2),
-        ("gateway_stage_duration_seconds_count", {"plane": "leases", "stage": "wait"}, 1),
-        ("gateway_lease_answers_total", {"answer": "granted"}, 1),
-        ("gateway_lease_answers_total", {"answer": "refused"}, 2),
-        ("gateway_lease_answers_total", {"answer": "released"}, 1),
-        ("gateway_service_up", {"service": "postgres"}, 1),
-        ("gateway_service_up", {"service": "s3"}, 1),
-        ("gateway_rule_info", {"rule": "public.watched", "mode": "observe"}, 1),
-        ("gateway_sessions_limit", {"pool": "own"}, 16),
-        ("gateway_build_info", {}, 1),
-        ("gateway_failures_total", {}, 0),
-    ],
-)
-async def test_the_load_is_counted(moved: Samples, name: str, labels: dict[str, str], expected: float) -> None:
-    assert value(moved, name, **labels) == expected
+COUNTED: list[tuple[str, dict[str, str], float]] = [
+    ("gateway_writes_accepted_total", {"rule": "public.accounts", "way": "statement"}, 1),
+    ("gateway_writes_accepted_total", {"rule": "public.accounts", "way": "recipe"}, 8),
+    ("gateway_writes_accepted_total", {"rule": "public.watched", "way": "transaction"}, 1),
+    ("gateway_writes_accepted_total", {"rule": "bucket/reports/**", "way": "store"}, 1),
+    ("gateway_writes_refused_total", {"rule": "public.accounts", "reason": "token-stale"}, 1),
+    ("gateway_writes_refused_total", {"rule": "bucket/reports/**", "reason": "token-stale"}, 1),
+    ("gateway_writes_refused_total", {"plane": "api"}, 1),
+    ("gateway_writes_observed_total", {"rule": "public.watched", "reason": "token-stale"}, 1),
+    ("gateway_request_duration_seconds_count", {"plane": "tables", "status": "2xx"}, 13),
+    ("gateway_writes_refused_total", {"rule": "public.accounts", "reason": "token-implausible"}, 1),
+    ("gateway_request_duration_seconds_count", {"plane": "tables", "status": "4xx"}, 3),
+    ("gateway_request_duration_seconds_count", {"plane": "objects"}, 2),
+    ("gateway_request_duration_seconds_count", {"plane": "leases"}, 5),
+    ("gateway_request_errors_total", {"plane": "tables", "code": "token-required"}, 1),
+    ("gateway_request_errors_total", {"plane": "objects", "code": "token-stale"}, 1),
+    ("gateway_request_errors_total", {"plane": "api", "code": "not-found"}, 1),
+    ("gateway_request_errors_total", {"plane": "leases", "code": "lock-held"}, 2),
+    ("gateway_stage_duration_seconds_count", {"plane": "tables", "stage": "transaction"}, 2),
+    ("gateway_stage_duration_seconds_count", {"plane": "tables", "stage": "record"}, 2),
+    ("gateway_stage_duration_seconds_count", {"plane": "objects", "stage": "put"}, 1),
+    ("gateway_stage_duration_seconds_count", {"plane": "objects", "stage": "raise"}, 2),
+    ("gateway_stage_duration_seconds_count", {"plane": "leases", "stage": "wait"}, 1),
+    ("gateway_lease_answers_total", {"answer": "granted"}, 1),
+    ("gateway_lease_answers_total", {"answer": "refused"}, 2),
+    ("gateway_lease_answers_total", {"answer": "released"}, 1),
+    ("gateway_service_up", {"service": "postgres"}, 1),
+    ("gateway_service_up", {"service": "s3"}, 1),
+    ("gateway_rule_info", {"rule": "public.watched", "mode": "observe"}, 1),
+    ("gateway_sessions_limit", {"pool": "own"}, 16),
+    ("gateway_build_info", {}, 1),
+    ("gateway_failures_total", {}, 0),
+]
+"""Metrics after the load, by name and labels."""
+SOME: list[tuple[str, dict[str, str]]] = [
+    ("gateway_record_position", {}),
+    ("gateway_record_sealed_total", {}),
+    ("gateway_service_request_duration_seconds_count", {}),
+    ("gateway_connections", {}),
+    ("process_resident_memory_bytes", {}),
+    ("gateway_batch_size_count", {"kind": "writes"}),
+    ("gateway_stage_duration_seconds_count", {"plane": "tables", "stage": "queue"}),
+    ("gateway_stage_duration_seconds_count", {"plane": "tables", "stage": "statement"}),
+]
+"""Metrics of which there are some."""
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "gateway_record_position",
-        "gateway_record_sealed_total",
-        "gateway_service_request_duration_seconds_count",
-        "gateway_batch_size_count",
-        "gateway_connections",
-        "process_resident_memory_bytes",
-    ],
-)
-async def test_there_is_some_of_it(moved: Samples, name: str) -> None:
-    assert value(moved, name) > 0
+@pytest.mark.asyncio(loop_scope="module")
+class TestOfAGateway:
+    async def test_the_load_is_counted(self, moved: Samples) -> None:
+        assert [(name, labels, value(moved, name, **labels)) for name, labels, _ in COUNTED] == COUNTED
+        assert [(name, labels) for name, labels in SOME if value(moved, name, **labels) > 0] == SOME
 
-
-async def test_writes_that_come_together_are_a_batch(stage: Stage) -> None:
-    async with stage.api() as api:
-        for _ in range(2):  # so that the next ones are of a known form, and confirm their fences
-            assert set(await asyncio.gather(*(patch(api, key, 50) for key in range(10, 26)))) == {204}
-        async with asyncio.timeout(PATIENCE):
-            while True:  # on a busy machine each of them may find the one before gone
-                before = await scrape(stage)
-                assert set(await asyncio.gather(*(patch(api, key, 50) for key in range(10, 26)))) == {204}
-                after = await scrape(stage)
-                grown = {
-                    name: value(after, name, kind="writes") - value(before, name, kind="writes")
-                    for name in ("gateway_batch_size_sum", "gateway_batch_size_count")
-                }
-                assert grown["gateway_batch_size_sum"] == 16
-                if grown["gateway_batch_size_count"] < 16:
-                    break
-
-
-@pytest.mark.thorough
-async def test_entries_of_the_record_are_counted_by_their_kind(stage: Stage) -> None:
-    kinds = ("rejection", "raised", "barrier", "lease-granted", "lease-expired")
-
-    def number(found: Samples, kind: str) -> float:
-        return value(found, "gateway_record_entries_total", kind=kind)
-
-    async with stage.api() as api:
-        # A read of the record seals it first: the entries of other tests are in it, and counted.
-        assert (await api.get("/v1/rejections?limit=1")).status_code == 200
-        (head,) = await stage.rows("SELECT position FROM fencing.head")
-        async with asyncio.timeout(PATIENCE):
-            while value(before := await scrape(stage), "gateway_record_position") < head["position"]:
-                await asyncio.sleep(0.1)
-        assert [await patch(api, 40, token) for token in (1, 2, 1)] == [204, 204, 412]
-        assert (await stage.barrier("public.accounts/40", "3")).status_code == 200
-        await api.post("/v1/leases/job/expiring", json={"holder": "me", "ttl": 0.1})
-        async with asyncio.timeout(PATIENCE):  # until the next who asks finds it lapsed
-            while (await api.post("/v1/leases/job/expiring", json={"holder": "you", "ttl": 60})).status_code != 201:
-                await asyncio.sleep(0.05)
-        async with asyncio.timeout(PATIENCE):
-            while True:
-                after = await scrape(stage)
-                grown = [number(after, kind) - number(before, kind) for kind in kinds]
-                if grown == [1, 1, 1, 2, 1]:
-                    break
-                await asyncio.sleep(0.1)
-
-
-async def test_a_stream_is_seen_and_is_no_request_of_the_api(stage: Stage) -> None:
-    async with stage.api() as api, api.stream("GET", "/v1/rejections/stream") as streaming:
-        assert streaming.status_code == 200
-        assert value(await once(stage, "gateway_streams", 1), "gateway_streams") == 1
-    found = await once(stage, "gateway_streams", 0)
-    async with asyncio.timeout(PATIENCE):
-        while value(found, "gateway_request_duration_seconds_count", plane="streams") != 1:
-            found = await scrape(stage)
-
-
-async def test_who_waits_for_a_lock_is_seen(stage: Stage) -> None:
-    async with stage.api() as api:
-        held = (await api.post("/v1/leases/job/seen", json={"holder": "me", "ttl": 60})).json()
-        waiting = asyncio.create_task(api.post("/v1/leases/job/seen", json={"holder": "you", "ttl": 60, "wait": 20}))
-        async with asyncio.timeout(PATIENCE):
-            while value(found := await scrape(stage), "gateway_lease_waiting") != 1:
-                await asyncio.sleep(0.02)
-            while value(found := await scrape(stage), "gateway_lease_waiters") != 1:
-                await asyncio.sleep(0.02)
-        assert value(found, "gateway_leases_held") >= 1
-        await api.delete(f"/v1/leases/job/seen/{held['lease']}")
-        assert (await waiting).status_code == 201
-
-
-@pytest.mark.thorough
-async def test_a_write_under_way_is_a_pending_intent_and_a_lost_one_an_unknown_outcome(stage: Stage) -> None:
-    key = "reports/lost"
-    stage.double.cut("before", operation="PutObject", key=key)
-    before = await scrape(stage)
-    assert (await outcome(connect(stage.origin, "1").put_object, Key=key, Body=b"x"))[0] == 503
-    after = await once(stage, "gateway_intents_pending", 1)
-
-    def grown(name: str, **labels: str) -> float:
-        return value(after, name, **labels) - value(before, name, **labels)
-
-    assert grown("gateway_outcomes_lost_total") == 1
-    assert grown("gateway_request_errors_total", plane="objects", code="outcome-unknown") == 1
-    assert grown("gateway_service_request_duration_seconds_count", method="PUT", outcome="outcome-unknown") == 1
-    assert (await stage.barrier(f"s3/bucket/{key}", "2")).status_code == 200
-    after = await once(stage, "gateway_intents_pending", 0)
-    assert grown("gateway_intents_settled_total") == 1
-    assert value(after, "gateway_stage_duration_seconds_count", plane="objects", stage="forbid") == 1
-
-
-async def test_a_pool_that_is_used_up_is_seen(stage: Stage) -> None:
-    blocker = await asyncpg.connect(stage.dsn)
-    async with blocker.transaction():
-        # One that writes waits for the row inside its transaction, and keeps its session so long.
-        await blocker.execute("SELECT FROM accounts WHERE id = 90 FOR UPDATE")
+    async def test_writes_that_come_together_are_a_batch(self, stage: Stage) -> None:
         async with stage.api() as api:
-            writing = asyncio.create_task(patch(api, 90, 1))
+            for _ in range(2):  # so that the next ones are of a known form, and confirm their fences
+                assert set(await asyncio.gather(*(patch(api, key, 50) for key in range(10, 26)))) == {204}
             async with asyncio.timeout(PATIENCE):
-                while not value(await scrape(stage), "gateway_sessions", pool="own", state="in_use"):
-                    await asyncio.sleep(0.02)
-            await blocker.execute("ROLLBACK")
-            assert await writing == 204
-    await blocker.close()
+                while True:  # on a busy machine each of them may find the one before gone
+                    before = await scrape(stage)
+                    assert set(await asyncio.gather(*(patch(api, key, 50) for key in range(10, 26)))) == {204}
+                    after = await scrape(stage)
+                    grown = {
+                        name: value(after, name, kind="writes") - value(before, name, kind="writes")
+                        for name in ("gateway_batch_size_sum", "gateway_batch_size_count")
+                    }
+                    assert grown["gateway_batch_size_sum"] == 16
+                    if grown["gateway_batch_size_count"] < 16:
+                        break
+
+    @pytest.mark.thorough
+    async def test_entries_of_the_record_are_counted_by_their_kind(self, stage: Stage) -> None:
+        kinds = ("rejection", "raised", "barrier", "lease-granted", "lease-expired")
+
+        def number(found: Samples, kind: str) -> float:
+            return value(found, "gateway_record_entries_total", kind=kind)
+
+        async with stage.api() as api:
+            # A read of the record seals it first: the entries of other tests are in it, and counted.
+            assert (await api.get("/v1/rejections?limit=1")).status_code == 200
+            (head,) = await stage.rows("SELECT position FROM fencing.head")
+            async with asyncio.timeout(PATIENCE):
+                while value(before := await scrape(stage), "gateway_record_position") < head["position"]:
+                    await asyncio.sleep(0.1)
+            assert [await patch(api, 40, token) for token in (1, 2, 1)] == [204, 204, 412]
+            assert (await stage.barrier("public.accounts/40", "3")).status_code == 200
+            await api.post("/v1/leases/job/expiring", json={"holder": "me", "ttl": 0.1})
+            async with asyncio.timeout(PATIENCE):  # until the next who asks finds it lapsed
+                while (await api.post("/v1/leases/job/expiring", json={"holder": "you", "ttl": 60})).status_code != 201:
+                    await asyncio.sleep(0.05)
+            async with asyncio.timeout(PATIENCE):
+                while True:
+                    after = await scrape(stage)
+                    grown = [number(after, kind) - number(before, kind) for kind in kinds]
+                    if grown == [1, 1, 1, 2, 1]:
+                        break
+                    await asyncio.sleep(0.1)
+
+    async def test_a_stream_is_seen_and_is_no_request_of_the_api(self, stage: Stage) -> None:
+        async with stage.api() as api, api.stream("GET", "/v1/rejections/stream") as streaming:
+            assert streaming.status_code == 200
+            assert value(await once(stage, "gateway_streams", 1), "gateway_streams") == 1
+        await once(stage, "gateway_streams", 0)
+        await once(stage, "gateway_request_duration_seconds_count", 1, plane="streams")
+
+    async def test_who_waits_for_a_lock_is_seen(self, stage: Stage) -> None:
+        async with stage.api() as api:
+            held = (await api.post("/v1/leases/job/seen", json={"holder": "me", "ttl": 60})).json()
+            asked = {"holder": "you", "ttl": 60, "wait": 20}
+            waiting = asyncio.create_task(api.post("/v1/leases/job/seen", json=asked))
+            await once(stage, "gateway_lease_waiting", 1)
+            found = await once(stage, "gateway_lease_waiters", 1)
+            assert value(found, "gateway_leases_held") >= 1
+            await api.delete(f"/v1/leases/job/seen/{held['lease']}")
+            assert (await waiting).status_code == 201
+
+    @pytest.mark.thorough
+    async def test_a_write_under_way_is_a_pending_intent_and_a_lost_one_an_unknown_outcome(self, stage: Stage) -> None:
+        key = "reports/lost"
+        stage.double.cut("before", operation="PutObject", key=key)
+        before = await scrape(stage)
+        assert (await outcome(connect(stage.origin, "1").put_object, Key=key, Body=b"x"))[0] == 503
+        after = await once(stage, "gateway_intents_pending", 1)
+
+        def grown(name: str, **labels: str) -> float:
+            return value(after, name, **labels) - value(before, name, **labels)
+
+        assert grown("gateway_outcomes_lost_total") == 1
+        assert grown("gateway_request_errors_total", plane="objects", code="outcome-unknown") == 1
+        assert grown("gateway_service_request_duration_seconds_count", method="PUT", outcome="outcome-unknown") == 1
+        assert (await stage.barrier(f"s3/bucket/{key}", "2")).status_code == 200
+        after = await once(stage, "gateway_intents_pending", 0)
+        assert grown("gateway_intents_settled_total") == 1
+        assert value(after, "gateway_stage_duration_seconds_count", plane="objects", stage="forbid") == 1
+
+    async def test_a_pool_that_is_used_up_is_seen(self, stage: Stage) -> None:
+        blocker = await asyncpg.connect(stage.dsn)
+        async with blocker.transaction():
+            # One that writes waits for the row inside its transaction, and keeps its session so long.
+            await blocker.execute("SELECT FROM accounts WHERE id = 90 FOR UPDATE")
+            async with stage.api() as api:
+                writing = asyncio.create_task(patch(api, 90, 1))
+                async with asyncio.timeout(PATIENCE):
+                    while not value(await scrape(stage), "gateway_sessions", pool="own", state="in_use"):
+                        await asyncio.sleep(0.02)
+                await blocker.execute("ROLLBACK")
+                assert await writing == 204
+        await blocker.close()
+
+    async def test_a_gateway_whose_services_are_away_says_so_and_tells_the_rest(self) -> None:
+        settings = config("postgresql://nobody@127.0.0.1:9/none", "http://127.0.0.1:9")
+        async with running(settings) as origin:
+            headers = {"Authorization": f"Bearer {API_KEY}"}
+            async with httpx.AsyncClient(base_url=origin, headers=headers, timeout=PATIENCE) as api:
+                answer = await api.get("/v1/metrics")
+        found = samples(answer.text)
+        assert answer.status_code == 200
+        assert found["gateway_service_up"] == {
+            frozenset({("service", "postgres")}): 0,
+            frozenset({("service", "s3")}): 0,
+        }
+        assert "gateway_intents_pending" not in found
+        assert value(found, "gateway_service_unreachable_total", service="postgres") >= 1
 
 
+@pytest.mark.asyncio(loop_scope="module")
 class TestHostileRequests:
     @pytest.mark.thorough
     async def test_no_series_is_added(self, stage: Stage, moved: Samples) -> None:
@@ -232,6 +251,7 @@ class TestHostileRequests:
         assert {name: added for name, added in new.items() if added} == {}
 
 
+@pytest.mark.asyncio(loop_scope="module")
 class TestWhoMayLook:
     async def test_a_caller_only(self, stage: Stage) -> None:
         async with httpx.AsyncClient(base_url=stage.origin, timeout=PATIENCE) as anybody:
@@ -239,13 +259,17 @@ class TestWhoMayLook:
             assert answer.status_code == 401
             assert "gateway_" not in answer.text
 
-    async def test_anybody_where_they_are_public(self, stage: Stage) -> None:
+    async def test_anybody_where_they_are_public(self, stage: Stage, moved: Samples) -> None:
+        """A second gateway of the process counts for itself."""
         settings = config(stage.dsn, telemetry={"public_metrics": True})
         async with running(settings) as origin, httpx.AsyncClient(base_url=origin, timeout=PATIENCE) as anybody:
             answer = await anybody.get("/v1/metrics", headers={"Accept": "application/openmetrics-text"})
             assert answer.status_code == 200
             assert answer.text.endswith("# EOF\n")
             assert answer.headers["content-type"].startswith("application/openmetrics-text")
+            found = samples((await anybody.get("/v1/metrics")).text)
+        assert value(found, "gateway_writes_accepted_total") == 0
+        assert value(moved, "gateway_writes_accepted_total") > 0
 
     async def test_anybody_where_anybody_may_do_anything(self, stage: Stage) -> None:
         settings = config(stage.dsn, grants=OPEN)
@@ -253,33 +277,175 @@ class TestWhoMayLook:
             assert (await anybody.get("/v1/metrics")).status_code == 200
 
 
-async def test_a_gateway_whose_services_are_away_says_so_and_tells_the_rest() -> None:
-    settings = config("postgresql://nobody@127.0.0.1:9/none", "http://127.0.0.1:9")
-    async with running(settings) as origin:
-        headers = {"Authorization": f"Bearer {API_KEY}"}
-        async with httpx.AsyncClient(base_url=origin, headers=headers, timeout=PATIENCE) as api:
-            answer = await api.get("/v1/metrics")
-    found = samples(answer.text)
-    assert answer.status_code == 200
-    assert found["gateway_service_up"] == {
-        frozenset({("service", "postgres")}): 0,
-        frozenset({("service", "s3")}): 0,
-    }
-    assert "gateway_intents_pending" not in found
-    assert value(found, "gateway_service_unreachable_total", service="postgres") >= 1
-
-
-async def test_two_gateways_of_a_process_count_for_themselves(stage: Stage, moved: Samples) -> None:
-    settings = config(stage.dsn, telemetry={"public_metrics": True})
-    async with running(settings) as origin, httpx.AsyncClient(base_url=origin, timeout=PATIENCE) as anybody:
-        found = samples((await anybody.get("/v1/metrics")).text)
-    assert value(found, "gateway_writes_accepted_total") == 0
-    assert value(moved, "gateway_writes_accepted_total") > 0
-
-
-async def once(stage: Stage, name: str, expected: float) -> Samples:
-    """Scrape until a gauge has a value, and return the samples. Gauges may be a second old."""
+async def once(stage: Stage, name: str, expected: float, **labels: str) -> Samples:
+    """Scrape until there is this number, and return the samples. Gauges may be a second old."""
     async with asyncio.timeout(PATIENCE):
-        while value(found := await scrape(stage), name) != expected:
+        while value(found := await scrape(stage), name, **labels) != expected:
             await asyncio.sleep(0.05)
     return found
+
+
+def refused(rule: str | None, reason: str = "token-stale", *, enforced: bool = True) -> WriteRefused:
+    attempt = Attempt(None, None, "worker", "PATCH", "/", None, "request", plane="tables", rule=rule)
+    return WriteRefused("tables", Rejection(uuid4(), datetime.now(UTC), "r", reason, enforced, attempt, None))
+
+
+def answered(area: str = "tables", status: int = 204, code: str | None = None, seconds: float = 0.001) -> Event:
+    return RequestAnswered("id", area, "PATCH", "/", status, code, seconds, 0, None, None, None)
+
+
+def series(measures: EventMetrics) -> int:
+    return sum(len(one.values) for one in measures.instruments())
+
+
+@pytest.fixture
+def measures() -> EventMetrics:
+    announced = EventMetrics()
+    announced.announce([("tables", "public.accounts"), ("objects", "bucket/**")], [], [])
+    return announced
+
+
+class TestCounts:
+    def test_statuses_are_counted_by_their_class(self, measures: EventMetrics) -> None:
+        for status, label in ((204, "2xx"), (303, "3xx"), (412, "4xx"), (503, "5xx"), (0, "gone"), (999, "other")):
+            for _ in range(2):
+                measures(answered(status=status))
+            assert sum(measures.requests.values["tables", label].buckets) == 2
+
+    def test_errors_of_our_own_are_named_and_all_others_are_one(self, measures: EventMetrics) -> None:
+        for code in ("token-stale", "PGRST205", "42P01", "token-stale"):
+            measures(answered(status=400, code=code))
+        assert measures.errors.values["tables", "token-stale"] == 2
+        assert measures.errors.values["tables", "other"] == 2
+
+    def test_a_service_that_does_not_answer_has_the_code_of_the_error(self, measures: EventMetrics) -> None:
+        measures(ServiceAnswered("s3", "PUT", None, 5.0, "outcome-unknown"))
+        measures(ServiceAnswered("s3", "PUT", 200, 0.1, None))
+        assert set(measures.services.values) == {("s3", "PUT", "outcome-unknown"), ("s3", "PUT", "2xx")}
+
+    def test_many_renewals_count_as_many(self, measures: EventMetrics) -> None:
+        measures(LeaseAnswered("renewed", 40))
+        assert measures.leases.values["renewed",] == 40
+
+
+class TestBounds:
+    def test_hostile_values_add_no_series(self, measures: EventMetrics) -> None:
+        measures(answered(area="x", status=400, code="x"))
+        measures(ServiceAnswered("s3", "BREW", None, 0.1, "x"))
+        for plane in ("tables", "objects"):
+            for number in range(MOST_RULES):
+                measures(refused(f"public.t{number}"))
+                measures(WriteAccepted(plane, f"public.t{number}", "store"))
+        measures(refused("one more", "x"))
+        before = series(measures)
+        for number in range(10_000):
+            text = f"x{number}"
+            measures(refused(text, text))
+            measures(WriteAccepted("tables", text, "store"))
+            measures(WriteAccepted("objects", text, "store"))
+            measures(answered(area=text, status=400, code=text))
+            measures(ServiceAnswered("s3", text, None, 0.1, text))
+        assert series(measures) == before
+
+    def test_configured_rules_come_first(self) -> None:
+        names = LabelNames(["a"], most=1)
+        assert [names.of(name) for name in ("b", "c", "a", None)] == ["b", "other", "a", "other"]
+
+
+class TestExposition:
+    @pytest.fixture
+    def exposition(self, measures: EventMetrics) -> Exposition:
+        return Exposition(measures, StatusGauges("1", "3", [("tables", "public.accounts", "enforce")]))
+
+    @pytest.mark.parametrize(
+        ("accept", "begins"),
+        [
+            ("", "text/plain"),
+            ("application/openmetrics-text;version=1.0.0;q=0.8,text/plain;q=0.5", "application/openmetrics-text"),
+            ("text/plain;version=0.0.4", "text/plain"),
+            # The answer repeats no name from the request, and the gateway understands no invented version.
+            (
+                "application/openmetrics-text; version=x\x7f; escaping=evil",
+                "application/openmetrics-text; version=1.0.0;",
+            ),
+            ("*/*" * 5000, "text/plain"),
+        ],
+    )
+    def test_the_format_is_that_which_is_accepted(self, exposition: Exposition, accept: str, begins: str) -> None:
+        content, media_type = exposition.render(accept)
+        assert media_type.startswith(begins)
+        assert "evil" not in media_type
+        assert content.endswith(b"# EOF\n") == media_type.startswith("application/openmetrics-text")
+
+    def test_a_histogram_is_cumulative(self, exposition: Exposition, measures: EventMetrics) -> None:
+        for seconds in (0.0001, 0.3, 40.0):
+            measures(answered(seconds=seconds))
+        lines = exposition.render("")[0].decode().splitlines()
+        at = 'gateway_request_duration_seconds_{}{{plane="tables",status="2xx"{}}}'
+        assert at.format("bucket", ',le="0.0002"').replace(',le="0.0002"', "") not in lines
+        found = {line.rpartition(" ")[0]: float(line.rpartition(" ")[2]) for line in lines if line[0] != "#"}
+
+        def bucket(bound: str) -> float:
+            return found[f'gateway_request_duration_seconds_bucket{{le="{bound}",plane="tables",status="2xx"}}']
+
+        assert [bucket(bound) for bound in ("0.0002", "0.2", "0.5", "30.0", "+Inf")] == [1, 1, 2, 2, 3]
+        assert found[at.format("count", "")] == 3
+
+
+class TestWorkers:
+    def test_one_worker_answers_for_all(self, measures: EventMetrics) -> None:
+        """Counters and histograms are sums, with those of workers that have ended; gauges have rules of their own."""
+        other, past = EventMetrics(), EventMetrics()
+        for sink, number in ((measures, 1), (other, 2), (past, 4)):
+            for _ in range(number):
+                sink(answered(seconds=0.3))
+        ours, theirs = StatusGauges("1", "3"), StatusGauges("1", "3")
+        for standing, number in ((ours, 3), (theirs, 5)):
+            standing.connections.set(number)
+            standing.journal_lag.set(number)
+            standing.position.set(number)
+            standing.sessions.values = {("own", "idle"): number}
+        theirs.sessions.values = {("own", "idle"): 5, ("shared", "idle"): 1}
+        exposition = Exposition(measures, ours)
+        gathered = Gathered(
+            past=Exposition(past, StatusGauges("1", "3")).snapshot().counts,
+            snapshots=[exposition.snapshot(), Exposition(other, theirs).snapshot()],
+            processes={1: os.getpid(), 2: os.getppid()},
+            serving=2,
+            counted=None,
+        )
+        lines = exposition.render("", gathered)[0].decode().splitlines()
+        assert 'gateway_request_duration_seconds_count{plane="tables",status="2xx"} 7.0' in lines
+        assert 'gateway_request_duration_seconds_bucket{le="0.2",plane="tables",status="2xx"} 0.0' in lines
+        assert 'gateway_request_duration_seconds_bucket{le="0.5",plane="tables",status="2xx"} 7.0' in lines
+        assert "gateway_connections 8.0" in lines
+        assert "gateway_journal_lag_seconds 5.0" in lines
+        assert "gateway_record_position 3.0" in lines
+        assert 'gateway_sessions{pool="own",state="idle"} 8.0' in lines
+        assert 'gateway_sessions{pool="shared",state="idle"} 1.0' in lines
+        assert len([line for line in lines if line.startswith('process_cpu_seconds_total{worker="')]) == 2
+        assert 'gateway_request_duration_seconds_count{plane="tables",status="2xx"} 1.0' in (
+            exposition.render("")[0].decode().splitlines()
+        ), "its own counts are as they were"
+
+
+class TestSinks:
+    def test_each_is_told_of_what_it_heeds_and_lists_of_sinks_are_one(self) -> None:
+        everything: list[Event] = []
+
+        class Some:
+            def __init__(self) -> None:
+                self.heard: list[Event] = []
+                self.handlers = {StepReached: self.heard.append}
+
+            def __call__(self, event: Event) -> None:
+                raise AssertionError("it has handlers")
+
+        some = Some()
+        sinks = Sinks(Sinks(everything.append, some), everything.append)
+        assert len(sinks.sinks) == 3
+        step, other = StepReached("x"), LeaseAnswered("granted")
+        sinks(step)
+        sinks(other)
+        assert some.heard == [step]
+        assert everything == [step, step, other, other]

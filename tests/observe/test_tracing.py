@@ -10,6 +10,7 @@ from uuid import uuid4
 
 import httpx
 import pytest
+import pytest_asyncio
 from opentelemetry import context as otel_context
 from opentelemetry import trace as otel
 from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags
@@ -19,8 +20,7 @@ from gateway.demo.embedded import EmbeddedPostgres
 from gateway.observe import tracing
 from gateway.observe.events import ServiceUnreachable
 from tests.objects.object_gateway import Stage
-from tests.observe.collector import Collector, Seen, collecting
-from tests.observe.scene import patch, scene, scrape, value
+from tests.observe.scene import Collector, Seen, collecting, patch, scene, scrape, value
 from tests.postgres import fresh_database
 from tests.running import ACCESS_KEY, API_KEY, SECRET_KEY, config, running
 from tests.waiting import PATIENCE
@@ -31,22 +31,25 @@ BALANCE = 3_133_731_337_313_373_133
 """So many digits that the ids of traces and spans, which are hexadecimal numbers, do not have them by chance."""
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def collector() -> Iterator[Collector]:
+    """A collector of all traces of these tests, each of which has traces of its own."""
     with collecting() as one:
         yield one
 
 
-@pytest.fixture(autouse=True)
-def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(scope="module", autouse=True)
+def _soon() -> Iterator[None]:
     """Spans are sent ten times as often, because tests wait for them.
 
     A collector on a busy machine gets all the time it needs. A span that it takes too late is sent once more, and one
     that it has not taken when a gateway stops is lost.
     """
-    monkeypatch.setattr(tracing, "EVERY", 0.1)
-    monkeypatch.setattr(tracing, "TIMEOUT", PATIENCE)
-    monkeypatch.setattr(tracing, "GRACE", PATIENCE)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tracing, "EVERY", 0.1)
+        patch.setattr(tracing, "TIMEOUT", PATIENCE)
+        patch.setattr(tracing, "GRACE", PATIENCE)
+        yield
 
 
 @asynccontextmanager
@@ -55,18 +58,7 @@ async def traced(server: EmbeddedPostgres, collector: Collector, **telemetry: An
         yield stage
 
 
-@asynccontextmanager
-async def issuing(server: EmbeddedPostgres, collector: Collector) -> AsyncIterator[Stage]:
-    """A gateway whose tokens another one asks about."""
-    settings: dict[str, Any] = {
-        "telemetry": {"traces": collector.origin, "service": "issuer"},
-        "leases": {"signing_keys": ["k" * 32]},
-    }
-    async with scene(server, **settings) as one:
-        yield one
-
-
-@pytest.fixture
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def stage(postgres_server: EmbeddedPostgres, collector: Collector) -> AsyncIterator[Stage]:
     async with traced(postgres_server, collector) as one:
         yield one
@@ -83,6 +75,7 @@ def above(found: dict[str, Seen], name: str) -> str:
     return parents.get(found[name].parent, found[name].parent)
 
 
+@pytest.mark.asyncio(loop_scope="module")
 class TestTables:
     async def test_a_write_is_a_tree(self, stage: Stage, collector: Collector) -> None:
         trace = uuid4().hex
@@ -143,8 +136,8 @@ class TestTables:
     async def test_a_refusal_says_why(self, stage: Stage, collector: Collector) -> None:
         trace = uuid4().hex
         async with stage.api() as api:
-            assert await patch(api, 1, 5) == 204
-            assert await patch(api, 1, 4, **within(trace)) == 412
+            assert await patch(api, 2, 5) == 204
+            assert await patch(api, 2, 4, **within(trace)) == 412
         span = (await collector.trace(trace, "PATCH tables"))["PATCH tables"]
         (rejection,) = await stage.rejections()
         expected = {
@@ -152,7 +145,7 @@ class TestTables:
             "fencing.reason": "token-stale",
             "fencing.token": "4",
             "fencing.fence": "5",
-            "fencing.resource": "public.accounts/1",
+            "fencing.resource": "public.accounts/2",
             "fencing.rejection": rejection["id"],
             "error.type": "token-stale",
             "http.response.status_code": 412,
@@ -161,17 +154,19 @@ class TestTables:
         assert not span.failed
 
     async def test_what_was_to_be_written_and_who_may_is_in_no_span(self, stage: Stage, collector: Collector) -> None:
+        traces = uuid4().hex, uuid4().hex
+        secret = {"Fencing-Token": "5", "X-Secret": "header-secret", "Cookie": "cookie-secret"}
         async with stage.api() as api:
-            headers = {"Fencing-Token": "5", "X-Secret": "header-secret", "Cookie": "cookie-secret"}
-            await api.patch(
-                "/v1/tables/accounts?id=eq.1&apikey=query-secret", json={"balance": BALANCE}, headers=headers
-            )
-            await api.patch("/v1/tables/accounts?id=eq.1", json={"balance": BALANCE}, headers=headers)
-        await collector.until("PATCH tables")
-        for secret in (API_KEY, "header-secret", "cookie-secret", "query-secret", str(BALANCE)):
-            assert secret not in repr(collector.spans)
+            for trace, query in zip(traces, ("&apikey=query-secret", ""), strict=True):
+                target = f"/v1/tables/accounts?id=eq.3{query}"
+                await api.patch(target, json={"balance": BALANCE}, headers={**secret, **within(trace)})
+        for trace in traces:
+            await collector.trace(trace, "PATCH tables")
+        for told in (API_KEY, "header-secret", "cookie-secret", "query-secret", str(BALANCE)):
+            assert told not in repr(collector.spans)
 
 
+@pytest.mark.asyncio(loop_scope="module")
 class TestObjects:
     async def test_from_the_program_to_the_store_it_is_one_trace(self, stage: Stage, collector: Collector) -> None:
         trace = uuid4().hex
@@ -218,8 +213,9 @@ class TestTheIssuer:
     async def test_what_another_gateway_is_asked_is_in_the_trace(
         self, postgres_server: EmbeddedPostgres, collector: Collector
     ) -> None:
+        telemetry = {"traces": collector.origin, "service": "issuer"}
         async with (
-            issuing(postgres_server, collector) as issuer,
+            scene(postgres_server, telemetry=telemetry, leases={"signing_keys": ["k" * 32]}) as issuer,
             issuer.api() as locks,
             fresh_database(postgres_server) as dsn,
         ):
@@ -239,14 +235,15 @@ class TestTheIssuer:
         assert found["issuer", "POST api"].parent == asked.id
 
 
+@pytest.mark.asyncio(loop_scope="module")
 class TestWhoseTrace:
     async def test_one_that_is_not_sent_is_carried_on_and_costs_no_spans(
         self, stage: Stage, collector: Collector
     ) -> None:
         left_out, sent = uuid4().hex, uuid4().hex
         async with stage.api() as api:
-            await patch(api, 1, 5, **within(left_out, sampled=False))
-            await patch(api, 1, 6, **within(sent))
+            await patch(api, 4, 5, **within(left_out, sampled=False))
+            await patch(api, 4, 6, **within(sent))
         await collector.trace(sent, "PATCH tables")
         assert left_out not in {span.trace for span in collector.spans}
 
@@ -254,13 +251,15 @@ class TestWhoseTrace:
     async def test_the_share_of_those_begun_here(
         self, postgres_server: EmbeddedPostgres, collector: Collector, sample: float
     ) -> None:
-        async with traced(postgres_server, collector, sample=sample, service="west") as stage, stage.api() as api:
+        west = f"west-{sample}"
+        async with traced(postgres_server, collector, sample=sample, service=west) as stage, stage.api() as api:
             assert await patch(api, 1, 5) == 204
             trace = uuid4().hex
             assert await patch(api, 1, 6, **within(trace)) == 204
             found = await collector.trace(trace, "PATCH tables")
-        assert found["PATCH tables"].service == "west"
-        begun = [span for span in collector.spans if span.trace != trace and span.name == "PATCH tables"]
+        assert found["PATCH tables"].service == west
+        begun = [one for one in collector.spans if (one.service, one.name) == (west, "PATCH tables")]
+        begun = [one for one in begun if one.trace != trace]
         assert bool(begun) == bool(sample)
 
     @pytest.mark.thorough
@@ -269,14 +268,14 @@ class TestWhoseTrace:
         ["", "00-zz", f"00-{'0' * 32}-{PARENT}-01", "ff-" + "a" * 32 + f"-{PARENT}-01", "x" * 5000, "\xff\xfe"],
     )
     async def test_what_is_no_trace_begins_one(self, stage: Stage, collector: Collector, header: str) -> None:
+        path = f"/v1/{uuid4()}"
         async with stage.api() as api:
             headers = [(b"Traceparent", header.encode("latin-1")), (b"Tracestate", b"x" * 5000)]
-            assert (await api.get("/v1/nothing", headers=headers)).status_code == 404
-        await collector.until("GET api")
-        (span,) = [
-            span for span in collector.spans if span.name == "GET api" and span.attributes["url.path"] == "/v1/nothing"
-        ]
-        assert span.parent == ""
+            assert (await api.get(path, headers=headers)).status_code == 404
+        async with asyncio.timeout(PATIENCE):
+            while not (found := [one for one in list(collector.spans) if one.attributes.get("url.path") == path]):
+                await asyncio.sleep(0.05)
+        assert [(one.name, one.parent) for one in found] == [("GET api", "")]
 
 
 @pytest.mark.thorough
