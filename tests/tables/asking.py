@@ -49,6 +49,11 @@ def answered(response: httpx.Response, status: int, code: str | None = None) -> 
         assert all(value is None or isinstance(value, str) for value in document.values())
 
 
+async def change(database: Database, sql: str) -> None:
+    """Carry out some statements in one transaction."""
+    await database.run(lambda transaction: transaction.execute(sql))
+
+
 async def rows(database: Database, sql: str) -> list[tuple[Any, ...]]:
     return [tuple(row) for row in await database.fetch(sql)]
 

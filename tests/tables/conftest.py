@@ -21,7 +21,7 @@ from gateway.tables.naming.plan import Rule
 from gateway.tables.pipeline import Exposure, TablePlane
 from tests.callers import known
 from tests.postgres import fresh
-from tests.tables.asking import Send, over_asgi, send
+from tests.tables.asking import Send, change, over_asgi, send
 from tests.waiting import PATIENCE
 
 SCHEMA = """
@@ -84,7 +84,7 @@ async def tables(database: Database) -> Database:
     found = await database.fetchrow("SELECT to_regclass('accounts') IS NULL AS empty")
     assert found is not None
     if found["empty"]:
-        await database.run(lambda transaction: transaction.execute(SCHEMA))
+        await change(database, SCHEMA)
     return database
 
 

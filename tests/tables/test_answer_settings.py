@@ -12,7 +12,7 @@ from gateway.errors import Unauthenticated
 from gateway.observe.events import Event
 from gateway.tables.pipeline import Exposure, TablePlane
 from tests.callers import ANYBODY, known
-from tests.tables.asking import Send, answered, over_asgi, rows
+from tests.tables.asking import Send, answered, change, over_asgi, rows
 from tests.tables.conftest import RULES
 
 APP = "https://app.example"
@@ -107,7 +107,7 @@ class TestCode:
 
     @pytest.fixture
     async def tables(self, tables: Database) -> Database:
-        await tables.run(lambda transaction: transaction.execute(CODE))
+        await change(tables, CODE)
         return tables
 
     async def test_a_trigger_may_set_status_and_headers(self, write: Send, tables: Database) -> None:
@@ -136,7 +136,7 @@ class TestCode:
 async def test_code_sets_nothing_of_an_answer_by_default(
     write: Send, client: httpx.AsyncClient, tables: Database
 ) -> None:
-    await tables.run(lambda transaction: transaction.execute(CODE))
+    await change(tables, CODE)
     assert "x-row" not in (await write("PATCH", "/users?id=eq.1", {"name": "broken"}, token=1)).headers
     assert "x-view" not in (await client.get("/telling")).headers
 
@@ -157,7 +157,7 @@ def _always(caller: Principal, _: object) -> Principal:
 
 
 async def test_the_root_describes_all_tables(client: httpx.AsyncClient, tables: Database) -> None:
-    await tables.run(lambda transaction: transaction.execute("COMMENT ON TABLE users IS E'Our users\\nAll of them'"))
+    await change(tables, "COMMENT ON TABLE users IS E'Our users\\nAll of them'")
     answer = await client.get("/")
     assert (answer.status_code, answer.headers["content-type"]) == (200, "application/openapi+json; charset=utf-8")
     document = answer.json()

@@ -16,7 +16,7 @@ from gateway.db.database import Database, Record
 from gateway.db.pool import Session
 from gateway.observe.events import Event, StepReached
 from gateway.tables.execute import batches
-from tests.tables.asking import Send, answered, row, rows
+from tests.tables.asking import Send, answered, change, row, rows
 from tests.waiting import PATIENCE, waiting
 
 ACCOUNTS = 40
@@ -45,10 +45,8 @@ def target(number: int) -> str:
 @pytest.fixture
 async def held(tables: Database, write: Send) -> Database:
     """Accounts 100… with fences at token 5. The gateway has seen a fence rise, and so claims at once from now on."""
-    await tables.run(
-        lambda transaction: transaction.execute(
-            f"INSERT INTO accounts (id, balance) SELECT id, 0 FROM generate_series(100, {100 + ACCOUNTS - 1}) AS id"
-        )
+    await change(
+        tables, f"INSERT INTO accounts (id, balance) SELECT id, 0 FROM generate_series(100, {100 + ACCOUNTS - 1}) AS id"
     )
     numbers = range(100, 100 + ACCOUNTS)
     await asyncio.gather(*(write("PATCH", target(n), {"balance": 5}, token=5, holder="old") for n in numbers))
@@ -337,11 +335,10 @@ async def test_one_whose_predecessor_is_writing_goes_on_alone(
 async def test_no_raise_is_acknowledged_while_an_older_object_write_is_pending(
     write: Send, held: Database, trips: list[int]
 ) -> None:
-    await held.run(
-        lambda transaction: transaction.execute(
-            "INSERT INTO fencing.intent (resource, bucket, key, write_id, epoch, value, attempt) "
-            f"VALUES ('{name(100)}', 'b', 'k', gen_random_uuid(), 0, 5, 1)"
-        )
+    await change(
+        held,
+        "INSERT INTO fencing.intent (resource, bucket, key, write_id, epoch, value, attempt) "
+        f"VALUES ('{name(100)}', 'b', 'k', gen_random_uuid(), 0, 5, 1)",
     )
     pending, other = await asyncio.gather(
         *(write("PATCH", target(number), {"balance": 6}, token=6) for number in (100, 101))

@@ -15,6 +15,7 @@ from gateway.tables.catalog.references import Graph, Reference, Relation
 from gateway.tables.catalog.side_effects import SideEffect
 from gateway.tables.catalog.snapshot import ForeignKey, RewriteRule, Snapshot, Table, Trigger
 from gateway.tables.naming.plan import Rule
+from tests.tables.asking import change
 from tests.tables.samples import column, table
 
 DDL = """
@@ -57,7 +58,7 @@ ALTER TABLE shop.notes ENABLE ROW LEVEL SECURITY;
 
 @pytest.fixture
 async def shop(database: Database) -> dict[str, Table]:
-    await database.run(lambda transaction: transaction.execute(DDL))
+    await change(database, DDL)
     snapshot = Snapshot.from_rows(await catalog.relations(database, ["shop"]), await catalog.references(database))
     assert {schema for schema, _ in snapshot.tables} == {"shop"}
     found = {name: table for (_, name), table in snapshot.tables.items()}

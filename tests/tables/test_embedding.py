@@ -13,7 +13,7 @@ from gateway.db.database import Database
 from gateway.tables.pipeline import Exposure, TablePlane
 from tests.callers import known
 from tests.guard.stage import logging_in_as
-from tests.tables.asking import answered, over_asgi, rows
+from tests.tables.asking import answered, change, over_asgi, rows
 
 SCHEMA = """
 CREATE SCHEMA other;
@@ -67,7 +67,7 @@ def dsn(shared_dsn: str) -> str:
 async def films(database: Database, plane: TablePlane) -> AsyncIterator[httpx.AsyncClient]:
     ((missing,),) = await rows(database, "SELECT to_regclass('films') IS NULL")
     if missing:
-        await database.run(lambda transaction: transaction.execute(SCHEMA))
+        await change(database, SCHEMA)
     async with over_asgi(plane) as opened:
         yield opened
 
@@ -375,8 +375,9 @@ async def test_other_schemas_are_out_of_reach(films: httpx.AsyncClient, database
 async def test_policies_of_a_related_table_cannot_write(dsn: str, database: Database, films: httpx.AsyncClient) -> None:
     """A read may execute code that an owner has put behind a table. None of its writes may take effect."""
     looker = f"looker_{uuid4().hex}"  # roles are the server's, not the database's
-    await database.run(
-        lambda transaction: transaction.execute(f"""
+    await change(
+        database,
+        f"""
             CREATE ROLE {looker} LOGIN;
             CREATE TABLE secrets (id int PRIMARY KEY, film_id int REFERENCES films);
             CREATE TABLE trace (n int);
@@ -388,7 +389,7 @@ async def test_policies_of_a_related_table_cannot_write(dsn: str, database: Data
             GRANT USAGE ON SCHEMA fencing TO {looker};
             GRANT SELECT ON films, secrets TO {looker};
             GRANT INSERT ON trace TO {looker};
-        """)
+        """,
     )
     # Policies do not bind a table's owner or a superuser. A gateway's role should be neither.
     as_looker = Database(logging_in_as(looker, dsn))
@@ -401,29 +402,24 @@ async def test_policies_of_a_related_table_cannot_write(dsn: str, database: Data
         assert await rows(database, "SELECT n FROM trace") == []
     finally:
         await as_looker.close()
-        await database.run(
-            lambda transaction: transaction.execute(
-                f"DROP TABLE secrets, trace; DROP FUNCTION looked; DROP OWNED BY {looker}; DROP ROLE {looker}"
-            )
+        await change(
+            database, f"DROP TABLE secrets, trace; DROP FUNCTION looked; DROP OWNED BY {looker}; DROP ROLE {looker}"
         )
 
 
 async def test_a_related_table_that_has_become_something_else(films: httpx.AsyncClient, database: Database) -> None:
     """The gateway knows of the table only; what stands under its name by now must not run as part of a plain read."""
-    await database.run(
-        lambda transaction: transaction.execute("""
+    await change(
+        database,
+        """
             CREATE TABLE notes (id int PRIMARY KEY, film_id int REFERENCES films);
             CREATE TABLE marks (n int);
             CREATE FUNCTION mark() RETURNS int LANGUAGE sql AS 'INSERT INTO marks VALUES (1) RETURNING 1';
-        """)
+        """,
     )
     target = "/films?id=eq.1&select=id,notes(id)"
     assert await got(films, target) == [{"id": 1, "notes": []}]
-    await database.run(
-        lambda transaction: transaction.execute(
-            "DROP TABLE notes; CREATE VIEW notes AS SELECT mark() AS id, 1 AS film_id"
-        )
-    )
+    await change(database, "DROP TABLE notes; CREATE VIEW notes AS SELECT mark() AS id, 1 AS film_id")
     answered(await films.get(target), 400, "PGRST200")
     assert await rows(database, "SELECT n FROM marks") == []
 
@@ -435,12 +431,8 @@ async def test_a_new_foreign_key_is_found(
     monkeypatch.setattr("gateway.tables.schema_cache._PAUSE_BETWEEN_RELOADS", 0)
     target = "/films?id=eq.1&select=id,comments(id)"
     answered(await films.get(target), 400, "PGRST200")
-    await database.run(
-        lambda transaction: transaction.execute("CREATE TABLE comments (id int PRIMARY KEY, film_id int)")
-    )
+    await change(database, "CREATE TABLE comments (id int PRIMARY KEY, film_id int)")
     answered(await films.get("/comments?select=films(id)"), 400, "PGRST200")
-    await database.run(
-        lambda transaction: transaction.execute("ALTER TABLE comments ADD FOREIGN KEY (film_id) REFERENCES films")
-    )
+    await change(database, "ALTER TABLE comments ADD FOREIGN KEY (film_id) REFERENCES films")
     assert await got(films, "/comments?select=films(id)") == []
     assert await got(films, target) == [{"id": 1, "comments": []}]

@@ -12,7 +12,7 @@ from gateway.fencing.resource import Template
 from gateway.observe.events import CatalogWarning, Event, StepReached
 from gateway.tables.naming.plan import Rule
 from gateway.tables.pipeline import Exposure
-from tests.tables.asking import answered, row, rows
+from tests.tables.asking import answered, change, row, rows
 from tests.tables.conftest import RULES
 from tests.waiting import waiting
 
@@ -52,7 +52,7 @@ def exposure() -> Exposure:
 
 @pytest.fixture
 async def more(tables: Database) -> None:
-    await tables.run(lambda transaction: transaction.execute(MORE))
+    await change(tables, MORE)
 
 
 async def etag(client: httpx.AsyncClient, target: str = ROW) -> str:

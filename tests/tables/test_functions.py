@@ -14,7 +14,7 @@ from gateway.tables.dialect.media import BodyType
 from gateway.tables.naming.plan import Rule
 from gateway.tables.pipeline import Exposure, TablePlane
 from tests.callers import known as known_as
-from tests.tables.asking import answered, over_asgi, rows
+from tests.tables.asking import answered, change, over_asgi, rows
 
 FORM = Function(
     "public", "f", "i", returns_set=False, type="integer", composite=False,
@@ -220,7 +220,7 @@ def exposure() -> Exposure:
 
 @pytest.fixture
 async def tables(tables: Database) -> Database:
-    await tables.run(lambda transaction: transaction.execute(FUNCTIONS))
+    await change(tables, FUNCTIONS)
     return tables
 
 
@@ -370,9 +370,9 @@ async def test_a_call_follows_a_changed_function(
     monkeypatch.setattr(schema_cache, "_PAUSE_BETWEEN_RELOADS", 0)
     answered(await client.get("/rpc/later"), 404, "PGRST202")
     create = "CREATE FUNCTION later() RETURNS int LANGUAGE sql IMMUTABLE AS 'SELECT 1'"
-    await tables.run(lambda transaction: transaction.execute(create))
+    await change(tables, create)
     assert (await client.get("/rpc/later")).json() == 1
-    await tables.run(lambda transaction: transaction.execute("DROP FUNCTION later()"))
+    await change(tables, "DROP FUNCTION later()")
     answered(await client.get("/rpc/later"), 404, "PGRST202")
 
 

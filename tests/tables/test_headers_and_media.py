@@ -5,7 +5,7 @@ import pytest
 
 from gateway.db.database import Database
 from gateway.tables.pipeline import Exposure
-from tests.tables.asking import Send, answered, rows
+from tests.tables.asking import Send, answered, change, rows
 from tests.tables.conftest import RULES
 
 CSV = {"accept": "text/csv"}
@@ -192,7 +192,7 @@ async def test_values_that_name_no_row(client: httpx.AsyncClient, tables: Databa
 
 
 async def test_numbers_are_taken_to_the_last_digit(client: httpx.AsyncClient, tables: Database) -> None:
-    await tables.run(lambda t: t.execute("CREATE TABLE exact (x numeric(30, 5) PRIMARY KEY, t text)"))
+    await change(tables, "CREATE TABLE exact (x numeric(30, 5) PRIMARY KEY, t text)")
     for number, shown in [
         ("18446744073709551617", "18446744073709551617.00000"),
         ("1.10", "1.10000"),
@@ -226,10 +226,8 @@ async def test_a_rollback_is_refused_to_a_stale_holder(write: Send, tables: Data
 
 
 async def test_a_rollback_finds_what_a_commit_would(write: Send, tables: Database) -> None:
-    await tables.run(
-        lambda t: t.execute(
-            "CREATE TABLE late (id bigint PRIMARY KEY, owner bigint REFERENCES users DEFERRABLE INITIALLY DEFERRED)"
-        )
+    await change(
+        tables, "CREATE TABLE late (id bigint PRIMARY KEY, owner bigint REFERENCES users DEFERRABLE INITIALLY DEFERRED)"
     )
     answered(await write("POST", "/late", {"id": 1, "owner": 99}, token=5, prefer="tx=rollback"), 409, "23503")
 
@@ -267,12 +265,11 @@ async def test_preferences_that_do_not_apply_are_not_listed(write: Send, client:
 
 
 async def test_times_in_the_zone_of_the_caller(client: httpx.AsyncClient, write: Send, tables: Database) -> None:
-    await tables.run(
-        lambda t: t.execute(
-            "CREATE TABLE visits (id bigint PRIMARY KEY, at timestamptz);"
-            "INSERT INTO visits VALUES (1, '2024-01-02 12:00:00+00');"
-            "CREATE TABLE slots (at timestamptz PRIMARY KEY, v int)"
-        )
+    await change(
+        tables,
+        "CREATE TABLE visits (id bigint PRIMARY KEY, at timestamptz);"
+        "INSERT INTO visits VALUES (1, '2024-01-02 12:00:00+00');"
+        "CREATE TABLE slots (at timestamptz PRIMARY KEY, v int)",
     )
     zone = {"prefer": "timezone=America/Los_Angeles"}
     answer = await client.get("/visits", headers=zone)
@@ -299,11 +296,10 @@ async def test_times_in_the_zone_of_the_caller(client: httpx.AsyncClient, write:
 
 
 async def test_counts(client: httpx.AsyncClient, tables: Database) -> None:
-    await tables.run(
-        lambda t: t.execute(
-            "CREATE TABLE many AS SELECT generate_series(1, 3000) AS n; ANALYZE many;"
-            "CREATE TABLE few AS SELECT generate_series(1, 30) AS n; ANALYZE few"
-        )
+    await change(
+        tables,
+        "CREATE TABLE many AS SELECT generate_series(1, 3000) AS n; ANALYZE many;"
+        "CREATE TABLE few AS SELECT generate_series(1, 30) AS n; ANALYZE few",
     )
 
     async def asked(table: str, count: str) -> tuple[int, str]:
@@ -317,7 +313,7 @@ async def test_counts(client: httpx.AsyncClient, tables: Database) -> None:
     assert await asked("many", "exact") == (206, "0-4/3000")
     assert await asked("many", "planned") == (206, "0-4/3000")
     assert await asked("many", "estimated") == (206, "0-4/3000")
-    await tables.run(lambda t: t.execute("DELETE FROM many WHERE n > 2000"))
+    await change(tables, "DELETE FROM many WHERE n > 2000")
     assert (await asked("many", "exact"))[1] == "0-4/2000"
     guessed = int((await asked("many", "estimated"))[1].removeprefix("0-4/"))
     assert guessed >= 1001
@@ -367,10 +363,9 @@ async def test_head_has_the_headers_of_get(client: httpx.AsyncClient) -> None:
 async def test_options_list_the_methods_of_a_table(
     client: httpx.AsyncClient, tables: Database, table: str, allow: str
 ) -> None:
-    await tables.run(
-        lambda t: t.execute(
-            "CREATE VIEW sums AS SELECT count(*) FROM users; CREATE MATERIALIZED VIEW snapshot AS SELECT * FROM users"
-        )
+    await change(
+        tables,
+        "CREATE VIEW sums AS SELECT count(*) FROM users; CREATE MATERIALIZED VIEW snapshot AS SELECT * FROM users",
     )
     answer = await client.options(f"/{table}")
     assert (answer.status_code, answer.headers["allow"]) == (200, allow)

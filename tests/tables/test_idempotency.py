@@ -17,7 +17,7 @@ from gateway.tables.execute import transaction as slow
 from gateway.tables.execute.idempotency import cleanup, delete_old
 from gateway.tables.pipeline import Exposure, TablePlane
 from tests.callers import ANYBODY, known
-from tests.tables.asking import answered, over_asgi, row, rows
+from tests.tables.asking import answered, change, over_asgi, row, rows
 from tests.tables.conftest import RULES
 from tests.waiting import PATIENCE, waiting
 
@@ -114,37 +114,37 @@ class TestTakeovers:
 
         async def settle(resource: str, presented: Presented, caller: str) -> None:
             settled.append((resource, str(presented.token), caller))
-            await tables.run(lambda transaction: transaction.execute("DELETE FROM fencing.intent"))
+            await change(tables, "DELETE FROM fencing.intent")
 
         plane = TablePlane(
             tables, exposure, authenticate=lambda _: known("tester"), observe=lambda _: None, settle=settle
         )
         async with over_asgi(plane) as client:
             first = await post(client, token=5)
-            await tables.run(lambda transaction: transaction.execute(PENDING))
+            await change(tables, PENDING)
             is_replay_of(await post(client, token=6), first)
         assert settled == [("order/7", "6", "tester")]
 
     async def test_a_replay_waits_until_they_are_settled(self, client: httpx.AsyncClient, tables: Database) -> None:
         await post(client, token=5)
-        await tables.run(lambda transaction: transaction.execute(PENDING))
+        await change(tables, PENDING)
         answered(await post(client, token=6), 503, "unavailable")
 
     async def test_a_replay_for_an_overtaken_holder_waits_too(self, tables: Database, exposure: Exposure) -> None:
         """A newer holder came between its raise and its settling. Writes older than both are still under way."""
 
         async def overtaken(resource: str, presented: Presented, caller: str) -> None:
-            await tables.run(lambda transaction: transaction.execute("UPDATE fencing.fence SET value = 9"))
+            await change(tables, "UPDATE fencing.fence SET value = 9")
 
         plane = TablePlane(
             tables, exposure, authenticate=lambda _: known("tester"), observe=lambda _: None, settle=overtaken
         )
         async with over_asgi(plane) as client:
             first = await post(client, token=5)
-            await tables.run(lambda transaction: transaction.execute(PENDING))
+            await change(tables, PENDING)
             answered(await post(client, token=6), 503, "unavailable")
             answered(await post(client, token=5), 503, "unavailable")
-            await tables.run(lambda transaction: transaction.execute("DELETE FROM fencing.intent"))
+            await change(tables, "DELETE FROM fencing.intent")
             is_replay_of(await post(client, token=6), first)
 
     async def test_an_implausible_token_raises_no_fence(self, client: httpx.AsyncClient, tables: Database) -> None:
@@ -287,8 +287,8 @@ class TestFailures:
     async def test_an_answer_too_large_to_keep_undoes_the_write(
         self, client: httpx.AsyncClient, tables: Database
     ) -> None:
-        await tables.run(lambda t: t.execute("CREATE TABLE large (id bigint PRIMARY KEY, body text)"))
-        await tables.run(lambda t: t.execute("INSERT INTO large VALUES (1, repeat('x', 2 * 1024 * 1024))"))
+        await change(tables, "CREATE TABLE large (id bigint PRIMARY KEY, body text)")
+        await change(tables, "INSERT INTO large VALUES (1, repeat('x', 2 * 1024 * 1024))")
         sent = {"Idempotency-Key": '"k"', "Fencing-Token": "5"}
         whole = {**sent, "Prefer": "return=representation"}
         answered(await client.delete("/large?id=eq.1", headers=whole), 422, "answer-too-large")
@@ -307,11 +307,11 @@ class TestFailures:
             CREATE CONSTRAINT TRIGGER ending AFTER INSERT ON shipments DEFERRABLE INITIALLY DEFERRED
             FOR EACH ROW EXECUTE FUNCTION fencing.end_it();
         """
-        await tables.run(lambda transaction: transaction.execute(ending))
+        await change(tables, ending)
         answer = await post(client)
         answered(answer, 503, "outcome-unknown")
         assert "same Idempotency-Key" in answer.json()["hint"]
-        await tables.run(lambda transaction: transaction.execute("DROP TRIGGER ending ON shipments"))
+        await change(tables, "DROP TRIGGER ending ON shipments")
         again = await post(client)
         assert (again.status_code, "idempotency-replayed" in again.headers) == (201, False)
         assert await shipments(tables) == 4
@@ -358,7 +358,7 @@ class TestRaces:
 
         async def forget_all() -> None:
             for _ in range(40):
-                await tables.run(lambda transaction: transaction.execute("DELETE FROM fencing.idempotency"))
+                await change(tables, "DELETE FROM fencing.idempotency")
 
         answers, _ = await asyncio.gather(asyncio.gather(*(post(client) for _ in range(40))), forget_all())
         done = [answer for answer in answers if answer.status_code == 201]
@@ -411,7 +411,7 @@ async def test_function_calls_may_have_keys(database: Database, tables: Database
         CREATE FUNCTION public.ship(o bigint) RETURNS bigint LANGUAGE sql
         AS 'INSERT INTO shipments (order_id) VALUES (o) RETURNING id'
     """
-    await tables.run(lambda transaction: transaction.execute(create))
+    await change(tables, create)
     plane = TablePlane(
         database,
         Exposure(functions=frozenset(("public.ship",))),
@@ -434,7 +434,7 @@ class TestForgetting:
         for number in range(5):
             await post(client, f"k{number}")
         age = "UPDATE fencing.idempotency SET at = clock_timestamp() - interval '2 hours' WHERE key <> 'k4'"
-        await tables.run(lambda transaction: transaction.execute(age))
+        await change(tables, age)
         assert await delete_old(tables, 3 * 3600) == 0
         assert await delete_old(tables, 3600) == 4
         assert await rows(tables, "SELECT key FROM fencing.idempotency") == [("k4",)]
@@ -449,7 +449,7 @@ class TestForgetting:
                 await asyncio.sleep(0.01)
 
     async def test_a_failed_cleanup_is_an_event(self, tables: Database, events: list[Event]) -> None:
-        await tables.run(lambda transaction: transaction.execute("DROP TABLE fencing.idempotency"))
+        await change(tables, "DROP TABLE fencing.idempotency")
         async with cleanup(tables, 1, events.append, interval=0.01):
             while not any("idempotency" in str(event) for event in events):
                 await asyncio.sleep(0.01)

@@ -14,7 +14,7 @@ from gateway.observe.events import Event
 from gateway.tables.execute.fast_path import FAST_AFTER
 from gateway.tables.pipeline import Exposure, TablePlane
 from tests.callers import known
-from tests.tables.asking import Send, answered, over_asgi, row, rows, send
+from tests.tables.asking import Send, answered, change, over_asgi, row, rows, send
 from tests.waiting import waiting
 
 TARGET = "/accounts?id=eq.1"
@@ -83,12 +83,12 @@ async def test_applied_tokens_never_go_backwards(
 
     A foreign trigger keeps writes off the fast path. A trigger whose function is in the gateway's schema does not.
     """
-    await tables.run(lambda transaction: transaction.execute(f"""
+    await change(tables, f"""
         CREATE TABLE applied (place bigint GENERATED ALWAYS AS IDENTITY, token bigint);
         CREATE FUNCTION {schema}.note() RETURNS trigger LANGUAGE plpgsql AS
             'BEGIN INSERT INTO applied (token) VALUES (NEW.balance); RETURN NEW; END';
         CREATE TRIGGER notes AFTER UPDATE ON accounts FOR EACH ROW EXECUTE FUNCTION {schema}.note();
-    """))  # fmt: skip
+    """)  # fmt: skip
     tokens = [token for token in range(1, 41) for _ in range(4)]
     random.Random(7).shuffle(tokens)
     acknowledged: list[int] = []
@@ -148,13 +148,13 @@ async def test_no_write_is_acknowledged_while_an_older_object_write_is_pending(
     async def settle(resource: str, presented: Presented, caller: str) -> None:
         assert (await row(tables, "SELECT note FROM accounts WHERE id = 1"))[0] != "new"
         settled.append((resource, presented, caller))
-        await tables.run(lambda transaction: transaction.execute("DELETE FROM fencing.intent"))
+        await change(tables, "DELETE FROM fencing.intent")
 
     plane = TablePlane(tables, exposure, authenticate=lambda _: known("tester"), observe=events.append, settle=settle)
     async with over_asgi(plane) as client:
         if fence is not None:
             answered(await send(client, "PATCH", TARGET, {"note": "raised"}, token=fence), 204)
-        await tables.run(lambda transaction: transaction.execute(PENDING))
+        await change(tables, PENDING)
         answered(await send(client, "PATCH", TARGET, {"note": "new"}, token=5), 204)
     ((resource, presented, caller),) = settled
     assert (resource, str(presented.token), caller) == ("public.accounts/1", "5", "tester")
@@ -167,7 +167,7 @@ async def test_a_write_is_refused_if_older_mutations_cannot_be_settled(
     async def settle(resource: str, presented: Presented, caller: str) -> None:
         raise Unavailable("The object store cannot be reached.")
 
-    await tables.run(lambda transaction: transaction.execute(PENDING))
+    await change(tables, PENDING)
     plane = TablePlane(tables, exposure, authenticate=lambda _: known("tester"), observe=events.append, settle=settle)
     async with over_asgi(plane) as other:
         for asked in (client, other):

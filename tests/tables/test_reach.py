@@ -20,7 +20,7 @@ from gateway.tables import schema_cache
 from gateway.tables.naming.plan import Rule
 from gateway.tables.pipeline import Exposure, TablePlane
 from tests.callers import known
-from tests.tables.asking import answered, over_asgi, rows, send
+from tests.tables.asking import answered, change, over_asgi, rows, send
 from tests.waiting import waiting
 
 SCHEMA = """
@@ -61,7 +61,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 async def shop(database: Database) -> Database:
-    await database.run(lambda transaction: transaction.execute(SCHEMA))
+    await change(database, SCHEMA)
     return database
 
 
@@ -75,7 +75,7 @@ class Shop:
         return await send(self.client, method, target, body, **more)
 
     async def execute(self, sql: str) -> None:
-        await self.database.run(lambda transaction: transaction.execute(sql))
+        await change(self.database, sql)
 
     async def names(self, sql: str) -> list[object]:
         return [found[0] for found in await rows(self.database, sql)]

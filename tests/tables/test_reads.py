@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from gateway.db.database import Database
-from tests.tables.asking import answered, rows
+from tests.tables.asking import answered, change, rows
 
 HOSTILE = (
     'x"; DROP TABLE things; --', "a'b", ":x", "%s", "%%", "$1", "a.b", "back\\slash", "x)", "/*", "ü", "{0}", "a,b",
@@ -58,7 +58,7 @@ async def tables(tables: Database) -> Database:
             f'CREATE TABLE "{name}" (id int PRIMARY KEY, {names}); INSERT INTO "{name}" VALUES (1, {values});'
             for name in (one.replace('"', '""') for one in HOSTILE)
         )
-        await tables.run(lambda transaction: transaction.execute(THINGS + hostile))
+        await change(tables, THINGS + hostile)
     return tables
 
 

@@ -12,7 +12,7 @@ from gateway.demo.embedded import postgres
 from gateway.tables import schema_cache
 from gateway.tables.pipeline import Exposure, TablePlane
 from tests.callers import known
-from tests.tables.asking import Send, answered, over_asgi, row, rows, send
+from tests.tables.asking import Send, answered, change, over_asgi, row, rows, send
 from tests.waiting import PATIENCE
 
 
@@ -20,10 +20,6 @@ from tests.waiting import PATIENCE
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Reload as often as asked."""
     monkeypatch.setattr(schema_cache, "_PAUSE_BETWEEN_RELOADS", 0.0)
-
-
-async def change(tables: Database, ddl: str) -> None:
-    await tables.run(lambda transaction: transaction.execute(ddl))
 
 
 @pytest.mark.usefixtures("at_once")

@@ -19,7 +19,7 @@ from gateway.observe.events import Event, StepReached
 from gateway.tables.pipeline import TablePlane
 from gateway.tables.schema_cache import SchemaCache
 from tests.callers import known
-from tests.tables.asking import Send, answered, row, rows
+from tests.tables.asking import Send, answered, change, row, rows
 from tests.waiting import PATIENCE, number_waiting
 
 Dump: TypeAlias = list[tuple[Any, ...]]
@@ -205,7 +205,7 @@ CHANGES = [
         resource="public.accounts/1",
     ),
 ]
-every_change = pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.name)
+every_change = pytest.mark.parametrize("way", CHANGES, ids=lambda way: way.name)
 # Tokens: another write of a holder takes one statement, the first one of the next holder takes a transaction.
 BOTH_PATHS = (5, 6)
 
@@ -241,40 +241,40 @@ async def dump(database: Database) -> Dump:
     return found
 
 
-async def first(change: Change, write: Send) -> None:
+async def first(way: Change, write: Send) -> None:
     """The gateway has come to know the table, and has written it by both paths."""
-    early = {name: "early" if value == "late" else value for name, value in change.body.items()}
+    early = {name: "early" if value == "late" else value for name, value in way.body.items()}
     for _ in range(3):
-        response = await second(replace(change, body=early), write, 5)
+        response = await second(replace(way, body=early), write, 5)
         assert response.status_code in (200, 201, 204), response.text
 
 
-async def second(change: Change, write: Send, token: int) -> httpx.Response:
-    return await write(change.method, change.target, change.body, token=token, prefer=change.prefer)
+async def second(way: Change, write: Send, token: int) -> httpx.Response:
+    return await write(way.method, way.target, way.body, token=token, prefer=way.prefer)
 
 
 @every_change
 @pytest.mark.usefixtures("blind")
-async def test_no_write_uses_an_outdated_table(write: Send, tables: Database, change: Change) -> None:
-    await first(change, write)
-    await tables.run(lambda transaction: transaction.execute(change.ddl))
+async def test_no_write_uses_an_outdated_table(write: Send, tables: Database, way: Change) -> None:
+    await first(way, write)
+    await change(tables, way.ddl)
     before = await dump(tables)
     for token in BOTH_PATHS:
-        response = await second(change, write, token)
+        response = await second(way, write, token)
         assert response.status_code >= 400, response.text
         assert await dump(tables) == before
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("change", [one for one in CHANGES if one.locks], ids=lambda change: change.name)
+@pytest.mark.parametrize("way", [one for one in CHANGES if one.locks], ids=lambda way: way.name)
 @pytest.mark.usefixtures("blind")
 async def test_no_write_uses_a_table_that_changes_after_it_was_sent(
-    write: Send, tables: Database, operator: "asyncpg.Connection[asyncpg.Record]", change: Change
+    write: Send, tables: Database, operator: "asyncpg.Connection[asyncpg.Record]", way: Change
 ) -> None:
-    await first(change, write)
+    await first(way, write)
     async with operator.transaction():
-        await operator.execute(change.ddl)
-        waiting = [asyncio.create_task(second(change, write, token)) for token in BOTH_PATHS]
+        await operator.execute(way.ddl)
+        waiting = [asyncio.create_task(second(way, write, token)) for token in BOTH_PATHS]
         await until_they_wait(tables, waiting)
     responses = await asyncio.gather(*waiting)
     assert all(response.status_code >= 400 for response in responses), [response.text for response in responses]
@@ -284,50 +284,50 @@ async def test_no_write_uses_a_table_that_changes_after_it_was_sent(
 
 @pytest.mark.thorough
 @every_change
-async def test_a_write_itself_finds_the_change(write: Send, tables: Database, change: Change) -> None:
-    await first(change, write)
-    await tables.run(lambda transaction: transaction.execute(change.ddl))
+async def test_a_write_itself_finds_the_change(write: Send, tables: Database, way: Change) -> None:
+    await first(way, write)
+    await change(tables, way.ddl)
     before = await dump(tables)
-    response = await second(change, write, 5)
-    answered(response, change.status, change.code)
-    if change.resource is not None:
-        assert response.headers["fencing-resource"] == change.resource
-    if change.status >= 400:
+    response = await second(way, write, 5)
+    answered(response, way.status, way.code)
+    if way.resource is not None:
+        assert response.headers["fencing-resource"] == way.resource
+    if way.status >= 400:
         assert await dump(tables) == before
 
 
 async def test_the_write_of_a_new_holder_finds_the_change(write: Send, tables: Database) -> None:
-    change = next(change for change in CHANGES if change.name == "another column of the template's name")
-    await first(change, write)
-    await tables.run(lambda transaction: transaction.execute(change.ddl))
-    answered(await second(change, write, 6), 503, "naming-changed")
+    way = next(way for way in CHANGES if way.name == "another column of the template's name")
+    await first(way, write)
+    await change(tables, way.ddl)
+    answered(await second(way, write, 6), 503, "naming-changed")
 
 
 async def test_a_stale_write_fires_no_new_trigger(write: Send, tables: Database) -> None:
     """A statement that finds its fence overtaken writes no row, but would fire triggers all the same."""
-    change = next(change for change in CHANGES if change.name == "a trigger for each statement")
-    await first(change, write)
+    way = next(way for way in CHANGES if way.name == "a trigger for each statement")
+    await first(way, write)
     answered(await write("PATCH", ACCOUNT, {"note": "new"}, token=6), 204)
-    await tables.run(lambda transaction: transaction.execute(change.ddl))
+    await change(tables, way.ddl)
     answered(await write("PATCH", ACCOUNT, NOTE, token=5), 412, "token-stale")
     assert await rows(tables, "SELECT * FROM log") == []
 
 
 async def test_an_irrelevant_change_keeps_the_fast_path(write: Send, tables: Database, events: list[Event]) -> None:
     """Housekeeping is no change of a table: its writes keep to the fast path."""
-    change = Change("", "", 204, body=NOTE)
-    await first(change, write)
+    way = Change("", "", 204, body=NOTE)
+    await first(way, write)
     for ddl in ("ANALYZE accounts", "GRANT SELECT ON accounts TO public", "CREATE INDEX ON accounts (owner)"):
         await tables.run(lambda transaction, ddl=ddl: transaction.execute(ddl))  # type: ignore[misc]
         events.clear()
-        answered(await second(change, write, 5), 204)
+        answered(await second(way, write, 5), 204)
         assert StepReached("tables.commit.after") not in events, ddl
 
 
 async def test_concurrent_writes_all_find_the_change(write: Send, tables: Database) -> None:
     """Writes that share a batch: each of them ends as it would have by itself."""
     await first(Change("", "", 204, body=NOTE), write)
-    await tables.run(lambda transaction: transaction.execute("ALTER TABLE accounts ADD COLUMN colour text"))
+    await change(tables, "ALTER TABLE accounts ADD COLUMN colour text")
     responses = await asyncio.gather(*(write("PATCH", ACCOUNT, NOTE, token=5) for _ in range(40)))
     assert {response.status_code for response in responses} == {204}
 
@@ -343,7 +343,7 @@ async def test_a_list_of_writes_finds_a_change_of_any_of_its_tables(
     app = httpx.ASGITransport(partial(listed, plane))
     async with httpx.AsyncClient(transport=app, base_url="http://gateway") as client:
         answered(await client.post("/", json={"writes": writes}), 200)
-        await tables.run(lambda transaction: transaction.execute(f"ALTER TABLE {altered} ADD COLUMN colour text"))
+        await change(tables, f"ALTER TABLE {altered} ADD COLUMN colour text")
         answered(await client.post("/", json={"writes": writes}), 200)
 
 
@@ -362,12 +362,11 @@ async def test_a_read_of_a_table_replaced_by_a_view_writes_nothing(
     target = "/accounts?id=eq.1&select=id"
     for _ in range(2):
         assert (await client.get(target)).json() == [{"id": 1}]
-    await tables.run(
-        lambda transaction: transaction.execute(
-            """CREATE TABLE log (at timestamptz); CREATE FUNCTION spy() RETURNS bigint LANGUAGE sql VOLATILE AS
+    await change(
+        tables,
+        """CREATE TABLE log (at timestamptz); CREATE FUNCTION spy() RETURNS bigint LANGUAGE sql VOLATILE AS
             'INSERT INTO log VALUES (now()); SELECT 1::bigint'; DROP VIEW rich; ALTER TABLE accounts RENAME TO old;
-            CREATE VIEW accounts AS SELECT spy() AS id, note FROM old"""
-        )
+            CREATE VIEW accounts AS SELECT spy() AS id, note FROM old""",
     )
     before = await dump(tables)
     for each in (target, "/accounts?select=id"):
@@ -380,30 +379,23 @@ async def test_reads_find_the_change(client: httpx.AsyncClient, tables: Database
     target = "/accounts?id=eq.1"
     for _ in range(2):
         assert (await client.get(target)).json()[0]["owner"] == "ann"
-    await tables.run(
-        lambda transaction: transaction.execute(
-            "DROP VIEW rich; ALTER TABLE accounts RENAME TO old; ALTER TABLE users RENAME TO accounts"
-        )
-    )
+    await change(tables, "DROP VIEW rich; ALTER TABLE accounts RENAME TO old; ALTER TABLE users RENAME TO accounts")
     assert (await client.get(target)).json() == [{"id": 1, "email": "ann@x", "name": "Ann"}]
-    await tables.run(lambda transaction: transaction.execute("ALTER TABLE accounts ALTER id TYPE text USING 'a' || id"))
+    await change(tables, "ALTER TABLE accounts ALTER id TYPE text USING 'a' || id")
     assert (await client.get("/accounts?id=eq.a1&select=name")).json() == [{"name": "Ann"}]
 
 
 async def test_names_of_types_do_not_depend_on_the_session(write: Send, tables: Database) -> None:
     """Sessions to come look elsewhere for names: for the table's own, and for those of types."""
-    await tables.run(
-        lambda transaction: transaction.execute(
-            """CREATE TYPE mood AS ENUM ('glad', 'sad'); CREATE TABLE moods (mood mood PRIMARY KEY, v int);
+    await change(
+        tables,
+        """CREATE TYPE mood AS ENUM ('glad', 'sad'); CREATE TABLE moods (mood mood PRIMARY KEY, v int);
             INSERT INTO moods VALUES ('glad', 1); CREATE SCHEMA odd; CREATE TYPE odd.mood AS ENUM ('odd');
-            CREATE TABLE odd.moods (mood odd.mood PRIMARY KEY, v int); INSERT INTO odd.moods VALUES ('odd', 1)"""
-        )
+            CREATE TABLE odd.moods (mood odd.mood PRIMARY KEY, v int); INSERT INTO odd.moods VALUES ('odd', 1)""",
     )
     answered(await write("PATCH", "/moods?mood=eq.glad", {"v": 2}, token=5), 204)
     found = await row(tables, "SELECT current_database() AS name")
-    await tables.run(
-        lambda transaction: transaction.execute(f'ALTER DATABASE "{found["name"]}" SET search_path = odd, public')
-    )
+    await change(tables, f'ALTER DATABASE "{found["name"]}" SET search_path = odd, public')
     responses = await asyncio.gather(
         *(write("PATCH", "/moods?mood=eq.glad", {"v": 3}, token=token) for token in (5, 5, 5, 6))
     )

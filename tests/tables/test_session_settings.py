@@ -3,7 +3,7 @@
 import pytest
 
 from gateway.db.database import SHARED_SESSIONS, Database
-from tests.tables.asking import Send, answered, row, rows
+from tests.tables.asking import Send, answered, change, row, rows
 
 MOMENT = "2024-01-02 03:00:00+00"
 NAME = "public.moments/2024-01-02%2003:00:00+00"
@@ -39,12 +39,8 @@ CARELESS = {
 
 @pytest.fixture
 async def tables(tables: Database) -> Database:
-    await tables.run(lambda transaction: transaction.execute(TABLES))
+    await change(tables, TABLES)
     return tables
-
-
-async def change(tables: Database, sql: str) -> None:
-    await tables.run(lambda transaction: transaction.execute(sql))
 
 
 @pytest.mark.thorough

@@ -14,7 +14,7 @@ from gateway.fencing.resource import Template
 from gateway.observe.events import Event, WriteRefused
 from gateway.tables.naming.plan import MAX_RESOURCES, Rule
 from gateway.tables.pipeline import Exposure
-from tests.tables.asking import Send, answered, row, rows
+from tests.tables.asking import Send, answered, change, row, rows
 from tests.tables.conftest import RULES
 from tests.waiting import waiting
 
@@ -133,7 +133,7 @@ class TestSeveralTokens:
     async def test_in_observe_mode_a_write_passes_and_each_objection_is_on_record(
         self, write: Send, tables: Database
     ) -> None:
-        await tables.run(lambda transaction: transaction.execute("CREATE TABLE observed (order_id int, state text)"))
+        await change(tables, "CREATE TABLE observed (order_id int, state text)")
         answered(
             await write("POST", "/observed", [{"order_id": 1}, {"order_id": 2}], token="order/1=5, order/2=5"), 201
         )
@@ -201,7 +201,7 @@ class TestNamesThatChangeByThemselves:
 
     @pytest.fixture
     async def renaming(self, tables: Database) -> None:
-        await tables.run(lambda transaction: transaction.execute(RENAMING))
+        await change(tables, RENAMING)
 
     @pytest.mark.parametrize("named", [{"token": 5, "resource": "order/7"}, {"token": "order/7=5, job/1=1"}])
     @pytest.mark.parametrize("target", ["/shipments?id=eq.3", "/shipments?id=gt.0", "/shipments?state=eq.new"])
@@ -237,12 +237,12 @@ class TestNamesThatChangeByThemselves:
         self, write: Send, tables: Database, method: str
     ) -> None:
         """One trigger sends the new row to another one's key, the next one gives that row the name that was claimed."""
-        await tables.run(lambda transaction: transaction.execute("""
+        await change(tables, """
             CREATE FUNCTION astray() RETURNS trigger LANGUAGE plpgsql AS
                 'BEGIN NEW.id := CASE TG_OP WHEN ''INSERT'' THEN 2 ELSE 1 END; RETURN NEW; END';
             CREATE TRIGGER astray BEFORE INSERT OR UPDATE ON accounts FOR EACH ROW EXECUTE FUNCTION astray();
             DELETE FROM accounts WHERE id = 1;
-        """))  # fmt: skip
+        """)  # fmt: skip
         for _ in range(2):
             target = "/accounts?id=eq.1" if method == "PUT" else "/accounts"
             response = await write(
@@ -253,10 +253,10 @@ class TestNamesThatChangeByThemselves:
         assert await rows(tables, "SELECT id, note FROM accounts ORDER BY id") == [(2, None), (3, "third")]
 
     async def test_a_generated_column_in_the_name(self, write: Send, tables: Database, exposure: Exposure) -> None:
-        await tables.run(lambda transaction: transaction.execute("""
+        await change(tables, """
             CREATE TABLE made (id int PRIMARY KEY, a int, order_id int GENERATED ALWAYS AS (a + 1) STORED);
             INSERT INTO made (id, a) VALUES (1, 6), (2, 7);
-        """))  # fmt: skip
+        """)  # fmt: skip
         exposure.rules["public.made"] = Rule(Template.parse("order/{order_id}"))  # type: ignore[index]
         answered(await write("PATCH", "/made?id=eq.2", {"a": 6}, token=5, resource="order/7"), 422, "resource-mismatch")
         answered(await write("PATCH", "/made?order_id=eq.8", {"a": 6}, token=5), 422, "resource-mismatch")
@@ -266,9 +266,9 @@ class TestNamesThatChangeByThemselves:
     async def test_a_view_in_which_one_column_stands_twice(
         self, write: Send, tables: Database, exposure: Exposure
     ) -> None:
-        await tables.run(lambda transaction: transaction.execute("""
+        await change(tables, """
             CREATE VIEW twice AS SELECT id, order_id, order_id AS same, state FROM shipments
-        """))  # fmt: skip
+        """)  # fmt: skip
         exposure.rules["public.twice"] = Rule(Template.parse("order/{order_id}"))  # type: ignore[index]
         target = "/twice?id=eq.3"
         answered(await write("PATCH", target, {"same": 7}, token=5, resource="order/7"), 422, "resource-mismatch")
@@ -278,14 +278,14 @@ class TestNamesThatChangeByThemselves:
     async def test_a_trigger_of_the_partition_that_a_row_moves_to(
         self, write: Send, tables: Database, exposure: Exposure
     ) -> None:
-        await tables.run(lambda transaction: transaction.execute("""
+        await change(tables, """
             CREATE TABLE parts (id int, region int, order_id int, PRIMARY KEY (id, region)) PARTITION BY LIST (region);
             CREATE TABLE parts_1 PARTITION OF parts FOR VALUES IN (1);
             CREATE TABLE parts_2 PARTITION OF parts FOR VALUES IN (2);
             CREATE FUNCTION seven() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN NEW.order_id := 7; RETURN NEW; END';
             CREATE TRIGGER seven BEFORE INSERT ON parts_2 FOR EACH ROW EXECUTE FUNCTION seven();
             INSERT INTO parts VALUES (1, 1, 8);
-        """))  # fmt: skip
+        """)  # fmt: skip
         exposure.rules["public.parts"] = Rule(Template.parse("order/{order_id}"))  # type: ignore[index]
         target = "/parts?id=eq.1&region=eq.1"
         answered(await write("PATCH", target, {"region": 2}, token=5, resource="order/7"), 422, "resource-mismatch")
@@ -364,7 +364,7 @@ async def test_one_row_has_one_name_however_its_key_is_written(
     write: Send, tables: Database, key: str, stored: str, spellings: list[str], name: str
 ) -> None:
     """In filters, lists and bodies, alone and as a part of a composite key."""
-    await tables.run(lambda transaction: transaction.execute(f"""
+    await change(tables, f"""
         CREATE TYPE mood AS ENUM ('so so'); CREATE DOMAIN positive AS int CHECK (VALUE > 0);
         CREATE DOMAIN fixed AS numeric(6,2);
         CREATE DOMAIN large AS positive CHECK (VALUE > 1); CREATE DOMAIN tight AS fixed;
@@ -372,7 +372,7 @@ async def test_one_row_has_one_name_however_its_key_is_written(
         CREATE TABLE composed (k {key}, n int, v int, PRIMARY KEY (k, n));
         INSERT INTO keyed VALUES ('{stored}', 1);
         INSERT INTO composed VALUES ('{stored}', 1, 1);
-    """))  # fmt: skip
+    """)  # fmt: skip
     send = httpx.QueryParams
     for number, spelling in enumerate(spellings, 2):
         quoted = '"' + spelling.replace("\\", "\\\\").replace('"', '\\"') + '"'
@@ -402,10 +402,10 @@ async def test_one_row_has_one_name_however_its_key_is_written(
     "key", ["float8", "real", "numeric", "interval", "money", "jsonb", "int[]", "int4range", "looser"]
 )
 async def test_keys_that_can_be_written_in_several_ways_name_nothing(write: Send, tables: Database, key: str) -> None:
-    await tables.run(lambda transaction: transaction.execute(f"""
+    await change(tables, f"""
         CREATE DOMAIN loose AS numeric; CREATE DOMAIN looser AS loose;
         CREATE TABLE odd (k {key} PRIMARY KEY, v int);
-    """))  # fmt: skip
+    """)  # fmt: skip
     for method, target, body in (
         ("PATCH", "/odd?k=eq.1", {"v": 1}), ("DELETE", "/odd?k=eq.1", None), ("POST", "/odd", {"k": "1"}),
     ):  # fmt: skip
@@ -439,11 +439,11 @@ class TestManyRows:
 
     async def test_one_stray_among_a_thousand(self, write: Send, tables: Database) -> None:
         """A trigger sends one row elsewhere; nothing is written."""
-        await tables.run(lambda transaction: transaction.execute("""
+        await change(tables, """
             CREATE FUNCTION stray() RETURNS trigger LANGUAGE plpgsql AS
                 'BEGIN IF NEW.id = 1500 THEN NEW.id := 5000; END IF; RETURN NEW; END';
             CREATE TRIGGER stray BEFORE INSERT ON accounts FOR EACH ROW EXECUTE FUNCTION stray();
-        """))  # fmt: skip
+        """)  # fmt: skip
         response = await write("POST", "/accounts", [{"id": number} for number in range(1000, 2000)], token=5)
         answered(response, 422, "resource-mismatch")
         assert "public.accounts/5000" in response.json()["message"]

@@ -21,7 +21,7 @@ from gateway.observe.events import Event, StepReached
 from gateway.tables.execute.batches import as_text
 from gateway.tables.execute.fast_path import Candidate, FastPath
 from gateway.tables.pipeline import Exposure, TablePlane
-from tests.tables.asking import answered, over_asgi, row, rows
+from tests.tables.asking import answered, change, over_asgi, row, rows
 from tests.tables.test_differential import _differing, _play, history
 from tests.tiers import first
 from tests.waiting import PATIENCE, waiting
@@ -102,7 +102,7 @@ def principal(head: Head) -> Principal:
 
 @pytest.fixture
 async def tables(database: Database, dsn: str) -> Database:
-    await database.run(lambda transaction: transaction.execute(SCHEMA))
+    await change(database, SCHEMA)
     await rights.let_act(dsn, ROLES)
     return database
 
@@ -192,7 +192,7 @@ async def test_nothing_leaks_between_hostile_neighbours(
 async def test_a_held_token_takes_one_trip_and_others_share_it(
     client: httpx.AsyncClient, tables: Database, trips: list[int], events: list[Event]
 ) -> None:
-    await tables.run(lambda t: t.execute("INSERT INTO notes (id, owner) SELECT n, 'ann' FROM generate_series(1, 20) n"))
+    await change(tables, "INSERT INTO notes (id, owner) SELECT n, 'ann' FROM generate_series(1, 20) n")
     for n in range(1, 21):
         answered(await ask(client, "ann", "PATCH", f"/notes?id=eq.{n}", {"said": "x"}), 204)
     events.clear()
@@ -218,7 +218,7 @@ async def test_a_held_token_takes_one_trip_and_others_share_it(
 async def test_a_foreign_row_is_out_of_reach_and_a_foreign_owner_refused(
     client: httpx.AsyncClient, tables: Database, trips: list[int]
 ) -> None:
-    await tables.run(lambda t: t.execute("INSERT INTO notes (id, owner) VALUES (1, 'ann'), (2, 'bob')"))
+    await change(tables, "INSERT INTO notes (id, owner) VALUES (1, 'ann'), (2, 'bob')")
     for _ in range(3):
         for n, caller in ((1, "ann"), (2, "bob"), (1, "bob"), (2, "ann")):
             answer = await ask(client, caller, "PATCH", f"/notes?id=eq.{n}", {"said": caller}, prefer="count=exact")
@@ -233,7 +233,7 @@ async def test_a_foreign_row_is_out_of_reach_and_a_foreign_owner_refused(
 async def test_reads_share_trips_and_a_policy_cannot_write_by_them(
     client: httpx.AsyncClient, tables: Database, trips: list[int]
 ) -> None:
-    await tables.run(lambda t: t.execute("INSERT INTO notes (id, owner) SELECT n, 'ann' FROM generate_series(1, 9) n"))
+    await change(tables, "INSERT INTO notes (id, owner) SELECT n, 'ann' FROM generate_series(1, 9) n")
     await ask(client, "ann", "GET", "/notes?id=eq.1&select=id", token=None)
     trips.clear()
     answers = await asyncio.gather(
@@ -241,12 +241,11 @@ async def test_reads_share_trips_and_a_policy_cannot_write_by_them(
     )
     assert [one.json() for one in answers] == [[{"id": n}] if n % 2 == 0 else [] for n in range(1, 10)]
     assert trips == [9]
-    await tables.run(
-        lambda t: t.execute(
-            "CREATE FUNCTION spy() RETURNS boolean LANGUAGE plpgsql SECURITY DEFINER AS "
-            "$$ BEGIN INSERT INTO accounts (id) SELECT count(*) FROM accounts; RETURN true; END $$; "
-            "CREATE POLICY spying ON notes AS RESTRICTIVE FOR SELECT TO member_a USING (spy())"
-        )
+    await change(
+        tables,
+        "CREATE FUNCTION spy() RETURNS boolean LANGUAGE plpgsql SECURITY DEFINER AS "
+        "$$ BEGIN INSERT INTO accounts (id) SELECT count(*) FROM accounts; RETURN true; END $$; "
+        "CREATE POLICY spying ON notes AS RESTRICTIVE FOR SELECT TO member_a USING (spy())",
     )
     refused = await ask(client, "ann", "GET", "/notes?id=eq.1&select=id", token=None)
     assert (refused.status_code, refused.json()["code"]) == (405, "25006")
@@ -260,12 +259,13 @@ async def test_a_lost_membership_takes_its_policies_along(
     """Sessions keep plans, and plans contain the policies of the role. REVOKE does not end them."""
     role = f"member_{uuid4().hex[:12]}"  # roles are those of the whole server, and tests run side by side
     every = f"{role}_every"
-    await tables.run(
-        lambda t: t.execute(f"""
+    await change(
+        tables,
+        f"""
             CREATE ROLE {role}; CREATE ROLE {every}; GRANT {every} TO {role};
             GRANT SELECT, UPDATE ON notes TO {role};
             CREATE POLICY every ON notes TO {every} USING (true) WITH CHECK (true);
-            INSERT INTO notes (id, owner, said) VALUES (1, 'bob', 'first')""")
+            INSERT INTO notes (id, owner, said) VALUES (1, 'bob', 'first')""",
     )
     await rights.let_act(dsn, [role])
     query = {"shared": "id=eq.1&select=said", "by itself": "owner=eq.bob&select=said"}[way]
@@ -275,26 +275,26 @@ async def test_a_lost_membership_takes_its_policies_along(
         answered(await ask(client, role, "PATCH", "/notes?id=eq.1", {"said": said}, prefer=prefer), 204)
         return (await ask(client, role, "GET", f"/notes?{query}", token=None)).json()
 
-    for change, sees in (
+    for altered, sees in (
         ("SELECT", True),
         (f"REVOKE {every} FROM {role}", False),
         (f"ALTER ROLE {role} BYPASSRLS", True),
         (f"ALTER ROLE {role} NOBYPASSRLS", False),
         (f"GRANT {every} TO {role}", True),
     ):
-        await tables.fetch_write(change)
+        await tables.fetch_write(altered)
         before = (await row(tables, "SELECT said FROM notes"))["said"]
         for _ in range(4):
-            assert await read_and_write(change) == ([{"said": change}] if sees else [])
-        assert (await row(tables, "SELECT said FROM notes"))["said"] == (change if sees else before)
+            assert await read_and_write(altered) == ([{"said": altered}] if sees else [])
+        assert (await row(tables, "SELECT said FROM notes"))["said"] == (altered if sees else before)
     assert bool(trips) == (way == "shared")
-    await tables.run(lambda t: t.execute(f"DROP OWNED BY {role}, {every}; DROP ROLE {role}, {every}"))
+    await change(tables, f"DROP OWNED BY {role}, {every}; DROP ROLE {role}, {every}")
 
 
 async def test_the_successor_waits_for_a_write_under_a_role(
     client: httpx.AsyncClient, tables: Database, stranger: asyncpg.Connection
 ) -> None:
-    await tables.run(lambda t: t.execute("INSERT INTO accounts VALUES (1, 'ann', 0)"))
+    await change(tables, "INSERT INTO accounts VALUES (1, 'ann', 0)")
     for _ in range(2):
         answered(await ask(client, "ann", "PATCH", "/accounts?id=eq.1", {"note": "raised"}), 204)
     async with asyncio.TaskGroup() as tasks, stranger.transaction():
@@ -314,7 +314,7 @@ async def test_the_successor_waits_though_it_does_not_see_the_row(
     client: httpx.AsyncClient, tables: Database, stranger: asyncpg.Connection, trips: list[int]
 ) -> None:
     """Nothing but the fence can make it wait: its policy hides the row that the old holder is about to write."""
-    await tables.run(lambda t: t.execute("INSERT INTO notes (id, owner) VALUES (1, 'ann')"))
+    await change(tables, "INSERT INTO notes (id, owner) VALUES (1, 'ann')")
     for _ in range(2):
         answered(await ask(client, "ann", "PATCH", "/notes?id=eq.1", {"said": "raised"}), 204)
     async with asyncio.TaskGroup() as tasks, stranger.transaction():
@@ -335,10 +335,9 @@ async def test_the_successor_waits_though_it_does_not_see_the_row(
 async def test_commits_are_durable_whatever_the_default_of_the_database_is(
     client: httpx.AsyncClient, tables: Database, dsn: str
 ) -> None:
-    await tables.run(
-        lambda t: t.execute(
-            "DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET synchronous_commit = off', current_database()); END $$"
-        )
+    await change(
+        tables,
+        "DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET synchronous_commit = off', current_database()); END $$",
     )
     for number in range(1, 4):
         answered(await insert(client, "ann", number), 201)
@@ -351,7 +350,7 @@ async def test_commits_are_durable_whatever_the_default_of_the_database_is(
 async def test_a_changed_table_is_noticed_though_the_first_member_is_not_held(
     client: httpx.AsyncClient, tables: Database, stranger: asyncpg.Connection, trips: list[int]
 ) -> None:
-    await tables.run(lambda t: t.execute("INSERT INTO accounts SELECT n, 'ann', 0 FROM generate_series(1, 5) n"))
+    await change(tables, "INSERT INTO accounts SELECT n, 'ann', 0 FROM generate_series(1, 5) n")
     for n in range(1, 6):
         answered(await ask(client, "ann", "PATCH", f"/accounts?id=eq.{n}", {"balance": 1}), 204)
     await stranger.execute(

@@ -15,7 +15,7 @@ from gateway.tables.naming.plan import Rule
 from gateway.tables.pipeline import Exposure, TablePlane
 from tests.running import GRANT_RULES
 from tests.serving_app import served
-from tests.tables.asking import rows
+from tests.tables.asking import change, rows
 
 pytestmark = pytest.mark.thorough
 
@@ -32,7 +32,7 @@ TARGET = "/v1/tables/shipments?order_id=eq.7"
 @pytest.fixture
 async def port(tables: Database, events: list[Event]) -> AsyncIterator[int]:
     """Serve a plane with two schemas and one caller behind the gateway's own connection class."""
-    await tables.run(lambda transaction: transaction.execute(OTHER))
+    await change(tables, OTHER)
     keys = Callers([CallerKeys.model_validate({"name": "honest", "api_key": KEY})], GRANT_RULES)
     rules = {f"{schema}.shipments": Rule(Template.parse("order/{order_id}")) for schema in ("public", "other")}
     exposure = Exposure(schemas=("public", "other"), rules=rules, tx_override=True)

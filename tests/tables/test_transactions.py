@@ -12,7 +12,7 @@ import pytest
 from gateway.db.database import Database
 from tests.patience import LIMITS
 from tests.running import API_KEY, config, running
-from tests.tables.asking import row, rows
+from tests.tables.asking import change, row, rows
 from tests.waiting import PATIENCE, waiting
 
 PATH = "/v1/transaction"
@@ -37,7 +37,7 @@ CREATE TRIGGER care AFTER INSERT ON careless FOR EACH ROW EXECUTE FUNCTION care(
 @pytest.fixture
 async def api(tables: Database, dsn: str) -> AsyncIterator[httpx.AsyncClient]:
     """The gateway over real HTTP, with a caller of its own."""
-    await tables.run(lambda transaction: transaction.execute(MORE))
+    await change(tables, MORE)
     database = {"dsn": dsn, "max_body": 200_000, **LIMITS}
     served = config(dsn, postgres=database, tables=RULES)
     async with running(served) as origin:
@@ -488,12 +488,12 @@ async def test_the_openapi_document_describes_it(api: httpx.AsyncClient) -> None
 async def test_a_list_follows_a_changed_table(api: httpx.AsyncClient, tables: Database) -> None:
     """The gateway's catalog of one table is out of date. The gateway reads it again, and executes the list once."""
     await send(api, patch(1))
-    await tables.run(lambda t: t.execute("ALTER TABLE accounts ADD COLUMN extra_note text"))
+    await change(tables, "ALTER TABLE accounts ADD COLUMN extra_note text")
     new = {"method": "PATCH", "table": "accounts", "query": "id=eq.1", "body": {"extra_note": "x"}}
     insert = {"method": "POST", "table": "shipments", "body": {"order_id": 7}}
     assert (await send(api, insert, new)).status_code == 200
     assert (await row(tables, "SELECT count(*) FROM shipments"))["count"] == 4
-    await tables.run(lambda t: t.execute("DROP TABLE watched"))
+    await change(tables, "DROP TABLE watched")
     gone = {"method": "PATCH", "table": "watched", "query": "id=eq.1", "body": {"v": 1}}
     refused(await send(api, insert, gone), 404, "PGRST205", 1)
     assert (await row(tables, "SELECT count(*) FROM shipments"))["count"] == 4

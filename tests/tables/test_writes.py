@@ -9,7 +9,7 @@ from gateway.db import fences
 from gateway.db.database import Database
 from gateway.fencing.token import Token
 from gateway.observe.events import Event, StepReached
-from tests.tables.asking import Send, answered, row, rows
+from tests.tables.asking import Send, answered, change, row, rows
 
 
 async def test_insert_one(write: Send, tables: Database) -> None:
@@ -215,7 +215,7 @@ async def test_epochs(write: Send) -> None:
 
 
 async def test_one_row_of_defaults(write: Send, tables: Database, client: httpx.AsyncClient) -> None:
-    await tables.run(lambda transaction: transaction.execute("ALTER TABLE shipments ALTER order_id SET DEFAULT 7"))
+    await change(tables, "ALTER TABLE shipments ALTER order_id SET DEFAULT 7")
     answered(await write("POST", "/shipments", {}, token=5, resource="order/7"), 201)
     answered(await write("POST", "/shipments", [{}, {}], token=5, resource="order/7"), 400, "PGRST127")
     assert (await row(tables, "SELECT count(*) FROM shipments"))[0] == 4
