@@ -1,4 +1,4 @@
-"""A form is read the same however it is cut; its fields stand for a request, and its file ends only with a whole form."""
+"""A form is read the same however it is cut. Its fields stand for a request, its file ends only with a whole form."""
 
 import asyncio
 import hashlib

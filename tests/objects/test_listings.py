@@ -500,8 +500,8 @@ def test_a_document_that_is_no_listing_is_refused(document: bytes) -> None:
 
 def test_a_delete_marker_has_the_elements_of_s3() -> None:
     document = (
-        f'<ListVersionsResult xmlns="{NAMESPACE}"><Version><Key>k</Key><VersionId>v</VersionId><IsLatest>true</IsLatest>'
-        "<LastModified>t</LastModified><ETag>e</ETag><Size>45</Size><StorageClass>STANDARD</StorageClass>"
+        f'<ListVersionsResult xmlns="{NAMESPACE}"><Version><Key>k</Key><VersionId>v</VersionId>'
+        "<IsLatest>true</IsLatest><LastModified>t</LastModified><ETag>e</ETag><Size>45</Size><StorageClass>STANDARD</StorageClass>"
         "<Owner><ID>me</ID></Owner></Version></ListVersionsResult>"
     )
     page = page_of(document.encode())

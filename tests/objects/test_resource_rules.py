@@ -1,15 +1,28 @@
-"""Each key has exactly one resource, whichever caller names it."""
+"""Each key has exactly one resource, whichever caller names it, and a rule says how its writes are judged."""
 
+import asyncio
+import unicodedata
+from collections.abc import AsyncIterator
 from contextlib import nullcontext
+from typing import Any
 
 import pytest
+import pytest_asyncio
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gateway.demo.embedded import EmbeddedPostgres
 from gateway.errors import ConfigurationError, ResourceMalformed, ResourceMismatch, StoreError
 from gateway.fencing.decision import Enforcement, Equal
 from gateway.fencing.resource import canonical, covers
 from gateway.objects.resource_rules import KeyRule, Resources
+from gateway.observe.events import WriteRefused
+from tests.doubles.s3 import S3Double
+from tests.objects.clients import body_of, call, connect, outcome, refused
+from tests.objects.object_gateway import Stage, staged
+from tests.objects.raw import head, send
+
+over_http = pytest.mark.asyncio(loop_scope="module")
 
 
 @pytest.mark.parametrize(
@@ -42,31 +55,15 @@ def test_patterns(match: str, template: str | None, path: str, resource: str | N
     assert KeyRule.compile(match, template).resource(bucket, key) == resource
 
 
-@pytest.mark.parametrize(
-    ("match", "template"),
-    [
-        ("bucket", None),
-        ("/key", None),
-        ("**", None),
-        ("**/a", None),
-        ("b/**/c", None),
-        ("b/a*", None),
-        ("b/a{x}", None),
-        ("b/{x", None),
-        ("b/x}", None),
-        ("b/{}", None),
-        ("b/***", None),
-        ("b/{x}/{x}", None),
-        ("b/{key}", None),
-        ("{bucket}/x", None),
-        ("b/{x}", "r/{y}"),
-        ("b/*", "r/{x}"),
-        ("b/{x}", "r/{key}/{x}"),
-        ("b/{x}", "r/{x}{key}"),
-        ("b/{x}", "r/ {x}"),
-        ("b/{x}", ""),
-    ],
-)
+UNUSABLE: list[tuple[str, str | None]] = [
+    *((match, None) for match in ("bucket", "/key", "**", "**/a", "b/**/c", "b/a*", "b/a{x}", "b/{x", "b/x}", "b/{}")),
+    *((match, None) for match in ("b/***", "b/{x}/{x}", "b/{key}", "{bucket}/x")),
+    *(("b/{x}", template) for template in ("r/{y}", "r/{key}/{x}", "r/{x}{key}", "r/ {x}", "")),
+    ("b/*", "r/{x}"),
+]
+
+
+@pytest.mark.parametrize(("match", "template"), UNUSABLE)
 def test_rules_that_cannot_be_used(match: str, template: str | None) -> None:
     with pytest.raises(ConfigurationError):
         KeyRule.compile(match, template)
@@ -88,24 +85,18 @@ def test_the_first_rule_that_matches_decides() -> None:
 
 
 @pytest.mark.parametrize(
-    ("key", "writable"),
+    ("writable", "keys"),
     [
-        (".fencing-gateway/probe/x", False),
-        ("a/b/marker", False),
-        (".fencing-gateway", False),
-        ("a", False),
-        ("a/b", False),
-        (".fencing-gateways", True),
-        ("a/c", True),
-        ("a/bc", True),
-        ("b", True),
+        (False, [".fencing-gateway/probe/x", "a/b/marker", ".fencing-gateway", "a", "a/b"]),
+        (True, [".fencing-gateways", "a/c", "a/bc", "b"]),
     ],
 )
-def test_no_caller_writes_at_the_gateways_own_keys_or_in_their_way(key: str, *, writable: bool) -> None:
+def test_no_caller_writes_at_the_gateways_own_keys_or_in_their_way(keys: list[str], *, writable: bool) -> None:
     """On a store that keeps objects as files, a file with the name of a folder would be in the way."""
     resources = Resources(journals=["a/b/"])
-    with nullcontext() if writable else pytest.raises(StoreError, match="the gateway's own"):
-        assert resources.target("bucket", key).resource == f"s3/bucket/{key}"
+    for key in keys:
+        with nullcontext() if writable else pytest.raises(StoreError, match="the gateway's own"):
+            assert resources.target("bucket", key).resource == f"s3/bucket/{key}"
 
 
 def test_a_named_resource_can_only_be_the_right_one() -> None:
@@ -124,10 +115,10 @@ def test_a_key_too_long_for_a_resource_is_refused_clearly() -> None:
             resources.target("b", key)
 
 
-KEYS = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=20)
+ANY_KEY = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=20)
 
 
-@given(KEYS, KEYS)
+@given(ANY_KEY, ANY_KEY)
 def test_two_keys_never_share_a_default_resource(one: str, other: str) -> None:
     resources = Resources()
     names = [canonical(resources.target("bucket", key).resource) for key in (one, other)]
@@ -135,7 +126,11 @@ def test_two_keys_never_share_a_default_resource(one: str, other: str) -> None:
 
 
 SEGMENT = st.sampled_from(["a", "b", "ab", "", "*", "**", "%", "\u00e9"])
-KEYS = st.lists(SEGMENT, min_size=1, max_size=4).map("/".join).filter(bool)
+
+
+ANY_KEYS = st.lists(SEGMENT, min_size=1, max_size=4).map("/".join).filter(bool)
+
+
 RULES = st.lists(
     st.sampled_from(
         [
@@ -148,7 +143,7 @@ RULES = st.lists(
 )
 
 
-@given(RULES, KEYS, KEYS, st.integers(0, 12))
+@given(RULES, ANY_KEYS, ANY_KEYS, st.integers(0, 12))
 def test_patterns_cover_the_resources_below_a_prefix(
     rules: list[tuple[str, str | None]], key: str, begun: str, length: int
 ) -> None:
@@ -178,3 +173,236 @@ def test_patterns_cover_the_resources_below_a_prefix(
 def test_the_patterns_below_a_prefix_are_minimal(prefix: str, patterns: list[str]) -> None:
     resources = Resources([KeyRule.compile("bkt/jobs/{id}/**", "job/{id}")])
     assert list(resources.below("bkt", prefix)) == patterns
+
+
+# Keys go through byte for byte, and each is a resource of its own.
+
+NFC = unicodedata.normalize("NFC", "é")
+
+
+NFD = unicodedata.normalize("NFD", "é")
+
+
+# Each key with the resource it belongs to, behind s3/bucket/.
+KEYS = [
+    ("a/../b", "a/..~/b"),
+    ("a/..~/b", "a/..~~/b"),
+    ("b", "b"),
+    ("/x", "/x"),
+    ("x//y", "x//y"),
+    ("x/y", "x/y"),
+    ("%2F", "%252F"),
+    ("%2f", "%252f"),
+    ("a%2Fb", "a%252Fb"),
+    ("a+b c", "a+b%20c"),
+    ("a b c", "a%20b%20c"),
+    ("a+b+c", "a+b+c"),
+    (NFC, "%C3%A9"),
+    (NFD, "e%CC%81"),
+    ("tail/", "tail/"),
+    ("tail", "tail"),
+    (".", ".~"),
+    ("..", "..~"),
+    ("./.", ".~/.~"),
+    ("?a=b&c#d", "%3Fa%3Db&c%23d"),
+    ("line\r\n\tfeed", "line%0D%0A%09feed"),
+    ("\x7f\u2028", "%7F%E2%80%A8"),
+    ("~!$&'()*+,;=:@", "~!$&'()*+%2C;%3D:@"),
+]
+
+
+@over_http
+async def test_an_object_is_stored_under_exactly_its_key(shared: Stage) -> None:
+    """Keys that differ in their encoding never share an object, nor a resource."""
+    s3 = connect(shared.origin, "33")
+    for key, resource in KEYS:
+        put = await call(s3.put_object, Key=key, Body=key.encode())
+        assert put["ResponseMetadata"]["HTTPHeaders"]["fencing-resource"] == f"s3/bucket/{resource}"
+        assert await body_of(s3, key) == key.encode()
+    assert {key: shared.body(key) for key, _ in KEYS} == {key: key.encode() for key, _ in KEYS}
+    for key, _ in KEYS:
+        await call(s3.delete_object, Key=key)
+        assert shared.body(key) is None
+        left = [other for other, _ in KEYS if shared.body(other) is not None]
+        assert left == [other for other, _ in KEYS[KEYS.index((key, _)) + 1 :]], "it took no other with it"
+
+
+SPELLINGS = [("%41%2D~", "A-~"), ("a+b", "a+b"), ("a%2Bb", "a+b"), ("x%2Fy%2fz", "x/y/z"), ("'(*)'", "'(*)'")]
+
+
+@over_http
+@pytest.mark.parametrize(("raw", "key"), SPELLINGS)
+async def test_spellings_of_one_key_are_one_resource(shared: Stage, raw: str, key: str) -> None:
+    """Percent-encoding what need not be encoded changes nothing: a second spelling is no way around the fence."""
+    resource = f"s3/bucket/{key}"
+    assert (await shared.barrier(resource, "50")).status_code == 200
+    for token, status in (("49", 412), ("50", 200)):
+        length = [("content-length", "1")]
+        request = head(shared.origin, "PUT", f"/bucket/{raw}", [("fencing-token", token)], unsigned=length)
+        reply = await send(shared.origin, request + b"x")
+        assert reply is not None
+        assert reply.status == status
+    assert reply.headers["fencing-resource"] == resource
+    assert shared.body(key) == b"x"
+    shared.double.store.bucket("bucket").objects.pop(key)
+
+
+@over_http
+async def test_the_longest_key_needs_a_rule_and_is_told_so(shared: Stage) -> None:
+    """S3 takes keys of 1024 bytes, a resource name 512."""
+    s3 = connect(shared.origin, "33")
+    fits = "k" * (512 - len("s3/bucket/"))
+    assert await outcome(s3.put_object, Key=fits, Body=b"x") == (200, "")
+    assert shared.body(fits) == b"x"
+    for key in (fits + "k", "é" * 100, "k" * 1024):
+        status, code, message = await refused(s3.put_object, Key=key, Body=b"x")
+        assert (status, code) == (400, "FencingResourceMalformed")
+        assert "rule" in message
+        assert shared.body(key) is None
+    assert (await refused(s3.put_object, Key="k" * 1025, Body=b"x"))[:2] == (400, "KeyTooLongError")
+
+
+# The options of a rule: observe instead of enforce, one write per token, one holder per token.
+
+STALE, USED, DUPLICATE = (412, "StaleFencingToken"), (412, "UsedFencingToken"), (412, "DuplicateFencingToken")
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def shared(postgres_server: EmbeddedPostgres) -> AsyncIterator[Stage]:
+    rules = [
+        {"match": "bucket/watched/**", "mode": Enforcement.OBSERVE},
+        {"match": "bucket/strict/**", "equal": Equal.STRICT},
+    ]
+    async with staged(postgres_server, S3Double(buckets=["bucket"]), objects=rules) as one:
+        yield one
+
+
+@over_http
+async def test_a_write_in_observe_mode_passes_and_is_on_record(shared: Stage, key: str) -> None:
+    key = f"watched/{key}"
+    await call(connect(shared.origin, "34", "bob").put_object, Key=key, Body=b"new")
+    assert await outcome(connect(shared.origin, "33", "ann").put_object, Key=key, Body=b"old") == (200, "")
+    assert shared.body(key) == b"old"
+    assert await outcome(connect(shared.origin).put_object, Key=key, Body=b"bare") == (200, "")
+    assert shared.body(key) == b"bare"
+    assert await outcome(connect(shared.origin, "32").delete_object, Key=key) == (204, "")
+    assert shared.body(key) is None
+    assert await outcome(connect(shared.origin).delete_object, Key=key) == (204, "")
+    record = await shared.rejections(resource=f"s3/bucket/{key}")
+    assert [(one["method"], one["token"], one["reason"], one["enforced"], one["fence"]) for one in record] == [
+        ("DELETE", None, "token-required", False, "34"),
+        ("DELETE", "32", "token-stale", False, "34"),
+        ("PUT", None, "token-required", False, "34"),
+        ("PUT", "33", "token-stale", False, "34"),
+    ]
+    assert [one["payload_size"] for one in record] == [None, None, 4, 3]
+    told = [event.rejection for event in shared.events if isinstance(event, WriteRefused)]
+    assert {one["id"] for one in record} <= {str(rejection.id) for rejection in told}
+    assert await shared.fence(f"s3/bucket/{key}") == "34", "what was not obeyed lowers nothing"
+
+
+@over_http
+async def test_the_answer_tells_the_writer(shared: Stage, key: str) -> None:
+    key = f"watched/{key}"
+
+    async def told(operation: str, token: str | None, **arguments: Any) -> str | None:
+        answer = await call(getattr(connect(shared.origin, token), operation), **arguments)
+        told: str | None = answer["ResponseMetadata"]["HTTPHeaders"].get("fencing-would-refuse")
+        return told
+
+    assert await told("put_object", "34", Key=key, Body=b"new") is None
+    assert await told("put_object", "33", Key=key, Body=b"old") == "token-stale; fence=34"
+    assert await told("put_object", None, Key=key, Body=b"bare") == "token-required; fence=34"
+    assert await told("copy_object", "33", Key=key, CopySource=f"bucket/{key}", MetadataDirective="REPLACE") == (
+        "token-stale; fence=34"
+    )
+    upload = await call(connect(shared.origin, "32").create_multipart_upload, Key=key)
+    part = {"Key": key, "UploadId": upload["UploadId"]}
+    sent = await call(connect(shared.origin, "32").upload_part, **part, PartNumber=1, Body=b"part")
+    parts = {"Parts": [{"PartNumber": 1, "ETag": sent["ETag"]}]}
+    assert await told("complete_multipart_upload", "32", **part, MultipartUpload=parts) == "token-stale; fence=34"
+    several = {"Objects": [{"Key": key}, {"Key": f"{key}-other"}]}
+    assert await told("delete_objects", "33", Delete=several) == "token-stale; fence=34"
+    assert await told("delete_object", "33", Key=key) == "token-stale; fence=34"
+
+
+@over_http
+async def test_a_malformed_token_is_refused_even_where_it_is_only_observed(shared: Stage, key: str) -> None:
+    refused = await outcome(connect(shared.origin, "033").put_object, Key=f"watched/{key}", Body=b"x")
+    assert refused == (400, "FencingTokenMalformed")
+    assert shared.body(f"watched/{key}") is None
+
+
+@over_http
+async def test_strict_lets_each_token_write_once(shared: Stage, key: str) -> None:
+    key = f"strict/{key}"
+    s3 = connect(shared.origin, "33")
+    assert await outcome(s3.put_object, Key=key, Body=b"first") == (200, "")
+    assert await outcome(s3.put_object, Key=key, Body=b"second") == USED
+    assert await outcome(s3.delete_object, Key=key) == USED
+    assert shared.body(key) == b"first"
+    assert await outcome(connect(shared.origin, "34").delete_object, Key=key) == (204, "")
+    assert [one["reason"] for one in await shared.rejections(resource=f"s3/bucket/{key}")] == ["token-used"] * 2
+
+
+@over_http
+async def test_a_barrier_uses_no_token_up(shared: Stage, key: str) -> None:
+    key = f"strict/{key}"
+    for _ in range(2):
+        assert (await shared.barrier(f"s3/bucket/{key}", "33")).status_code == 200
+    assert await outcome(connect(shared.origin, "33").put_object, Key=key, Body=b"first") == (200, "")
+    assert await outcome(connect(shared.origin, "33").put_object, Key=key, Body=b"second") == USED
+    assert (await shared.barrier(f"s3/bucket/{key}", "33")).status_code == 200
+    assert await outcome(connect(shared.origin, "33").put_object, Key=key, Body=b"second") == USED
+
+
+@over_http
+async def test_a_strict_write_that_starts_again_is_not_its_own_second(shared: Stage, key: str) -> None:
+    """The key changes between the look and the write: the same write tries again, with its own token."""
+    key = f"strict/{key}"
+    held = shared.double.hold(operation="PutObject", key=key)
+    s3 = connect(shared.origin, "33")
+    writing = asyncio.ensure_future(outcome(s3.put_object, Key=key, Body=b"mine"))
+    await held.arrived.wait()
+    shared.double.put("bucket", key, b"somebody's")
+    held.release()
+    assert await writing == (200, "")
+    assert shared.body(key) == b"mine"
+
+
+@over_http
+async def test_two_holders_cannot_share_a_token(shared: Stage, key: str) -> None:
+    ann, bob, nobody = (connect(shared.origin, "33", holder) for holder in ("ann", "bob", None))
+    assert await outcome(ann.put_object, Key=key, Body=b"ann") == (200, "")
+    assert await outcome(bob.put_object, Key=key, Body=b"bob") == DUPLICATE
+    assert await outcome(bob.delete_object, Key=key) == DUPLICATE
+    assert shared.body(key) == b"ann"
+    assert await outcome(ann.put_object, Key=key, Body=b"ann again") == (200, "")
+    assert await outcome(nobody.put_object, Key=key, Body=b"unnamed") == (200, ""), "who gives no name is not doubted"
+    assert await outcome(connect(shared.origin, "34", "bob").put_object, Key=key, Body=b"bob") == (200, "")
+    record = await shared.rejections(resource=f"s3/bucket/{key}", reason="token-duplicate")
+    assert [(one["holder"], one["raised_by"]) for one in record] == [("bob", "ann")] * 2
+
+
+@over_http
+async def test_epochs_come_before_values(shared: Stage, key: str) -> None:
+    assert await outcome(connect(shared.origin, "1.5").put_object, Key=key, Body=b"x") == (200, "")
+    assert await outcome(connect(shared.origin, "999").put_object, Key=key, Body=b"y") == STALE
+    assert await outcome(connect(shared.origin, "0.999").put_object, Key=key, Body=b"y") == STALE
+    assert await outcome(connect(shared.origin, "2.0").put_object, Key=key, Body=b"z") == (200, "")
+    assert await shared.fence(f"s3/bucket/{key}") == "2.0"
+    largest = f"{2 + 1000}.{2**48}"
+    assert await outcome(connect(shared.origin, largest).put_object, Key=key, Body=b"z") == (200, "")
+    assert await shared.fence(f"s3/bucket/{key}") == largest
+
+
+@over_http
+async def test_a_write_that_passed_but_cannot_be_put_on_record_is_not_called_unwritten(
+    postgres_server: EmbeddedPostgres,
+) -> None:
+    rules = [{"match": "bucket/watched/**", "mode": Enforcement.OBSERVE}]
+    async with staged(postgres_server, S3Double(buckets=["bucket"]), objects=rules) as stage:
+        await stage.rows("ALTER TABLE fencing.intake RENAME TO lost")
+        answered = await outcome(connect(stage.origin).put_object, Key="watched/k", Body=b"x")
+        assert answered == (503, "FencingOutcomeUnknown")
+        assert stage.body("watched/k") == b"x"

@@ -4,34 +4,46 @@ import asyncio
 import base64
 import hashlib
 import zlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from itertools import pairwise
 from typing import Any
-from uuid import UUID, uuid4
+from uuid import UUID
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from pydantic import SecretStr
 
+from bench import memory
+from bench.services import Services
 from gateway.auth.principal import Principal
 from gateway.auth.sigv4 import PayloadMode, VerifiedSignature
 from gateway.config.stores import ObjectStore
 from gateway.errors import GatewayError, StoreError, Unavailable
 from gateway.http.body import ArrivingBody, ClientGone, Pace
 from gateway.objects.body.intake import WriteBody
-from gateway.objects.s3.answers import Applied, Found, Missing, Started, Uploaded
-from gateway.objects.s3.documents import Part
+from gateway.objects.s3.answers import Applied, Started, Uploaded
+from gateway.objects.s3.documents import Part, etag_of_parts
 from gateway.objects.store.operations import Upstream
-from gateway.objects.writes.staging import Staged, Staging, forward_part
+from gateway.objects.writes.staging import Staged, Staging, forward_part, part_size
 from tests.doubles.s3 import ACCESS_KEY, SECRET_KEY, S3Double, serve
 from tests.objects.raw import Reply, framed, lines, receive
 from tests.serving_app import served
+from tests.tiers import first
 from tests.waiting import PATIENCE
 
 MEBIBYTE = 1024 * 1024
+
+
 BODY = bytes(range(256)) * (13 * 4096)  # 13 MiB: two parts or three
+
+
 PLACE = ("bucket", "key")
+
+
 WRITE_ID = UUID(int=7)
 
 
@@ -96,9 +108,6 @@ class Front:
 
     def uploads(self) -> list[str]:
         return [each.upload_id for each in self.double.store.bucket("bucket").uploads.running(datetime.now(UTC))]
-
-    async def asked(self, operation: str) -> int:
-        return len([each for each in self.double.requests if each.operation.value == operation])
 
     @asynccontextmanager
     async def connected(self) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
@@ -186,7 +195,6 @@ async def test_a_staged_body_is_the_object_once_it_is_completed(front: Front, fo
     [
         (trailing(BODY, checksum="AAAAAA=="), "BadDigest"),
         (plain(BODY, "/", ("x-amz-checksum-crc32", "AAAAAA==")), "BadDigest"),
-        (plain(BODY, "/", ("content-md5", base64.b64encode(bytes(16)).decode())), "BadDigest"),
         (trailing(BODY)[:-50] + b"x" * 50, "IncompleteBody"),
     ],
 )
@@ -199,7 +207,7 @@ async def test_a_body_that_does_not_match_its_head_is_not_staged(front: Front, d
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("sent", [0, 1000, 7 * MEBIBYTE, 12 * MEBIBYTE, len(BODY) - 1])
+@pytest.mark.parametrize("sent", [1000, 7 * MEBIBYTE, len(BODY) - 1])
 async def test_a_client_that_hangs_up(front: Front, sent: int) -> None:
     whole = plain(BODY)
     async with front.connected() as (_, writer):
@@ -218,7 +226,7 @@ async def test_a_client_that_falls_silent_half_way(front: Front) -> None:
     await assert_nothing_left(front)
 
 
-@pytest.mark.parametrize("nth", [1, 2])
+@pytest.mark.parametrize("nth", first([2, 1]))
 async def test_a_store_that_refuses_a_part(front: Front, nth: int) -> None:
     front.double.fail(status=403, code="AccessDenied", operation="UploadPart", nth=nth)
     await front.put(plain(BODY))
@@ -228,7 +236,7 @@ async def test_a_store_that_refuses_a_part(front: Front, nth: int) -> None:
     await assert_nothing_left(front)
 
 
-@pytest.mark.parametrize("nth", [1, 2])
+@pytest.mark.parametrize("nth", first([2, 1]))
 async def test_a_store_that_fails_during_a_part(front: Front, nth: int) -> None:
     front.double.cut(operation="UploadPart", nth=nth)
     assert (reply := await front.put(plain(BODY)))
@@ -364,19 +372,57 @@ async def test_an_upload_is_not_abandoned_while_the_store_does_not_answer(
     assert not await front.upstream.abandon_upload(*PLACE, upload_id)
 
 
-async def test_a_completion_without_a_condition(front: Front) -> None:
-    front.double.put("bucket", "key", b"before")
-    upload_id = await opened(front)
-    uploaded = await front.upstream.upload_part(*PLACE, upload_id, 3, b"after")
-    assert isinstance(uploaded, Uploaded)
-    refused = await front.upstream.complete_multipart(*PLACE, "none", [], expected=None, signed_at=await now())
-    assert getattr(refused, "code", None) == "NoSuchUpload"
-    checksum = dict(uploaded.headers)[b"x-amz-checksum-crc64nvme"].decode()
-    parts = [Part(3, uploaded.etag, (("ChecksumCRC64NVME", checksum),))]
-    answer = await front.upstream.complete_multipart(
-        *PLACE, upload_id, parts, expected=None, conditional=False, signed_at=await now()
-    )
-    assert isinstance(answer, Applied)
-    assert front.double.objects("bucket")["key"].content.body == b"after"
-    assert isinstance(await front.upstream.head(*PLACE), Found)
-    assert isinstance(await front.upstream.head("bucket", f"none-{uuid4()}"), Missing)
+# How large the parts of a staged body are: within S3's limits, and not the same for each write.
+
+MEBIBYTE = 1024 * 1024
+
+
+GIBIBYTE = 1024 * MEBIBYTE
+
+
+@given(st.integers(1, 5 * GIBIBYTE), st.uuids())
+def test_part_sizes_are_within_the_limits_of_s3(length: int, write_id: UUID) -> None:
+    size = part_size(length, write_id)
+    assert size >= min(length, 5 * MEBIBYTE)
+    assert size <= 5 * GIBIBYTE
+    assert -(-length // size) <= 9
+
+
+@pytest.mark.parametrize("length", [8 * MEBIBYTE + 1, 9 * MEBIBYTE, 16 * MEBIBYTE + 1, 100 * MEBIBYTE, 5 * GIBIBYTE])
+def test_the_same_bytes_are_cut_differently_by_another_write(length: int) -> None:
+    assert part_size(length, UUID(int=12345)) == part_size(length, UUID(int=12345))
+    sizes = sorted({part_size(length, UUID(int=number)) for number in range(64)})
+    assert len(sizes) >= 48
+    assert sizes[-1] < length, "a single part would have one ETag, whatever its size"
+    assert all(after - before == 64 * 1024 for before, after in pairwise(sizes))
+
+
+def test_the_etag_of_parts() -> None:
+    md5_of_test = "098f6bcd4621d373cade4e832627b4f6"
+    assert etag_of_parts([Part(1, md5_of_test)]) == "60cd54a928cbbcbb6e7b5595bab46a9e-1"
+    assert etag_of_parts([Part(1, "not a hash"), Part(2, md5_of_test)]) is None
+
+
+# A gateway process with large bodies on their way through it: its memory has a bound that they have not.
+
+LIMIT = 512
+"""MiB: less than there are on their way each time."""
+
+
+@pytest.fixture(scope="module")
+def services() -> Iterator[Services]:
+    with memory.front() as services:
+        yield services
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    ("size", "count"),
+    [
+        pytest.param(640 * MEBIBYTE, 1, id="one of 640 MiB"),
+        pytest.param(20 * MEBIBYTE, 32, id="32 of 20 MiB at once"),
+        pytest.param(7 * MEBIBYTE, 96, id="96 of 7 MiB at once, from memory"),
+    ],
+)
+def test_memory_is_bounded(services: Services, size: int, count: int) -> None:
+    assert memory.peak(services, size, count) < LIMIT

@@ -1,28 +1,23 @@
-"""Each write reaches the store once, as it was signed, and its answer is read for no more than it says.
+"""The operations of the store as they stand on the wire, and answers that are read for no more than they say."""
 
-Against a raw socket on the loopback, so that what is asserted is what stood on the wire.
-"""
-
-import asyncio
-import gzip
 from base64 import b64encode
 from collections.abc import AsyncIterator
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from hashlib import md5
 from urllib.parse import parse_qsl
 
-import aiohttp
 import pytest
 
 from gateway.auth.principal import Principal
 from gateway.auth.sigv4 import RequestHead, verify
 from gateway.db.database import Database
-from gateway.errors import OutcomeUnknown, StoreError, Unavailable
+from gateway.errors import StoreError, Unavailable
 from gateway.fencing.intent import MutationKind
 from gateway.objects.probe.probe import Profiles
 from gateway.objects.run.bump import bump
 from gateway.objects.run.runner import Runner
 from gateway.objects.s3 import forwarded_headers
+from gateway.objects.s3.addressing import PartSource
 from gateway.objects.s3.answers import (
     EXPIRED,
     Applied,
@@ -32,14 +27,17 @@ from gateway.objects.s3.answers import (
     NotSent,
     Rejected,
     Unknown,
+    Uploaded,
     WriteAnswer,
+    of_write,
+    unquoted,
 )
 from gateway.objects.s3.documents import Part
-from gateway.objects.store import client
+from gateway.objects.store.client import StoreReply
+from gateway.objects.store.client import query_of as encoded
 from gateway.objects.store.operations import Upstream
 from gateway.observe.events import ignore
-from tests.clock import Clock
-from tests.objects.wire import AT, CLOCK, ERROR, HANG, OK, RESET, Store, answer, listening, upstream
+from tests.objects.wire import AT, CLOCK, ERROR, OK, RESET, Received, Store, answer, listening, upstream
 
 
 @pytest.fixture
@@ -49,23 +47,17 @@ async def store() -> AsyncIterator[Store]:
 
 
 @pytest.mark.parametrize(
-    "without_length",
+    "said",
     [
         b'HTTP/1.1 200 OK\r\nETag: "e0"\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n',
         b'HTTP/1.0 200 OK\r\nETag: "e0"\r\n\r\nhel',
+        b'HTTP/1.1 200 OK\r\nETag: "e0"\r\nContent-Length: 9999\r\n\r\nhello',
     ],
-    ids=["in chunks", "until the connection closes"],
+    ids=["in chunks", "until the connection closes", "broken off"],
 )
-async def test_an_object_of_unknown_length_is_not_rewritten(store: Store, without_length: bytes) -> None:
+async def test_an_object_of_unknown_length_is_not_rewritten(store: Store, said: bytes) -> None:
     """Otherwise the rest of a truncated body would replace the object."""
-    store.answers = [without_length, OK]
-    async with upstream(store) as up:
-        assert isinstance(await bump(up, "bucket", "key", "e0", frozenset(), sign), NotSent)
-    assert [received.line.split()[0] for received in store.received] == [b"GET"]
-
-
-async def test_an_object_that_breaks_off_is_not_rewritten(store: Store) -> None:
-    store.answers = [b'HTTP/1.1 200 OK\r\nETag: "e0"\r\nContent-Length: 9999\r\n\r\nhello', OK]
+    store.answers = [said, OK]
     async with upstream(store) as up:
         assert isinstance(await bump(up, "bucket", "key", "e0", frozenset(), sign), NotSent)
     assert [received.line.split()[0] for received in store.received] == [b"GET"]
@@ -107,112 +99,6 @@ async def test_a_put_on_the_wire(store: Store) -> None:
 
 
 @pytest.mark.parametrize(
-    "raw_key",
-    [
-        "a/../b",
-        "..",
-        "../other/k",
-        "a//b",
-        "/lead",
-        "tail/",
-        "./a/.",
-        "a%2Bb",
-        "a%20b",
-        "100%25",
-        "%C3%A9",
-        "a%3Fb%23c",
-    ],
-)
-@pytest.mark.parametrize("method", ["GET", "PUT"])
-async def test_a_path_goes_out_as_it_is_and_is_signed_as_it_goes_out(store: Store, method: str, raw_key: str) -> None:
-    query = "partNumber=1&response-content-type=a%2Fb%20c"
-    async with upstream(store) as up, await up.send(method, f"/bucket/{raw_key}", query, signed_at=AT) as response:
-        assert response.status == 200
-    (request,) = store.received
-    target = request.line.split(b" ")[1]
-    assert target.startswith(f"/bucket/{raw_key}?{query}".encode())
-    head = RequestHead(method, f"/bucket/{raw_key}".encode(), target.split(b"?", 1)[1], request.headers)
-    assert verify(head, lambda *_: (Principal("gateway"), "gateway-secret"), AT)
-
-
-@pytest.mark.parametrize("fault", [b"", RESET], ids=["closed", "reset"])
-@pytest.mark.parametrize("reused", [False, True], ids=["fresh connection", "reused connection"])
-@pytest.mark.parametrize("method", ["PUT", "DELETE", "POST"])
-async def test_no_write_is_ever_sent_twice(store: Store, method: str, reused: bool, fault: bytes) -> None:  # noqa: FBT001
-    async with upstream(store) as up:
-        if reused:
-            assert isinstance(await put(up), Applied)
-        store.answers = [fault, OK]
-        with pytest.raises(OutcomeUnknown):
-            await up.send(method, "/bucket/key", body=b"again" if method == "PUT" else b"", signed_at=AT)
-    assert len(store.received) == 1 + reused
-    assert store.connections == 1
-    assert store.received[-1].line.startswith(method.encode())
-
-
-@pytest.mark.parametrize("method", ["GET", "HEAD"])
-async def test_a_read_is_retried_after_the_store_closes_an_idle_connection(store: Store, method: str) -> None:
-    async with upstream(store) as up:
-        assert isinstance(await put(up), Applied)
-        store.answers = [b"", OK]
-        async with await up.send(method, "/bucket/key") as response:
-            assert response.status == 200
-        store.answers = [b""]
-        with pytest.raises(Unavailable):
-            await up.send(method, "/bucket/key")
-
-
-async def test_without_the_middleware_aiohttp_sends_a_write_twice(store: Store) -> None:
-    """The test above would see a second write if the gateway did not prevent it."""
-    store.answers = [b"", OK]
-    url = f"http://127.0.0.1:{store.port}/bucket/key"
-    async with aiohttp.ClientSession() as session, session.put(url, data=b"again") as response:
-        assert response.status == 200
-    assert [request.body for request in store.received] == [b"again", b"again"]
-
-
-async def test_connections_are_used_again(store: Store) -> None:
-    async with upstream(store) as up:
-        for _ in range(3):
-            assert isinstance(await put(up), Applied)
-    assert (len(store.received), store.connections) == (3, 1)
-
-
-async def test_cookies_are_not_sent_back(store: Store) -> None:
-    store.answers = [answer(200, ETag='"e1"', Set_Cookie="a=b; Path=/"), OK]
-    async with upstream(store) as up:
-        await put(up)
-        await put(up)
-    assert b"cookie" not in dict(store.received[1].headers)
-
-
-async def test_redirects_are_not_followed(store: Store) -> None:
-    store.answers = [answer(307, Location=f"http://127.0.0.1:{store.port}/other/key"), OK]
-    async with upstream(store) as up:
-        assert isinstance(await put(up), Rejected)
-        assert isinstance(await up.head("bucket", "key"), Found)
-        store.answers = [answer(301, Location="/other/key"), OK]
-        async with await up.send("GET", "/bucket/key") as response:
-            assert response.status == 301
-    assert len(store.received) == 3
-
-
-async def test_a_body_of_many_megabytes_goes_out_whole(store: Store) -> None:
-    body = bytes(range(256)) * 12_000
-    async with upstream(store) as up:
-        assert isinstance(await put(up, body), Applied)
-    (request,) = store.received
-    assert request.body == body
-    assert request.header(b"content-length") == str(len(body)).encode()
-
-
-async def test_an_empty_body_has_a_length(store: Store) -> None:
-    async with upstream(store) as up:
-        await put(up, b"")
-    assert store.received[0].header(b"content-length") == b"0"
-
-
-@pytest.mark.parametrize(
     ("expected", "quoted", "header"),
     [
         (None, True, (b"if-none-match", b"*")),
@@ -241,12 +127,7 @@ async def test_every_write_is_conditional(
     ("said", "expected"),
     [
         (answer(412, ERROR % b"PreconditionFailed"), NotApplied(412, "PreconditionFailed")),
-        (answer(409, ERROR % b"ConditionalRequestConflict"), NotApplied(409, "ConditionalRequestConflict")),
-        (answer(404, ERROR % b"NoSuchKey"), NotApplied(404, "NoSuchKey")),
         (answer(404, ERROR % b"NoSuchBucket"), Rejected(404, "NoSuchBucket", "m")),
-        (answer(403, ERROR % b"AccessDenied"), Rejected(403, "AccessDenied", "m")),
-        (answer(500, ERROR % b"InternalError"), Unknown("500 InternalError")),
-        (answer(200, ERROR % b"InternalError", ETag='"e1"'), Unknown("200 with the error InternalError")),
         (answer(200), Unknown("success without an ETag")),
         (b"", Unknown("The store did not answer: ServerDisconnectedError.")),
         (RESET, Unknown("The store did not answer: ClientOSError.")),
@@ -262,78 +143,6 @@ async def test_the_answer_to_a_put_is_interpreted(store: Store, said: bytes, exp
     async with upstream(store) as up:
         assert await put(up) == expected
     assert len(store.received) == 1
-
-
-@pytest.mark.thorough
-@pytest.mark.usefixtures("patient_connects")
-async def test_a_store_that_does_not_answer_in_time(store: Store) -> None:
-    store.answers = [HANG]
-    async with upstream(store, timeout=1) as up:
-        assert await put(up) == Unknown("The store did not answer: timed out.")
-        assert await up.head("bucket", "key") == Unknown("The store did not answer: timed out.")
-        with pytest.raises(Unavailable, match="timed out"):
-            await up.send("GET", "/bucket/key")
-
-
-async def test_an_answer_that_stops_half_way_in_time(store: Store) -> None:
-    head = b'HTTP/1.1 200 OK\r\nETag: "e1"\r\nDate: Fri, 02 Jan 2026 03:04:05 GMT\r\nContent-Length: 50\r\n\r\n'
-    store.answers = [head + b"half"]
-    clock = Clock()
-    async with upstream(store) as up, asyncio.TaskGroup() as tasks:
-        sent = tasks.create_task(put(up))
-        while up.store_time is None:  # its head has arrived
-            await asyncio.sleep(0.001)
-        await clock.pass_by(20)
-        assert await sent == Unknown("The store's answer broke off: timed out.")
-
-
-async def test_an_unreachable_store_has_received_nothing() -> None:
-    async with upstream(Store(port=1)) as up:
-        assert isinstance(await put(up), NotSent)
-        assert isinstance(await up.delete("bucket", "key", expected="e", signed_at=AT), NotSent)
-        assert isinstance(await up.put_in_parts("bucket", "key", b"", expected="e", signed_at=AT), NotSent)
-        assert isinstance(await up.head("bucket", "key"), Unknown)
-        with pytest.raises(Unavailable, match="cannot be reached"):
-            await up.send("GET", "/bucket/key")
-
-
-async def test_a_store_that_does_not_finish_the_tls_handshake_has_received_nothing(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(client, "_MAX_CONNECT", 0.2)
-    async with upstream(store, scheme="https") as up:
-        assert isinstance(await put(up), NotSent)
-    assert store.received == []
-
-
-async def test_a_store_that_does_not_speak_tls_has_received_nothing() -> None:
-    async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writer.write(answer(400))
-        await reader.read()
-        writer.close()
-
-    async with await asyncio.start_server(refuse, "127.0.0.1", 0) as server:
-        store = Store(port=server.sockets[0].getsockname()[1])
-        async with upstream(store, scheme="https") as up:
-            assert isinstance(await put(up), NotSent)
-
-
-async def test_a_closed_client_sends_nothing(store: Store) -> None:
-    async with upstream(store) as up:
-        pass
-    assert isinstance(await put(up), NotSent)
-    assert store.received == []
-
-
-async def test_a_write_is_signed_with_the_clock_of_the_store(store: Store) -> None:
-    """As it stood in the store's last answer, and the time since."""
-    store.answers = [answer(200, Date="Fri, 03 Jan 2031 10:00:00 GMT"), OK]
-    async with upstream(store) as up:
-        await up.head("bucket", "key")
-        await up.abort_multipart("bucket", "key", "u1")
-        assert up.store_time == datetime(2031, 1, 3, 10, tzinfo=UTC)
-    query = dict(parse_qsl(store.received[1].line.split(b" ")[1].split(b"?")[1].decode()))
-    assert query["X-Amz-Date"].startswith("20310103T1000")
 
 
 @pytest.mark.parametrize(
@@ -370,13 +179,6 @@ async def test_a_put_at_a_store_that_waits_for_bodies_counts_as_dead_after_a_day
         assert runner._dead_after(MutationKind.CONDITIONAL) == timedelta(days=1, seconds=15)
 
 
-async def test_a_read_is_signed_with_the_time_of_reading(store: Store) -> None:
-    async with upstream(store) as up:
-        await up.head("bucket", "key")
-    signed = datetime.strptime(store.received[0].header(b"x-amz-date").decode(), "%Y%m%dT%H%M%SZ").replace(tzinfo=UTC)
-    assert abs((datetime.now(UTC) - signed).total_seconds()) < 60
-
-
 async def test_the_answer_to_a_head_is_interpreted(store: Store) -> None:
     date = "Fri, 02 Jan 2026 03:04:05 GMT"
     metadata = dict(forwarded_headers.own_metadata("s3/b/k", "1.2", "w1", tombstone=True))
@@ -402,35 +204,9 @@ async def test_the_answer_to_a_head_is_interpreted(store: Store) -> None:
     ]
 
 
-async def test_a_read_passes_through_as_it_is(store: Store) -> None:
-    body = gzip.compress(b"text")
-    store.answers = [answer(206, body, Content_Encoding="gzip", ETag='"e1"', X_Amz_Meta_A="1")]
-    wanted = [("range", "bytes=0-9")]
-    async with upstream(store) as up, await up.send("GET", "/bucket/key", "versionId=3", wanted) as response:
-        assert b"".join([chunk async for chunk in response.chunks()]) == body
-        assert (response.status, response.header("etag")) == (206, '"e1"')
-        assert (b"X-Amz-Meta-A", b"1") in response.headers
-    assert store.received[0].header(b"range") == b"bytes=0-9"
-    assert b"accept-encoding" not in dict(store.received[0].headers)
-
-
-async def test_a_read_that_breaks_off_is_an_error(store: Store) -> None:
-    store.answers = [b"HTTP/1.1 200 OK\r\nContent-Length: 9999\r\n\r\nhalf"]
-    async with upstream(store) as up, await up.send("GET", "/bucket/key") as response:
-        with pytest.raises(Unavailable, match="broke off"):
-            await response.read()
-
-
-async def test_a_read_left_half_way_leaves_nothing_for_the_next(store: Store) -> None:
-    store.answers = [answer(200, b"x" * 1_000_000), OK]
-    async with upstream(store) as up:
-        async with await up.send("GET", "/bucket/key") as response:
-            assert len(await response.read(limit=10)) == 10
-        assert isinstance(await put(up), Applied)
-    assert store.connections == 2
-
-
 INITIATED = b'<InitiateMultipartUploadResult xmlns="n"><UploadId>u/1 +</UploadId></InitiateMultipartUploadResult>'
+
+
 COMPLETED = b"<CompleteMultipartUploadResult><ETag>&quot;e-1&quot;</ETag></CompleteMultipartUploadResult>"
 
 
@@ -501,6 +277,209 @@ async def test_the_answer_to_a_delete_is_interpreted(store: Store) -> None:
     assert store.received[0].line.startswith(b"DELETE /bucket/key?X-Amz-Algorithm")
 
 
-async def test_secrets_are_not_shown(store: Store) -> None:
+PLACE = ("bucket", "a%20b")
+
+
+COPIED = b"<CopyPartResult><ETag>&quot;p1&quot;</ETag><ChecksumCRC32>AAAAAA==</ChecksumCRC32></CopyPartResult>"
+
+
+
+
+def query_of(request: Received) -> dict[str, str]:
+    target = request.line.split(b" ")[1].decode()
+    return dict(parse_qsl(target.partition("?")[2], keep_blank_values=True))
+
+
+async def test_a_part_that_is_copied_names_its_source_in_our_own_spelling(store: Store) -> None:
+    store.answers = [CLOCK, answer(200, COPIED)]
+    source = PartSource("other", "ä b/c?d+e%", "e0", "v&1", (5, 9))
     async with upstream(store) as up:
-        assert "gateway-secret" not in repr(up) + repr(vars(up))
+        part = await up.upload_part_copy(*PLACE, "u1", 2, source)
+    assert isinstance(part, Uploaded)
+    assert (part.etag, part.document) == ("p1", COPIED)
+    _, request = store.received
+    assert (request.line.split(b"?")[0], request.body) == (b"PUT /bucket/a%20b", b"")
+    assert query_of(request) | {"partNumber": "2", "uploadId": "u1"} == query_of(request)
+    copying = {name: value for name, value in request.headers if name.startswith(b"x-amz-copy")}
+    assert copying == {
+        b"x-amz-copy-source": b"other/%C3%A4%20b/c%3Fd%2Be%25?versionId=v%261",
+        b"x-amz-copy-source-if-match": b'"e0"',
+        b"x-amz-copy-source-range": b"bytes=5-9",
+    }
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [
+        (answer(200, ERROR % b"InternalError"), Unknown("200 with the error InternalError")),
+        (answer(200), Unknown("a part was copied without an ETag")),
+        (
+            answer(412, ERROR % b"PreconditionFailed"),
+            Rejected(412, "PreconditionFailed", "The store answered with 412."),
+        ),
+        (answer(404, ERROR % b"NoSuchUpload"), Rejected(404, "NoSuchUpload", "The store answered with 404.")),
+    ],
+)
+async def test_a_part_that_is_not_copied(store: Store, said: bytes, expected: Rejected | Unknown) -> None:
+    store.answers = [said]
+    async with upstream(store) as up:
+        assert await up.upload_part_copy(*PLACE, "u1", 1, PartSource("o", "k")) == expected
+
+
+@pytest.mark.parametrize("conditional", [True, False])
+async def test_a_completion_names_parts_as_the_client_does(store: Store, conditional: bool) -> None:  # noqa: FBT001
+    store.answers = [answer(200, COMPLETED)]
+    parts = [Part(2, "p<2>"), Part(7, "p7", (("ChecksumCRC32", "A&B="),))]
+    async with upstream(store) as up:
+        done = await up.complete_multipart(
+            *PLACE, "u1", parts, [("x-amz-a", "1")], expected="e0", conditional=conditional, signed_at=AT
+        )
+    assert isinstance(done, Applied)
+    (request,) = store.received
+    assert b"<PartNumber>2</PartNumber><ETag>&quot;p&lt;2&gt;&quot;</ETag></Part>" in request.body
+    assert (
+        b"<PartNumber>7</PartNumber><ETag>&quot;p7&quot;</ETag><ChecksumCRC32>A&amp;B=</ChecksumCRC32>" in request.body
+    )
+    assert (dict(request.headers).get(b"if-match") == b'"e0"') is conditional
+    assert request.header(b"x-amz-a") == b"1"
+
+
+async def test_an_upload_that_is_not_there_is_told_from_a_condition_that_fails(store: Store) -> None:
+    store.answers = [answer(404, ERROR % b"NoSuchUpload"), answer(412, ERROR % b"PreconditionFailed")]
+    async with upstream(store) as up:
+        answers = [
+            await up.complete_multipart(*PLACE, "u1", [Part(1, "p1")], expected="e0", signed_at=AT)
+            for _ in store.answers[:]
+        ]
+    assert answers == [NotApplied(404, "NoSuchUpload"), NotApplied(412, "PreconditionFailed")]
+
+
+async def test_an_amendment_is_signed_in_the_query_and_carries_no_condition(store: Store) -> None:
+    store.answers = [answer(200, b"<a/>", X_Amz_Version_Id="v1")]
+    headers = [("content-md5", "x")]
+    async with upstream(store) as up:
+        done, reply = await up.amend("PUT", *PLACE, "tagging=", headers, b"<Tagging/>", signed_at=AT)
+    assert isinstance(done, Applied)
+    assert isinstance(reply, StoreReply)
+    assert (reply.status, reply.body) == (200, b"<a/>")
+    assert (b"X-Amz-Version-Id", b"v1") in reply.headers
+    (request,) = store.received
+    query, named = query_of(request), dict(request.headers)
+    assert (query["tagging"], query["X-Amz-Expires"], query["X-Amz-Date"]) == ("", "15", "20260102T030405Z")
+    assert query["X-Amz-SignedHeaders"] == "content-md5;host"
+    assert not named.keys() & {b"authorization", b"if-match", b"if-none-match"}
+    assert request.body == b"<Tagging/>"
+
+
+@pytest.mark.parametrize(
+    ("said", "expected", "status"),
+    [
+        (answer(202), Applied(None, ((b"Content-Length", b"0"),)), 202),
+        (answer(403, ERROR % b"AccessDenied"), Rejected(403, "AccessDenied", "m"), 403),
+        (answer(500), Unknown("500"), 500),
+        (b"", Unknown("The store did not answer: ServerDisconnectedError."), None),
+    ],
+)
+async def test_the_answer_to_an_amendment_is_interpreted(
+    store: Store, said: bytes, expected: object, status: int | None
+) -> None:
+    store.answers = [said]
+    async with upstream(store) as up:
+        done, reply = await up.amend("POST", *PLACE, "restore=", (), b"<r/>", signed_at=AT)
+    assert done == expected
+    assert (reply.status if reply else None) == status
+    assert len(store.received) == 1
+
+
+async def test_an_amendment_to_an_unreachable_store_is_not_sent() -> None:
+    async with upstream(Store(port=1)) as up:
+        done, reply = await up.amend("PUT", *PLACE, "acl=", (), b"", signed_at=AT)
+    assert isinstance(done, NotSent)
+    assert reply is None
+
+
+@pytest.mark.parametrize("version", [None, "v&1"])
+async def test_a_version_is_deleted_without_a_condition(store: Store, version: str | None) -> None:
+    store.answers = [b"HTTP/1.1 204 No Content\r\nx-amz-version-id: v1\r\n\r\n"]
+    async with upstream(store) as up:
+        done, _ = await up.amend("DELETE", *PLACE, encoded({"versionId": version}), (), b"", signed_at=AT)
+    assert isinstance(done, Applied)
+    (request,) = store.received
+    assert request.line.startswith(b"DELETE /bucket/a%20b?")
+    assert query_of(request).get("versionId") == version
+    assert "X-Amz-Signature" in query_of(request)
+
+
+TAG = b"<Tag><Key>%s</Key><Value>%s</Value></Tag>"
+
+
+TAGS = b"<Tagging><TagSet>%s%s</TagSet></Tagging>" % (TAG % (b"a", b"1 &amp; 2"), TAG % (b"b", b""))
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [
+        (answer(200, TAGS), [("a", "1 & 2"), ("b", "")]),
+        (answer(200, b"<Tagging><TagSet/></Tagging>"), []),
+        (answer(501, ERROR % b"NotImplemented"), None),
+        (answer(404, ERROR % b"NoSuchKey"), None),
+        (answer(200, b"hello"), None),
+    ],
+)
+async def test_the_tags_of_an_object(store: Store, said: bytes, expected: list[tuple[str, str]] | None) -> None:
+    store.answers = [said]
+    async with upstream(store) as up:
+        assert await up.tagging(*PLACE, "v1") == expected
+    assert query_of(store.received[0]) == {"tagging": "", "versionId": "v1"}
+
+
+async def test_tags_of_a_failing_store_are_unavailable(store: Store) -> None:
+    store.answers = [answer(503), OK]
+    async with upstream(store) as up:
+        with pytest.raises(Unavailable):
+            await up.tagging(*PLACE)
+
+
+def error_document(code: str) -> bytes:
+    return f"<Error><Code>{code}</Code><Message>m</Message></Error>".encode()
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "expected"),
+    [
+        (200, b"", Applied("e")),
+        (204, b"", Applied("e")),
+        (200, b"<CompleteMultipartUploadResult/>", Applied("e")),
+        (200, b"  " + error_document("InternalError"), Unknown("200 with the error InternalError")),
+        (412, error_document("PreconditionFailed"), NotApplied(412, "PreconditionFailed")),
+        (412, b"", NotApplied(412, "")),
+        (409, error_document("ConditionalRequestConflict"), NotApplied(409, "ConditionalRequestConflict")),
+        (404, error_document("NoSuchKey"), NotApplied(404, "NoSuchKey")),
+        (404, error_document("NoSuchBucket"), Rejected(404, "NoSuchBucket", "m")),
+        (403, error_document("AccessDenied"), Rejected(403, "AccessDenied", "m")),
+        (400, b"", Rejected(400, "InvalidRequest", "The store answered with 400.")),
+        (501, error_document("NotImplemented"), Rejected(501, "NotImplemented", "m")),
+        (501, b"", Unknown("501")),
+        (500, error_document("InternalError"), Unknown("500 InternalError")),
+        (503, error_document("SlowDown"), Unknown("503 SlowDown")),
+        (502, b"<html>", Unknown("502")),
+        (408, b"", Unknown("408")),
+        (202, b"", Unknown("202")),
+    ],
+)
+def test_only_what_is_certain_is_read_as_no_effect(status: int, body: bytes, expected: WriteAnswer) -> None:
+    assert of_write(status, '"e"', body) == expected
+
+
+@pytest.mark.parametrize("status", [301, 302, 307, 308])
+def test_a_redirect_is_never_followed_and_never_passed_on(status: int) -> None:
+    answer = of_write(status, None, error_document("PermanentRedirect"))
+    assert isinstance(answer, Rejected)
+    assert answer.status == 502
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"), [('"e"', "e"), ("e-2", "e-2"), (None, None), ("", None), ('""', None), ('W/"e"', None)]
+)
+def test_etags_stand_without_quotes(given: str | None, expected: str | None) -> None:
+    assert unquoted(given) == expected

@@ -1,0 +1,512 @@
+"""The store gets each request once, as it was signed, and streams go out as they come, or break off where they fail.
+
+Against a raw socket on the loopback, so that what is asserted is what stood on the wire.
+"""
+
+import asyncio
+import gzip
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from urllib.parse import parse_qsl
+
+import aiohttp
+import pytest
+from pydantic import SecretStr
+
+from gateway.auth.principal import Principal
+from gateway.auth.sigv4 import RequestHead, verify
+from gateway.config.stores import ObjectStore
+from gateway.errors import OutcomeUnknown, StoreError, Unavailable
+from gateway.objects.s3.answers import (
+    Applied,
+    Found,
+    NotSent,
+    Rejected,
+    Unknown,
+    WriteAnswer,
+)
+from gateway.objects.store import client
+from gateway.objects.store.client import StoreClient
+from gateway.objects.store.operations import Upstream
+from gateway.objects.store.upload_stream import BodyStream
+from tests.clock import Clock
+from tests.objects.wire import AT, HANG, OK, RESET, Store, answer, listening, upstream
+
+
+@pytest.fixture
+async def store() -> AsyncIterator[Store]:
+    async with listening() as store:
+        yield store
+
+
+async def put(up: Upstream, body: bytes = b"hello") -> WriteAnswer:
+    return await up.put("bucket", "key", body, expected=None, signed_at=AT)
+
+
+ODD = [
+    "a/../b",
+    "..",
+    "../other/k",
+    "a//b",
+    "/lead",
+    "tail/",
+    "./a/.",
+    "a%2Bb",
+    "a%20b",
+    "100%25",
+    "%C3%A9",
+    "a%3Fb%23c",
+]
+
+
+@pytest.mark.parametrize("method", ["GET", "PUT"])
+async def test_a_path_goes_out_as_it_is_and_is_signed_as_it_goes_out(store: Store, method: str) -> None:
+    query = "partNumber=1&response-content-type=a%2Fb%20c"
+    async with upstream(store) as up:
+        for raw_key in ODD:
+            async with await up.send(method, f"/bucket/{raw_key}", query, signed_at=AT) as response:
+                assert response.status == 200
+    for raw_key, request in zip(ODD, store.received, strict=True):
+        target = request.line.split(b" ")[1]
+        assert target.startswith(f"/bucket/{raw_key}?{query}".encode())
+        head = RequestHead(method, f"/bucket/{raw_key}".encode(), target.split(b"?", 1)[1], request.headers)
+        assert verify(head, lambda *_: (Principal("gateway"), "gateway-secret"), AT)
+
+
+@pytest.mark.parametrize("fault", [b"", RESET], ids=["closed", "reset"])
+@pytest.mark.parametrize("reused", [False, True], ids=["fresh connection", "reused connection"])
+@pytest.mark.parametrize("method", ["PUT", "DELETE", "POST"])
+async def test_no_write_is_ever_sent_twice(store: Store, method: str, reused: bool, fault: bytes) -> None:  # noqa: FBT001
+    async with upstream(store) as up:
+        if reused:
+            assert isinstance(await put(up), Applied)
+        store.answers = [fault, OK]
+        with pytest.raises(OutcomeUnknown):
+            await up.send(method, "/bucket/key", body=b"again" if method == "PUT" else b"", signed_at=AT)
+    assert len(store.received) == 1 + reused
+    assert store.connections == 1
+    assert store.received[-1].line.startswith(method.encode())
+
+
+@pytest.mark.parametrize("method", ["GET", "HEAD"])
+async def test_a_read_is_retried_after_the_store_closes_an_idle_connection(store: Store, method: str) -> None:
+    async with upstream(store) as up:
+        assert isinstance(await put(up), Applied)
+        store.answers = [b"", OK]
+        async with await up.send(method, "/bucket/key") as response:
+            assert response.status == 200
+        store.answers = [b""]
+        with pytest.raises(Unavailable):
+            await up.send(method, "/bucket/key")
+
+
+async def test_without_the_middleware_aiohttp_sends_a_write_twice(store: Store) -> None:
+    """The test above would see a second write if the gateway did not prevent it."""
+    store.answers = [b"", OK]
+    url = f"http://127.0.0.1:{store.port}/bucket/key"
+    async with aiohttp.ClientSession() as session, session.put(url, data=b"again") as response:
+        assert response.status == 200
+    assert [request.body for request in store.received] == [b"again", b"again"]
+
+
+async def test_connections_are_used_again(store: Store) -> None:
+    async with upstream(store) as up:
+        for _ in range(3):
+            assert isinstance(await put(up), Applied)
+    assert (len(store.received), store.connections) == (3, 1)
+
+
+async def test_cookies_are_not_sent_back(store: Store) -> None:
+    store.answers = [answer(200, ETag='"e1"', Set_Cookie="a=b; Path=/"), OK]
+    async with upstream(store) as up:
+        await put(up)
+        await put(up)
+    assert b"cookie" not in dict(store.received[1].headers)
+
+
+async def test_redirects_are_not_followed(store: Store) -> None:
+    store.answers = [answer(307, Location=f"http://127.0.0.1:{store.port}/other/key"), OK]
+    async with upstream(store) as up:
+        assert isinstance(await put(up), Rejected)
+        assert isinstance(await up.head("bucket", "key"), Found)
+        store.answers = [answer(301, Location="/other/key"), OK]
+        async with await up.send("GET", "/bucket/key") as response:
+            assert response.status == 301
+    assert len(store.received) == 3
+
+
+async def test_a_body_of_many_megabytes_goes_out_whole(store: Store) -> None:
+    body = bytes(range(256)) * 12_000
+    async with upstream(store) as up:
+        assert isinstance(await put(up, body), Applied)
+    (request,) = store.received
+    assert request.body == body
+    assert request.header(b"content-length") == str(len(body)).encode()
+
+
+async def test_an_empty_body_has_a_length(store: Store) -> None:
+    async with upstream(store) as up:
+        await put(up, b"")
+    assert store.received[0].header(b"content-length") == b"0"
+
+
+@pytest.mark.thorough
+@pytest.mark.usefixtures("patient_connects")
+async def test_a_store_that_does_not_answer_in_time(store: Store) -> None:
+    store.answers = [HANG]
+    async with upstream(store, timeout=1) as up:
+        assert await put(up) == Unknown("The store did not answer: timed out.")
+        assert await up.head("bucket", "key") == Unknown("The store did not answer: timed out.")
+        with pytest.raises(Unavailable, match="timed out"):
+            await up.send("GET", "/bucket/key")
+
+
+async def test_an_answer_that_stops_half_way_in_time(store: Store) -> None:
+    head = b'HTTP/1.1 200 OK\r\nETag: "e1"\r\nDate: Fri, 02 Jan 2026 03:04:05 GMT\r\nContent-Length: 50\r\n\r\n'
+    store.answers = [head + b"half"]
+    clock = Clock()
+    async with upstream(store) as up, asyncio.TaskGroup() as tasks:
+        sent = tasks.create_task(put(up))
+        while up.store_time is None:  # its head has arrived
+            await asyncio.sleep(0.001)
+        await clock.pass_by(20)
+        assert await sent == Unknown("The store's answer broke off: timed out.")
+
+
+async def test_an_unreachable_store_has_received_nothing() -> None:
+    async with upstream(Store(port=1)) as up:
+        assert isinstance(await put(up), NotSent)
+        assert isinstance(await up.delete("bucket", "key", expected="e", signed_at=AT), NotSent)
+        assert isinstance(await up.put_in_parts("bucket", "key", b"", expected="e", signed_at=AT), NotSent)
+        assert isinstance(await up.head("bucket", "key"), Unknown)
+        with pytest.raises(Unavailable, match="cannot be reached"):
+            await up.send("GET", "/bucket/key")
+
+
+async def test_a_store_that_does_not_finish_the_tls_handshake_has_received_nothing(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client, "_MAX_CONNECT", 0.2)
+    async with upstream(store, scheme="https") as up:
+        assert isinstance(await put(up), NotSent)
+    assert store.received == []
+
+
+async def test_a_store_that_does_not_speak_tls_has_received_nothing() -> None:
+    async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(answer(400))
+        await reader.read()
+        writer.close()
+
+    async with await asyncio.start_server(refuse, "127.0.0.1", 0) as server:
+        store = Store(port=server.sockets[0].getsockname()[1])
+        async with upstream(store, scheme="https") as up:
+            assert isinstance(await put(up), NotSent)
+
+
+async def test_a_closed_client_sends_nothing(store: Store) -> None:
+    async with upstream(store) as up:
+        pass
+    assert isinstance(await put(up), NotSent)
+    assert store.received == []
+
+
+async def test_a_write_is_signed_with_the_clock_of_the_store(store: Store) -> None:
+    """As it stood in the store's last answer, and the time since."""
+    store.answers = [answer(200, Date="Fri, 03 Jan 2031 10:00:00 GMT"), OK]
+    async with upstream(store) as up:
+        await up.head("bucket", "key")
+        await up.abort_multipart("bucket", "key", "u1")
+        assert up.store_time == datetime(2031, 1, 3, 10, tzinfo=UTC)
+    query = dict(parse_qsl(store.received[1].line.split(b" ")[1].split(b"?")[1].decode()))
+    assert query["X-Amz-Date"].startswith("20310103T1000")
+
+
+async def test_a_read_is_signed_with_the_time_of_reading(store: Store) -> None:
+    async with upstream(store) as up:
+        await up.head("bucket", "key")
+    signed = datetime.strptime(store.received[0].header(b"x-amz-date").decode(), "%Y%m%dT%H%M%SZ").replace(tzinfo=UTC)
+    assert abs((datetime.now(UTC) - signed).total_seconds()) < 60
+
+
+async def test_a_read_passes_through_as_it_is(store: Store) -> None:
+    body = gzip.compress(b"text")
+    store.answers = [answer(206, body, Content_Encoding="gzip", ETag='"e1"', X_Amz_Meta_A="1")]
+    wanted = [("range", "bytes=0-9")]
+    async with upstream(store) as up, await up.send("GET", "/bucket/key", "versionId=3", wanted) as response:
+        assert b"".join([chunk async for chunk in response.chunks()]) == body
+        assert (response.status, response.header("etag")) == (206, '"e1"')
+        assert (b"X-Amz-Meta-A", b"1") in response.headers
+    assert store.received[0].header(b"range") == b"bytes=0-9"
+    assert b"accept-encoding" not in dict(store.received[0].headers)
+
+
+async def test_a_read_left_half_way_leaves_nothing_for_the_next(store: Store) -> None:
+    half = b"HTTP/1.1 200 OK\r\nContent-Length: 9999\r\n\r\nhalf"
+    store.answers = [half, answer(200, b"x" * 1_000_000), OK]
+    async with upstream(store) as up:
+        async with await up.send("GET", "/bucket/key") as response:
+            with pytest.raises(Unavailable, match="broke off"):
+                await response.read()
+        async with await up.send("GET", "/bucket/key") as response:
+            assert len(await response.read(limit=10)) == 10
+        assert isinstance(await put(up), Applied)
+    assert store.connections == 3
+
+
+async def test_secrets_are_not_shown(store: Store) -> None:
+    async with upstream(store) as up:
+        assert "gateway-secret" not in repr(up) + repr(vars(up))
+
+
+# Streams to the store.
+
+STREAMED = b'HTTP/1.1 200 OK\r\nETag: "e1"\r\nContent-Length: 0\r\n\r\n'
+
+
+REFUSAL = b"HTTP/1.1 403 Forbidden\r\nContent-Length: 5\r\n\r\nnever"
+
+
+MEBIBYTE = 1024 * 1024
+
+
+Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+
+
+class Seen:
+    """The bytes of the connections, in their order: heads, and sizes of bodies."""
+
+    def __init__(self) -> None:
+        self.heads: list[bytes] = []
+        self.bodies: list[int] = []
+        self.ended = asyncio.Event()
+
+
+@asynccontextmanager
+async def hop(serve: Serve, *, timeout: float = 20) -> AsyncIterator[StoreClient]:
+    tasks: set[asyncio.Task[None]] = set()
+
+    async def one(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        tasks.add(task)
+        try:
+            await serve(reader, writer)
+        except (ConnectionError, asyncio.CancelledError, asyncio.IncompleteReadError):
+            pass
+        finally:
+            writer.close()
+
+    server = await asyncio.start_server(one, "127.0.0.1", 0)
+    config = ObjectStore(
+        endpoint=f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}",
+        access_key_id="AKGATEWAY",
+        secret_access_key=SecretStr("gateway-secret"),
+        timeout=timeout,
+    )
+    try:
+        async with StoreClient(config) as opened:
+            yield opened
+    finally:
+        server.close()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def taking(seen: Seen, said: bytes = STREAMED) -> Serve:
+    """A store that reads each body to its end, or as far as it comes."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while True:
+            head = await reader.readuntil(b"\r\n\r\n")
+            seen.heads.append(head)
+            seen.bodies.append(0)
+            length = int(dict(headers_of(head)).get(b"content-length", b"0"))
+            while seen.bodies[-1] < length:
+                piece = await reader.read(min(65536, length - seen.bodies[-1]))
+                if not piece:
+                    seen.ended.set()
+                    return
+                seen.bodies[-1] += len(piece)
+            writer.write(said)
+            await writer.drain()
+
+    return serve
+
+
+def headers_of(head: bytes) -> list[tuple[bytes, bytes]]:
+    lines = head.removesuffix(b"\r\n\r\n").split(b"\r\n")[1:]
+    return [(name.lower(), value.strip()) for name, _, value in (line.partition(b":") for line in lines)]
+
+
+async def pieces(
+    *sizes: int, pause: Callable[[], Awaitable[None]] = lambda: asyncio.sleep(0), failure: Exception | None = None
+) -> AsyncIterator[bytes]:
+    for size in sizes:
+        await pause()
+        yield bytes(size)
+    if failure is not None:
+        raise failure
+
+
+async def endless() -> AsyncIterator[bytes]:
+    yield bytes(10)
+    await asyncio.sleep(30)
+    yield bytes(10)
+
+
+async def test_a_stream_goes_out_with_its_length_and_unsigned() -> None:
+    seen = Seen()
+    async with hop(taking(seen)) as store:
+        for _ in range(2):
+            body = BodyStream(pieces(3, 200_000, 7), 200_010)
+            async with await store.send("PUT", "/bucket/key", body=body, signed_at=AT) as response:
+                assert response.status == 200
+                await response.read()
+    assert seen.bodies == [200_010, 200_010]
+    named = dict(headers_of(seen.heads[0]))
+    assert named[b"content-length"] == b"200010"
+    assert not named.keys() & {b"expect", b"transfer-encoding", b"content-type", b"content-md5"}
+
+
+class GoneError(Exception):
+    """The error raised in the task that feeds the stream."""
+
+
+@pytest.mark.parametrize("failure", [GoneError(), StoreError("BadDigest", 400, "m"), OSError("disk")])
+@pytest.mark.parametrize("sizes", [(), (10,), (3 * MEBIBYTE, 10)])
+async def test_an_error_of_a_stream_breaks_the_request_off(failure: Exception, sizes: tuple[int, ...]) -> None:
+    seen = Seen()
+    async with hop(taking(seen)) as store:
+        with pytest.raises(type(failure)) as caught:
+            await store.send(
+                "PUT", "/bucket/key", body=BodyStream(pieces(*sizes, failure=failure), 4 * MEBIBYTE), signed_at=AT
+            )
+        assert caught.value is failure
+        if seen.heads:
+            await asyncio.wait_for(seen.ended.wait(), 20)
+        # The connection is not used again: what came next would have been taken for the rest of the body.
+        async with await store.send("GET", "/bucket/key") as response:
+            assert response.status == 200
+    assert all(body < 4 * MEBIBYTE for body in seen.bodies)
+    assert seen.heads[-1].startswith(b"GET ")
+
+
+@pytest.mark.parametrize("sizes", [(9,), (11,), (6, 6), ()])
+async def test_a_stream_that_is_not_as_long_as_it_says_never_arrives(sizes: tuple[int, ...]) -> None:
+    seen = Seen()
+    async with hop(taking(seen)) as store:
+        with pytest.raises(ValueError, match="than its length"):
+            await store.send("PUT", "/bucket/key", body=BodyStream(pieces(*sizes), 10), signed_at=AT)
+    assert all(body < 10 for body in seen.bodies)
+
+
+async def test_a_stream_may_take_long_while_it_makes_progress() -> None:
+    seen, clock = Seen(), Clock()
+    async with hop(taking(seen), timeout=20) as store:
+        body = BodyStream(pieces(*[10] * 8, pause=lambda: clock.pass_by(15)), 80)
+        async with await store.send("PUT", "/bucket/key", body=body, signed_at=AT) as response:
+            assert response.status == 200
+    assert seen.bodies == [80]
+
+
+async def test_a_source_that_takes_long_is_not_the_fault_of_the_store() -> None:
+    clock = Clock()
+    async with hop(taking(Seen()), timeout=20) as store:
+        body = BodyStream(pieces(10, 10, pause=lambda: clock.pass_by(25)), 20)
+        async with await store.send("PUT", "/bucket/key", body=body, signed_at=AT) as response:
+            assert response.status == 200
+
+
+@pytest.mark.usefixtures("patient_connects")
+async def test_a_store_that_stops_taking_a_stream_times_out() -> None:
+    async def stuck(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        await asyncio.sleep(30)
+
+    pulled = 0
+
+    async def counted() -> AsyncIterator[bytes]:
+        nonlocal pulled
+        async for piece in pieces(*[MEBIBYTE // 16] * 1024):
+            pulled += len(piece)
+            yield piece
+
+    async with hop(stuck, timeout=0.3) as store, asyncio.timeout(20):
+        with pytest.raises(OutcomeUnknown, match="timed out"):
+            await store.send("PUT", "/bucket/key", body=BodyStream(counted(), 64 * MEBIBYTE), signed_at=AT)
+    assert pulled < 16 * MEBIBYTE, "the sockets' own buffers, and no more"
+
+
+@pytest.mark.usefixtures("patient_connects")
+async def test_a_store_that_never_answers_a_whole_stream_times_out() -> None:
+    async def mute(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read()
+
+    async with hop(mute, timeout=0.3) as store:
+        async with asyncio.timeout(20):
+            with pytest.raises(OutcomeUnknown, match="timed out"):
+                await store.send("PUT", "/bucket/key", body=BodyStream(pieces(10), 10), signed_at=AT)
+
+
+@pytest.mark.parametrize("closing", [False, True], ids=["goes on listening", "hangs up"])
+async def test_a_refusal_before_the_end_of_a_stream_is_returned(closing: bool) -> None:  # noqa: FBT001
+    """The source is asked no more: it could be a client that sends for hours."""
+
+    async def early(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        await reader.readexactly(10)
+        writer.write(REFUSAL)
+        await writer.drain()
+        if not closing:
+            await asyncio.sleep(30)
+
+    async with (
+        hop(early) as store,
+        asyncio.timeout(20),
+        await store.send("PUT", "/bucket/key", body=BodyStream(endless(), 20), signed_at=AT) as response,
+    ):
+        assert response.status == 403
+        assert await response.read() == b"never"
+
+
+async def test_a_success_before_the_end_of_a_stream_is_an_unknown_outcome() -> None:
+    async def hasty(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(STREAMED)
+        await asyncio.sleep(30)
+
+    async with hop(hasty) as store, asyncio.timeout(20):
+        with pytest.raises(OutcomeUnknown, match="does not have"):
+            await store.send("PUT", "/bucket/key", body=BodyStream(endless(), 20), signed_at=AT)
+
+
+async def test_a_stream_is_not_retried_after_its_connection_breaks() -> None:
+    seen = Seen()
+
+    async def breaking(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        seen.heads.append(await reader.readuntil(b"\r\n\r\n"))
+        writer.transport.abort()
+
+    async with hop(breaking) as store:
+        body = BodyStream(pieces(*[MEBIBYTE] * 8), 8 * MEBIBYTE)
+        with pytest.raises(OutcomeUnknown):
+            await store.send("PUT", "/bucket/key", body=body, signed_at=AT)
+    assert len(seen.heads) == 1
+
+
+async def test_an_unreachable_store_never_reads_the_stream() -> None:
+    asked = False
+
+    async def source() -> AsyncIterator[bytes]:
+        nonlocal asked
+        asked = True
+        yield b"x"
+
+    config = ObjectStore(endpoint="http://127.0.0.1:1", access_key_id="A", secret_access_key=SecretStr("s"))
+    async with StoreClient(config) as store:
+        with pytest.raises(Unavailable):
+            await store.send("PUT", "/bucket/key", body=BodyStream(source(), 1), signed_at=AT)
+    assert not asked
