@@ -348,6 +348,8 @@ async def test_counts_and_ranges(client: httpx.AsyncClient) -> None:
     assert (response.status_code, response.headers["content-range"]) == (200, "1-1/*")
     response = await client.get("/accounts?offset=9", headers={"prefer": "count=exact"})
     answered(response, 416, "PGRST103")
+    assert response.headers["content-range"] == "*/3"
+    assert response.json()["details"] == "An offset of 9 was requested, but there are only 3 rows."
     response = await client.head("/accounts", headers={"prefer": "count=exact"})
     assert (response.status_code, response.headers["content-range"], response.content) == (200, "0-2/3", b"")
 
