@@ -6,53 +6,177 @@ After each step the explorer checks the promises. It raises the first broken one
 
 A world is a tuple of numbers. Each number stands for one value: the local state of a client, a request on its way, or
 the shared state. So worlds are quickly hashed and compared. The explorer works out a step's effect on these parts once,
-since it is the same in every world that has them.
+since it is the same in every world that has them. The explorers of other protocols share ``search`` and ``Points``.
 """
 
 import gc
 from collections import deque
-from collections.abc import Callable, Generator, Hashable, Iterator
+from collections.abc import Callable, Generator, Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from functools import cache
-from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
+from functools import cache, partial
+from types import GeneratorType
+from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar, cast
 from uuid import UUID
 
 from gateway.fencing.decision import Enforcement, Presented
 from gateway.fencing.intent import Announcement, Begun, Duplicates, ForbiddenETags, Intent, KnownObject, MutationKind
 from gateway.fencing.token import Token
-from gateway.objects.protocol import mutation
-from gateway.objects.protocol.effects import (
-    Abandon,
-    Amend,
-    AwaitTurn,
-    Barred,
-    Begin,
-    Bump,
-    Candidate,
-    Complete,
-    ConditionFailed,
-    Delete,
-    Deleted,
-    Entomb,
-    FenceRefused,
-    Finish,
-    Forbid,
-    GiveUp,
-    InParts,
-    Look,
-    NotDone,
-    Obstacle,
-    Put,
-    RaiseFence,
-    Stored,
-    StoreRefused,
-    UploadForm,
-    WriteOutcome,
-)
+from gateway.objects.protocol import effects, mutation
+from gateway.objects.protocol.effects import UploadForm
 from gateway.objects.s3.answers import EXPIRED, Applied, NotApplied, NotSent, Unknown, WriteAnswer
 from tests.model.memory import HIGHEST, NOW, TICK, Content, Fences, Objects, etag
+
+Script: TypeAlias = Generator[Any, Any, None]
+Node = TypeVar("Node", bound=Hashable)
+Label = TypeVar("Label")
+Value = TypeVar("Value", bound=Hashable)
+
+
+class BrokenPromise(AssertionError):
+    """A promise does not hold. The message has the shortest way there that was found, a line for each step."""
+
+
+def search(
+    start: Node,
+    successors: Callable[[Node], Iterable[tuple[Label, Node]]],
+    limit: int = 3_000_000,
+    told: Callable[[Node, Label], str] = lambda _, label: str(label),
+) -> dict[Node, tuple[Node, Label] | None]:
+    """Visit every world, breadth first, and return each with the step that led there.
+
+    Raises ``BrokenPromise``, or AssertionError where there are too many.
+    """
+    before: dict[Node, tuple[Node, Label] | None] = {start: None}
+    queue = deque([start])
+    with _nothing_is_garbage():
+        while queue:
+            world = queue.popleft()
+            try:
+                for label, after in successors(world):
+                    if after not in before:
+                        before[after] = world, label
+                        queue.append(after)
+            except BrokenPromise as broken:
+                way = []
+                while (step := before[world]) is not None:
+                    world = step[0]
+                    way.append(told(*step))
+                raise BrokenPromise("\n".join((str(broken), *reversed(way)))) from None
+            assert len(before) <= limit, f"more than {limit} states"
+    return before
+
+
+@contextmanager
+def _nothing_is_garbage() -> Iterator[None]:
+    """Worlds are kept, and without cycles: to look through all of them again and again for garbage finds none."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+class Numbered(Generic[Value]):
+    """Gives values numbers; equal values get equal ones."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[Value, int] = {}
+        self._values: list[Value] = []
+
+    def number(self, value: Value) -> int:
+        number = self._numbers.setdefault(value, len(self._values))
+        if number == len(self._values):
+            self._values.append(value)
+        return number
+
+    def __getitem__(self, number: int) -> Value:
+        return self._values[number]
+
+
+@dataclass(slots=True)
+class Point:
+    """A local state of a process: what it asks for next, and one history of answers that leads there."""
+
+    actor: int
+    history: tuple[Any, ...]
+    effect: Any
+    following: dict[Any, int] = field(default_factory=dict)
+
+
+ENDED = -1
+"""The local state of a process that is done or dead."""
+
+
+class Points:
+    """The local states of processes as numbers. Each process is a generator; equal states get equal numbers."""
+
+    def __init__(self, scripts: Sequence[Callable[[], Script]]) -> None:
+        self._scripts = scripts
+        self._points: list[Point] = []
+        self._interned: dict[Hashable, int] = {}
+
+    def __getitem__(self, number: int) -> Point:
+        return self._points[number]
+
+    def start(self, actor: int) -> int:
+        return self._intern(actor, ())
+
+    def advance(self, number: int, answer: Any) -> int:
+        """The state that a process is in which got this answer in the state of that number."""
+        point = self._points[number]
+        if answer not in point.following:
+            point.following[answer] = self._intern(point.actor, (*point.history, answer))
+        return point.following[answer]
+
+    def _intern(self, actor: int, history: tuple[Any, ...]) -> int:
+        script = self._scripts[actor]()
+        effect = next(script)
+        try:
+            for answer in history:
+                effect = script.send(answer)
+        except StopIteration:
+            return ENDED
+        state = (actor, effect, _frames(script))
+        number = self._interned.setdefault(state, len(self._points))
+        if number == len(self._points):
+            self._points.append(Point(actor, history, effect))
+        return number
+
+
+def _frames(script: Any) -> Hashable:
+    """Return a generator's position and its variables there, with those of the generators that it drives.
+
+    Equal frames go on equally.
+    """
+    found = []
+    current: Any = script
+    while current is not None and current.gi_frame is not None:
+        frame = current.gi_frame
+        known = tuple(
+            (name, _hashable(value))
+            for name, value in sorted(frame.f_locals.items())
+            if name != "self" and (isinstance(value, GeneratorType) or not callable(value))
+        )
+        found.append((frame.f_code.co_qualname, frame.f_lasti, known))
+        current = current.gi_yieldfrom
+    return tuple(found)
+
+
+def _hashable(value: Any) -> Hashable:
+    if isinstance(value, GeneratorType):
+        return _frames(value)
+    try:
+        hash(value)
+    except TypeError:
+        return repr(value)
+    return cast("Hashable", value)
+
+
+# The object protocol --------------------------------------------------------------------------------------------------
 
 BUCKET = "bucket"
 NOBODY = Token(0, 0)
@@ -150,10 +274,6 @@ class Weakness:
 SOUND = Weakness()
 
 
-class BrokenPromise(AssertionError):
-    """A promise of the protocol does not hold. The message is the shortest way there that was found."""
-
-
 @dataclass(frozen=True, slots=True)
 class Done:
     """Not an effect of the protocol: a client has got its answer."""
@@ -161,11 +281,10 @@ class Done:
     operation: Operation
     write_id: UUID
     mark: UUID
-    outcome: WriteOutcome
+    outcome: effects.WriteOutcome
 
 
-Local: TypeAlias = Any
-Script: TypeAlias = Generator[Any, Any, None]
+Mutation: TypeAlias = effects.Put | effects.Complete | effects.Amend | effects.Delete | effects.Entomb | effects.Bump
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +292,7 @@ class Request:
     """A mutation on its way to the store. ``content`` is what it will put there; ``client`` waits for its answer."""
 
     client: int
-    effect: Put | Complete | Amend | Delete | Entomb | Bump
+    effect: Mutation
     content: Content | None
     signed_at: datetime
     awaited: bool = True
@@ -210,45 +329,15 @@ class World(NamedTuple):
     ticks: int
 
 
-# The step that led to a world: from which one, what happened, and to which client or to which request of the network.
+# What happened, and to which client or to which request of the network.
 Happening: TypeAlias = Callable[[World, int], World]
-Step: TypeAlias = tuple[World, Happening, int]
-Value = TypeVar("Value", bound=Hashable)
+Step: TypeAlias = tuple[Happening, int]
 
-
-class Numbered(Generic[Value]):
-    """Gives values numbers; equal values get equal ones."""
-
-    def __init__(self) -> None:
-        self._numbers: dict[Value, int] = {}
-        self._values: list[Value] = []
-
-    def number(self, value: Value) -> int:
-        number = self._numbers.setdefault(value, len(self._values))
-        if number == len(self._values):
-            self._values.append(value)
-        return number
-
-    def __getitem__(self, number: int) -> Value:
-        return self._values[number]
-
-
-@dataclass(slots=True)
-class Point:
-    """A local state of a client: what it asks for next, and one history of answers that leads there."""
-
-    client: int
-    history: tuple[Any, ...]
-    effect: Any
-    following: dict[Any, int] = field(default_factory=dict)
-
-
-CRASHED = -1
 _TIMEOUT = Unknown("timeout")
 
 
 class Explorer:
-    """Breadth first, so that the counterexample is a shortest one."""
+    """Tries all that may happen in a scope."""
 
     def __init__(
         self, scope: Scope, weakness: Weakness = SOUND, *, promises: str = "P2 P3 P4", limit: int = 400_000
@@ -257,8 +346,7 @@ class Explorer:
         self._promises = frozenset(promises.split())
         self._weakness = weakness
         self._limit = limit
-        self._points: list[Point] = []
-        self._interned: dict[Hashable, int] = {}
+        self._points = Points([partial(_script, client, scope) for client in range(len(scope.clients))])
         self._shared: Numbered[Shared] = Numbered()
         self._requests: Numbered[Request] = Numbered()
         # The answers of these depend on the numbers in their arguments and on nothing else.
@@ -273,32 +361,21 @@ class Explorer:
 
     def run(self) -> int:
         """The number of states seen. Raises ``BrokenPromise``, or AssertionError where the scope is too large."""
-        with _nothing_is_garbage():
-            return self._explore()
+        return len(search(self._start(), self._successors, self._limit, self._label))
 
-    def _explore(self) -> int:
-        start = self._start()
-        before: dict[World, Step | None] = {start: None}
-        queue = deque([start])
-        while queue:
-            world = queue.popleft()
-            for happening, subject in self._happenings(world):
-                try:
-                    after = happening(world, subject)
-                except BrokenPromise as broken:
-                    raise BrokenPromise(f"{broken}\n{self._story(before, (world, happening, subject))}") from None
-                if after not in before:
-                    before[after] = (world, happening, subject)
-                    queue.append(after)
-            assert len(before) <= self._limit, f"{self._scope.name}: more than {self._limit} states"
-        return len(before)
+    def _successors(self, world: World) -> Iterator[tuple[Step, World]]:
+        for happening, subject in self._happenings(world):
+            try:
+                yield (happening, subject), happening(world, subject)
+            except BrokenPromise as broken:
+                raise BrokenPromise(f"{broken}\nin the end {self._label(world, (happening, subject))}") from None
 
     def _start(self) -> World:
         contents = tuple(
             (key, Content(data, UploadForm.PLAIN, "before", tombstone=key in self._scope.tombstones))
             for key, data in self._scope.objects
         )
-        clients = tuple(self._intern(client, ()) for client in range(len(self._scope.clients)))
+        clients = tuple(map(self._points.start, range(len(self._scope.clients))))
         uploads = frozenset(
             str(_mark(client, index, operation))
             for client, operations in enumerate(self._scope.clients)
@@ -311,37 +388,13 @@ class Explorer:
         scope = self._scope
         return World(clients, (), shared, scope.crashes, scope.losses, scope.again, scope.ticks)
 
-    # Local states -----------------------------------------------------------------------------------------------
-
-    def _intern(self, client: int, history: tuple[Any, ...]) -> int:
-        """The number of the state a client is in after these answers; equal states get equal numbers."""
-        script = _script(client, self._scope)
-        effect = next(script)
-        try:
-            for answer in history:
-                effect = script.send(answer)
-        except StopIteration:
-            effect = None
-        state = (client, effect, tuple(_frames(script)))
-        number = self._interned.setdefault(state, len(self._points))
-        if number == len(self._points):
-            self._points.append(Point(client, history, effect))
-        return number
-
-    def _advance(self, number: int, answer: Any) -> int:
-        """The number of the state a client is in that got this answer in the state of that number."""
-        point = self._points[number]
-        if answer not in point.following:
-            point.following[answer] = self._intern(point.client, (*point.history, answer))
-        return point.following[answer]
-
     # Steps ------------------------------------------------------------------------------------------------------
 
     def _happenings(self, world: World) -> Iterator[tuple[Happening, int]]:
         """Yield the events that may happen next, each with its client or request."""
         waiting = self._waiting(world.network)
         for client, number in enumerate(world.clients):
-            if number == CRASHED or self._points[number].effect is None:
+            if number == ENDED:
                 continue
             if client not in waiting:
                 yield self._do, client
@@ -378,7 +431,7 @@ class Explorer:
 
     def _time_out(self, world: World, client: int) -> World:
         clients, network, shared, crashes, losses, again, ticks = world
-        number = self._advance(clients[client], _TIMEOUT)
+        number = self._points.advance(clients[client], _TIMEOUT)
         unawaited = self._unawaited(network, client)
         return World(_with(clients, client, number), unawaited, shared, crashes, losses - 1, again, ticks)
 
@@ -390,7 +443,7 @@ class Explorer:
     def _crash(self, world: World, client: int) -> World:
         clients, network, shared, crashes, losses, again, ticks = world
         unawaited = self._unawaited(network, client)
-        return World(_with(clients, client, CRASHED), unawaited, shared, crashes - 1, losses, again, ticks)
+        return World(_with(clients, client, ENDED), unawaited, shared, crashes - 1, losses, again, ticks)
 
     def _one_tick_later(self, shared: int) -> int:
         before = self._shared[shared]
@@ -418,20 +471,20 @@ class Explorer:
         None if it has its answer at once.
         """
         point, before = self._points[number], self._shared[shared]
-        if isinstance(point.effect, Put | Complete | Amend | Delete | Entomb | Bump):
-            request, after = self._request(point.client, point.effect, before)
+        if isinstance(point.effect, Mutation):
+            request, after = self._request(point.actor, point.effect, before)
             if isinstance(request, Request):
                 return self._requests.number(request), number, self._shared.number(after)
-            return None, self._advance(number, request), shared
+            return None, self._points.advance(number, request), shared
         answer, after = self._answer(point.effect, before)
-        return None, self._advance(number, answer), self._shared.number(after)
+        return None, self._points.advance(number, answer), self._shared.number(after)
 
     def _answer(self, effect: Any, shared: Shared) -> tuple[Any, Shared]:
         if isinstance(effect, Done):
             return None, self._acknowledge(shared, effect)
-        if isinstance(effect, Look):
+        if isinstance(effect, effects.Look):
             return self._objects(shared).head(effect.key), shared
-        if isinstance(effect, GiveUp):
+        if isinstance(effect, effects.GiveUp):
             assert effect.intent.upload_id is not None
             return True, replace(shared, uploads=shared.uploads - {effect.intent.upload_id})
         fences = _thaw(shared)
@@ -440,21 +493,21 @@ class Explorer:
 
     def _ask(self, fences: Fences, effect: Any) -> Any:
         match effect:
-            case Begin(write, _, outcomes):
+            case effects.Begin(write, _, outcomes):
                 waits = self._scope.duplicates is Duplicates.WAIT
                 begun = self._begin(fences, replace(effect, outcomes=None if waits else outcomes))
                 return begun.under(self._scope.duplicates)
-            case Finish(write, tag, tombstone, spent):
+            case effects.Finish(write, tag, tombstone, spent):
                 spent = spent if self._weakness.remembering else ()
                 return fences.finish(write, tag, tombstone=tombstone, spent=spent) or not self._weakness.intents
-            case Abandon(intent, _, spent):
+            case effects.Abandon(intent, _, spent):
                 remembering = self._weakness.remembering and self._weakness.remembering_failures
                 return self._abandon(fences, intent, spent if remembering else ())
-            case Forbid(intent):
+            case effects.Forbid(intent):
                 return self._forbid(fences, intent).under(self._scope.duplicates)
-            case AwaitTurn(intent):
+            case effects.AwaitTurn(intent):
                 return not fences.is_pending(intent)
-            case RaiseFence(resource, presented, caller):
+            case effects.RaiseFence(resource, presented, caller):
                 return fences.raise_fence(resource, presented, caller)
         raise AssertionError(effect)
 
@@ -473,7 +526,7 @@ class Explorer:
             return replace(forbidden, etags=frozenset())
         return forbidden
 
-    def _begin(self, fences: Fences, effect: Begin) -> Begun:
+    def _begin(self, fences: Fences, effect: effects.Begin) -> Begun:
         weakness, write, before = self._weakness, effect.write, dict(fences.forbidden)
         if not weakness.minding_sweeps:
             _forget_intents(fences, lambda intent: intent.token == HIGHEST)
@@ -496,33 +549,31 @@ class Explorer:
             fences.intents.update(others)
         return begun
 
-    def _request(
-        self, client: int, effect: Put | Complete | Amend | Delete | Entomb | Bump, shared: Shared
-    ) -> tuple[Request | NotSent, Shared]:
+    def _request(self, client: int, effect: Mutation, shared: Shared) -> tuple[Request | NotSent, Shared]:
         content: Content | None = None
         signed_at = getattr(effect, "signed_at", None) if self._weakness.signed_when_announced else shared.now
         match effect:
-            case Complete(write):
+            case effects.Complete(write):
                 operation = self._operation(write)
                 if operation.kind == "delete":
                     content = replace(_tombstone(write, own_id=True), form=UploadForm.MULTIPART)
                 else:
                     content = Content(operation.data, UploadForm.MULTIPART, str(write.mark or write.write_id))
-            case Put(write, form):
+            case effects.Put(write, form):
                 operation = self._operation(write)
                 content = Content(operation.data, form, str(write.write_id))
-            case Entomb(owner):
+            case effects.Entomb(owner):
                 content = _tombstone(owner, own_id=self._weakness.settlers_id)
                 if isinstance(owner, Intent):
                     place = (owner.resource, owner.bucket, owner.key)
                     shared, signed_at = self._forbid_until_dead(shared, place, effect.expected)
-            case Bump() if not self._scope.bumps:
+            case effects.Bump() if not self._scope.bumps:
                 return NotSent("the store cannot bump"), shared
-            case Bump(resource, bucket, key, tag, forbidden, spent):
+            case effects.Bump(resource, bucket, key, tag, forbidden, spent):
                 found = dict(shared.objects).get(key)
                 if found is None or found.etag != tag:
                     return NotSent("the object has changed"), shared
-                forms = tuple(Candidate(form, etag(found.data, form)) for form in UploadForm)
+                forms = tuple(effects.Candidate(form, etag(found.data, form)) for form in UploadForm)
                 other = mutation.choose(forms, forbidden | spent | {tag}) or mutation.choose(forms, forbidden | {tag})
                 if other is None:
                     return NotSent("no form is left"), shared
@@ -555,22 +606,22 @@ class Explorer:
         match effect:
             case _ if shared.now > request.signed_at + self._lifetime:
                 answer = NotApplied(403, EXPIRED)
-            case Complete(write, upload_id, expected):
+            case effects.Complete(write, upload_id, expected):
                 assert request.content is not None
                 answer = self._completed(objects, write, request.content, expected, is_there=upload_id in uploads)
                 uploads -= {upload_id} if isinstance(answer, Applied) else set()
-            case Amend(write) if self._operation(write).kind == "sweep":
+            case effects.Amend(write) if self._operation(write).kind == "sweep":
                 self._check_swept(shared, write.key)
                 answer = objects.remove(write.key)
-            case Amend(write):
+            case effects.Amend(write):
                 answer = objects.amend(write.key)
-            case Put() | Entomb():
-                key = effect.write.key if isinstance(effect, Put) else effect.owner.key
+            case effects.Put() | effects.Entomb():
+                key = effect.write.key if isinstance(effect, effects.Put) else effect.owner.key
                 assert request.content is not None
                 answer = objects.put(key, request.content, effect.expected)
-            case Delete(write, expected):
+            case effects.Delete(write, expected):
                 answer = objects.delete(write.key, expected)
-            case Bump(_, _, key, tag):
+            case effects.Bump(_, _, key, tag):
                 assert request.content is not None
                 there = objects.objects.get(key)
                 answer = objects.put(key, request.content, tag)
@@ -579,7 +630,7 @@ class Explorer:
         shared = replace(shared, objects=tuple(sorted(objects.objects.items())), uploads=uploads)
         if isinstance(answer, Applied):
             shared = self._check_applied(shared, request)
-        return self._advance(client, answer) if request.awaited else client, self._shared.number(shared)
+        return self._points.advance(client, answer) if request.awaited else client, self._shared.number(shared)
 
     def _check_swept(self, shared: Shared, key: str) -> None:
         """P3 again: a sweep removes no object whose write has been acknowledged."""
@@ -608,7 +659,13 @@ class Explorer:
     def _check_applied(self, shared: Shared, request: Request) -> Shared:
         """P2, P4 and the second half of P3, at the moment a mutation takes effect."""
         match request.effect:
-            case Put(write) | Complete(write) | Amend(write) | Delete(write) | Entomb(Announcement() as write):
+            case (
+                effects.Put(write)
+                | effects.Complete(write)
+                | effects.Amend(write)
+                | effects.Delete(write)
+                | effects.Entomb(Announcement() as write)
+            ):
                 pass
             case _:
                 return shared
@@ -638,24 +695,30 @@ class Explorer:
         """P3 at the moment of the answer, and what P2 holds the others to from here on."""
         name, mark = str(done.write_id), str(done.mark)
         match done.outcome:
-            case Stored() | Deleted() | Barred():
+            case effects.Stored() | effects.Deleted() | effects.Barred():
                 kind = done.operation.kind
                 if kind == "sweep":
                     return shared
-                answers = {Stored: ("put", "complete", "amend"), Deleted: ("delete",), Barred: ("barrier",)}
+                answers = {
+                    effects.Stored: ("put", "complete", "amend"),
+                    effects.Deleted: ("delete",),
+                    effects.Barred: ("barrier",),
+                }
                 outcome = type(done.outcome)
                 self._hold("P3", kind in answers[outcome], f"a {kind} is answered {outcome.__name__}")
-                applied = not isinstance(done.outcome, Stored) or mark in shared.written
+                applied = not isinstance(done.outcome, effects.Stored) or mark in shared.written
                 self._hold("P3", applied, "a write was acknowledged that has not taken effect")
-                if isinstance(done.outcome, Stored):
+                if isinstance(done.outcome, effects.Stored):
                     self._hold("P3", mark not in shared.reverted, "a write was acknowledged that a bump had undone")
                     shared = replace(shared, stored=shared.stored | {mark})
                 return replace(shared, acknowledged=max(shared.acknowledged, Token(0, done.operation.token)))
-            case FenceRefused() | ConditionFailed() | StoreRefused() | NotDone():
-                obstacle = done.outcome.obstacle if isinstance(done.outcome, NotDone) else Obstacle.PASSING
+            case effects.FenceRefused() | effects.ConditionFailed() | effects.StoreRefused() | effects.NotDone():
+                obstacle = (
+                    done.outcome.obstacle if isinstance(done.outcome, effects.NotDone) else effects.Obstacle.PASSING
+                )
                 # The parts of a client's upload have one form.
-                single = done.operation.kind == "complete" and obstacle is Obstacle.FORBIDDEN
-                self._hold("L", obstacle is Obstacle.PASSING or single, "only time helps a holder")
+                single = done.operation.kind == "complete" and obstacle is effects.Obstacle.FORBIDDEN
+                self._hold("L", obstacle is effects.Obstacle.PASSING or single, "only time helps a holder")
                 self._hold("P3", name not in shared.written, "a write was refused that has taken effect")
                 return replace(shared, refused=shared.refused | {name})
         return shared
@@ -671,15 +734,8 @@ class Explorer:
         client, index = divmod(write.write_id.int, 100)
         return self._scope.clients[client][index]
 
-    def _story(self, before: dict[World, Step | None], last: Step) -> str:
-        labels = []
-        step: Step | None = last
-        while step is not None:
-            labels.append(self._label(*step))
-            step = before[step[0]]
-        return "\n".join(reversed(labels))
-
-    def _label(self, world: World, happening: Happening, subject: int) -> str:
+    def _label(self, world: World, step: Step) -> str:
+        happening, subject = step
         if happening == self._deliver:
             request = self._requests[world.network[subject]]
             return f"store: {request.client}'s {_label(request.effect)}"
@@ -688,21 +744,9 @@ class Explorer:
         if happening == self._tick:
             return "the clock moves on"
         if happening == self._deliver_a_copy:
-            return f"store: a copy of {self._label(world, self._deliver, subject)}"
+            return f"store: a copy of {self._label(world, (self._deliver, subject))}"
         effect = _label(self._points[world.clients[subject]].effect)
         return f"{subject}: {effect}" if happening == self._do else f"{subject}: no answer to {effect}"
-
-
-@contextmanager
-def _nothing_is_garbage() -> Iterator[None]:
-    """Worlds are kept, and without cycles: to look through all of them again and again for garbage finds none."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
 
 
 def _write_id(client: int, index: int) -> UUID:
@@ -720,11 +764,11 @@ def _script(client: int, scope: Scope) -> Script:
         write_id = _write_id(client, index)
         presented = Presented(Token(0, operation.token))
         write = Announcement(RESOURCE, BUCKET, operation.key, write_id, presented, "explorer")
-        outcome: WriteOutcome
+        outcome: effects.WriteOutcome
         if operation.kind == "put":
-            forms = tuple(Candidate(form, etag(operation.data, form)) for form in UploadForm)
+            forms = tuple(effects.Candidate(form, etag(operation.data, form)) for form in UploadForm)
             outcome = yield from mutation.put(write, forms if scope.bumps else forms[:1])
-            if isinstance(outcome, InParts):
+            if isinstance(outcome, effects.InParts):
                 of_parts = etag(operation.data, UploadForm.MULTIPART)
                 again = replace(write, attempt=outcome.attempt)
                 outcome = yield from mutation.complete(again, str(write_id), of_parts, conditional=False)
@@ -740,7 +784,7 @@ def _script(client: int, scope: Scope) -> Script:
             outcome = yield from mutation.delete(
                 write, conditional_delete=scope.conditional_delete, in_parts=scope.bumps
             )
-            if isinstance(outcome, InParts):
+            if isinstance(outcome, effects.InParts):
                 again = replace(write, attempt=outcome.attempt, entombs=True, removes=True)
                 outcome = yield from mutation.complete(again, str(write_id), None, conditional=False, tombstone=True)
         elif operation.kind == "sweep":
@@ -749,22 +793,6 @@ def _script(client: int, scope: Scope) -> Script:
         else:
             outcome = yield from mutation.barrier(RESOURCE, presented, "explorer")
         yield Done(operation, write_id, _mark(client, index, operation), outcome)
-
-
-def _frames(script: Script) -> Iterator[Hashable]:
-    """Yield a generator's position and its variables there: equal frames go on equally."""
-    current: Any = script
-    while current is not None and current.gi_frame is not None:
-        frame = current.gi_frame
-        known = tuple(
-            (name, value) for name, value in sorted(frame.f_locals.items()) if not callable(value) and name != "script"
-        )
-        yield (
-            frame.f_code.co_qualname if hasattr(frame.f_code, "co_qualname") else frame.f_code.co_name,
-            frame.f_lasti,
-            known,
-        )
-        current = current.gi_yieldfrom
 
 
 def _tombstone(owner: Announcement | Intent, *, own_id: bool) -> Content:
@@ -789,7 +817,7 @@ def _forget_intents(fences: Fences, which: Callable[[Intent], bool]) -> None:
     fences.intents = {place: held for place, held in kept.items() if held}
 
 
-def _begin_over_anything(fences: Fences, effect: Begin) -> Begun:
+def _begin_over_anything(fences: Fences, effect: effects.Begin) -> Begun:
     """Begin as if each intent that is to be settled by the write waited for the object that was seen."""
     seen = effect.looked
     matching = tuple(replace(one, expected=seen.etag) if seen else one for one in effect.over)

@@ -9,12 +9,10 @@ explores. Its request takes effect at any time, unless a settler has broken its 
 condition that was broken may hold again once a database has forgotten that its ETag is forbidden.
 """
 
-from collections import deque
-from collections.abc import Callable, Generator, Hashable, Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Generator, Iterable, Iterator
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import cache
-from types import GeneratorType
 from typing import Any, NamedTuple, TypeAlias
 from uuid import UUID
 
@@ -22,31 +20,8 @@ from gateway.fencing.token import Token
 from gateway.journal import protocol
 from gateway.journal.contents import Contents, Entry, Flaw, Problem
 from gateway.journal.evidence import Metadata, Witness
-from gateway.journal.protocol import (
-    Acknowledged,
-    Append,
-    AskServer,
-    Begin,
-    Behind,
-    Commit,
-    Committed,
-    CreateMarker,
-    FindLower,
-    Loss,
-    Marker,
-    Mode,
-    OpenDatabase,
-    Opened,
-    Opening,
-    OwnRaise,
-    ReadJournal,
-    ReadMarker,
-    Remember,
-    Run,
-    Server,
-    Unsecured,
-)
-from tests.model.explorer import CRASHED, BrokenPromise, Numbered, _nothing_is_garbage
+from gateway.journal.protocol import Marker, Mode, Opened, Run, Server
+from tests.model.explorer import ENDED, BrokenPromise, Numbered, Points, Script, search
 from tests.model.memory import NOW
 
 RESOURCE, BUCKET, KEY = "r", "bucket", "k"
@@ -54,8 +29,6 @@ INSTALLATION = UUID(int=1)
 SECRET = "secret of the gateways"
 WITNESS, FORGER = Witness([SECRET]), Witness(["another secret"])
 FORGED = 9
-
-Script: TypeAlias = Generator[Any, Any, None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,7 +236,7 @@ class Shared(NamedTuple):
     shown: int = 0
     version: int = 0
     metadata: Metadata = Metadata(BUCKET, KEY, None, None, None, None)
-    memories: tuple[tuple[OwnRaise, ...], ...] = ((), ())
+    memories: tuple[tuple[protocol.OwnRaise, ...], ...] = ((), ())
     rewinds: int = 0
     restarts: int = 0
     restores: int = 0
@@ -280,16 +253,6 @@ class World(NamedTuple):
     shared: int
 
 
-@dataclass(slots=True)
-class Point:
-    """A local state of a process: its next effect, and one history of answers that leads there."""
-
-    actor: int
-    history: tuple[Any, ...]
-    effect: Any
-    following: dict[Any, int] = field(default_factory=dict)
-
-
 class SessionLost(Exception):
     """The server of the session is gone: the process gives up, and its client has no answer."""
 
@@ -300,27 +263,22 @@ STAYS = object()
 
 
 class Explorer:
-    """Breadth first, so that the counterexample is a shortest one."""
+    """Tries all that may happen in a scope."""
 
     def __init__(self, scope: Scope, weakness: Weakness = SOUND, *, limit: int = 3_000_000) -> None:
         self._scope, self._weakness, self._limit = scope, weakness, limit
-        self._points: list[Point] = []
-        self._interned: dict[Hashable, int] = {}
         self._shared: Numbered[Shared] = Numbered()
         self._scripts: list[Callable[[], Script]] = [
             *(self._client_script(number, writes) for number, writes in enumerate(scope.clients)),
             *(self._opener_script for _ in range(scope.openers)),
             *(self._beating_script for _ in range(1 if scope.beats else 0)),
         ]
+        self._points = Points(self._scripts)
         self._moves = cache(self._steps)
         self._events = cache(lambda shared: list(self._happenings(self._shared[shared])))
 
     def run(self) -> int:
         """The number of states seen. Raises ``BrokenPromise``, or AssertionError where the scope is too large."""
-        with _nothing_is_garbage():
-            return self._explore()
-
-    def _explore(self) -> int:
         scope = self._scope
         run = Run("1", 1, NOW)
         state = State(opened=Opened(INSTALLATION, run, 1, scope.mode))
@@ -328,25 +286,13 @@ class Explorer:
         requests = tuple(Request() for _ in scope.clients)
         start = Shared((Machine(run, state),), (state,), Journal(marker=marker), requests)
         budget = {name: getattr(scope, name) for name in ("rewinds", "restarts", "restores", "reverts", "forgeries")}
-        actors = tuple(self._intern(actor, ()) for actor in range(len(self._scripts)))
+        actors = tuple(map(self._points.start, range(len(self._scripts))))
         world = World(actors, self._shared.number(start._replace(**budget)))
-        before: dict[World, tuple[World, str] | None] = {world: None}
-        queue = deque([world])
-        while queue:
-            world = queue.popleft()
-            try:
-                for label, after in self._successors(world):
-                    if after not in before:
-                        before[after] = (world, label)
-                        queue.append(after)
-            except BrokenPromise as broken:
-                raise BrokenPromise(f"{broken}\n{_story(before, world)}") from None
-            assert len(before) <= self._limit, f"{scope.name}: more than {self._limit} states"
-        return len(before)
+        return len(search(world, self._successors, self._limit))
 
     def _successors(self, world: World) -> Iterator[tuple[str, World]]:
         for index, number in enumerate(world.actors):
-            if number != CRASHED:
+            if number != ENDED:
                 for label, following, shared in self._moves(number, world.shared):
                     yield label, World(_with(world.actors, index, following), shared)
         for label, shared in self._events(world.shared):
@@ -371,7 +317,7 @@ class Explorer:
                 yield from _on(server, weak.write(mode), Write("evidence", proven.value, write.gateway))
         server = yield Connect(write.gateway)
         done = yield from _on(server, weak.write(mode), write)
-        if not isinstance(done, Acknowledged) or done.outcome == "refused":
+        if not isinstance(done, protocol.Acknowledged) or done.outcome == "refused":
             return
         yield Settle(server, write.token)
         if write.kind == "object" and not (yield from self._send(server, write, done.term)):
@@ -411,28 +357,6 @@ class Explorer:
             server = yield Connect(0)
             yield NotePosition((yield Beat(server)))
 
-    # Local states -------------------------------------------------------------------------------------------------
-
-    def _intern(self, actor: int, history: tuple[Any, ...]) -> int:
-        script = self._scripts[actor]()
-        effect = next(script)
-        try:
-            for answer in history:
-                effect = script.send(answer)
-        except StopIteration:
-            return CRASHED
-        state = (actor, effect, _frames(script))
-        number = self._interned.setdefault(state, len(self._points))
-        if number == len(self._points):
-            self._points.append(Point(actor, history, effect))
-        return number
-
-    def _advance(self, number: int, answer: Any) -> int:
-        point = self._points[number]
-        if answer not in point.following:
-            point.following[answer] = self._intern(point.actor, (*point.history, answer))
-        return point.following[answer]
-
     # Steps --------------------------------------------------------------------------------------------------------
 
     def _steps(self, number: int, before: int) -> list[tuple[str, int, int]]:
@@ -443,9 +367,9 @@ class Explorer:
         try:
             outcomes = self._perform(point.actor, point.effect, shared)
         except SessionLost:
-            return [(f"{label}: its server is gone", CRASHED, before)]
+            return [(f"{label}: its server is gone", ENDED, before)]
         for answer, after in outcomes:
-            following = number if answer is STAYS else self._advance(number, answer)
+            following = number if answer is STAYS else self._points.advance(number, answer)
             steps.append((label, following, self._shared.number(after)))
         return steps
 
@@ -507,30 +431,30 @@ class Explorer:
         self, actor: int, server: int, effect: Any, write: Write | None, shared: Shared
     ) -> Outcomes:
         match effect:
-            case Commit(secured, looked):
+            case protocol.Commit(secured, looked):
                 assert write is not None
                 return self._commit(actor, server, write, secured, looked, shared)
-            case Append(entries):
+            case protocol.Append(entries):
                 return self._append(actor, entries, shared)
-            case Remember():
+            case protocol.Remember():
                 return [(None, shared)]
-            case ReadMarker():
+            case protocol.ReadMarker():
                 return [(shared.journal.marker, shared)]
-            case AskServer():
+            case protocol.AskServer():
                 machines = shared.machines if self._scope.survivors else shared.machines[-1:]
                 return [(Server(one.run, one.state.opened, NOW), shared) for one in machines if one.lives]
-            case CreateMarker(marker):
+            case protocol.CreateMarker(marker):
                 newest = shared.journal.marker
                 if marker.term != (newest.term if newest else 0) + 1:
                     return [(False, shared)]
                 return [(True, shared._replace(journal=shared.journal._replace(marker=marker)))]
-            case ReadJournal():
+            case protocol.ReadJournal():
                 return [(_contents(shared.journal), shared)]
-            case FindLower(run, entries):
+            case protocol.FindLower(run, entries):
                 return [(self._lower(shared, run, entries), shared)]
-            case OpenDatabase():
+            case protocol.OpenDatabase():
                 return self._open(shared, effect)
-            case Begin():
+            case protocol.Begin():
                 return [(None, shared)]
         raise AssertionError(effect)
 
@@ -542,17 +466,17 @@ class Explorer:
         opened = state.opened
         served = protocol.may_serve(Server(machine.run, opened, NOW), mode) or not self._weakness.checks_opened
         if not served or opened.term < looked:
-            return [(Behind(opened.term), shared)]
+            return [(protocol.Behind(opened.term), shared)]
         if state.waits > shared.dead and self._weakness.waits:
             return []
         if write.kind == "object" and (settled := self._settle(server, write.token, actor, shared)):
             return settled
         if write.token < state.fence:
-            return [(Committed(opened.term, outcome="refused"), shared)]
+            return [(protocol.Committed(opened.term, outcome="refused"), shared)]
         entry = Entry(RESOURCE, Token(0, write.token), NOW, NOW if write.kind == "object" else None)
         raised = (entry,) if write.token > state.fence else ()
         if mode is Mode.SYNC and raised and not any(one.token == entry.token for one in secured):
-            return [(Unsecured(raised), shared)]
+            return [(protocol.Unsecured(raised), shared)]
         after = state._replace(fence=write.token)
         if write.kind == "object":
             after = after._replace(intents=after.intents | {actor})
@@ -562,9 +486,9 @@ class Explorer:
         shared = self._shown(_committed(shared, server, after), write)
         memories = shared.memories
         if self._scope.reverts or mode is Mode.OFF:
-            own = protocol.remember_own(memories[write.gateway], [OwnRaise(entry, write.token, write.token)])
+            own = protocol.remember_own(memories[write.gateway], [protocol.OwnRaise(entry, write.token, write.token)])
             memories = (*memories[: write.gateway], own, *memories[write.gateway + 1 :])
-        return [(Committed(opened.term, raised), shared._replace(memories=memories))]
+        return [(protocol.Committed(opened.term, raised), shared._replace(memories=memories))]
 
     def _shown(self, shared: Shared, write: Write) -> Shared:
         """A fence that metadata raise is one that a holder has shown."""
@@ -595,11 +519,11 @@ class Explorer:
             return [(STAYS, shared._replace(journal=journal, appended=shared.appended | {actor}))]
         return [(journal.marker, shared._replace(appended=shared.appended - {actor}))]
 
-    def _lower(self, shared: Shared, run: Run, entries: tuple[Entry, ...]) -> tuple[Loss, ...]:
+    def _lower(self, shared: Shared, run: Run, entries: tuple[Entry, ...]) -> tuple[protocol.Loss, ...]:
         fence = shared.machines[_server_of(shared, run)].state.fence
-        return tuple(Loss(entry, str(fence)) for entry in entries if entry.token.value > fence)
+        return tuple(protocol.Loss(entry, str(fence)) for entry in entries if entry.token.value > fence)
 
-    def _open(self, shared: Shared, effect: OpenDatabase) -> Outcomes:
+    def _open(self, shared: Shared, effect: protocol.OpenDatabase) -> Outcomes:
         server = _server_of(shared, effect.run)
         machine = shared.machines[server]
         state = machine.state
@@ -806,44 +730,12 @@ def _contents(journal: Journal) -> Contents:
     return Contents(position=journal.position, entries=entries, segments=1 if entries or journal.position else 0)
 
 
-def _frames(script: Any) -> Hashable:
-    """Return a generator's position and its variables there, with those of the generators that it drives."""
-    found = []
-    current: Any = script
-    while current is not None and current.gi_frame is not None:
-        frame = current.gi_frame
-        known = tuple(
-            (name, _hashable(value))
-            for name, value in sorted(frame.f_locals.items())
-            if name != "self" and (isinstance(value, GeneratorType) or not callable(value))
-        )
-        found.append((frame.f_code.co_name, frame.f_lasti, known))
-        current = current.gi_yieldfrom
-    return tuple(found)
-
-
-def _hashable(value: Any) -> Hashable:
-    if isinstance(value, GeneratorType):
-        return _frames(value)
-    if isinstance(value, Opening):
-        return value.term
-    return tuple(value) if isinstance(value, list) else value
-
-
 def _label(effect: Any) -> str:
     if isinstance(effect, On):
         session = "" if effect.server < 0 else f" on server {effect.server // 10}"
         of = f"{effect.write.kind} {effect.write.token}: " if effect.write else ""
         return f"{of}{type(effect.effect).__name__}{session}"
     return str(effect)
-
-
-def _story(before: dict[World, tuple[World, str] | None], world: World) -> str:
-    labels = []
-    while (step := before[world]) is not None:
-        world, label = step
-        labels.append(label)
-    return "\n".join(reversed(labels))
 
 
 def _with(items: tuple[Any, ...], index: int, item: Any) -> tuple[Any, ...]:

@@ -14,22 +14,7 @@ from gateway.fencing.token import Token
 from gateway.journal import protocol
 from gateway.journal.contents import Entry
 from gateway.journal.evidence import Witness
-from gateway.journal.protocol import (
-    Acknowledged,
-    Append,
-    AskServer,
-    Commit,
-    Committed,
-    CreateMarker,
-    FindLower,
-    Marker,
-    Mode,
-    OpenDatabase,
-    Opening,
-    ReadJournal,
-    ReadMarker,
-    Reopen,
-)
+from gateway.journal.protocol import Mode
 from tests.model.explorer import BrokenPromise
 from tests.model.journal import RESOURCE, SECRET, SOUND, Explorer, Scope, Weakness, barrier, put, row
 from tests.model.memory import NOW
@@ -112,41 +97,49 @@ def test_an_acknowledged_fence_survives_more(scope: Scope, report_states: Report
 
 def acknowledge_first(mode: Mode) -> protocol.RaiseSteps[Any]:
     """Weakened: the journal gets the raise after the client has its answer."""
-    answer = yield Commit(ANY, 0)
-    return Acknowledged(answer.term, answer.raised, answer.outcome) if isinstance(answer, Committed) else Reopen(0)
+    answer = yield protocol.Commit(ANY, 0)
+    return (
+        protocol.Acknowledged(answer.term, answer.raised, answer.outcome)
+        if isinstance(answer, protocol.Committed)
+        else protocol.Reopen(0)
+    )
 
 
 def commit_first(mode: Mode) -> protocol.RaiseSteps[Any]:
     """Weakened: the database gets the raise before the journal. Writes that find it there do without."""
-    answer = yield Commit(ANY, 0)
-    if not isinstance(answer, Committed):
-        return Reopen(0)
+    answer = yield protocol.Commit(ANY, 0)
+    if not isinstance(answer, protocol.Committed):
+        return protocol.Reopen(0)
     if answer.raised:
-        marker = yield Append(answer.raised)
+        marker = yield protocol.Append(answer.raised)
         if marker.term > answer.term:
-            return Reopen(marker.term)
-    return Acknowledged(answer.term, answer.raised, answer.outcome)
+            return protocol.Reopen(marker.term)
+    return protocol.Acknowledged(answer.term, answer.raised, answer.outcome)
 
 
 def commit_without_a_look(mode: Mode) -> protocol.RaiseSteps[Any]:
     """Weakened: the term of the database is not compared with the marker."""
-    answer = yield Commit((), 0)
-    if not isinstance(answer, Committed):
+    answer = yield protocol.Commit((), 0)
+    if not isinstance(answer, protocol.Committed):
         entries = answer.entries
-        yield Append(entries)
-        answer = yield Commit(entries, 0)
-    return Acknowledged(answer.term, answer.raised, answer.outcome) if isinstance(answer, Committed) else Reopen(0)
+        yield protocol.Append(entries)
+        answer = yield protocol.Commit(entries, 0)
+    return (
+        protocol.Acknowledged(answer.term, answer.raised, answer.outcome)
+        if isinstance(answer, protocol.Committed)
+        else protocol.Reopen(0)
+    )
 
 
 def send_without_a_look(mode: Mode, entry: Entry, term: int, *, announced: Any) -> protocol.RaiseSteps[bool]:
     """Weakened: an object write whose token is in the journal needs nothing more."""
-    yield Append((entry.__class__(entry.resource, entry.token, entry.at, entry.at),))
+    yield protocol.Append((entry.__class__(entry.resource, entry.token, entry.at, entry.at),))
     return True
 
 
 def send_without_an_announcement(mode: Mode, entry: Entry, term: int, *, announced: Any) -> protocol.RaiseSteps[bool]:
     """Weakened: the journal does not know which resources have object writes."""
-    marker = yield Append(())
+    marker = yield protocol.Append(())
     return bool(marker.term <= term)
 
 
@@ -155,32 +148,32 @@ def opening(*, run_first: bool = False, journal_first: bool = False) -> Callable
 
     def steps(mode: Mode, *, again: bool = False) -> protocol.OpenSteps[Any]:
         if run_first:
-            server = yield AskServer()
-            marker = yield ReadMarker()
+            server = yield protocol.AskServer()
+            marker = yield protocol.ReadMarker()
         else:
-            marker = yield ReadMarker()
-            server = yield AskServer()
+            marker = yield protocol.ReadMarker()
+            server = yield protocol.AskServer()
         if (flaw := protocol.judge(server, marker, mode)) is not None:
             return flaw
         if journal_first:
-            read = yield ReadJournal(0)
+            read = yield protocol.ReadJournal(0)
         term = marker.term + 1
-        made = Marker(marker.installation, term, protocol._base(server, marker), server.run, NOW)
-        if not (yield CreateMarker(made)):
+        made = protocol.Marker(marker.installation, term, protocol._base(server, marker), server.run, NOW)
+        if not (yield protocol.CreateMarker(made)):
             return None
         if not journal_first:
-            read = yield ReadJournal(0)
-        losses = yield FindLower(server.run, tuple(read.entries.values()))
+            read = yield protocol.ReadJournal(0)
+        losses = yield protocol.FindLower(server.run, tuple(read.entries.values()))
         opened = replace(server.opened, run=server.run, term=term, mode=mode)
-        yield OpenDatabase(server.run, opened, losses, frozenset(read.entries) if losses else frozenset())
-        return Opening(term, fresh=True)
+        yield protocol.OpenDatabase(server.run, opened, losses, frozenset(read.entries) if losses else frozenset())
+        return protocol.Opening(term, fresh=True)
 
     return steps
 
 
 def flush_without_a_look(mode: Mode, entries: tuple[Entry, ...], term: int) -> protocol.FlushSteps[bool]:
     """Weakened: an opening that has not read what is flushed is left as it is."""
-    yield Append(entries)
+    yield protocol.Append(entries)
     return False
 
 
@@ -259,8 +252,8 @@ def open_without_epochs(mode: Mode) -> protocol.OpenSteps[Any]:
     steps = protocol.open_database(mode)
     effect = next(steps)
     while True:
-        if isinstance(effect, CreateMarker):
-            effect = CreateMarker(replace(effect.marker, epoch=0))
+        if isinstance(effect, protocol.CreateMarker):
+            effect = protocol.CreateMarker(replace(effect.marker, epoch=0))
         try:
             effect = steps.send((yield effect))
         except StopIteration as end:

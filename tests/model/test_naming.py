@@ -13,6 +13,7 @@ from typing import TypeAlias
 import pytest
 
 from gateway.naming.change import CarryOver, Close, Effect, FindPending, Settle, Steps, change
+from tests.model.explorer import BrokenPromise, search
 
 OLD, NEW = "old", "new"
 MOST_STEPS = 40
@@ -51,10 +52,6 @@ class Weakness:
     checks: bool = True
     check_under_lock: bool = True
     order: Callable[[], Steps] = change
-
-
-class BrokenPromise(AssertionError):
-    """A stale write took effect."""
 
 
 Move: TypeAlias = tuple[str, World]
@@ -194,28 +191,12 @@ def effect_at(order: Callable[[], Steps], position: int, found: tuple[int, ...])
 
 
 def explore(kind: str, tokens: tuple[tuple[str, int], ...], weak: Weakness = Weakness()) -> int:
-    """Visit every world. Return how many there are. Raise ``BrokenPromise`` with the steps that led there."""
-    first = World(tuple(Writer(name, token) for name, token in tokens))
-    trails: dict[World, tuple[World, str] | None] = {first: None}
-    waiting = [first]
-    while waiting:
-        world = waiting.pop()
-        try:
-            for what, after in moves(world, kind, weak):
-                if after not in trails and after.changer < MOST_STEPS:
-                    trails[after] = (world, what)
-                    waiting.append(after)
-        except BrokenPromise as broken:
-            raise BrokenPromise(f"{broken}: {trail(trails, world)}") from None
-    return len(trails)
+    """Visit every world. Return how many there are."""
 
+    def successors(world: World) -> Iterator[Move]:
+        return (move for move in moves(world, kind, weak) if move[1].changer < MOST_STEPS)
 
-def trail(trails: dict[World, tuple[World, str] | None], world: World) -> str:
-    steps = []
-    while (before := trails[world]) is not None:
-        world, what = before
-        steps.append(what)
-    return ", ".join(reversed(steps))
+    return len(search(World(tuple(Writer(name, token) for name, token in tokens)), successors))
 
 
 SCOPES = (

@@ -15,6 +15,7 @@ import pytest
 
 from gateway.errors import Unavailable
 from gateway.ownership.change import CarryOver, Close, Effect, EndSessions, FindObstacles, Open, Reopen, Steps, change
+from tests.model.explorer import BrokenPromise, search
 
 NAMES = ("m", "k")
 FAILED = "failed"
@@ -110,10 +111,6 @@ class Weakness:
     needs_all: bool = True
     cures: bool = False
     recounts: bool = True
-
-
-class BrokenPromise(AssertionError):
-    """A stale write took effect."""
 
 
 Move: TypeAlias = tuple[str, World]
@@ -334,31 +331,12 @@ def put_database(world: World, number: int, database: Database) -> World:
 
 
 def explore(scope: "Scope", weak: Weakness = Weakness()) -> int:
-    """Visit every world. Return how many there are. Raise ``BrokenPromise`` with the steps that led there."""
+    """Visit every world. Return how many there are."""
     databases = tuple(Database(share(scope.first, number), scope.first) for number in range(3))
     gateways = tuple(Gateway(*one) for one in scope.writes)
     changers = tuple(Changer(rules, runs=scope.runs) for rules in scope.changes)
     first = World(databases, gateways, changers, rewinds=scope.rewinds, crashes=scope.crashes)
-    trails: dict[World, tuple[World, str] | None] = {first: None}
-    waiting = [first]
-    while waiting:
-        world = waiting.pop()
-        try:
-            for what, after in moves(world, weak):
-                if after not in trails:
-                    trails[after] = (world, what)
-                    waiting.append(after)
-        except BrokenPromise as broken:
-            raise BrokenPromise(f"{broken}: {trail(trails, world)}") from None
-    return len(trails)
-
-
-def trail(trails: dict[World, tuple[World, str] | None], world: World) -> str:
-    steps = []
-    while (before := trails[world]) is not None:
-        world, what = before
-        steps.append(what)
-    return "; ".join(reversed(steps))
+    return len(search(first, lambda world: moves(world, weak)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,21 +11,8 @@ from typing import Any, cast
 import pytest
 
 from gateway.fencing.intent import Announcement, Begun, Duplicates, Intent, MutationKind
-from gateway.objects.protocol import mutation, settling
-from gateway.objects.protocol.effects import (
-    Abandon,
-    Amend,
-    Bump,
-    Candidate,
-    Deleted,
-    Entomb,
-    Finish,
-    Forbid,
-    Look,
-    Steps,
-    Unsettled,
-    UploadForm,
-)
+from gateway.objects.protocol import effects, mutation, settling
+from gateway.objects.protocol.effects import Steps
 from gateway.objects.s3.answers import Applied, Found, WriteAnswer
 from tests.model.explorer import BrokenPromise, Explorer, Scope, Weakness, amend, barrier, complete, delete, put, sweep
 
@@ -219,35 +206,35 @@ def test_waiting_covers_what_is_tolerated_by_default(scope: Scope, promise: str,
 
 
 def settle_without_bump(intent: Intent) -> Steps[None]:
-    yield Forbid(intent)
-    yield Look(intent.bucket, intent.key)
-    yield Abandon(intent)
+    yield effects.Forbid(intent)
+    yield effects.Look(intent.bucket, intent.key)
+    yield effects.Abandon(intent)
 
 
-def settle_and_forbid_last(intent: Intent) -> Steps[Unsettled | None]:
+def settle_and_forbid_last(intent: Intent) -> Steps[effects.Unsettled | None]:
     for _ in range(mutation.ATTEMPTS):
-        state = yield Look(intent.bucket, intent.key)
+        state = yield effects.Look(intent.bucket, intent.key)
         if getattr(state, "etag", None) != intent.expected:
-            yield Forbid(intent)
-            yield Abandon(intent)
+            yield effects.Forbid(intent)
+            yield effects.Abandon(intent)
             return None
         if intent.expected is None:
-            yield Entomb(intent, None)
+            yield effects.Entomb(intent, None)
         else:
-            yield Bump(intent.resource, intent.bucket, intent.key, intent.expected, frozenset())
-    return Unsettled(intent, None)
+            yield effects.Bump(intent.resource, intent.bucket, intent.key, intent.expected, frozenset())
+    return effects.Unsettled(intent, None)
 
 
-def settle_by_forgetting(intent: Intent) -> Steps[Unsettled | None]:
+def settle_by_forgetting(intent: Intent) -> Steps[effects.Unsettled | None]:
     """Settle as if the request always had a condition that fails by now."""
     if intent.kind is MutationKind.CONDITIONAL:
         return (yield from settling._settle_conditional(intent))
-    yield Abandon(intent)
+    yield effects.Abandon(intent)
     return None
 
 
 def recognise_by_write_id_alone(write: Announcement, begun: Begun, *, tombstone: bool) -> Steps[Any]:
-    state = yield Look(write.bucket, write.key)
+    state = yield effects.Look(write.bucket, write.key)
     if isinstance(state, Found) and state.write_id == str(write.write_id):
         return (yield from mutation._finish(write, begun, Applied(state.etag), tombstone=state.tombstone))
     return None
@@ -328,7 +315,7 @@ def test_a_settlers_tombstone_is_never_taken_for_the_settled_write(
 )
 def test_the_explorer_sees_what_settling_owes(
     name: str,
-    settle: Callable[[Intent], Steps[Unsettled | None]],
+    settle: Callable[[Intent], Steps[effects.Unsettled | None]],
     scope: str,
     monkeypatch: pytest.MonkeyPatch,
     report_states: Report,
@@ -353,7 +340,7 @@ def test_the_explorer_sees_what_a_delete_of_nothing_owes(
     report_states(f"without a tombstone: {scope}", shortest_way_to_a_broken_promise(scope, Weakness()))
 
 
-def best_though_it_is_there(candidates: tuple[Candidate, ...], begun: Begun) -> UploadForm | None:
+def best_though_it_is_there(candidates: tuple[effects.Candidate, ...], begun: Begun) -> effects.UploadForm | None:
     return mutation.choose(candidates, begun.forbidden | {spent.etag for spent in begun.spent})
 
 
@@ -382,9 +369,9 @@ def sweep_by_the_first_look(write: Announcement, *, conditional_delete: bool) ->
 
     def mutate(write: Announcement, begun: Begun, signed_at: datetime) -> Steps[Any]:
         if not begun.key.tombstone:
-            yield Finish(write, begun.key.etag, tombstone=False)
-            return Deleted(begun.decision, begun.fence)
-        answer = cast(WriteAnswer, (yield Amend(write, signed_at)))
+            yield effects.Finish(write, begun.key.etag, tombstone=False)
+            return effects.Deleted(begun.decision, begun.fence)
+        answer = cast(WriteAnswer, (yield effects.Amend(write, signed_at)))
         return (yield from mutation._conclude(write, begun, answer))
 
     return (yield from mutation._fenced(mutation._without_condition(write), None, mutate, look=True))

@@ -15,7 +15,7 @@ from typing import TypeAlias
 
 import pytest
 
-from tests.model.explorer import BrokenPromise
+from tests.model.explorer import BrokenPromise, search
 
 OLDER, NEWER = 1, 2
 UNENDED = ("open", "prepared")
@@ -62,25 +62,21 @@ Move: TypeAlias = tuple[str, World]
 
 
 class Explorer:
-    """Breadth first, so that the counterexample is a shortest one."""
+    """Tries all that may happen with a layout."""
 
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
         self._own, self._other = ("fence_part", "row_part") if layout.session == "fence" else ("row_part", "fence_part")
 
     def run(self) -> frozenset[World]:
-        """Return all worlds. Raises ``BrokenPromise`` with the steps that led there."""
-        start = World()
-        paths: dict[World, tuple[str, ...]] = {start: ()}
-        queue = [start]
-        for world in queue:
-            for label, after in self._moves(world):
-                if world.row_part != "done" == after.row_part and world.acknowledged > OLDER:
-                    raise BrokenPromise("\n".join((*paths[world], label)))
-                if after not in paths:
-                    paths[after] = (*paths[world], label)
-                    queue.append(after)
-        return frozenset(paths)
+        """Return all worlds. Raises ``BrokenPromise`` with the steps that led there, the last one first."""
+        return frozenset(search(World(), self._successors))
+
+    def _successors(self, world: World) -> Iterator[Move]:
+        for label, after in self._moves(world):
+            if world.row_part != "done" == after.row_part and world.acknowledged > OLDER:
+                raise BrokenPromise(label)
+            yield label, after
 
     def _moves(self, world: World) -> Iterator[Move]:
         yield from self._writer(world)
@@ -198,7 +194,7 @@ def test_no_older_row_becomes_visible_after_a_newer_holder_was_acknowledged(
 def test_an_older_row_becomes_visible_too_late(layout: Layout, last: str) -> None:
     with pytest.raises(BrokenPromise) as broken:
         Explorer(layout).run()
-    *before, end = str(broken.value).splitlines()
+    end, *before = str(broken.value).splitlines()
     assert end == last
     assert "the newer holder is acknowledged" in before
 
