@@ -7,20 +7,25 @@ from uuid import uuid4
 
 import pytest
 import pytest_asyncio
+from botocore.exceptions import ClientError
 from mypy_boto3_s3 import S3Client
 
 from gateway.demo.embedded import EmbeddedPostgres
 from gateway.objects.probe.probe import PREFIX
 from gateway.observe.events import BucketAdministered
 from tests.doubles.s3.wire import Receive, Scope, Send
-from tests.objects.clients import call, connect, outcome
+from tests.objects.clients import call, connect, outcome, refused
 from tests.objects.object_gateway import Stage, staged
 from tests.objects.recording import RecordingDouble
+from tests.objects.sweeping import entomb, forgetful
 from tests.running import ACCESS_KEY, API_KEY, SECRET_KEY
+from tests.tiers import first
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 ROOT = {"access_key": "AKIAROOT", "secret_key": "root-secret"}
+
+
 CALLERS = [
     {"name": "writer", "access_key_id": ACCESS_KEY, "secret_access_key": SECRET_KEY, "api_key": API_KEY},
     {
@@ -31,8 +36,14 @@ CALLERS = [
         "groups": ["admins"],
     },
 ]
+
+
 DENIED = (403, "AccessDenied")
+
+
 POLICY = '{"Version":"2012-10-17","Statement":[]}'
+
+
 ENABLED: Any = {"Status": "Enabled"}
 
 
@@ -87,9 +98,6 @@ def everything(s3: S3Client) -> dict[str, tuple[Any, dict[str, Any]]]:
     }
 
 
-OPERATIONS = ["CreateBucket", "PutBucketVersioning", "PutBucketPolicy", "DeleteBucket"]
-
-
 async def test_an_admin_administers(shared: Stage, bucket: str) -> None:
     """No token is asked for: a bucket is no object."""
     s3 = connect(shared.origin, **ROOT)
@@ -117,18 +125,18 @@ async def test_an_admin_administers(shared: Stage, bucket: str) -> None:
     ]
 
 
-@pytest.mark.parametrize("operation", OPERATIONS)
 @pytest.mark.parametrize("caller", ["writer", "fenced", "fenced for the bucket"])
-async def test_a_caller_without_the_right_does_not(shared: Stage, bucket: str, operation: str, caller: str) -> None:
+async def test_a_caller_without_the_right_does_not(shared: Stage, bucket: str, caller: str) -> None:
     """Fenced credentials are good for the writes they name, even if an admin has them."""
-    if operation != "CreateBucket":
-        shared.double.store.create_bucket(bucket, shared.double.service.now())
     s3 = connect(shared.origin, "34") if caller == "writer" else await fenced(shared, bucket, caller)
     since = len(double(shared).asked)
-    function, arguments = everything(s3)[operation]
-    assert await outcome(function, Bucket=bucket, **arguments) == DENIED
+    for operation, (function, arguments) in everything(s3).items():
+        there = operation != "CreateBucket"
+        if there and bucket not in shared.double.store.buckets:
+            shared.double.store.create_bucket(bucket, shared.double.service.now())
+        assert await outcome(function, Bucket=bucket, **arguments) == DENIED
+        assert (bucket in shared.double.store.buckets) == there
     assert double(shared).asked[since:] == []
-    assert (bucket in shared.double.store.buckets) == (operation != "CreateBucket")
     assert await on_record(shared, bucket) == []
 
 
@@ -157,7 +165,7 @@ class TestOnRecord:
         held.release()
         assert await create == (200, "")
 
-    @pytest.mark.parametrize("operation", ["CreateBucket", "PutBucketVersioning", "DeleteBucket"])
+    @pytest.mark.parametrize("operation", first(["CreateBucket", "PutBucketVersioning", "DeleteBucket"]))
     async def test_it_is_even_if_the_store_is_down(self, shared: Stage, bucket: str, operation: str) -> None:
         cut = shared.double.cut(operation=operation, bucket=bucket, times=None)
         function, arguments = everything(connect(shared.origin, **ROOT))[operation]
@@ -211,3 +219,73 @@ async def probed(stage: Stage, bucket: str, s3: S3Client) -> bool:
     since = len(stage.double.requests)
     await call(s3.put_object, Bucket=bucket, Key="k", Body=b"x")
     return any((each.key or "").startswith(PREFIX) for each in stage.double.requests[since:])
+
+
+# Tombstones hinder no client: a bucket with nothing else can be deleted, and one with versions shows markers.
+
+ADMIN = {"name": "writer", "access_key_id": ACCESS_KEY, "secret_access_key": SECRET_KEY, "groups": ["admins"]}
+
+
+NOT_EMPTY = (409, "BucketNotEmpty")
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def burying(postgres_server: EmbeddedPostgres) -> AsyncIterator[Stage]:
+    async with staged(postgres_server, forgetful("bucket", "other"), callers=[ADMIN]) as one:
+        yield one
+
+
+async def test_tombstones_that_may_go_do_not_keep_a_bucket(burying: Stage) -> None:
+    client = connect(burying.origin, "1")
+    for key in ("a", "b/c"):
+        await call(client.put_object, Key=key, Body=b"x")
+        await call(client.delete_object, Key=key)
+    await entomb(burying, "elsewhere", bucket="other")
+    assert len(burying.double.objects("bucket")) == 2
+    assert await outcome(client.delete_bucket) == (204, "")
+    assert set(burying.double.store.buckets) == {"other"}
+    assert set(burying.double.objects("other")) == {"elsewhere"}, "only what is in the bucket is swept for it"
+    assert [event.status for event in burying.events if isinstance(event, BucketAdministered)] == [204]
+    assert len(await burying.rows("SELECT FROM fencing.administration")) == 1
+
+
+async def test_tombstones_that_have_to_stay_are_named_as_the_reason(burying: Stage) -> None:
+    await entomb(burying, "a")
+    await entomb(burying, "b", forbidden=True)
+    status, code, message = await refused(connect(burying.origin).delete_bucket)
+    assert (status, code) == NOT_EMPTY
+    assert "late request may be waiting" in message
+    assert set(burying.double.objects("bucket")) == {"b"}
+
+
+async def test_an_object_is_reason_enough(burying: Stage) -> None:
+    await entomb(burying, "a")
+    burying.double.put("bucket", "b", b"x")
+    status, code, message = await refused(connect(burying.origin).delete_bucket)
+    assert (status, code) == NOT_EMPTY
+    assert "late" not in message
+    assert set(burying.double.objects("bucket")) == {"a", "b"}
+    burying.double.put("other", "b", b"x")
+    assert await outcome(connect(burying.origin).delete_bucket, Bucket="other") == NOT_EMPTY
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("many", [False, True])
+async def test_a_tombstone_reads_as_a_delete_marker(burying: Stage, *, many: bool) -> None:
+    client = connect(burying.origin, "1")
+    await call(client.put_bucket_versioning, VersioningConfiguration={"Status": "Enabled"})
+    await call(client.put_object, Key="k", Body=b"x")
+    if many:
+        (said,) = (await call(client.delete_objects, Delete={"Objects": [{"Key": "k"}]}))["Deleted"]
+        marker = said["DeleteMarkerVersionId"]
+    else:
+        said = await call(client.delete_object, Key="k")
+        marker = said["VersionId"]
+    assert said["DeleteMarker"] is True
+    for version, expected in ((None, (404, "NoSuchKey")), (marker, (405, "MethodNotAllowed"))):
+        with pytest.raises(ClientError) as refusal:
+            await call(client.get_object, Key="k", **({"VersionId": version} if version else {}))
+        answer = refusal.value.response
+        assert (answer["ResponseMetadata"]["HTTPStatusCode"], answer["Error"]["Code"]) == expected
+        headers = answer["ResponseMetadata"]["HTTPHeaders"]
+        assert (headers["x-amz-delete-marker"], headers["x-amz-version-id"]) == ("true", marker)

@@ -1,23 +1,29 @@
 """The store and the database fail in every way there is; no answer is a false one, and all recovers by itself."""
 
 import asyncio
+import hashlib
+import random
 import tempfile
 from collections.abc import AsyncIterator
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 from uuid import uuid4
 
 import pytest
 import pytest_asyncio
 
 from gateway.demo.embedded import EmbeddedPostgres, postgres
+from gateway.objects.protocol.mutation import candidates
 from gateway.observe.events import IntentSettled, OutcomeLost
-from tests.doubles.s3 import S3Double, serve
+from tests.doubles.s3 import Mutation, Rule, S3Double, serve
 from tests.objects.clients import body_of, call, connect, outcome, warm_up
 from tests.objects.object_gateway import Stage, staged
 from tests.objects.raw import head, send
 from tests.postgres import fresh_database, install
 from tests.processes import free_port
 from tests.running import config, running
+from tests.tiers import first
 from tests.waiting import PATIENCE, end_sessions
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -25,7 +31,10 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 TIMEOUT = 6.0
 """Seconds that the gateway waits for the store: longer than a busy machine takes to answer when no test holds it up."""
 
+
 UNKNOWN, UNAVAILABLE = (503, "FencingOutcomeUnknown"), (503, "ServiceUnavailable")
+
+
 STALE = (412, "StaleFencingToken")
 
 
@@ -44,42 +53,37 @@ async def assert_settled_by_the_next(shared: Stage, key: str) -> None:
     assert await shared.count("intent", key) == 0
 
 
+def failing(shared: Stage, key: str, fault: str, moment: Literal["before", "after"]) -> Rule:
+    """Have the answer to a put get lost, or be an error, before or after it takes effect."""
+    put = {"operation": "PutObject", "key": key}
+    if fault == "cut":
+        return shared.double.cut(moment, **put)
+    if fault == "error in 200":
+        return shared.double.error_in_200(moment, **put)
+    return shared.double.fail(int(fault), moment, **put)
+
+
 class TestAnswersThatAreLost:
     """Whether the write took effect is told by its write-id, never by guessing."""
 
-    async def test_cut_after_applying_is_a_success(self, shared: Stage, key: str) -> None:
-        cut = shared.double.cut("after", operation="PutObject", key=key)
+    @pytest.mark.parametrize("fault", first(["cut", "500", "503"]))
+    async def test_after_applying_it_is_a_success(self, shared: Stage, key: str, fault: str) -> None:
+        lost = failing(shared, key, fault, "after")
         assert await outcome(connect(shared.origin, "33").put_object, Key=key, Body=b"mine") == (200, "")
-        assert cut.struck == 1
+        assert lost.struck == 1
         assert shared.body(key) == b"mine"
         assert len(shared.double.applied(key=key)) == 1, "it was not sent again"
         assert await shared.count("intent", key) == 0
+        await assert_settled_by_the_next(shared, key)
 
-    async def test_cut_before_applying_is_unknown(self, shared: Stage, key: str) -> None:
-        cut = shared.double.cut("before", operation="PutObject", key=key)
+    @pytest.mark.parametrize("fault", first(["cut", "500", "503", "error in 200"]))
+    async def test_before_applying_it_is_unknown(self, shared: Stage, key: str, fault: str) -> None:
+        lost = failing(shared, key, fault, "before")
         assert await outcome(connect(shared.origin, "33").put_object, Key=key, Body=b"mine") == UNKNOWN
-        assert cut.struck == 1
+        assert lost.struck == 1
+        assert shared.body(key) is None
         assert await shared.count("intent", key) == 1
         assert any(isinstance(event, OutcomeLost) and event.key == key for event in shared.events)
-        await assert_settled_by_the_next(shared, key)
-
-    @pytest.mark.parametrize("status", [500, 503])
-    async def test_an_error_after_applying_is_a_success(self, shared: Stage, key: str, status: int) -> None:
-        shared.double.fail(status, "after", operation="PutObject", key=key)
-        assert await outcome(connect(shared.origin, "33").put_object, Key=key, Body=b"mine") == (200, "")
-        assert shared.body(key) == b"mine"
-        await assert_settled_by_the_next(shared, key)
-
-    @pytest.mark.parametrize("status", [500, 503])
-    async def test_an_error_before_applying_is_unknown(self, shared: Stage, key: str, status: int) -> None:
-        shared.double.fail(status, "before", operation="PutObject", key=key)
-        assert await outcome(connect(shared.origin, "33").put_object, Key=key, Body=b"mine") == UNKNOWN
-        assert shared.body(key) is None
-        await assert_settled_by_the_next(shared, key)
-
-    async def test_an_error_within_a_success_is_unknown(self, shared: Stage, key: str) -> None:
-        shared.double.error_in_200("before", operation="PutObject", key=key)
-        assert await outcome(connect(shared.origin, "33").put_object, Key=key, Body=b"mine") == UNKNOWN
         await assert_settled_by_the_next(shared, key)
 
     async def test_a_write_that_cannot_be_looked_up_is_unknown(self, shared: Stage, key: str) -> None:
@@ -284,3 +288,177 @@ async def test_the_database_stops_under_a_write_and_starts_again() -> None:
             assert await outcome(s3.put_object, Key="k", Body=b"third") == (200, "")
             assert double.objects("bucket")["k"].content.body == b"third"
             assert await outcome(connect(origin, "32").put_object, Key="k", Body=b"x") == STALE, "the fence is kept"
+
+
+# Many holders at once, over a store that loses, delays and refuses: the promises hold for what really took effect.
+#
+# The explorer in ``tests/model`` tries every order of a few steps; this tries a few orders of many, over real HTTP,
+# against real PostgreSQL.
+
+WRITERS = 8
+
+
+WRITES = 40
+
+
+HIGHEST = 6
+
+
+SHORT = 2.0
+"""Seconds after which the gateway gives up on the store: more than that passes only where a request is held."""
+
+
+WRITING = ("PutObject", "DeleteObject", "CompleteMultipartUpload")
+
+
+@dataclass(slots=True)
+class Tried:
+    """One write and what came of it; ``sequence`` is how far the store had come when the answer was there."""
+
+    key: str
+    token: int
+    body: bytes | None
+    answer: tuple[int, str] = (0, "")
+    sequence: int = 0
+
+    @property
+    def acknowledged(self) -> bool:
+        return self.answer[0] in (200, 204)
+
+    @property
+    def refused(self) -> bool:
+        return self.answer[0] == 412
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def stormy(postgres_server: EmbeddedPostgres) -> AsyncIterator[Stage]:
+    rules = [{"match": "bucket/{job}/**", "resource": "job/{job}"}]
+    store = {"timeout": SHORT, "pending_wait": 0.3}
+    async with staged(postgres_server, S3Double(buckets=["bucket"]), objects=rules, s3=store) as one:
+        await warm_up(connect(one.origin, "1"), "warm/up")
+        yield one
+
+
+class Storm:
+    """Writes to a few keys of one resource, with tokens that mostly grow, and as much trouble as there are writes.
+
+    Both go by what has been sent: by the clock, a busy machine would have nothing but trouble.
+    """
+
+    def __init__(self, stage: Stage, seed: int) -> None:
+        self._stage = stage
+        self._random = random.Random(seed)
+        self._job = uuid4().hex
+        self.keys = [f"{self._job}/{number}" for number in range(3)]
+        self._numbers = iter(range(WRITES))
+        self.tried: list[Tried] = []
+
+    async def blow(self) -> None:
+        try:
+            await asyncio.gather(*(self._writer() for _ in range(WRITERS)))
+        finally:
+            self._stage.double.faults.clear()
+        # The store begins to process the requests that were held.
+        await asyncio.sleep(0.2)
+
+    async def _writer(self) -> None:
+        for number in self._numbers:
+            await asyncio.sleep(self._random.random() * 0.1)
+            await self._write(number)
+
+    async def _write(self, number: int) -> None:
+        token = max(1, round(number / WRITES * HIGHEST) - self._random.choice((0, 0, 0, 1, 2)))
+        # A few bodies come again and again, and their ETags with them.
+        body = self._random.choice((None, b"same", b"same", f"{token} {uuid4().hex}".encode()))
+        tried = Tried(self._random.choice(self.keys), token, body)
+        for _ in range(self._random.choice((0, 1, 2))):
+            self._trouble()
+        s3 = connect(self._stage.origin, str(token))
+        if body is None:
+            tried.answer = await outcome(s3.delete_object, Key=tried.key)
+        else:
+            tried.answer = await outcome(s3.put_object, Key=tried.key, Body=body)
+        tried.sequence = self._stage.double.sequence
+        self.tried.append(tried)
+
+    def _trouble(self) -> None:
+        double = self._stage.double
+        operation, key = self._random.choice(WRITING), self._random.choice(self.keys)
+        moment = self._random.choice(("before", "after"))
+        match self._random.choice(("cut", "fail", "hold", "hold")):
+            case "cut":
+                double.cut(moment, operation=operation, key=key)
+            case "fail":
+                double.fail(500, moment, operation=operation, key=key)
+            case "hold":
+                self._release_later(double.hold(operation=operation, key=key))
+
+    def _release_later(self, rule: Rule) -> None:
+        asyncio.get_running_loop().call_later(self._random.random() * 2 * SHORT, rule.release)
+
+
+def tokens_by_etag(tried: list[Tried]) -> dict[str, int]:
+    """Return the token of the write that an ETag betrays: a write of unique bytes, in any form."""
+    unique = [one for one in tried if one.body not in (None, b"same")]
+    return {
+        candidate.etag: one.token
+        for one in unique
+        for candidate in candidates(hashlib.md5(one.body or b"").hexdigest())
+    }
+
+
+def originals(mutations: list[Mutation]) -> list[Mutation]:
+    """Without bumps, which put again what is there: the same write-id as before on that key."""
+    last: dict[str, str | None] = {}
+    found = []
+    for mutation in mutations:
+        if mutation.write_id is None or last.get(mutation.key) != mutation.write_id:
+            found.append(mutation)
+        last[mutation.key] = mutation.write_id
+    return found
+
+
+@pytest.mark.parametrize("seed", first(range(4)))
+async def test_nothing_older_takes_effect_after_an_acknowledged_write(stormy: Stage, seed: int) -> None:
+    storm = Storm(stormy, seed)
+    before = stormy.double.sequence
+    await storm.blow()
+    expected = {(200, ""), (204, ""), (412, "StaleFencingToken"), (503, "FencingOutcomeUnknown")}
+    expected |= {(503, "ServiceUnavailable")}
+    assert {one.answer for one in storm.tried} <= expected
+    assert sum(one.acknowledged for one in storm.tried) >= 2, "a storm in which nothing gets through shows nothing"
+    tokens = tokens_by_etag(storm.tried)
+    applied = [one for one in originals(stormy.double.applied(after=before)) if one.key in storm.keys]
+    for mutation in applied:
+        token = tokens.get(mutation.etag or "")
+        overtaken = [one for one in storm.tried if one.acknowledged and one.sequence < mutation.sequence]
+        if token is not None and overtaken:
+            assert token >= max(one.token for one in overtaken), "P2: it came after it had been overtaken"
+    there = {mutation.etag for mutation in applied}
+    for one in storm.tried:
+        if one.body not in (None, b"same"):
+            forms = {candidate.etag for candidate in candidates(hashlib.md5(one.body or b"").hexdigest())}
+            assert not (one.acknowledged and there.isdisjoint(forms)), "P3: success without effect"
+            assert not (one.refused and there & forms), "P3: refused, and yet it took effect"
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("seed", range(4, 6))
+async def test_the_last_holder_has_the_last_word(stormy: Stage, seed: int) -> None:
+    """However much was left hanging, a barrier settles it, and from then on nothing moves."""
+    storm = Storm(stormy, seed)
+    await storm.blow()
+    barrier = await stormy.barrier(f"job/{storm.keys[0].split('/')[0]}", "100")
+    settled = {key: stormy.body(key) for key in storm.keys}
+    left = await stormy.rows("SELECT FROM fencing.intent WHERE key = ANY($1)", storm.keys)
+    if barrier.status_code == 503:
+        # Every form of some bytes is forbidden by now: only time settles that, and nothing was acknowledged.
+        assert left
+        return
+    assert (barrier.status_code, left) == (200, [])
+    await asyncio.sleep(0.3)
+    assert {key: stormy.body(key) for key in storm.keys} == settled
+    last = connect(stormy.origin, "100")
+    for key in storm.keys:
+        assert await outcome(last.put_object, Key=key, Body=b"the last word") == (200, "")
+        assert stormy.body(key) == b"the last word"

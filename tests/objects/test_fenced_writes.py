@@ -1,97 +1,353 @@
-"""Fenced puts and deletes through boto3, against AWS's semantics."""
+"""Fenced puts, gets and deletes of single objects, against AWS's semantics."""
 
 import asyncio
+import base64
+import binascii
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
 from itertools import pairwise
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
 from uuid import UUID
 
-import httpx
+import pytest
+import pytest_asyncio
+import trustme
+from botocore.exceptions import IncompleteReadError, ResponseStreamingError
 
+from gateway.demo.embedded import EmbeddedPostgres
 from gateway.observe.events import WriteRefused
-from tests.doubles.s3 import S3Double
-from tests.objects.clients import call, connect, refused
-from tests.running import API_KEY, Events
-from tests.waiting import PATIENCE
+from tests.doubles.s3 import S3Double, serve
+from tests.objects.clients import body_of, call, connect, outcome, refused
+from tests.objects.object_gateway import Stage, staged
+from tests.objects.raw import framed, head, receive, send
+from tests.postgres import fresh_database
+from tests.running import config, running
+from tests.tiers import first
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
-async def test_put_get_head_list_delete(origin: str, double: S3Double) -> None:
-    s3 = connect(origin, "33")
-    put = await call(s3.put_object, Bucket="bucket", Key="a/b c+d.txt", Body=b"hello", ContentType="text/plain")
+async def test_put_get_head_list_delete(shared: Stage, key: str) -> None:
+    s3, key = connect(shared.origin, "33"), f"{key}/b c+d.txt"
+    put = await call(s3.put_object, Key=key, Body=b"hello", ContentType="text/plain")
     assert put["ResponseMetadata"]["HTTPHeaders"]["fencing-token"] == "33"
-    assert put["ResponseMetadata"]["HTTPHeaders"]["fencing-resource"] == "s3/bucket/a/b%20c+d.txt"
+    assert put["ResponseMetadata"]["HTTPHeaders"]["fencing-resource"] == f"s3/bucket/{key.replace(' ', '%20')}"
     assert put["ETag"] == '"5d41402abc4b2a76b9719d911017c592"'
-    got = await call(s3.get_object, Bucket="bucket", Key="a/b c+d.txt")
+    got = await call(s3.get_object, Key=key)
     assert await asyncio.to_thread(got["Body"].read) == b"hello"
-    assert got["ContentType"] == "text/plain"
-    assert got["Metadata"] == {}
-    head = await call(s3.head_object, Bucket="bucket", Key="a/b c+d.txt")
+    assert (got["ContentType"], got["Metadata"]) == ("text/plain", {})
+    head = await call(s3.head_object, Key=key)
     assert head["ResponseMetadata"]["HTTPHeaders"]["fencing-token"] == "33"
-    listed = await call(s3.list_objects_v2, Bucket="bucket", Prefix="a/")
-    assert [one["Key"] for one in listed["Contents"]] == ["a/b c+d.txt"]
+    listed = await call(s3.list_objects_v2, Prefix=key[:8])
+    assert [one["Key"] for one in listed["Contents"]] == [key]
     assert {one["Name"] for one in (await call(s3.list_buckets))["Buckets"]} == {"bucket", "other"}
-    assert (await call(s3.head_bucket, Bucket="bucket"))["ResponseMetadata"]["HTTPStatusCode"] == 200
-    await call(s3.delete_object, Bucket="bucket", Key="a/b c+d.txt")
-    assert not double.objects("bucket")
-    assert (await refused(s3.get_object, Bucket="bucket", Key="a/b c+d.txt"))[:2] == (404, "NoSuchKey")
+    assert (await call(s3.head_bucket))["ResponseMetadata"]["HTTPStatusCode"] == 200
+    await call(s3.delete_object, Key=key)
+    assert shared.body(key) is None
+    assert await outcome(s3.get_object, Key=key) == (404, "NoSuchKey")
 
 
-async def test_a_zombie_is_refused_and_on_record(origin: str, double: S3Double, events: Events) -> None:
-    old, new = connect(origin, "33", "ann"), connect(origin, "34", "bob")
-    await call(old.put_object, Bucket="bucket", Key="k", Body=b"old")
-    await call(new.put_object, Bucket="bucket", Key="k", Body=b"new")
-    before = double.sequence
-    status, code, message = await refused(old.put_object, Bucket="bucket", Key="k", Body=b"zombie")
+async def test_a_zombie_is_refused_and_on_record(shared: Stage, key: str) -> None:
+    old, new = connect(shared.origin, "33", "ann"), connect(shared.origin, "34", "bob")
+    await call(old.put_object, Key=key, Body=b"old")
+    await call(new.put_object, Key=key, Body=b"new")
+    before, told = shared.double.sequence, len(shared.events)
+    status, code, message = await refused(old.put_object, Key=key, Body=b"zombie")
     assert (status, code) == (412, "StaleFencingToken")
     assert "retrying cannot succeed" in message
-    assert (await refused(old.delete_object, Bucket="bucket", Key="k"))[:2] == (412, "StaleFencingToken")
-    assert not double.applied(after=before)
-    assert double.objects("bucket")["k"].content.body == b"new"
-    async with httpx.AsyncClient(
-        base_url=origin, headers={"Authorization": f"Bearer {API_KEY}"}, timeout=PATIENCE
-    ) as api:
-        page = (await api.get("/v1/rejections")).json()
-    deleted, put = page["rejections"]
-    assert (put["resource"], put["token"], put["fence"], put["reason"]) == ("s3/bucket/k", "33", "34", "token-stale")
+    assert await outcome(old.delete_object, Key=key) == (412, "StaleFencingToken")
+    assert not shared.applied(before)
+    assert shared.body(key) == b"new"
+    resource = f"s3/bucket/{key}"
+    deleted, put = await shared.rejections(resource=resource)
+    assert (put["resource"], put["token"], put["fence"], put["reason"]) == (resource, "33", "34", "token-stale")
     assert (put["raised_by"], put["holder"], put["caller"]) == ("bob", "ann", "writer")
-    assert (put["method"], put["target"], put["client"]) == ("PUT", "/bucket/k", "127.0.0.1")
+    assert (put["method"], put["target"], put["client"]) == ("PUT", f"/bucket/{key}", "127.0.0.1")
     assert put["enforced"] is True
     assert deleted["method"] == "DELETE"
-    told = [event.rejection.id for event in events if isinstance(event, WriteRefused)]
-    assert told == [UUID(put["id"]), UUID(deleted["id"])]
+    refusals = [event.rejection.id for event in shared.events[told:] if isinstance(event, WriteRefused)]
+    assert refusals == [UUID(put["id"]), UUID(deleted["id"])]
 
 
-async def test_a_write_without_a_token_is_refused(origin: str, double: S3Double) -> None:
-    assert (await refused(connect(origin).put_object, Bucket="bucket", Key="k", Body=b"x"))[:2] == (
-        428,
-        "FencingTokenRequired",
-    )
-    assert not double.objects("bucket")
+async def test_a_write_without_a_token_is_refused(shared: Stage, key: str) -> None:
+    assert await outcome(connect(shared.origin).put_object, Key=key, Body=b"x") == (428, "FencingTokenRequired")
+    assert shared.body(key) is None
 
 
-async def test_the_token_can_stand_in_the_metadata(origin: str, double: S3Double) -> None:
-    s3 = connect(origin)
+async def test_the_token_can_stand_in_the_metadata(shared: Stage, key: str) -> None:
+    """No reader sees it there, nor what the gateway notes: a client that copies metadata presents no old token."""
     put = await call(
-        s3.put_object, Bucket="bucket", Key="k", Body=b"x", Metadata={"fencing-token": "7", "colour": "red"}
+        connect(shared.origin).put_object, Key=key, Body=b"x", Metadata={"fencing-token": "7", "colour": "red"}
     )
     assert put["ResponseMetadata"]["HTTPHeaders"]["fencing-token"] == "7"
-    assert (await call(s3.head_object, Bucket="bucket", Key="k"))["Metadata"] == {"colour": "red"}
+    reply = await send(shared.origin, head(shared.origin, "GET", f"/bucket/{key}"))
+    assert reply is not None
+    assert [name for name in reply.headers if name.startswith("x-amz-meta-")] == ["x-amz-meta-colour"]
+    assert (reply.headers["fencing-token"], reply.headers["fencing-resource"]) == ("7", f"s3/bucket/{key}")
+    assert set(shared.double.objects("bucket")[key].content.metadata) == {
+        *("colour", "fencing-token", "fencing-resource", "fencing-write-id", "fencing-signature", "fencing-invocation"),
+    }
 
 
-async def test_the_callers_own_condition_is_honoured(origin: str) -> None:
-    s3 = connect(origin, "1")
-    first = await call(s3.put_object, Bucket="bucket", Key="k", Body=b"x", IfNoneMatch="*")
-    assert (await refused(s3.put_object, Bucket="bucket", Key="k", Body=b"y", IfNoneMatch="*"))[0] == 412
-    assert (await refused(s3.put_object, Bucket="bucket", Key="k", Body=b"y", IfMatch='"other"'))[0] == 412
-    await call(s3.put_object, Bucket="bucket", Key="k", Body=b"y", IfMatch=first["ETag"])
-    assert (await refused(s3.put_object, Bucket="bucket", Key="none", Body=b"y", IfMatch='"other"'))[0] == 404
+async def test_the_callers_own_condition_is_honoured(shared: Stage, key: str) -> None:
+    s3 = connect(shared.origin, "1")
+    first = await call(s3.put_object, Key=key, Body=b"x", IfNoneMatch="*")
+    assert (await outcome(s3.put_object, Key=key, Body=b"y", IfNoneMatch="*"))[0] == 412
+    assert (await outcome(s3.put_object, Key=key, Body=b"y", IfMatch='"other"'))[0] == 412
+    await call(s3.put_object, Key=key, Body=b"y", IfMatch=first["ETag"])
+    assert (await outcome(s3.put_object, Key=f"{key}-none", Body=b"y", IfMatch='"other"'))[0] == 404
 
 
-async def test_the_same_bytes_twice(origin: str, double: S3Double) -> None:
-    s3 = connect(origin, "1")
-    etags = [(await call(s3.put_object, Bucket="bucket", Key="k", Body=b"x"))["ETag"] for _ in range(3)]
+async def test_the_same_bytes_twice(shared: Stage, key: str) -> None:
+    s3 = connect(shared.origin, "1")
+    etags = [(await call(s3.put_object, Key=key, Body=b"x"))["ETag"] for _ in range(3)]
     assert all(before != after for before, after in pairwise(etags)), "a copy of the second write would pass"
-    assert double.objects("bucket")["k"].content.body == b"x"
+    assert shared.body(key) == b"x"
 
 
-async def test_deleting_nothing_succeeds_and_raises_the_fence(origin: str) -> None:
-    await call(connect(origin, "5").delete_object, Bucket="bucket", Key="k")
-    assert (await refused(connect(origin, "4").put_object, Bucket="bucket", Key="k", Body=b"x"))[0] == 412
+async def test_deleting_nothing_succeeds_and_raises_the_fence(shared: Stage, key: str) -> None:
+    await call(connect(shared.origin, "5").delete_object, Key=key)
+    assert (await outcome(connect(shared.origin, "4").put_object, Key=key, Body=b"x"))[0] == 412
+
+
+# A stale writer is refused before it sends its body, and it is on record.
+
+
+def put_head(origin: str, key: str, token: str, length: int) -> bytes:
+    return head(
+        origin,
+        "PUT",
+        f"/bucket/{key}",
+        [("fencing-token", token), ("fencing-holder", "ann")],
+        unsigned=[("content-length", str(length)), ("expect", "100-continue")],
+    )
+
+
+async def test_the_body_of_a_stale_writer_is_never_asked_for(shared: Stage, key: str) -> None:
+    await call(connect(shared.origin, "34", "bob").put_object, Key=key, Body=b"new")
+    parts = urlsplit(shared.origin)
+    reader, writer = await asyncio.open_connection(parts.hostname, parts.port)
+    writer.write(put_head(shared.origin, key, "33", 10_000_000))
+    reply = await receive(reader)
+    assert reply is not None
+    assert (reply.status, reply.code, reply.interim) == (412, "StaleFencingToken", ())
+    assert reply.headers["connection"] == "close"
+    assert await reader.read() == b"", "a body that came now would be taken for the next request"
+    writer.close()
+    (rejection,) = await shared.rejections(resource=f"s3/bucket/{key}")
+    assert (rejection["token"], rejection["fence"], rejection["holder"], rejection["raised_by"]) == (
+        *("33", "34"),
+        *("ann", "bob"),
+    )
+    assert rejection["payload_size"] is None, "the body was not read"
+    assert rejection["request_id"] == reply.headers["x-amz-request-id"]
+    told = [str(event.rejection.id) for event in shared.events if isinstance(event, WriteRefused)]
+    assert rejection["id"] in told
+    assert rejection["id"].encode() in reply.body
+    assert shared.body(key) == b"new"
+
+
+@asynccontextmanager
+async def asked_to_go_on(stage: Stage, key: str) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+    """A writer of five bytes whose head was answered with 100."""
+    parts = urlsplit(stage.origin)
+    reader, writer = await asyncio.open_connection(parts.hostname, parts.port)
+    writer.write(put_head(stage.origin, key, "33", 5))
+    assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 100 ")
+    yield reader, writer
+    writer.close()
+
+
+async def test_a_fresh_writer_is_asked_to_go_on(shared: Stage, key: str) -> None:
+    async with asked_to_go_on(shared, key) as (reader, writer):
+        writer.write(b"hello")
+        reply = await receive(reader)
+    assert reply is not None
+    assert reply.status == 200
+    assert shared.body(key) == b"hello"
+
+
+async def test_a_writer_that_is_overtaken_while_it_sends_is_on_record_with_its_payload(shared: Stage, key: str) -> None:
+    async with asked_to_go_on(shared, key) as (reader, writer):
+        assert (await shared.barrier(f"s3/bucket/{key}", "34")).status_code == 200
+        writer.write(b"hello")
+        reply = await receive(reader)
+    assert reply is not None
+    assert (reply.status, reply.code) == (412, "StaleFencingToken")
+    (rejection,) = await shared.rejections(resource=f"s3/bucket/{key}")
+    assert rejection["payload_size"] == 5
+    assert rejection["payload_sha256"] == "2cf24dba5fb0a30e26e83b2ac5b9e29e1b161e5c1fa7425e73043362938b9824"
+    assert shared.body(key) is None
+    assert await shared.count("intent", key) == 0
+
+
+# boto3 over TLS sends bodies in chunks with a checksum behind them: what is stored is the body, once it is proven.
+
+UNSIGNED_TRAILER = "STREAMING-UNSIGNED-PAYLOAD-TRAILER"
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with ``ca``, ``certificate`` and ``key``."""
+    directory = tmp_path_factory.mktemp("tls")
+    authority = trustme.CA()
+    issued = authority.issue_cert("127.0.0.1")
+    authority.cert_pem.write_to_path(directory / "ca")
+    issued.private_key_pem.write_to_path(directory / "key")
+    for part in issued.cert_chain_pems:
+        part.write_to_path(directory / "certificate", append=True)
+    return directory
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def secure(postgres_server: EmbeddedPostgres, certificates: Path) -> AsyncIterator[Stage]:
+    async with staged(postgres_server, tls=(certificates / "certificate", certificates / "key")) as one:
+        yield one
+
+
+@pytest.mark.parametrize("size", first([3 * 1024 * 1024 + 1, 0, 5]))
+async def test_the_stored_object_is_the_plain_body(secure: Stage, certificates: Path, key: str, size: int) -> None:
+    s3 = connect(secure.origin, "33", verify=str(certificates / "ca"))
+    sent: list[Any] = []
+    s3.meta.events.register("before-send.s3", lambda request, **_: sent.append(request.headers))
+    body = bytes(range(256)) * (size // 256) + bytes(size % 256)
+    await call(s3.put_object, Key=key, Body=body, ContentType="text/plain", ContentEncoding="gzip")
+    (headers,) = sent
+    assert headers["X-Amz-Content-SHA256"] == UNSIGNED_TRAILER.encode()
+    assert headers["Transfer-Encoding"] == b"chunked"
+    assert "Content-Length" not in headers
+    stored = secure.double.objects("bucket")[key]
+    assert stored.content.body == body
+    assert (stored.content.headers["content-type"], stored.content.headers["content-encoding"]) == (
+        "text/plain",
+        "gzip",
+    )
+    assert stored.content.checksum is not None, "what was proven is said to the store as well"
+    assert await body_of(s3, key) == body
+
+
+def crc32(body: bytes) -> str:
+    return base64.b64encode(binascii.crc32(body).to_bytes(4, "big")).decode()
+
+
+TRAILERS = [
+    ("the right checksum", crc32(b"hello"), 200, ""),
+    ("that of other bytes", crc32(b"hellO"), 400, "BadDigest"),
+    ("none at all", None, 400, "MalformedTrailerError"),
+    ("not a checksum", "?", 400, "InvalidRequest"),
+]
+
+
+@pytest.mark.parametrize(("name", "checksum", "status", "code"), TRAILERS, ids=[one[0] for one in TRAILERS])
+async def test_the_trailer_decides(
+    shared: Stage, key: str, name: str, checksum: str | None, status: int, code: str
+) -> None:
+    body = framed(b"hel", b"lo", trailer="" if checksum is None else f"x-amz-checksum-crc32:{checksum}")
+    request = head(
+        shared.origin,
+        "PUT",
+        f"/bucket/{key}",
+        [
+            ("fencing-token", "33"),
+            ("content-encoding", "aws-chunked"),
+            ("x-amz-decoded-content-length", "5"),
+            ("x-amz-trailer", "x-amz-checksum-crc32"),
+        ],
+        payload=UNSIGNED_TRAILER,
+        unsigned=[("content-length", str(len(body)))],
+    )
+    reply = await send(shared.origin, request + body)
+    assert reply is not None
+    assert (reply.status, reply.code) == (status, code), name
+    assert shared.body(key) == (b"hello" if status == 200 else None)
+    assert await shared.count("intent", key) == 0
+
+
+# Reads pass through as the store answers them, but for what is the gateway's own.
+
+
+async def test_ranges_and_conditions(shared: Stage, key: str) -> None:
+    s3 = connect(shared.origin, "33")
+    put = await call(s3.put_object, Key=key, Body=b"0123456789")
+    part = await call(s3.get_object, Key=key, Range="bytes=2-4")
+    assert part["ResponseMetadata"]["HTTPStatusCode"] == 206
+    assert part["ContentRange"] == "bytes 2-4/10"
+    assert await outcome(s3.get_object, Key=key, IfNoneMatch=put["ETag"]) == (304, "304")
+    assert await outcome(s3.get_object, Key=key, IfMatch='"other"') == (412, "PreconditionFailed")
+    assert await outcome(s3.get_object, Key=f"{key}-none") == (404, "NoSuchKey")
+    assert await outcome(s3.list_objects_v2, Bucket="nowhere") == (404, "NoSuchBucket")
+
+
+@pytest.mark.parametrize(
+    ("content_type", "policy"),
+    [
+        ("text/html", "sandbox"),
+        ("image/svg+xml", "sandbox"),
+        ("application/pdf", None),
+        ("application/pdf;,text/html", "sandbox"),
+    ],
+)
+async def test_an_object_in_a_browser_is_apart_from_the_page(
+    shared: Stage, key: str, content_type: str, policy: str | None
+) -> None:
+    """It would lie on the origin where people are logged in."""
+    await call(connect(shared.origin, "33").put_object, Key=key, Body=b"<script>", ContentType=content_type)
+    reply = await send(shared.origin, head(shared.origin, "GET", f"/bucket/{key}"))
+    assert reply is not None
+    assert reply.headers.get("content-security-policy") == policy
+
+
+@pytest.mark.parametrize("path", ["/bucket/none", "/bucket/none?tagging", "/nowhere"])
+async def test_an_error_has_one_request_id(shared: Stage, path: str) -> None:
+    """A caller asks about a request by the gateway's id, whatever id the store gives it."""
+    reply = await send(shared.origin, head(shared.origin, "GET", path))
+    assert reply is not None
+    assert reply.status == 404
+    assert f"<RequestId>{reply.headers['x-amz-request-id']}</RequestId>".encode() in reply.body
+
+
+async def test_a_body_that_breaks_off_is_never_taken_for_the_whole(shared: Stage, key: str) -> None:
+    shared.double.put("bucket", key, bytes(100_000))
+    shared.double.cut_body(5000, operation="GetObject", key=key)
+    with pytest.raises((IncompleteReadError, ResponseStreamingError)):
+        await body_of(connect(shared.origin), key)
+    assert len(await body_of(connect(shared.origin), key)) == 100_000
+
+
+async def test_an_error_about_the_gateways_signature_is_not_shown_to_the_client(
+    postgres_server: EmbeddedPostgres,
+) -> None:
+    """The client has signed well; to be told that its signature is wrong would send it looking in the wrong place."""
+    async with staged(postgres_server, s3={"access_key_id": "AKIASTRANGER"}) as stage:
+        s3 = connect(stage.origin, "33")
+        for operation, arguments in (
+            (s3.get_object, {"Key": "k"}),
+            (s3.list_objects_v2, {}),
+            (s3.put_object, {"Key": "k", "Body": b"x"}),
+            (s3.delete_object, {"Key": "k"}),
+        ):
+            status, code, message = await refused(operation, **arguments)
+            assert (status, code) == (503, "ServiceUnavailable"), message
+            assert "gateway doctor" in message
+
+
+async def test_a_redirect_is_not_followed_and_not_passed_on(shared: Stage, key: str) -> None:
+    """It is the gateway's endpoint that is wrong; its address is none of the client's business."""
+    shared.double.fail(307, code="TemporaryRedirect", operation="GetObject", key=key)
+    assert await outcome(connect(shared.origin).get_object, Key=key) == (502, "BadGateway")
+
+
+async def test_a_bucket_that_appears_later(postgres_server: EmbeddedPostgres) -> None:
+    double = S3Double()
+    async with (
+        fresh_database(postgres_server) as dsn,
+        serve(double) as endpoint,
+        running(config(dsn, endpoint)) as origin,
+    ):
+        s3 = connect(origin, "33")
+        assert await outcome(s3.put_object, Key="k", Body=b"x") == (404, "NoSuchBucket")
+        double.store.create_bucket("bucket", datetime.now(UTC))
+        assert await outcome(s3.put_object, Key="k", Body=b"x") == (200, "")

@@ -1,6 +1,5 @@
 """The headers of a request: what goes on to the store, conditions, tokens, and headers in a presigned query."""
 
-
 import botocore.session
 import pytest
 

@@ -1,4 +1,4 @@
-"""SDKs send a request again by themselves. If an earlier attempt took effect, the refusal of the next one says so."""
+"""A request that comes again: its sender is told what became of the first, and a copy undoes nothing newer."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
@@ -11,22 +11,36 @@ from mypy_boto3_s3 import S3Client
 
 from gateway.demo.embedded import EmbeddedPostgres
 from gateway.fencing.decision import Equal
+from gateway.fencing.intent import Duplicates
 from gateway.objects.writes import fenced_write
 from tests.clients.lossy import losing
-from tests.doubles.s3 import S3Double
+from tests.doubles.s3 import Rule, S3Double
 from tests.objects import raw
-from tests.objects.clients import body_of, call, connect, in_thread
+from tests.objects.clients import body_of, call, connect, in_thread, outcome
+from tests.objects.clients import refused as refusal
 from tests.objects.object_gateway import Stage, staged
 from tests.objects.raw import Reply
+from tests.objects.sweeping import forgetful, sweeper
 from tests.running import ACCESS_KEY, API_KEY, SECRET_KEY
+from tests.tiers import first
 from tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
+# SDKs send a request again by themselves. If an earlier attempt took effect, the refusal of the next one says so.
+
 LARGE = 9 * 1024 * 1024
+
+
 STRICT = "strict/"
+
+
 WRITER = {"access_key": ACCESS_KEY, "secret": SECRET_KEY}
+
+
 ANOTHER = {"access_key": "AKIAANOTHER", "secret": "another-secret"}
+
+
 CALLERS = [
     {
         "name": "writer",
@@ -37,6 +51,8 @@ CALLERS = [
     },
     {"name": "another", "access_key_id": ANOTHER["access_key"], "secret_access_key": ANOTHER["secret"]},
 ]
+
+
 TOLD, NOT_TOLD = ("took-effect", True), (None, False)
 
 
@@ -119,7 +135,7 @@ def says(reply: Reply | None) -> bool:
 class TestBoto3:
     """Its answer is lost on the way; the request is sent again as SDKs do it."""
 
-    @pytest.mark.parametrize("size", [1, LARGE])
+    @pytest.mark.parametrize("size", first([1, LARGE]))
     async def test_overtaken_meanwhile(self, shared: Stage, key: str, size: int) -> None:
         body = b"x" * size
         error = await refused(
@@ -236,3 +252,163 @@ class TestOnlyItsOwn:
         held.release()
         shared.double.fail(503, operation="HeadObject", key=key)
         assert not says(await put(shared, key, "5", amz_sdk_invocation_id="call-1"))
+
+
+# A request that reaches the store a second time, long after it was answered, undoes nothing that came after it.
+
+GONE = (404, "NoSuchKey")
+
+
+DONE = (200, "")
+
+
+TAGS = {"TagSet": [{"Key": "stage", "Value": "draft"}]}
+
+
+def repeating(duplicates: Duplicates) -> dict[str, Any]:
+    """The settings of a gateway whose caller is an administrator, too."""
+    admin = {"name": "writer", "access_key_id": ACCESS_KEY, "secret_access_key": SECRET_KEY, "groups": ["admins"]}
+    return {"s3": {"duplicates": duplicates, "pending_wait": 0.1}, "callers": [admin]}
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def tolerating(postgres_server: EmbeddedPostgres) -> AsyncIterator[Stage]:
+    async with staged(postgres_server, **repeating(Duplicates.TOLERATE)) as one:
+        yield one
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def waiting(postgres_server: EmbeddedPostgres) -> AsyncIterator[Stage]:
+    async with staged(postgres_server, **repeating(Duplicates.WAIT)) as one:
+        yield one
+
+
+@pytest.fixture(params=Duplicates)
+def either(request: pytest.FixtureRequest, tolerating: Stage, waiting: Stage) -> Stage:
+    return tolerating if request.param is Duplicates.TOLERATE else waiting
+
+
+async def arrives_again(copy: Rule) -> list[int | None]:
+    """Return the store's answers to the copy."""
+    copy.release()
+    async with asyncio.timeout(PATIENCE):
+        await copy.finished.wait()
+    return copy.statuses
+
+
+async def half_an_hour_later(stage: Stage) -> None:
+    """The signatures of everything that is over are dead."""
+    await stage.rows("UPDATE fencing.spent SET dead_at = dead_at - interval '31 minutes'")
+    await stage.rows("UPDATE fencing.forbidden SET dead_at = dead_at - interval '31 minutes'")
+
+
+async def test_an_acknowledged_object_stays(either: Stage, key: str) -> None:
+    before = await call(connect(either.origin, "42").put_object, Key=key, Body=b"state")
+    copy = either.double.repeat(operation="PutObject", key=key)
+    await call(connect(either.origin, "43").put_object, Key=key, Body=b"other")
+    after = await call(connect(either.origin, "52").put_object, Key=key, Body=b"state")
+    assert await arrives_again(copy) == [412]
+    assert either.body(key) == b"state"
+    assert before["ETag"] != after["ETag"]
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("duplicates", Duplicates)
+@pytest.mark.parametrize("conditional", [True, False])
+async def test_a_deleted_object_that_was_written_again_stays(
+    postgres_server: EmbeddedPostgres, duplicates: Duplicates, *, conditional: bool
+) -> None:
+    """Also where a delete is the write of a tombstone."""
+    double = S3Double(buckets=["bucket"]) if conditional else forgetful()
+    double.put("bucket", "k", b"state")
+    async with staged(postgres_server, double, **repeating(duplicates)) as stage:
+        copy = double.repeat(operation="DeleteObject" if conditional else "PutObject", key="k")
+        await call(connect(stage.origin, "43").delete_object, Key="k")
+        await call(connect(stage.origin, "52").put_object, Key="k", Body=b"state")
+        assert await arrives_again(copy) == [412]
+        assert await body_of(connect(stage.origin), "k") == b"state"
+
+
+async def test_a_newer_holders_delete_stays(either: Stage, key: str) -> None:
+    """A tombstone stands for absence until the signature of the create is dead."""
+    async with sweeper(either) as (sweeping, _):
+        copy = either.double.repeat(operation="PutObject", key=key)
+        await call(connect(either.origin, "43").put_object, Key=key, Body=b"made")
+        await call(connect(either.origin, "52").delete_object, Key=key)
+        await sweeping.sweep_tombstones()
+        assert await either.count("tombstone", key) == 1
+        assert await arrives_again(copy) == [412]
+        assert await outcome(connect(either.origin).get_object, Key=key) == GONE
+        await half_an_hour_later(either)
+        await sweeping.sweep()
+        assert await either.count("tombstone", key) == await either.count("spent", key) == 0
+        assert either.body(key) is None
+
+
+async def test_the_condition_of_a_write_that_failed_is_remembered(either: Stage, key: str) -> None:
+    """The first attempt takes the key to be absent, because nothing is known of it."""
+    either.double.put("bucket", key, b"from before")
+    copy = either.double.repeat(operation="PutObject", key=key)
+    await call(connect(either.origin, "43").put_object, Key=key, Body=b"made")
+    await call(connect(either.origin, "52").delete_object, Key=key)
+    assert await arrives_again(copy) == [412]
+    assert await outcome(connect(either.origin).get_object, Key=key) == GONE
+
+
+async def test_two_contents_in_turn_pass_by_default(tolerating: Stage, key: str) -> None:
+    writer = connect(tolerating.origin, "1")
+    etags = [(await call(writer.put_object, Key=key, Body=body))["ETag"] for body in (b"a", b"b") * 4]
+    assert etags[:4] == etags[4:], "the form that was used longest ago comes first"
+    assert len(set(etags[:4])) == 4
+    await call(writer.delete_object, Key=key)
+    assert await tolerating.count("tombstone", key) == 0, "a delete of the holder's own object leaves none"
+
+
+async def test_two_contents_in_turn_wait(waiting: Stage, key: str) -> None:
+    writer = connect(waiting.origin, "1")
+    for body in (b"a", b"b", b"a", b"b"):
+        await call(writer.put_object, Key=key, Body=body)
+    status, _, message = await refusal(writer.put_object, Key=key, Body=b"a")
+    assert status == 503
+    assert "Nothing was written" in message
+    assert waiting.body(key) == b"b"
+    assert await outcome(writer.put_object, Key=key, Body=b"c") == DONE, "other bytes need not wait"
+    await half_an_hour_later(waiting)
+    assert await outcome(writer.put_object, Key=key, Body=b"a") == DONE
+
+
+async def test_the_same_upload_again(either: Stage, waiting: Stage, key: str) -> None:
+    """Its bytes have one form only. If the gateway waits, the wait resolves the conflict."""
+    writer = connect(either.origin, "1")
+
+    async def upload() -> tuple[int, str]:
+        place: Any = {"Key": key, "UploadId": (await call(writer.create_multipart_upload, Key=key))["UploadId"]}
+        etag = (await call(writer.upload_part, **place, PartNumber=1, Body=b"large"))["ETag"]
+        parts = {"Parts": [{"PartNumber": 1, "ETag": etag}]}
+        return await outcome(writer.complete_multipart_upload, **place, MultipartUpload=parts)
+
+    assert await upload() == DONE
+    again = [(await upload())[0] for _ in range(2)]
+    assert again == ([503, 503] if either is waiting else [200, 200])
+    await half_an_hour_later(either)
+    assert await upload() == DONE
+    assert either.body(key) == b"large"
+
+
+async def test_an_amendment_stays_announced_where_writes_wait(waiting: Stage, key: str) -> None:
+    """It has no condition, so nothing but the end of its signature stops a copy."""
+    await call(connect(waiting.origin, "43").put_object, Key=key, Body=b"x")
+    assert await outcome(connect(waiting.origin, "43").put_object_tagging, Key=key, Tagging=TAGS) == DONE
+    assert (await waiting.barrier(f"s3/bucket/{key}", "52")).status_code == 503
+    await waiting.rows("UPDATE fencing.intent SET signed_at = signed_at - interval '8 minutes' WHERE key = $1", key)
+    assert (await waiting.barrier(f"s3/bucket/{key}", "52")).status_code == 200
+    assert await outcome(connect(waiting.origin, "52").put_object, Key=key, Body=b"y") == DONE
+
+
+async def test_a_bucket_keeps_young_tombstones(either: Stage, key: str) -> None:
+    await call(connect(either.origin).create_bucket, Bucket=key)
+    await call(connect(either.origin, "1").put_object, Bucket=key, Key="k", Body=b"x")
+    await call(connect(either.origin, "2").delete_object, Bucket=key, Key="k")
+    assert await outcome(connect(either.origin, "2").delete_bucket, Bucket=key) == (409, "BucketNotEmpty")
+    await half_an_hour_later(either)
+    assert await outcome(connect(either.origin, "2").delete_bucket, Bucket=key) == (204, "")

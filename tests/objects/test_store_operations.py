@@ -283,8 +283,6 @@ PLACE = ("bucket", "a%20b")
 COPIED = b"<CopyPartResult><ETag>&quot;p1&quot;</ETag><ChecksumCRC32>AAAAAA==</ChecksumCRC32></CopyPartResult>"
 
 
-
-
 def query_of(request: Received) -> dict[str, str]:
     target = request.line.split(b" ")[1].decode()
     return dict(parse_qsl(target.partition("?")[2], keep_blank_values=True))

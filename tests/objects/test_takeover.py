@@ -1,4 +1,4 @@
-"""A new holder takes over while an old one's request is still on its way: the request never takes effect."""
+"""A new holder takes over while an old one's request is on its way: it has no effect, and blocks no one for long."""
 
 import asyncio
 import hashlib
@@ -11,24 +11,30 @@ import pytest_asyncio
 from botocore.exceptions import ClientError
 
 from gateway.demo.embedded import EmbeddedPostgres
-from gateway.fencing.intent import DEAD_AFTER
+from gateway.fencing.intent import DEAD_AFTER, LATE_AFTER
 from tests.doubles.s3 import S3Double
 from tests.doubles.s3.conditions import UNCONDITIONAL
 from tests.doubles.s3.state import Content, Origin
 from tests.objects.clients import body_of, call, connect, outcome, warm_up
 from tests.objects.object_gateway import Stage, staged
+from tests.objects.recording import Asked, RecordingDouble
+from tests.objects.sweeping import entomb, forgetful, sweeper
+from tests.tiers import first
 from tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 STALE = (412, "StaleFencingToken")
+SETTINGS = {"pending_wait": 0.2}
+
+
 MEBIBYTE = 1024 * 1024
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def shared(postgres_server: EmbeddedPostgres) -> AsyncIterator[Stage]:
     rules = [{"match": "bucket/jobs/{job}/**", "resource": "job/{job}"}]
-    async with staged(postgres_server, S3Double(buckets=["bucket"]), objects=rules) as one:
+    async with staged(postgres_server, S3Double(buckets=["bucket"]), objects=rules, s3=SETTINGS) as one:
         await warm_up(connect(one.origin, "1"), "warm")
         yield one
 
@@ -108,19 +114,10 @@ async def test_one_holders_writes_to_many_keys_run_side_by_side(shared: Stage) -
     assert await shared.fence(f"job/{job}") == "33"
 
 
-BODIES = {
-    "empty": b"",
-    "small": b"hello",
-    "just in memory": bytes(8 * MEBIBYTE),
-    "in one part": bytes(9 * MEBIBYTE),
-    "in several parts": bytes(range(256)) * (20 * MEBIBYTE // 256),
-}
-
-
-@pytest.mark.parametrize("name", BODIES)
-async def test_settling_keeps_the_object_as_it_is(shared: Stage, key: str, name: str) -> None:
+@pytest.mark.parametrize("size", first([5, 0, 8 * MEBIBYTE, 9 * MEBIBYTE, 20 * MEBIBYTE]))
+async def test_settling_keeps_the_object_as_it_is(shared: Stage, key: str, size: int) -> None:
     """An intent was left behind, by a process that died maybe; the barrier bumps the object it is conditioned on."""
-    body = BODIES[name]
+    body = (bytes(range(256)) * (size // 256 + 1))[:size]
     metadata = {
         "colour": "red",
         "fencing-token": "33",
@@ -156,11 +153,7 @@ async def test_an_object_both_of_whose_forms_are_waited_for_is_bumped_later(shar
 
     The gateway's own writes do not get that far: they go as uploads where a request got lost.
     """
-    etags = [shared.double.put("bucket", key, b"hello").etag]
-    await leave_intent(shared, key, etags[0])
-    assert (await shared.barrier(f"s3/bucket/{key}", "34")).status_code == 200
-    etags.append(shared.double.objects("bucket")[key].etag)
-    await leave_intent(shared, key, etags[1], token=34)
+    await forbid_both_forms(shared, key)
     held_up = await shared.barrier(f"s3/bucket/{key}", "35")
     assert held_up.status_code == 503
     told = held_up.json()
@@ -183,11 +176,7 @@ async def test_an_object_both_of_whose_forms_are_waited_for_is_bumped_later(shar
 
 async def test_a_write_of_the_key_needs_no_other_form(shared: Stage, key: str) -> None:
     """It changes the ETag itself. So does a delete."""
-    etags = [shared.double.put("bucket", key, b"hello").etag]
-    await leave_intent(shared, key, etags[0])
-    assert (await shared.barrier(f"s3/bucket/{key}", "34")).status_code == 200
-    etags.append(shared.double.objects("bucket")[key].etag)
-    await leave_intent(shared, key, etags[1], token=34)
+    await forbid_both_forms(shared, key)
     assert await outcome(connect(shared.origin, "35").put_object, Key=key, Body=b"other") == (200, "")
     assert await shared.count("intent", key) == 0
     await leave_intent(shared, key, shared.double.objects("bucket")[key].etag, token=35)
@@ -197,11 +186,7 @@ async def test_a_write_of_the_key_needs_no_other_form(shared: Stage, key: str) -
 
 async def test_bytes_whose_every_etag_is_waited_for_come_back_later(shared: Stage, key: str) -> None:
     """Until no request that waits for them can be valid, by the store's clock."""
-    etags = [shared.double.put("bucket", key, b"hello").etag]
-    await leave_intent(shared, key, etags[0])
-    assert (await shared.barrier(f"s3/bucket/{key}", "34")).status_code == 200
-    etags.append(shared.double.objects("bucket")[key].etag)
-    await leave_intent(shared, key, etags[1], token=34)
+    etags = await forbid_both_forms(shared, key)
     s3 = connect(shared.origin, "35")
     await call(s3.put_object, Key=key, Body=b"other")
     with pytest.raises(ClientError) as refused:
@@ -230,3 +215,222 @@ async def leave_intent(shared: Stage, key: str, expected: str | None, token: int
         "VALUES ($1, 'bucket', $2, gen_random_uuid(), 0, $3, $4, 1)",
         *(resource, key, token, expected),
     )
+
+
+async def forbid_both_forms(shared: Stage, key: str) -> list[str]:
+    """Have late requests wait for both ETags of "hello" at the key, the second of token 34; return the ETags."""
+    etags = [shared.double.put("bucket", key, b"hello").etag]
+    await leave_intent(shared, key, etags[0])
+    assert (await shared.barrier(f"s3/bucket/{key}", "34")).status_code == 200
+    etags.append(shared.double.objects("bucket")[key].etag)
+    await leave_intent(shared, key, etags[1], token=34)
+    return etags
+
+
+# A dead or unlucky holder blocks no living one for long: lost requests, the same bytes again, housekeeping.
+
+DONE = (200, "")
+
+
+UNKNOWN = (503, "FencingOutcomeUnknown")
+
+
+async def lose_a_put(stage: Stage, key: str, token: int, body: bytes) -> None:
+    """Send a put whose request is lost on its way: the gateway cannot know whether it will still arrive."""
+    lost = [
+        stage.double.cut(at="before", operation=operation, key=key)
+        for operation in ("PutObject", "CompleteMultipartUpload")
+    ]
+    assert await outcome(connect(stage.origin, str(token)).put_object, Key=key, Body=body) == UNKNOWN
+    for each in lost:
+        stage.double.faults.remove(each)
+
+
+async def test_lost_writes_of_the_same_bytes_block_no_barrier(shared: Stage, key: str) -> None:
+    """Small bytes have two forms. Both are soon in use where each holder loses a write of the same bytes."""
+    await call(connect(shared.origin, "1").put_object, Key=key, Body=b"X")
+    for token in range(2, 8):
+        await lose_a_put(shared, key, token, b"Y")
+        barrier = await shared.barrier(f"s3/bucket/{key}", str(token + 1))
+        assert barrier.status_code == 200, f"after {token - 1} lost writes: {barrier.text}"
+        assert await outcome(connect(shared.origin, str(token + 1)).put_object, Key=key, Body=b"X") == DONE
+
+
+@pytest.mark.parametrize("body", first([b"X", b"Y", b"Z"]))
+async def test_a_living_holder_is_never_shut_out_of_its_own_key(shared: Stage, key: str, body: bytes) -> None:
+    """Its puts met restarts of the store, one after the other. It may put any bytes, and delete."""
+    holder = connect(shared.origin, "1")
+    await call(holder.put_object, Key=key, Body=b"X")
+    for lost in (b"Y", b"X", b"Y", b"X"):
+        await lose_a_put(shared, key, 1, lost)
+        assert await outcome(holder.put_object, Key=key, Body=body) == DONE
+    await lose_a_put(shared, key, 1, b"Y")
+    assert await outcome(holder.delete_object, Key=key) == (204, "")
+    await lose_a_put(shared, key, 1, b"X")
+    assert await outcome(holder.put_object, Key=key, Body=body) == DONE
+
+
+@pytest.mark.parametrize("at", first(["before", "after"]))
+@pytest.mark.parametrize("conditional", first([True, False]), ids=["If-Match", "no condition"])
+async def test_housekeeping_blocks_no_holder(
+    postgres_server: EmbeddedPostgres,
+    at: str,
+    conditional: bool,  # noqa: FBT001
+) -> None:
+    """The removal of a tombstone is lost: it closes neither the resource nor the key."""
+    double = S3Double(buckets=["bucket"]) if conditional else forgetful()
+    async with staged(postgres_server, double, s3=SETTINGS) as stage:
+        await warm_up(connect(stage.origin, "1"), "warm")
+        await entomb(stage, "gone")
+        assert (await stage.barrier("s3/bucket/gone", "1")).status_code == 200
+        double.cut(at=at, operation="DeleteObject", key="gone")
+        async with sweeper(stage) as (sweeping, _):
+            await sweeping.sweep_tombstones()
+        async with asyncio.timeout(PATIENCE):
+            barrier = await stage.barrier("s3/bucket/gone", "2")
+            assert barrier.status_code == 200, barrier.text
+            assert await outcome(connect(stage.origin, "3").put_object, Key="gone", Body=b"Y") == DONE
+        assert stage.body("gone") == b"Y"
+
+
+# Every write is signed with the store's clock, for 15 seconds, and its intent says so.
+#
+# If the store cannot bump objects, only the end of that signature stops a late write.
+
+COMPLETE = "CompleteMultipartUpload"
+
+
+TIMEOUT = 6.0
+"""Seconds that the gateway waits for the store: longer than a busy machine takes to answer when no test holds it up."""
+
+
+WEAK = {"complete": frozenset({COMPLETE}), "complete and delete": frozenset({COMPLETE, "DeleteObject"})}
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module", params=first(WEAK))
+async def weak(request: pytest.FixtureRequest, postgres_server: EmbeddedPostgres) -> AsyncIterator[Stage]:
+    double = RecordingDouble()
+    double.behave(ignored_conditions=WEAK[request.param])
+    async with staged(postgres_server, double, s3={"timeout": TIMEOUT, "pending_wait": 0.1}) as one:
+        yield one
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def strong(postgres_server: EmbeddedPostgres) -> AsyncIterator[Stage]:
+    async with staged(postgres_server, RecordingDouble()) as one:
+        yield one
+
+
+async def everything(stage: Stage, key: str) -> list[Asked]:
+    """Return the requests that puts, copies and deletes of all kinds send to the store."""
+    assert isinstance(stage.double, RecordingDouble)
+    s3, newer = connect(stage.origin, "33"), connect(stage.origin, "34")
+    await call(s3.get_bucket_location)
+    await call(s3.list_objects_v2)
+    await outcome(s3.put_object, Key=f"{key}-first", Body=b"the probe comes before it")
+    since = len(stage.double.asked)
+    await call(s3.put_object, Key=key, Body=b"new")
+    await call(s3.put_object, Key=key, Body=b"over", Metadata={"colour": "red"}, Tagging="a=b")
+    etag = (await call(s3.put_object, Key=key, Body=b"and over"))["ETag"]
+    await call(s3.put_object, Key=key, Body=b"again", IfMatch=etag)
+    await call(s3.put_object, Key=f"{key}-2", Body=b"", IfNoneMatch="*")
+    await call(s3.copy_object, Key=f"{key}-3", CopySource=f"bucket/{key}")
+    await call(s3.delete_object, Key=key)
+    await call(newer.put_object, Key=key, Body=b"after a delete")
+    await call(newer.delete_objects, Delete={"Objects": [{"Key": each} for each in (key, f"{key}-2", f"{key}-3")]})
+    asked = stage.double.changing(since)
+    assert len(asked) == 11
+    return asked
+
+
+async def test_every_write_is_signed_for_seconds(weak: Stage, strong: Stage, key: str) -> None:
+    """The signature covers all headers, and the body by its MD5, which the store compares."""
+    for stage in (weak, strong):
+        for asked in await everything(stage, key):
+            assert asked.lifetime == 15
+            signed = set(asked.parameters["X-Amz-SignedHeaders"].split(";"))
+            assert asked.headers.keys() - signed <= {"content-length"}
+            assert asked.method != "PUT" or "content-md5" in signed or asked.headers["content-length"] == "0"
+            assert stage is weak or signed & {"if-match", "if-none-match"}
+
+
+async def test_the_intent_has_the_time_and_the_end_of_the_signature(weak: Stage, strong: Stage, key: str) -> None:
+    """The settler believes the intent, so the two must never part."""
+    for stage in (weak, strong):
+        assert isinstance(stage.double, RecordingDouble)
+        held = stage.double.cut(operation="PutObject", key=key)
+        since = len(stage.double.asked)
+        await outcome(connect(stage.origin, "33").put_object, Key=key, Body=b"x")
+        assert held.struck == 1
+        (asked,) = stage.double.changing(since)
+        (intent,) = await stage.rows("SELECT * FROM fencing.intent WHERE key = $1", key)
+        assert intent["dead_after"] == DEAD_AFTER
+        assert asked.signed_at == intent["signed_at"].replace(microsecond=0)
+        assert asked.lifetime is not None
+        assert asked.lifetime + LATE_AFTER.total_seconds() == DEAD_AFTER.total_seconds()
+
+
+async def test_the_clock_of_the_store_counts_whatever_the_database_says(postgres_server: EmbeddedPostgres) -> None:
+    """It is a day ahead here, and jumps back later. A write that meets the jump is signed again."""
+    double = RecordingDouble()
+    double.behave(clock_offset=86_400.0)
+    async with staged(postgres_server, double) as stage:
+        writer = connect(stage.origin, "33")
+        assert await outcome(writer.put_object, Key="k", Body=b"ahead") == (200, "")
+        double.behave(clock_offset=-86_400.0)
+        assert await outcome(writer.put_object, Key="k", Body=b"behind") == (200, "")
+        assert await outcome(writer.get_object, Key="k") == (200, "")
+        assert stage.body("k") == b"behind"
+
+
+async def test_late_after_is_a_setting(postgres_server: EmbeddedPostgres, key: str) -> None:
+    """A request that has begun in time may take effect for so long. The intent says so to every gateway."""
+    double = RecordingDouble()
+    double.behave(ignored_conditions=WEAK["complete"])
+    settings = {"pending_wait": 0.1, "late_after": 3_600.0}
+    async with staged(postgres_server, double, s3=settings) as stage:
+        await call(connect(stage.origin, "33").put_object, Key=key, Body=b"before")
+        double.cut(operation="PutObject", key=key)
+        await outcome(connect(stage.origin, "33").put_object, Key=key, Body=b"zombie")
+        for seconds, status in ((3_000.0, 503), (3_620.0, 200)):  # a slow machine may take minutes before the first
+            double.behave(clock_offset=seconds)
+            assert (await stage.barrier(f"s3/bucket/{key}", "34")).status_code == status
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("body", [b"before", None])
+async def test_a_settlers_write_has_a_short_signature_too(weak: Stage, key: str, body: bytes | None) -> None:
+    """A settler's own tombstone may be late too. If it would displace an object, the gateway can only wait."""
+    assert isinstance(weak.double, RecordingDouble)
+    if body is not None:
+        await call(connect(weak.origin, "33").put_object, Key=key, Body=body)
+    held = weak.double.hold(operation="PutObject", key=key)
+    assert await outcome(connect(weak.origin, "33").put_object, Key=key, Body=b"zombie") == (
+        *(503, "FencingOutcomeUnknown"),
+    )
+    since = len(weak.double.asked)
+    barrier = await weak.barrier(f"s3/bucket/{key}", "34")
+    assert barrier.status_code == (200 if body is None else 503)
+    assert [each.lifetime for each in weak.double.changing(since)] == ([15] if body is None else [])
+    held.release()
+    await held.finished.wait()
+    assert held.statuses == [412 if body is None else 200]
+    assert (await weak.barrier(f"s3/bucket/{key}", "34")).status_code == 200
+    assert await outcome(connect(weak.origin, "33").put_object, Key=key, Body=b"x") == (412, "StaleFencingToken")
+
+
+@pytest.mark.thorough
+async def test_a_late_write_is_settled_by_the_clock_of_the_store(postgres_server: EmbeddedPostgres, key: str) -> None:
+    double = RecordingDouble()
+    double.behave(ignored_conditions=WEAK["complete"])
+    async with staged(postgres_server, double, s3={"timeout": TIMEOUT, "pending_wait": 0.1}) as stage:
+        await call(connect(stage.origin, "33").put_object, Key=key, Body=b"before")
+        held = double.hold(at="arrival", operation="PutObject", key=key)
+        await outcome(connect(stage.origin, "33").put_object, Key=key, Body=b"zombie")
+        for seconds, status in ((DEAD_AFTER.total_seconds() - 10, 503), (DEAD_AFTER.total_seconds() + 2, 200)):
+            double.behave(clock_offset=seconds)
+            assert (await stage.barrier(f"s3/bucket/{key}", "34")).status_code == status
+        held.release()
+        await held.finished.wait()
+        assert held.statuses == [None], "the store refuses it unread"
+        assert stage.body(key) == b"before"
