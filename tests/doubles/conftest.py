@@ -1,22 +1,30 @@
-"""A served double for each test, and real clients against it."""
+"""A served double for each test, real clients against it, and requests as their senders sign them."""
 
 from __future__ import annotations
 
 import asyncio
+import hashlib
 from collections.abc import AsyncIterator, Callable
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 import boto3
+import httpx
 import pytest
+from botocore.auth import S3SigV4Auth
+from botocore.awsrequest import AWSRequest
 from botocore.config import Config
+from botocore.credentials import Credentials
 from botocore.exceptions import ClientError
 
 from tests.doubles.s3 import ACCESS_KEY, REGION, SECRET_KEY, S3Double, serve
+from tests.waiting import PATIENCE
 
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
 
 Call = Callable[..., Any]
+KEYS = ["a b", "a+b", "a/../b", "a//b", "%2F", "ü/ß", "a?b", "a&b=c", "~tilde", "dots.", "\x01"]
 
 
 @pytest.fixture(scope="session")
@@ -76,3 +84,49 @@ def client_for(session: boto3.Session, endpoint: str, **options: Any) -> S3Clien
         **options,
     )
     return session.client("s3", endpoint_url=endpoint, config=config)
+
+
+def quoted(body: bytes) -> str:
+    return f'"{hashlib.md5(body).hexdigest()}"'
+
+
+async def begin_upload(call: Call, *bodies: bytes, **options: Any) -> dict[str, Any]:
+    """Upload the parts of `key` under the write-id w; what is given back completes it."""
+    created = await call("create_multipart_upload", Key="key", Metadata={"fencing-write-id": "w"}, **options)
+    place = {"Key": "key", "UploadId": created["UploadId"]}
+    parts = []
+    for count, body in enumerate(bodies, start=1):
+        part = await call("upload_part", PartNumber=count, Body=body, **place)
+        parts.append({"PartNumber": count, "ETag": part["ETag"]})
+    return {**place, "MultipartUpload": {"Parts": parts}}
+
+
+async def soon(event: asyncio.Event) -> None:
+    async with asyncio.timeout(PATIENCE):
+        await event.wait()
+
+
+async def send(method: str, url: str, **options: Any) -> httpx.Response:
+    async with httpx.AsyncClient(trust_env=False, timeout=PATIENCE) as http:
+        return await http.request(method, url, **options)
+
+
+def signed(endpoint: str, method: str, path: str, body: bytes, headers: dict[str, str] | None = None) -> dict[str, str]:
+    """The headers of a request, signed by botocore as its own clients do."""
+    request = AWSRequest(method=method, url=endpoint + path, data=body, headers=headers or {})
+    S3SigV4Auth(Credentials(ACCESS_KEY, SECRET_KEY), "s3", REGION).add_auth(request)
+    return dict(request.headers.items())
+
+
+async def send_and_vanish(
+    endpoint: str, method: str, path: str, body: bytes, headers: dict[str, str], *, shorter_by: int = 0
+) -> None:
+    """Send a request whole (or all but the last bytes) and close the connection at once, as a killed process does."""
+    address = urlsplit(endpoint)
+    lines = [f"{method} {path} HTTP/1.1", f"Host: {address.netloc}", f"Content-Length: {len(body)}"]
+    lines += [f"{name}: {value}" for name, value in signed(endpoint, method, path, body, headers).items()]
+    _, writer = await asyncio.open_connection(address.hostname, address.port)
+    writer.write("\r\n".join([*lines, "", ""]).encode() + body[: len(body) - shorter_by])
+    await writer.drain()
+    writer.close()
+    await writer.wait_closed()
