@@ -93,23 +93,6 @@ def test_headers_by_name_whatever_their_case() -> None:
 
 
 @pytest.mark.parametrize(
-    ("query", "code"),
-    [
-        (b"id=eq.1&select=*,directors(*)", "PGRST127"),
-        (b"id=eq.1&select=*,directors!inner(*)&directors.name=eq.x", "PGRST127"),
-        (b"id=eq.1&directors.name=eq.x", "PGRST108"),
-        (b"id=eq.1&directors.or=(name.eq.x)", "PGRST108"),
-        (b"id=eq.1&directors.limit=1", "PGRST108"),
-    ],
-)
-def test_nothing_is_embedded_in_a_write(query: bytes, code: str) -> None:
-    for method in ("POST", "PATCH", "PUT", "DELETE"):
-        with pytest.raises(DialectError) as caught:
-            parse(method, query, {})
-        assert (caught.value.code, caught.value.status) == (code, 400)
-
-
-@pytest.mark.parametrize(
     ("header", "expected"),
     [
         ("", Preferences()),
