@@ -400,6 +400,7 @@ def ask(watched: Watched, asked: Asked) -> None:
         watched.execute(ROWS)
 
 
+@pytest.mark.thorough
 def test_nothing_else_in_the_database_was_touched(watched: Watched) -> None:
     """After all of it: what identifiers and values might have smuggled in has dropped or made nothing."""
     found = watched.fetch(
