@@ -11,8 +11,7 @@ import pytest
 
 from gateway.client import FencedClient
 from gateway.demo.embedded import EmbeddedPostgres
-from tests.client.counter import Counter
-from tests.client.stage import Stage, staged
+from tests.client.stage import Counter, Stage, staged
 
 
 @pytest.fixture(scope="module")

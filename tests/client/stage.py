@@ -1,25 +1,29 @@
-"""A gateway in a thread of its own, so that programs with an event loop and programs without one can use it alike.
+"""A gateway in a thread of its own, a lock service in this very process, and a network that goes down.
 
-One lock covers a row of ``accounts`` and the objects below ``reports/accounts/{id}/``.
-"""
+Programs with an event loop and programs without one can use the gateway alike. One lock covers a row of ``accounts``
+and the objects below ``reports/accounts/{id}/``."""
 
 import asyncio
 import threading
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from concurrent.futures import Future
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import asynccontextmanager, contextmanager, suppress
+from dataclasses import dataclass, replace
 from itertools import count
 from typing import Any, TypeVar
+from urllib.parse import urlsplit
 
 import asyncpg
 import httpx
 
 from gateway.client import FencedClient
 from gateway.client import blocking as threads
+from gateway.client.errors import LockLost, NotAcquired, Unavailable
+from gateway.client.source import Held, Mode, Source, now
 from gateway.demo.embedded import EmbeddedPostgres
 from tests.doubles.s3 import S3Double, serve
 from tests.postgres import fresh_database
+from tests.processes import free_port
 from tests.running import ACCESS_KEY, API_KEY, SECRET_KEY, config, running
 
 BUCKET = "reports"
@@ -150,3 +154,167 @@ def staged(
     finally:
         stop.set_result(None)
         thread.join(30)
+
+
+# A lock service in this very process, with every trouble that a lock service can have: what tests play with.
+
+
+def slow() -> float:
+    """Return a clock so slow that a client loses no lock by time, however busy the machine is. Pauses ignore it."""
+    return now() / 100
+
+
+class Counter:
+    """``Source``. It counts without epochs, and never lets a hold lapse by itself: tests take it away.
+
+    ``value`` is the last token issued; ``trouble`` is raised by every call; ``silent``: renewals never answer.
+    ``renewals``, ``refused`` and ``unanswered`` count.
+    """
+
+    def __init__(self, value: int = 0, clock: Callable[[], float] = now) -> None:
+        self.value = value
+        self.clock = clock
+        self.trouble: Exception | None = None
+        self.silent = False
+        self.renewals = 0
+        self.refused = 0
+        self.unanswered = 0
+        self.closed = 0
+        self.holders: dict[str, Held] = {}
+
+    def take_away(self, resource: str) -> None:
+        """End the hold without notice to its holder."""
+        del self.holders[resource]
+
+    async def acquire(self, resource: str, *, holder: str, ttl: float, wait: float | None, mode: Mode) -> Held:
+        self._troubled()
+        if resource in self.holders:
+            raise NotAcquired(resource, holder=self.holders[resource].holder)
+        self.value += 1
+        held = Held(resource, holder, self.value, self.clock() + ttl, mode=mode)
+        self.holders[resource] = held
+        return held
+
+    async def renew(self, held: Held, ttl: float) -> Held:
+        self._troubled()
+        if self.silent:
+            self.unanswered += 1
+            await asyncio.Event().wait()
+        asked = self.clock()
+        if not self._has(held):
+            raise LockLost("The counter has given it to somebody else.")
+        self.renewals += 1
+        return replace(held, valid_until=asked + ttl)
+
+    async def release(self, held: Held) -> None:
+        self._troubled()
+        if self._has(held):
+            del self.holders[held.resource]
+
+    async def holds(self, held: Held) -> bool:
+        self._troubled()
+        return self._has(held)
+
+    async def aclose(self) -> None:
+        self.closed += 1
+
+    def _has(self, held: Held) -> bool:
+        standing = self.holders.get(held.resource)
+        return standing is not None and (standing.value, standing.holder) == (held.value, held.holder)
+
+    def _troubled(self) -> None:
+        if self.trouble is not None:
+            self.refused += 1
+            raise self.trouble
+
+
+@dataclass
+class Asleep:
+    """``Source``: another one, as a process sees it that is stopped. Its renewals never leave."""
+
+    awake: Source
+
+    async def acquire(self, resource: str, *, holder: str, ttl: float, wait: float | None, mode: Mode) -> Held:
+        return await self.awake.acquire(resource, holder=holder, ttl=ttl, wait=wait, mode=mode)
+
+    async def renew(self, held: Held, ttl: float) -> Held:
+        await asyncio.Event().wait()
+        raise Unavailable("Nobody gets here.")
+
+    async def release(self, held: Held) -> None:
+        await self.awake.release(held)
+
+    async def holds(self, held: Held) -> bool:
+        return await self.awake.holds(held)
+
+    async def aclose(self) -> None:
+        await self.awake.aclose()
+
+
+# A network that goes down and comes back: connections are passed on until it is cut.
+
+
+class Relay:
+    """``origin`` is where clients find the gateway.
+
+    ``decodes``: slashes that were sent percent-encoded arrive as slashes, as behind some proxies.
+    ``kept_back``: requests that begin so do not arrive until ``let_go`` is set; ``waiting`` is set by the first.
+    """
+
+    def __init__(self, gateway: str) -> None:
+        self.decodes = False
+        self.kept_back: bytes | None = None
+        self.waiting = asyncio.Event()
+        self.let_go = asyncio.Event()
+        self._gateway = urlsplit(gateway)
+        self._server: asyncio.Server | None = None
+        self._port = free_port()
+        self._writers: set[asyncio.StreamWriter] = set()
+
+    @property
+    def origin(self) -> str:
+        return f"http://127.0.0.1:{self._port}"
+
+    async def resume(self) -> None:
+        """Take connections, at the same address as ever."""
+        self._server = await asyncio.start_server(self._connection, "127.0.0.1", self._port)
+
+    async def cut(self) -> None:
+        """Break off all connections, and take no more."""
+        assert self._server is not None
+        self._server.close()
+        self.let_go.set()
+        for writer in tuple(self._writers):
+            writer.transport.abort()
+        while self._writers:
+            await asyncio.sleep(0.01)
+
+    async def _connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        onward_reader, onward = await asyncio.open_connection(self._gateway.hostname, self._gateway.port)
+        self._writers |= {writer, onward}
+        try:
+            await asyncio.gather(self._pass(reader, onward), self._pass(onward_reader, writer))
+        finally:
+            for one in (writer, onward):
+                one.transport.abort()
+                self._writers.discard(one)
+
+    async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(ConnectionError):
+            while some := await reader.read(65536):
+                if self.kept_back is not None and some.startswith(self.kept_back):
+                    self.waiting.set()
+                    await self.let_go.wait()
+                writer.write(some.replace(b"%2F", b"/") if self.decodes else some)
+                await writer.drain()
+        writer.transport.abort()
+
+
+@asynccontextmanager
+async def relayed(gateway: str) -> AsyncIterator[Relay]:
+    relay = Relay(gateway)
+    await relay.resume()
+    try:
+        yield relay
+    finally:
+        await relay.cut()

@@ -11,8 +11,7 @@ import pytest
 
 from gateway.client import FencedClient, Held, LockLost, NotAcquired, Stale, Unavailable, source
 from gateway.client.lock import Barrier
-from tests.client.counter import Counter, slow
-from tests.client.stage import Stage
+from tests.client.stage import Counter, Stage, slow
 from tests.waiting import PATIENCE
 
 SOON: dict[str, Any] = {"ttl": 0.9, "barrier": False}
@@ -56,14 +55,6 @@ async def test_the_work_is_cancelled(client: FencedClient, counter: Counter, job
     assert isinstance(lost.value.__cause__, LockLost)
     assert task.cancelling() == 0
     await asyncio.sleep(0)  # no cancellation is left over that would hit the next await
-
-
-async def test_a_group_of_tasks_is_cancelled(client: FencedClient, counter: Counter, job: str) -> None:
-    with pytest.raises(LockLost):
-        async with client.lock(job, source=counter, **SOON), asyncio.TaskGroup() as tasks:
-            workers = [tasks.create_task(asyncio.sleep(20)) for _ in range(3)]
-            counter.take_away(job)
-    assert all(worker.cancelled() for worker in workers)
 
 
 @pytest.mark.thorough

@@ -2,8 +2,6 @@
 
 import asyncio
 import json
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -14,11 +12,8 @@ import pytest
 
 from gateway.client import FencedClient, LockLost, Stale, renewal_batch
 from gateway.client.lock import Lock
-from tests import ROOT
-from tests.client.relay import relayed
-from tests.client.stage import Stage
+from tests.client.stage import Stage, relayed
 from tests.clients.lossy import losing
-from tests.running import API_KEY
 
 BATCH = b"PUT /v1/leases "
 
@@ -159,13 +154,7 @@ async def test_a_broken_one_is_lost_and_the_others_live(
 ) -> None:
     async with holding(client, job, 5) as locks:
         before, sent, broken = validity(locks), Sent(client), locks.pop(2)
-        with stage.api() as api:
-            answer = api.post(
-                f"/v1/breaks/{broken.resource}",
-                json={"expected": broken.token, "reason": "a test"},
-                headers={"Authorization": "Bearer operator-key"},
-            )
-        assert answer.is_success, answer.text
+        stage.ended(broken.resource)
         due(client)
         await asyncio.wait_for(broken.lost.wait(), 10)
         with pytest.raises(LockLost) as lost:
@@ -257,41 +246,3 @@ async def test_a_release_while_the_batch_is_under_way(
             assert sorted(sent.alone) == ([lock.resource for lock in locks] if first else [])
             assert not leaving.lost.is_set()
             assert stage.standing(leaving.resource)["holders"] == []
-
-
-FORKING = """
-import asyncio, os, sys
-from gateway.client import FencedClient
-
-url, key, name = sys.argv[1:]
-client = FencedClient(url, api_key=key)
-
-async def parent():
-    async with client.lock(name + "/parents", ttl=60) as lock:
-        renewal = asyncio.ensure_future(client._leases.renew(lock._kept.held, 60))
-        await asyncio.sleep(0)
-        assert client._leases._batches._open is not None
-        child = os.fork()
-        if not child:
-            asyncio.events._set_running_loop(None)
-            asyncio.run(own())
-            os._exit(0)
-        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-        print("parent", code, (await renewal).resource == lock.resource, flush=True)
-
-async def own():
-    async with client.lock(name + "/childs", ttl=60) as lock:
-        renewed = await asyncio.wait_for(client._leases.renew(lock._kept.held, 60), 10)
-        print("child", renewed.resource == lock.resource, flush=True)
-
-asyncio.run(parent())
-"""
-
-
-def test_a_fork_while_others_are_called(stage: Stage, job: str) -> None:
-    """The child's locks do not wait for a request that only the parent sends."""
-    ended = subprocess.run(
-        [sys.executable, "-c", FORKING, stage.origin, API_KEY, job],
-        cwd=ROOT, capture_output=True, text=True, timeout=40, check=False,
-    )  # fmt: skip
-    assert (ended.returncode, ended.stdout) == (0, "child True\nparent 0 True\n"), ended.stderr

@@ -1,16 +1,23 @@
 """Programs that tests run, in an environment of their own: none of the machine's configuration or credentials."""
 
+import json
 import os
+import selectors
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from shutil import which
+from typing import IO, Any
 
 import pytest
 
 from tests import ROOT
 from tests.clients.gateway import REGION, Login
+from tests.pausing import pause, resume
 
 PATIENCE = 120
 
@@ -90,3 +97,89 @@ def javascript() -> tuple[str, Path]:
     if not (directory / "node_modules").is_dir():
         pytest.skip("the packages of the JavaScript client are not installed: run `make clients`")
     return node, directory
+
+
+# A program that is asked by a line of JSON, and answers by one: started once, asked many times.
+
+
+class Conversation:
+    """One process, and what it has said to its standard error."""
+
+    def __init__(self, process: "subprocess.Popen[bytes]", errors: IO[bytes]) -> None:
+        self._process = process
+        self._errors = errors
+
+    def ask(self, **question: Any) -> Any:
+        """Its answer. Fails with its own words where the program ends or takes too long."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(json.dumps(question).encode() + b"\n")
+        self._process.stdin.flush()
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._process.stdout, selectors.EVENT_READ)
+            assert selector.select(PATIENCE), f"no answer to {question}: {self._said()}"
+        answer = self._process.stdout.readline()
+        assert answer, self._said()
+        return json.loads(answer)
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Stop the process, as a suspended machine does."""
+        pause(self._process.pid)
+        try:
+            yield
+        finally:
+            resume(self._process.pid)
+
+    def _said(self) -> str:
+        self._errors.seek(0)
+        return self._errors.read().decode(errors="replace")
+
+
+@contextmanager
+def conversation(command: Sequence[str], shell: Shell) -> Iterator[Conversation]:
+    """Start the program; killed on exit."""
+    with tempfile.TemporaryFile() as errors:
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            cwd=shell.home,
+            env=shell.environment,
+        )
+        with process:
+            try:
+                yield Conversation(process, errors)
+            finally:
+                process.kill()
+
+
+# Programs in Python that need not start anew each time: see ``forking.py``.
+
+
+class Forks:
+    """Runs what needs the libraries that it was started with."""
+
+    def __init__(self, starting: Conversation) -> None:
+        self._starting = starting
+
+    def run(self, shell: Shell, *command: str) -> Ended:
+        """Run a command to its end, whatever comes of it. The program is one in Python, by its path."""
+        return self._ended(shell, command=command)
+
+    def run_code(self, shell: Shell, code: str) -> Ended:
+        """The same, as ``python -c`` does."""
+        return self._ended(shell, code=code)
+
+    def _ended(self, shell: Shell, **what: Any) -> Ended:
+        out, error = shell.home / "stdout", shell.home / "stderr"
+        files = {"out": str(out), "error": str(error), "directory": str(shell.home)}
+        status = self._starting.ask(**what, **files, environment=shell.environment)
+        return Ended(status, out.read_text(), error.read_text())
+
+
+@contextmanager
+def forks(home: Path, *libraries: str) -> Iterator[Forks]:
+    with conversation([sys.executable, "-m", "tests.clients.forking", *libraries], Shell(home, {})) as starting:
+        yield Forks(starting)

@@ -16,8 +16,9 @@ from tests.clients import formats
 from tests.clients.commands import Shell
 from tests.clients.formats import Lake
 from tests.clients.gateway import Gateway, Lock, Login, serving
-from tests.clients.java import Objects, objects
+from tests.clients.sdks import JavaObjects, java_objects
 from tests.postgres import fresh_database
+from tests.tiers import first
 
 
 @contextmanager
@@ -74,9 +75,9 @@ def lake(postgres_server: EmbeddedPostgres, tmp_path_factory: pytest.TempPathFac
 
 
 @pytest.fixture(scope="session")
-def java(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Objects]:
+def java(tmp_path_factory: pytest.TempPathFactory) -> Iterator[JavaObjects]:
     """The program with the AWS SDK for Java and S3A, which takes seconds to start."""
-    with objects(Shell(tmp_path_factory.mktemp("java"), {})) as one:
+    with java_objects(Shell(tmp_path_factory.mktemp("java"), {})) as one:
         yield one
 
 
@@ -85,7 +86,7 @@ def lock(gateway: Gateway) -> Lock:
     return gateway.lock()
 
 
-@pytest.fixture(params=["session token", "fenced credentials"])
+@pytest.fixture(params=first(["session token", "fenced credentials"]))
 def login(request: pytest.FixtureRequest, lock: Lock) -> Login:
     """The token as clients present it that can set no header: in the session token, or bound to their keys."""
     return lock.session() if request.param == "session token" else lock.fenced()

@@ -12,8 +12,7 @@ import pytest
 
 from gateway.demo import embedded
 from tests import ROOT
-from tests.clients.commands import Shell
-from tests.clients.conversation import Conversation, conversation
+from tests.clients.commands import Conversation, Shell, conversation
 from tests.clients.gateway import BUCKET, Gateway, Lock, serving
 from tests.guard.stage import logging_in_as
 from tests.postgres import Server, as_gateway, fresh

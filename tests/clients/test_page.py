@@ -12,10 +12,10 @@ import pytest
 from gateway.config import Config
 from gateway.demo import demonstration as demo
 from tests import ROOT
-from tests.clients import formats, java
-from tests.clients.commands import Ended, Shell, javascript, program
-from tests.clients.forks import Forks, forks
+from tests.clients import formats
+from tests.clients.commands import Ended, Forks, Shell, forks, javascript, program
 from tests.clients.gateway import CONFIGURATION, Lock
+from tests.clients.sdks import java_command
 
 pytestmark = pytest.mark.thorough
 
@@ -84,7 +84,7 @@ def in_node(_: Forks, shell: Shell, code: str) -> Ended:
 def in_java(_: Forks, shell: Shell, code: str) -> Ended:
     source = shell.home / "Put.java"
     source.write_text(code)
-    return shell.run(*java.command(source))
+    return shell.run(*java_command(source))
 
 
 def in_python_with_formats(_: Forks, shell: Shell, code: str) -> Ended:

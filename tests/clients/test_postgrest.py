@@ -1,8 +1,10 @@
-"""The PyPI client ``postgrest``, sync and async: with one more header it writes, until it is overtaken."""
+"""Tables by the PyPI client ``postgrest``, sync and async, and by curl: with one more header they write."""
 
 import asyncio
+import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, TypeAlias, cast
 
 import httpx
@@ -10,8 +12,9 @@ import pytest
 from postgrest import APIError, APIResponse, AsyncPostgrestClient, SyncPostgrestClient
 from postgrest.types import CountMethod, ReturnMethod
 
+from tests.clients.commands import Ended, Shell, program
 from tests.clients.gateway import API_KEY, NEWER, TOKEN, Lock
-from tests.clients.unavailable import unavailable
+from tests.clients.lossy import unavailable
 from tests.waiting import PATIENCE
 
 Deed: TypeAlias = Callable[[Any], Any]
@@ -204,6 +207,17 @@ def test_the_token_of_one_request(kind: str, lock: Lock) -> None:
         assert stale.code == "token-stale"
 
 
+def hooked(kind: str, address: str, hook: Callable[[httpx.Request], None]) -> Any:
+    """A session that calls the hook with each request."""
+
+    async def later(request: httpx.Request) -> None:
+        hook(request)
+
+    if kind == "async":
+        return httpx.AsyncClient(event_hooks={"request": [later]}, base_url=address, timeout=PATIENCE)
+    return httpx.Client(event_hooks={"request": [hook]}, base_url=address, timeout=PATIENCE)
+
+
 def test_the_token_of_a_hook(kind: str, lock: Lock) -> None:
     """A library that renews the lease sets the token in a hook: each request carries the token held by then."""
     held = [TOKEN]
@@ -211,15 +225,7 @@ def test_the_token_of_a_hook(kind: str, lock: Lock) -> None:
     def show(request: httpx.Request) -> None:
         request.headers["Fencing-Token"] = held[-1]
 
-    async def show_later(request: httpx.Request) -> None:
-        show(request)
-
-    address = f"{lock.gateway.origin}/v1/tables"
-    session: Any = (
-        httpx.AsyncClient(event_hooks={"request": [show_later]}, base_url=address, timeout=PATIENCE)
-        if kind == "async"
-        else httpx.Client(event_hooks={"request": [show]}, base_url=address, timeout=PATIENCE)
-    )
+    session = hooked(kind, f"{lock.gateway.origin}/v1/tables", show)
     with connected(kind, lock.gateway.origin, KNOWN, http_client=session) as accounts:
         accounts.do(lambda t: t.insert(account(lock)))
         with lock.overtaken():
@@ -246,26 +252,11 @@ def test_the_code_of_an_error_without_a_body(accounts: Accounts) -> None:
     assert refusal(accounts, lambda t: t.select("nothing", head=True)).code == "42703"
 
 
-def test_without_a_token(kind: str, lock: Lock) -> None:
-    with connected(kind, lock.gateway.origin, KNOWN) as accounts:
-        assert refusal(accounts, lambda t: t.insert(account(lock))).code == "token-required"
-
-
 def test_no_write_is_tried_again_by_itself(kind: str) -> None:
     asked: list[str] = []
 
-    def note(request: httpx.Request) -> None:
-        asked.append(request.method)
-
-    async def note_later(request: httpx.Request) -> None:
-        note(request)
-
     with unavailable() as origin:
-        session: Any = (
-            httpx.AsyncClient(event_hooks={"request": [note_later]}, base_url=origin, timeout=PATIENCE)
-            if kind == "async"
-            else httpx.Client(event_hooks={"request": [note]}, base_url=origin, timeout=PATIENCE)
-        )
+        session = hooked(kind, origin, lambda request: asked.append(request.method))
         with connected(kind, origin, HELD, http_client=session) as accounts:
             for deed in (
                 lambda t: t.insert({"id": 1}),
@@ -274,3 +265,73 @@ def test_no_write_is_tried_again_by_itself(kind: str) -> None:
             ):
                 assert refusal(accounts, deed).code == "unavailable"
     assert asked == ["POST", "PATCH", "DELETE"]
+
+
+# Tables by curl, and by the requests that clients send which are not tried here.
+
+
+ROW = '{"id": %d, "owner": "dee", "balance": 1}'
+
+
+def curl(home: Path, lock: Lock, path: str, *arguments: str, token: str | None = TOKEN) -> Ended:
+    """Ends with 22 where the answer is an error, which is printed all the same."""
+    shown = () if token is None else ("--header", f"Fencing-Token: {token}")
+    return Shell(home, {}).run(
+        program("curl", "apt-get install curl"), "--fail-with-body", "--silent", "--show-error",
+        "--header", f"Authorization: Bearer {API_KEY}", *shown, *arguments, f"{lock.gateway.origin}/v1/tables/{path}",
+    )  # fmt: skip
+
+
+def as_json(text: str) -> tuple[str, ...]:
+    return ("--header", "Content-Type: application/json", "--data", text)
+
+
+def refused_curl(ended: Ended) -> dict[str, Any]:
+    assert ended.status == 22, ended.out
+    found: dict[str, Any] = json.loads(ended.out)
+    return found
+
+
+def test_writes_and_reads(lock: Lock, tmp_path: Path) -> None:
+    back = ("--header", "Prefer: return=representation")
+    inserted = curl(tmp_path, lock, "accounts", *as_json(ROW % lock.number), *back)
+    assert json.loads(inserted.out) == [{"id": lock.number, "owner": "dee", "balance": 1, "note": None}]
+    one = f"accounts?id=eq.{lock.number}"
+    updated = curl(tmp_path, lock, one, "--request", "PATCH", *as_json('{"note": "x"}'), "--include")
+    assert updated.out.startswith("HTTP/1.1 204")
+    assert f"fencing-resource: {lock.resource}" in updated.out
+    assert json.loads(curl(tmp_path, lock, f"{one}&select=note", token=None).out) == [{"note": "x"}]
+    assert curl(tmp_path, lock, one, "--request", "DELETE").status == 0
+    assert lock.rows() == []
+
+
+def test_after_a_takeover_curl_is_refused(lock: Lock, tmp_path: Path) -> None:
+    body, one = as_json(ROW % lock.number), f"accounts?id=eq.{lock.number}"
+    assert curl(tmp_path, lock, "accounts", *body).status == 0
+    with lock.overtaken(refusals=4):
+        for number, method in enumerate(("POST", "PATCH", "PUT", "DELETE"), 1):
+            path, content = ("accounts", body) if method == "POST" else (one, () if method == "DELETE" else body)
+            stale = refused_curl(curl(tmp_path, lock, path, "--request", method, *content))
+            assert stale["code"] == "token-stale"
+            assert len(lock.rejections()) == number
+    assert curl(tmp_path, lock, one, "--request", "DELETE", token=NEWER).status == 0
+
+
+def test_a_key_that_is_repeated_in_the_query(lock: Lock, tmp_path: Path) -> None:
+    """postgrest-csharp does that; it is no filter."""
+    assert curl(tmp_path, lock, f"accounts?apikey={API_KEY}", *as_json(ROW % lock.number)).status == 0
+    one = f"accounts?id=eq.{lock.number}&apikey={API_KEY}"
+    assert len(json.loads(curl(tmp_path, lock, one).out)) == 1
+    assert curl(tmp_path, lock, one, "--request", "DELETE").status == 0
+    assert lock.rows() == []
+
+
+def test_pages_in_the_header_range(lock: Lock, tmp_path: Path) -> None:
+    """postgrest-csharp sends its pages so."""
+    many = ", ".join(ROW % (lock.number + at) for at in range(3))
+    assert curl(tmp_path, lock, "accounts", *as_json(f"[{many}]")).status == 0
+    some = f"accounts?id=gte.{lock.number}&id=lt.{lock.number + 3}&order=id&select=id"
+    page = curl(tmp_path, lock, some, "--header", "Range-Unit: items", "--header", "Range: 1-1", "--include")
+    head, _, body = page.out.partition("\n\n")
+    assert "content-range: 1-1/*" in head
+    assert json.loads(body) == [{"id": lock.number + 1}]

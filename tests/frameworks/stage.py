@@ -11,11 +11,13 @@ from typing import Any
 
 import psycopg
 
+from gateway.client import Lock, blocking, client
 from gateway.demo.embedded import EmbeddedPostgres
 from gateway.guard import installation as guard
 from gateway.guard.installation import GuardRequest
 from tests import ROOT
 from tests.client import stage as sdk
+from tests.client.stage import Asleep
 from tests.guard.stage import logging_in_as, session
 from tests.running import API_KEY, config
 from tests.waiting import PATIENCE
@@ -98,9 +100,9 @@ class Stage:
         code: str = SNIPPETS[name].replace("http://127.0.0.1:8080", self.gateway.origin).replace("demo-key", API_KEY)
         code = code.replace("app@localhost/shop", self.app.removeprefix("postgresql://"))
         if zombie:
-            code = code.replace("gateway.client.blocking import", "tests.frameworks.zombie import")
+            code = code.replace("gateway.client.blocking import", "tests.frameworks.stage import")
             code = code.replace(
-                "gateway.client import FencedClient", "tests.frameworks.zombie import AsyncFencedClient as FencedClient"
+                "gateway.client import FencedClient", "tests.frameworks.stage import AsyncFencedClient as FencedClient"
             )
         return code
 
@@ -128,3 +130,30 @@ def module(name: str, **names: Any) -> ModuleType:
     made = ModuleType(name)
     vars(made).update(names)
     return made
+
+
+# The client of a machine that was _stopped, with its clock: it holds its lock for ever, as far as it knows.
+
+
+TTL = 0.3
+"""Seconds until another one takes over."""
+
+
+def _stopped() -> float:
+    return 0.0
+
+
+class AsyncFencedClient(client.FencedClient):
+    def __init__(self, url: str, **settings: Any) -> None:
+        super().__init__(url, **settings, holder="zombie", clock=_stopped)
+
+    def lock(self, resource: str, **terms: Any) -> Lock:
+        return super().lock(resource, **{**terms, "source": Asleep(self._leases), "ttl": TTL})
+
+
+class FencedClient(blocking.FencedClient):
+    def __init__(self, url: str, **settings: Any) -> None:
+        super().__init__(url, **settings, holder="zombie", clock=_stopped)
+
+    def lock(self, resource: str, **terms: Any) -> blocking.Lock:
+        return super().lock(resource, **{**terms, "source": Asleep(self._client._leases), "ttl": TTL})

@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session
 
 from gateway.client import FencedClient, LockLost, Stale, blocking
 from gateway.client.sqlalchemy import fenced
-from tests.frameworks import zombie
+from tests.frameworks.stage import FencedClient as Zombie
 from tests.frameworks.stage import Stage
 from tests.running import API_KEY
 
@@ -176,7 +176,7 @@ class TestHold:
     ) -> None:
         resource = f"order/{stage.order()}"
         note: dict[str, Any] = {"id": stage.order()}
-        with zombie.FencedClient(stage.gateway.origin, api_key=API_KEY) as paused, paused.lock(resource) as lock:
+        with Zombie(stage.gateway.origin, api_key=API_KEY) as paused, paused.lock(resource) as lock:
             with engine.begin() as connection:
                 connection.execute(text("INSERT INTO notes VALUES (:id, 'first')"), note)
             with client.lock(resource):
@@ -201,7 +201,7 @@ class TestHold:
         number = stage.order()
         with (
             ThreadPoolExecutor() as threads,
-            zombie.FencedClient(stage.gateway.origin, api_key=API_KEY) as paused,
+            Zombie(stage.gateway.origin, api_key=API_KEY) as paused,
             paused.lock(f"order/{number}", on_loss="tell"),
         ):
             with engine.begin() as connection:

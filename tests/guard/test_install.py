@@ -1,4 +1,4 @@
-"""Installing a guard, taking it off, looking at it: by the command, as its operator does."""
+"""Installing a guard, taking it off, looking at it, and its SQL: any name in it stays a name."""
 
 import asyncio
 import json
@@ -14,8 +14,13 @@ from gateway.config import Config
 from gateway.db import migrations
 from gateway.doctor.examination import examine, render
 from gateway.doctor.findings import Check, CheckStatus
+from gateway.fencing.decision import Enforcement, Equal
+from gateway.guard import script as guard_script
+from gateway.guard.script import Guard
+from gateway.tables.naming.plan import Rule, naming
 from tests.guard.stage import RULES, Session, Stage, hold, logging_in_as, refused
 from tests.processes import called, run
+from tests.tables.samples import column, table
 
 Command: TypeAlias = Callable[..., Awaitable["CompletedProcess[str]"]]
 TRIGGERS = "SELECT count(*) FROM pg_trigger WHERE tgname LIKE 'fencing_guard%'"
@@ -138,27 +143,22 @@ async def test_odd_names_are_quoted(stage: Stage, command: Command) -> None:
     assert (await command("remove", name, "--dsn", stage.owner, rules=rules)).returncode == 0
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["install", "nothing"], "There is no table public.nothing."),
-        (["install", "fencing.fence"], "The schema fencing is not exposed. Exposed are public."),
-        (["install", "selected"], "public.selected is a view. Install the guard on the tables that hold its rows."),
-        (["install", "keyless"], "public.keyless has no primary key, so its rows have no names."),
-        (["install", "heir"], "Other tables inherit from public.heir"),
-        (["install", "part"], "public.part is a partition."),
-        (["install", "far"], "public.far has rows in a foreign table"),
-        (["install", "wrong"], "The resource template 'x/{gone}' names the column 'gone'"),
-        (["install", "shipments", "--gateway-role", "nobody there"], "There is no role nobody there."),
-        (["install", "shipments", "--grants", "nobody there"], "There is no role nobody there."),
-        (["remove", "nothing"], "There is no table public.nothing."),
-    ],
-    ids=lambda value: value[1] if isinstance(value, list) else "",
-)
-async def test_what_cannot_be_guarded_is_one_line(
-    stage: Stage, command: Command, arguments: list[str], said: str
-) -> None:
+UNGUARDABLE = [
+    (["install", "nothing"], "There is no table public.nothing."),
+    (["install", "fencing.fence"], "The schema fencing is not exposed. Exposed are public."),
+    (["install", "selected"], "public.selected is a view. Install the guard on the tables that hold its rows."),
+    (["install", "keyless"], "public.keyless has no primary key, so its rows have no names."),
+    (["install", "heir"], "Other tables inherit from public.heir"),
+    (["install", "part"], "public.part is a partition."),
+    (["install", "far"], "public.far has rows in a foreign table"),
+    (["install", "wrong"], "The resource template 'x/{gone}' names the column 'gone'"),
+    (["install", "shipments", "--gateway-role", "nobody there"], "There is no role nobody there."),
+    (["install", "shipments", "--grants", "nobody there"], "There is no role nobody there."),
+    (["remove", "nothing"], "There is no table public.nothing."),
+]
+
+
+async def test_what_cannot_be_guarded_is_one_line(stage: Stage, command: Command, subtests: pytest.Subtests) -> None:
     await stage.execute("""
         CREATE VIEW selected AS SELECT * FROM settings;
         CREATE TABLE keyless (v integer);
@@ -172,9 +172,11 @@ async def test_what_cannot_be_guarded_is_one_line(
         CREATE FOREIGN TABLE farther PARTITION OF far FOR VALUES IN (1) SERVER elsewhere;
     """)
     rules = [*RULES, {"name": "public.wrong", "resource": "x/{gone}"}]
-    done = await command(*arguments, "--dsn", stage.owner, rules=rules)
-    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
-    assert done.stderr.startswith(f"gateway: {said}")
+    for arguments, said in UNGUARDABLE:
+        with subtests.test(arguments=arguments):
+            done = await command(*arguments, "--dsn", stage.owner, rules=rules)
+            assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+            assert done.stderr.startswith(f"gateway: {said}")
     assert await stage.rows(TRIGGERS) == [(0,)]
 
 
@@ -227,13 +229,14 @@ class TestDoctor:
     async def test_a_guard_that_fits(self, guarded: Stage) -> None:
         check = await self.found(guarded.config())
         assert (check.status, check.advice) == (CheckStatus.OK, "")
+        others = await self.found(guarded.config(), "guard")
+        assert others.status is CheckStatus.OK
+        assert "none on public.once, public.settings" in others.detail
         bare = await self.found(guarded.config(), "schema")
         assert "EXECUTE on fencing.hold" not in bare.detail
-
-    async def test_tables_without_one_are_named(self, stage: Stage) -> None:
-        check = await self.found(stage.config(), "guard")
-        assert check.status is CheckStatus.OK
-        assert "none on public.once, public.settings, public.shipments" in check.detail
+        await guarded.install("shipments", observe=True)
+        check = await self.found(guarded.config())
+        assert (check.status, check.detail.startswith("it only observes")) == (CheckStatus.WARNING, True)
 
     async def test_partitions_are_covered_by_the_guard_of_the_whole(self, stage: Stage) -> None:
         await stage.execute("""
@@ -252,35 +255,25 @@ class TestDoctor:
         )
 
     @pytest.mark.parametrize(
-        ("change", "words"),
+        ("change", "rule", "words"),
         [
-            ("ALTER TABLE shipments DISABLE TRIGGER fencing_guard_row", "switched off: fencing_guard_row on shipments"),
-            ("DROP TRIGGER fencing_guard_truncate ON shipments", "fencing_guard_truncate on shipments"),
-            ("ALTER TABLE shipments ALTER order_id TYPE text", "names rows differently by now"),
-            ("ALTER TABLE shipments RENAME order_id TO o", "names the column 'order_id'"),
+            ("ALTER TABLE shipments DISABLE TRIGGER fencing_guard_row", {}, "switched off: fencing_guard_row on"),
+            ("DROP TRIGGER fencing_guard_truncate ON shipments", {}, "fencing_guard_truncate on shipments"),
+            ("ALTER TABLE shipments ALTER order_id TYPE text", {}, "names rows differently by now"),
+            ("ALTER TABLE shipments RENAME order_id TO o", {}, "names the column 'order_id'"),
+            ("", {"resource": "job/{order_id}"}, "it names rows order/{order_id}, and the rule says job/{order_id}"),
+            ("", {"equal": "strict"}, "equal tokens by accept, and the rule says strict"),
         ],
     )
-    async def test_a_guard_that_has_been_changed_is_a_problem(self, guarded: Stage, change: str, words: str) -> None:
+    async def test_a_guard_that_does_not_fit_is_a_problem(
+        self, guarded: Stage, change: str, rule: dict[str, str], words: str
+    ) -> None:
         await guarded.execute(change)
-        check = await self.found(guarded.config())
+        tables = [{"name": "public.shipments", "resource": "order/{order_id}", **rule}]
+        check = await self.found(guarded.config(tables=tables))
         assert check.status is CheckStatus.PROBLEM
         assert words in check.detail
         assert check.advice == "Run gateway guard install public.shipments."
-
-    @pytest.mark.parametrize(
-        ("rule", "words"),
-        [
-            ({"resource": "job/{order_id}"}, "it names rows order/{order_id}, and the rule says job/{order_id}"),
-            (
-                {"resource": "order/{order_id}", "equal": "strict"},
-                "equal tokens by accept, and the rule says strict",
-            ),
-        ],
-    )
-    async def test_a_guard_of_another_rule_is_a_problem(self, guarded: Stage, rule: dict[str, str], words: str) -> None:
-        check = await self.found(guarded.config(tables=[{"name": "public.shipments", **rule}]))
-        assert check.status is CheckStatus.PROBLEM
-        assert words in check.detail
 
     async def test_a_gateway_with_another_role_is_a_problem(self, guarded: Stage) -> None:
         await guarded.execute(f"ALTER ROLE {guarded.gateway_role} RENAME TO {guarded.gateway_role}_2")
@@ -292,7 +285,24 @@ class TestDoctor:
         finally:
             await guarded.execute(f"ALTER ROLE {guarded.gateway_role}_2 RENAME TO {guarded.gateway_role}")
 
-    async def test_a_guard_that_only_observes_is_a_warning(self, stage: Stage) -> None:
-        await stage.install("shipments", observe=True)
-        check = await self.found(stage.config())
-        assert (check.status, check.detail.startswith("it only observes")) == (CheckStatus.WARNING, True)
+
+# The SQL of a guard: any name in it stays a name, and the guard calls no foreign cast, whatever the types.
+
+
+TAG = re.compile(r"\$guard_[0-9a-f]{16}\$")
+
+
+@pytest.mark.parametrize(
+    "name", ['a"b', "a'b", "$guard$", "a; DROP TABLE x", "new", "touched", "was", "part2", "ä", "a\nb", "a{b"], ids=repr
+)
+def test_odd_names_stay_names(name: str) -> None:
+    made = Guard(naming(table(column(name), name=name, key=(name,)), Rule()), Enforcement.OBSERVE, Equal.STRICT, name)
+    script = guard_script.install(made, ['"public"."t"'], [name])
+    quoted = '"' + name.replace('"', '""') + '"'
+    literal = "'" + name.replace("'", "''") + "'"
+    assert f"format('%s', NEW.{quoted})" in script
+    assert f"DROP FUNCTION fencing.{quoted};" in script
+    assert script.count(f"SESSION_USER <> {literal})") == 2
+    assert script.count(f"SESSION_USER <> {literal} OR pg_catalog.pg_trigger_depth() > 0)") == 1
+    assert len(TAG.findall(script)) == 2
+    assert f"TO {quoted};" in guard_script.grants(name)

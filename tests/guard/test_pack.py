@@ -6,7 +6,6 @@ by ``set_config(…, true)``, among them the role. Then come the pre-request fun
 
 import json
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from uuid import uuid4
 
@@ -58,12 +57,6 @@ async def postgrest(guarded: Stage, postgres_server: EmbeddedPostgres) -> AsyncI
     await guarded.execute(f"DROP OWNED BY {web}, {authenticator}; DROP ROLE {web}, {authenticator}")
 
 
-@asynccontextmanager
-async def nothing_written(stage: Stage) -> AsyncIterator[None]:
-    yield
-    assert await stage.rows("SELECT FROM shipments WHERE state <> 'new'") == []
-
-
 def token(value: object, resource: str | None = "order/5", holder: str | None = None) -> dict[str, str]:
     named = {"fencing-token": str(value), "fencing-resource": resource, "fencing-holder": holder}
     return {name: text for name, text in named.items() if text is not None}
@@ -76,10 +69,11 @@ async def test_a_request_with_its_token_writes(guarded: Stage, postgrest: PostgR
     assert fence == (34, "ann", f"role:{postgrest.role}")
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize(
-    ("headers", "sqlstate", "words"),
-    [
+async def test_refusals_have_the_statuses_of_postgrest(
+    guarded: Stage, postgrest: PostgREST, app: Session, subtests: pytest.Subtests
+) -> None:
+    await hold(app, "order/5", 34, "ann")
+    cases: list[tuple[dict[str, str], str, str]] = [
         ({}, "PT428", "holds no fencing token"),
         ({"fencing-resource": "order/5"}, "PT428", "holds no fencing token"),
         (token(33), "PT412", "has been overtaken by 34, raised by ann"),
@@ -98,15 +92,12 @@ async def test_a_request_with_its_token_writes(guarded: Stage, postgrest: PostgR
         (token("order/5=34, 35", None), "PT400", "mixes pairs"),
         (token("order/5=34,", None), "PT400", "mixes pairs"),
         (token("order/5=33, order/6=1", None), "PT412", "has been overtaken"),
-    ],
-    ids=str,
-)
-async def test_refusals_have_the_statuses_of_postgrest(
-    guarded: Stage, postgrest: PostgREST, app: Session, headers: dict[str, str], sqlstate: str, words: str
-) -> None:
-    await hold(app, "order/5", 34, "ann")
-    async with nothing_written(guarded), refused(sqlstate, words):
-        await postgrest.ask("PATCH", headers)
+    ]
+    for headers, sqlstate, words in cases:
+        with subtests.test(**headers):
+            async with refused(sqlstate, words):
+                await postgrest.ask("PATCH", headers)
+            assert await guarded.rows("SELECT FROM shipments WHERE state <> 'new'") == []
     assert await guarded.rows("SELECT resource FROM fencing.fence") == [("order/5",)]
 
 

@@ -1,9 +1,14 @@
 """Programs that know nothing of locks write a guarded table by the settings of their connection."""
 
+import asyncio
+import json
 import os
+import re
 import subprocess
-from collections.abc import Callable, Iterator
+import sys
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -11,16 +16,20 @@ from typing import Any, TypeAlias
 import asyncpg
 import psycopg
 import pytest
-import sqlalchemy
-from sqlalchemy.ext.asyncio import create_async_engine
+from psycopg.conninfo import conninfo_to_dict
 
 from gateway.client import libpq
 from gateway.demo.embedded import EmbeddedPostgres
 from gateway.fencing.resource import escape
+from tests import ROOT
+from tests.clients.commands import Conversation, Ended, Shell, conversation, program
+from tests.clients.sdks import DIRECTORY, java_command
 from tests.guard.stage import Session, Stage, hold, refused, session
 from tests.poolers import pgbouncer
 from tests.postgres import Server
+from tests.postgres_relay import relay
 from tests.processes import PATIENCE
+from tests.tiers import first
 
 Lock: TypeAlias = dict[str, str]
 Pool: TypeAlias = AbstractContextManager[str]
@@ -66,28 +75,12 @@ def by_psql(dsn: str, locks: list[Lock], statement: str) -> None:
         raise RuntimeError(done.stderr)
 
 
-def by_psycopg_url(dsn: str, locks: list[Lock], statement: str) -> None:
+def by_psycopg(dsn: str, locks: list[Lock], statement: str) -> None:
     with psycopg.connect(libpq.connection_string(dsn, locks[0], locks[1:], TAG, "")) as connection:
         connection.execute(statement.encode())
 
 
-def by_psycopg_pairs(dsn: str, locks: list[Lock], statement: str) -> None:
-    pairs = psycopg.conninfo.make_conninfo(dsn)
-    with psycopg.connect(libpq.connection_string(pairs, locks[0], locks[1:], TAG, "")) as connection:
-        connection.execute(statement.encode())
-
-
-def by_sqlalchemy(dsn: str, locks: list[Lock], statement: str) -> None:
-    arguments = {"options": libpq.extend("", locks[0], locks[1:])}
-    engine = sqlalchemy.create_engine(dsn.replace("postgresql:", "postgresql+psycopg:"), connect_args=arguments)
-    try:
-        with engine.begin() as connection:
-            connection.exec_driver_sql(statement.replace("%", "%%"))
-    finally:
-        engine.dispose()
-
-
-async def by_asyncpg_settings(dsn: str, locks: list[Lock], statement: str) -> None:
+async def by_asyncpg(dsn: str, locks: list[Lock], statement: str) -> None:
     opened = await asyncpg.connect(dsn, server_settings=libpq.declare(locks[0], locks[1:]))
     try:
         await opened.execute(statement)
@@ -95,58 +88,31 @@ async def by_asyncpg_settings(dsn: str, locks: list[Lock], statement: str) -> No
         await opened.close()
 
 
-async def by_asyncpg_url(dsn: str, locks: list[Lock], statement: str) -> None:
-    opened = await asyncpg.connect(libpq.connection_string(dsn, locks[0], locks[1:], TAG, ""))
-    try:
-        await opened.execute(statement)
-    finally:
-        await opened.close()
+async def by(way: str, dsn: str, locks: list[Lock], statement: str) -> None:
+    """By the variables, the connection string or the settings, which each driver reads by itself."""
+    if way == "asyncpg":
+        await by_asyncpg(dsn, locks, statement)
+    else:
+        {"psql": by_psql, "psycopg": by_psycopg}[way](dsn, locks, statement)
 
 
-async def by_async_sqlalchemy(dsn: str, locks: list[Lock], statement: str) -> None:
-    arguments = {"server_settings": libpq.declare(locks[0], locks[1:])}
-    engine = create_async_engine(dsn.replace("postgresql:", "postgresql+asyncpg:"), connect_args=arguments)
-    try:
-        async with engine.begin() as connection:
-            await connection.exec_driver_sql(statement)
-    finally:
-        await engine.dispose()
-
-
-WAYS: list[Callable[..., Any]] = [
-    by_psql, by_psycopg_url, by_psycopg_pairs, by_sqlalchemy, by_asyncpg_settings, by_asyncpg_url, by_async_sqlalchemy,
-]  # fmt: skip
-ways = pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)
-
-
-async def go(way: Callable[..., Any], dsn: str, locks: list[Lock], statement: str) -> None:
-    done = way(dsn, locks, statement)
-    if done is not None:
-        await done
+ways = pytest.mark.parametrize("way", first(["psycopg", "psql", "asyncpg"]))
 
 
 @ways
-async def test_it_writes_as_long_as_the_token_holds(guarded: Stage, app: Session, way: Callable[..., Any]) -> None:
-    await hold(app, "order/5", 34, "ann")
-    await go(way, guarded.app, [lock()], SENT)
-    assert await guarded.rows("SELECT id FROM shipments WHERE state = 'sent' ORDER BY 1") == [(1,), (2,)]
-    await hold(app, "order/5", 35, "bob")
-    with pytest.raises(Exception, match="overtaken by 35, raised by bob"):
-        await go(way, guarded.app, [lock()], "UPDATE shipments SET state = 'late'")
-    with pytest.raises(Exception, match="overtaken by 35, raised by bob"):
-        await go(way, guarded.app, [lock()], "UPDATE shipments SET state = 'late' WHERE false")
-    assert await guarded.rows("SELECT FROM shipments WHERE state = 'late'") == []
-
-
-@ways
-async def test_several_locks_at_once(guarded: Stage, app: Session, way: Callable[..., Any]) -> None:
+async def test_it_writes_as_long_as_the_tokens_hold(guarded: Stage, app: Session, way: str) -> None:
     await hold(app, "order/5", 34, "ann")
     await hold(app, "order/6", "2.12")
     both = [lock(), lock("order/6", "2.12", None)]
-    await go(way, guarded.app, both, "UPDATE shipments SET state = 'sent' WHERE order_id IN (5, 6)")
+    await by(way, guarded.app, both, "UPDATE shipments SET state = 'sent' WHERE order_id IN (5, 6)")
     with pytest.raises(Exception, match="touches order/7, which this transaction does not hold"):
-        await go(way, guarded.app, both, "UPDATE shipments SET state = 'all'")
-    assert await guarded.rows("SELECT count(*) FROM shipments WHERE state = 'sent'") == [(3,)]
+        await by(way, guarded.app, both, "UPDATE shipments SET state = 'all'")
+    assert await guarded.rows("SELECT id FROM shipments WHERE state = 'sent' ORDER BY 1") == [(1,), (2,), (3,)]
+    await hold(app, "order/5", 35, "bob")
+    for condition in ("", " WHERE false"):
+        with pytest.raises(Exception, match="overtaken by 35, raised by bob"):
+            await by(way, guarded.app, [lock()], f"UPDATE shipments SET state = 'late'{condition}")
+    assert await guarded.rows("SELECT FROM shipments WHERE state = 'late'") == []
 
 
 HOSTILE = [
@@ -156,7 +122,7 @@ HOSTILE = [
 
 
 @ways
-async def test_any_name_of_a_resource_and_of_a_holder(stage: Stage, way: Callable[..., Any]) -> None:
+async def test_any_name_of_a_resource_and_of_a_holder(stage: Stage, way: str) -> None:
     await stage.execute(f"CREATE TABLE odd (k text PRIMARY KEY, n integer); GRANT ALL ON odd TO {stage.app_role}")
     await stage.install("odd")
     async with session(stage.app) as app:
@@ -164,9 +130,9 @@ async def test_any_name_of_a_resource_and_of_a_holder(stage: Stage, way: Callabl
             resource = f"public.odd/{escape(key)}"
             await hold(app, resource, 34, holder)
             value = key.replace("'", "''")
-            await go(way, stage.app, [lock(resource, holder=holder)], f"INSERT INTO odd VALUES ('{value}', {number})")
+            await by(way, stage.app, [lock(resource, holder=holder)], f"INSERT INTO odd VALUES ('{value}', {number})")
             with pytest.raises(Exception, match="Another holder"):
-                await go(way, stage.app, [lock(resource, holder=f"{holder}x")], "UPDATE odd SET n = 0")
+                await by(way, stage.app, [lock(resource, holder=f"{holder}x")], "UPDATE odd SET n = 0")
     assert await stage.rows("SELECT k, n FROM odd ORDER BY n") == [
         (key, number) for number, (key, _) in enumerate(HOSTILE, 1)
     ]
@@ -192,29 +158,6 @@ async def test_a_dump_is_restored_under_a_lock(guarded: Stage, app: Session, tmp
     done = call(guarded.app, locks, *restoring)
     assert (done.returncode, done.stderr) == (0, "")
     assert await guarded.rows("SELECT * FROM shipments ORDER BY 1") == rows
-
-
-@pytest.mark.parametrize(
-    ("settings", "said"),
-    [
-        ("-c fencing.resource=order/5 -c fencing.token=x", "is not a fencing token"),
-        ("-c fencing.resource=order/5 -c fencing.token=-34", "is not a fencing token"),
-        ("-c fencing.resource=order/5 -c fencing.token=9223372036854775808", "is not a fencing token"),
-        ("-c fencing.resource=order/5 -c fencing.token=34\\ ", "is not a fencing token"),
-        ("-c fencing.resource=order/5 -c fencing.token=99999", "had not been claimed"),
-        ("-c fencing.resource=order/5 -c fencing.token=", "holds no fencing token"),
-        ("-c fencing.resource= -c fencing.token=34", "holds no fencing token"),
-        ("-c fencing.resource=order/% -c fencing.token=34", "had not been claimed"),
-        ("-c fencing.held=x", "invalid input syntax for type json"),
-        ("-c fencing.held={}", "holds no fencing token"),
-        ("-c fencing.resource=order/5 -c fencing.token=34 -c fencing.holder=bob", "Another holder, ann"),
-    ],
-)
-async def test_bad_settings_write_nothing(guarded: Stage, app: Session, settings: str, said: str) -> None:
-    await hold(app, "order/5", 34, "ann")
-    with pytest.raises(psycopg.Error, match=said), psycopg.connect(guarded.app, options=settings) as connection:
-        connection.execute(SENT.encode())
-    assert await guarded.rows("SELECT FROM shipments WHERE state = 'sent'") == []
 
 
 async def test_a_lock_that_is_lost_between_two_statements(guarded: Stage, app: Session) -> None:
@@ -343,3 +286,124 @@ class TestPooler:
             ):
                 other.execute(SENT.encode())
         assert await guarded.rows("SELECT count(*) FROM shipments WHERE state = 'sent'") == [(2,)]
+
+
+# pgJDBC, and with it Spark: its sessions show a token by ``fencing.hold``, or by settings of their connection.
+
+
+SENDING = ["UPDATE shipments SET state = 'sent' WHERE order_id = 5"]
+HOLD = ["SELECT fencing.hold('order/5', '34', 'ann')"]
+ROWS = ["INSERT INTO shipments VALUES (?, ?, ?)", [9, 5, "new"], [10, 5, "new"]]
+SETTINGS = {"options": "-c fencing.resource=order/5 -c fencing.token=34"}
+
+
+@pytest.fixture(scope="module")
+def java(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Conversation]:
+    with conversation(java_command(DIRECTORY / "Tables.java"), Shell(tmp_path_factory.mktemp("java"), {})) as one:
+        yield one
+
+
+@dataclass(frozen=True)
+class Driver:
+    """Writes as the role beside the gateway."""
+
+    java: Conversation
+    address: str
+    user: str
+
+    async def write(self, *statements: list[Any], **properties: str) -> dict[str, Any]:
+        """One transaction on a connection of its own."""
+        known = {"user": self.user, "sslmode": "disable", "reWriteBatchedInserts": "true", **properties}
+        asked = {"url": self.address, "properties": known, "statements": statements}
+        answer: dict[str, Any] = await asyncio.to_thread(lambda: self.java.ask(**asked))
+        return answer
+
+
+@pytest.fixture
+async def driver(guarded: Stage, java: Conversation) -> AsyncIterator[Driver]:
+    async with relay(guarded.app) as network:
+        named = conninfo_to_dict(network.url)
+        yield Driver(java, f"jdbc:postgresql://127.0.0.1:{named['port']}/{named['dbname']}", guarded.app_role)
+
+
+async def sent(stage: Stage) -> int:
+    return len(await stage.rows("SELECT FROM shipments WHERE state = 'sent'"))
+
+
+@pytest.mark.installed
+async def test_it_holds_and_then_writes(guarded: Stage, driver: Driver, app: Session) -> None:
+    assert (await driver.write(SENDING))["state"] == "FN428"
+    done = await driver.write(HOLD, SENDING, ROWS)
+    assert (done["state"], done["rows"][:2]) == ("", [-1, 2])
+    await hold(app, "order/5", 35, "bob")
+    refusal = await driver.write(HOLD, SENDING)
+    assert refusal["state"] == "FN412"
+    facts = json.loads(refusal["detail"])
+    assert (facts["code"], facts["token"], facts["raised_by"]) == ("token-stale", "34", "bob")
+    assert await sent(guarded) == 2
+
+
+@pytest.mark.installed
+async def test_its_connection_has_the_token(guarded: Stage, driver: Driver, app: Session) -> None:
+    """No statement shows the token, so programs that know nothing of it are fenced."""
+    assert (await driver.write(SENDING, **SETTINGS))["state"] == "FN428", "nothing has claimed it"
+    await hold(app, "order/5", 34, "ann")
+    assert (await driver.write(SENDING, ROWS, **SETTINGS))["state"] == ""
+    assert await sent(guarded) == 2
+    url = f"{driver.address}?options=-c%20fencing.resource=order/5%20-c%20fencing.token=34"
+    assert (await replace(driver, address=url).write(SENDING))["state"] == "", "in the address, as Spark takes it"
+    another = await driver.write(["UPDATE shipments SET state = 'sent' WHERE order_id = 6"], **SETTINGS)
+    assert another["state"] == "FN422"
+    await hold(app, "order/5", 35, "bob")
+    for statements in ([SENDING], [["INSERT INTO shipments VALUES (?, ?, ?)", [11, 5, "new"], [12, 5, "new"]]]):
+        refusal = await driver.write(*statements, **SETTINGS)
+        assert (refusal["state"], json.loads(refusal["detail"])["code"]) == ("FN412", "token-stale")
+    assert await guarded.rows("SELECT id FROM shipments WHERE order_id = 5 ORDER BY id") == [(1,), (2,), (9,), (10,)]
+
+
+# docs/guard.md: each snippet works while its token holds, and is late after a takeover.
+
+
+PAGE = ROOT / "docs/guard.md"
+SNIPPETS = {
+    name: (language, code)
+    for name, language, code in re.findall(
+        r"^<!-- run_snippet: (\S+) -->\n```(\w+)\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL
+    )
+}
+SHOWN = "app@localhost/shop"
+
+
+@pytest.fixture
+def psql_shell(tmp_path: Path) -> Shell:
+    """With psql on the path: the embedded PostgreSQL brings one."""
+    return Shell(tmp_path, {"PATH": f"{programs()}:{Shell(tmp_path, {}).path}"})
+
+
+def run_snippet(psql_shell: Shell, language: str, code: str) -> Ended:
+    if language == "sh":
+        program("bash", "it comes with every system")
+        return psql_shell.run("bash", "-euo", "pipefail", "-c", code)
+    return psql_shell.run(sys.executable, "-W", "error", "-c", code)
+
+
+def test_every_snippet_of_code_is_run() -> None:
+    assert len(re.findall(r"^```\w+$", PAGE.read_text(), re.MULTILINE)) == len(SNIPPETS) == 4
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("name", SNIPPETS)
+async def test_it_works_while_its_token_holds(guarded: Stage, app: Session, psql_shell: Shell, name: str) -> None:
+    language, code = SNIPPETS[name]
+    assert SHOWN in code
+    code = code.replace(SHOWN, guarded.app.removeprefix("postgresql://"))
+    done = run_snippet(psql_shell, language, code)
+    assert done.status == 0, done.error
+    assert await guarded.rows("SELECT id FROM shipments WHERE state = 'sent' ORDER BY 1") == [(1,), (2,)]
+    await guarded.execute("ALTER TABLE shipments DISABLE TRIGGER USER; UPDATE shipments SET state = 'new'")
+    await guarded.execute("ALTER TABLE shipments ENABLE TRIGGER USER")
+    await hold(app, "order/5", 35, "bob")
+    late = run_snippet(psql_shell, language, code)
+    assert late.status != 0
+    assert re.search(r"overtaken by 35, raised by bob", late.out + late.error), late
+    assert await guarded.rows("SELECT FROM shipments WHERE state = 'sent'") == []

@@ -1,12 +1,17 @@
-"""A session beside the gateway may write the rows of resources that it holds, and no others."""
+"""A session beside the gateway may write the rows of resources that it holds, and no others, also in races."""
 
+import asyncio
 import json
+import random
+from collections.abc import AsyncIterator
 
 import asyncpg
 import pytest
 
 from gateway.db.database import Database
+from gateway.guard import installation as guard
 from tests.guard.stage import Session, Stage, hold, refused, session
+from tests.waiting import waiting
 
 SENT = "UPDATE shipments SET state = 'sent' WHERE order_id = 5"
 
@@ -27,22 +32,19 @@ async def test_who_holds_the_resource_writes_its_rows(guarded: Stage, app: Sessi
     assert fence == ("order/5", 34, "ann", f"role:{guarded.app_role}")
 
 
-@pytest.mark.parametrize(
-    "statement",
-    [
+async def test_who_holds_nothing_writes_nothing(guarded: Stage, app: Session) -> None:
+    for statement in (
         SENT,
         "INSERT INTO shipments VALUES (9, 5)",
         "DELETE FROM shipments WHERE id = 1",
         "INSERT INTO shipments VALUES (1, 5) ON CONFLICT (id) DO UPDATE SET state = 'again'",
         "WITH held AS (SELECT 1) UPDATE shipments SET state = 'x' FROM held WHERE id = 3",
-    ],
-)
-async def test_who_holds_nothing_writes_nothing(guarded: Stage, app: Session, statement: str) -> None:
-    async with refused("FN428", "holds no fencing token") as error:
-        await app.execute(statement)
-    assert "fencing.hold" in error.hint
-    facts = json.loads(error.detail)
-    assert (facts["code"], facts["target"]) == ("token-required", "public.shipments")
+    ):
+        async with refused("FN428", "holds no fencing token") as error:
+            await app.execute(statement)
+        assert "fencing.hold" in error.hint
+        facts = json.loads(error.detail)
+        assert (facts["code"], facts["target"]) == ("token-required", "public.shipments")
     assert await states(guarded) == dict.fromkeys((1, 2, 3, 4), "new")
 
 
@@ -65,26 +67,6 @@ async def test_what_a_savepoint_took_back_is_not_held(guarded: Stage, app: Sessi
         await hold(app, "order/5", 34)
         await savepoint.rollback()
         await app.execute(SENT)
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize(
-    "statement",
-    [
-        "UPDATE shipments SET state = 'sent' WHERE id = 3",
-        "UPDATE shipments SET state = 'sent'",
-        "DELETE FROM shipments",
-        "INSERT INTO shipments VALUES (9, 6)",
-        "UPDATE shipments SET order_id = 6 WHERE id = 1",
-        "UPDATE shipments SET order_id = 5 WHERE id = 3",
-        "INSERT INTO shipments VALUES (3, 5) ON CONFLICT (id) DO UPDATE SET state = 'x'",
-    ],
-)
-async def test_rows_of_another_resource_are_refused(guarded: Stage, app: Session, statement: str) -> None:
-    async with refused("FN422", "touches order/"), app.transaction():
-        await hold(app, "order/5", 34)
-        await app.execute(statement)
-    assert await states(guarded) == dict.fromkeys((1, 2, 3, 4), "new")
 
 
 async def test_several_resources_in_one_transaction(guarded: Stage, app: Session) -> None:
@@ -133,26 +115,24 @@ async def test_a_refused_claim_raises_nothing(guarded: Stage, app: Session) -> N
         await app.execute(SENT)
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize(
-    ("resource", "token", "holder"),
-    [
+async def test_what_cannot_be_read_is_refused(guarded: Stage, app: Session, subtests: pytest.Subtests) -> None:
+    for asked in (
         ("order/%41", "1", None), ("", "1", None), (None, "1", None), ("a b", "1", None), ("a" * 513, "1", None),
         ("a", "01", None), ("a", "", None), ("a", None, None), ("a", "9223372036854775808", None),
         ("a", "2147483648.1", None), ("a", "1", ""), ("a", "1", " x"), ("a", "1", "ä"), ("a", "1", "x" * 201),
-    ],
-)  # fmt: skip
-async def test_what_cannot_be_read_is_refused(
-    guarded: Stage, app: Session, resource: str | None, token: str | None, holder: str | None
-) -> None:
-    async with refused("FN400"):
-        await app.fetchval("SELECT fencing.hold($1, $2, $3)", resource, token, holder)
+    ):  # fmt: skip
+        with subtests.test(asked=asked):
+            async with refused("FN400"):
+                await app.fetchval("SELECT fencing.hold($1, $2, $3)", *asked)
     assert await guarded.rows("SELECT FROM fencing.fence") == []
 
 
-@pytest.mark.parametrize(
-    ("settings", "sqlstate"),
-    [
+async def test_settings_are_believed_only_as_far_as_the_fence_says_so(
+    guarded: Stage, app: Session, subtests: pytest.Subtests
+) -> None:
+    """Any session may set them. The holder of 34 is ann, and no holder has ever claimed order/6."""
+    await hold(app, "order/5", 34, "ann")
+    cases: list[tuple[dict[str, str], str | None]] = [
         ({"resource": "order/5", "token": "34"}, None),
         ({"resource": "order/5", "token": "34", "holder": "ann"}, None),
         ({"held": '{"order/5": {"token": "34"}}'}, None),
@@ -160,6 +140,12 @@ async def test_what_cannot_be_read_is_refused(
         ({"resource": "order/5", "token": "33"}, "FN412"),
         ({"resource": "order/5", "token": "34", "holder": "bob"}, "FN412"),
         ({"resource": "order/5", "token": "all"}, "FN400"),
+        ({"resource": "order/5", "token": "-34"}, "FN400"),
+        ({"resource": "order/5", "token": "34 "}, "FN400"),
+        ({"resource": "order/5", "token": "9223372036854775808"}, "FN400"),
+        ({"resource": "order/5", "token": ""}, "FN428"),
+        ({"resource": "", "token": "34"}, "FN428"),
+        ({"resource": "order/%", "token": "34"}, "FN428"),
         ({"resource": "order/6", "token": "34"}, "FN428"),
         ({"token": "34"}, "FN428"),
         ({"resource": "order/5"}, "FN428"),
@@ -168,24 +154,20 @@ async def test_what_cannot_be_read_is_refused(
         ({"held": '{"order/5": "34"}'}, "FN400"),
         ({"held": '["order/5"]'}, "22023"),
         ({"held": "yes"}, "22P02"),
-    ],
-    ids=str,
-)
-async def test_settings_are_believed_only_as_far_as_the_fence_says_so(
-    guarded: Stage, app: Session, settings: dict[str, str], sqlstate: str | None
-) -> None:
-    """Any session may set them. The holder of 34 is ann, and no holder has ever claimed order/6."""
-    await hold(app, "order/5", 34, "ann")
-    transaction = app.transaction()
-    await transaction.start()
-    for name, value in settings.items():
-        await app.execute(f"SET LOCAL fencing.{name} = '{value}'")
-    if sqlstate is None:
-        assert await app.execute(SENT) == "UPDATE 2"
-    else:
-        async with refused(sqlstate):
-            await app.execute(SENT)
-    await transaction.rollback()
+        ({"held": "{}"}, "FN428"),
+    ]
+    for settings, sqlstate in cases:
+        with subtests.test(**settings):
+            transaction = app.transaction()
+            await transaction.start()
+            for name, value in settings.items():
+                await app.execute(f"SET LOCAL fencing.{name} = '{value}'")
+            if sqlstate is None:
+                assert await app.execute(SENT) == "UPDATE 2"
+            else:
+                async with refused(sqlstate):
+                    await app.execute(SENT)
+            await transaction.rollback()
 
 
 async def test_a_held_token_outdoes_one_that_is_set(guarded: Stage, app: Session) -> None:
@@ -356,3 +338,302 @@ async def test_no_token_passes_before_the_database_is_open(stage: Stage, app: Se
     async with app.transaction():
         await app.execute(declared)
         assert await app.execute(SENT) == "UPDATE 2"
+
+
+# A guard that only observes: everything passes, and what would be refused is on record with the write.
+
+
+ON_RECORD = "SELECT resource, reason, value, method, target, fence_value FROM fencing.rejection ORDER BY at"
+
+
+@pytest.fixture
+async def watched(stage: Stage) -> Stage:
+    await stage.install("shipments", observe=True)
+    await stage.install("settings", observe=True)
+    return stage
+
+
+async def test_each_objection_is_noted_once_a_transaction(watched: Stage, app: Session) -> None:
+    async with app.transaction():
+        assert await app.execute("UPDATE shipments SET state = 'x'") == "UPDATE 4"
+        await app.execute("DELETE FROM shipments WHERE order_id = 5")
+    await app.execute("UPDATE shipments SET order_id = NULL WHERE order_id = 7")
+    assert await watched.rows(ON_RECORD) == [
+        ("order/5", "token-required", None, "UPDATE", "public.shipments", None),
+        ("order/6", "token-required", None, "UPDATE", "public.shipments", None),
+        ("order/7", "token-required", None, "UPDATE", "public.shipments", None),
+        ("order/7", "token-required", None, "UPDATE", "public.shipments", None),
+        ("public.shipments", "token-required", None, "UPDATE", "public.shipments", None),
+    ]
+    noted = await watched.rows(
+        "SELECT DISTINCT enforced, caller, request_id LIKE 'transaction/%' FROM fencing.rejection"
+    )
+    assert noted == [(False, f"role:{watched.app_role}", True)]
+
+
+async def test_who_holds_its_rows_is_not_noted(watched: Stage, app: Session) -> None:
+    async with app.transaction():
+        await hold(app, "order/5", 34)
+        await app.execute("UPDATE shipments SET state = 'x' WHERE order_id = 5")
+    assert await watched.rows(ON_RECORD) == []
+
+
+async def test_what_passes_is_noted_with_the_fence_it_would_have_met(watched: Stage, app: Session) -> None:
+    await hold(app, "order/5", 35)
+    async with app.transaction():
+        await app.execute("SET LOCAL fencing.resource = 'order/5'; SET LOCAL fencing.token = '34'")
+        assert await app.execute("UPDATE shipments SET state = 'x' WHERE order_id IN (5, 6)") == "UPDATE 3"
+    assert await watched.rows(ON_RECORD) == [
+        ("order/5", "token-stale", 34, "UPDATE", "public.shipments", 35),
+        ("order/6", "resource-mismatch", None, "UPDATE", "public.shipments", None),
+    ]
+
+
+async def test_truncate(watched: Stage, app: Session) -> None:
+    await app.execute("TRUNCATE shipments, settings")
+    assert sorted(await watched.rows(ON_RECORD)) == [
+        ("public.shipments", "resource-underivable", None, "TRUNCATE", "public.shipments", None),
+        ("settings", "token-required", None, "TRUNCATE", "public.settings", None),
+    ]
+
+
+async def test_a_name_of_any_length_is_noted(stage: Stage, app: Session) -> None:
+    await stage.execute(f"CREATE TABLE long (name text); GRANT ALL ON long TO {stage.app_role}")
+    rule = {"name": "public.long", "resource": "long/{name}"}
+    await guard.install(stage.config(tables=[rule]), guard.GuardRequest("long", observe=True, dsn=stage.owner))
+    await app.execute("INSERT INTO long SELECT string_agg(md5(n::text), '') FROM generate_series(1, 200) AS n")
+    assert await stage.rows("SELECT length(resource) FROM fencing.rejection") == [(512,)]
+
+
+async def test_a_claim_is_refused_all_the_same(watched: Stage, app: Session) -> None:
+    """A caller of ``fencing.hold`` asks whether it holds the resource, and gets an answer."""
+    await hold(app, "order/5", 35)
+    async with refused("FN412"):
+        await hold(app, "order/5", 34)
+
+
+async def test_the_guard_of_a_rule_that_observes_observes_too(stage: Stage, app: Session) -> None:
+    rule = {"name": "public.settings", "resource": "settings", "mode": "observe"}
+    await guard.install(stage.config(tables=[rule]), guard.GuardRequest("settings", dsn=stage.owner))
+    assert await app.execute("UPDATE settings SET value = 'x'") == "UPDATE 1"
+    assert await stage.rows("SELECT resource, enforced FROM fencing.rejection") == [("settings", False)]
+
+
+async def test_installing_it_again_enforces(watched: Stage, app: Session) -> None:
+    await watched.install("shipments")
+    async with refused("FN428"):
+        await app.execute("UPDATE shipments SET state = 'x'")
+    async with session(watched.app) as another, another.transaction():
+        await another.execute("UPDATE settings SET value = 'x'")
+
+
+# Two sessions at a time: a newer holder sees all that the one before has written, and nothing of it comes later.
+
+
+SENT = "UPDATE shipments SET state = 'sent' WHERE order_id = 5"
+HELD = "SET LOCAL fencing.resource = 'order/5'; SET LOCAL fencing.token = '34'"
+
+
+# Something that keeps a statement waiting between its snapshot and the checks: triggers fire in the order of names.
+WAITING_TRIGGER = """
+CREATE FUNCTION waits() RETURNS trigger LANGUAGE plpgsql AS
+    'BEGIN PERFORM pg_advisory_xact_lock_shared(1); RETURN NULL; END';
+CREATE TRIGGER a_waits BEFORE UPDATE ON shipments FOR EACH STATEMENT EXECUTE FUNCTION waits();
+"""
+
+
+@pytest.fixture
+async def owner(stage: Stage) -> AsyncIterator[Session]:
+    async with session(stage.owner) as opened:
+        yield opened
+
+
+async def overtaken_between_snapshot_and_check(stage: Stage, owner: Session, app: Session, other: Session) -> str:
+    """The statement of the new holder begins, the old one's last row is committed, the token raised: then the check.
+
+    Returns what the statement has done, or raises what has refused it.
+    """
+    await stage.execute(WAITING_TRIGGER)
+    async with other.transaction():
+        await hold(other, "order/5", 33)
+    await owner.execute("SELECT pg_advisory_lock(1)")
+
+    async def write() -> str:
+        async with app.transaction():
+            await app.execute(HELD)
+            return str(await app.execute(SENT))
+
+    async with asyncio.TaskGroup() as tasks:
+        statement = tasks.create_task(write())
+        await waiting(owner)
+        async with owner.transaction():
+            await hold(owner, "order/5", 33)
+            await owner.execute("SET LOCAL session_replication_role = replica")
+            await owner.execute("INSERT INTO shipments VALUES (9, 5)")
+        await hold(other, "order/5", 34)
+        await owner.execute("SELECT pg_advisory_unlock(1)")
+        return await statement
+
+
+async def test_the_guard_refuses_a_statement_that_began_before_its_token_was_claimed(
+    guarded: Stage, owner: Session, app: Session, other: Session
+) -> None:
+    with pytest.raises(ExceptionGroup) as caught:
+        await overtaken_between_snapshot_and_check(guarded, owner, app, other)
+    (error,) = caught.value.exceptions
+    assert isinstance(error, asyncpg.PostgresError)
+    assert (error.sqlstate, "had not been claimed when this statement began" in str(error)) == ("FN428", True)
+    async with app.transaction():
+        await hold(app, "order/5", 34)
+        assert await app.execute(SENT) == "UPDATE 3"
+
+
+async def test_it_would_let_it_through_if_its_functions_were_volatile(
+    guarded: Stage, owner: Session, app: Session, other: Session
+) -> None:
+    """All that stands between the guard and the lost row is whose snapshot they look at the fence with."""
+    for (name,) in await guarded.rows("""
+        SELECT oid::regprocedure::text FROM pg_proc
+        WHERE pronamespace = 'fencing'::regnamespace AND starts_with(proname, 'guard') AND provolatile = 's'
+    """):
+        await guarded.execute(f"ALTER FUNCTION {name} VOLATILE")
+    assert await overtaken_between_snapshot_and_check(guarded, owner, app, other) == "UPDATE 2"
+
+
+async def test_who_holds_first_sees_what_the_holder_before_has_just_committed(
+    guarded: Stage, owner: Session, app: Session, other: Session
+) -> None:
+    old = other.transaction()
+    await old.start()
+    await hold(other, "order/5", 33)
+    await other.execute("INSERT INTO shipments VALUES (9, 5)")
+    async with asyncio.TaskGroup() as tasks, app.transaction():
+        held = tasks.create_task(hold(app, "order/5", 34))
+        await waiting(owner)
+        await old.commit()
+        assert await held == "raised"
+        assert await app.execute(SENT) == "UPDATE 3"
+
+
+async def test_a_statement_that_claims_the_token_it_writes_with_is_refused(guarded: Stage, app: Session) -> None:
+    for statement in (
+        "WITH h AS (SELECT fencing.hold('order/5', '34') AS d) UPDATE shipments SET state = h.d FROM h WHERE id = 1",
+        "UPDATE shipments SET state = fencing.hold('order/5', '34') WHERE order_id = 5",
+        "INSERT INTO shipments SELECT 9, 5 WHERE fencing.hold('order/5', '34') = 'raised'",
+    ):
+        async with refused("FN428", "had not been claimed when this statement began"):
+            await app.execute(statement)
+    assert await guarded.rows("SELECT FROM shipments WHERE state <> 'new' OR id = 9") == []
+
+
+async def test_a_function_may_hold_and_write_in_two_statements(guarded: Stage, app: Session) -> None:
+    await guarded.execute(f"""
+        CREATE FUNCTION send() RETURNS bigint LANGUAGE plpgsql AS $$
+        DECLARE n bigint;
+        BEGIN
+            PERFORM fencing.hold('order/5', '34');
+            {SENT};
+            GET DIAGNOSTICS n = ROW_COUNT;
+            RETURN n;
+        END $$
+    """)
+    assert await app.fetchval("SELECT send()") == 2
+
+
+async def test_a_newer_holder_waits_for_the_transaction_that_holds(
+    guarded: Stage, owner: Session, app: Session, other: Session
+) -> None:
+    old = app.transaction()
+    await old.start()
+    await hold(app, "order/5", 34)
+    async with asyncio.TaskGroup() as tasks:
+        newer = tasks.create_task(hold(other, "order/5", 35))
+        await waiting(owner)
+        assert await app.execute(SENT) == "UPDATE 2"
+        assert not newer.done()
+        await old.commit()
+    assert newer.result() == "raised"
+    async with refused("FN412"), app.transaction():
+        await app.execute(HELD)
+        await app.execute(SENT)
+
+
+async def test_a_raise_under_way_decides_about_who_comes_meanwhile(
+    guarded: Stage, owner: Session, app: Session, other: Session
+) -> None:
+    """Its statement saw its own token; the row it locks in the end is another version."""
+    await hold(app, "order/5", 34)
+    newer = other.transaction()
+    await newer.start()
+    await hold(other, "order/5", 35, "bob")
+
+    async def write() -> None:
+        async with refused("FN412", "overtaken by 35, raised by bob"), app.transaction():
+            await app.execute(HELD)
+            await app.execute(SENT)
+
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(write())
+        await waiting(owner)
+        await newer.commit()
+
+
+@pytest.mark.parametrize("isolation", ["repeatable_read", "serializable"])
+async def test_a_snapshot_that_lasts_needs_a_token_that_is_claimed_already(
+    guarded: Stage, app: Session, other: Session, isolation: str
+) -> None:
+    async with refused("FN409", "cannot be claimed in a"), app.transaction(isolation=isolation):  # type: ignore[arg-type]
+        await hold(app, "order/5", 34)
+    await hold(app, "order/5", 34)
+    async with app.transaction(isolation=isolation):  # type: ignore[arg-type]
+        assert await hold(app, "order/5", 34) == "held"
+        assert await app.execute(SENT) == "UPDATE 2"
+    late = app.transaction(isolation=isolation)  # type: ignore[arg-type]
+    await late.start()
+    await app.fetchval("SELECT count(*) FROM shipments")
+    await hold(other, "order/5", 35)
+    async with refused("40001"):
+        await hold(app, "order/5", 34)
+    await late.rollback()
+    async with refused("FN412"), app.transaction(isolation=isolation):  # type: ignore[arg-type]
+        await hold(app, "order/5", 34)
+
+
+async def test_applied_tokens_never_go_backwards(guarded: Stage, app: Session) -> None:
+    """Direct writers with all sorts of tokens at once; every version of the row is on record, in its order."""
+    await guarded.execute(f"""
+        CREATE TABLE applied (place bigint GENERATED ALWAYS AS IDENTITY, token bigint);
+        GRANT ALL ON applied TO {guarded.app_role};
+        CREATE FUNCTION note() RETURNS trigger LANGUAGE plpgsql AS
+            'BEGIN INSERT INTO applied (token) VALUES (NEW.state::bigint); RETURN NEW; END';
+        CREATE TRIGGER notes AFTER UPDATE ON shipments FOR EACH ROW EXECUTE FUNCTION note();
+    """)
+    tokens = [token for token in range(1, 31) for _ in range(3)]
+    random.Random(7).shuffle(tokens)
+    acknowledged: list[int] = []
+
+    async def write(opened: Session, token: int) -> None:
+        highest = max(acknowledged, default=0)
+        try:
+            async with opened.transaction():
+                await hold(opened, "order/7", token)
+                await opened.execute("UPDATE shipments SET state = $1 WHERE id = 4", str(token))
+        except asyncpg.PostgresError as error:
+            if error.sqlstate != "FN412":
+                raise
+        else:
+            assert token >= highest
+            acknowledged.append(token)
+
+    async def writer() -> None:
+        async with session(guarded.app) as opened:
+            while tokens:
+                await write(opened, tokens.pop())
+
+    async with asyncio.TaskGroup() as tasks:
+        for _ in range(6):
+            tasks.create_task(writer())
+    applied = [token for (token,) in await guarded.rows("SELECT token FROM applied ORDER BY place")]
+    assert applied == sorted(applied)
+    assert len(applied) == len(acknowledged)
+    assert applied[-1] == 30

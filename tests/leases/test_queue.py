@@ -156,18 +156,6 @@ async def test_who_names_its_request_may_come_back_to_its_place(pair: Pair, job:
     assert (await late).token == Token(0, 3)
 
 
-async def test_a_place_nobody_comes_back_to_is_passed_over(pair: Pair, job: str) -> None:
-    lease = await pair[0].acquire(job, "ann", ttl=600.0)
-    with pytest.raises(LockHeld):
-        await pair[1].acquire(job, "bob", wait=0.01, request="r")
-    late = await pair[1].waits(job, "cid")
-    await pass_time(pair[0], job, QUICK.linger + 1)
-    assert [one.holder for one in (await pair[0].service.inspect(job)).queue] == ["cid"]
-    async with asyncio.timeout(QUICK.collect):
-        await pair[0].release(await pair[0].renew(lease))
-        assert (await late).token == Token(0, 2)
-
-
 async def test_what_was_handed_over_meanwhile_is_there_on_coming_back(pair: Pair, job: str) -> None:
     lease = await pair[0].acquire(job, "ann")
     with pytest.raises(LockHeld):
@@ -293,38 +281,6 @@ async def test_who_waits_at_another_gateway_by_now_stays(pair: Pair, job: str) -
     assert (await after).token == Token(0, 2)
 
 
-async def test_a_place_that_has_lapsed_does_not_come_to_life_beside_the_lease(
-    dsn_of_module: str, pair: Pair, job: str
-) -> None:
-    lease = await pair[0].acquire(job, "ann")
-    async with gateway(dsn_of_module, running=False) as paused:
-        dead = await paused.waits(job, "bob")
-        there = paused.service._place.attendant
-        await rows(pair[0], "UPDATE fencing.attendant SET until = '-infinity' WHERE id = $1", there)
-        await pair[0].release(lease)
-        await pair[1].acquire(job, "bob")
-        await paused.service._heartbeat.attend()
-        assert (await pair[0].service.inspect(job)).waiters == 0
-        assert (await dead).token == Token(0, 2), "it is the same holder's"
-
-
-async def test_a_gateway_that_died_while_it_waited_is_passed_over(dsn_of_module: str, pair: Pair, job: str) -> None:
-    lease = await pair[0].acquire(job, "ann")
-    async with gateway(dsn_of_module, running=False) as dying:
-        dead = await dying.waits(job, "bob")
-        late = await pair[1].waits(job, "cid")
-        await rows(
-            pair[0],
-            "UPDATE fencing.attendant SET until = until - make_interval(secs => $1) WHERE id = $2",
-            *(QUICK.attended, dying.service._place.attendant),
-        )
-        assert [one.holder for one in (await pair[0].service.inspect(job)).queue] == ["cid"]
-        async with asyncio.timeout(QUICK.collect):
-            await pair[0].release(lease)
-            assert (await late).token == Token(0, 2)
-        await gone([dead])
-
-
 async def test_a_gateway_that_died_before_it_collected_is_passed_over(dsn_of_module: str, pair: Pair, job: str) -> None:
     lease = await pair[0].acquire(job, "ann")
     async with gateway(dsn_of_module, running=False) as dying:
@@ -405,30 +361,3 @@ async def test_a_line_is_looked_at_once_and_as_early_as_anybody_knows(waiters: W
     waiters.go_on("a", 1, 0.0)
     await asyncio.sleep(0.01)
     assert looks == ["a", "a"], "nobody waits any more"
-
-
-async def test_a_ticket_is_given_up_by_the_last_who_waits_with_it(waiters: WaitQueues) -> None:
-    with waiters.line("a") as line, waiters.asking(line) as asking:
-        first, second = waiters.take(line, asking, 5), waiters.take(line, asking, 5)
-        assert not waiters.give_up(line, 5, first)
-        assert waiters.tickets() == {5}
-        assert waiters.give_up(line, 5, second)
-        assert waiters.tickets() == set()
-
-
-async def test_places_that_are_lost_are_asked_for_again(waiters: WaitQueues) -> None:
-    with waiters.line("a") as line, waiters.asking(line) as asking:
-        turns = [waiters.take(line, asking, ticket) for ticket in (1, 2, 3)]
-        waiters.ask_again({2, 8})
-        assert [turn.done() for turn in turns] == [False, True, False]
-        assert not waiters.quiet()
-    assert waiters.quiet()
-
-
-async def test_somebody_waits_or_nobody(waiters: WaitQueues) -> None:
-    assert not waiters.peopled.is_set()
-    with waiters.line("a"):
-        with waiters.line("a"), waiters.line("b"):
-            assert waiters.peopled.is_set()
-        assert waiters.peopled.is_set()
-    assert not waiters.peopled.is_set()

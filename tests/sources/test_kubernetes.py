@@ -1,7 +1,6 @@
 """Tokens from Kubernetes, against a real API server where there is one, and against what one has answered before."""
 
 import asyncio
-import json
 import re
 import ssl
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -17,11 +16,9 @@ from aiohttp import web
 from gateway.client.errors import FencingError, LockLost, NotAcquired, Refused, Unavailable
 from gateway.client.kubernetes import KubernetesSource, name_of
 from gateway.client.source import now
-from tests.processes import closed_port
 from tests.sources.conftest import started
-from tests.sources.exchanges import Fault
+from tests.sources.exchanges import MODES, Cast, Fault, acquire, cast_of
 from tests.sources.go_servers import KubernetesServer, version
-from tests.sources.staging import MODES, Cast, acquire, cast_of
 
 RECORDED = Path(__file__).parent / "recorded/kubernetes"
 LEASES = "/apis/coordination.k8s.io/v1/namespaces/default/leases"
@@ -295,14 +292,6 @@ async def test_a_lock_whose_answer_was_lost_is_found_again(cast: Cast) -> None:
     await source.release(held)
 
 
-async def test_nobody_there_is_unavailable() -> None:
-    with closed_port() as port:
-        source = KubernetesSource(url=f"http://127.0.0.1:{port}")
-        with pytest.raises(Unavailable, match="cannot be reached"):
-            await acquire(source, "order-14", "one")
-        await source.aclose()
-
-
 async def test_a_pod_goes_by_its_service_account(tmp_path: Path) -> None:
     """The token is replaced while the source is in use, as the kubelet does it; the account says which server it is."""
     seen: list[tuple[str, str]] = []
@@ -345,8 +334,3 @@ def test_names_are_what_kubernetes_takes_and_never_the_same() -> None:
         assert len(name) <= 253
     assert name_of("order-5") == "order-5"
     assert name_of("order/5").startswith("order-5.")
-
-
-def test_recordings_are_of_a_real_server() -> None:
-    notes = {json.loads(path.read_text())["note"] for path in RECORDED.iterdir()}
-    assert all("kube-apiserver: Kubernetes v1." in note for note in notes)

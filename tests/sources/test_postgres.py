@@ -19,7 +19,7 @@ from tests import ROOT
 from tests.postgres import OwnPostgres
 from tests.postgres_relay import relay
 from tests.processes import closed_port
-from tests.sources.staging import acquire
+from tests.sources.exchanges import acquire
 
 Sources: TypeAlias = Callable[..., Awaitable[PostgresSource]]
 
@@ -171,17 +171,6 @@ async def test_a_row_deleted_counts_from_the_beginning(sources: Sources, adminis
     await administrator.execute("TRUNCATE fencing_lock")
     assert not await source.holds(held)
     assert (await acquire(source, "order/8", "one")).value < held.value
-
-
-async def test_a_sequence_would_not_do(dsn: str, administrator: Administrator) -> None:
-    """Numbers of a cached sequence are each session's own: who comes later may have a lower one."""
-    await administrator.execute("CREATE SEQUENCE numbers CACHE 10")
-    async with await psycopg.AsyncConnection.connect(dsn, autocommit=True) as other:
-        given = [
-            await (await session.execute("SELECT nextval('numbers')")).fetchone()
-            for session in (administrator, other, administrator)
-        ]
-    assert given == [(1,), (11,), (2,)]
 
 
 async def test_the_number_ends(sources: Sources, administrator: Administrator) -> None:

@@ -1,4 +1,4 @@
-"""Programs for Java, started once and asked for many deeds: those of ``jvm/``."""
+"""Programs for Java and for Node, each started once and asked for many deeds: those of ``jvm/`` and ``javascript/``."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 from tests import ROOT
-from tests.clients.commands import Shell, program
-from tests.clients.conversation import Conversation, conversation
-from tests.clients.gateway import BUCKET, Lock, Login
+from tests.clients.commands import Conversation, Shell, conversation, environment, javascript, program
+from tests.clients.gateway import BUCKET, TOKEN, Lock, Login
 
 DIRECTORY = ROOT / "tests/clients/jvm"
 # Quick to start, rather than quick in the long run.
@@ -23,13 +22,13 @@ S3A = {"fs.s3a.path.style.access": "true", "fs.s3a.endpoint.region": "us-east-1"
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """The result of a deed: what it found, and the text of the error."""
+    """The result of a deed: what it found or signed, or the codes of its refusals, and the text of the error."""
 
     found: list[str]
     error: str
 
 
-class Objects:
+class JavaObjects:
     """The deeds of ``Objects.java``."""
 
     def __init__(self, program: Conversation) -> None:
@@ -56,7 +55,7 @@ class Objects:
         return Done(**self._program.ask(**keys, **place, **more))
 
 
-def command(source: Path) -> list[str]:
+def java_command(source: Path) -> list[str]:
     """The command that runs a program in one file; where a part of Java is missing the test is skipped."""
     java = program("java", "install a JDK of version 17 or newer, then run `make clients`")
     program("javac", "install a JDK of version 17 or newer, then run `make clients`")
@@ -66,6 +65,52 @@ def command(source: Path) -> list[str]:
 
 
 @contextmanager
-def objects(shell: Shell) -> Iterator[Objects]:
-    with conversation(command(DIRECTORY / "Objects.java"), shell) as one:
-        yield Objects(one)
+def java_objects(shell: Shell) -> Iterator[JavaObjects]:
+    with conversation(java_command(DIRECTORY / "Objects.java"), shell) as one:
+        yield JavaObjects(one)
+
+
+class NodeObjects:
+    """The deeds of ``objects.mjs``."""
+
+    def __init__(self, program: Conversation) -> None:
+        self._program = program
+
+    def do(self, deed: str, lock: Lock, login: Login, file: Path) -> Done:
+        place = {"endpoint": lock.gateway.origin, "bucket": BUCKET, "prefix": lock.prefix, "file": str(file)}
+        done = self._program.ask(deed=deed, keys=environment(login), **place)
+        return Done([*done["urls"], *done["refused"]], done["error"])
+
+
+class Tables:
+    """The deeds of ``tables.mjs``."""
+
+    def __init__(self, program: Conversation) -> None:
+        self._program = program
+
+    def do(
+        self, client: str, deed: str, lock: Lock, *, token: str = TOKEN, origin: str | None = None
+    ) -> dict[str, Any]:
+        """Return the client's error, the status, and the methods of its requests. An unexpected error ends Node."""
+        where = {"origin": origin or lock.gateway.origin, "token": token, "id": lock.number}
+        done: dict[str, Any] = self._program.ask(client=client, deed=deed, **where)
+        return done
+
+
+@contextmanager
+def node_objects(shell: Shell) -> Iterator[NodeObjects]:
+    with _program("objects.mjs", shell) as program:
+        yield NodeObjects(program)
+
+
+@contextmanager
+def tables(shell: Shell) -> Iterator[Tables]:
+    with _program("tables.mjs", shell) as program:
+        yield Tables(program)
+
+
+@contextmanager
+def _program(name: str, shell: Shell) -> Iterator[Conversation]:
+    node, directory = javascript()
+    with conversation([node, str(directory / name)], shell) as one:
+        yield one

@@ -1,17 +1,80 @@
-"""S3A, the file system of Hadoop and Spark, and the commits of their jobs."""
+"""The AWS SDKs for Java and JavaScript, and S3A, the file system of Hadoop and Spark, with the commits of its jobs."""
 
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests import ROOT
 from tests.clients.commands import Shell
-from tests.clients.gateway import BUCKET, NEWER, Lock, Login
-from tests.clients.java import S3A, Objects, objects
+from tests.clients.gateway import ACCESS_KEY, BUCKET, NEWER, SECRET_KEY, TOKEN, Lock, Login, send
+from tests.clients.sdks import S3A, Done, JavaObjects, NodeObjects, java_objects, node_objects
 
 pytestmark = pytest.mark.installed
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeObjects]:
+    with node_objects(Shell(tmp_path_factory.mktemp("node"), {})) as one:
+        yield one
+
+
+@pytest.fixture
+def sdk(request: pytest.FixtureRequest, language: str) -> Any:
+    """Does a deed by the SDK of this language, whose program is started once."""
+    return request.getfixturevalue("java").sdk if language == "java" else request.getfixturevalue("node").do
+
+
+languages = pytest.mark.parametrize("language", ["java", "javascript"])
+
+
+@languages
+def test_objects(sdk: Any, language: str, lock: Lock, login: Login, large: Path) -> None:
+    done: Done = sdk("everything", lock, login, large)
+    assert done.error == ""
+    assert lock.objects() == {}
+    assert lock.rejections() == []
+
+
+@languages
+def test_presigned_urls(sdk: Any, language: str, lock: Lock, login: Login, large: Path) -> None:
+    put, get, delete = sdk("presign", lock, login, large).found
+    assert send("PUT", put, content=b"hello").status_code == 200
+    assert send("GET", get).content == b"hello"
+    with lock.overtaken(refusals=2):
+        assert send("PUT", put, content=b"zombie").status_code == 412
+        assert send("DELETE", delete).status_code == 412
+
+
+DEEDS = ["put", "putOnCondition", "uploadInParts", "copy", "delete", "deleteMany"]
+
+
+@pytest.mark.parametrize(
+    ("language", "deed"),
+    [(name, deed) for name in ("java", "javascript") for deed in DEEDS] + [("javascript", "uploadSmall")],
+)
+def test_after_a_takeover_every_write_is_refused(
+    sdk: Any, language: str, lock: Lock, login: Login, large: Path, deed: str
+) -> None:
+    lock.seed(there=b"precious", source=b"source")
+    many = 2 if deed == "deleteMany" else 1
+    with lock.overtaken(refusals=many):
+        done: Done = sdk(deed, lock, login, large)
+        assert done.found == ["StaleFencingToken"] * many, done.error
+        assert len(lock.rejections()) == many, "a refusal is final: nothing is tried again"
+
+
+def test_the_token_in_a_header_of_java(java: JavaObjects, lock: Lock, large: Path) -> None:
+    plain = Login(ACCESS_KEY, SECRET_KEY, "")
+    assert java.sdk("put", lock, plain, large, header=TOKEN).error == ""
+    assert lock.body("there") == b"zombie"
+    with lock.overtaken():
+        assert java.sdk("put", lock, plain, large, header=TOKEN).found == ["StaleFencingToken"]
+
+
+# S3A
 
 FACTORY = {"mapreduce.outputcommitter.factory.scheme.s3a": "org.apache.hadoop.fs.s3a.commit.S3ACommitterFactory"}
 # Neither job removes what belongs to another one. So nothing but the fence stops the first.
@@ -27,19 +90,19 @@ SECOND = {"mapreduce.job.application.attempt.id": "1"}
 
 
 @pytest.fixture(scope="module")
-def another(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Objects]:
-    with objects(Shell(tmp_path_factory.mktemp("another"), {})) as one:
+def another(tmp_path_factory: pytest.TempPathFactory) -> Iterator[JavaObjects]:
+    with java_objects(Shell(tmp_path_factory.mktemp("another"), {})) as one:
         yield one
 
 
-def test_files(java: Objects, lock: Lock, login: Login, large: Path) -> None:
+def test_files_by_s3a(java: JavaObjects, lock: Lock, login: Login, large: Path) -> None:
     assert java.s3a("everything", lock, login, large).error == ""
     # S3A leaves a marker where a directory has become empty.
     assert set(lock.objects()) <= {""}
     assert lock.rejections() == []
 
 
-def test_the_settings_of_the_page(java: Objects, lock: Lock, large: Path) -> None:
+def test_the_settings_of_the_page(java: JavaObjects, lock: Lock, large: Path) -> None:
     page = (ROOT / "docs/clients.md").read_text()
     (block,) = re.findall(r"^```properties\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
     settings = dict(re.findall(r"(\S+) +([^(\s]\S*)$", block, re.MULTILINE))
@@ -48,7 +111,7 @@ def test_the_settings_of_the_page(java: Objects, lock: Lock, large: Path) -> Non
     assert java.s3a("create", lock, lock.fenced(), large).error == ""
 
 
-def test_the_settings_of_the_example(java: Objects, lock: Lock, large: Path) -> None:
+def test_the_settings_of_the_example(java: JavaObjects, lock: Lock, large: Path) -> None:
     text = (ROOT / "examples/credentials/spark-defaults.conf").read_text()
     settings = dict(re.findall(r"^spark\.hadoop\.(\S+) +(\S+)$", text, re.MULTILINE))
     assert settings.pop("fs.s3a.endpoint") == "http://127.0.0.1:8080"
@@ -57,15 +120,13 @@ def test_the_settings_of_the_example(java: Objects, lock: Lock, large: Path) -> 
 
 
 @pytest.mark.parametrize("deed", ["create", "createInParts", "createOnce", "mkdirs", "rename", "delete"])
-def test_after_a_takeover_every_write_is_refused(
-    java: Objects, lock: Lock, login: Login, large: Path, deed: str
-) -> None:
+def test_after_a_takeover_s3a_is_refused(java: JavaObjects, lock: Lock, login: Login, large: Path, deed: str) -> None:
     lock.seed(there=b"precious")
     with lock.overtaken():
         assert "overtaken" in java.s3a(deed, lock, login, large).error
 
 
-def test_after_a_takeover_a_directory_is_not_removed(java: Objects, lock: Lock, login: Login, large: Path) -> None:
+def test_after_a_takeover_a_directory_is_not_removed(java: JavaObjects, lock: Lock, login: Login, large: Path) -> None:
     lock.seed(**{"d/one": b"1", "d/other": b"2"})
     with lock.overtaken(refusals=2):
         assert "StaleFencingToken" in java.s3a("delete", lock, login, large, name="d").error
@@ -73,7 +134,7 @@ def test_after_a_takeover_a_directory_is_not_removed(java: Objects, lock: Lock, 
 
 @pytest.mark.parametrize("committer", COMMITTERS)
 def test_a_job_that_was_overtaken_commits_nothing(
-    java: Objects, another: Objects, lock: Lock, large: Path, committer: str
+    java: JavaObjects, another: JavaObjects, lock: Lock, large: Path, committer: str
 ) -> None:
     """Its driver is paused when its task has committed. Another job writes the table. Then the first one goes on."""
     settings, zombie, successor = COMMITTERS[committer], lock.fenced(), lock.fenced(NEWER)
