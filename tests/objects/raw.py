@@ -83,6 +83,13 @@ async def send(origin: str, data: bytes, *, half_close: bool = False) -> Reply |
         writer.close()
 
 
+async def ask(origin: str, data: bytes) -> Reply:
+    """Send the bytes and read one answer, which must come."""
+    reply = await send(origin, data)
+    assert reply is not None
+    return reply
+
+
 async def receive(reader: asyncio.StreamReader, *, bodiless: bool = False) -> Reply | None:
     """Read one final answer, past interim ones."""
     interim: list[int] = []

@@ -9,6 +9,7 @@ from gateway.objects.probe.probe import PREFIX
 from tests.doubles.s3 import S3Double
 from tests.doubles.s3.signature import TIMESTAMP
 from tests.doubles.s3.wire import Receive, Scope, Send
+from tests.objects.object_gateway import Stage
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,3 +53,9 @@ class RecordingDouble(S3Double):
         """Return the requests from the ``since``th on that are no reads, without those of the probe."""
         asked = (each for each in self.asked[since:] if each.method not in ("GET", "HEAD"))
         return [each for each in asked if f"/{PREFIX}" not in each.path]
+
+
+def recorded(stage: Stage) -> RecordingDouble:
+    """The store of a stage whose store records."""
+    assert isinstance(stage.double, RecordingDouble)
+    return stage.double

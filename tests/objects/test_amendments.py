@@ -14,7 +14,7 @@ from gateway.fencing.intent import DEAD_AFTER, SIGNATURE_LIFETIME
 from tests.doubles.s3.wire import Receive, Scope, Send
 from tests.objects.clients import body_of, call, connect, outcome
 from tests.objects.object_gateway import Stage, staged
-from tests.objects.recording import RecordingDouble
+from tests.objects.recording import RecordingDouble, recorded
 from tests.objects.sweeping import entomb
 from tests.tiers import first
 from tests.waiting import PATIENCE
@@ -36,11 +36,6 @@ async def shared(postgres_server: EmbeddedPostgres) -> AsyncIterator[Stage]:
         double.store.bucket(bucket).versioning = "Enabled"
     async with staged(postgres_server, double, s3={"pending_wait": PATIENCE}) as one:
         yield one
-
-
-def recorded(stage: Stage) -> RecordingDouble:
-    assert isinstance(stage.double, RecordingDouble)
-    return stage.double
 
 
 def amendments(s3: S3Client) -> dict[str, tuple[Any, dict[str, Any]]]:
@@ -307,21 +302,6 @@ class TestLate:
             stage.double.behave(clock_offset=0.0)
             assert await outcome(new.put_object_tagging, Key=key, Tagging=TAGS) == (200, "")
             assert await outcome(old.put_object_tagging, Key=key, Tagging={"TagSet": []}) == STALE
-
-    async def test_one_that_comes_in_time_is_before_the_newer_holder(
-        self, postgres_server: EmbeddedPostgres, key: str
-    ) -> None:
-        async with staged(postgres_server, RecordingDouble(), s3=SHORT) as stage:
-            s3 = connect(stage.origin, "33")
-            await call(s3.put_object, Key=key, Body=b"x")
-            held = stage.double.hold(operation="PutObjectTagging", key=key)
-            assert await outcome(s3.put_object_tagging, Key=key, Tagging=TAGS) == UNKNOWN
-            assert (await stage.barrier(f"s3/bucket/{key}", "34")).status_code == 503
-            held.release()
-            await held.finished.wait()
-            assert amended(stage, key, "tagging")
-            stage.double.behave(clock_offset=DEAD_AFTER.total_seconds() + 2)
-            assert (await stage.barrier(f"s3/bucket/{key}", "34")).status_code == 200
 
     async def test_a_sender_that_ends_in_time_lets_the_newer_holder_in(self, shared: Stage, key: str) -> None:
         """The newer holder need not wait for minutes while the sender is there to report the outcome."""

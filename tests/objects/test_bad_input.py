@@ -15,7 +15,7 @@ from gateway.demo.embedded import EmbeddedPostgres
 from tests.doubles.s3 import S3Double
 from tests.objects.clients import call, connect, refused
 from tests.objects.object_gateway import Stage, staged
-from tests.objects.raw import Headers, framed, head, lines, receive, send, sha256
+from tests.objects.raw import Headers, ask, framed, head, lines, receive, send, sha256
 from tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -102,22 +102,17 @@ TOKENS = [
     token("a negative token", "-1"),
     token("a zero-padded token", "033"),
     token("a token just out of range", str(2**63)),
-    token("a huge token", "9" * 5000),
-    token("Arabic digits", "٣٣"),
     token("two tokens in one header", "33, 33"),
     token("broken UTF-8", b"\xff33", "InvalidRequest"),
     Bad("two token headers", 400, "InvalidRequest", unsigned=[("fencing-token", "34")]),
-    Bad("the same token twice", 400, "InvalidRequest", unsigned=[TOKEN]),
     Bad("two token headers, both signed", 400, "AuthorizationHeaderMalformed", [TOKEN, ("fencing-token", "34")]),
     Bad("the alias beside it", 400, "FencingTokenMalformed", headers=[TOKEN, ("x-fencing-token", "33")]),
     Bad("the underscore spelling", 400, "InvalidRequest", headers=[("fencing_token", "33")]),
-    Bad("a malformed one beside a good one", 400, "FencingTokenMalformed", [TOKEN, ("x-amz-meta-fencing-token", "x")]),
     Bad("a session token that is a real one", 400, "InvalidToken", [("x-amz-security-token", "FwoGZXIvYXdzEBYa")]),
     Bad("two tokens in the session", 400, "FencingTokenMalformed",
         [("x-amz-security-token", "fencing-token=33&fencing-token=34")]),
     Bad("a malformed token in the session", 400, "FencingTokenMalformed",
         [("x-amz-security-token", "fencing-token=033")]),
-    Bad("a holder with an umlaut", 400, "InvalidRequest", headers=[TOKEN, ("fencing-holder", "Jürgen")]),
     Bad("another resource", 422, "FencingResourceMismatch", headers=[TOKEN, ("fencing-resource", "s3/bucket/other")]),
     Bad("a resource not in canonical form", 400, "FencingResourceMalformed",
         headers=[TOKEN, ("fencing-resource", "s3/bucket/%6bey")]),
@@ -132,7 +127,6 @@ SIGNATURES = [
     Bad("an unsigned session", 403, "AccessDenied", headers=(),
         unsigned=[("x-amz-security-token", "fencing-token=33")]),
     Bad("an unsigned source of a copy", 403, "AccessDenied", unsigned=[("x-amz-copy-source", "bucket/copied")]),
-    Bad("an unsigned condition", 403, "AccessDenied", unsigned=[("if-none-match", "*")]),
     Bad("a wrong secret", 403, "SignatureDoesNotMatch", signer={"secret": "wrong"}),
     Bad("an unknown access key", 403, "InvalidAccessKeyId", signer={"access_key": "AKIANOBODY"}),
     Bad("the store's own access key", 403, "InvalidAccessKeyId",
@@ -148,7 +142,6 @@ SIGNATURES = [
 BODIES = [
     Bad("another SHA-256", 400, "XAmzContentSHA256Mismatch", payload=sha256(b"hellO")),
     Bad("no MD5", 400, "InvalidDigest", headers=[TOKEN, ("content-md5", "hello")]),
-    Bad("another CRC", 400, "BadDigest", headers=[TOKEN, ("x-amz-checksum-crc32", "AAAAAA==")]),
     Bad("two checksums", 400, "InvalidRequest",
         headers=[TOKEN, ("x-amz-checksum-crc32", "NhCmhg=="), ("x-amz-checksum-crc32c", "mnG7TA==")]),
     Bad("a length that is shorter", 400, "XAmzContentSHA256Mismatch",
@@ -158,7 +151,6 @@ BODIES = [
     in_chunks("a decoded length that is longer", "IncompleteBody", framed(b"hello"), "6"),
     in_chunks("a decoded length that is too much", "EntityTooLarge", framed(b"hello"), str(MAX_BODY + 1), 413),
     in_chunks("no last chunk", "IncompleteBody", b"5\r\nhello\r\n"),
-    in_chunks("no framing at all", "InvalidChunkSizeError", b"hello\r\n"),
     Bad("framing that is not announced", 400, "InvalidRequest", [TOKEN, ("content-encoding", "aws-chunked")],
         body=framed(b"hello")),
 ]  # fmt: skip
@@ -166,7 +158,6 @@ BODIES = [
 
 NOT_THERE = [
     not_there("an unknown parameter of a put", "PUT", "?colour=red"),
-    not_there("an unknown parameter of a delete", "DELETE", "?x=1"),
     not_there("an unknown header", "PUT", headers=[TOKEN, ("x-amz-write-offset-bytes", "3")]),
     not_there("a customer's key", "PUT",
               headers=[TOKEN, ("x-amz-server-side-encryption-customer-algorithm", "AES256")]),
@@ -196,17 +187,12 @@ FORMS = [
     tokenless("a copy without a token", "PUT", headers=[("x-amz-copy-source", "bucket/copied")]),
     tokenless("an upload without a token", "POST", "?uploads"),
     tokenless("tags without a token", "PUT", "?tagging", body=b"<Tagging><TagSet/></Tagging>"),
-    tokenless("deleted tags without a token", "DELETE", "?tagging"),
-    tokenless("an ACL without a token", "PUT", "?acl", [("x-amz-acl", "private")]),
     tokenless("a retention without a token", "PUT", "?retention", body=b"<Retention/>"),
-    tokenless("a legal hold without a token", "PUT", "?legal-hold", body=b"<LegalHold/>"),
     tokenless("a restoration without a token", "POST", "?restore", body=b"<RestoreRequest/>"),
     tokenless("a deleted version without a token", "DELETE", "?versionId=v"),
     form("a part of no upload", 404, "NoSuchUpload", "PUT", UPLOAD_GONE, b"part"),
     form("the completion of no upload", 404, "NoSuchUpload", "POST", "?uploadId=u", COMPLETION % PART),
-    form("the end of no upload", 404, "NoSuchUpload", "DELETE", "?uploadId=u"),
     Bad("a copy of nothing", 404, "NoSuchKey", [TOKEN, ("x-amz-copy-source", "bucket/none")], body=b""),
-    Bad("a copy from nowhere", 404, "NoSuchBucket", [TOKEN, ("x-amz-copy-source", "nowhere/none")], body=b""),
     Bad("a copy of an ambiguous name", 400, "InvalidArgument", [TOKEN, ("x-amz-copy-source", "bucket/a+b")], body=b""),
 ]
 
@@ -214,8 +200,7 @@ FORMS = [
 @pytest.mark.parametrize("bad", [*TOKENS, *SIGNATURES, *BODIES, *NOT_THERE, *FORMS], ids=str)
 async def test_nothing_is_written(shared: Stage, key: str, bad: Bad) -> None:
     since, before = len(shared.double.requests), shared.double.sequence
-    reply = await send(shared.origin, bad.wire(shared.origin, key))
-    assert reply is not None
+    reply = await ask(shared.origin, bad.wire(shared.origin, key))
     assert (reply.status, reply.code) == (bad.status, bad.code), reply.body
     assert "x-amz-request-id" in reply.headers
     assert_untouched(shared, since, before)
@@ -254,8 +239,7 @@ async def test_the_same_request_without_the_mistake_is_accepted(shared: Stage, k
         Bad("in the session", 200, "", headers=[("x-amz-security-token", "fencing-token=33&fencing-holder=ann")]),
     ]
     for one in good:
-        reply = await send(shared.origin, one.wire(shared.origin, key))
-        assert reply is not None
+        reply = await ask(shared.origin, one.wire(shared.origin, key))
         assert (reply.status, reply.code) == (one.status, one.code), one.name
         assert shared.body(key) == (b"hello" if "chunks" in one.name else one.body)
 
@@ -296,8 +280,7 @@ async def test_a_body_that_ends_early_in_http_chunks(shared: Stage, key: str) ->
 async def test_a_body_without_a_length(shared: Stage, key: str) -> None:
     chunked = [("transfer-encoding", "chunked")]
     request = head(shared.origin, "PUT", f"/bucket/{key}", [TOKEN], unsigned=chunked)
-    reply = await send(shared.origin, request + b"5\r\nhello\r\n0\r\n\r\n")
-    assert reply is not None
+    reply = await ask(shared.origin, request + b"5\r\nhello\r\n0\r\n\r\n")
     assert (reply.status, reply.code) == (411, "MissingContentLength")
     assert shared.body(key) is None
 
@@ -305,8 +288,7 @@ async def test_a_body_without_a_length(shared: Stage, key: str) -> None:
 async def test_a_request_that_is_not_signed(shared: Stage, key: str) -> None:
     since = len(shared.double.requests)
     for method in ("GET", "HEAD", "PUT", "DELETE", "POST"):
-        reply = await send(shared.origin, lines(method, f"/bucket/{key}", [("host", "gateway"), TOKEN]))
-        assert reply is not None
+        reply = await ask(shared.origin, lines(method, f"/bucket/{key}", [("host", "gateway"), TOKEN]))
         assert reply.status == 403
         assert method == "HEAD" or reply.code == "AccessDenied"
     assert not shared.double.requests[since:], "not even a read gets through"
@@ -345,8 +327,7 @@ async def test_deletes_of_many_that_cannot_be_read(shared: Stage) -> None:
     for name, body in DOCUMENTS.items():
         headers = [TOKEN, ("content-md5", md5(body))]
         request = head(shared.origin, "POST", "/bucket?delete", headers, unsigned=[("content-length", str(len(body)))])
-        reply = await send(shared.origin, request + body)
-        assert reply is not None
+        reply = await ask(shared.origin, request + body)
         assert (reply.status, reply.code) in ((400, "MalformedXML"), (413, "EntityTooLarge")), name
     assert not shared.written(since)
     assert shared.body("copied") == b"source"

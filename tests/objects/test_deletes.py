@@ -13,7 +13,7 @@ from tests.doubles.s3.objects import DeleteMarker
 from tests.objects import raw
 from tests.objects.clients import body_of, call, connect, outcome
 from tests.objects.object_gateway import Stage, staged
-from tests.objects.recording import RecordingDouble
+from tests.objects.recording import RecordingDouble, recorded
 from tests.tiers import first
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -29,11 +29,6 @@ async def shared(postgres_server: EmbeddedPostgres) -> AsyncIterator[Stage]:
     rules = [{"match": "bucket/jobs/{job}/**", "resource": "job/{job}"}]
     async with staged(postgres_server, double, objects=rules) as one:
         yield one
-
-
-def recorded(stage: Stage) -> RecordingDouble:
-    assert isinstance(stage.double, RecordingDouble)
-    return stage.double
 
 
 def doomed(*keys: str | dict[str, Any], **more: Any) -> dict[str, Any]:
@@ -139,9 +134,7 @@ async def posted(
     headers = [("fencing-token", token), *(right if digest is None else digest)]
     length = [("content-length", str(len(body)))]
     head = raw.head(stage.origin, "POST", "/bucket?delete", headers, unsigned=length)
-    reply = await raw.send(stage.origin, head + body)
-    assert reply is not None
-    return reply
+    return await raw.ask(stage.origin, head + body)
 
 
 class TestVersions:

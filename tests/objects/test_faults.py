@@ -19,7 +19,7 @@ from gateway.observe.events import IntentSettled, OutcomeLost
 from tests.doubles.s3 import Mutation, Rule, S3Double, serve
 from tests.objects.clients import body_of, call, connect, outcome, warm_up
 from tests.objects.object_gateway import Stage, staged
-from tests.objects.raw import head, send
+from tests.objects.raw import ask, head
 from tests.postgres import fresh_database, install
 from tests.processes import free_port
 from tests.running import config, running
@@ -127,8 +127,7 @@ class TestAnswersThatAreLost:
 async def test_a_request_that_hangs_is_unknown_and_has_no_late_effect(shared: Stage, key: str) -> None:
     held = shared.double.hold(operation="PutObject", key=key)
     put = head(shared.origin, "PUT", f"/bucket/{key}", [("fencing-token", "33")], unsigned=[("content-length", "6")])
-    reply = await send(shared.origin, put + b"zombie")
-    assert reply is not None
+    reply = await ask(shared.origin, put + b"zombie")
     assert (reply.status, reply.code) == UNKNOWN
     assert int(reply.headers["retry-after"]) >= 1
     assert await shared.count("intent", key) == 1
@@ -138,20 +137,6 @@ async def test_a_request_that_hangs_is_unknown_and_has_no_late_effect(shared: St
     await held.finished.wait()
     assert held.statuses == [412], "its condition is broken"
     assert shared.body(key) == b"next"
-
-
-async def test_a_takeover_does_not_wait_for_a_zombie(shared: Stage, key: str) -> None:
-    """The zombie's request is still under way; the new holder has its answer long before it."""
-    held = shared.double.hold(operation="PutObject", key=key)
-    zombie = asyncio.ensure_future(outcome(connect(shared.origin, "33").put_object, Key=key, Body=b"zombie"))
-    await held.arrived.wait()
-    barrier = await shared.barrier(f"s3/bucket/{key}", "34")
-    assert barrier.status_code == 200, barrier.text
-    held.release()
-    assert await zombie in [STALE, UNKNOWN]
-    await held.finished.wait()
-    assert held.statuses == [412]
-    assert await outcome(connect(shared.origin, "34").get_object, Key=key) == (404, "NoSuchKey")
 
 
 @pytest.mark.thorough
@@ -180,27 +165,6 @@ async def test_two_writers_of_one_holder_write_one_after_the_other(postgres_serv
         assert await patient.count("forbidden", key) == 0, "a writer waits for its own kind, and settles nothing"
 
 
-async def test_of_many_writers_the_highest_that_was_acknowledged_stays(shared: Stage, key: str) -> None:
-    async def write(token: int) -> tuple[int, tuple[int, str]]:
-        await asyncio.sleep(0.002 * (token * 7 % 20))
-        s3 = clients[token]
-        return token, await outcome(s3.put_object, Key=key, Body=f"body {token}".encode())
-
-    clients = {token: connect(shared.origin, str(token)) for token in range(1, 21)}
-    answers = dict(await asyncio.gather(*(write(token) for token in range(1, 21))))
-    acknowledged = [token for token, answer in answers.items() if answer == (200, "")]
-    assert all(answer in [(200, ""), STALE, UNKNOWN, UNAVAILABLE] for answer in answers.values()), answers
-    assert acknowledged
-    fence = await shared.fence(f"s3/bucket/{key}")
-    assert fence == "20", "the highest has claimed, whatever became of its write"
-    body = shared.body(key)
-    assert body is not None
-    written = int(body.decode().removeprefix("body "))
-    assert written == max(acknowledged) or answers[written] == UNKNOWN
-    assert written >= max(acknowledged)
-    await assert_settled_by_the_next(shared, key)
-
-
 async def test_the_store_is_down_and_comes_back(shared: Stage, postgres_server: EmbeddedPostgres) -> None:
     double = S3Double(buckets=["bucket"])
     port = free_port()
@@ -218,24 +182,6 @@ async def test_the_store_is_down_and_comes_back(shared: Stage, postgres_server: 
         async with serve(double, port):
             assert await outcome(s3.put_object, Key="k", Body=b"z") == (200, "")
             assert await body_of(s3, "k") == b"z"
-
-
-@pytest.mark.thorough
-async def test_sessions_of_the_database_end_at_any_time(shared: Stage, key: str) -> None:
-    s3 = connect(shared.origin, "33")
-    await call(s3.put_object, Key=key, Body=b"first")
-    for round_ in range(3):
-        body = f"round {round_}".encode()
-        held = shared.double.hold(operation="PutObject", key=key)
-        writing = asyncio.ensure_future(outcome(s3.put_object, Key=key, Body=body))
-        await held.arrived.wait()
-        await end_sessions(shared.dsn)
-        held.release()
-        answer = await writing
-        assert answer in [(200, ""), UNKNOWN]
-        assert shared.body(key) == body
-        shared.double.faults.remove(held)
-    await assert_settled_by_the_next(shared, key)
 
 
 @pytest.mark.thorough

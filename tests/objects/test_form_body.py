@@ -83,7 +83,6 @@ def test_fields_after_the_file_have_no_effect() -> None:
         (r'; filename="C:\dir\a.txt"', "a.txt"),
         ('; filename="../../a.txt"', "a.txt"),
         ('; filename="ä.txt"', "ä.txt"),
-        ("", ""),
     ],
 )
 def test_the_name_of_the_file_has_no_folders(given: str, filename: str) -> None:
@@ -95,11 +94,8 @@ def test_the_name_of_the_file_has_no_folders(given: str, filename: str) -> None:
     [
         (part("key", b"k") + LAST, "IncorrectNumberOfFilesInPostRequest"),
         (LAST, "IncorrectNumberOfFilesInPostRequest"),
-        (FILE + FILE + LAST, "IncorrectNumberOfFilesInPostRequest"),
         (FILE + part("File", b"again") + LAST, "IncorrectNumberOfFilesInPostRequest"),
         (b"", "MalformedPOSTRequest"),
-        (b"no form at all", "MalformedPOSTRequest"),
-        (part("", b"k") + FILE + LAST, "MalformedPOSTRequest"),
         (f"--{BOUNDARY}\r\n\r\nnameless\r\n".encode() + FILE + LAST, "MalformedPOSTRequest"),
         (f"--{BOUNDARY}\r\nContent-Disposition form-data\r\n\r\n".encode() + LAST, "MalformedPOSTRequest"),
         (part("key", b"k", headers='Content-Disposition: form-data; name="b"\r\n') + LAST, "MalformedPOSTRequest"),
@@ -312,12 +308,10 @@ def test_the_writer(fields: dict[str, str]) -> None:
         ({"success_action_status": "200"}, (200, None)),
         ({"success_action_status": "201"}, (201, None)),
         ({"success_action_status": "302"}, (204, None)),
-        ({"redirect": "http://a/b"}, (204, "http://a/b?bucket=bucket&key=k%20%C3%A4&etag=%22e%22")),
         ({"success_action_redirect": "https://a/?b=c#d"}, (204, "https://a/?b=c&bucket=bucket&key=k%20%C3%A4&etag=%22e%22#d")),
         ({"success_action_redirect": "http://a/ä\r\nSet-Cookie: x"}, (204, "http://a/%C3%A4Set-Cookie:%20x?bucket=bucket&key=k%20%C3%A4&etag=%22e%22")),
         ({"success_action_redirect": "javascript:alert(1)"}, (204, None)),
         ({"success_action_redirect": "http://[broken"}, (204, None)),
-        ({"success_action_redirect": "/here"}, (204, None)),
     ],
 )  # fmt: skip
 def test_a_form_names_the_status_or_the_redirect_of_its_answer(fields: dict[str, str], expected: Any) -> None:
@@ -338,13 +332,11 @@ def test_a_form_names_the_status_or_the_redirect_of_its_answer(fields: dict[str,
         ({"tagging": "a=b"}, (400, "MalformedXML")),
         ({"tagging": "<Tagging><TagSet><Tag><Value>1</Value></Tag></TagSet></Tagging>"}, (400, "MalformedXML")),
         ({"x_amz_checksum_crc32": "nonsense"}, (400, "InvalidRequest")),
-        ({"x_amz_checksum_algorithm": "CRC32"}, (400, "InvalidRequest")),
         *(
             ({name: "x"}, (501, "NotImplemented"))
             for name in ("x_amz_content_sha256", "x_amz_trailer", "x_amz_copy_source", "x_amz_something_new")
         ),
         ({"if_match": '"e"'}, (501, "NotImplemented")),
-        ({"if_none_match": "*"}, (501, "NotImplemented")),
         ({"fencing_token": "-1"}, (400, "FencingTokenMalformed")),
         ({"fencing_token": "1", "x_fencing_token": "2"}, (400, "FencingTokenMalformed")),
     ],

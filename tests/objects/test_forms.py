@@ -14,9 +14,9 @@ import pytest
 from gateway.demo.embedded import EmbeddedPostgres
 from gateway.observe.events import WriteRefused
 from tests.objects import raw
-from tests.objects.clients import call, connect, refused
+from tests.objects.clients import call, connect
 from tests.objects.object_gateway import Stage, staged
-from tests.objects.raw import Reply, lines, receive
+from tests.objects.raw import Reply, lines
 from tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -129,24 +129,6 @@ async def test_a_browser_is_sent_on(shared: Stage, key: str) -> None:
     assert answer.headers["fencing-token"] == "34"
 
 
-@pytest.mark.parametrize(
-    "fields",
-    [
-        {"fencing-token": "34", "fencing-holder": "ann"},
-        {TOKEN: "34", HOLDER: "ann", "fencing-resource": "s3/bucket/{key}"},
-    ],
-)
-async def test_where_the_token_may_stand(shared: Stage, key: str, fields: Fields) -> None:
-    form = signed(shared.origin, key, {name: value.replace("{key}", key) for name, value in fields.items()})
-    assert (await post(form)).headers["fencing-token"] == "34"
-    assert "fencing-holder" not in (await call(connect(shared.origin).head_object, Key=key))["Metadata"]
-
-
-async def test_the_session_token_may_carry_the_token(shared: Stage, key: str) -> None:
-    form = signed(shared.origin, key, {}, aws_session_token="fencing-token=35")
-    assert (await post(form)).headers["fencing-token"] == "35"
-
-
 async def test_fenced_credentials_carry_the_token(shared: Stage, key: str) -> None:
     async with shared.api() as api:
         issued = await api.post("/v1/credentials", json={"resource": f"s3/bucket/{key}", "token": "36"})
@@ -194,18 +176,13 @@ async def test_a_form_goes_to_the_bucket_it_was_signed_for(shared: Stage, key: s
     ("changed", "expected"),
     [
         ({"x_amz_signature": "0" * 64}, (403, "SignatureDoesNotMatch")),
-        ({"policy": base64.b64encode(b"{}").decode()}, (403, "SignatureDoesNotMatch")),
         ({"x_amz_credential": "AKIANOBODY/20260102/us-east-1/s3/aws4_request"}, (400, "InvalidArgument")),
-        ({"x_amz_signature": None}, (400, "InvalidArgument")),
         ({"policy": None}, (403, "AccessDenied")),
         ({"Signature": "v2", "AWSAccessKeyId": "AKIAWRITER"}, (400, "InvalidRequest")),
         ({"x_amz_meta_fencing_token": "99"}, (403, "AccessDenied")),
         ({"fencing_token": "99"}, (403, "AccessDenied")),
-        ({"acl": "public-read"}, (403, "AccessDenied")),
         ({"success_action_redirect": "https://evil.example"}, (403, "AccessDenied")),
         ({"key": "another"}, (403, "AccessDenied")),
-        ({"key": None}, (403, "AccessDenied")),
-        ({"KEY": "again"}, (400, "InvalidArgument")),
     ],
 )
 async def test_what_the_policy_does_not_allow(
@@ -231,21 +208,6 @@ async def test_an_expired_form_is_refused(shared: Stage, key: str) -> None:
     answer = await post(signed(shared.origin, key, lifetime=-1))
     assert code(answer) == (403, "AccessDenied")
     assert "Policy expired" in answer.text
-
-
-async def test_a_key_has_to_begin_as_the_policy_says(shared: Stage, key: str) -> None:
-    form = signed(shared.origin, f"{key}/${{filename}}")
-    assert (await post(form.but(key=f"{key}/b"))).status_code == 204
-    assert code(await post(form.but(key=f"other-{key}/b"))) == (403, "AccessDenied")
-
-
-@pytest.mark.parametrize(
-    ("size", "expected"), [(4, (400, "EntityTooSmall")), (5, (204, "")), (10, (204, "")), (11, (400, "EntityTooLarge"))]
-)
-async def test_the_size_that_the_policy_allows(shared: Stage, key: str, size: int, expected: tuple[int, str]) -> None:
-    form = signed(shared.origin, key, conditions=[["content-length-range", 5, 10]])
-    assert code(await post(form, b"x" * size)) == expected
-    assert (shared.body(key) is not None) == (expected[0] == 204)
 
 
 async def test_a_checksum_is_verified(shared: Stage, key: str) -> None:
@@ -327,7 +289,6 @@ async def test_a_large_stale_form_is_not_staged(shared: Stage, key: str) -> None
     ("headers", "expected"),
     [
         ({"Fencing-Token": "99"}, (403, "AccessDenied")),
-        ({"x_amz_acl": "public-read"}, (403, "AccessDenied")),
         ({"If-None-Match": "*"}, (403, "AccessDenied")),
         ({"Authorization": "AWS4-HMAC-SHA256 Credential=x"}, (400, "InvalidArgument")),
     ],
@@ -344,7 +305,6 @@ async def test_unsigned_headers_of_a_form_are_refused(
     [
         ("POST", "/bucket?delete"),
         ("POST", "/bucket/key?uploads"),
-        ("POST", "/bucket/key"),
         ("PUT", "/bucket/key"),
         ("POST", "/"),
     ],
@@ -364,16 +324,11 @@ async def test_no_other_operation_gets_in_as_a_form(shared: Stage, key: str, met
 
 
 async def test_a_signed_post_that_is_no_form(shared: Stage) -> None:
-    reply = await raw.send(
+    reply = await raw.ask(
         shared.origin,
         raw.head(shared.origin, "POST", "/bucket", [("fencing-token", "34")], unsigned=[("content-length", "0")]),
     )
-    assert reply is not None
     assert (reply.status, reply.code) == (412, "PreconditionFailed")
-
-
-async def test_a_bucket_that_is_not_there(shared: Stage, key: str) -> None:
-    assert code(await post(signed(shared.origin, key, bucket="nowhere"))) == (404, "NoSuchBucket")
 
 
 async def test_a_form_for_the_host_of_a_bucket(postgres_server: EmbeddedPostgres, key: str) -> None:
@@ -385,27 +340,3 @@ async def test_a_form_for_the_host_of_a_bucket(postgres_server: EmbeddedPostgres
         assert code(await post(form, b"x" * 1001)) == (413, "EntityTooLarge")
         assert code(await post(form, b"x" * 200_000)) == (413, "EntityTooLarge")
         assert (await post(form, b"x" * 1000)).status_code == 204
-
-
-@pytest.mark.thorough
-async def test_a_client_that_falls_silent_is_cut_off(postgres_server: EmbeddedPostgres, key: str) -> None:
-    async with staged(postgres_server, server={"body_timeout": 0.3}) as stage:
-        body = signed(stage.origin, key).body(b"content")
-        for sent in (body[:200], body[:-30]):
-            parts = urlsplit(stage.origin)
-            reader, writer = await asyncio.open_connection(parts.hostname, parts.port)
-            writer.write(
-                lines("POST", "/bucket", [("host", "a"), ("content-length", str(len(body))),
-                                          ("content-type", f"multipart/form-data; boundary={BOUNDARY}")]) + sent
-            )  # fmt: skip
-            reply = await receive(reader)
-            writer.close()
-            assert reply is not None
-            assert (reply.status, reply.code) == (408, "RequestTimeout")
-        assert stage.body(key) is None
-
-
-async def test_a_wrong_signature_in_the_head_stays_refused(shared: Stage, key: str) -> None:
-    """The door for forms has not opened one for requests without a signature."""
-    client = connect(shared.origin, secret_key="wrong")
-    assert (await refused(client.put_object, Key=key, Body=b"x"))[:2] == (403, "SignatureDoesNotMatch")

@@ -10,7 +10,6 @@ import pytest_asyncio
 from mypy_boto3_s3 import S3Client
 
 from gateway.auth.callers import Callers
-from gateway.auth.grants import EVERYTHING
 from gateway.auth.principal import FencedScope, Principal
 from gateway.config.access import CallerKeys
 from gateway.demo.embedded import EmbeddedPostgres
@@ -360,12 +359,6 @@ async def test_a_key_beyond_the_grant_is_not_read(subtests: pytest.Subtests, pat
                 assert await denied(request(operation, bucket="third"), grant("s3/bkt/**"))
             else:
                 assert await denied(request(operation), grant(pattern))
-
-
-async def test_a_grant_for_everything_reads_everything(subtests: pytest.Subtests) -> None:
-    for operation in READING:
-        with subtests.test(operation=operation):
-            assert not await denied(request(operation), grant("job/42", EVERYTHING))
 
 
 @pytest.mark.parametrize("operation", [one for one in READING if one.level is Level.OBJECT])

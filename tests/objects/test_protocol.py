@@ -16,7 +16,6 @@ import pytest
 from gateway.db import intents
 from gateway.db.database import Database, Record
 from gateway.db.pool import Session
-from gateway.errors import Unavailable
 from gateway.fencing.decision import Decision, Fence, Presented
 from gateway.fencing.intent import (
     DEAD_AFTER,
@@ -524,14 +523,6 @@ async def test_those_that_come_together_share_a_trip(
     assert [tuple(row) for row in remembered] == [(write.key, f"etag {write.key}") for write in writes]
 
 
-async def test_a_lone_one_goes_by_itself(database: Database, trips: list[int]) -> None:
-    shared = Announcements(database, Resources())
-    write = announced(1)
-    assert (await shared.begin(intents.Begin(write), proven=False)).signed_at is not None
-    assert await shared.finish(intents.Finish(write, "e", tombstone=False))
-    assert trips == []
-
-
 async def test_each_is_judged_by_its_own_fence(database: Database, trips: list[int]) -> None:
     shared = Announcements(database, Resources())
     for number in range(3):
@@ -556,25 +547,3 @@ async def test_two_of_one_key_are_announced_one_after_the_other(database: Databa
     assert begun[second].signed_at is None
     assert [one.write_id for one in begun[second].pending] == [writes[first].write_id]
     assert trips == [2]
-
-
-async def test_one_that_fails_fails_alone(database: Database, trips: list[int]) -> None:
-    """It proves a naming of the bucket that is not in force."""
-    shared = Announcements(database, Resources())
-    wrong = intents.Begin(announced(1), naming=UUID(int=9))
-    others = [intents.Begin(announced(number)) for number in (0, 2)]
-    failed, *begun = await asyncio.gather(
-        *(shared.begin(one, proven=False) for one in (wrong, *others)), return_exceptions=True
-    )
-    assert isinstance(failed, Unavailable)
-    assert [isinstance(one, Begun) and one.signed_at is not None for one in begun] == [True, True]
-    assert trips[0] == 3
-    assert {one.key for one in await intents.list_pending(database, 3)} == {"000", "002"}
-
-
-async def test_one_that_is_too_large_goes_by_itself(database: Database, trips: list[int]) -> None:
-    shared = Announcements(database, Resources())
-    large = intents.Begin(announced(0), outcomes=["x" * 40_000])
-    begun = await asyncio.gather(*(shared.begin(one, proven=False) for one in (large, intents.Begin(announced(1)))))
-    assert [one.signed_at is not None for one in begun] == [True, True]
-    assert trips == []

@@ -1,31 +1,12 @@
-"""Each request is taken for exactly what S3 takes it for, or refused by name.
+"""Each request is taken for exactly what S3 takes it for, or refused by name."""
 
-Operations are those of the model that S3's own clients are made from; requests, those that boto3 really sends.
-"""
-
-import io
 import itertools
-from collections.abc import Callable
-from dataclasses import dataclass
-from datetime import UTC, datetime
-from functools import cache
 from typing import Any
-from urllib.parse import urlsplit
 
-import boto3
 import botocore.session
 import pytest
-from botocore import xform_name
-from botocore.awsrequest import AWSResponse
-from botocore.compat import HTTPHeaders
-from botocore.config import Config
 
-from gateway.auth.principal import Principal
-from gateway.auth.sigv4 import PayloadMode, RequestHead, VerifiedSignature, verify
 from gateway.errors import StoreError
-from gateway.fencing.token import Token
-from gateway.objects.body.intake import Inspection, VerifiedBody, whole
-from gateway.objects.s3.addressing import bucket_of_host
 from gateway.objects.s3.operations import Level, Operation, OperationKind, recognise
 from gateway.objects.s3.request import S3Request, classify
 from tests.tiers import first
@@ -113,25 +94,19 @@ def test_the_largest_part_number_and_the_longest_key() -> None:
         ("GET", b"/bucket", b"prefix=a&other=b", "ListObjects with the query parameter 'other'"),
         ("GET", b"/bucket", b"list-type=3", "ListObjects"),
         ("GET", b"/bucket", b"list-type=2&marker=a", "ListObjectsV2 with the query parameter 'marker'"),
-        ("GET", b"/bucket", b"uploads&versions", "ListMultipartUploads with the query parameter 'versions'"),
         ("PUT", b"/bucket", b"other", "CreateBucket with the query parameter 'other'"),
         ("POST", b"/bucket/k", b"uploads&uploadId=x", "CompleteMultipartUpload with the query parameter 'uploads'"),
         ("PUT", b"/bucket/k", b"uploadId=x", "PutObject with the query parameter 'uploadId'"),
         ("PUT", b"/bucket/k", b"tagging&uploadId=x&partNumber=1", "UploadPart with the query parameter 'tagging'"),
         ("DELETE", b"/bucket/k", b"tagging&uploadId=x", "DeleteObjectTagging with the query parameter 'uploadId'"),
-        ("DELETE", b"/bucket/k", b"acl", "DeleteObject with the query parameter 'acl'"),
         ("PUT", b"/bucket/k", b"Tagging", "PutObject with the query parameter 'Tagging'"),
-        ("PUT", b"/bucket/k", b"append", "AppendObject"),
         ("HEAD", b"/bucket/k", b"tagging", "HeadObject with the query parameter 'tagging'"),
-        ("PUT", b"/bucket/k", b"versionId=3", "PutObject with the query parameter 'versionId'"),
         ("PUT", b"/bucket/k", b"If-Match=x", "PutObject with the query parameter 'If-Match'"),
         ("PUT", b"/bucket/k", b"X-Id=PutObject", "PutObject with the query parameter 'X-Id'"),
         ("POST", b"/bucket/k", b"", "POST on this path"),
-        ("POST", b"/", b"delete", "POST on this path"),
         ("PATCH", b"/bucket/k", b"", "PATCH on this path"),
         ("put", b"/bucket/k", b"", "put on this path"),
         ("PUT", b"/", b"", "PUT on this path"),
-        ("HEAD", b"/", b"", "HEAD on this path"),
     ],
 )
 def test_everything_else_is_refused_by_name(method: str, path: bytes, query: bytes, name: str) -> None:
@@ -143,27 +118,20 @@ def test_everything_else_is_refused_by_name(method: str, path: bytes, query: byt
 @pytest.mark.parametrize(
     ("wire", "key", "raw_key"),
     [
-        (b"a//b", "a//b", "a//b"),
-        (b"/lead", "/lead", "/lead"),
-        (b"tail/", "tail/", "tail/"),
-        (b"a/../b", "a/../b", "a/../b"),
-        (b"..", "..", ".."),
-        (b"../other/k", "../other/k", "../other/k"),
+        *(
+            (key.encode(), key, key)
+            for key in ("a//b", "/lead", "tail/", "a/../b", "..", "../other/k", "./a/.", "~user")
+        ),
         (b"%2E%2E/k", "../k", "../k"),
-        (b"./a/.", "./a/.", "./a/."),
         (b"a%2Fb", "a/b", "a/b"),
         (b"a+b", "a+b", "a%2Bb"),
         (b"a%2Bb", "a+b", "a%2Bb"),
-        (b"a%20b", "a b", "a%20b"),
         (b"%20", " ", "%20"),
-        (b"100%25", "100%", "100%25"),
         (b"a%252Fb", "a%2Fb", "a%252Fb"),
         (b"%c3%a9", "é", "%C3%A9"),
         (b"e%CC%81", "e\u0301", "e%CC%81"),
         ("é".encode(), "é", "%C3%A9"),
-        (b"a%3Fb%23c", "a?b#c", "a%3Fb%23c"),
-        (b"a;b=c&d", "a;b=c&d", "a%3Bb%3Dc%26d"),
-        (b"~user", "~user", "~user"),
+        (b"a;b=c&d%3Fe%23", "a;b=c&d?e#", "a%3Bb%3Dc%26d%3Fe%23"),
         (b"line%0Abreak", "line\nbreak", "line%0Abreak"),
     ],
 )
@@ -376,165 +344,3 @@ def test_markers_are_read_by_their_exact_name() -> None:
             misspelt = {marker.swapcase()} | (operation.markers - {marker})
             with pytest.raises(StoreError):
                 recognise(operation.method, operation.level, misspelt, copies=operation.copies)
-
-
-KEYS = [
-    *("k", "a//b", "/lead", "tail/", "a/../b", "..", "./a", "a+b", "a b", "100%", "a%2Fb", "é", "e\u0301"),
-    *("a?b#c&d=e", "~!*'()"),
-]
-
-
-class _Answer(io.BytesIO):
-    def stream(self, **_: Any) -> list[bytes]:
-        return [b"<Answer/>"]
-
-
-@dataclass
-class Sent:
-    """A request as boto3 hands it to the network."""
-
-    head: RequestHead
-    body: bytes
-
-    @property
-    def classified(self) -> S3Request:
-        return classify(self.head.method, self.head.raw_path, self.head.query_string, self.head.headers)
-
-    def verified(self) -> VerifiedSignature:
-        signed = dict(self.head.headers)[b"x-amz-date"].decode()
-        now = datetime.strptime(signed, "%Y%m%dT%H%M%SZ").replace(tzinfo=UTC)
-        return verify(self.head, lambda *_: (Principal("worker"), "sk"), now)
-
-
-@cache
-def client(scheme: str, style: str, **settings: Any) -> Any:
-    """A boto3 client with the fencing token 7; to build one takes long."""
-    config = Config(signature_version="s3v4", s3={"addressing_style": style}, **settings)
-    url = f"{scheme}://gateway:8080"
-    keys = {"aws_access_key_id": "AK", "aws_secret_access_key": "sk"}
-    made = boto3.client("s3", region_name="us-east-1", endpoint_url=url, config=config, **keys)
-
-    def add_token(params: dict[str, Any], **_: Any) -> None:
-        params["headers"]["Fencing-Token"] = "7"
-
-    made.meta.events.register("before-call.s3", add_token)
-    return made
-
-
-def send(call: Callable[[Any], object], scheme: str = "http", style: str = "path", **settings: Any) -> Sent:
-    """The one request that ``call`` makes of a boto3 client with the fencing token 7."""
-    sent: list[Sent] = []
-
-    def capture(request: Any, **_: Any) -> Any:
-        parts = urlsplit(request.url)
-        body = request.body.read() if hasattr(request.body, "read") else request.body or b""
-        headers = [] if "host" in request.headers else [(b"host", parts.netloc.encode())]
-        for name, value in request.headers.items():
-            headers.append((name.lower().encode(), value if isinstance(value, bytes) else value.encode()))
-        head = RequestHead(request.method, parts.path.encode(), parts.query.encode(), headers)
-        sent.append(Sent(head, bytes(body)))
-        return AWSResponse(request.url, 200, HTTPHeaders(), _Answer())
-
-    s3 = client(scheme, style, **settings)
-    s3.meta.events.register("before-send.s3", capture)
-    call(s3)
-    s3.meta.events.unregister("before-send.s3", capture)
-    (only,) = sent
-    return only
-
-
-def take(sent: Sent, wire: bytes) -> VerifiedBody:
-    verified = sent.verified()
-    body = Inspection(sent.head.headers, sha256=verified.sha256, signatures=verified.chunks, max_size=10_000)
-    body.request_digests(md5=True, sha256=True)
-    return whole([body.feed(wire)], body.finish())
-
-
-@pytest.mark.parametrize("key", KEYS)
-@pytest.mark.parametrize(("scheme", "mode"), [("http", PayloadMode.EXACT), ("https", PayloadMode.UNSIGNED_TRAILER)])
-def test_a_put(scheme: str, mode: PayloadMode, key: str) -> None:
-    content = bytes(range(256)) * 10
-    sent = send(
-        lambda s3: s3.put_object(Bucket="bucket", Key=key, Body=content, ContentType="a/b", Metadata={"my_key": "1"}),
-        scheme,
-    )
-    verified, request = sent.verified(), sent.classified
-    assert (verified.principal.name, verified.mode) == ("worker", mode)
-    assert (request.operation, request.bucket, request.key) == (Operation.PUT_OBJECT, "bucket", key)
-    assert request.fencing.token == Token(0, 7)
-    assert dict(request.headers) == {"content-type": "a/b", "x-amz-meta-my_key": "1"}
-
-    taken = take(sent, sent.body)
-    assert taken.content == content
-    assert [name for name, _ in taken.digests.headers] == ["x-amz-checksum-crc32"]
-
-    for wrong in (sent.body[:-1], sent.body.replace(b"\x01", b"\x02", 1)):
-        with pytest.raises(StoreError):
-            take(sent, wrong)
-
-
-@pytest.mark.parametrize("algorithm", ["CRC32", "CRC32C", "CRC64NVME", "SHA1", "SHA256"])
-@pytest.mark.parametrize("scheme", ["http", "https"])
-def test_every_checksum(scheme: str, algorithm: str) -> None:
-    sent = send(lambda s3: s3.put_object(Bucket="bucket", Key="k", Body=b"hello", ChecksumAlgorithm=algorithm), scheme)
-    assert [name for name, _ in take(sent, sent.body).digests.headers] == [f"x-amz-checksum-{algorithm.lower()}"]
-
-
-def test_a_put_without_any_checksum() -> None:
-    sent = send(
-        lambda s3: s3.put_object(Bucket="bucket", Key="k", Body=b"hello"),
-        "https",
-        request_checksum_calculation="when_required",
-    )
-    assert take(sent, sent.body).content == b"hello"
-
-
-CALLS: list[tuple[Operation, dict[str, Any]]] = [
-    (Operation.LIST_OBJECTS_V2, {"Prefix": "a +/é", "Delimiter": "/"}),
-    (Operation.LIST_OBJECTS, {"Marker": "a b"}),
-    (Operation.GET_OBJECT, {"Key": "k", "Range": "bytes=0-1"}),
-    (Operation.COPY_OBJECT, {"Key": "k", "CopySource": "bucket/other"}),
-    (Operation.UPLOAD_PART, {"Key": "k", "UploadId": "u", "PartNumber": 1, "Body": b"x"}),
-    (Operation.UPLOAD_PART_COPY, {"Key": "k", "UploadId": "u", "PartNumber": 1, "CopySource": "bucket/k"}),
-    (
-        Operation.COMPLETE_MULTIPART_UPLOAD,
-        {"Key": "k", "UploadId": "u", "MultipartUpload": {"Parts": []}, "IfNoneMatch": "*"},
-    ),
-    (Operation.ABORT_MULTIPART_UPLOAD, {"Key": "k", "UploadId": "u"}),
-    (Operation.DELETE_OBJECTS, {"Delete": {"Objects": [{"Key": "k"}]}}),
-    (Operation.DELETE_OBJECT, {"Key": "k", "IfMatch": '"e"'}),
-    (Operation.DELETE_OBJECT, {"Key": "k", "VersionId": "v"}),
-    (Operation.PUT_OBJECT_TAGGING, {"Key": "k", "Tagging": {"TagSet": []}}),
-    (Operation.PUT_BUCKET_VERSIONING, {"VersioningConfiguration": {"Status": "Enabled"}}),
-    (Operation.CREATE_BUCKET, {}),
-]
-
-
-@pytest.mark.parametrize(("operation", "arguments"), CALLS)
-@pytest.mark.parametrize("scheme", ["http", "https"])
-def test_the_other_operations_of_boto3(scheme: str, operation: Operation, arguments: dict[str, Any]) -> None:
-    name = xform_name(operation.value)
-    sent = send(lambda s3: getattr(s3, name)(Bucket="bucket", **arguments), scheme)
-    sent.verified()
-    request = sent.classified
-    assert request.operation is operation
-    assert dict(request.parameters).get("prefix") in (None, "a +/é")
-    assert operation.kind is OperationKind.READ or request.fencing.token == Token(0, 7)
-
-
-@pytest.mark.parametrize("key", KEYS)
-def test_the_source_of_a_copy(key: str) -> None:
-    source = {"Bucket": "bucket", "Key": key, "VersionId": "v+1"}
-    request = send(lambda s3: s3.copy_object(Bucket="bucket", Key="k", CopySource=source)).classified
-    assert request.source is not None
-    assert (request.source.bucket, request.source.key, request.source.version_id) == ("bucket", key, "v+1")
-
-
-@pytest.mark.parametrize("key", KEYS)
-def test_virtual_hosts(key: str) -> None:
-    sent = send(lambda s3: s3.put_object(Bucket="bucket", Key=key, Body=b"x"), style="virtual")
-    sent.verified()
-    head = sent.head
-    bucket = bucket_of_host(head.headers, ["gateway"])
-    request = classify(head.method, head.raw_path, head.query_string, head.headers, bucket)
-    assert (request.operation, request.bucket, request.key) == (Operation.PUT_OBJECT, "bucket", key)

@@ -3,7 +3,7 @@
 import botocore.session
 import pytest
 
-from gateway.errors import GatewayError, RequestMalformed, ResourceMalformed, StoreError, TokenMalformed
+from gateway.errors import RequestMalformed, ResourceMalformed, StoreError, TokenMalformed
 from gateway.fencing.headers import FencingHeaders
 from gateway.fencing.token import Token
 from gateway.objects.s3 import addressing, conditions
@@ -113,26 +113,6 @@ def test_the_checksum_algorithm_goes_on_where_the_store_makes_the_checksum() -> 
     assert forwarded(Operation.COPY_OBJECT, header) == tuple(header.items())
     assert forwarded(Operation.PUT_OBJECT, header) == ()
     assert forwarded(Operation.COMPLETE_MULTIPART_UPLOAD, header) == ()
-
-
-@pytest.mark.parametrize(
-    "operation", [Operation.DELETE_OBJECT, Operation.COPY_OBJECT, Operation.ABORT_MULTIPART_UPLOAD]
-)
-def test_a_checksum_of_a_body_that_is_not_there_is_refused(operation: Operation) -> None:
-    with pytest.raises(StoreError) as caught:
-        forwarded(operation, {"x-amz-checksum-crc32": "AAAAAA=="})
-    assert caught.value.status == 501
-
-
-def test_reasons_are_given() -> None:
-    for name, words in (
-        ("x-amz-mfa", "credentials of its own"),
-        ("x-amz-server-side-encryption-customer-key", "could not be settled"),
-    ):
-        with pytest.raises(StoreError) as caught:
-            forwarded(Operation.PUT_OBJECT, {name: "secret"})
-        assert words in caught.value.message
-        assert "secret" not in caught.value.message
 
 
 # A client's own condition is read as S3 reads it, kept from the store, and evaluated here.
@@ -309,26 +289,17 @@ def test_conditions_of_a_presigned_read_go_to_the_store(name: str) -> None:
     assert presigned(f"{name}=%22e%22".encode(), method="GET").headers == ((name.lower(), '"e"'),)
 
 
-@pytest.mark.parametrize(
-    "query",
-    [
-        b"x-amz-acl=private",
-        b"X-Amz-Meta-Owner=a",
-        b"x-amz-copy-source=bucket%2Fother",
-        b"x-amz-meta-fencing-token=9",
-        b"If-Match=%22e%22",
-        b"if-none-match=*",
-        b"X-Amz-Date=20130524T000000Z",
-        b"X-Amz-Signature=00",
-        b"X-Amz-Security-Token=fencing-token%3D9",
-        b"x-amz-algorithm=AWS4-HMAC-SHA256&x-amz-acl=private",
-    ],
-)
 @pytest.mark.parametrize("method", ["GET", "PUT", "DELETE"])
-def test_no_other_request_has_headers_in_its_query(method: str, query: bytes) -> None:
-    with pytest.raises(StoreError) as caught:
-        classify(method, b"/bucket/k", query, [])
-    assert (caught.value.s3_code, caught.value.status) == ("NotImplemented", 501)
+def test_no_other_request_has_headers_in_its_query(method: str) -> None:
+    for query in (
+        *(b"x-amz-acl=private", b"X-Amz-Meta-Owner=a", b"x-amz-copy-source=bucket%2Fother"),
+        *(b"x-amz-meta-fencing-token=9", b"If-Match=%22e%22", b"if-none-match=*", b"X-Amz-Date=20130524T000000Z"),
+        *(b"X-Amz-Signature=00", b"X-Amz-Security-Token=fencing-token%3D9"),
+        b"x-amz-algorithm=AWS4-HMAC-SHA256&x-amz-acl=private",
+    ):
+        with pytest.raises(StoreError) as caught:
+            classify(method, b"/bucket/k", query, [])
+        assert (caught.value.s3_code, caught.value.status) == ("NotImplemented", 501), query
 
 
 def test_a_request_signed_in_its_headers_is_not_presigned() -> None:
@@ -355,47 +326,26 @@ def test_a_header_in_the_query_and_in_the_head_is_refused(query: bytes, headers:
     assert caught.value.status == 400
 
 
-@pytest.mark.parametrize(
-    "query",
-    [
-        b"x-amz-meta-a=1%0D%0AHost:%20other",
-        b"x-amz-meta-a=1%0A",
-        b"x-amz-meta-a=%7F",
-        b"x-amz-meta-a%0D%0AHost:other%0D%0Ab=1",
-        b"x-amz-meta-a:b=1",
-        b"x-amz-meta-%C3%A9=1",
-        b"x-amz-meta-a%20b=1",
-        b"If-Match=%0D%0Aa",
+UNSENDABLE = {
+    ("InvalidArgument", 400): [
+        *(b"x-amz-meta-a=1%0D%0AHost:%20other", b"x-amz-meta-a=1%0A", b"x-amz-meta-a=%7F", b"If-Match=%0D%0Aa"),
+        *(b"x-amz-meta-a%0D%0AHost:other%0D%0Ab=1", b"x-amz-meta-a:b=1", b"x-amz-meta-%C3%A9=1", b"x-amz-meta-a%20b=1"),
     ],
-)
-@pytest.mark.parametrize("method", ["GET", "PUT"])
-def test_a_parameter_that_cannot_be_a_header_is_refused(method: str, query: bytes) -> None:
-    with pytest.raises(StoreError) as caught:
-        presigned(query, method=method)
-    assert (caught.value.s3_code, caught.value.status) == ("InvalidArgument", 400)
-
-
-@pytest.mark.parametrize(
-    "query",
-    [
-        b"x-amz-signature=00",
-        b"x-amz-expires=1",
-        b"X-AMZ-DATE=20130524T000000Z",
-        b"x-amz-security-token=fencing-token%3D9",
-        b"x-amz-content-sha256=UNSIGNED-PAYLOAD",
-        b"X-Amz-Anything-New=1",
-        b"x_amz_acl=private",
-        b"x-amz-mfa=1",
-        b"content-type=text%2Fplain",
-        b"Content-MD5=x",
-        b"Host=other",
+    ("NotImplemented", 501): [
+        *(b"x-amz-signature=00", b"x-amz-expires=1", b"X-AMZ-DATE=20130524T000000Z", b"x-amz-mfa=1", b"Host=other"),
+        *(b"x-amz-security-token=fencing-token%3D9", b"x-amz-content-sha256=UNSIGNED-PAYLOAD"),
+        *(b"X-Amz-Anything-New=1", b"x_amz_acl=private", b"content-type=text%2Fplain", b"Content-MD5=x"),
         b"AWSAccessKeyId=AK&Signature=s&Expires=1",
     ],
-)
-def test_headers_that_a_presigned_write_cannot_have(query: bytes) -> None:
-    with pytest.raises(StoreError) as caught:
-        presigned(query)
-    assert (caught.value.s3_code, caught.value.status) == ("NotImplemented", 501)
+}
+
+
+@pytest.mark.parametrize("error", UNSENDABLE, ids=str)
+def test_parameters_that_cannot_be_headers_of_a_presigned_write(error: tuple[str, int]) -> None:
+    for query in UNSENDABLE[error]:
+        with pytest.raises(StoreError) as caught:
+            presigned(query)
+        assert (caught.value.s3_code, caught.value.status) == error, query
 
 
 # A token is found wherever a client can put it; of two, the one said most clearly counts.
@@ -403,22 +353,10 @@ def test_headers_that_a_presigned_write_cannot_have(query: bytes) -> None:
 Headers = list[tuple[bytes, bytes]]
 
 
-def put(*headers: tuple[bytes, bytes]) -> S3Request:
-    return classify("PUT", b"/bucket/key", b"", headers)
-
-
-def refusal(method: str, path: bytes, query: bytes = b"", headers: Headers | None = None) -> tuple[str, int, str]:
-    with pytest.raises(StoreError) as caught:
-        classify(method, path, query, headers or [])
-    return caught.value.s3_code, caught.value.status, caught.value.message
-
-
 @pytest.mark.parametrize(
     ("headers", "expected"),
     [
         ([], FencingHeaders()),
-        ([(b"fencing-token", b"2.7"), (b"fencing-holder", b"w1")], FencingHeaders(Token(2, 7), None, "w1")),
-        ([(b"x-amz-meta-fencing-token", b"7")], FencingHeaders(Token(0, 7))),
         (
             [(b"X-Amz-Meta-Fencing-Token", b"7"), (b"x-amz-meta-fencing-holder", b"w1")],
             FencingHeaders(Token(0, 7), None, "w1"),
@@ -427,18 +365,16 @@ def refusal(method: str, path: bytes, query: bytes = b"", headers: Headers | Non
             [(b"x-amz-meta-fencing-token", b"7"), (b"fencing-resource", b"s3/bucket/key")],
             FencingHeaders(Token(0, 7), "s3/bucket/key"),
         ),
-        ([(b"fencing-token", b"9"), (b"x-amz-meta-fencing-token", b"7")], FencingHeaders(Token(0, 9))),
         (
-            [(b"fencing-token", b"9"), (b"x-amz-meta-fencing-token", b"7"), (b"x-amz-meta-fencing-holder", b"old")],
-            FencingHeaders(Token(0, 9)),
+            [(b"fencing-token", b"2.9"), (b"x-amz-meta-fencing-token", b"7"), (b"x-amz-meta-fencing-holder", b"old")],
+            FencingHeaders(Token(2, 9)),
         ),
         ([(b"x-amz-meta-fencing-token", b"7"), (b"fencing-holder", b"w1")], FencingHeaders(Token(0, 7), None, "w1")),
     ],
 )
 def test_the_token_comes_by_header_or_by_metadata(headers: Headers, expected: FencingHeaders) -> None:
-    request = put(*headers)
-    assert request.fencing == expected
-    assert request.headers == ()
+    request = classify("PUT", b"/bucket/key", b"", headers)
+    assert (request.fencing, request.headers) == (expected, ())
 
 
 @pytest.mark.parametrize(
@@ -453,15 +389,9 @@ def test_the_token_comes_by_header_or_by_metadata(headers: Headers, expected: Fe
     ],
 )
 def test_tokens_that_cannot_be_read(headers: Headers) -> None:
-    with pytest.raises(GatewayError) as caught:
-        put(*headers)
+    with pytest.raises((TokenMalformed, StoreError)) as caught:
+        classify("PUT", b"/bucket/key", b"", headers)
     assert caught.value.status == 400
-    assert isinstance(caught.value, TokenMalformed | StoreError)
-
-
-def test_metadata_are_no_token_on_other_operations() -> None:
-    assert classify("GET", b"/bucket/k", b"", [(b"x-amz-meta-fencing-token", b"7")]).fencing == FencingHeaders()
-    assert refusal("DELETE", b"/bucket/k", b"", [(b"x-amz-meta-fencing-token", b"7")])[0] == "NotImplemented"
 
 
 @pytest.mark.parametrize(
@@ -493,9 +423,11 @@ def test_a_session_token_can_carry_the_fencing_token(method: str, headers: Heade
 @pytest.mark.parametrize(
     "token", [b"t", b"", b"fencing-token", b"fencing-token=1&fencing-token=2&x=3", b"fencing-token=1&role=admin"]
 )
-@pytest.mark.parametrize("method", ["GET", "PUT", "DELETE"])
-def test_other_session_tokens_are_refused(method: str, token: bytes) -> None:
-    assert refusal(method, b"/bucket/k", b"", [(b"x-amz-security-token", token)])[:2] == ("InvalidToken", 400)
+def test_other_session_tokens_are_refused(token: bytes) -> None:
+    for method in ("GET", "PUT", "DELETE"):
+        with pytest.raises(StoreError) as caught:
+            classify(method, b"/bucket/k", b"", [(b"x-amz-security-token", token)])
+        assert (caught.value.s3_code, caught.value.status) == ("InvalidToken", 400)
 
 
 @pytest.mark.parametrize("method", ["GET", "HEAD", "PUT", "DELETE"])
@@ -612,20 +544,6 @@ def test_metadata_speak_where_an_object_is_made_with_them(subtests: pytest.Subte
             }
             fencing = read_fencing(operation, [(b"x-amz-meta-fencing-token", b"7")])
             assert fencing == (FencingHeaders(Token(0, 7)) if operation in makes else FencingHeaders())
-
-
-@pytest.mark.parametrize(
-    ("method", "query", "headers"),
-    [
-        ("PUT", b"partNumber=1&uploadId=u", []),
-        ("POST", b"uploadId=u", []),
-        ("PUT", b"tagging", []),
-        ("PUT", b"partNumber=1&uploadId=u", [(b"x-amz-copy-source", b"bucket/other")]),
-    ],
-)
-def test_metadata_are_refused_where_there_are_none(method: str, query: bytes, headers: Headers) -> None:
-    metadata = [(b"x-amz-meta-fencing-token", b"7")]
-    assert refusal(method, b"/bucket/k", query, headers + metadata)[0] == "NotImplemented"
 
 
 def test_every_kind_of_write_reads_the_header() -> None:

@@ -20,7 +20,7 @@ from gateway.observe.events import WriteRefused
 from tests.doubles.s3 import S3Double
 from tests.objects.clients import body_of, call, connect, outcome, refused
 from tests.objects.object_gateway import Stage, staged
-from tests.objects.raw import head, send
+from tests.objects.raw import ask, head
 
 over_http = pytest.mark.asyncio(loop_scope="module")
 
@@ -31,22 +31,17 @@ over_http = pytest.mark.asyncio(loop_scope="module")
         ("jobs/{id}/state.json", "job/{id}", "jobs/42/state.json", "job/42"),
         ("jobs/{id}/state.json", "job/{id}", "jobs/42/other.json", None),
         ("jobs/{id}/**", "job/{id}", "jobs/42/a/b", "job/42"),
-        ("jobs/{id}/**", "job/{id}", "jobs/42/", "job/42"),
         ("jobs/{id}/**", "job/{id}", "jobs/42", None),
         ("jobs/{id}/**", "job/{id}", "jobs//a", None),
         ("jobs/{id}/**", "job/{id}", "jobs/42/a\nb", "job/42"),
         ("jobs/{id}/**", "job/{id}", "jobs/a b%/x", "job/a%20b%25"),
         ("jobs/*/{part}", "part/{part}", "jobs/anything/7", "part/7"),
-        ("jobs/*/{part}", "part/{part}", "jobs//7", "part/7"),
         ("jobs/*/{part}", "part/{part}", "jobs/a/b/7", None),
         ("*/{a}/{b}", "{b}/of/{a}", "bkt/x/y", "y/of/x"),
-        ("jobs/a.b/{x}", "{x}", "jobs/a.b/1", "1"),
         ("jobs/a.b/{x}", "{x}", "jobs/aXb/1", None),
-        ("{b}/**", "b/{b}", "bkt/k", "b/bkt"),
         ("logs/**", "{bucket}/all", "logs/a/b", "logs/all"),
         ("logs/{day}/**", "{bucket}/{day}/{key}", "logs/1/x y", "logs/1/1/x%20y"),
         ("logs/**", None, "logs/a//../b+c%2F", "s3/logs/a//..~/b+c%252F"),
-        ("jobs/*", "one", "jobs/x", "one"),
         ("jobs/*", "one", "jobs/x/", None),
     ],
 )
@@ -160,14 +155,11 @@ def test_patterns_cover_the_resources_below_a_prefix(
     ("prefix", "patterns"),
     [
         ("", ["job/*", "s3/bkt/**"]),
-        ("jobs", ["job/*", "s3/bkt/**"]),
         ("jobs/", ["job/*", "s3/bkt/jobs/**"]),
-        ("jobs/42", ["job/*", "s3/bkt/jobs/**"]),
         ("jobs/42/", ["job/42"]),
         ("jobs/42/a/b", ["job/42"]),
         ("jobs//", ["s3/bkt/jobs//**"]),
         ("others/x y", ["s3/bkt/others/**"]),
-        ("jobs2/", ["s3/bkt/jobs2/**"]),
     ],
 )
 def test_the_patterns_below_a_prefix_are_minimal(prefix: str, patterns: list[str]) -> None:
@@ -191,22 +183,16 @@ KEYS = [
     ("/x", "/x"),
     ("x//y", "x//y"),
     ("x/y", "x/y"),
-    ("%2F", "%252F"),
     ("%2f", "%252f"),
     ("a%2Fb", "a%252Fb"),
     ("a+b c", "a+b%20c"),
-    ("a b c", "a%20b%20c"),
     ("a+b+c", "a+b+c"),
     (NFC, "%C3%A9"),
     (NFD, "e%CC%81"),
     ("tail/", "tail/"),
-    ("tail", "tail"),
-    (".", ".~"),
     ("..", "..~"),
-    ("./.", ".~/.~"),
     ("?a=b&c#d", "%3Fa%3Db&c%23d"),
     ("line\r\n\tfeed", "line%0D%0A%09feed"),
-    ("\x7f\u2028", "%7F%E2%80%A8"),
     ("~!$&'()*+,;=:@", "~!$&'()*+%2C;%3D:@"),
 ]
 
@@ -239,8 +225,7 @@ async def test_spellings_of_one_key_are_one_resource(shared: Stage, raw: str, ke
     for token, status in (("49", 412), ("50", 200)):
         length = [("content-length", "1")]
         request = head(shared.origin, "PUT", f"/bucket/{raw}", [("fencing-token", token)], unsigned=length)
-        reply = await send(shared.origin, request + b"x")
-        assert reply is not None
+        reply = await ask(shared.origin, request + b"x")
         assert reply.status == status
     assert reply.headers["fencing-resource"] == resource
     assert shared.body(key) == b"x"

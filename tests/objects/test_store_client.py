@@ -403,15 +403,6 @@ async def test_a_stream_that_is_not_as_long_as_it_says_never_arrives(sizes: tupl
     assert all(body < 10 for body in seen.bodies)
 
 
-async def test_a_stream_may_take_long_while_it_makes_progress() -> None:
-    seen, clock = Seen(), Clock()
-    async with hop(taking(seen), timeout=20) as store:
-        body = BodyStream(pieces(*[10] * 8, pause=lambda: clock.pass_by(15)), 80)
-        async with await store.send("PUT", "/bucket/key", body=body, signed_at=AT) as response:
-            assert response.status == 200
-    assert seen.bodies == [80]
-
-
 async def test_a_source_that_takes_long_is_not_the_fault_of_the_store() -> None:
     clock = Clock()
     async with hop(taking(Seen()), timeout=20) as store:

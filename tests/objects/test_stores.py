@@ -91,35 +91,6 @@ async def test_a_delete_leaves_a_tombstone_where_absence_is_forbidden(stage: Sta
     assert [one["Size"] for one in listed["Contents"]] == [5]
 
 
-@pytest.mark.thorough
-async def test_without_conditional_completion_puts_go_on_and_a_late_one_blocks(
-    postgres_server: EmbeddedPostgres,
-) -> None:
-    """Objects cannot be bumped there: a barrier over a request in flight waits until that is dead.
-
-    A write of the key does not: it changes the key itself.
-    """
-    async with staged(
-        postgres_server,
-        double(ignored_conditions=frozenset({"CompleteMultipartUpload"})),
-        s3={"timeout": 3.0, "pending_wait": 0.1},
-    ) as stage:
-        s3 = connect(stage.origin, "33")
-        for body in (b"x", b"y", b"y"):
-            assert await outcome(s3.put_object, Key="k", Body=body) == (200, "")
-        held = stage.double.hold(operation="PutObject", key="k")
-        assert await outcome(s3.put_object, Key="k", Body=b"zombie") == (503, "FencingOutcomeUnknown")
-        assert (await stage.barrier("s3/bucket/k", "34")).status_code == 503
-        assert stage.body("k") == b"y", "nothing is acknowledged that a late request could undo"
-        successor = connect(stage.origin, "34")
-        assert await outcome(successor.put_object, Key="k", Body=b"new") == (200, "")
-        held.release()
-        await held.finished.wait()
-        assert held.statuses == [412]
-        assert (await stage.barrier("s3/bucket/k", "35")).status_code == 200
-        assert stage.body("k") == b"new"
-
-
 async def test_where_etags_are_unique(postgres_server: EmbeddedPostgres) -> None:
     async with staged(postgres_server, double(etags="unique")) as stage:
         s3 = connect(stage.origin, "33")

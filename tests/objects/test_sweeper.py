@@ -19,7 +19,7 @@ from gateway.fencing.token import Token
 from gateway.objects.background.sweeper import Swept
 from gateway.observe.events import IntentSettled, SweepFailed, TombstoneSwept, UploadSwept
 from tests.doubles.s3 import S3Double
-from tests.objects.clients import body_of, call, connect, outcome
+from tests.objects.clients import call, connect, outcome
 from tests.objects.object_gateway import Stage, staged
 from tests.objects.sweeping import entomb, forgetful, sweeper
 from tests.patience import patient
@@ -75,21 +75,6 @@ class TestTombstones:
             assert await one.sweep() == Swept()
         assert not stage.applied(since)
         assert await stage.rows("SELECT FROM fencing.tombstone") == [], "neither is a tombstone any more"
-
-    async def test_a_key_that_is_written_again_meanwhile_is_not_touched(self, stage: Stage) -> None:
-        """The sweeper has looked; before its delete arrives, a writer is through."""
-        await entomb(stage, "k")
-        held = stage.double.hold(operation="DeleteObject", key="k")
-        async with sweeper(stage) as (one, _):
-            sweep = asyncio.ensure_future(one.sweep())
-            await held.arrived.wait()
-            writer = connect(stage.origin, "7")
-            assert await outcome(writer.put_object, Key="k", Body=b"new") == (200, "")
-            held.release()
-            assert (await sweep).tombstones == 0
-            assert held.statuses == [412]
-        assert await body_of(writer, "k") == b"new"
-        assert await stage.count("intent", "k") == 0
 
     async def test_a_living_writer_is_not_disturbed(self, stage: Stage) -> None:
         """Its write is under way when the sweep comes: it succeeds, and what it wrote stays."""

@@ -17,7 +17,7 @@ from tests.doubles.s3.conditions import UNCONDITIONAL
 from tests.doubles.s3.state import Content, Origin
 from tests.objects.clients import body_of, call, connect, outcome, warm_up
 from tests.objects.object_gateway import Stage, staged
-from tests.objects.recording import Asked, RecordingDouble
+from tests.objects.recording import Asked, RecordingDouble, recorded
 from tests.objects.sweeping import entomb, forgetful, sweeper
 from tests.tiers import first
 from tests.waiting import PATIENCE
@@ -323,12 +323,11 @@ async def strong(postgres_server: EmbeddedPostgres) -> AsyncIterator[Stage]:
 
 async def everything(stage: Stage, key: str) -> list[Asked]:
     """Return the requests that puts, copies and deletes of all kinds send to the store."""
-    assert isinstance(stage.double, RecordingDouble)
     s3, newer = connect(stage.origin, "33"), connect(stage.origin, "34")
     await call(s3.get_bucket_location)
     await call(s3.list_objects_v2)
     await outcome(s3.put_object, Key=f"{key}-first", Body=b"the probe comes before it")
-    since = len(stage.double.asked)
+    since = len(recorded(stage).asked)
     await call(s3.put_object, Key=key, Body=b"new")
     await call(s3.put_object, Key=key, Body=b"over", Metadata={"colour": "red"}, Tagging="a=b")
     etag = (await call(s3.put_object, Key=key, Body=b"and over"))["ETag"]
@@ -338,7 +337,7 @@ async def everything(stage: Stage, key: str) -> list[Asked]:
     await call(s3.delete_object, Key=key)
     await call(newer.put_object, Key=key, Body=b"after a delete")
     await call(newer.delete_objects, Delete={"Objects": [{"Key": each} for each in (key, f"{key}-2", f"{key}-3")]})
-    asked = stage.double.changing(since)
+    asked = recorded(stage).changing(since)
     assert len(asked) == 11
     return asked
 
@@ -357,12 +356,11 @@ async def test_every_write_is_signed_for_seconds(weak: Stage, strong: Stage, key
 async def test_the_intent_has_the_time_and_the_end_of_the_signature(weak: Stage, strong: Stage, key: str) -> None:
     """The settler believes the intent, so the two must never part."""
     for stage in (weak, strong):
-        assert isinstance(stage.double, RecordingDouble)
         held = stage.double.cut(operation="PutObject", key=key)
-        since = len(stage.double.asked)
+        since = len(recorded(stage).asked)
         await outcome(connect(stage.origin, "33").put_object, Key=key, Body=b"x")
         assert held.struck == 1
-        (asked,) = stage.double.changing(since)
+        (asked,) = recorded(stage).changing(since)
         (intent,) = await stage.rows("SELECT * FROM fencing.intent WHERE key = $1", key)
         assert intent["dead_after"] == DEAD_AFTER
         assert asked.signed_at == intent["signed_at"].replace(microsecond=0)
@@ -401,36 +399,18 @@ async def test_late_after_is_a_setting(postgres_server: EmbeddedPostgres, key: s
 @pytest.mark.parametrize("body", [b"before", None])
 async def test_a_settlers_write_has_a_short_signature_too(weak: Stage, key: str, body: bytes | None) -> None:
     """A settler's own tombstone may be late too. If it would displace an object, the gateway can only wait."""
-    assert isinstance(weak.double, RecordingDouble)
     if body is not None:
         await call(connect(weak.origin, "33").put_object, Key=key, Body=body)
     held = weak.double.hold(operation="PutObject", key=key)
     assert await outcome(connect(weak.origin, "33").put_object, Key=key, Body=b"zombie") == (
         *(503, "FencingOutcomeUnknown"),
     )
-    since = len(weak.double.asked)
+    since = len(recorded(weak).asked)
     barrier = await weak.barrier(f"s3/bucket/{key}", "34")
     assert barrier.status_code == (200 if body is None else 503)
-    assert [each.lifetime for each in weak.double.changing(since)] == ([15] if body is None else [])
+    assert [each.lifetime for each in recorded(weak).changing(since)] == ([15] if body is None else [])
     held.release()
     await held.finished.wait()
     assert held.statuses == [412 if body is None else 200]
     assert (await weak.barrier(f"s3/bucket/{key}", "34")).status_code == 200
     assert await outcome(connect(weak.origin, "33").put_object, Key=key, Body=b"x") == (412, "StaleFencingToken")
-
-
-@pytest.mark.thorough
-async def test_a_late_write_is_settled_by_the_clock_of_the_store(postgres_server: EmbeddedPostgres, key: str) -> None:
-    double = RecordingDouble()
-    double.behave(ignored_conditions=WEAK["complete"])
-    async with staged(postgres_server, double, s3={"timeout": TIMEOUT, "pending_wait": 0.1}) as stage:
-        await call(connect(stage.origin, "33").put_object, Key=key, Body=b"before")
-        held = double.hold(at="arrival", operation="PutObject", key=key)
-        await outcome(connect(stage.origin, "33").put_object, Key=key, Body=b"zombie")
-        for seconds, status in ((DEAD_AFTER.total_seconds() - 10, 503), (DEAD_AFTER.total_seconds() + 2, 200)):
-            double.behave(clock_offset=seconds)
-            assert (await stage.barrier(f"s3/bucket/{key}", "34")).status_code == status
-        held.release()
-        await held.finished.wait()
-        assert held.statuses == [None], "the store refuses it unread"
-        assert stage.body(key) == b"before"

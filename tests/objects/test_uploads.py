@@ -13,7 +13,6 @@ from gateway.demo.embedded import EmbeddedPostgres
 from tests.doubles.s3 import ACCESS_KEY as STORE_ACCESS_KEY
 from tests.doubles.s3 import SECRET_KEY as STORE_SECRET_KEY
 from tests.doubles.s3 import S3Double
-from tests.objects import raw
 from tests.objects.clients import body_of, call, connect, outcome, refused
 from tests.objects.object_gateway import Stage, staged
 from tests.objects.sweeping import entomb
@@ -243,26 +242,6 @@ class TestParts:
         listed = [completion["MultipartUpload"]["Parts"][0], {"PartNumber": 3, "ETag": part["ETag"]}]
         await call(s3.complete_multipart_upload, **named, MultipartUpload={"Parts": listed})
         assert shared.body(key) == b"oneTHREE"
-
-    async def test_a_part_that_does_not_match_its_head_is_not_kept(self, shared: Stage, key: str) -> None:
-        s3 = connect(shared.origin, "34")
-        completion = await opened(s3, key, (b"one",))
-        (upload,) = (
-            upload
-            for upload in shared.double.store.bucket("bucket").uploads.running(datetime.now(UTC))
-            if upload.key == key
-        )
-        target = f"/bucket/{key}?partNumber=2&uploadId={completion['UploadId']}"
-        signed = [("fencing-token", "34")]
-        head = raw.head(
-            *(shared.origin, "PUT", target, signed),
-            payload=raw.sha256(b"right"),
-            unsigned=[("content-length", "5")],
-        )
-        reply = await raw.send(shared.origin, head + b"wrong")
-        assert reply is not None
-        assert (reply.status, reply.code) == (400, "XAmzContentSHA256Mismatch")
-        assert set(upload.parts) == {1}
 
     async def test_a_part_is_copied_from_an_object(self, shared: Stage, key: str) -> None:
         s3 = connect(shared.origin, "34")
