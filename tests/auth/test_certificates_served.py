@@ -10,7 +10,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import asyncpg
 import boto3
 import httpx
 import pytest
@@ -27,7 +26,6 @@ from tests.processes import Running, called, free_port, started
 from tests.waiting import PATIENCE
 
 DOCUMENT = ROOT / "docs/identities.md"
-TABLES = "CREATE TABLE orders (id bigint PRIMARY KEY, state text); INSERT INTO orders VALUES (1, 'new'), (2, 'new')"
 CALLERS = """
 [[callers]]
 name = "ann"
@@ -100,14 +98,6 @@ def party(tmp_path: Path) -> Party:
     return Party(tmp_path)
 
 
-@pytest.fixture
-async def orders(dsn: str) -> str:
-    session = await asyncpg.connect(dsn)
-    await session.execute(TABLES)
-    await session.close()
-    return dsn
-
-
 @contextmanager
 def served(party: Party, dsn: str, file: Path, workers: int = 1, **settings: str) -> Iterator[Served]:
     gateway = Served(party, dsn, file)
@@ -122,65 +112,30 @@ def served(party: Party, dsn: str, file: Path, workers: int = 1, **settings: str
         assert "Traceback" not in process.said(), process.said()
 
 
-async def test_a_removed_name_ends_at_once_and_new_authorities_reach_new_connections(
-    tmp_path: Path, orders: str, party: Party
-) -> None:
-    shown, by_other = party.issue("ann", ANN), party.issue("other", ANN, by=party.other)
-    with served(party, orders, tmp_path / "gateway.toml") as gateway:
-        [ann] = await gateway.open(shown)
-        for _ in range(4):
-            assert await ann.statuses(patch(5), READ) == [204, 200]
-        gateway.write("URI:spiffe://shop/other")
-        await gateway.reload()
-        assert await ann.statuses(patch(5), READ) == [401, 401]
-        gateway.write()
-        await gateway.reload()
-        assert await ann.statuses(patch(5), READ) == [204, 200]
-        # The former authority is no authority any more, and the connection that it has proven is over.
-        party.file("authorities", party.other.certificate)
-        await gateway.reload()
-        assert await asyncio.wait_for(ann.reader.read(), PATIENCE) == b""
-        assert await gateway.refuses(shown)
-        [other] = await gateway.open(by_other)
-        assert await other.statuses(patch(5)) == [204]
-        # A demand takes effect in the same way.
-        gateway.write(client_certificates="demand")
-        await gateway.reload()
-        assert await asyncio.wait_for(other.reader.read(), PATIENCE) == b""
-        assert await gateway.refuses(None)
-        assert await (await gateway.open(by_other))[0].statuses(READ) == [200]
-        log = gateway.process.errors.read_text()
-        assert '"[server], authorities: the former one -> another one"' in log
-        assert "spiffe://shop/ann" not in "".join(line for line in log.splitlines() if '"request"' in line)
+class Handshake:
+    """A handshake that goes on when the test says so."""
 
+    def __init__(self, plain: socket.socket, context: ssl.SSLContext) -> None:
+        self._plain, self._incoming, self._outgoing = plain, ssl.MemoryBIO(), ssl.MemoryBIO()
+        self.tls = context.wrap_bio(self._incoming, self._outgoing, server_hostname="127.0.0.1")
 
-async def test_a_handshake_that_a_reload_overtakes_proves_nothing(tmp_path: Path, orders: str, party: Party) -> None:
-    """Or a client of a former authority could keep a connection for later."""
-    context = party.authority.trusted(party.issue("ann", ANN))
-    with (
-        served(party, orders, tmp_path / "gateway.toml") as gateway,
-        socket.create_connection(("127.0.0.1", gateway.port), PATIENCE) as plain,
-    ):
-        incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
-        tls = context.wrap_bio(incoming, outgoing, server_hostname="127.0.0.1")
+    async def receive(self) -> None:
+        self._plain.sendall(self._outgoing.read())
+        self._incoming.write(await asyncio.to_thread(self._plain.recv, 65536))
 
-        async def receive() -> bytes:
-            plain.sendall(outgoing.read())
-            received = await asyncio.to_thread(plain.recv, 65536)
-            incoming.write(received)
-            return received
-
+    async def begin(self) -> None:
         with pytest.raises(ssl.SSLWantReadError):
-            tls.do_handshake()
-        await receive()  # the gateway has begun, and now its authorities change
-        party.file("authorities", party.other.certificate)
-        await gateway.reload()
-        while not _is_complete(tls):
-            await receive()
-        tls.write(READ)
-        while (said := _read(tls)) is None:
-            await receive()
-        assert said == b""  # the end, and no answer
+            self.tls.do_handshake()
+        await self.receive()
+
+    async def end(self) -> bytes:
+        """Complete it, and ask for something. Return the first bytes of the answer; none at the end."""
+        while not _is_complete(self.tls):
+            await self.receive()
+        self.tls.write(READ)
+        while (said := _read(self.tls)) is None:
+            await self.receive()
+        return said
 
 
 def _is_complete(tls: ssl.SSLObject) -> bool:
@@ -197,6 +152,45 @@ def _read(tls: ssl.SSLObject) -> bytes | None:
         return tls.read()
     except ssl.SSLWantReadError:
         return None
+
+
+async def test_a_removed_name_ends_at_once_and_new_authorities_reach_new_connections(
+    tmp_path: Path, orders: str, party: Party
+) -> None:
+    """A handshake that a reload overtakes proves nothing, or a former client could keep a connection for later."""
+    shown, by_other = party.issue("ann", ANN), party.issue("other", ANN, by=party.other)
+    with (
+        served(party, orders, tmp_path / "gateway.toml") as gateway,
+        socket.create_connection(("127.0.0.1", gateway.port), PATIENCE) as plain,
+    ):
+        [ann] = await gateway.open(shown)
+        for _ in range(4):
+            assert await ann.statuses(patch(5), READ) == [204, 200]
+        gateway.write("URI:spiffe://shop/other")
+        await gateway.reload()
+        assert await ann.statuses(patch(5), READ) == [401, 401]
+        gateway.write()
+        await gateway.reload()
+        assert await ann.statuses(patch(5), READ) == [204, 200]
+        overtaken = Handshake(plain, party.authority.trusted(shown))
+        await overtaken.begin()
+        # The former authority is no authority any more, and the connection that it has proven is over.
+        party.file("authorities", party.other.certificate)
+        await gateway.reload()
+        assert await asyncio.wait_for(ann.reader.read(), PATIENCE) == b""
+        assert await gateway.refuses(shown)
+        assert await overtaken.end() == b""
+        [other] = await gateway.open(by_other)
+        assert await other.statuses(patch(5)) == [204]
+        # A demand takes effect in the same way.
+        gateway.write(client_certificates="demand")
+        await gateway.reload()
+        assert await asyncio.wait_for(other.reader.read(), PATIENCE) == b""
+        assert await gateway.refuses(None)
+        assert await (await gateway.open(by_other))[0].statuses(READ) == [200]
+        log = gateway.process.errors.read_text()
+        assert '"[server], authorities: the former one -> another one"' in log
+        assert "spiffe://shop/ann" not in "".join(line for line in log.splitlines() if '"request"' in line)
 
 
 @pytest.mark.thorough

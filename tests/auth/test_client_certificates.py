@@ -10,7 +10,6 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-import asyncpg
 import httpx
 import pytest
 
@@ -22,7 +21,6 @@ from tests.certificate_authority import SERVER, Authority
 from tests.running import API_KEY, Events, config, running
 from tests.waiting import PATIENCE
 
-SCHEMA = "CREATE TABLE orders (id bigint PRIMARY KEY, state text); INSERT INTO orders VALUES (1, 'new'), (2, 'new')"
 ANN, BOB = "URI:spiffe://shop/ann", "DNS:bob.shop.internal"
 CALLERS = [
     {"name": "ann", "certificates": [ANN, "CN:ann the first"]},
@@ -72,14 +70,6 @@ def party(tmp_path_factory: pytest.TempPathFactory) -> Party:
 
 
 @pytest.fixture
-async def orders(dsn: str) -> str:
-    session = await asyncpg.connect(dsn)
-    await session.execute(SCHEMA)
-    await session.close()
-    return dsn
-
-
-@pytest.fixture
 async def origin(orders: str, party: Party) -> AsyncIterator[str]:
     async with running(party.config(orders)) as origin:
         yield origin
@@ -114,6 +104,7 @@ async def test_a_certificate_is_a_caller_on_tables_the_api_and_the_page(orders: 
         assert (await bob.get("/ui/")).status_code == 403
     callers = {event.caller for event in events if isinstance(event, RequestAnswered)}
     assert {"ann", "bob"} <= callers <= {"ann", "bob", None}
+    assert "spiffe" not in json.dumps(entry) + repr(list(events))
 
 
 async def test_a_certificate_of_nobody_is_like_none(orders: str, party: Party) -> None:
@@ -147,22 +138,12 @@ async def test_credentials_in_the_request_count_first(origin: str, party: Party)
             assert (await client.get("/v1/fences/job/1")).status_code == 401
 
 
-async def test_names_of_two_callers_prove_none(orders: str, party: Party) -> None:
-    settings = party.config(orders, grants=[*GRANTS, OPEN])
-    async with running(settings) as origin, party.client(origin, party.issue("both", ANN, BOB)) as client:
-        answer = await client.get("/v1/tables/orders")
-        assert (answer.status_code, "two callers" in answer.text) == (401, True)
-
-
 async def test_a_certificate_that_cannot_be_verified_fails_the_handshake(origin: str, party: Party) -> None:
     intermediate, foreign = Authority("middle", party.authority), Authority("middle", party.other)
     chain = intermediate.certificate
     alone = party.issue("alone", ANN, by=party.other, chain=party.other.certificate)
-    for right in (
-        party.issue("good", ANN),
-        party.issue("unlimited", ANN, purposes=()),
-        party.issue("in chain", ANN, by=intermediate, chain=chain),
-    ):
+    below = party.issue("in chain", ANN, by=intermediate, chain=chain)
+    for right in (party.issue("good", ANN), party.issue("unlimited", ANN, purposes=()), below):
         async with party.client(origin, right) as client:
             assert (await client.get("/v1/tables/orders")).status_code == 200
     for wrong in (
@@ -230,12 +211,12 @@ async def test_an_intermediate_authority_is_trusted_alone(orders: str, party: Pa
                 await client.get("/v1/tables/orders")
 
 
-@pytest.mark.parametrize("name", ["X-Forwarded-Client-Cert", "X-SSL-Client-Cert", "Ssl-Client-Subject-Dn"])
-async def test_no_header_is_taken_for_a_certificate(origin: str, party: Party, name: str) -> None:
+async def test_no_header_is_taken_for_a_certificate(origin: str, party: Party) -> None:
     pem = party.issue("ann", ANN).read_text().replace("\n", "%0A")
-    for value in (pem, f"By={ANN};{ANN}", "CN=ann the first"):
-        async with party.client(origin, None, **{name: value}) as client:
-            assert (await put(client)).status_code == 401
+    async with party.client(origin) as client:
+        for name in ("X-Forwarded-Client-Cert", "X-SSL-Client-Cert", "Ssl-Client-Subject-Dn"):
+            for value in (pem, f"By={ANN};{ANN}", "CN=ann the first"):
+                assert (await put(client, **{name: value})).status_code == 401
 
 
 async def test_no_session_of_tls_goes_on_in_another_connection(origin: str, party: Party) -> None:
@@ -310,7 +291,9 @@ def direct(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     return begun
 
 
-TURNS = 40
+TURNS = 10
+STALE = 5
+TOGETHER = 5
 SEVERAL = (patch(5), READ, patch(5))
 REFUSED = {"writer": 403, "nobody": 401, "none": 401}
 
@@ -339,9 +322,9 @@ async def test_the_same_bytes_on_another_connection_are_another_callers(
                 refused = REFUSED.get(name)
                 assert await one.statuses(patch(5)) == [refused or 204], name
                 assert await one.statuses(READ) == [refused or 200], name
-                if turn % 10 == 9:
+                if turn % STALE == 0:
                     assert await one.statuses(patch(4)) == [refused or 412], name
-        for _ in range(10):  # all at once, and several in one packet
+        for _ in range(TOGETHER):  # all at once, and several in one packet
             answers = await asyncio.gather(*(one.statuses(*SEVERAL) for one in parties.values()))
             for name, given in zip(parties, answers, strict=True):
                 refused = REFUSED.get(name)
@@ -354,19 +337,17 @@ async def test_the_same_bytes_on_another_connection_are_another_callers(
         for one in parties.values():
             one.writer.close()
     on_record = [entry["caller"] for entry in stale]
-    assert (on_record.count("ann"), on_record.count("bob"), len(on_record)) == (
-        2 * TURNS // 10,
-        TURNS // 10,
-        3 * TURNS // 10,
-    )
+    stale_turns = TURNS // STALE
+    assert (on_record.count("ann"), on_record.count("bob")) == (2 * stale_turns, stale_turns)
+    assert len(on_record) == 3 * stale_turns
     answered = [event for event in events if isinstance(event, RequestAnswered) and event.area == "tables"]
     by_status = {status: {event.caller for event in answered if event.status == status} for status in (401, 403)}
     assert by_status == {401: {None}, 403: {"writer"}}
-    each = TURNS * 2 + TURNS // 10 + 10 * len(SEVERAL)
+    each = TURNS * 2 + stale_turns + TOGETHER * len(SEVERAL)
     counts = [sum(event.caller == name for event in answered) for name in ("ann", "bob", "writer")]
     assert counts == [2 * each, each, each]
     # Or this test would show nothing.
-    assert sum(direct) > 200
+    assert sum(direct) > 50
 
 
 async def test_bytes_cannot_pass_for_a_certificate(orders: str, party: Party) -> None:
@@ -374,19 +355,13 @@ async def test_bytes_cannot_pass_for_a_certificate(orders: str, party: Party) ->
     path = party.issue("ann", ANN)
     async with running(party.config(orders)) as origin:
         ann = await Raw.open(origin, party.authority.trusted(path))
-        for _ in range(4):
-            assert (await ann.ask(READ))[0][0] == 200
+        assert await ann.statuses(*[READ] * 4) == [200] * 4
         der = ssl.PEM_cert_to_DER_cert(
             "-----BEGIN CERTIFICATE-----" + path.read_text().split("-----BEGIN CERTIFICATE-----")[1]
         )
         seal = b"\0" + sha256(der).digest()
         end = b"\r\n\r\n"
-        for forged in (
-            seal + READ,
-            READ[:-4] + seal + end,
-            READ[:-2] + seal + end,
-            READ[:-4] + b"\r\nX: " + seal + end,
-        ):
+        for forged in (seal + READ, *(READ[:-4] + before + seal + end for before in (b"", b"\r\n", b"\r\nX: "))):
             eve = await Raw.open(origin, party.authority.trusted())
             eve.writer.write(forged)
             answer = await asyncio.wait_for(eve.reader.read(), PATIENCE)
@@ -406,13 +381,11 @@ async def test_a_certificate_that_expires_proves_nothing_more(
     settings = party.config(orders, grants=[*GRANTS, {**OPEN, "actions": ["read", "write"], "resources": ["**"]}])
     async with running(settings) as origin:
         ann = await Raw.open(origin, party.authority.trusted(soon))
-        for _ in range(4):
-            assert (await ann.ask(patch(5)))[0][0] == 204
+        assert await ann.statuses(*[patch(5)] * 4) == [204] * 4
         past.append(until)
         answer = (await ann.ask(patch(5)))[0]
         assert (answer[0], b"has expired" in answer[1]) == (401, True)
-        assert (await ann.ask(READ))[0][0] == 401
-        assert (await ann.ask(patch(5, f"Authorization: Bearer {API_KEY}")))[0][0] == 204
+        assert await ann.statuses(READ, patch(5, f"Authorization: Bearer {API_KEY}")) == [401, 204]
         ann.writer.close()
 
 
@@ -458,13 +431,3 @@ async def test_a_session_of_the_page_counts_before_the_certificate(orders: str, 
         assert "writer" not in (await browser.get("/ui/")).text
         browser.cookies.set("gateway_session", "forged")
         assert "writer" not in (await browser.get("/ui/")).text
-
-
-async def test_secrets_of_certificates_are_not_told(orders: str, party: Party) -> None:
-    events = Events()
-    settings = party.config(orders)
-    async with running(settings, events) as origin, party.client(origin, party.issue("ann", ANN)) as ann:
-        assert (await put(ann)).status_code == 204
-        assert (await put(ann, 4)).status_code == 412
-        told = json.dumps((await ann.get("/v1/rejections")).json()) + repr(list(events))
-    assert "spiffe" not in told

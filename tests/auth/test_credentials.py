@@ -75,11 +75,7 @@ class TestEndpoint:
         assert answer.status_code == 201
         assert answer.headers["cache-control"] == "no-store"
         issued = answer.json()
-        assert {name: issued[name] for name in ("resource", "token", "holder")} == {
-            "resource": job,
-            "token": "2.34",
-            "holder": "host 7",
-        }
+        assert (issued["resource"], issued["token"], issued["holder"]) == (job, "2.34", "host 7")
         expires = datetime.fromisoformat(issued["expiration"])
         assert timedelta(seconds=110) < expires - before < timedelta(seconds=130)
         found = Callers(settings.callers).secret_of(issued["access_key_id"], issued["session_token"])
@@ -153,14 +149,6 @@ class TestEndpoint:
         assert caller.rights.over(Action.CREDENTIALS, "job/42")
         assert keys.issue(caller, FencedScope("job/42", Token(0, 34), None, datetime.now(UTC))).session_token
 
-    async def test_openapi_tells(self, api: httpx.AsyncClient) -> None:
-        document = (await api.get("/v1/openapi.json")).json()
-        operation = document["paths"]["/v1/credentials"]["post"]
-        assert set(operation["responses"]) >= {"201", "400", "401", "403", "412"}
-        assert operation["responses"]["201"]["content"]["application/json"]["schema"]["$ref"].endswith(
-            "CredentialsView"
-        )
-
 
 async def fetched(
     monkeypatch: pytest.MonkeyPatch, url: str, *arguments: str, key: str | None = API_KEY
@@ -189,25 +177,17 @@ class TestCommand:
         assert found[0].scope == FencedScope(job, Token(0, 34), "me", datetime.fromisoformat(printed["Expiration"]))
         assert found[1] == printed["SecretAccessKey"]
 
-    @pytest.mark.parametrize(
-        ("said", "read"), [((), ()), (("s3/in/**", "job/7"), ("s3/in/**", "job/7")), (("all",), (EVERYTHING,))]
-    )
     async def test_they_read_more_where_that_is_asked_for(
-        self,
-        origin: str,
-        settings: Config,
-        job: str,
-        monkeypatch: pytest.MonkeyPatch,
-        said: tuple[str, ...],
-        read: tuple[str, ...],
+        self, origin: str, settings: Config, job: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        options = [word for pattern in said for word in ("--read", pattern)]
-        answer = await fetched(monkeypatch, origin, "--resource", job, "--token", "34", *options)
-        printed = json.loads(answer.stdout)
-        found = Callers(settings.callers).secret_of(printed["AccessKeyId"], printed["SessionToken"])
-        assert found is not None
-        assert found[0].scope is not None
-        assert found[0].scope.read == read
+        for said, read in (((), ()), (("s3/in/**", "job/7"), ("s3/in/**", "job/7")), (("all",), (EVERYTHING,))):
+            options = [word for pattern in said for word in ("--read", pattern)]
+            answer = await fetched(monkeypatch, origin, "--resource", job, "--token", "34", *options)
+            printed = json.loads(answer.stdout)
+            found = Callers(settings.callers).secret_of(printed["AccessKeyId"], printed["SessionToken"])
+            assert found is not None
+            assert found[0].scope is not None
+            assert found[0].scope.read == read
 
     async def test_sdks_run_it_by_themselves(self, origin: str, job: str, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("GATEWAY_API_KEY", API_KEY)
@@ -265,9 +245,3 @@ class TestCommand:
             found = await fetched(monkeypatch, url, "--resource", "job/1", "--token", "34")
         assert (found.returncode, found.stdout) == (2, "")
         assert found.stderr == f"gateway: The server at {url} is not a fencing gateway.\n"
-
-    async def test_there_is_no_option_for_the_key_itself(
-        self, origin: str, job: str, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        answer = await fetched(monkeypatch, origin, "--resource", job, "--token", "34", "--api-key", API_KEY, key=None)
-        assert (answer.returncode, answer.stdout) == (2, "")

@@ -17,11 +17,11 @@ from pydantic import SecretStr
 from gateway.auth import temporary_keys
 from gateway.auth.callers import Callers
 from gateway.auth.grants import EVERYTHING, Action, Grant, Rights
-from gateway.auth.principal import FencedScope, Principal, owner
+from gateway.auth.principal import FencedScope, Principal
 from gateway.auth.sigv4 import RequestHead, verify
 from gateway.auth.temporary_keys import TemporaryKeys
 from gateway.config.access import CallerKeys, GrantRule
-from gateway.errors import Forbidden, ResourceMalformed, StoreError, Unauthenticated
+from gateway.errors import ResourceMalformed, StoreError
 from gateway.fencing.token import Token
 from gateway.objects.resource_rules import KeyRule
 
@@ -70,26 +70,6 @@ def test_they_say_what_they_read(read: tuple[str, ...]) -> None:
     assert grant.reads_everything == (EVERYTHING in read)
 
 
-@pytest.mark.parametrize("read", [[EVERYTHING], ["s3/**"], [], None, "**", [7], ["**/x"], {"**": 1}])
-def test_their_holder_cannot_widen_what_they_read(read: object) -> None:
-    """The proof covers the read scope, so their holder cannot add to it."""
-    issued = KEYS.issue(BATCH, replace(GRANT, read=("s3/in/**",)))
-    version, claims, proof = issued.session_token.split(".")
-    content = {**json.loads(base64.urlsafe_b64decode(claims + "==")), "read": read}
-    forged = base64.urlsafe_b64encode(json.dumps(content, separators=(",", ":")).encode()).rstrip(b"=").decode()
-    assert refusal(issued.access_key_id, f"{version}.{forged}.{proof}") == INVALID
-
-
-def test_every_gateway_of_the_same_configuration_takes_them(issued: TemporaryKeys) -> None:
-    assert Callers(CALLERS).secret_of(issued.access_key_id, issued.session_token) is not None
-
-
-def test_no_two_are_the_same(issued: TemporaryKeys) -> None:
-    again = KEYS.issue(BATCH, GRANT)
-    assert again.access_key_id != issued.access_key_id
-    assert again.secret_access_key != issued.secret_access_key
-
-
 def test_they_have_the_form_that_clients_expect(issued: TemporaryKeys) -> None:
     assert issued.access_key_id.startswith("FENCE")
     assert issued.access_key_id.isalnum()
@@ -123,13 +103,9 @@ def test_any_client_signs_with_them_until_they_expire(form: type[S3SigV4Auth]) -
         assert (caught.value.s3_code, caught.value.status) == ("ExpiredToken", 400)
 
 
-def test_a_new_secret_of_the_caller_ends_them(issued: TemporaryKeys) -> None:
-    rotated = Callers([caller("batch", "new-secret")])
+def test_a_new_secret_of_the_caller_ends_them_and_so_does_its_removal(issued: TemporaryKeys) -> None:
+    rotated, gone = Callers([caller("batch", "new-secret")]), Callers([caller("other")])
     assert refusal(issued.access_key_id, issued.session_token, rotated) == INVALID
-
-
-def test_removing_the_caller_ends_them(issued: TemporaryKeys) -> None:
-    gone = Callers([caller("other")])
     assert gone.secret_of(issued.access_key_id, issued.session_token) is None
 
 
@@ -145,7 +121,7 @@ def test_key_and_session_token_belong_together(issued: TemporaryKeys) -> None:
 
 def test_no_claim_can_be_changed(issued: TemporaryKeys) -> None:
     version, claims, proof = issued.session_token.split(".")
-    content = json.loads(base64.urlsafe_b64decode(claims + "=" * (-len(claims) % 4)))
+    content = json.loads(base64.urlsafe_b64decode(claims + "=="))
     for name, value in (
         ("resource", "**"),
         ("token", "2.35"),
@@ -153,8 +129,9 @@ def test_no_claim_can_be_changed(issued: TemporaryKeys) -> None:
         ("expires", content["expires"] + 1),
         ("caller", "other"),
         ("admin", True),
+        ("read", [EVERYTHING]),
     ):
-        forged = base64.urlsafe_b64encode(json.dumps({**content, name: value}).encode()).decode().rstrip("=")
+        forged = encoded({**content, name: value})
         assert refusal(issued.access_key_id, f"{version}.{forged}.{proof}") == INVALID, name
 
 
@@ -211,21 +188,12 @@ def test_a_session_token_that_was_never_issued_is_refused(token: str) -> None:
     assert refusal("FENCE0123456789", token) == INVALID
 
 
-def test_only_callers_with_s3_keys_get_fenced_credentials() -> None:
-    with pytest.raises(Unauthenticated):
-        KEYS.issue(Principal("anonymous"), GRANT)
-    with pytest.raises(Forbidden) as caught:
-        KEYS.issue(Principal("k"), GRANT)
-    assert "access_key_id" in caught.value.advice
-
-
 def test_an_id_that_the_operator_chose_wins_over_the_prefix() -> None:
     configured = CallerKeys(name="a", access_key_id="FENCEOFMINE", secret_access_key=SecretStr("s"))
     assert Callers([configured]).secret_of("FENCEOFMINE", None) == (Principal("a"), "s")
 
 
 TOKEN = Token(0, 34)
-NOW = datetime(2026, 1, 31, tzinfo=UTC)
 
 
 @pytest.mark.parametrize(
@@ -273,22 +241,3 @@ def test_a_wildcard_means_what_it_means_in_the_rules_of_objects(
     assert FencedScope(f"bucket/{pattern}", TOKEN).covers(f"bucket/{resource}") == (
         rule.resource("bucket", resource) is not None
     )
-
-
-def test_an_access_key_has_one_owner() -> None:
-    plain = Principal("worker", Rights.all())
-    assert owner("AK", "token", lambda *shown: (plain, "/".join(map(str, shown))), NOW) == (plain, "AK/token")
-    with pytest.raises(StoreError) as caught:
-        owner("AK", None, lambda *_: None, NOW)
-    assert (caught.value.s3_code, caught.value.status) == ("InvalidAccessKeyId", 403)
-
-
-@pytest.mark.parametrize(("seconds", "expired"), [(-1, False), (0, True), (1, True)])
-def test_fenced_credentials_expire(seconds: int, expired: bool) -> None:  # noqa: FBT001
-    bound = Principal("worker", scope=FencedScope("job/42", TOKEN, expires=NOW - timedelta(seconds=seconds)))
-    if not expired:
-        assert owner("AK", None, lambda *_: (bound, "s"), NOW)[0] is bound
-        return
-    with pytest.raises(StoreError) as caught:
-        owner("AK", None, lambda *_: (bound, "s"), NOW)
-    assert (caught.value.s3_code, caught.value.status) == ("ExpiredToken", 400)

@@ -5,19 +5,21 @@ any more. So it has a thread to itself, in which the tests of this directory run
 """
 
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
 
 from tests import running
+from tests.postgres import Server, fresh
 from tests.waiting import PATIENCE
-from tests.web.stage import CALLERS, Stage, staged
+from tests.web.stage import CALLERS, Stage, put_on_record, staged
 from tests.web.watching import Watch, watched
 
 CHROMIUM = Path("/usr/bin/chromium")
@@ -76,6 +78,20 @@ def sections() -> dict[str, Any]:
 def stage(dsn: str, sections: dict[str, Any]) -> Iterator[Stage]:
     """A gateway for the browser."""
     with staged(running.config(dsn, **{"callers": CALLERS, **sections})) as one:
+        yield one
+
+
+@pytest.fixture(scope="module")
+def shared(postgres_server: Server) -> Iterator[Stage]:
+    """A gateway for the tests of a module over HTTP alone, with a secret on record."""
+    with fresh(postgres_server) as dsn, staged(running.config(dsn, callers=CALLERS)) as one:
+        one.run(put_on_record(dsn))
+        yield one
+
+
+@pytest.fixture
+async def client(shared: Stage) -> AsyncIterator[httpx.AsyncClient]:
+    async with httpx.AsyncClient(base_url=shared.origin, timeout=PATIENCE) as one:
         yield one
 
 

@@ -1,28 +1,35 @@
-"""A gateway that a browser can be pointed at: in a thread of its own, since Playwright's loop is not the gateway's."""
+"""Gateways whose page is asked for: by a browser, for which they run in a thread of their own, or over HTTP alone."""
 
 import asyncio
 import threading
-from collections.abc import Coroutine, Iterator, Sequence
-from contextlib import AbstractAsyncContextManager, contextmanager
+from collections.abc import AsyncIterator, Coroutine, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any, TypeVar
 
 import asyncpg
 import httpx
 
+from gateway.auth.callers import Callers
+from gateway.auth.issuers import Issuers
+from gateway.auth.provider_logins import ProviderLogins
 from gateway.config import Config
+from gateway.observe.events import ignore
+from tests import running
 from tests.postgres import as_owner
-from tests.running import running
 from tests.waiting import PATIENCE
 
 Result = TypeVar("Result")
-
-AUDITOR_KEY = "auditor-api-key"
-WRITER_KEY = "writer-api-key"
-CALLERS = [
-    {"name": "auditor", "api_key": AUDITOR_KEY, "groups": ["auditors"]},
-    {"name": "writer", "api_key": WRITER_KEY},
+KEYS = {"auditor": "auditor-api-key", "writer": "writer-api-key", "admin": "admin-api-key"}
+AUDITOR_KEY, WRITER_KEY = KEYS["auditor"], KEYS["writer"]
+CALLERS: list[dict[str, object]] = [
+    {"name": "auditor", "api_key": KEYS["auditor"], "groups": ["auditors"]},
+    {"name": "writer", "api_key": KEYS["writer"]},
+    {"name": "admin", "api_key": KEYS["admin"], "groups": ["admins"]},
 ]
+SECRET = "public.orders/the-resource-nobody-may-see"
+"""A text on record, which no answer to an unauthorised reader may contain."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +73,7 @@ class Stage:
 @contextmanager
 def staged(config: Config, port: int = 0) -> Iterator[Stage]:
     """Serve a gateway of this configuration for as long as this lasts, on a free port or on this one."""
-    with in_a_thread(running(config, port=port)) as (origin, loop):
+    with in_a_thread(running.running(config, port=port)) as (origin, loop):
         yield Stage(origin, as_owner(config.postgres.dsn.get_secret_value()), loop)
 
 
@@ -124,3 +131,48 @@ async def _sql(dsn: str, statements: Sequence[tuple[str, tuple[object, ...]]]) -
     finally:
         await connection.close()
     return found
+
+
+@asynccontextmanager
+async def serving(dsn: str, **sections: Any) -> AsyncIterator[httpx.AsyncClient]:
+    """A client of a gateway; it follows no redirects."""
+    config = running.config(dsn, **{"callers": CALLERS, **sections})
+    async with running.running(config) as address, httpx.AsyncClient(base_url=address, timeout=PATIENCE) as client:
+        yield client
+
+
+def no_logins(keys: Callers) -> ProviderLogins:
+    """Return the logins at issuers where there are none."""
+    issuers = Issuers([], lambda: datetime.now(UTC), ignore)
+    return ProviderLogins([], issuers, keys.admit, (), (), ignore)
+
+
+async def put_on_record(dsn: str, **columns: Any) -> None:
+    """A refused write of ``SECRET``, with other columns where they are given."""
+    row = {
+        "kind": "rejection",
+        "plane": "tables",
+        "rule": "public.orders",
+        "resource": SECRET,
+        "reason": "token-stale",
+        "enforced": True,
+        "epoch": 0,
+        "value": 33,
+        "holder": "worker-a",
+        "caller": "writer",
+        "method": "PATCH",
+        "target": "/v1/tables/orders?id=eq.5",
+        "request_id": "r-1",
+        **columns,
+    }
+    await _sql(dsn, [_insert(row)])
+
+
+def origin(client: httpx.AsyncClient) -> dict[str, str]:
+    """Return the headers that a browser sends with a form of the gateway."""
+    return {"Origin": str(client.base_url).rstrip("/")}
+
+
+async def log_in(client: httpx.AsyncClient, caller: str = "auditor", **fields: str) -> httpx.Response:
+    """Send the login form; a session stays with the client."""
+    return await client.post("/ui/login", data={"api_key": KEYS[caller], **fields}, headers=origin(client))

@@ -11,8 +11,8 @@ from tests import running
 from tests.databases.fleet import Fleet, fleet
 from tests.postgres import Server
 from tests.web import story
-from tests.web.incidents import SCHEMES
 from tests.web.stage import CALLERS, Stage, in_a_thread
+from tests.web.story import SCHEMES
 from tests.web.watching import barriers
 
 PAGES = ("/ui/", "/ui/incidents", "/ui/rejections", "/ui/events", "/ui/resources", "/ui/live", "/ui/observe")

@@ -1,60 +1,77 @@
-"""The headers of every answer under ``/ui/``, cached static files, and vendored files."""
+"""The policy of the page: headers of every answer, cached and vendored files, and objects that a browser shows."""
 
 import hashlib
 import re
 import subprocess
 import sys
 import zipfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
+import boto3
+import httpx
 import pytest
+from botocore.config import Config
+from playwright.sync_api import Page, expect
 
-from tests import ROOT
-from tests.web.page_gateway import log_in, serving
+from tests import ROOT, running
+from tests.doubles.s3.process import DoubleProcess
+from tests.waiting import PATIENCE
+from tests.web.stage import CALLERS, WRITER_KEY, Stage, log_in
+from tests.web.watching import Watch
 
 WEB = ROOT / "gateway/web"
 VENDOR = WEB / "static/vendor"
 
 
-@pytest.mark.parametrize("path", ["/ui/", "/ui/login", "/ui/rejections", "/ui/rejections?before=x", "/ui/nothing"])
-async def test_pages_load_nothing_foreign_and_are_never_cached(dsn: str, path: str) -> None:
-    async with serving(dsn) as client:
-        await log_in(client)
+POLICY = {
+    "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
+    "connect-src 'self'; form-action 'self'; frame-ancestors 'none'; base-uri 'none'",
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "same-origin",
+    "cache-control": "no-store",
+    "content-type": "text/html; charset=utf-8",
+}
+
+
+async def test_pages_load_nothing_foreign_and_are_never_cached(client: httpx.AsyncClient) -> None:
+    await log_in(client)
+    for path in ("/ui/", "/ui/login", "/ui/rejections", "/ui/rejections?before=x", "/ui/nothing"):
         answer = await client.get(path)
-        assert answer.headers["content-security-policy"] == (
-            "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
-            "form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
-        )
-        assert answer.headers["x-content-type-options"] == "nosniff"
-        assert answer.headers["referrer-policy"] == "same-origin"
-        assert answer.headers["cache-control"] == "no-store"
-        assert answer.headers["content-type"] == "text/html; charset=utf-8"
+        assert {name: answer.headers.get(name) for name in POLICY} == POLICY, path
         assert "x-request-id" in answer.headers
 
 
-async def test_files_are_kept_for_as_long_as_they_stay_the_same(dsn: str) -> None:
-    async with serving(dsn) as client:
-        page = (await client.get("/ui/login")).text
-        addresses = re.findall(r'(?:src|href)="(/ui/static/[^"]+)"', page)
-        assert len(addresses) >= 4
-        for address in addresses:
-            answer = await client.get(address)
-            assert answer.status_code == 200
-            assert answer.headers["cache-control"] == "public, max-age=31536000, immutable"
-            assert answer.headers["x-content-type-options"] == "nosniff"
-            again = await client.get(address, headers={"If-None-Match": answer.headers["etag"]})
-            assert (again.status_code, again.content) == (304, b"")
-            old = await client.get(address.partition("?")[0] + "?v=old")
-            assert old.headers["cache-control"] == "no-cache"
+async def test_files_are_kept_for_as_long_as_they_stay_the_same(client: httpx.AsyncClient) -> None:
+    page = (await client.get("/ui/login")).text
+    addresses = re.findall(r'(?:src|href)="(/ui/static/[^"]+)"', page)
+    assert len(addresses) >= 4
+    for address in addresses:
+        answer = await client.get(address)
+        assert answer.status_code == 200
+        assert answer.headers["cache-control"] == "public, max-age=31536000, immutable"
+        assert answer.headers["x-content-type-options"] == "nosniff"
+        again = await client.get(address, headers={"If-None-Match": answer.headers["etag"]})
+        assert (again.status_code, again.content) == (304, b"")
+        old = await client.get(address.partition("?")[0] + "?v=old")
+        assert old.headers["cache-control"] == "no-cache"
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize(
-    "path",
-    ["../app.py", "..%2f..%2fapp.py", "%2e%2e/door.py", "vendor", "", "style.css/", "vendor/VENDORED", "//etc/passwd"],
+FILES = (
+    "../app.py",
+    "..%2f..%2fapp.py",
+    "%2e%2e/door.py",
+    "vendor",
+    "",
+    "style.css/",
+    "vendor/VENDORED",
+    "//etc/passwd",
 )
-async def test_no_other_file_is_served(dsn: str, path: str) -> None:
-    async with serving(dsn) as client:
+
+
+async def test_no_other_file_is_served(client: httpx.AsyncClient) -> None:
+    for path in FILES:
         answer = await client.get(f"/ui/static/{path}")
         assert answer.status_code in (303, 404)
         assert b"import" not in answer.content
@@ -91,3 +108,63 @@ def test_the_wheel_has_templates_and_files(tmp_path: Path) -> None:
     for path in (*WEB.glob("templates/*"), *WEB.glob("static/**/*")):
         if path.is_file():
             assert str(path.relative_to(ROOT)) in packed
+
+
+SCRIPT = """<!doctype html><title>report</title><link rel="icon" href="data:,"><p>A report.</p><script>
+document.title = "running";
+fetch("/ui/rejections").then(answer => answer.text()).then(
+  text => { document.title = text.includes("Log out") ? "taken" : "shut out" }, () => { document.title = "refused" });
+</script>"""
+PICTURE = '<svg xmlns="http://www.w3.org/2000/svg" width="9" height="9"><rect width="9" height="9"/></svg>'
+S3_KEYS = {"access_key_id": running.ACCESS_KEY, "secret_access_key": running.SECRET_KEY}
+
+
+@pytest.fixture
+def store() -> Iterator[DoubleProcess]:
+    with DoubleProcess.start(buckets=["reports"]) as process:
+        yield process
+
+
+@pytest.fixture
+def sections(store: DoubleProcess) -> dict[str, Any]:
+    s3 = {
+        "endpoint": store.endpoint,
+        "access_key_id": "AKIADOUBLE",
+        "secret_access_key": "double-secret",
+        "timeout": PATIENCE,
+    }
+    return {"s3": s3, "callers": [CALLERS[0], {"name": "writer", "api_key": WRITER_KEY, **S3_KEYS}]}
+
+
+def address(stage: Stage, content: str = SCRIPT, content_type: str = "text/html") -> str:
+    """Return a URL that shows an object of the writer's to any client that has it."""
+    s3 = boto3.client(
+        "s3",
+        endpoint_url=stage.origin,
+        region_name="us-east-1",
+        aws_access_key_id=running.ACCESS_KEY,
+        aws_secret_access_key=running.SECRET_KEY,
+        aws_session_token="fencing-token=33",
+        config=Config(s3={"addressing_style": "path"}, signature_version="s3v4"),
+    )
+    s3.put_object(Bucket="reports", Key="monthly", Body=content.encode(), ContentType=content_type)
+    link: str = s3.generate_presigned_url("get_object", Params={"Bucket": "reports", "Key": "monthly"})
+    return link
+
+
+def test_a_script_in_an_object_does_not_reach_the_record(
+    visiting: Callable[..., tuple[Page, Watch]], stage: Stage
+) -> None:
+    page, watch = visiting("/ui/rejections")
+    expect(page.get_by_role("button", name="Log out")).to_be_visible()
+    watch.expected.append("Blocked script execution")
+    page.goto(address(stage))
+    page.wait_for_load_state("networkidle")
+    expect(page).to_have_title("report")
+
+
+def test_a_picture_is_shown(visiting: Callable[..., tuple[Page, Watch]], stage: Stage) -> None:
+    """The browser shows it by itself, not only as a part of another site's page."""
+    page, _ = visiting("/ui/login", logged_in=False)
+    page.goto(address(stage, PICTURE, "image/svg+xml"))
+    assert page.evaluate("document.documentElement.localName") == "svg"

@@ -1,4 +1,4 @@
-"""The page at three in the morning: a verdict, incidents with their state and notes, and numbers that agree."""
+"""Incidents: the page at three in the morning, their state and notes, and numbers that agree."""
 
 import json
 import re
@@ -6,18 +6,19 @@ from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import Any
 
+import asyncpg
+import httpx
 import pytest
 from playwright.sync_api import Page, expect
 
+from gateway.fencing.incident import LONGEST_NOTE
 from tests import running
 from tests.web import story
-from tests.web.stage import AUDITOR_KEY, Stage
-from tests.web.watching import barriers
+from tests.web.stage import AUDITOR_KEY, Stage, log_in, origin, put_on_record, serving
+from tests.web.story import HOSTILE
 
-HOSTILE = "<script>document.title='owned'</script>\u202e\"'{{7*7}}"
 ORDER = "orders/42"
 EMPTY = ["/ui/", "/ui/incidents", "/ui/rejections", "/ui/events", "/ui/resources", "/ui/live", "/ui/observe"]
-
 PLACEHOLDER = re.compile(
     r"(^|[\s>(:])([–—-]|None|null|undefined|NaN|nan|True|False)([\s<).,;]|$)|\{|\}|\[object|datetime\(|Undefined"
 )
@@ -204,15 +205,59 @@ def test_no_placeholder_is_ever_shown(visit: Callable[..., Page], stage: Stage) 
     walk([*EMPTY, "/ui/?span=1h", "/ui/?span=30d", *refused, *incidents, *kinds.values(), *resources])
 
 
-def test_all_can_use_the_pages_of_incidents(visit: Callable[..., Page], stage: Stage) -> None:
-    identifier = zombie(stage)
-    denials(stage)
-    page = visit("/ui/")
-    for path in ("/ui/", "/ui/incidents", f"/ui/incidents/{identifier}"):
-        for width in (380, 1280):
-            page.set_viewport_size({"width": width, "height": 900})
-            page.goto(path)
-            assert page.evaluate("document.documentElement.scrollWidth") <= width, path
-        for closed in page.locator("summary").all():
-            closed.click()
-        assert barriers(page) == [], path
+BREAK = {"callers": ["auditor"], "actions": ["break"], "resources": ["public.orders/**"]}
+GRANTED = {"grants": [*running.GRANTS, BREAK]}
+
+
+async def on_record(dsn: str, kind: str) -> list[dict[str, Any]]:
+    connection = await asyncpg.connect(dsn)
+    try:
+        sql = "SELECT id::text, caller, reason FROM fencing.record WHERE kind = $1"
+        return [dict(row) for row in await connection.fetch(sql, kind)]
+    finally:
+        await connection.close()
+
+
+async def incident(dsn: str) -> str:
+    """The path of an incident's page."""
+    await put_on_record(dsn)
+    return f"/ui/incidents/{(await on_record(dsn, 'rejection'))[0]['id']}"
+
+
+async def send(client: httpx.AsyncClient, path: str, note: str = "on it", **headers: str) -> httpx.Response:
+    return await client.post(f"{path}/acknowledge", data={"note": note}, headers=headers)
+
+
+async def test_a_note_is_put_on_record_and_leads_back(dsn: str) -> None:
+    """Forms of other sites are refused. A note that cannot be kept comes back with the problem."""
+    path = await incident(dsn)
+    async with serving(dsn, **GRANTED) as client:
+        await log_in(client)
+        assert "<textarea" in (await client.get(path)).text
+        for sent in ({}, {"Origin": "https://evil.example"}, {"Origin": "null"}):
+            assert (await send(client, path, **sent)).status_code == 403
+        assert (await client.get(f"{path}/acknowledge")).status_code == 405
+        for note in ("x" * (LONGEST_NOTE + 1), "a\0b"):
+            answer = await send(client, path, note, **origin(client))
+            assert (answer.status_code, 'role="alert"' in answer.text) == (400, True)
+        assert (await send(client, path, "x" * 20_000, **origin(client))).status_code == 400
+        assert (await client.get("/ui/incidents/nonsense")).status_code == 404
+        assert await on_record(dsn, "incident-acknowledged") == []
+        answer = await send(client, path, **origin(client))
+        assert (answer.status_code, answer.headers["location"]) == (303, path)
+        assert "on it" in (await client.get(path)).text
+    (entry,) = await on_record(dsn, "incident-acknowledged")
+    assert entry["caller"] == "auditor"
+
+
+async def test_readers_without_the_grant_have_no_form_and_are_denied_on_record(dsn: str) -> None:
+    path = await incident(dsn)
+    async with serving(dsn) as client:
+        assert (await send(client, path, **origin(client))).status_code == 303
+        await log_in(client)
+        page = await client.get(path)
+        assert "<textarea" not in page.text
+        assert "needs the grant <code>break</code> on this resource" in page.text
+        assert (await send(client, path, **origin(client))).status_code == 403
+    assert await on_record(dsn, "incident-acknowledged") == []
+    assert [one["caller"] for one in await on_record(dsn, "rejection") if one["reason"] == "denied"] == ["auditor"]

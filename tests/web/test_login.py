@@ -1,10 +1,34 @@
-"""Coming in and going out, by hand."""
+"""Only callers that may audit see pages: they log in with a key, and other viewers learn nothing."""
 
+import asyncio
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from urllib.parse import urlsplit
 
+import httpx
+import pytest
 from playwright.sync_api import Page, expect
+from starlette.requests import Request
+from starlette.types import Message, Scope
 
-from tests.web.stage import AUDITOR_KEY, Stage
+from gateway.api.authorisation import Authorisation
+from gateway.api.incidents import Acknowledging
+from gateway.auth import callers
+from gateway.auth.callers import Callers
+from gateway.config.access import CallerKeys
+from gateway.db.database import Database
+from gateway.http.body import BodyReader, Memory
+from gateway.observe.events import ignore
+from gateway.record.denials import Denials
+from gateway.record.following import Follower
+from gateway.web import build
+from gateway.web.login import LoginGate
+from gateway.web.places import Place
+from gateway.web.rendering import Assets, Pages, Site
+from tests import running
+from tests.running import GRANT_RULES
+from tests.web.stage import AUDITOR_KEY, CALLERS, KEYS, SECRET, Stage, log_in, no_logins, origin, put_on_record, serving
 
 
 def test_a_key_lets_in_and_leads_to_the_page_that_was_asked_for(visit: Callable[..., Page], stage: Stage) -> None:
@@ -17,3 +41,228 @@ def test_a_key_lets_in_and_leads_to_the_page_that_was_asked_for(visit: Callable[
     expect(page).to_have_title("Log in – Fencing gateway")
     page.goto("/ui/")
     expect(page).to_have_title("Log in – Fencing gateway")
+
+
+PAGES = ["/ui/", "/ui/rejections", "/ui/events", "/ui/observe", "/ui/no-such-page"]
+NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
+
+
+async def test_strangers_are_sent_to_the_login_and_see_nothing(client: httpx.AsyncClient) -> None:
+    for path in PAGES:
+        answer = await client.get(f"{path}?prefix=public")
+        assert answer.status_code == 303
+        assert answer.headers["location"] == f"/ui/login?{httpx.QueryParams(next=f'{path}?prefix=public')}"
+        assert SECRET not in answer.text
+        part = await client.get(path, headers={"HX-Request": "true", "HX-Current-URL": f"{client.base_url}{path}"})
+        assert part.status_code == 401
+        assert part.headers["hx-redirect"].startswith("/ui/login?next=%2Fui%2F")
+        assert not part.content
+
+
+@pytest.mark.parametrize("caller", ["auditor", "admin"])
+async def test_an_auditor_logs_in_and_out(client: httpx.AsyncClient, caller: str) -> None:
+    answer = await log_in(client, caller, next="/ui/rejections")
+    assert (answer.status_code, answer.headers["location"]) == (303, "/ui/rejections")
+    cookie = answer.headers["set-cookie"].lower()
+    for attribute in ("httponly", "samesite=strict", "path=/ui/", "max-age=43200"):
+        assert attribute in cookie
+    assert "secure" not in cookie
+    assert KEYS[caller] not in cookie
+    assert SECRET in (await client.get("/ui/rejections")).text
+    assert (await client.get("/ui/no-such-page")).status_code == 404
+    await client.post("/ui/logout", headers=origin(client))
+    assert (await client.get("/ui/rejections")).status_code == 303
+
+
+async def test_a_writer_is_not_let_in(client: httpx.AsyncClient) -> None:
+    answer = await log_in(client, "writer")
+    assert answer.status_code == 403
+    assert "set-cookie" not in answer.headers
+    assert "may not read the record" in answer.text
+    # Nor with a session of its own making, which it can sign.
+    forged = callers.issue_session("writer", callers.session_key(KEYS["writer"]), datetime.now(UTC))
+    for path in PAGES:
+        shown = await client.get(path, headers={"Cookie": f"gateway_session={forged}"})
+        assert shown.status_code == 403
+        assert SECRET not in shown.text
+
+
+async def test_a_wrong_key_reveals_nothing(client: httpx.AsyncClient) -> None:
+    for key in ("", "wrong", "\x00", "é", KEYS["auditor"] + "x"):
+        answer = await client.post("/ui/login", data={"api_key": key}, headers=origin(client))
+        assert answer.status_code == 401
+        assert "This is not an API key" in answer.text
+        assert "set-cookie" not in answer.headers
+
+
+async def test_a_session_ends_after_twelve_hours_and_with_its_key(dsn: str, database: Database) -> None:
+    config = running.config(dsn, callers=CALLERS)
+    now = NOW
+
+    async def health() -> dict[str, str]:
+        return {"postgres": "ok"}
+
+    async def journal() -> None:
+        return None
+
+    async def nowhere(*_: object) -> None:
+        raise AssertionError("nothing is forwarded here")
+
+    def page(callers: list[dict[str, object]]) -> httpx.AsyncClient:
+        keys = Callers([CallerKeys.model_validate(caller) for caller in callers], running.GRANT_RULES)
+        acknowledging = Acknowledging(database, Authorisation(Denials(database, ignore)))
+        follower = Follower(database, ignore, None)
+        place = Place(None, database, follower, config, health, journal, dict, nowhere, acknowledging)
+        app = build(Site(place), keys, no_logins(keys), lambda: now, BodyReader(Memory(1_000_000)))
+        return httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://gateway")
+
+    async with page(CALLERS) as client:
+        await log_in(client)
+        now = NOW + timedelta(hours=11, minutes=59)
+        assert (await client.get("/ui/observe")).status_code == 200
+        changed = page([{**CALLERS[0], "api_key": "another-api-key"}, *CALLERS[1:]])
+        revoked = page([{**CALLERS[0], "groups": []}, *CALLERS[1:]])
+        gone = page(CALLERS[1:])
+        for other, status in ((changed, 303), (revoked, 403), (gone, 303)):
+            other.cookies = client.cookies
+            async with other:
+                assert (await other.get("/ui/observe")).status_code == status
+        now = NOW + timedelta(hours=12)
+        assert (await client.get("/ui/observe")).status_code == 303
+
+
+async def test_a_form_that_names_no_page_is_refused(client: httpx.AsyncClient) -> None:
+    form = {"api_key": KEYS["auditor"]}
+    for path in ("/ui/login", "/ui/logout", "/ui/theme"):
+        answer = await client.post(path, data=form)
+        assert (answer.status_code, "set-cookie" in answer.headers) == (403, False)
+    same = await client.post("/ui/login", data=form, headers={"Sec-Fetch-Site": "same-origin"})
+    assert same.status_code == 303
+
+
+async def test_behind_https_the_session_is_never_sent_in_the_clear(client: httpx.AsyncClient) -> None:
+    host = client.base_url.netloc.decode()
+    answer = await client.post("/ui/login", data={"api_key": KEYS["auditor"]}, headers={"Origin": f"https://{host}"})
+    assert "secure" in answer.headers["set-cookie"].lower()
+
+
+async def test_a_link_on_another_site_arrives_with_the_session(client: httpx.AsyncClient) -> None:
+    link = {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate"}
+    arrival = await client.get("/ui/rejections?holder=%22%3E%3Cscript%3E", headers=link)
+    assert arrival.status_code == 200
+    assert 'content="0;url=/ui/rejections?holder=%22%3E%3Cscript%3E"' in arrival.text
+    # The browser repeats the request from the gateway's page. A viewer without a session goes to the login.
+    again = {"Sec-Fetch-Site": "same-origin", "Sec-Fetch-Mode": "navigate"}
+    assert (await client.get("/ui/rejections", headers=again)).status_code == 303
+
+
+@pytest.mark.thorough
+async def test_anonymous_callers_need_no_login(dsn: str) -> None:
+    await put_on_record(dsn)
+    async with serving(dsn, grants=running.OPEN) as client:
+        assert SECRET in (await client.get("/ui/rejections")).text
+
+
+async def test_a_grant_for_anonymous_callers_that_shows_no_record_leads_to_the_login(dsn: str) -> None:
+    public = {"callers": ["anonymous"], "actions": ["read"], "buckets": ["site/public/**"]}
+    async with serving(dsn, grants=[*running.GRANTS, public]) as client:
+        answer = await client.get("/ui/rejections")
+        assert (answer.status_code, answer.headers["location"]) == (303, "/ui/login?next=%2Fui%2Frejections")
+        link = {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate"}
+        assert "0;url=/ui/rejections" in (await client.get("/ui/rejections", headers=link)).text
+
+
+async def test_a_session_is_for_pages_alone(client: httpx.AsyncClient) -> None:
+    await log_in(client)
+    client.cookies.set("gateway_session", client.cookies["gateway_session"], path="/")
+    assert (await client.get("/v1/rejections")).status_code == 401
+
+
+async def test_a_form_too_large_is_not_read(client: httpx.AsyncClient) -> None:
+    for body in (b"api_key=" + b"x" * 20_000, b"&".join(b"a=1" for _ in range(100)), b"api_key=\xff"):
+        headers = {**origin(client), "Content-Type": "application/x-www-form-urlencoded"}
+        answer = await client.post("/ui/login", content=body, headers=headers)
+        assert answer.status_code == 400
+        assert "The form" in answer.text
+
+
+NO_ADDRESS = "http://["
+
+
+async def raw(client: httpx.AsyncClient, request: bytes) -> bytes:
+    """Return the answer to these bytes."""
+    address = urlsplit(str(client.base_url))
+    reader, writer = await asyncio.open_connection(address.hostname, address.port)
+    try:
+        writer.write(request)
+        return await reader.read()
+    finally:
+        writer.close()
+        await writer.wait_closed()
+
+
+async def test_a_header_that_is_no_address_is_no_failure_of_ours(client: httpx.AsyncClient) -> None:
+    part = await client.get("/ui/", headers={"HX-Request": "true", "HX-Current-URL": NO_ADDRESS})
+    assert (part.status_code, part.headers["hx-redirect"]) == (401, "/ui/login?next=%2Fui%2F")
+    for path in ("/ui/login", "/ui/logout", "/ui/theme", "/ui/"):
+        form = await client.post(path, data={"api_key": KEYS["auditor"]}, headers={"Origin": NO_ADDRESS})
+        assert form.status_code == 403, path
+        assert "set-cookie" not in form.headers
+
+
+async def test_a_forged_host_admits_no_viewer(client: httpx.AsyncClient) -> None:
+    paths = (
+        *(b"/ui/rejections", b"/ui/static/../rejections", b"/ui/static/%2e%2e/rejections", b"/ui/login%3f/../events"),
+        *(b"//ui/rejections", b"http://x/ui/rejections"),
+    )
+    for host in (b"x/ui/login?", b"x/ui/static/", b"x#", b"[", b"a b", b"\xff", b""):
+        for path in paths:
+            answer = await raw(client, b"GET %b HTTP/1.1\r\nHost: %b\r\nConnection: close\r\n\r\n" % (path, host))
+            assert answer.split()[1] in (b"303", b"400", b"404"), (host, path)
+            assert SECRET.encode() not in answer
+
+
+async def test_the_login_gate_checks_the_served_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not at one that is put together with the header ``Host``, as ``request.url`` of many versions of Starlette is."""
+    monkeypatch.setattr(Request, "url", property(lambda _: httpx.URL("http://x/ui/login?/ui/rejections")))
+    keys = Callers([CallerKeys.model_validate(one) for one in CALLERS], GRANT_RULES)
+    let_in: list[str] = []
+
+    async def inside(scope: Scope, *_: object) -> None:
+        let_in.append(scope["path"])
+
+    async def receive() -> Message:
+        return {"type": "http.disconnect"}
+
+    async def send(_: Message) -> None: ...
+
+    door = LoginGate(inside, keys, no_logins(keys), lambda: datetime.now(UTC), Pages(Assets()))
+    for path in ("/ui/rejections", "/ui/login"):
+        scope: dict[str, Any] = {"type": "http", "method": "GET", "path": path, "query_string": b"", "headers": []}
+        await door(scope, receive, send)
+    assert let_in == ["/ui/login"]
+
+
+ELSEWHERE = (
+    *("//evil.example", "https://evil.example/ui/", "/\\evil.example", "/ui/\\evil", "javascript:alert(1)"),
+    *("/ui/../reports/monthly.html", "/ui/./../x", "/ui/%2e%2e/reports/x", "/ui/.%2E/x", "/ui/x/.."),
+    *("/ui/\r\nSet-Cookie: a=b", "/ui/\u202e", "/uix", "/v1/docs", "\t/ui/", ""),
+)
+
+
+async def test_the_way_after_the_login_leads_to_our_pages(client: httpx.AsyncClient) -> None:
+    """A browser resolves dots in a path, encoded or not. The path would then be that of an object in a bucket."""
+    for wanted in ELSEWHERE:
+        assert (await log_in(client, next=wanted)).headers["location"] == "/ui/", wanted
+        form = {"theme": "dark", "next": wanted}
+        assert (await client.post("/ui/theme", data=form, headers=origin(client))).headers["location"] == "/ui/"
+    good = "/ui/rejections?prefix=a..b%2F..%2Fc"
+    assert (await log_in(client, next=good)).headers["location"] == good
+
+
+async def test_a_report_of_no_time_is_refused(client: httpx.AsyncClient) -> None:
+    headers = {"Authorization": f"Bearer {KEYS['auditor']}"}
+    for moment in ("0001-01-01T00:00:00Z", "0001-01-01T00:00:00+14:00", "9999-12-31T23:59:59-14:00"):
+        for end in ("since", "until"):
+            answer = await client.get("/v1/reports/job", params={end: moment}, headers=headers)
+            assert (answer.status_code, answer.json()["code"]) == (400, "request-malformed"), (end, moment)

@@ -1,18 +1,23 @@
-"""The other pages: their content, and that all people can use them."""
+"""The pages in a browser: their content, times, links and documentation, and that all people can use them."""
 
 import json
 import re
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
+from urllib.parse import urlsplit
 
+import httpx
 import pytest
-from playwright.sync_api import Locator, Page, expect
+from playwright.sync_api import BrowserContext, Locator, Page, Route, expect
 
+from gateway.web.advice import reason_words
+from tests import running
+from tests.waiting import PATIENCE
 from tests.web import story
-from tests.web.incidents import SCHEMES
-from tests.web.stage import Stage
-from tests.web.watching import barriers
+from tests.web.stage import AUDITOR_KEY, CALLERS, Stage, staged
+from tests.web.story import SCHEMES
+from tests.web.watching import Watch, barriers
 
 HOSTILE = {
     "script": "<script>document.title='taken'</script><img src=x onerror=alert(1)>",
@@ -28,6 +33,10 @@ def sections() -> dict[str, Any]:
     return {
         "tables": [{"name": "public.orders"}, {"name": "public.stock", "mode": "observe"}],
         "objects": [{"match": "reports/**"}, {"match": "idle/**", "mode": "observe"}],
+        "ui": {
+            "trace_url": "https://traces.example.com/{trace_id}?from={since}",
+            "log_url": "https://logs.example.com/search?q={request_id}#until={until}",
+        },
     }
 
 
@@ -54,11 +63,12 @@ def rejection(stage: Stage, caller: str) -> str:
 
 
 def everywhere(stage: Stage) -> list[str]:
-    """All pages of this part, with something on them."""
+    """All pages, with something on them."""
     story.tell(stage, now(stage))
     stage.put_on_record([alarm(stage), {"kind": "guard-refused", "at": now(stage), "caller": "role:jobs"}])
     events = stage.sql("SELECT DISTINCT ON (kind) id FROM fencing.record WHERE kind <> 'rejection' ORDER BY kind")
     lists = ["/ui/", "/ui/rejections", "/ui/events", "/ui/observe", "/ui/rejections?holder=nobody", "/ui/incidents"]
+    lists += ["/ui/live", "/ui/resources", *(f"/ui/resource?name={name}" for name in (story.COMPACTION, story.ORDER))]
     refused = rejection(stage, "compactor")
     return [*lists, refused, refused.replace("rejections", "incidents"), *(f"/ui/events/{row['id']}" for row in events)]
 
@@ -237,10 +247,12 @@ def test_nobody_is_kept_out(visit: Callable[..., Page], stage: Stage) -> None:
             assert barriers(page) == [], (path, scheme)
 
 
-@pytest.mark.parametrize("width", [380, 1280])
-def test_local_times_stay_within_their_cards(visit: Callable[..., Page], stage: Stage, width: int) -> None:
+@pytest.mark.parametrize("width", [360, 1600])
+def test_every_width_will_do_and_local_times_stay_within_their_cards(
+    visit: Callable[..., Page], stage: Stage, width: int
+) -> None:
     """A viewer away from UTC sees two times, and neither is cut off."""
-    paths = [*everywhere(stage), "/ui/resources"]
+    paths = everywhere(stage)
     page = visit("/ui/", timezone_id="Asia/Kolkata", viewport={"width": width, "height": 900})
     for path in paths:
         page.goto(path)
@@ -320,16 +332,6 @@ def test_colours_are_a_choice_that_stays(visit: Callable[..., Page], stage: Stag
     assert page.evaluate(ground) == "rgb(245, 246, 248)"
 
 
-def test_every_width_will_do(visit: Callable[..., Page], stage: Stage) -> None:
-    paths = everywhere(stage)
-    page = visit("/ui/")
-    for width in (360, 1600):
-        page.set_viewport_size({"width": width, "height": 900})
-        for path in paths:
-            page.goto(path)
-            assert page.evaluate("document.documentElement.scrollWidth") <= width, path
-
-
 def test_the_overview_renews_itself(visit: Callable[..., Page], stage: Stage) -> None:
     page = visit("/ui/")
     expect(page.locator(".figures")).to_contain_text(re.compile(r"Refused writes of zombies\s*0"))
@@ -337,3 +339,201 @@ def test_the_overview_renews_itself(visit: Callable[..., Page], stage: Stage) ->
     # A timer does this every half a minute.
     page.evaluate("htmx.ajax('GET', '/ui/', {source: '#overview', target: '#overview', select: '#overview > *'})")
     expect(page.locator(".figures")).to_contain_text(re.compile(r"Refused writes of zombies\s*13"))
+
+
+NOON = datetime(2026, 3, 1, 20, 4, 5, tzinfo=UTC)
+TRACE = "0af7651916cd43dd8448eb211c80319c"
+
+
+def refuse(stage: Stage, **columns: Any) -> str:
+    """Put a refused write at noon on record; its page."""
+    stage.put_on_record([{**story.rejection(NOON, "public.orders/5", 33, "worker-a", (34, "worker-b")), **columns}])
+    (row,) = stage.sql("SELECT id FROM fencing.record ORDER BY at DESC LIMIT 1")
+    return f"/ui/rejections/{row['id']}"
+
+
+ZONES = {
+    "America/New_York": " (15:04:05 UTC-05)",
+    "Asia/Kolkata": " (2026-03-02 01:34:05 UTC+05:30)",
+    "UTC": "",
+}
+
+
+def test_times_are_those_of_the_viewer_too(visit: Callable[..., Page], stage: Stage) -> None:
+    path, utc = refuse(stage), "2026-03-01 20:04:05 UTC"
+    for zone, local in ZONES.items():
+        page = visit("/ui/rejections", timezone_id=zone)
+        expect(page.locator("tbody th time").first).to_have_text(utc + local)
+        page.goto(path)
+        expect(page.locator(".page-head time")).to_have_text(utc + local)
+        # A list that comes later, by a filter.
+        page.goto("/ui/rejections?holder=nobody")
+        page.get_by_label("Holder").fill("worker-a")
+        expect(page.locator("tbody th time")).to_have_text(utc + local)
+    live = visit("/ui/live", timezone_id="Asia/Kolkata")
+    expect(live.locator("#connection")).to_have_text("live")
+    refuse(stage)
+    expect(live.locator("#live time").first).to_have_text(utc + ZONES["Asia/Kolkata"])
+    plain = visit("/ui/rejections", timezone_id="Asia/Kolkata", java_script_enabled=False)
+    expect(plain.locator("tbody th time").first).to_have_text(utc)
+
+
+def test_an_entry_leads_to_its_trace_and_its_log(visit: Callable[..., Page], stage: Stage) -> None:
+    evil = "r&1 #\"'><script>"
+    path = refuse(stage, request_id=evil, details=json.dumps({"trace_id": TRACE}))
+    page = visit(path)
+    trace, log = page.get_by_role("link", name="Trace"), page.get_by_role("link", name="Log lines")
+    expect(trace).to_have_attribute("href", f"https://traces.example.com/{TRACE}?from=2026-03-01T19%3A04%3A05.000000Z")
+    expect(log).to_have_attribute(
+        "href",
+        "https://logs.example.com/search?q=r%261%20%23%22%27%3E%3Cscript%3E#until=2026-03-01T21%3A04%3A05.000000Z",
+    )
+    for link in (trace, log):
+        expect(link).to_have_attribute("rel", "noreferrer noopener")
+    # A detail that is no trace leads nowhere.
+    page.goto(refuse(stage, details=json.dumps({"trace_id": "../../evil"}), at=NOON + timedelta(hours=1)))
+    expect(page.get_by_role("link", name="Trace")).to_have_count(0)
+    expect(page.get_by_role("link", name="Log lines")).to_have_count(1)
+
+
+def test_a_narrow_list_has_writer_and_reason(visit: Callable[..., Page], stage: Stage) -> None:
+    refuse(stage, holder="compactor-" + "x" * 190, caller="a-caller-with-a-long-name")
+    page = visit("/ui/", viewport={"width": 380, "height": 800})
+    for path in ("/ui/rejections", "/ui/events", "/ui/live", "/ui/resource?name=public.orders/5"):
+        page.goto(path)
+        row = page.locator(".cards tbody tr").first
+        for text in ("compactor-x", reason_words("token-stale")):
+            found = row.get_by_text(text).first
+            expect(found).to_be_visible()
+            box = found.bounding_box()
+            assert box is not None
+            assert 0 <= box["x"] <= box["x"] + box["width"] <= 380, (path, text)
+        assert page.evaluate("document.documentElement.scrollWidth") <= 380
+        assert page.evaluate("[...document.querySelectorAll('.cards')].every(one => one.scrollWidth <= 380)")
+
+
+def test_only_a_session_is_logged_out(visit: Callable[..., Page], dsn: str, context: Callable[..., Any]) -> None:
+    page = visit("/ui/events")
+    expect(page.get_by_role("button", name="Log out")).to_be_visible()
+    expect(page.get_by_role("link", name="Log in")).to_have_count(0)
+    everyone = [{"callers": ["anonymous"], "actions": ["audit"], "everything": True}]
+    with staged(running.config(dsn, callers=CALLERS, grants=everyone)) as trial:
+        page = context(logged_in=False).new_page()
+        page.goto(f"{trial.origin}/ui/events?plane=tables")
+        expect(page.get_by_role("button", name="Log out")).to_have_count(0)
+        page.get_by_role("link", name="Log in").click()
+        expect(page).to_have_url(f"{trial.origin}/ui/login?next=%2Fui%2Fevents%3Fplane%3Dtables")
+        expect(page.get_by_role("link", name="Log in")).to_have_count(0)
+        page.close()
+    with staged(running.config(dsn, callers=[], grants=everyone)) as demo:
+        page = context(logged_in=False).new_page()
+        page.goto(f"{demo.origin}/ui/events")
+        expect(page.get_by_role("heading", level=1)).to_have_text("Events")
+        for role in ("link", "button"):
+            expect(page.get_by_role(role, name=re.compile("^Log "))).to_have_count(0)
+        page.close()
+
+
+def test_a_wrong_address_helps(visiting: Callable[..., Any], stage: Stage) -> None:
+    page, watch = visiting("/ui/")
+    watch.expected.append("status of 404")
+    page.goto("/ui/rejection")
+    expect(page.get_by_role("alert")).to_have_text("There is no page at /ui/rejection.")
+    expect(page.get_by_role("main").get_by_role("link", name="Rejections").first).to_have_attribute(
+        "href", "/ui/rejections"
+    )
+    for name in ("Overview", "Events", "Resources", "Live", "Observe"):
+        expect(page.get_by_role("main").get_by_role("link", name=name)).to_be_visible()
+    refuse(stage)
+    page.goto("/ui/resources/public.orders/5")
+    expect(page.get_by_role("main")).to_contain_text("Did you mean Resources?")
+    field = page.get_by_label("Find a resource whose name begins with")
+    expect(field).to_have_value("public.orders/5")
+    page.goto("/ui/resource?name=public.orders/55")
+    page.get_by_role("link", name="Find resources that begin with public.orders").click()
+    expect(page).to_have_url(f"{stage.origin}/ui/resources?prefix=public.orders")
+    page.goto("/ui/%3Cimg%20src=x%20onerror=alert(1)%3E%E2%80%AE")
+    expect(page.get_by_role("alert")).to_contain_text("<img src=x onerror=alert(1)>\\u202e")
+
+
+def test_a_program_gets_a_problem_document(stage: Stage) -> None:
+    sent = {"Accept": "application/json"}
+    cookies = {"gateway_session": stage.session()}
+    for path, status in (("/ui/nothing", 404), ("/ui/rejections/5", 404), ("/ui/resource", 400)):
+        answer = httpx.get(stage.origin + path, headers=sent, cookies=cookies, timeout=PATIENCE)
+        assert (answer.status_code, answer.headers["content-type"]) == (status, "application/problem+json"), path
+        assert answer.json()["status"] == status
+    stranger = httpx.get(f"{stage.origin}/ui/nothing", headers=sent, timeout=PATIENCE)
+    assert stranger.status_code == 401
+    assert "/v1/events" in stranger.json()["advice"]
+
+
+def cut_off(context: BrowserContext, host: str) -> list[str]:
+    """From here on there is no other network than the gateway; the list is of what was asked of others."""
+    refused: list[str] = []
+
+    def decide(route: Route) -> None:
+        if urlsplit(route.request.url).netloc == host:
+            route.continue_()
+        else:
+            refused.append(route.request.url)
+            route.abort()
+
+    context.route("**/*", decide)
+    return refused
+
+
+def test_operations_are_shown_without_any_other_network(
+    visiting: Callable[..., tuple[Page, Watch]], stage: Stage
+) -> None:
+    page, _ = visiting("/ui/login", logged_in=False)
+    refused = cut_off(page.context, stage.host)
+    page.goto("/v1/docs")
+    described = httpx.get(f"{stage.origin}/v1/openapi.json", timeout=PATIENCE).json()
+    operations = page.locator(".opblock")
+    expect(operations).to_have_count(sum(len(one) for one in described["paths"].values()))
+    page.get_by_role("button", name="Whole record, newest first").first.click()
+    assert not refused
+
+
+def test_it_is_dark_if_the_system_is(visit: Callable[..., Page]) -> None:
+    page = visit("/v1/docs", logged_in=False, color_scheme="dark")
+    expect(page.locator("html")).to_have_css("background-color", "rgb(28, 32, 34)")
+    page.emulate_media(color_scheme="light")
+    expect(page.locator("html")).not_to_have_class("dark-mode")
+
+
+def opened(page: Page, text: str) -> Locator:
+    """An operation of the description that is about to be tried out with the key of the auditor."""
+    page.get_by_role("button", name="Authorize").first.click()
+    page.get_by_label("auth-bearer-value").fill(AUDITOR_KEY)
+    page.locator(".auth-btn-wrapper").get_by_role("button", name="Apply credentials").click()
+    page.locator(".auth-btn-wrapper").get_by_role("button", name="Close").click()
+    operation = page.locator(".opblock", has=page.get_by_text(text, exact=True))
+    operation.locator(".opblock-summary-control").click()
+    operation.get_by_role("button", name="Try it out").click()
+    return operation
+
+
+def test_an_operation_is_tried_out_with_an_api_key(visit: Callable[..., Page]) -> None:
+    operation = opened(visit("/v1/docs", logged_in=False), "/v1/webhooks")
+    operation.get_by_role("button", name="Execute").click()
+    expect(operation.locator(".live-responses-table .response-col_status").last).to_contain_text("200")
+
+
+def test_a_name_is_sent_as_it_is_typed(visit: Callable[..., Page]) -> None:
+    operation = opened(visit("/v1/docs", logged_in=False), "Read a fence")
+    for name in ("order/5", "public.txt/c%2Fd", "public.txt/50%25", "t/a+b;c%3Dd@e:f%20g"):
+        operation.get_by_placeholder("resource").fill(name)
+        operation.get_by_role("button", name="Execute").click()
+        expect(operation.locator(".live-responses-table .response-col_description").last).to_contain_text(
+            f'"resource": "{name}"'
+        )
+
+
+def test_an_address_cannot_name_another_description(visiting: Callable[..., tuple[Page, Watch]], stage: Stage) -> None:
+    page, _ = visiting("/ui/login", logged_in=False)
+    refused = cut_off(page.context, stage.host)
+    page.goto("/v1/docs?url=https://elsewhere.example/openapi.json&configUrl=https://elsewhere.example/config.json")
+    expect(page.locator(".info .title")).to_contain_text("Fencing gateway")
+    assert not refused

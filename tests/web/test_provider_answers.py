@@ -30,8 +30,8 @@ from tests.identity_provider import (
 )
 from tests.running import Events
 from tests.waiting import PATIENCE
-from tests.web.page_gateway import CALLERS, SECRET, log_in, put_on_record
-from tests.web.test_hostile import ELSEWHERE
+from tests.web.stage import CALLERS, SECRET, log_in, put_on_record
+from tests.web.test_login import ELSEWHERE
 
 KEY, OTHER_KEY = rsa_key("one"), rsa_key("one")
 PUBLIC = "http://localhost:8080"

@@ -16,8 +16,7 @@ from playwright.sync_api import BrowserContext, Page, expect
 from tests import running
 from tests.processes import free_port
 from tests.waiting import PATIENCE
-from tests.web.page_gateway import SECRET
-from tests.web.stage import CALLERS, Stage, staged
+from tests.web.stage import CALLERS, SECRET, Stage, staged
 from tests.web.watching import Watch, barriers, watched
 
 DIRECTORY = Path(__file__).parent / "provider"

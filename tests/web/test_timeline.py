@@ -1,206 +1,371 @@
-"""The page of a resource: what happened can be read, pointed at, reached by keyboard, zoomed, and does no harm."""
+"""Timelines: lanes of a resource's history, ticks at round moments, and a sentence for each shape."""
 
-import re
-from collections.abc import Callable
-from urllib.parse import parse_qs, quote, urlsplit
+from datetime import timedelta
+from itertools import pairwise
+from typing import Any
 
 import pytest
-from playwright.sync_api import Page, expect
+from hypothesis import given
+from hypothesis import strategies as st
 
-from tests.web.incidents import ACCOUNT, HOSTILE, SCHEMES, Incident
-from tests.web.stage import Stage
-from tests.web.watching import Watch, barriers
+from gateway.fencing.record import Kind
+from gateway.fencing.token import Token
+from gateway.timeline import axis
+from gateway.timeline.axis import Axis
+from gateway.timeline.history import Party, Span, Takeover, Totals
+from gateway.timeline.lanes import LeaseSpan, lanes
+from gateway.timeline.picture import LEFT, MARK, RIGHT, draw
+from tests.web.timeline_samples import NOON, Story, at, party
 
-PAGE = f"/ui/resource?name={ACCOUNT}"
-
-
-@pytest.fixture
-def incident(stage: Stage) -> Incident:
-    made = Incident(stage)
-    made.refused(260, 700, 1089)
-    return made
+A, B, C = party(33, "writer-a"), party(34, "writer-b"), party(35, "writer-c")
 
 
-def test_the_page_says_what_happened(visit: Callable[..., Page], incident: Incident) -> None:
-    page = visit(PAGE)
-    expect(page.locator(".headline p").first).to_contain_text(
-        re.compile(
-            r"writer-a \(token 33\) was overtaken by writer-b \(token 34\) at \d\d:\d\d:\d\d( on .*)? and tried 3 more "
-            "writes during the next 14 minutes 2 seconds. All were refused."
-        )
+def overtaken_once() -> Story:
+    story = Story()
+    story.raises(0, A)
+    story.raises(100, B)
+    story.refuses(110, A)
+    story.refuses(160, A)
+    return story
+
+
+def test_who_was_overtaken_has_its_late_writes_on_its_own_lane() -> None:
+    first, second = lanes(overtaken_once().history(0, 200))
+    assert (first.party, first.since, first.holds, first.zombie) == (A, at(0), False, True)
+    assert first.overtaken is not None
+    assert (first.overtaken.by, first.overtaken.at) == (B, at(100))
+    assert [one.first for one in first.refusals] == [at(110), at(160)]
+    assert (second.party, second.since, second.overtaken, second.holds, second.refusals) == (B, at(100), None, True, ())
+
+
+def test_writes_without_a_name_belong_to_who_raised_the_fence_with_their_token() -> None:
+    story = overtaken_once()
+    story.refuses(170, party(33, None))
+    first, _ = lanes(story.history(0, 200))
+    assert (first.tally.refused, len(first.refusals), first.tally.last) == (3, 3, at(170))
+
+
+def test_another_holder_of_the_same_token_comes_after_it_and_writes_without_a_token_come_last() -> None:
+    story = overtaken_once()
+    story.refuses(50, party(None, "careless"), "token-required", noted=True)
+    story.refuses(170, party(34, "a-twin"), "token-duplicate")
+    found = lanes(story.history(0, 200))
+    assert [lane.party.holder for lane in found] == ["writer-a", "writer-b", "a-twin", "careless"]
+    assert found[2].since is None
+
+
+def test_a_takeover_that_is_not_on_record_is_inferred_from_the_fence() -> None:
+    """What is on record counts more than what is inferred."""
+    known, unknown = overtaken_once(), overtaken_once()
+    known.takeovers.append(Takeover(at(90), Kind.RAISED, B, A, None, inferred=True))
+    unknown.takeovers.clear()
+    for story, inferred in ((known, False), (unknown, True)):
+        first, _ = lanes(story.history(0, 200))
+        assert first.overtaken is not None
+        assert (first.overtaken.by, first.overtaken.at, first.overtaken.inferred) == (B, at(100), inferred)
+
+
+def test_a_fence_that_was_raised_after_the_span_has_no_lane() -> None:
+    story = overtaken_once()
+    story.raises(500, C)
+    del story.parties[C.key]
+    assert [lane.party for lane in lanes(story.history(0, 200))] == [A, B]
+
+
+def test_leases_have_a_beginning_and_an_end_as_far_as_they_are_known() -> None:
+    story = overtaken_once()
+    story.lease(10, Kind.LEASE_EXPIRED, A)
+    story.lease(20, Kind.LEASE_GRANTED, A)
+    story.lease(30, Kind.LEASE_BROKEN, A)
+    story.lease(90, Kind.LEASE_GRANTED, B)
+    first, second = lanes(story.history(0, 200))
+    assert first.leases == (
+        LeaseSpan(None, at(10), Kind.LEASE_EXPIRED),
+        LeaseSpan(at(20), at(30), Kind.LEASE_BROKEN),
     )
-    expect(page.locator(".timeline .canvas .who")).to_have_count(2)
-    expect(page.locator(".timeline .canvas a.mark")).to_have_count(3)
-    expect(page.locator(".timeline .canvas .takeover")).to_have_count(1)
-    page.get_by_text("The same as a table").click()
-    row = page.get_by_role("row", name=re.compile("^token 33 writer-a"))
-    expect(row).to_contain_text("writer-b (token 34)")
-    assert page.get_by_role("table", name="Refused writes, newest first").get_by_role("row").count() == 4
+    assert second.leases == (LeaseSpan(at(90), None, None),)
 
 
-def test_a_mark_tells_who_and_what_to_pointer_and_keyboard_and_leads_to_its_entry(
-    visit: Callable[..., Page], incident: Incident, stage: Stage
+def test_an_epoch_is_a_takeover_of_nobody_who_writes() -> None:
+    story = overtaken_once()
+    story.raises(120, party("2.0", None, "operator"), Kind.EPOCH)
+    lane = lanes(story.history(0, 200))[-1]
+    assert (lane.begins_epoch, lane.holds) == (True, True)
+    drawn = draw(story.history(0, 200))
+    assert drawn.rows[-1].held is None
+    assert [upright.text for upright in drawn.uprights] == ["epoch 2"]
+
+
+STEPS = st.lists(
+    st.tuples(
+        st.sampled_from(["raise", "barrier", "epoch", "stale", "twin", "nameless", "nothing"]),
+        st.floats(0.001, 5000, allow_nan=False),
+        st.integers(0, 5),
+    ),
+    max_size=40,
+)
+
+
+def play(steps: list[tuple[str, float, int]]) -> Story:
+    """Any history that a fence can have."""
+    story, now, past = Story(), 0.0, [Party(Token(0, 1), "writer-1", "worker")]
+    story.raises(now, past[0])
+    for what, later, which in steps:
+        now += later
+        assert story.fence is not None
+        epoch, value = story.fence.token.epoch, story.fence.token.value
+        old = past[which % len(past)]
+        if what in ("raise", "barrier"):
+            past.append(Party(Token(epoch, value + 1 + which), f"writer-{value + 1 + which}", "worker"))
+            story.raises(now, past[-1], Kind.BARRIER if what == "barrier" else Kind.RAISED)
+        elif what == "epoch":
+            past.append(Party(Token(epoch + 1, 0), None, "operator"))
+            story.raises(now, past[-1], Kind.EPOCH)
+        elif what == "twin":
+            story.refuses(now, Party(story.fence.token, "a-twin", "worker"), "token-duplicate")
+        elif what != "nothing" and old.token != story.fence.token:
+            story.refuses(now, old if what == "stale" else Party(old.token, None, "worker"))
+    return story
+
+
+@given(STEPS)
+def test_lanes_are_in_the_order_of_tokens_and_have_each_refused_write_after_its_takeover(
+    steps: list[tuple[str, float, int]],
 ) -> None:
-    page = visit(PAGE)
-    mark, tip = page.locator(".timeline .canvas a.mark").nth(1), page.locator(".tip")
-    expect(tip).to_be_hidden()
-    mark.hover()
-    expect(tip).to_be_visible()
-    expect(tip).to_have_text(
-        re.compile(r"^Refused: a write of writer-a \(token 33\) at .*, 7 minutes 33 seconds after")
-    )
-    page.mouse.move(1, 1)
-    expect(tip).to_be_hidden()
-    page.locator(".timeline .canvas .takeover").focus()
-    expect(tip).to_have_text(re.compile(r"writer-b \(token 34\) took over from writer-a \(token 33\)"))
-    page.keyboard.press("Tab")
-    expect(page.locator(".timeline .canvas a.mark").first).to_be_focused()
-    expect(tip).to_contain_text("13 seconds after it was overtaken")
-    page.keyboard.press("Enter")
-    newest_last = stage.sql("SELECT id FROM fencing.record WHERE kind = 'rejection' ORDER BY at")
-    expect(page).to_have_url(f"{stage.origin}/ui/rejections/{newest_last[0]['id']}")
+    story = play(steps)
+    found = lanes(story.history(0, 1))
+    tokens = [lane.token or Token(0, 0) for lane in found]
+    assert tokens == sorted(tokens)
+    assert len({lane.party.key for lane in found}) == len(found)
+    assert sum(lane.holds for lane in found) <= 1
+    placed = [(lane, refusals) for lane in found for refusals in lane.refusals]
+    assert sorted(one.id for _, one in placed) == [one.id for one in story.refusals]
+    for lane, refusals in placed:
+        assert refusals.key[0] == lane.token
+        if refusals.reason == "token-stale":
+            assert lane.overtaken is not None
+            assert refusals.first >= lane.overtaken.at
 
 
-def test_links_zoom_and_so_does_dragging(visit: Callable[..., Page], incident: Incident) -> None:
-    page = visit(PAGE)
-    page.get_by_role("link", name="Zoom in").click()
-    expect(page.locator(".timeline .canvas a.mark")).to_have_count(2)
-    page.get_by_role("link", name="Zoom out").click()
-    expect(page.locator(".timeline .canvas a.mark")).to_have_count(3)
-    page.goto(PAGE)
-    first, last = (page.locator(".timeline .canvas a.mark").nth(one).bounding_box() for one in (1, 2))
-    box = page.locator(".timeline .canvas svg").bounding_box()
-    assert first is not None
-    assert last is not None
-    assert box is not None
-    y = box["y"] + box["height"] * 0.6
-    page.mouse.move(first["x"] - 40, y)
-    page.mouse.down()
-    page.mouse.move(last["x"] - 40, y, steps=4)
-    with page.expect_navigation():
-        page.mouse.up()
-    asked = parse_qs(urlsplit(page.url).query)
-    assert set(asked) == {"name", "since", "until"}
-    expect(page.locator(".timeline .canvas a.mark")).to_have_count(1)
-    expect(page.locator(".timeline .canvas a.mark")).to_have_attribute(
-        "aria-label", re.compile("7 minutes 33 seconds after")
-    )
-
-
-def test_writes_close_together_are_one_mark_that_zooms(visit: Callable[..., Page], incident: Incident) -> None:
-    incident.refused(*(400 + number / 10 for number in range(30)))
-    page = visit(PAGE)
-    together = page.locator(".timeline .canvas a.mark", has_text="30")
-    expect(together).to_have_attribute("aria-label", re.compile(r"^Refused: 30 writes of writer-a"))
-    with page.expect_navigation():
-        together.click()
-    assert page.locator(".timeline .canvas a.mark").count() > 5
-
-
-def test_writes_that_only_passed_look_different(visit: Callable[..., Page], incident: Incident) -> None:
-    incident.refused(500, enforced=False)
-    page = visit(PAGE)
-    expect(page.locator(".timeline .canvas a.mark.noted")).to_have_count(1)
-    expect(page.locator(".legend")).to_contain_text("passed, since its rule observes")
-    expect(page.locator(".headline")).to_contain_text("3 were refused, 1 passed because its rule only observes.")
-
-
-def test_there_are_no_barriers(visit: Callable[..., Page], incident: Incident) -> None:
-    incident.refused(*(400 + number / 10 for number in range(30)))
-    incident.refused(800, enforced=False)
-    incident.stage.put_on_record([incident.entry("bypass", 600, 34, "x", details="{}")])
-    page = visit(PAGE)
-    page.get_by_text("The same as a table").click()
-    page.get_by_text("Another span of time").click()
-    for scheme in SCHEMES:
-        page.emulate_media(color_scheme=scheme)
-        assert barriers(page) == []
-
-
-def test_hostile_names_are_text(visit: Callable[..., Page], stage: Stage) -> None:
-    resource = "order/" + "x" * 400 + HOSTILE
-    Incident(stage, resource, HOSTILE, "b" + HOSTILE).refused(300, 301)
-    page = visit(f"/ui/resource?name={quote(resource)}")
-    expect(page.locator("h1")).to_contain_text("<script>document.title='owned'</script>\\u202e")
-    expect(page.locator(".headline")).to_contain_text("{{7*7}}")
-    expect(page).not_to_have_title("owned")
-    assert page.locator("main script").count() == 0
-    assert "\u202e" not in page.locator("main").inner_text()
-    assert page.evaluate("document.documentElement.scrollWidth <= document.documentElement.clientWidth")
-
-
-def test_it_is_all_there_without_javascript(visit: Callable[..., Page], incident: Incident) -> None:
-    page = visit(PAGE, java_script_enabled=False)
-    expect(page.locator(".timeline .canvas a.mark title").first).to_have_text(
-        re.compile("^Refused: a write of writer-a")
-    )
-
-
-def test_a_resource_nobody_knows(visiting: Callable[..., tuple[Page, Watch]]) -> None:
-    page, watch = visiting("/ui/")
-    watch.expected.append("404")
-    answer = page.goto("/ui/resource?name=nothing/like/it")
-    assert answer is not None
-    assert answer.status == 404
-    expect(page.get_by_role("alert")).to_contain_text("No resource of this name is known")
-
-
-def test_bad_addresses_are_told_so(visiting: Callable[..., tuple[Page, Watch]]) -> None:
-    page, watch = visiting("/ui/resources")
-    watch.expected.append("400")
-    for asked in (
-        "",
-        "?name=x&since=yesterday",
-        "?name=x&since=2026-01-02T00:00&until=2026-01-01T00:00",
-        "?name=x&since=0001-01-02T00:00",
-        "?name=x&until=9999-12-31T23:59:59",
-        "?name=a%00b",
-    ):
-        answer = page.goto(f"/ui/resource{asked}")
-        assert answer is not None
-        assert answer.status == 400, asked
-        expect(page.get_by_role("alert")).to_be_visible()
-
-
-def test_a_hundred_holders_are_summed_up(visit: Callable[..., Page], stage: Stage) -> None:
-    stage.sql(
-        """INSERT INTO fencing.intake (at, kind, resource, epoch, value, holder, caller, fence_epoch, fence_value,
-               fence_holder, fence_caller, fence_raised_at)
-           SELECT now() - make_interval(secs => 1000 - i), 'raised', 'busy', 0, i + 1, 'job-' || i + 1, 'worker', 0, i,
-               'job-' || i, 'worker', now() - make_interval(secs => 1001 - i)
-           FROM generate_series(1, 100) AS i ORDER BY i"""
-    )
-    stage.sql(
-        """INSERT INTO fencing.intake (at, kind, resource, reason, enforced, epoch, value, holder, caller)
-           SELECT now() - make_interval(secs => 500 - i), 'rejection', 'busy', 'token-stale', true, 0, 40, 'job-40',
-               'worker'
-           FROM generate_series(1, 200) AS i ORDER BY i"""
-    )
-    page = visit("/ui/resource?name=busy")
-    expect(page.locator(".rest").first).to_contain_text(
-        re.compile(r"^9\d more holders are not drawn, none of them with")
-    )
-    expect(page.locator(".timeline .canvas .who", has_text="job-40")).to_have_count(1)
-    expect(page.locator(".timeline .canvas .who", has_text="job-41")).to_have_count(1)
-    assert page.locator(".timeline .canvas .who").count() <= 12
-    assert barriers(page) == []
-    page.locator(".timeline a.bar").last.click()
-    expect(page).to_have_url(re.compile("since="))
-
-
-@pytest.mark.parametrize("scheme", SCHEMES)
-def test_on_paper_nothing_is_cut_off_and_the_ground_is_white(
-    visit: Callable[..., Page], incident: Incident, scheme: str
+@given(STEPS, st.floats(-100, 1000), st.floats(1, 100_000))
+def test_nothing_is_drawn_beside_the_axis_or_over_each_other(
+    steps: list[tuple[str, float, int]], since: float, length: float
 ) -> None:
-    """A sheet cannot be scrolled: what was tried stands in the last column of all."""
-    incident.refused(250, 260)
-    page = visit(f"/ui/resource?name={incident.resource}", color_scheme=scheme, viewport={"width": 720, "height": 1000})
-    page.get_by_text("Dark", exact=True).click()
-    page.emulate_media(media="print")
-    cut = page.evaluate(
-        """() => [...document.querySelectorAll("main .scroll, main .canvas")]
-            .filter(one => one.checkVisibility() && one.scrollWidth > one.clientWidth + 1).map(one => one.className)"""
+    drawn = draw(play(steps).history(since, since + length))
+    for row in drawn.rows:
+        strokes = [stroke for stroke in (row.held, row.late) if stroke is not None]
+        places = [x for stroke in strokes for x in (stroke.x1, stroke.x2)] + [mark.x for mark in row.marks]
+        assert all(LEFT <= x <= RIGHT for x in places)
+        assert all(stroke.x1 <= stroke.x2 for stroke in strokes)
+        assert all(later.x - mark.x >= MARK for mark, later in pairwise(row.marks))
+        assert drawn.top < row.y < drawn.bottom < drawn.height
+    assert all(drawn.span.since <= tick.at <= drawn.span.until for tick in drawn.ticks)
+
+
+@given(STEPS, st.floats(-100, 1000), st.floats(1, 100_000))
+def test_each_takeover_is_an_arrow_from_a_holder_to_the_next(
+    steps: list[tuple[str, float, int]], since: float, length: float
+) -> None:
+    story = play(steps)
+    history = story.history(since, since + length)
+    drawn = draw(history)
+    holders = [row.y for row in drawn.rows if row.lane.since is not None]
+    for arrow in drawn.arrows:
+        assert LEFT <= arrow.x <= RIGHT
+        assert holders.index(arrow.y2) - holders.index(arrow.y1) == 1
+    assert len(drawn.arrows) == sum(history.span.has(one.at) for one in story.takeovers)
+
+
+def test_what_is_not_drawn_is_summed_up() -> None:
+    story = overtaken_once()
+    history = story.history(0, 200)
+    assert draw(history).rest is None
+    crowded = type(history)(
+        history.resource,
+        history.span,
+        history.fence,
+        Totals(1243, 4, 20, 0),
+        parties=history.parties,
+        takeovers=history.takeovers,
+        refusals=history.refusals,
     )
-    assert cut == []
-    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
-    assert page.evaluate("getComputedStyle(document.documentElement).colorScheme") == "light"
+    assert draw(crowded).rest == "1,241 more holders are not drawn: 3 with 18 refused writes, 1,238 without."
+
+
+def test_writes_that_are_close_together_are_one_mark_which_leads_to_its_span() -> None:
+    story = overtaken_once()
+    for step in range(5):
+        story.refuses(160.01 + step / 100, A)
+    first = draw(story.history(0, 2000)).rows[0]
+    assert [(mark.text, mark.span is None) for mark in first.marks] == [("7", False)]
+    assert first.marks[0].span is not None
+    assert first.marks[0].span.since < at(110)
+    closer = draw(story.history(0, 200)).rows[0]
+    assert [mark.text for mark in closer.marks] == [None, "6"]
+    assert closer.marks[0].span is None
+
+
+def test_who_was_overtaken_before_the_span_is_drawn_as_late_from_its_beginning() -> None:
+    first, second = draw(overtaken_once().history(150, 200)).rows
+    assert first.held is None
+    assert first.late is not None
+    assert (first.late.x1, first.late.begins) == (LEFT, False)
+    assert second.held is not None
+    assert (second.held.x1, second.held.x2, second.held.begins, second.held.ends) == (LEFT, RIGHT, False, False)
+    assert draw(overtaken_once().history(150, 200)).arrows == ()
+
+
+def axis_of(seconds: float) -> Axis:
+    return Axis(Span(NOON, at(seconds)), 0.0, 1000.0)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "labels"),
+    [
+        (0.5, ["12:00:00.000", "12:00:00.100", "12:00:00.200", "12:00:00.300", "12:00:00.400", "12:00:00.500"]),
+        (30, ["12:00:00", "12:00:05", "12:00:10", "12:00:15", "12:00:20", "12:00:25", "12:00:30"]),
+        (3600, ["12:00", "12:10", "12:20", "12:30", "12:40", "12:50", "13:00"]),
+        (5 * 86400, ["2 Mar 2026", "3 Mar 2026", "4 Mar 2026", "5 Mar 2026", "6 Mar 2026"]),
+    ],
+)
+def test_ticks_are_round(seconds: float, labels: list[str]) -> None:
+    assert [tick.label for tick in axis_of(seconds).ticks()] == labels
+
+
+def test_a_day_is_said_where_it_begins() -> None:
+    ticks = axis_of(86400).ticks()
+    assert [(tick.label, tick.day) for tick in ticks if tick.day] == [("12:00", "1 Mar 2026"), ("00:00", "2 Mar 2026")]
+
+
+@given(st.floats(0, 170 * 365 * 86400), st.timedeltas(timedelta(microseconds=1), timedelta(days=70_000)))
+def test_there_are_never_too_many_ticks_and_all_are_inside(seconds: float, length: timedelta) -> None:
+    since = at(seconds)
+    of = Axis(Span(since, since + length), 0.0, 1000.0)
+    ticks = of.ticks()
+    assert len(ticks) <= 8
+    assert all(of.span.has(tick.at) and 0.0 <= tick.x <= 1000.0 for tick in ticks)
+
+
+@given(st.floats(0, 1e7), st.floats(0, 1e7), st.floats(0, 1e7))
+def test_a_fitted_span_has_all_that_happened_and_nothing_to_come(
+    first: float, length: float, since_then: float
+) -> None:
+    begin, end, now = at(first), at(first + length), at(first + length + since_then)
+    span = axis.fitted(begin, end, now)
+    assert span.since <= begin
+    assert end <= span.until <= max(now, end + axis.SHORTEST / 20)
+    assert span.length >= axis.SHORTEST
+
+
+def test_from_one_span_to_another() -> None:
+    span, now = Span(at(0), at(100)), at(1000)
+    assert axis.wider(span, now) == Span(at(-150), at(250))
+    assert axis.wider(span, at(100)) == Span(at(-300), at(100))
+    assert axis.narrower(span) == Span(at(25), at(75))
+    assert axis.narrower(Span(at(0), at(0.01))) is None
+    assert axis.earlier(span) == Span(at(-50), at(50))
+    assert axis.later(span, now) == Span(at(50), at(150))
+    assert axis.later(span, at(120)) == Span(at(20), at(120))
+    assert axis.later(span, at(100)) is None
+    assert axis.earlier(Span(axis.EARLIEST, at(0))) is None
+
+
+def said(story: Story, until: float = 1000) -> str:
+    return draw(story.history(0, until)).summary
+
+
+def story_of(*steps: tuple[Any, ...]) -> Story:
+    """What happens, step by step: each is a method of a story and what it is given."""
+    story = Story()
+    for happens, *more in steps:
+        happens(story, *more)
+    return story
+
+
+def observed(story: Story, seconds: float, who: Party) -> None:
+    story.refuses(seconds, who, noted=True)
+
+
+RAISES, REFUSES = Story.raises, Story.refuses
+TAKEN_OVER = ((RAISES, 0, A), (RAISES, 100, B))
+ONE_WRITE = (*TAKEN_OVER, (REFUSES, 112, A))
+NEW_EPOCH = ((RAISES, 0, A), (RAISES, 100, party("1.0", None, "operator"), Kind.EPOCH), (REFUSES, 130, A))
+
+
+def forgets_takeovers(story: Story) -> None:
+    story.takeovers.clear()
+
+
+@pytest.mark.parametrize(
+    ("steps", "words"),
+    [
+        (
+            ((RAISES, 0, A), (RAISES, 7, B), *((REFUSES, seconds, A) for seconds in (20, 400, 849))),
+            (
+                "writer-a (token 33) was overtaken by writer-b (token 34) at 12:00:07 and tried 3 more writes during "
+                "the next 14 minutes 2 seconds. All were refused. writer-b (token 34) holds the newest token, since "
+                "12:00:07."
+            ),
+        ),
+        (ONE_WRITE, "at 12:01:40 and tried 1 more write 12 seconds later. It was refused."),
+        (
+            (*ONE_WRITE, (observed, 200, A)),
+            "tried 2 more writes during the next 1 minute 40 seconds. 1 was refused, 1 passed because its rule",
+        ),
+        ((*TAKEN_OVER, (observed, 112, A)), "It passed, because the rule only observes."),
+        (
+            (*ONE_WRITE, (RAISES, 200, C), (REFUSES, 300, B)),
+            "One other writer tried 1 more write. It was refused. writer-c (token 35) holds the newest token, since",
+        ),
+        (NEW_EPOCH, "writer-a (token 33) was ruled out by a new epoch (token 1.0) at 12:01:40 and tried 1 more write"),
+        (NEW_EPOCH, "No holder has taken it over since the new epoch began at 12:01:40."),
+        (
+            ((RAISES, 0, A), (REFUSES, 30, party(33, "a-twin"), "token-duplicate")),
+            "tried 1 write with a token that it had not taken over with, at 12:00:30. It was refused.",
+        ),
+        ((*ONE_WRITE, (forgets_takeovers,)), "was overtaken by writer-b (token 34) no later than 12:01:40"),
+        (
+            ((RAISES, 0, A),),
+            "No write was refused here in this time. writer-a (token 33) holds the newest token, since 12:00:00.",
+        ),
+        ((), "No write was refused here in this time."),
+    ],
+)
+def test_what_happened_in_plain_words(steps: tuple[tuple[Any, ...], ...], words: str) -> None:
+    assert words in said(story_of(*steps))
+
+
+def test_milliseconds_are_said_where_they_matter_and_days_where_they_differ() -> None:
+    early = story_of((RAISES, 0, A), (RAISES, 7.25, B), (REFUSES, 8.25, A))
+    assert "12:00:07.250" in said(early, until=9)
+    assert "at 12:01:40 on 1 Mar 2026 and tried" in said(story_of(*ONE_WRITE), until=24 * 3600)
+
+
+def test_every_thing_in_the_picture_says_what_it_is() -> None:
+    story = story_of(*ONE_WRITE)
+    story.lease(1, Kind.LEASE_GRANTED, A)
+    story.lease(90, Kind.LEASE_EXPIRED, A)
+    picture = draw(story.history(0, 1000))
+    (mark,) = picture.rows[0].marks
+    assert mark.label == (
+        "Refused: a write of writer-a (token 33) at 12:01:52, 12 seconds after it was overtaken (token-stale)."
+    )
+    (arrow,) = picture.arrows
+    assert arrow.label == (
+        "12:01:40: writer-b (token 34) took over from writer-a (token 33), whose token had been the newest for "
+        "1 minute 40 seconds."
+    )
+    assert picture.rows[0].label == (
+        "writer-a (token 33). Took over at 12:00:00. Overtaken by writer-b (token 34) at 12:01:40. 1 write refused."
+    )
+    assert picture.rows[0].leases == ("Lease of writer-a (token 33), granted at 12:00:01, expired at 12:01:30.",)
+    assert (picture.rows[0].note, picture.rows[1].note) == ("1 refused", "newest token")
+    assert draw(story_of(*ONE_WRITE, (observed, 200, A)).history(0, 1000)).rows[0].note == "1 refused, 1 passed"
+
+
+def test_names_beside_lanes_are_short_and_hide_nothing() -> None:
+    story = Story()
+    story.raises(0, party(1, "x" * 200))
+    story.raises(1, party(2, "turned\u202eround"))
+    names = [row.name for row in draw(story.history(0, 10)).rows]
+    assert names == ["x" * 23 + "…", "turned\\u202eround"]
