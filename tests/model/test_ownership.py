@@ -7,9 +7,9 @@ Each may be killed at every step and begin again. A database may be down while t
 may be put back to any earlier moment: its journal restores the fences, and the number of its closings beside them.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import pytest
 
@@ -362,17 +362,22 @@ PUT_BACK = Scope((0, 1), ((1, 1),), (((0, 1), "m", 1), ((1, 1), "m", 2)), rewind
 RETURNED = Scope((0, 1), ((1, 1), (0, 1)), (((0, 1), "m", 1), ((1, 1), "m", 2)), runs=1, rewinds=True, crashes=0)
 TWICE = Scope((0, 1), ((1, 1), (1, 1)), PUT_BACK.writes, runs=1, rewinds=True, crashes=0)
 SCOPES = {
-    "moved": MOVED,
-    "swapped": SWAPPED,
-    "back": BACK,
-    "on": ON,
-    "put back": PUT_BACK,
-    "returned": RETURNED,
+    "moved": MOVED, "swapped": SWAPPED, "back": BACK, "on": ON, "put back": PUT_BACK, "returned": RETURNED,
     "twice": TWICE,
-}
+}  # fmt: skip
 
 
-@pytest.mark.parametrize("scope", SCOPES.values(), ids=SCOPES)
+def tiered(cases: Mapping[str, Any]) -> list[Any]:
+    """Return pytest's parameters, thorough where the scope has many states."""
+    made = []
+    for name, case in cases.items():
+        values = case if isinstance(case, tuple) else (case,)
+        marks = [pytest.mark.thorough] if values[-1] in (ON, PUT_BACK, RETURNED, TWICE) else []
+        made.append(pytest.param(*values, id=name, marks=marks))
+    return made
+
+
+@pytest.mark.parametrize("scope", tiered(SCOPES))
 def test_no_two_databases_serve_one_name(scope: Scope) -> None:
     assert explore(scope) > 500
 
@@ -393,7 +398,7 @@ WEAKNESSES = {
 }
 
 
-@pytest.mark.parametrize(("weak", "scope"), WEAKNESSES.values(), ids=WEAKNESSES)
+@pytest.mark.parametrize(("weak", "scope"), tiered(WEAKNESSES))
 def test_each_part_is_needed(weak: Weakness, scope: Scope) -> None:
     with pytest.raises(BrokenPromise):
         explore(scope, weak)

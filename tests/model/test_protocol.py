@@ -3,7 +3,7 @@
 The number of states of each exploration is printed at the end of the run (see conftest.py).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from datetime import datetime
 from typing import Any, cast
@@ -147,13 +147,33 @@ STORIES = (
 )
 
 
+# Scopes with many states, or ways to a broken promise through many. Smaller ones show the same promises faster.
+SLOW = {
+    "three tokens", "two puts and a barrier", "two writers with one token", "two barriers over a put",
+    "create, delete, create", "a copy of a create that has failed", "a copy of a create, after a delete",
+    *(scope.name for scope in LOST),
+    *(scope.name for scope in LATER if scope.name not in ("later, tags", "later, an upload")),
+}  # fmt: skip
+
+
+def tiered(cases: Iterable[Scope | tuple[Any, ...]]) -> list[Any]:
+    """Return pytest's parameters, thorough where the last one is a slow scope or the name of one."""
+    made = []
+    for case in cases:
+        values = case if isinstance(case, tuple) else (case,)
+        name = getattr(values[-1], "name", values[-1])
+        marks = [pytest.mark.thorough] if name in SLOW else []
+        made.append(pytest.param(*values, id=": ".join((*values[:1], name)[-len(values) :]), marks=marks))
+    return made
+
+
 def nothing_waits_for_the_clock(scope: Scope) -> bool:
     """Whether the store honours conditions, and nothing without one is under way."""
     calls = {call.kind for calls in scope.clients for call in calls}
     return scope.conditional_complete and "amend" not in calls and (scope.conditional_delete or "sweep" not in calls)
 
 
-@pytest.mark.parametrize("scope", SCOPES, ids=lambda scope: scope.name)
+@pytest.mark.parametrize("scope", tiered(SCOPES))
 def test_the_promises_hold(scope: Scope, report_states: Report) -> None:
     """L: no holder is ever told to wait for a dead one."""
     promises = "P2 P3 P4 L" if nothing_waits_for_the_clock(scope) else "P2 P3 P4"
@@ -173,15 +193,13 @@ def test_a_request_that_comes_twice_takes_effect_once(
     report_states(f"twice, {duplicates}: {scope.name}", Explorer(twice, promises=promises).run())
 
 
-@pytest.mark.parametrize("scope", TWICE, ids=lambda scope: scope.name)
+@pytest.mark.parametrize("scope", tiered(TWICE))
 def test_no_copy_takes_effect_where_writes_wait(scope: Scope, report_states: Report) -> None:
     waiting = replace(scope, duplicates=Duplicates.WAIT)
     report_states(f"twice, wait: {scope.name}", Explorer(waiting).run())
 
 
-@pytest.mark.parametrize(
-    "scope", [scope for scope in TWICE if scope.name not in UNCOVERED], ids=lambda scope: scope.name
-)
+@pytest.mark.parametrize("scope", tiered(scope for scope in TWICE if scope.name not in UNCOVERED))
 def test_no_copy_undoes_a_newer_holders_write_by_default(scope: Scope, report_states: Report) -> None:
     promises = "P2" if scope.name in SWEPT else "P2 P3"
     report_states(f"twice, tolerate: {scope.name}", Explorer(scope, promises=promises).run())
@@ -251,7 +269,7 @@ def shortest_way_to_a_broken_promise(scope: str, weakness: Weakness, promise: st
 
 @pytest.mark.parametrize(
     ("name", "weakness", "scope"),
-    [
+    tiered([
         ("conditions on the writes", Weakness(conditions=False), "zombie's put, barrier and put"),
         ("intents", Weakness(intents=False), "zombie's put, barrier and put"),
         ("settling the whole resource", Weakness(whole_resource=False), "two keys of one resource"),
@@ -267,13 +285,9 @@ def shortest_way_to_a_broken_promise(scope: str, weakness: Weakness, promise: st
         ("remembering a delete's", Weakness(remembering=False), "a copy of an overtaken delete"),
         ("remembering a tombstone's", Weakness(remembering=False), "a copy of an overtaken tombstone"),
         ("remembering absence", Weakness(remembering=False), "a copy of a create, after a delete"),
-        (
-            "remembering those of what has failed",
-            Weakness(remembering_failures=False),
-            "a copy of a create that has failed",
-        ),
-    ],
-)
+        ("remembering failures", Weakness(remembering_failures=False), "a copy of a create that has failed"),
+    ]),
+)  # fmt: skip
 def test_the_explorer_sees_what_the_stores_owe(
     name: str, weakness: Weakness, scope: str, report_states: Report
 ) -> None:
@@ -282,12 +296,12 @@ def test_the_explorer_sees_what_the_stores_owe(
 
 @pytest.mark.parametrize(
     ("name", "weakness", "scope"),
-    [
+    tiered([
         # An acknowledged write of the same bytes can lose its metadata to a bump.
         ("forbidding for bumps", Weakness(forbidding_for_bumps=False), "later, two barriers"),
         ("marking what is being settled", Weakness(marking=False), "the same bytes in parts, barrier"),
-    ],
-)
+    ]),
+)  # fmt: skip
 def test_the_explorer_sees_false_successes(name: str, weakness: Weakness, scope: str, report_states: Report) -> None:
     report_states(f"without {name}: {scope}", shortest_way_to_a_broken_promise(scope, weakness, "P3"))
 
@@ -304,66 +318,6 @@ def test_a_settlers_tombstone_is_never_taken_for_the_settled_write(
     report_states(f"without a settler's own write-id: {scope}", way)
 
 
-@pytest.mark.parametrize(
-    ("name", "settle", "scope"),
-    [
-        ("the bump", settle_without_bump, "zombie's put, barrier and put"),
-        ("giving the upload up", settle_by_forgetting, "zombie's upload, no condition"),
-        ("giving an old upload up", settle_by_forgetting, "an upload older than the object"),
-        ("waiting for an amendment", settle_by_forgetting, "zombie amends"),
-    ],
-)
-def test_the_explorer_sees_what_settling_owes(
-    name: str,
-    settle: Callable[[Intent], Steps[effects.Unsettled | None]],
-    scope: str,
-    monkeypatch: pytest.MonkeyPatch,
-    report_states: Report,
-) -> None:
-    monkeypatch.setattr(mutation, "settle", settle)
-    report_states(f"without {name}: {scope}", shortest_way_to_a_broken_promise(scope, Weakness()))
-
-
-def test_the_explorer_sees_what_a_bump_needs_before_it(monkeypatch: pytest.MonkeyPatch, report_states: Report) -> None:
-    """The ETag is forbidden before the bump is sent, and not only when it has gone."""
-    monkeypatch.setattr(mutation, "settle", settle_and_forbid_last)
-    scope, weakness = "later, two barriers", Weakness(forbidding_for_bumps=False)
-    report_states(f"forbidding after the bump: {scope}", shortest_way_to_a_broken_promise(scope, weakness, "P3"))
-
-
-def test_the_explorer_sees_what_a_delete_of_nothing_owes(
-    monkeypatch: pytest.MonkeyPatch, report_states: Report
-) -> None:
-    """It settles a lost request only if it changes the key."""
-    monkeypatch.setattr(mutation, "_is_idle", lambda begun: begun.key.visible is None)
-    scope = "create against delete of nothing"
-    report_states(f"without a tombstone: {scope}", shortest_way_to_a_broken_promise(scope, Weakness()))
-
-
-def best_though_it_is_there(candidates: tuple[effects.Candidate, ...], begun: Begun) -> effects.UploadForm | None:
-    return mutation.choose(candidates, begun.forbidden | {spent.etag for spent in begun.spent})
-
-
-@pytest.mark.parametrize(
-    ("name", "where", "rule", "instead", "scope"),
-    [
-        ("another ETag than the condition's", mutation, "_best", best_though_it_is_there, "a copy of the same bytes"),
-        ("a tombstone for absence", Begun, "overtakes_absence", False, "a copy of a create, after a delete"),
-    ],
-)
-def test_the_explorer_sees_what_copies_need(
-    name: str,
-    where: object,
-    rule: str,
-    instead: object,
-    scope: str,
-    monkeypatch: pytest.MonkeyPatch,
-    report_states: Report,
-) -> None:
-    monkeypatch.setattr(where, rule, instead)
-    report_states(f"without {name}: {scope}", shortest_way_to_a_broken_promise(scope, Weakness()))
-
-
 def sweep_by_the_first_look(write: Announcement, *, conditional_delete: bool) -> Steps[Any]:
     """Sweep as if the delete always had a condition: by the look before the intent was pending."""
 
@@ -377,9 +331,58 @@ def sweep_by_the_first_look(write: Announcement, *, conditional_delete: bool) ->
     return (yield from mutation._fenced(mutation._without_condition(write), None, mutate, look=True))
 
 
-def test_the_explorer_sees_what_a_sweep_without_a_condition_owes(
-    monkeypatch: pytest.MonkeyPatch, report_states: Report
+@pytest.mark.parametrize(
+    ("name", "rule", "instead", "promise", "scope"),
+    tiered([
+        ("the bump", "settle", settle_without_bump, "P2", "zombie's put, barrier and put"),
+        ("giving the upload up", "settle", settle_by_forgetting, "P2", "zombie's upload, no condition"),
+        ("giving an old upload up", "settle", settle_by_forgetting, "P2", "an upload older than the object"),
+        ("waiting for an amendment", "settle", settle_by_forgetting, "P2", "zombie amends"),
+        # A delete of nothing settles a lost request only if it changes the key.
+        ("a tombstone", "_is_idle", lambda begun: begun.key.visible is None, "P2", "create against delete of nothing"),
+        ("a second look", "sweep", sweep_by_the_first_look, "P3", "a sweep, no condition"),
+    ]),
+)  # fmt: skip
+def test_the_explorer_sees_what_settling_owes(
+    name: str,
+    rule: str,
+    instead: object,
+    promise: str,
+    scope: str,
+    monkeypatch: pytest.MonkeyPatch,
+    report_states: Report,
 ) -> None:
-    monkeypatch.setattr(mutation, "sweep", sweep_by_the_first_look)
-    scope = "a sweep, no condition"
-    report_states(f"without a second look: {scope}", shortest_way_to_a_broken_promise(scope, Weakness(), "P3"))
+    monkeypatch.setattr(mutation, rule, instead)
+    report_states(f"without {name}: {scope}", shortest_way_to_a_broken_promise(scope, Weakness(), promise))
+
+
+@pytest.mark.thorough
+def test_the_explorer_sees_what_a_bump_needs_before_it(monkeypatch: pytest.MonkeyPatch, report_states: Report) -> None:
+    """The ETag is forbidden before the bump is sent, and not only when it has gone."""
+    monkeypatch.setattr(mutation, "settle", settle_and_forbid_last)
+    scope, weakness = "later, two barriers", Weakness(forbidding_for_bumps=False)
+    report_states(f"forbidding after the bump: {scope}", shortest_way_to_a_broken_promise(scope, weakness, "P3"))
+
+
+def best_though_it_is_there(candidates: tuple[effects.Candidate, ...], begun: Begun) -> effects.UploadForm | None:
+    return mutation.choose(candidates, begun.forbidden | {spent.etag for spent in begun.spent})
+
+
+@pytest.mark.parametrize(
+    ("name", "where", "rule", "instead", "scope"),
+    tiered([
+        ("another ETag than the condition's", mutation, "_best", best_though_it_is_there, "a copy of the same bytes"),
+        ("a tombstone for absence", Begun, "overtakes_absence", False, "a copy of a create, after a delete"),
+    ]),
+)  # fmt: skip
+def test_the_explorer_sees_what_copies_need(
+    name: str,
+    where: object,
+    rule: str,
+    instead: object,
+    scope: str,
+    monkeypatch: pytest.MonkeyPatch,
+    report_states: Report,
+) -> None:
+    monkeypatch.setattr(where, rule, instead)
+    report_states(f"without {name}: {scope}", shortest_way_to_a_broken_promise(scope, Weakness()))
