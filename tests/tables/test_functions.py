@@ -76,40 +76,11 @@ def known(*functions: Function) -> Functions:
 
 A, B = Parameter("a", "integer"), Parameter("b", "integer", required=False)
 
+
 JSON = Parameter("", "json")
 
+
 SEARCHED, IN_VAIN = "Searched for the function public.f", "but no matches were found in the schema cache."
-
-
-@pytest.mark.parametrize(
-    ("parameters", "names", "fits"),
-    [
-        ((), set(), True),
-        ((), {"a"}, False),
-        ((A,), {"a"}, True),
-        ((A,), set(), False),
-        ((A,), {"a", "b"}, False),
-        ((A, B), {"a"}, True),
-        ((A, B), {"a", "b"}, True),
-        ((A, B), {"b"}, False),
-        ((B,), set(), True),
-    ],
-)
-def test_a_form_takes_its_arguments(parameters: tuple[Parameter, ...], names: set[str], *, fits: bool) -> None:
-    assert function(*parameters).takes(names) is fits
-
-
-@pytest.mark.parametrize(
-    ("type_", "kind", "fits"),
-    [
-        ("json", "json", True), ("jsonb", "json", True), ("text", "text", True), ("bytea", "binary", True),
-        ("text", "json", False), ("json", "text", False), ("integer", "json", False), ("json", "urlencoded", False),
-    ],
-)  # fmt: skip
-def test_a_body_can_be_the_one_argument(type_: str, kind: BodyType, *, fits: bool) -> None:
-    assert function(Parameter("", type_)).takes_whole(kind) is fits
-    assert not function(Parameter("named", type_)).takes_whole(kind)
-    assert not function(Parameter("", type_), A).takes_whole(kind)
 
 
 def test_named_arguments_come_before_the_whole_body() -> None:
@@ -204,10 +175,12 @@ CREATE FUNCTION lasting_read() RETURNS text LANGUAGE sql STABLE AS $$
 CREATE FUNCTION now_shown() RETURNS text LANGUAGE sql STABLE AS $$SELECT current_setting('TimeZone')$$;
 """
 
+
 NAMES = (
     "add", "nothing", "evens", "rich_users", "pair", "listed", "total", "echo", "shout", "size", "vague", "pay",
     "lying", "touch_all", "failing", "full_control", "teapot", "now_shown", "later", "lasting", "lasting_read",
 )  # fmt: skip
+
 
 LOCK = {"fencing-token": "5", "fencing-resource": "account/1"}
 

@@ -3,9 +3,10 @@
 import asyncio
 import json
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
-from typing import Any, Protocol
+from dataclasses import replace
+from typing import Any, TypeAlias
 
 import asyncpg
 import httpx
@@ -21,6 +22,7 @@ from gateway.tables.naming.plan import Rule
 from gateway.tables.pipeline import Exposure, TablePlane
 from tests.callers import known
 from tests.tables.asking import answered, change, over_asgi, rows, send
+from tests.tiers import first
 from tests.waiting import waiting
 
 SCHEMA = """
@@ -50,19 +52,16 @@ INSERT INTO orders VALUES (0, 'c0', NULL), (1, 'c1', NULL), (2, 'c2', NULL), (3,
 
 
 REFUSE, CLAIM, ALLOW = (Rule(cascades=one) for one in Cascades)
-REFUSED = "side-effect-refused"
 RECENT = Rule(Template.parse("public.orders/{id}"))
+ORDER, ITEM = Rule(Template.parse("order/{id}")), Rule(Template.parse("order/{order_id}"))
+
+
+REFUSED = "side-effect-refused"
 
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(schema_cache, "_PAUSE_BETWEEN_RELOADS", 0.0)
-
-
-@pytest.fixture
-async def shop(database: Database) -> Database:
-    await change(database, SCHEMA)
-    return database
 
 
 class Shop:
@@ -81,6 +80,10 @@ class Shop:
         return [found[0] for found in await rows(self.database, sql)]
 
 
+Serve: TypeAlias = Callable[..., AbstractAsyncContextManager[Shop]]
+"""``async with serve(default, table=rule) as shop``"""
+
+
 @asynccontextmanager
 async def session(dsn: str) -> AsyncIterator[asyncpg.Connection]:
     opened = await asyncpg.connect(dsn)
@@ -90,48 +93,38 @@ async def session(dsn: str) -> AsyncIterator[asyncpg.Connection]:
         await opened.close()
 
 
-class Serve(Protocol):
-    """``async with serve(default, table=rule) as shop``"""
-
-    def __call__(self, default: Rule = ..., **rules: Rule) -> AbstractAsyncContextManager[Shop]: ...
-
-
 @pytest.fixture
-def serve(shop: Database) -> Serve:
+async def serve(database: Database) -> Serve:
+    await change(database, SCHEMA)
+
     @asynccontextmanager
     async def opened(default: Rule = REFUSE, **rules: Rule) -> AsyncIterator[Shop]:
         events: list[Event] = []
-        exposure = Exposure(
-            rules={
-                f"public.{name}": rule
-                for name, rule in {"recent": Rule(Template.parse("public.orders/{id}")), **rules}.items()
-            },
-            default_rule=default,
-        )
-        plane = TablePlane(shop, exposure, authenticate=lambda _: known("tester"), observe=events.append)
+        named = {f"public.{name}": rule for name, rule in {"recent": RECENT, **rules}.items()}
+        exposure = Exposure(rules=named, default_rule=default)
+        plane = TablePlane(database, exposure, authenticate=lambda _: known("tester"), observe=events.append)
         async with over_asgi(plane) as client:
-            yield Shop(shop, plane, client, events)
+            yield Shop(database, plane, client, events)
 
     return opened
 
 
 # SQL that makes rows; the table and the foreign key that are reached; the resource.
-REACHED = [
-    pytest.param("INSERT INTO items VALUES (7, 1)", "items", "items_order_id_fkey", "public.items/7", id="cascade"),
-    pytest.param("INSERT INTO bills VALUES (7, 1)", "bills", "bills_order_id_fkey", "public.bills/7", id="set null"),
-    pytest.param("INSERT INTO fines VALUES (7, 1)", "fines", "fines_order_id_fkey", "public.fines/7", id="set default"),
-    pytest.param("INSERT INTO boxes VALUES (1, 7)", "boxes", "boxes_order_id_fkey", "public.boxes/1/7", id="wide key"),
-    pytest.param(
+REACHED = {
+    "cascade": ("INSERT INTO items VALUES (7, 1)", "items", "items_order_id_fkey", "public.items/7"),
+    "set null": ("INSERT INTO bills VALUES (7, 1)", "bills", "bills_order_id_fkey", "public.bills/7"),
+    "set default": ("INSERT INTO fines VALUES (7, 1)", "fines", "fines_order_id_fkey", "public.fines/7"),
+    "wide key": ("INSERT INTO boxes VALUES (1, 7)", "boxes", "boxes_order_id_fkey", "public.boxes/1/7"),
+    "through a hidden table": (
         "INSERT INTO hidden.crates VALUES (5, 1); INSERT INTO labels VALUES (7, 5)",
-        "labels", "labels_crate_id_fkey", "public.labels/7", id="through a hidden table",
+        *("labels", "labels_crate_id_fkey", "public.labels/7"),
     ),
-]  # fmt: skip
+}
 
 
-@pytest.mark.parametrize(("sql", "table", "key", "resource"), REACHED)
-async def test_a_delete_that_reaches_another_resource_is_refused(
-    serve: Serve, sql: str, table: str, key: str, resource: str
-) -> None:
+@pytest.mark.parametrize("reached", first(REACHED))
+async def test_a_delete_that_reaches_another_resource_is_refused(serve: Serve, reached: str) -> None:
+    sql, table, key, _ = REACHED[reached]
     async with serve() as shop:
         await shop.execute(sql)
         before = await shop.names(f"SELECT to_jsonb(t)::text FROM {table} AS t")
@@ -148,10 +141,9 @@ async def test_a_delete_that_reaches_another_resource_is_refused(
         assert await shop.names("SELECT id FROM orders ORDER BY id") == [0, 1]
 
 
-@pytest.mark.parametrize(("sql", "table", "key", "resource"), REACHED)
-async def test_with_claim_the_tokens_of_all_rows_are_needed(
-    serve: Serve, sql: str, table: str, key: str, resource: str
-) -> None:
+@pytest.mark.parametrize("reached", first(REACHED))
+async def test_with_claim_the_tokens_of_all_rows_are_needed(serve: Serve, reached: str) -> None:
+    sql, _, _, resource = REACHED[reached]
     async with serve(CLAIM) as shop:
         await shop.execute(sql)
         answer = await shop.write("DELETE", "/orders?id=eq.1", token=5)
@@ -174,18 +166,23 @@ async def test_with_claim_a_stale_token_of_a_reached_row_is_refused(serve: Serve
         assert await shop.names("SELECT id FROM items") == [7]
 
 
-async def test_with_allow_the_rows_go_unfenced(serve: Serve) -> None:
-    async with serve(orders=ALLOW) as shop:
+@pytest.mark.parametrize(
+    ("rule", "noted"),
+    [(ALLOW, []), (Rule(mode=Enforcement.OBSERVE), [("public.items/7", REFUSED, False)])],
+    ids=["allowed", "observed"],
+)
+async def test_with_allow_or_observed_the_rows_go_unfenced(serve: Serve, rule: Rule, noted: list[object]) -> None:
+    async with serve(orders=rule) as shop:
         await shop.execute("INSERT INTO items VALUES (7, 1)")
         answered(await shop.write("DELETE", "/orders?id=eq.1", token=5), 204)
         assert await shop.names("SELECT id FROM items") == []
+        assert await rows(shop.database, "SELECT resource, reason, enforced FROM fencing.rejection") == noted
 
 
 async def test_every_level_is_looked_at(serve: Serve) -> None:
     """Items share the resource of their order, and parts have their own."""
     order = Rule(Template.parse("order/{id}"), cascades=Cascades.CLAIM)
-    item = Rule(Template.parse("order/{order_id}"))
-    async with serve(orders=order, items=item) as shop:
+    async with serve(orders=order, items=ITEM) as shop:
         await shop.execute("INSERT INTO items VALUES (7, 1), (8, 2); INSERT INTO parts VALUES (70, 7), (71, 7)")
         answer = await shop.write("DELETE", "/orders?id=eq.1", token=5)
         answered(answer, 422, REFUSED)
@@ -214,22 +211,13 @@ async def test_the_list_that_would_do_is_complete(serve: Serve) -> None:
 
 
 async def test_rows_of_one_resource_go_together(serve: Serve) -> None:
-    order, item = Rule(Template.parse("order/{id}")), Rule(Template.parse("order/{order_id}"))
     part = Rule(Template.parse("shop/{id}"), mode=Enforcement.OBSERVE)
-    async with serve(orders=order, items=item, parts=part) as shop:
+    async with serve(orders=ORDER, items=ITEM, parts=part) as shop:
         await shop.execute("INSERT INTO items VALUES (7, 1); INSERT INTO parts VALUES (70, 7)")
         answered(await shop.write("DELETE", "/orders?id=eq.1", token=5), 204)
         assert await shop.names("SELECT id FROM parts") == []
         refused = await rows(shop.database, "SELECT resource, reason, enforced FROM fencing.rejection")
         assert refused == [("shop/70", REFUSED, False)], "a rule that only observes notes it"
-
-
-async def test_a_table_that_observes_passes_and_notes(serve: Serve) -> None:
-    async with serve(orders=Rule(mode=Enforcement.OBSERVE)) as shop:
-        await shop.execute("INSERT INTO items VALUES (7, 1)")
-        answered(await shop.write("DELETE", "/orders?id=eq.1", token=5), 204)
-        refused = await rows(shop.database, "SELECT resource, reason, enforced FROM fencing.rejection")
-        assert refused == [("public.items/7", REFUSED, False)]
 
 
 async def test_a_changed_key_takes_the_rows_that_refer_to_it(serve: Serve) -> None:
@@ -362,7 +350,7 @@ async def test_a_view_does_not_go_round_it(serve: Serve) -> None:
     async with serve() as shop:
         answered(await shop.write("DELETE", "/recent?id=eq.1", token=5), 422, REFUSED)
         answered(await shop.write("PATCH", "/recent?id=eq.1", {"note": "x"}, token=5), 422, REFUSED)
-    async with serve(recent=Rule(Template.parse("public.orders/{id}"), cascades=Cascades.ALLOW)) as shop:
+    async with serve(recent=replace(RECENT, cascades=Cascades.ALLOW)) as shop:
         answered(await shop.write("PATCH", "/recent?id=eq.1", {"note": "x"}, token=5), 204)
 
 
@@ -403,7 +391,7 @@ async def test_a_delete_without_foreign_keys_keeps_its_fast_path(serve: Serve) -
         assert steps == ["tables.fast.before", "tables.fast.after"]
 
 
-@pytest.mark.parametrize("verb", ["DELETE", "PATCH"])
+@pytest.mark.parametrize("verb", first(["DELETE", "PATCH"]))
 async def test_a_foreign_key_that_the_gateway_has_not_seen_yet_is_heeded(serve: Serve, verb: str) -> None:
     async with serve() as shop:
         await shop.execute("INSERT INTO parts VALUES (1), (2); CREATE TABLE late (id int PRIMARY KEY, part_id int)")
@@ -421,8 +409,7 @@ async def test_a_foreign_key_that_the_gateway_has_not_seen_yet_is_heeded(serve: 
 
 
 async def test_a_foreign_key_behind_the_known_ones_is_heeded(serve: Serve) -> None:
-    order, item = Rule(Template.parse("order/{id}")), Rule(Template.parse("order/{order_id}"))
-    async with serve(orders=order, items=item) as shop:
+    async with serve(orders=ORDER, items=ITEM) as shop:
         await shop.execute(
             "INSERT INTO items VALUES (7, 1), (8, 2); CREATE TABLE late (id int PRIMARY KEY, item_id int)"
         )
@@ -434,62 +421,59 @@ async def test_a_foreign_key_behind_the_known_ones_is_heeded(serve: Serve) -> No
         answered(await shop.write("DELETE", "/orders?id=eq.1", token=5), 422, REFUSED)
 
 
+@asynccontextmanager
+async def under_way(
+    shop: Shop, dsn: str, sql: str, token: object, target: str = "/orders?id=eq.1"
+) -> AsyncIterator["asyncio.Task[httpx.Response]"]:
+    """A delete that waits for another session, which carries ``sql`` out and commits at the end of the block."""
+    async with session(dsn) as stranger, asyncio.TaskGroup() as tasks, stranger.transaction():
+        await stranger.execute(sql)
+        deletion = tasks.create_task(shop.write("DELETE", target, token=token))
+        await waiting(shop.database)
+        yield deletion
+
+
 async def test_a_row_that_comes_while_the_delete_waits_is_seen(serve: Serve, dsn: str) -> None:
-    async with serve() as shop, session(dsn) as stranger, asyncio.TaskGroup() as tasks:
-        transaction = stranger.transaction()
-        await transaction.start()
-        await stranger.execute("INSERT INTO items VALUES (7, 1)")
-        late = tasks.create_task(shop.write("DELETE", "/orders?id=eq.1", token=5))
-        await waiting(shop.database)
-        await transaction.commit()
-        answered(await late, 422, REFUSED)
-        assert await shop.names("SELECT id FROM items") == [7]
-
-
-async def test_a_row_that_leaves_while_the_delete_waits_is_not_counted(serve: Serve, dsn: str) -> None:
-    async with serve(CLAIM) as shop, session(dsn) as stranger, asyncio.TaskGroup() as tasks:
-        await shop.execute("INSERT INTO items VALUES (7, 1), (8, 1)")
-        transaction = stranger.transaction()
-        await transaction.start()
-        await stranger.execute("UPDATE items SET order_id = 2 WHERE id = 8")
-        # It claims both, so it looks at both, and waits for the one that is about to leave.
-        list_ = "public.orders/1=5, public.items/7=5, public.items/8=5"
-        late = tasks.create_task(shop.write("DELETE", "/orders?id=eq.1", token=list_))
-        await waiting(shop.database)
-        await transaction.commit()
-        answered(await late, 204)
-        assert await shop.names("SELECT id FROM items") == [8]
-
-
-async def test_a_row_that_gets_another_name_while_the_delete_waits_is_not_taken(serve: Serve, dsn: str) -> None:
-    async with serve(orders=CLAIM, items=Rule(Template.parse("item/{note}"))) as shop, session(dsn) as stranger:
-        await shop.execute("INSERT INTO items VALUES (7, 1, 'mine')")
-        async with asyncio.TaskGroup() as tasks:
-            transaction = stranger.transaction()
-            await transaction.start()
-            await stranger.execute("UPDATE items SET note = 'yours' WHERE id = 7")
-            late = tasks.create_task(shop.write("DELETE", "/orders?id=eq.1", token="public.orders/1=5, item/mine=5"))
-            await waiting(shop.database)
-            await transaction.commit()
+    async with serve() as shop:
+        async with under_way(shop, dsn, "INSERT INTO items VALUES (7, 1)", 5) as late:
+            pass
         answered(late.result(), 422, REFUSED)
         assert await shop.names("SELECT id FROM items") == [7]
 
 
+async def test_a_row_that_leaves_while_the_delete_waits_is_not_counted(serve: Serve, dsn: str) -> None:
+    """The delete claims both rows, so it looks at both, and waits for the one that is about to leave."""
+    async with serve(CLAIM) as shop:
+        await shop.execute("INSERT INTO items VALUES (7, 1), (8, 1)")
+        list_ = "public.orders/1=5, public.items/7=5, public.items/8=5"
+        async with under_way(shop, dsn, "UPDATE items SET order_id = 2 WHERE id = 8", list_) as late:
+            pass
+        answered(late.result(), 204)
+        assert await shop.names("SELECT id FROM items") == [8]
+
+
+async def test_a_row_that_gets_another_name_while_the_delete_waits_is_not_taken(serve: Serve, dsn: str) -> None:
+    async with serve(orders=CLAIM, items=Rule(Template.parse("item/{note}"))) as shop:
+        await shop.execute("INSERT INTO items VALUES (7, 1, 'mine')")
+        list_ = "public.orders/1=5, item/mine=5"
+        async with under_way(shop, dsn, "UPDATE items SET note = 'yours' WHERE id = 7", list_) as late:
+            pass
+        answered(late.result(), 422, REFUSED)
+        assert await shop.names("SELECT id FROM items") == [7]
+
+
+LOOKED_AT = "SELECT FROM items WHERE id = 7 FOR UPDATE"
+
+
 async def test_no_row_comes_between_the_look_and_the_delete(serve: Serve, dsn: str) -> None:
     """An insert that starts after the parent is locked waits, and then fails: it never becomes a row to take along."""
-    async with serve(CLAIM) as shop, session(dsn) as stranger, session(dsn) as writer, asyncio.TaskGroup() as tasks:
+    async with serve(CLAIM) as shop, session(dsn) as writer:
         await shop.execute("INSERT INTO items VALUES (7, 1)")
         answered(await shop.write("PATCH", "/items?id=eq.99", {"note": "x"}, token=1), 204)  # its naming is registered
-        transaction = stranger.transaction()
-        await transaction.start()
-        await stranger.execute("SELECT FROM items WHERE id = 7 FOR UPDATE")
-        list_ = "public.orders/1=5, public.items/7=5"
-        late = tasks.create_task(shop.write("DELETE", "/orders?id=eq.1", token=list_))
-        await waiting(shop.database, 1)
-        insert = asyncio.ensure_future(writer.execute("INSERT INTO items VALUES (8, 1)"))
-        await waiting(shop.database, 2)
-        await transaction.commit()
-        answered(await late, 204)
+        async with under_way(shop, dsn, LOOKED_AT, "public.orders/1=5, public.items/7=5") as late:
+            insert = asyncio.ensure_future(writer.execute("INSERT INTO items VALUES (8, 1)"))
+            await waiting(shop.database, 2)
+        answered(late.result(), 204)
         with pytest.raises(asyncpg.ForeignKeyViolationError):
             await insert
 
@@ -497,18 +481,11 @@ async def test_no_row_comes_between_the_look_and_the_delete(serve: Serve, dsn: s
 async def test_a_row_that_comes_to_match_while_the_delete_looks_is_left(serve: Serve, dsn: str) -> None:
     """The delete writes the rows that it has looked at, and no others."""
     order = Rule(Template.parse("all"), unfiltered=True, cascades=Cascades.CLAIM)
-    async with serve(orders=order) as shop, session(dsn) as stranger, session(dsn) as writer:
+    async with serve(orders=order) as shop, session(dsn) as writer:
         await shop.execute("INSERT INTO items VALUES (7, 1), (8, 2); UPDATE orders SET note = 'old' WHERE id = 1")
         answered(await shop.write("PATCH", "/items?id=eq.99", {"note": "x"}, token=1), 204)  # its naming is registered
-        async with asyncio.TaskGroup() as tasks:
-            transaction = stranger.transaction()
-            await transaction.start()
-            await stranger.execute("SELECT FROM items WHERE id = 7 FOR UPDATE")
-            list_ = "all=5, public.items/7=5"
-            late = tasks.create_task(shop.write("DELETE", "/orders?note=eq.old", token=list_))
-            await waiting(shop.database, 1)
+        async with under_way(shop, dsn, LOOKED_AT, "all=5, public.items/7=5", "/orders?note=eq.old") as late:
             await writer.execute("UPDATE orders SET note = 'old' WHERE id = 2")
-            await transaction.commit()
         answered(late.result(), 204)
         assert await shop.names("SELECT id FROM items") == [8]
         assert await shop.names("SELECT id FROM orders ORDER BY id") == [0, 2, 3]
@@ -540,7 +517,7 @@ async def test_a_trigger_that_writes_another_resource_refuses_its_writes(serve: 
     [
         {"fines": ALLOW},
         {"items": Rule(mode=Enforcement.OBSERVE)},
-        {"fines": Rule(Template.parse("order/{order_id}")), "items": Rule(Template.parse("order/{order_id}"))},
+        {"fines": ITEM, "items": ITEM},
     ],
     ids=["allowed", "not fenced", "one resource"],
 )
@@ -591,6 +568,7 @@ async def test_triggers_that_touch_their_own_row_or_unfenced_tables_are_no_matte
         assert await shop.names("SELECT count(*) FROM hidden.history") == [2]
 
 
+@pytest.mark.thorough
 async def test_no_row_ever_goes_without_its_token(serve: Serve, dsn: str) -> None:
     """Deletes of orders race with rows that come, go and change their order, through the gateway and beside it."""
     chance = random.Random(7)
