@@ -56,8 +56,7 @@ class Stage:
         """Raise a fence without writing."""
         async with self.api() as api:
             return await api.post(
-                f"/v1/fences/{resource}/barrier",
-                json={"token": token} | ({"holder": holder} if holder else {}),
+                f"/v1/fences/{resource}/barrier", json={"token": token} | ({"holder": holder} if holder else {})
             )
 
     async def rejections(self, **filters: str) -> list[dict[str, Any]]:
@@ -102,11 +101,7 @@ def _is_probe(key: str) -> bool:
 
 @asynccontextmanager
 async def staged(
-    postgres: EmbeddedPostgres,
-    /,
-    double: S3Double | None = None,
-    tls: tuple[Path, Path] | None = None,
-    **sections: Any,
+    postgres: EmbeddedPostgres, /, double: S3Double | None = None, tls: tuple[Path, Path] | None = None, **sections: Any
 ) -> AsyncIterator[Stage]:
     """A stage with a configuration of its own. ``s3`` and ``postgres`` hold what differs from the usual sections."""
     double = double or S3Double(buckets=["bucket", "other"])

@@ -303,21 +303,6 @@ class TestLate:
             assert await outcome(new.put_object_tagging, Key=key, Tagging=TAGS) == (200, "")
             assert await outcome(old.put_object_tagging, Key=key, Tagging={"TagSet": []}) == STALE
 
-    async def test_a_sender_that_ends_in_time_lets_the_newer_holder_in(self, shared: Stage, key: str) -> None:
-        """The newer holder need not wait for minutes while the sender is there to report the outcome."""
-        await call(connect(shared.origin, "33").put_object, Key=key, Body=b"x")
-        held = shared.double.hold(operation="PutObjectTagging", key=key)
-        old = connect(shared.origin, "33")
-        tagging = asyncio.ensure_future(outcome(old.put_object_tagging, Key=key, Tagging=TAGS))
-        await held.arrived.wait()
-        barrier = asyncio.ensure_future(shared.barrier(f"s3/bucket/{key}", "34"))
-        await asyncio.sleep(0.2)
-        assert not barrier.done()
-        held.release()
-        assert (await barrier).status_code == 200
-        assert await tagging == (200, "")
-        assert amended(shared, key, "tagging")
-
 
 async def test_the_document_is_verified(shared: Stage, key: str) -> None:
     shared.double.put("bucket", key, b"x")

@@ -346,21 +346,9 @@ async def test_a_bucket_that_is_not_there(shared: Stage) -> None:
 MEBIBYTE = 1024 * 1024
 
 
-UNSIGNED_TRAILER = "STREAMING-UNSIGNED-PAYLOAD-TRAILER"
-
-
-TOKEN = ("fencing-token", "33")
-
-
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def impatient(postgres_server: EmbeddedPostgres) -> AsyncIterator[Stage]:
     async with staged(postgres_server, server={"body_timeout": 0.4}) as one:
-        yield one
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def patient(postgres_server: EmbeddedPostgres) -> AsyncIterator[Stage]:
-    async with staged(postgres_server, server={"body_timeout": PATIENCE}) as one:
         yield one
 
 
@@ -403,30 +391,6 @@ class TestSlowly:
         assert (reply.status, reply.code) == (408, "RequestTimeout")
         writer.close()
         await assert_nothing(impatient, key)
-
-    async def test_hanging_up(self, impatient: Stage, key: str, size: int, chunked: bool) -> None:  # noqa: FBT001
-        start, body = request(impatient.origin, key, size, chunked=chunked)
-        parts = urlsplit(impatient.origin)
-        _, writer = await asyncio.open_connection(parts.hostname, parts.port)
-        writer.write(start + body[:-1])
-        await writer.drain()
-        writer.close()
-        await asyncio.sleep(0.2)
-        await assert_nothing(impatient, key)
-
-    async def test_in_time(self, patient: Stage, key: str, size: int, chunked: bool) -> None:  # noqa: FBT001
-        start, body = request(patient.origin, key, size, chunked=chunked)
-        parts = urlsplit(patient.origin)
-        reader, writer = await asyncio.open_connection(parts.hostname, parts.port)
-        for piece in (start, body[: len(body) // 2], body[len(body) // 2 :]):
-            writer.write(piece)
-            await asyncio.sleep(0.15)
-        reply = await receive(reader)
-        assert reply is not None
-        assert reply.status == 200, reply.body
-        writer.close()
-        assert patient.body(key) == bytes(size)
-        assert uploads(patient) == []
 
 
 @pytest.mark.thorough

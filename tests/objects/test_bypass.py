@@ -472,41 +472,6 @@ class TestNothingElse:
         assert await swept(alone, 1000, rule) == 0
         assert await alone.rows("SELECT FROM fencing.object") == []
 
-    @pytest.mark.thorough
-    async def test_writers_at_work_while_sweeps_run(self, alone: Stage) -> None:
-        """Puts, deletes, tags, conditions and takeovers on a few keys, all the time, and four sweeps at once."""
-        over = asyncio.Event()
-
-        async def write(number: int) -> None:
-            turn = 0
-            while not over.is_set():
-                turn += 1
-                writer, key = connect(alone.origin, str(1 + turn // 6)), "abc"[(turn + number) % 3]
-                match (turn + number) % 5:
-                    case 0:
-                        await outcome(writer.delete_object, Key=key)
-                    case 1:
-                        await outcome(writer.put_object_tagging, Key=key, Tagging={"TagSet": []})
-                    case 2:
-                        await outcome(writer.put_object, Key=key, Body=b"same", IfNoneMatch="*")
-                    case _:
-                        await outcome(writer.put_object, Key=key, Body=f"{number}.{turn % 3}".encode())
-
-        async def sweep() -> None:
-            async with patrol(alone, 2) as (one, _):
-                while not over.is_set():
-                    await one.round()
-
-        async with asyncio.TaskGroup() as group:
-            for number in range(4):
-                group.create_task(write(number))
-                group.create_task(sweep())
-            while await alone.rows("SELECT FROM fencing.fence WHERE value >= 5") == []:
-                await asyncio.sleep(0.1)
-            over.set()
-        assert await on_record(alone) == []
-        assert await swept(alone) == 0
-
 
 @over_http
 class TestTheGatewaysOwnBump:

@@ -96,16 +96,6 @@ class TestMany:
         assert len(shared.double.applied(key=key)) == 2, "a put and one delete"
         assert await shared.count("intent", key) == 0
 
-    async def test_keys_as_they_are(self, shared: Stage, key: str) -> None:
-        """White space, markup, dots: what stands in the document is the key."""
-        keys = [f"{key}/ a ", f"{key}/<&>", f"{key}/../x", f"{key}//y", f"{key}/%41+ä"]
-        for each in [*keys, f"{key}/a", f"{key}/A+ä"]:
-            shared.double.put("bucket", each, b"x")
-        answer = await call(connect(shared.origin, "34").delete_objects, **doomed(*keys))
-        assert [each["Key"] for each in answer["Deleted"]] == keys
-        left = {each for each in shared.double.objects("bucket") if each.startswith(key)}
-        assert left == {f"{key}/a", f"{key}/A+ä"}
-
     async def test_a_document_without_a_checksum_is_refused(self, shared: Stage, key: str) -> None:
         shared.double.put("bucket", key, b"x")
         body = f"<Delete><Object><Key>{key}</Key></Object></Delete>".encode()

@@ -24,7 +24,7 @@ from tests.postgres import fresh_database, install
 from tests.processes import free_port
 from tests.running import config, running
 from tests.tiers import first
-from tests.waiting import PATIENCE, end_sessions
+from tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -182,32 +182,6 @@ async def test_the_store_is_down_and_comes_back(shared: Stage, postgres_server: 
         async with serve(double, port):
             assert await outcome(s3.put_object, Key="k", Body=b"z") == (200, "")
             assert await body_of(s3, "k") == b"z"
-
-
-@pytest.mark.thorough
-async def test_writes_while_sessions_end_are_never_falsely_acknowledged(shared: Stage) -> None:
-    """Each acknowledged write is there; each that was refused is not."""
-    keys = [f"storm-{uuid4().hex[:8]}" for _ in range(24)]
-    s3 = connect(shared.origin, "33")
-
-    async def write(number: int, key: str) -> tuple[str, tuple[int, str]]:
-        await asyncio.sleep(0.01 * (number % 6))
-        return key, await outcome(s3.put_object, Key=key, Body=key.encode())
-
-    async def storm() -> None:
-        for _ in range(8):
-            await end_sessions(shared.dsn)
-            await asyncio.sleep(0.01)
-
-    *answers, _ = await asyncio.gather(*(write(*one) for one in enumerate(keys)), storm())
-    for key, answer in (one for one in answers if one is not None):
-        assert answer in [(200, ""), UNKNOWN, UNAVAILABLE]
-        if answer == (200, ""):
-            assert shared.body(key) == key.encode()
-        if answer == UNAVAILABLE:
-            assert shared.body(key) is None, "it was said that nothing was written"
-    for key in keys:
-        await assert_settled_by_the_next(shared, key)
 
 
 @pytest.mark.thorough

@@ -1,8 +1,6 @@
 """Fenced puts, gets and deletes of single objects, against AWS's semantics."""
 
 import asyncio
-import base64
-import binascii
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from itertools import pairwise
@@ -20,7 +18,7 @@ from gateway.demo.embedded import EmbeddedPostgres
 from gateway.observe.events import WriteRefused
 from tests.objects.clients import body_of, call, connect, outcome, refused
 from tests.objects.object_gateway import Stage, staged
-from tests.objects.raw import ask, framed, head, receive
+from tests.objects.raw import ask, head, receive
 from tests.tiers import first
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -83,7 +81,7 @@ async def test_the_token_can_stand_in_the_metadata(shared: Stage, key: str) -> N
     assert [name for name in reply.headers if name.startswith("x-amz-meta-")] == ["x-amz-meta-colour"]
     assert (reply.headers["fencing-token"], reply.headers["fencing-resource"]) == ("7", f"s3/bucket/{key}")
     assert set(shared.double.objects("bucket")[key].content.metadata) == {
-        *("colour", "fencing-token", "fencing-resource", "fencing-write-id", "fencing-signature", "fencing-invocation"),
+        *("colour", "fencing-token", "fencing-resource", "fencing-write-id", "fencing-signature", "fencing-invocation")
     }
 
 
@@ -228,42 +226,6 @@ async def test_the_stored_object_is_the_plain_body(
     )
     assert stored.content.checksum is not None, "what was proven is said to the store as well"
     assert await body_of(s3, key) == body
-
-
-def crc32(body: bytes) -> str:
-    return base64.b64encode(binascii.crc32(body).to_bytes(4, "big")).decode()
-
-
-TRAILERS = [
-    ("the right checksum", crc32(b"hello"), 200, ""),
-    ("that of other bytes", crc32(b"hellO"), 400, "BadDigest"),
-    ("none at all", None, 400, "MalformedTrailerError"),
-    ("not a checksum", "?", 400, "InvalidRequest"),
-]
-
-
-@pytest.mark.parametrize(("name", "checksum", "status", "code"), TRAILERS, ids=[one[0] for one in TRAILERS])
-async def test_the_trailer_decides(
-    shared: Stage, key: str, name: str, checksum: str | None, status: int, code: str
-) -> None:
-    body = framed(b"hel", b"lo", trailer="" if checksum is None else f"x-amz-checksum-crc32:{checksum}")
-    request = head(
-        shared.origin,
-        "PUT",
-        f"/bucket/{key}",
-        [
-            ("fencing-token", "33"),
-            ("content-encoding", "aws-chunked"),
-            ("x-amz-decoded-content-length", "5"),
-            ("x-amz-trailer", "x-amz-checksum-crc32"),
-        ],
-        payload=UNSIGNED_TRAILER,
-        unsigned=[("content-length", str(len(body)))],
-    )
-    reply = await ask(shared.origin, request + body)
-    assert (reply.status, reply.code) == (status, code), name
-    assert shared.body(key) == (b"hello" if status == 200 else None)
-    assert await shared.count("intent", key) == 0
 
 
 # Reads pass through as the store answers them, but for what is the gateway's own.

@@ -302,12 +302,7 @@ async def test_unsigned_headers_of_a_form_are_refused(
 
 @pytest.mark.parametrize(
     ("method", "target"),
-    [
-        ("POST", "/bucket?delete"),
-        ("POST", "/bucket/key?uploads"),
-        ("PUT", "/bucket/key"),
-        ("POST", "/"),
-    ],
+    [("POST", "/bucket?delete"), ("POST", "/bucket/key?uploads"), ("PUT", "/bucket/key"), ("POST", "/")],
 )
 async def test_no_other_operation_gets_in_as_a_form(shared: Stage, key: str, method: str, target: str) -> None:
     before = len(shared.double.requests)

@@ -382,13 +382,6 @@ async def test_a_listing_must_stay_below_a_granted_prefix(operation: Operation) 
     assert await denied(request(operation), grant("s3/bkt/**")), "the keys of jobs have other resources"
 
 
-@pytest.mark.parametrize("operation", [one for one in Operation if one.copies])
-async def test_a_copy_is_a_read(operation: Operation) -> None:
-    assert await denied(request(operation), grant("s3/bkt/key2"))
-    assert not await denied(request(operation), grant("s3/bkt/key"))
-    assert not await denied(request(operation), grant("s3/bkt/key2", "s3/bkt/key"))
-
-
 async def test_a_bucket_with_a_granted_key_is_found() -> None:
     for operation in (Operation.HEAD_BUCKET, Operation.GET_BUCKET_LOCATION):
         for pattern in ("job/42", "s3/bkt/deep/key", "s3/*/x"):

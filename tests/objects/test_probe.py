@@ -15,7 +15,6 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from gateway.config.stores import ObjectStore
-from gateway.demo import embedded
 from gateway.errors import StoreError, Unavailable
 from gateway.objects.probe import judgement
 from gateway.objects.probe.bucket_profile import KEYS, SPELLINGS, Probe, Profile, mistakable
@@ -327,23 +326,6 @@ async def test_an_open_answer_about_a_spelling_counts_as_confused(ending: bytes,
     assert profile.writable
 
 
-def test_the_embedded_store_can_be_fenced_but_its_objects_cannot_be_bumped() -> None:
-    """moto ignores If-Match on CompleteMultipartUpload."""
-    with embedded.s3() as server:
-        profile = asyncio.run(_probe_embedded(server.endpoint()))
-    assert profile.writable, profile.reason
-    assert profile.conditional_delete
-    assert not profile.can_bump
-    assert Probe.COMPLETE_IF_MATCH in failed(profile)
-
-
-async def _probe_embedded(endpoint: str) -> Profile:
-    async with _upstream(endpoint) as upstream:
-        async with await upstream.send("PUT", "/bucket", signed_at=await at_once()) as created:
-            assert created.status == 200
-        return await probe(upstream, "bucket")
-
-
 class TestProfiles:
     """Each bucket is probed once, however many ask."""
 
@@ -544,7 +526,7 @@ def test_a_refused_write_must_have_no_effect(*, state: HeadAnswer, write_id: str
 PLAIN = ["a", "a/b", ".a", "..a", "a/.b", "a/...b/c", "a b", "a+b", "%20", "a%2fb", "a:b", "0", "_", "xldir"]
 
 
-ODD = {
+SPELT_ODDLY = {
     Probe.KEYS_ODD_SEGMENTS: ["/a", "//a", "/", "a//b", "a//", ".", "./a", "a/.", "a/./", "..", "a/../b"],
     Probe.KEYS_TRAILING_SLASH: ["a/"],
     Probe.KEYS_MARKER: ["a__XLDIR__", "a__xlDir__"],
@@ -558,9 +540,9 @@ def test_plain_keys_are_written_whatever_the_store_confuses() -> None:
     assert [key for key in PLAIN if mistakable(key, KEYS)] == []
 
 
-@pytest.mark.parametrize("kind", ODD)
+@pytest.mark.parametrize("kind", SPELT_ODDLY)
 def test_another_spelling_is_refused_where_its_kind_is_confused_and_only_there(kind: Probe) -> None:
-    for key in ODD[kind]:
+    for key in SPELT_ODDLY[kind]:
         assert mistakable(key, {kind}) is kind, ascii(key)
         assert mistakable(key, ()) is None
 

@@ -19,12 +19,7 @@ from mypy_boto3_s3 import S3Client
 from gateway.demo.embedded import EmbeddedPostgres
 from gateway.errors import StoreError
 from gateway.objects import reads
-from gateway.objects.s3.access_control import (
-    AclRight,
-    acl_of_document,
-    acl_of_headers,
-    policy_rights,
-)
+from gateway.objects.s3.access_control import AclRight, acl_of_document, acl_of_headers, policy_rights
 from tests.doubles.s3.amendments import canned_acl
 from tests.doubles.s3.wire import Receive, Scope, Send
 from tests.objects.clients import body_of, call, connect, outcome, refused
@@ -121,12 +116,6 @@ def unsigned(stage: Stage) -> S3Client:
     return session.client("s3", endpoint_url=stage.origin, config=config)
 
 
-async def curl(*arguments: str) -> str:
-    process = await asyncio.create_subprocess_exec("curl", "--silent", *arguments, stdout=asyncio.subprocess.PIPE)
-    out, _ = await asyncio.wait_for(process.communicate(), PATIENCE)
-    return out.decode()
-
-
 async def ask(stage: Stage, method: str, target: str, **headers: str) -> httpx.Response:
     """Send an unsigned request, as a browser or a program would."""
     async with httpx.AsyncClient(base_url=stage.origin, timeout=PATIENCE) as client:
@@ -160,16 +149,6 @@ class TestUnsignedReads:
         assert await outcome(s3.head_object, Bucket=bucket, Key=key) == (403, "403")
         assert await outcome(s3.list_objects_v2, Bucket=bucket) == DENIED
         assert double(shared).asked[since:] == []
-
-    async def test_curl_gets_an_error_document_and_head_none(self, shared: Stage) -> None:
-        assert await curl(f"{shared.origin}/site/page") == "0123456789"
-        assert await curl("--range", "0-1", f"{shared.origin}/site/page") == "01"
-        denied = await curl("--include", f"{shared.origin}/private/secret")
-        assert denied.startswith("HTTP/1.1 403")
-        assert "<Code>AccessDenied</Code>" in denied
-        head = await curl("--head", f"{shared.origin}/private/secret")
-        assert head.startswith("HTTP/1.1 403")
-        assert head.endswith("\r\n\r\n")
 
     async def test_the_headers_of_the_answer_are_not_the_strangers_choice(self, shared: Stage) -> None:
         """A link to a public object must not turn it into a page of HTML. Signed requests may choose, as at S3."""

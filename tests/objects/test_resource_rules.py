@@ -18,7 +18,7 @@ from gateway.fencing.resource import canonical, covers
 from gateway.objects.resource_rules import KeyRule, Resources
 from gateway.observe.events import WriteRefused
 from tests.doubles.s3 import S3Double
-from tests.objects.clients import body_of, call, connect, outcome, refused
+from tests.objects.clients import body_of, call, connect, outcome
 from tests.objects.object_gateway import Stage, staged
 from tests.objects.raw import ask, head
 
@@ -232,21 +232,6 @@ async def test_spellings_of_one_key_are_one_resource(shared: Stage, raw: str, ke
     shared.double.store.bucket("bucket").objects.pop(key)
 
 
-@over_http
-async def test_the_longest_key_needs_a_rule_and_is_told_so(shared: Stage) -> None:
-    """S3 takes keys of 1024 bytes, a resource name 512."""
-    s3 = connect(shared.origin, "33")
-    fits = "k" * (512 - len("s3/bucket/"))
-    assert await outcome(s3.put_object, Key=fits, Body=b"x") == (200, "")
-    assert shared.body(fits) == b"x"
-    for key in (fits + "k", "é" * 100, "k" * 1024):
-        status, code, message = await refused(s3.put_object, Key=key, Body=b"x")
-        assert (status, code) == (400, "FencingResourceMalformed")
-        assert "rule" in message
-        assert shared.body(key) is None
-    assert (await refused(s3.put_object, Key="k" * 1025, Body=b"x"))[:2] == (400, "KeyTooLongError")
-
-
 # The options of a rule: observe instead of enforce, one write per token, one holder per token.
 
 STALE, USED, DUPLICATE = (412, "StaleFencingToken"), (412, "UsedFencingToken"), (412, "DuplicateFencingToken")
@@ -367,18 +352,6 @@ async def test_two_holders_cannot_share_a_token(shared: Stage, key: str) -> None
     assert await outcome(connect(shared.origin, "34", "bob").put_object, Key=key, Body=b"bob") == (200, "")
     record = await shared.rejections(resource=f"s3/bucket/{key}", reason="token-duplicate")
     assert [(one["holder"], one["raised_by"]) for one in record] == [("bob", "ann")] * 2
-
-
-@over_http
-async def test_epochs_come_before_values(shared: Stage, key: str) -> None:
-    assert await outcome(connect(shared.origin, "1.5").put_object, Key=key, Body=b"x") == (200, "")
-    assert await outcome(connect(shared.origin, "999").put_object, Key=key, Body=b"y") == STALE
-    assert await outcome(connect(shared.origin, "0.999").put_object, Key=key, Body=b"y") == STALE
-    assert await outcome(connect(shared.origin, "2.0").put_object, Key=key, Body=b"z") == (200, "")
-    assert await shared.fence(f"s3/bucket/{key}") == "2.0"
-    largest = f"{2 + 1000}.{2**48}"
-    assert await outcome(connect(shared.origin, largest).put_object, Key=key, Body=b"z") == (200, "")
-    assert await shared.fence(f"s3/bucket/{key}") == largest
 
 
 @over_http

@@ -206,18 +206,6 @@ async def test_a_body_that_does_not_match_its_head_is_not_staged(front: Front, d
     await assert_nothing_left(front)
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize("sent", [1000, 7 * MEBIBYTE, len(BODY) - 1])
-async def test_a_client_that_hangs_up(front: Front, sent: int) -> None:
-    whole = plain(BODY)
-    async with front.connected() as (_, writer):
-        writer.write(whole[: len(whole) - len(BODY) + sent])
-        await writer.drain()
-        await asyncio.sleep(0.1)
-    assert isinstance(await front.outcome(), ClientGone)
-    await assert_nothing_left(front)
-
-
 async def test_a_client_that_falls_silent_half_way(front: Front) -> None:
     front.pace = Pace(idle=0.3)
     reply = await front.put(plain(BODY)[: 9 * MEBIBYTE])
@@ -373,8 +361,6 @@ async def test_an_upload_is_not_abandoned_while_the_store_does_not_answer(
 
 
 # How large the parts of a staged body are: within S3's limits, and not the same for each write.
-
-MEBIBYTE = 1024 * 1024
 
 
 GIBIBYTE = 1024 * MEBIBYTE

@@ -10,7 +10,6 @@ from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from urllib.parse import parse_qsl
 
-import aiohttp
 import pytest
 from pydantic import SecretStr
 
@@ -18,14 +17,7 @@ from gateway.auth.principal import Principal
 from gateway.auth.sigv4 import RequestHead, verify
 from gateway.config.stores import ObjectStore
 from gateway.errors import OutcomeUnknown, StoreError, Unavailable
-from gateway.objects.s3.answers import (
-    Applied,
-    Found,
-    NotSent,
-    Rejected,
-    Unknown,
-    WriteAnswer,
-)
+from gateway.objects.s3.answers import Applied, Found, NotSent, Rejected, Unknown, WriteAnswer
 from gateway.objects.store import client
 from gateway.objects.store.client import StoreClient
 from gateway.objects.store.operations import Upstream
@@ -101,22 +93,6 @@ async def test_a_read_is_retried_after_the_store_closes_an_idle_connection(store
             await up.send(method, "/bucket/key")
 
 
-async def test_without_the_middleware_aiohttp_sends_a_write_twice(store: Store) -> None:
-    """The test above would see a second write if the gateway did not prevent it."""
-    store.answers = [b"", OK]
-    url = f"http://127.0.0.1:{store.port}/bucket/key"
-    async with aiohttp.ClientSession() as session, session.put(url, data=b"again") as response:
-        assert response.status == 200
-    assert [request.body for request in store.received] == [b"again", b"again"]
-
-
-async def test_connections_are_used_again(store: Store) -> None:
-    async with upstream(store) as up:
-        for _ in range(3):
-            assert isinstance(await put(up), Applied)
-    assert (len(store.received), store.connections) == (3, 1)
-
-
 async def test_cookies_are_not_sent_back(store: Store) -> None:
     store.answers = [answer(200, ETag='"e1"', Set_Cookie="a=b; Path=/"), OK]
     async with upstream(store) as up:
@@ -134,15 +110,6 @@ async def test_redirects_are_not_followed(store: Store) -> None:
         async with await up.send("GET", "/bucket/key") as response:
             assert response.status == 301
     assert len(store.received) == 3
-
-
-async def test_a_body_of_many_megabytes_goes_out_whole(store: Store) -> None:
-    body = bytes(range(256)) * 12_000
-    async with upstream(store) as up:
-        assert isinstance(await put(up, body), Applied)
-    (request,) = store.received
-    assert request.body == body
-    assert request.header(b"content-length") == str(len(body)).encode()
 
 
 async def test_an_empty_body_has_a_length(store: Store) -> None:

@@ -128,14 +128,6 @@ class TestTombstones:
             assert await stage.count("tombstone", "lost") == 0, "what was in a bucket that is gone is forgotten"
             assert await one.sweep() == Swept(tombstones=1)
 
-    async def test_the_sweeper_survives_a_store_that_is_down(self, stage: Stage) -> None:
-        await entomb(stage, "k")
-        stage.double.cut(operation="ListBuckets", times=None)
-        async with sweeper(stage) as (one, events):
-            assert await one.sweep() == Swept()
-        (failed,) = of_kind(events, SweepFailed)
-        assert failed.what == "tombstones"
-
     async def test_a_newer_holder_overtakes_a_sweep_that_hangs(self, stage: Stage) -> None:
         """A write of the key settles it by itself. Nothing else has to."""
         await call(connect(stage.origin, "7").put_object, Key="warm", Body=b"probed")

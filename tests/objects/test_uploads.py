@@ -206,13 +206,6 @@ class TestTwice:
         assert not either.applied(before)
         assert await either.count("intent", key) == 0
 
-    async def test_not_for_an_overtaken_one(self, shared: Stage, key: str) -> None:
-        s3 = connect(shared.origin, "33")
-        completion = await opened(s3, key)
-        await call(s3.complete_multipart_upload, **completion)
-        assert (await shared.barrier(f"s3/bucket/{key}", "34")).status_code == 200
-        assert await outcome(s3.complete_multipart_upload, **completion) == STALE
-
 
 class TestParts:
     async def test_an_invalid_list_of_parts_is_refused(self, shared: Stage, key: str) -> None:
