@@ -270,20 +270,14 @@ def test_a_table_that_refers_to_itself_has_an_end() -> None:
 @pytest.mark.parametrize(
     ("source", "writes"),
     [
-        ("INSERT INTO items VALUES (1)", True),
-        ('delete  from only public . "items"', True),
-        ("Update public.items set x = 1", True),
-        ("MERGE INTO items AS i", True),
-        ("INSERT INTO other.items VALUES (1)", False),
-        ("INSERT INTO items_2 VALUES (1)", False),
-        ("SELECT * FROM items FOR UPDATE", False),
-        ("IF TG_OP = 'UPDATE' THEN items := 1; END IF", False),
-        ("-- UPDATE items\nNEW.x := 1;", False),
-        ("/* DELETE FROM items */ NEW.x := 1;", False),
-        ("EXECUTE 'something'", False),
-        ("UPDATE orders SET number = 1 WHERE id = NEW.id", False),
+        ("INSERT INTO items VALUES (1)", True), ('delete  from only public . "items"', True),
+        ("Update public.items set x = 1", True), ("MERGE INTO items AS i", True),
+        ("INSERT INTO other.items VALUES (1)", False), ("INSERT INTO items_2 VALUES (1)", False),
+        ("SELECT * FROM items FOR UPDATE", False), ("IF TG_OP = 'UPDATE' THEN items := 1; END IF", False),
+        ("-- UPDATE items\nNEW.x := 1;", False), ("/* DELETE FROM items */ NEW.x := 1;", False),
+        ("EXECUTE 'something'", False), ("UPDATE orders SET number = 1 WHERE id = NEW.id", False),
     ],
-)
+)  # fmt: skip
 def test_the_text_of_a_trigger_tells_which_table_it_writes(*, source: str, writes: bool) -> None:
     triggered = replace(ORDERS, triggers=(Trigger("t", "after", each_row=True, events=("delete",), source=source),))
     watched = reach(triggered, ITEMS, graph=Graph())

@@ -35,14 +35,8 @@ ACCOUNTS = 12
 LENGTH = 14
 
 HEADERS = (
-    "content-range",
-    "content-type",
-    "fencing-token",
-    "fencing-resource",
-    "location",
-    "preference-applied",
-    "etag",
-)
+    "content-range", "content-type", "fencing-token", "fencing-resource", "location", "preference-applied", "etag",
+)  # fmt: skip
 
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 

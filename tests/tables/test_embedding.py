@@ -54,18 +54,12 @@ RELATIONS = Relations({(one.schema, one.name): one for one in RELATED})
 @pytest.mark.parametrize(
     ("origin", "name", "hint"),
     [
-        ("films", "places", None),
-        ("films", "directors", "nothing"),
-        ("films", "director_id", "director_id"),
-        ("films", "elsewhere", None),
-        ("elsewhere", "films", None),
-        ("stray", "gone", None),
-        ("directors", "likes", "films"),
-        ("persons", "p_boss", None),
-        ("persons", "persons", "p_boss"),
+        ("films", "places", None), ("films", "directors", "nothing"), ("films", "director_id", "director_id"),
+        ("films", "elsewhere", None), ("elsewhere", "films", None), ("stray", "gone", None),
+        ("directors", "likes", "films"), ("persons", "p_boss", None), ("persons", "persons", "p_boss"),
         ("actors", "directors", None),
     ],
-)
+)  # fmt: skip
 def test_unrelated_tables_are_refused(origin: str, name: str, hint: str | None) -> None:
     with pytest.raises(DialectError) as caught:
         RELATIONS.find(BY_NAME[origin], name, hint)
@@ -282,28 +276,21 @@ async def test_shapes(films: httpx.AsyncClient) -> None:
 
 async def test_which_rows_are_left(films: httpx.AsyncClient) -> None:
     for query, ids in (
-        ("directors(*)&directors.name=eq.Lynch", [1, 2, 3, 4]),
-        ("directors!inner(*)", [1, 2, 3]),
-        ("directors!inner(*)&directors.name=eq.Lynch", [3]),
-        ("d:directors!inner(*)&d.name=eq.Lynch", [3]),
+        ("directors(*)&directors.name=eq.Lynch", [1, 2, 3, 4]), ("directors!inner(*)", [1, 2, 3]),
+        ("directors!inner(*)&directors.name=eq.Lynch", [3]), ("d:directors!inner(*)&d.name=eq.Lynch", [3]),
         ("d:directors!inner(*)&directors.name=eq.Lynch", [3]),
         ("directors!inner(*)&directors.or=(name.eq.Lynch,born.lt.1930)", [1, 2, 3]),
         ("directors!inner(*)&directors.not.or=(name.eq.Lynch,born.gt.1930)", [1, 2]),
         ("directors!inner(*)&directors.name=in.(Lynch,Kubrick)&year=gt.1970", [1, 3]),
-        ("directors!inner(*)&directors.extra->n=eq.1", [3]),
-        ("actors!inner(*)", [1, 3]),
-        ("actors!inner(*)&actors.name=like.S*", [1]),
-        ("technical!inner(*)", [1, 3]),
-        ("directors(*)&directors=is.null", [4]),
-        ("directors(*)&directors=not.is.null", [1, 2, 3]),
-        ("directors(*)&directors=is.not_null", [1, 2, 3]),
-        ("directors()&directors=not.is.null", [1, 2, 3]),
+        ("directors!inner(*)&directors.extra->n=eq.1", [3]), ("actors!inner(*)", [1, 3]),
+        ("actors!inner(*)&actors.name=like.S*", [1]), ("technical!inner(*)", [1, 3]),
+        ("directors(*)&directors=is.null", [4]), ("directors(*)&directors=not.is.null", [1, 2, 3]),
+        ("directors(*)&directors=is.not_null", [1, 2, 3]), ("directors()&directors=not.is.null", [1, 2, 3]),
         ("d:directors()&d.name=eq.Lynch&d=not.is.null", [3]),
         ("directors(),actors()&or=(directors.is.null,actors.not.is.null)", [1, 3, 4]),
-        ("actors()&actors.name=eq.Jack&actors=is.null", [2, 3, 4]),
-        ("actors!inner(*)&actors.limit=0", []),
+        ("actors()&actors.name=eq.Jack&actors=is.null", [2, 3, 4]), ("actors!inner(*)&actors.limit=0", []),
         ("actors!inner(*)&actors.offset=1", [1]),
-    ):
+    ):  # fmt: skip
         response = await films.get(f"/films?select=id,{query}&order=id", headers={"prefer": "count=exact"})
         answered(response, 200)
         assert [row["id"] for row in response.json()] == ids, query

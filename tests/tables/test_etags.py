@@ -32,31 +32,14 @@ from tests.waiting import waiting
 @pytest.mark.parametrize(
     ("match", "none_match", "current", "met"),
     [
-        (None, None, None, True),
-        (None, None, "a", True),
-        ("*", None, "a", True),
-        ("*", None, None, False),
-        ('"a"', None, "a", True),
-        ('"a"', None, "b", False),
-        ('"a"', None, None, False),
-        ('"b", "a"', None, "a", True),
-        ('"b",,  "a" ,', None, "a", True),
-        ('"a,b"', None, "a,b", True),
-        ('"a,b"', None, "a", False),
-        ('""', None, "", True),
-        ('W/"a"', None, "a", False),
-        ('W/"a", "a"', None, "a", True),
-        (None, "*", "a", False),
-        (None, "*", None, True),
-        (None, '"a"', "a", False),
-        (None, 'W/"a"', "a", False),
-        (None, '"a"', "b", True),
-        (None, '"a"', None, True),
-        ('"a"', '"b"', "a", True),
-        ('"a"', '"a"', "a", False),
-        ("*", '"a"', None, False),
+        (None, None, None, True), (None, None, "a", True), ("*", None, "a", True), ("*", None, None, False),
+        ('"a"', None, "a", True), ('"a"', None, "b", False), ('"a"', None, None, False), ('"b", "a"', None, "a", True),
+        ('"b",,  "a" ,', None, "a", True), ('"a,b"', None, "a,b", True), ('"a,b"', None, "a", False),
+        ('""', None, "", True), ('W/"a"', None, "a", False), ('W/"a", "a"', None, "a", True), (None, "*", "a", False),
+        (None, "*", None, True), (None, '"a"', "a", False), (None, 'W/"a"', "a", False), (None, '"a"', "b", True),
+        (None, '"a"', None, True), ('"a"', '"b"', "a", True), ('"a"', '"a"', "a", False), ("*", '"a"', None, False),
     ],
-)
+)  # fmt: skip
 def test_conditions(match: str | None, none_match: str | None, current: str | None, *, met: bool) -> None:
     assert parse_preconditions(match, none_match).met_by(current) is met
 
@@ -89,22 +72,15 @@ def test_the_list_has_an_end() -> None:
 @pytest.mark.parametrize(
     ("method", "match", "none_match", "query", "supported"),
     [
-        ("GET", None, '"a"', b"", True),
-        ("GET", None, "*", b"owner=eq.x", True),
-        ("GET", '"a"', None, b"owner=eq.x", False),
-        ("HEAD", '"a"', None, b"id=eq.1", True),
-        ("PATCH", '"a"', None, b"id=eq.1", True),
-        ("PATCH", None, '"a"', b"id=eq.1", True),
-        ("PATCH", None, "*", b"id=eq.1", False),
-        ("PATCH", '"a"', None, b"id=in.(1)", False),
-        ("DELETE", None, "*", b"id=eq.1", False),
-        ("DELETE", '"a"', None, b"id=eq.1", True),
-        ("PUT", None, "*", b"id=eq.1", True),
-        ("PUT", '"a"', None, b"id=eq.1", True),
-        ("POST", '"a"', None, b"id=eq.1", False),
-        ("POST", None, "*", b"", False),
+        ("GET", None, '"a"', b"", True), ("GET", None, "*", b"owner=eq.x", True),
+        ("GET", '"a"', None, b"owner=eq.x", False), ("HEAD", '"a"', None, b"id=eq.1", True),
+        ("PATCH", '"a"', None, b"id=eq.1", True), ("PATCH", None, '"a"', b"id=eq.1", True),
+        ("PATCH", None, "*", b"id=eq.1", False), ("PATCH", '"a"', None, b"id=in.(1)", False),
+        ("DELETE", None, "*", b"id=eq.1", False), ("DELETE", '"a"', None, b"id=eq.1", True),
+        ("PUT", None, "*", b"id=eq.1", True), ("PUT", '"a"', None, b"id=eq.1", True),
+        ("POST", '"a"', None, b"id=eq.1", False), ("POST", None, "*", b"", False),
     ],
-)
+)  # fmt: skip
 def test_what_a_condition_can_be_held_against(
     method: str, match: str | None, none_match: str | None, query: bytes, *, supported: bool
 ) -> None:

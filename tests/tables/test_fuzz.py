@@ -115,17 +115,13 @@ _PINS = {
 
 _ROWS = {
     "accounts": (
-        {"id": 4},
-        {"id": 1, "owner": "new"},
-        {"note": "x"},
-        {"id": 2, "balance": 5},
-        {"balance": 1, "extra": {}},
+        {"id": 4}, {"id": 1, "owner": "new"}, {"note": "x"}, {"id": 2, "balance": 5}, {"balance": 1, "extra": {}},
     ),
     "shipments": ({"order_id": 7}, {"order_id": 8, "state": "x"}, {"state": "sent"}, {"id": 1, "order_id": 8}),
     "pairs": ({"a": "x/y", "b": "z", "v": 3}, {"v": 4}, {"a": "n", "b": "m"}, {"a": "x"}),
     "settings": ({"name": "size", "value": "1"}, {"value": "2"}, {"name": "colour"}),
     "rich": ({"owner": "x"}, {"id": 9, "owner": "x"}),
-}
+}  # fmt: skip
 
 _STEPS = ("", "", "", *_words("->a ->>a ->0 ->a->>b ->n->-1 -> ->>'x' ->\"a,b\""))
 

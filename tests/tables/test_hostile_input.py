@@ -175,14 +175,10 @@ class TestValues:
     @pytest.mark.parametrize(
         ("body", "code"),
         [
-            (b'{"id": 7, "balance": 9223372036854775808}', "22003"),
-            (b'{"id": 7, "balance": 1e400}', "PGRST102"),
-            (b'{"id": 7, "owner": "\\u0000"}', "22P05"),
-            (b'{"id": 7, "owner": "\\ud800"}', "PGRST102"),
-            (b'{"id": 7, "owner": "\xff"}', "PGRST102"),
-            (b'{"id": 7, "owner": "\x00"}', "PGRST102"),
-            (b'{"id": 7, "\\u0000": 1}', "PGRST204"),
-            (b'\xff\xfe{\x00}\x00', "PGRST102"),
+            (b'{"id": 7, "balance": 9223372036854775808}', "22003"), (b'{"id": 7, "balance": 1e400}', "PGRST102"),
+            (b'{"id": 7, "owner": "\\u0000"}', "22P05"), (b'{"id": 7, "owner": "\\ud800"}', "PGRST102"),
+            (b'{"id": 7, "owner": "\xff"}', "PGRST102"), (b'{"id": 7, "owner": "\x00"}', "PGRST102"),
+            (b'{"id": 7, "\\u0000": 1}', "PGRST204"), (b'\xff\xfe{\x00}\x00', "PGRST102"),
         ],
     )  # fmt: skip
     def test_what_no_column_can_hold(self, gateway: Watched, body: bytes, code: str) -> None:
@@ -229,32 +225,14 @@ class TestEchoes:
 
 
 PAYLOADS = [
-    'x"; DROP TABLE secrets; --',
-    "x'; DROP TABLE secrets; --",
-    'x""; DROP TABLE secrets; --',
-    '"x\\"; DROP TABLE secrets; --"',
-    '"x""; DROP TABLE secrets; --"',
-    "x); DROP TABLE secrets; --",
-    "(SELECT word FROM secrets)",
-    '"(SELECT word FROM secrets)"',
-    "id) FROM secrets; --",
-    "id, (SELECT word FROM secrets LIMIT 1) AS x",
-    "text) FROM accounts UNION SELECT (word::text",
-    "text; COMMIT; DROP TABLE secrets",
-    "pg_sleep(30)",
-    "$$; DROP TABLE secrets; $$",
-    "%(v0)s",
-    ":v0",
-    "$1",
-    "\\'; DROP TABLE secrets; --",
-    "accounts.id",
-    "fencing.fence",
-    "tableoid::regclass",
-    "ctid",
-    "xmax",
-    "*",
+    'x"; DROP TABLE secrets; --', "x'; DROP TABLE secrets; --", 'x""; DROP TABLE secrets; --',
+    '"x\\"; DROP TABLE secrets; --"', '"x""; DROP TABLE secrets; --"', "x); DROP TABLE secrets; --",
+    "(SELECT word FROM secrets)", '"(SELECT word FROM secrets)"', "id) FROM secrets; --",
+    "id, (SELECT word FROM secrets LIMIT 1) AS x", "text) FROM accounts UNION SELECT (word::text",
+    "text; COMMIT; DROP TABLE secrets", "pg_sleep(30)", "$$; DROP TABLE secrets; $$", "%(v0)s", ":v0", "$1",
+    "\\'; DROP TABLE secrets; --", "accounts.id", "fencing.fence", "tableoid::regclass", "ctid", "xmax", "*",
     "U&'\\0027'",
-]
+]  # fmt: skip
 
 # The places of a name: the method, the target, and the headers.
 PLACES: dict[str, tuple[str, str, Headers]] = {

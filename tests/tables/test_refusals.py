@@ -80,8 +80,7 @@ class TestNothingIsWritten:
 
     async def test_refused_writes(self, write: Send) -> None:
         refused: list[tuple[str, str, Any, int, str]] = [
-            ("PATCH", "/nowhere?id=eq.1", {"a": 1}, 404, "PGRST205"),
-            ("PATCH", TARGET, {"nope": 1}, 400, "PGRST204"),
+            ("PATCH", "/nowhere?id=eq.1", {"a": 1}, 404, "PGRST205"), ("PATCH", TARGET, {"nope": 1}, 400, "PGRST204"),
             ("PATCH", f"{TARGET}&columns=nope", {"nope": 1}, 400, "PGRST204"),
             ("POST", "/accounts?on_conflict=nope", {"id": 1}, 400, "PGRST204"),
             ("PATCH", f"{TARGET}&nope=eq.1", {"note": "x"}, 400, "42703"),
@@ -95,10 +94,8 @@ class TestNothingIsWritten:
             ("POST", "/accounts", {"id": 10, "balance": "many"}, 400, "22P02"),
             ("POST", "/accounts", {"id": 10, "owner": "a\0b"}, 400, "22P05"),
             ("PATCH", TARGET, [{"note": "a"}, {"note": "b"}], 400, "PGRST102"),
-            ("PATCH", "/accounts", {"note": "x"}, 400, "21000"),
-            ("PATCH", "/accounts?id", {"note": "x"}, 400, "21000"),
-            ("DELETE", "/accounts", None, 400, "21000"),
-            ("DELETE", "/accounts?id", None, 400, "21000"),
+            ("PATCH", "/accounts", {"note": "x"}, 400, "21000"), ("PATCH", "/accounts?id", {"note": "x"}, 400, "21000"),
+            ("DELETE", "/accounts", None, 400, "21000"), ("DELETE", "/accounts?id", None, 400, "21000"),
             ("DELETE", "/accounts?select=id&order=id", None, 400, "21000"),
             ("DELETE", "/accounts?limit=1", None, 400, "PGRST127"),
             ("DELETE", "/accounts?limit=eq.5", None, 400, "PGRST127"),
@@ -110,11 +107,10 @@ class TestNothingIsWritten:
             ("POST", "/keyless", {"v": 1}, 422, "resource-underivable"),
             ("PATCH", "/rich?id=eq.2", {"note": "x"}, 422, "resource-underivable"),
             ("PATCH", "/floats?x=eq.1.5", {"v": 2}, 422, "resource-underivable"),
-            ("PATCH", TARGET, {"id": 2}, 409, "23505"),
-            ("PATCH", TARGET, {"id": None}, 422, "resource-underivable"),
+            ("PATCH", TARGET, {"id": 2}, 409, "23505"), ("PATCH", TARGET, {"id": None}, 422, "resource-underivable"),
             ("PATCH", "/accounts?owner=eq.ann", {"id": 2}, 422, "resource-underivable"),
             ("PATCH", "/shipments?order_id=eq.7", {"order_id": None}, 422, "resource-underivable"),
-        ]
+        ]  # fmt: skip
         for method, target, body, status, code in refused:
             answered(await write(method, target, body, token=5), status, code)
 

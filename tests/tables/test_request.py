@@ -24,15 +24,11 @@ PREFIXES = ("/v1/tables/", "/rest/v1/")
 @pytest.mark.parametrize(
     ("path", "expected"),
     [
-        ("/v1/tables/users", ("table", "users")),
-        ("/rest/v1/users/", ("table", "users")),
-        ("/v1/tables/", ("root", "")),
-        ("/v1/tables/rpc", ("table", "rpc")),
-        ("/v1/tables/rpc/", ("table", "rpc")),
-        ("/v1/tables/rpc/add", ("function", "add")),
-        ("/rest/v1/rpc/rpc", ("function", "rpc")),
+        ("/v1/tables/users", ("table", "users")), ("/rest/v1/users/", ("table", "users")),
+        ("/v1/tables/", ("root", "")), ("/v1/tables/rpc", ("table", "rpc")), ("/v1/tables/rpc/", ("table", "rpc")),
+        ("/v1/tables/rpc/add", ("function", "add")), ("/rest/v1/rpc/rpc", ("function", "rpc")),
     ],
-)
+)  # fmt: skip
 def test_paths(path: str, expected: tuple[str, str]) -> None:
     assert name_of(path, PREFIXES) == expected
 
@@ -59,17 +55,12 @@ def test_schemas() -> None:
 @pytest.mark.parametrize(
     ("method", "query", "header", "limit", "offset"),
     [
-        ("GET", b"", "0-9", 10, 0),
-        ("GET", b"", "5-", None, 5),
-        ("GET", b"limit=3&offset=1", "0-9", 3, 1),
-        ("GET", b"limit=30", "10-19", 10, 10),
-        ("GET", b"limit=3&offset=1", "2-9", 2, 2),
-        ("GET", b"limit=0", "0-9", 0, 0),
-        ("GET", b"", "bytes=0-9", None, 0),
-        ("HEAD", b"", "0-9", None, 0),
+        ("GET", b"", "0-9", 10, 0), ("GET", b"", "5-", None, 5), ("GET", b"limit=3&offset=1", "0-9", 3, 1),
+        ("GET", b"limit=30", "10-19", 10, 10), ("GET", b"limit=3&offset=1", "2-9", 2, 2),
+        ("GET", b"limit=0", "0-9", 0, 0), ("GET", b"", "bytes=0-9", None, 0), ("HEAD", b"", "0-9", None, 0),
         ("PATCH", b"id=eq.1", "0-9", None, 0),
     ],
-)
+)  # fmt: skip
 def test_range_narrows_reads_only(method: str, query: bytes, header: str, limit: int | None, offset: int) -> None:
     wanted = parse(method, query, {b"range": header})
     assert (wanted.query.limit, wanted.query.offset) == (limit, offset)
@@ -161,26 +152,17 @@ def test_what_needs_a_transaction_of_its_own(header: str, *, needed: bool) -> No
 @pytest.mark.parametrize(
     ("accept", "expected"),
     [
-        ("", JSON),
-        ("*/*", JSON),
-        ("application/*", JSON),
-        ("application/json; charset=utf-8", JSON),
-        ("application/vnd.pgrst.object+json", OBJECT),
-        ("ApplicatIon/vnd.PgRsT.object+json", OBJECT),
+        ("", JSON), ("*/*", JSON), ("application/*", JSON), ("application/json; charset=utf-8", JSON),
+        ("application/vnd.pgrst.object+json", OBJECT), ("ApplicatIon/vnd.PgRsT.object+json", OBJECT),
         ("application/vnd.pgrst.object;nulls=stripped", OBJECT_STRIPPED),
         ("application/vnd.pgrst.object+json; nulls=stripped", OBJECT_STRIPPED),
-        ("application/vnd.pgrst.array+json", JSON),
-        ("application/vnd.pgrst.array+json;nulls=stripped", ARRAY_STRIPPED),
-        ("application/vnd.pgrst.array;nulls=stripped", ARRAY_STRIPPED),
-        ("application/json;nulls=stripped", JSON),
-        ("text/csv", CSV),
-        ("text/csv, application/vnd.pgrst.object", CSV),
-        ("text/html, text/csv", CSV),
-        ("application/json;q=0.5, application/vnd.pgrst.object+json", OBJECT),
-        ("text/csv;q=0.1, */*;q=0.9", JSON),
+        ("application/vnd.pgrst.array+json", JSON), ("application/vnd.pgrst.array+json;nulls=stripped", ARRAY_STRIPPED),
+        ("application/vnd.pgrst.array;nulls=stripped", ARRAY_STRIPPED), ("application/json;nulls=stripped", JSON),
+        ("text/csv", CSV), ("text/csv, application/vnd.pgrst.object", CSV), ("text/html, text/csv", CSV),
+        ("application/json;q=0.5, application/vnd.pgrst.object+json", OBJECT), ("text/csv;q=0.1, */*;q=0.9", JSON),
         ("text/csv;q=0, application/json;q=0.001", JSON),
     ],
-)
+)  # fmt: skip
 def test_the_best_form_of_rows(accept: str, expected: Media) -> None:
     assert accepted(accept) == expected
 
@@ -201,15 +183,11 @@ def test_the_root_is_an_openapi_document() -> None:
 @pytest.mark.parametrize(
     ("content_type", "expected"),
     [
-        (None, "json"),
-        ("", "json"),
-        ("Application/JSON; charset=utf-8", "json"),
-        ("text/csv", "csv"),
-        ("application/x-www-form-urlencoded", "urlencoded"),
-        ("text/plain", "text"),
+        (None, "json"), ("", "json"), ("Application/JSON; charset=utf-8", "json"), ("text/csv", "csv"),
+        ("application/x-www-form-urlencoded", "urlencoded"), ("text/plain", "text"),
         ("application/octet-stream", "binary"),
     ],
-)
+)  # fmt: skip
 def test_types_of_bodies(content_type: str | None, expected: str) -> None:
     assert body_type({} if content_type is None else {b"content-type": content_type}) == expected
 

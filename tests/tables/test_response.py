@@ -34,24 +34,17 @@ def written(
 @pytest.mark.parametrize(
     ("method", "prefer", "touched", "inserted", "status", "content_range"),
     [
-        ("POST", "", 1, 1, 201, "*/*"),
-        ("POST", "", 0, 0, 201, "*/*"),
-        ("POST", "count=exact", 2, 2, 201, "*/2"),
+        ("POST", "", 1, 1, 201, "*/*"), ("POST", "", 0, 0, 201, "*/*"), ("POST", "count=exact", 2, 2, 201, "*/2"),
         ("POST", "resolution=merge-duplicates", 2, 1, 201, "*/*"),
         ("POST", "resolution=merge-duplicates", 2, 0, 200, "*/*"),
-        ("POST", "resolution=ignore-duplicates", 0, 0, 201, "*/*"),
-        ("PATCH", "", 2, 0, 204, "0-1/*"),
-        ("PATCH", "", 0, 0, 204, "*/*"),
-        ("PATCH", "count=exact", 2, 0, 204, "0-1/2"),
-        ("PATCH", "return=representation", 1, 0, 200, "0-0/*"),
-        ("PUT", "", 1, 1, 204, None),
-        ("PUT", "return=representation", 1, 1, 201, None),
-        ("PUT", "return=representation", 1, 0, 200, None),
-        ("DELETE", "", 1, 0, 204, "*/*"),
-        ("DELETE", "count=exact", 3, 0, 204, "*/3"),
+        ("POST", "resolution=ignore-duplicates", 0, 0, 201, "*/*"), ("PATCH", "", 2, 0, 204, "0-1/*"),
+        ("PATCH", "", 0, 0, 204, "*/*"), ("PATCH", "count=exact", 2, 0, 204, "0-1/2"),
+        ("PATCH", "return=representation", 1, 0, 200, "0-0/*"), ("PUT", "", 1, 1, 204, None),
+        ("PUT", "return=representation", 1, 1, 201, None), ("PUT", "return=representation", 1, 0, 200, None),
+        ("DELETE", "", 1, 0, 204, "*/*"), ("DELETE", "count=exact", 3, 0, 204, "*/3"),
         ("DELETE", "return=representation", 1, 0, 200, "*/*"),
     ],
-)
+)  # fmt: skip
 def test_writes(method: str, prefer: str, touched: int, inserted: int, status: int, content_range: str | None) -> None:
     answer = written(method, touched, prefer=prefer, inserted=inserted, body="[{}]")
     assert answer.status == status
@@ -79,14 +72,10 @@ def read(
 @pytest.mark.parametrize(
     ("query", "touched", "total", "status", "content_range"),
     [
-        (b"", 3, None, 200, "0-2/*"),
-        (b"", 0, None, 200, "*/*"),
-        (b"", 3, 3, 200, "0-2/3"),
-        (b"", 0, 0, 200, "*/0"),
-        (b"limit=1&offset=1", 1, 3, 206, "1-1/3"),
-        (b"offset=3", 0, 3, 206, "*/3"),
+        (b"", 3, None, 200, "0-2/*"), (b"", 0, None, 200, "*/*"), (b"", 3, 3, 200, "0-2/3"), (b"", 0, 0, 200, "*/0"),
+        (b"limit=1&offset=1", 1, 3, 206, "1-1/3"), (b"offset=3", 0, 3, 206, "*/3"),
     ],
-)
+)  # fmt: skip
 def test_reads(query: bytes, touched: int, total: int | None, status: int, content_range: str) -> None:
     answer = read(query, touched, total)
     assert (answer.status, header(answer, b"content-range"), answer.body) == (status, content_range, b"[]")

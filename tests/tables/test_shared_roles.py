@@ -75,17 +75,10 @@ MISCHIEF = [
         f"set {scope} {name} {value}"
         for scope in ("local", "session")
         for name, value in (
-            ("role", "member_b"),
-            ("role", "none"),
-            ("request.jwt.claims", '{"sub":"bob"}'),
-            ("TimeZone", "Asia/Tokyo"),
-            ("DateStyle", "SQL,DMY"),
-            ("search_path", "evil,public"),
-            ("app.user", "eve"),
-            ("synchronous_commit", "off"),
-            ("fencing.secured", "x"),
-            ("fencing.held", '{"public.notes/1":{"token":"9"}}'),
-            ("client_min_messages", "error"),
+            ("role", "member_b"), ("role", "none"), ("request.jwt.claims", '{"sub":"bob"}'), ("TimeZone", "Asia/Tokyo"),
+            ("DateStyle", "SQL,DMY"), ("search_path", "evil,public"), ("app.user", "eve"),
+            ("synchronous_commit", "off"), ("fencing.secured", "x"),
+            ("fencing.held", '{"public.notes/1":{"token":"9"}}'), ("client_min_messages", "error"),
             ("statement_timeout", "1ms"),
         )
     ),
@@ -95,7 +88,7 @@ MISCHIEF = [
     "do RESET ALL",
     "raise",
     "sleep",
-]
+]  # fmt: skip
 
 
 def principal(head: Head) -> Principal:
