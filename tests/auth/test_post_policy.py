@@ -81,40 +81,6 @@ def test_a_form_as_it_should_be() -> None:
     assert verify(signed(), secret_of, NOW) == PostPolicy(OWNER, 0, None)
 
 
-def test_the_published_example() -> None:
-    """The example of the S3 documentation, "Browser-based upload using HTTP POST", with its signature."""
-    text = (
-        '{ "expiration": "2015-12-30T12:00:00.000Z",',
-        '  "conditions": [',
-        '    {"bucket": "sigv4examplebucket"},',
-        '    ["starts-with", "$key", "user/user1/"],',
-        '    {"acl": "public-read"},',
-        '    {"success_action_redirect": "http://sigv4examplebucket.s3.amazonaws.com/successful_upload.html"},',
-        '    ["starts-with", "$Content-Type", "image/"],',
-        '    {"x-amz-meta-uuid": "14365123651274"},',
-        '    {"x-amz-server-side-encryption": "AES256"},',
-        '    ["starts-with", "$x-amz-meta-tag", ""],',
-        "",
-        '    {"x-amz-credential": "AKIAIOSFODNN7EXAMPLE/20151229/us-east-1/s3/aws4_request"},',
-        '    {"x-amz-algorithm": "AWS4-HMAC-SHA256"},',
-        '    {"x-amz-date": "20151229T000000Z" }',
-        "  ]",
-        "}",
-    )
-    form = FORM | {
-        "bucket": "sigv4examplebucket",
-        "acl": "public-read",
-        "success_action_redirect": "http://sigv4examplebucket.s3.amazonaws.com/successful_upload.html",
-        "Content-Type": "image/jpeg",
-        "x-amz-meta-uuid": "14365123651274",
-        "x-amz-server-side-encryption": "AES256",
-        "X-Amz-Meta-Tag": "",
-        "Policy": base64.b64encode("\r\n".join(text).encode()).decode(),
-        "X-Amz-Signature": "8afdbf4008c03f22c2cd3cdb72e4afbb1f6a588f3255ac628749a66d7f09699e",
-    }
-    assert verify(form, secret_of, NOW).principal == OWNER
-
-
 def client(*keys: str) -> Any:
     """Return the client of botocore with an id, a secret and perhaps a session token."""
     names = ("aws_access_key_id", "aws_secret_access_key", "aws_session_token")

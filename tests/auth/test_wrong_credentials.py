@@ -281,6 +281,8 @@ async def test_no_wrong_credential_opens_the_page(client: httpx.AsyncClient, unh
 
 
 # S3 -----------------------------------------------------------------------------------------------------------------
+
+
 Signing = Callable[[RequestHead], tuple[str, list[tuple[str, str]]]]
 """Returns the query and further headers of a request."""
 REAL = StoreCredentials(ROOT["access_key_id"], ROOT["secret_access_key"], "us-east-1")

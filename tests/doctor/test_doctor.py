@@ -20,6 +20,7 @@ from gateway.db.database import Database
 from gateway.db.uploads import RecordedUpload, UploadKey
 from gateway.demo.embedded import EmbeddedPostgres
 from gateway.doctor import examination as doctor
+from gateway.doctor import grants
 from gateway.doctor.examination import Check, CheckStatus, DoctorReport, render
 from gateway.fencing.decision import Presented
 from gateway.fencing.intent import Announcement
@@ -69,9 +70,9 @@ async def execute(dsn: str, *statements: str) -> None:
         await connection.close()
 
 
-ALMIGHTY = {"callers": ["writer"], "actions": [action.value for action in Action], "everything": True}
+ALL = {"actions": [action.value for action in Action], "everything": True}
 READS = {"callers": ["writer"], "actions": ["read"], "tables": ["public.a"]}
-RULE = {"match": "reports/{job}/**", "resource": "job/{job}"}
+JOBS = {"match": "reports/{job}/**", "resource": "job/{job}"}
 CALLER = {"name": "writer", "access_key_id": "writer", "secret_access_key": "s" * 32, "api_key": "k" * 32}
 WITHOUT_TARGET: list[tuple[dict[str, Any], str]] = [
     ({"actions": ["read"], "tables": ["public.nothing"]}, "there is no table public.nothing"),
@@ -83,7 +84,7 @@ WITHOUT_TARGET: list[tuple[dict[str, Any], str]] = [
 
 
 async def test_a_sound_installation_has_no_problems(dsn: str, endpoint: str, double: S3Double) -> None:
-    report = await examine(config(dsn, endpoint, objects=[RULE], callers=[CALLER]))
+    report = await examine(config(dsn, endpoint, objects=[JOBS], callers=[CALLER]))
     assert not report.problems, "\n".join(render(report))
     assert [section.title for section in report.sections] == [
         "configuration",
@@ -103,11 +104,6 @@ async def test_without_rules_every_bucket_of_the_store_is_probed(dsn: str, endpo
     assert found(report, "bucket reports").status is found(report, "bucket other").status is CheckStatus.OK
 
 
-async def test_tables_alone_need_no_store(dsn: str) -> None:
-    report = await examine(config(dsn))
-    assert not report.problems
-
-
 class TestConfiguration:
     @pytest.mark.thorough
     @pytest.mark.parametrize(
@@ -115,13 +111,11 @@ class TestConfiguration:
         [
             ({"grants": OPEN}, "anonymous", "barrier, call, credentials"),
             ({"grants": []}, "grants", "every request is denied"),
-            ({"grants": [ALMIGHTY]}, "almighty callers", "writer"),
-            ({"grants": [{**ALMIGHTY, "callers": ["anonymous"]}]}, "callers without grants", "writer"),
-            ({"grants": [{**ALMIGHTY, "groups": ["typo"]}]}, "groups", "number 1: no caller is in typo"),
+            ({"grants": [{**ALL, "callers": ["anonymous"]}]}, "callers without grants", "writer"),
             (
-                {"grants": [{**READS, "resources": ["a"]}, READS]},
-                "overlapping grants",
-                "number 1 adds nothing to number 2",
+                {"grants": [{**ALL, "callers": ["writer"], "groups": ["typo"]}]},
+                "groups",
+                "number 1: no caller is in typo",
             ),
             ({"grants": [READS, READS]}, "overlapping grants", "number 2 adds nothing to number 1"),
             *(
@@ -149,7 +143,7 @@ class TestConfiguration:
             ({"callers": [{**CALLER, "api_key": "k" * 31}]}, "short keys", "guessed: writer"),
             ({"callers": [{**CALLER, "secret_access_key": "s" * 31}]}, "short keys", "guessed: writer"),
             ({"fencing": {"mode": "observe"}}, "observe", "everything without a mode"),
-            ({"objects": [{**RULE, "mode": "observe"}]}, "observe", "reports/{job}/**"),
+            ({"objects": [{**JOBS, "mode": "observe"}]}, "observe", "reports/{job}/**"),
             ({"tables": [{"name": "public.a", "mode": "observe"}]}, "observe", "public.a"),
             ({"server": {"listen": "0.0.0.0:8080"}}, "listen", "without TLS"),
         ],
@@ -222,7 +216,7 @@ class TestDatabase:
     async def test_a_server_that_is_not_there_is_a_problem_and_the_store_is_examined_all_the_same(
         self, endpoint: str
     ) -> None:
-        report = await examine(config("postgresql://gateway:role-password@127.0.0.1:1/app", endpoint, objects=[RULE]))
+        report = await examine(config("postgresql://gateway:role-password@127.0.0.1:1/app", endpoint, objects=[JOBS]))
         assert found(report, "intents").status is CheckStatus.PROBLEM
         assert found(report, "bucket reports").status is CheckStatus.OK
         (check,) = (check for check in report.sections[1].checks if check.name == "connection")
@@ -386,54 +380,33 @@ class TestObjectStore:
         assert check.status is CheckStatus.PROBLEM
         assert "SignatureDoesNotMatch" in check.detail
 
-    async def test_a_rule_for_a_bucket_that_is_not_there_is_a_problem(self, dsn: str, endpoint: str) -> None:
-        report = await examine(config(dsn, endpoint, objects=[{"match": "absent/**"}, {"match": "*/x"}]))
-        check = found(report, "bucket absent")
-        assert check.status is CheckStatus.PROBLEM
+    async def test_each_fault_of_a_store_is_told(self, dsn: str, endpoint: str, double: S3Double) -> None:
+        async def told(name: str, *rules: dict[str, str]) -> Check:
+            return found(await examine(config(dsn, endpoint, objects=list(rules) or [JOBS])), name)
 
-    async def test_keys_that_may_not_list_buckets_are_no_problem(
-        self, dsn: str, endpoint: str, double: S3Double
-    ) -> None:
-        double.fail(403, code="AccessDenied", operation="ListBuckets", times=None)
-        assert not (await examine(config(dsn, endpoint, objects=[RULE]))).problems
-
-    async def test_a_store_that_ignores_conditions_is_a_problem(
-        self, dsn: str, endpoint: str, double: S3Double
-    ) -> None:
-        double.behave(ignored_conditions=frozenset({"PutObject"}))
-        report = await examine(config(dsn, endpoint, objects=[RULE]))
-        assert "cannot be fenced: put-if-none-match" in found(report, "bucket reports").detail
-        assert "refused" in found(report, "bucket reports, put-if-match").advice
-
-    async def test_what_a_store_lacks_and_can_do_without_is_a_warning(
-        self, dsn: str, endpoint: str, double: S3Double
-    ) -> None:
+        assert (await told("bucket absent", {"match": "absent/**"}, {"match": "*/x"})).status is CheckStatus.PROBLEM
         double.behave(ignored_conditions=frozenset({"DeleteObject"}))
-        report = await examine(config(dsn, endpoint, objects=[RULE]))
+        report = await examine(config(dsn, endpoint, objects=[JOBS]))
         assert not report.problems
         assert "tombstones" in found(report, "bucket reports, delete-if-match").advice
-
-    async def test_a_store_that_does_not_answer_clearly_is_a_problem(
-        self, dsn: str, endpoint: str, double: S3Double
-    ) -> None:
+        double.behave(ignored_conditions=frozenset({"PutObject"}))
+        assert "cannot be fenced: put-if-none-match" in (await told("bucket reports")).detail
+        assert "refused" in (await told("bucket reports, put-if-match")).advice
+        double.behave(ignored_conditions=frozenset())
+        double.fail(403, code="AccessDenied", operation="ListBuckets", times=None)
+        assert not (await examine(config(dsn, endpoint, objects=[JOBS]))).problems
         double.fail(503, operation="PutObject", times=None)
-        assert (
-            "could not be probed"
-            in found(await examine(config(dsn, endpoint, objects=[RULE])), "bucket reports").detail
-        )
+        assert "could not be probed" in (await told("bucket reports")).detail
 
     @pytest.mark.thorough
-    @pytest.mark.parametrize(
-        ("seconds", "status"),
-        [(0, CheckStatus.OK), (90, CheckStatus.WARNING), (-90, CheckStatus.WARNING), (400, CheckStatus.PROBLEM)],
-    )
     async def test_the_clocks_of_database_and_store_are_compared(
-        self, dsn: str, endpoint: str, double: S3Double, seconds: float, status: CheckStatus
+        self, dsn: str, endpoint: str, double: S3Double
     ) -> None:
-        double.behave(clock_offset=seconds)
-        report = await examine(config(dsn, endpoint))
-        (check,) = (check for check in report.sections[2].checks if check.name == "clock")
-        assert check.status is status
+        for seconds, status in ((0, "OK"), (90, "WARNING"), (-90, "WARNING"), (400, "PROBLEM")):
+            double.behave(clock_offset=float(seconds))
+            report = await examine(config(dsn, endpoint))
+            (check,) = (check for check in report.sections[2].checks if check.name == "clock")
+            assert check.status is CheckStatus[status], seconds
 
 
 class TestPending:
@@ -506,3 +479,115 @@ def _as(dsn: str, role: str) -> str:
 
 def _announcement() -> Announcement:
     return Announcement("s3/reports/a", "reports", "a", uuid4(), Presented(Token(0, 1)), "writer")
+
+
+ISSUER = {"name": "keycloak", "secret": "s" * 32, "groups_claim": ["groups"]}
+ORDERS = {"tables": [{"name": "public.orders", "resource": "order/{id}"}]}
+
+
+def granted(*grants: dict[str, Any], **sections: Any) -> dict[str, Any]:
+    """Sections with these grants. A grant without groups is for the writer."""
+    return {"grants": [one if "groups" in one else {"callers": ["writer"], **one} for one in grants], **sections}
+
+
+def reading(callers: list[str], **more: Any) -> dict[str, Any]:
+    return {"callers": callers, "actions": ["read"], "tables": ["public.*"], **more}
+
+
+TOO_MUCH: list[tuple[dict[str, Any], str]] = [
+    (granted({**ALL, "callers": ["keycloak:*"]}, issuers=[ISSUER]), "keycloak:*"),
+    (granted({**ALL, "callers": [], "groups": ["keycloak:admins"]}, issuers=[ISSUER]), "group keycloak:admins"),
+]
+OVERLAPPING: list[dict[str, Any]] = [
+    granted(reading(["keycloak:ann"]), reading(["keycloak:*"]), issuers=[ISSUER]),
+    granted(reading([], groups=["keycloak:clerks"]), reading(["keycloak:*"]), issuers=[ISSUER]),
+    granted(reading(["writer"]), reading(["*"])),
+    granted(reading(["writer"], tables=["public.orders"]), reading(["writer"])),
+    granted(reading(["writer"], tables=["public.orders"]), reading(["writer"], tables=["*"])),
+    granted({"actions": ["lock"], "resources": ["order/5"]}, {"actions": ["lock"], "resources": ["order/*"]}),
+    granted({"actions": ["read"], "buckets": ["reports/a/**"]}, {"actions": ["read"], "buckets": ["reports"]}),
+    granted({"actions": ["read"], "buckets": ["reports/a/b"]}, {"actions": ["read"], "buckets": ["*/a/**"]}),
+]
+NOT_OVERLAPPING: list[dict[str, Any]] = [
+    # The star is for callers of the configuration.
+    granted(reading(["keycloak:ann"]), reading(["*"]), issuers=[ISSUER]),
+    granted(reading([], groups=["keycloak:clerks"]), reading(["*"]), issuers=[ISSUER]),
+    granted(reading(["anonymous"]), reading(["*"])),
+    granted(reading(["writer"], tables=["public.a"]), reading(["writer"], tables=["*.b"])),
+    granted({"actions": ["lock"], "resources": ["order/*/*"]}, {"actions": ["lock"], "resources": ["order/*"]}),
+    granted({"actions": ["read"], "buckets": ["reports"]}, {"actions": ["write"], "buckets": ["reports/**"]}),
+]
+POINTLESS: list[tuple[dict[str, Any], str]] = [
+    (granted({"actions": ["read"], "buckets": ["reports"]}, s3=None), "no object store is configured"),
+    (
+        granted({"actions": ["call"], "functions": ["public.nothing"]}),
+        "no function that can be called is public.nothing",
+    ),
+    (granted({"actions": ["write"], "resources": ["odrer/*"]}, **ORDERS), "makes names like odrer/*"),
+    (granted({"actions": ["write", "lock"], "resources": ["order/*/*"]}, **ORDERS), "makes names like order/*/*"),
+    (granted({"actions": ["write"], "buckets": ["reports"], "resources": ["order/*"]}, **ORDERS), "names like order/*"),
+    (granted({"actions": ["write"], "resources": ["public.orders/*"]}, **ORDERS), "makes names like public.orders/*"),
+]
+WITH_TARGET: list[dict[str, Any]] = [
+    granted({"actions": ["write"], "resources": ["order/5", "*/5", "**", "s3/**", "s3/*/a/b"]}, **ORDERS),
+    granted({"actions": ["write"], "resources": ["public.orders/*"]}),
+    granted({"actions": ["write"], "resources": ["job/7", "s3/other/**"]}, objects=[JOBS]),
+    # Locks may have any name, and so may what a call claims.
+    granted({"actions": ["lock", "barrier", "read"], "resources": ["anything/*"]}),
+    granted({"actions": ["write", "call"], "resources": ["anything/*"]}, postgres={"functions": ["public.reckon"]}),
+    granted({"actions": ["write", "lock"], "resources": ["policy/7"]}, resources=[{"match": "policy/*"}]),
+]
+WITHOUT_CALLERS: list[tuple[dict[str, Any], str, str]] = [
+    (granted(reading([], groups=["keycloack:admins"]), issuers=[ISSUER]), "groups", "no caller is in keycloack:admins"),
+    (
+        granted(reading([], groups=["keycloak:admins"]), issuers=[{**ISSUER, "groups_claim": []}]),
+        "groups",
+        "since keycloak has no groups_claim",
+    ),
+    (granted(reading(["writer"]), issuers=[ISSUER]), "issuers without grants", "keycloak: no grant names"),
+]
+
+
+def told(sections: dict[str, Any], name: str) -> list[Check]:
+    """The findings under a name, with a store unless the sections say otherwise."""
+    settings = {"postgres": {"dsn": "postgresql://localhost/app", **sections.get("postgres", {})}}
+    if "s3" not in sections:
+        settings["s3"] = {"endpoint": "http://localhost:9000", "access_key_id": "a", "secret_access_key": "b"}
+    found = grants.check(config("postgresql://localhost/app", **{**sections, **settings}))
+    return [check for check in found if check.name == name]
+
+
+CASES = [
+    *((sections, "almighty callers", words) for sections, words in TOO_MUCH),
+    *((sections, "overlapping grants", "number 1 adds nothing to number 2") for sections in OVERLAPPING),
+    *((sections, "grants without target", words) for sections, words in POINTLESS),
+    *((sections, name, words) for sections, name, words in WITHOUT_CALLERS),
+]
+
+
+@pytest.mark.parametrize(("sections", "name", "words"), CASES, ids=str)
+def test_each_doubtful_grant_is_told(sections: dict[str, Any], name: str, words: str) -> None:
+    (check,) = told(sections, name)
+    assert check.status is CheckStatus.WARNING
+    assert words in check.detail
+    assert check.advice
+
+
+GOOD = [
+    *((sections, "overlapping grants") for sections in NOT_OVERLAPPING),
+    *((sections, "grants without target") for sections in WITH_TARGET),
+    (granted(reading([], groups=["keycloak:admins"]), issuers=[ISSUER]), "groups"),
+]
+
+
+@pytest.mark.parametrize(("sections", "name"), GOOD, ids=str)
+def test_grants_that_add_something_and_may_match_are_not_told(sections: dict[str, Any], name: str) -> None:
+    assert told(sections, name) == []
+
+
+def test_a_misspelt_pattern_is_told_with_the_one_that_is_meant() -> None:
+    sections = granted({"actions": ["write"], "resources": ["odrer/*"]}, **ORDERS)
+    (check,) = told(sections, "grants without target")
+    assert check.advice == "Did you mean order/*?"
+    (check,) = told(granted(reading([], groups=["keycloack:admins"]), issuers=[ISSUER]), "groups")
+    assert check.advice == "Did you mean keycloak:admins?"

@@ -2,7 +2,6 @@
 
 import asyncio
 import base64
-import hmac
 import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -24,7 +23,6 @@ from tests.identity_provider import (
     ISSUER,
     LoginProvider,
     claims,
-    encoded,
     rsa_key,
     token,
 )
@@ -233,33 +231,6 @@ async def test_only_the_browser_that_began_a_login_ends_it(dsn: str, provider: L
         assert (await browser.get(back)).status_code == 200
 
 
-async def test_a_cookie_of_a_login_cannot_be_changed(dsn: str, provider: LoginProvider) -> None:
-    async with browsing(configuration(dsn, provider)) as browser:
-        back = await browser.begin("/ui/events")
-        path, good = urlsplit(back).path, browser.client.cookies["gateway_login"]
-        version, content, proof = good.split(".")
-        changed = json.loads(base64.urlsafe_b64decode(content + "=="))
-        assert set(changed) == {"unique", "following", "ends"}
-        assert provider.asked_to_log_in[0]["nonce"] not in str(changed)
-        other = encoded({**changed, "following": "https://evil.example"})
-        async with browser_to(browser) as other_client:
-            session = (await log_in(other_client)).cookies["gateway_session"]
-        for cookie in (
-            f"{version}.{other}.{proof}",
-            f"ls1.{content}.{proof}",
-            good[:-1],
-            f"{good}é",
-            session,
-            "..",
-            "",
-        ):
-            header = [(b"cookie", f"gateway_login={cookie}".encode())]
-            async with httpx.AsyncClient(timeout=PATIENCE) as client:
-                refused = await client.get(f"{browser.gateway}{path}?{urlsplit(back).query}", headers=header)
-            assert refused.status_code == 400, cookie
-        assert not provider.redeemed
-
-
 def browser_to(browser: Browser) -> httpx.AsyncClient:
     return httpx.AsyncClient(base_url=browser.gateway, timeout=PATIENCE)
 
@@ -275,12 +246,6 @@ async def test_a_code_is_good_for_one_login(dsn: str, provider: LoginProvider) -
         assert "set-cookie" not in again.headers or "gateway_session" not in again.headers["set-cookie"]
 
 
-def confused(content: dict[str, Any]) -> str:
-    """Return a token signed with the public key of the provider as a secret."""
-    signed = f"{encoded({'alg': 'HS256', 'kid': 'one'})}.{encoded(content)}"
-    return f"{signed}.{encoded(hmac.digest(KEY.as_pem(private=False), signed.encode(), 'sha256'))}"
-
-
 BAD: dict[str, tuple[dict[str, Any], Callable[[dict[str, Any]], str] | None, str]] = {
     "of another login": ({"nonce": "another"}, None, "its claim nonce"),
     "without a nonce": ({"nonce": None}, None, "its claim nonce"),
@@ -292,13 +257,7 @@ BAD: dict[str, tuple[dict[str, Any], Callable[[dict[str, Any]], str] | None, str
     "of another issuer": ({"iss": "https://other.example"}, None, "its claim iss"),
     "expired": ({"exp": 1}, None, "has expired"),
     "without an end": ({"exp": None}, None, "no claim exp"),
-    "from the future": ({"iat": 2**40}, None, "its claim iat"),
-    "of no subject": ({"sub": None}, None, "which names its caller"),
     "signed by another key": ({}, lambda content: token(OTHER_KEY, content), "No key of the issuer"),
-    "signed by an unknown key": ({}, lambda content: token(OTHER_KEY, content, kid="two"), "has no key"),
-    "signed with the public key": ({}, confused, "No key of the issuer"),
-    "not signed": ({}, lambda content: f"{encoded({'alg': 'none'})}.{encoded(content)}.", "No key of the issuer"),
-    "no token": ({}, lambda _: "<b>no token</b>", "cannot be read"),
     "too large": ({"more": "x" * 40_000}, None, "more than 32768 bytes"),
 }
 

@@ -145,17 +145,6 @@ def test_a_person_logs_in_sees_the_record_and_logs_out(visit: Callable[..., tupl
     expect(page.get_by_text("id:ann")).to_be_visible()
 
 
-def test_a_person_without_the_grant_is_told_what_is_missing(visit: Callable[..., tuple[Page, Watch]]) -> None:
-    page, watch = visit("/ui/rejections")
-    watch.expected += ["403"]
-    log_in(page, "bob")
-    expect(page.get_by_role("alert")).to_have_text(
-        "The caller id:bob may not read the record. It lacks the grant audit."
-    )
-    page.goto("/ui/rejections")
-    expect(page).to_have_title("Log in – Fencing gateway")
-
-
 def test_who_cancels_at_the_provider_can_begin_again(visit: Callable[..., tuple[Page, Watch]], stage: Stage) -> None:
     page, watch = visit("/ui/events")
     watch.expected += ["403"]
@@ -164,22 +153,6 @@ def test_who_cancels_at_the_provider_can_begin_again(visit: Callable[..., tuple[
     expect(page.get_by_role("alert")).to_contain_text("Example Inc has not logged you in: access_denied")
     log_in(page, "ann")
     expect(page).to_have_url(f"{stage.origin}/ui/events")
-
-
-def test_the_answer_to_one_browser_is_no_login_of_another(visit: Callable[..., tuple[Page, Watch]]) -> None:
-    attacker, watch = visit("/ui/login")
-    watch.expected += ["400"]
-    with attacker.expect_request("**/ui/login/id/callback?*") as answer:
-        log_in(attacker, "ann")
-    expect(attacker.get_by_text("id:ann")).to_be_visible()
-    victim, watch = visit("/ui/login")
-    watch.expected += ["400"]
-    victim.get_by_role("link", name="Log in with Example Inc").click()
-    expect(victim.get_by_placeholder("Enter any login")).to_be_visible()
-    for page in (victim, attacker):
-        page.goto(answer.value.url)
-        expect(page.get_by_role("alert")).to_contain_text("This browser has not begun such a login")
-    assert not [one for one in victim.context.cookies() if one.get("name") == "gateway_session"]
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
