@@ -7,12 +7,11 @@ from collections.abc import AsyncIterator
 from uuid import uuid4
 
 import pytest
-import pytest_asyncio
 
 from gateway.demo.embedded import EmbeddedPostgres
 from gateway.objects.store import client
 from tests.doubles.s3 import S3Double
-from tests.objects.object_gateway import Stage, staged
+from tests.objects.object_gateway import Stage, module_stage, staged
 from tests.running import Events
 from tests.waiting import PATIENCE
 
@@ -23,10 +22,7 @@ async def stage(postgres_server: EmbeddedPostgres) -> AsyncIterator[Stage]:
         yield one
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def shared(postgres_server: EmbeddedPostgres) -> AsyncIterator[Stage]:
-    async with staged(postgres_server) as one:
-        yield one
+shared = module_stage()
 
 
 @pytest.fixture

@@ -1,7 +1,7 @@
 """A gateway for objects over real HTTP, with a database and a store double of its own behind it."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,6 +9,7 @@ from typing import Any
 
 import asyncpg
 import httpx
+import pytest_asyncio
 
 from gateway.demo.embedded import EmbeddedPostgres
 from gateway.objects.probe.probe import PREFIX
@@ -114,3 +115,29 @@ async def staged(
             sections["postgres"] = {**usual.postgres.model_dump(exclude_unset=True), **sections["postgres"]}
         async with running(config(dsn, endpoint, s3=store, **sections), events, tls) as origin:
             yield Stage(origin, endpoint, double, events, dsn)
+
+
+def module_stage(
+    double: Callable[[], S3Double] | None = None,
+    prepare: Callable[[Stage], Awaitable[object]] | None = None,
+    **sections: Any,
+) -> Any:
+    """A fixture: the stage of one module, where each test keeps to its own keys. ``prepare`` comes before the first."""
+
+    @pytest_asyncio.fixture(scope="module", loop_scope="module")
+    async def on_stage(postgres_server: EmbeddedPostgres) -> AsyncIterator[Stage]:
+        async with staged(postgres_server, double and double(), **sections) as one:
+            if prepare is not None:
+                await prepare(one)
+            yield one
+
+    return on_stage
+
+
+def store(*buckets: str, kind: type[S3Double] = S3Double, versioned: Iterable[str] = (), **behaviour: Any) -> S3Double:
+    """A double with these buckets, of which some keep versions, that behaves unlike AWS in some ways."""
+    double = kind(buckets=buckets or ("bucket", "other"))
+    for bucket in versioned:
+        double.store.bucket(bucket).versioning = "Enabled"
+    double.behave(**behaviour)
+    return double

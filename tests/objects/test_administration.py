@@ -15,7 +15,7 @@ from gateway.objects.probe.probe import PREFIX
 from gateway.observe.events import BucketAdministered
 from tests.doubles.s3.wire import Receive, Scope, Send
 from tests.objects.clients import call, connect, outcome, refused
-from tests.objects.object_gateway import Stage, staged
+from tests.objects.object_gateway import Stage, module_stage, staged
 from tests.objects.recording import RecordingDouble
 from tests.objects.sweeping import entomb, forgetful
 from tests.running import ACCESS_KEY, API_KEY, SECRET_KEY
@@ -65,10 +65,7 @@ class PolicyDouble(RecordingDouble):
         await send({"type": "http.response.body", "body": b""})
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def shared(postgres_server: EmbeddedPostgres) -> AsyncIterator[Stage]:
-    async with staged(postgres_server, PolicyDouble(), callers=CALLERS, s3={"timeout": 10.0}) as one:
-        yield one
+shared = module_stage(PolicyDouble, callers=CALLERS, s3={"timeout": 10.0})
 
 
 @pytest.fixture

@@ -1,19 +1,17 @@
 """Tags and the like are fenced too, though S3 has no condition for them: the end of a signature stops a late write."""
 
 import asyncio
-from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-import pytest_asyncio
 from mypy_boto3_s3 import S3Client
 
 from gateway.demo.embedded import EmbeddedPostgres
 from gateway.fencing.intent import DEAD_AFTER, SIGNATURE_LIFETIME
 from tests.doubles.s3.wire import Receive, Scope, Send
 from tests.objects.clients import body_of, call, connect, outcome
-from tests.objects.object_gateway import Stage, staged
+from tests.objects.object_gateway import Stage, module_stage, staged, store
 from tests.objects.recording import RecordingDouble, recorded
 from tests.objects.sweeping import entomb
 from tests.tiers import first
@@ -28,14 +26,11 @@ UNTIL = datetime(2040, 1, 1, tzinfo=UTC)
 SHORT = {"timeout": 3.0, "pending_wait": 0.1}
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def shared(postgres_server: EmbeddedPostgres) -> AsyncIterator[Stage]:
-    """The buckets "other" and "fresh" keep versions."""
-    double = RecordingDouble(buckets=["bucket", "other", "fresh"])
-    for bucket in ("other", "fresh"):
-        double.store.bucket(bucket).versioning = "Enabled"
-    async with staged(postgres_server, double, s3={"pending_wait": PATIENCE}) as one:
-        yield one
+# The buckets "other" and "fresh" keep versions.
+shared = module_stage(
+    lambda: store("bucket", "other", "fresh", kind=RecordingDouble, versioned=("other", "fresh")),
+    s3={"pending_wait": PATIENCE},
+)
 
 
 def amendments(s3: S3Client) -> dict[str, tuple[Any, dict[str, Any]]]:
@@ -198,10 +193,7 @@ class Unknowing(RecordingDouble):
         await super().__call__({**scope, "query_string": "&".join(pairs).encode()}, receive, send)
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def unknowing(postgres_server: EmbeddedPostgres) -> AsyncIterator[Stage]:
-    async with staged(postgres_server, Unknowing()) as one:
-        yield one
+unknowing = module_stage(Unknowing)
 
 
 @pytest.mark.parametrize("part", first(PARTS))

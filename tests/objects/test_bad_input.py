@@ -3,18 +3,14 @@
 import asyncio
 import base64
 import hashlib
-from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from urllib.parse import urlsplit
 
 import pytest
-import pytest_asyncio
 
-from gateway.demo.embedded import EmbeddedPostgres
-from tests.doubles.s3 import S3Double
 from tests.objects.clients import call, connect, refused
-from tests.objects.object_gateway import Stage, staged
+from tests.objects.object_gateway import Stage, module_stage, store
 from tests.objects.raw import Headers, ask, framed, head, lines, receive, send, sha256
 from tests.waiting import PATIENCE
 
@@ -29,12 +25,11 @@ UNSIGNED_TRAILER = "STREAMING-UNSIGNED-PAYLOAD-TRAILER"
 TOKEN = ("fencing-token", "33")
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def shared(postgres_server: EmbeddedPostgres) -> AsyncIterator[Stage]:
-    double = S3Double(buckets=["bucket"])
-    async with staged(postgres_server, double, server={"max_body": MAX_BODY}) as one:
-        await call(connect(one.origin, "1").put_object, Key="copied", Body=b"source")
-        yield one
+shared = module_stage(
+    lambda: store("bucket"),
+    lambda one: call(connect(one.origin, "1").put_object, Key="copied", Body=b"source"),
+    server={"max_body": MAX_BODY},
+)
 
 
 @dataclass
@@ -346,10 +341,7 @@ async def test_a_bucket_that_is_not_there(shared: Stage) -> None:
 MEBIBYTE = 1024 * 1024
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def impatient(postgres_server: EmbeddedPostgres) -> AsyncIterator[Stage]:
-    async with staged(postgres_server, server={"body_timeout": 0.4}) as one:
-        yield one
+impatient = module_stage(server={"body_timeout": 0.4})
 
 
 def uploads(stage: Stage) -> list[str]:

@@ -29,7 +29,7 @@ from gateway.objects.store.operations import Upstream
 from gateway.observe.events import BypassFound, SweepFailed
 from tests.doubles.s3 import ACCESS_KEY, SECRET_KEY, S3Double
 from tests.objects.clients import call, connect, outcome
-from tests.objects.object_gateway import Stage, staged
+from tests.objects.object_gateway import Stage, module_stage, staged
 from tests.objects.sweeping import forgetful, sweeper
 from tests.patience import patient
 from tests.running import Events
@@ -47,10 +47,7 @@ ADMIN = {
 SETTINGS: dict[str, Any] = {"callers": [ADMIN], "s3": {"sweep_interval": 0}}
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def shared(postgres_server: EmbeddedPostgres) -> AsyncIterator[Stage]:
-    async with staged(postgres_server, **SETTINGS) as one:
-        yield one
+shared = module_stage(**SETTINGS)
 
 
 @pytest_asyncio.fixture(loop_scope="module")

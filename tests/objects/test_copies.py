@@ -1,17 +1,13 @@
 """CopyObject: small objects through memory, large ones inside the store, and both as fenced writes."""
 
 import asyncio
-from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-import pytest_asyncio
 
-from gateway.demo.embedded import EmbeddedPostgres
-from tests.doubles.s3 import S3Double
 from tests.objects.clients import body_of, call, connect, outcome
-from tests.objects.object_gateway import Stage, staged
+from tests.objects.object_gateway import Stage, module_stage, store
 from tests.objects.sweeping import entomb
 from tests.tiers import first
 
@@ -25,13 +21,8 @@ SIZES = ["small", "large"]
 KEPT = ("content-type", "cache-control", "content-encoding", "content-language", "content-disposition")
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def shared(postgres_server: EmbeddedPostgres) -> AsyncIterator[Stage]:
-    """The bucket "other" keeps versions."""
-    double = S3Double(buckets=["bucket", "other"])
-    double.store.bucket("other").versioning = "Enabled"
-    async with staged(postgres_server, double, s3={"memory_threshold": MEBIBYTE}) as one:
-        yield one
+# The bucket "other" keeps versions.
+shared = module_stage(lambda: store(versioned=["other"]), s3={"memory_threshold": MEBIBYTE})
 
 
 async def sourced(stage: Stage, key: str, size: str = "small", bucket: str = "bucket") -> dict[str, Any]:

@@ -2,17 +2,14 @@
 
 import base64
 import hashlib
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-import pytest_asyncio
 
-from gateway.demo.embedded import EmbeddedPostgres
 from tests.doubles.s3.objects import DeleteMarker
 from tests.objects import raw
 from tests.objects.clients import body_of, call, connect, outcome
-from tests.objects.object_gateway import Stage, staged
+from tests.objects.object_gateway import Stage, module_stage, store
 from tests.objects.recording import RecordingDouble, recorded
 from tests.tiers import first
 
@@ -21,14 +18,11 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 STALE = (412, "StaleFencingToken")
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def shared(postgres_server: EmbeddedPostgres) -> AsyncIterator[Stage]:
-    """Keys below jobs/x belong to the resource job/x. The bucket "other" keeps versions."""
-    double = RecordingDouble()
-    double.store.bucket("other").versioning = "Enabled"
-    rules = [{"match": "bucket/jobs/{job}/**", "resource": "job/{job}"}]
-    async with staged(postgres_server, double, objects=rules) as one:
-        yield one
+# Keys below jobs/x belong to the resource job/x. The bucket "other" keeps versions.
+shared = module_stage(
+    lambda: store(kind=RecordingDouble, versioned=["other"]),
+    objects=[{"match": "bucket/jobs/{job}/**", "resource": "job/{job}"}],
+)
 
 
 def doomed(*keys: str | dict[str, Any], **more: Any) -> dict[str, Any]:

@@ -372,7 +372,7 @@ def test_a_key_that_is_listed_twice_is_two_writes() -> None:
 
 
 def test_a_refusal_has_advice_and_facts() -> None:
-    facts = {"fencing_token": "41", "raised-by": "w<2>", "enforced": True, "holder": None, "Code": "x"}
+    facts: dict[str, Any] = {"fencing_token": "41", "raised-by": "w<2>", "enforced": True, "holder": None, "Code": "x"}
     error = TokenStale("Token 41 is stale.", facts=facts)
     root = ET.fromstring(xml.render(error, path="/b/a&b", request_id="r1"))
     assert root.tag == "Error"

@@ -4,21 +4,19 @@ import asyncio
 import hashlib
 import random
 import tempfile
-from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 from uuid import uuid4
 
 import pytest
-import pytest_asyncio
 
 from gateway.demo.embedded import EmbeddedPostgres, postgres
 from gateway.objects.protocol.mutation import candidates
 from gateway.observe.events import IntentSettled, OutcomeLost
 from tests.doubles.s3 import Mutation, Rule, S3Double, serve
 from tests.objects.clients import body_of, call, connect, outcome, warm_up
-from tests.objects.object_gateway import Stage, staged
+from tests.objects.object_gateway import Stage, module_stage, staged, store
 from tests.objects.raw import ask, head
 from tests.postgres import fresh_database, install
 from tests.processes import free_port
@@ -38,12 +36,11 @@ UNKNOWN, UNAVAILABLE = (503, "FencingOutcomeUnknown"), (503, "ServiceUnavailable
 STALE = (412, "StaleFencingToken")
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def shared(postgres_server: EmbeddedPostgres) -> AsyncIterator[Stage]:
-    double = S3Double(buckets=["bucket"])
-    async with staged(postgres_server, double, s3={"timeout": TIMEOUT, "pending_wait": 0.3}) as one:
-        await warm_up(connect(one.origin, "1"), "warm")
-        yield one
+shared = module_stage(
+    lambda: store("bucket"),
+    lambda one: warm_up(connect(one.origin, "1"), "warm"),
+    s3={"timeout": TIMEOUT, "pending_wait": 0.3},
+)
 
 
 async def assert_settled_by_the_next(shared: Stage, key: str) -> None:
@@ -250,13 +247,12 @@ class Tried:
         return self.answer[0] == 412
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def stormy(postgres_server: EmbeddedPostgres) -> AsyncIterator[Stage]:
-    rules = [{"match": "bucket/{job}/**", "resource": "job/{job}"}]
-    store = {"timeout": SHORT, "pending_wait": 0.3}
-    async with staged(postgres_server, S3Double(buckets=["bucket"]), objects=rules, s3=store) as one:
-        await warm_up(connect(one.origin, "1"), "warm/up")
-        yield one
+stormy = module_stage(
+    lambda: store("bucket"),
+    lambda one: warm_up(connect(one.origin, "1"), "warm/up"),
+    objects=[{"match": "bucket/{job}/**", "resource": "job/{job}"}],
+    s3={"timeout": SHORT, "pending_wait": 0.3},
+)
 
 
 class Storm:

@@ -1,18 +1,16 @@
 """Fenced credentials: every S3 client presents its token with them, and none can do more than they say."""
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import httpx
 import pytest
-import pytest_asyncio
 from mypy_boto3_s3 import S3Client
 
 from gateway.auth.callers import Callers
 from gateway.auth.principal import FencedScope, Principal
 from gateway.config.access import CallerKeys
-from gateway.demo.embedded import EmbeddedPostgres
 from gateway.errors import StoreError
 from gateway.fencing.token import Token
 from gateway.objects.probe.bucket_profile import KEYS, Probe
@@ -20,9 +18,8 @@ from gateway.objects.reads import ReadScope
 from gateway.objects.resource_rules import KeyRule, Resources
 from gateway.objects.s3.operations import Level, Operation, OperationKind
 from gateway.objects.s3.request import S3Request, classify
-from tests.doubles.s3 import S3Double
 from tests.objects.clients import body_of, call, connect, outcome
-from tests.objects.object_gateway import Stage, staged
+from tests.objects.object_gateway import Stage, module_stage, store
 from tests.running import ACCESS_KEY, SECRET_KEY
 from tests.tiers import first
 from tests.waiting import PATIENCE
@@ -35,13 +32,9 @@ STALE = (412, "StaleFencingToken")
 DENIED = (403, "AccessDenied")
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def shared(postgres_server: EmbeddedPostgres) -> AsyncIterator[Stage]:
-    double = S3Double(buckets=["bucket", "other"])
-    double.behave(minimum_part_size=1)
-    rules = [{"match": "bucket/jobs/{job}/**", "resource": "job/{job}"}]
-    async with staged(postgres_server, double, objects=rules) as one:
-        yield one
+shared = module_stage(
+    lambda: store(minimum_part_size=1), objects=[{"match": "bucket/jobs/{job}/**", "resource": "job/{job}"}]
+)
 
 
 async def fenced(

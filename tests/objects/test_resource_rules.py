@@ -2,12 +2,10 @@
 
 import asyncio
 import unicodedata
-from collections.abc import AsyncIterator
 from contextlib import nullcontext
 from typing import Any
 
 import pytest
-import pytest_asyncio
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -19,7 +17,7 @@ from gateway.objects.resource_rules import KeyRule, Resources
 from gateway.observe.events import WriteRefused
 from tests.doubles.s3 import S3Double
 from tests.objects.clients import body_of, call, connect, outcome
-from tests.objects.object_gateway import Stage, staged
+from tests.objects.object_gateway import Stage, module_stage, staged, store
 from tests.objects.raw import ask, head
 
 over_http = pytest.mark.asyncio(loop_scope="module")
@@ -237,14 +235,13 @@ async def test_spellings_of_one_key_are_one_resource(shared: Stage, raw: str, ke
 STALE, USED, DUPLICATE = (412, "StaleFencingToken"), (412, "UsedFencingToken"), (412, "DuplicateFencingToken")
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def shared(postgres_server: EmbeddedPostgres) -> AsyncIterator[Stage]:
-    rules = [
+shared = module_stage(
+    lambda: store("bucket"),
+    objects=[
         {"match": "bucket/watched/**", "mode": Enforcement.OBSERVE},
         {"match": "bucket/strict/**", "equal": Equal.STRICT},
-    ]
-    async with staged(postgres_server, S3Double(buckets=["bucket"]), objects=rules) as one:
-        yield one
+    ],
+)
 
 
 @over_http

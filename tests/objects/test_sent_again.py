@@ -1,11 +1,10 @@
 """A request that comes again: its sender is told what became of the first, and a copy undoes nothing newer."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from typing import Any
 
 import pytest
-import pytest_asyncio
 from botocore.exceptions import ClientError
 from mypy_boto3_s3 import S3Client
 
@@ -18,7 +17,7 @@ from tests.doubles.s3 import Rule, S3Double
 from tests.objects import raw
 from tests.objects.clients import body_of, call, connect, in_thread, outcome
 from tests.objects.clients import refused as refusal
-from tests.objects.object_gateway import Stage, staged
+from tests.objects.object_gateway import Stage, module_stage, staged, store
 from tests.objects.raw import Reply
 from tests.objects.sweeping import forgetful, sweeper
 from tests.running import ACCESS_KEY, API_KEY, SECRET_KEY
@@ -41,7 +40,7 @@ WRITER = {"access_key": ACCESS_KEY, "secret": SECRET_KEY}
 ANOTHER = {"access_key": "AKIAANOTHER", "secret": "another-secret"}
 
 
-CALLERS = [
+CALLERS: list[dict[str, Any]] = [
     {
         "name": "writer",
         "access_key_id": ACCESS_KEY,
@@ -64,11 +63,9 @@ def patience() -> Iterator[None]:
         yield
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def shared(postgres_server: EmbeddedPostgres) -> AsyncIterator[Stage]:
-    objects = [{"match": f"bucket/{STRICT}**", "equal": Equal.STRICT}]
-    async with staged(postgres_server, S3Double(buckets=["bucket"]), callers=CALLERS, objects=objects) as one:
-        yield one
+shared = module_stage(
+    lambda: store("bucket"), callers=CALLERS, objects=[{"match": f"bucket/{STRICT}**", "equal": Equal.STRICT}]
+)
 
 
 def told(error: Any) -> tuple[str | None, bool]:
@@ -271,16 +268,10 @@ def repeating(duplicates: Duplicates) -> dict[str, Any]:
     return {"s3": {"duplicates": duplicates, "pending_wait": 0.1}, "callers": [admin]}
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def tolerating(postgres_server: EmbeddedPostgres) -> AsyncIterator[Stage]:
-    async with staged(postgres_server, **repeating(Duplicates.TOLERATE)) as one:
-        yield one
+tolerating = module_stage(**repeating(Duplicates.TOLERATE))
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def waiting(postgres_server: EmbeddedPostgres) -> AsyncIterator[Stage]:
-    async with staged(postgres_server, **repeating(Duplicates.WAIT)) as one:
-        yield one
+waiting = module_stage(**repeating(Duplicates.WAIT))
 
 
 @pytest.fixture(params=Duplicates)

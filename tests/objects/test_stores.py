@@ -1,29 +1,21 @@
 """Stores that do less than AWS, or take keys for one another: it is found out first, and made up for or refused."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 from uuid import uuid4
 
 import pytest
-import pytest_asyncio
 from mypy_boto3_s3 import S3Client
 
 from gateway.demo.embedded import EmbeddedPostgres
 from gateway.fencing.resource import escape_path
-from tests.doubles.s3 import S3Double
 from tests.objects.clients import body_of, call, connect, outcome, refused
-from tests.objects.object_gateway import Stage, staged
+from tests.objects.object_gateway import Stage, module_stage, staged, store
 from tests.objects.test_forms import TOKEN, code, post, signed
 from tests.running import ACCESS_KEY, API_KEY, SECRET_KEY
 
 GONE = (404, "NoSuchKey")
-
-
-def double(**behaviour: Any) -> S3Double:
-    one = S3Double(buckets=["bucket"])
-    one.behave(**behaviour)
-    return one
 
 
 @pytest.mark.parametrize(
@@ -32,7 +24,7 @@ def double(**behaviour: Any) -> S3Double:
 async def test_a_store_that_ignores_conditions_is_not_written_to(
     postgres_server: EmbeddedPostgres, ignored: str, probe: str
 ) -> None:
-    async with staged(postgres_server, double(ignored_conditions=frozenset({ignored}))) as stage:
+    async with staged(postgres_server, store("bucket", ignored_conditions=frozenset({ignored}))) as stage:
         stage.double.put("bucket", "there", b"precious")
         s3 = connect(stage.origin, "33")
         before = stage.double.sequence
@@ -48,7 +40,7 @@ async def test_a_store_that_ignores_conditions_is_not_written_to(
 
 
 async def test_without_conditional_deletes_a_tombstone_stands_for_absence(postgres_server: EmbeddedPostgres) -> None:
-    async with staged(postgres_server, double(ignored_conditions=frozenset({"DeleteObject"}))) as stage:
+    async with staged(postgres_server, store("bucket", ignored_conditions=frozenset({"DeleteObject"}))) as stage:
         s3 = connect(stage.origin, "33")
         await call(s3.put_object, Key="k", Body=b"x")
         since = len(stage.double.requests)
@@ -92,7 +84,7 @@ async def test_a_delete_leaves_a_tombstone_where_absence_is_forbidden(stage: Sta
 
 
 async def test_where_etags_are_unique(postgres_server: EmbeddedPostgres) -> None:
-    async with staged(postgres_server, double(etags="unique")) as stage:
+    async with staged(postgres_server, store("bucket", etags="unique")) as stage:
         s3 = connect(stage.origin, "33")
         etags = [(await call(s3.put_object, Key="k", Body=b"same"))["ETag"] for _ in range(3)]
         assert len(set(etags)) == 3
@@ -112,7 +104,7 @@ async def test_where_etags_are_unique(postgres_server: EmbeddedPostgres) -> None
 
 async def test_where_etags_are_unique_but_for_the_writers_own_encryption(postgres_server: EmbeddedPostgres) -> None:
     """The zombie's condition is on the hash of X, which its successor writes again."""
-    async with staged(postgres_server, double(etags="unique")) as stage:
+    async with staged(postgres_server, store("bucket", etags="unique")) as stage:
         old, new = connect(stage.origin, "33"), connect(stage.origin, "34")
         first = await call(old.put_object, Key="k", Body=b"X", ServerSideEncryption="AES256")
         held = stage.double.hold(operation="PutObject", key="k")
@@ -181,11 +173,8 @@ MUTATIONS: dict[str, Attempt] = {
 AS_PATHS = ["/d/k", "//d/k", "d//k", "d/./k", "./d/k", "d/../d/k", "d/k/", "d/k/."]
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def paths(postgres_server: EmbeddedPostgres) -> AsyncIterator[Stage]:
-    """A store that takes keys for paths; each test keeps to a directory of its own."""
-    async with staged(postgres_server, double(keys="paths"), s3={"memory_threshold": 1024}) as one:
-        yield one
+# A store that takes keys for paths; each test keeps to a directory of its own.
+paths = module_stage(lambda: store("bucket", keys="paths"), s3={"memory_threshold": 1024})
 
 
 @pytest.mark.asyncio(loop_scope="module")
@@ -220,7 +209,7 @@ async def test_an_upload_of_old_is_not_completed(postgres_server: EmbeddedPostgr
         "name": "root", "access_key_id": ACCESS_KEY, "secret_access_key": SECRET_KEY, "api_key": API_KEY,
         "groups": ["admins"],
     }  # fmt: skip
-    async with staged(postgres_server, double(), callers=[root]) as stage:
+    async with staged(postgres_server, store("bucket"), callers=[root]) as stage:
         older = connect(stage.origin, "1")
         upload = {"Key": "/k", "UploadId": (await call(older.create_multipart_upload, Key="/k"))["UploadId"]}
         etag = (await call(older.upload_part, **upload, PartNumber=1, Body=b"late"))["ETag"]
@@ -235,9 +224,9 @@ async def test_an_upload_of_old_is_not_completed(postgres_server: EmbeddedPostgr
 
 @pytest.mark.thorough
 @pytest.mark.parametrize(("plain", "other"), [("k", "K"), ("a/k", "A/k"), ("e", "\u00e9"), ("e", "e\u0301")])
-async def test_letters_that_are_one_to_the_double(postgres_server: EmbeddedPostgres, plain: str, other: str) -> None:
+async def test_letters_that_are_one_to_the_store(postgres_server: EmbeddedPostgres, plain: str, other: str) -> None:
     """Of a file system that folds case there is no telling what it makes of what is not ASCII."""
-    async with staged(postgres_server, double(keys="letters")) as stage:
+    async with staged(postgres_server, store("bucket", keys="letters")) as stage:
         assert await outcome(connect(stage.origin, "2").put_object, Key=plain, Body=b"x") == (200, "")
         status, error, message = await refused(connect(stage.origin, "1").put_object, Key=other, Body=b"late")
         assert (status, error) == (400, "InvalidArgument")

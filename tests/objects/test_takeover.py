@@ -16,7 +16,7 @@ from tests.doubles.s3 import S3Double
 from tests.doubles.s3.conditions import UNCONDITIONAL
 from tests.doubles.s3.state import Content, Origin
 from tests.objects.clients import body_of, call, connect, outcome, warm_up
-from tests.objects.object_gateway import Stage, staged
+from tests.objects.object_gateway import Stage, module_stage, staged, store
 from tests.objects.recording import Asked, RecordingDouble, recorded
 from tests.objects.sweeping import entomb, forgetful, sweeper
 from tests.tiers import first
@@ -31,12 +31,12 @@ SETTINGS = {"pending_wait": 0.2}
 MEBIBYTE = 1024 * 1024
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def shared(postgres_server: EmbeddedPostgres) -> AsyncIterator[Stage]:
-    rules = [{"match": "bucket/jobs/{job}/**", "resource": "job/{job}"}]
-    async with staged(postgres_server, S3Double(buckets=["bucket"]), objects=rules, s3=SETTINGS) as one:
-        await warm_up(connect(one.origin, "1"), "warm")
-        yield one
+shared = module_stage(
+    lambda: store("bucket"),
+    lambda one: warm_up(connect(one.origin, "1"), "warm"),
+    objects=[{"match": "bucket/jobs/{job}/**", "resource": "job/{job}"}],
+    s3=SETTINGS,
+)
 
 
 @pytest.mark.parametrize("first", [b"X", None])
@@ -309,16 +309,12 @@ WEAK = {"complete": frozenset({COMPLETE}), "complete and delete": frozenset({COM
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module", params=first(WEAK))
 async def weak(request: pytest.FixtureRequest, postgres_server: EmbeddedPostgres) -> AsyncIterator[Stage]:
-    double = RecordingDouble()
-    double.behave(ignored_conditions=WEAK[request.param])
+    double = store(kind=RecordingDouble, ignored_conditions=WEAK[request.param])
     async with staged(postgres_server, double, s3={"timeout": TIMEOUT, "pending_wait": 0.1}) as one:
         yield one
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def strong(postgres_server: EmbeddedPostgres) -> AsyncIterator[Stage]:
-    async with staged(postgres_server, RecordingDouble()) as one:
-        yield one
+strong = module_stage(RecordingDouble)
 
 
 async def everything(stage: Stage, key: str) -> list[Asked]:
@@ -383,8 +379,7 @@ async def test_the_clock_of_the_store_counts_whatever_the_database_says(postgres
 
 async def test_late_after_is_a_setting(postgres_server: EmbeddedPostgres, key: str) -> None:
     """A request that has begun in time may take effect for so long. The intent says so to every gateway."""
-    double = RecordingDouble()
-    double.behave(ignored_conditions=WEAK["complete"])
+    double = store(kind=RecordingDouble, ignored_conditions=WEAK["complete"])
     settings = {"pending_wait": 0.1, "late_after": 3_600.0}
     async with staged(postgres_server, double, s3=settings) as stage:
         await call(connect(stage.origin, "33").put_object, Key=key, Body=b"before")

@@ -1,7 +1,7 @@
 """Multipart uploads by clients: parts are staged, and the completion is the fenced write."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -12,9 +12,8 @@ from mypy_boto3_s3 import S3Client
 from gateway.demo.embedded import EmbeddedPostgres
 from tests.doubles.s3 import ACCESS_KEY as STORE_ACCESS_KEY
 from tests.doubles.s3 import SECRET_KEY as STORE_SECRET_KEY
-from tests.doubles.s3 import S3Double
 from tests.objects.clients import body_of, call, connect, outcome, refused
-from tests.objects.object_gateway import Stage, staged
+from tests.objects.object_gateway import Stage, module_stage, staged, store
 from tests.objects.sweeping import entomb
 from tests.running import ACCESS_KEY, API_KEY, SECRET_KEY
 from tests.tiers import first
@@ -32,24 +31,11 @@ MEBIBYTE = 1024 * 1024
 COMPLETE = "CompleteMultipartUpload"
 
 
-def store(**behaviour: Any) -> S3Double:
-    """A store where parts may be small."""
-    double = S3Double(buckets=["bucket", "other"])
-    double.behave(minimum_part_size=1, **behaviour)
-    return double
+shared = module_stage(lambda: store(minimum_part_size=1), callers=CALLERS)
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def shared(postgres_server: EmbeddedPostgres) -> AsyncIterator[Stage]:
-    async with staged(postgres_server, store(), callers=CALLERS) as one:
-        yield one
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def weak(postgres_server: EmbeddedPostgres) -> AsyncIterator[Stage]:
-    """The condition of a completion is ignored here."""
-    async with staged(postgres_server, store(ignored_conditions=frozenset({COMPLETE}))) as one:
-        yield one
+# The condition of a completion is ignored here.
+weak = module_stage(lambda: store(minimum_part_size=1, ignored_conditions=frozenset({COMPLETE})))
 
 
 @pytest_asyncio.fixture(params=first(["weak", "strong"]), loop_scope="module")
@@ -346,7 +332,7 @@ async def test_a_late_completion_of_an_upload_older_than_the_object(shared: Stag
 @pytest.mark.thorough
 async def test_a_completion_whose_outcome_is_not_known(postgres_server: EmbeddedPostgres, key: str) -> None:
     """Its sender is told so, and told again later what became of it."""
-    ignoring = store(ignored_conditions=frozenset({COMPLETE}))
+    ignoring = store(minimum_part_size=1, ignored_conditions=frozenset({COMPLETE}))
     async with staged(postgres_server, ignoring, s3={"timeout": 3.0, "pending_wait": 0.1}) as weak:
         s3 = connect(weak.origin, "34")
         completion = await opened(s3, key)
