@@ -179,11 +179,8 @@ def test_only_public_keys_for_signatures_are_read() -> None:
     entries = [
         {"kty": "oct", "k": encoded(SECRET.encode()), "kid": "shared"},
         {**RSA.as_dict(private=False), "use": "enc", "kid": "encrypting"},
-        {"kty": "AKP", "kid": "of tomorrow"},
-        {"kty": "RSA", "n": "AQAB", "e": "AQAB", "kid": "short"},
-        {**weak, "kid": "weak"},
-        "no key",
-        EC.as_dict(private=False),
+        *({"kty": "AKP", "kid": "of tomorrow"}, {"kty": "RSA", "n": "AQAB", "e": "AQAB", "kid": "short"}),
+        *({**weak, "kid": "weak"}, "no key", EC.as_dict(private=False)),
     ]
     assert [key.kid for key in read_keys(json.dumps({"keys": entries}).encode())] == ["two"]
 

@@ -544,16 +544,16 @@ def test_signature_version_4a_is_refused_with_advice() -> None:
 
 # Published vectors ----------------------------------------------------------------------------------------------------
 #
-# Source: the cases in ``tests/aws-signing-test-suite/v4`` of github.com/awslabs/aws-c-auth (Apache-2.0), rewritten. Each
-# has a request, and the signatures that the suite expects in its header form and in its query form. All are by one key,
-# at one moment, for a service called "service".
+# Source: the cases in ``tests/aws-signing-test-suite/v4`` of github.com/awslabs/aws-c-auth (Apache-2.0), rewritten.
+# Each has a request, and the signatures that the suite expects in its header form and in its query form. All are by one
+# key, at one moment, for a service called "service".
 #
 # Here are those with headers, paths, queries and tokens that ``test_agrees_with_botocore`` does not make up. S3 never
 # normalises a path, so the cases that want that are left out. It wants a session token to be signed, so a request like
 # ``post-sts-header-after`` is refused (``test_session_tokens_must_be_signed``).
 #
-# ``get-header-key-duplicate`` and ``get-header-value-order`` repeat a header. The canonical form of its joined values is
-# checked here, but a request that repeats a signed header is refused (``test_nothing_that_counts_may_stand_twice``).
+# ``get-header-key-duplicate`` and ``get-header-value-order`` repeat a header. The canonical form of its joined values
+# is checked here, but a request that repeats a signed header is refused (``test_nothing_that_counts_may_stand_twice``).
 
 SUITE_ID, SUITE_SECRET = "AKIDEXAMPLE", "wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLEKEY"
 MOMENT = "20150830T123600Z"

@@ -115,6 +115,9 @@ HOSTILE = "<script>document.title='owned'</script>\u202e\"'{{7*7}}"
 ACCOUNT = "public.accounts/1"
 
 
+_WORKER = {"caller": "worker", "fence_caller": "worker"}
+
+
 class Incident:
     """A resource that ``writer-b`` took over from ``writer-a``, about an hour ago, which had had it for 247 seconds."""
 
@@ -123,60 +126,24 @@ class Incident:
     ) -> None:
         self.stage, self.resource, self.first, self.second = stage, resource, first, second
         self.begun: datetime = stage.sql("SELECT date_trunc('second', now()) AS now")[0]["now"] - timedelta(hours=1)
-        taken = self.entry("raised", 247, 34, second, over=(33, first, 0))
-        stage.put_on_record([taken])
+        taken = takeover(self.at(247), resource, 34, second, (33, first), kind="raised")
+        stage.put_on_record([{**taken, **_WORKER, "fence_raised_at": self.begun}])
         stage.sql(
             "INSERT INTO fencing.fence (resource, epoch, value, holder, caller, raised_at) "
-            "VALUES ($1, 0, 34, $2, $3, $4)",
+            "VALUES ($1, 0, 34, $2, 'worker', $3)",
             resource,
             second,
-            "worker",
             self.at(247),
         )
 
     def at(self, seconds: float) -> datetime:
         return self.begun + timedelta(seconds=seconds)
 
-    def entry(
-        self,
-        kind: str,
-        seconds: float,
-        value: int,
-        holder: str,
-        over: tuple[int, str, float] | None = None,
-        **more: Any,
-    ) -> dict[str, Any]:
-        met = {}
-        if over is not None:
-            token, other, since = over
-            met = {
-                "fence_epoch": 0,
-                "fence_value": token,
-                "fence_holder": other,
-                "fence_caller": "worker",
-                "fence_raised_at": self.at(since),
-            }
-        acted = {"resource": self.resource, "epoch": 0, "value": value, "holder": holder, "caller": "worker"}
-        return {"kind": kind, "at": self.at(seconds), **acted, **met, **more}
-
     def refused(self, *seconds: float, enforced: bool = True) -> None:
         """Late writes of the first holder."""
-        request = {"method": "PATCH", "target": "/v1/tables/accounts?id=eq.1", "client": "10.0.0.7", "request_id": "r"}
-        self.stage.put_on_record(
-            [
-                self.entry(
-                    "rejection",
-                    moment,
-                    33,
-                    self.first,
-                    (34, self.second, 247),
-                    reason="token-stale",
-                    enforced=enforced,
-                    **request,
-                )
-                for moment in seconds
-            ]
-        )
+        more = {**_WORKER, "fence_raised_at": self.at(247), "enforced": enforced}
+        late = (self.resource, 33, self.first, (34, self.second))
+        self.stage.put_on_record([rejection(self.at(moment), *late, **more) for moment in seconds])
 
 
 def late_write(stage: Stage, resource: str = "live/1", holder: str = "late-writer", count: int = 1) -> None:

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -12,20 +12,11 @@ from playwright.sync_api import Page, expect
 from starlette.requests import Request
 from starlette.types import Message, Scope
 
-from gateway.api.authorisation import Authorisation
-from gateway.api.incidents import Acknowledging
 from gateway.auth import callers
 from gateway.auth.callers import Callers
 from gateway.config.access import CallerKeys
-from gateway.db.database import Database
-from gateway.http.body import BodyReader, Memory
-from gateway.observe.events import ignore
-from gateway.record.denials import Denials
-from gateway.record.following import Follower
-from gateway.web import build
 from gateway.web.login import LoginGate
-from gateway.web.places import Place
-from gateway.web.rendering import Assets, Pages, Site
+from gateway.web.rendering import Assets, Pages
 from tests import running
 from tests.running import GRANT_RULES
 from tests.web.stage import AUDITOR_KEY, CALLERS, KEYS, SECRET, Stage, log_in, no_logins, origin, put_on_record, serving
@@ -44,7 +35,6 @@ def test_a_key_lets_in_and_leads_to_the_page_that_was_asked_for(visit: Callable[
 
 
 PAGES = ["/ui/", "/ui/rejections", "/ui/events", "/ui/observe", "/ui/no-such-page"]
-NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
 
 async def test_strangers_are_sent_to_the_login_and_see_nothing(client: httpx.AsyncClient) -> None:
@@ -93,42 +83,6 @@ async def test_a_wrong_key_reveals_nothing(client: httpx.AsyncClient) -> None:
         assert answer.status_code == 401
         assert "This is not an API key" in answer.text
         assert "set-cookie" not in answer.headers
-
-
-async def test_a_session_ends_after_twelve_hours_and_with_its_key(dsn: str, database: Database) -> None:
-    config = running.config(dsn, callers=CALLERS)
-    now = NOW
-
-    async def health() -> dict[str, str]:
-        return {"postgres": "ok"}
-
-    async def journal() -> None:
-        return None
-
-    async def nowhere(*_: object) -> None:
-        raise AssertionError("nothing is forwarded here")
-
-    def page(callers: list[dict[str, object]]) -> httpx.AsyncClient:
-        keys = Callers([CallerKeys.model_validate(caller) for caller in callers], running.GRANT_RULES)
-        acknowledging = Acknowledging(database, Authorisation(Denials(database, ignore)))
-        follower = Follower(database, ignore, None)
-        place = Place(None, database, follower, config, health, journal, dict, nowhere, acknowledging)
-        app = build(Site(place), keys, no_logins(keys), lambda: now, BodyReader(Memory(1_000_000)))
-        return httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://gateway")
-
-    async with page(CALLERS) as client:
-        await log_in(client)
-        now = NOW + timedelta(hours=11, minutes=59)
-        assert (await client.get("/ui/observe")).status_code == 200
-        changed = page([{**CALLERS[0], "api_key": "another-api-key"}, *CALLERS[1:]])
-        revoked = page([{**CALLERS[0], "groups": []}, *CALLERS[1:]])
-        gone = page(CALLERS[1:])
-        for other, status in ((changed, 303), (revoked, 403), (gone, 303)):
-            other.cookies = client.cookies
-            async with other:
-                assert (await other.get("/ui/observe")).status_code == status
-        now = NOW + timedelta(hours=12)
-        assert (await client.get("/ui/observe")).status_code == 303
 
 
 async def test_a_form_that_names_no_page_is_refused(client: httpx.AsyncClient) -> None:

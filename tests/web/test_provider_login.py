@@ -16,7 +16,7 @@ from playwright.sync_api import BrowserContext, Page, expect
 from tests import running
 from tests.processes import free_port
 from tests.waiting import PATIENCE
-from tests.web.stage import CALLERS, SECRET, Stage, staged
+from tests.web.stage import CALLERS, SECRET, Stage, put_on_record, staged
 from tests.web.watching import Watch, barriers, watched
 
 DIRECTORY = Path(__file__).parent / "provider"
@@ -79,24 +79,8 @@ def stage(dsn: str, port: int, provider: Provider) -> Iterator[Stage]:
         "grants": [*running.GRANTS, {"groups": ["id:on-call"], "actions": ["audit"], "everything": True}],
     }
     with staged(running.config(dsn, **sections), port) as one:
-        one.put_on_record([REFUSED])
+        one.run(put_on_record(dsn))
         yield one
-
-
-REFUSED = {
-    "kind": "rejection",
-    "plane": "tables",
-    "rule": "public.orders",
-    "resource": SECRET,
-    "reason": "token-stale",
-    "enforced": True,
-    "epoch": 0,
-    "value": 33,
-    "caller": "writer",
-    "method": "PATCH",
-    "target": "/v1/tables/orders?id=eq.5",
-    "request_id": "r-1",
-}
 
 
 @pytest.fixture
