@@ -216,7 +216,7 @@ async def test_no_header_is_taken_for_a_certificate(origin: str, party: Party) -
     async with party.client(origin) as client:
         for name in ("X-Forwarded-Client-Cert", "X-SSL-Client-Cert", "Ssl-Client-Subject-Dn"):
             for value in (pem, f"By={ANN};{ANN}", "CN=ann the first"):
-                assert (await put(client, **{name: value})).status_code == 401
+                assert (await put(client, 5, **{name: value})).status_code == 401
 
 
 async def test_no_session_of_tls_goes_on_in_another_connection(origin: str, party: Party) -> None:

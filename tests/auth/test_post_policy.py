@@ -84,7 +84,7 @@ def test_a_form_as_it_should_be() -> None:
 def client(*keys: str) -> Any:
     """Return the client of botocore with an id, a secret and perhaps a session token."""
     names = ("aws_access_key_id", "aws_secret_access_key", "aws_session_token")
-    named = dict(zip(names, keys, strict=False))
+    named: dict[str, Any] = dict(zip(names, keys, strict=False))
     return boto3.client("s3", region_name="us-east-1", config=Config(signature_version="s3v4"), **named)
 
 

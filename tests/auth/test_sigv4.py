@@ -242,7 +242,7 @@ def test_every_part_of_the_request_is_covered(signed: Signed) -> None:
         changed(request, b"fencing-token", b"6"),
         changed(request, b"content-type", b"text/html"),
         changed(request, b"host", b"elsewhere"),
-        *own[signed],  # type: ignore[index]
+        *own[signed],
     ):
         assert refusal(one) == MISMATCH, one
 
@@ -418,7 +418,7 @@ def test_a_hash_of_the_body_must_be_there_and_signed() -> None:
 def test_an_unknown_key_id_and_a_wrong_secret() -> None:
     for found, code in ((None, "InvalidAccessKeyId"), ((OWNER, "other"), "SignatureDoesNotMatch")):
         with pytest.raises(StoreError) as caught:
-            verify(in_headers(), lambda *_, found=found: found, THEN)  # type: ignore[misc]
+            verify(in_headers(), lambda *_, found=found: found, THEN)
         assert caught.value.s3_code == code
 
 

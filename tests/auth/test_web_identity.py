@@ -20,7 +20,7 @@ import pytest_asyncio
 from gateway.auth import temporary_keys
 from gateway.auth.sigv4 import RequestHead, StoreCredentials, sign
 from gateway.demo.embedded import EmbeddedPostgres
-from tests.clients import java
+from tests.clients.sdks import DIRECTORY, java_command
 from tests.doubles.s3 import S3Double
 from tests.identity_provider import AUDIENCE, ISSUER, Provider, claims, rsa_key, token
 from tests.objects.object_gateway import Stage, staged
@@ -161,7 +161,7 @@ async def test_a_role_that_names_a_lock_gives_fenced_keys(cluster: Cluster, tmp_
 @pytest.mark.installed
 async def test_a_role_that_names_a_lock_gives_the_sdk_for_java_fenced_keys(cluster: Cluster, tmp_path: Path) -> None:
     resource = "s3/bucket/in/java"
-    program = java.command(java.DIRECTORY / "Identity.java")
+    program = java_command(DIRECTORY / "Identity.java")
     headers = {"Authorization": f"Bearer {token(KEY, claims(POD))}"}
     async with httpx.AsyncClient(base_url=cluster.stage.origin, timeout=PATIENCE, headers=headers) as client:
         held = await client.post(f"/v1/leases/{resource}", json={"holder": "pod-1", "ttl": 60})

@@ -141,7 +141,7 @@ class Incident:
 
     def refused(self, *seconds: float, enforced: bool = True) -> None:
         """Late writes of the first holder."""
-        more = {**_WORKER, "fence_raised_at": self.at(247), "enforced": enforced}
+        more: dict[str, Any] = {**_WORKER, "fence_raised_at": self.at(247), "enforced": enforced}
         late = (self.resource, 33, self.first, (34, self.second))
         self.stage.put_on_record([rejection(self.at(moment), *late, **more) for moment in seconds])
 
