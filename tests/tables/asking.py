@@ -5,14 +5,26 @@ from typing import Any, TypeAlias
 
 import httpx
 
+from gateway.auth.principal import Principal
 from gateway.db.database import Database, Record
-from gateway.tables.pipeline import TablePlane
+from gateway.observe.events import Observe, ignore
+from gateway.tables.pipeline import Exposure, TablePlane
+from tests.callers import known
+
+TESTER = known("tester")
 
 Send: TypeAlias = Callable[..., Coroutine[Any, Any, httpx.Response]]
 
 
 def over_asgi(plane: TablePlane) -> httpx.AsyncClient:
     return httpx.AsyncClient(transport=httpx.ASGITransport(plane), base_url="http://gateway/v1/tables", timeout=30)
+
+
+def client_of(
+    database: Database, exposure: Exposure, *, caller: Principal = TESTER, observe: Observe = ignore, **more: Any
+) -> httpx.AsyncClient:
+    """A client of a plane of its own."""
+    return over_asgi(TablePlane(database, exposure, authenticate=lambda _: caller, observe=observe, **more))
 
 
 async def send(

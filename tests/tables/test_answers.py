@@ -45,20 +45,6 @@ async def test_csv_out_and_in_again(client: httpx.AsyncClient, write: Send, tabl
     assert (awkward, "", None) in await rows(tables, "SELECT a, b, v FROM pairs")
 
 
-async def test_csv_of_what_was_written(write: Send) -> None:
-    answer = await write(
-        "POST", "/users?select=name,id&order=id.desc", [{"id": 7, "name": "x"}, {"id": 8, "name": None}],
-        token=1, prefer="return=representation", accept="text/csv",
-    )  # fmt: skip
-    assert (answer.status_code, answer.text) == (201, "name,id\n,8\nx,7")
-    answer = await write(
-        "PATCH", "/users?id=eq.99", {"name": "x"}, token=1, prefer="return=representation", accept="text/csv"
-    )
-    assert (answer.status_code, answer.text) == (200, "\n")
-    answer = await write("PATCH", "/users?id=eq.7", [], token=1, prefer="return=representation", accept="text/csv")
-    assert (answer.status_code, answer.text) == (200, "\n")
-
-
 async def test_nulls_can_be_left_out(client: httpx.AsyncClient, write: Send) -> None:
     array, one = "application/vnd.pgrst.array+json;nulls=stripped", "application/vnd.pgrst.object+json;nulls=stripped"
     answer = await client.get("/accounts?id=eq.2", headers={"accept": array})
@@ -298,6 +284,7 @@ async def test_an_insert_of_nothing(client: httpx.AsyncClient, tables: Database)
 
 
 APP = "https://app.example"
+
 
 CODE = """
 CREATE FUNCTION greet() RETURNS trigger LANGUAGE plpgsql AS $$

@@ -9,23 +9,20 @@ import httpx
 import pytest
 
 from gateway.db.database import Database
-from gateway.errors import ConditionUnsupported, RequestMalformed
+from gateway.errors import RequestMalformed
 from gateway.fencing.resource import Template
-from gateway.observe.events import CatalogWarning, Event, StepReached
+from gateway.observe.events import CatalogWarning, Event
 from gateway.tables.dialect.etags import (
     MOST_TAGS,
     NO_PRECONDITIONS,
     Preconditions,
-    check_preconditions,
     parse_preconditions,
     row_changed,
 )
-from gateway.tables.dialect.query import parse_query
 from gateway.tables.naming.plan import Rule
 from gateway.tables.pipeline import Exposure
 from tests.tables.asking import answered, change, row, rows
 from tests.tables.conftest import RULES
-from tests.tables.samples import ACCOUNTS
 from tests.waiting import waiting
 
 
@@ -69,30 +66,6 @@ def test_the_list_has_an_end() -> None:
         parse_preconditions(", ".join(f'"{n}"' for n in range(MOST_TAGS + 1)), None)
 
 
-@pytest.mark.parametrize(
-    ("method", "match", "none_match", "query", "supported"),
-    [
-        ("GET", None, '"a"', b"", True), ("GET", None, "*", b"owner=eq.x", True),
-        ("GET", '"a"', None, b"owner=eq.x", False), ("HEAD", '"a"', None, b"id=eq.1", True),
-        ("PATCH", '"a"', None, b"id=eq.1", True), ("PATCH", None, '"a"', b"id=eq.1", True),
-        ("PATCH", None, "*", b"id=eq.1", False), ("PATCH", '"a"', None, b"id=in.(1)", False),
-        ("DELETE", None, "*", b"id=eq.1", False), ("DELETE", '"a"', None, b"id=eq.1", True),
-        ("PUT", None, "*", b"id=eq.1", True), ("PUT", '"a"', None, b"id=eq.1", True),
-        ("POST", '"a"', None, b"id=eq.1", False), ("POST", None, "*", b"", False),
-    ],
-)  # fmt: skip
-def test_what_a_condition_can_be_held_against(
-    method: str, match: str | None, none_match: str | None, query: bytes, *, supported: bool
-) -> None:
-    preconditions = parse_preconditions(match, none_match)
-    if supported:
-        check_preconditions(preconditions, method, parse_query(query), ACCOUNTS)
-        return
-    with pytest.raises(ConditionUnsupported) as caught:
-        check_preconditions(preconditions, method, parse_query(query), ACCOUNTS)
-    assert caught.value.advice
-
-
 def test_the_error_has_the_tag_there_is() -> None:
     assert parse_preconditions(None, None) is NO_PRECONDITIONS
     assert not NO_PRECONDITIONS
@@ -102,6 +75,7 @@ def test_the_error_has_the_tag_there_is() -> None:
 
 
 ROW = "/accounts?id=eq.1"
+
 
 MORE = """
 CREATE TABLE documents (id bigint PRIMARY KEY, body text, version bigint, at timestamptz, size float8, data json);
@@ -409,13 +383,3 @@ class TestRaces:
             await waiting(tables)
         answered(await ours, 412, "row-changed")
         assert await rows(tables, "SELECT owner FROM accounts WHERE id = 80") == [("stranger",)]
-
-    async def test_conditional_writes_take_the_transaction(
-        self, client: httpx.AsyncClient, events: list[Event]
-    ) -> None:
-        await patch(client, {}, 5)
-        known = await etag(client)
-        events.clear()
-        await patch(client, {"If-Match": known}, 5)
-        steps = [event.name for event in events if isinstance(event, StepReached)]
-        assert steps == ["tables.claim.after", "tables.write.after", "tables.commit.after"]

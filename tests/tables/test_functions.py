@@ -12,9 +12,8 @@ from gateway.tables.catalog.functions import Choice, Function, Functions, Parame
 from gateway.tables.dialect.arguments import from_body, from_query
 from gateway.tables.dialect.media import BodyType
 from gateway.tables.naming.plan import Rule
-from gateway.tables.pipeline import Exposure, TablePlane
-from tests.callers import known as known_as
-from tests.tables.asking import answered, change, over_asgi, rows
+from gateway.tables.pipeline import Exposure
+from tests.tables.asking import answered, change, client_of, rows
 
 FORM = Function(
     "public", "f", "i", returns_set=False, type="integer", composite=False,
@@ -313,14 +312,6 @@ async def test_a_call_that_fails_leaves_nothing_behind(client: httpx.AsyncClient
     assert answer.headers["preference-applied"] == "handling=strict, max-affected=2"
 
 
-async def test_a_call_sent_twice_with_one_key_runs_once(client: httpx.AsyncClient, tables: Database) -> None:
-    headers = {**LOCK, "idempotency-key": '"one"'}
-    first = await client.post("/rpc/pay", json={"account": 1, "amount": 3}, headers=headers)
-    again = await client.post("/rpc/pay", json={"account": 1, "amount": 3}, headers=headers)
-    assert (first.json(), again.json(), again.headers["idempotency-replayed"]) == (7, 7, "true")
-    assert await rows(tables, "SELECT balance FROM accounts WHERE id = 1") == [(7,)]
-
-
 async def test_a_function_may_set_status_and_headers(client: httpx.AsyncClient) -> None:
     answer = await client.get("/rpc/full_control")
     assert (answer.status_code, answer.headers["x-why"]) == (451, "law")
@@ -356,9 +347,8 @@ async def test_a_function_cannot_change_the_session_for_the_next_request(
 
 async def test_observe_mode_records_a_call_and_lets_it_pass(tables: Database, events: list[Event]) -> None:
     exposure = Exposure(functions=frozenset(("public.pay",)), default_rule=Rule(mode=Enforcement.OBSERVE))
-    plane = TablePlane(tables, exposure, authenticate=lambda _: known_as("tester"), observe=events.append)
     body = {"account": 1, "amount": 1}
-    async with over_asgi(plane) as client:
+    async with client_of(tables, exposure, observe=events.append) as client:
         answered(await client.post("/rpc/pay", json=body), 200)
         answered(await client.post("/rpc/pay", json=body, headers={"fencing-token": "5"}), 200)
     assert await rows(tables, "SELECT resource, reason FROM fencing.rejection ORDER BY at") == [

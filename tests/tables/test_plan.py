@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from gateway.errors import ResourceMalformed, ResourceMismatch, ResourceUnderivable, TokenRequired
+from gateway.errors import ResourceMalformed, ResourceMismatch, ResourceUnderivable
 from gateway.fencing.resource import Template
 from gateway.tables.catalog.snapshot import Table, Trigger
 from gateway.tables.dialect import body
@@ -52,11 +52,15 @@ def test_put_needs_exactly_the_key() -> None:
 
 PAIRS = table(column("a", "text"), column("b", "text"), name="pairs", key=("a", "b"))
 
+
 ORDER = Rule(Template.parse("order/{owner}"))
+
 
 CONSTANT = Rule(Template.parse("ledger"))
 
+
 MERGE = "resolution=merge-duplicates"
+
 
 WATCHED = replace(ACCOUNTS, triggers=(Trigger("watch", "before", each_row=True),))
 
@@ -175,21 +179,6 @@ class TestPairs:
     def test_all_of_them_are_claimed(self, method: str, query: bytes, content: bytes | None) -> None:
         pairs = ("public.accounts/6", "job/1", "public.accounts/5")
         assert claimed(method, query, content, pairs=pairs) == tuple(sorted(pairs))
-
-    @pytest.mark.parametrize(
-        ("method", "query", "content"),
-        [
-            ("PATCH", b"id=eq.7", b'{"note":"x"}'),
-            ("PATCH", b"id=eq.5", b'{"id":7}'),
-            ("DELETE", b"id=in.(5,7)", None),
-            ("POST", b"", b'[{"id":5},{"id":7}]'),
-            ("PUT", b"id=eq.7", b'{"id":7}'),
-        ],
-    )
-    def test_one_without_a_token_is_named(self, method: str, query: bytes, content: bytes | None) -> None:
-        with pytest.raises(TokenRequired, match=r"public\.accounts/7") as caught:
-            claimed(method, query, content, pairs=("public.accounts/5", "public.accounts/6"))
-        assert caught.value.facts == {"resource": "public.accounts/7"}
 
     def test_an_upsert_must_know_the_whole_name(self) -> None:
         with pytest.raises(ResourceUnderivable):

@@ -12,9 +12,8 @@ from gateway.errors import Unavailable
 from gateway.fencing.decision import Presented
 from gateway.observe.events import Event
 from gateway.tables.execute.fast_path import FAST_AFTER
-from gateway.tables.pipeline import Exposure, TablePlane
-from tests.callers import known
-from tests.tables.asking import Send, answered, change, over_asgi, row, rows, send
+from gateway.tables.pipeline import Exposure
+from tests.tables.asking import Send, answered, change, client_of, row, rows, send
 from tests.waiting import waiting
 
 TARGET = "/accounts?id=eq.1"
@@ -150,8 +149,7 @@ async def test_no_write_is_acknowledged_while_an_older_object_write_is_pending(
         settled.append((resource, presented, caller))
         await change(tables, "DELETE FROM fencing.intent")
 
-    plane = TablePlane(tables, exposure, authenticate=lambda _: known("tester"), observe=events.append, settle=settle)
-    async with over_asgi(plane) as client:
+    async with client_of(tables, exposure, observe=events.append, settle=settle) as client:
         if fence is not None:
             answered(await send(client, "PATCH", TARGET, {"note": "raised"}, token=fence), 204)
         await change(tables, PENDING)
@@ -168,8 +166,7 @@ async def test_a_write_is_refused_if_older_mutations_cannot_be_settled(
         raise Unavailable("The object store cannot be reached.")
 
     await change(tables, PENDING)
-    plane = TablePlane(tables, exposure, authenticate=lambda _: known("tester"), observe=events.append, settle=settle)
-    async with over_asgi(plane) as other:
+    async with client_of(tables, exposure, observe=events.append, settle=settle) as other:
         for asked in (client, other):
             answered(await send(asked, "PATCH", TARGET, {"note": "new"}, token=5), 503, "unavailable")
     assert (await row(tables, "SELECT note FROM accounts WHERE id = 1"))[0] == "first"

@@ -20,8 +20,7 @@ from gateway.observe.events import Event, StepReached
 from gateway.tables import schema_cache
 from gateway.tables.naming.plan import Rule
 from gateway.tables.pipeline import Exposure, TablePlane
-from tests.callers import known
-from tests.tables.asking import answered, change, over_asgi, rows, send
+from tests.tables.asking import TESTER, answered, change, over_asgi, rows, send
 from tests.tiers import first
 from tests.waiting import waiting
 
@@ -102,7 +101,7 @@ async def serve(database: Database) -> Serve:
         events: list[Event] = []
         named = {f"public.{name}": rule for name, rule in {"recent": RECENT, **rules}.items()}
         exposure = Exposure(rules=named, default_rule=default)
-        plane = TablePlane(database, exposure, authenticate=lambda _: known("tester"), observe=events.append)
+        plane = TablePlane(database, exposure, authenticate=lambda _: TESTER, observe=events.append)
         async with over_asgi(plane) as client:
             yield Shop(database, plane, client, events)
 
@@ -377,7 +376,7 @@ async def transact(plane: TablePlane, writes: object) -> int:
     async def receive() -> dict[str, object]:
         return {"type": "http.request", "body": body, "more_body": False}
 
-    return (await plane.transact(scope, receive, known("tester"))).status
+    return (await plane.transact(scope, receive, TESTER)).status
 
 
 async def test_a_delete_without_foreign_keys_keeps_its_fast_path(serve: Serve) -> None:

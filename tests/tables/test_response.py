@@ -55,54 +55,6 @@ def test_writes(method: str, prefer: str, touched: int, inserted: int, status: i
     assert answer.body == (b"[{}]" if "representation" in prefer else b"")
 
 
-def test_preferences_are_confirmed_in_a_fixed_order() -> None:
-    answer = written("POST", 1, prefer="count=exact,return=minimal,missing=default,resolution=ignore-duplicates")
-    assert header(answer, b"preference-applied") == (
-        "resolution=ignore-duplicates, missing=default, return=minimal, count=exact"
-    )
-
-
-def read(
-    query: bytes, touched: int, total: int | None = None, body: str = "[]", *, method: str = "GET", accept: str = ""
-) -> response.Response:
-    row = {"touched": touched, "total": total, "body": body, "etag": None}
-    return response.read(parse(method, query, {b"accept": accept}), row, PATH, query)
-
-
-@pytest.mark.parametrize(
-    ("query", "touched", "total", "status", "content_range"),
-    [
-        (b"", 3, None, 200, "0-2/*"), (b"", 0, None, 200, "*/*"), (b"", 3, 3, 200, "0-2/3"), (b"", 0, 0, 200, "*/0"),
-        (b"limit=1&offset=1", 1, 3, 206, "1-1/3"), (b"offset=3", 0, 3, 206, "*/3"),
-    ],
-)  # fmt: skip
-def test_reads(query: bytes, touched: int, total: int | None, status: int, content_range: str) -> None:
-    answer = read(query, touched, total)
-    assert (answer.status, header(answer, b"content-range"), answer.body) == (status, content_range, b"[]")
-
-
-def test_head_is_get_without_its_body() -> None:
-    answer = read(b"", 1, body="[1]", method="HEAD")
-    assert (answer.body, header(answer, b"content-length")) == (b"", "3")
-
-
-OBJECT = "application/vnd.pgrst.object+json"
-
-
-@pytest.mark.parametrize(
-    ("query", "touched", "accept", "code", "status"),
-    [(b"offset=4", 0, "", "PGRST103", 416), (b"", 0, OBJECT, "PGRST116", 406), (b"", 2, OBJECT, "PGRST116", 406)],
-)
-def test_reads_of_too_few_or_too_many_rows(query: bytes, touched: int, accept: str, code: str, status: int) -> None:
-    with pytest.raises(DialectError) as caught:
-        read(query, touched, 3, accept=accept)
-    assert (caught.value.code, caught.value.status) == (code, status)
-
-
-def test_one_object_is_one_row() -> None:
-    assert read(b"", 1, body='[{"a":[1]}]', accept=OBJECT).body == b'{"a":[1]}'
-
-
 def test_the_location_of_a_new_row() -> None:
     pair = table(column("a b"), column("c"), key=("a b", "c"))
     assert response.location("/v1/tables/t", pair, ["x&y/z", None]) == b"/v1/tables/t?a%20b=eq.x%26y%2Fz&c=is.null"
@@ -181,19 +133,6 @@ def test_a_refusal_says_all_there_is_to_know() -> None:
         for fact in ("r/1", "33", "34", "ann", "2026-01-02", str(UUID(int=7))):
             assert fact in document["details"]
         assert "retrying cannot succeed" in document["hint"]
-
-
-def test_what_tells_of_the_schema_can_be_kept_back() -> None:
-    quoted = of_database(SqlError("23514", "m", detail="Failing row contains (hash).", hint="h"), verbose=False)
-    suggested = DialectError("PGRST205", 404, "m", hint="Perhaps you meant the table 'public.secrets'")
-    for failure in (quoted, suggested):
-        document = orjson.loads(errors.answer(failure, verbose=False).body)
-        assert (document["message"], document["details"], document["hint"]) == ("m", None, None)
-
-
-def test_clients_need_the_number_of_rows_whatever_is_kept_back() -> None:
-    none = DialectError("PGRST116", 406, "m", details="The result contains 0 rows")
-    assert orjson.loads(errors.answer(none, verbose=False).body)["details"] == "The result contains 0 rows"
 
 
 def test_an_error_may_bring_headers_of_its_own() -> None:
@@ -307,7 +246,9 @@ def test_an_error_that_tries_to(message: str, detail: str | None, part: str) -> 
 
 APP = b"https://app.example"
 
+
 ONE, ALL, NONE = Origins(("https://app.example",)), Origins(("*",)), Origins()
+
 
 ASKS = [(b"origin", APP), (b"access-control-request-method", b"PATCH")]
 

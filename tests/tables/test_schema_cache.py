@@ -24,8 +24,7 @@ from gateway.tables import schema_cache
 from gateway.tables.naming.plan import Rule
 from gateway.tables.pipeline import Exposure, TablePlane
 from tests import ROOT
-from tests.callers import known
-from tests.tables.asking import Send, answered, change, over_asgi, row, rows, send
+from tests.tables.asking import Send, answered, change, client_of, row, rows, send
 from tests.tiers import first
 from tests.waiting import PATIENCE
 
@@ -62,19 +61,6 @@ async def test_a_burst_of_bad_requests_reads_the_catalog_once(
     answered(await write("POST", "/nowhere", {"id": 1}, token=5), 201)
 
 
-async def test_tables_and_columns_may_have_odd_names(write: Send, tables: Database) -> None:
-    await change(
-        tables,
-        """CREATE TABLE "od""d, 'name" ("k ""1" text PRIMARY KEY, "v'2" int);
-        INSERT INTO "od""d, 'name" VALUES ('a/b, c%', 1)""",
-    )
-    target = "/od%22d,%20'name?%22k%20%5C%221%22=eq.a/b,%20c%25"
-    for token in (5, 5):
-        response = await write("PATCH", target, {"v'2": 2}, token=token, prefer="return=representation")
-        assert (response.status_code, response.json()) == (200, [{'k "1': "a/b, c%", "v'2": 2}])
-        assert response.headers["fencing-resource"] == "public.od%22d%2C%20'name/a%2Fb%2C%20c%25"
-
-
 async def test_tables_may_have_many_columns(write: Send, tables: Database) -> None:
     """PostgreSQL's functions take a hundred arguments; rows have more columns."""
     columns = [f"c{number}" for number in range(200)]
@@ -108,8 +94,7 @@ async def test_the_database_may_be_down_at_the_start_and_later() -> None:
             dsn = server.dsn()
             await asyncio.to_thread(migrations.upgrade, dsn)
         database = Database(dsn, connect_timeout=PATIENCE)
-        plane = TablePlane(database, Exposure(), authenticate=lambda _: known("tester"), observe=lambda _: None)
-        async with over_asgi(plane) as client:
+        async with client_of(database, Exposure()) as client:
 
             async def refused() -> None:
                 for response in (

@@ -7,7 +7,6 @@ table's new state writes nothing. A gateway that can learn it does so by that ve
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any
 
 import asyncpg
@@ -16,9 +15,7 @@ import pytest
 
 from gateway.db.database import Database
 from gateway.observe.events import Event, StepReached
-from gateway.tables.pipeline import TablePlane
 from gateway.tables.schema_cache import SchemaCache
-from tests.callers import known
 from tests.tables.asking import Send, answered, change, row, rows
 from tests.tiers import first
 from tests.waiting import PATIENCE, number_waiting
@@ -50,6 +47,8 @@ class Change:
 
 
 DROPPED_KEY = "ALTER TABLE accounts DROP CONSTRAINT accounts_pkey; ALTER TABLE accounts ADD PRIMARY KEY"
+
+
 CHANGES = [
     Change(
         "another table with another key",
@@ -156,7 +155,11 @@ CHANGES = [
         resource="public.accounts/1",
     ),
 ]
+
+
 BY_NAME = {one.name: one for one in CHANGES}
+
+
 PLAIN = Change("", "", answer=(204, None))
 
 
@@ -273,28 +276,6 @@ async def test_concurrent_writes_all_find_the_change(write: Send, tables: Databa
     await change(tables, "ALTER TABLE accounts ADD COLUMN colour text")
     responses = await asyncio.gather(*(write("PATCH", ACCOUNT, NOTE, token=5) for _ in range(40)))
     assert {response.status_code for response in responses} == {204}
-
-
-@pytest.mark.parametrize("altered", ["accounts", "users"])
-async def test_a_list_of_writes_finds_a_change_of_any_of_its_tables(
-    plane: TablePlane, tables: Database, altered: str
-) -> None:
-    writes = [
-        {"method": "PATCH", "table": table, "query": "id=eq.1", "token": "5", "body": {"id": 1}}
-        for table in ("accounts", "users")
-    ]
-    app = httpx.ASGITransport(partial(listed, plane))
-    async with httpx.AsyncClient(transport=app, base_url="http://gateway") as client:
-        answered(await client.post("/", json={"writes": writes}), 200)
-        await change(tables, f"ALTER TABLE {altered} ADD COLUMN colour text")
-        answered(await client.post("/", json={"writes": writes}), 200)
-
-
-async def listed(plane: TablePlane, scope: Any, receive: Any, send_: Any) -> None:
-    """The list of writes as an app of its own."""
-    found = await plane.transact(scope, receive, known("tester"))
-    await send_({"type": "http.response.start", "status": found.status, "headers": found.headers})
-    await send_({"type": "http.response.body", "body": found.body})
 
 
 @pytest.mark.usefixtures("blind")
