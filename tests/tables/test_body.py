@@ -16,19 +16,17 @@ from gateway.tables.dialect.body import MAX_VALUES, PIECE, in_pieces, parse, par
 from gateway.tables.dialect.media import BodyType
 
 
-@pytest.mark.parametrize(
-    ("body", "columns", "expected_columns", "rows"),
-    [
+def test_bodies(subtests: pytest.Subtests) -> None:
+    for body, columns, expected_columns, rows in (
         (b'{"b":1,"a":2}', None, ("a", "b"), 1), (b'[{"a":1},{"a":2}]', None, ("a",), 2), (b"[]", None, (), 0),
         (b"{}", None, (), 1), (b'[{"a":1},{"b":2}]', ("a", "b"), ("a", "b"), 2),
         (b'{"a":1,"ignored":2}', ("a",), ("a",), 1), (b"5", None, (), 0), (b'"x"', None, (), 0),
         (b"null", ("a",), ("a",), 0),
-    ],
-)  # fmt: skip
-def test_bodies(body: bytes, columns: tuple[str, ...] | None, expected_columns: tuple[str, ...], rows: int) -> None:
-    payload = parse(body, columns)
-    assert (payload.columns, len(payload.rows)) == (expected_columns, rows)
-    assert payload.text.startswith("[")
+    ):  # fmt: skip
+        with subtests.test(body=body):
+            payload = parse(body, columns)
+            assert (payload.columns, len(payload.rows)) == (expected_columns, rows)
+            assert payload.text.startswith("[")
 
 
 @pytest.mark.parametrize(
@@ -83,9 +81,8 @@ def test_the_last_of_a_key_that_stands_twice() -> None:
     assert payload.exact_rows()[0]["id"] == "2"
 
 
-@pytest.mark.parametrize(
-    ("text", "rows"),
-    [
+def test_tables_of_values(subtests: pytest.Subtests) -> None:
+    for text, rows in (
         ("a,b\n1,2\n", [{"a": "1", "b": "2"}]), ("a,b\r\n1,2\r\n3,4", [{"a": "1", "b": "2"}, {"a": "3", "b": "4"}]),
         ('a,b\nNULL,"NULL"\n', [{"a": None, "b": "NULL"}]), ('a,b\n,""\n', [{"a": "", "b": ""}]),
         ('a,b\n"x ""y"", z","line\none"\n', [{"a": 'x "y", z', "b": "line\none"}]), ("a,b\n1,", [{"a": "1", "b": ""}]),
@@ -93,10 +90,9 @@ def test_the_last_of_a_key_that_stands_twice() -> None:
         ("\ufeffa\nx\u2028y\n", [{"a": "x\u2028y"}]), ('"first name"\nAnn\n', [{"first name": "Ann"}]), ("a,b", []),
         ('a,b\n"1",', [{"a": "1", "b": ""}]), ('a\n""', [{"a": ""}]),
         ('a\n"x"\n\n"y"\n', [{"a": "x"}, {"a": ""}, {"a": "y"}]), ("a,b\r1,2\r", [{"a": "1", "b": "2"}]),
-    ],
-)  # fmt: skip
-def test_tables_of_values(text: str, rows: list[dict[str, str | None]]) -> None:
-    assert parse_csv(text.encode())[1] == rows
+    ):  # fmt: skip
+        with subtests.test(text=text):
+            assert parse_csv(text.encode())[1] == rows
 
 
 @pytest.mark.parametrize(

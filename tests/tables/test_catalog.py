@@ -179,23 +179,18 @@ def texts(*tables: Table, graph: Graph = DIRECT, rules: Mapping[str, str] | None
     return [f"{one.table}: {one.text}" for one in found(tables, graph, ALLOW, rules or {})]
 
 
-@pytest.mark.parametrize(
-    ("rules", "warned"),
-    [
-        ({}, True),
-        ({"items": "order/{order_id}"}, True),
-        ({"orders": "order/{id}", "items": "order/{order_id}"}, False),
-        ({"items": "public.orders/{order_id}"}, False),
+def test_a_cascade_is_a_side_effect_unless_both_tables_share_resources(subtests: pytest.Subtests) -> None:
+    for rules, warned in (
+        ({}, True), ({"items": "order/{order_id}"}, True),
+        ({"orders": "order/{id}", "items": "order/{order_id}"}, False), ({"items": "public.orders/{order_id}"}, False),
         ({"orders": "order/{id}", "items": "order/{id}"}, True),
         ({"orders": "order/{number}", "items": "order/{order_id}"}, True),
-        ({"orders": "order/{number}", "items": "order/{number}"}, True),
-        ({"orders": "shop", "items": "shop"}, False),
+        ({"orders": "order/{number}", "items": "order/{number}"}, True), ({"orders": "shop", "items": "shop"}, False),
         ({"orders": "shop", "items": "other"}, True),
         ({"orders": "order/{id}/{number}", "items": "order/{order_id}/{number}"}, True),
-    ],
-)
-def test_a_cascade_is_a_side_effect_unless_both_tables_share_resources(*, rules: dict[str, str], warned: bool) -> None:
-    assert bool(texts(ORDERS, ITEMS, rules=rules)) is warned
+    ):  # fmt: skip
+        with subtests.test(rules=rules):
+            assert bool(texts(ORDERS, ITEMS, rules=rules)) is warned
 
 
 def test_a_cascade_is_described() -> None:
@@ -221,18 +216,14 @@ def test_a_cascade_that_clears_a_column_of_the_shared_name_is_a_side_effect() ->
     assert len(texts(ORDERS, ITEMS, graph=clears, rules={"orders": "shop", "items": "shop"})) == 0
 
 
-@pytest.mark.parametrize(
-    ("default", "refused"),
-    [
-        (Rule(), True),
-        (Rule(cascades=Cascades.CLAIM), True),
-        (Rule(cascades=Cascades.ALLOW), False),
+def test_a_refused_effect_needs_no_operator(subtests: pytest.Subtests) -> None:
+    for default, refused in (
+        (Rule(), True), (Rule(cascades=Cascades.CLAIM), True), (Rule(cascades=Cascades.ALLOW), False),
         (Rule(mode=Enforcement.OBSERVE), False),
-    ],
-)
-def test_a_refused_effect_needs_no_operator(*, default: Rule, refused: bool) -> None:
-    (effect,) = found([ORDERS, ITEMS], DIRECT, default, {})
-    assert effect.refused is refused
+    ):  # fmt: skip
+        with subtests.test(default=default):
+            (effect,) = found([ORDERS, ITEMS], DIRECT, default, {})
+            assert effect.refused is refused
 
 
 def reach(*tables: Table, graph: Graph, **rules: str) -> Reach:
@@ -267,51 +258,44 @@ def test_a_table_that_refers_to_itself_has_an_end() -> None:
     assert nodes.relations("DELETE", frozenset()) == {ITEMS.oid}
 
 
-@pytest.mark.parametrize(
-    ("source", "writes"),
-    [
+def test_the_text_of_a_trigger_tells_which_table_it_writes(subtests: pytest.Subtests) -> None:
+    for source, writes in (
         ("INSERT INTO items VALUES (1)", True), ('delete  from only public . "items"', True),
         ("Update public.items set x = 1", True), ("MERGE INTO items AS i", True),
         ("INSERT INTO other.items VALUES (1)", False), ("INSERT INTO items_2 VALUES (1)", False),
         ("SELECT * FROM items FOR UPDATE", False), ("IF TG_OP = 'UPDATE' THEN items := 1; END IF", False),
         ("-- UPDATE items\nNEW.x := 1;", False), ("/* DELETE FROM items */ NEW.x := 1;", False),
         ("EXECUTE 'something'", False), ("UPDATE orders SET number = 1 WHERE id = NEW.id", False),
-    ],
-)  # fmt: skip
-def test_the_text_of_a_trigger_tells_which_table_it_writes(*, source: str, writes: bool) -> None:
-    triggered = replace(ORDERS, triggers=(Trigger("t", "after", each_row=True, events=("delete",), source=source),))
-    watched = reach(triggered, ITEMS, graph=Graph())
-    assert list(watched.written_by_code("delete")) == (["the trigger t writes public.items"] if writes else [])
-    assert list(watched.written_by_code("insert")) == []
-    shared = reach(triggered, ITEMS, graph=Graph(), orders="order/{id}", items="order/{order_id}")
-    assert list(shared.written_by_code("delete")) == [], "rows of both may have one resource"
+    ):  # fmt: skip
+        with subtests.test(source=source):
+            triggered = replace(
+                ORDERS, triggers=(Trigger("t", "after", each_row=True, events=("delete",), source=source),)
+            )
+            watched = reach(triggered, ITEMS, graph=Graph())
+            assert list(watched.written_by_code("delete")) == (["the trigger t writes public.items"] if writes else [])
+            assert list(watched.written_by_code("insert")) == []
+            shared = reach(triggered, ITEMS, graph=Graph(), orders="order/{id}", items="order/{order_id}")
+            assert list(shared.written_by_code("delete")) == [], "rows of both may have one resource"
 
 
-@pytest.mark.parametrize(
-    ("trigger", "warned"),
-    [
-        (Trigger("t", "after", each_row=True), True),
-        (Trigger("t", "after", each_row=False, writes=False), True),
-        (Trigger("t", "instead", each_row=True), True),
-        (Trigger("t", "before", each_row=True), True),
+def test_a_trigger_or_rule_that_may_write_other_rows_is_a_side_effect(subtests: pytest.Subtests) -> None:
+    for trigger, warned in (
+        (Trigger("t", "after", each_row=True), True), (Trigger("t", "after", each_row=False, writes=False), True),
+        (Trigger("t", "instead", each_row=True), True), (Trigger("t", "before", each_row=True), True),
         (Trigger("t", "before", each_row=True, writes=False), False),
-    ],
-)
-def test_a_trigger_or_rule_that_may_write_other_rows_is_a_side_effect(*, trigger: Trigger, warned: bool) -> None:
-    assert bool(texts(replace(ITEMS, triggers=(trigger,)))) is warned
-    assert len(texts(replace(ITEMS, rules=(RewriteRule("also"),), has_rules=True))) == 1
+    ):  # fmt: skip
+        with subtests.test(trigger=trigger):
+            assert bool(texts(replace(ITEMS, triggers=(trigger,)))) is warned
+            assert len(texts(replace(ITEMS, rules=(RewriteRule("also"),), has_rules=True))) == 1
 
 
-@pytest.mark.parametrize(
-    ("rules", "warned"),
-    [
-        ({}, True),
-        ({"orders_1": "public.orders/{id}"}, False),
+def test_an_exposed_child_is_a_side_effect_unless_it_shares_resources(subtests: pytest.Subtests) -> None:
+    for rules, warned in (
+        ({}, True), ({"orders_1": "public.orders/{id}"}, False),
         ({"orders": "order/{id}", "orders_1": "order/{id}"}, False),
         ({"orders": "order/{id}", "orders_1": "order/{number}"}, True),
-    ],
-)
-def test_an_exposed_child_is_a_side_effect_unless_it_shares_resources(*, rules: dict[str, str], warned: bool) -> None:
-    parent, child = replace(ORDERS, children=(("public", "orders_1"),)), replace(ORDERS, name="orders_1", oid=4)
-    assert bool(texts(parent, child, rules=rules)) is warned
-    assert texts(parent) == []
+    ):  # fmt: skip
+        with subtests.test(rules=rules):
+            parent, child = replace(ORDERS, children=(("public", "orders_1"),)), replace(ORDERS, name="orders_1", oid=4)
+            assert bool(texts(parent, child, rules=rules)) is warned
+            assert texts(parent) == []

@@ -26,19 +26,17 @@ from tests.tables.conftest import RULES
 from tests.waiting import waiting
 
 
-@pytest.mark.parametrize(
-    ("match", "none_match", "current", "met"),
-    [
+def test_conditions(subtests: pytest.Subtests) -> None:
+    for match, none_match, current, met in (
         (None, None, None, True), (None, None, "a", True), ("*", None, "a", True), ("*", None, None, False),
         ('"a"', None, "a", True), ('"a"', None, "b", False), ('"a"', None, None, False), ('"b", "a"', None, "a", True),
         ('"b",,  "a" ,', None, "a", True), ('"a,b"', None, "a,b", True), ('"a,b"', None, "a", False),
         ('""', None, "", True), ('W/"a"', None, "a", False), ('W/"a", "a"', None, "a", True), (None, "*", "a", False),
         (None, "*", None, True), (None, '"a"', "a", False), (None, 'W/"a"', "a", False), (None, '"a"', "b", True),
         (None, '"a"', None, True), ('"a"', '"b"', "a", True), ('"a"', '"a"', "a", False), ("*", '"a"', None, False),
-    ],
-)  # fmt: skip
-def test_conditions(match: str | None, none_match: str | None, current: str | None, *, met: bool) -> None:
-    assert parse_preconditions(match, none_match).met_by(current) is met
+    ):  # fmt: skip
+        with subtests.test(match=match):
+            assert parse_preconditions(match, none_match).met_by(current) is met
 
 
 def test_many_spaces_stop_nobody() -> None:

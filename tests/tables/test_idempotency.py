@@ -23,29 +23,24 @@ from tests.tables.conftest import RULES
 from tests.waiting import PATIENCE, waiting
 
 
-@pytest.mark.parametrize(
-    ("header", "key"),
-    [
+def test_keys_are_read(subtests: pytest.Subtests) -> None:
+    for header, key in (
         ("k", "k"), ('"k"', "k"), (' "k" ', "k"), ('"a b"', "a b"), (r'"a\"b\\c"', r'a"b\c'),
         ("8e03978e-40d5-43dd-bc93-6894a57f9324", "8e03978e-40d5-43dd-bc93-6894a57f9324"), ("x" * 255, "x" * 255),
         (f'"{"x" * 255}"', "x" * 255),
-    ],
-)  # fmt: skip
-def test_keys_are_read(header: str, key: str) -> None:
-    assert parse_key({HEADER: header}) == key
-    assert parse_key({b"prefer": "x"}) is None
+    ):  # fmt: skip
+        with subtests.test(header=header):
+            assert parse_key({HEADER: header}) == key
+            assert parse_key({b"prefer": "x"}) is None
 
 
-@pytest.mark.parametrize(
-    "header",
-    [
+def test_headers_that_are_no_keys(subtests: pytest.Subtests) -> None:
+    for header in (
         "", " ", '""', '"', '"a', 'a"b', "a b", "a,b", '"a","b"', "a;b=c", '"a";b', r'"a\b"', '"\t"', '"é"', "é",
         "x" * 256,
-    ],
-)  # fmt: skip
-def test_headers_that_are_no_keys(header: str) -> None:
-    with pytest.raises(RequestMalformed):
-        parse_key({HEADER: header})
+    ):  # fmt: skip
+        with subtests.test(header=header), pytest.raises(RequestMalformed):
+            parse_key({HEADER: header})
 
 
 HEADERS = {b"prefer": "return=minimal", b"content-type": "application/json"}
@@ -61,35 +56,26 @@ REQUEST: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize(
-    "other",
-    [
-        {"query_string": b"columns=a,b&id=eq.1"},
-        {"query_string": b"columns=b,a&id=eq.1"},
-        {"query_string": b"id=eq.1&columns=b%2Ca"},
-        {"headers": {**HEADERS, b"range": "0-1", b"content-length": "2"}},
-    ],
-)
-def test_the_same_request(other: dict[str, Any]) -> None:
-    assert fingerprint(**{**REQUEST, **other}) == fingerprint(**REQUEST)
+def test_the_same_request(subtests: pytest.Subtests) -> None:
+    others: tuple[dict[str, Any], ...] = (
+        {"query_string": b"columns=a,b&id=eq.1"}, {"query_string": b"columns=b,a&id=eq.1"},
+        {"query_string": b"id=eq.1&columns=b%2Ca"}, {"headers": {**HEADERS, b"range": "0-1", b"content-length": "2"}},
+    )  # fmt: skip
+    for other in others:
+        with subtests.test(other=other):
+            assert fingerprint(**{**REQUEST, **other}) == fingerprint(**REQUEST)
 
 
-@pytest.mark.parametrize(
-    "other",
-    [
-        {"method": "PUT"},
-        {"path": "/v1/tables/b"},
-        {"schema": "other"},
-        {"query_string": b"id=eq.2&columns=a,b"},
-        {"query_string": b"id=eq.1&columns=a,c"},
-        {"query_string": b"id=eq.1&columns=a,b&select=b,a"},
-        {"headers": {}},
+def test_another_request(subtests: pytest.Subtests) -> None:
+    others: tuple[dict[str, Any], ...] = (
+        {"method": "PUT"}, {"path": "/v1/tables/b"}, {"schema": "other"}, {"query_string": b"id=eq.2&columns=a,b"},
+        {"query_string": b"id=eq.1&columns=a,c"}, {"query_string": b"id=eq.1&columns=a,b&select=b,a"}, {"headers": {}},
         *({"headers": {**HEADERS, name: "x"}} for name in (b"prefer", b"accept", b"if-match", b"if-none-match")),
         {"body": b"{} "},
-    ],
-)
-def test_another_request(other: dict[str, Any]) -> None:
-    assert fingerprint(**{**REQUEST, **other}) != fingerprint(**REQUEST)
+    )  # fmt: skip
+    for other in others:
+        with subtests.test(other=other):
+            assert fingerprint(**{**REQUEST, **other}) != fingerprint(**REQUEST)
 
 
 def test_parts_are_kept_apart() -> None:

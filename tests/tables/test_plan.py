@@ -27,17 +27,15 @@ from gateway.tables.naming.plan import (
 from tests.tables.samples import ACCOUNTS, column, table
 
 
-@pytest.mark.parametrize(
-    ("query", "pinned"),
-    [
+def test_only_plain_root_equality_pins(subtests: pytest.Subtests) -> None:
+    for query, pinned in (
         (b"id=eq.5", {"id": ("5",)}), (b"id=eq.5&balance=gt.0", {"id": ("5",)}), (b"id=in.(1,2)", {"id": ("1", "2")}),
         (b"id=in.(1,2)&id=eq.1", {"id": ("1",)}), (b"id=eq.1&id=eq.2", {"id": ("1",)}), (b"id=not.eq.5", {}),
         (b"id=neq.5", {}), (b"id->a=eq.5", {}), (b"or=(id.eq.5)", {}), (b"id=gt.5", {}), (b"id=is.null", {}),
         (b"id=eq(any).{1}", {}), (b"id=fts.1", {}), (b"id=isdistinct.1", {}), (b"id", {}),
-    ],
-)  # fmt: skip
-def test_only_plain_root_equality_pins(query: bytes, pinned: dict[str, tuple[str, ...]]) -> None:
-    assert pins(parse_query(query).filters) == pinned
+    ):  # fmt: skip
+        with subtests.test(query=query):
+            assert pins(parse_query(query).filters) == pinned
 
 
 def test_put_needs_exactly_the_key() -> None:
@@ -123,24 +121,21 @@ def test_each_write_claims_the_names_of_its_rows(
     assert list(claimed(method, query, content, **more)) == expected
 
 
-@pytest.mark.parametrize(
-    ("method", "query", "content"),
-    [
+def test_what_does_not_name_its_row_is_refused(subtests: pytest.Subtests) -> None:
+    for method, query, content in (
         ("PATCH", b"owner=eq.x", b'{"note":"x"}'), ("PATCH", b"id=gt.5", b'{"note":"x"}'),
         ("PATCH", b"id=not.eq.5", b'{"note":"x"}'), ("PATCH", b"or=(id.eq.5)", b'{"note":"x"}'),
         ("DELETE", b"id->x=eq.5", None), ("POST", b"", b'{"owner":"x"}'), ("POST", b"", b'{"id":null}'),
         ("POST", b"", b'{"id":[5]}'), ("POST", b"columns=owner", b'{"id":5,"owner":"x"}'),
         ("PATCH", b"balance=gt.0", b'{"id":2}'), ("PATCH", b"id=eq.1", b'{"id":null}'),
-    ],
-)  # fmt: skip
-def test_what_does_not_name_its_row_is_refused(method: str, query: bytes, content: bytes | None) -> None:
-    with pytest.raises(ResourceUnderivable):
-        claimed(method, query, content)
+    ):  # fmt: skip
+        with subtests.test(method=method, query=query), pytest.raises(ResourceUnderivable):
+            claimed(method, query, content)
 
 
-@pytest.mark.parametrize(
-    ("method", "query", "content", "more", "guarded"),
-    [
+def test_rows_whose_names_nothing_has_shown_are_looked_at_before(subtests: pytest.Subtests) -> None:
+    """Traps 2 and 7: what RETURNING shows is the name a row has afterwards, and a trigger may have set that too."""
+    for method, query, content, more, guarded in (
         ("PATCH", b"balance=gt.0", b'{"note":"x"}', {"explicit": "job/1"}, True),
         ("PATCH", b"id=eq.1", b'{"note":"x"}', {"explicit": "public.accounts/1"}, True),
         ("PATCH", b"balance=gt.0", b'{"note":"x"}', {"pairs": ("job/1", "job/2")}, True),
@@ -154,14 +149,10 @@ def test_what_does_not_name_its_row_is_refused(method: str, query: bytes, conten
         ("POST", b"", b'{"id":1}', {"prefer": MERGE, "of": WATCHED}, True),
         ("PUT", b"id=eq.1", b'{"id":1}', {"of": WATCHED}, True),
         ("PATCH", b"id=eq.1", b'{"note":"x"}', {"of": WATCHED}, False),
-    ],
-)
-def test_rows_whose_names_nothing_has_shown_are_looked_at_before(
-    method: str, query: bytes, content: bytes | None, more: dict[str, Any], *, guarded: bool
-) -> None:
-    """Traps 2 and 7: what RETURNING shows is the name a row has afterwards, and a trigger may have set that too."""
-    claim, _ = claim_of(method, query, content, **more)
-    assert claim.guarded is guarded
+    ):
+        with subtests.test(method=method, query=query):
+            claim, _ = claim_of(method, query, content, **more)
+            assert claim.guarded is guarded
 
 
 class TestPairs:
@@ -197,39 +188,30 @@ def test_an_upsert_must_know_the_whole_name(content: bytes) -> None:
         claimed("POST", b"", content, rule=ORDER, explicit="order/7", prefer="resolution=merge-duplicates")
 
 
-@pytest.mark.parametrize(
-    "key",
-    [
-        column("id", "double precision"),
-        column("id", "numeric"),
-        column("id", "citext"),
-        column("id", "money"),
-        column("id", "interval"),
-        column("id", "jsonb", is_json=True),
-        column("id", "text", deterministic=False),
-    ],
-)
-def test_types_whose_equality_is_not_textual_name_nothing(key: object) -> None:
-    odd = table(key)  # type: ignore[arg-type]
-    with pytest.raises(ResourceUnderivable, match="equal values can have different texts"):
-        claimed("DELETE", b"id=eq.5", of=odd)
-    assert claimed("DELETE", b"id=eq.5", of=odd, explicit="public.accounts/5") == ("public.accounts/5",)
+def test_types_whose_equality_is_not_textual_name_nothing(subtests: pytest.Subtests) -> None:
+    for key in (
+        column("id", "double precision"), column("id", "numeric"), column("id", "citext"), column("id", "money"),
+        column("id", "interval"), column("id", "jsonb", is_json=True), column("id", "text", deterministic=False),
+    ):  # fmt: skip
+        with subtests.test(key=key):
+            odd = table(key)
+            with pytest.raises(ResourceUnderivable, match="equal values can have different texts"):
+                claimed("DELETE", b"id=eq.5", of=odd)
+            assert claimed("DELETE", b"id=eq.5", of=odd, explicit="public.accounts/5") == ("public.accounts/5",)
 
 
-@pytest.mark.parametrize(
-    ("type_", "value", "asked"),
-    [
+def test_only_the_database_brings_values_into_canonical_form(subtests: pytest.Subtests) -> None:
+    for type_, value, asked in (
         ("bigint", "5", False), ("bigint", "05", True), ("bigint", " 5 ", True), ("bigint", "+5", True),
         ("bigint", "-0", True), ("bigint", "٥", True), ("uuid", "6f1c3f0e-0b1a-4c8e-9f0a-111111111111", False),
         ("uuid", "6F1C3F0E-0B1A-4C8E-9F0A-111111111111", True), ("text", "anything / at all", False),
         ("date", "2024-01-02", False), ("date", "2024-1-2", True), ("boolean", "true", False), ("boolean", "t", True),
         ("bpchar", "ab", True), ("bytea", "\\x00ff", True),
         ("timestamp with time zone", "2024-01-02 03:04:05+00", True), ("inet", "10.0.0.1", True),
-    ],
-)  # fmt: skip
-def test_only_the_database_brings_values_into_canonical_form(type_: str, value: str, *, asked: bool) -> None:
-    named = naming(table(column("id", type_)), Rule())
-    assert bool(questions(Claim(rows=((value,),)), named)) is asked
+    ):  # fmt: skip
+        with subtests.test(type=type_):
+            named = naming(table(column("id", type_)), Rule())
+            assert bool(questions(Claim(rows=((value,),)), named)) is asked
 
 
 def test_canonical_forms_go_into_the_name_as_they_come() -> None:

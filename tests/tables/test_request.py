@@ -10,7 +10,6 @@ from gateway.tables.dialect.media import (
     OBJECT,
     OBJECT_STRIPPED,
     OPENAPI,
-    Media,
     accepted,
     body_type,
     root_accepted,
@@ -21,16 +20,14 @@ from gateway.tables.dialect.request import Target, headings, name_of, parse, pro
 PREFIXES = ("/v1/tables/", "/rest/v1/")
 
 
-@pytest.mark.parametrize(
-    ("path", "expected"),
-    [
+def test_paths(subtests: pytest.Subtests) -> None:
+    for path, expected in (
         ("/v1/tables/users", ("table", "users")), ("/rest/v1/users/", ("table", "users")),
         ("/v1/tables/", ("root", "")), ("/v1/tables/rpc", ("table", "rpc")), ("/v1/tables/rpc/", ("table", "rpc")),
         ("/v1/tables/rpc/add", ("function", "add")), ("/rest/v1/rpc/rpc", ("function", "rpc")),
-    ],
-)  # fmt: skip
-def test_paths(path: str, expected: tuple[str, str]) -> None:
-    assert name_of(path, PREFIXES) == expected
+    ):  # fmt: skip
+        with subtests.test(path=path):
+            assert name_of(path, PREFIXES) == expected
 
 
 @pytest.mark.parametrize(
@@ -52,18 +49,16 @@ def test_schemas() -> None:
     assert caught.value.hint == "Only the following schemas are exposed: api, more"
 
 
-@pytest.mark.parametrize(
-    ("method", "query", "header", "limit", "offset"),
-    [
+def test_range_narrows_reads_only(subtests: pytest.Subtests) -> None:
+    for method, query, header, limit, offset in (
         ("GET", b"", "0-9", 10, 0), ("GET", b"", "5-", None, 5), ("GET", b"limit=3&offset=1", "0-9", 3, 1),
         ("GET", b"limit=30", "10-19", 10, 10), ("GET", b"limit=3&offset=1", "2-9", 2, 2),
         ("GET", b"limit=0", "0-9", 0, 0), ("GET", b"", "bytes=0-9", None, 0), ("HEAD", b"", "0-9", None, 0),
         ("PATCH", b"id=eq.1", "0-9", None, 0),
-    ],
-)  # fmt: skip
-def test_range_narrows_reads_only(method: str, query: bytes, header: str, limit: int | None, offset: int) -> None:
-    wanted = parse(method, query, {b"range": header})
-    assert (wanted.query.limit, wanted.query.offset) == (limit, offset)
+    ):  # fmt: skip
+        with subtests.test(method=method, query=query):
+            wanted = parse(method, query, {b"range": header})
+            assert (wanted.query.limit, wanted.query.offset) == (limit, offset)
 
 
 @pytest.mark.parametrize(("query", "header"), [(b"", "9-0"), (b"limit=3", "5-"), (b"offset=20", "10-19")])
@@ -83,9 +78,8 @@ def test_headers_by_name_whatever_their_case() -> None:
     assert profile_of("PATCH", found) is None
 
 
-@pytest.mark.parametrize(
-    ("header", "expected"),
-    [
+def test_preferences(subtests: pytest.Subtests) -> None:
+    for header, expected in (
         ("", Preferences()),
         ("return=representation", Preferences(returns="representation")),
         ("return=minimal,return=representation", Preferences(returns="minimal")),
@@ -103,26 +97,22 @@ def test_headers_by_name_whatever_their_case() -> None:
         ("handling=strict,max-affected=-3", Preferences(strict=True, invalid=("max-affected=-3",))),
         ("max-affected=3", Preferences()),
         ("handling=lenient,max-affected=3", Preferences(strict=False)),
-    ],
-)
-def test_preferences(header: str, expected: Preferences) -> None:
-    assert parse_preferences(header) == expected
+    ):
+        with subtests.test(header=header):
+            assert parse_preferences(header) == expected
 
 
-@pytest.mark.parametrize(
-    ("asked", "tx_override", "refused"),
-    [
-        ("tx=rollback, return=most", True, "return=most"),
-        ("tx=rollback", False, "tx=rollback"),
-        ("timezone=Mars/Base", False, "timezone=Mars/Base"),
-    ],
-)
-def test_strict_handling_refuses_what_is_not_served(asked: str, refused: str, *, tx_override: bool) -> None:
+def test_strict_handling_refuses_what_is_not_served(subtests: pytest.Subtests) -> None:
     """It never commits what was to be rolled back."""
-    with pytest.raises(DialectError) as caught:
-        honoured(parse_preferences(f"handling=strict, {asked}"), tx_override=tx_override, zones={"UTC"})
-    assert (caught.value.code, caught.value.status) == ("PGRST122", 400)
-    assert caught.value.details == f"Invalid preferences: {refused}"
+    for asked, tx_override, refused in (
+        ("tx=rollback, return=most", True, "return=most"), ("tx=rollback", False, "tx=rollback"),
+        ("timezone=Mars/Base", False, "timezone=Mars/Base"),
+    ):  # fmt: skip
+        with subtests.test(asked=asked):
+            with pytest.raises(DialectError) as caught:
+                honoured(parse_preferences(f"handling=strict, {asked}"), tx_override=tx_override, zones={"UTC"})
+            assert (caught.value.code, caught.value.status) == ("PGRST122", 400)
+            assert caught.value.details == f"Invalid preferences: {refused}"
 
 
 def test_who_is_not_strict_gets_what_there_is() -> None:
@@ -136,22 +126,17 @@ def test_who_is_not_strict_gets_what_there_is() -> None:
     assert honoured(parse_preferences("timezone=UTC"), tx_override=False, zones={"UTC"}).timezone == "UTC"
 
 
-@pytest.mark.parametrize(
-    ("header", "needed"),
-    [
-        ("return=representation,count=exact,tx=commit", False),
-        ("tx=rollback", True),
-        ("timezone=UTC", True),
+def test_what_needs_a_transaction_of_its_own(subtests: pytest.Subtests) -> None:
+    for header, needed in (
+        ("return=representation,count=exact,tx=commit", False), ("tx=rollback", True), ("timezone=UTC", True),
         ("handling=strict,max-affected=1", True),
-    ],
-)
-def test_what_needs_a_transaction_of_its_own(header: str, *, needed: bool) -> None:
-    assert parse_preferences(header).need_a_transaction is needed
+    ):  # fmt: skip
+        with subtests.test(header=header):
+            assert parse_preferences(header).need_a_transaction is needed
 
 
-@pytest.mark.parametrize(
-    ("accept", "expected"),
-    [
+def test_the_best_form_of_rows(subtests: pytest.Subtests) -> None:
+    for accept, expected in (
         ("", JSON), ("*/*", JSON), ("application/*", JSON), ("application/json; charset=utf-8", JSON),
         ("application/vnd.pgrst.object+json", OBJECT), ("ApplicatIon/vnd.PgRsT.object+json", OBJECT),
         ("application/vnd.pgrst.object;nulls=stripped", OBJECT_STRIPPED),
@@ -161,10 +146,9 @@ def test_what_needs_a_transaction_of_its_own(header: str, *, needed: bool) -> No
         ("text/csv", CSV), ("text/csv, application/vnd.pgrst.object", CSV), ("text/html, text/csv", CSV),
         ("application/json;q=0.5, application/vnd.pgrst.object+json", OBJECT), ("text/csv;q=0.1, */*;q=0.9", JSON),
         ("text/csv;q=0, application/json;q=0.001", JSON),
-    ],
-)  # fmt: skip
-def test_the_best_form_of_rows(accept: str, expected: Media) -> None:
-    assert accepted(accept) == expected
+    ):  # fmt: skip
+        with subtests.test(accept=accept):
+            assert accepted(accept) == expected
 
 
 @pytest.mark.parametrize(
@@ -180,16 +164,14 @@ def test_the_root_is_an_openapi_document() -> None:
     assert root_accepted("text/csv") is None
 
 
-@pytest.mark.parametrize(
-    ("content_type", "expected"),
-    [
+def test_types_of_bodies(subtests: pytest.Subtests) -> None:
+    for content_type, expected in (
         (None, "json"), ("", "json"), ("Application/JSON; charset=utf-8", "json"), ("text/csv", "csv"),
         ("application/x-www-form-urlencoded", "urlencoded"), ("text/plain", "text"),
         ("application/octet-stream", "binary"),
-    ],
-)  # fmt: skip
-def test_types_of_bodies(content_type: str | None, expected: str) -> None:
-    assert body_type({} if content_type is None else {b"content-type": content_type}) == expected
+    ):  # fmt: skip
+        with subtests.test(content_type=content_type):
+            assert body_type({} if content_type is None else {b"content-type": content_type}) == expected
 
 
 @pytest.mark.parametrize("content_type", ["text/html", "application/xml", "nonsense"])

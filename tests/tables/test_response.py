@@ -31,9 +31,8 @@ def written(
     return response.write(request, ACCOUNTS, Written(touched, inserted, body), Accepted(Token(0, 5), ["r/1"]), PATH)
 
 
-@pytest.mark.parametrize(
-    ("method", "prefer", "touched", "inserted", "status", "content_range"),
-    [
+def test_writes(subtests: pytest.Subtests) -> None:
+    for method, prefer, touched, inserted, status, content_range in (
         ("POST", "", 1, 1, 201, "*/*"), ("POST", "", 0, 0, 201, "*/*"), ("POST", "count=exact", 2, 2, 201, "*/2"),
         ("POST", "resolution=merge-duplicates", 2, 1, 201, "*/*"),
         ("POST", "resolution=merge-duplicates", 2, 0, 200, "*/*"),
@@ -43,16 +42,15 @@ def written(
         ("PUT", "return=representation", 1, 1, 201, None), ("PUT", "return=representation", 1, 0, 200, None),
         ("DELETE", "", 1, 0, 204, "*/*"), ("DELETE", "count=exact", 3, 0, 204, "*/3"),
         ("DELETE", "return=representation", 1, 0, 200, "*/*"),
-    ],
-)  # fmt: skip
-def test_writes(method: str, prefer: str, touched: int, inserted: int, status: int, content_range: str | None) -> None:
-    answer = written(method, touched, prefer=prefer, inserted=inserted, body="[{}]")
-    assert answer.status == status
-    assert header(answer, b"content-range") == content_range
-    assert header(answer, b"fencing-token") == "5"
-    assert header(answer, b"fencing-resource") == "r/1"
-    assert (header(answer, b"content-type") is None) == ("representation" not in prefer)
-    assert answer.body == (b"[{}]" if "representation" in prefer else b"")
+    ):  # fmt: skip
+        with subtests.test(method=method):
+            answer = written(method, touched, prefer=prefer, inserted=inserted, body="[{}]")
+            assert answer.status == status
+            assert header(answer, b"content-range") == content_range
+            assert header(answer, b"fencing-token") == "5"
+            assert header(answer, b"fencing-resource") == "r/1"
+            assert (header(answer, b"content-type") is None) == ("representation" not in prefer)
+            assert answer.body == (b"[{}]" if "representation" in prefer else b"")
 
 
 def test_the_location_of_a_new_row() -> None:
@@ -73,27 +71,24 @@ def of_database(error: SqlError, *, known_caller: bool = True, verbose: bool = T
     return errors.of_database(error, known_caller=known_caller, verbose=verbose)
 
 
-@pytest.mark.parametrize(
-    ("sqlstate", "message", "status"),
-    [
+def test_sqlstates(subtests: pytest.Subtests) -> None:
+    for sqlstate, message, status in (
         ("09000", "", 500), ("0L000", "", 403), ("0P000", "", 403), ("21000", "", 500),
         ("21000", "UPDATE requires a WHERE clause", 400), ("21000", "DELETE requires a WHERE clause", 400),
         ("22023", "", 400), ("22023", 'role "x" does not exist', 401), ("22P02", "", 400), ("23502", "", 400),
         ("23503", "", 409), ("23505", "", 409), ("23514", "", 400), ("23P01", "", 400), ("25006", "", 405),
         ("25001", "", 500), ("28000", "", 403), ("2D000", "", 500), ("38000", "", 500), ("39000", "", 500),
-        ("3B000", "", 500), ("42501", "", 403), ("42703", "", 400),
-        ("42804", "", 400), ("42883", "", 404), ("42P01", "", 404), ("42P17", "", 500), ("42601", "", 400),
-        ("54000", "", 500), ("55000", "", 500), ("58000", "", 500), ("F0000", "", 500), ("HV000", "", 500),
-        ("P0000", "", 500), ("P0001", "", 400), ("P0002", "", 500), ("XX000", "", 500), ("PT418", "", 418),
-        ("PT200", "", 200),
-        ("PT999", "", 500), ("PTABC", "", 500), ("99999", "", 400),
-    ],
-)  # fmt: skip
-def test_sqlstates(sqlstate: str, message: str, status: int) -> None:
-    answer = errors.answer(of_database(SqlError(sqlstate, message, detail="d", hint="h")))
-    assert answer.status == status
-    assert orjson.loads(answer.body) == {"code": sqlstate, "message": message, "details": "d", "hint": "h"}
-    assert header(answer, b"proxy-status") == f"PostgREST; error={sqlstate}"
+        ("3B000", "", 500), ("42501", "", 403), ("42703", "", 400), ("42804", "", 400), ("42883", "", 404),
+        ("42P01", "", 404), ("42P17", "", 500), ("42601", "", 400), ("54000", "", 500), ("55000", "", 500),
+        ("58000", "", 500), ("F0000", "", 500), ("HV000", "", 500), ("P0000", "", 500), ("P0001", "", 400),
+        ("P0002", "", 500), ("XX000", "", 500), ("PT418", "", 418), ("PT200", "", 200), ("PT999", "", 500),
+        ("PTABC", "", 500), ("99999", "", 400),
+    ):  # fmt: skip
+        with subtests.test(sqlstate=sqlstate):
+            answer = errors.answer(of_database(SqlError(sqlstate, message, detail="d", hint="h")))
+            assert answer.status == status
+            assert orjson.loads(answer.body) == {"code": sqlstate, "message": message, "details": "d", "hint": "h"}
+            assert header(answer, b"proxy-status") == f"PostgREST; error={sqlstate}"
 
 
 def test_who_is_not_known_may_gain_a_privilege_by_showing_a_key() -> None:
@@ -107,18 +102,17 @@ def test_a_statement_that_found_a_stray_row() -> None:
         assert (failure.code, failure.status) == ("resource-mismatch", 422)
 
 
-@pytest.mark.parametrize(
-    "failure", [TokenRequired("x"), Unauthenticated("x"), Unavailable("x"), DialectError("P", 400, "x")]
-)
-def test_errors_have_four_keys_each_a_text_or_null(failure: GatewayError) -> None:
-    answer = errors.answer(failure)
-    document = orjson.loads(answer.body)
-    assert list(document) == ["code", "message", "details", "hint"]
-    assert all(value is None or isinstance(value, str) for value in document.values())
-    assert header(answer, b"content-type") == "application/json; charset=utf-8"
-    assert header(answer, b"content-length") == str(len(answer.body))
-    assert (header(answer, b"retry-after") is not None) == isinstance(failure, Unavailable)
-    assert (header(answer, b"www-authenticate") is not None) == isinstance(failure, Unauthenticated)
+def test_errors_have_four_keys_each_a_text_or_null(subtests: pytest.Subtests) -> None:
+    for failure in (TokenRequired("x"), Unauthenticated("x"), Unavailable("x"), DialectError("P", 400, "x")):
+        with subtests.test(failure=failure):
+            answer = errors.answer(failure)
+            document = orjson.loads(answer.body)
+            assert list(document) == ["code", "message", "details", "hint"]
+            assert all(value is None or isinstance(value, str) for value in document.values())
+            assert header(answer, b"content-type") == "application/json; charset=utf-8"
+            assert header(answer, b"content-length") == str(len(answer.body))
+            assert (header(answer, b"retry-after") is not None) == isinstance(failure, Unavailable)
+            assert (header(answer, b"www-authenticate") is not None) == isinstance(failure, Unauthenticated)
 
 
 def test_a_refusal_says_all_there_is_to_know() -> None:
@@ -175,28 +169,24 @@ def test_headers_may_repeat() -> None:
     assert replaced(before, [(b"content-type", b"b")]) == [(b"content-length", b"1"), (b"content-type", b"b")]
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
+def test_headers_the_gateway_answers_for_cannot_be_set(subtests: pytest.Subtests) -> None:
+    for name in (
         "Content-Length", "transfer-encoding", "Connection", "Fencing-Token", "fencing-resource", "Proxy-Status",
         "Access-Control-Allow-Origin", "X-Request-Id", "Content-Range",
-    ],
-)  # fmt: skip
-def test_headers_the_gateway_answers_for_cannot_be_set(name: str) -> None:
-    assert headers_of(f'[{{"{name}": "1"}}]') == []
+    ):  # fmt: skip
+        with subtests.test(name=name):
+            assert headers_of(f'[{{"{name}": "1"}}]') == []
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
+def test_what_are_no_headers(subtests: pytest.Subtests) -> None:
+    for text in (
         "x", "{}", '["a"]', '[{"a": 1}]', '[{"a": "1", "b": "2"}]', "[{}]", "null", '[{"a b": "1"}]', '[{"": "1"}]',
         '[{"a": "x\\r\\nSet-Cookie: y"}]', '[{"a": "\\u20ac"}]', '[{"a\\n": "1"}]', '[{"a": "\\u0000"}]',
-    ],
-)  # fmt: skip
-def test_what_are_no_headers(text: str) -> None:
-    with pytest.raises(DialectError) as caught:
-        headers_of(text)
-    assert (caught.value.code, caught.value.status) == ("PGRST111", 500)
+    ):  # fmt: skip
+        with subtests.test(text=text):
+            with pytest.raises(DialectError) as caught:
+                headers_of(text)
+            assert (caught.value.code, caught.value.status) == ("PGRST111", 500)
 
 
 def test_an_error_that_says_it_all() -> None:

@@ -182,9 +182,8 @@ EACH_STATEMENT = Trigger("t", "after", each_row=False)
 BEFORE_ROW = Trigger("t", "before", each_row=True)
 
 
-@pytest.mark.parametrize(
-    ("change", "arguments"),
-    [
+def test_what_is_asked_for(subtests: pytest.Subtests) -> None:
+    for change, arguments in (
         ({}, "'r', false, false, false, '{7,7,8}'::xid[], true, 1240, false, false"),
         ({"primary_key_index": None}, "'r', false, false, false, '{7,7,8}'::xid[], true, NULL, false, false"),
         ({"triggers": (EACH_STATEMENT,)}, "'r', false, false, false, '{7,7,8}'::xid[], true, 1240, true, false"),
@@ -196,12 +195,11 @@ BEFORE_ROW = Trigger("t", "before", each_row=True)
             {"kind": "v", "has_rules": True, "primary_key_index": None},
             "'v', true, false, false, '{7,7,8}'::xid[], false, NULL, true, true",
         ),
-    ],
-)
-def test_what_is_asked_for(change: dict[str, Any], arguments: str) -> None:
-    for distributed in (False, True):
-        checks = unchanged(replace(KNOWN, distributed=distributed, **change), None).split(" AND ")
-        assert checks[0] == f"fencing.check_unchanged_v1(1234, {NAME}, {arguments}, {str(distributed).lower()})"
+    ):
+        with subtests.test(change=change):
+            for distributed in (False, True):
+                checks = unchanged(replace(KNOWN, distributed=distributed, **change), None).split(" AND ")
+                assert checks[0] == f"fencing.check_unchanged_v1(1234, {NAME}, {arguments}, {str(distributed).lower()})"
 
 
 def test_where_others_carry_out_its_writes_foreign_tables_are_asked_for() -> None:
@@ -223,13 +221,10 @@ def test_hostile_names_stay_names() -> None:
     assert """'"public"."o''); DROP TABLE ""x"', 'r'""" in text
 
 
-@pytest.mark.parametrize(
-    ("sqlstate", "message", "tells"),
-    [
-        ("42P01", "fencing.a_table_that_has_changed", True),
-        ("42P01", 'relation "accounts" does not exist', False),
+def test_what_tells_of_a_change(subtests: pytest.Subtests) -> None:
+    for sqlstate, message, tells in (
+        ("42P01", "fencing.a_table_that_has_changed", True), ("42P01", 'relation "accounts" does not exist', False),
         ("P0001", "fencing.a_table_that_has_changed", False),
-    ],
-)
-def test_what_tells_of_a_change(*, sqlstate: str, message: str, tells: bool) -> None:
-    assert tells_of_change(SqlError(sqlstate, message)) is tells
+    ):  # fmt: skip
+        with subtests.test(sqlstate=sqlstate):
+            assert tells_of_change(SqlError(sqlstate, message)) is tells

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.db.database import Database
-from gateway.errors import GatewayError, RequestMalformed, ResourceMalformed, TokenMalformed, Unavailable
+from gateway.errors import RequestMalformed, ResourceMalformed, TokenMalformed, Unavailable
 from gateway.fencing.headers import FencingHeaders
 from gateway.fencing.token import Token
 from gateway.tables.dialect import transaction_document
@@ -70,31 +70,27 @@ def test_bodies_are_taken_as_they_stand(bodies: list[Any], indent: int | None, *
         assert json.loads(text) == body
 
 
-@pytest.mark.parametrize(
-    "number", ["1.000", "1e5", "1E+05", "-0", "0.1234567890123456789012345", "12345678901234567890123"]
-)
-def test_numbers_keep_their_digits(number: str) -> None:
-    document = f'{{"writes": [{{"method": "POST", "table": "t", "body": {{"n": {number}}}}}]}}'
-    assert transaction_document.parse(document.encode(), NOTHING)[0].body == f'{{"n": {number}}}'.encode()
+def test_numbers_keep_their_digits(subtests: pytest.Subtests) -> None:
+    for number in ("1.000", "1e5", "1E+05", "-0", "0.1234567890123456789012345", "12345678901234567890123"):
+        with subtests.test(number=number):
+            document = f'{{"writes": [{{"method": "POST", "table": "t", "body": {{"n": {number}}}}}]}}'
+            assert transaction_document.parse(document.encode(), NOTHING)[0].body == f'{{"n": {number}}}'.encode()
 
 
 class TestLocks:
     DEFAULT = FencingHeaders(Token(0, 7), None, "ann")
     PAIRS = FencingHeaders(holder="ann", pairs=(("a/1", Token(0, 1)),))
 
-    @pytest.mark.parametrize(
-        ("own", "shown"),
-        [
-            ({}, DEFAULT),
-            ({"holder": "bob"}, FencingHeaders(Token(0, 7), None, "bob")),
+    def test_what_a_write_does_not_say_the_headers_do(self, subtests: pytest.Subtests) -> None:
+        for own, shown in (
+            ({}, self.DEFAULT), ({"holder": "bob"}, FencingHeaders(Token(0, 7), None, "bob")),
             ({"token": "8"}, FencingHeaders(Token(0, 8), None, "ann")),
             ({"token": "8", "resource": "x/1"}, FencingHeaders(Token(0, 8), "x/1", "ann")),
             ({"resource": "x/1"}, FencingHeaders(Token(0, 7), "x/1", "ann")),
             ({"token": "x/1=8"}, FencingHeaders(holder="ann", pairs=(("x/1", Token(0, 8)),))),
-        ],
-    )
-    def test_what_a_write_does_not_say_the_headers_do(self, own: dict[str, str], shown: FencingHeaders) -> None:
-        assert read({**CHANGE, **own}, shown=self.DEFAULT)[0].shown == shown
+        ):  # fmt: skip
+            with subtests.test(own=own):
+                assert read({**CHANGE, **own}, shown=self.DEFAULT)[0].shown == shown
 
     def test_pairs_in_the_headers(self) -> None:
         assert read(CHANGE, shown=self.PAIRS)[0].shown == self.PAIRS
@@ -108,18 +104,16 @@ class TestLocks:
         assert read(CHANGE, shown=default)[0].shown == default
         assert read({**CHANGE, "token": "3"}, shown=default)[0].shown == FencingHeaders(Token(0, 3))
 
-    @pytest.mark.parametrize(
-        ("own", "kind"),
-        [
+    def test_what_cannot_be_read(self, subtests: pytest.Subtests) -> None:
+        for own, kind in (
             *(({"token": text}, TokenMalformed) for text in ("", "-1", "1,2", "٣", "a=1, a=2")),
             *(({"resource": text}, ResourceMalformed) for text in ("", "a b", "é")),
             *(({"holder": text}, RequestMalformed) for text in ("", "a\n", "é")),
-        ],
-    )
-    def test_what_cannot_be_read(self, own: dict[str, str], kind: type[GatewayError]) -> None:
-        with pytest.raises(kind) as caught:
-            read(CHANGE, {**CHANGE, **own})
-        assert caught.value.facts["write"] == 1
+        ):
+            with subtests.test(own=own):
+                with pytest.raises(kind) as caught:
+                    read(CHANGE, {**CHANGE, **own})
+                assert caught.value.facts["write"] == 1
 
 
 def test_a_fingerprint_is_of_everything_but_the_locks() -> None:
