@@ -404,6 +404,7 @@ class TestCommand:
             assert found[0].scope is not None
             assert found[0].scope.read == read
 
+    @pytest.mark.thorough
     async def test_sdks_run_it_by_themselves(self, origin: str, job: str, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("GATEWAY_API_KEY", API_KEY)
         line = f"{sys.executable} -m gateway credentials --url {origin} --resource {job} --token 34 --ttl 43200"

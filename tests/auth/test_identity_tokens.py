@@ -19,15 +19,7 @@ from starlette.types import Receive, Scope, Send
 from gateway import app
 from gateway.api.record_stream import StreamLimits
 from gateway.auth import key_sets
-from gateway.auth.identity_tokens import (
-    LARGEST,
-    TrustedIssuer,
-    look,
-    looks_like_one,
-    read_keys,
-    secret_key,
-    verify,
-)
+from gateway.auth.identity_tokens import LARGEST, TrustedIssuer, look, looks_like_one, read_keys, secret_key, verify
 from gateway.db import rights
 from gateway.errors import Unauthenticated
 from gateway.observe.events import KeysChanged, RequestAnswered, ServiceUnreachable
@@ -198,6 +190,11 @@ def test_a_credential_is_taken_for_a_token_by_its_form() -> None:
     assert looks_like_one(good.encode())
     assert (look(good.encode()).issuer, look(good.encode()).key_id) == (ISSUER, "one")
     assert not looks_like_one(b"an-api-key")
+
+
+@pytest.fixture(scope="module")
+def orders(shared_orders: str) -> str:
+    return shared_orders
 
 
 @pytest.fixture
@@ -466,11 +463,7 @@ async def test_tokens_name_roles_of_the_database(orders: str) -> None:
     await session.execute("GRANT SELECT, UPDATE ON orders TO editor; GRANT SELECT ON orders TO viewer")
     await rights.let_act(orders, ["editor", "viewer"])
     key = shared_key(SECRET)
-    settings = config(
-        orders,
-        issuers=[{"name": "app", "secret": SECRET}],
-        grants=grants("app:*"),
-    )
+    settings = config(orders, issuers=[{"name": "app", "secret": SECRET}], grants=grants("app:*"))
     rule = {"callers": ["app:*"], "claim": ["role"], "allowed": ["editor", "viewer"]}
     postgres = type(settings.postgres).model_validate({**settings.postgres.model_dump(), "roles": [rule]})
     try:

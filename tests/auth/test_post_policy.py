@@ -179,12 +179,7 @@ def test_a_form_for_another_bucket_or_for_none_is_refused() -> None:
 
 @pytest.mark.parametrize(
     ("ranges", "expected"),
-    [
-        ([(0, 0)], (0, 0)),
-        ([(1, 10)], (1, 10)),
-        ([(1, 10), (5, 20)], (5, 10)),
-        ([(5, 20), (1, 10)], (5, 10)),
-    ],
+    [([(0, 0)], (0, 0)), ([(1, 10)], (1, 10)), ([(1, 10), (5, 20)], (5, 10)), ([(5, 20), (1, 10)], (5, 10))],
 )
 def test_the_length_of_the_file(ranges: list[tuple[int, int]], expected: tuple[int, int]) -> None:
     found = verify(signed(*(["Content-Length-Range", *bounds] for bounds in ranges)), secret_of, NOW)

@@ -131,6 +131,7 @@ async def test_boto3_writes_with_nothing_but_variables(cluster: Cluster, tmp_pat
     assert json.loads(await run(variables, sys.executable, "-c", CLIENT, "in/a", "7"))[0] != 200
 
 
+@pytest.mark.thorough
 async def test_the_aws_cli_reads_with_nothing_but_variables(cluster: Cluster, tmp_path: Path) -> None:
     await run(cluster.variables(tmp_path / "token"), sys.executable, "-c", CLIENT, "in/cli", "1")
     aws = str(Path(sys.executable).with_name("aws"))

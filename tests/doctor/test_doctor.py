@@ -279,11 +279,7 @@ class TestDatabase:
             rules = [{"callers": ["*"], "claim": ["role"], "allowed": names}]
             report = await examine(config(dsn, postgres={"dsn": _as(dsn, role), "roles": rules}))
             told = [found(report, f"role {name}") for name in names]
-            assert [check.status for check in told] == [
-                *[CheckStatus.PROBLEM] * 3,
-                CheckStatus.WARNING,
-                CheckStatus.OK,
-            ]
+            assert [check.status for check in told] == [*[CheckStatus.PROBLEM] * 3, CheckStatus.WARNING, CheckStatus.OK]
             assert f"GRANT acting_foreign TO {role}" in told[1].advice
             assert "GRANT USAGE ON SCHEMA fencing TO acting_unready" in told[2].advice
             assert "no policy binds it" in told[3].detail

@@ -68,16 +68,8 @@ VERDICTS: list[tuple[dict[str, Any], str, str]] = [
             "2026-11-24T03:12:00+00:00. Its 12 late writes had no effect."
         ),
     ),
-    (
-        of(replace(ZOMBIE, passed=12)),
-        "bad",
-        "Its 12 late writes took effect, because the rule only observes.",
-    ),
-    (
-        of(replace(ZOMBIE, passed=3)),
-        "bad",
-        "Of its 12 late writes, 3 took effect, because the rule only observes.",
-    ),
+    (of(replace(ZOMBIE, passed=12)), "bad", "Its 12 late writes took effect, because the rule only observes."),
+    (of(replace(ZOMBIE, passed=3)), "bad", "Of its 12 late writes, 3 took effect, because the rule only observes."),
     (of(seen(ZOMBIE, 4)), "bad", "ann acknowledged it at 2026-11-24T03:16:00+00:00; it has gone on since."),
     (
         of(DENIED),

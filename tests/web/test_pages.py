@@ -352,11 +352,7 @@ def refuse(stage: Stage, **columns: Any) -> str:
     return f"/ui/rejections/{row['id']}"
 
 
-ZONES = {
-    "America/New_York": " (15:04:05 UTC-05)",
-    "Asia/Kolkata": " (2026-03-02 01:34:05 UTC+05:30)",
-    "UTC": "",
-}
+ZONES = {"America/New_York": " (15:04:05 UTC-05)", "Asia/Kolkata": " (2026-03-02 01:34:05 UTC+05:30)", "UTC": ""}
 
 
 def test_times_are_those_of_the_viewer_too(visit: Callable[..., Page], stage: Stage) -> None:
@@ -494,13 +490,6 @@ def test_operations_are_shown_without_any_other_network(
     expect(operations).to_have_count(sum(len(one) for one in described["paths"].values()))
     page.get_by_role("button", name="Whole record, newest first").first.click()
     assert not refused
-
-
-def test_it_is_dark_if_the_system_is(visit: Callable[..., Page]) -> None:
-    page = visit("/v1/docs", logged_in=False, color_scheme="dark")
-    expect(page.locator("html")).to_have_css("background-color", "rgb(28, 32, 34)")
-    page.emulate_media(color_scheme="light")
-    expect(page.locator("html")).not_to_have_class("dark-mode")
 
 
 def opened(page: Page, text: str) -> Locator:

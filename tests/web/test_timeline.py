@@ -79,10 +79,7 @@ def test_leases_have_a_beginning_and_an_end_as_far_as_they_are_known() -> None:
     story.lease(30, Kind.LEASE_BROKEN, A)
     story.lease(90, Kind.LEASE_GRANTED, B)
     first, second = lanes(story.history(0, 200))
-    assert first.leases == (
-        LeaseSpan(None, at(10), Kind.LEASE_EXPIRED),
-        LeaseSpan(at(20), at(30), Kind.LEASE_BROKEN),
-    )
+    assert first.leases == (LeaseSpan(None, at(10), Kind.LEASE_EXPIRED), LeaseSpan(at(20), at(30), Kind.LEASE_BROKEN))
     assert second.leases == (LeaseSpan(at(90), None, None),)
 
 
