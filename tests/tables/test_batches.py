@@ -196,7 +196,7 @@ async def test_a_lost_connection_leaves_everybody_in_doubt(
     assert set(codes) <= {503, 204}
 
 
-async def test_a_batch_fits_into_the_buffer_of_a_socket(write: Send, held: Database, trips: list[int]) -> None:
+async def test_a_batch_fits_into_the_buffer_of_a_socket(write: Send, trips: list[int]) -> None:
     note = "x" * (batches.LARGEST * 3 // 4)
     answers = await asyncio.gather(
         *(write("PATCH", target(100 + n % ACCOUNTS), {"note": note}, token=5) for n in range(3 * ACCOUNTS))
@@ -359,7 +359,7 @@ async def test_a_token_of_a_jump_too_far_raises_nothing(write: Send, held: Datab
 
 
 async def test_writes_of_one_holder_share_trips_without_claims_again(
-    write: Send, held: Database, trips: list[int], monkeypatch: pytest.MonkeyPatch
+    write: Send, trips: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for answer in await take_over(write):
         answered(answer, 204)

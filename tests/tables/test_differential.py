@@ -9,7 +9,7 @@ import json
 import random
 import re
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import httpx
@@ -32,13 +32,17 @@ from tests.tiers import first
 
 ACCOUNTS = 12
 
+
 LENGTH = 14
+
 
 HEADERS = (
     "content-range", "content-type", "fencing-token", "fencing-resource", "location", "preference-applied", "etag",
 )  # fmt: skip
 
+
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+
 
 _MOMENT = re.compile(r"\d{4}-\d\d-\d\dT[0-9:.+]+")
 
@@ -169,68 +173,18 @@ async def test_nobody_sees_which_way_a_request_has_gone(
     assert _differing(expected, await _play(client, tables, plans, 1400)) == {}, "with everything learnt"
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize("seed", [1, 2])
-async def test_nobody_sees_what_trailers_a_hostile_caller_sends(
-    client: httpx.AsyncClient, tables: Database, plane: TablePlane, monkeypatch: pytest.MonkeyPatch, seed: int
-) -> None:
-    """The hostile caller sends the same forms for a row of its own, with what others send as headers as trailers."""
-    plans = history(seed)
-    with monkeypatch.context() as whole:  # so that nothing is learnt before the hostile caller comes
-        whole.setattr(FastPath, "candidate", lambda *_: Candidate(None, ANYBODY.name, ANYBODY.rights))
-        expected = await _play(client, tables, plans, 1100)
-    chance = random.Random(seed)
-    done = asyncio.Event()
-    async with served(plane) as port:
-
-        async def attack() -> int:
-            sent = 0
-            while not done.is_set():
-                asked = chance.choice(chance.choice(plans))
-                trailers: dict[str, str] = {
-                    name: asked.headers[name] for name in ("prefer", "accept") if name in asked.headers
-                }
-                # The honest client accepts anything, unless it says what it wants.
-                head = {"fencing-token": "9", **({} if "accept" in trailers else {"accept": "*/*"})}
-                await _with_trailers(port, replace(asked, headers=head), trailers)
-                sent += 1
-            return sent
-
-        async with (
-            asyncio.TaskGroup() as tasks,
-            httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}/v1/tables", timeout=30) as honest,
-        ):
-            attacks = [tasks.create_task(attack()) for _ in range(3)]
-            await asyncio.sleep(1)
-            answers = [await _play(honest, tables, plans, offset) for offset in (1200, 1300)]
-            done.set()
-    assert min(one.result() for one in attacks) > 10
-    assert [_differing(expected, one) for one in answers] == [{}, {}]
-
-
-async def _with_trailers(port: int, asked: Asked, trailers: dict[str, str]) -> None:
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    headers = {"host": "gateway", "transfer-encoding": "chunked", "content-type": "application/json", **asked.headers}
-    lines, last = ("".join(f"{name}: {value}\r\n" for name, value in one.items()) for one in (headers, trailers))
-    body = (asked.body or "").replace("#", "99")
-    chunk = f"{len(body.encode()):x}\r\n{body}\r\n" if body else ""
-    target = asked.target.replace("#", "99")
-    writer.write(f"{asked.method} /v1/tables{target} HTTP/1.1\r\n{lines}\r\n{chunk}".replace("#", "99").encode())
-    await asyncio.sleep(0.002)
-    writer.write(f"0\r\n{last}\r\n".replace("#", "99").encode())
-    await reader.readline()
-    writer.close()
-
-
 OTHER = """
 CREATE SCHEMA other;
 CREATE TABLE other.shipments (id bigint PRIMARY KEY, order_id bigint, state text DEFAULT 'new');
 INSERT INTO other.shipments VALUES (1, 7, 'new');
 """
 
+
 KEY = "a-key-that-is-long-enough"
 
+
 PROVEN = {"Authorization": f"Bearer {KEY}"}
+
 
 TARGET = "/v1/tables/shipments?order_id=eq.7"
 

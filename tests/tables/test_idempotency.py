@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Iterable
 from typing import Any
 
+import asyncpg
 import httpx
 import pytest
 
@@ -20,7 +21,7 @@ from gateway.tables.pipeline import Exposure, TablePlane
 from tests.callers import ANYBODY, known
 from tests.tables.asking import answered, change, client_of, over_asgi, row, rows
 from tests.tables.conftest import RULES
-from tests.waiting import PATIENCE, waiting
+from tests.waiting import waiting
 
 
 def test_keys_are_read(subtests: pytest.Subtests) -> None:
@@ -220,7 +221,7 @@ class TestTakeovers:
         fences = await rows(tables, "SELECT resource, value FROM fencing.fence ORDER BY 1")
         assert fences == [("order/7", 5), ("order/8", 4)]
 
-    async def test_the_overtaken_holder_gets_the_answer_too(self, client: httpx.AsyncClient, tables: Database) -> None:
+    async def test_the_overtaken_holder_gets_the_answer_too(self, client: httpx.AsyncClient) -> None:
         """It has written once, rightly, and is told so; a write of its own now is refused as ever."""
         first = await post(client, token=5)
         await client.post("/shipments", json=SHIPMENT, headers={"Fencing-Token": "6"})
@@ -271,7 +272,7 @@ class TestFailures:
             assert (await post(client, Prefer="return=representation, tx=rollback")).status_code == 201
         assert await rows(tables, "SELECT * FROM fencing.idempotency") == []
 
-    async def test_a_key_does_not_stand_in_for_a_token(self, client: httpx.AsyncClient, tables: Database) -> None:
+    async def test_a_key_does_not_stand_in_for_a_token(self, client: httpx.AsyncClient) -> None:
         answered(await post(client, token=None), 428, "token-required")
         await post(client)
         answered(await post(client, token=None), 428, "token-required")
@@ -318,30 +319,17 @@ class TestRaces:
         assert await shipments(tables) == 4
 
     async def test_if_the_first_fails_the_second_writes(
-        self, client: httpx.AsyncClient, tables: Database, dsn: str
+        self, client: httpx.AsyncClient, tables: Database, stranger: asyncpg.Connection
     ) -> None:
         """The key is taken by a transaction that is then undone."""
-        other, taken, let_go = Database(dsn, idle_timeout=PATIENCE), asyncio.Event(), asyncio.Event()
-
-        class Undone(Exception):
-            pass
-
-        async def work(transaction: Transaction) -> None:
-            await transaction.execute(
-                "INSERT INTO fencing.idempotency (caller, key, fingerprint) VALUES ('tester', 'k1', '\\x00')"
-            )
-            taken.set()
-            await let_go.wait()
-            raise Undone
-
-        beside = asyncio.create_task(other.run(work))
-        await taken.wait()
+        beside = stranger.transaction()
+        await beside.start()
+        await stranger.execute(
+            "INSERT INTO fencing.idempotency (caller, key, fingerprint) VALUES ('tester', 'k1', '\\x00')"
+        )
         ours = asyncio.create_task(post(client))
         await waiting(tables)
-        let_go.set()
-        with pytest.raises(Undone):
-            await beside
-        await other.close()
+        await beside.rollback()
         assert (await ours).status_code == 201
         assert await shipments(tables) == 4
 

@@ -113,7 +113,7 @@ async def test_applied_tokens_never_go_backwards(
     assert refused == 160 - len(acknowledged)
 
 
-async def test_all_writes_of_one_holder_to_one_row_take_effect(write: Send, tables: Database) -> None:
+async def test_all_writes_of_one_holder_to_one_row_take_effect(write: Send) -> None:
     """On the fast path, a row that another statement has changed meanwhile is still found and still checked."""
     answered(await write("PATCH", TARGET, {"note": "raised"}, token=5), 204)
     responses = await asyncio.gather(
@@ -160,7 +160,7 @@ async def test_no_write_is_acknowledged_while_an_older_object_write_is_pending(
 
 
 async def test_a_write_is_refused_if_older_mutations_cannot_be_settled(
-    write: Send, tables: Database, exposure: Exposure, events: list[Event], client: httpx.AsyncClient
+    tables: Database, exposure: Exposure, events: list[Event], client: httpx.AsyncClient
 ) -> None:
     async def settle(resource: str, presented: Presented, caller: str) -> None:
         raise Unavailable("The object store cannot be reached.")

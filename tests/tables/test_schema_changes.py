@@ -279,9 +279,7 @@ async def test_concurrent_writes_all_find_the_change(write: Send, tables: Databa
 
 
 @pytest.mark.usefixtures("blind")
-async def test_a_read_of_a_table_replaced_by_a_view_writes_nothing(
-    write: Send, client: httpx.AsyncClient, tables: Database
-) -> None:
+async def test_a_read_of_a_table_replaced_by_a_view_writes_nothing(client: httpx.AsyncClient, tables: Database) -> None:
     """A view in the place of a table may call what writes: that is no read any more."""
     target = "/accounts?id=eq.1&select=id"
     for _ in range(2):

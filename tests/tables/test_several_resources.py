@@ -93,7 +93,7 @@ class TestSeveralTokens:
         assert await fences_of(tables) == {"public.accounts/1": "5", "public.accounts/2": "2.7", "job/7": "1"}
         answered(await write("PATCH", "/accounts?id=eq.1", {"note": "x"}, token=f"{BOTH}, job/7=0"), 412, "token-stale")
 
-    async def test_a_list_of_one(self, write: Send, tables: Database) -> None:
+    async def test_a_list_of_one(self, write: Send) -> None:
         """On the fast path as in the transaction."""
         for _ in range(2):
             response = await write("PATCH", "/accounts?id=eq.1", {"note": "x"}, token="public.accounts/1=5")
@@ -425,7 +425,7 @@ class TestManyRows:
         response = await write("DELETE", f"/accounts?id=in.({listed})", token=6, prefer="count=exact")
         assert (response.status_code, response.headers["content-range"]) == (204, "*/1000")
 
-    async def test_a_row_more_than_the_limit_is_refused(self, write: Send, tables: Database) -> None:
+    async def test_a_row_more_than_the_limit_is_refused(self, write: Send) -> None:
         body = [{"id": number} for number in range(1000, 1001 + MAX_RESOURCES)]
         answered(await write("POST", "/accounts", body, token=5), 422, "resource-underivable")
         answered(await write("POST", "/shipments", [{"order_id": 7}] * 3000, token=5), 201)

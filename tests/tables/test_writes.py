@@ -82,7 +82,7 @@ async def test_update(write: Send, tables: Database) -> None:
     assert (response.status_code, response.json()) == (200, [{"b": 12}])
 
 
-async def test_a_write_that_matches_no_row_keeps_its_raise(write: Send, tables: Database) -> None:
+async def test_a_write_that_matches_no_row_keeps_its_raise(write: Send) -> None:
     response = await write("PATCH", "/accounts?id=eq.1&balance=gt.1000", {"note": "x"}, token=9)
     assert (response.status_code, response.headers["content-range"]) == (204, "*/*")
     answered(await write("PATCH", "/accounts?id=eq.1", {"note": "x"}, token=8), 412, "token-stale")
@@ -98,7 +98,7 @@ async def test_an_empty_update_changes_nothing(client: httpx.AsyncClient, tables
     assert await rows(tables, "SELECT value FROM fencing.fence") == [(9,)]
 
 
-async def test_put(write: Send, tables: Database) -> None:
+async def test_put(write: Send) -> None:
     prefer = "return=representation"
     response = await write(
         "PUT", "/accounts?id=eq.10&select=id,owner", {"id": 10, "owner": "p"}, token=5, prefer=prefer
@@ -150,7 +150,7 @@ async def test_what_must_be_undone_never_takes_the_fast_path(write: Send, tables
     assert (await row(tables, "SELECT count(*) FROM settings"))[0] == 2
 
 
-async def test_a_template_over_another_column(write: Send, tables: Database) -> None:
+async def test_a_template_over_another_column(write: Send) -> None:
     for token in (5, 5):  # the transaction first, then the fast path
         response = await write("PATCH", "/shipments?order_id=eq.7", {"state": "sent"}, token=token)
         assert (response.status_code, response.headers["content-range"]) == (204, "0-1/*")
@@ -167,7 +167,7 @@ async def test_a_constant_template_fences_the_table(write: Send) -> None:
     answered(await write("DELETE", "/settings?name=eq.a", token=4), 412, "token-stale")
 
 
-async def test_values_are_brought_into_canonical_form(write: Send, tables: Database) -> None:
+async def test_values_are_brought_into_canonical_form(write: Send) -> None:
     """One row has one fence, however its key is written."""
     for written in ("1", "01", "%2B1", "%201"):
         response = await write("PATCH", f"/accounts?id=eq.{written}", {"note": "x"}, token=5)
@@ -196,7 +196,7 @@ async def test_epochs(write: Send) -> None:
     answered(await write("PATCH", "/accounts?id=eq.1", {"note": "x"}, token=999), 412, "token-stale")
 
 
-async def test_one_row_of_defaults(write: Send, tables: Database, client: httpx.AsyncClient) -> None:
+async def test_one_row_of_defaults(write: Send, tables: Database) -> None:
     await change(tables, "ALTER TABLE shipments ALTER order_id SET DEFAULT 7")
     answered(await write("POST", "/shipments", {}, token=5, resource="order/7"), 201)
     answered(await write("POST", "/shipments", [{}, {}], token=5, resource="order/7"), 400, "PGRST127")
