@@ -10,9 +10,7 @@ import pytest
 
 from gateway.demo.embedded import EmbeddedPostgres
 from gateway.objects.store import client
-from tests.doubles.s3 import S3Double
 from tests.objects.object_gateway import Stage, module_stage, staged
-from tests.running import Events
 from tests.waiting import PATIENCE
 
 
@@ -29,21 +27,6 @@ shared = module_stage()
 def key() -> str:
     """A key that no other test uses."""
     return f"key-{uuid4().hex[:12]}"
-
-
-@pytest.fixture
-def double(stage: Stage) -> S3Double:
-    return stage.double
-
-
-@pytest.fixture
-def origin(stage: Stage) -> str:
-    return stage.origin
-
-
-@pytest.fixture
-def events(stage: Stage) -> Events:
-    return stage.events
 
 
 @pytest.fixture

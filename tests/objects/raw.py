@@ -70,10 +70,14 @@ def framed(*chunks: bytes, trailer: str = "") -> bytes:
     return whole + b"0\r\n" + (f"{trailer}\r\n".encode() if trailer else b"") + b"\r\n"
 
 
+async def connected(origin: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    parts = urlsplit(origin)
+    return await asyncio.open_connection(parts.hostname, parts.port)
+
+
 async def send(origin: str, data: bytes, *, half_close: bool = False) -> Reply | None:
     """Send the bytes and read one answer; None where the connection ended without one."""
-    parts = urlsplit(origin)
-    reader, writer = await asyncio.open_connection(parts.hostname, parts.port)
+    reader, writer = await connected(origin)
     try:
         writer.write(data)
         if half_close:

@@ -5,13 +5,13 @@ import base64
 import hashlib
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from urllib.parse import urlsplit
+from typing import Any
 
 import pytest
 
 from tests.objects.clients import call, connect, refused
 from tests.objects.object_gateway import Stage, module_stage, store
-from tests.objects.raw import Headers, ask, framed, head, lines, receive, send, sha256
+from tests.objects.raw import Headers, ask, connected, framed, head, lines, receive, send, sha256
 from tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -51,21 +51,13 @@ class Bad:
 
     def wire(self, origin: str, key: str) -> bytes:
         length = len(self.body) if self.length is None else self.length
-        unsigned = [*self.unsigned, ("content-length", str(length))]
+        how: Any = {
+            "payload": self.payload,
+            "unsigned": [*self.unsigned, ("content-length", str(length))],
+            "at": self.at,
+        }
         target = f"/bucket/{key}{self.query}"
-        return (
-            head(
-                origin,
-                self.method,
-                target,
-                self.headers,
-                payload=self.payload,
-                unsigned=unsigned,
-                at=self.at,
-                **self.signer,
-            )
-            + self.body
-        )
+        return head(origin, self.method, target, self.headers, **how, **self.signer) + self.body
 
     def __str__(self) -> str:
         return self.name
@@ -209,16 +201,9 @@ def assert_untouched(shared: Stage, since: int, before: int) -> None:
 
 async def traces(shared: Stage, key: str) -> list[str]:
     """Return the kinds of rows that the database keeps about a key."""
-    return [
-        row["kind"]
-        for row in await shared.rows(
-            "SELECT 'fence' AS kind FROM fencing.fence WHERE resource = $1 UNION ALL "
-            "SELECT 'intent' FROM fencing.intent WHERE resource = $1 UNION ALL "
-            "SELECT 'object' FROM fencing.object WHERE resource = $1 UNION ALL "
-            "SELECT 'forbidden' FROM fencing.forbidden WHERE resource = $1",
-            f"s3/bucket/{key}",
-        )
-    ]
+    kinds = ("fence", "intent", "object", "forbidden")
+    each = (f"SELECT '{kind}' AS kind FROM fencing.{kind} WHERE resource = $1" for kind in kinds)
+    return [row["kind"] for row in await shared.rows(" UNION ALL ".join(each), f"s3/bucket/{key}")]
 
 
 async def test_the_same_request_without_the_mistake_is_accepted(shared: Stage, key: str) -> None:
@@ -375,8 +360,7 @@ async def assert_nothing(stage: Stage, key: str) -> None:
 class TestSlowly:
     async def test_silence(self, impatient: Stage, key: str, size: int, chunked: bool) -> None:  # noqa: FBT001
         start, body = request(impatient.origin, key, size, chunked=chunked)
-        parts = urlsplit(impatient.origin)
-        reader, writer = await asyncio.open_connection(parts.hostname, parts.port)
+        reader, writer = await connected(impatient.origin)
         writer.write(start + body[: len(body) * 9 // 10])
         reply = await receive(reader)
         assert reply is not None
@@ -388,8 +372,7 @@ class TestSlowly:
 @pytest.mark.thorough
 async def test_a_body_that_trickles(impatient: Stage, key: str) -> None:
     start, body = request(impatient.origin, key, 1000, chunked=False)
-    parts = urlsplit(impatient.origin)
-    reader, writer = await asyncio.open_connection(parts.hostname, parts.port)
+    reader, writer = await connected(impatient.origin)
     writer.write(start)
     for _ in range(20):
         writer.write(body[:5])

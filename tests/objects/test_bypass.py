@@ -71,7 +71,7 @@ def beside(stage: Stage) -> S3Client:
 
 
 async def on_record(stage: Stage, place: str = "") -> list[Entry]:
-    """What is on record about keys that begin like this, and about a bucket of this name."""
+    """Return the entries about keys that begin like this, and about a bucket of this name."""
     rows = await stage.rows(
         "SELECT reason, resource, details::text FROM fencing.record WHERE kind = 'bypass'"
         " AND (starts_with(details->>'key', $1) OR details->>'bucket' = $1) ORDER BY at",

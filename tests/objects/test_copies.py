@@ -134,15 +134,6 @@ class TestOntoItself:
         )
         assert shared.written(since) == []
 
-    async def test_with_one_it_changes_the_metadata(self, shared: Stage, key: str) -> None:
-        s3 = connect(shared.origin, "34")
-        await call(s3.put_object, Key=key, Body=b"x", Metadata={"colour": "red"}, Tagging="a=b")
-        copy = {"Key": key, "CopySource": f"bucket/{key}", "MetadataDirective": "REPLACE"}
-        await call(s3.copy_object, **copy, Metadata={"colour": "blue"})
-        assert (await call(s3.head_object, Key=key))["Metadata"] == {"colour": "blue"}
-        assert await body_of(s3, key) == b"x"
-        assert shared.double.objects("bucket")[key].content.tags == {"a": "b"}
-
     async def test_an_older_version_comes_back(self, shared: Stage, key: str) -> None:
         s3 = connect(shared.origin, "34")
         first = await call(s3.put_object, Bucket="other", Key=key, Body=b"first")

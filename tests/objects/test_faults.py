@@ -107,18 +107,6 @@ class TestAnswersThatAreLost:
         assert answer == UNKNOWN or (gone and answer == (204, ""))
         await assert_settled_by_the_next(shared, key)
 
-    @pytest.mark.thorough
-    async def test_the_same_holder_settles_its_own_lost_write(self, shared: Stage, key: str) -> None:
-        """The advice is to write again with the same token: that must work, and leave the last body."""
-        held = shared.double.hold(operation="PutObject", key=key)
-        s3 = connect(shared.origin, "33")
-        assert await outcome(s3.put_object, Key=key, Body=b"lost") == UNKNOWN
-        assert await outcome(s3.put_object, Key=key, Body=b"again") == (200, "")
-        held.release()
-        await held.finished.wait()
-        assert held.statuses == [412]
-        assert shared.body(key) == b"again"
-
 
 @pytest.mark.thorough
 async def test_a_request_that_hangs_is_unknown_and_has_no_late_effect(shared: Stage, key: str) -> None:

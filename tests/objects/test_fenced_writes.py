@@ -6,7 +6,6 @@ from contextlib import asynccontextmanager
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 from uuid import UUID
 
 import pytest
@@ -18,7 +17,7 @@ from gateway.demo.embedded import EmbeddedPostgres
 from gateway.observe.events import WriteRefused
 from tests.objects.clients import body_of, call, connect, outcome, refused
 from tests.objects.object_gateway import Stage, staged
-from tests.objects.raw import ask, head, receive
+from tests.objects.raw import ask, connected, head, receive
 from tests.tiers import first
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -121,8 +120,7 @@ def put_head(origin: str, key: str, token: str, length: int) -> bytes:
 
 async def test_the_body_of_a_stale_writer_is_never_asked_for(shared: Stage, key: str) -> None:
     await call(connect(shared.origin, "34", "bob").put_object, Key=key, Body=b"new")
-    parts = urlsplit(shared.origin)
-    reader, writer = await asyncio.open_connection(parts.hostname, parts.port)
+    reader, writer = await connected(shared.origin)
     writer.write(put_head(shared.origin, key, "33", 10_000_000))
     reply = await receive(reader)
     assert reply is not None
@@ -146,8 +144,7 @@ async def test_the_body_of_a_stale_writer_is_never_asked_for(shared: Stage, key:
 @asynccontextmanager
 async def asked_to_go_on(stage: Stage, key: str) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
     """A writer of five bytes whose head was answered with 100."""
-    parts = urlsplit(stage.origin)
-    reader, writer = await asyncio.open_connection(parts.hostname, parts.port)
+    reader, writer = await connected(stage.origin)
     writer.write(put_head(stage.origin, key, "33", 5))
     assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 100 ")
     yield reader, writer

@@ -6,7 +6,6 @@ import zlib
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
-from urllib.parse import urlsplit
 
 import httpx
 import pytest
@@ -16,7 +15,7 @@ from gateway.observe.events import WriteRefused
 from tests.objects import raw
 from tests.objects.clients import call, connect
 from tests.objects.object_gateway import Stage, staged
-from tests.objects.raw import Reply, lines
+from tests.objects.raw import Reply, connected, lines
 from tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -267,8 +266,7 @@ async def test_nothing_is_published_of_a_form_that_is_not_whole(shared: Stage, k
 
 
 async def hang_up(origin: str, data: bytes) -> None:
-    parts = urlsplit(origin)
-    _, writer = await asyncio.open_connection(parts.hostname, parts.port)
+    _, writer = await connected(origin)
     writer.write(data)
     await writer.drain()
     await asyncio.sleep(0.3)

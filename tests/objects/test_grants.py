@@ -345,13 +345,12 @@ async def denied(asked: S3Request, held: FencedScope, profiles: Any = NOTHING_CO
 
 
 @pytest.mark.parametrize("pattern", ["job/42", "s3/other/**", "s3/bkt/key2", "s3/bkt/key/**", "s3/*/other"])
-async def test_a_key_beyond_the_grant_is_not_read(subtests: pytest.Subtests, pattern: str) -> None:
+async def test_a_key_beyond_the_grant_is_not_read(pattern: str) -> None:
     for operation in READING:
-        with subtests.test(operation=operation):
-            if operation in (Operation.HEAD_BUCKET, Operation.GET_BUCKET_LOCATION):
-                assert await denied(request(operation, bucket="third"), grant("s3/bkt/**"))
-            else:
-                assert await denied(request(operation), grant(pattern))
+        if operation in (Operation.HEAD_BUCKET, Operation.GET_BUCKET_LOCATION):
+            assert await denied(request(operation, bucket="third"), grant("s3/bkt/**")), operation
+        else:
+            assert await denied(request(operation), grant(pattern)), operation
 
 
 @pytest.mark.parametrize("operation", [one for one in READING if one.level is Level.OBJECT])

@@ -231,21 +231,6 @@ async def test_a_tombstone_is_shown_as_a_delete_marker(postgres_server: Embedded
         assert "DeleteMarkers" not in await call(client.list_object_versions, Prefix="oth")
 
 
-@pytest.mark.thorough
-async def test_a_listing_of_a_thousand_keys_of_the_longest_kind(stage: Stage) -> None:
-    """Each key a kilobyte that is four and more when it is encoded."""
-    for number in range(1000):
-        stage.double.put("bucket", f"{number:04}" + "ü&" * 340, b"x")
-    tombstone = f"{500:04}" + "ü&" * 340
-    await entomb(stage, tombstone)
-    for operation in LISTS:
-        answer = await call(getattr(connect(stage.origin), operation))
-        assert len(answer["Contents"]) == 999
-        assert tombstone not in {one["Key"] for one in answer["Contents"]}
-    reply = await raw.ask(stage.origin, raw.head(stage.origin, "GET", f"/bucket?prefix={quote(tombstone, safe='')}"))
-    assert b"<Contents>" not in reply.body
-
-
 # Pages without some of their entries, over a store of the test's own: over all pages a client sees the rest once.
 
 V1, V2, UPLOADS = Operation.LIST_OBJECTS, Operation.LIST_OBJECTS_V2, Operation.LIST_MULTIPART_UPLOADS

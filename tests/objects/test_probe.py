@@ -306,26 +306,6 @@ async def test_a_passing_failure_does_not_count_as_confused_keys(ending: bytes, 
         assert failed(await probe(upstream, "bucket")) == set()
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize(
-    ("ending", "confused"),
-    [
-        (b"/a/KEY", Probe.KEYS_CASE),
-        (b"/a//key", Probe.KEYS_ODD_SEGMENTS),
-        (b"/a/%C3%A9", Probe.KEYS_UNICODE),
-        (b"__XLDIR__", Probe.KEYS_MARKER),
-    ],
-    ids=str,
-)
-@pytest.mark.parametrize("status", [400, 500])
-async def test_an_open_answer_about_a_spelling_counts_as_confused(ending: bytes, confused: Probe, status: int) -> None:
-    """All else goes on, and such keys are refused."""
-    async with serve(Stumbling(ending, status, 1000)) as endpoint, _upstream(endpoint) as upstream:
-        profile = await probe(upstream, "bucket")
-    assert profile.confused == failed(profile) == {confused}
-    assert profile.writable
-
-
 class TestProfiles:
     """Each bucket is probed once, however many ask."""
 

@@ -1,4 +1,4 @@
-"""A request that comes again: its sender is told what became of the first, and a copy undoes nothing newer."""
+"""A request that is repeated: its sender is told what became of the first, and a copy undoes nothing newer."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Mapping

@@ -120,7 +120,7 @@ async def test_where_etags_are_unique_but_for_the_writers_own_encryption(postgre
         assert stage.body("k") == b"X"
 
 
-# Where keys are taken for one another, no way of writing gets at an object by another spelling of its key.
+# No way of writing gets at an object by another spelling of its key, even if keys are taken for one another.
 
 TAGS = {"TagSet": [{"Key": "by", "Value": "an older holder"}]}
 
