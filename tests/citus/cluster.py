@@ -7,17 +7,23 @@ Citus has to be there already: ``citus.so`` in the libraries of a PostgreSQL bel
 import os
 import subprocess
 import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import ExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import asyncpg
+import httpx
 import psutil
 
+from gateway.db.database import Database
+from gateway.tables.pipeline import Exposure, TablePlane
+from tests.callers import known
 from tests.pausing import pause, resume
-from tests.postgres import memory_or_disk
+from tests.postgres import GATEWAY, as_gateway, memory_or_disk
 from tests.processes import free_port
+from tests.tables.asking import over_asgi
 
 WORKERS = 2
 _SETTINGS = """
@@ -186,3 +192,34 @@ def _programs() -> Path:
         if (folder.parent / "lib" / "citus.so").exists() and (folder / "initdb").exists():
             return folder
     raise CitusMissing("Citus is not installed.")
+
+
+# Tests on the coordinator may have made it there alone, in a database without Citus.
+ROLE = f"""
+SET citus.enable_ddl_propagation = off;
+DO $$ BEGIN
+    IF to_regrole('{GATEWAY}') IS NULL THEN
+        CREATE ROLE {GATEWAY} LOGIN;
+    END IF;
+END $$
+"""
+
+
+@asynccontextmanager
+async def serving(dsn: str, schemas: tuple[str, ...] = ("public",)) -> AsyncIterator[httpx.AsyncClient]:
+    """Yield a client of a plane whose rows have the names that they have without rules."""
+    database = Database(as_gateway(dsn))
+    exposure = Exposure(schemas=schemas)
+    plane = TablePlane(database, exposure, authenticate=lambda _: known("tester"), observe=lambda _: None)
+    async with over_asgi(plane) as opened:
+        yield opened
+    await database.close()
+
+
+async def asked(dsn: str, sql: str) -> list[Any]:
+    """Return the first column of a query to a node."""
+    session = await asyncpg.connect(dsn)
+    try:
+        return [row[0] for row in await session.fetch(sql)]
+    finally:
+        session.terminate()

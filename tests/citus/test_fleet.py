@@ -13,8 +13,7 @@ from typing import Any
 import asyncpg
 import pytest
 
-from tests.citus.cluster import Cluster, Node, execute
-from tests.citus.serving import asked
+from tests.citus.cluster import Cluster, Node, asked, execute
 from tests.crash.soak.losses import play
 from tests.crash.soak.servers import Database
 from tests.waiting import PATIENCE

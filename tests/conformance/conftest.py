@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import pytest
 
 from gateway.demo.embedded import EmbeddedPostgres
+from tests.conformance.observer import Target
 from tests.conformance.running import CALLER, gateway
-from tests.conformance.target import Target
-from tests.stores.kinds import KINDS
+from tests.stores.conftest import KINDS
 from tests.stores.store import Store, StoreMissing
 
 

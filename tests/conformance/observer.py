@@ -1,17 +1,76 @@
-"""A case's view of a store: every answer, without the parts that differ from one request to the next by nature."""
+"""Cases, and their view of a store: every answer, without the parts that differ from one request to the next by nature.
+
+A case is a small function of an ``Observer``. Its observations must not depend on a gateway in between.
+"""
 
 import hashlib
+import http.client
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from http.client import HTTPException
 from typing import Any, TypeAlias
+from urllib.parse import urlsplit
 from xml.etree.ElementTree import Element, ParseError, fromstring
 
+from botocore.auth import S3SigV4Auth
+from botocore.awsrequest import AWSRequest
+from botocore.credentials import Credentials
 from botocore.exceptions import BotoCoreError, ClientError
 from botocore.response import StreamingBody
+from mypy_boto3_s3 import S3Client
 
-from tests.conformance.target import Answer, Target
+from tests.stores.store import REGION, User, connect
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """An HTTP answer as it came."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+
+class Target:
+    """One origin and one caller of it. ``token`` is the fencing token that goes with each request, if any.
+
+    ``client`` presents it in a header. ``bearer`` presents it in the session token, and so also in what it presigns.
+    """
+
+    def __init__(self, origin: str, user: User, token: str | None = None) -> None:
+        self.origin = origin
+        self._user = user
+        self._token = token
+        self._host = urlsplit(origin).netloc
+        self.client = connect(origin, user)
+        if token is not None:
+            self.client.meta.events.register("before-call.s3", self._present)
+        self.bearer: S3Client = connect(origin, user, session_token=f"fencing-token={token}" if token else None)
+
+    def _present(self, params: dict[str, Any], **_: Any) -> None:
+        params["headers"]["Fencing-Token"] = self._token
+
+    def signed(self, method: str, path: str, headers: Mapping[str, str], body: bytes) -> Answer:
+        """Send a request that no client would send, signed all the same. ``path`` includes the query."""
+        named = {"Host": self._host, **headers, **({"Fencing-Token": self._token} if self._token else {})}
+        request = AWSRequest(method, f"{self.origin}{path}", headers=named, data=body)
+        credentials = Credentials(self._user.access_key_id, self._user.secret_access_key)
+        S3SigV4Auth(credentials, "s3", REGION).add_auth(request)
+        return self.send(method, path, dict(request.headers.items()), body)
+
+    def send(self, method: str, path: str, headers: Mapping[str, str], body: bytes) -> Answer:
+        """Send a request as it is. The path is not normalised."""
+        connection = http.client.HTTPConnection(self._host, timeout=60)
+        try:
+            connection.request(method, path, body=body or None, headers=dict(headers))
+            response = connection.getresponse()
+            return Answer(response.status, {k.lower(): v for k, v in response.getheaders()}, response.read())
+        finally:
+            connection.close()
+
 
 Step: TypeAlias = dict[str, Any]
 
@@ -254,3 +313,36 @@ _ABSENT = _Absent()
 def _short(value: Any) -> str:
     text = repr(value)
     return text if len(text) <= _LONG else f"{text[:_LONG]}…"
+
+
+Case: TypeAlias = Callable[[Observer], None]
+
+CASES: dict[str, Case] = {}
+"""By name: ``module/function``, with ``[row]`` where the function has a table."""
+
+
+def case(function: Case) -> Case:
+    """A case of its own."""
+    _register(function, function.__name__, function)
+    return function
+
+
+def each(table: Mapping[str, Any]) -> Callable[[Callable[[Observer, Any], None]], Callable[[Observer, Any], None]]:
+    """A case for each row, which is the function's second argument."""
+
+    def register(function: Callable[[Observer, Any], None]) -> Callable[[Observer, Any], None]:
+        for row, value in table.items():
+            _register(function, f"{function.__name__}[{row}]", partial(_apply, function, value))
+        return function
+
+    return register
+
+
+def _apply(function: Callable[[Observer, Any], None], value: Any, s3: Observer) -> None:
+    function(s3, value)
+
+
+def _register(function: Callable[..., None], name: str, one: Case) -> None:
+    full = f"{function.__module__.rpartition('.')[2]}/{name}"
+    assert full not in CASES, full
+    CASES[full] = one

@@ -5,11 +5,9 @@ from uuid import uuid4
 import pytest
 
 from tests.conformance import cases
-from tests.conformance.case import CASES, Case
 from tests.conformance.conftest import COMPARED, Ways
 from tests.conformance.differences import DIFFERENCES
-from tests.conformance.observer import Observer, Step, compare
-from tests.conformance.target import Target
+from tests.conformance.observer import CASES, Case, Observer, Step, Target, compare
 
 assert cases.__doc__
 

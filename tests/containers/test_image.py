@@ -1,18 +1,21 @@
 """docker-compose.yml with the image of deploy/Dockerfile, as a stranger starts it, and a zombie that is refused there.
 
-The image of the gateway is built as `make image` does. Without a registry, other images stand in for those of
-PostgreSQL and the store: PostgreSQL of Debian, and versitygw.
+The engine is the one that runs already, or a daemon of our own. That keeps its images and its build cache below
+``$XDG_CACHE_HOME/fencing-gateway``, so a second run is quick. The image is built as `make image` does. Without a
+registry, debootstrap makes its base, and other images stand in for those of PostgreSQL and the store: PostgreSQL of
+Debian, and versitygw.
 """
 
 import json
 import os
 import shutil
+import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +26,119 @@ from botocore.config import Config as Settings
 
 from gateway.config import load
 from tests import ROOT
-from tests.containers import engine
-from tests.containers.engine import Engine
 from tests.processes import free_port
 from tests.stores.versitygw import MODULE
+
+BASE, SUITE = "debian:13-slim", "trixie"
+CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "fencing-gateway"
+COMPOSE = "docker-compose"
+"""The program of Docker Compose 2, which is a plugin of the client or stands alone."""
+LONG = 600.0
+"""Seconds for a command of the engine, such as a build."""
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """The client of an engine. ``compose`` is the command of Compose 2, or empty."""
+
+    environment: Mapping[str, str]
+    compose: tuple[str, ...] = ()
+    client: str = field(default="docker")
+
+    def run(self, *arguments: str, check: bool = True, **more: str) -> "subprocess.CompletedProcess[str]":
+        """Run a command of the client. ``more``: what its environment has beside ours."""
+        return _run((self.client, *arguments), {**self.environment, **more}, check=check)
+
+    def composed(self, *arguments: str, check: bool = True, **more: str) -> "subprocess.CompletedProcess[str]":
+        """Run a command of Compose."""
+        return _run((*self.compose, *arguments), {**self.environment, **more}, check=check)
+
+
+def _run(
+    command: tuple[str, ...], environment: Mapping[str, str], *, check: bool
+) -> "subprocess.CompletedProcess[str]":
+    ended = subprocess.run(
+        command, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=LONG, check=False
+    )
+    assert not check or ended.returncode == 0, f"{command} ended with {ended.returncode}:\n{ended.stdout}{ended.stderr}"
+    return ended
+
+
+@contextmanager
+def an_engine() -> Iterator[Engine]:
+    """Find an engine, or start one. Skips the test where there is none."""
+    environment = {**os.environ, "DOCKER_BUILDKIT": "1"}
+    if shutil.which("docker") is None:
+        pytest.skip("there is no docker: apt-get install docker.io")
+    # A client of another version may need a plugin to build. The daemon's own client builds by itself.
+    beside = Path(shutil.which("dockerd") or "/").parent.parent / "bin" / "docker"
+    client = str(beside) if beside.exists() else "docker"
+    if subprocess.run((client, "info"), env=environment, capture_output=True, check=False).returncode == 0:
+        yield Engine(environment, _compose(client, environment), client)
+        return
+    if shutil.which("dockerd") is None or os.geteuid() != 0:
+        pytest.skip("no docker daemon answers, and none can be started: that needs dockerd and root")
+    with tempfile.TemporaryDirectory(prefix="engine") as name:
+        folder, data = Path(name), CACHE / "docker"
+        data.mkdir(parents=True, exist_ok=True)
+        address = f"unix://{folder}/socket"
+        own = ("--host", address, "--exec-root", str(folder / "exec"), "--pidfile", str(folder / "pid"))
+        with (folder / "log").open("wb") as log:
+            daemon = subprocess.Popen(
+                ("dockerd", *own, "--data-root", str(data), "--bridge", "none"), stdout=log, stderr=log
+            )
+        try:
+            environment["DOCKER_HOST"] = address
+            give_up = time.monotonic() + 60
+            while subprocess.run((client, "info"), env=environment, capture_output=True, check=False).returncode:
+                if daemon.poll() is not None or time.monotonic() > give_up:
+                    pytest.skip(f"dockerd does not start here: {(folder / 'log').read_text()[-500:]}")
+                time.sleep(0.2)
+            yield Engine(environment, _compose(client, environment), client)
+        finally:
+            daemon.terminate()
+            daemon.wait(60)
+
+
+def _compose(client: str, environment: Mapping[str, str]) -> tuple[str, ...]:
+    candidates = ((client, "compose"), (str(Path.home() / "go/bin" / COMPOSE),), (COMPOSE,))
+    for command in candidates:
+        if shutil.which(command[0]) is None:
+            continue
+        found = subprocess.run((*command, "version"), env=environment, capture_output=True, text=True, check=False)
+        # Version 1 has another file format and no `up --wait`.
+        if found.returncode == 0 and found.stdout.startswith("Docker Compose version"):
+            return command
+    return ()
+
+
+def base(engine: Engine) -> None:
+    """Have the base of the image: cached, from a registry, or made by debootstrap."""
+    if engine.run("image", "inspect", BASE, check=False).returncode == 0:
+        return
+    if engine.run("pull", "--quiet", BASE, check=False).returncode == 0:
+        return
+    if shutil.which("debootstrap") is None:
+        pytest.skip("no registry can be reached, and there is no debootstrap")
+    with tempfile.TemporaryDirectory(prefix="base") as name:
+        root, archive = Path(name) / "root", Path(name) / "base.tar"
+        made = subprocess.run(
+            ("debootstrap", "--variant=minbase", SUITE, str(root)), capture_output=True, text=True, check=False
+        )
+        if made.returncode:
+            pytest.skip(f"debootstrap fails: {made.stdout[-300:]}")
+        subprocess.run(
+            ("tar", "-C", str(root), "--exclude=./var/cache/apt/archives/*.deb", "-cf", str(archive), "."), check=True
+        )
+        engine.run("import", str(archive), BASE)
+
+
+def build(engine: Engine, tag: str, *more: str) -> None:
+    """Build the image of the gateway as `make image` does."""
+    bundle = os.environ.get("PIP_CERT", "/dev/null")
+    secret = ("--secret", f"id=certificates,src={bundle}")
+    engine.run("build", "--network", "host", *secret, "--file", "deploy/Dockerfile", "--tag", tag, *more, ".")
+
 
 pytestmark = pytest.mark.installed
 
@@ -72,8 +184,8 @@ class Project:
 
 @pytest.fixture(scope="module")
 def machine() -> Iterator[Engine]:
-    with engine.running() as running:
-        engine.base(running)
+    with an_engine() as running:
+        base(running)
         yield running
 
 
@@ -84,7 +196,7 @@ def image(machine: Engine) -> str:
     stray.parent.mkdir(exist_ok=True)
     stray.write_text(SECRET)
     try:
-        engine.build(machine, tag, "--build-arg", "VERSION=1.2.3", "--build-arg", "REVISION=abc")
+        build(machine, tag, "--build-arg", "VERSION=1.2.3", "--build-arg", "REVISION=abc")
     finally:
         stray.unlink()
     return tag
@@ -237,10 +349,31 @@ def test_it_is_unhealthy_while_no_write_is_possible(project: Project) -> None:
     project.until_healthy()
 
 
+INSIDE = """
+import json, os, pathlib
+
+def can_write(path):
+    try:
+        with open(path, "a"):
+            return True
+    except OSError:
+        return False
+
+PLACES = ("/x", "/tmp/x", "/etc/passwd", "/etc/gateway/gateway.toml", "/opt/gateway/x", "/var/x", "/run/x", "/home/x")
+status = dict(line.split(":", 1) for line in pathlib.Path("/proc/1/status").read_text().splitlines())
+print(json.dumps({
+    "user": [os.getuid(), os.getgid()],
+    "rights": {name: status[name].strip() for name in ("CapEff", "CapPrm", "CapBnd", "NoNewPrivs", "Seccomp")},
+    "written": [path for path in PLACES if can_write(path)],
+    "programs": sorted(path.name for path in pathlib.Path("/usr/bin").iterdir()),
+}))
+"""
+"""Tells what a process in the container may do: its user and rights, the places it can write, the programs it finds."""
+
+
 def test_its_process_can_do_nothing_but_serve(project: Project) -> None:
     """An intruder in the container has no rights, no writable place and no programs."""
-    script = (ROOT / "tests/containers/inside.py").read_text()
-    found = json.loads(project.engine.run("exec", project.container(), "python", "-c", script).stdout)
+    found = json.loads(project.engine.run("exec", project.container(), "python", "-c", INSIDE).stdout)
     assert found["user"] == [65532, 65532]
     rights = found["rights"]
     assert {rights[name] for name in ("CapEff", "CapPrm", "CapBnd")} == {"0" * 16}

@@ -1,6 +1,7 @@
-"""``gateway demo``: what it prints works when it is pasted, and it leaves nothing behind."""
+"""``gateway demo``: its printed commands work when pasted, its story is played, and it leaves nothing behind."""
 
 import re
+import shlex
 import signal
 import socket
 import subprocess
@@ -13,11 +14,69 @@ from pathlib import Path
 import httpx
 import psutil
 import pytest
+from rich.console import Console
 
+from gateway.demo import story
 from tests import ROOT
-from tests.processes import PATIENCE, Running, alive, called, free_port, started
+from tests.processes import PATIENCE, Running, alive, called, free_port, run, started
 
-pytestmark = pytest.mark.thorough
+
+def test_the_story_ends_with_the_rejection_of_the_zombie_on_both_planes() -> None:
+    told = run("demo", "--story", "--port", "0")
+    assert (told.returncode, told.stderr) == (0, "")
+    for line in (
+        "row: 412 token-stale",
+        "object: 412 StaleFencingToken",
+        "row:    balance 610, written by writer-b",
+        "object: balance 610, written by writer-b",
+        "writer-a  PUT /reports/accounts/1/statement.txt",
+        "writer-a  PATCH /v1/tables/accounts?id=eq.1",
+        "token 33 refused: writer-b had taken over with 34",
+    ):
+        assert line in told.stdout
+    assert "\x1b" not in told.stdout
+
+
+def test_a_story_that_does_not_happen_is_not_told() -> None:
+    nobody_listens = "http://127.0.0.1:9"
+    assert not story.play(nobody_listens, 33, Console(quiet=True))
+
+
+def test_the_lock_service_hands_out_growing_tokens_one_lease_at_a_time() -> None:
+    locks = story.LockService(33)
+    first = locks.acquire("a")
+    assert first is not None
+    assert (first.token, locks.acquire("b")) == (33, None)
+    locks.lease = story.DemoLease("a", 33, ends=0.0)
+    second = locks.acquire("b")
+    assert second is not None
+    assert (second.holder, second.token) == ("b", 34)
+
+
+@pytest.mark.thorough
+def test_the_page_that_it_ends_with_shows_the_story_and_the_sample() -> None:
+    port = free_port()
+    url = f"http://127.0.0.1:{port}"
+    with started("demo", "--story", "--keep", "--port", str(port)) as demo:
+        demo.wait_for(lambda: demo.output.read_text().count("\nEND\n") == 2)
+        assert f"The page: {url}/ui/" in demo.output.read_text()
+        pages = {
+            path: httpx.get(url + path, follow_redirects=True, timeout=PATIENCE) for path in ("/ui/", "/ui/rejections")
+        }
+        commands = [line for line in demo.output.read_text().splitlines() if " audit " in line and line.startswith("/")]
+        pasted = [subprocess.run(shlex.split(line), capture_output=True, text=True, check=False) for line in commands]
+        found = httpx.get(f"{url}/v1/rejections", params={"resource": "job/nightly-report"}, timeout=PATIENCE).json()[
+            "rejections"
+        ]
+        assert demo.stop(signal.SIGINT, group=True) == 0
+        assert "Traceback" not in demo.said()
+    assert {path: page.status_code for path, page in pages.items()} == {"/ui/": 200, "/ui/rejections": 200}
+    assert "dataset/events" in pages["/ui/"].text
+    assert "public.accounts/1" in pages["/ui/rejections"].text
+    assert [done.returncode for done in pasted] == [0, 0], pasted
+    assert pasted[0].stderr == "11 of 11\n"
+    assert {one["holder"] for one in found} == {"batch-vm-1"}
+
 
 FIRST_COMMAND = "# ── curl"
 
@@ -36,6 +95,7 @@ def script(demo: Running) -> str:
     return printed[printed.index(FIRST_COMMAND) :]
 
 
+@pytest.mark.thorough
 def test_every_printed_command_works_when_pasted_and_nothing_is_left_behind(directory: Path) -> None:
     url = f"http://127.0.0.1:{(port := free_port())}"
     with started("demo", "--port", str(port), temporary=directory) as demo:
@@ -111,6 +171,7 @@ def check_the_readme(port: int) -> None:
     assert balances[:2] == [120, 210]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("delay", [0.3, 1.2, 1.8])
 def test_a_signal_while_starting_leaves_nothing_behind(directory: Path, delay: float) -> None:
     with started("demo", "--port", "0", temporary=directory) as demo:
@@ -122,6 +183,7 @@ def test_a_signal_while_starting_leaves_nothing_behind(directory: Path, delay: f
     assert list(directory.glob("gateway-demo-*")) == []
 
 
+@pytest.mark.thorough
 def test_tables_are_kept_where_wanted_and_their_fences_with_them_and_the_readme_is_right(directory: Path) -> None:
     data = directory / "kept"
     for token, balance in ((33, 100), (34, 150)):
@@ -148,6 +210,7 @@ def test_tables_are_kept_where_wanted_and_their_fences_with_them_and_the_readme_
     assert alive(str(data)) == []
 
 
+@pytest.mark.thorough
 def test_a_port_in_use_is_said_before_anything_is_started(directory: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]

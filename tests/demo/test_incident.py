@@ -1,15 +1,20 @@
-"""The sample of the demo agrees with itself, with the rules of fencing, and with what the demo is configured with."""
+"""The sample of the demo agrees with itself, the rules of fencing and the demo's configuration, and is on record."""
 
 from collections import Counter
 from datetime import UTC, datetime, timedelta
 
+import httpx
 import pytest
 
+from gateway.db import fences
+from gateway.db.database import Database
 from gateway.demo import demonstration as demo
 from gateway.demo import incident
 from gateway.demo.chronicle import Actor, BarrierAct, Chronicle, Columns
 from gateway.fencing.record import Kind
 from gateway.fencing.token import Token
+from tests.running import API_KEY, config, running
+from tests.waiting import PATIENCE
 
 NOW = datetime(2026, 3, 1, 9, 20, 30, tzinfo=UTC)
 TAKEOVERS = (Kind.RAISED, Kind.BARRIER, Kind.EPOCH)
@@ -128,3 +133,31 @@ def test_a_past_that_contradicts_itself_cannot_be_told(told: Chronicle) -> None:
     writer = Actor("a", "b", "10.0.0.1")
     with pytest.raises(ValueError, match="nobody raises"):
         told.play([BarrierAct(NOW, "job/nightly-report", Token(0, 1), writer)])
+
+
+async def test_it_is_on_record_once_and_its_fences_hold(
+    dsn: str, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chronicle = incident.compose(await database.now())
+    # A second later some of it is told in another order: parts of it go by the hours of the day, others by the moment.
+    monkeypatch.setattr(incident, "compose", lambda now: chronicle)
+    assert await incident.write(database)
+    assert not await incident.write(database), "nothing is added to a record that there is"
+    rows = await database.fetch("SELECT id::text, at, position FROM fencing.entry ORDER BY position")
+    assert [row["position"] for row in rows] == list(range(1, len(chronicle.entries) + 1))
+    assert [row["at"] for row in rows] == sorted(row["at"] for row in rows)
+    assert [row["id"] for row in rows] == [entry["id"] for entry in chronicle.entries]
+    fence = await fences.read(database, "producer/orders")
+    assert fence is not None
+    assert (fence.token, fence.holder) == (Token(1, 61011), "producer-2")
+    traffic = await database.fetchrow("SELECT sum(refused + observed) AS n FROM fencing.traffic")
+    assert traffic is not None
+    assert traffic["n"] == sum(entry["kind"] == "rejection" for entry in chronicle.entries)
+    headers = {"Authorization": f"Bearer {API_KEY}", "Content-Type": "application/json"}
+    async with (
+        running(config(dsn)) as url,
+        httpx.AsyncClient(base_url=url, headers=headers, timeout=PATIENCE) as client,
+    ):
+        stale = await client.post("/v1/fences/job/nightly-report/barrier", json={"token": "41", "holder": "batch-vm-1"})
+        newer = await client.post("/v1/fences/job/nightly-report/barrier", json={"token": "43", "holder": "batch-vm-3"})
+    assert (stale.status_code, newer.status_code) == (412, 200)

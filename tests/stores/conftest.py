@@ -1,12 +1,20 @@
 """Real stores: each started once, where it is installed."""
 
-from collections.abc import Iterator
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack
 
 import pytest
 
-from tests.stores.kinds import KINDS
+from tests.stores import ceph, minio, moto, versitygw
 from tests.stores.store import Store, StoreMissing
+
+KINDS: dict[str, Callable[[], AbstractContextManager[Store]]] = {
+    "moto": moto.running,
+    "ceph": ceph.running,
+    "minio": minio.running,
+    "versitygw": versitygw.running,
+}
+
 
 # If tests run on several cores, one of them has a store to itself: it is started once, and its races are its own.
 EACH = [pytest.param(kind, marks=pytest.mark.xdist_group(kind)) for kind in KINDS]
@@ -21,12 +29,6 @@ def short_probe() -> None:
 def store(request: pytest.FixtureRequest) -> Iterator[Store]:
     """Every kind of store in turn."""
     yield from _running(request.param)
-
-
-@pytest.fixture(scope="session")
-def ceph() -> Iterator[Store]:
-    """Ceph's RADOS Gateway, for tests that are about it alone."""
-    yield from _running("ceph")
 
 
 def _running(kind: str) -> Iterator[Store]:

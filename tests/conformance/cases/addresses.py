@@ -3,8 +3,7 @@
 from datetime import UTC, datetime
 from typing import Any
 
-from tests.conformance.case import case, each
-from tests.conformance.observer import Observer
+from tests.conformance.observer import Observer, case, each
 
 BOUNDARY = "a-boundary-of-a-form"
 

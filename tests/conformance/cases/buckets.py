@@ -3,8 +3,7 @@
 import json
 from typing import Any
 
-from tests.conformance.case import case, each
-from tests.conformance.observer import Observer
+from tests.conformance.observer import Observer, case, each
 
 
 @case

@@ -3,8 +3,7 @@
 import base64
 import hashlib
 
-from tests.conformance.case import case, each
-from tests.conformance.observer import Observer
+from tests.conformance.observer import Observer, case, each
 
 
 def _document(keys: int, quiet: str = "") -> bytes:

@@ -2,8 +2,7 @@
 
 from typing import Any
 
-from tests.conformance.case import case, each
-from tests.conformance.observer import Observer
+from tests.conformance.observer import Observer, case, each
 
 KEYS = ("a", "a b", "a/1", "a/2", "a/b/1", "b%2Fc", "b+c", "c/", "c/d", "z_1", "é/ü")
 

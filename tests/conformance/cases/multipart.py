@@ -2,8 +2,7 @@
 
 from typing import Any
 
-from tests.conformance.case import case, each
-from tests.conformance.observer import Observer
+from tests.conformance.observer import Observer, case, each
 
 LEAST = 5 * 1024 * 1024
 """Bytes that every part but the last one must have."""

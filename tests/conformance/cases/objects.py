@@ -5,8 +5,7 @@ import hashlib
 from datetime import UTC, datetime
 from typing import Any
 
-from tests.conformance.case import case, each
-from tests.conformance.observer import Observer
+from tests.conformance.observer import Observer, case, each
 
 MEBIBYTE = 1024 * 1024
 

@@ -3,8 +3,7 @@
 from datetime import UTC, datetime
 from typing import Any
 
-from tests.conformance.case import case, each
-from tests.conformance.observer import Observer
+from tests.conformance.observer import Observer, case, each
 
 PAST, FUTURE = datetime(2001, 1, 1, tzinfo=UTC), datetime(2099, 1, 1, tzinfo=UTC)
 BODY = b"0123456789"

@@ -2,8 +2,7 @@
 
 from typing import Any
 
-from tests.conformance.case import case, each
-from tests.conformance.observer import Observer
+from tests.conformance.observer import Observer, case, each
 
 
 def _versioned(s3: Observer, status: str = "Enabled") -> None:

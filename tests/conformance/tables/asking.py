@@ -1,4 +1,4 @@
-"""Sends the request of a row over HTTP, and says how the answer differs from what is expected."""
+"""Plays a row: prepares the tables, sends the request over HTTP, and says what is not as expected."""
 
 import http.client
 import json
@@ -8,6 +8,7 @@ from typing import Any
 from urllib.parse import quote, urlsplit
 
 from tests.conformance.tables.row import Expected, Row
+from tests.conformance.tables.stage import Stage
 
 # The characters that may stand in a target as they are. Any other is sent as its percent-encoded UTF-8.
 _PLAIN = "!$%&'()*+,-./:;=?@[]_~"
@@ -109,3 +110,19 @@ def _at(document: Any, pointer: str) -> Any:
         else:
             return f"nothing at {key!r}"
     return document
+
+
+TOKEN = "7"
+
+
+def play(row: Row, stage: Stage, asker: Asker, headers: Mapping[str, str] | None = None) -> list[str]:
+    """The differences, in words; none where all is as expected. ``headers`` are sent beside those of the row."""
+    stage.prepare(row.setup)
+    answer = asker.ask(row, headers)
+    return [*differences(row.expected, answer), *stage.differences(row.after)]
+
+
+def fencing_headers(row: Row) -> dict[str, str]:
+    """Return the headers that a row's request needs at the gateway: a token on a write, and the row's own ones."""
+    named = {**({"Fencing-Token": TOKEN} if row.writes else {}), **row.fence}
+    return {name: value for name, value in named.items() if value is not None}

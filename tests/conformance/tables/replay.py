@@ -17,8 +17,7 @@ import time
 from collections.abc import Callable, Iterator
 from http.client import HTTPException
 
-from tests.conformance.tables.asking import Asker
-from tests.conformance.tables.play import play
+from tests.conformance.tables.asking import Asker, play
 from tests.conformance.tables.row import ROWS, Row
 from tests.conformance.tables.stage import Stage
 

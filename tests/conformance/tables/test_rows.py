@@ -1,11 +1,21 @@
-"""The gateway answers each row as PostgREST does, or as ``differences.txt`` says it does, and why."""
+"""PostgREST's behaviour with a table, as rows of data. The gateway does the same, or differs for a stated reason.
+
+``rows/*.toml`` hold the rows, and ``schema.sql`` and ``data.sql`` the tables that they need. ``differences.txt`` lists
+the rows that the gateway answers differently on purpose. ``replay.py`` plays the rows against any address.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
 
 import pytest
 
-from tests.conformance.tables.asking import Asker
+from gateway.demo.embedded import EmbeddedPostgres
+from tests.conformance.tables import replay
+from tests.conformance.tables.asking import Answer, Asker, differences, fencing_headers, play
+from tests.conformance.tables.conftest import configuration, database, served
 from tests.conformance.tables.differences import DIFFERENCES
-from tests.conformance.tables.play import fencing_headers, play
-from tests.conformance.tables.row import ROWS
+from tests.conformance.tables.row import ROWS, Expected, Row
 from tests.conformance.tables.stage import Stage
 
 pytestmark = pytest.mark.xdist_group("tables")
@@ -35,3 +45,80 @@ def test_there_are_as_many_rows_as_there_should_be() -> None:
 
 def test_every_row_has_a_reference() -> None:
     assert all(row.reference.endswith((".hs", ".rst")) for row in ROWS.values())
+
+
+ANSWER = Answer(400, {"content-type": "application/json"}, '{"code": "X", "details": null, "rows": [{"a/b": 1}]}')
+AS_IT_IS: Mapping[str, Any] = {"code": "X", "details": None, "rows": [{"a/b": 1}]}
+
+
+@pytest.mark.parametrize(
+    ("expected", "found"),
+    [
+        (Expected(400), []),
+        (Expected(400, {"Content-Type": "application/json", "Location": None}), []),
+        (Expected(400, json=AS_IT_IS, is_json=True), []),
+        (Expected(400, has={"code": "X", "details": None, "/rows/0/a~1b": 1}), []),
+        (Expected(204), ["status: 204 → 400 X"]),
+        (Expected(400, {"Content-Type": None}), ["Content-Type: None → application/json"]),
+        (Expected(400, {"Location": "/x"}), ["Location: /x → None"]),
+        (Expected(400, json=None, is_json=True), [f"body: null → {ANSWER.body}"]),
+        (Expected(400, text=""), [f"body: '' → {ANSWER.body!r}"]),
+        (Expected(400, has={"code": "Y"}), ["code: 'Y' → 'X'"]),
+        (Expected(400, has={"hint": None}), ["hint: None → \"nothing at 'hint'\""]),
+    ],
+)
+def test_an_answer_that_is_not_as_expected(expected: Expected, found: list[str]) -> None:
+    assert list(differences(expected, ANSWER)) == found
+
+
+def test_what_is_not_changed_as_expected(stage: Stage, asker: Asker) -> None:
+    row = ROWS["updates: one row: 204, no body, and how many"]
+    headers = fencing_headers(row)
+    assert play(row, stage, asker, headers) == []
+    (unexpected,) = play(replace(row, after=None), stage, asker, headers)
+    assert unexpected.startswith("cinema.films changed: ")
+    wrong: dict[str, list[object]] = {"SELECT id FROM films WHERE year = 2000": []}
+    assert play(replace(row, after=wrong), stage, asker, headers) == [f'{next(iter(wrong))}: [] → [{{"id": 1}}]']
+
+
+def test_every_row_finds_the_tables_as_they_were(stage: Stage, asker: Asker) -> None:
+    for name in ("deletes: several rows", "inserts: return=headers-only with a generated key") * 2:
+        assert play(ROWS[name], stage, asker, fencing_headers(ROWS[name])) == []
+
+
+# Behaviours every server of the dialect has in common, reads and writes.
+PLAYED = ("deletes", "filters")
+FOUND = frozenset(name for name in DIFFERENCES if name.partition(":")[0] in PLAYED)
+
+
+def played(row: Row) -> bool:
+    return row.name.partition(":")[0] in PLAYED
+
+
+def test_rows_are_played_without_fencing_headers(postgres_server: EmbeddedPostgres) -> None:
+    with database(postgres_server) as dsn, served(configuration(dsn, "observe")) as address:
+        found = dict(replay.replay(address, dsn, played))
+    assert len(found) > 100
+    assert {name for name, differences in found.items() if differences} == FOUND
+
+
+def test_the_command_says_how_many_are_otherwise(
+    postgres_server: EmbeddedPostgres, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """If the server refuses every write for want of a token, the replay lists each write with the actual answer."""
+    wanted = {name: row for name, row in ROWS.items() if name.startswith(("upserts: PUT", "selects"))}
+    monkeypatch.setattr(replay, "ROWS", wanted)
+    with database(postgres_server) as dsn, served(configuration(dsn)) as address:
+        monkeypatch.setenv("POSTGREST_URL", address)
+        monkeypatch.setenv("POSTGREST_DSN", dsn)
+        assert replay.main() == 1
+    printed = capsys.readouterr().out
+    assert "upserts: PUT makes a row  (Query/UpsertSpec.hs)\n    status: 201 → 428 token-required\n" in printed
+    assert "selects: no select is everything" not in printed
+    assert printed.splitlines()[-1].startswith(f"{len(wanted)} rows, ")
+
+
+def test_the_command_wants_to_know_where(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.delenv("POSTGREST_URL", raising=False)
+    assert replay.main() == 2
+    assert "POSTGREST_URL is not set." in capsys.readouterr().err

@@ -1,1 +1,0 @@
-"""The image and docker-compose.yml, in a real engine. `make image-test` runs them."""
