@@ -281,8 +281,6 @@ async def test_an_insert_of_nothing(client: httpx.AsyncClient, tables: Database)
 
 
 APP = "https://app.example"
-
-
 CODE = """
 CREATE FUNCTION greet() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN

@@ -58,11 +58,7 @@ CREATE FUNCTION kept_for_tenants() RETURNS text LANGUAGE sql STABLE AS 'SELECT 1
 REVOKE ALL ON FUNCTION kept_for_tenants FROM public;
 GRANT EXECUTE ON FUNCTION kept_for_tenants TO tenant;
 """
-
-
 NAMES = ["ann", "bob", "clerk", "plain", "nobody-in-particular", "stranded", "unprepared"]
-
-
 ROLES = [
     {"callers": ["clerk"], "role": "clerk"},
     {"callers": ["plain"], "role": "none"},
@@ -70,8 +66,6 @@ ROLES = [
     {"callers": ["unprepared"], "role": "unprepared"},
     {"groups": ["tenants"], "role": "tenant"},
 ]
-
-
 FUNCTIONS = ["public.seen", "public.mischief", "public.shared", "public.kept_for_tenants"]
 
 

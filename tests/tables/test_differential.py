@@ -31,19 +31,11 @@ from tests.tables.asking import change, rows
 from tests.tiers import first
 
 ACCOUNTS = 12
-
-
 LENGTH = 14
-
-
 HEADERS = (
     "content-range", "content-type", "fencing-token", "fencing-resource", "location", "preference-applied", "etag",
 )  # fmt: skip
-
-
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
-
-
 _MOMENT = re.compile(r"\d{4}-\d\d-\d\dT[0-9:.+]+")
 
 
@@ -178,14 +170,8 @@ CREATE SCHEMA other;
 CREATE TABLE other.shipments (id bigint PRIMARY KEY, order_id bigint, state text DEFAULT 'new');
 INSERT INTO other.shipments VALUES (1, 7, 'new');
 """
-
-
 KEY = "a-key-that-is-long-enough"
-
-
 PROVEN = {"Authorization": f"Bearer {KEY}"}
-
-
 TARGET = "/v1/tables/shipments?order_id=eq.7"
 
 

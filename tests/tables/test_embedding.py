@@ -44,11 +44,7 @@ RELATED = [
     related("elsewhere", key("e_film", "films", "film_id"), schema="other"),
     related("stray", key("s_gone", "gone", "gone_id")),
 ]  # fmt: skip
-
-
 BY_NAME = {one.name: one for one in RELATED}
-
-
 RELATIONS = Relations({(one.schema, one.name): one for one in RELATED})
 
 
@@ -374,9 +370,7 @@ async def test_other_schemas_are_out_of_reach(films: httpx.AsyncClient, database
 async def test_policies_of_a_related_table_cannot_write(dsn: str, database: Database, films: httpx.AsyncClient) -> None:
     """A read may execute code that an owner has put behind a table. None of its writes may take effect."""
     looker = f"looker_{uuid4().hex}"  # roles are the server's, not the database's
-    await change(
-        database,
-        f"""
+    await change(database, f"""
             CREATE ROLE {looker} LOGIN;
             CREATE TABLE secrets (id int PRIMARY KEY, film_id int REFERENCES films);
             CREATE TABLE trace (n int);
@@ -388,8 +382,7 @@ async def test_policies_of_a_related_table_cannot_write(dsn: str, database: Data
             GRANT USAGE ON SCHEMA fencing TO {looker};
             GRANT SELECT ON films, secrets TO {looker};
             GRANT INSERT ON trace TO {looker};
-        """,
-    )
+        """)  # fmt: skip
     # Policies do not bind a table's owner or a superuser. A gateway's role should be neither.
     as_looker = Database(logging_in_as(looker, dsn))
     try:
@@ -407,14 +400,11 @@ async def test_policies_of_a_related_table_cannot_write(dsn: str, database: Data
 
 async def test_a_related_table_that_has_become_something_else(films: httpx.AsyncClient, database: Database) -> None:
     """The gateway knows of the table only; what stands under its name by now must not run as part of a plain read."""
-    await change(
-        database,
-        """
+    await change(database, """
             CREATE TABLE notes (id int PRIMARY KEY, film_id int REFERENCES films);
             CREATE TABLE marks (n int);
             CREATE FUNCTION mark() RETURNS int LANGUAGE sql AS 'INSERT INTO marks VALUES (1) RETURNING 1';
-        """,
-    )
+        """)  # fmt: skip
     target = "/films?id=eq.1&select=id,notes(id)"
     assert await got(films, target) == [{"id": 1, "notes": []}]
     await change(database, "DROP TABLE notes; CREATE VIEW notes AS SELECT mark() AS id, 1 AS film_id")

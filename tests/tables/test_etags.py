@@ -73,8 +73,6 @@ def test_the_error_has_the_tag_there_is() -> None:
 
 
 ROW = "/accounts?id=eq.1"
-
-
 MORE = """
 CREATE TABLE documents (id bigint PRIMARY KEY, body text, version bigint, at timestamptz, size float8, data json);
 INSERT INTO documents VALUES (1, 'x', 7, '2024-01-02 03:04:05.678+00', 0.1, '{"a":  1}'), (2, 'y', NULL, NULL, 2, NULL);

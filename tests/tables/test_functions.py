@@ -65,11 +65,7 @@ def known(*functions: Function) -> Functions:
 
 
 A, B = Parameter("a", "integer"), Parameter("b", "integer", required=False)
-
-
 JSON = Parameter("", "json")
-
-
 SEARCHED, IN_VAIN = "Searched for the function public.f", "but no matches were found in the schema cache."
 
 
@@ -164,14 +160,10 @@ CREATE FUNCTION lasting_read() RETURNS text LANGUAGE sql STABLE AS $$
     SELECT set_config('TimeZone', 'Asia/Tokyo', false)$$;
 CREATE FUNCTION now_shown() RETURNS text LANGUAGE sql STABLE AS $$SELECT current_setting('TimeZone')$$;
 """
-
-
 NAMES = (
     "add", "nothing", "evens", "rich_users", "pair", "listed", "total", "echo", "shout", "size", "vague", "pay",
     "lying", "touch_all", "failing", "full_control", "teapot", "now_shown", "later", "lasting", "lasting_read",
 )  # fmt: skip
-
-
 LOCK = {"fencing-token": "5", "fencing-resource": "account/1"}
 
 

@@ -45,8 +45,6 @@ def test_headers_that_are_no_keys(subtests: pytest.Subtests) -> None:
 
 
 HEADERS = {b"prefer": "return=minimal", b"content-type": "application/json"}
-
-
 REQUEST: dict[str, Any] = {
     "method": "PATCH",
     "path": "/v1/tables/a",
@@ -86,14 +84,10 @@ def test_parts_are_kept_apart() -> None:
 
 
 ROW = "/accounts?id=eq.1"
-
-
 PENDING = """
     INSERT INTO fencing.intent (resource, bucket, key, write_id, epoch, value, attempt)
     VALUES ('order/7', 'reports', 'k', gen_random_uuid(), 0, 4, 1)
 """
-
-
 SHIPMENT = {"order_id": 7, "state": "sent"}
 
 

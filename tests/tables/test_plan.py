@@ -49,17 +49,9 @@ def test_put_needs_exactly_the_key() -> None:
 
 
 PAIRS = table(column("a", "text"), column("b", "text"), name="pairs", key=("a", "b"))
-
-
 ORDER = Rule(Template.parse("order/{owner}"))
-
-
 CONSTANT = Rule(Template.parse("ledger"))
-
-
 MERGE = "resolution=merge-duplicates"
-
-
 WATCHED = replace(ACCOUNTS, triggers=(Trigger("watch", "before", each_row=True),))
 
 

@@ -48,13 +48,9 @@ CREATE TABLE marks (id int PRIMARY KEY, log_id int, day int,
 CREATE VIEW recent AS SELECT id, note FROM orders;
 INSERT INTO orders VALUES (0, 'c0', NULL), (1, 'c1', NULL), (2, 'c2', NULL), (3, 'c3', NULL);
 """
-
-
 REFUSE, CLAIM, ALLOW = (Rule(cascades=one) for one in Cascades)
 RECENT = Rule(Template.parse("public.orders/{id}"))
 ORDER, ITEM = Rule(Template.parse("order/{id}")), Rule(Template.parse("order/{order_id}"))
-
-
 REFUSED = "side-effect-refused"
 
 

@@ -27,11 +27,7 @@ from tests.tables.asking import Send, answered, change, client_of, row, rows, se
 from tests.waiting import PATIENCE, waiting
 
 TARGET = "/accounts?id=eq.1"
-
-
 HUGE = "9" * 30
-
-
 EVERYTHING = """
 SELECT (SELECT json_agg(t) FROM accounts t)::text, (SELECT json_agg(t) FROM users t)::text,
        (SELECT json_agg(t) FROM shipments t)::text, (SELECT json_agg(t) FROM fencing.fence t)::text
@@ -169,28 +165,22 @@ async def test_the_touched_rows_of_the_fast_path_are_checked_too(write: Send, ta
 
 async def test_a_read_cannot_write(client: httpx.AsyncClient, tables: Database) -> None:
     """A view may call a function that writes, but the reader has presented no token for that."""
-    await change(
-        tables,
-        """
+    await change(tables, """
         CREATE FUNCTION spend() RETURNS bigint LANGUAGE sql AS 'UPDATE accounts SET balance = 0 RETURNING balance';
         CREATE VIEW spending AS SELECT spend();
-    """,
-    )
+    """)  # fmt: skip
     answered(await client.get("/spending"), 405, "25006")
     assert (await row(tables, "SELECT sum(balance) FROM accounts"))[0] == 60
 
 
 async def test_a_stale_write_fires_no_trigger(write: Send, tables: Database) -> None:
     """Triggers for each statement fire even where no row is touched."""
-    await change(
-        tables,
-        """
+    await change(tables, """
         CREATE TABLE fired (at timestamptz DEFAULT now());
         CREATE FUNCTION fire() RETURNS trigger LANGUAGE plpgsql AS
             'BEGIN INSERT INTO fired DEFAULT VALUES; RETURN NULL; END';
         CREATE TRIGGER fires AFTER UPDATE ON accounts FOR EACH STATEMENT EXECUTE FUNCTION fire();
-    """,
-    )
+    """)  # fmt: skip
     answered(await write("PATCH", TARGET, {"note": "new"}, token=6), 204)
     answered(await write("PATCH", TARGET, {"note": "old"}, token=5), 412, "token-stale")
     assert (await row(tables, "SELECT count(*) FROM fired"))[0] == 1
@@ -211,8 +201,6 @@ CREATE VIEW over_parent AS SELECT * FROM parent;
 CREATE FOREIGN TABLE remote (id int) SERVER elsewhere;
 INSERT INTO logs VALUES (1, 1, 0), (1, 2, 0); INSERT INTO parent VALUES (1, 0); INSERT INTO ruled VALUES (1, 0);
 """
-
-
 FAR = {
     "a partition": "CREATE FOREIGN TABLE logs_3 PARTITION OF logs FOR VALUES IN (3) SERVER elsewhere",
     "a partition of a partition": "CREATE FOREIGN TABLE logs_2_2 PARTITION OF logs_2 FOR VALUES IN (2) "
@@ -224,8 +212,6 @@ FAR = {
     "what is behind a view": "CREATE FOREIGN TABLE far (id int, part int, v int) SERVER elsewhere; "
     "CREATE OR REPLACE VIEW over_logs AS SELECT * FROM far",
 }
-
-
 REACHED_FROM = {
     "a partition": ("logs", "over_logs", "over_it"),
     "a partition of a partition": ("logs", "logs_2", "over_logs", "over_it"),
@@ -234,8 +220,6 @@ REACHED_FROM = {
     "a rule": ("ruled",),
     "what is behind a view": ("over_logs", "over_it"),
 }
-
-
 NAMES = ("logs", "logs_1", "logs_2", "over_logs", "over_it", "parent", "child", "over_parent", "ruled")
 
 
@@ -283,14 +267,11 @@ async def test_a_table_that_reaches_no_foreign_table_any_more_is_written_again(
 
 async def test_a_case_insensitive_collation_does_not_make_two_names_equal(write: Send, tables: Database) -> None:
     try:
-        await change(
-            tables,
-            """
+        await change(tables, """
             CREATE COLLATION ignorant (provider = icu, locale = 'und-u-ks-level2', deterministic = false);
             CREATE TABLE folded (name text COLLATE ignorant PRIMARY KEY, v int);
             INSERT INTO folded VALUES ('Ann', 1);
-        """,
-        )
+        """)  # fmt: skip
     except SqlError as error:
         pytest.skip(f"this PostgreSQL cannot make such a collation: {error.message}")
     answered(await write("PATCH", "/folded?name=eq.ann", {"v": 2}, token=5), 422, "resource-underivable")

@@ -235,11 +235,7 @@ def test_an_error_that_tries_to(message: str, detail: str | None, part: str) -> 
 
 
 APP = b"https://app.example"
-
-
 ONE, ALL, NONE = Origins(("https://app.example",)), Origins(("*",)), Origins()
-
-
 ASKS = [(b"origin", APP), (b"access-control-request-method", b"PATCH")]
 
 

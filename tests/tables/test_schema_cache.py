@@ -73,11 +73,9 @@ async def test_tables_may_have_many_columns(write: Send, tables: Database) -> No
 
 
 async def test_partitioned_tables_are_served(write: Send, tables: Database) -> None:
-    await change(
-        tables,
-        """CREATE TABLE parted (id int, region int, v int, PRIMARY KEY (id, region)) PARTITION BY LIST (region);
-        CREATE TABLE parted_1 PARTITION OF parted FOR VALUES IN (1)""",
-    )
+    await change(tables, """
+        CREATE TABLE parted (id int, region int, v int, PRIMARY KEY (id, region)) PARTITION BY LIST (region);
+        CREATE TABLE parted_1 PARTITION OF parted FOR VALUES IN (1)""")  # fmt: skip
     prefer = "resolution=merge-duplicates,return=representation"
     for token in (5, 5):
         response = await write("POST", "/parted", {"id": 1, "region": 1, "v": token}, token=token, prefer=prefer)

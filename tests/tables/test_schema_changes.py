@@ -21,11 +21,7 @@ from tests.tiers import first
 from tests.waiting import PATIENCE, number_waiting
 
 ACCOUNT = "/accounts?id=eq.1"
-
-
 COPY = "CREATE TABLE accounts (LIKE old INCLUDING DEFAULTS); INSERT INTO accounts SELECT * FROM old;"
-
-
 NOTE = {"note": "late"}
 
 
@@ -47,8 +43,6 @@ class Change:
 
 
 DROPPED_KEY = "ALTER TABLE accounts DROP CONSTRAINT accounts_pkey; ALTER TABLE accounts ADD PRIMARY KEY"
-
-
 CHANGES = [
     Change(
         "another table with another key",
@@ -155,11 +149,7 @@ CHANGES = [
         resource="public.accounts/1",
     ),
 ]
-
-
 BY_NAME = {one.name: one for one in CHANGES}
-
-
 PLAIN = Change("", "", answer=(204, None))
 
 
@@ -284,12 +274,10 @@ async def test_a_read_of_a_table_replaced_by_a_view_writes_nothing(client: httpx
     target = "/accounts?id=eq.1&select=id"
     for _ in range(2):
         assert (await client.get(target)).json() == [{"id": 1}]
-    await change(
-        tables,
-        """CREATE TABLE log (at timestamptz); CREATE FUNCTION spy() RETURNS bigint LANGUAGE sql VOLATILE AS
+    await change(tables, """
+        CREATE TABLE log (at timestamptz); CREATE FUNCTION spy() RETURNS bigint LANGUAGE sql VOLATILE AS
             'INSERT INTO log VALUES (now()); SELECT 1::bigint'; DROP VIEW rich; ALTER TABLE accounts RENAME TO old;
-            CREATE VIEW accounts AS SELECT spy() AS id, note FROM old""",
-    )
+            CREATE VIEW accounts AS SELECT spy() AS id, note FROM old""")  # fmt: skip
     before = await dump(tables)
     for each in (target, "/accounts?select=id"):
         response = await client.get(each)
@@ -309,12 +297,9 @@ async def test_reads_find_the_change(client: httpx.AsyncClient, tables: Database
 
 async def test_names_of_types_do_not_depend_on_the_session(write: Send, tables: Database) -> None:
     """Sessions to come look elsewhere for names: for the table's own, and for those of types."""
-    await change(
-        tables,
-        """CREATE TYPE mood AS ENUM ('glad', 'sad'); CREATE TABLE moods (mood mood PRIMARY KEY, v int);
+    await change(tables, """CREATE TYPE mood AS ENUM ('glad', 'sad'); CREATE TABLE moods (mood mood PRIMARY KEY, v int);
             INSERT INTO moods VALUES ('glad', 1); CREATE SCHEMA odd; CREATE TYPE odd.mood AS ENUM ('odd');
-            CREATE TABLE odd.moods (mood odd.mood PRIMARY KEY, v int); INSERT INTO odd.moods VALUES ('odd', 1)""",
-    )
+            CREATE TABLE odd.moods (mood odd.mood PRIMARY KEY, v int); INSERT INTO odd.moods VALUES ('odd', 1)""")  # fmt: skip
     answered(await write("PATCH", "/moods?mood=eq.glad", {"v": 2}, token=5), 204)
     found = await row(tables, "SELECT current_database() AS name")
     await change(tables, f'ALTER DATABASE "{found["name"]}" SET search_path = odd, public')

@@ -20,8 +20,6 @@ from tests.tiers import first
 from tests.waiting import waiting
 
 BOTH = "public.accounts/1=5, public.accounts/2=2.7"
-
-
 REJECTIONS = "SELECT resource, reason, epoch, value, fence_value, enforced FROM fencing.rejection ORDER BY resource"
 
 

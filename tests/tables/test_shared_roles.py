@@ -27,8 +27,6 @@ from tests.tiers import first
 from tests.waiting import PATIENCE, waiting
 
 ROLES = ("member_a", "member_b")
-
-
 SCHEMA = """
 DO $$ BEGIN CREATE ROLE member_a; CREATE ROLE member_b; EXCEPTION WHEN duplicate_object THEN NULL; END $$;
 CREATE FUNCTION uid() RETURNS text LANGUAGE sql STABLE AS
@@ -256,14 +254,11 @@ async def test_a_lost_membership_takes_its_policies_along(
     """Sessions keep plans, and plans contain the policies of the role. REVOKE does not end them."""
     role = f"member_{uuid4().hex[:12]}"  # roles are those of the whole server, and tests run side by side
     every = f"{role}_every"
-    await change(
-        tables,
-        f"""
+    await change(tables, f"""
             CREATE ROLE {role}; CREATE ROLE {every}; GRANT {every} TO {role};
             GRANT SELECT, UPDATE ON notes TO {role};
             CREATE POLICY every ON notes TO {every} USING (true) WITH CHECK (true);
-            INSERT INTO notes (id, owner, said) VALUES (1, 'bob', 'first')""",
-    )
+            INSERT INTO notes (id, owner, said) VALUES (1, 'bob', 'first')""")  # fmt: skip
     await rights.let_act(dsn, [role])
     query = {"shared": "id=eq.1&select=said", "by itself": "owner=eq.bob&select=said"}[way]
     prefer = {"shared": "return=minimal", "by itself": "handling=strict,max-affected=1"}[way]

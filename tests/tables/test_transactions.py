@@ -24,8 +24,6 @@ from tests.tables.asking import change, row, rows
 from tests.waiting import PATIENCE, waiting
 
 NOTHING = FencingHeaders()
-
-
 CHANGE: dict[str, Any] = {"method": "PATCH", "table": "accounts", "query": "id=eq.1", "body": {"note": "x"}}
 
 
@@ -146,8 +144,6 @@ def test_answers_are_put_together_as_they_are() -> None:
 
 
 GOOD = json.dumps(CHANGE)
-
-
 BAD_DOCUMENTS = [
     "", "x", "null", "[]", "1", "{}", '{"writes": null}', '{"writes": {}}', '{"writes": []}', '{"writes": "x"}',
     '{"writes": [null]}', '{"writes": [1]}', '{"writes": [[]]}', '{"writes": [{}]}',
@@ -184,16 +180,12 @@ def test_a_malformed_field_is_refused() -> None:
 
 
 PATH = "/v1/transaction"
-
-
 RULES = [
     {"name": "public.shipments", "resource": "order/{order_id}"},
     {"name": "public.settings", "resource": "settings"},
     {"name": "public.watched", "mode": "observe"},
     {"name": "public.strict", "equal": "strict"},
 ]
-
-
 MORE = """
 CREATE TABLE zoned (id bigint PRIMARY KEY, at timestamptz);
 INSERT INTO zoned VALUES (1, NULL);
@@ -507,8 +499,6 @@ NOT_ALLOWED: list[tuple[str, str, str, Any, dict[str, str]]] = [
     ("PATCH", "accounts", "&".join(["id=eq.1"] * 600), {"note": "x"}, {}),
     ("PATCH", "accounts", "and=(" * 300 + "id.eq.1" + ")" * 300, {"note": "x"}, {}),
 ]
-
-
 _HEADERS = {
     "token": "Fencing-Token", "resource": "Fencing-Resource", "holder": "Fencing-Holder", "prefer": "Prefer",
     "if_match": "If-Match", "schema": "Content-Profile",
