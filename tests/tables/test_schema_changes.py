@@ -299,7 +299,9 @@ async def test_names_of_types_do_not_depend_on_the_session(write: Send, tables: 
     """Sessions to come look elsewhere for names: for the table's own, and for those of types."""
     await change(tables, """CREATE TYPE mood AS ENUM ('glad', 'sad'); CREATE TABLE moods (mood mood PRIMARY KEY, v int);
             INSERT INTO moods VALUES ('glad', 1); CREATE SCHEMA odd; CREATE TYPE odd.mood AS ENUM ('odd');
-            CREATE TABLE odd.moods (mood odd.mood PRIMARY KEY, v int); INSERT INTO odd.moods VALUES ('odd', 1)""")  # fmt: skip
+            CREATE TABLE odd.moods (mood odd.mood PRIMARY KEY, v int);
+            INSERT INTO odd.moods VALUES ('odd', 1)
+    """)  # fmt: skip
     answered(await write("PATCH", "/moods?mood=eq.glad", {"v": 2}, token=5), 204)
     found = await row(tables, "SELECT current_database() AS name")
     await change(tables, f'ALTER DATABASE "{found["name"]}" SET search_path = odd, public')
