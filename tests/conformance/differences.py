@@ -1,4 +1,4 @@
-"""Reads ``differences.txt``: where the gateway answers differently on purpose."""
+"""Reads a ``differences.txt``: where the gateway answers differently on purpose."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,20 +13,22 @@ class Difference:
     reason: str
 
 
+def differences_beside(module: str) -> dict[tuple[str, str], Difference]:
+    """Return the listed differences by store and case; without a store if the file has no column for them.
+
+    A case that turns out the same, or differs elsewhere, is an error: its reason is out of date.
+    """
+    listed = list(_read(Path(module).with_name("differences.txt").read_text(encoding="utf-8")))
+    assert len(dict(listed)) == len(listed), "a case is listed twice"
+    return dict(listed)
+
+
 def _read(text: str) -> Iterator[tuple[tuple[str, str], Difference]]:
     reason = ""
     for line in text.splitlines():
         if line.startswith("= "):
             reason = line.removeprefix("= ")
         elif line and not line.startswith("#"):
-            stores, case, seen = line.split(" | ")
-            for store in stores.split():
+            *stores, case, seen = line.split(" | ")
+            for store in " ".join(stores).split() or [""]:
                 yield (store, case), Difference(seen, reason)
-
-
-_LISTED = list(_read(Path(__file__).with_suffix(".txt").read_text(encoding="utf-8")))
-
-DIFFERENCES: dict[tuple[str, str], Difference] = dict(_LISTED)
-"""By store and case. A case that turns out the same, or differs elsewhere, is an error: its reason is out of date."""
-
-assert len(DIFFERENCES) == len(_LISTED), "a case is listed twice for one store"

@@ -1,4 +1,4 @@
-"""Buckets: made, removed, configured."""
+"""Buckets: made, removed, configured, versioned and listed."""
 
 import json
 from typing import Any
@@ -161,3 +161,232 @@ def an_object_lock_bucket(s3: Observer) -> None:
     s3.get_object_legal_hold(Bucket=s3.new, Key="k")
     s3.put_object_legal_hold(Bucket=s3.new, Key="k", LegalHold={"Status": "OFF"})
     s3.delete_object(Bucket=s3.new, Key="k")
+
+
+def _versioned(s3: Observer, status: str = "Enabled") -> None:
+    s3.put_bucket_versioning(VersioningConfiguration={"Status": status})
+
+
+@case
+def written_twice_and_deleted(s3: Observer) -> None:
+    _versioned(s3)
+    first = s3.put_object(Key="k", Body=b"1").get("VersionId", "null")
+    s3.put_object(Key="k", Body=b"2")
+    s3.get_object(Key="k")
+    s3.get_object(Key="k", VersionId=first)
+    s3.head_object(Key="k", VersionId=first)
+    marker = s3.delete_object(Key="k").get("VersionId", "null")
+    s3.get_object(Key="k")
+    s3.head_object(Key="k")
+    s3.get_object(Key="k", VersionId=marker)
+    s3.list_object_versions()
+    s3.list_objects_v2()
+    s3.delete_object(Key="k", VersionId=marker)
+    s3.get_object(Key="k")
+    s3.list_object_versions()
+
+
+@case
+def a_version_is_deleted(s3: Observer) -> None:
+    _versioned(s3)
+    s3.put_object(Key="k", Body=b"1")
+    second = s3.put_object(Key="k", Body=b"2").get("VersionId", "null")
+    s3.delete_object(Key="k", VersionId=second)
+    s3.get_object(Key="k")
+    s3.get_object(Key="k", VersionId=second)
+    s3.list_object_versions()
+
+
+@each({"nonsense": "nonsense", "null": "null"})
+def a_version_that_is_not_there(s3: Observer, version: str) -> None:
+    _versioned(s3)
+    s3.put_object(Key="k", Body=b"1")
+    s3.get_object(Key="k", VersionId=version)
+    s3.head_object(Key="k", VersionId=version)
+    s3.delete_object(Key="k", VersionId=version)
+
+
+@case
+def versioning_is_suspended(s3: Observer) -> None:
+    _versioned(s3)
+    s3.put_object(Key="k", Body=b"1")
+    _versioned(s3, "Suspended")
+    s3.get_bucket_versioning()
+    s3.put_object(Key="k", Body=b"2")
+    s3.put_object(Key="k", Body=b"3")
+    s3.list_object_versions()
+    s3.delete_object(Key="k")
+    s3.list_object_versions()
+
+
+@case
+def an_object_from_before(s3: Observer) -> None:
+    s3.put_object(Key="k", Body=b"1")
+    _versioned(s3)
+    s3.put_object(Key="k", Body=b"2")
+    s3.list_object_versions()
+    s3.get_object(Key="k", VersionId="null")
+
+
+@case
+def nothing_is_deleted(s3: Observer) -> None:
+    _versioned(s3)
+    s3.delete_object(Key="none")
+    s3.list_object_versions()
+
+
+@each(
+    {
+        "everything": {},
+        "prefix": {"Prefix": "a/"},
+        "delimiter": {"Delimiter": "/"},
+        "two": {"MaxKeys": 2},
+        "encoded": {"EncodingType": "url"},
+        "marker": {"KeyMarker": "a/1"},
+    }
+)
+def version_listing(s3: Observer, given: dict[str, Any]) -> None:
+    _versioned(s3)
+    for key in ("a/1", "a/1", "a/2", "b c", "d"):
+        s3.put_object(Key=key, Body=b"x")
+    s3.delete_object(Key="a/2")
+    page = s3.list_object_versions(**given)
+    if page.get("IsTruncated"):
+        markers = {"KeyMarker": page["NextKeyMarker"], "VersionIdMarker": page.get("NextVersionIdMarker", "")}
+        s3.list_object_versions(**(given | markers))
+
+
+@case
+def upload_and_copy_have_versions(s3: Observer) -> None:
+    _versioned(s3)
+    upload = s3.create_multipart_upload(Key="k").get("UploadId", "")
+    part = s3.upload_part(Key="k", UploadId=upload, PartNumber=1, Body=b"part").get("ETag", "")
+    s3.complete_multipart_upload(Key="k", UploadId=upload, MultipartUpload={"Parts": [{"PartNumber": 1, "ETag": part}]})
+    s3.head_object(Key="k")
+    version = s3.put_object(Key="source", Body=b"1").get("VersionId", "null")
+    s3.put_object(Key="source", Body=b"2")
+    s3.copy_object(Key="copy", CopySource={"Bucket": s3.bucket, "Key": "source", "VersionId": version})
+    s3.get_object(Key="copy")
+
+
+@case
+def several_versions_are_deleted(s3: Observer) -> None:
+    _versioned(s3)
+    versions = [s3.put_object(Key="k", Body=b"%d" % number).get("VersionId", "null") for number in range(2)]
+    s3.put_object(Key="other", Body=b"x")
+    s3.delete_objects(Delete={"Objects": [{"Key": "k", "VersionId": versions[1]}, {"Key": "other"}]})
+    s3.get_object(Key="k")
+    s3.list_object_versions()
+
+
+@case
+def tags_of_a_version(s3: Observer) -> None:
+    _versioned(s3)
+    first = s3.put_object(Key="k", Body=b"1", Tagging="a=1").get("VersionId", "null")
+    s3.put_object(Key="k", Body=b"2")
+    s3.get_object_tagging(Key="k", VersionId=first)
+    s3.put_object_tagging(Key="k", VersionId=first, Tagging={"TagSet": [{"Key": "b", "Value": "2"}]})
+    s3.get_object_tagging(Key="k", VersionId=first)
+    s3.get_object_tagging(Key="k")
+
+
+KEYS = ("a", "a b", "a/1", "a/2", "a/b/1", "b%2Fc", "b+c", "c/", "c/d", "z_1", "é/ü")
+
+LISTINGS: dict[str, dict[str, Any]] = {
+    "everything": {},
+    "prefix": {"Prefix": "a/"},
+    "prefix-empty": {"Prefix": ""},
+    "prefix-of-nothing": {"Prefix": "nothing"},
+    "prefix-percent": {"Prefix": "b%2F"},
+    "prefix-unicode": {"Prefix": "é"},
+    "delimiter": {"Delimiter": "/"},
+    "delimiter-empty": {"Delimiter": ""},
+    "delimiter-percent": {"Delimiter": "%"},
+    "delimiter-space": {"Delimiter": " "},
+    "delimiter-absent": {"Delimiter": "@"},
+    "delimiter-long": {"Delimiter": "b/"},
+    "prefix-and-delimiter": {"Prefix": "a/", "Delimiter": "/"},
+    "prefix-without-slash": {"Prefix": "a", "Delimiter": "/"},
+    "encoded": {"EncodingType": "url"},
+    "encoded-delimiter": {"EncodingType": "url", "Delimiter": "/"},
+    "at-most-one": {"MaxKeys": 1},
+    "at-most-none": {"MaxKeys": 0},
+    "at-most-many": {"MaxKeys": 5000},
+    "at-most-negative": {"MaxKeys": -1},
+    "pages-of-groups": {"MaxKeys": 2, "Delimiter": "/"},
+}
+
+
+def _fill(s3: Observer) -> None:
+    for key in KEYS:
+        s3.put_object(Key=key, Body=key.encode())
+
+
+@each(LISTINGS)
+def list_v2(s3: Observer, given: dict[str, Any]) -> None:
+    _fill(s3)
+    s3.list_objects_v2(**given)
+
+
+@each(LISTINGS)
+def list_v1(s3: Observer, given: dict[str, Any]) -> None:
+    _fill(s3)
+    s3.list_objects(**given)
+
+
+@each({"one": 1, "five": 5})
+def pages_v2(s3: Observer, size: int) -> None:
+    _fill(s3)
+    page = s3.list_objects_v2(MaxKeys=size)
+    while token := page.get("NextContinuationToken"):
+        page = s3.list_objects_v2(MaxKeys=size, ContinuationToken=token)
+
+
+@each({"one": {"MaxKeys": 1}, "five": {"MaxKeys": 5}, "groups": {"MaxKeys": 2, "Delimiter": "/"}})
+def pages_v1(s3: Observer, given: dict[str, Any]) -> None:
+    _fill(s3)
+    page = s3.list_objects(**given)
+    while page.get("IsTruncated"):
+        marker = page.get("NextMarker") or page["Contents"][-1]["Key"]
+        page = s3.list_objects(Marker=marker, **given)
+
+
+@each({"within": "a/1", "between": "a/1x", "after": "~", "empty": "", "unicode": "é"})
+def start_after(s3: Observer, marker: str) -> None:
+    _fill(s3)
+    s3.list_objects_v2(StartAfter=marker)
+    s3.list_objects(Marker=marker)
+
+
+@each({"owner": {"FetchOwner": True}, "token": {"ContinuationToken": "nonsense"}, "type": {"EncodingType": "other"}})
+def odd_listing(s3: Observer, given: dict[str, Any]) -> None:
+    s3.put_object(Key="a", Body=b"x")
+    s3.list_objects_v2(**given)
+
+
+@each({"max-keys": "?max-keys=many", "list-type": "?list-type=3", "unordered": "?list-type=2&max-keys="})
+def malformed_listing(s3: Observer, query: str) -> None:
+    s3.request("GET", "/{bucket}" + query)
+
+
+@case
+def an_empty_bucket(s3: Observer) -> None:
+    s3.list_objects_v2()
+    s3.list_objects()
+    s3.list_object_versions()
+    s3.list_multipart_uploads()
+
+
+@case
+def what_was_deleted_is_not_listed(s3: Observer) -> None:
+    _fill(s3)
+    s3.delete_object(Key="a/1")
+    s3.list_objects_v2(Prefix="a/")
+    s3.list_objects(Prefix="a/")
+    s3.list_object_versions(Prefix="a/")
+
+
+@case
+def a_key_that_xml_cannot_say(s3: Observer) -> None:
+    s3.put_object(Key="a\nb\x02", Body=b"x")
+    s3.request("GET", "/{bucket}?list-type=2&encoding-type=url")

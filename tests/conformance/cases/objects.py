@@ -1,4 +1,4 @@
-"""Objects: write, read, overwrite, delete; odd keys, sizes, metadata and standard headers."""
+"""Objects: written, read, deleted and amended; odd keys, sizes, metadata, standard headers, ranges and conditions."""
 
 import base64
 import hashlib
@@ -8,6 +8,9 @@ from typing import Any
 from tests.conformance.observer import Observer, case, each
 
 MEBIBYTE = 1024 * 1024
+OTHER = '"00000000000000000000000000000000"'
+PAST, FUTURE = datetime(2001, 1, 1, tzinfo=UTC), datetime(2099, 1, 1, tzinfo=UTC)
+BODY = b"0123456789"
 
 
 @case
@@ -233,3 +236,330 @@ def attributes(s3: Observer) -> None:
 def a_method_that_objects_do_not_have(s3: Observer, method: str) -> None:
     s3.put_object(Key="k", Body=b"x")
     s3.request(method, "/{bucket}/k")
+
+
+@each(
+    {
+        "first": "bytes=0-0",
+        "middle": "bytes=3-6",
+        "open": "bytes=7-",
+        "suffix": "bytes=-3",
+        "suffix-of-nothing": "bytes=-0",
+        "suffix-too-long": "bytes=-100",
+        "past-the-end": "bytes=5-100",
+        "outside": "bytes=10-20",
+        "backwards": "bytes=6-3",
+        "several": "bytes=0-1,3-4",
+        "other-unit": "lines=0-1",
+        "nonsense": "bytes=a-b",
+    }
+)
+def a_range(s3: Observer, given: str) -> None:
+    s3.put_object(Key="k", Body=BODY)
+    s3.get_object(Key="k", Range=given)
+    s3.head_object(Key="k", Range=given)
+
+
+@case
+def a_range_of_nothing(s3: Observer) -> None:
+    s3.put_object(Key="k", Body=b"")
+    s3.get_object(Key="k", Range="bytes=0-0")
+    s3.get_object(Key="k", Range="bytes=0-")
+
+
+@each(
+    {
+        "match": {"IfMatch": "{etag}"},
+        "match-unquoted": {"IfMatch": "{bare}"},
+        "match-other": {"IfMatch": OTHER},
+        "match-any": {"IfMatch": "*"},
+        "none-match": {"IfNoneMatch": "{etag}"},
+        "none-match-other": {"IfNoneMatch": OTHER},
+        "none-match-any": {"IfNoneMatch": "*"},
+        "modified": {"IfModifiedSince": PAST},
+        "not-modified": {"IfModifiedSince": FUTURE},
+        "unmodified": {"IfUnmodifiedSince": FUTURE},
+        "not-unmodified": {"IfUnmodifiedSince": PAST},
+        "match-and-not-unmodified": {"IfMatch": "{etag}", "IfUnmodifiedSince": PAST},
+        "none-match-and-modified": {"IfNoneMatch": "{etag}", "IfModifiedSince": PAST},
+        "range-and-match-other": {"Range": "bytes=0-1", "IfMatch": OTHER},
+    }
+)
+def a_conditional_read(s3: Observer, given: dict[str, Any]) -> None:
+    etag = s3.put_object(Key="k", Body=BODY).get("ETag", "")
+    filled = {
+        name: value.format(etag=etag, bare=etag.strip('"')) if isinstance(value, str) else value
+        for name, value in given.items()
+    }
+    s3.get_object(Key="k", **filled)
+    s3.head_object(Key="k", **filled)
+
+
+@case
+def a_conditional_read_of_nothing(s3: Observer) -> None:
+    s3.get_object(Key="none", IfMatch=OTHER)
+    s3.get_object(Key="none", IfNoneMatch="*")
+
+
+@each(
+    {
+        "content-type": {"ResponseContentType": "text/x-other"},
+        "content-disposition": {"ResponseContentDisposition": 'attachment; filename="b c"'},
+        "cache-control": {"ResponseCacheControl": "no-cache"},
+        "content-language": {"ResponseContentLanguage": "fr"},
+        "content-encoding": {"ResponseContentEncoding": "identity"},
+        "expires": {"ResponseExpires": FUTURE},
+    }
+)
+def a_response_override(s3: Observer, given: dict[str, Any]) -> None:
+    s3.put_object(Key="k", Body=BODY, ContentType="text/plain")
+    s3.get_object(Key="k", **given)
+
+
+@case
+def a_part_by_its_number(s3: Observer) -> None:
+    s3.put_object(Key="k", Body=BODY)
+    s3.get_object(Key="k", PartNumber=1)
+    s3.head_object(Key="k", PartNumber=1)
+    s3.get_object(Key="k", PartNumber=2)
+
+
+@case
+def a_compressed_object_stays_compressed(s3: Observer) -> None:
+    s3.put_object(Key="k", Body=b"\x1f\x8bnot really", ContentEncoding="gzip")
+    s3.request("GET", "/{bucket}/k", {"Accept-Encoding": "gzip"})
+    s3.request("GET", "/{bucket}/k", {"Accept-Encoding": "identity"})
+
+
+CONDITIONS: dict[str, dict[str, Any]] = {
+    "none-match-any": {"IfNoneMatch": "*"},
+    "none-match-own": {"IfNoneMatch": "{etag}"},
+    "none-match-other": {"IfNoneMatch": OTHER},
+    "match-own": {"IfMatch": "{etag}"},
+    "match-bare": {"IfMatch": "{bare}"},
+    "match-other": {"IfMatch": OTHER},
+    "match-any": {"IfMatch": "*"},
+    "both": {"IfMatch": "{etag}", "IfNoneMatch": "*"},
+}
+
+
+def _filled(given: dict[str, str], etag: str) -> dict[str, str]:
+    return {name: value.format(etag=etag, bare=etag.strip('"')) for name, value in given.items()}
+
+
+@each(CONDITIONS)
+def put_over_an_object(s3: Observer, given: dict[str, str]) -> None:
+    etag = s3.put_object(Key="k", Body=b"old").get("ETag", "")
+    s3.put_object(Key="k", Body=b"new", **_filled(given, etag))
+    s3.get_object(Key="k")
+
+
+@each(CONDITIONS)
+def put_where_nothing_is(s3: Observer, given: dict[str, str]) -> None:
+    s3.put_object(Key="k", Body=b"new", **_filled(given, '"5d41402abc4b2a76b9719d911017c592"'))
+    s3.get_object(Key="k")
+
+
+@case
+def put_after_a_delete(s3: Observer) -> None:
+    etag = s3.put_object(Key="k", Body=b"old").get("ETag", "")
+    s3.delete_object(Key="k")
+    s3.put_object(Key="k", Body=b"new", IfMatch=etag)
+    s3.put_object(Key="k", Body=b"new", IfNoneMatch="*")
+    s3.get_object(Key="k")
+
+
+@each({"own": {"IfMatch": "{etag}"}, "other": {"IfMatch": OTHER}, "any": {"IfMatch": "*"}})
+def conditional_delete(s3: Observer, given: dict[str, str]) -> None:
+    etag = s3.put_object(Key="k", Body=b"x").get("ETag", "")
+    s3.delete_object(Key="k", **_filled(given, etag))
+    s3.head_object(Key="k")
+    s3.delete_object(Key="none", **_filled(given, etag))
+
+
+@each(
+    {
+        "none-match-any": {"IfNoneMatch": "*"},
+        "match-own": {"IfMatch": "{etag}"},
+        "match-other": {"IfMatch": OTHER},
+    }
+)
+def conditional_completion(s3: Observer, given: dict[str, str]) -> None:
+    for key in ("new", "there"):
+        etag = s3.put_object(Key="there", Body=b"old").get("ETag", "")
+        upload = s3.create_multipart_upload(Key=key).get("UploadId", "")
+        part = s3.upload_part(Key=key, UploadId=upload, PartNumber=1, Body=b"part").get("ETag", "")
+        parts = {"Parts": [{"PartNumber": 1, "ETag": part}]}
+        s3.complete_multipart_upload(Key=key, UploadId=upload, MultipartUpload=parts, **_filled(given, etag))
+        s3.get_object(Key=key)
+
+
+def _document(keys: int, quiet: str = "") -> bytes:
+    objects = "".join(f"<Object><Key>k{number}</Key></Object>" for number in range(keys))
+    return f"<Delete>{quiet}{objects}</Delete>".encode()
+
+
+@each({"loud": False, "quiet": True})
+def several(s3: Observer, quiet: bool) -> None:  # noqa: FBT001 - the row of the table
+    for key in ("a", "b", "c d", "é"):
+        s3.put_object(Key=key, Body=b"x")
+    objects = [{"Key": key} for key in ("a", "c d", "é", "none")]
+    s3.delete_objects(Delete={"Objects": objects, "Quiet": quiet})
+    s3.list_objects_v2()
+
+
+@case
+def the_same_key_twice(s3: Observer) -> None:
+    s3.put_object(Key="a", Body=b"x")
+    s3.delete_objects(Delete={"Objects": [{"Key": "a"}, {"Key": "a"}]})
+
+
+@case
+def odd_keys(s3: Observer) -> None:
+    keys = ("a//b", "../c", "a&b<c>", " space ", "a%2Fb")
+    for key in keys:
+        s3.put_object(Key=key, Body=b"x")
+    s3.delete_objects(Delete={"Objects": [{"Key": key} for key in keys]})
+    s3.list_objects_v2()
+
+
+@each({"most": 1000, "too-many": 1001})
+def many(s3: Observer, count: int) -> None:
+    s3.put_object(Key="k0", Body=b"x")
+    answer = s3.delete_objects(Delete={"Objects": [{"Key": f"k{number}"} for number in range(count)], "Quiet": True})
+    s3.note(errors=answer.get("Errors", []))
+    s3.head_object(Key="k0")
+
+
+@each(
+    {
+        "malformed": b"<Delete><Object>",
+        "empty": b"",
+        "no-objects": b"<Delete></Delete>",
+        "other": b"<Tagging></Tagging>",
+        "no-key": b"<Delete><Object></Object></Delete>",
+        "quiet": _document(1, "<Quiet>true</Quiet>"),
+        "plain": _document(2),
+    }
+)
+def a_document(s3: Observer, body: bytes) -> None:
+    s3.put_object(Key="k0", Body=b"x")
+    s3.request("POST", "/{bucket}?delete", _with_md5(body), body)
+    s3.head_object(Key="k0")
+
+
+@case
+def without_a_checksum(s3: Observer) -> None:
+    s3.put_object(Key="k0", Body=b"x")
+    s3.request("POST", "/{bucket}?delete", {}, _document(1))
+    s3.head_object(Key="k0")
+
+
+def _with_md5(body: bytes) -> dict[str, str]:
+    return {"Content-MD5": base64.b64encode(hashlib.md5(body).digest()).decode()}
+
+
+def _tags(**tags: str) -> dict[str, Any]:
+    return {"TagSet": [{"Key": key, "Value": value} for key, value in tags.items()]}
+
+
+@case
+def tags_put_read_and_deleted(s3: Observer) -> None:
+    s3.put_object(Key="k", Body=b"x")
+    s3.get_object_tagging(Key="k")
+    s3.put_object_tagging(Key="k", Tagging=_tags(a="1", b="two words", c=""))
+    s3.get_object_tagging(Key="k")
+    s3.head_object(Key="k")
+    s3.get_object(Key="k")
+    s3.put_object_tagging(Key="k", Tagging=_tags(z="9"))
+    s3.get_object_tagging(Key="k")
+    s3.delete_object_tagging(Key="k")
+    s3.get_object_tagging(Key="k")
+
+
+@each(
+    {
+        "most": {f"k{number}": str(number) for number in range(10)},
+        "too-many": {f"k{number}": str(number) for number in range(11)},
+        "longest": {"k" * 128: "v" * 256},
+        "key-too-long": {"k" * 129: "v"},
+        "value-too-long": {"k": "v" * 257},
+        "unicode": {"ключ": "значение"},
+        "none": {},
+    }
+)
+def a_tag_set(s3: Observer, tags: dict[str, str]) -> None:
+    s3.put_object(Key="k", Body=b"x")
+    s3.put_object_tagging(Key="k", Tagging=_tags(**tags))
+    s3.get_object_tagging(Key="k")
+
+
+@case
+def the_same_tag_twice(s3: Observer) -> None:
+    s3.put_object(Key="k", Body=b"x")
+    s3.put_object_tagging(Key="k", Tagging={"TagSet": [{"Key": "a", "Value": "1"}, {"Key": "a", "Value": "2"}]})
+
+
+@each({"malformed": b"<Tagging>", "empty": b"", "other": b"<Delete></Delete>"})
+def tags_that_are_no_document(s3: Observer, body: bytes) -> None:
+    s3.put_object(Key="k", Body=b"x")
+    s3.request("PUT", "/{bucket}/k?tagging", {}, body)
+    s3.get_object_tagging(Key="k")
+
+
+@case
+def tags_of_nothing(s3: Observer) -> None:
+    s3.get_object_tagging(Key="none")
+    s3.put_object_tagging(Key="none", Tagging=_tags(a="1"))
+    s3.delete_object_tagging(Key="none")
+
+
+@case
+def tags_go_with_the_object(s3: Observer) -> None:
+    s3.put_object(Key="k", Body=b"x", Tagging="a=1")
+    s3.get_object_tagging(Key="k")
+    s3.put_object(Key="k", Body=b"y")
+    s3.get_object_tagging(Key="k")
+
+
+@each(
+    {name: name for name in ("private", "public-read", "authenticated-read", "bucket-owner-full-control", "nonsense")}
+)
+def a_canned_acl(s3: Observer, acl: str) -> None:
+    s3.put_object(Key="public/k", Body=b"x", ACL=acl)
+    s3.get_object_acl(Key="public/k")
+    s3.put_object(Key="public/later", Body=b"x")
+    s3.put_object_acl(Key="public/later", ACL=acl)
+    s3.get_object_acl(Key="public/later")
+
+
+@case
+def an_acl_by_document(s3: Observer) -> None:
+    s3.put_object(Key="public/k", Body=b"x")
+    found = s3.get_object_acl(Key="public/k")
+    if found:
+        everyone = {"Type": "Group", "URI": "http://acs.amazonaws.com/groups/global/AllUsers"}
+        grants = [*found["Grants"], {"Grantee": everyone, "Permission": "READ"}]
+        s3.put_object_acl(Key="public/k", AccessControlPolicy={"Owner": found["Owner"], "Grants": grants})
+        s3.get_object_acl(Key="public/k")
+
+
+@case
+def an_acl_of_nothing(s3: Observer) -> None:
+    s3.get_object_acl(Key="none")
+    s3.put_object_acl(Key="none", ACL="private")
+
+
+@case
+def locks_without_object_lock(s3: Observer) -> None:
+    s3.put_object(Key="k", Body=b"x")
+    s3.get_object_retention(Key="k")
+    s3.get_object_legal_hold(Key="k")
+    s3.put_object_legal_hold(Key="k", LegalHold={"Status": "ON"})
+    s3.put_object_retention(Key="k", Retention={"Mode": "GOVERNANCE", "RetainUntilDate": "2099-01-01T00:00:00Z"})
+
+
+@case
+def restored_though_not_archived(s3: Observer) -> None:
+    s3.put_object(Key="k", Body=b"x")
+    s3.restore_object(Key="k", RestoreRequest={"Days": 1})
