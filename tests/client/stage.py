@@ -1,7 +1,8 @@
 """A gateway in a thread of its own, a lock service in this very process, and a network that goes down.
 
 Programs with an event loop and programs without one can use the gateway alike. One lock covers a row of ``accounts``
-and the objects below ``reports/accounts/{id}/``."""
+and the objects below ``reports/accounts/{id}/``.
+"""
 
 import asyncio
 import threading
@@ -156,9 +157,6 @@ def staged(
         thread.join(30)
 
 
-# A lock service in this very process, with every trouble that a lock service can have: what tests play with.
-
-
 def slow() -> float:
     """Return a clock so slow that a client loses no lock by time, however busy the machine is. Pauses ignore it."""
     return now() / 100
@@ -249,9 +247,6 @@ class Asleep:
 
     async def aclose(self) -> None:
         await self.awake.aclose()
-
-
-# A network that goes down and comes back: connections are passed on until it is cut.
 
 
 class Relay:

@@ -1,4 +1,4 @@
-"""Whole programs under a lock: zombies, forks, stopped processes, clocks that jump, and the snippets of docs/sdk.md."""
+"""Whole programs under a lock: zombies, forks, a clock that jumps, their imports, and the snippets of docs/sdk.md."""
 
 import asyncio
 import os
@@ -210,7 +210,7 @@ def test_a_fork_in_the_block(stage: Stage, job: str, program: str, said: str) ->
         assert stage.standing(name)["holders"] == []
 
 
-# The effects of time on a process: stopped (SIGSTOP) past the end of its lease, and with a time of day that jumps.
+# A time of day that jumps: libfaketime lies to a process about the time.
 
 
 JUMPING = """

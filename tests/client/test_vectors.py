@@ -23,14 +23,9 @@ from tests import ROOT
 
 VECTORS = ROOT / "tests" / "vectors/client"
 KINDS = {
-    "Stale": "stale",
-    "LockLost": "lock-lost",
-    "NotAcquired": "not-acquired",
-    "Unavailable": "unavailable",
-    "OutcomeUnknown": "outcome-unknown",
-    "Implausible": "implausible",
-    "Refused": "refused",
-}
+    "Stale": "stale", "LockLost": "lock-lost", "NotAcquired": "not-acquired", "Unavailable": "unavailable",
+    "OutcomeUnknown": "outcome-unknown", "Implausible": "implausible", "Refused": "refused",
+}  # fmt: skip
 
 
 def of(name: str, part: str) -> list[dict[str, Any]]:

@@ -59,15 +59,9 @@ class Shell:
     def run(self, *command: str) -> Ended:
         """Run a command to its end, whatever comes of it."""
         done = subprocess.run(
-            command,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE,
-            check=False,
-            cwd=self.home,
-            env=self.environment,
-        )
+            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=PATIENCE, check=False,
+            cwd=self.home, env=self.environment,
+        )  # fmt: skip
         return Ended(done.returncode, done.stdout, done.stderr)
 
 
@@ -141,13 +135,9 @@ def conversation(command: Sequence[str], shell: Shell) -> Iterator[Conversation]
     """Start the program; killed on exit."""
     with tempfile.TemporaryFile() as errors:
         process = subprocess.Popen(
-            command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=errors,
-            cwd=shell.home,
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, cwd=shell.home,
             env=shell.environment,
-        )
+        )  # fmt: skip
         with process:
             try:
                 yield Conversation(process, errors)

@@ -1,7 +1,7 @@
 """Runs programs in Python, each in a process of its own, which is forked when the libraries are imported already.
 
 A program sees the arguments, environment, directory and files that it would have seen. Only its start is not repeated
-each time: it is most of the AWS CLI's work for a small file. Asked as ``conversation.py`` says:
+each time: it is most of the AWS CLI's work for a small file. Asked as ``Conversation`` of ``commands.py`` asks:
 
     python -m tests.clients.forking LIBRARY…
 """

@@ -37,14 +37,10 @@ class Go:
 
     def run(self, *arguments: str, timeout: int) -> "subprocess.CompletedProcess[str]":
         return subprocess.run(
-            [self.command, *arguments],
-            cwd=FOLDER,
-            env={**os.environ, "GOPROXY": "off", "GOTOOLCHAIN": "local"},
-            capture_output=True,
-            text=True,
-            timeout=timeout,
-            check=False,
-        )
+            [self.command, *arguments], cwd=FOLDER,
+            env={**os.environ, "GOPROXY": "off", "GOTOOLCHAIN": "local"}, capture_output=True, text=True,
+            timeout=timeout, check=False,
+        )  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -119,14 +115,10 @@ def test_vectors_and_units(go: Go) -> None:
 def test_against_a_gateway(integration: Path, gateway: Gateway, guarded: str, subtests: pytest.Subtests) -> None:
     """Every way to lose a lock, a zombie, tables, buckets, sessions under a guard."""
     ran = subprocess.run(
-        [str(integration), "-test.v", "-test.timeout", f"{RUNNING - 10}s"],
-        cwd=FOLDER / "integration",
-        env={**os.environ, "FENCING_GATEWAY": gateway.origin, "FENCING_DATABASE": guarded},
-        capture_output=True,
-        text=True,
-        timeout=RUNNING,
-        check=False,
-    )
+        [str(integration), "-test.v", "-test.timeout", f"{RUNNING - 10}s"], cwd=FOLDER / "integration",
+        env={**os.environ, "FENCING_GATEWAY": gateway.origin, "FENCING_DATABASE": guarded}, capture_output=True,
+        text=True, timeout=RUNNING, check=False,
+    )  # fmt: skip
     results = re.findall(r"^--- (PASS|FAIL|SKIP): (\w+)", ran.stdout, re.MULTILINE)
     for result, name in results:
         with subtests.test(test=name):

@@ -28,7 +28,7 @@ SNIPPETS = {
 }
 LIBRARIES = ("aiobotocore.session", "boto3", "httpx", "minio", "postgrest", "pyarrow.parquet", "s3fs")
 ELSEWHERE = {"iceberg"}
-"""Snippets that need another gateway: ``test_iceberg.py`` runs them."""
+"""Snippets that need another gateway: ``test_table_formats.py`` runs them."""
 WITHOUT_AN_OBJECT = {"fenced-credentials", "wider-read"}
 OF_TABLES = {"postgrest", "postgrest-request", "postgrest-hook", "postgrest-js", "supabase-js", "curl-tables"}
 

@@ -15,6 +15,7 @@ from postgrest.types import CountMethod, ReturnMethod
 from tests.clients.commands import Ended, Shell, program
 from tests.clients.gateway import API_KEY, NEWER, TOKEN, Lock
 from tests.clients.lossy import unavailable
+from tests.tiers import first
 from tests.waiting import PATIENCE
 
 Deed: TypeAlias = Callable[[Any], Any]
@@ -54,7 +55,7 @@ class Accounts:
         return self._runner.run(wait()) if asyncio.iscoroutine(answer) else answer
 
 
-@pytest.fixture(params=["sync", "async"])
+@pytest.fixture(params=first(["sync", "async"]))
 def kind(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 

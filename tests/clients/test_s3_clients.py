@@ -603,7 +603,7 @@ def test_fenced_credentials_write_nothing_else(lock: Lock) -> None:
     s3.close()
 
 
-# What only one of the others does
+# Deeds of one of the others only
 
 
 @pytest.mark.thorough

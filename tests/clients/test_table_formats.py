@@ -91,7 +91,7 @@ def test_a_compactor_of_delta_that_is_overtaken_before_its_commit(
     refused = delta_table.rejections()
     assert {(one["resource"], one["token"], one["fence"]) for one in refused} == {(delta_table.resource, TOKEN, NEWER)}
 
-    # The zombie's file is no part of the delta_table. Its successor removes it with the other ones that are not.
+    # The zombie's file is no part of the table. Its successor removes it with the other ones that are not.
     assert left not in written["files"]
     assert do_delta(another_delta, delta_table, "compact", NEWER) == 4
     assert len(do_delta(another_delta, delta_table, "vacuum", NEWER)) == 5

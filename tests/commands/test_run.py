@@ -97,24 +97,16 @@ class Gateway:
     def run(self, *arguments: str, **others: str) -> "subprocess.CompletedProcess[str]":
         """To its end. ``others`` are more of the environment."""
         return subprocess.run(
-            [*COMMAND, "run", *arguments],
-            env=self.environment(**others),
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE,
-            check=False,
-        )
+            [*COMMAND, "run", *arguments], env=self.environment(**others), capture_output=True, text=True,
+            timeout=PATIENCE, check=False,
+        )  # fmt: skip
 
     @contextmanager
     def started(self, *arguments: str, **more: Any) -> Iterator["Job"]:
         process = subprocess.Popen(
-            [*COMMAND, "run", *arguments],
-            env=self.environment(),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            **more,
-        )
+            [*COMMAND, "run", *arguments], env=self.environment(), stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE, text=True, **more,
+        )  # fmt: skip
         job = Job(process)
         with process:
             try:
@@ -188,16 +180,10 @@ def test_the_command_finds_its_token_and_fenced_credentials_and_nothing_that_ove
     gateway: Gateway, lock: str
 ) -> None:
     before = {
-        "FENCING_TOKEN": "999",
-        "FENCING_SEQUENCER": "of another run",
-        "AWS_ACCESS_KEY_ID": "AKIAOWN",
-        "AWS_SESSION_TOKEN": "own",
-        "AWS_PROFILE": "own",
-        "AWS_SECURITY_TOKEN": "own",
-        "AWS_REGION": "eu-west-1",
-        "GATEWAY_SOURCE": "gateway",
-        "OTHER": "stays",
-    }
+        "FENCING_TOKEN": "999", "FENCING_SEQUENCER": "of another run", "AWS_ACCESS_KEY_ID": "AKIAOWN",
+        "AWS_SESSION_TOKEN": "own", "AWS_PROFILE": "own", "AWS_SECURITY_TOKEN": "own",
+        "AWS_REGION": "eu-west-1", "GATEWAY_SOURCE": "gateway", "OTHER": "stays",
+    }  # fmt: skip
     ended = gateway.run("--lock", lock, "--holder", "host-7", *python(PRINT_ENVIRONMENT), **before)
     assert (ended.returncode, ended.stderr) == (0, "")
     found = json.loads(ended.stdout)
@@ -250,13 +236,9 @@ def test_without_s3_keys_of_ones_own_there_are_no_credentials_and_that_is_said_o
 def test_standard_input_and_output_are_the_commands(gateway: Gateway, lock: str) -> None:
     content = bytes(range(256)) * 4096
     ended = subprocess.run(
-        [*COMMAND, "run", "--lock", lock, "--", "cat"],
-        env=gateway.environment(),
-        input=content,
-        capture_output=True,
-        timeout=PATIENCE,
-        check=False,
-    )
+        [*COMMAND, "run", "--lock", lock, "--", "cat"], env=gateway.environment(), input=content,
+        capture_output=True, timeout=PATIENCE, check=False,
+    )  # fmt: skip
     assert (ended.returncode, ended.stdout == content, ended.stderr) == (0, True, b"")
 
 

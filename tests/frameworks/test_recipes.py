@@ -192,7 +192,9 @@ def test_a_deployment_that_was_paused(stage: Stage, shop: Shop, tmp_path: Path) 
     assert stage.execute("SELECT version_num FROM alembic_version") == [("two",)]
 
 
-# Airflow itself runs the DAG of docs/frameworks.md, and takes over from a paused task.
+# Airflow itself runs the DAG of the page. Airflow is 130 packages, some of other versions than ours. So it is no
+# dependency of the tests. AIRFLOW is the path of its program, in an environment of its own. That also has
+# ``sqlalchemy``, ``psycopg[binary]``, ``httpx`` and ``anyio``.
 
 
 AIRFLOW = os.environ.get("AIRFLOW", "")

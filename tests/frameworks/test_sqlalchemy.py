@@ -57,13 +57,6 @@ def write(engine: Engine, number: int, state: str = "sent") -> None:
         connection.execute(WRITE, {"id": number, "state": state})
 
 
-def test_without_a_lock_the_guard_says_what_to_do(stage: Stage, engine: Engine) -> None:
-    number = stage.order()
-    with pytest.raises(DBAPIError, match=f"order/{number} and holds no fencing token"):
-        write(engine, number)
-    assert stage.row(number) == ("new", None)
-
-
 def test_a_pooled_connection_carries_nothing_over(stage: Stage, engine: Engine, client: blocking.FencedClient) -> None:
     number = stage.order()
     with engine.connect() as connection:

@@ -162,7 +162,7 @@ WRITES += [
 @asynccontextmanager
 async def shop(stage: Stage, guarded: Sequence[str] = GUARDED, **fencing: Any) -> AsyncIterator[httpx.AsyncClient]:
     """Guard the tables, and open a gateway in front of them."""
-    await stage.execute(f"{SHOP} GRANT ALL ON ALL SHOP IN SCHEMA public TO {stage.gateway_role}, {stage.app_role}")
+    await stage.execute(f"{SHOP} GRANT ALL ON ALL TABLES IN SCHEMA public TO {stage.gateway_role}, {stage.app_role}")
     rules = {"tables": SHOP_RULES, "fencing": fencing}
     for table in guarded:
         request = installation.GuardRequest(table, dsn=stage.owner, grants=(stage.app_role,))
@@ -197,7 +197,7 @@ async def state(stage: Stage) -> list[tuple[Any, ...]]:
 
 @pytest.mark.parametrize("cascades", first(["refuse", "claim", "allow"]))
 async def test_the_gateway_refuses_what_a_guard_refuses(stage: Stage, app: Session, cascades: str) -> None:
-    """Where the gateway allows cascades, the guard judges them."""
+    """A guard also judges the cascades of a gateway that allows them."""
     async with shop(stage, cascades=cascades) as gateway:
         for held, (method, target, body), sql in WRITES:
             await stage.execute(ROWS)

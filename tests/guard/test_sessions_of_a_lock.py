@@ -361,14 +361,14 @@ async def test_its_connection_has_the_token(guarded: Stage, driver: Driver, app:
     assert await guarded.rows("SELECT id FROM shipments WHERE order_id = 5 ORDER BY id") == [(1,), (2,), (9,), (10,)]
 
 
-# docs/guard.md: each snippet works while its token holds, and is late after a takeover.
+# docs/guard.md: each snippet works while its token holds, and is refused after a takeover.
 
 
 PAGE = ROOT / "docs/guard.md"
 SNIPPETS = {
     name: (language, code)
     for name, language, code in re.findall(
-        r"^<!-- run_snippet: (\S+) -->\n```(\w+)\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL
+        r"^<!-- run: (\S+) -->\n```(\w+)\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL
     )
 }
 SHOWN = "app@localhost/shop"

@@ -11,6 +11,7 @@ import pytest
 from gateway.db.database import Database
 from gateway.guard import installation as guard
 from tests.guard.stage import Session, Stage, hold, refused, session
+from tests.tiers import first
 from tests.waiting import waiting
 
 SENT = "UPDATE shipments SET state = 'sent' WHERE order_id = 5"
@@ -488,18 +489,6 @@ async def test_the_guard_refuses_a_statement_that_began_before_its_token_was_cla
         assert await app.execute(SENT) == "UPDATE 3"
 
 
-async def test_it_would_let_it_through_if_its_functions_were_volatile(
-    guarded: Stage, owner: Session, app: Session, other: Session
-) -> None:
-    """All that stands between the guard and the lost row is whose snapshot they look at the fence with."""
-    for (name,) in await guarded.rows("""
-        SELECT oid::regprocedure::text FROM pg_proc
-        WHERE pronamespace = 'fencing'::regnamespace AND starts_with(proname, 'guard') AND provolatile = 's'
-    """):
-        await guarded.execute(f"ALTER FUNCTION {name} VOLATILE")
-    assert await overtaken_between_snapshot_and_check(guarded, owner, app, other) == "UPDATE 2"
-
-
 async def test_who_holds_first_sees_what_the_holder_before_has_just_committed(
     guarded: Stage, owner: Session, app: Session, other: Session
 ) -> None:
@@ -578,7 +567,7 @@ async def test_a_raise_under_way_decides_about_who_comes_meanwhile(
         await newer.commit()
 
 
-@pytest.mark.parametrize("isolation", ["repeatable_read", "serializable"])
+@pytest.mark.parametrize("isolation", first(["repeatable_read", "serializable"]))
 async def test_a_snapshot_that_lasts_needs_a_token_that_is_claimed_already(
     guarded: Stage, app: Session, other: Session, isolation: str
 ) -> None:

@@ -108,14 +108,9 @@ class TestKeeping:
 class TestLooking:
     async def test_a_lock_nobody_ever_had(self, service: Service, job: str) -> None:
         assert await service.writer.lock(job) == {
-            "resource": job,
-            "mode": None,
-            "token": None,
-            "holders": [],
-            "waiters": 0,
-            "queue": [],
+            "resource": job, "mode": None, "token": None, "holders": [], "waiters": 0, "queue": [],
             "delayed_for": None,
-        }
+        }  # fmt: skip
 
     async def test_a_lock_that_is_held(self, service: Service, job: str) -> None:
         lease = await service.writer.got(job, "a", ttl=100)
@@ -124,13 +119,8 @@ class TestLooking:
         view = answer.json()
         (hold,) = view.pop("holders")
         assert view == {
-            "resource": job,
-            "mode": "exclusive",
-            "token": "1",
-            "waiters": 0,
-            "queue": [],
-            "delayed_for": None,
-        }
+            "resource": job, "mode": "exclusive", "token": "1", "waiters": 0, "queue": [], "delayed_for": None,
+        }  # fmt: skip
         assert 0 < hold.pop("expires_in") <= 100
         shown = ("acquired_at", "expires_at")
         assert [datetime.fromisoformat(hold.pop(name)) for name in shown] == [

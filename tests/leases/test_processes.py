@@ -90,7 +90,7 @@ async def backed_up(data: Path, copy: Path) -> None:
 
 @pytest.mark.thorough
 async def test_recovery_to_a_point_in_time() -> None:
-    """A backup is really restored, and the database goes on beside what it was: no token of its past comes again."""
+    """A backup is really restored, and the database goes on beside what it was: no token of its past is issued."""
     with tempfile.TemporaryDirectory(prefix="pg") as directory:
         data, restored = Path(directory) / "data", Path(directory) / "restored"
         await backed_up(data, restored)

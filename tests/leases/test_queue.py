@@ -12,7 +12,7 @@ from gateway.fencing.token import Token
 from gateway.leases.local_waiters import WaitQueues
 from gateway.observe.events import ServiceUnreachable
 from tests.leases.stage import DEAF_TO_TIME, QUICK, Gateway, Pair, gateway, gone, pass_time, rows, wanted
-from tests.waiting import PATIENCE, end_sessions
+from tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -72,38 +72,6 @@ async def test_a_lost_session_that_listened_is_replaced(dsn_of_module: str, job:
 
 def unreachable(one: Gateway) -> list[ServiceUnreachable]:
     return [event for event in one.events if isinstance(event, ServiceUnreachable)]
-
-
-@pytest.mark.thorough
-async def test_a_restart_of_the_database_is_waited_for(dsn_of_module: str, job: str) -> None:
-    async with gateway(dsn_of_module) as first, gateway(dsn_of_module) as second:
-        lease = await first.acquire(job, "ann")
-        waiting = [await one.waits(job, f"h{number}") for number, one in enumerate([second, first, second])]
-        await end_sessions(dsn_of_module)
-        await first.release(lease)
-        for number, task in enumerate(waiting):
-            lease = await task
-            assert lease.holder == f"h{number}"
-            await second.release(lease)
-
-
-@pytest.mark.thorough
-async def test_many_waiters_ask_no_more_than_one(dsn_of_module: str, job: str) -> None:
-    async with gateway(dsn_of_module) as first, gateway(dsn_of_module) as second:
-        lease = await first.acquire(job, "owner", ttl=600.0)
-        tasks = [asyncio.create_task(second.acquire(job, f"h{number}", wait=60.0)) for number in range(200)]
-        view = await first.until(job, lambda view: view.waiters == 200)
-        # Requests on new sessions reach the database in any order, and its order counts.
-        first_come = view.queue[0].holder
-        second.statements.clear()
-        begun = time.monotonic()
-        await first.renew(lease, 0.9)
-        done, waiting = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        beats = (time.monotonic() - begun) / QUICK.beat
-        # The beats, a look when the lease is over, and one to collect it.
-        assert len(second.statements) <= beats + 4, second.statements
-        assert [task.result().holder for task in done] == [first_come]
-        await gone(list(waiting))
 
 
 @pytest.mark.thorough

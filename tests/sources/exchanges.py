@@ -1,4 +1,12 @@
-"""Exchanges with real servers: recorded from a server, and replayed, request by request, without one."""
+"""Exchanges with real servers: recorded from a server, and replayed, request by request, without one.
+
+A lane is one client of a server: a source, or the operator. Each has a port of its own. The replay checks each request
+of a lane whole: method, path, query, credentials and body. It sends an answer once it has sent all answers that precede
+it in the recording. A client makes up some values anew each time (UUIDs and times). The replay translates them: from
+then on the sent one stands for the recorded one, in both directions.
+
+``RECORD=1 pytest tests/sources/test_consul.py tests/sources/test_kubernetes.py -k live`` writes the recordings anew.
+"""
 
 import asyncio
 import json
@@ -308,9 +316,6 @@ def _is_a_look(sent: Json) -> bool:
 
 def _text(sent: Json) -> str:
     return json.dumps(sent, sort_keys=True)
-
-
-# The actors in a test of recorded exchanges, with a real server or with the recorded answers of one.
 
 
 S = TypeVar("S", bound=Source)

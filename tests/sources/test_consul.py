@@ -147,30 +147,6 @@ async def test_servers_without_their_data_issue_lower_tokens(cast: Cast) -> None
     await after.release(lower)
 
 
-async def test_a_snapshot_goes_back_in_another_cluster_only(servers: Callable[[str], str]) -> None:
-    """Live only: a snapshot is no JSON."""
-
-    async def tokens(server: str, times: int) -> int:
-        source = ConsulSource(servers(server), shortest_ttl=1.0)
-        for _ in range(times):
-            await source.release(held := await acquire(source, "order/16", "one", wait=10))
-        await source.aclose()
-        return held.value
-
-    async def restore(server: str) -> None:
-        async with httpx.AsyncClient(base_url=servers(server)) as operator:
-            assert (await operator.put("/v1/snapshot", content=snapshot)).is_success
-
-    await tokens("saved", 5)
-    async with httpx.AsyncClient(base_url=servers("saved")) as operator:
-        snapshot = (await operator.get("/v1/snapshot")).content
-    last = await tokens("saved", 10)
-    await restore("saved")
-    assert await tokens("saved", 1) > last
-    await restore("new")
-    assert await tokens("new", 1) < last
-
-
 async def test_a_lock_delay_is_sat_out(cast: Cast) -> None:
     one, other = await a_source(cast, "one", lock_delay=0.5), await a_source(cast, "other")
     operator = await cast.operator()

@@ -388,14 +388,9 @@ class TestRedis:
         commands = "get set del incr pexpire pttl eval evalsha script|load publish subscribe unsubscribe"
         async with Redis.from_url(f"redis://{own.address}") as client:
             await client.acl_setuser(
-                "locks",
-                enabled=True,
-                passwords="+secret",
-                keys=["fencing:*"],
-                channels=["fencing:*"],
-                commands=[f"+{command}" for command in commands.split()],
-                reset=True,
-            )
+                "locks", enabled=True, passwords="+secret", keys=["fencing:*"], channels=["fencing:*"],
+                commands=[f"+{command}" for command in commands.split()], reset=True,
+            )  # fmt: skip
             await client.acl_setuser("default", enabled=False)
         return own
 
