@@ -104,7 +104,7 @@ def refusal(request: RequestHead, now: datetime = THEN) -> tuple[str, int]:
     return caught.value.s3_code, caught.value.status
 
 
-# What botocore signs --------------------------------------------------------------------------------------------------
+# Signed by botocore, and by the gateway ------------------------------------------------------------------------------
 
 
 def authorization(signed: str, signature: str) -> tuple[bytes, bytes]:
@@ -191,7 +191,7 @@ def test_we_presign_for_one_second_to_seven_days(expires: timedelta) -> None:
         in_query(expires=expires)
 
 
-# What a signature covers ----------------------------------------------------------------------------------------------
+# Covered by a signature -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -412,7 +412,7 @@ def test_a_hash_of_the_body_must_be_there_and_signed() -> None:
     assert refusal(plus(in_query(), (b"x-amz-content-sha256", SHA256.encode()))) == DENIED
 
 
-# What is no signature -------------------------------------------------------------------------------------------------
+# No signatures --------------------------------------------------------------------------------------------------------
 
 
 def test_an_unknown_key_id_and_a_wrong_secret() -> None:

@@ -55,7 +55,7 @@ def test_another_holder_of_the_same_token_comes_after_it_and_writes_without_a_to
 
 
 def test_a_takeover_that_is_not_on_record_is_inferred_from_the_fence() -> None:
-    """What is on record counts more than what is inferred."""
+    """An inferred takeover counts less than one on record."""
     known, unknown = overtaken_once(), overtaken_once()
     known.takeovers.append(Takeover(at(90), Kind.RAISED, B, A, None, inferred=True))
     unknown.takeovers.clear()
@@ -272,7 +272,7 @@ def said(story: Story, until: float = 1000) -> str:
 
 
 def story_of(*steps: tuple[Any, ...]) -> Story:
-    """What happens, step by step: each is a method of a story and what it is given."""
+    """A story in steps: each is a method, and what it is given."""
     story = Story()
     for happens, *more in steps:
         happens(story, *more)
