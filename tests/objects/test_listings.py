@@ -345,7 +345,7 @@ def check(keys: Sequence[str], operation: Operation, size: int, delimiter: str) 
     assert len(seen[-1]) <= size
 
 
-@settings(max_examples=150, deadline=None)
+@settings(deadline=None)
 @given(
     keys=st.lists(st.from_regex(r"(p[0-3]/|q /|ü/)?[0-9+ ü]{1,2}[ax]", fullmatch=True), unique=True, max_size=40),
     operation=st.sampled_from([V1, V2, UPLOADS]),

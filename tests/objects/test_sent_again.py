@@ -1,7 +1,7 @@
 """A request that is repeated: its sender is told what became of the first, and a copy undoes nothing newer."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from typing import Any
 
 import pytest
@@ -40,18 +40,11 @@ WRITER = {"access_key": ACCESS_KEY, "secret": SECRET_KEY}
 ANOTHER = {"access_key": "AKIAANOTHER", "secret": "another-secret"}
 
 
+OWN_KEYS = {"access_key_id": ACCESS_KEY, "secret_access_key": SECRET_KEY, "api_key": API_KEY}
 CALLERS: list[dict[str, Any]] = [
-    {
-        "name": "writer",
-        "access_key_id": ACCESS_KEY,
-        "secret_access_key": SECRET_KEY,
-        "api_key": API_KEY,
-        "groups": ["auditors"],
-    },
+    {"name": "writer", "groups": ["auditors"], **OWN_KEYS},
     {"name": "another", "access_key_id": ANOTHER["access_key"], "secret_access_key": ANOTHER["secret"]},
 ]
-
-
 TOLD, NOT_TOLD = ("took-effect", True), (None, False)
 
 
@@ -74,7 +67,10 @@ def told(error: Any) -> tuple[str | None, bool]:
 
 
 async def refused(
-    stage: Stage, key: str, write: Callable[[S3Client], Any], meanwhile: Callable[[], Awaitable[object]] | None = None
+    stage: Stage,
+    key: str,
+    write: Callable[[S3Client], Any],
+    meanwhile: Callable[[], Coroutine[Any, Any, object]] | None = None,
 ) -> Any:
     """The error of a boto3 call whose first answer gets lost. ``meanwhile`` happens before boto3 sends it again."""
     loop, done = asyncio.get_running_loop(), False
@@ -83,7 +79,7 @@ async def refused(
         nonlocal done
         if meanwhile is not None and not done:
             done = True
-            asyncio.run_coroutine_threadsafe(_of(meanwhile), loop).result()
+            asyncio.run_coroutine_threadsafe(meanwhile(), loop).result()
 
     with losing(stage.origin, f"PUT /bucket/{key}".encode()) as (origin, network):
         s3 = connect(origin, "5", attempts=2)
@@ -97,27 +93,13 @@ async def refused(
     return response["Error"]
 
 
-async def _of(meanwhile: Callable[[], Awaitable[object]]) -> None:
-    await meanwhile()
-
-
 def put(
-    stage: Stage, key: str, token: str, body: bytes = b"x", *, by: Mapping[str, str] = WRITER, **headers: str
+    stage: Stage, key: str, token: str, body: bytes = b"x", *, by: dict[str, str] = WRITER, call_id: str | None = None
 ) -> Awaitable[Reply | None]:
-    """Send a PutObject once. ``_`` is a hyphen in the names of headers."""
-    unsigned = [
-        ("content-length", str(len(body))),
-        *((name.replace("_", "-"), value) for name, value in headers.items()),
-    ]
-    request = raw.head(
-        stage.origin,
-        "PUT",
-        f"/bucket/{key}",
-        [("fencing-token", token)],
-        unsigned=unsigned,
-        access_key=by["access_key"],
-        secret=by["secret"],
-    )
+    """Send a PutObject once, as one attempt of a call."""
+    unsigned = [("content-length", str(len(body))), *([("amz-sdk-invocation-id", call_id)] if call_id else [])]
+    signed = [("fencing-token", token)]
+    request = raw.head(stage.origin, "PUT", f"/bucket/{key}", signed, unsigned=unsigned, **by)
     return raw.send(stage.origin, request + body)
 
 
@@ -203,52 +185,52 @@ class TestOnlyItsOwn:
     """The gateway names an earlier attempt only if it was this request and its object is at the key at that moment."""
 
     async def test_the_same_call_and_another_one(self, shared: Stage, key: str) -> None:
-        reply = await put(shared, key, "5", amz_sdk_invocation_id="call-1")
+        reply = await put(shared, key, "5", call_id="call-1")
         assert reply is not None
         assert reply.status == 200
         await shared.barrier(f"s3/bucket/{key}", "6")
-        assert says(await put(shared, key, "5", amz_sdk_invocation_id="call-1"))
-        assert not says(await put(shared, key, "5", amz_sdk_invocation_id="call-2"))
+        assert says(await put(shared, key, "5", call_id="call-1"))
+        assert not says(await put(shared, key, "5", call_id="call-2"))
         assert not says(await put(shared, key, "5"))
-        assert not says(await put(shared, key, "5", amz_sdk_invocation_id="call-1", by=ANOTHER))
+        assert not says(await put(shared, key, "5", call_id="call-1", by=ANOTHER))
         assert shared.body(key) == b"x"
         assert len(await shared.rejections(resource=f"s3/bucket/{key}")) == 4
 
     async def test_another_writer_has_written_since(self, shared: Stage, key: str) -> None:
-        await put(shared, key, "5", amz_sdk_invocation_id="call-1")
-        await put(shared, key, "6", b"newer", amz_sdk_invocation_id="call-2")
-        assert not says(await put(shared, key, "5", amz_sdk_invocation_id="call-1"))
+        await put(shared, key, "5", call_id="call-1")
+        await put(shared, key, "6", b"newer", call_id="call-2")
+        assert not says(await put(shared, key, "5", call_id="call-1"))
         assert await body_of(connect(shared.origin), key) == b"newer"
 
     async def test_a_refused_call_never_took_effect(self, shared: Stage, key: str) -> None:
-        await put(shared, key, "6", b"newer", amz_sdk_invocation_id="call-2")
+        await put(shared, key, "6", b"newer", call_id="call-2")
         for _ in range(2):
-            assert not says(await put(shared, key, "5", amz_sdk_invocation_id="call-1"))
+            assert not says(await put(shared, key, "5", call_id="call-1"))
 
     async def test_an_object_in_another_form_is_still_known(self, shared: Stage, key: str) -> None:
         """A newer holder's barrier makes certain of a write on its way: the bytes stay, their form changes."""
-        await put(shared, key, "5", amz_sdk_invocation_id="call-1")
+        await put(shared, key, "5", call_id="call-1")
         before = shared.double.objects("bucket")[key].etag
         held = shared.double.hold(operation="PutObject", key=key)
-        late = asyncio.ensure_future(put(shared, key, "5", b"late", amz_sdk_invocation_id="call-2"))
+        late = asyncio.ensure_future(put(shared, key, "5", b"late", call_id="call-2"))
         await held.arrived.wait()
         assert (await shared.barrier(f"s3/bucket/{key}", "6")).status_code == 200
         held.release()
         assert not says(await late)
         assert shared.double.objects("bucket")[key].etag != before
-        assert says(await put(shared, key, "5", amz_sdk_invocation_id="call-1"))
+        assert says(await put(shared, key, "5", call_id="call-1"))
 
     async def test_a_store_that_does_not_answer_delays_no_refusal(
         self, shared: Stage, key: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(fenced_write, "EVIDENCE_TIMEOUT", 0.1)
-        await put(shared, key, "5", amz_sdk_invocation_id="call-1")
+        await put(shared, key, "5", call_id="call-1")
         await shared.barrier(f"s3/bucket/{key}", "6")
         held = shared.double.hold(operation="HeadObject", key=key)
-        assert not says(await put(shared, key, "5", amz_sdk_invocation_id="call-1"))
+        assert not says(await put(shared, key, "5", call_id="call-1"))
         held.release()
         shared.double.fail(503, operation="HeadObject", key=key)
-        assert not says(await put(shared, key, "5", amz_sdk_invocation_id="call-1"))
+        assert not says(await put(shared, key, "5", call_id="call-1"))
 
 
 # A request that reaches the store a second time, long after it was answered, undoes nothing that came after it.

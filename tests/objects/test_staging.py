@@ -171,7 +171,7 @@ async def assert_nothing_left(front: Front) -> None:
     assert first == second
 
 
-@pytest.mark.parametrize("form", [plain, trailing])
+@pytest.mark.parametrize("form", first([trailing, plain]))
 async def test_a_staged_body_is_the_object_once_it_is_completed(front: Front, form: Any) -> None:
     assert (reply := await front.put(form(BODY)))
     assert reply.status == 200
@@ -293,7 +293,7 @@ def parts_of(front: Front) -> list[bytes]:
     return [part.body for part in upload.parts.values()]
 
 
-@pytest.mark.parametrize("body", [b"", b"hello", bytes(3 * MEBIBYTE)], ids=len)
+@pytest.mark.parametrize("body", first([bytes(3 * MEBIBYTE), b"", b"hello"]), ids=len)
 @pytest.mark.parametrize("form", [plain, trailing])
 async def test_a_part_of_a_clients_own_upload(front: Front, form: Any, body: bytes) -> None:
     await opened(front)
