@@ -1,10 +1,12 @@
 """The fencing API over real HTTP: fences, barriers, the record of refusals, health; errors are problem documents."""
 
+import asyncio
 import re
 import tempfile
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from uuid import uuid4
 
@@ -12,19 +14,23 @@ import httpx
 import pytest
 import pytest_asyncio
 
+from gateway.api.authorisation import RULES
 from gateway.demo.embedded import EmbeddedPostgres
+from gateway.errors import BodyTooLarge
+from gateway.fencing.ownership import Domain, Ownership
 from gateway.fencing.record import EntryReason
+from gateway.http.body import BodyReader, Memory
 from gateway.observe.events import ServiceUnreachable, WriteRefused
+from gateway.routing import BODIES, NAMED, Routing, first_working, resource_of
 from tests.doubles.s3 import S3Double
-from tests.objects.clients import connect, outcome
+from tests.objects.clients import call, connect, outcome
 from tests.objects.object_gateway import Stage, staged
 from tests.postgres import fresh_database
 from tests.running import API_KEY, Events, config, running
 from tests.waiting import PATIENCE
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
-
-PROBLEM = "application/problem+json"
+served = pytest.mark.asyncio(loop_scope="module")
+"""Tests on the gateway that the module shares, and so in its loop."""
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -47,7 +53,7 @@ def job() -> str:
 
 def problem(answer: httpx.Response) -> tuple[int, str]:
     """Status and code of an error, which must be a problem document that agrees with itself."""
-    assert answer.headers["content-type"] == PROBLEM
+    assert answer.headers["content-type"] == "application/problem+json"
     document = answer.json()
     assert document["status"] == answer.status_code
     assert document["type"] == f"urn:fencing-gateway:{document['code']}"
@@ -57,19 +63,11 @@ def problem(answer: httpx.Response) -> tuple[int, str]:
     return answer.status_code, document["code"]
 
 
+@served
 class TestFences:
-    async def test_an_unknown_fence_has_no_token(self, api: httpx.AsyncClient, job: str) -> None:
-        answer = await api.get(f"/v1/fences/{job}")
-        assert answer.status_code == 200
-        assert answer.json() == {
-            "resource": job,
-            "token": None,
-            "raised_by": None,
-            "caller": None,
-            "raised_at": None,
-        }
-
     async def test_a_raised_fence(self, api: httpx.AsyncClient, job: str) -> None:
+        unknown = (await api.get(f"/v1/fences/{job}")).json()
+        assert unknown == {"resource": job} | dict.fromkeys(("token", "raised_by", "caller", "raised_at"))
         before = datetime.now(UTC) - timedelta(seconds=1)
         raised = await api.post(f"/v1/fences/{job}/barrier", json={"token": "2.34", "holder": "host 7"})
         assert raised.status_code == 200
@@ -77,22 +75,6 @@ class TestFences:
         assert raised.json() == seen
         assert (seen["token"], seen["raised_by"], seen["caller"]) == ("2.34", "host 7", "writer")
         assert before < datetime.fromisoformat(seen["raised_at"]) < datetime.now(UTC) + timedelta(seconds=1)
-
-    @pytest.mark.parametrize(
-        "resource",
-        [
-            *("s3/bucket/a%20b", "job/a%2Fb", "s3/bucket/a/..~/b", "s3/bucket//x", "s3/bucket/tail/"),
-            *("x/barrier", "%C3%A9%25"),
-        ],
-    )
-    async def test_names_with_escapes_stand_in_the_path(self, stage: Stage, resource: str) -> None:
-        barrier = await stage.barrier(resource, "7")
-        assert (barrier.status_code, barrier.json()["resource"]) == (200, resource)
-        assert await stage.fence(resource) == "7"
-        assert [
-            row["resource"]
-            for row in await stage.rows("SELECT resource FROM fencing.fence WHERE resource = $1", resource)
-        ] == [resource]
 
     async def test_a_name_that_is_not_canonical_is_refused(self, api: httpx.AsyncClient) -> None:
         for path in ("job/%6b", "job/%2f", "job/a,b", "x" * 513, ""):
@@ -117,11 +99,12 @@ class TestFences:
         assert [fence["resource"] for fence in wild["fences"]] == [f"{prefix}a_"]
         assert (await api.get("/v1/fences", params={"prefix": f"{prefix}%"})).json()["fences"] == []
 
-    @pytest.mark.parametrize("query", ["limit=0", "limit=1001", "limit=x", "prefix=%00", "after=%00"])
-    async def test_an_invalid_listing_is_refused(self, api: httpx.AsyncClient, query: str) -> None:
-        assert problem(await api.get(f"/v1/fences?{query}")) == (400, "request-malformed")
+    async def test_an_invalid_listing_is_refused(self, api: httpx.AsyncClient) -> None:
+        for query in ("limit=0", "limit=1001", "limit=x", "prefix=%00", "after=%00"):
+            assert problem(await api.get(f"/v1/fences?{query}")) == (400, "request-malformed"), query
 
 
+@served
 class TestBarrier:
     async def test_it_raises_and_can_be_repeated(self, stage: Stage, job: str) -> None:
         for token in ("33", "33", "34"):
@@ -133,48 +116,37 @@ class TestBarrier:
         answer = await stage.barrier(job, "33", "ann")
         assert problem(answer) == (412, "token-stale")
         document = answer.json()
-        assert (document["resource"], document["token"], document["fence"], document["raised_by"]) == (
-            *(job, "33"),
-            *("34", "bob"),
-        )
+        told = [document[fact] for fact in ("resource", "token", "fence", "raised_by")]
+        assert told == [job, "33", "34", "bob"]
         (rejection,) = await stage.rejections(resource=job)
         assert document["rejection"] == rejection["id"]
         assert rejection["request_id"] == answer.headers["x-request-id"]
         assert (rejection["method"], rejection["target"]) == ("POST", f"/v1/fences/{job}/barrier")
         assert (rejection["holder"], rejection["caller"], rejection["enforced"]) == ("ann", "writer", True)
-        (told,) = [e for e in stage.events if isinstance(e, WriteRefused) and str(e.rejection.id) == rejection["id"]]
-        assert told.plane == "api"
+        (event,) = [e for e in stage.events if isinstance(e, WriteRefused) and str(e.rejection.id) == rejection["id"]]
+        assert event.plane == "api"
         assert await stage.fence(job) == "34"
 
     async def test_another_holder_with_the_same_token(self, stage: Stage, job: str) -> None:
         await stage.barrier(job, "34", "bob")
         assert problem(await stage.barrier(job, "34", "ann")) == (412, "token-duplicate")
 
-    @pytest.mark.parametrize("token", ["", "-1", "033", "x", "1.2.3", "٣", " 1", "9" * 19, "9" * 41, str(2**63), "a=5"])
-    async def test_a_malformed_token(self, stage: Stage, job: str, token: str) -> None:
-        status, code = problem(await stage.barrier(job, token))
-        assert (status, code) in [(400, "token-malformed"), (400, "request-malformed")]
+    async def test_a_malformed_token(self, stage: Stage, job: str) -> None:
+        for token in ("", "-1", "033", "x", "1.2.3", "٣", " 1", "9" * 19, "9" * 41, str(2**63), "a=5"):
+            status, code = problem(await stage.barrier(job, token))
+            assert (status, code) in [(400, "token-malformed"), (400, "request-malformed")]
         assert await stage.fence(job) is None
 
-    @pytest.mark.parametrize(
-        "content",
-        [
+    async def test_a_malformed_body(self, api: httpx.AsyncClient, stage: Stage, job: str) -> None:
+        path, headers = f"/v1/fences/{job}/barrier", {"content-type": "application/json"}
+        for content in (
             *("", "{", "[]", "null", "{}", '{"token": 33}', '{"token": null}', '{"token": ["33"]}'),
             *('{"token": "33", "tokne": "34"}', '{"token": "33", "holder": ""}', '{"token": "33", "holder": " x"}'),
             *('{"token": "33", "holder": "J\\u00fcrgen"}', '{"token": "33", "holder": "a\\u0000b"}'),
-        ],
-    )
-    async def test_a_malformed_body(self, api: httpx.AsyncClient, stage: Stage, job: str, content: str) -> None:
-        answer = await api.post(
-            f"/v1/fences/{job}/barrier", content=content, headers={"content-type": "application/json"}
-        )
-        assert problem(answer) == (400, "request-malformed")
+        ):
+            answer = await api.post(path, content=content, headers=headers)
+            assert problem(answer) == (400, "request-malformed"), content
         assert await stage.fence(job) is None
-
-    async def test_a_resource_that_is_not_canonical(self, api: httpx.AsyncClient) -> None:
-        answer = await api.post("/v1/fences/a%2fb/barrier", json={"token": "1"})
-        assert problem(answer) == (400, "resource-malformed")
-        assert "a%2Fb" in answer.json()["advice"]
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -192,6 +164,7 @@ async def resource(stage: Stage) -> str:
     return name
 
 
+@served
 class TestRejections:
     async def test_pages_go_through_all_of_them_once(self, api: httpx.AsyncClient, resource: str) -> None:
         found: list[dict[str, Any]] = []
@@ -226,20 +199,10 @@ class TestRejections:
         for name in filters.keys() & {"holder", "caller", "reason"}:
             assert {one[name] for one in page["rejections"]} <= {filters[name]}
 
-    @pytest.mark.parametrize(
-        "query",
-        [
-            "limit=0",
-            "limit=1001",
-            "before=x",
-            "since=yesterday",
-            "since=2026-01-01T00:00:00",
-            "resorce=x",
-            "holder=%00",
-        ],
-    )
-    async def test_an_invalid_query_is_refused(self, api: httpx.AsyncClient, query: str) -> None:
-        assert problem(await api.get(f"/v1/rejections?{query}")) == (400, "request-malformed")
+    async def test_an_invalid_query_is_refused(self, api: httpx.AsyncClient) -> None:
+        times = ("since=yesterday", "since=2026-01-01T00:00:00")
+        for query in ("limit=0", "limit=1001", "before=x", *times, "resorce=x", "holder=%00"):
+            assert problem(await api.get(f"/v1/rejections?{query}")) == (400, "request-malformed"), query
 
     @pytest.mark.parametrize("of", ["", ".csv", ".ndjson", "/stream"])
     @pytest.mark.parametrize("what", ["rejections", "events"])
@@ -252,14 +215,6 @@ class TestRejections:
 
     async def test_a_page_after_an_unknown_entry_is_not_found(self, api: httpx.AsyncClient) -> None:
         assert problem(await api.get(f"/v1/rejections?before={uuid4()}")) == (404, "not-found")
-
-    async def test_a_refused_put_is_on_record(self, stage: Stage) -> None:
-        key = uuid4().hex
-        await stage.barrier(f"s3/bucket/{key}", "34", "bob")
-        refused = await outcome(connect(stage.origin, "33", "ann").put_object, Key=key, Body=b"x")
-        assert refused == (412, "StaleFencingToken")
-        (one,) = await stage.rejections(holder="ann", resource=f"s3/bucket/{key}")
-        assert (one["token"], one["fence"], one["raised_by"], one["client"]) == ("33", "34", "bob", "127.0.0.1")
 
 
 PROTECTED = [
@@ -274,33 +229,24 @@ PROTECTED = [
 ]
 
 
+WITHOUT_PROOF: list[dict[str, str]] = [
+    *({}, {"Authorization": "Bearer wrong"}, {"Authorization": "Bearer"}, {"Authorization": API_KEY}),
+    *({"Authorization": f"Basic {API_KEY}"}, {"apikey": ""}, {"apikey": "wrong", "Authorization": f"Bearer {API_KEY}"}),
+]
 RECORD = ("", "/{id}", "/stream", ".csv", ".ndjson")
 
 
+@served
 class TestCallers:
     @pytest.mark.parametrize(("method", "path"), PROTECTED)
-    @pytest.mark.parametrize(
-        "headers",
-        [
-            {},
-            {"Authorization": "Bearer wrong"},
-            {"Authorization": "Bearer"},
-            {"Authorization": API_KEY},
-            {"Authorization": f"Basic {API_KEY}"},
-            {"apikey": ""},
-            {"apikey": "wrong", "Authorization": f"Bearer {API_KEY}"},
-        ],
-    )
-    async def test_a_caller_without_proof_is_refused(
-        self, stage: Stage, method: str, path: str, headers: dict[str, str]
-    ) -> None:
+    async def test_a_caller_without_proof_is_refused(self, stage: Stage, method: str, path: str) -> None:
+        body = {"token": "34"} if method == "POST" else None
         async with httpx.AsyncClient(base_url=stage.origin, timeout=PATIENCE) as client:
-            answer = await client.request(
-                method, path, headers=headers, json={"token": "34"} if method == "POST" else None
-            )
-        assert problem(answer) == (401, "unauthenticated")
-        assert answer.headers["www-authenticate"] == "Bearer"
-        assert API_KEY not in answer.text
+            for headers in WITHOUT_PROOF:
+                answer = await client.request(method, path, headers=headers, json=body)
+                assert problem(answer) == (401, "unauthenticated"), headers
+                assert answer.headers["www-authenticate"] == "Bearer"
+                assert API_KEY not in answer.text
         assert await stage.fence("job/1") is None
 
     async def test_the_header_apikey_proves_a_caller_too(self, stage: Stage) -> None:
@@ -308,6 +254,7 @@ class TestCallers:
             assert (await client.get("/v1/fences")).status_code == 200
 
 
+@served
 class TestDescription:
     async def test_openapi_describes_what_is_served(self, stage: Stage) -> None:
         async with httpx.AsyncClient(base_url=stage.origin, timeout=PATIENCE) as client:
@@ -354,6 +301,7 @@ def dangling(document: Any, part: Any) -> list[str]:
     return [one for value in part for one in dangling(document, value)] if isinstance(part, list) else []
 
 
+@served
 class TestHealth:
     async def test_health_is_ok_if_all_services_answer(self, stage: Stage) -> None:
         async with httpx.AsyncClient(base_url=stage.origin, timeout=PATIENCE) as client:
@@ -375,14 +323,6 @@ class TestHealth:
         assert int(ready.headers["retry-after"]) >= 1
         assert any(isinstance(event, ServiceUnreachable) and event.service == "s3" for event in events)
 
-    async def test_without_a_store_only_the_database_counts(self, postgres_server: EmbeddedPostgres) -> None:
-        async with (
-            fresh_database(postgres_server) as dsn,
-            running(config(dsn)) as origin,
-            httpx.AsyncClient(base_url=origin, timeout=PATIENCE) as client,
-        ):
-            assert (await client.get("/v1/health")).json() == {"postgres": "ok"}
-
     async def test_the_database_is_down(self) -> None:
         with tempfile.TemporaryDirectory(prefix="nopg") as directory:
             dsn = f"postgresql://postgres:@/postgres?host={Path(directory)}"
@@ -396,3 +336,138 @@ class TestHealth:
         assert problem(ready) == (503, "unavailable")
         assert problem(fence) == (503, "unavailable")
         assert problem(barrier) == (503, "unavailable")
+
+
+# Health of buckets, and what is at the root --------------------------------------------------------------------------
+
+
+async def test_callers_are_told_what_the_stores_of_their_buckets_lack(postgres_server: EmbeddedPostgres) -> None:
+    double = S3Double(buckets=["bucket", "unread"])
+    double.behave(ignored_conditions=frozenset({"DeleteObject"}))
+    async with staged(postgres_server, double) as stage, stage.api() as api:
+        journal = {"mode": "off", "state": "ok", "term": 0, "snapshot": 0, "pending": 0, "lag_seconds": 0.0}
+        assert (await api.get("/v1/health")).json() == {"postgres": "ok", "s3": "ok", "journal": journal}
+        await call(connect(stage.origin, "1").put_object, Key="k", Body=b"x")
+        assert (await api.get("/v1/health")).json() == {
+            "postgres": "ok",
+            "s3": "ok",
+            "journal": journal,
+            "buckets": {
+                "bucket": {
+                    "writable": True,
+                    "missing": {
+                        "delete-if-match": "Deletes leave tombstones.",
+                        "delete-race": "Deletes leave tombstones.",
+                    },
+                }
+            },
+        }
+        async with httpx.AsyncClient(base_url=stage.origin, timeout=PATIENCE) as anybody:
+            assert (await anybody.get("/v1/health")).json() == {"postgres": "ok", "s3": "ok"}
+
+
+async def test_a_bucket_that_cannot_be_fenced_is_no_reason_to_be_ill(postgres_server: EmbeddedPostgres) -> None:
+    double = S3Double(buckets=["bucket"])
+    double.behave(ignored_conditions=frozenset({"PutObject:If-Match"}))
+    async with staged(postgres_server, double) as stage, stage.api() as api:
+        assert (await outcome(connect(stage.origin, "1").put_object, Key="k", Body=b"x"))[0] == 501
+        health = await api.get("/v1/health")
+        assert health.status_code == 200
+        bucket = health.json()["buckets"]["bucket"]
+        assert bucket["writable"] is False
+        assert bucket["missing"]["put-if-match"] == "Fenced writes to this bucket are refused."
+        assert (await api.get("/v1/ready")).status_code == 204
+
+
+async def test_probes_and_metrics_are_where_other_programs_have_them(postgres_server: EmbeddedPostgres) -> None:
+    """Buckets of these names stay reachable: each request to a bucket is signed."""
+    names = ["healthz", "livez", "readyz", "metrics"]
+    async with staged(postgres_server, S3Double(buckets=names)) as stage, stage.api() as api:
+        async with httpx.AsyncClient(base_url=stage.origin, timeout=PATIENCE) as anybody:
+            assert (await anybody.get("/healthz")).json() == {"postgres": "ok", "s3": "ok"}
+            assert (await anybody.head("/healthz")).status_code == 200
+            assert (await anybody.get("/readyz")).status_code == 204
+            assert (await anybody.get("/livez")).status_code == (await anybody.get("/v1/live")).status_code == 204
+            assert (await anybody.get("/metrics")).status_code == (await anybody.get("/v1/metrics")).status_code == 401
+            for of_a_bucket in ("/healthz/", "/metrics/key", "/readyz?list-type=2", "/%68ealthz"):
+                assert (await anybody.get(of_a_bucket)).headers["content-type"] == "application/xml"
+            assert (await anybody.put("/metrics")).headers["content-type"] == "application/xml"
+        assert (await api.get("/metrics")).headers["content-type"] == (await api.get("/v1/metrics")).headers[
+            "content-type"
+        ]
+        s3 = connect(stage.origin, "1")
+        for name in names:
+            await call(s3.put_object, Bucket=name, Key="k", Body=b"x")
+            assert [one["Key"] for one in (await call(s3.list_objects, Bucket=name))["Contents"]] == ["k"]
+            await call(s3.head_bucket, Bucket=name)
+            link = s3.generate_presigned_url("list_objects", Params={"Bucket": name})
+            async with httpx.AsyncClient(timeout=PATIENCE) as linked:
+                assert "<Key>k</Key>" in (await linked.get(link)).text
+
+
+async def test_probes_without_an_object_store(dsn: str) -> None:
+    async with running(config(dsn)) as origin, httpx.AsyncClient(base_url=origin, timeout=PATIENCE) as anybody:
+        assert (await anybody.get("/healthz")).json() == {"postgres": "ok"}
+        assert (await anybody.get("/readyz")).status_code == 204
+        assert (await anybody.get("/metrics")).status_code == 401
+
+
+async def test_the_root_leads_browsers_to_the_page(postgres_server: EmbeddedPostgres) -> None:
+    html = {"Accept": "text/html,application/xhtml+xml,*/*;q=0.8"}
+    async with staged(postgres_server, S3Double(buckets=["bucket"])) as stage:
+        async with httpx.AsyncClient(base_url=stage.origin, timeout=PATIENCE) as browser:
+            led = await browser.get("/", headers=html)
+            assert (led.status_code, led.headers["location"]) == (307, "/ui/")
+            assert (await browser.get("/")).headers["content-type"] == "application/xml"
+            assert (await browser.get("/bucket", headers=html)).headers["content-type"] == "application/xml"
+        s3 = connect(stage.origin)
+        s3.meta.events.register("before-call.s3", lambda params, **_: params["headers"].update(html))
+        assert [one["Name"] for one in (await call(s3.list_buckets))["Buckets"]] == ["bucket"]
+
+
+# Routes: each is for one database by its resource, by its body or by name. Few are for the whole gateway. -----------
+
+OF_THE_WHOLE_GATEWAY = {
+    *("/v1/config", "/v1/config/reload", "/v1/metrics", "/metrics", "/v1/openapi.json", "/v1/docs"),
+    *("/v1/health", "/healthz", "/v1/live", "/livez", "/v1/ready", "/readyz"),
+}
+
+
+def test_each_route_finds_its_database() -> None:
+    for method, path in RULES:
+        sent = path.replace("{resource:path}", "tenant-7/barrier/x").replace("{lease}", "some-id")
+        resource = "tenant-7/barrier/x" if "{resource" in path else None
+        assert resource_of(method, sent) == resource, (method, path)
+        found = [resource is not None, (method, path) in BODIES, path in OF_THE_WHOLE_GATEWAY]
+        if not any(found):
+            found.append(NAMED.fullmatch(sent) is not None)
+        assert sum(found) == 1, (method, path)
+
+
+@pytest.mark.parametrize("path", ["/v1/transaction", "/v1/leases", "/v1/credentials"])
+def test_a_body_with_too_many_values_is_not_parsed_to_find_its_database(path: str) -> None:
+    """A value of two bytes takes a hundred in memory."""
+    north: Any = SimpleNamespace(name="north")
+    rules = Ownership([Domain("north", ("public",), default=True)])
+    routing = Routing({"north": north}, rules, BodyReader(Memory(0)), largest=0, everywhere=north)
+    with pytest.raises(BodyTooLarge):
+        routing.owners(path, b'{"leases": [' + b"{}," * 300_000 + b"{}]}")
+    assert routing.owners(path, b'{"leases": [{}]}').names == ["north"]
+
+
+async def test_one_database_that_works_is_enough_for_readiness_at_once() -> None:
+    """A load balancer waits a second or less, and would take the gateway out because of a database that is paused."""
+
+    async def told(state: str) -> str:
+        return state
+
+    async def paused() -> str:
+        await asyncio.sleep(0.5)
+        return "ok"
+
+    found = await first_working(60, [{"postgres.south": paused()}, {"postgres.north": told("ok")}])
+    assert found == {"postgres.north": "ok"}
+    found = await first_working(60, [{"postgres.south": told("closed")}, {"postgres.north": told("unreachable")}])
+    assert found == {"postgres.south": "closed", "postgres.north": "unreachable"}
+    found = await first_working(0.01, [{"postgres.south": paused()}, {"postgres.north": told("closed")}])
+    assert found == {"postgres.south": "unreachable", "postgres.north": "closed"}

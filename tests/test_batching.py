@@ -80,14 +80,6 @@ async def test_requests_during_a_batch_share_the_next_one_in_order(database: Dat
     assert lane.idle()
 
 
-async def test_requests_of_one_moment_share_the_first_batch(database: Database) -> None:
-    lane = database.lane()
-    asked = [lane.ask(2), lane.ask(1)]
-    database.open.set()
-    await asyncio.gather(*asked)
-    assert database.batches == [[1, 2]]
-
-
 async def test_members_of_a_failed_batch_are_sent_alone(database: Database) -> None:
     database.open.set()
     lane = database.lane()
@@ -151,17 +143,6 @@ async def test_a_batch_overlaps_a_slow_one_but_not_for_its_keys(database: Databa
     database.open.set()
     assert await asyncio.gather(*asked) == [2, 4, 6]
     assert database.batches == [[1], [3], [2]]
-
-
-async def test_without_overlap_one_batch_is_under_way(database: Database) -> None:
-    lane = database.lane()
-    asked = [lane.ask(1)]
-    await settled()
-    asked.append(lane.ask(2))
-    await asyncio.sleep(0.05)
-    assert database.batches == [[1]]
-    database.open.set()
-    await asyncio.gather(*asked)
 
 
 async def test_a_delay_gathers_what_arrives_in_it(database: Database) -> None:

@@ -10,8 +10,8 @@ import ssl
 import subprocess
 import sys
 import weakref
-from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,8 +24,10 @@ import trustme
 from gateway import app, reloading
 from gateway.app import Gateway
 from gateway.config import Config
-from gateway.reloading import Source
-from tests.doubles.s3 import S3Double, serve
+from gateway.config.changes import Change
+from gateway.errors import ConfigurationError, ReloadRefused, Unavailable
+from gateway.fencing.record import Attempt
+from gateway.reloading import Reload, Reloading, Source
 from tests.postgres import as_gateway
 from tests.processes import Running, called, free_port, started
 from tests.running import GRANTS_TOML, OPERATOR_TOML, Events, config, running
@@ -101,6 +103,12 @@ def served(tmp_path: Path, dsn: str, text: str = RULE, server: str = "") -> Iter
         yield gateway
 
 
+@pytest.fixture
+def gateway(tmp_path: Path, dsn: str, session: asyncpg.Connection) -> Iterator[Served]:
+    with served(tmp_path, dsn) as one:
+        yield one
+
+
 async def patch(client: httpx.AsyncClient, token: int, row: int = 1) -> httpx.Response:
     return await client.patch(
         f"/v1/tables/orders?id=eq.{row}", json={"note": "x"}, headers={"Fencing-Token": f"{token}"}
@@ -147,44 +155,38 @@ WRONG = [
 ]
 
 
-async def test_a_configuration_that_cannot_be_used_changes_nothing(
-    tmp_path: Path, dsn: str, session: asyncpg.Connection
-) -> None:
-    with served(tmp_path, dsn) as gateway:
-        async with gateway.client() as client, gateway.client("a-newer-key-of-it") as new, gateway.client(ROOT) as root:
-            assert (await patch(client, 7)).status_code == 204
-            shown = (await root.get("/v1/config")).json()
-            for text, server, said in WRONG:
-                gateway.write(text, writer="a-newer-key-of-it", server=server)
-                line = await asyncio.to_thread(gateway.hang_up, "reload failed")
-                assert said in line["error"]
-                assert (await patch(new, 8)).status_code == 401
-                assert (await patch(client, 6)).status_code == 412
-                assert (await root.get("/v1/config")).json() == shown
-                refused = await root.post("/v1/config/reload")
-                assert (refused.status_code, refused.json()["code"]) == (409, "reload-refused")
-                assert said in refused.json()["detail"]
-            assert not gateway.events("configuration reloaded")
+async def test_a_configuration_that_cannot_be_used_changes_nothing(gateway: Served) -> None:
+    async with gateway.client() as client, gateway.client("a-newer-key-of-it") as new, gateway.client(ROOT) as root:
+        assert (await patch(client, 7)).status_code == 204
+        shown = (await root.get("/v1/config")).json()
+        for text, server, said in WRONG:
+            gateway.write(text, writer="a-newer-key-of-it", server=server)
+            line = await asyncio.to_thread(gateway.hang_up, "reload failed")
+            assert said in line["error"]
+            assert (await patch(new, 8)).status_code == 401
+            assert (await patch(client, 6)).status_code == 412
+            assert (await root.get("/v1/config")).json() == shown
+            refused = await root.post("/v1/config/reload")
+            assert (refused.status_code, refused.json()["code"]) == (409, "reload-refused")
+            assert said in refused.json()["detail"]
+        assert not gateway.events("configuration reloaded")
 
 
-async def test_the_command_reloads_running_gateways(
-    tmp_path: Path, dsn: str, session: asyncpg.Connection, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with served(tmp_path, dsn) as gateway:
-        arguments = ("reload", "--url", gateway.url)
-        monkeypatch.setenv("GATEWAY_API_KEY", WRITER)
-        refused = await asyncio.to_thread(called, *arguments)
-        assert (refused.returncode, "lacks the grant" in refused.stderr) == (1, True)
-        monkeypatch.setenv("GATEWAY_API_KEY", ROOT)
-        same = await asyncio.to_thread(called, *arguments)
-        assert (same.returncode, same.stdout) == (0, f"{gateway.url}: nothing has changed\n")
-        gateway.write(f"{RULE}[leases]\nmax_ttl = 60")
-        changed = await asyncio.to_thread(called, *arguments)
-        assert (changed.returncode, changed.stdout) == (0, f"{gateway.url}: [leases], max_ttl: 3600.0 -> 60.0\n")
-        assert gateway.until("configuration reloaded")["caller"] == "root"
-        gateway.file.write_text("[server")
-        wrong = await asyncio.to_thread(called, *arguments)
-        assert (wrong.returncode, "not TOML" in wrong.stderr) == (1, True)
+async def test_the_command_reloads_running_gateways(gateway: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    arguments = ("reload", "--url", gateway.url)
+    monkeypatch.setenv("GATEWAY_API_KEY", WRITER)
+    refused = await asyncio.to_thread(called, *arguments)
+    assert (refused.returncode, "lacks the grant" in refused.stderr) == (1, True)
+    monkeypatch.setenv("GATEWAY_API_KEY", ROOT)
+    same = await asyncio.to_thread(called, *arguments)
+    assert (same.returncode, same.stdout) == (0, f"{gateway.url}: nothing has changed\n")
+    gateway.write(f"{RULE}[leases]\nmax_ttl = 60")
+    changed = await asyncio.to_thread(called, *arguments)
+    assert (changed.returncode, changed.stdout) == (0, f"{gateway.url}: [leases], max_ttl: 3600.0 -> 60.0\n")
+    assert gateway.until("configuration reloaded")["caller"] == "root"
+    gateway.file.write_text("[server")
+    wrong = await asyncio.to_thread(called, *arguments)
+    assert (wrong.returncode, "not TOML" in wrong.stderr) == (1, True)
 
 
 async def test_a_request_ends_under_the_configuration_that_it_began_with(
@@ -224,27 +226,27 @@ async def _waits_for_a_row(dsn: str) -> None:
     await looking.close()
 
 
-async def test_writers_notice_no_reload(tmp_path: Path, dsn: str, session: asyncpg.Connection) -> None:
-    with served(tmp_path, dsn) as gateway:
-        async with gateway.client() as client:
-            stop, answers = asyncio.Event(), []
+@pytest.mark.thorough
+async def test_writers_notice_no_reload(gateway: Served) -> None:
+    async with gateway.client() as client:
+        stop, answers = asyncio.Event(), []
 
-            async def write(row: int) -> None:
-                token = 1
-                while not stop.is_set():
-                    answers.append((await patch(client, token, row)).status_code)
-                    token += 1
+        async def write(row: int) -> None:
+            token = 1
+            while not stop.is_set():
+                answers.append((await patch(client, token, row)).status_code)
+                token += 1
 
-            async with asyncio.TaskGroup() as tasks:
-                for row in (1, 2):
-                    tasks.create_task(write(row))
-                for number in range(5):
-                    gateway.write(f"{RULE}[leases]\nmax_ttl = {60 + number}")
-                    await asyncio.to_thread(gateway.hang_up)
-                stop.set()
-        assert set(answers) == {204}
-        assert len(answers) > 10
-        assert gateway.process.stop() == 0
+        async with asyncio.TaskGroup() as tasks:
+            for row in (1, 2):
+                tasks.create_task(write(row))
+            for number in range(5):
+                gateway.write(f"{RULE}[leases]\nmax_ttl = {60 + number}")
+                await asyncio.to_thread(gateway.hang_up)
+            stop.set()
+    assert set(answers) == {204}
+    assert len(answers) > 10
+    assert gateway.process.stop() == 0
 
 
 @pytest.mark.thorough
@@ -286,20 +288,6 @@ async def test_changed_files_of_secrets_and_certificates_are_watched(
 
 async def _serial(gateway: Served) -> str:
     return await asyncio.to_thread(ssl.get_server_certificate, ("127.0.0.1", gateway.port))
-
-
-@pytest.mark.thorough
-async def test_a_bucket_has_another_rule_after_a_reload(tmp_path: Path, dsn: str, session: asyncpg.Connection) -> None:
-    """Both planes take the new configuration."""
-    async with serve(S3Double(buckets=["bucket"])) as endpoint:
-        store = f'[s3]\nendpoint = "{endpoint}"\naccess_key_id = "AKIADOUBLE"\nsecret_access_key = "double-secret"\n'
-        with served(tmp_path, dsn) as gateway:
-            async with gateway.client() as client:
-                assert "s3" not in (await client.get("/v1/health")).json()
-                gateway.write(f"{store}{RULE}")
-                line = await asyncio.to_thread(gateway.hang_up)
-                assert line["changes"] == ["[s3]: absent -> present"]
-                assert (await client.get("/v1/health")).json()["s3"] == "ok"
 
 
 async def test_before_it_serves_a_hangup_does_nothing(tmp_path: Path) -> None:
@@ -369,3 +357,195 @@ async def test_a_former_gateway_leaves_no_memory_behind(dsn: str, monkeypatch: p
         async with asyncio.timeout(PATIENCE):
             while sum(one() is not None for one in built) > 1:
                 await asyncio.sleep(0.05)
+
+
+# The steps of a reload: one that fails leaves the former gateway in place. ------------------------------------------
+
+ATTEMPT = Attempt(None, None, "root", "POST", "/v1/config/reload", None, "1")
+
+
+def leasing(**leases: Any) -> Config:
+    postgres = {"dsn": "postgresql://a@b/c"}
+    return Config.model_validate({"postgres": postgres, "server": {"watch": True}, "leases": leases})
+
+
+class Built:
+    """A gateway that only knows whether it runs."""
+
+    def __init__(self, trouble: str = "") -> None:
+        self.trouble, self.ended = trouble, asyncio.Event()
+
+    async def run(self, started: Callable[[], None]) -> None:
+        if self.trouble == "start":
+            raise OSError
+        started()
+        await self.ended.wait()
+
+    def retire(self) -> None:
+        self.ended.set()
+
+    stop = retire
+
+    async def record_reload(self, attempt: Attempt, changed: Sequence[Change]) -> None:
+        if self.trouble == "record":
+            raise Unavailable("The database is away.")
+
+
+class Others:
+    """The other workers: they prepare, or refuse."""
+
+    leads = True
+
+    def __init__(self) -> None:
+        self.refusal = ""
+        self.told: list[str] = []
+
+    async def prepare(self, _: Config) -> None:
+        self.told.append("prepare")
+        if self.refusal:
+            raise ReloadRefused(self.refusal)
+
+    async def commit(self) -> None:
+        self.told.append("commit")
+
+    async def abandon(self) -> None:
+        self.told.append("abandon")
+
+
+class World:
+    """The file, and all gateways that were built from it."""
+
+    def __init__(self) -> None:
+        self.wanted = leasing()
+        self.error: Exception | None = None
+        self.checks = 0
+        self.trouble = ""
+        self.built: list[Built] = []
+        self.serving: Built | None = None
+        self.others = Others()
+
+    def build(self, _: Config, __: Reload) -> Built:
+        self.built.append(Built(self.trouble))
+        return self.built[-1]
+
+    def switch(self, _: Config, serving: Built) -> None:
+        self.serving = serving
+
+    async def check(self, _: Config) -> None:
+        self.checks += 1
+        if self.error is not None:
+            raise self.error
+
+    def source(self) -> Source:
+        return Source(lambda: self.wanted, self.check, lambda _: {}, lambda _: None)
+
+
+@asynccontextmanager
+async def owned(world: World) -> AsyncIterator[Reloading[Built]]:
+    owner = Reloading(leasing(), world.build, world.switch, Events(), world.source(), world.others)
+    ready, stop, ended = asyncio.Event(), asyncio.Event(), asyncio.Event()
+    received = iter((None, stop))
+
+    async def receive() -> dict[str, Any]:
+        if (until := next(received)) is not None:
+            await until.wait()
+        return {}
+
+    async def send(message: Any) -> None:
+        (ready if message["type"] == "lifespan.startup.complete" else ended).set()
+
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(owner.lifespan({}, receive, send))
+        await ready.wait()
+        yield owner
+        stop.set()
+    assert ended.is_set()
+    assert all(one.ended.is_set() for one in world.built if one.trouble != "start")
+
+
+async def test_another_configuration_has_another_gateway() -> None:
+    world = World()
+    async with owned(world) as owner:
+        assert await owner.reload(ATTEMPT) == []
+        world.wanted = leasing(max_ttl=60)
+        assert await owner.reload(ATTEMPT) == ["[leases], max_ttl: 3600.0 -> 60.0"]
+        first, second = world.built
+        assert first.ended.is_set()
+        assert not second.ended.is_set()
+        assert world.serving is owner.serving is second
+
+
+@pytest.mark.parametrize("trouble", ["start", "record", "check", "bug"])
+async def test_a_reload_that_fails_changes_nothing(trouble: str) -> None:
+    world = World()
+    async with owned(world) as owner:
+        world.wanted, world.trouble = leasing(max_ttl=60), trouble
+        world.error = {"check": ConfigurationError("wrong"), "bug": KeyError("x")}.get(trouble)
+        with pytest.raises(ReloadRefused):
+            await owner.reload(ATTEMPT)
+        assert owner.serving is world.built[0]
+        assert world.serving is None
+        assert not world.built[0].ended.is_set()
+        assert trouble != "record" or world.others.told == ["prepare", "abandon"]
+        world.trouble, world.error = "", None
+        assert await owner.reload(ATTEMPT)
+        assert world.serving is world.built[-1]
+
+
+async def test_a_configuration_takes_effect_once_all_workers_have_prepared_for_it() -> None:
+    world = World()
+    async with owned(world) as owner:
+        world.wanted, world.others.refusal = leasing(max_ttl=60), "Worker 2 failed."
+        with pytest.raises(ReloadRefused, match="Worker 2 failed"):
+            await owner.reload(ATTEMPT)
+        assert (world.others.told, owner.serving) == (["prepare", "abandon"], world.built[0])
+        assert world.built[1].ended.is_set()
+        world.others.refusal = ""
+        assert await owner.reload(ATTEMPT)
+        assert world.others.told[2:] == ["prepare", "commit"]
+        assert owner.serving is world.built[2]
+
+
+async def test_a_worker_serves_as_before_until_it_is_told_to_commit() -> None:
+    world = World()
+    async with owned(world) as owner:
+        assert await owner.prepare(leasing(max_ttl=60)) is None
+        assert owner.serving is world.built[0]
+        assert "reloading itself" in str(await owner.prepare(leasing(max_ttl=61)))
+        await owner.abandon()
+        assert world.built[1].ended.is_set()
+        assert await owner.prepare(leasing(max_ttl=62)) is None
+        await owner.commit()
+        assert world.serving is owner.serving is world.built[2]
+        assert world.built[0].ended.is_set()
+        world.wanted = leasing(max_ttl=62)
+        assert await owner.reload(ATTEMPT) == [], "it knows the configuration that it has taken"
+
+
+async def test_a_worker_that_cannot_start_a_gateway_says_so_and_can_try_again() -> None:
+    world = World()
+    async with owned(world) as owner:
+        world.trouble = "start"
+        assert await owner.prepare(leasing(max_ttl=60)) == "It failed: OSError."
+        world.trouble = ""
+        assert await owner.prepare(leasing(max_ttl=60)) is None
+        # It stops although the reload has no end yet.
+
+
+@pytest.mark.parametrize(("error", "again"), [(ConfigurationError("wrong"), False), (Unavailable("away"), True)])
+async def test_a_watched_state_is_tried_again_if_it_could_not_be_checked(
+    monkeypatch: pytest.MonkeyPatch, error: Exception, *, again: bool
+) -> None:
+    monkeypatch.setattr(reloading, "_LOOK", 0.001)
+    world = World()
+    async with owned(world):
+        world.error, world.wanted = error, leasing(max_ttl=60)
+        async with asyncio.timeout(30):
+            while world.checks < (4 if again else 1):
+                await asyncio.sleep(0.005)
+            await asyncio.sleep(0.05)
+            assert again or world.checks == 1
+            world.error, world.wanted = None, leasing(max_ttl=61)
+            while world.serving is None:
+                await asyncio.sleep(0.005)
+        assert len(world.built) == 2

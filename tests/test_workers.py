@@ -39,6 +39,24 @@ def workers_of(gateway: Served) -> list[psutil.Process]:
     return [one for one in found if one.status() != psutil.STATUS_ZOMBIE]
 
 
+@pytest.fixture
+def gateway(tmp_path: Path, dsn: str, session: asyncpg.Connection) -> Iterator[Served]:
+    with served(tmp_path, dsn) as one:
+        yield one
+
+
+async def serving_worker(gateway: Served, client: httpx.AsyncClient) -> psutil.Process:
+    """Return the worker that has the connection of a client."""
+    answer = await client.get("/v1/ready")
+    here = answer.extensions["network_stream"].get_extra_info("client_addr")[1]
+    [found] = [
+        one
+        for one in workers_of(gateway)
+        if here in {each.raddr.port for each in one.net_connections("tcp") if each.raddr}
+    ]
+    return found
+
+
 @contextmanager
 def served(tmp_path: Path, dsn: str, text: str = PUBLIC, server: str = "", workers: str = "2") -> Iterator[Served]:
     """Two workers, both of which serve."""
@@ -136,77 +154,70 @@ class Load:
                 self.sums.append(accepted(await asyncio.to_thread(metrics, self._gateway)))
 
 
-async def test_a_killed_worker_is_replaced_and_the_others_go_on(
-    tmp_path: Path, dsn: str, session: asyncpg.Connection
-) -> None:
+async def test_a_killed_worker_is_replaced_and_the_others_go_on(gateway: Served) -> None:
     """Only connections of the killed one break. Counts of the dead one stay, so no sum goes down."""
-    with served(tmp_path, dsn) as gateway:
-        load = Load(gateway)
-        async with asyncio.TaskGroup() as tasks:
-            for row in (1, 2):
-                tasks.create_task(load.write(row))
-            tasks.create_task(load.scrape())
-            killed, spared = workers_of(gateway)
-            await until(lambda: len(load.sums) > 3 and load.sums[-1] > 50)
-            killed.kill()
-            await asyncio.to_thread(gateway.until, "worker ended")
-            await asyncio.to_thread(wait_for_workers, gateway, 2)
-            seen = len(load.sums)
-            await until(lambda: len(load.sums) > seen + 3)
-            load.stop.set()
-        assert load.refused == 0
-        assert load.broken <= 2
-        assert load.sums == sorted(load.sums)
-        [line] = gateway.events("worker ended")
-        assert (line["number"] in (1, 2), line["pid"], line["code"]) == (True, killed.pid, -signal.SIGKILL)
-        after = {one.pid for one in workers_of(gateway)}
-        assert spared.pid in after
-        assert len(after) == 2
-        assert gateway.process.stop() == 0
+    load = Load(gateway)
+    async with asyncio.TaskGroup() as tasks:
+        for row in (1, 2):
+            tasks.create_task(load.write(row))
+        tasks.create_task(load.scrape())
+        killed, spared = workers_of(gateway)
+        await until(lambda: len(load.sums) > 3 and load.sums[-1] > 50)
+        killed.kill()
+        await asyncio.to_thread(gateway.until, "worker ended")
+        await asyncio.to_thread(wait_for_workers, gateway, 2)
+        seen = len(load.sums)
+        await until(lambda: len(load.sums) > seen + 3)
+        load.stop.set()
+    assert load.refused == 0
+    assert load.broken <= 2
+    assert load.sums == sorted(load.sums)
+    [line] = gateway.events("worker ended")
+    assert (line["number"] in (1, 2), line["pid"], line["code"]) == (True, killed.pid, -signal.SIGKILL)
+    after = {one.pid for one in workers_of(gateway)}
+    assert spared.pid in after
+    assert len(after) == 2
+    assert gateway.process.stop() == 0
 
 
-async def test_metrics_of_all_workers_are_one_answer(tmp_path: Path, dsn: str, session: asyncpg.Connection) -> None:
-    with served(tmp_path, dsn) as gateway:
-        clients = [gateway.client() for _ in range(8)]
-        for client in clients:  # each on a connection of its own
-            assert (await patch(client, 1)).status_code == 204
-        for _ in range(4):  # each asked on a new connection, so both workers are asked
-            found = await asyncio.to_thread(metrics_with_connections, gateway, 9)
-            assert accepted(found) == 8
-            assert found["gateway_request_duration_seconds_count"][("tables", "2xx")] == 8
-            assert found["gateway_sessions_limit"][("own",)] == 32
-            assert found["gateway_workers"] == {(): 2}
-            assert set(found["process_resident_memory_bytes"]) == {("1",), ("2",)}
-        open_here = [
-            sum(1 for one in process.net_connections("tcp") if one.laddr.port == gateway.port)
-            for process in workers_of(gateway)
-        ]
-        assert max(open_here) - min(open_here) <= 2
-        for client in clients:
-            await client.aclose()
+async def test_metrics_of_all_workers_are_one_answer(gateway: Served) -> None:
+    clients = [gateway.client() for _ in range(8)]
+    for client in clients:  # each on a connection of its own
+        assert (await patch(client, 1)).status_code == 204
+    for _ in range(4):  # each asked on a new connection, so both workers are asked
+        found = await asyncio.to_thread(metrics_with_connections, gateway, 9)
+        assert accepted(found) == 8
+        assert found["gateway_request_duration_seconds_count"][("tables", "2xx")] == 8
+        assert found["gateway_sessions_limit"][("own",)] == 32
+        assert found["gateway_workers"] == {(): 2}
+        assert set(found["process_resident_memory_bytes"]) == {("1",), ("2",)}
+    open_here = [
+        sum(1 for one in process.net_connections("tcp") if one.laddr.port == gateway.port)
+        for process in workers_of(gateway)
+    ]
+    assert max(open_here) - min(open_here) <= 2
+    for client in clients:
+        await client.aclose()
 
 
 @pytest.mark.thorough
-async def test_the_count_of_the_record_grows_whichever_worker_is_asked(
-    tmp_path: Path, dsn: str, session: asyncpg.Connection
-) -> None:
-    with served(tmp_path, dsn) as gateway:
-        await asyncio.to_thread(metrics, gateway)
-        async with gateway.client(ROOT) as client:
-            for token in (2, 1, 1, 1):
-                await patch(client, token)
-            assert (await client.get("/v1/rejections")).status_code == 200  # it seals them
-        counts: list[float] = []
-        async with asyncio.timeout(PATIENCE):
-            while len(counts) < 3 or counts[-1] < 3:
-                found = await asyncio.to_thread(metrics, gateway)
-                counts.append(found["gateway_record_entries_total"][("rejection",)])
-                await asyncio.sleep(0.3)
-        for _ in range(4):
+async def test_the_count_of_the_record_grows_whichever_worker_is_asked(gateway: Served) -> None:
+    await asyncio.to_thread(metrics, gateway)
+    async with gateway.client(ROOT) as client:
+        for token in (2, 1, 1, 1):
+            await patch(client, token)
+        assert (await client.get("/v1/rejections")).status_code == 200  # it seals them
+    counts: list[float] = []
+    async with asyncio.timeout(PATIENCE):
+        while len(counts) < 3 or counts[-1] < 3:
             found = await asyncio.to_thread(metrics, gateway)
             counts.append(found["gateway_record_entries_total"][("rejection",)])
-        assert counts == sorted(counts)
-        assert counts[-1] == 3
+            await asyncio.sleep(0.3)
+    for _ in range(4):
+        found = await asyncio.to_thread(metrics, gateway)
+        counts.append(found["gateway_record_entries_total"][("rejection",)])
+    assert counts == sorted(counts)
+    assert counts[-1] == 3
 
 
 async def test_all_workers_take_a_configuration_or_none(tmp_path: Path, dsn: str, session: asyncpg.Connection) -> None:
@@ -255,52 +266,43 @@ async def test_all_workers_take_a_configuration_or_none(tmp_path: Path, dsn: str
 
 
 @pytest.mark.thorough
-async def test_a_worker_that_does_not_answer_keeps_all_from_a_configuration(
-    tmp_path: Path, dsn: str, session: asyncpg.Connection
-) -> None:
+async def test_a_worker_that_does_not_answer_keeps_all_from_a_configuration(gateway: Served) -> None:
     """It is replaced, and the reload can be repeated."""
-    with served(tmp_path, dsn) as gateway:
-        async with gateway.client(ROOT) as root, gateway.client("a-newer-key-of-it") as new:
-            answer = await root.get("/v1/ready")
-            here = answer.extensions["network_stream"].get_extra_info("client_addr")[1]
-            [stopped] = [
-                one
-                for one in workers_of(gateway)
-                if here not in {each.raddr.port for each in one.net_connections("tcp") if each.raddr}
-            ]
-            stopped.suspend()
-            gateway.write(PUBLIC, writer="a-newer-key-of-it")
-            answer = await root.post("/v1/config/reload")
-            assert answer.status_code == 409
-            assert "did not prepare in time. It is replaced." in answer.text
-            assert (await patch(new, 7)).status_code == 401
-            await asyncio.to_thread(wait_for_workers, gateway, 2)
-            assert not stopped.is_running()
-            assert (await root.post("/v1/config/reload")).status_code == 200
-            assert (await patch(new, 7)).status_code == 204
+    async with gateway.client(ROOT) as root, gateway.client("a-newer-key-of-it") as new:
+        serving = await serving_worker(gateway, root)
+        [stopped] = [one for one in workers_of(gateway) if one.pid != serving.pid]
+        stopped.suspend()
+        gateway.write(PUBLIC, writer="a-newer-key-of-it")
+        answer = await root.post("/v1/config/reload")
+        assert answer.status_code == 409
+        assert "did not prepare in time. It is replaced." in answer.text
+        assert (await patch(new, 7)).status_code == 401
+        await asyncio.to_thread(wait_for_workers, gateway, 2)
+        assert not stopped.is_running()
+        assert (await root.post("/v1/config/reload")).status_code == 200
+        assert (await patch(new, 7)).status_code == 204
 
 
 @pytest.mark.thorough
-async def test_a_stop_lets_requests_of_all_workers_end(tmp_path: Path, dsn: str, session: asyncpg.Connection) -> None:
-    with served(tmp_path, dsn) as gateway:
-        clients = [gateway.client() for _ in range(4)]
-        writing = []
-        async with session.transaction():
-            await session.execute("SELECT FROM orders WHERE id = 2 FOR UPDATE")
-            for client in clients:
-                writing.append(asyncio.create_task(patch(client, 8, row=2)))
-                await asyncio.sleep(0.1)
-            workers = workers_of(gateway)
-            os.kill(gateway.process.process.pid, signal.SIGTERM)
-            await asyncio.sleep(1)
-            assert not any(one.done() for one in writing)
-            with pytest.raises(httpx.ConnectError):
-                await gateway.client().get("/v1/health")
-        assert [(await one).status_code for one in writing] == [204] * 4
-        assert await asyncio.to_thread(gateway.process.process.wait, PATIENCE) == 0
-        assert not any(one.is_running() for one in workers)
+async def test_a_stop_lets_requests_of_all_workers_end(gateway: Served, session: asyncpg.Connection) -> None:
+    clients = [gateway.client() for _ in range(4)]
+    writing = []
+    async with session.transaction():
+        await session.execute("SELECT FROM orders WHERE id = 2 FOR UPDATE")
         for client in clients:
-            await client.aclose()
+            writing.append(asyncio.create_task(patch(client, 8, row=2)))
+            await asyncio.sleep(0.1)
+        workers = workers_of(gateway)
+        os.kill(gateway.process.process.pid, signal.SIGTERM)
+        await asyncio.sleep(1)
+        assert not any(one.done() for one in writing)
+        with pytest.raises(httpx.ConnectError):
+            await gateway.client().get("/v1/health")
+    assert [(await one).status_code for one in writing] == [204] * 4
+    assert await asyncio.to_thread(gateway.process.process.wait, PATIENCE) == 0
+    assert not any(one.is_running() for one in workers)
+    for client in clients:
+        await client.aclose()
 
 
 @pytest.mark.thorough
@@ -319,73 +321,59 @@ async def test_a_worker_that_does_not_stop_in_time_is_killed(
 
 @pytest.mark.thorough
 async def test_a_worker_that_stops_by_itself_leaves_new_connections_to_others(
-    tmp_path: Path, dsn: str, session: asyncpg.Connection
+    gateway: Served, session: asyncpg.Connection
 ) -> None:
     """An operator has told one of them to stop, and its request takes long."""
-    with served(tmp_path, dsn) as gateway:
-        async with gateway.client() as client:
-            async with session.transaction():
-                await session.execute("SELECT FROM orders WHERE id = 2 FOR UPDATE")
-                answer = await client.get("/v1/ready")
-                here = answer.extensions["network_stream"].get_extra_info("client_addr")[1]
-                writing = asyncio.create_task(patch(client, 8, row=2))
-                await asyncio.sleep(0.5)
-                [stopping] = [
-                    one
-                    for one in workers_of(gateway)
-                    if here in {each.raddr.port for each in one.net_connections("tcp") if each.raddr}
-                ]
-                stopping.terminate()
-                await asyncio.sleep(0.5)
-                for _ in range(6):
-                    async with gateway.client() as other:
-                        assert (await other.get("/v1/ready")).status_code == 204
-                assert not writing.done()
-            assert (await writing).status_code == 204
+    async with gateway.client() as client:
+        async with session.transaction():
+            await session.execute("SELECT FROM orders WHERE id = 2 FOR UPDATE")
+            stopping = await serving_worker(gateway, client)
+            writing = asyncio.create_task(patch(client, 8, row=2))
+            await asyncio.sleep(0.5)
+            stopping.terminate()
+            await asyncio.sleep(0.5)
+            for _ in range(6):
+                async with gateway.client() as other:
+                    assert (await other.get("/v1/ready")).status_code == 204
+            assert not writing.done()
+        assert (await writing).status_code == 204
 
 
 @pytest.mark.thorough
-async def test_a_worker_that_dies_again_and_again_is_replaced_after_longer_pauses(
-    tmp_path: Path, dsn: str, session: asyncpg.Connection
-) -> None:
-    with served(tmp_path, dsn) as gateway:
-        spared, _ = workers_of(gateway)
-        for number in range(3):
-            [killed] = [one for one in workers_of(gateway) if one.pid != spared.pid]
-            killed.kill()
-            await asyncio.to_thread(gateway.until, "worker ended", number)
-            await asyncio.to_thread(wait_for_workers, gateway, 2)
-        assert [line["wait"] for line in gateway.events("worker ended")] == [0.1, 0.2, 0.4]
+async def test_a_worker_that_dies_again_and_again_is_replaced_after_longer_pauses(gateway: Served) -> None:
+    spared, _ = workers_of(gateway)
+    for number in range(3):
+        [killed] = [one for one in workers_of(gateway) if one.pid != spared.pid]
+        killed.kill()
+        await asyncio.to_thread(gateway.until, "worker ended", number)
+        await asyncio.to_thread(wait_for_workers, gateway, 2)
+    assert [line["wait"] for line in gateway.events("worker ended")] == [0.1, 0.2, 0.4]
 
 
 @pytest.mark.thorough
-async def test_workers_end_with_their_parent(tmp_path: Path, dsn: str, session: asyncpg.Connection) -> None:
-    with served(tmp_path, dsn) as gateway:
-        workers = workers_of(gateway)
-        gateway.process.process.kill()
-        await asyncio.to_thread(psutil.wait_procs, workers, PATIENCE)
-        assert not any(one.is_running() for one in workers)
-        with socket.create_server(("127.0.0.1", gateway.port)):
-            pass
+async def test_workers_end_with_their_parent(gateway: Served) -> None:
+    workers = workers_of(gateway)
+    gateway.process.process.kill()
+    await asyncio.to_thread(psutil.wait_procs, workers, PATIENCE)
+    assert not any(one.is_running() for one in workers)
+    with socket.create_server(("127.0.0.1", gateway.port)):
+        pass
 
 
 @pytest.mark.thorough
-async def test_a_connection_that_waits_for_a_dead_worker_is_served_by_another(
-    tmp_path: Path, dsn: str, session: asyncpg.Connection
-) -> None:
+async def test_a_connection_that_waits_for_a_dead_worker_is_served_by_another(gateway: Served) -> None:
     """Both stop to take connections. One dies, and the other goes on."""
-    with served(tmp_path, dsn) as gateway:
-        first, second = workers_of(gateway)
-        first.suspend()
-        second.suspend()
-        clients = [gateway.client() for _ in range(6)]
-        asked = [asyncio.create_task(client.get("/v1/ready")) for client in clients]
-        await asyncio.sleep(0.5)
-        first.kill()
-        second.resume()
-        assert [(await one).status_code for one in asked] == [204] * 6
-        for client in clients:
-            await client.aclose()
+    first, second = workers_of(gateway)
+    first.suspend()
+    second.suspend()
+    clients = [gateway.client() for _ in range(6)]
+    asked = [asyncio.create_task(client.get("/v1/ready")) for client in clients]
+    await asyncio.sleep(0.5)
+    first.kill()
+    second.resume()
+    assert [(await one).status_code for one in asked] == [204] * 6
+    for client in clients:
+        await client.aclose()
 
 
 @pytest.mark.thorough
@@ -402,13 +390,10 @@ async def test_connections_with_tls_go_to_workers_too(tmp_path: Path, dsn: str, 
             assert (await patch(client, 7)).status_code == 204
 
 
-@pytest.mark.parametrize("workers", ["0", "-1", "two", "129", "1.5", ""])
-def test_a_wrong_number_of_workers_is_refused(workers: str) -> None:
-    with pytest.raises(ConfigurationError, match="--workers: must be a number from 1 to 128, or auto"):
-        parent.number_of(workers)
-
-
-def test_the_command_refuses_it_before_it_reads_anything() -> None:
+def test_a_wrong_number_of_workers_is_refused_before_anything_is_read() -> None:
+    for workers in ("0", "-1", "two", "129", "1.5", ""):
+        with pytest.raises(ConfigurationError, match="--workers: must be a number from 1 to 128, or auto"):
+            parent.number_of(workers)
     ended = run("serve", "--workers", "0", "--config", "/nowhere")
     assert (ended.returncode, ended.stderr) == (2, "gateway: --workers: must be a number from 1 to 128, or auto\n")
 

@@ -102,9 +102,8 @@ class Fleet:
 
     async def fences(self, database: str) -> list[str]:
         """Return the names of all fences in a database."""
-        return await self.asked(
-            database, "SELECT resource FROM fencing.fence WHERE resource <> '#ownership' ORDER BY 1"
-        )
+        query = "SELECT resource FROM fencing.fence WHERE resource <> '#ownership' ORDER BY 1"
+        return await self.asked(database, query)
 
 
 def databases(north: str, south: str, *, gives_up: float = PATIENCE, **more: Any) -> list[dict[str, Any]]:
@@ -113,32 +112,38 @@ def databases(north: str, south: str, *, gives_up: float = PATIENCE, **more: Any
     common |= {"idle_timeout": PATIENCE}
     return [
         {"name": "north", "dsn": north, "schemas": ["north"], "default": True, **common},
-        {
-            "name": "south",
-            "dsn": south,
-            "schemas": ["south"],
-            **common,
-            "resources": ["tenant-7/**"],
-            **more,
-        },
+        {"name": "south", "dsn": south, "schemas": ["south"], **common, "resources": ["tenant-7/**"], **more},
     ]
 
 
 def settings(listed: list[dict[str, Any]], endpoint: str | None = None, **sections: Any) -> Config:
     """Return the configuration of a gateway with these databases, and with the store at an endpoint."""
-    store = (
-        None
-        if endpoint is None
-        else {
-            "endpoint": endpoint,
-            "access_key_id": "AKIADOUBLE",
-            "secret_access_key": "double-secret",
-            "timeout": PATIENCE,
-            "sweep_interval": 0,
-        }
-    )
-    given = {"databases": listed, "s3": store, "callers": CALLERS, "grants": GRANTS[:1], **sections}
+    store: dict[str, Any] = {"endpoint": endpoint, "access_key_id": "AKIADOUBLE", "secret_access_key": "double-secret"}
+    store |= {"timeout": PATIENCE, "sweep_interval": 0}
+    given = {"databases": listed, "s3": endpoint and store, "callers": CALLERS, "grants": GRANTS[:1], **sections}
     return Config.model_validate({key: value for key, value in given.items() if value is not None})
+
+
+async def prepared(dsn: str, schema: str) -> None:
+    """Make the tables of a database."""
+    connection = await asyncpg.connect(dsn)
+    await connection.execute(TABLES.format(schema=schema))
+    await connection.close()
+
+
+@asynccontextmanager
+async def behind_lines(server: Server) -> AsyncIterator[tuple[dict[str, Line], dict[str, str], dict[str, str]]]:
+    """Make two databases. Return their lines, their own addresses, and those behind the lines."""
+    async with AsyncExitStack() as stack:
+        addresses = {name: await stack.enter_async_context(fresh_database(server)) for name in ("north", "south")}
+        lines, behind = {name: Line(address) for name, address in addresses.items()}, {}
+        for name, line in lines.items():
+            await prepared(addresses[name], name)
+            listener = await stack.enter_async_context(await asyncio.start_server(line, "127.0.0.1", 0))
+            behind[name] = line.address(listener.sockets[0].getsockname()[1])
+        yield lines, addresses, behind
+        for line in lines.values():
+            line.resume()
 
 
 @asynccontextmanager
@@ -157,16 +162,7 @@ async def fleet(
     ``gives_up``: see ``databases``. Tests that pause a line take ``SOON``, so that they do not take long.
     """
     async with AsyncExitStack() as stack:
-        addresses = {name: await stack.enter_async_context(fresh_database(server)) for name in ("north", "south")}
-        lines: dict[str, Line] = {}
-        listed = {}
-        for name, address in addresses.items():
-            connection = await asyncpg.connect(address)
-            await connection.execute(TABLES.format(schema=name))
-            await connection.close()
-            line = lines[name] = Line(address)
-            listener = await stack.enter_async_context(await asyncio.start_server(line, "127.0.0.1", 0))
-            listed[name] = line.address(listener.sockets[0].getsockname()[1])
+        lines, addresses, listed = await stack.enter_async_context(behind_lines(server))
         owned = {} if double is None else {"buckets": buckets}
         endpoint = None if double is None else await stack.enter_async_context(serve(double))
         given = databases(listed["north"], listed["south"], gives_up=gives_up, **owned)
@@ -177,5 +173,3 @@ async def fleet(
         events = Events()
         origin = await stack.enter_async_context(running(config, events))
         yield Fleet(origin, lines, addresses, events, config)
-        for line in lines.values():
-            line.resume()

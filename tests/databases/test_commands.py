@@ -1,14 +1,22 @@
 """Commands act on all databases of a configuration, or on one by its name. One that fails does not stop the others."""
 
 import asyncio
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
-import asyncpg
+import httpx
+import psycopg
 import pytest
+from typer.testing import CliRunner, Result
 
+from gateway.commands.audit import audit
+from gateway.errors import ConfigurationError, Unavailable
+from tests.databases.fleet import Fleet
+from tests.databases.test_merged_record import all_raised, listed, raised, refused
 from tests.postgres import GATEWAY, Server, as_gateway, fresh
 from tests.processes import called
+from tests.running import API_KEY
 
 DATABASE = """
 [[databases]]
@@ -18,6 +26,7 @@ schemas = ["public_{name}"]
 default = {default}
 connect_timeout = 30
 """
+DOWN = "postgresql://nobody@127.0.0.1:1/nothing"
 CALLER = '[[callers]]\nname = "ann"\napi_key = "a-key-of-ann-that-is-long"\n'
 
 
@@ -38,14 +47,8 @@ def written(directory: Path, addresses: dict[str, str], **others: str) -> Path:
 
 
 def execute(address: str, statements: str) -> None:
-    async def run() -> None:
-        connection = await asyncpg.connect(address)
-        try:
-            await connection.execute(statements)
-        finally:
-            await connection.close()
-
-    asyncio.run(run())
+    with psycopg.connect(address, autocommit=True) as connection:
+        connection.execute(statements)
 
 
 def test_commands_act_on_each_database(tmp_path: Path, addresses: dict[str, str]) -> None:
@@ -64,8 +67,7 @@ def test_commands_act_on_each_database(tmp_path: Path, addresses: dict[str, str]
 
 @pytest.mark.thorough
 def test_a_database_that_is_down_does_not_stop_a_command(tmp_path: Path, addresses: dict[str, str]) -> None:
-    down = "postgresql://nobody@127.0.0.1:1/nothing"
-    config = written(tmp_path, {"north": down, "south": addresses["south"]})
+    config = written(tmp_path, {"north": DOWN, "south": addresses["south"]})
     found = called("migrate", "--config", str(config))
     assert found.returncode == 2
     assert "gateway: north: " in found.stderr
@@ -113,6 +115,7 @@ def test_a_gateway_does_not_start_with_rules_that_are_not_in_force(tmp_path: Pat
     assert "The database north has all names but" in called("config", "check", "--config", str(config)).stderr
 
 
+@pytest.mark.thorough
 def test_databases_are_migrated_one_after_the_other_by_their_owners(tmp_path: Path, addresses: dict[str, str]) -> None:
     """As the chart does. With the last one, each gets what the rules give it, so that a check finds nothing."""
     config = str(written(tmp_path, {name: as_gateway(dsn) for name, dsn in addresses.items()}))
@@ -132,8 +135,7 @@ def test_databases_are_migrated_one_after_the_other_by_their_owners(tmp_path: Pa
 @pytest.mark.thorough
 def test_dsns_of_a_migration_may_be_in_files(tmp_path: Path, addresses: dict[str, str]) -> None:
     """Every user of a machine can see arguments."""
-    down = "postgresql://nobody@127.0.0.1:1/nothing"
-    config = str(written(tmp_path, {"north": addresses["north"], "south": down}))
+    config = str(written(tmp_path, {"north": addresses["north"], "south": DOWN}))
     owner, journal, nothing = tmp_path / "owner", tmp_path / "journal", tmp_path / "nothing"
     owner.write_text(addresses["south"] + "\n")
     journal.write_text(addresses["north"])
@@ -141,8 +143,121 @@ def test_dsns_of_a_migration_may_be_in_files(tmp_path: Path, addresses: dict[str
     files = ("--dsn-file", str(owner), "--journal-dsn-file", str(journal))
     done = called("migrate", "--database", "south", *files, "--config", config)
     assert (done.returncode, "the journal has its table" in done.stdout) == (0, True), done.stderr
-    both = called("migrate", "--database", "south", *files, "--dsn", down, "--config", config)
+    both = called("migrate", "--database", "south", *files, "--dsn", DOWN, "--config", config)
     assert (both.returncode, "both given" in both.stderr) == (2, True)
     for wrong in (nothing, tmp_path / "absent"):
         refused = called("migrate", "--database", "south", "--dsn-file", str(wrong), "--config", config)
         assert (refused.returncode, "--dsn-file:" in refused.stderr) == (2, True), refused.stderr
+
+
+# Records: ``gateway audit`` without ``--database`` is about those of all databases. ----------------------------------
+
+
+@pytest.fixture
+def asked(gateway: Fleet, monkeypatch: pytest.MonkeyPatch) -> Fleet:
+    """The gateway that commands ask."""
+    monkeypatch.setenv("GATEWAY_URL", gateway.origin)
+    monkeypatch.setenv("GATEWAY_API_KEY", API_KEY)
+    return gateway
+
+
+async def run(*arguments: str | Path) -> Result:
+    """The command, beside the gateway that it asks."""
+    return await asyncio.to_thread(lambda: CliRunner().invoke(audit, [str(one) for one in arguments]))
+
+
+def cells(result: Result, *titles: str) -> list[tuple[str, ...]]:
+    header, *lines = (line.split("\t") for line in result.stdout.splitlines())
+    return [tuple(line[header.index(title)] for title in titles) for line in lines]
+
+
+async def test_lists_have_a_column_with_the_database(asked: Fleet, api: httpx.AsyncClient) -> None:
+    resources = await all_raised(api, 5)
+    owners = ["south" if one.startswith("tenant-7/") else "north" for one in resources]
+    found = await run("search", "--kind", "barrier", "--oldest")
+    assert (found.exit_code, found.stderr) == (0, "5 of 5\n")
+    assert cells(found, "resource", "database") == list(zip(resources, owners, strict=True))
+    alone = await run("search", "--kind", "barrier", "--database", "south")
+    assert "database" not in alone.stdout.splitlines()[0]
+    assert len(alone.stdout.splitlines()) == 1 + owners.count("south")
+    for database in ("north", "south"):
+        await refused(api, database, "zombie")
+    incidents = await run("incidents")
+    assert cells(incidents, "resource", "database") == [("tenant-7/zombie", "south"), ("job/zombie", "north")]
+    identifier = cells(incidents, "id")[0][0]
+    assert (await run("acknowledge", identifier, "--note", "seen")).exit_code == 0
+    tailed = await run("tail", "--kind", "barrier", "--last", "4", "--limit", "4", "--json")
+    assert {json.loads(line)["database"] for line in tailed.stdout.splitlines()} == {"north", "south"}
+
+
+async def test_both_chains_of_an_export_are_verified(asked: Fleet, api: httpx.AsyncClient, tmp_path: Path) -> None:
+    await all_raised(api, 8)
+    heads = [
+        f"{one['database']}:{one['position']}:{one['hash']}" for one in (await listed(api, "/v1/record/head"))["heads"]
+    ]
+    for form in ("ndjson", "parquet"):
+        file = tmp_path / f"record.{form}"
+        exported = await run("export", "--output", file)
+        assert exported.exit_code == 0, exported.output
+        judged = await run("verify", file, *(f"--head={head}" for head in heads))
+        assert judged.exit_code == 0, judged.output
+        assert judged.stdout.splitlines()[-2:] == [f"--head {head}" for head in heads]
+    from_gateway = await run("verify")
+    assert from_gateway.stdout.splitlines()[-2:] == [f"--head {head}" for head in heads]
+    assert (await run("verify", "--database", "south")).stdout.splitlines()[-1] == heads[1].replace("south:", "--head ")
+
+    lines = (tmp_path / "record.ndjson").read_text().splitlines()
+    number = next(number for number, line in enumerate(lines) if "tenant-7/1" in line)
+    changed = tmp_path / "changed.ndjson"
+    for text, told in (
+        (lines[number].replace("tenant-7/1", "tenant-7/9"), "was changed"),
+        (lines[number].replace('"south"', '"north"'), "north: Entry "),
+        (lines[number].replace('"database":', '"base":'), "is no entry"),
+    ):
+        changed.write_text("\n".join([*lines[:number], text, *lines[number + 1 :]]) + "\n")
+        judged = await run("verify", changed)
+        assert judged.exit_code == 1
+        assert told in judged.stdout, judged.stdout
+        assert f"line {number + 1}" in judged.stdout.lower()
+    # An export from which a whole database was removed does not pass, if its head was saved.
+    changed.write_text("".join(f"{line}\n" for line in lines if '"database":"north"' in line))
+    judged = await run("verify", changed, *(f"--head={head}" for head in heads))
+    assert judged.exit_code == 1
+    assert "south: Entries 1 to" in judged.stdout
+    refused_head = await run("verify", tmp_path / "record.ndjson", "--head", heads[0].removeprefix("north:"))
+    assert isinstance(refused_head.exception, ConfigurationError)
+
+
+@pytest.mark.thorough
+async def test_an_export_goes_on_after_a_cursor(asked: Fleet, api: httpx.AsyncClient) -> None:
+    await all_raised(api, 6)
+    lines = (await run("export")).stdout.splitlines()
+    first = {one["database"]: one["position"] for one in map(json.loads, lines[:4])}
+    after = ",".join(f"{name}:{position}" for name, position in first.items())
+    assert (await run("export", "--after", after)).stdout.splitlines() == lines[4:]
+
+
+async def test_a_database_that_is_down_is_named_and_changes_the_exit_code(
+    asked: Fleet, api: httpx.AsyncClient, tmp_path: Path
+) -> None:
+    await all_raised(api)
+    asked.lines["south"].cut()
+    for command in ("search", "incidents"):
+        found = await run(command)
+        assert found.exit_code == 1
+        assert "This is not all. No answer of: south." in found.stderr
+    assert cells(await run("search", "--kind", "barrier"), "database") == [("north",)] * 3
+    output = tmp_path / "record.ndjson"
+    for arguments in (("export", "--output", output), ("verify",)):
+        assert isinstance((await run(*arguments)).exception, Unavailable)
+    assert not output.exists()
+    assert (await run("export", "--output", output, "--database", "north")).exit_code == 0
+    following = asyncio.create_task(run("tail", "--last", "0", "--limit", "1"))
+    for number in range(300):
+        await raised(api, "north", f"more-{number}")
+        if following.done():
+            break
+        await asyncio.sleep(0.1)
+    tailed = await following
+    assert tailed.exit_code == 1
+    assert "The database south does not answer" in tailed.stderr

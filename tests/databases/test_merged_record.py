@@ -1,4 +1,4 @@
-"""The records of two databases as one: lists, single entries, exports and streams, also while one of them is down."""
+"""The records of several databases as one: lists, entries, exports and streams, also while a database is down."""
 
 import asyncio
 import csv
@@ -6,38 +6,42 @@ import io
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import httpx
+import hypothesis
+import orjson
 import pytest
 import pytest_asyncio
+from hypothesis import strategies as st
+from pydantic import BaseModel
+from starlette.types import ASGIApp, Receive, Scope, Send
 
+from gateway.api.record_stream import EntryWriter
 from gateway.db import record
 from gateway.db.database import Database
+from gateway.db.export import ExportFormat
+from gateway.errors import Unavailable
 from gateway.fencing.chain_verification import Verifier
-from tests.databases.fleet import Fleet, databases, fleet, settings
+from gateway.http.head import Head, Headers
+from gateway.merged import lists
+from gateway.merged.asking import Databases
+from gateway.merged.exports import split_rows
+from gateway.merged.streams import MergedStream, Source
+from tests.databases.fleet import CALLERS, Fleet, databases, fleet, settings
 from tests.postgres import Server
-from tests.running import API_KEY, GRANTS, Events, running
+from tests.running import GRANTS, Events, running
 from tests.waiting import PATIENCE
 
 STRANGER = "a-key-of-the-stranger-0123456789abcdef"
 """The key of a caller that may write, and sees its own entries only."""
-CALLERS = [
-    {"name": "writer", "groups": ["admins"], "api_key": API_KEY},
-    {"name": "stranger", "api_key": STRANGER},
-]
 
 
 @pytest_asyncio.fixture
 async def gateway(postgres_server: Server) -> AsyncIterator[Fleet]:
     async with fleet(postgres_server) as one:
         yield one
-
-
-@pytest_asyncio.fixture
-async def api(gateway: Fleet) -> AsyncIterator[httpx.AsyncClient]:
-    async with gateway.api() as client:
-        yield client
 
 
 async def raised(api: httpx.AsyncClient, database: str, name: str) -> str:
@@ -149,6 +153,10 @@ async def test_a_list_without_a_database_that_is_down_says_so_and_goes_on_with_i
     assert (whole["missing"], whole["total_exact"]) == (["south"], False)
     for path in ("/v1/fences", "/v1/leases", "/v1/incidents", "/v1/record/head", "/v1/rejections", "/v1/webhooks"):
         assert (await listed(api, path))["missing"] == ["south"]
+    export = await api.get("/v1/events.ndjson")
+    assert (export.status_code, "south" in export.json()["detail"]) == (503, True), "it does not begin"
+    assert "database=north" in export.json()["advice"]
+    assert (await api.get("/v1/events.ndjson?database=north")).status_code == 200
     gateway.lines["north"].cut()
     assert (await api.get("/v1/events")).status_code == 503
     gateway.lines["south"].mend()
@@ -175,17 +183,9 @@ async def test_cursors_and_databases_that_do_not_fit_are_refused(api: httpx.Asyn
     one = (await listed(api, "/v1/events"))["events"][0]["id"]
     wrong = [
         *("before=4711", f"before={one}", "before=west:1", "before=north:1,north:2", "before=north:-1", "before="),
-        *(
-            "before=north:1&before=north:2",
-            "limit=1&limit=2",
-            "order=oldest&order=newest",
-            "limit=0",
-            "limit=1001",
-            "limit=5.0",
-            "limit=%2B5",
-        ),
-        *("database=west", "database=", "database=north&database=west", "after=north:9999999999999999999", "nope=1"),
-        *("database=north&before=south:1", "database=north&before=north:1"),
+        *("before=north:1&before=north:2", "limit=1&limit=2", "order=oldest&order=newest", "limit=0", "limit=1001"),
+        *("limit=5.0", "limit=%2B5", "database=west", "database=", "database=north&database=west", "nope=1"),
+        *("after=north:9999999999999999999", "database=north&before=south:1", "database=north&before=north:1"),
     ]
     for query in wrong:
         answer = await api.get(f"/v1/events?{query}")
@@ -200,7 +200,8 @@ async def test_cursors_and_databases_that_do_not_fit_are_refused(api: httpx.Asyn
 
 async def test_a_caller_without_the_grant_sees_its_own_entries_only(postgres_server: Server) -> None:
     grants = [*GRANTS[:1], {"callers": ["stranger"], "actions": ["barrier"], "resources": ["**"]}]
-    async with fleet(postgres_server, callers=CALLERS, grants=grants) as gateway, gateway.api() as api:
+    callers = [CALLERS[0], {"name": "stranger", "api_key": STRANGER}]
+    async with fleet(postgres_server, callers=callers, grants=grants) as gateway, gateway.api() as api:
         await all_raised(api, 3)
         headers = {"Authorization": f"Bearer {STRANGER}"}
         async with httpx.AsyncClient(base_url=gateway.origin, headers=headers, timeout=PATIENCE) as stranger:
@@ -260,16 +261,6 @@ async def test_an_export_has_the_entries_of_all_by_time_and_both_chains(api: htt
     assert [json.loads(line)["hash"] for line in rest] == [one["hash"] for one in middle]
 
 
-async def test_an_export_does_not_begin_without_one_of_its_databases(gateway: Fleet, api: httpx.AsyncClient) -> None:
-    await all_raised(api)
-    gateway.lines["south"].cut()
-    answer = await api.get("/v1/events.ndjson")
-    assert answer.status_code == 503
-    assert "south" in answer.json()["detail"]
-    assert "database=north" in answer.json()["advice"]
-    assert (await api.get("/v1/events.ndjson?database=north")).status_code == 200
-
-
 async def export_without_end(gateway: Fleet, api: httpx.AsyncClient) -> None:
     """Read an export while one of its databases is lost."""
     async with api.stream("GET", "/v1/events.ndjson") as answer:
@@ -299,9 +290,7 @@ async def test_an_export_breaks_off_if_a_database_is_lost_and_gives_back_its_ses
         await record.seal(database)
     finally:
         await database.close()
-    exports = (
-        "SELECT count(*)::integer FROM pg_stat_activity WHERE query LIKE 'COPY %' AND datname = current_database()"
-    )
+    exports = "SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'COPY %' AND datname = current_database()"
     for _ in range(6):  # more than may run at one time
         with pytest.raises(httpx.RemoteProtocolError):
             await export_without_end(gateway, api)
@@ -399,3 +388,115 @@ async def test_a_stream_begins_without_a_database_that_is_down(gateway: Fleet, a
         assert reader.told == [("database-missing", "south")]
     gateway.lines["north"].cut()
     assert (await api.get("/v1/events/stream")).status_code == 503
+
+
+# The parts, without a server ----------------------------------------------------------------------------------------
+
+
+def asking(path: str, **databases: ASGIApp) -> tuple[Scope, Databases]:
+    """A request of a client, and what sends it to each database."""
+    of_path = {"path": path, "raw_path": path.encode(), "query_string": b""}
+    scope: Scope = {"type": "http", "method": "GET", **of_path, "headers": [(b"apikey", b"own")], "state": {}}
+    return scope, Databases(databases, scope, lambda: False, lambda _: next(iter(databases)))
+
+
+async def answer(send: Send, status: int, body: bytes) -> None:
+    await send({"type": "http.response.start", "status": status, "headers": []})
+    await send({"type": "http.response.body", "body": body})
+
+
+async def test_trailers_of_a_request_are_no_headers_of_those_to_its_databases() -> None:
+    """The body of a request may end while its databases are asked, and a server adds its trailers to the headers."""
+    seen = list[Headers]()
+
+    async def north(scope: Scope, _: Receive, send: Send) -> None:
+        seen.append(Head.of(scope).headers)
+        await answer(send, 200, b"{}")
+
+    scope, several = asking("/v1/events", north=north)
+    Head.of(scope)
+    scope["headers"].append((b"sec-fetch-site", b"same-origin"))
+    await several.ask("north", [])
+    assert seen == [((b"apikey", b"own"),)]
+
+
+async def test_a_slower_database_is_not_cancelled_once_another_one_has_the_entry() -> None:
+    """To cancel a query would end its session."""
+    ended, finish = asyncio.get_running_loop().create_future(), asyncio.Event()
+
+    async def fast(_: Scope, __: Receive, send: Send) -> None:
+        await answer(send, 200, b'{"id": "x"}')
+
+    async def slow(_: Scope, __: Receive, send: Send) -> None:
+        try:
+            await finish.wait()
+            await answer(send, 404, b"{}")
+            ended.set_result("by itself")
+        except asyncio.CancelledError:
+            ended.set_result("cancelled")
+            raise
+
+    _, several = asking("/v1/events/x", slow=slow, fast=fast)
+    found = await lists.read(several, [], "/v1/events/x")
+    assert orjson.loads(found.body) == {"database": "fast", "id": "x"}
+    finish.set()
+    assert await ended == "by itself"
+
+
+class View(BaseModel):
+    """An entry as clients see it."""
+
+    resource: str = "job/1"
+
+
+class Subscription:
+    """It has one entry, and ends."""
+
+    def __init__(self) -> None:
+        self.position, self._left = 6, [[SimpleNamespace(position=7, kind="barrier")]]
+
+    async def next(self, *, waits: bool) -> list[SimpleNamespace]:
+        return self._left.pop() if self._left else []
+
+
+class Down(Source):
+    """The stream of a database that is down."""
+
+    async def open(self) -> None:
+        raise Unavailable("It is down.")
+
+
+async def test_a_missing_database_is_told_of_before_an_entry_that_waits_already() -> None:
+    none, written = cast(Databases, None), list[bytes]()
+
+    async def write(data: bytes) -> None:
+        written.append(data)
+
+    up, down = Source(none, "north", [], 6), Down(none, "south", [], None)
+    up.entries = EntryWriter(cast(Any, Subscription()), 15.0, lambda _: View(), None)
+    await MergedStream([up, down], lambda: False)(cast(Any, SimpleNamespace(write=write)))
+    lines = [line for line in b"".join(written).decode().splitlines() if line.startswith("event: ")]
+    assert lines == ["event: database-missing", "event: barrier"]
+
+
+FIELDS = st.lists(st.text(alphabet='a,"\n\r{', max_size=6), min_size=1, max_size=4)
+
+
+@hypothesis.settings(max_examples=60, deadline=None)
+@hypothesis.given(table=st.lists(FIELDS, max_size=6), size=st.integers(1, 9))
+def test_rows_of_csv_are_whole_whatever_the_pieces(table: list[list[str]], size: int) -> None:
+    written = []
+    for row in table:
+        line = io.StringIO()
+        csv.writer(line, quoting=csv.QUOTE_ALL, lineterminator="\n").writerow(row)
+        written.append(line.getvalue().encode())
+    text, rest, found = b"".join(written), b"", list[bytes]()
+    for begin in range(0, len(text), size):
+        rows, rest = split_rows(rest + text[begin : begin + size], ExportFormat.CSV)
+        found += rows
+    assert b"".join(found) + rest == text
+    assert found == written or (rest == b"" and not text)
+
+
+def test_a_line_of_ndjson_ends_at_its_line_feed_alone() -> None:
+    assert split_rows(b'{"a":"\\""}\n{"b', ExportFormat.NDJSON) == ([b'{"a":"\\""}\n'], b'{"b')

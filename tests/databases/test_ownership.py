@@ -38,21 +38,23 @@ class Addresses(dict[str, str]):
     """The addresses of databases by name."""
 
     def config(
-        self, rules: dict[str, Any] = SOUTH, *, north_has: dict[str, Any] | None = None, **others: str
+        self,
+        rules: dict[str, Any] = SOUTH,
+        *,
+        west: dict[str, Any] | None = None,
+        north_has: dict[str, Any] | None = None,
+        **others: str,
     ) -> Config:
-        """Return a configuration with these rules for south; ``others``: databases with another address."""
+        """Return a configuration with these rules for south, and for a third database if ``west`` has some.
+
+        ``others``: databases with another address.
+        """
         at = {**self, **others}
         listed = databases(at["north"], at["south"], **rules)
         listed[0] |= north_has or {}
+        if west is not None:
+            listed.append({"name": "west", "dsn": at["west"], "connect_timeout": PATIENCE, "schemas": ["w"], **west})
         return settings(listed)
-
-    def three(self, west: dict[str, Any], rules: dict[str, Any] = SOUTH, **others: str) -> Config:
-        """Return a configuration with a third database."""
-        at = {**self, **others}
-        listed = databases(at["north"], at["south"], **rules)
-        return settings(
-            [*listed, {"name": "west", "dsn": at["west"], "connect_timeout": PATIENCE, "schemas": ["w"], **west}]
-        )
 
 
 @pytest.fixture
@@ -79,6 +81,12 @@ async def raised(api: httpx.AsyncClient, resource: str, token: str) -> str:
     return "ok" if answer.status_code == 200 else str(answer.json()["code"])
 
 
+async def execute(address: str, statements: str) -> None:
+    connection = await asyncpg.connect(address)
+    await connection.execute(statements)
+    await connection.close()
+
+
 async def applied(config: Config, *forget: str) -> bool:
     async with fleet(config) as found:
         found.check_applicable(forget)
@@ -97,8 +105,9 @@ async def test_gateways_with_other_rules_cannot_serve(addresses: Addresses) -> N
         assert await raised(api, "job/1", "5") == "ok"
 
 
+@pytest.mark.thorough
 async def test_what_differs_in_other_databases_alone_does_no_harm(addresses: Addresses) -> None:
-    async with gateway(addresses.three({})) as api, gateway(addresses.three(NORTH)) as other:
+    async with gateway(addresses.config(west={})) as api, gateway(addresses.config(west=NORTH)) as other:
         assert await raised(api, "tenant-7/1", "5") == await raised(other, "tenant-7/1", "6") == "ok"
         assert await raised(other, "job/1", "5") == await raised(other, "anything", "5") == "ownership-differs"
 
@@ -179,12 +188,8 @@ async def test_issued_tokens_of_a_database_that_was_put_back_move_in_its_next_ep
     async with gateway(addresses.config()) as old:
         lease = (await old.post("/v1/leases/job/1", json={"holder": "h", "ttl": 60})).json()
         assert (await old.delete(f"/v1/leases/job/1/{lease['lease']}")).status_code == 204
-    connection = await asyncpg.connect(addresses["north"])
-    try:
-        # As on another timeline. Tokens that the former one issued are lost if no holder has shown them.
-        await connection.execute("UPDATE fencing.issuer SET timeline = '0'")
-    finally:
-        await connection.close()
+    # As on another timeline. Tokens that the former one issued are lost if no holder has shown them.
+    await execute(addresses["north"], "UPDATE fencing.issuer SET timeline = '0'")
     assert await applied(addresses.config(MOVED))
     async with gateway(addresses.config(MOVED)) as new:
         issued = (await new.post("/v1/leases/job/1", json={"holder": "n"})).json()["token"]
@@ -203,16 +208,13 @@ async def test_fences_that_move_are_in_the_journal_of_their_new_database(
             for resource in ("job/1", "tenant-7/1"):
                 assert await raised(old, resource, "5") == "ok"
         assert await applied(addresses.config(MOVED | kept))
-        connection = await asyncpg.connect(addresses["south"])
-        await connection.execute(
-            "UPDATE fencing.fence SET value = 1; UPDATE fencing.opening SET term = 0, started = 'epoch'"
-        )
-        await connection.close()
+        put_back = "UPDATE fencing.fence SET value = 1; UPDATE fencing.opening SET term = 0, started = 'epoch'"
+        await execute(addresses["south"], put_back)
         async with gateway(addresses.config(MOVED | kept)) as new:
             assert await raised(new, "job/1", "4") == await raised(new, "tenant-7/1", "4") == "token-stale"
 
 
-@pytest.mark.parametrize("mode", ["sync", "async"])
+@pytest.mark.parametrize("mode", first(["sync", "async"]))
 async def test_a_database_that_was_put_back_to_before_a_change_lets_no_gateway_in(
     addresses: Addresses, postgres_server: Server, mode: str
 ) -> None:
@@ -315,10 +317,7 @@ async def test_a_change_that_was_killed_goes_on_or_back(
             served = [await raised(api, "job/1", token) for api, token in ((old, "6"), (new, "7"))]
             assert served != ["ok", "ok"], "no moment in which both serve the name"
             highest = 7 if served[1] == "ok" else 6 if served[0] == "ok" else 5
-            if goes == "on":
-                assert await applied(following)
-            else:
-                assert await applied(former)
+            assert await applied(following if goes == "on" else former)
             serving, other = (new, old) if goes == "on" else (old, new)
             assert await raised(serving, "job/1", str(highest - 1)) == "token-stale"
             assert await raised(serving, "job/1", "8") == "ok"
@@ -360,34 +359,32 @@ async def test_a_database_that_fails_during_a_change_keeps_no_other_one_closed(
 
 
 async def test_only_databases_that_a_change_concerns_must_be_up(addresses: Addresses) -> None:
-    async with gateway(addresses.three({})) as api:
+    async with gateway(addresses.config(west={})) as api:
         assert await raised(api, "job/1", "5") == "ok"
     with pytest.raises(Unavailable, match="south does not answer, and the rules may change what it has"):
-        await applied(addresses.three(NORTH, {"resources": []}, south=NOWHERE))
-    assert await applied(addresses.three(NORTH, south=NOWHERE))
-    async with gateway(addresses.three(NORTH)) as api:
+        await applied(addresses.config({"resources": []}, west=NORTH, south=NOWHERE))
+    assert await applied(addresses.config(west=NORTH, south=NOWHERE))
+    async with gateway(addresses.config(west=NORTH)) as api:
         assert await raised(api, "job/1", "4") == "token-stale"
         assert await raised(api, "tenant-7/1", "1") == "ok"
 
 
-async def test_a_database_gives_its_names_away_before_it_is_removed(addresses: Addresses) -> None:
-    async with gateway(addresses.three(NORTH)) as api:
+@pytest.mark.parametrize("lost", first([False, True]))
+async def test_a_database_gives_its_names_away_before_it_is_removed_or_is_forgotten(
+    addresses: Addresses, *, lost: bool
+) -> None:
+    async with gateway(addresses.config(west=NORTH)) as api:
         assert await raised(api, "job/1", "5") == "ok"
     with pytest.raises(ConfigurationError, match="The database west has names") as refused:
         await applied(addresses.config())
     assert "--forget west" in refused.value.advice
-    assert await applied(addresses.three({"schemas": []}))
-    await check_agreement(addresses.config())
+    if lost:
+        assert await applied(addresses.config(), "west")
+    else:
+        assert await applied(addresses.config(west={"schemas": []}))
+        await check_agreement(addresses.config())
     async with gateway(addresses.config()) as api:
-        assert await raised(api, "job/1", "4") == "token-stale"
-
-
-async def test_a_lost_database_can_be_forgotten(addresses: Addresses) -> None:
-    async with gateway(addresses.three(NORTH)) as api:
-        assert await raised(api, "job/1", "5") == "ok"
-    assert await applied(addresses.config(), "west")
-    async with gateway(addresses.config()) as api:
-        assert await raised(api, "job/1", "4") == "ok", "its fences are lost"
+        assert await raised(api, "job/1", "4") == ("ok" if lost else "token-stale"), "fences of a lost one are lost"
 
 
 async def test_databases_of_two_fleets_do_not_mix(addresses: Addresses, postgres_server: Server) -> None:
@@ -458,18 +455,16 @@ class Process:
         answer = httpx.post(url, json={"token": token}, headers=headers, timeout=4 * PATIENCE)
         return answer.status_code, answer.json().get("code") if answer.status_code != 200 else None
 
+    def answers(self) -> bool:
+        with suppress(httpx.TransportError):
+            return httpx.get(f"{self.origin}/readyz", timeout=PATIENCE).status_code == 204
+        return False
+
 
 @contextmanager
 def serving(config: Path) -> Iterator[Process]:
     port = free_port()
     with started("serve", "--listen", f"127.0.0.1:{port}", "--config", str(config)) as one:
-        running_there = Process(one.process, f"http://127.0.0.1:{port}")
-        one.wait_for(lambda: _answers(running_there.origin))
-        yield running_there
-
-
-def _answers(origin: str) -> bool:
-    try:
-        return httpx.get(f"{origin}/readyz", timeout=PATIENCE).status_code == 204
-    except httpx.TransportError:
-        return False
+        there = Process(one.process, f"http://127.0.0.1:{port}")
+        one.wait_for(there.answers)
+        yield there

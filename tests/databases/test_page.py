@@ -102,14 +102,14 @@ async def test_lists_are_of_all_databases_by_time_and_each_row_leads_to_its_own(
     await read(browser, "/ui/rejections?of=west", 400)
 
 
+@pytest.mark.thorough
 async def test_pages_of_a_merged_list_have_each_entry_once(gateway: Fleet, browser: httpx.AsyncClient) -> None:
     entry = (
         "INSERT INTO fencing.intake (kind, reason, enforced, resource, at) SELECT 'rejection', 'token-stale', true, "
     )
+    entry += "$1, now() - n * interval '1 s' FROM generate_series($2::int, 1, -1) n"
     for name, count in (("north", 70), ("south", 40)):
-        await gateway.asked(
-            name, f"{entry} $1, now() - n * interval '1 s' FROM generate_series($2::int, 1, -1) n", name, count
-        )
+        await gateway.asked(name, entry, name, count)
     seen, address, pages = list[str](), "/ui/rejections", list[list[str]]()
     while address:
         page = await read(browser, address)
@@ -220,13 +220,8 @@ async def test_callers_without_audit_see_nothing_of_any_database(gateway: Fleet)
     headers = {"Origin": gateway.origin}
     async with httpx.AsyncClient(base_url=gateway.origin, headers=headers, timeout=PATIENCE) as client:
         assert (await client.post("/ui/login", data={"api_key": OTHER_KEY})).status_code == 403
-        for path in (
-            "/ui/",
-            *LISTS,
-            "/ui/live/stream",
-            "/ui/resource?name=south.orders/1",
-            "/ui/rejections.csv?of=south",
-        ):
+        more = ("/ui/live/stream", "/ui/resource?name=south.orders/1", "/ui/rejections.csv?of=south")
+        for path in ("/ui/", *LISTS, *more):
             for query in ("", "?of=south", "?database=*"):
                 answer = await client.get(path if "?" in path else path + query)
                 assert answer.status_code == 303, path

@@ -2,15 +2,35 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any, TypeAlias
 
-from tests.db.world import Attempt, Said, World
+from mypy_boto3_s3 import S3Client
+
+from tests.db.world import Attempt, Check, Said, World
 from tests.objects.clients import call, outcome
 
 Path: TypeAlias = Callable[[World], Awaitable[Attempt]]
 
+ANN = {"holder": "ann"}
 LARGE = b"x" * 1000
 """More than is put from memory."""
+
+
+def _asked(method: str, path: str, *expected: int, document: Any = None, **headers: str) -> Path:
+    async def path_of(world: World) -> Attempt:
+        number = world.number
+        return Attempt(lambda: world.ask(method, path.format(number), document, None, **headers), expected or (200,))
+
+    return path_of
+
+
+def _of_s3(ask: Callable[[S3Client, int], Awaitable[Said]]) -> Path:
+    async def path_of(world: World) -> Attempt:
+        number = world.number
+        return Attempt(lambda: ask(world.s3(), number))
+
+    return path_of
 
 
 # Tables -------------------------------------------------------------------------------------------------------------
@@ -36,41 +56,44 @@ async def _carried(world: World, token: int = 33, table: str = "accounts") -> in
     return row
 
 
-async def hot_write(world: World) -> Attempt:
-    return _patched(world, await _carried(world), 33)
+def _writes(token: int | None, table: str = "accounts", *, carried: bool = False, **headers: str) -> Path:
+    async def path_of(world: World) -> Attempt:
+        row = await (_carried(world, table=table) if carried else world.row(table))
+        return _patched(world, row, token, table, **headers)
+
+    return path_of
 
 
-async def write_that_raises_the_fence(world: World) -> Attempt:
-    return _patched(world, await _carried(world), 34)
+PATHS: dict[str, Path] = {
+    "hot_write": _writes(33, carried=True),
+    "write_that_raises_the_fence": _writes(34, carried=True),
+    "first_write": _writes(33),
+    "write_with_its_row": _writes(33, prefer="return=representation,timezone=Asia/Tokyo"),
+    "write_with_a_trigger": _writes(33, "audited"),
+    "observed_write": _writes(None, "watched"),
+}
+"""By name. The rest of this module adds to them."""
 
 
-async def first_write(world: World) -> Attempt:
-    return _patched(world, await world.row(), 33)
+def _path(path: Path) -> Path:
+    PATHS[path.__name__] = path
+    return path
 
 
-async def write_with_its_row(world: World) -> Attempt:
-    return _patched(world, await world.row(), 33, prefer="return=representation,timezone=Asia/Tokyo")
-
-
-async def write_with_a_trigger(world: World) -> Attempt:
-    return _patched(world, await world.row("audited"), 33, "audited")
-
-
-async def observed_write(world: World) -> Attempt:
-    return _patched(world, await world.row("watched"), None, "watched")
-
-
+@_path
 async def overtaken_write(world: World) -> Attempt:
     row = await _carried(world, 40)
     return Attempt(lambda: world.ask("PATCH", f"/v1/tables/accounts?id=eq.{row}", {"note": "after"}, 39), (412,))
 
 
+@_path
 async def implausible_write(world: World) -> Attempt:
     row = await world.row()
     target = f"/v1/tables/accounts?id=eq.{row}"
     return Attempt(lambda: world.ask("PATCH", target, {"note": "after"}, 2**62), (403,))
 
 
+@_path
 async def writes_that_share_a_trip(world: World) -> Attempt:
     rows = [await _carried(world) for _ in range(3)]
     attempts = [_patched(world, row, 33) for row in rows]
@@ -90,11 +113,13 @@ async def writes_that_share_a_trip(world: World) -> Attempt:
     return Attempt(send, (204,), all_or_as_said)
 
 
+@_path
 async def keyed_write(world: World) -> Attempt:
     row = await world.row()
     return _patched(world, row, 33, idempotency_key=f'"{row}"')
 
 
+@_path
 async def replay(world: World) -> Attempt:
     row = await world.row()
     attempt = _patched(world, row, 33, idempotency_key=f'"{row}"')
@@ -102,6 +127,7 @@ async def replay(world: World) -> Attempt:
     return Attempt(attempt.send, (204,))
 
 
+@_path
 async def transaction(world: World) -> Attempt:
     rows = [await world.row() for _ in range(2)]
     writes = [
@@ -117,6 +143,7 @@ async def transaction(world: World) -> Attempt:
     return Attempt(lambda: world.ask("POST", "/v1/transaction", {"writes": writes}), (200,), changed)
 
 
+@_path
 async def call_that_writes(world: World) -> Attempt:
     row = await world.row()
 
@@ -129,27 +156,17 @@ async def call_that_writes(world: World) -> Attempt:
     )
 
 
-def _asked(method: str, path: str, *expected: int, document: Any = None, **headers: str) -> Path:
-    async def path_of(world: World) -> Attempt:
-        return Attempt(lambda: world.ask(method, path, document, None, **headers), expected or (200,))
-
-    return path_of
-
-
 # Fences and locks ---------------------------------------------------------------------------------------------------
 
 
-async def barrier(world: World) -> Attempt:
-    path = f"/v1/fences/job/{world.number}/barrier"
-    return Attempt(lambda: world.ask("POST", path, {"token": "33"}))
-
-
+@_path
 async def overtaken_barrier(world: World) -> Attempt:
     path = f"/v1/fences/job/{world.number}/barrier"
     assert await world.ask("POST", path, {"token": "34"}) == (200, "")
     return Attempt(lambda: world.ask("POST", path, {"token": "33"}), (412,))
 
 
+@_path
 async def epoch(world: World) -> Attempt:
     resource = f"job/{world.number}"
     assert await world.ask("POST", f"/v1/fences/{resource}/barrier", {"token": "33"}) == (200, "")
@@ -162,21 +179,6 @@ async def epoch(world: World) -> Attempt:
     return Attempt(lambda: world.ask("POST", f"/v1/fences/{resource}/epoch", document), (200,), begun)
 
 
-async def acquire(world: World) -> Attempt:
-    path = f"/v1/leases/job/{world.number}"
-    return Attempt(lambda: world.ask("POST", path, {"holder": "ann"}), (200, 201))
-
-
-async def acquire_after_waiting(world: World) -> Attempt:
-    path = f"/v1/leases/job/{world.number}"
-    return Attempt(lambda: world.ask("POST", path, {"holder": "ann", "wait": 5}), (200, 201))
-
-
-async def acquire_and_raise(world: World) -> Attempt:
-    path = f"/v1/leases/job/{world.number}"
-    return Attempt(lambda: world.ask("POST", path, {"holder": "ann", "barrier": True}), (200, 201))
-
-
 async def _leased(world: World, **wish: Any) -> dict[str, Any]:
     answer = await world.api.post(f"/v1/leases/job/{world.number}", json={"holder": "ann", **wish})
     assert answer.status_code == 201, answer.text
@@ -184,47 +186,48 @@ async def _leased(world: World, **wish: Any) -> dict[str, Any]:
     return lease
 
 
+@_path
 async def renew(world: World) -> Attempt:
     lease = await _leased(world)
     return Attempt(lambda: world.ask("PUT", f"/v1/leases/{lease['resource']}/{lease['lease']}", {}))
 
 
+@_path
 async def renew_many(world: World) -> Attempt:
     leases = [await _leased(world) for _ in range(2)]
     wanted = {"leases": [{"resource": one["resource"], "lease": one["lease"]} for one in leases]}
     return Attempt(lambda: world.ask("PUT", "/v1/leases", wanted))
 
 
+def _ended(world: World, resource: str) -> Check:
+    async def ended() -> bool:
+        return not await world.operator.fetchval("SELECT count(*) FROM fencing.lease WHERE resource = $1", resource)
+
+    return ended
+
+
+@_path
 async def release(world: World) -> Attempt:
     lease = await _leased(world)
-
-    async def ended() -> bool:
-        return not await world.operator.fetchval(
-            "SELECT count(*) FROM fencing.lease WHERE resource = $1", lease["resource"]
-        )
-
     path = f"/v1/leases/{lease['resource']}/{lease['lease']}"
-    return Attempt(lambda: world.ask("DELETE", path), (204,), ended)
+    return Attempt(lambda: world.ask("DELETE", path), (204,), _ended(world, lease["resource"]))
 
 
+@_path
 async def withdraw(world: World) -> Attempt:
     lease = await _leased(world, request="wish")
     path = f"/v1/withdrawals/{lease['resource']}"
     return Attempt(lambda: world.ask("POST", path, {"holder": "ann", "request": "wish"}), (204,))
 
 
+@_path
 async def break_lock(world: World) -> Attempt:
     lease = await _leased(world)
-
-    async def ended() -> bool:
-        return not await world.operator.fetchval(
-            "SELECT count(*) FROM fencing.lease WHERE resource = $1", lease["resource"]
-        )
-
-    document = {"expected": lease["token"], "reason": "a test"}
-    return Attempt(lambda: world.ask("POST", f"/v1/breaks/{lease['resource']}", document), (200,), ended)
+    document, path = {"expected": lease["token"], "reason": "a test"}, f"/v1/breaks/{lease['resource']}"
+    return Attempt(lambda: world.ask("POST", path, document), (200,), _ended(world, lease["resource"]))
 
 
+@_path
 async def sequencer(world: World) -> Attempt:
     lease = await _leased(world)
     return Attempt(lambda: world.ask("POST", "/v1/sequencers/check", {"sequencer": lease["sequencer"]}))
@@ -233,6 +236,7 @@ async def sequencer(world: World) -> Attempt:
 # The record ---------------------------------------------------------------------------------------------------------
 
 
+@_path
 async def entry(world: World) -> Attempt:
     attempt = await overtaken_barrier(world)
     assert (await attempt.send())[0] == 412
@@ -240,49 +244,48 @@ async def entry(world: World) -> Attempt:
     return Attempt(lambda: world.ask("GET", f"/v1/rejections/{rejection}"))
 
 
+@_path
 async def credentials(world: World) -> Attempt:
-    resource = f"s3/bucket/key-{world.number}"
-    document = {"resource": resource, "token": "33", "ttl": 900}
+    document = {"resource": f"s3/bucket/key-{world.number}", "token": "33", "ttl": 900}
     return Attempt(lambda: world.ask("POST", "/v1/credentials", document), (201,))
 
 
 # Objects ------------------------------------------------------------------------------------------------------------
 
 
-def _put(world: World, key: str, token: int = 33, body: bytes = b"after", **arguments: Any) -> Attempt:
+def _stands(world: World, key: str, body: bytes | None = b"after") -> Check:
     async def stands() -> bool:
         return world.stage.body(key) == body
 
-    return Attempt(lambda: outcome(world.s3(token).put_object, Key=key, Body=body, **arguments), (200,), stands)
+    return stands
 
 
-async def put(world: World) -> Attempt:
-    return _put(world, f"key-{world.number}")
+def _put(world: World, key: str, token: int = 33, body: bytes = b"after", **arguments: Any) -> Attempt:
+    send = partial(outcome, world.s3(token).put_object, Key=key, Body=body, **arguments)
+    return Attempt(send, (200,), _stands(world, key, body))
 
 
-async def put_again(world: World) -> Attempt:
-    return _put(world, await world.object())
+def _puts(token: int = 33, body: bytes = b"after", *, again: bool = False) -> Path:
+    async def path_of(world: World) -> Attempt:
+        return _put(world, await world.object() if again else f"key-{world.number}", token, body)
+
+    return path_of
 
 
-async def put_by_the_next_holder(world: World) -> Attempt:
-    return _put(world, await world.object(), 34)
-
-
+@_path
 async def put_on_condition(world: World) -> Attempt:
     key = await world.object()
     etag = (await call(world.s3().head_object, Key=key))["ETag"]
     return _put(world, key, IfMatch=etag)
 
 
-async def put_in_parts(world: World) -> Attempt:
-    return _put(world, f"key-{world.number}", body=LARGE)
-
-
+@_path
 async def overtaken_put(world: World) -> Attempt:
     key = await world.object(token=34)
     return Attempt(lambda: outcome(world.s3(33).put_object, Key=key, Body=b"after"), (412,))
 
 
+@_path
 async def put_over_a_zombie(world: World) -> Attempt:
     """An older holder's write is still on its way to the store."""
     key = await world.object()
@@ -298,6 +301,7 @@ async def put_over_a_zombie(world: World) -> Attempt:
     return Attempt(attempt.send, attempt.expected, attempt.effect, release)
 
 
+@_path
 async def barrier_over_a_zombie(world: World) -> Attempt:
     attempt = await put_over_a_zombie(world)
     resource = await world.operator.fetchval("SELECT resource FROM fencing.intent ORDER BY signed_at DESC LIMIT 1")
@@ -305,15 +309,13 @@ async def barrier_over_a_zombie(world: World) -> Attempt:
     return Attempt(lambda: world.ask("POST", path, {"token": "34"}), after=attempt.after)
 
 
+@_path
 async def delete(world: World) -> Attempt:
     key = await world.object()
-
-    async def gone() -> bool:
-        return world.stage.body(key) is None
-
-    return Attempt(lambda: outcome(world.s3().delete_object, Key=key), (204,), gone)
+    return Attempt(lambda: outcome(world.s3().delete_object, Key=key), (204,), _stands(world, key, None))
 
 
+@_path
 async def delete_many(world: World) -> Attempt:
     keys = [await world.object() for _ in range(2)]
     answers: dict[str, str] = {}
@@ -341,29 +343,20 @@ async def delete_many(world: World) -> Attempt:
     return Attempt(send, (200,), gone)
 
 
+async def _copied(world: World, body: bytes) -> Attempt:
+    target, source = f"key-{world.number}", {"Bucket": "bucket", "Key": await world.object(body)}
+    send = partial(outcome, world.s3().copy_object, Key=target, CopySource=source)
+    return Attempt(send, (200,), _stands(world, target, body))
+
+
+@_path
 async def copy(world: World) -> Attempt:
-    source, target = await world.object(b"after"), f"key-{world.number}"
-
-    async def stands() -> bool:
-        return world.stage.body(target) == b"after"
-
-    wanted = {"Bucket": "bucket", "Key": source}
-    return Attempt(lambda: outcome(world.s3().copy_object, Key=target, CopySource=wanted), (200,), stands)
+    return await _copied(world, b"after")
 
 
+@_path
 async def large_copy(world: World) -> Attempt:
-    source, target = await world.object(LARGE), f"key-{world.number}"
-
-    async def stands() -> bool:
-        return world.stage.body(target) == LARGE
-
-    wanted = {"Bucket": "bucket", "Key": source}
-    return Attempt(lambda: outcome(world.s3().copy_object, Key=target, CopySource=wanted), (200,), stands)
-
-
-async def open_upload(world: World) -> Attempt:
-    key = f"key-{world.number}"
-    return Attempt(lambda: outcome(world.s3().create_multipart_upload, Key=key))
+    return await _copied(world, LARGE)
 
 
 async def _opened(world: World) -> dict[str, Any]:
@@ -375,29 +368,27 @@ async def _opened(world: World) -> dict[str, Any]:
     return {"place": place, "parts": {"Parts": [{"PartNumber": 1, "ETag": part["ETag"]}]}}
 
 
+@_path
 async def upload_part(world: World) -> Attempt:
     upload = await _opened(world)
     return Attempt(lambda: outcome(world.s3().upload_part, **upload["place"], PartNumber=2, Body=b"more"))
 
 
+@_path
 async def copy_part(world: World) -> Attempt:
     upload, wanted = await _opened(world), {"Bucket": "bucket", "Key": await world.object()}
     return Attempt(lambda: outcome(world.s3().upload_part_copy, **upload["place"], PartNumber=2, CopySource=wanted))
 
 
+@_path
 async def complete_upload(world: World) -> Attempt:
     upload = await _opened(world)
-
-    async def stands() -> bool:
-        return world.stage.body(upload["place"]["Key"]) == b"after"
-
-    return Attempt(
-        lambda: outcome(world.s3().complete_multipart_upload, **upload["place"], MultipartUpload=upload["parts"]),
-        (200,),
-        stands,
-    )
+    arguments = {**upload["place"], "MultipartUpload": upload["parts"]}
+    send = partial(outcome, world.s3().complete_multipart_upload, **arguments)
+    return Attempt(send, (200,), _stands(world, upload["place"]["Key"]))
 
 
+@_path
 async def complete_again(world: World) -> Attempt:
     upload = await _opened(world)
     arguments = {**upload["place"], "MultipartUpload": upload["parts"]}
@@ -405,6 +396,7 @@ async def complete_again(world: World) -> Attempt:
     return Attempt(lambda: outcome(world.s3().complete_multipart_upload, **arguments))
 
 
+@_path
 async def abort_upload(world: World) -> Attempt:
     upload = await _opened(world)
     key = upload["place"]["Key"]
@@ -416,6 +408,7 @@ async def abort_upload(world: World) -> Attempt:
     return Attempt(lambda: outcome(world.s3().abort_multipart_upload, **upload["place"]), (204,), gone)
 
 
+@_path
 async def tag(world: World) -> Attempt:
     key = await world.object()
 
@@ -426,14 +419,7 @@ async def tag(world: World) -> Attempt:
     return Attempt(lambda: outcome(world.s3().put_object_tagging, Key=key, Tagging=wanted), (200,), tagged)
 
 
-async def list_objects(world: World) -> Attempt:
-    return Attempt(lambda: outcome(world.s3().list_objects_v2))
-
-
-async def list_uploads(world: World) -> Attempt:
-    return Attempt(lambda: outcome(world.s3().list_multipart_uploads))
-
-
+@_path
 async def make_bucket(world: World) -> Attempt:
     bucket = f"made-{world.number}"
 
@@ -443,6 +429,7 @@ async def make_bucket(world: World) -> Attempt:
     return Attempt(lambda: outcome(world.s3().create_bucket, Bucket=bucket), (200,), there)
 
 
+@_path
 async def remove_bucket(world: World) -> Attempt:
     attempt, bucket = await make_bucket(world), f"made-{world.number - 1}"
     assert await attempt.send() == (200, "")
@@ -454,61 +441,18 @@ async def remove_bucket(world: World) -> Attempt:
     return Attempt(lambda: outcome(world.s3().delete_bucket, Bucket=bucket), (204,), gone)
 
 
-PATHS: dict[str, Path] = {
-    path.__name__: path
-    for path in (
-        hot_write,
-        write_that_raises_the_fence,
-        first_write,
-        write_with_its_row,
-        write_with_a_trigger,
-        observed_write,
-        overtaken_write,
-        implausible_write,
-        writes_that_share_a_trip,
-        keyed_write,
-        replay,
-        transaction,
-        call_that_writes,
-        barrier,
-        overtaken_barrier,
-        epoch,
-        acquire,
-        acquire_after_waiting,
-        acquire_and_raise,
-        renew,
-        renew_many,
-        release,
-        withdraw,
-        break_lock,
-        sequencer,
-        entry,
-        credentials,
-        put,
-        put_again,
-        put_by_the_next_holder,
-        put_on_condition,
-        put_in_parts,
-        overtaken_put,
-        put_over_a_zombie,
-        barrier_over_a_zombie,
-        delete,
-        delete_many,
-        copy,
-        large_copy,
-        open_upload,
-        upload_part,
-        copy_part,
-        complete_upload,
-        complete_again,
-        abort_upload,
-        tag,
-        list_objects,
-        list_uploads,
-        make_bucket,
-        remove_bucket,
-    )
-} | {
+PATHS |= {
+    "barrier": _asked("POST", "/v1/fences/job/{}/barrier", document={"token": "33"}),
+    "acquire": _asked("POST", "/v1/leases/job/{}", 200, 201, document=ANN),
+    "acquire_after_waiting": _asked("POST", "/v1/leases/job/{}", 200, 201, document={**ANN, "wait": 5}),
+    "acquire_and_raise": _asked("POST", "/v1/leases/job/{}", 200, 201, document={**ANN, "barrier": True}),
+    "open_upload": _of_s3(lambda s3, number: outcome(s3.create_multipart_upload, Key=f"key-{number}")),
+    "list_objects": _of_s3(lambda s3, _: outcome(s3.list_objects_v2)),
+    "list_uploads": _of_s3(lambda s3, _: outcome(s3.list_multipart_uploads)),
+    "put": _puts(),
+    "put_again": _puts(again=True),
+    "put_by_the_next_holder": _puts(34, again=True),
+    "put_in_parts": _puts(body=LARGE),
     "hot_read": _asked("GET", "/v1/tables/accounts?id=eq.1"),
     "estimated_read": _asked("GET", "/v1/tables/accounts", 200, 206, prefer="count=planned"),
     "call_that_reads": _asked("GET", "/v1/tables/rpc/notes"),

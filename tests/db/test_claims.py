@@ -1,4 +1,4 @@
-"""The claim function decides as ``gateway.fencing.decision.decide`` does, under a lock, whatever runs beside it."""
+"""The SQL functions read names and tokens, and decide about claims, as Python does, whatever runs beside them."""
 
 import asyncio
 import json
@@ -10,13 +10,14 @@ from typing import Self
 from uuid import UUID, uuid4
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from gateway.db import fences, intents
-from gateway.db.database import Database, Transaction
+from gateway.db.database import OWNERSHIP, Database, Transaction
+from gateway.errors import ResourceMalformed, TokenMalformed
 from gateway.fencing.decision import Decision, Equal, Fence, Presented, Tokens, decide
-from gateway.fencing.resource import escape
+from gateway.fencing.resource import canonical, escape
 from gateway.fencing.token import Token
 from tests.waiting import PATIENCE, waiting
 
@@ -25,6 +26,7 @@ HOLDERS = (None, "ann", "bob")
 NOBODY = Tokens()
 NOW = datetime.now(UTC)
 NAMES = ("r/1", "r/2", "r/3", "s/1")
+SETTINGS = settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 several = st.dictionaries(st.sampled_from(NAMES), st.builds(Token, st.integers(0, 1), st.integers(0, 3)), min_size=1)
 
 
@@ -47,7 +49,7 @@ async def state(database: Database) -> dict[str, Fence]:
     return {one.resource: replace(one, raised_at=NOW) for one in await fences.list_fences(database, "", "", 1000)}
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@SETTINGS
 @given(
     history=st.lists(st.tuples(several, st.sampled_from(HOLDERS), st.sampled_from(WRITES)), max_size=8),
     equal=st.sampled_from(Equal),
@@ -73,7 +75,7 @@ async def test_sql_and_python_decide_alike(
         assert await state(database) == known
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@SETTINGS
 @given(history=st.lists(st.tuples(several, st.sampled_from(HOLDERS)), max_size=8))
 async def test_claims_for_several_senders_raise_what_python_would_and_nothing_else(
     database: Database, history: list[tuple[dict[str, Token], str | None]]
@@ -242,19 +244,60 @@ async def test_many_writers_neither_deadlock_nor_go_backwards(database: Database
     assert tries == 120
 
 
-async def test_a_rolled_back_claim_leaves_no_trace(database: Database) -> None:
-    async def work(transaction: Transaction) -> None:
-        await fences.claim(transaction, ["r/1"], Tokens(Token(0, 1)), Equal.ACCEPT, "tester")
-        raise ZeroDivisionError
-
-    with pytest.raises(ZeroDivisionError):
-        await database.run(work)
-    assert await fences.read(database, "r/1") is None
-
-
-@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@SETTINGS
 @given(value=st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=40))
 async def test_sql_and_python_escape_alike(database: Database, value: str) -> None:
     row = await database.fetchrow("SELECT fencing.escape_v1($1) AS escaped", value)
     assert row is not None
     assert (row["escaped"] or "") == escape(value)
+
+
+# Names and tokens, which SQL reads exactly as Python does -----------------------------------------------------------
+
+PIECES = st.sampled_from(
+    ["a", "Z", "0", "/", "%", "%2F", "%2f", "%41", "%7E", "%C3%A4", "=", ",", "ä", " ", "~", "$", "\n"]
+)
+names = st.lists(PIECES, max_size=8).map("".join) | st.integers(0, 255).map(lambda byte: f"%{byte:02X}")
+tokens = st.lists(
+    st.sampled_from(["0", "1", "9", ".", "-", " ", "٣", "\n", "2147483647", "2147483648"]), max_size=5
+).map("".join)
+
+
+@SETTINGS
+@given(name=names)
+@example(name="a" * 512)
+@example(name="a" * 513)
+async def test_sql_and_python_know_the_same_names(database: Database, name: str) -> None:
+    row = await database.fetchrow("SELECT fencing.canonical_v1($1) AS canonical", name)
+    assert row is not None
+    try:
+        expected = canonical(name) == name
+    except ResourceMalformed:
+        expected = False
+    assert row["canonical"] is expected
+
+
+async def test_no_resource_has_the_name_of_the_fence_of_ownership(database: Database) -> None:
+    """A raise of that fence would keep all gateways out (decision 103)."""
+    with pytest.raises(ResourceMalformed):
+        canonical(OWNERSHIP)
+    row = await database.fetchrow("SELECT fencing.canonical_v1($1) AS canonical", OWNERSHIP)
+    assert row is not None
+    assert row["canonical"] is False
+
+
+@SETTINGS
+@given(text=tokens)
+@example(text="9223372036854775807")
+@example(text="9223372036854775808")
+@example(text="2147483647.9223372036854775807")
+@example(text="9999999999.1")
+async def test_sql_and_python_read_the_same_tokens(database: Database, text: str) -> None:
+    row = await database.fetchrow("SELECT epoch, value FROM fencing.read_token_v1($1)", text)
+    assert row is not None
+    try:
+        token = Token.parse(text)
+    except TokenMalformed:
+        assert (row["epoch"], row["value"]) == (None, None)
+    else:
+        assert (row["epoch"], row["value"]) == (token.epoch, token.value)

@@ -1,27 +1,49 @@
-"""The door to Postgres: what its troubles become, and what every session is pinned to."""
+"""The door to PostgreSQL: what its troubles become, and how sessions are pinned, bounded and handed out."""
 
 import asyncio
-from typing import Any
+import socket
+from collections.abc import AsyncIterator, Callable
+from typing import Any, TypeAlias
 
 import asyncpg
 import pytest
 
+from bench.wire import counting
 from gateway import serving
 from gateway.db import settings
 from gateway.db.database import Database, Transaction, refuses_sessions
+from gateway.db.pool import Session, SessionPool
 from gateway.errors import ConfigurationError, OutcomeUnknown, SqlError, Unavailable
 from tests.patience import LIMITS
 from tests.waiting import PATIENCE
 
-
-def opened(dsn: str, **settings: float) -> Database:
-    return Database(dsn, **LIMITS | settings)  # type: ignore[arg-type]  # a subset, all of them numbers
+Open: TypeAlias = Callable[..., Database]
 
 
-async def setting(database: Database, name: str) -> str:
-    row = await database.fetchrow("SELECT current_setting($1) AS value", name)
+@pytest.fixture
+async def opened(dsn: str) -> AsyncIterator[Open]:
+    """Open databases, this one if no other is named, which are closed at the end."""
+    made: list[Database] = []
+
+    def open_one(address: str = dsn, **settings: Any) -> Database:
+        made.append(Database(address, **LIMITS | settings))
+        return made[-1]
+
+    yield open_one
+    for one in made:
+        await one.close()
+
+
+@pytest.fixture
+def name(dsn: str) -> str:
+    """The name of the database, which may name a role as well."""
+    return dsn.partition("?")[0].rpartition("/")[2]
+
+
+async def value(database: Database, query: str, *arguments: object) -> Any:
+    row = await database.fetchrow(query, *arguments)
     assert row is not None
-    return str(row["value"])
+    return row["value"]
 
 
 async def administer(dsn: str, statement: str) -> None:
@@ -33,30 +55,25 @@ async def administer(dsn: str, statement: str) -> None:
 @pytest.mark.parametrize(
     ("default", "pinned"), [("off", "on"), ("local", "on"), ("on", "on"), ("remote_apply", "remote_apply")]
 )
-async def test_commits_are_durable_whatever_the_default_is(dsn: str, default: str, pinned: str) -> None:
-    name = dsn.partition("?")[0].rpartition("/")[2]
+async def test_commits_are_durable_whatever_the_default_is(
+    dsn: str, name: str, opened: Open, default: str, pinned: str
+) -> None:
     await administer(dsn, f"ALTER DATABASE {name} SET synchronous_commit = {default}")
-    database = opened(dsn)
-    assert await setting(database, "synchronous_commit") == pinned
-    await database.close()
+    assert await value(opened(), "SELECT current_setting('synchronous_commit') AS value") == pinned
 
 
-@pytest.mark.parametrize(("name", "value"), [("TimeZone", "UTC"), ("DateStyle", "ISO, YMD"), ("bytea_output", "hex")])
-async def test_sessions_write_values_in_one_form(dsn: str, name: str, value: str) -> None:
-    database_name = dsn.partition("?")[0].rpartition("/")[2]
-    await administer(dsn, f"ALTER DATABASE {database_name} SET TimeZone = 'Asia/Tokyo'")
-    database = opened(dsn)
-    assert await setting(database, name) == value
-    await database.close()
+async def test_sessions_write_values_in_one_form(dsn: str, name: str, opened: Open) -> None:
+    await administer(dsn, f"ALTER DATABASE {name} SET TimeZone = 'Asia/Tokyo'")
+    database = opened()
+    for setting, pinned in {"TimeZone": "UTC", "DateStyle": "ISO, YMD", "bytea_output": "hex"}.items():
+        assert await value(database, "SELECT current_setting($1) AS value", setting) == pinned
 
 
-async def test_a_server_that_is_not_there_is_unavailable() -> None:
+async def test_a_server_that_is_not_there_is_unavailable(opened: Open) -> None:
     database = opened("postgresql://gateway@127.0.0.1:1/app", connect_timeout=1)
-    with pytest.raises(Unavailable):
-        await database.fetch("SELECT 1")
-    with pytest.raises(Unavailable):
-        await database.fetchrow_write("SELECT 1")
-    await database.close()
+    for asked in (database.fetch, database.fetchrow_write):
+        with pytest.raises(Unavailable):
+            await asked("SELECT 1")
 
 
 async def test_a_session_lost_under_a_write_leaves_its_outcome_unknown(database: Database, dsn: str) -> None:
@@ -95,9 +112,9 @@ async def test_a_transaction_that_fails_is_undone_and_its_session_usable(databas
     assert await database.fetch("SELECT * FROM t") == []
 
 
-async def test_a_cancelled_transaction_does_not_leak_into_the_next(dsn: str) -> None:
+async def test_a_cancelled_transaction_does_not_leak_into_the_next(opened: Open, dsn: str) -> None:
     """P3: a session that came back inside a transaction would answer success for what is never committed."""
-    database = opened(dsn, pool_size=1)
+    database = opened(pool_size=1)
     await database.run(lambda transaction: transaction.execute("CREATE TABLE t (v int)"))
 
     async def slow(transaction: Transaction) -> None:
@@ -111,7 +128,6 @@ async def test_a_cancelled_transaction_does_not_leak_into_the_next(dsn: str) -> 
     other = await asyncpg.connect(dsn)
     assert [row["v"] for row in await other.fetch("SELECT v FROM t")] == [2]
     await other.close()
-    await database.close()
 
 
 async def test_a_deadlock_is_tried_again(database: Database) -> None:
@@ -141,8 +157,8 @@ async def test_a_deadlock_is_tried_again(database: Database) -> None:
     assert attempts > 2
 
 
-async def test_a_lock_that_is_held_too_long_is_unavailable(dsn: str) -> None:
-    database = opened(dsn, lock_timeout=0.2)
+async def test_a_lock_that_is_held_too_long_is_unavailable(opened: Open, dsn: str) -> None:
+    database = opened(lock_timeout=0.2)
     await database.run(lambda transaction: transaction.execute("CREATE TABLE t AS SELECT 1 AS v"))
     holder = await asyncpg.connect(dsn)
     async with holder.transaction():
@@ -150,31 +166,18 @@ async def test_a_lock_that_is_held_too_long_is_unavailable(dsn: str) -> None:
         with pytest.raises(Unavailable, match="still under way"):
             await database.fetchrow_write("UPDATE t SET v = 3")
     await holder.close()
-    await database.close()
 
 
 RAISED = "DO $$ BEGIN RAISE EXCEPTION 'ringing' USING ERRCODE = '{}'; END $$"
 
+SERVERS_OWN = [
+    *("08006", "25006", "25P03", "40001", "40P01", "53100", "53200", "53300", "55P03", "57014", "57P01", "57P03"),
+    "72000",
+]
+
 
 @pytest.mark.thorough
-@pytest.mark.parametrize(
-    "sqlstate",
-    [
-        "08006",
-        "25006",
-        "25P03",
-        "40001",
-        "40P01",
-        "53100",
-        "53200",
-        "53300",
-        "55P03",
-        "57014",
-        "57P01",
-        "57P03",
-        "72000",
-    ],
-)
+@pytest.mark.parametrize("sqlstate", SERVERS_OWN)
 async def test_what_the_server_says_about_itself_is_unavailable(database: Database, sqlstate: str) -> None:
     raised = RAISED.format(sqlstate)
     await database.run(lambda transaction: transaction.execute("CREATE TABLE t (v int)"))
@@ -203,16 +206,13 @@ async def test_what_the_server_says_about_the_statement_stays_its_error(database
         assert caught.value.sqlstate == sqlstate
 
 
-async def test_a_standby_takes_no_writes_at_the_moment(dsn: str) -> None:
-    database = opened(dsn)
+async def test_a_standby_takes_no_writes_at_the_moment(opened: Open, name: str, dsn: str) -> None:
+    database = opened()
     await database.run(lambda transaction: transaction.execute("CREATE TABLE t (v int)"))
-    await database.close()
-    name = dsn.partition("?")[0].rpartition("/")[2]
     await administer(dsn, f"ALTER DATABASE {name} SET default_transaction_read_only = on")
-    database = opened(dsn)
+    database = opened()
     with pytest.raises(Unavailable, match="read-only"):
         await database.fetchrow_write("INSERT INTO t VALUES (1)")
-    await database.close()
 
 
 async def test_a_write_in_a_transaction_that_only_reads_is_the_statements_own_fault(database: Database) -> None:
@@ -226,9 +226,9 @@ async def test_a_write_in_a_transaction_that_only_reads_is_the_statements_own_fa
 
 
 async def test_a_session_whose_transaction_could_not_begin_is_not_used_again(
-    dsn: str, monkeypatch: pytest.MonkeyPatch
+    opened: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    database = opened(dsn, pool_size=1)
+    database = opened(pool_size=1)
     execute = asyncpg.Connection.execute
 
     async def cancelled(session: asyncpg.Connection, sql: str, *arguments: object) -> str:
@@ -243,7 +243,6 @@ async def test_a_session_whose_transaction_could_not_begin_is_not_used_again(
         await database.run(lambda transaction: transaction.execute("CREATE TABLE t (v int)"))
     await database.run(lambda transaction: transaction.execute("CREATE TABLE t (v int)"))
     assert await database.fetch("SELECT * FROM t") == []
-    await database.close()
 
 
 async def test_a_rollback_that_fails_does_not_hide_why_there_is_one(database: Database, dsn: str) -> None:
@@ -261,9 +260,8 @@ async def test_a_rollback_that_fails_does_not_hide_why_there_is_one(database: Da
     assert await database.fetch("SELECT * FROM t") == []
 
 
-async def test_a_server_with_too_many_sessions_says_so(dsn: str) -> None:
+async def test_a_server_with_too_many_sessions_says_so(opened: Open, name: str, dsn: str) -> None:
     """A session may be free a moment later, so a gateway that starts waits for one."""
-    name = dsn.partition("?")[0].rpartition("/")[2]
     await administer(dsn, f"ALTER DATABASE {name} CONNECTION LIMIT 0")
     await administer(dsn, f"CREATE ROLE {name} LOGIN")
     database = opened(dsn.replace("://postgres", f"://{name}"))
@@ -271,14 +269,12 @@ async def test_a_server_with_too_many_sessions_says_so(dsn: str) -> None:
         with pytest.raises(Unavailable, match="refuses the gateway a session: too many connections") as caught:
             await asked("SELECT 1")
         assert not refuses_sessions(caught.value)
-    await database.close()
     await administer(dsn, f"DROP ROLE {name}")
 
 
 @pytest.mark.parametrize("how", ["no such database", "no right to connect"])
-async def test_a_server_that_grants_no_session_is_unavailable(dsn: str, how: str) -> None:
+async def test_a_server_that_grants_no_session_is_unavailable(opened: Open, name: str, dsn: str, how: str) -> None:
     """This also holds for a running gateway, when an operator has changed a password or dropped the database."""
-    name = dsn.partition("?")[0].rpartition("/")[2]
     if how == "no such database":
         address = dsn.replace(name, "nowhere")
     else:
@@ -292,7 +288,6 @@ async def test_a_server_that_grants_no_session_is_unavailable(dsn: str, how: str
         assert refuses_sessions(caught.value)
     with pytest.raises(ConfigurationError, match="refuses the gateway a session"):
         await serving.revision(address)
-    await database.close()
     if how != "no such database":
         await administer(dsn, f"DROP ROLE {name}")
 
@@ -319,24 +314,23 @@ async def _fetchrow_claim(database: Database, sql: str, value: int) -> object:
         (_fetchmany_claim, [(1,)]),
     ],
 )
-async def test_a_write_whose_answer_cannot_be_read_is_sent_once(dsn: str, write: Any, values: Any) -> None:
+async def test_a_write_whose_answer_cannot_be_read_is_sent_once(
+    opened: Open, dsn: str, write: Any, values: Any
+) -> None:
     """P3: a session knows a composite type from before. The write is committed, so its outcome counts as unknown."""
-    database = opened(dsn)
+    database = opened()
     await database.run(lambda transaction: transaction.execute(COMPOSITE))
     await write(database, COUNT, values)
     await administer(dsn, "ALTER TYPE pair ADD ATTRIBUTE c int")
     with pytest.raises(OutcomeUnknown):
         await write(database, COUNT, values)
-    row = await database.fetchrow("SELECT n FROM t")
-    assert row is not None
-    assert row["n"] == 2
+    assert await value(database, "SELECT n AS value FROM t") == 2
     # Another session learns the type anew.
     await write(database, COUNT, values)
-    await database.close()
 
 
-async def test_a_transaction_whose_answer_cannot_be_read_is_undone(dsn: str) -> None:
-    database = opened(dsn)
+async def test_a_transaction_whose_answer_cannot_be_read_is_undone(opened: Open, dsn: str) -> None:
+    database = opened()
     await database.run(lambda transaction: transaction.execute(COMPOSITE))
 
     async def work(transaction: Transaction) -> None:
@@ -346,21 +340,156 @@ async def test_a_transaction_whose_answer_cannot_be_read_is_undone(dsn: str) -> 
     await administer(dsn, "ALTER TYPE pair ADD ATTRIBUTE c int")
     with pytest.raises(Unavailable):
         await database.run(work)
-    row = await database.fetchrow("SELECT n FROM t")
-    assert row is not None
-    assert row["n"] == 1
-    await database.close()
+    assert await value(database, "SELECT n AS value FROM t") == 1
 
 
 @pytest.mark.parametrize("write", [Database.fetchrow_write, Database.fetch_write])
-async def test_a_write_whose_columns_have_changed_takes_effect_once(dsn: str, write: Any) -> None:
+async def test_a_write_whose_columns_have_changed_takes_effect_once(opened: Open, dsn: str, write: Any) -> None:
     """The server refuses the former statement before it runs it. The driver prepares it anew, and sends it again."""
-    database = opened(dsn)
+    database = opened()
     await database.run(lambda transaction: transaction.execute(COMPOSITE))
     await write(database, "UPDATE t SET n = n + $1::int RETURNING *", 1)
     await administer(dsn, "ALTER TABLE t ADD COLUMN q int")
     await write(database, "UPDATE t SET n = n + $1::int RETURNING *", 1)
-    row = await database.fetchrow("SELECT n FROM t")
-    assert row is not None
-    assert row["n"] == 2
-    await database.close()
+    assert await value(database, "SELECT n AS value FROM t") == 2
+
+
+# Sessions -----------------------------------------------------------------------------------------------------------
+
+Make = Callable[..., SessionPool]
+
+
+@pytest.fixture
+async def make(dsn: str) -> AsyncIterator[Make]:
+    made: list[SessionPool] = []
+
+    async def connect() -> Session:
+        session: Session = await asyncpg.connect(dsn)
+        return session
+
+    def sessions(limit: int, timeout: float = PATIENCE) -> SessionPool:
+        made.append(SessionPool(connect, limit, timeout))
+        return made[-1]
+
+    yield sessions
+    for one in made:
+        await one.close()
+    await asyncio.sleep(0)
+
+
+async def test_no_more_than_the_limit_and_each_in_its_turn(make: Make) -> None:
+    sessions = make(2)
+    held = [await sessions.take(), await sessions.take()]
+    order: list[int] = []
+
+    async def taker(number: int) -> None:
+        session = await sessions.take()
+        order.append(number)
+        await session.execute("SELECT 1")
+        sessions.give(session)
+
+    async with asyncio.TaskGroup() as tasks:
+        for number in range(5):
+            tasks.create_task(taker(number))
+            await asyncio.sleep(0)
+        await asyncio.sleep(0.05)
+        assert order == []
+        sessions.give(held[0])
+    sessions.give(held[1])
+    assert order == [0, 1, 2, 3, 4]
+
+
+async def test_a_session_is_reused_unless_it_is_inside_a_transaction(make: Make) -> None:
+    sessions = make(1)
+    first = await sessions.take()
+    sessions.give(first)
+    assert await sessions.take() is first
+    await first.execute("BEGIN")
+    sessions.give(first)
+    second = await sessions.take()
+    assert second is not first
+    assert not second.is_in_transaction()
+    sessions.give(second)
+
+
+async def test_waiting_ends(make: Make) -> None:
+    sessions = make(1, timeout=0.1)
+    held = await sessions.take()
+    with pytest.raises(TimeoutError):
+        await sessions.take()
+    sessions.give(held)
+    assert await sessions.take() is held
+    sessions.give(held)
+
+
+async def test_who_gives_up_does_not_take_the_turn_of_the_next(make: Make) -> None:
+    sessions = make(1)
+    held = await sessions.take()
+    impatient, next_one = asyncio.create_task(sessions.take()), asyncio.create_task(sessions.take())
+    await asyncio.sleep(0)
+    sessions.give(held)
+    impatient.cancel()
+    async with asyncio.timeout(PATIENCE):
+        assert await next_one is held
+    sessions.give(held)
+
+
+async def test_a_failed_connect_makes_room_again() -> None:
+    attempts = 0
+
+    async def connect() -> Session:
+        nonlocal attempts
+        attempts += 1
+        raise OSError
+
+    sessions = SessionPool(connect, 1, 0.1)
+    for _ in range(3):
+        with pytest.raises(OSError):  # noqa: PT011 - nothing more is known of it
+            await sessions.take()
+    assert attempts == 3
+
+
+async def test_a_full_house_is_unavailable(dsn: str) -> None:
+    database = Database(dsn, pool_size=1, connect_timeout=0.2, idle_timeout=PATIENCE)
+    taken, over = asyncio.Event(), asyncio.Event()
+
+    async def work(_: Transaction) -> None:
+        taken.set()
+        await over.wait()
+
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(database.run(work))
+        await taken.wait()
+        with pytest.raises(Unavailable):
+            await database.fetch("SELECT 1")
+        over.set()
+    assert await database.fetchrow("SELECT 1") is not None
+
+
+async def test_sessions_whose_server_is_gone_are_closed_like_others(make: Make) -> None:
+    """The socket of one is broken, but the event loop has not noticed yet. The other one still works."""
+    sessions = make(2)
+    held = [await sessions.take(), await sessions.take()]
+    for session in held:
+        sessions.give(session)
+    held[0]._transport.get_extra_info("socket").shutdown(socket.SHUT_WR)  # type: ignore[attr-defined]
+    await sessions.close()
+    assert all(session.is_closed() for session in held)
+
+
+# The path of the benchmarks -----------------------------------------------------------------------------------------
+
+
+async def test_the_path_of_the_benchmarks_counts_round_trips_and_statements(dsn: str) -> None:
+    with counting(dsn) as (relayed, sent):
+        session = await asyncpg.connect(relayed)
+        await session.execute("CREATE TEMPORARY TABLE counted (number integer)")
+        insert = await session.prepare("INSERT INTO counted VALUES ($1)")
+        trips, statements = sent.trips, sent.statements
+        await insert.executemany([(1,), (2,), (3,)])
+        assert (sent.trips - trips, sent.statements - statements) == (1, 3)
+        trips, statements = sent.trips, sent.statements
+        await insert.fetch(4)
+        await session.execute("DELETE FROM counted")
+        assert (sent.trips - trips, sent.statements - statements) == (2, 2)
+        await session.close()

@@ -12,12 +12,14 @@ import asyncpg
 import httpx
 import pytest
 
+from gateway.db.migrations import newest
 from gateway.demo.embedded import postgres
 from gateway.doctor.examination import examine
 from gateway.doctor.findings import Check, CheckStatus
 from gateway.observe.events import DatabaseOpened
 from tests.postgres import GATEWAY, install
-from tests.running import API_KEY, Events, config, running
+from tests.releases import NEXT_REVISION
+from tests.running import API_KEY, OPEN, Events, config, running
 from tests.waiting import PATIENCE, end_sessions
 
 TABLE = "CREATE TABLE orders (id bigint PRIMARY KEY, note text); INSERT INTO orders VALUES (1, '')"
@@ -63,7 +65,9 @@ async def test_where_it_was_installed_it_is_open(dsn: str, session: asyncpg.Conn
     assert (opened(events), await openings(session)) == ([], [])
 
 
-@pytest.mark.parametrize(("change", "continues"), [(OTHER_RUN, True), (OTHER_SERVER, False)], ids=["restart", "other"])
+@pytest.mark.parametrize(
+    ("change", "continues"), [(OTHER_RUN, True), pytest.param(OTHER_SERVER, False, marks=pytest.mark.thorough)]
+)
 async def test_each_run_is_opened_once_and_on_record(
     dsn: str, session: asyncpg.Connection, change: str, *, continues: bool
 ) -> None:
@@ -130,3 +134,39 @@ async def test_after_a_restart_of_the_server_writes_go_on_by_themselves() -> Non
                 print(f"open {time.monotonic() - began:.3f} s after the server took connections")
                 [event] = opened(events)
                 assert event.continues
+
+
+async def test_a_gateway_that_started_before_its_database_serves_once_the_schema_is_new_enough(
+    dsn: str, session: asyncpg.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The check at the start cannot see the schema of a database that is not there yet."""
+    monkeypatch.setattr("gateway.db.opening.newest", lambda: NEXT_REVISION)
+    async with running(config(dsn, grants=OPEN)) as url, httpx.AsyncClient(base_url=url, timeout=PATIENCE) as client:
+        assert (await client.get("/v1/ready")).status_code == 503
+        refused = await client.post("/v1/fences/job/1/barrier", json={"token": "1"})
+        assert (refused.status_code, refused.json()["code"]) == (503, "database-closed")
+        assert (
+            f"The fencing schema is at {newest()}; this version of the gateway needs {NEXT_REVISION}." in refused.text
+        )
+        assert await session.fetchval("SELECT count(*) FROM fencing.fence") == 0
+        await session.execute(f"UPDATE fencing.migration SET version_num = '{NEXT_REVISION}'")
+        assert (await client.post("/v1/fences/job/1/barrier", json={"token": "1"})).status_code == 200
+        assert (await client.get("/v1/ready")).status_code == 204
+
+
+async def test_a_gateway_that_the_schema_no_longer_serves_gets_no_session(
+    dsn: str, session: asyncpg.Connection
+) -> None:
+    """It may have started before the migration, or before its database."""
+    async with running(config(dsn, grants=OPEN)) as url, httpx.AsyncClient(base_url=url, timeout=PATIENCE) as client:
+        assert (await client.post("/v1/fences/job/1/barrier", json={"token": "1"})).status_code == 200
+        await session.execute(
+            f"UPDATE fencing.migration SET version_num = '{NEXT_REVISION}';"
+            f"UPDATE fencing.compatibility SET oldest = '{NEXT_REVISION}'"
+        )
+        await end_sessions(dsn)
+        refused = await client.post("/v1/fences/job/1/barrier", json={"token": "2"})
+        assert (refused.status_code, refused.json()["code"]) == (503, "database-closed")
+        assert f"which serves gateways of {NEXT_REVISION} and later. This one knows {newest()}." in refused.text
+        async with asyncpg.create_pool(dsn, min_size=1, max_size=1) as owner:
+            assert await owner.fetchval("SELECT value FROM fencing.fence") == 1

@@ -75,19 +75,6 @@ async def test_the_rights_are_those_that_the_statements_need(database: Database)
     assert {(table, privilege) for table, given in rights.TABLES.items() for privilege in given} == expected
 
 
-def test_the_text_of_a_statement_tells_what_it_needs() -> None:
-    text = """
-        WITH kept AS (INSERT INTO fencing.forbidden VALUES (1) ON CONFLICT (key) DO UPDATE SET a = 1 RETURNING *)
-        SELECT FROM fencing.fence AS f JOIN fencing.lock USING (x) WHERE 'fencing.head' <> '' FOR NO KEY UPDATE OF f;
-        DELETE FROM fencing.intent -- fencing.object
-    """
-    assert needed(text, {"forbidden", "fence", "lock", "head", "intent", "object"}) == {
-        *(("forbidden", privilege) for privilege in ("SELECT", "INSERT", "UPDATE")),
-        *((name, privilege) for name in ("fence", "lock") for privilege in ("SELECT", "UPDATE")),
-        *(("intent", privilege) for privilege in ("SELECT", "DELETE")),
-    }
-
-
 @pytest.mark.parametrize(
     ("privilege", "named"),
     [("UPDATE ON fencing.forbidden", "intents.forbid"), ("DELETE ON fencing.intent", "intents."), (None, "")],

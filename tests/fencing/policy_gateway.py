@@ -1,22 +1,31 @@
-"""The gateway of the admission tests, whose rows and objects belong to the resources ``{kind}/{name}``.
+"""The gateway of the admission tests, and every way in which a request can raise a fence there, or prepare to.
 
-The kind is the policy of the resource, or ``watched``, for which the rules of table and bucket only observe.
+Its rows and objects belong to the resources ``{kind}/{name}``. The kind is the policy of the resource, or ``watched``,
+for which the rules of table and bucket only observe.
 """
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Any
+from datetime import UTC, datetime, timedelta
+from typing import Any, TypeAlias
+from urllib.parse import quote, urlencode, urlsplit
 from uuid import UUID
 
 import asyncpg
 import httpx
+from mypy_boto3_s3 import S3Client
 
+from gateway.auth.sigv4 import RequestHead, StoreCredentials, presign
 from gateway.demo.embedded import EmbeddedPostgres
 from gateway.fencing.sequencer import Sequencer, Signer
 from gateway.fencing.token import MAX_EPOCH, MAX_VALUE, Token
 from tests.doubles.s3 import S3Double, serve
+from tests.objects.clients import call, connect, outcome
 from tests.objects.object_gateway import Stage
+from tests.objects.raw import Reply
+from tests.objects.test_forms import TOKEN as FORM_TOKEN
+from tests.objects.test_forms import post, signed
 from tests.patience import patient_trips
 from tests.postgres import fresh_database
 from tests.running import ACCESS_KEY, API_KEY, SECRET_KEY, Events, config, running
@@ -154,3 +163,230 @@ def sequencer(resource: str, token: str, mode: str = "exclusive", signer: Signer
     text = signer.sign(resource, mode, Token.parse(token))
     assert text is not None
     return text
+
+
+Said: TypeAlias = tuple[int, str]
+Way: TypeAlias = Callable[[World, str, Shown], Awaitable[Said]]
+"""A way to raise a fence, or to prepare to. It takes what is shown, and gives status and code."""
+
+
+def client(world: World, shown: Shown, **settings: Any) -> S3Client:
+    """A boto3 client that sends ``shown`` in signed headers."""
+    opened = connect(world.stage.origin, **settings)
+
+    def present(params: dict[str, Any], **_: Any) -> None:
+        params["headers"].update(shown.headers)
+
+    opened.meta.events.register("before-call.s3", present)
+    return opened
+
+
+def _key(resource: str) -> str:
+    return f"{resource}/file"
+
+
+def _said(answer: httpx.Response) -> Said:
+    if answer.is_success:
+        return answer.status_code, ""
+    is_xml = answer.headers["content-type"].startswith("application/xml")
+    return answer.status_code, Reply(0, {}, answer.content).code if is_xml else answer.json()["code"]
+
+
+# Tables -------------------------------------------------------------------------------------------------------------
+
+
+def row_of(resource: str) -> str:
+    """The query of the row of a resource."""
+    kind, _, name = resource.partition("/")
+    return f"kind=eq.{kind}&name=eq.{name}"
+
+
+async def _written(
+    world: World, resource: str, headers: dict[str, str], method: str = "PATCH", query: str | None = None
+) -> Said:
+    kind, _, name = resource.partition("/")
+    await world.insert(resource)
+    body = {"note": "after"} | ({} if method == "PATCH" else {"kind": kind, "name": name})
+    path = f"/v1/tables/docs?{row_of(resource) if query is None else query}"
+    return _said(await world.api.request(method, path, json=None if method == "DELETE" else body, headers=headers))
+
+
+async def patch(world: World, resource: str, shown: Shown) -> Said:
+    return await _written(world, resource, shown.headers)
+
+
+async def upsert(world: World, resource: str, shown: Shown) -> Said:
+    headers = {**shown.headers, "Prefer": "resolution=merge-duplicates"}
+    return await _written(world, resource, headers, "POST", "on_conflict=kind,name")
+
+
+async def put_a_row(world: World, resource: str, shown: Shown) -> Said:
+    return await _written(world, resource, shown.headers, "PUT")
+
+
+async def delete_a_row(world: World, resource: str, shown: Shown) -> Said:
+    return await _written(world, resource, shown.headers, "DELETE")
+
+
+async def pairs(world: World, resource: str, shown: Shown) -> Said:
+    headers = shown.headers
+    if shown.token is not None:
+        headers["Fencing-Token"] = f"any/{resource.partition('/')[2]}-other=1, {resource}={shown.token}"
+    return await _written(world, resource, headers)
+
+
+async def idempotent(world: World, resource: str, shown: Shown) -> Said:
+    return await _written(world, resource, {**shown.headers, "Idempotency-Key": f'"{resource}-{shown.bare}"'})
+
+
+async def call_a_function(world: World, resource: str, shown: Shown) -> Said:
+    kind, _, name = resource.partition("/")
+    await world.insert(resource)
+    headers = {**shown.headers, "Fencing-Resource": resource}
+    body = {"kind": kind, "name": name, "note": "after"}
+    return _said(await world.api.post("/v1/tables/rpc/annotate", json=body, headers=headers))
+
+
+async def transaction(world: World, resource: str, shown: Shown) -> Said:
+    await world.insert(resource)
+    name = f"beside-{resource.partition('/')[2]}"
+    honest = {"method": "POST", "table": "docs", "body": {"kind": "any", "name": name}, "token": "1"}
+    fields = {"token": shown.token, "sequencer": shown.sequencer}
+    write = {"method": "PATCH", "table": "docs", "query": row_of(resource), "body": {"note": "after"}}
+    answer = await world.api.post("/v1/transaction", json={"writes": [honest, write | fields]})
+    done = await world.database.execute("DELETE FROM docs WHERE name = $1", name)
+    assert done == f"DELETE {int(answer.is_success)}"
+    return _said(answer)
+
+
+# Objects ------------------------------------------------------------------------------------------------------------
+
+
+async def put(world: World, resource: str, shown: Shown) -> Said:
+    return await outcome(client(world, shown).put_object, Key=_key(resource), Body=b"after")
+
+
+async def put_in_parts(world: World, resource: str, shown: Shown) -> Said:
+    """More than is put from memory, so it is staged."""
+    return await outcome(client(world, shown).put_object, Key=_key(resource), Body=b"x" * (9 * 1024 * 1024))
+
+
+async def copy(world: World, resource: str, shown: Shown) -> Said:
+    world.stage.double.put("bucket", "any/source/file", b"after")
+    source = {"Bucket": "bucket", "Key": "any/source/file"}
+    return await outcome(client(world, shown).copy_object, Key=_key(resource), CopySource=source)
+
+
+async def delete(world: World, resource: str, shown: Shown) -> Said:
+    return await outcome(client(world, shown).delete_object, Key=_key(resource))
+
+
+async def delete_many(world: World, resource: str, shown: Shown) -> Said:
+    wanted = {"Objects": [{"Key": _key(resource)}]}
+    answer = await call(client(world, shown).delete_objects, Delete=wanted)
+    errors = answer.get("Errors", [])
+    return (403, errors[0]["Code"]) if errors else (200, "")
+
+
+async def open_upload(world: World, resource: str, shown: Shown) -> Said:
+    return await outcome(client(world, shown).create_multipart_upload, Key=_key(resource))
+
+
+async def complete_upload(world: World, resource: str, shown: Shown) -> Said:
+    """Opened with something honest, and completed with what is shown."""
+    place, honest = await _opened(world, resource), connect(world.stage.origin)
+    part = await call(honest.upload_part, **place, PartNumber=1, Body=b"after")
+    parts = {"Parts": [{"PartNumber": 1, "ETag": part["ETag"]}]}
+    return await outcome(client(world, shown).complete_multipart_upload, **place, MultipartUpload=parts)
+
+
+async def upload_part(world: World, resource: str, shown: Shown) -> Said:
+    place = await _opened(world, resource)
+    return await outcome(client(world, shown).upload_part, **place, PartNumber=1, Body=b"after")
+
+
+async def _opened(world: World, resource: str) -> dict[str, str]:
+    """The key and the id of an upload, opened by the holder of a lease."""
+    honest = {"token": "1", "sequencer": None}
+    lease = honest if resource.startswith("any/") else await world.leased(resource, "uploader")
+    opened = client(world, Shown(lease["token"], lease["sequencer"]))
+    upload: str = (await call(opened.create_multipart_upload, Key=_key(resource)))["UploadId"]
+    return {"Key": _key(resource), "UploadId": upload}
+
+
+async def tag(world: World, resource: str, shown: Shown) -> Said:
+    world.stage.double.put("bucket", _key(resource), b"before")
+    tags = {"TagSet": [{"Key": "a", "Value": "b"}]}
+    return await outcome(client(world, shown).put_object_tagging, Key=_key(resource), Tagging=tags)
+
+
+async def metadata(world: World, resource: str, shown: Shown) -> Said:
+    said = {name.lower(): value for name, value in shown.headers.items()}
+    return await outcome(connect(world.stage.origin).put_object, Key=_key(resource), Body=b"after", Metadata=said)
+
+
+async def session(world: World, resource: str, shown: Shown) -> Said:
+    said = urlencode({name.lower(): value for name, value in shown.headers.items()})
+    s3 = connect(world.stage.origin, aws_session_token=said)
+    return await outcome(s3.put_object, Key=_key(resource), Body=b"after")
+
+
+async def form(world: World, resource: str, shown: Shown) -> Said:
+    fields = {FORM_TOKEN: shown.bare}
+    if shown.sequencer is not None:
+        fields["x-amz-meta-fencing-sequencer"] = shown.sequencer
+    return _said(await post(signed(world.stage.origin, _key(resource), fields), b"after"))
+
+
+async def presigned(world: World, resource: str, shown: Shown) -> Said:
+    origin, path = world.stage.origin, f"/bucket/{_key(resource)}"
+    query = "&".join(f"{name.lower()}={quote(value, safe='')}" for name, value in shown.headers.items())
+    head = RequestHead("PUT", path.encode(), query.encode(), [(b"host", urlsplit(origin).netloc.encode())])
+    signature = presign(
+        head, StoreCredentials(ACCESS_KEY, SECRET_KEY, "us-east-1"), datetime.now(UTC), timedelta(minutes=5)
+    )
+    async with httpx.AsyncClient(timeout=PATIENCE) as http:
+        return _said(await http.put(f"{origin}{path}?{signature}", content=b"after"))
+
+
+# The fencing API ----------------------------------------------------------------------------------------------------
+
+
+async def barrier(world: World, resource: str, shown: Shown) -> Said:
+    body = {"token": shown.bare, "sequencer": shown.sequencer}
+    return _said(await world.api.post(f"/v1/fences/{resource}/barrier", json=body))
+
+
+async def credentials(world: World, resource: str, shown: Shown) -> Said:
+    """Issued, and used if they are."""
+    return await _with_credentials(world, resource, resource, shown)
+
+
+async def wide_credentials(world: World, resource: str, shown: Shown) -> Said:
+    """For many resources, so that nothing can be looked at before they are used."""
+    return await _with_credentials(world, resource, f"{resource.partition('/')[0]}/*", shown)
+
+
+async def _with_credentials(world: World, resource: str, pattern: str, shown: Shown) -> Said:
+    body = {"resource": pattern, "token": shown.bare, "sequencer": shown.sequencer}
+    answer = await world.api.post("/v1/credentials", json=body)
+    if not answer.is_success:
+        return _said(answer)
+    issued = answer.json()
+    s3 = connect(
+        world.stage.origin,
+        access_key=issued["access_key_id"],
+        secret_key=issued["secret_access_key"],
+        aws_session_token=issued["session_token"],
+    )
+    return await outcome(s3.put_object, Key=_key(resource), Body=b"after")
+
+
+WAYS: dict[str, Way] = {
+    way.__name__.replace("_", " "): way
+    for way in (
+        *(patch, upsert, put_a_row, delete_a_row, call_a_function, transaction, pairs, idempotent),
+        *(put, put_in_parts, copy, delete, delete_many, open_upload, upload_part, complete_upload, tag),
+        *(metadata, session, form, presigned, barrier, credentials, wide_credentials),
+    )
+}

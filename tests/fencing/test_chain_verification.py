@@ -118,10 +118,9 @@ class TestBeginnings:
         assert verified(dropped[5:], whole=True)[0] == [(Flaw.MISSING, 1, 5)], "more is gone than was dropped"
 
     def test_one_that_follows_on_days_that_were_dropped(self) -> None:
-        dropped = {"kind": "retention", "details": {"last": 3, "hash": WITNESSES[3]}}
-        found, verifier = verified(record(8, {7: dropped})[3:], after=3)
+        lines = record(8, {7: {"kind": "retention", "details": {"last": 3, "hash": WITNESSES[3]}}})[3:]
+        found, verifier = verified(lines, after=3)
         assert (found, verifier.anchored) == ([], True)
-        lines = record(8, {7: dropped})[3:]
         lines[0] = json.dumps(json.loads(lines[0]) | {"holder": "another"})
         assert verified(lines, after=3)[0] == [(Flaw.CHANGED, 4, 4)]
 
@@ -135,44 +134,24 @@ class TestBeginnings:
 
 
 LINE = json.loads(WHOLE[0])
+NO_ENTRIES = [
+    *("", "{", "[]", "null", '"x"', "{}", "\xff", "[" * 100_000),
+    *(json.dumps({**LINE, "hash": value}) for value in ("ab", None, LINE["hash"].upper())),
+    *(json.dumps({**LINE, "position": value}) for value in ("1", True, 0, 1.0, 10**30)),
+    *(json.dumps({**LINE, **other}) for other in ({"more": 1}, {"payload_size": float("nan")}, {"holder": "\ud800"})),
+    json.dumps({key: LINE[key] for key in LINE if key != "holder"}),
+    WHOLE[0].replace('"holder":', '"holder":"another","holder":'),
+    WHOLE[0] + WHOLE[1],
+]
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        "{",
-        "[]",
-        "null",
-        '"x"',
-        "{}",
-        "\xff",
-        "[" * 100_000,
-        json.dumps({**LINE, "more": 1}),
-        json.dumps({key: LINE[key] for key in LINE if key != "holder"}),
-        json.dumps({**LINE, "hash": "ab"}),
-        json.dumps({**LINE, "hash": None}),
-        json.dumps({**LINE, "hash": LINE["hash"].upper()}),
-        json.dumps({**LINE, "position": "1"}),
-        json.dumps({**LINE, "position": True}),
-        json.dumps({**LINE, "position": 0}),
-        json.dumps({**LINE, "position": 1.0}),
-        json.dumps({**LINE, "position": 10**30}),
-        json.dumps({**LINE, "payload_size": float("nan")}),
-        json.dumps({**LINE, "holder": "\ud800"}),
-        WHOLE[0].replace('"holder":', '"holder":"another","holder":'),
-        WHOLE[0] + WHOLE[1],
-    ],
-)
+@pytest.mark.parametrize("text", NO_ENTRIES)
 def test_what_is_no_entry_is_said_to_be_none_and_the_rest_goes_on(text: str) -> None:
     found, _ = verified([*WHOLE[:2], text, *WHOLE[2:]])
     assert found == [(Flaw.UNREADABLE, 0, 0)]
     assert Verifier().take(text)[0].line == 1
-
-
-def test_bytes_that_are_no_text() -> None:
     with pytest.raises(Unreadable):
-        parse(b"\xff\xfe")
+        parse(b"\xff\xfe")  # bytes that are no text
 
 
 @pytest.mark.parametrize("size", ["0.0", "00", "-0", "1e2", '"0"', "false"])

@@ -14,12 +14,10 @@ from gateway.admission import MAX_ANSWER, Issuer, IssuerVerdict
 from gateway.demo.embedded import EmbeddedPostgres
 from gateway.errors import Unavailable
 from gateway.fencing.sequencer import Sequencer, Signer
-from tests.fencing.policy_gateway import FORGED, Shown, World, opened, sequencer
-from tests.fencing.write_paths import WAYS
+from tests.fencing.policy_gateway import FORGED, WAYS, Shown, World, opened, sequencer
 from tests.running import API_KEY
+from tests.tiers import first
 from tests.waiting import PATIENCE
-
-pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 SHOWN = Sequencer.parse(sequencer("order/5", "34"))
 TRUE = {"resource": "order/5", "mode": "exclusive", "token": "34", "authentic": True, "held": True}
@@ -29,17 +27,10 @@ Answer = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def issuing(postgres_server: EmbeddedPostgres) -> AsyncIterator[World]:
-    """The gateway with the lease service."""
-    async with opened(postgres_server) as one:
-        yield one
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def asking(postgres_server: EmbeddedPostgres, issuing: World) -> AsyncIterator[World]:
-    """A gateway with another database, which asks the other one."""
+async def asking(postgres_server: EmbeddedPostgres, world: World) -> AsyncIterator[World]:
+    """A gateway with another database, which asks the one with the lease service."""
     rules = [{"match": "issued/**", "tokens": "issued"}, {"match": "live/**", "tokens": "live"}]
-    leases = {"issuer": issuing.stage.origin, "issuer_api_key": API_KEY}
+    leases = {"issuer": world.stage.origin, "issuer_api_key": API_KEY}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(wiring, "Issuer", partial(Issuer, timeout=PATIENCE))
         async with opened(postgres_server, resources=rules, leases=leases) as one:
@@ -47,29 +38,29 @@ async def asking(postgres_server: EmbeddedPostgres, issuing: World) -> AsyncIter
 
 
 class TestReachable:
-    @pytest.mark.parametrize("way", ["patch", "put", "pairs", "transaction", "barrier"])
-    async def test_held_and_not_held(self, issuing: World, asking: World, name: str, way: str) -> None:
-        lease = await issuing.leased(f"live/{name}")
+    @pytest.mark.parametrize("way", first(["patch", "put", "pairs", "transaction", "barrier"]))
+    async def test_held_and_not_held(self, world: World, asking: World, name: str, way: str) -> None:
+        lease = await world.leased(f"live/{name}")
         shown = Shown(sequencer=lease["sequencer"])
         for _ in range(2):
             assert (await WAYS[way](asking, f"live/{name}", shown))[0] in (200, 204)
-        await issuing.released(lease)
+        await world.released(lease)
         assert (await WAYS[way](asking, f"live/{name}", shown))[0] == 403
         assert await asking.on_record(f"live/{name}") == [("token-implausible", lease["token"], True)]
 
-    async def test_issued_once_is_issued_for_ever(self, issuing: World, asking: World, name: str) -> None:
-        lease = await issuing.leased(f"issued/{name}")
-        await issuing.released(lease)
+    async def test_issued_once_is_issued_for_ever(self, world: World, asking: World, name: str) -> None:
+        lease = await world.leased(f"issued/{name}")
+        await world.released(lease)
         resource, patch = f"issued/{name}", WAYS["patch"]
         assert (await patch(asking, resource, Shown(lease["token"])))[0] == 403
         assert (await patch(asking, resource, Shown(lease["token"], lease["sequencer"])))[0] == 204
         assert (await patch(asking, resource, Shown(lease["token"])))[0] == 204, "the fence carries it"
 
-    async def test_it_issues_none_itself(self, issuing: World, asking: World, name: str) -> None:
+    async def test_it_issues_none_itself(self, world: World, asking: World, name: str) -> None:
         wish = {"holder": "a", "barrier": True}
         refused = await asking.api.post(f"/v1/leases/live/{name}", json=wish)
         assert (refused.status_code, refused.json()["code"]) == (403, "forbidden")
-        assert issuing.stage.origin in refused.json()["detail"]
+        assert world.stage.origin in refused.json()["detail"]
         assert await asking.fence(f"live/{name}") is None
 
     async def test_what_the_issuer_has_not_signed(self, asking: World, name: str) -> None:
@@ -89,10 +80,12 @@ async def answering(answer: Answer) -> AsyncIterator[str]:
         yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
 
 
-def says(status: str, body: bytes, *headers: str) -> Answer:
+def says(status: str, body: bytes, *headers: str, connection: str = "close") -> Answer:
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"}")
-        head = "\r\n".join((f"HTTP/1.1 {status}", f"Content-Length: {len(body)}", "Connection: close", *headers))
+        head = "\r\n".join(
+            (f"HTTP/1.1 {status}", f"Content-Length: {len(body)}", f"Connection: {connection}", *headers)
+        )
         writer.write(head.encode() + b"\r\n\r\n" + body)
         await writer.drain()
         writer.close()
@@ -175,13 +168,8 @@ async def test_it_is_not_waited_for_long() -> None:
 
 
 async def test_a_connection_that_was_closed_meanwhile_is_no_obstacle() -> None:
-    async def once(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readuntil(b"}")
-        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(told()), told()))
-        await writer.drain()
-        writer.close()  # although it has not said so
-
-    async with answering(once) as origin, issuer_at(origin) as issuer:
+    # It closes although it has not said so.
+    async with answering(says("200 OK", told(), connection="keep-alive")) as origin, issuer_at(origin) as issuer:
         for _ in range(3):
             assert await issuer.check(SHOWN) == IssuerVerdict(authentic=True, held=True)
 

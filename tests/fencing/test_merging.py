@@ -72,15 +72,7 @@ def test_pages_of_any_size_have_each_entry_once_in_the_order_of_its_record(
     for name, record in given_records.items():
         assert [entry for of, entry in found if of == name] == list(record)[:: -1 if newest_first else 1]
     assert len(found) == sum(map(len, given_records.values()))
-
-
-@quickly
-@given(given_records=records(), size=st.integers(1, 7), newest_first=st.booleans())
-def test_the_order_does_not_depend_on_the_size_of_the_pages(
-    *, given_records: Records, size: int, newest_first: bool
-) -> None:
-    found = all_pages(given_records, size, newest_first=newest_first)
-    assert found == all_pages(given_records, 1000, newest_first=newest_first)
+    assert found == all_pages(given_records, 1000, newest_first=newest_first), "the size makes no difference"
 
 
 @quickly

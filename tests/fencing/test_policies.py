@@ -1,35 +1,159 @@
-"""The tokens that each policy accepts and refuses, beside forged ones."""
+"""The tokens that each policy accepts and refuses, forged ones among them, on each way to write."""
 
 import asyncio
 from typing import Any, cast
 
 import httpx
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gateway.admission import Admission
 from gateway.db.database import Database
+from gateway.errors import ResourceMalformed
 from gateway.fencing.decision import Presented
-from gateway.fencing.policy import MAX_JUMP
+from gateway.fencing.policy import (
+    MAX_EPOCHS,
+    MAX_JUMP,
+    Policies,
+    Policy,
+    Reason,
+    TokenFacts,
+    TokenPolicy,
+    is_plausible,
+    judge,
+    relax_to_order,
+)
 from gateway.fencing.sequencer import Signer
 from gateway.fencing.token import MAX_EPOCH, MAX_VALUE, Token
 from gateway.observe.events import StepReached
-from tests.fencing.policy_gateway import FORGED, KEYS, Shown, World, sequencer
-from tests.fencing.write_paths import WAYS, client
+from tests.fencing.policy_gateway import FORGED, KEYS, WAYS, Shown, Way, World, client, row_of, sequencer
 from tests.objects.clients import call, outcome, refused
 from tests.objects.raw import head, send
+from tests.tiers import first
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+ANY, ISSUED, SIGNED, LIVE = (Policy(tokens) for tokens in TokenPolicy)
+FENCE = Token(2, 34)
+
+# Close to where something changes, or anywhere.
+values = st.sampled_from(
+    [0, 1, 33, 34, 35, MAX_JUMP, MAX_JUMP + 1, MAX_JUMP + 34, MAX_JUMP + 35, MAX_VALUE]
+) | st.integers(0, MAX_VALUE)
+epochs = st.sampled_from([0, 1, 2, MAX_EPOCHS, MAX_EPOCHS + 1, MAX_EPOCHS + 2, MAX_EPOCH]) | st.integers(0, MAX_EPOCH)
+tokens = st.builds(Token, epochs, values)
+jumps = st.sampled_from([1, 1000, MAX_JUMP, MAX_VALUE])
+
+
+@pytest.mark.parametrize(
+    ("token", "fence", "plausible"),
+    [
+        (Token(0, MAX_JUMP), None, True),
+        (Token(0, MAX_JUMP + 1), None, False),
+        (Token(0, MAX_VALUE), None, False),
+        (Token(MAX_EPOCHS, MAX_JUMP), None, True),
+        (Token(MAX_EPOCHS + 1, 0), None, False),
+        (Token(MAX_EPOCH, 1), None, False),
+        (Token(2, 34 + MAX_JUMP), FENCE, True),
+        (Token(2, 35 + MAX_JUMP), FENCE, False),
+        (Token(3, MAX_JUMP), FENCE, True),
+        (Token(3, MAX_JUMP + 1), FENCE, False),
+        (Token(2 + MAX_EPOCHS, 0), FENCE, True),
+        (Token(3 + MAX_EPOCHS, 0), FENCE, False),
+        (Token(1, MAX_VALUE), FENCE, True),
+        (FENCE, FENCE, True),
+    ],
+)
+def test_how_far_a_token_may_be_ahead(token: Token, fence: Token | None, *, plausible: bool) -> None:
+    assert is_plausible(token, fence, MAX_JUMP) is plausible
+
+
+@given(tokens, tokens, tokens, jumps)
+def test_what_is_plausible_once_stays_so(token: Token, one: Token, other: Token, jump: int) -> None:
+    """The fence may have risen since it was looked at, and need not have been looked at at all."""
+    earlier, later = sorted((one, other))
+    if is_plausible(token, None, jump):
+        assert is_plausible(token, earlier, jump)
+    if is_plausible(token, earlier, jump):
+        assert is_plausible(token, later, jump)
+
+
+@given(tokens, tokens, jumps)
+def test_what_is_not_higher_is_never_implausible(one: Token, other: Token, jump: int) -> None:
+    lower, higher = sorted((one, other))
+    assert is_plausible(lower, higher, jump)
+
+
+@pytest.mark.parametrize(
+    ("policy", "token", "standing", "reason"),
+    [
+        (ANY, Token(0, 5), TokenFacts(), None),
+        (ANY, Token(0, MAX_VALUE), TokenFacts(), Reason.JUMP),
+        (ANY, Token(0, MAX_VALUE), TokenFacts(FENCE), None),
+        (ISSUED, Token(0, 5), TokenFacts(issued=True), None),
+        (ISSUED, Token(0, 5), TokenFacts(), Reason.NOT_ISSUED),
+        (ISSUED, Token(0, 5), TokenFacts(authentic=False), Reason.FORGED),
+        (ISSUED, FENCE, TokenFacts(FENCE), None),
+        (ISSUED, Token(3, 0), TokenFacts(Token(3, 0)), Reason.NOT_ISSUED),
+        (ISSUED, Token(3, 0), TokenFacts(Token(3, 0), issued=True), Reason.NOT_ISSUED),
+        (ISSUED, Token(3, 0), TokenFacts(Token(3, 1)), None),
+        (ANY, Token(3, 0), TokenFacts(Token(3, 0)), None),
+        (ISSUED, Token(2, 35), TokenFacts(FENCE), Reason.NOT_ISSUED),
+        (SIGNED, Token(0, 5), TokenFacts(authentic=True), None),
+        (SIGNED, Token(0, 5), TokenFacts(), Reason.NO_SEQUENCER),
+        (SIGNED, Token(0, 5), TokenFacts(authentic=False, issued=True, held=True), Reason.FORGED),
+        (SIGNED, FENCE, TokenFacts(FENCE), Reason.NO_SEQUENCER),
+        (LIVE, FENCE, TokenFacts(FENCE, held=True), None),
+        (LIVE, FENCE, TokenFacts(FENCE, issued=True), Reason.NOT_HELD),
+        (LIVE, FENCE, TokenFacts(FENCE, authentic=False), Reason.FORGED),
+        (LIVE, Token(2, 35), TokenFacts(FENCE, issued=True, authentic=True), Reason.NOT_HELD),
+        *((policy, Token(2, 33), TokenFacts(FENCE), None) for policy in (ANY, ISSUED, SIGNED, LIVE)),
+        (relax_to_order(LIVE), Token(2, 35), TokenFacts(FENCE), None),
+        (relax_to_order(LIVE), Token(2, MAX_VALUE), TokenFacts(FENCE), Reason.JUMP),
+    ],
+)
+def test_which_tokens_are_taken(policy: Policy, token: Token, standing: TokenFacts, reason: Reason | None) -> None:
+    assert judge(policy, token, standing) is reason
+
+
+def test_the_first_pattern_that_matches_holds() -> None:
+    policies = Policies(ISSUED, [("job/7", ANY), ("job/*", SIGNED), ("job/**", LIVE)])
+    names = ("job/7", "job/8", "job/8/x", "job", "order/1")
+    assert [policies.of(name) for name in names] == [ANY, SIGNED, LIVE, ISSUED, ISSUED]
+    assert [policies.ask_every_time(name) for name in names] == [False, True, True, False, False]
+    assert Policies(SIGNED, [("job/*", ANY)]).ask_every_time("order/1")
+    assert not Policies(SIGNED, [("job/*", ANY)]).ask_every_time("job/1")
+    assert not Policies().ask_every_time("job/1")
+
+
+def test_the_token_that_an_epoch_begins_with_is_looked_at_where_tokens_must_be_issued() -> None:
+    asked = [
+        Policies(policy).ask_about("job/1", Token(1, value)) for policy in (ANY, ISSUED, SIGNED) for value in (0, 1)
+    ]
+    assert asked == [False, False, True, False, True, True]
+
+
+def test_a_delay_is_that_of_the_resource() -> None:
+    policies = Policies(rules=[("job/*", Policy(lock_delay=2.5))])
+    assert (policies.lock_delay("job/1"), policies.lock_delay("order/1")) == (2.5, 0.0)
+
+
+@pytest.mark.parametrize("pattern", ["", "job/a*", "**/job", "job/**/x", "é", "a b"])
+def test_what_is_no_pattern(pattern: str) -> None:
+    with pytest.raises(ResourceMalformed):
+        Policies(rules=[(pattern, ANY)])
+
+
+# Served: the tokens that each policy accepts and refuses -------------------------------------------------------------
+
 
 PATCH, PUT = WAYS["patch"], WAYS["put"]
 NOT_TAKEN = (403, "token-implausible")
 
 
-async def patch(world: World, resource: str, **headers: str) -> httpx.Response:
-    kind, _, name = resource.partition("/")
+async def patch(world: World, resource: str, token: str | None = None, sequencer: str | None = None) -> httpx.Response:
     await world.insert(resource)
-    named = {name.replace("_", "-"): value for name, value in headers.items()}
-    query = {"kind": f"eq.{kind}", "name": f"eq.{name}"}
-    return await world.api.patch("/v1/tables/docs", params=query, json={"note": "after"}, headers=named)
+    url, headers = f"/v1/tables/docs?{row_of(resource)}", Shown(token, sequencer).headers
+    return await world.api.patch(url, json={"note": "after"}, headers=headers)
 
 
 def fast(world: World) -> int:
@@ -64,19 +188,13 @@ class TestAny:
         assert "max_jump" in problem["advice"]
         assert "epoch" in problem["advice"]
 
-    async def test_held_tokens_take_the_fast_path(self, world: World, name: str) -> None:
-        before = fast(world)
-        for _ in range(4):
-            assert (await patch(world, f"any/{name}", fencing_token="34")).status_code == 204
-        assert fast(world) - before >= 3
-
     async def test_a_sequencer_by_itself_is_good_for_its_resource_alone(self, world: World, name: str) -> None:
         proof = sequencer(f"any/{name}-other", "34")
-        assert (await patch(world, f"any/{name}", fencing_sequencer=proof)).json()["code"] == "resource-mismatch"
+        assert (await patch(world, f"any/{name}", sequencer=proof)).json()["code"] == "resource-mismatch"
         assert await PUT(world, f"any/{name}", Shown(sequencer=proof)) == (422, "FencingResourceMismatch")
         assert await world.fence(f"any/{name}") is None
 
-    @pytest.mark.parametrize("way", ["patch", "put", "session", "barrier", "credentials", "transaction"])
+    @pytest.mark.parametrize("way", first(["patch", "put", "session", "barrier", "credentials", "transaction"]))
     async def test_beside_a_token_it_is_a_proof_and_no_more(self, world: World, name: str, way: str) -> None:
         """One lock may be for many resources of other names."""
         shown = Shown("34", sequencer(f"job/{name}", "34"))
@@ -84,7 +202,7 @@ class TestAny:
 
 
 class TestIssued:
-    @pytest.mark.parametrize("way", ["patch", "put", "barrier"])
+    @pytest.mark.parametrize("way", first(["patch", "put", "barrier"]))
     async def test_nothing_beyond_the_counter(self, world: World, name: str, way: str) -> None:
         resource = f"issued/{name}"
         assert (await WAYS[way](world, resource, Shown("1")))[0] == 403
@@ -94,29 +212,16 @@ class TestIssued:
             assert status in ((200, 204) if passes else (403,))
         assert await world.fence(resource) == str(token)
 
-    async def test_held_tokens_take_the_fast_path(self, world: World, name: str) -> None:
-        resource = f"issued/{name}"
-        lease = await world.leased(resource)
-        before = fast(world)
-        for _ in range(3):
-            assert (await patch(world, resource, fencing_token=lease["token"])).status_code == 204
-        assert fast(world) - before >= 2
-
     async def test_a_lease_that_is_over_was_issued_all_the_same(self, world: World, name: str) -> None:
-        lease = await world.leased(f"issued/{name}")
-        await world.released(lease)
-        assert (await PATCH(world, f"issued/{name}", Shown(lease["token"])))[0] == 204
-
-    async def test_a_stale_token_is_stale(self, world: World, name: str) -> None:
         for holder in ("ann", "bob"):
             lease = await world.leased(f"issued/{name}", holder)
-            assert (await PATCH(world, f"issued/{name}", Shown(lease["token"])))[0] == 204
             await world.released(lease)
+            assert (await PATCH(world, f"issued/{name}", Shown(lease["token"])))[0] == 204
         assert await PATCH(world, f"issued/{name}", Shown("1")) == (412, "token-stale")
 
 
 class TestSigned:
-    @pytest.mark.parametrize("way", ["patch", "put", "presigned", "metadata", "barrier"])
+    @pytest.mark.parametrize("way", first(["patch", "put", "presigned", "metadata", "barrier"]))
     async def test_the_proof_is_wanted_each_time(self, world: World, name: str, way: str) -> None:
         resource = f"signed/{name}"
         lease = await world.leased(resource)
@@ -135,7 +240,7 @@ class TestSigned:
             assert (status in (200, 204)) is passes, shown
             assert status in (200, 204, 403), shown
 
-    @pytest.mark.parametrize("way", ["patch", "put", "presigned", "metadata", "session", "form"])
+    @pytest.mark.parametrize("way", first(["patch", "put", "presigned", "metadata", "session", "form"]))
     async def test_one_of_another_resource_or_token(self, world: World, name: str, way: str) -> None:
         resource = f"signed/{name}"
         lease = await world.leased(resource)
@@ -159,20 +264,13 @@ class TestSigned:
         ):
             assert await WAYS["credentials"](world, f"signed/{name}", Shown("1", proof)) == said
 
-    async def test_it_never_takes_the_fast_path(self, world: World, name: str) -> None:
-        lease = await world.leased(f"signed/{name}")
-        before = fast(world)
-        for _ in range(3):
-            assert (await patch(world, f"signed/{name}", fencing_sequencer=lease["sequencer"])).status_code == 204
-        assert fast(world) == before
-
-    async def test_not_by_a_recipe_that_was_learnt_from_another_resource_either(self, world: World, name: str) -> None:
+    async def test_no_recipe_that_was_learnt_from_another_resource_counts(self, world: World, name: str) -> None:
         """Requests of one form: what is known of it must not carry over to a resource with another policy."""
         for _ in range(3):
-            assert (await patch(world, f"any/{name}", fencing_token="1")).status_code == 204
+            assert (await patch(world, f"any/{name}", token="1")).status_code == 204
         lease = await world.leased(f"signed/{name}")
-        assert (await patch(world, f"signed/{name}", fencing_sequencer=lease["sequencer"])).status_code == 204
-        answer = await patch(world, f"signed/{name}", fencing_token=lease["token"])
+        assert (await patch(world, f"signed/{name}", sequencer=lease["sequencer"])).status_code == 204
+        answer = await patch(world, f"signed/{name}", token=lease["token"])
         assert (answer.status_code, answer.json()["code"]) == NOT_TAKEN
         assert "Fencing-Sequencer" in answer.json()["hint"]
 
@@ -196,7 +294,7 @@ class TestSigned:
         resource = f"signed/{name}"
         await world.insert(resource)
         lease = await world.leased(resource)
-        write = {"method": "PATCH", "table": "docs", "query": f"kind=eq.signed&name=eq.{name}", "body": {"note": "x"}}
+        write = {"method": "PATCH", "table": "docs", "query": row_of(resource), "body": {"note": "x"}}
         for more in ({}, {"token": lease["token"]}):
             headers = {"Fencing-Sequencer": lease["sequencer"]}
             answer = await world.api.post("/v1/transaction", json={"writes": [write | more]}, headers=headers)
@@ -243,7 +341,7 @@ class TestSigned:
 
     async def test_a_megabyte_is_refused_and_not_repeated(self, world: World, name: str) -> None:
         try:
-            answer = await patch(world, f"signed/{name}", fencing_sequencer="a" * 1024 * 1024)
+            answer = await patch(world, f"signed/{name}", sequencer="a" * 1024 * 1024)
         except httpx.TransportError:
             return  # the server has hung up: it takes no such head
         assert answer.status_code in (400, 431)
@@ -279,7 +377,7 @@ class TestLive:
             await world.lapsed(lease)
         else:
             await world.released(lease)
-        answer = await patch(world, resource, fencing_token=lease["token"])
+        answer = await patch(world, resource, token=lease["token"])
         assert (answer.status_code, answer.json()["code"]) == NOT_TAKEN
         assert "Acquire the lock again" in answer.json()["hint"]
         assert "reason: not-held" in answer.json()["details"]
@@ -307,14 +405,19 @@ class TestLive:
         writer.close()
         assert world.stage.body(f"{resource}/file") is None
 
-    async def test_it_never_takes_the_fast_path(self, world: World, name: str) -> None:
-        lease = await world.leased(f"live/{name}")
-        for _ in range(2):  # the form of these requests is known
-            assert (await patch(world, f"any/{name}", fencing_token="1")).status_code == 204
-        before = fast(world)
-        for _ in range(2):
-            assert (await patch(world, f"live/{name}", fencing_token=lease["token"])).status_code == 204
-        assert fast(world) == before
+
+@pytest.mark.parametrize(("policy", "takes_it"), [("any", True), ("issued", True), ("signed", False), ("live", False)])
+async def test_writes_under_tokens_that_need_no_look_take_the_fast_path(
+    world: World, name: str, policy: str, *, takes_it: bool
+) -> None:
+    lease = await world.leased(f"{policy}/{name}")
+    shown = lease["token"], lease["sequencer"] if policy == "signed" else None
+    for _ in range(2):  # the form of these requests is known
+        assert (await patch(world, f"any/{name}-before", *shown[:1])).status_code == 204
+    before = fast(world)
+    for _ in range(3):
+        assert (await patch(world, f"{policy}/{name}", *shown)).status_code == 204
+    assert fast(world) - before >= 2 if takes_it else fast(world) == before
 
 
 class TestObserve:
@@ -357,3 +460,40 @@ async def test_an_s3_error_has_the_facts(world: World, name: str) -> None:
     status, code, message = await refused(s3.put_object, Key=f"any/{name}/file", Body=b"x")
     assert (status, code) == (403, "ImplausibleFencingToken")
     assert "Send the token your lock service gave you" in message
+
+
+# Forged: refused on every write path, under every policy, and it locks out no holder ---------------------------------
+
+
+STRANGER = Signer(["somebody else's key".ljust(32)])
+REFUSED = {(403, "token-implausible"), (403, "ImplausibleFencingToken")}
+DONE = (200, 201, 204)
+
+
+@pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
+@pytest.mark.parametrize("policy", first(["signed", "any", "issued", "live"]))
+async def test_forgeries_are_refused_and_honest_tokens_go_on(world: World, name: str, policy: str, way: Way) -> None:
+    """With what the lease service gives, before a forgery and after it: where the fence carries the token already."""
+    resource = f"{policy}/{name}"
+    proof = None if policy in ("any", "issued") else sequencer(resource, FORGED[0], signer=STRANGER)
+    forgeries = [Shown(FORGED[0], proof), Shown(FORGED[1])]
+    assert await way(world, resource, forgeries[0]) in REFUSED
+    assert await world.fence(resource) is None
+    assert (await world.row(resource), world.stage.body(f"{resource}/file")) in UNTOUCHED
+    lease = await world.leased(resource, "uploader")
+    honest = Shown(lease["token"], lease["sequencer"] if policy == "signed" else None)
+    assert (await way(world, resource, honest))[0] in DONE
+    before = await world.fence(resource)
+    assert await way(world, resource, forgeries[1]) in REFUSED
+    assert (await way(world, resource, honest))[0] in DONE
+    assert await world.fence(resource) == before
+    assert await world.on_record(resource) == [("token-implausible", one.token, True) for one in forgeries]
+
+
+UNTOUCHED = {(row, body) for row in (None, "before") for body in (None, b"before")}
+
+
+@pytest.mark.parametrize("way", first(WAYS.values()), ids=WAYS)
+async def test_a_sequencer_says_all_that_is_needed(world: World, name: str, way: Way) -> None:
+    lease = await world.leased(f"signed/{name}", "uploader")
+    assert (await way(world, f"signed/{name}", Shown(sequencer=lease["sequencer"])))[0] in DONE

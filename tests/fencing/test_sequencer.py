@@ -1,7 +1,9 @@
-"""Sequencers: what they look like, what proves them, and what does not."""
+"""Sequencers: what they look like, what proves them, and what the gateway says of them."""
 
 import base64
+from typing import Any
 
+import httpx
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,6 +12,8 @@ from gateway.errors import SequencerMalformed
 from gateway.fencing.lease import LockMode
 from gateway.fencing.sequencer import MAX_CHARACTERS, Sequencer, Signer
 from gateway.fencing.token import MAX_EPOCH, MAX_VALUE, Token
+from tests.fencing.policy_gateway import KEYS, WAYS, Shown, World, sequencer
+from tests.waiting import PATIENCE
 
 OLD, NEW = "o" * 32, "n" * 32
 SIGNER = Signer([NEW, OLD])
@@ -38,10 +42,7 @@ def test_the_form_is_that_of_the_contract() -> None:
     resource, mode, token, signature = signed("order/5", token=Token(2, 34)).split(":")
     assert (resource, mode, token) == ("order/5", "exclusive", "2.34")
     assert len(base64.urlsafe_b64decode(signature + "=")) == 32
-
-
-def test_a_name_with_colons_is_read_from_the_right() -> None:
-    assert Sequencer.parse(signed("a:shared:1:x")).resource == "a:shared:1:x"
+    assert Sequencer.parse(signed("a:shared:1:x")).resource == "a:shared:1:x", "it is read from the right"
 
 
 def test_no_two_meanings_have_one_text() -> None:
@@ -120,3 +121,64 @@ def test_the_longest_there_can_be() -> None:
     text = signed("x" * 512, "exclusive", Token(MAX_EPOCH, MAX_VALUE))
     assert len(text) == MAX_CHARACTERS
     assert SIGNER.is_authentic(Sequencer.parse(text))
+
+
+# ``POST /v1/sequencers/check`` tells a server the state of a sequencer ----------------------------------------------
+
+
+async def check(world: World, text: object) -> dict[str, Any]:
+    answer = await world.api.post("/v1/sequencers/check", json={"sequencer": text})
+    document: dict[str, Any] = answer.json()
+    return document
+
+
+async def test_the_state_of_a_sequencer_through_its_life(world: World, name: str) -> None:
+    resource = f"any/{name}"
+    lease = await world.leased(resource)
+
+    async def told() -> tuple[object, ...]:
+        said = await check(world, lease["sequencer"])
+        assert (said["resource"], said["mode"], said["token"]) == (resource, "exclusive", lease["token"])
+        return said["authentic"], said["held"], said["fence"], said["overtaken"]
+
+    assert await told() == (True, True, None, False)
+    assert (await WAYS["patch"](world, resource, Shown(lease["token"])))[0] == 204
+    assert await told() == (True, True, lease["token"], False)
+    await world.released(lease)
+    assert await told() == (True, False, lease["token"], False)
+    assert (await WAYS["patch"](world, resource, Shown("34")))[0] == 204
+    assert await told() == (True, False, "34", True)
+
+
+async def test_only_signed_sequencers_are_authentic(world: World, name: str) -> None:
+    resource = f"any/{name}"
+    token = (await world.leased(resource))["token"]
+    for text, authentic, held in (
+        (sequencer(resource, token), True, True),
+        (sequencer(resource, token, signer=Signer(KEYS[1:])), True, True),
+        (sequencer(resource, token, "shared"), True, False),
+        (sequencer(resource, "9"), True, False),
+        (sequencer(resource, token, signer=Signer(["x" * 32])), False, True),
+        (sequencer(resource, token)[:-1], False, True),
+    ):
+        said = await check(world, text)
+        assert (said["authentic"], said["held"]) == (authentic, held), text
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        *(("", "sequencer-malformed"), ("34", "sequencer-malformed"), ("a:exclusive:34:", "sequencer-malformed")),
+        *(("a:held:34:AAAA", "sequencer-malformed"), ("é:shared:34:AAAA", "sequencer-malformed")),
+        *(("a\0:shared:34:AAAA", "sequencer-malformed"), ("x" * 5000, "request-malformed")),
+        *((None, "request-malformed"), (34, "request-malformed")),
+    ],
+)
+async def test_an_unreadable_sequencer_is_refused(world: World, text: object, code: str) -> None:
+    assert (await check(world, text))["code"] == code
+
+
+async def test_only_callers_may_check_a_sequencer(world: World) -> None:
+    async with httpx.AsyncClient(base_url=world.stage.origin, timeout=PATIENCE) as nobody:
+        answer = await nobody.post("/v1/sequencers/check", json={"sequencer": sequencer("a", "1")})
+    assert answer.status_code == 401

@@ -1,31 +1,37 @@
-"""A bucket of two databases: the keys below a prefix are fenced in one of them, and all others in the other one."""
+"""Buckets of several databases: each in the store of its owner, and keys below a prefix fenced in another database."""
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 from uuid import uuid4
 
 import httpx
 import pytest
 import pytest_asyncio
+from botocore.auth import S3SigV4QueryAuth
+from botocore.awsrequest import AWSRequest
+from botocore.credentials import Credentials
 from mypy_boto3_s3 import S3Client
 
 from gateway.app import sweep
 from gateway.objects.background.sweeper import Swept
 from gateway.objects.protocol.effects import tombstone_body
 from gateway.observe.events import SweepFailed
-from tests.databases.fleet import Fleet, fleet
-from tests.doubles.s3 import S3Double
-from tests.objects import raw
+from tests.databases.fleet import Fleet, databases, fleet, settings
+from tests.doubles.s3 import ACCESS_KEY, SECRET_KEY, S3Double, serve
 from tests.objects.clients import call, connect, outcome
 from tests.objects.test_forms import post, signed
-from tests.postgres import Server
-from tests.running import Events
+from tests.postgres import Server, as_gateway, fresh_database
+from tests.running import ACCESS_KEY as ACCESS_KEY_OF_A_CALLER
+from tests.running import SECRET_KEY as SECRET_KEY_OF_A_CALLER
+from tests.running import Events, running
+from tests.tiers import first
+from tests.waiting import PATIENCE
 
 BUCKET = "shared"
 OURS, THEIRS = "tenant-7/k", "rest/k"
 OWNERS = {OURS: "south", THEIRS: "north"}
-HOST = f"{BUCKET}.s3.example.com"
 
 
 @pytest.fixture
@@ -35,8 +41,7 @@ def double() -> S3Double:
 
 @pytest_asyncio.fixture
 async def gateway(postgres_server: Server, double: S3Double) -> AsyncIterator[Fleet]:
-    server = {"domains": ["s3.example.com"]}
-    async with fleet(postgres_server, double, buckets=["southern", f"{BUCKET}/tenant-7/"], server=server) as one:
+    async with fleet(postgres_server, double, buckets=["southern", f"{BUCKET}/tenant-7/"]) as one:
         yield one
 
 
@@ -82,44 +87,6 @@ async def test_each_form_of_a_write_is_fenced_by_the_owner_of_its_key(gateway: F
         for table in ("intent", "object", "upload"):
             found = await gateway.asked(name, f"SELECT DISTINCT key FROM fencing.{table}")
             assert all((key.startswith("tenant-7/")) == (name == "south") for key in found), (name, table)
-
-
-SPELLINGS = {
-    "/shared/tenant-7/s": "tenant-7/s",
-    "/shared/%74enant-7/s": "tenant-7/s",
-    "/shared/tenant-7%2Fs": "tenant-7/s",
-    "/shared/tenant%2d7%2fs": "tenant-7/s",
-    "/shared/tenant-7%252Fs": "tenant-7%2Fs",
-    "/shared//tenant-7/s": "/tenant-7/s",
-    "/shared/%2Ftenant-7/s": "/tenant-7/s",
-    "/shared/./tenant-7/s": "./tenant-7/s",
-    "/shared/x/../tenant-7/s": "x/../tenant-7/s",
-    "/shared/tenant-7/../rest/s": "tenant-7/../rest/s",
-    "/shared/tenant-7": "tenant-7",
-    "/shared/tenant-7/": "tenant-7/",
-    "/shared/Tenant-7/s": "Tenant-7/s",
-}
-
-
-@pytest.mark.parametrize("address", ["path", pytest.param("host", marks=pytest.mark.thorough)])
-async def test_a_spelling_reaches_the_owner_of_the_key_that_it_names(
-    gateway: Fleet, double: S3Double, address: str
-) -> None:
-    """The store keeps exactly the key that was fenced, and the other database has heard nothing of it."""
-    for number, (path, key) in enumerate(SPELLINGS.items(), 10):
-        sent = path.removeprefix("/shared") if address == "host" else path
-        token = str(number)
-        headers = [("fencing-token", token), ("content-length", str(len(token)))]
-        head = raw.head(f"http://{HOST}" if address == "host" else gateway.origin, "PUT", sent, headers)
-        answer = await raw.send(gateway.origin, head + token.encode())
-        assert answer is not None
-        assert answer.status == 200, (path, answer)
-        assert double.objects(BUCKET)[key].content.body == str(number).encode(), path
-    found = await fences(gateway)
-    kept = {key for owner in ("north", "south") for key in await gateway.asked(owner, "SELECT key FROM fencing.object")}
-    assert kept == set(SPELLINGS.values())
-    assert len(found["south"]) == len({key for key in SPELLINGS.values() if key.startswith("tenant-7/")})
-    assert len(found["north"]) + len(found["south"]) == len(kept)
 
 
 async def test_an_overtaken_holder_is_refused_whatever_the_other_database_says(
@@ -330,24 +297,69 @@ async def test_writes_to_the_bucket_itself_are_those_of_its_owner(gateway: Fleet
     assert done == {"north": ["PutBucketVersioning"], "south": []}
 
 
-@pytest.mark.thorough
-async def test_credentials_are_for_the_keys_of_one_database(gateway: Fleet) -> None:
-    async with gateway.api() as api:
+# Stores: each bucket is in the store of its database, also if another store has one of the same name. ---------------
 
-        async def asked(resource: str) -> httpx.Response:
-            return await api.post("/v1/credentials", json={"resource": resource, "token": "30"})
+NAMES = ("north", "south")
 
-        assert (await asked(f"s3/{BUCKET}/**")).status_code == 422
-        view = (await asked(f"s3/{BUCKET}/tenant-7/**")).json()
-    client = connect(
-        gateway.origin,
-        access_key=view["access_key_id"],
-        secret_key=view["secret_access_key"],
-        aws_session_token=view["session_token"],
-    )
-    await call(client.put_object, **names(OURS), Body=b"x")
-    assert (await outcome(client.put_object, **names(THEIRS), Body=b"x"))[0] == 403
-    both = {"Objects": [{"Key": key} for key in OWNERS]}
-    answer = await call(client.delete_objects, Bucket=BUCKET, Delete=both)
-    assert [one["Key"] for one in answer["Deleted"]] == [OURS]
-    assert await fences(gateway) == {"north": [], "south": [OURS]}
+
+@pytest.fixture
+def doubles() -> dict[str, S3Double]:
+    """Two stores, which have buckets of the same names."""
+    return {name: S3Double(buckets=["northern", "southern"]) for name in NAMES}
+
+
+@asynccontextmanager
+async def serving(postgres_server: Server, doubles: dict[str, S3Double]) -> AsyncIterator[str]:
+    """Serve two databases, of which those of ``doubles`` have a store."""
+    async with AsyncExitStack() as stack:
+        addresses = [as_gateway(await stack.enter_async_context(fresh_database(postgres_server))) for _ in NAMES]
+        listed = databases(*addresses, buckets=["southern"] if "south" in doubles else [])
+        for one, schema in zip(listed, ("public", "no_tables"), strict=True):
+            one |= {"store": one["name"] if one["name"] in doubles else None, "schemas": [schema]}
+        stores = [
+            {
+                "name": name,
+                "endpoint": await stack.enter_async_context(serve(double)),
+                "access_key_id": ACCESS_KEY,
+                "secret_access_key": SECRET_KEY,
+                "sweep_interval": 0,
+            }
+            for name, double in doubles.items()
+        ]
+        yield await stack.enter_async_context(running(settings(listed, stores=stores)))
+
+
+@pytest_asyncio.fixture
+async def origin(postgres_server: Server, doubles: dict[str, S3Double]) -> AsyncIterator[str]:
+    async with serving(postgres_server, doubles) as one:
+        yield one
+
+
+async def test_a_bucket_is_in_the_store_of_its_database(origin: str, doubles: dict[str, S3Double]) -> None:
+    client = connect(origin, "5")
+    for bucket, owner in (("northern", "north"), ("southern", "south")):
+        await call(client.put_object, Bucket=bucket, Key="k", Body=b"x")
+        assert [name for name in NAMES if "k" in doubles[name].objects(bucket)] == [owner]
+    # The other store has a bucket of the name of the source, too. It is another bucket.
+    doubles["north"].put("southern", "secret", b"of a bucket that the gateway does not serve")
+    source = "southern/secret"
+    refused = await outcome(client.copy_object, Bucket="northern", Key="copy", CopySource=source)
+    assert refused == (501, "NotImplemented")
+    # A signed address may have the header of the source among its parameters.
+    address = AWSRequest("PUT", f"{origin}/northern/copy?x-amz-copy-source=southern%2Fsecret&x-fencing-token=5")
+    S3SigV4QueryAuth(Credentials(ACCESS_KEY_OF_A_CALLER, SECRET_KEY_OF_A_CALLER), "s3", "us-east-1").add_auth(address)
+    async with httpx.AsyncClient(timeout=PATIENCE) as browser:
+        hoisted = await browser.put(str(address.url))
+    assert hoisted.status_code == 501, hoisted.text
+    assert "copy" not in doubles["north"].objects("northern")
+    assert await outcome(client.list_buckets) == (501, "NotImplemented")
+
+
+@pytest.mark.parametrize("having", first(NAMES))
+async def test_all_buckets_are_listed_if_one_store_has_them(
+    postgres_server: Server, doubles: dict[str, S3Double], having: str
+) -> None:
+    """The other database has no store at all."""
+    async with serving(postgres_server, {having: doubles[having]}) as origin:
+        listed = await call(connect(origin, "5").list_buckets)
+        assert [one["Name"] for one in listed["Buckets"]] == ["northern", "southern"]
