@@ -31,11 +31,19 @@ from tests.tables.asking import change, rows
 from tests.tiers import first
 
 ACCOUNTS = 12
+
+
 LENGTH = 14
+
+
 HEADERS = (
     "content-range", "content-type", "fencing-token", "fencing-resource", "location", "preference-applied", "etag",
 )  # fmt: skip
+
+
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+
+
 _MOMENT = re.compile(r"\d{4}-\d\d-\d\dT[0-9:.+]+")
 
 
@@ -170,8 +178,14 @@ CREATE SCHEMA other;
 CREATE TABLE other.shipments (id bigint PRIMARY KEY, order_id bigint, state text DEFAULT 'new');
 INSERT INTO other.shipments VALUES (1, 7, 'new');
 """
+
+
 KEY = "a-key-that-is-long-enough"
+
+
 PROVEN = {"Authorization": f"Bearer {KEY}"}
+
+
 TARGET = "/v1/tables/shipments?order_id=eq.7"
 
 
@@ -236,21 +250,3 @@ async def test_trailers_teach_the_gateway_nothing_about_headers(
             answer = await client.patch(TARGET, json={"state": "late"}, headers=headers)
             assert answer.status_code == status, answer.text
     assert {schema: await states(tables, schema) for schema in written} == written
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("pause", [0.0, 0.05], ids=["one packet", "two packets"])
-@pytest.mark.parametrize(
-    ("headers", "trailers", "status"),
-    [
-        ({"Fencing-Token": "5"}, PROVEN, 401),
-        ({"Fencing-Token": "5"}, {"apikey": KEY}, 401),
-        (PROVEN, {"Fencing-Token": "5"}, 428),
-    ],
-    ids=["authorization", "apikey", "token"],
-)
-async def test_trailers_prove_nothing(
-    port: int, tables: Database, headers: dict[str, str], trailers: dict[str, str], status: int, pause: float
-) -> None:
-    assert await patch_with_trailers(port, headers, trailers, pause=pause) == status
-    assert await states(tables, "public") == {"new"}
