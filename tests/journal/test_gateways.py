@@ -209,17 +209,6 @@ async def test_they_wait_for_a_day_at_a_store_that_never_gives_up(
         assert 86_000 < int(refused.headers["retry-after"]) <= 86_400 + SIGNATURE_LIFETIME.total_seconds() + 2
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize("mode", ["sync", "async"])
-async def test_a_restart_lets_nothing_wait(stage: Stage, mode: str) -> None:
-    async with stage.gateway(mode=mode):
-        assert await stage.put(1) == DONE
-        await stage.fetch("UPDATE fencing.opening SET started = started - interval '1 hour'")
-        await end_sessions(stage.dsn)
-        assert await stage.put(2) == DONE
-        assert [(one.term, one.continues) for one in stage.openings()] == [(1, True), (2, True)]
-
-
 async def test_without_its_journal_a_takeover_is_refused_and_a_holder_goes_on(stage: Stage) -> None:
     async with stage.gateway():
         assert (await stage.patch(1)).status_code == 204

@@ -65,20 +65,6 @@ async def test_a_restart_loses_nothing_and_nothing_waits(installation: Installat
     assert await gateway.raised("s3/new", 1) == HELD
 
 
-async def test_lost_intents_are_waited_for_where_no_fence_was_lost(installation: Installation) -> None:
-    gateway = installation.gateway()
-    await gateway.runner.open()
-    await gateway.raised("s3/a", 1)
-    backup = await installation.save()
-    gateway = installation.gateway()
-    await gateway.runner.open()
-    term = (await gateway.side.ask()).opened.term
-    assert await gateway.runner.may_send("s3/a", Token(0, 1), datetime.now(UTC), term)
-    await installation.restore(backup)
-    opening = await installation.gateway().runner.open()
-    assert (opening.losses, opening.waits) == ((), frozenset({"s3/a"}))
-
-
 async def test_a_position_tells_that_the_database_was_put_back(installation: Installation) -> None:
     gateway = installation.gateway()
     await gateway.runner.open()

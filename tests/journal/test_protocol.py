@@ -38,7 +38,6 @@ from tests.journal.installation import MARKER, NOW, OURS, RUN, THEIRS, days, ent
 
 ROW = Opened(OURS, RUN, 7, Mode.SYNC, position=3, snapshot=2)
 NEXT_RUN = replace(RUN, started=NOW + days(1))
-LATER_RUN = replace(NEXT_RUN, timeline=2)
 FIVE = entry("order/5", 5)
 
 

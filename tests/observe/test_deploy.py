@@ -156,28 +156,6 @@ def _kept(expression: str) -> set[str]:
 
 
 class TestDashboard:
-    def test_it_can_be_imported(self) -> None:
-        whole = dashboard()
-        assert {"title", "uid", "schemaVersion", "panels", "templating", "time"} <= whole.keys()
-        assert whole.get("id") is None
-        ids = [panel["id"] for panel in whole["panels"]]
-        assert len(set(ids)) == len(ids)
-        rows = [panel["title"] for panel in whole["panels"] if panel["type"] == "row"]
-        assert rows[:7] == ["Overview", "Zombies", "Latency", "Record", "Locks", "Stores", "Webhooks and traces"]
-
-    def test_panels_lie_side_by_side(self) -> None:
-        taken: set[tuple[int, int]] = set()
-        for panel in dashboard()["panels"]:
-            place = panel["gridPos"]
-            assert place["x"] + place["w"] <= 24
-            cells = {
-                (x, y)
-                for x in range(place["x"], place["x"] + place["w"])
-                for y in range(place["y"], place["y"] + place["h"])
-            }
-            assert not cells & taken, panel["title"]
-            taken |= cells
-
     def test_every_panel_has_a_title_a_unit_and_asks_the_chosen_source(self) -> None:
         for panel in panels():
             assert panel["title"]

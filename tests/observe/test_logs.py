@@ -16,38 +16,7 @@ import structlog
 
 from gateway.demo.embedded import EmbeddedPostgres
 from gateway.fencing.record import Attempt, Rejection
-from gateway.observe import logs
-from gateway.observe.events import (
-    AlarmCleared,
-    AlarmRaised,
-    BucketAdministered,
-    BypassFound,
-    CatalogWarning,
-    ConfigurationNoted,
-    ConfigurationReloaded,
-    DatabaseOpened,
-    Event,
-    GuardRefused,
-    HeadNoted,
-    IntentSettled,
-    KeysChanged,
-    Listening,
-    OutcomeLost,
-    PartitionDropped,
-    ReloadFailed,
-    RequestAnswered,
-    RequestFailed,
-    SchemaIsNewer,
-    ServiceUnreachable,
-    StepReached,
-    SweepFailed,
-    TombstoneSwept,
-    UploadSwept,
-    WebhookDelivered,
-    WebhookFailed,
-    WorkerEnded,
-    WriteRefused,
-)
+from gateway.observe import events, logs
 from tests.objects.clients import call, connect, outcome
 from tests.objects.object_gateway import Stage
 from tests.observe.scene import collecting, patch, scene
@@ -159,7 +128,7 @@ async def test_what_happens_in_the_service_of_a_request_carries_its_id_and_its_t
 
 
 def test_a_line_of_the_background_is_about_no_request(lines: Lines) -> None:
-    logs.log(SweepFailed("something", "why"))
+    logs.log(events.SweepFailed("something", "why"))
     assert "request_id" not in lines[-1]
     assert "trace_id" not in lines[-1]
 
@@ -208,39 +177,39 @@ class TestSecrets:
 ATTEMPT = Attempt(None, "me", "worker", "PATCH", "/v1/tables/accounts?id=eq.1", None, "request")
 
 
-def refused() -> WriteRefused:
+def refused() -> events.WriteRefused:
     rejection = Rejection(uuid4(), datetime.now(UTC), "public.accounts/1", "token-stale", True, ATTEMPT, None)  # noqa: FBT003
-    return WriteRefused("tables", rejection)
+    return events.WriteRefused("tables", rejection)
 
 
-WORDS: list[tuple[Event, str, str]] = [
+WORDS: list[tuple[events.Event, str, str]] = [
     (refused(), "warning", "write refused"),
-    (IntentSettled("r", "b", "k", "id"), "info", "write settled"),
-    (OutcomeLost("r", "b", "k", "id"), "warning", "outcome lost"),
-    (TombstoneSwept("r", "b", "k"), "info", "tombstone swept"),
-    (UploadSwept("b", "k", "id"), "info", "upload swept"),
-    (SweepFailed("guards", "why"), "warning", "sweep failed"),
-    (HeadNoted(3, "00"), "info", "record ends"),
-    (PartitionDropped(date(2026, 1, 4)), "info", "partition of the record dropped"),
-    (BypassFound("tables", "row-vanished", None, "t", "sweep"), "warning", "bypass found"),
-    (GuardRefused("t", "token-stale", 2), "warning", "guard refused"),
-    (Listening("http://127.0.0.1:8080"), "info", "listening"),
-    (ServiceUnreachable("postgres", "why"), "error", "service unreachable"),
-    (KeysChanged("id", 2), "info", "keys of an issuer changed"),
-    (BucketAdministered("ann", "PutBucketPolicy", "b", 200), "info", "bucket administered"),
-    (WebhookDelivered("w", 1, 3, failures=2), "info", "webhook delivers again"),
-    (WebhookFailed("w", "why", 2, 1.0), "warning", "webhook failed"),
-    (WebhookFailed("w", "why", 2, None), "error", "webhook paused: its receiver is gone"),
-    (AlarmRaised("a", 9, 5), "warning", "alarm raised"),
-    (AlarmCleared("a", 9), "info", "alarm cleared"),
-    (CatalogWarning("t", "why"), "warning", "catalog warning"),
-    (ConfigurationReloaded("SIGHUP", "gateway-process", ["a"]), "info", "configuration reloaded"),
-    (ReloadFailed("why"), "error", "reload failed"),
-    (WorkerEnded(2, 17, -9, 0.1), "error", "worker ended"),
-    (DatabaseOpened(3, 1, datetime.now(UTC), continues=True), "info", "database opened"),
-    (ConfigurationNoted("why"), "warning", "configuration noted"),
-    (SchemaIsNewer("why"), "info", "schema is newer"),
-    (RequestFailed("id", "GET", "/", ValueError()), "error", "request failed"),
+    (events.IntentSettled("r", "b", "k", "id"), "info", "write settled"),
+    (events.OutcomeLost("r", "b", "k", "id"), "warning", "outcome lost"),
+    (events.TombstoneSwept("r", "b", "k"), "info", "tombstone swept"),
+    (events.UploadSwept("b", "k", "id"), "info", "upload swept"),
+    (events.SweepFailed("guards", "why"), "warning", "sweep failed"),
+    (events.HeadNoted(3, "00"), "info", "record ends"),
+    (events.PartitionDropped(date(2026, 1, 4)), "info", "partition of the record dropped"),
+    (events.BypassFound("tables", "row-vanished", None, "t", "sweep"), "warning", "bypass found"),
+    (events.GuardRefused("t", "token-stale", 2), "warning", "guard refused"),
+    (events.Listening("http://127.0.0.1:8080"), "info", "listening"),
+    (events.ServiceUnreachable("postgres", "why"), "error", "service unreachable"),
+    (events.KeysChanged("id", 2), "info", "keys of an issuer changed"),
+    (events.BucketAdministered("ann", "PutBucketPolicy", "b", 200), "info", "bucket administered"),
+    (events.WebhookDelivered("w", 1, 3, failures=2), "info", "webhook delivers again"),
+    (events.WebhookFailed("w", "why", 2, 1.0), "warning", "webhook failed"),
+    (events.WebhookFailed("w", "why", 2, None), "error", "webhook paused: its receiver is gone"),
+    (events.AlarmRaised("a", 9, 5), "warning", "alarm raised"),
+    (events.AlarmCleared("a", 9), "info", "alarm cleared"),
+    (events.CatalogWarning("t", "why"), "warning", "catalog warning"),
+    (events.ConfigurationReloaded("SIGHUP", "gateway-process", ["a"]), "info", "configuration reloaded"),
+    (events.ReloadFailed("why"), "error", "reload failed"),
+    (events.WorkerEnded(2, 17, -9, 0.1), "error", "worker ended"),
+    (events.DatabaseOpened(3, 1, datetime.now(UTC), continues=True), "info", "database opened"),
+    (events.ConfigurationNoted("why"), "warning", "configuration noted"),
+    (events.SchemaIsNewer("why"), "info", "schema is newer"),
+    (events.RequestFailed("id", "GET", "/", ValueError()), "error", "request failed"),
 ]
 
 
@@ -274,7 +243,7 @@ def test_a_storm_is_not_one_of_lines(written: Any, monkeypatch: pytest.MonkeyPat
 
 
 def test_a_refusal_says_whose_it_was_and_a_step_nothing(written: Any) -> None:
-    logs.log(StepReached("tables.fast.before"))
+    logs.log(events.StepReached("tables.fast.before"))
     logs.log(refused())
     (call,) = written
     expected = {"resource": "public.accounts/1", "reason": "token-stale", "caller": "worker", "holder": "me"}
@@ -314,8 +283,8 @@ def test_no_name_leaves_its_line_or_acts_on_a_terminal(name: str, capsys: pytest
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(logs, "_logger", render)
         patch.setattr(logs, "_refusals", logs._Refusals())
-        logs.log(WriteRefused("tables", rejection))
-        logs.log_requests(RequestAnswered(name, "tables", name, name, 200, None, 0.1, 1, name, name, name))
+        logs.log(events.WriteRefused("tables", rejection))
+        logs.log_requests(events.RequestAnswered(name, "tables", name, name, 200, None, 0.1, 1, name, name, name))
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 2
     for line in lines:

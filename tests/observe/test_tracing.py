@@ -25,7 +25,7 @@ from tests.postgres import fresh_database
 from tests.running import ACCESS_KEY, API_KEY, SECRET_KEY, config, running
 from tests.waiting import PATIENCE
 
-INTERNAL, SERVER, CLIENT = 1, 2, 3
+SERVER, CLIENT = 2, 3
 PARENT = "1234567890abcdef"
 BALANCE = 3_133_731_337_313_373_133
 """So many digits that the ids of traces and spans, which are hexadecimal numbers, do not have them by chance."""
@@ -297,14 +297,6 @@ class TestWithoutTheCollector:
                         unreachable = [one for one in stage.events if isinstance(one, ServiceUnreachable)]
                         assert [one.service for one in unreachable] == ["collector"]
                 assert away.spans == []
-
-    async def test_what_is_left_is_handed_over_when_the_gateway_stops(
-        self, postgres_server: EmbeddedPostgres, collector: Collector
-    ) -> None:
-        trace = uuid4().hex
-        async with traced(postgres_server, collector) as stage, stage.api() as api:
-            assert await patch(api, 1, 5, **within(trace)) == 204
-        assert trace in {span.trace for span in collector.spans}
 
 
 _OF_THE_GATEWAY = """

@@ -1,4 +1,4 @@
-"""A receiver of webhooks: verifies each message with the code of docs/webhooks.md, and answers as it is told."""
+"""A receiver of webhooks, which verifies messages with the code of docs/webhooks.md, and gateways that tell it."""
 
 import asyncio
 import json
@@ -6,10 +6,17 @@ import re
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
+from gateway.db.database import Database
+from gateway.db.webhooks import EntryFilter
+from gateway.fencing.record import Kind
+from gateway.webhooks import delivery, signing
+from gateway.webhooks.outbox import ConfiguredWebhook, Outbox, OutboxTimes
 from tests import ROOT
+from tests.patience import patient
+from tests.running import Events
 from tests.waiting import PATIENCE
 
 PAGE = ROOT / "docs/webhooks.md"
@@ -139,3 +146,38 @@ async def receiving(tls: ssl.SSLContext | None = None) -> AsyncIterator[Receiver
         if tasks:
             await asyncio.wait(tasks)
     assert receiver.refuted == []
+
+
+QUICK = OutboxTimes(look=0.02)
+
+
+def webhook(name: str, url: str, *, secret: str = SECRET, **wanted: Any) -> ConfiguredWebhook:
+    asked = replace(EntryFilter((Kind.REJECTION,), "", observed=True, alarms=()), **wanted)
+    return ConfiguredWebhook(name, delivery.Receiver(url, [signing.key_of(secret)]), asked)
+
+
+@asynccontextmanager
+async def telling(
+    dsn: str, *webhooks: ConfiguredWebhook, courier: delivery.Courier | None = None, times: OutboxTimes = QUICK
+) -> AsyncIterator[tuple[Outbox, Events]]:
+    """A gateway that delivers, once it has begun to; its webhooks begin at the end of the record."""
+    events, database = Events(), patient(dsn)
+    outbox = Outbox(database, webhooks, events, courier=courier, times=times, chance=lambda: 0.0)
+    try:
+        async with outbox.running():
+            while len(await outbox.standings()) < len(webhooks):
+                outbox.wake()
+            yield outbox, events
+    finally:
+        await database.close()
+
+
+async def time_passes(database: Database) -> None:
+    """As if every wait of a webhook, and every gateway's time with one, were over."""
+    await database.fetch_write("UPDATE fencing.webhook SET not_before = now(), owned_until = now()")
+
+
+async def standing(database: Database, column: str, name: str = "ops") -> Any:
+    row = await database.fetchrow(f"SELECT {column} AS it FROM fencing.webhook WHERE name = $1", name)
+    assert row is not None
+    return row["it"]

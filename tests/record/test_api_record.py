@@ -1,30 +1,30 @@
-"""The record over HTTP: who is shown what, pages, one entry with all that belongs to it, names that mean harm."""
+"""The record over HTTP: who is shown what, pages, one entry with all that belongs to it, exports, hostile names."""
 
+import asyncio
+import csv
+import io
 import json
+import re
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from typing import Any, cast
 from uuid import uuid4
 
 import httpx
+import psutil
 import pytest
-import pytest_asyncio
 
-from gateway.db import record
+from gateway.api import exports
+from gateway.db import export, record
+from gateway.db.export import ExportFormat, open_export
 from gateway.fencing.decision import Fence
-from gateway.fencing.record import Kind, RecordedEvent
+from gateway.fencing.record import Filters, Kind, RecordedEvent
 from gateway.fencing.token import Token
-from tests.record.varied import everything, sealed
-from tests.record.watched import ANN, BOB, HOSTILE, Watched, refused, watched
+from tests.record.conftest import ANN, BOB, HOSTILE, Watched, refused, unread, watched
+from tests.record.entries import everything, flaws, on_record, sealed
 from tests.running import OPEN
 
 LISTS = ("rejections", "events")
-
-
-@pytest_asyncio.fixture
-async def stage(dsn: str) -> AsyncIterator[Watched]:
-    async with watched(dsn) as one:
-        yield one
 
 
 async def all_of(stage: Watched, what: str, key: str = "auditor-key", **parameters: Any) -> list[dict[str, Any]]:
@@ -126,12 +126,6 @@ class TestLists:
         assert await all_of(stage, "rejections", **{**asked, "since": asked["until"]}) == []
         assert await all_of(stage, "rejections", **{**asked, "until": asked["since"]}) == []
 
-    async def test_kinds_may_be_repeated(self, stage: Watched) -> None:
-        await sealed(stage.database, 70)
-        found = await all_of(stage, "events", kind=["raised", "barrier"])
-        assert {one["kind"] for one in found} == {"raised", "barrier"}
-        assert len(found) == 20
-
     async def test_what_cannot_be_asked(self, stage: Watched) -> None:
         queries = [
             *("limit=0", "limit=1001", "before=x", "after=-1", "before=01", f"before={10**18}", "order=up", "token=x"),
@@ -196,7 +190,7 @@ class TestOne:
 
 
 class TestWhoIsShownWhat:
-    @pytest_asyncio.fixture
+    @pytest.fixture
     async def stage(self, dsn: str) -> AsyncIterator[Watched]:
         async with watched(dsn) as stage:
             await refused(stage.database, "zombie", caller="ann")
@@ -271,5 +265,125 @@ class TestHostileNames:
 async def test_the_answer_of_a_gateway_without_database(dsn: str) -> None:
     async with watched(dsn, postgres={"dsn": "postgresql://nobody@127.0.0.1:9/none", "connect_timeout": 0.5}) as stage:
         for path in ("events", "events.csv", "rejections/stream"):
-            answer: httpx.Response = await stage.get(f"/v1/{path}")
+            answer = await stage.get(f"/v1/{path}")
             assert (answer.status_code, answer.json()["code"]) == (503, "unavailable")
+
+
+def rows(text: str) -> list[dict[str, str]]:
+    return list(csv.DictReader(io.StringIO(text, newline="")))
+
+
+class TestNdjson:
+    async def test_it_is_the_record_and_proves_it(self, stage: Watched) -> None:
+        lines = await on_record(stage.database, 300)
+        answer = await stage.get("/v1/events.ndjson")
+        assert answer.headers["content-type"] == "application/x-ndjson"
+        assert answer.headers["content-disposition"] == 'attachment; filename="events.ndjson"'
+        assert answer.text == "".join(f"{line}\n" for line in lines)
+        assert flaws(answer.text.splitlines()) == []
+
+    async def test_hostile_names_neither_break_a_line_nor_the_chain(self, stage: Watched) -> None:
+        for name in HOSTILE:
+            await refused(stage.database, name)
+        text = (await stage.get("/v1/events.ndjson")).content.decode()
+        lines = text.removesuffix("\n").split("\n")
+        assert [json.loads(line)["holder"] for line in lines] == list(HOSTILE)
+        assert [json.loads(line)["details"]["name"] for line in lines] == list(HOSTILE)
+        assert flaws(lines) == []
+        assert not re.search(r"[\x00-\x08\x0b-\x1f]", text)
+
+
+class TestCsv:
+    async def test_it_is_the_record_row_by_row(self, stage: Watched) -> None:
+        await sealed(stage.database, 100)
+        answer = await stage.get("/v1/events.csv")
+        assert answer.headers["content-type"] == "text/csv; charset=utf-8"
+        lines = (await stage.get("/v1/events.ndjson")).text.splitlines()
+        for row, line in zip(rows(answer.text), lines, strict=True):
+            entry = {name: _as_csv(value) for name, value in json.loads(line).items()}
+            assert row == entry
+            assert [*row] == [*entry]
+
+    async def test_nothing_in_it_is_a_formula(self, stage: Watched) -> None:
+        for name in HOSTILE:
+            await refused(stage.database, name)
+        found = rows((await stage.get("/v1/rejections.csv")).content.decode())
+        assert len(found) == len(HOSTILE)
+        for row, name in zip(found, HOSTILE, strict=True):
+            harmless = f"'{name}" if name[0] in "=+-@\t\r\uff1d" else name
+            for field in ("rule", "holder", "target", "client", "request_id", "fence_holder", "fence_caller"):
+                assert row[field] == harmless
+            assert all(not value or value[0] not in "=+-@\t\r\uff1d" for value in row.values())
+
+    async def test_an_empty_one_has_a_header(self, stage: Watched) -> None:
+        assert (await stage.get("/v1/rejections.csv")).text == export.HEADER.decode()
+
+
+class TestWhole:
+    async def test_it_ends_where_the_record_ended(self, stage: Watched) -> None:
+        """Entries that arrive during the export are not in it. Otherwise it would never end."""
+        await sealed(stage.database, 50)
+        written: list[bytes] = []
+
+        async def write(piece: bytes) -> None:
+            written.append(piece)
+            await sealed(stage.database, 10)
+
+        async with open_export(stage.database, Filters()) as one:
+            await one.write(ExportFormat.NDJSON, write)
+        assert len(b"".join(written).splitlines()) == 50
+
+    async def test_one_that_breaks_off_is_seen_to(self, stage: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
+        await sealed(stage.database, 50)
+        real = export.Export.write
+
+        async def broken(self: export.Export, form: ExportFormat, write: export.Write) -> None:
+            await real(self, form, write)
+            raise OSError("the database went away")
+
+        monkeypatch.setattr(export.Export, "write", broken)
+        with pytest.raises(httpx.RemoteProtocolError):
+            await stage.get("/v1/events.ndjson")
+
+
+BIG = 40_000
+
+
+@pytest.mark.thorough
+class TestClientsThatDoNotRead:
+    async def test_they_hold_no_memory_and_leave_their_place(self, stage: Watched) -> None:
+        await sealed(stage.database, BIG)
+        await stage.get("/v1/events.ndjson", kind="epoch")
+        memory = psutil.Process().memory_info().rss
+        held = [await unread(stage, "/v1/events.ndjson") for _ in range(exports.MOST)]
+        answer = await stage.get("/v1/events.csv")
+        assert (answer.status_code, answer.json()["code"]) == (503, "too-many-readers")
+        assert "retry-after" in answer.headers
+        # If the gateway had buffered the answers, each would have taken some 25 MB.
+        assert psutil.Process().memory_info().rss - memory < exports.MOST * 5_000_000
+        for one in held:
+            one.close()
+        while (await stage.get("/v1/events.ndjson", kind="epoch")).status_code != 200:
+            await asyncio.sleep(0.02)
+        while await _sessions(stage):
+            await asyncio.sleep(0.02)
+
+
+async def _sessions(stage: Watched) -> int:
+    """How many sessions are busy with an export."""
+    row = await stage.database.fetchrow(
+        "SELECT count(*) AS busy FROM pg_stat_activity WHERE datname = current_database() AND query LIKE 'COPY%'"
+    )
+    assert row is not None
+    return int(row["busy"])
+
+
+def _as_csv(value: object) -> str:
+    match value:
+        case None:
+            return ""
+        case bool():
+            return str(value).lower()
+        case dict():
+            return json.dumps(value)
+    return str(value)

@@ -1,21 +1,28 @@
-"""Incidents: the refusals of one writer are one thing, with a state, and with notes on record."""
+"""Incidents: the refusals of one writer are one, with a state and notes on record; their timeline and report."""
 
+import html
+import json
+import re
 import time
 from collections.abc import AsyncIterator
 from datetime import datetime, timedelta
+from pathlib import Path
 from typing import Any
 
+import asyncpg
 import httpx
 import pytest
-import pytest_asyncio
 
-from gateway.db import incidents, record
+from gateway.db import incidents, record, timeline
 from gateway.db.database import Database
+from gateway.errors import GatewayError
 from gateway.fencing.incident import GAP, LONGEST_NOTE, MOST_NOTES, QUIET
-from gateway.fencing.record import Filters
-from tests.record.test_audit_commands import run
-from tests.record.watched import ANN, AUDITOR, BOB, HOSTILE, Watched, watched
-from tests.tiers import first
+from gateway.fencing.record import Filters, Kind
+from gateway.fencing.token import Token
+from gateway.timeline.history import Span
+from gateway.web import resource_page
+from tests.record.conftest import ANN, AUDITOR, BOB, Watched, run, watched
+from tests.record.entries import put
 
 ON_CALL = "on-call-key"
 CALLERS = [
@@ -30,35 +37,31 @@ GRANTS = [
     {"callers": ["ann"], "actions": ["break"], "resources": ["other/**"]},
 ]
 
-PUT = """INSERT INTO fencing.intake (kind, at, plane, rule, resource, reason, enforced, epoch, value, holder, caller,
-    method, target, request_id, fence_epoch, fence_value, fence_holder, fence_caller, fence_raised_at, details)
-SELECT 'rejection', clock_timestamp() - $1::interval, 'tables', 'public.jobs', $2, $3, $4, 0, $5, $6, $7, 'PATCH', '/',
-    'r', 0, 34, 'worker-9', 'bob', clock_timestamp() - interval '1 day', $8::jsonb
-RETURNING id"""
 
-
-async def refusal(
-    database: Database,
-    ago: timedelta = timedelta(),
-    *,
-    resource: str = "job/1",
-    reason: str = "token-stale",
-    enforced: bool = True,
-    token: int = 33,
-    holder: str | None = "worker-7",
-    caller: str = "ann",
-    details: str | None = None,
-) -> str:
+async def refusal(database: Database, ago: timedelta = timedelta(), **columns: Any) -> str:
     """A refused write on record; its id."""
-    row = await database.fetchrow_write(PUT, ago, resource, reason, enforced, token, holder, caller, details)
-    assert row is not None
-    return str(row["id"])
+    now = await database.now()
+    usual = {
+        "at": now - ago,
+        "plane": "tables",
+        "rule": "public.jobs",
+        "resource": "job/1",
+        "holder": "worker-7",
+        "caller": "ann",
+        "fence_epoch": 0,
+        "fence_value": 34,
+        "fence_holder": "worker-9",
+        "fence_caller": "bob",
+        "fence_raised_at": now - timedelta(days=1),
+    }
+    (identifier,) = await put(database, sealed=False, **{**usual, **columns})
+    return identifier
 
 
 MINUTE = timedelta(minutes=1)
 
 
-@pytest_asyncio.fixture
+@pytest.fixture
 async def stage(dsn: str) -> AsyncIterator[Watched]:
     async with watched(dsn, callers=CALLERS, grants=GRANTS) as one:
         yield one
@@ -218,30 +221,18 @@ async def test_other_callers_see_their_own_incidents_without_the_notes_of_others
     assert (await stage.get("/v1/incidents", None)).status_code in (401, 403)
 
 
-@pytest.mark.parametrize(
-    "body", first([{"note": "x" * (LONGEST_NOTE + 1)}, {"note": "a\0b"}, {"note": 5}, {"text": "x"}])
-)
-async def test_a_note_that_cannot_be_kept_changes_nothing(stage: Watched, body: dict[str, Any]) -> None:
+async def test_a_note_that_cannot_be_kept_changes_nothing(stage: Watched) -> None:
     identifier = await refusal(stage.database)
+    long = json.dumps({"note": "x" * (LONGEST_NOTE + 1)})
     async with stage.client(ON_CALL) as client:
-        answer = await client.post(f"/v1/incidents/{identifier}/acknowledgements", json=body)
-        surrogate = await client.post(
-            f"/v1/incidents/{identifier}/acknowledgements",
-            content=b'{"note": "\\ud800"}',
-            headers={"content-type": "application/json"},
-        )
-    assert answer.status_code in (400, 422), answer.text
-    assert surrogate.status_code in (400, 422), surrogate.text
+        for body in (long, '{"note": "a\\u0000b"}', '{"note": 5}', '{"text": "x"}', '{"note": "\\ud800"}'):
+            answer = await client.post(
+                f"/v1/incidents/{identifier}/acknowledgements",
+                content=body,
+                headers={"content-type": "application/json"},
+            )
+            assert answer.status_code in (400, 422), answer.text
     assert (await listed(stage))[0]["acknowledgements"] == []
-
-
-@pytest.mark.thorough
-async def test_hostile_notes_are_kept_as_they_are(stage: Watched) -> None:
-    identifier = await refusal(stage.database)
-    for text in HOSTILE:
-        assert (await acknowledge(stage, identifier, text)).status_code == 200
-    (found,) = await listed(stage)
-    assert [one["note"] for one in found["acknowledgements"]] == [text.strip() for text in HOSTILE]
 
 
 @pytest.mark.thorough
@@ -319,3 +310,194 @@ async def test_a_storm_is_counted_exactly_and_soon(database: Database) -> None:
     assert [one.count for one in found.incidents] == [100_000]
     assert (counts.zombies, counts.complete, found.complete) == (100_000, True, True)
     assert found.incidents[0].last > now - QUIET
+
+
+# Timelines and reports ------------------------------------------------------------------------------------------------
+
+RESOURCE, REPORTED = "jobs/nightly", "jobs/%3Cnight%3E/..~/1"
+ADMIN, WRITER = "admin-key", "writer-key"
+OTHERS = [
+    {"name": "auditor", "api_key": AUDITOR, "groups": ["auditors"]},
+    {"name": "admin", "api_key": ADMIN, "groups": ["admins"]},
+    {"name": "writer", "api_key": WRITER},
+]
+
+
+@pytest.fixture
+async def history(dsn: str) -> AsyncIterator[Watched]:
+    async with watched(dsn, callers=OTHERS) as one:
+        yield one
+
+
+@pytest.fixture
+async def client(history: Watched) -> AsyncIterator[httpx.AsyncClient]:
+    async with history.client(ADMIN) as opened:
+        yield opened
+
+
+async def acquire(client: httpx.AsyncClient, holder: str) -> str:
+    answer = await client.post(f"/v1/leases/{RESOURCE}", json={"holder": holder, "ttl": 60})
+    assert answer.status_code in (200, 201), answer.text
+    return str(answer.json()["token"])
+
+
+async def barrier(client: httpx.AsyncClient, token: str, holder: str, resource: str = RESOURCE) -> int:
+    answer = await client.post(f"/v1/fences/{resource}/barrier", json={"token": token, "holder": holder})
+    return answer.status_code
+
+
+async def test_what_really_happened_is_what_is_drawn(client: httpx.AsyncClient, database: Database) -> None:
+    first = await acquire(client, "job-a")
+    assert await barrier(client, first, "job-a") == 200
+    broken = await client.post(f"/v1/breaks/{RESOURCE}", json={"expected": first, "reason": "it is stuck"})
+    assert broken.status_code == 200, broken.text
+    second = await acquire(client, "job-b")
+    assert await barrier(client, second, "job-b") == 200
+    assert [await barrier(client, first, "job-a") for _ in range(3)] == [412] * 3
+    bumped = await client.post(f"/v1/fences/{RESOURCE}/epoch", json={"expected": second, "reason": "restored"})
+    assert bumped.status_code == 200, bumped.text
+    assert await barrier(client, second, "job-b") == 412
+
+    found = await resource_page.read_timeline(database, RESOURCE, None, None)
+    a, b, epoch = (row.lane for row in found.picture.rows)
+    assert (a.party.name, a.token, a.tally.refused, a.zombie) == ("job-a", Token.parse(first), 3, True)
+    assert a.overtaken is not None
+    assert (a.overtaken.by.name, a.overtaken.kind, a.overtaken.inferred) == ("job-b", Kind.BARRIER, False)
+    assert a.since is not None
+    assert a.since < a.overtaken.at == b.since
+    assert [lease.end for lease in a.leases] == [Kind.LEASE_BROKEN]
+    assert (b.party.name, b.tally.refused, [lease.end for lease in b.leases]) == ("job-b", 1, [Kind.LEASE_BROKEN])
+    assert b.overtaken is not None
+    assert b.overtaken.kind is Kind.EPOCH
+    assert (epoch.begins_epoch, epoch.holds) == (True, True)
+    assert len(found.picture.arrows) == 2
+    assert [upright.text for upright in found.picture.uprights] == [f"epoch {bumped.json()['token'].partition('.')[0]}"]
+
+
+async def test_thousands_of_holders_are_summed_up_by_the_database(dsn: str, database: Database) -> None:
+    connection = await asyncpg.connect(dsn)
+    await connection.execute(
+        """INSERT INTO fencing.intake (at, kind, resource, epoch, value, holder, caller,
+               fence_epoch, fence_value, fence_holder, fence_caller, fence_raised_at)
+           SELECT now() - make_interval(secs => 5000 - i), 'raised', $1, 0, i + 1, 'job-' || i + 1, 'worker',
+               0, i, 'job-' || i, 'worker', now() - make_interval(secs => 5001 - i)
+           FROM generate_series(1, 3000) AS i ORDER BY i""",
+        RESOURCE,
+    )
+    # Of every 100th, as many as its hundreds; the fence they met is that of the one after.
+    await connection.execute(
+        """INSERT INTO fencing.intake (at, kind, resource, reason, enforced, epoch, value, holder, caller,
+               fence_epoch, fence_value, fence_holder, fence_caller, fence_raised_at)
+           SELECT now() - make_interval(secs => 4990 - i * 100), 'rejection', $1, 'token-stale', n % 2 = 0, 0, i * 100,
+               'job-' || i * 100, 'worker', 0, i * 100 + 1, 'job-' || i * 100 + 1, 'worker', now() - interval '1 day'
+           FROM generate_series(1, 30) AS i, generate_series(1, i) AS n""",
+        RESOURCE,
+    )
+    await connection.close()
+    now = await database.now()
+    position = await record.seal(database)
+    history = await timeline.read_history(database, RESOURCE, Span(now - timedelta(hours=2), now), position)
+    assert (history.totals.parties, history.totals.zombies) == (3001, 30)
+    assert (history.totals.refused, history.totals.noted) == (465, sum((i + 1) // 2 for i in range(1, 31)))
+    refused = {tally.party.holder: tally.refused for tally in history.parties if tally.refused}
+    assert refused == {f"job-{i * 100}": i for i in range(25, 31)}
+    drawn = {tally.party.token.value for tally in history.parties if tally.party.token}
+    assert drawn == {*(i * 100 + late for i in range(25, 31) for late in (0, 1)), 2998, 2999, 3000, 3001}
+    assert sum(one.refused for one in history.activity) == 465
+    assert sum(one.takeovers for one in history.activity) == 3000
+    assert sum(one.count for one in history.refusals) == sum(range(25, 31))
+    known = {one.by.token.value for one in history.takeovers if one.by.token and not one.inferred}
+    assert {token for token in drawn if token > 1} <= known
+
+
+async def test_a_takeover_that_is_not_on_record_is_told_by_who_met_it(dsn: str, database: Database) -> None:
+    connection = await asyncpg.connect(dsn)
+    await connection.execute(
+        """INSERT INTO fencing.intake (kind, resource, reason, enforced, epoch, value, holder, caller,
+               fence_epoch, fence_value, fence_holder, fence_caller, fence_raised_at)
+           SELECT 'rejection', $1, 'token-stale', true, 0, 33, NULL, 'old', 0, fence, NULL, who, now() - since
+           FROM (VALUES (1, 34, 'new', interval '10 s'), (2, 36, 'newest', interval '1 s'))
+               AS met (n, fence, who, since)
+           ORDER BY n""",
+        RESOURCE,
+    )
+    await connection.close()
+    found = await resource_page.read_timeline(database, RESOURCE, None, None)
+    old, new = (row.lane for row in found.picture.rows)
+    assert (old.party.name, new.party.name) == ("old", "new")
+    assert old.overtaken is not None
+    assert old.overtaken.inferred
+    assert old.overtaken.by.token == Token(0, 34)
+
+
+LATE, NEXT = "<script>late</script>", "next & newest"
+
+
+@pytest.fixture
+async def reported(history: Watched) -> Watched:
+    """A gateway where a holder was overtaken, and came twice more."""
+    async with history.client(WRITER) as writer:
+        for token, holder, status in ((33, LATE, 200), (34, NEXT, 200), (33, LATE, 412), (33, LATE, 412)):
+            assert await barrier(writer, str(token), holder, REPORTED) == status
+    return history
+
+
+def text(report: str) -> str:
+    """Return the text of a report, without its markup."""
+    body = re.sub(r"<style>.*?</style>|<[^>]*>", " ", report, flags=re.DOTALL)
+    return re.sub(r"\s+", " ", html.unescape(body))
+
+
+async def test_it_has_everything_and_needs_nothing(reported: Watched) -> None:
+    answer = await reported.get(f"/v1/reports/{REPORTED}")
+    head = (await reported.get("/v1/record/head")).json()
+    refused = (await reported.get("/v1/rejections", resource=REPORTED)).json()["rejections"]
+    report, said = answer.text, text(answer.text)
+    assert answer.status_code == 200, report
+    assert f"{LATE} (token 33) was overtaken by {NEXT} (token 34)" in said
+    assert "tried 2 more writes" in said
+    assert "All 2 of these writes were refused before they took effect." in said
+    assert "Taken over by a barrier" in said
+    assert f"ended at position {head['position']}" in said
+    assert head["hash"] in said
+    assert len(refused) == 2
+    assert len(re.findall(r"refused token-stale", said)) == 2
+    assert report.startswith("<!doctype html>")
+    for forbidden in ("<script", "<link", "<img", "href=", "src=", "url(", "@import", " style=", "javascript:"):
+        assert forbidden not in report, forbidden
+    assert answer.headers["content-security-policy"] == "default-src 'none'; style-src 'unsafe-inline'; sandbox"
+    assert re.fullmatch(r'attachment; filename="[A-Za-z0-9._-]+\.html"', answer.headers["content-disposition"])
+
+
+async def test_it_is_about_the_span_that_is_asked_for(reported: Watched) -> None:
+    early, late = "2020-01-01T00:00:00Z", "2020-01-02T00:00:00Z"
+    answer = await reported.get(f"/v1/reports/{REPORTED}", since=early, until=late)
+    assert "No write was refused here in this time." in text(answer.text)
+    answer = await reported.get(f"/v1/reports/{REPORTED}", since=late, until=early)
+    assert (answer.status_code, answer.json()["code"]) == (400, "request-malformed")
+    answer = await reported.get("/v1/reports/nobody-knows")
+    assert "No write was refused here in this time." in text(answer.text)
+
+
+async def test_only_who_may_audit_gets_one(reported: Watched) -> None:
+    for key, status in ((WRITER, 403), (None, 401)):
+        answer = await reported.get(f"/v1/reports/{REPORTED}", key)
+        assert answer.status_code == status
+        assert LATE not in answer.text
+
+
+async def test_the_command_writes_it_to_a_file(
+    reported: Watched, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GATEWAY_URL", reported.origin)
+    monkeypatch.setenv("GATEWAY_API_KEY", AUDITOR)
+    output, resource = tmp_path / "incident.html", ("--resource", REPORTED)
+    assert f"{output}: written" in (await run("report", "--output", output, *resource)).output
+    assert "tried 2 more writes" in text(output.read_text())
+    await run("report", "--output", output, *resource, "--until", "2020-01-01T00:00")
+    assert "No write was refused here in this time." in text(output.read_text())
+    for wrong in ((*resource, "--since", "yesterday"), ("--resource", "not canonical")):
+        assert isinstance((await run("report", "--output", output, *wrong)).exception, GatewayError)
+    result = await run("report", "--output", tmp_path / "no/such/folder.html", *resource)
+    assert isinstance(result.exception, GatewayError)
+    assert "cannot be written" in result.exception.message

@@ -8,24 +8,26 @@ from typing import Any
 from urllib.parse import urlsplit
 from uuid import UUID, uuid4
 
-import httpx
 import pytest
 import pytest_asyncio
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gateway.db import rejections
 from gateway.db.database import Database
 from gateway.db.rejections import RejectedPayload
 from gateway.demo.embedded import EmbeddedPostgres
+from gateway.fencing.record import CapturedPayload
 from gateway.objects.body import intake
+from gateway.record import payload_capture
+from gateway.record.payload_capture import Capture
 from tests.doubles.s3 import S3Double
 from tests.objects.clients import call, connect, outcome
 from tests.objects.object_gateway import Stage, staged
-from tests.objects.raw import framed, head, receive, send
+from tests.objects.raw import Reply, framed, head, send
 from tests.objects.test_forms import post, signed
 from tests.patience import patient
 from tests.waiting import PATIENCE
-
-pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 KEPT = 1000
 MEBIBYTE = 1024 * 1024
@@ -88,10 +90,11 @@ async def only(stage: Stage, store: Database, resource: str) -> tuple[RejectedPa
 async def refused(stage: Stage, method: str, target: str, body: bytes, media_type: str, **headers: str) -> None:
     async with stage.api() as api:
         sent = {"Content-Type": media_type, "Fencing-Token": "3", **headers}
-        answer = await api.request(method, target, content=body, headers=sent)
-    assert answer.status_code == 412, answer.text
+        found = await api.request(method, target, content=body, headers=sent)
+    assert found.status_code == 412, found.text
 
 
+@pytest.mark.asyncio(loop_scope="module")
 class TestTables:
     @pytest_asyncio.fixture(loop_scope="module")
     async def user(self, shared: Stage) -> int:
@@ -100,42 +103,19 @@ class TestTables:
         assert (await shared.barrier(f"public.users/{number}", "9")).status_code == 200
         return number
 
-    @pytest.mark.parametrize("times", [1, 3])
-    async def test_json(self, shared: Stage, store: Database, user: int, times: int) -> None:
+    async def test_json(self, shared: Stage, store: Database, user: int) -> None:
         """The whole way, and once the form of the request is known."""
         body = b'{"name": "n", "secret": "s3cr3t", "extra": {"password": "p4ss"}}'
-        for _ in range(times):
+        for _ in range(3):
             await refused(shared, "PATCH", f"/v1/tables/users?id=eq.{user}", body, "application/json")
         found = await details(shared, f"public.users/{user}")
-        assert len(found) == times
+        assert len(found) == 3
         for entry, said in found:
             assert (said["truncated"], said["redacted"]) == (False, True)
             expected = b'{"name":"n","secret":"[redacted]","extra":{"password":"[redacted]"}}'
             assert await rejections.read_payload(store, entry) == RejectedPayload(
                 "application/json", expected, truncated=False
             )
-
-    @pytest.mark.parametrize(
-        ("media_type", "body", "expected"),
-        [
-            ("text/csv", "id,secret\n{0},s3cr3t\n", "id,secret\n{0},[redacted]\n"),
-            ("application/x-www-form-urlencoded", "id={0}&secret=s3cr3t", "id={0}&secret=[redacted]"),
-        ],
-    )
-    async def test_other_forms(
-        self, shared: Stage, store: Database, user: int, media_type: str, body: str, expected: str
-    ) -> None:
-        await refused(shared, "POST", "/v1/tables/users", body.format(user).encode(), media_type)
-        kept, _ = await only(shared, store, f"public.users/{user}")
-        assert kept == RejectedPayload(media_type, expected.format(user).encode(), truncated=False)
-
-    async def test_of_a_long_body_the_beginning(self, shared: Stage, store: Database, user: int) -> None:
-        body = json.dumps({"secret": "s3cr3t" * 1000, "name": "n" * 5000}).encode()
-        await refused(shared, "PATCH", f"/v1/tables/users?id=eq.{user}", body, "application/json")
-        kept, said = await only(shared, store, f"public.users/{user}")
-        assert kept is not None
-        assert (len(kept.body), kept.truncated, said["redacted"]) == (KEPT, True, True)
-        assert kept.body.startswith(b'{"secret":"[redacted]","name":"nnn')
 
     async def test_each_write_of_a_transaction(self, shared: Stage, store: Database, user: int) -> None:
         write = {"method": "PATCH", "table": "users", "query": f"id=eq.{user}", "body": {"secret": "s3cr3t"}}
@@ -158,6 +138,7 @@ class TestTables:
         assert not [row["text"] for row in rows if "s3cr3t" in row["text"] or "p4ss" in row["text"]]
 
 
+@pytest.mark.asyncio(loop_scope="module")
 class TestFunctions:
     async def test_arguments_are_columns_of_the_function(self, shared: Stage, store: Database) -> None:
         name = f"job/{uuid4().hex}"
@@ -170,6 +151,18 @@ class TestFunctions:
         assert entry["rule"] == "public.note"
 
 
+def stale(stage: Stage, key: str, size: int, *unsigned: tuple[str, str]) -> bytes:
+    """The head of a put of an overtaken holder."""
+    length = ("content-length", str(size))
+    return head(stage.origin, "PUT", f"/bucket/{key}", [("fencing-token", "3")], unsigned=[length, *unsigned])
+
+
+def answer(reply: Reply | None) -> tuple[int, str]:
+    assert reply is not None
+    return reply.status, reply.code
+
+
+@pytest.mark.asyncio(loop_scope="module")
 class TestObjects:
     @pytest_asyncio.fixture(loop_scope="module")
     async def key(self, shared: Stage) -> str:
@@ -182,24 +175,18 @@ class TestObjects:
     async def test_the_beginning_is_kept(self, shared: Stage, store: Database, key: str, size: int) -> None:
         """A small one was in memory when it was refused; of a large one no more was asked for than is kept."""
         body = bytes(range(256)) * (size // 256 + 1)
-        unsigned = [("content-length", str(size)), ("content-type", "image/png")]
-        request = head(shared.origin, "PUT", f"/bucket/{key}", [("fencing-token", "3")], unsigned=unsigned)
-        reply = await send(shared.origin, request + body[:size])
-        assert reply is not None
-        assert (reply.status, reply.code) == REFUSED
+        request = stale(shared, key, size, ("content-type", "image/png"))
+        assert answer(await send(shared.origin, request + body[:size])) == REFUSED
         kept, said = await only(shared, store, f"s3/bucket/{key}")
         assert kept == RejectedPayload("image/png", body[: min(size, KEPT)], truncated=size > KEPT)
         assert said["redacted"] is False
 
     async def test_a_client_that_waits_to_be_asked_is_not_asked(self, shared: Stage, store: Database, key: str) -> None:
-        parts = urlsplit(shared.origin)
-        reader, writer = await asyncio.open_connection(parts.hostname, parts.port)
-        unsigned = [("content-length", "10"), ("expect", "100-continue"), ("content-type", "text/plain")]
-        writer.write(head(shared.origin, "PUT", f"/bucket/{key}", [("fencing-token", "3")], unsigned=unsigned))
-        reply = await receive(reader)
-        writer.close()
+        request = stale(shared, key, 10, ("expect", "100-continue"), ("content-type", "text/plain"))
+        reply = await send(shared.origin, request)
+        assert answer(reply) == REFUSED
         assert reply is not None
-        assert (reply.status, reply.code, reply.interim) == (*REFUSED, ())
+        assert reply.interim == ()
         kept, said = await only(shared, store, f"s3/bucket/{key}")
         assert kept is None
         assert said == {"media_type": "text/plain", "kept": 0, "left_out": "the client was not asked for it"}
@@ -208,24 +195,15 @@ class TestObjects:
         self, shared: Stage, store: Database, key: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(intake, "CAPTURE_TIMEOUT", 0.2)
-        parts = urlsplit(shared.origin)
-        reader, writer = await asyncio.open_connection(parts.hostname, parts.port)
-        unsigned = [("content-length", str(10 * MEBIBYTE))]
-        writer.write(head(shared.origin, "PUT", f"/bucket/{key}", [("fencing-token", "3")], unsigned=unsigned))
-        writer.write(b"all there is")
-        reply = await receive(reader)
-        writer.close()
-        assert reply is not None
-        assert (reply.status, reply.code) == REFUSED
+        request = stale(shared, key, 10 * MEBIBYTE) + b"all there is"
+        assert answer(await send(shared.origin, request)) == REFUSED
         kept, _ = await only(shared, store, f"s3/bucket/{key}")
         assert kept == RejectedPayload("", b"all there is", truncated=True)
 
     async def test_a_zombie_that_hangs_up_is_on_record(self, shared: Stage, key: str) -> None:
         parts = urlsplit(shared.origin)
         _, writer = await asyncio.open_connection(parts.hostname, parts.port)
-        unsigned = [("content-length", str(10 * MEBIBYTE))]
-        writer.write(head(shared.origin, "PUT", f"/bucket/{key}", [("fencing-token", "3")], unsigned=unsigned))
-        writer.write(b"begun")
+        writer.write(stale(shared, key, 10 * MEBIBYTE) + b"begun")
         await writer.drain()
         writer.close()
         async with asyncio.timeout(PATIENCE):
@@ -235,18 +213,15 @@ class TestObjects:
     @pytest.mark.parametrize("large", [False, True])
     async def test_without_the_framing(self, shared: Stage, store: Database, key: str, large: bool) -> None:  # noqa: FBT001
         chunks = [b"one, ", b"two", b"." * (9 * MEBIBYTE if large else 1)]
-        size = sum(map(len, chunks))
         request = head(
             shared.origin,
             "PUT",
             f"/bucket/{key}",
-            [("fencing-token", "3"), ("x-amz-decoded-content-length", str(size))],
+            [("fencing-token", "3"), ("x-amz-decoded-content-length", str(sum(map(len, chunks))))],
             payload="STREAMING-UNSIGNED-PAYLOAD-TRAILER",
             unsigned=[("content-length", str(len(framed(*chunks)))), ("content-encoding", "aws-chunked")],
         )
-        reply = await send(shared.origin, request + framed(*chunks))
-        assert reply is not None
-        assert (reply.status, reply.code) == REFUSED
+        assert answer(await send(shared.origin, request + framed(*chunks))) == REFUSED
         kept, _ = await only(shared, store, f"s3/bucket/{key}")
         assert kept is not None
         assert kept.body.startswith(b"one, two.")
@@ -268,8 +243,7 @@ class TestObjects:
     async def test_the_file_of_a_form(self, shared: Stage, store: Database, key: str) -> None:
         fields = {"x-amz-meta-fencing-token": "3", "Content-Type": "text/plain"}
         form = signed(shared.origin, key, fields)
-        answer: httpx.Response = await post(form, b"of a browser")
-        assert answer.status_code == 412
+        assert (await post(form, b"of a browser")).status_code == 412
         kept, _ = await only(shared, store, f"s3/bucket/{key}")
         assert kept == RejectedPayload("text/plain", b"of a browser", truncated=False)
 
@@ -279,15 +253,8 @@ class TestObjects:
         assert said is None
 
 
+@pytest.mark.asyncio(loop_scope="module")
 class TestKeeping:
-    async def test_nothing_is_kept_unless_an_operator_says_so(self, postgres_server: EmbeddedPostgres) -> None:
-        async with staged(postgres_server, S3Double(buckets=["bucket"])) as stage:
-            await call(connect(stage.origin, "9").put_object, Key="k", Body=b"new")
-            for size in (10, 9 * MEBIBYTE):
-                assert await outcome(connect(stage.origin, "3").put_object, Key="k", Body=bytes(size)) == REFUSED
-            assert [said for _, said in await details(stage, "s3/bucket/k")] == [None, None]
-            assert await stage.rows("SELECT FROM fencing.payload") == []
-
     async def test_an_erased_payload_leaves_the_entry_as_it_is(self, shared: Stage, store: Database) -> None:
         key = f"key-{uuid4().hex}"
         await call(connect(shared.origin, "9").put_object, Key=key, Body=b"new")
@@ -308,3 +275,155 @@ class TestKeeping:
         assert [row["age"] for row in await shared.rows(left)] == [3, 8, 399]
         assert await rejections.drop_payloads(store, 0, 100) == 2, "those of a week are never dropped"
         assert [row["age"] for row in await shared.rows(left)] == [3]
+
+
+# Redaction ------------------------------------------------------------------------------------------------------------
+
+TABLE = "public.users"
+CAPTURE = Capture(1000, ["secret", "public.users.pin"])
+PLAIN = Capture(20)
+FORM, CSV, JSON = "application/x-www-form-urlencoded", "text/csv", "application/json"
+SECRET = "the secret itself"
+
+
+def kept(content: str | bytes, media_type: str = JSON, table: str = TABLE, by: Capture = CAPTURE) -> CapturedPayload:
+    found = by.of_table(content if isinstance(content, bytes) else content.encode(), media_type, table)
+    assert found is not None
+    return found
+
+
+class TestWithoutRedaction:
+    def test_nothing_is_kept_unless_an_operator_says_so(self) -> None:
+        assert Capture().of_table(b"{}", JSON, TABLE) is None
+        assert Capture(redact=["secret"]).of_object(b"{}", JSON) is None
+
+    def test_of_nothing_there_is_nothing_to_keep(self) -> None:
+        assert PLAIN.of_table(b"", "", TABLE) is None
+        assert CAPTURE.of_table(b"", CSV, TABLE) is None
+
+    @pytest.mark.parametrize(
+        ("content", "body", "truncated"),
+        [(b"x" * 20, b"x" * 20, False), (b"x" * 21, b"x" * 20, True), (b"\xff\0", b"\xff\0", False)],
+    )
+    def test_the_beginning_is_kept_as_it_came(self, content: bytes, body: bytes, truncated: bool) -> None:  # noqa: FBT001
+        assert PLAIN.of_table(content, "text/plain", TABLE) == CapturedPayload("text/plain", body, truncated=truncated)
+        assert PLAIN.of_object(content, "text/plain") == CapturedPayload("text/plain", body, truncated=truncated)
+
+    def test_what_did_not_arrive_whole_is_truncated(self) -> None:
+        assert PLAIN.of_object(b"x", "text/plain", more=True) == CapturedPayload("text/plain", b"x", truncated=True)
+
+    def test_a_table_without_such_columns_is_kept_as_it_came(self) -> None:
+        only_others = Capture(1000, ["public.orders.secret"])
+        assert kept(b"no JSON", by=only_others) == CapturedPayload(JSON, b"no JSON")
+
+
+class TestJson:
+    @pytest.mark.parametrize(
+        ("content", "expected"),
+        [
+            ('{"id": 1, "secret": "s"}', '{"id":1,"secret":"[redacted]"}'),
+            ('[{"secret": 1}, {"secret": null}]', '[{"secret":"[redacted]"},{"secret":"[redacted]"}]'),
+            ('{"extra": {"deep": [{"secret": {"a": 1}}]}}', '{"extra":{"deep":[{"secret":"[redacted]"}]}}'),
+            ('{"pin": "1234"}', '{"pin":"[redacted]"}'),
+            # However the name is written, and wherever it hides.
+            ('{"\\u0073ecret": "s"}', '{"secret":"[redacted]"}'),
+            ('{"a": {"secret": "s"}, "a": 1}', '{"a":1}'),
+            ('{"secret": "s", "secret": "t"}', '{"secret":"[redacted]"}'),
+        ],
+    )
+    def test_values_of_redacted_columns_are_taken_out(self, content: str, expected: str) -> None:
+        assert kept(content).body.decode() == expected
+
+    def test_a_column_of_one_table_is_redacted_there_only(self) -> None:
+        assert b"1234" in kept('{"pin": "1234"}', table="public.orders").body
+
+    def test_no_type_is_json(self) -> None:
+        assert kept('{"secret": "s"}', "").body == b'{"secret":"[redacted]"}'
+        assert kept('{"secret": "s"}', "Application/JSON; charset=utf-8").redacted
+
+    def test_redacted_first_and_cut_afterwards(self) -> None:
+        content = json.dumps({"secret": "s" * 5000, "note": "n" * 5000})
+        found = kept(content)
+        assert (len(found.body), found.truncated) == (1000, True)
+        assert found.body.startswith(b'{"secret":"[redacted]","note":"nnn')
+
+    @given(st.recursive(st.none() | st.text(), lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner)))
+    def test_nothing_below_a_redacted_column_is_ever_kept(self, inner: object) -> None:
+        document = {"rows": [{"secret": {"wrapped": [inner, SECRET]}}]}
+        assert SECRET.encode() not in kept(json.dumps(document)).body
+
+
+class TestOtherForms:
+    @pytest.mark.parametrize(
+        ("content", "expected"),
+        [
+            ("id,secret\n1,s\n2,NULL\n", "id,secret\n1,[redacted]\n2,[redacted]\n"),
+            ('"secret","id"\r\n"a, ""b""\nc",1\r\n', "secret,id\n[redacted],1\n"),
+            ("\ufeffsecret\ns\n", "secret\n[redacted]\n"),
+            ("id\n1\n", "id\n1\n"),
+        ],
+    )
+    def test_csv(self, content: str, expected: str) -> None:
+        found = kept(content, CSV)
+        assert found.body.decode() == expected
+        assert found.redacted is ("[redacted]" in expected)
+
+    @pytest.mark.parametrize(
+        ("content", "expected"),
+        [
+            ("id=1&secret=s", "id=1&secret=[redacted]"),
+            ("secre%74=s&note=a+b%26", "secret=[redacted]&note=a+b%26"),
+            ("secret=", "secret=[redacted]"),
+        ],
+    )
+    def test_forms(self, content: str, expected: str) -> None:
+        assert kept(content, FORM).body.decode() == expected
+
+
+@pytest.mark.parametrize(
+    ("content", "media_type"),
+    [
+        (f'{{"secret": "{SECRET}"', JSON),
+        ("[" * 100_000, JSON),
+        (b'{"secret": "\xff"}', JSON),
+        ("1" * 5000, JSON),
+        (f"id,secret\n{SECRET}\n", CSV),
+        (f'id,secret\n1,"{SECRET}', CSV),
+        (f"secret={SECRET}\xe4", FORM),
+        (SECRET, "text/plain"),
+        (SECRET, "application/octet-stream"),
+        (f'{{"secret": "{SECRET}"}}' + " " * payload_capture.MOST_READ, JSON),
+    ],
+)
+def test_what_cannot_be_read_is_not_kept_and_says_so(content: str | bytes, media_type: str) -> None:
+    found = kept(content, media_type)
+    assert found.body == b""
+    assert found.left_out
+    assert SECRET not in found.left_out
+
+
+@pytest.mark.parametrize(
+    ("query", "expected"),
+    [
+        ("", ""),
+        ("id=eq.1&secret=eq.s", "id=eq.1&secret=[redacted]"),
+        ("secre%74=eq.s", "secre%74=[redacted]"),
+        ("secret->>a=eq.s&secret->b=gt.1", "secret->>a=[redacted]&secret->b=[redacted]"),
+        ("related.secret=eq.s", "related.secret=[redacted]"),
+        ('"secret"=eq.s', '"secret"=[redacted]'),
+        ("pin=in.(1,2)", "pin=[redacted]"),
+        ("or=(id.eq.1,secret.eq.s)", "or=[redacted]"),
+        ("not.and=(id.eq.1,not.or(secre%74.eq.s))", "not.and=[redacted]"),
+        ("related.or=(secret.eq.s)", "related.or=[redacted]"),
+        ("or=(id.eq.1,id.eq.2)", "or=(id.eq.1,id.eq.2)"),
+        ("select=id,secret&order=secret&columns=secret", "select=id,secret&order=secret&columns=secret"),
+        ("secrets=eq.s&secret", "secrets=eq.s&secret"),
+    ],
+)
+def test_filters_do_not_tell_what_redacted_columns_are_compared_with(query: str, expected: str) -> None:
+    assert CAPTURE.query(query, TABLE) == expected
+
+
+def test_a_query_is_left_alone_where_nothing_is_to_be_redacted() -> None:
+    assert CAPTURE.query("pin=eq.1", "public.orders") == "pin=eq.1"
+    assert Capture(1000).query("secret=eq.1", TABLE) == "secret=eq.1"

@@ -1,6 +1,7 @@
-"""Every committed entry is sealed once, in one order, whichever session seals, dies or comes late."""
+"""Every committed entry is sealed once, in one order, and kept as long as it is to be kept. No writer waits."""
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Callable
 from datetime import date, timedelta
 from typing import Any, cast
@@ -11,10 +12,10 @@ import pytest
 from gateway.db import record
 from gateway.db.database import Database
 from gateway.errors import SqlError
-from gateway.observe.events import HeadNoted, RecordSealed, SweepFailed
+from gateway.observe.events import HeadNoted, PartitionDropped, RecordSealed, SweepFailed
 from gateway.record.sealing import Sealing, SealingPauses
 from tests.patience import patient
-from tests.record.sealed import as_superuser, entries, flaws, lines, on_record, written
+from tests.record.entries import as_superuser, entries, flaws, lines, on_record, partition_of, written
 from tests.running import Events
 from tests.waiting import PATIENCE
 
@@ -51,14 +52,9 @@ async def test_entries_are_sealed_in_the_order_in_which_they_came(database: Data
     assert [tuple(row) for row in rows] == [(n, f"orders/{n}") for n in range(1, 26)]
     assert await database.fetch("SELECT FROM fencing.intake") == []
     head = await record.read_head(database)
-    assert (head.position, head.hash) == (25, rows and exported[-1][-66:-2])
-
-
-async def test_in_batches_or_at_once_it_is_the_same_record(database: Database) -> None:
-    await written(database, 25)
-    assert await record.seal_some(database, 10) == 10
-    assert await record.seal(database, 4) == 25
-    assert flaws(await lines(database)) == []
+    assert (head.position, head.hash) == (25, exported[-1][-66:-2])
+    assert (await record.seal_some(database), await record.seal(database)) == (0, 25), "there is nothing to seal"
+    assert await record.read_head(database) == head
 
 
 async def test_a_reader_does_not_wait_for_what_is_written_meanwhile(database: Database) -> None:
@@ -79,34 +75,15 @@ async def test_a_reader_does_not_wait_for_what_is_written_meanwhile(database: Da
     assert await record.seal(database) > position
 
 
-async def test_nothing_to_seal_changes_nothing(database: Database) -> None:
-    await on_record(database, 3)
-    before = await record.read_head(database)
-    assert (await record.seal_some(database), await record.seal(database)) == (0, 3)
-    assert await record.read_head(database) == before
-
-
 async def test_what_is_committed_late_is_sealed_late(database: Database, connections: Callable[[], Any]) -> None:
     """Its number is lower than those that have been sealed meanwhile: that is no reason to miss it."""
     slow = await connections()
-    transaction = slow.transaction()
-    await transaction.start()
-    await slow.execute("INSERT INTO fencing.intake (kind, resource) VALUES ('bypass', 'late')")
+    await slow.execute("BEGIN; INSERT INTO fencing.intake (kind, resource) VALUES ('bypass', 'late')")
     await on_record(database, 3)
-    assert [entry["resource"] for entry in await entries(database, "bypass")] == []
-    await transaction.commit()
+    assert await entries(database, "bypass") == []
+    await slow.execute("COMMIT")
     assert [entry["position"] for entry in await entries(database, "bypass")] == [4]
     assert flaws(await lines(database)) == []
-
-
-async def test_what_is_rolled_back_leaves_nothing(database: Database, connections: Callable[[], Any]) -> None:
-    slow = await connections()
-    transaction = slow.transaction()
-    await transaction.start()
-    await slow.execute("INSERT INTO fencing.intake (kind) VALUES ('bypass')")
-    await transaction.rollback()
-    assert await entries(database, "bypass") == []
-    assert flaws(await on_record(database, 2)) == []
 
 
 async def test_any_number_of_sealers_make_one_chain(dsn: str, database: Database) -> None:
@@ -133,28 +110,14 @@ async def test_who_reads_waits_for_who_seals_and_who_works_in_the_background_doe
 ) -> None:
     await written(database, 5)
     sealer = await connections()
-    transaction = sealer.transaction()
-    await transaction.start()
+    await sealer.execute("BEGIN")
     assert await sealer.fetchval("SELECT sealed FROM fencing.seal_v1(3)") == 3
     assert await record.seal_some(database) is None
     reading = asyncio.ensure_future(record.seal(database))
     await waits(database, "seal_v1")
     assert not reading.done()
-    await transaction.commit()
+    await sealer.execute("COMMIT")
     assert await reading == 5
-    assert flaws(await lines(database)) == []
-
-
-async def test_a_sealer_that_dies_in_the_middle_has_done_nothing(
-    database: Database, connections: Callable[[], Any]
-) -> None:
-    await written(database, 5)
-    sealer = await connections()
-    await sealer.execute("BEGIN; SELECT fencing.seal_v1(3)")
-    await database.fetch("SELECT pg_terminate_backend($1)", sealer.get_server_pid())
-    # Its server is gone, so the fixture could not close it in good order.
-    sealer.terminate()
-    assert await record.seal(database) == 5
     assert flaws(await lines(database)) == []
 
 
@@ -168,18 +131,6 @@ async def test_writers_wait_for_nobody(database: Database, connections: Callable
     await written(database, 5)
     await sealer.execute("COMMIT")
     assert await record.seal(database) == 15
-
-
-async def test_it_is_announced_once(database: Database, connections: Callable[[], Any]) -> None:
-    heard: asyncio.Queue[str] = asyncio.Queue()
-    listener = await connections()
-    await listener.add_listener("fencing_record", lambda *said: heard.put_nowait(said[3]))
-    await on_record(database, 12)
-    assert await heard.get() == "12"
-    await record.seal(database)
-    await on_record(database, 1)
-    assert await heard.get() == "13"
-    assert heard.empty()
 
 
 async def test_after_midnight_there_is_another_day_and_it_never_goes_back(database: Database) -> None:
@@ -216,6 +167,184 @@ async def test_what_could_never_be_sealed_is_refused_at_once(database: Database)
     assert flaws(await lines(database)) == []
 
 
+# Retention ------------------------------------------------------------------------------------------------------------
+
+
+async def stretches(database: Database) -> list[tuple[date, date]]:
+    """The first and the last of the days of each partition."""
+    rows = await database.fetch("SELECT first, last FROM fencing.stretches_v1() ORDER BY first")
+    return [(row["first"], row["last"]) for row in rows]
+
+
+async def days(database: Database) -> list[str]:
+    """The days that have a partition."""
+    return [
+        f"{first + timedelta(days=number):%Y%m%d}"
+        for first, last in await stretches(database)
+        for number in range((last - first).days + 1)
+    ]
+
+
+async def sealed_on(database: Database, ago: int, count: int, days: int = 1) -> date:
+    """Entries sealed so many days ago, in a partition that ends with that day; the day.
+
+    The partition is for ``days``. All entries but the last are of the first one.
+    """
+    last = (await database.now()).date() - timedelta(days=ago)
+    first = last - timedelta(days=days - 1)
+    name = f"entry_{first:%Y%m%d}" + (f"_{last:%Y%m%d}" if days > 1 else "")
+    await on_record(database, count)
+    head = await record.read_head(database)
+    await as_superuser(
+        database,
+        f"CREATE TABLE fencing.{name} (LIKE fencing.entry INCLUDING ALL)",
+        f"ALTER TABLE fencing.entry ATTACH PARTITION fencing.{name} FOR VALUES FROM ('{first}') "
+        f"TO ('{last + timedelta(days=1)}')",
+        f"UPDATE fencing.entry SET day = '{first}' WHERE position > {head.position - count}",
+        f"UPDATE fencing.entry SET day = '{last}' WHERE position > {head.position - min(count, 1)}",
+    )
+    return last
+
+
+async def test_the_oldest_day_goes_first_and_says_what_it_was(database: Database) -> None:
+    older, old = await sealed_on(database, 12, 3), await sealed_on(database, 11, 2)
+    empty = await sealed_on(database, 13, 0)
+    await on_record(database, 4)
+    before = await lines(database)
+    assert await record.drop_partition(database, 10) == empty
+    assert await record.drop_partition(database, 10) == older
+    assert await record.drop_partition(database, 10) == old
+    assert await record.drop_partition(database, 10) is None
+    found = await entries(database, "retention")
+    hashes = [json.loads(line)["hash"] for line in before]
+    assert [json.loads(entry["details"]) for entry in found] == [
+        {"day": str(older), "entries": 3, "first": 1, "last": 3, "hash": hashes[2]},
+        {"day": str(old), "entries": 2, "first": 4, "last": 5, "hash": hashes[4]},
+    ]
+    assert (await lines(database))[:4] == before[5:]
+    assert f"{old:%Y%m%d}" not in await days(database)
+
+
+async def test_a_week_is_kept_until_the_last_of_its_days_is_too_old(database: Database) -> None:
+    last = await sealed_on(database, 9, 3, days=7)
+    await on_record(database, 2)
+    assert await record.drop_partition(database, 9) is None
+    assert await record.drop_partition(database, 8) == last
+    (entry,) = await entries(database, "retention")
+    details = json.loads(entry["details"])
+    assert (details["day"], details["entries"], details["first"], details["last"]) == (str(last), 3, 1, 3)
+    assert flaws(await lines(database), after=3) == []
+    assert f"{last:%Y%m%d}" not in await days(database)
+
+
+async def test_a_week_is_kept_whatever_is_asked_for(database: Database) -> None:
+    await sealed_on(database, 9, 1)
+    for keep in (6, 0, -1, -400, None):
+        with pytest.raises(SqlError, match="seven days at least"):
+            await record.drop_partition(database, keep)  # type: ignore[arg-type]
+    assert len(await lines(database)) == 1
+
+
+async def test_days_that_had_no_partition_go_together_once_the_last_of_them_is_too_old(database: Database) -> None:
+    today = (await database.now()).date()
+    await on_record(database, 4)
+    await as_superuser(
+        database,
+        f"UPDATE fencing.entry SET day = '{today - timedelta(days=20)}' WHERE position <= 2",
+        f"UPDATE fencing.entry SET day = '{today - timedelta(days=9)}' WHERE position = 3",
+    )
+    assert await record.drop_partition(database, 10) is None
+    assert await record.drop_partition(database, 8) == today - timedelta(days=9)
+    (entry,) = await entries(database, "retention")
+    details = json.loads(entry["details"])
+    assert (details["entries"], details["first"], details["last"]) == (3, 1, 3)
+    assert flaws(await lines(database), after=3) == []
+    await as_superuser(database, "UPDATE fencing.head SET day = '2099-01-01'")
+    await on_record(database, 1)
+    with pytest.raises(SqlError, match="only ever added to"):
+        await database.fetch_write("DELETE FROM fencing.entry_other")
+
+
+async def test_nobody_waits_for_it_while_the_record_is_read(database: Database, connections: Callable[[], Any]) -> None:
+    """The drop gives way, and is done another time. Neither a writer nor a sealer notices it."""
+    day = await sealed_on(database, 12, 3)
+    reader = await connections()
+    await reader.execute("BEGIN; SELECT FROM fencing.entry LIMIT 1")
+    with pytest.raises(SqlError, match="in use"):
+        await record.drop_partition(database, 10)
+    with pytest.raises(SqlError, match="in use"):
+        await record.prepare_partitions(database, 40, 40)
+    await on_record(database, 2)
+    await reader.execute("ROLLBACK")
+    assert await record.drop_partition(database, 10) == day
+
+
+class TestDaysToCome:
+    async def test_there_is_a_partition_for_each_week_of_them(self, database: Database) -> None:
+        """The first one for what is left of a week, and none that begins more than so many days ahead."""
+        today = (await database.now()).date()
+        assert await stretches(database) == [(today, today + timedelta(days=7 - today.isoweekday()))]
+        assert await record.prepare_partitions(database, 31, 2) == 2
+        assert 2 <= await record.prepare_partitions(database, 31, 100) <= 3
+        assert await record.prepare_partitions(database, 31, 100) == 0
+        found = await days(database)
+        assert found == [f"{today + timedelta(days=n):%Y%m%d}" for n in range(len(found))]
+        assert 32 <= len(found) < 32 + 7
+        ahead = (await stretches(database))[1:]
+        assert {first.isoweekday() for first, _ in ahead} == {1}
+        assert {last.isoweekday() for _, last in ahead} == {7}
+
+    async def test_a_week_ends_where_a_day_has_a_partition_or_entries_without_one(self, database: Database) -> None:
+        today = (await database.now()).date()
+        monday = today + timedelta(days=15 - today.isoweekday())
+        wednesday, friday = monday + timedelta(days=2), monday + timedelta(days=4)
+        await on_record(database, 1)
+        await as_superuser(
+            database,
+            f"CREATE TABLE fencing.entry_{wednesday:%Y%m%d} PARTITION OF fencing.entry "
+            f"FOR VALUES FROM ('{wednesday}') TO ('{wednesday + timedelta(days=1)}')",
+            f"UPDATE fencing.entry SET day = '{friday}'",
+        )
+        await record.prepare_partitions(database, 31, 100)
+        week = [(first - monday, last - monday) for first, last in await stretches(database)]
+        assert [(first.days, last.days) for first, last in week if 0 <= first.days < 7] == [
+            (0, 1),
+            (2, 2),
+            (3, 3),
+            (5, 6),
+        ]
+
+    async def test_any_number_of_gateways_prepare_them_at_once(self, dsn: str, database: Database) -> None:
+        others = [patient(dsn, pool_size=1) for _ in range(4)]
+        try:
+            made = await asyncio.gather(
+                *(record.prepare_partitions(one, 20, 100) for one in others), return_exceptions=True
+            )
+        finally:
+            for one in others:
+                await one.close()
+        assert {type(one) for one in made} <= {int, SqlError}
+        found = await stretches(database)
+        assert sum(one for one in made if isinstance(one, int)) == len(found) - 1 >= 2
+        assert 21 <= len(await days(database)) < 21 + 7
+
+    async def test_a_day_that_has_begun_without_one_stays_where_it_is(self, database: Database) -> None:
+        today = (await database.now()).date()
+        await as_superuser(database, f"DROP TABLE fencing.{await partition_of(database, today)}")
+        await on_record(database, 3)
+        assert await record.prepare_partitions(database, 2, 10) >= 1
+        assert (await days(database))[0] == f"{today + timedelta(days=1):%Y%m%d}"
+        assert flaws(await on_record(database, 2)) == []
+
+    async def test_nobody_who_seals_waits_for_it(self, database: Database, connections: Callable[[], Any]) -> None:
+        sealer = await connections()
+        await written(database, 3)
+        await sealer.execute("BEGIN; SELECT fencing.seal_v1(2)")
+        assert await record.prepare_partitions(database, 10, 10) >= 1
+        await sealer.execute("COMMIT")
+        assert await record.seal(database) == 3
+
+
 class TestInTheBackground:
     async def test_every_gateway_seals_and_says_so(self, dsn: str, database: Database) -> None:
         events = Events()
@@ -250,3 +379,13 @@ class TestInTheBackground:
             while (await record.read_head(database)).position < 3:
                 await asyncio.sleep(0.01)
         assert len([event for event in events if isinstance(event, SweepFailed)]) == 1, "it is said once"
+
+    async def test_every_gateway_drops_and_prepares_partitions(self, database: Database) -> None:
+        events = Events()
+        day = await sealed_on(database, 12, 3)
+        quick = SealingPauses(prepare=0.01, drop=0.01)
+        async with Sealing(database, events, 10, quick).running():
+            while PartitionDropped(day) not in events or len(await days(database)) < 32:
+                # One of the two may find the other at it, and is done another time.
+                assert all("in use" in event.error for event in events if isinstance(event, SweepFailed)), events
+                await asyncio.sleep(0.01)

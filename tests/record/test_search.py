@@ -23,8 +23,7 @@ from gateway.fencing.record import Entry, Filters, Kind, RecordedEvent
 from gateway.fencing.token import Token
 from tests.patience import patient
 from tests.postgres import fresh_database
-from tests.record.sealed import partition_of
-from tests.record.varied import DAYS, everything, of_days, sealed
+from tests.record.entries import DAYS, everything, of_days, partition_of
 
 COUNT = 700
 
@@ -100,48 +99,12 @@ class TestPages:
             assert [entry.position for entry in oldest] == wanted, one
             assert await search.count_entries(database, one) == Total(len(wanted), exact=True), one
 
-    @pytest.mark.thorough
-    @pytest.mark.parametrize("oldest_first", [False, True])
-    @pytest.mark.parametrize("asked", [Filters(), Filters(kinds=(Kind.REJECTION,), holder="holder-2")])
-    async def test_pages_lead_through_all_of_it(
-        self,
-        year: tuple[Database, list[Entry]],
-        asked: Filters,
-        oldest_first: bool,  # noqa: FBT001 - a parameter of the test
-    ) -> None:
+    async def test_between_two_positions(self, year: tuple[Database, list[Entry]]) -> None:
         database, entries = year
-        found: list[Entry] = []
-        bounds: dict[str, int] = {}
-        while True:
-            page = await search.find_page(database, asked, 7, oldest_first=oldest_first, **bounds)
-            found += page
-            if len(page) < 7:
-                break
-            bounds = {"after" if oldest_first else "before": page[-1].position}
-        wanted = [entry for entry in entries if asked.admit(entry)]
-        assert found == (wanted if oldest_first else wanted[::-1])
-
-    @pytest.mark.parametrize(
-        ("before", "after"), [(1, None), (None, COUNT), (351, 349), (200, 600), (2**62, None), (None, 0), (402, 130)]
-    )
-    async def test_between_two_positions(
-        self, year: tuple[Database, list[Entry]], before: int | None, after: int | None
-    ) -> None:
-        database, entries = year
-        found = await search.find_page(database, Filters(), COUNT, before=before, after=after)
-        lowest, highest = after or 0, COUNT + 1 if before is None else before
-        assert found == [entry for entry in reversed(entries) if lowest < entry.position < highest]
-
-    async def test_pages_stay_as_they_are_while_more_comes_in(self, database: Database) -> None:
-        await sealed(database, 60)
-        first = await everything(database)
-        found: list[Entry] = []
-        before = None
-        while page := await search.find_page(database, Filters(), 9, before=before):
-            found += page
-            before = page[-1].position
-            await sealed(database, 5)
-        assert found == first[::-1]
+        for before, after in ((1, None), (None, COUNT), (351, 349), (200, 600), (2**62, None), (None, 0), (402, 130)):
+            found = await search.find_page(database, Filters(), COUNT, before=before, after=after)
+            lowest, highest = after or 0, COUNT + 1 if before is None else before
+            assert found == [entry for entry in reversed(entries) if lowest < entry.position < highest]
 
     async def test_what_has_just_been_committed_is_found(self, database: Database) -> None:
         identifier, _ = await record.record_event(

@@ -1,15 +1,20 @@
-"""The content of a message, and the secrets that it never contains."""
+"""The content of a message, the secrets that it never contains, its signature, and the pauses between attempts."""
 
+import base64
+import hashlib
+import hmac
 import json
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
+import pytest
+
 from gateway.fencing.decision import Fence
 from gateway.fencing.record import Entry, Kind
 from gateway.fencing.token import Token
-from gateway.webhooks import messages
+from gateway.webhooks import delivery, messages, signing
 
 AT = datetime(2026, 3, 1, 3, 12, 9, 250, tzinfo=UTC)
 REJECTION = Entry(
@@ -85,12 +90,6 @@ def test_an_entry_says_who_was_refused_by_whom() -> None:
     }
 
 
-def test_no_values_and_no_digests_of_payloads() -> None:
-    body = messages.about("ops", [REJECTION], 0, AT).body
-    for told in (b"4111", b"cdcd", b"efef", b'payload"'):
-        assert told not in body
-
-
 def test_an_alarm_is_a_message_of_its_own_kind() -> None:
     said = read(messages.about("ops", [ALARM], 0, AT))
     assert (said["type"], said["data"]["details"]) == ("fencing.alarm.raised", {"alarm": "many", "count": 6})
@@ -125,11 +124,6 @@ def test_the_id_is_that_of_the_content() -> None:
     assert "." not in once.id, "the dot separates what is signed"
 
 
-def test_what_was_dropped_before_it_could_be_sent_is_said_even_if_there_is_nothing_else() -> None:
-    said = read(messages.about("ops", [], 12, AT))
-    assert said["data"] == {"webhook": "ops", "missed": 12, "entries": []}
-
-
 def test_hostile_names_are_ascii_and_come_back_as_they_were() -> None:
     name = '\x1b[2J<script>=1+1\u202e\u2028\U0001f9df"\\'
     message = messages.about("ops", [replace(REJECTION, holder=name, resource=name)], 0, AT)
@@ -141,3 +135,80 @@ def test_hostile_names_are_ascii_and_come_back_as_they_were() -> None:
 def test_a_test_message_is_about_nothing() -> None:
     said = read(messages.test("ops", AT))
     assert said == {"type": "fencing.test", "timestamp": "2026-03-01T03:12:09.000250Z", "data": {"webhook": "ops"}}
+
+
+NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
+
+
+def test_from_a_second_to_an_hour_and_never_all_at_once() -> None:
+    for failures in range(1, 200):
+        shortest, longest = delivery.retry_pause(failures, 0.0), delivery.retry_pause(failures, 1.0)
+        assert 1.0 <= shortest < longest <= 3600.0
+        assert longest == min(3600.0, 2.0**failures)
+        assert shortest == longest / 2
+    assert delivery.retry_pause(100_000, 1.0) == 3600.0
+
+
+@pytest.mark.parametrize(
+    ("header", "seconds"),
+    [
+        (None, 0.0),
+        ("", 0.0),
+        ("120", 120.0),
+        (" 7 ", 7.0),
+        ("Sun, 01 Mar 2026 12:02:00 GMT", 120.0),
+        ("Sun, 01 Mar 2026 11:00:00 GMT", 0.0),
+        ("999999999999999999", 86400.0),
+        ("Fri, 31 Dec 9999 23:59:59 GMT", 86400.0),
+        ("-5", 0.0),
+        ("1.5", 0.0),
+        ("soon", 0.0),
+        ("Sun, 01 Mar 2026 12:02:00", 0.0),
+        ("Sun, 99 Mar 2026 12:02:00 GMT", 0.0),
+        ("٣", 0.0),
+    ],
+)
+def test_what_a_receiver_asks_for(header: str | None, seconds: float) -> None:
+    assert delivery.asked_pause(header, NOW) == seconds
+
+
+# The test vectors of the reference implementations of Standard Webhooks.
+SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
+ID, TIMESTAMP, BODY = "msg_p5jXN8AQM9LWM0D4loKWxJek", 1614265330, b'{"test": 2432232314}'
+PUBLISHED = "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE="
+
+
+def test_a_message_is_sent_with_its_id_the_time_and_one_signature_for_each_key() -> None:
+    other = base64.b64encode(b"o" * 24).decode()
+    keys = [signing.key_of(SECRET), signing.key_of(f"whsec_{other}")]
+    headers = signing.headers(keys, ID, TIMESTAMP, BODY)
+    second = hmac.new(b"o" * 24, f"{ID}.{TIMESTAMP}.".encode() + BODY, hashlib.sha256).digest()
+    assert headers == {
+        "webhook-id": ID,
+        "webhook-timestamp": str(TIMESTAMP),
+        "webhook-signature": f"{PUBLISHED} v1,{base64.b64encode(second).decode()}",
+    }
+
+
+def test_everything_is_signed() -> None:
+    for signed in (("msg_other", TIMESTAMP, BODY), (ID, TIMESTAMP + 1, BODY), (ID, TIMESTAMP, BODY + b" ")):
+        assert signing.signature(signing.key_of(SECRET), *signed) != PUBLISHED
+
+
+@pytest.mark.parametrize(
+    "secret",
+    [
+        "",
+        "MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw",
+        "whsec_",
+        "whsec_not base64, whatever it is",
+        f"whsec_{base64.b64encode(b'x' * 23).decode()}",
+        f"whsec_{base64.b64encode(b'x' * 65).decode()}",
+        "whsec_" + "ä" * 32,
+    ],
+)
+def test_what_cannot_be_a_secret_is_not_repeated(secret: str) -> None:
+    with pytest.raises(ValueError, match=r"must be whsec_ and the base64 of 24 to 64 random bytes") as caught:
+        signing.key_of(secret)
+    assert not secret or secret not in str(caught.value).removeprefix("must be whsec_")
+    assert caught.value.__cause__ is None

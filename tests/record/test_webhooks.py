@@ -1,7 +1,6 @@
 """Webhooks: everything on record arrives, signed, in order, at least once, whatever receivers and gateways do."""
 
 import asyncio
-import json
 import ssl
 from typing import Any
 
@@ -13,12 +12,21 @@ from gateway.db.database import Database
 from gateway.observe.events import WebhookDelivered, WebhookFailed
 from gateway.webhooks.delivery import Courier
 from tests.crash.processes import Nursery
-from tests.record.receiver import SECRET, TAKEN, Receiver, disconnect, receiving, status
-from tests.record.telling import positions, put, standing, telling, time_passes, webhook
+from tests.record.entries import put
+from tests.record.receiver import (
+    SECRET,
+    TAKEN,
+    Receiver,
+    disconnect,
+    receiving,
+    standing,
+    status,
+    telling,
+    time_passes,
+    webhook,
+)
 from tests.running import API_KEY, config, running
 from tests.waiting import PATIENCE
-
-HOSTILE = '<script>alert(1)</script>\x1b[2J=HYPERLINK("http://x")\u202e\U0001f9df\' OR 1=1 --'
 
 
 async def test_what_is_put_on_record_arrives_signed_and_in_order(dsn: str, database: Database) -> None:
@@ -182,7 +190,7 @@ async def test_a_gateway_that_is_killed_before_the_receipt_has_its_message_sent_
             heir.kill()
     once, again, *_ = receiver.attempts
     assert once.id == again.id
-    assert [entry["position"] for entry in receiver.entries()] == await positions(database)
+    assert [entry["position"] for entry in receiver.entries()] == list(range(1, 151))
 
 
 @pytest.mark.parametrize("answer", [status(410), TAKEN], ids=["refused", "received"])
@@ -256,17 +264,6 @@ async def test_what_retention_has_dropped_is_said(dsn: str, database: Database) 
     assert [(message.data["missed"], message.positions) for message in receiver.taken] == [(5, [6, 7]), (4, [])]
 
 
-async def test_one_receiver_that_is_away_does_not_hold_up_the_other(dsn: str, database: Database) -> None:
-    async with receiving() as receiver, receiving() as away:
-        away.usually = status(500)
-        async with telling(dsn, webhook("ops", receiver.url), webhook("away", away.url)):
-            for _ in range(3):
-                await put(database)
-            await receiver.until(lambda: len(receiver.entries()) == 3)
-            await receiver.until(lambda: away.attempts)
-    assert [entry["position"] for entry in receiver.entries()] == [1, 2, 3]
-
-
 async def test_a_certificate_nobody_vouches_for(dsn: str, database: Database) -> None:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     trustme.CA().issue_cert("127.0.0.1").configure_cert(context)
@@ -275,15 +272,6 @@ async def test_a_certificate_nobody_vouches_for(dsn: str, database: Database) ->
         await receiver.until(lambda: failed(events))
     assert failed(events)[0].error.startswith("its certificate is not trusted: ")
     assert receiver.attempts == []
-
-
-async def test_hostile_names_arrive_as_they_are(dsn: str, database: Database) -> None:
-    async with receiving() as receiver, telling(dsn, webhook("ops", receiver.url)):
-        await put(database, resource=HOSTILE, holder=HOSTILE, caller=HOSTILE, details=json.dumps({"x": HOSTILE}))
-        await receiver.until(lambda: receiver.taken)
-    (entry,) = receiver.entries()
-    assert [entry[name] for name in ("resource", "holder", "caller")] == [HOSTILE] * 3
-    assert entry["details"] == {"x": HOSTILE}
 
 
 @pytest.mark.thorough
@@ -300,15 +288,12 @@ async def test_how_they_stand_is_for_auditors_and_trying_them_for_administrators
             httpx.AsyncClient(base_url=url, timeout=PATIENCE) as ask,
         ):
             await known(database, "ops")
-            seen = {
-                key: await ask.get("/v1/webhooks", headers={"Authorization": f"Bearer {key}"})
-                for key in ("writer-key", "audit-key", "admin-key", "wrong")
+            keys = {
+                key: {"Authorization": f"Bearer {key}"} for key in ("writer-key", "audit-key", "admin-key", "wrong")
             }
-            tried = {
-                key: await ask.post("/v1/webhooks/ops/test", headers={"Authorization": f"Bearer {key}"})
-                for key in ("writer-key", "audit-key", "admin-key", "wrong")
-            }
-            admin = {"Authorization": "Bearer admin-key"}
+            seen = {key: await ask.get("/v1/webhooks", headers=sent) for key, sent in keys.items()}
+            tried = {key: await ask.post("/v1/webhooks/ops/test", headers=sent) for key, sent in keys.items()}
+            admin = keys["admin-key"]
             unknown = await ask.post("/v1/webhooks/%3Cx%3E/test", headers=admin)
             await put(database, 2)
             # Denials are on record like other refusals: one view, and two tries.
@@ -316,18 +301,8 @@ async def test_how_they_stand_is_for_auditors_and_trying_them_for_administrators
             assert sum(entry["reason"] == "denied" for entry in receiver.entries()) == 3
             receiver.usually = status(500)
             failed_test = (await ask.post("/v1/webhooks/ops/test", headers=admin)).json()
-    assert {key: answer.status_code for key, answer in seen.items()} == {
-        "writer-key": 403,
-        "audit-key": 200,
-        "admin-key": 200,
-        "wrong": 401,
-    }
-    assert {key: answer.status_code for key, answer in tried.items()} == {
-        "writer-key": 403,
-        "audit-key": 403,
-        "admin-key": 200,
-        "wrong": 401,
-    }
+    assert [answer.status_code for answer in seen.values()] == [403, 200, 200, 401]
+    assert [answer.status_code for answer in tried.values()] == [403, 403, 200, 401]
     (shown,) = seen["audit-key"].json()["webhooks"]
     assert (shown["name"], shown["position"], shown["behind"], shown["failures"]) == ("ops", 0, 0, 0)
     assert tried["admin-key"].json() == {"delivered": True, "status": 204, "error": None}
@@ -381,10 +356,10 @@ async def test_who_is_told_of_nothing_asks_the_database_for_nothing(dsn: str) ->
     assert events == []
 
 
-@pytest.mark.parametrize("address", ["ftp://x", "http://", "http://user@x/", "http://x/#f", "x", "http://[", ""])
-def test_what_cannot_be_an_address_is_said_at_the_start(dsn: str, address: str) -> None:
-    with pytest.raises(ValueError, match="webhooks"):
-        config(dsn, webhooks=[{"name": "ops", "url": address, "secret": SECRET}])
+def test_what_cannot_be_an_address_is_said_at_the_start() -> None:
+    for address in ("ftp://x", "http://", "http://user@x/", "http://x/#f", "x", "http://[", ""):
+        with pytest.raises(ValueError, match="webhooks"):
+            config("postgresql://x", webhooks=[{"name": "ops", "url": address, "secret": SECRET}])
 
 
 def failed(events: list[Any]) -> list[WebhookFailed]:

@@ -1,16 +1,26 @@
-"""A gateway whose record is read by one caller with the right to audit, and by two callers without it."""
+"""A gateway whose record one caller with the right to audit reads, and two callers without it; hostile names."""
 
+import asyncio
+import json
+import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import httpx
+import pytest
+from typer.testing import CliRunner, Result
 
+from gateway.commands.audit import audit
 from gateway.db import record
 from gateway.db.database import Database
 from gateway.fencing.record import Kind, RecordedEvent
 from tests.patience import patient
+from tests.record.entries import put
 from tests.running import Events, config, running
 from tests.waiting import PATIENCE
 
@@ -81,12 +91,53 @@ HOSTILE = (
 
 async def refused(database: Database, holder: str, caller: str = "ann", resource: str = "job/1") -> None:
     """A refusal with names that no plane would let in, as another version of the gateway may have done."""
-    await database.fetch_write(
-        "INSERT INTO fencing.intake (kind, plane, rule, resource, reason, enforced, epoch, value, holder, caller, "
-        "method, target, client, request_id, fence_epoch, fence_value, fence_holder, fence_caller, fence_raised_at, "
-        "details) VALUES ('rejection', 'tables', $1, $2, 'token-stale', true, 0, 33, $1, $3, 'PATCH', $1, $1, $1, "
-        "2, 34, $1, $1, clock_timestamp() - interval '5 s', jsonb_build_object('name', $1::text))",
-        holder,
-        resource,
-        caller,
+    now = await database.now()
+    named = ("rule", "holder", "target", "client", "request_id", "fence_holder", "fence_caller")
+    names: dict[str, Any] = dict.fromkeys(named, holder)
+    await put(
+        database,
+        sealed=False,
+        at=now,
+        plane="tables",
+        resource=resource,
+        caller=caller,
+        fence_epoch=2,
+        fence_value=34,
+        fence_raised_at=now - timedelta(seconds=5),
+        details=json.dumps({"name": holder}),
+        **names,
     )
+
+
+async def unread(stage: Watched, path: str) -> socket.socket:
+    """A client that has asked, and reads no more than the beginning of the answer."""
+    address = urlsplit(stage.origin)
+    assert address.hostname is not None
+    client = socket.socket()
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    client.setblocking(False)  # noqa: FBT003 - the signature is the library's
+    loop = asyncio.get_running_loop()
+    await loop.sock_connect(client, (address.hostname, address.port))
+    head = f"GET {path} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {AUDITOR}\r\n\r\n"
+    await loop.sock_sendall(client, head.encode())
+    assert (await loop.sock_recv(client, 100)).startswith(b"HTTP/1.1 200")
+    return client
+
+
+async def run(*arguments: str | Path) -> Result:
+    """``gateway audit``, beside the gateway that it asks."""
+    return await asyncio.to_thread(lambda: CliRunner().invoke(audit, [str(one) for one in arguments]))
+
+
+@pytest.fixture
+async def stage(dsn: str) -> AsyncIterator[Watched]:
+    async with watched(dsn) as one:
+        yield one
+
+
+@pytest.fixture
+def audited(stage: Watched, monkeypatch: pytest.MonkeyPatch) -> Watched:
+    """The gateway that commands ask, as an auditor."""
+    monkeypatch.setenv("GATEWAY_URL", stage.origin)
+    monkeypatch.setenv("GATEWAY_API_KEY", AUDITOR)
+    return stage
