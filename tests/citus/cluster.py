@@ -151,13 +151,25 @@ class Cluster:
             await execute(node.dsn(), f"DROP DATABASE {name} WITH (FORCE)")
 
 
-async def execute(dsn: str, statements: str) -> None:
-    """Run statements in a session of their own."""
-    connection = await asyncpg.connect(dsn)
+@asynccontextmanager
+async def session(dsn: str) -> AsyncIterator[asyncpg.Connection]:
+    """Open a session of its own. It ends at once, whatever it waits for."""
+    opened = await asyncpg.connect(dsn)
     try:
-        await connection.execute(statements)
+        yield opened
     finally:
-        connection.terminate()
+        opened.terminate()
+
+
+async def execute(dsn: str, statements: str) -> None:
+    async with session(dsn) as opened:
+        await opened.execute(statements)
+
+
+async def asked(dsn: str, sql: str, *arguments: object) -> list[Any]:
+    """Return the first column of a query to a node."""
+    async with session(dsn) as opened:
+        return [row[0] for row in await opened.fetch(sql, *arguments)]
 
 
 @contextmanager
@@ -214,12 +226,3 @@ async def serving(dsn: str, schemas: tuple[str, ...] = ("public",)) -> AsyncIter
     async with over_asgi(plane) as opened:
         yield opened
     await database.close()
-
-
-async def asked(dsn: str, sql: str) -> list[Any]:
-    """Return the first column of a query to a node."""
-    session = await asyncpg.connect(dsn)
-    try:
-        return [row[0] for row in await session.fetch(sql)]
-    finally:
-        session.terminate()

@@ -11,7 +11,7 @@ from pathlib import Path
 import asyncpg
 import pytest
 
-from tests.citus.cluster import Cluster, Node, execute, paused
+from tests.citus.cluster import Cluster, Node, asked, execute, paused
 from tests.postgres import install
 from tests.waiting import PATIENCE
 
@@ -40,15 +40,11 @@ async def database(cluster: Cluster, name: str) -> str:
 
 async def _ids(dsn: str) -> list[int]:
     """Return the id of a row of each worker."""
-    session = await asyncpg.connect(dsn)
-    try:
-        rows = await session.fetch(
-            "SELECT min(id) AS id FROM (SELECT id, get_shard_id_for_distribution_column('account', id) AS shard "
-            "FROM account) AS placed GROUP BY shard ORDER BY shard"
-        )
-    finally:
-        session.terminate()
-    return [row["id"] for row in rows]
+    return await asked(
+        dsn,
+        "SELECT min(id) AS id FROM (SELECT id, get_shard_id_for_distribution_column('account', id) AS shard "
+        "FROM account) AS placed GROUP BY shard ORDER BY shard",
+    )
 
 
 async def _writer(node: Node, database: str, ids: list[int]) -> asyncpg.Connection:
@@ -63,52 +59,28 @@ async def _writer(node: Node, database: str, ids: list[int]) -> asyncpg.Connecti
 
 async def _acknowledged(dsn: str) -> None:
     """Raise the fence for the newer holder, as a barrier does."""
-    session = await asyncpg.connect(dsn)
-    try:
-        assert await asyncio.wait_for(session.fetchval(CLAIM, NEWER, None), PATIENCE) == "raised"
-    finally:
-        session.terminate()
+    assert await asyncio.wait_for(asked(dsn, CLAIM, NEWER, None), PATIENCE) == ["raised"]
 
 
-async def _value(dsn: str, number: int) -> int:
-    session = await asyncpg.connect(dsn)
-    try:
-        value: int = await session.fetchval(f"SELECT v FROM account WHERE id = {number}")
-    finally:
-        session.terminate()
-    return value
+async def _values(dsn: str, ids: list[int]) -> list[int]:
+    return [value for number in ids for value in await asked(dsn, f"SELECT v FROM account WHERE id = {number}")]
 
 
-async def _until(node: Node, database: str, sql: str, expected: int) -> None:
-    session = await asyncpg.connect(node.dsn(database))
-    try:
-        async with asyncio.timeout(PATIENCE):
-            while await session.fetchval(sql) != expected:
-                await asyncio.sleep(0.02)
-    finally:
-        session.terminate()
+async def _until(dsn: str, sql: str, expected: int) -> None:
+    async with asyncio.timeout(PATIENCE):
+        while await asked(dsn, sql) != [expected]:
+            await asyncio.sleep(0.02)
 
 
 async def _backends(cluster: Cluster, database: str) -> list[int]:
     """Return the processes of workers that have a part of the write."""
-    found = list[int]()
-    for worker in cluster.workers:
-        session = await asyncpg.connect(worker.dsn(database))
-        found += [row["pid"] for row in await session.fetch(WORKS)]
-        session.terminate()
-    return found
+    return [process for worker in cluster.workers for process in await asked(worker.dsn(database), WORKS)]
 
 
 def _has_unread(port: int) -> bool:
     """Return whether a session of this server has not read all that it was sent."""
     lines = (line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:])
     return any(int(line[1].partition(":")[2], 16) == port and int(line[4].partition(":")[2], 16) for line in lines)
-
-
-async def _becomes(dsn: str, number: int, value: int) -> None:
-    async with asyncio.timeout(PATIENCE):
-        while await _value(dsn, number) != value:
-            await asyncio.sleep(0.02)
 
 
 async def test_one_phase_with_the_coordinator_killed(cluster: Cluster, database: str) -> None:
@@ -127,8 +99,8 @@ async def test_one_phase_with_the_coordinator_killed(cluster: Cluster, database:
         await asyncio.gather(committing, return_exceptions=True)
         session.terminate()
         await _acknowledged(dsn)
-        assert await _value(dsn, number) == 0
-    await _becomes(dsn, number, OLDER)
+        assert await _values(dsn, [number]) == [0]
+    await _until(dsn, f"SELECT v FROM account WHERE id = {number}", OLDER)
 
 
 @pytest.mark.parametrize("then", ["goes on", "is lost"])
@@ -144,18 +116,18 @@ async def test_two_phases_with_a_worker_paused_in_between(cluster: Cluster, data
     with ExitStack() as pauses:
         # The coordinator's own commit waits for a standby that never comes, so that the workers can be paused first.
         probe = asyncio.create_task(execute(dsn, "SELECT pg_logical_emit_message(true, 'probe', '')"))
-        await _until(node, database, WAITS, 1)
+        await _until(dsn, WAITS, 1)
         committing = asyncio.create_task(session.execute("COMMIT"))
         for worker in cluster.workers:
-            await _until(worker, database, PREPARED, 1)
-        await _until(node, database, WAITS, 2)
+            await _until(worker.dsn(database), PREPARED, 1)
+        await _until(dsn, WAITS, 2)
         for backend in backends:
             pauses.enter_context(paused(backend))
         await execute(dsn, "ALTER SYSTEM RESET synchronous_standby_names")
         await execute(dsn, "SELECT pg_reload_conf()")
         await probe
         await _acknowledged(dsn)
-        assert [await _value(dsn, number) for number in ids] == [0, 0]
+        assert await _values(dsn, ids) == [0, 0]
         if then == "is lost":
             node.kill()
             node.start()
@@ -166,7 +138,7 @@ async def test_two_phases_with_a_worker_paused_in_between(cluster: Cluster, data
     await asyncio.gather(committing, return_exceptions=True)
     session.terminate()
     for number in ids:
-        await _becomes(dsn, number, OLDER)
+        await _until(dsn, f"SELECT v FROM account WHERE id = {number}", OLDER)
 
 
 async def _end(cluster: Cluster, database: str, backend: int) -> None:

@@ -17,7 +17,6 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-import asyncpg
 import httpx
 import pytest
 
@@ -25,7 +24,7 @@ from gateway.db import leases, migrations, rights
 from gateway.db.database import Database
 from gateway.fencing.lease import LockRequest
 from tests import ROOT
-from tests.citus.cluster import ROLE, Cluster, Node, execute
+from tests.citus.cluster import ROLE, Cluster, Node, execute, session
 from tests.crash.clients import Answer, Client
 from tests.doubles.s3 import S3Double, serve
 from tests.postgres import GATEWAY, as_gateway, install, memory_or_disk
@@ -225,10 +224,9 @@ async def _served(dsn: str) -> Any:
 
 async def _left(dsn: str) -> list[list[tuple[Any, ...]]]:
     """Return the rows, the fences and the refusals that the calls have left."""
-    session = await asyncpg.connect(dsn)
-    try:
+    async with session(dsn) as opened:
         return [
-            [tuple(row) for row in await session.fetch(sql)]
+            [tuple(row) for row in await opened.fetch(sql)]
             for sql in (
                 "SELECT * FROM accounts ORDER BY id",
                 "SELECT resource, epoch, value, holder FROM fencing.fence ORDER BY resource",
@@ -236,8 +234,6 @@ async def _left(dsn: str) -> list[list[tuple[Any, ...]]]:
                 "SELECT resource, reason, value, holder, fence_value FROM fencing.rejection ORDER BY 1, 2, 3, 4, 5",
             )
         ]
-    finally:
-        session.terminate()
 
 
 @pytest.mark.citus

@@ -19,7 +19,7 @@ from gateway.observe.events import CatalogWarning, Event
 from gateway.tables.naming.plan import Rule
 from gateway.tables.pipeline import Exposure, TablePlane
 from tests.callers import known
-from tests.citus.cluster import ROLE, Cluster, asked, execute, serving
+from tests.citus.cluster import ROLE, Cluster, asked, execute, serving, session
 from tests.crash.clients import Answer, Client
 from tests.crash.processes import Gateway, Nursery
 from tests.postgres import GATEWAY, as_gateway, install
@@ -96,14 +96,6 @@ async def _patched(client: httpx.AsyncClient, name: str, value: int = 1) -> http
     return await send(client, "PATCH", f"/{name}?id=eq.1&v=gte.0", {"v": value}, token=5)
 
 
-async def _values(dsn: str, sql: str) -> list[int]:
-    session = await asyncpg.connect(dsn)
-    try:
-        return [row[0] for row in await session.fetch(sql)]
-    finally:
-        session.terminate()
-
-
 @pytest.mark.parametrize("way", WAYS)
 async def test_it_is_refused_at_once(client: httpx.AsyncClient, dsn: str, events: list[Event], way: str) -> None:
     """A gateway that has learnt the write when the table was a plain one refuses the next write."""
@@ -123,7 +115,7 @@ async def test_it_is_refused_at_once(client: httpx.AsyncClient, dsn: str, events
             assert "undistribute_table" in answer.json()["hint"]
             assert any(isinstance(event, CatalogWarning) and event.table == f"public.{name}" for event in events)
     answered(await client.get(f"/{reached[0]}?id=eq.1"), 400, "PGRST127")
-    assert 2 not in await _values(dsn, f"SELECT v FROM {reached[0]}")
+    assert 2 not in await asked(dsn, f"SELECT v FROM {reached[0]}")
 
 
 async def test_code_that_writes_on_another_node_undoes_its_write(client: httpx.AsyncClient, dsn: str) -> None:
@@ -138,9 +130,9 @@ async def test_code_that_writes_on_another_node_undoes_its_write(client: httpx.A
     ):
         answered(answer, 400, "0A000")
         assert "Citus manages" in answer.json()["message"]
-    assert await _values(dsn, "SELECT id FROM other") == []
-    assert await _values(dsn, "SELECT v FROM account UNION ALL SELECT v FROM parted") == [0, 0]
-    assert await _values(dsn, "SELECT v FROM own") == [1]
+    assert await asked(dsn, "SELECT id FROM other") == []
+    assert await asked(dsn, "SELECT v FROM account UNION ALL SELECT v FROM parted") == [0, 0]
+    assert await asked(dsn, "SELECT v FROM own") == [1]
 
 
 async def test_a_gateway_with_a_rule_for_it_does_not_start(dsn: str, tmp_path: Path) -> None:
@@ -211,12 +203,9 @@ async def stopped(gateway: Gateway, table: str, token: int, value: int) -> "asyn
 
 async def waits(dsn: str, statement: str) -> "asyncio.Task[None]":
     """Send a statement of an operator, and return once it waits for a lock."""
-    session = await asyncpg.connect(dsn)
-    try:
+    async with session(dsn) as watching:
         sent = asyncio.create_task(execute(dsn, statement))
-        await waiting(session)
-    finally:
-        session.terminate()
+        await waiting(watching)
     return sent
 
 
@@ -258,16 +247,10 @@ async def test_a_write_that_waits_for_citus_is_refused(gateway: Gateway, dsn: st
     """It was planned for a plain table, and finds another one once it has the lock."""
     for table in ("spread", "whole", "everywhere", "known"):
         assert (await write(gateway, table, 5, 1)).succeeded
-        operator = await asyncpg.connect(dsn)
-        try:
-            async with operator.transaction():
-                await operator.execute(TAKEOVERS[table].format(table))
-                sent = write(gateway, table, 6, 2)
-                session = await asyncpg.connect(dsn)
-                await waiting(session)
-                session.terminate()
-        finally:
-            await operator.close()
+        async with session(dsn) as operator, session(dsn) as watching, operator.transaction():
+            await operator.execute(TAKEOVERS[table].format(table))
+            sent = write(gateway, table, 6, 2)
+            await waiting(watching)
         refused = await sent
         assert (refused.status, refused.code) == (400, "PGRST127"), refused
         assert await asked(dsn, f"SELECT v FROM {table}") == [1]

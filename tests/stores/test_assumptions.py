@@ -41,9 +41,7 @@ from tests.waiting import PATIENCE
 
 @pytest.fixture
 def bucket(store: Store) -> str:
-    name = f"bucket-{uuid4().hex[:12]}"
-    store.connect().create_bucket(Bucket=name)
-    return name
+    return _bucket(store)
 
 
 def test_an_expired_signature_is_refused(store: Store, bucket: str) -> None:
@@ -207,15 +205,16 @@ def _bucket(store: Store, *, versioned: bool = False) -> str:
     return bucket
 
 
+def _upstream(store: Store) -> Upstream:
+    keys = {
+        "access_key_id": store.owner.access_key_id,
+        "secret_access_key": SecretStr(store.owner.secret_access_key),
+    }
+    return Upstream(ObjectStore.model_validate({"endpoint": store.endpoint, "region": REGION, "timeout": 60, **keys}))
+
+
 async def _probed(store: Store, bucket: str) -> Profile:
-    settings = ObjectStore(
-        endpoint=store.endpoint,
-        region=REGION,
-        access_key_id=store.owner.access_key_id,
-        secret_access_key=SecretStr(store.owner.secret_access_key),
-        timeout=60,
-    )
-    async with Upstream(settings) as upstream:
+    async with _upstream(store) as upstream:
         return await probe(upstream, bucket)
 
 
@@ -283,13 +282,7 @@ async def test_a_marker_of_a_directory_is_not_written_by_the_name_of_its_file(
 
 
 async def examined(store: Store, bucket: str, *trusted: str) -> Check:
-    settings = ObjectStore(
-        endpoint=store.endpoint,
-        region=REGION,
-        access_key_id=store.owner.access_key_id,
-        secret_access_key=SecretStr(store.owner.secret_access_key),
-    )
-    async with Upstream(settings) as upstream:
+    async with _upstream(store) as upstream:
         [check] = await check_bucket_writers(upstream, bucket, trusted)
     return check
 

@@ -117,11 +117,15 @@ class Scene:
     relay: Relay
     key: str
 
+    @property
+    def place(self) -> dict[str, str]:
+        return {"Bucket": self.fenced.bucket, "Key": self.key}
+
     def s3(self, token: int) -> S3Client:
         return self.fenced.through(str(token))
 
     async def put(self, token: int, body: bytes) -> None:
-        await call(self.s3(token).put_object, Bucket=self.fenced.bucket, Key=self.key, Body=body)
+        await call(self.s3(token).put_object, **self.place, Body=body)
 
     async def lose(self, work: Callable[[], Awaitable[object]]) -> None:
         """Do what sends a mutation of the key, which never arrives. Its sender learns nothing."""
@@ -168,55 +172,34 @@ class Scene:
 Lose: TypeAlias = Callable[[Scene], Awaitable[float]]
 
 
+def after_a_put(work: Callable[[Scene], Awaitable[object]]) -> Lose:
+    """Lose what this sends for a key that has an object. Return the wait of the next holder."""
+
+    async def lost(scene: Scene) -> float:
+        await scene.put(33, b"X")
+        await scene.lose(lambda: work(scene))
+        return await scene.taken_over(34)
+
+    return lost
+
+
 async def a_create(scene: Scene) -> float:
     await scene.lose(lambda: scene.put(33, b"Y"))
     return await scene.taken_over(34)
 
 
-async def a_put(scene: Scene) -> float:
-    await scene.put(33, b"X")
-    return await a_create(scene)
-
-
-async def a_large_put(scene: Scene) -> float:
-    await scene.put(33, b"X")
-    await scene.lose(lambda: scene.put(33, LARGE))
-    return await scene.taken_over(34)
-
-
-async def a_copy(scene: Scene) -> float:
-    await scene.put(33, b"X")
+async def a_copy(scene: Scene) -> None:
     source = f"{scene.key}-source"
     await call(scene.s3(33).put_object, Bucket=scene.fenced.bucket, Key=source, Body=b"Y")
-    place = {"Bucket": scene.fenced.bucket, "Key": scene.key}
-    await scene.lose(
-        lambda: call(scene.s3(33).copy_object, **place, CopySource={"Bucket": scene.fenced.bucket, "Key": source})
-    )
-    return await scene.taken_over(34)
+    await call(scene.s3(33).copy_object, **scene.place, CopySource={"Bucket": scene.fenced.bucket, "Key": source})
 
 
-async def a_completion(scene: Scene) -> float:
-    s3, place = scene.s3(33), {"Bucket": scene.fenced.bucket, "Key": scene.key}
-    await scene.put(33, b"X")
-    upload = (await call(s3.create_multipart_upload, **place))["UploadId"]
-    part = (await call(s3.upload_part, **place, UploadId=upload, PartNumber=1, Body=b"Y"))["ETag"]
+async def a_completion(scene: Scene) -> None:
+    s3 = scene.s3(33)
+    upload = (await call(s3.create_multipart_upload, **scene.place))["UploadId"]
+    part = (await call(s3.upload_part, **scene.place, UploadId=upload, PartNumber=1, Body=b"Y"))["ETag"]
     parts = {"Parts": [{"PartNumber": 1, "ETag": part}]}
-    await scene.lose(lambda: call(s3.complete_multipart_upload, **place, UploadId=upload, MultipartUpload=parts))
-    return await scene.taken_over(34)
-
-
-async def a_delete(scene: Scene) -> float:
-    await scene.put(33, b"X")
-    await scene.lose(lambda: call(scene.s3(33).delete_object, Bucket=scene.fenced.bucket, Key=scene.key))
-    return await scene.taken_over(34)
-
-
-async def tags(scene: Scene) -> float:
-    await scene.put(33, b"X")
-    tagging = {"TagSet": [{"Key": "a", "Value": "b"}]}
-    place = {"Bucket": scene.fenced.bucket, "Key": scene.key}
-    await scene.lose(lambda: call(scene.s3(33).put_object_tagging, **place, Tagging=tagging))
-    return await scene.taken_over(34)
+    await call(s3.complete_multipart_upload, **scene.place, UploadId=upload, MultipartUpload=parts)
 
 
 async def both_forms(scene: Scene) -> float:
@@ -232,14 +215,15 @@ async def both_forms(scene: Scene) -> float:
     return longest
 
 
+TAGS = {"TagSet": [{"Key": "a", "Value": "b"}]}
 LOST: dict[str, Lose] = {
     "create": a_create,
-    "put": a_put,
-    "large put": a_large_put,
-    "copy": a_copy,
-    "completion": a_completion,
-    "delete": a_delete,
-    "tags": tags,
+    "put": after_a_put(lambda scene: scene.put(33, b"Y")),
+    "large put": after_a_put(lambda scene: scene.put(33, LARGE)),
+    "copy": after_a_put(a_copy),
+    "completion": after_a_put(a_completion),
+    "delete": after_a_put(lambda scene: call(scene.s3(33).delete_object, **scene.place)),
+    "tags": after_a_put(lambda scene: call(scene.s3(33).put_object_tagging, **scene.place, Tagging=TAGS)),
     "the same bytes, four holders in a row": both_forms,
 }
 # By store, the lost writes that a new holder waits for, until they cannot take effect. It waits for no others.
