@@ -46,7 +46,7 @@ class Bad:
     payload: str = "UNSIGNED-PAYLOAD"
     unsigned: Headers = ()
     length: int | None = None
-    signer: dict[str, str] = field(default_factory=dict)
+    signer: dict[str, Any] = field(default_factory=dict)
     at: datetime | None = None
 
     def wire(self, origin: str, key: str) -> bytes:
@@ -284,9 +284,6 @@ async def test_deletes_of_many_without_a_token(shared: Stage) -> None:
     assert "Deleted" not in answer
     assert not shared.written(since)
     assert shared.body("copied") == b"source"
-
-
-KEY = b"<Object><Key>copied</Key></Object>"
 
 
 BOMB = b'<!DOCTYPE Delete [<!ENTITY a "copied"><!ENTITY b "&a;&a;&a;&a;&a;&a;&a;&a;">]>'

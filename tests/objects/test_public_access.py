@@ -39,9 +39,6 @@ PAGE = "https://app.example"
 """The origin of a page that the bucket's CORS rules let in."""
 
 
-ROOT = {"access_key": "IDroot", "secret_key": "secret-of-root"}
-
-
 CALLERS = [
     {"name": name, "api_key": f"key-of-{name}", "access_key_id": f"ID{name}", "secret_access_key": f"secret-of-{name}",
      "groups": groups}

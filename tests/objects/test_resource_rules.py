@@ -232,7 +232,7 @@ async def test_spellings_of_one_key_are_one_resource(shared: Stage, raw: str, ke
 
 # The options of a rule: observe instead of enforce, one write per token, one holder per token.
 
-STALE, USED, DUPLICATE = (412, "StaleFencingToken"), (412, "UsedFencingToken"), (412, "DuplicateFencingToken")
+USED, DUPLICATE = (412, "UsedFencingToken"), (412, "DuplicateFencingToken")
 
 
 shared = module_stage(

@@ -94,7 +94,7 @@ async def refused(
 
 
 def put(
-    stage: Stage, key: str, token: str, body: bytes = b"x", *, by: dict[str, str] = WRITER, call_id: str | None = None
+    stage: Stage, key: str, token: str, body: bytes = b"x", *, by: dict[str, Any] = WRITER, call_id: str | None = None
 ) -> Awaitable[Reply | None]:
     """Send a PutObject once, as one attempt of a call."""
     unsigned = [("content-length", str(len(body))), *([("amz-sdk-invocation-id", call_id)] if call_id else [])]
