@@ -161,6 +161,9 @@ class Project:
         given = ("--project-name", self.name, "--project-directory", str(ROOT), *files)
         return self.engine.composed(*given, *arguments, check=check, GATEWAY_PORT=str(self.port)).stdout
 
+    def up(self) -> None:
+        self.compose("up", "--wait", "--no-build", "--pull", "never")
+
     @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
@@ -171,9 +174,6 @@ class Project:
     def state(self, service: str = "gateway") -> dict[str, Any]:
         found: dict[str, Any] = json.loads(self.engine.run("inspect", self.container(service)).stdout)[0]["State"]
         return found
-
-    def until_healthy(self) -> None:
-        self.until("healthy")
 
     def until(self, health: str) -> None:
         give_up = time.monotonic() + PATIENCE
@@ -212,7 +212,7 @@ def project(machine: Engine, image: str, tmp_path_factory: pytest.TempPathFactor
     override.write_text(json.dumps({"services": services}))
     project = Project(machine, f"fencing-test-{os.getpid()}", override, free_port())
     try:
-        project.compose("up", "--wait", "--no-build", "--pull", "never")
+        project.up()
         yield project
     finally:
         print(project.compose("logs", "--no-color", check=False)[-5000:])
@@ -290,8 +290,8 @@ def test_a_zombie_is_refused_on_both_planes_also_after_a_kill(project: Project, 
         bucket(project, caller, 7).put_object(Bucket="reports", Key="accounts/1/a.txt", Body=b"stale")
 
     project.engine.run("kill", "--signal", "KILL", project.container())
-    project.compose("up", "--wait", "--no-build", "--pull", "never")
-    project.until_healthy()
+    project.up()
+    project.until("healthy")
     assert patch(project, caller, 7, "stale").status_code == 412
     with pytest.raises(Exception, match="StaleFencingToken"):
         bucket(project, caller, 7).put_object(Bucket="reports", Key="accounts/1/a.txt", Body=b"stale")
@@ -335,7 +335,7 @@ def test_a_stop_lets_an_upload_end(project: Project, caller: dict[str, str]) -> 
         assert time.monotonic() < give_up
         time.sleep(0.2)
     assert project.state()["ExitCode"] == 0
-    project.compose("up", "--wait", "--no-build", "--pull", "never")
+    project.up()
 
 
 def test_it_is_unhealthy_while_no_write_is_possible(project: Project) -> None:
@@ -346,7 +346,7 @@ def test_it_is_unhealthy_while_no_write_is_possible(project: Project) -> None:
         assert project.engine.run("exec", project.container(), "gateway", "health", "--alive").returncode == 0
     finally:
         project.compose("unpause", "postgres")
-    project.until_healthy()
+    project.until("healthy")
 
 
 INSIDE = """

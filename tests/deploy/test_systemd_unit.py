@@ -61,19 +61,13 @@ def test_its_command_is_the_gateways_own(service: dict[str, list[str]]) -> None:
     assert service["ExecReload"] == ["/bin/kill -HUP $MAINPID"]
 
 
-def test_it_waits_for_the_end_of_requests(service: dict[str, list[str]]) -> None:
+def test_it_fits_how_the_gateway_stops_starts_and_reads_secrets(service: dict[str, list[str]]) -> None:
     assert int(service["TimeoutStopSec"][0]) > Server().drain + KILLED_AFTER
     assert service["KillMode"] == ["mixed"]
-
-
-def test_its_secrets_are_credentials(service: dict[str, list[str]]) -> None:
+    # systemd 252, of Debian 12, ignores a type that it does not know, and then no notice counts.
+    assert service["Type"] == ["notify"]
     named = [one.split(":")[0] for one in service["LoadCredential"]]
     assert [f"GATEWAY_POSTGRES__DSN_FILE=%d/{name}" for name in named] == service["Environment"][:1]
-
-
-def test_older_systemd_knows_its_type(service: dict[str, list[str]]) -> None:
-    """systemd 252, of Debian 12, ignores a type that it does not know, and then no notice counts."""
-    assert service["Type"] == ["notify"]
 
 
 @pytest.mark.installed

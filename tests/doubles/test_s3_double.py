@@ -361,23 +361,18 @@ async def test_bodies_that_are_not_kept_are_hashed_and_counted(call: Call, statu
     assert await status("put_object_tagging", Key="key", Tagging=tags) == (200, "")
 
 
-@pytest.mark.parametrize("algorithm", ["CRC32", "CRC32C", "CRC64NVME"])
-async def test_an_upload_of_parts_that_are_not_kept_is_the_same_object(
-    call: Call, double: S3Double, algorithm: str
-) -> None:
+async def test_an_upload_of_parts_that_are_not_kept_is_the_same_object(call: Call, double: S3Double) -> None:
     """ETag, size, and the checksum over the whole, which is combined from the parts'."""
     body = bytes(range(256)) * 24_000
-    options = {"ChecksumAlgorithm": algorithm, "ChecksumType": "FULL_OBJECT"}
-    answers = []
-    for keeps in (True, False):
-        double.behave(keeps_bodies=keeps)
-        upload = await begin_upload(call, body, b"end", **options)
-        answers.append(await call("complete_multipart_upload", **upload, ChecksumType="FULL_OBJECT"))
-        assert double.objects("bucket")["key"].content.size == len(body) + 3
-    kept, unkept = answers
-    assert (unkept["ETag"], unkept[f"Checksum{algorithm}"]) == (kept["ETag"], kept[f"Checksum{algorithm}"])
-    digests = hashlib.md5(body).digest() + hashlib.md5(b"end").digest()
-    assert unkept["ETag"] == f'"{hashlib.md5(digests).hexdigest()}-2"'
+    for algorithm in ("CRC32", "CRC32C", "CRC64NVME"):
+        answers = []
+        for keeps in (True, False):
+            double.behave(keeps_bodies=keeps)
+            upload = await begin_upload(call, body, b"end", ChecksumAlgorithm=algorithm, ChecksumType="FULL_OBJECT")
+            answer = await call("complete_multipart_upload", **upload, ChecksumType="FULL_OBJECT")
+            answers.append((answer["ETag"], answer[f"Checksum{algorithm}"]))
+            assert double.objects("bucket")["key"].content.size == len(body) + 3
+        assert answers[0] == answers[1]
 
 
 async def test_many_are_deleted_each_on_its_own(call: Call, double: S3Double) -> None:
@@ -460,16 +455,6 @@ class TestVersions:
         assert await status("put_object", Key="key", Body=b"", IfMatch=quoted(b"second")) == (404, "NoSuchKey")
         assert await status("delete_object", Key="key", IfMatch=quoted(b"second")) == (404, "NoSuchKey")
         assert await status("put_object", Key="key", Body=b"", IfNoneMatch="*") == (200, "")
-
-    async def test_amendments_are_of_one_version(self, call: Call, double: S3Double) -> None:
-        first = await put(call, b"first", Tagging="of=first")
-        second = await put(call, b"second")
-        tags = {"TagSet": [{"Key": "a", "Value": "b"}]}
-        assert (await call("put_object_tagging", Key="key", VersionId=first, Tagging=tags))["VersionId"] == first
-        assert (await call("get_object_tagging", Key="key", VersionId=first))["TagSet"] == tags["TagSet"]
-        assert (await call("get_object_tagging", Key="key"))["TagSet"] == []
-        assert double.mutations[-1].version_id == first
-        assert double.objects("bucket")["key"].version_id == second
 
     async def test_versioning_is_set_for_a_bucket(self, call: Call, double: S3Double) -> None:
         double.behave(versioned=False)

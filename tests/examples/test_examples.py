@@ -74,7 +74,7 @@ class Demo:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """Return what an example left behind."""
+    """The output of an example, and what it left behind."""
 
     told: str
     lock: dict[str, Any]
@@ -83,36 +83,21 @@ class Seen:
     rejections: list[dict[str, Any]]
 
 
-LOCKS = {
-    "cron": "job/nightly",
-    "compactor": "dataset/clicks",
-    "credentials": "job/export",
-    "delta": "dataset/visits",
+PLACES = {
+    "cron": ("job/nightly", "runs?order=day.desc", "jobs/nightly/"),
+    "compactor": ("dataset/clicks", "catalogue?dataset=eq.clicks", "datasets/clicks/"),
+    "credentials": ("job/export", "runs?job=eq.export", "jobs/export/"),
+    "delta": ("dataset/visits", "catalogue?dataset=eq.visits", "datasets/visits/"),
 }
-TABLES = {
-    "cron": "runs?order=day.desc",
-    "compactor": "catalogue?dataset=eq.clicks",
-    "credentials": "runs?job=eq.export",
-    "delta": "catalogue?dataset=eq.visits",
-}
-PREFIXES = {
-    "cron": "jobs/nightly/",
-    "compactor": "datasets/clicks/",
-    "credentials": "jobs/export/",
-    "delta": "datasets/visits/",
-}
+"""The lock, the rows and the objects of each example."""
 
 
 def played(demo: Demo, example: str) -> tuple[Seen, Seen]:
+    lock, rows, prefix = PLACES[example]
+
     def seen(*options: str) -> Seen:
-        told = demo.play(example, *options)
-        return Seen(
-            told,
-            demo.get(f"/v1/leases/{LOCKS[example]}"),
-            demo.get(f"/v1/tables/{TABLES[example]}"),
-            demo.objects(PREFIXES[example]),
-            demo.rejections(LOCKS[example]),
-        )
+        told, held = demo.play(example, *options), demo.get(f"/v1/leases/{lock}")
+        return Seen(told, held, demo.get(f"/v1/tables/{rows}"), demo.objects(prefix), demo.rejections(lock))
 
     return seen(), seen("--zombie")
 

@@ -119,22 +119,26 @@ def test_a_stopping_pod_gets_the_time_that_its_requests_have() -> None:
         assert spec["terminationGracePeriodSeconds"] >= before + int(drain) + 10
 
 
+def container(*arguments: str) -> dict[str, Any]:
+    """Return the one container of the rendered gateways."""
+    [found] = only(rendered(*arguments), "Deployment")["spec"]["template"]["spec"]["containers"]
+    return dict(found)
+
+
 def test_no_outage_restarts_a_gateway() -> None:
     """A restarted gateway forgets what it has acknowledged, and so does not notice a database that was put back."""
     for values in VALUES:
-        [container] = only(rendered("--values", str(values)), "Deployment")["spec"]["template"]["spec"]["containers"]
-        for probe in ("livenessProbe", "startupProbe"):
-            assert container[probe]["httpGet"]["path"] == "/livez"
-        assert container["readinessProbe"]["httpGet"]["path"] == "/readyz"
+        probes = container("--values", str(values))
+        assert {probes[name]["httpGet"]["path"] for name in ("livenessProbe", "startupProbe")} == {"/livez"}
+        assert probes["readinessProbe"]["httpGet"]["path"] == "/readyz"
 
 
 def test_where_certificates_are_demanded_probes_connect() -> None:
     given = "tls.secretName=a,tls.clientAuthorities.secretName=b,tls.clientCertificates=demand"
-    found = rendered("--values", str(MINIMAL), "--set", given)
-    [container] = only(found, "Deployment")["spec"]["template"]["spec"]["containers"]
-    for probe in ("livenessProbe", "readinessProbe", "startupProbe"):
-        assert container[probe]["tcpSocket"] == {"port": "http"}
-        assert "httpGet" not in container[probe]
+    probes = container("--values", str(MINIMAL), "--set", given)
+    for name in ("livenessProbe", "readinessProbe", "startupProbe"):
+        assert probes[name]["tcpSocket"] == {"port": "http"}
+        assert "httpGet" not in probes[name]
 
 
 def migrations(*more: str) -> tuple[list[dict[str, Any]], dict[str, tuple[str, str]]]:
@@ -192,16 +196,12 @@ def test_a_change_restarts_the_gateways_unless_they_are_to_reload_it() -> None:
     assert not annotations("--set", "reloadOnly=true", "--set", other)
 
 
-def test_alerts_are_those_of_the_repository() -> None:
-    rule = only(rendered("--values", str(CHART / "ci/full-values.yaml")), "PrometheusRule")
-    assert rule["spec"] == yaml.safe_load((ROOT / "deploy/prometheus/alerts.yml").read_text())
-
-
-def test_the_job_of_the_scrape_is_the_one_that_the_alerts_ask_for() -> None:
-    monitor = only(rendered("--values", str(CHART / "ci/full-values.yaml")), "ServiceMonitor")
-    [endpoint] = monitor["spec"]["endpoints"]
+def test_alerts_are_those_of_the_repository_and_ask_for_the_job_of_the_scrape() -> None:
+    found, alerts = rendered("--values", str(CHART / "ci/full-values.yaml")), ROOT / "deploy/prometheus/alerts.yml"
+    assert only(found, "PrometheusRule")["spec"] == yaml.safe_load(alerts.read_text())
+    [endpoint] = only(found, "ServiceMonitor")["spec"]["endpoints"]
     [relabeling] = endpoint["relabelings"]
-    assert f'job="{relabeling["replacement"]}"' in (ROOT / "deploy/prometheus/alerts.yml").read_text()
+    assert f'job="{relabeling["replacement"]}"' in alerts.read_text()
 
 
 def test_a_packaged_chart_is_the_same(tmp_path: Path) -> None:

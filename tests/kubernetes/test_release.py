@@ -80,6 +80,11 @@ class World:
         with self.node.running_jobs():
             return self.cluster.helm(*arguments, "--namespace", self.namespace, "--timeout", "90s", *values)
 
+    async def install(self, **changed: Any) -> "CompletedProcess[str]":
+        installed = await asyncio.to_thread(self.helm, "install", "fence", str(CHART), **changed)
+        assert installed.returncode == 0, (installed.stderr, self.node.jobs)
+        return installed
+
     def get(self, kind: str, name: str = "fence-fencing-gateway") -> Object:
         group = {"deployments": "apps/v1"}.get(kind)
         path = f"/apis/{group}" if group else "/api/v1"
@@ -159,9 +164,7 @@ def test_the_api_server_takes_every_object_as_it_is(cluster: Cluster, tmp_path: 
 
 async def test_a_release_from_its_installation_to_its_end(world: World) -> None:
     before = world.left()
-    installed = await asyncio.to_thread(world.helm, "install", "fence", str(CHART))
-    assert installed.returncode == 0, (installed.stderr, world.node.jobs)
-    assert "fence-fencing-gateway" in installed.stdout
+    assert "fence-fencing-gateway" in (await world.install()).stdout
     migrated, checked = world.node.jobs
     assert "fencing schema: not installed -> " in migrated
     assert "no others" in migrated
@@ -207,8 +210,7 @@ async def test_a_release_from_its_installation_to_its_end(world: World) -> None:
 
 
 async def test_a_stop_waits_for_an_upload(world: World) -> None:
-    installed = await asyncio.to_thread(world.helm, "install", "fence", str(CHART), drainSeconds=60)
-    assert installed.returncode == 0, (installed.stderr, world.node.jobs)
+    await world.install(drainSeconds=60)
     body = b"x" * 2**20
 
     async def slowly() -> AsyncIterator[bytes]:
@@ -235,8 +237,7 @@ async def test_a_stop_waits_for_an_upload(world: World) -> None:
 
 async def test_a_stop_does_not_wait_for_ever(world: World) -> None:
     """If requests take longer than drainSeconds, the gateway ends by itself, and no kubelet has to kill it."""
-    installed = await asyncio.to_thread(world.helm, "install", "fence", str(CHART), drainSeconds=1)
-    assert installed.returncode == 0, (installed.stderr, world.node.jobs)
+    await world.install(drainSeconds=1)
 
     async def never() -> AsyncIterator[bytes]:
         yield b"x"
@@ -257,8 +258,7 @@ async def test_a_stop_does_not_wait_for_ever(world: World) -> None:
 
 
 async def test_an_unreachable_database_makes_pods_unready_and_restarts_none(world: World) -> None:
-    installed = await asyncio.to_thread(world.helm, "install", "fence", str(CHART))
-    assert installed.returncode == 0, (installed.stderr, world.node.jobs)
+    await world.install()
     with world.node.pod(world.template()) as pod:
         await asyncio.to_thread(pod.wait_for, "readinessProbe")
         await world.root.execute(f"ALTER DATABASE {world.database} ALLOW_CONNECTIONS false")
@@ -290,14 +290,8 @@ def shop(cluster: Cluster) -> str:
     [rights] = [
         block for block in re.findall(r"```yaml\n(.*?)```", GUIDE.read_text(), re.DOTALL) if "RoleBinding" in block
     ]
-    applied = cluster.kubectl(
-        "apply",
-        "--namespace",
-        namespace,
-        "--filename",
-        "-",
-        text=rights.replace("namespace: shop", f"namespace: {namespace}"),
-    )
+    own = rights.replace("namespace: shop", f"namespace: {namespace}")
+    applied = cluster.kubectl("apply", "--namespace", namespace, "--filename", "-", text=own)
     assert applied.returncode == 0, applied.stderr
     made = cluster.kubectl("create", "serviceaccount", "gateway", "--namespace", namespace)
     assert made.returncode == 0, made.stderr
@@ -330,11 +324,9 @@ async def test_the_rights_of_the_guide_are_enough_and_no_more(cluster: Cluster, 
     leases = f"{cluster.server.endpoint}/apis/coordination.k8s.io/v1/namespaces/{shop}/leases"
     known = {"Authorization": f"Bearer {bearer}"}
     async with httpx.AsyncClient(headers=known, verify=trusting(), timeout=30) as worker:
-        name = (await asyncio.to_thread(cluster.get, f"/apis/coordination.k8s.io/v1/namespaces/{shop}/leases"))[
-            "items"
-        ][0]
+        [lease] = (await asyncio.to_thread(cluster.get, leases.removeprefix(cluster.server.endpoint)))["items"]
         # A Lease that is deleted counts from the beginning, so workers have no right to delete it.
-        assert (await worker.delete(f"{leases}/{name['metadata']['name']}")).status_code == 403
+        assert (await worker.delete(f"{leases}/{lease['metadata']['name']}")).status_code == 403
         assert (await worker.get(leases)).status_code == 403
         assert (await worker.get(f"{cluster.server.endpoint}/api/v1/namespaces/{shop}/secrets")).status_code == 403
     await source.aclose()
@@ -384,11 +376,8 @@ async def test_a_zombie_pod_is_refused(cluster: Cluster, shop: str, dsn: str, tm
         late = await write(zombie.value, "pod-1")
         assert (late.status_code, late.json()["code"]) == (412, "token-stale")
         # A token for another audience is none for the gateway.
-        answer = await pod.patch(
-            "/v1/tables/jobs?id=eq.1",
-            json={"done_by": "x"},
-            headers={"Authorization": f"Bearer {bearer}", "Fencing-Token": "9"},
-        )
+        foreign = {"Authorization": f"Bearer {bearer}", "Fencing-Token": "9"}
+        answer = await pod.patch("/v1/tables/jobs?id=eq.1", json={"done_by": "x"}, headers=foreign)
         assert answer.status_code == 401
         await other.release(newer)
     assert await connection.fetchval("SELECT done_by FROM jobs") == "pod-2"
