@@ -5,7 +5,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import asyncpg
 import pytest
 import trustme
 
@@ -17,6 +16,7 @@ from tests.clients.commands import Shell
 from tests.clients.formats import Lake
 from tests.clients.gateway import Gateway, Lock, Login, serving
 from tests.clients.sdks import JavaObjects, java_objects
+from tests.guard.stage import session
 from tests.postgres import fresh_database
 from tests.tiers import first
 
@@ -36,12 +36,9 @@ def _database(server: EmbeddedPostgres) -> Iterator[str]:
 
 async def _make_table(dsn: str) -> None:
     """The table of the demo, which the page of clients shows."""
-    connection = await asyncpg.connect(dsn)
-    try:
+    async with session(dsn) as owner:
         for statement in demo.SAMPLE:
-            await connection.execute(statement)
-    finally:
-        await connection.close()
+            await owner.execute(statement)
 
 
 @contextmanager

@@ -7,14 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from uuid import uuid4
 
-import asyncpg
 import pytest
 
 from gateway.demo import embedded
 from tests import ROOT
 from tests.clients.commands import Conversation, Shell, conversation
 from tests.clients.gateway import BUCKET, Gateway, Lock, serving
-from tests.guard.stage import logging_in_as
+from tests.guard.stage import logging_in_as, session
 from tests.postgres import Server, as_gateway, fresh
 from tests.processes import called
 
@@ -101,20 +100,14 @@ def lake(server: Server, directory: Path) -> Iterator[Lake]:
 
 
 async def _fetch(dsn: str, query: str) -> int:
-    connection = await asyncpg.connect(dsn)
-    try:
-        count: int = await connection.fetchval(query)
+    async with session(dsn) as owner:
+        count: int = await owner.fetchval(query)
         return count
-    finally:
-        await connection.close()
 
 
 async def _execute(dsn: str, statements: str) -> None:
-    connection = await asyncpg.connect(dsn)
-    try:
-        await connection.execute(statements)
-    finally:
-        await connection.close()
+    async with session(dsn) as owner:
+        await owner.execute(statements)
 
 
 def python() -> str:

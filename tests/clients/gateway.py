@@ -18,6 +18,7 @@ import trustme
 from botocore.config import Config
 from mypy_boto3_s3 import S3Client
 
+from tests.guard.stage import session
 from tests.processes import free_port, started
 from tests.waiting import PATIENCE
 
@@ -184,11 +185,8 @@ class Lock:
 
 
 async def _fetch(dsn: str, query: str, *arguments: object) -> list[asyncpg.Record]:
-    connection = await asyncpg.connect(dsn)
-    try:
-        return await connection.fetch(query, *arguments)
-    finally:
-        await connection.close()
+    async with session(dsn) as owner:
+        return await owner.fetch(query, *arguments)
 
 
 @cache

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-import asyncpg
 import httpx
 import pytest
 import pytest_asyncio
@@ -17,6 +16,7 @@ from tests.clients.commands import Conversation, Shell, conversation, javascript
 from tests.clients.gateway import NEWER, Lock
 from tests.clients.lossy import unavailable
 from tests.clients.sdks import Tables, tables
+from tests.guard.stage import session
 from tests.identity_provider import claims, shared_key
 from tests.identity_provider import token as signed
 from tests.postgres import GATEWAY, fresh
@@ -150,14 +150,11 @@ async def origin(dsn: str) -> AsyncIterator[str]:
 
 
 async def rows(dsn: str, sql: str) -> list[tuple[Any, ...]]:
-    connection = await asyncpg.connect(dsn)
-    try:
+    async with session(dsn) as owner:
         if sql.startswith("SELECT"):
-            return [tuple(row) for row in await connection.fetch(sql)]
-        await connection.execute(sql)
+            return [tuple(row) for row in await owner.fetch(sql)]
+        await owner.execute(sql)
         return []
-    finally:
-        await connection.close()
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import asyncpg
 import httpx
 import pytest
 import trustme
@@ -34,6 +33,7 @@ from gateway.config.server import Server
 from gateway.db import migrations
 from gateway.demo.embedded import EmbeddedPostgres, postgres
 from gateway.errors import ConfigurationError
+from tests.guard.stage import session
 from tests.postgres import GATEWAY
 from tests.processes import Running, called, closed_port, free_port, run, started
 from tests.running import config
@@ -52,11 +52,8 @@ def empty_dsn(postgres_server: EmbeddedPostgres) -> Iterator[str]:
 
 
 async def execute(dsn: str, statement: str) -> None:
-    connection = await asyncpg.connect(dsn)
-    try:
-        await connection.execute(statement)
-    finally:
-        await connection.close()
+    async with session(dsn) as owner:
+        await owner.execute(statement)
 
 
 def write(path: Path, dsn: str, **server: str) -> str:

@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-import asyncpg
 import httpx
 import psutil
 import psycopg
@@ -31,6 +30,7 @@ from gateway.errors import ConfigurationError
 from gateway.guard import installation
 from gateway.guard.installation import GuardRequest
 from tests import ROOT
+from tests.guard.stage import session
 from tests.pausing import pause, resume
 from tests.postgres import as_gateway, fresh_database
 from tests.processes import COMMAND, PATIENCE, free_port, started
@@ -270,22 +270,16 @@ def ledger(gateway: Gateway, lock: str) -> Iterator[str]:
     tables = [{"name": f"public.{name}", "resource": lock}]
 
     async def install() -> None:
-        owner = await asyncpg.connect(gateway.dsn)
-        try:
+        async with session(gateway.dsn) as owner:
             await owner.execute(
                 f"CREATE TABLE {name} (n integer); CREATE ROLE {name} LOGIN; GRANT ALL ON {name} TO {name}"
             )
-        finally:
-            await owner.close()
         wanted = GuardRequest(name, dsn=gateway.dsn, grants=(name,))
         await installation.install(config(as_gateway(gateway.dsn), tables=tables), wanted)
 
     async def remove() -> None:
-        owner = await asyncpg.connect(gateway.dsn)
-        try:
+        async with session(gateway.dsn) as owner:
             await owner.execute(f"DROP TABLE {name}; DROP OWNED BY {name}; DROP ROLE {name}")
-        finally:
-            await owner.close()
 
     asyncio.run(install())
     yield name

@@ -200,6 +200,27 @@ async def test_those_who_share_have_one_token_and_the_next_a_higher_one(pair: Pa
     assert (await first.acquire(job, "h0", mode="shared")).token == Token(0, 3)
 
 
+async def test_who_wants_to_share_queues_behind_who_wants_it_alone(pair: Pair, job: str) -> None:
+    first, second = pair
+    reader = await first.acquire(job, "r1", mode="shared")
+    writer = await second.waits(job, "w")
+    with pytest.raises(LockHeld) as refused:
+        await first.acquire(job, "r2", mode="shared")
+    assert refused.value.facts["position"] == 2
+    late = [await one.waits(job, f"r{number}", mode="shared") for number, one in enumerate((first, second, first), 2)]
+    last = await second.waits(job, "w2")
+    await first.release(reader)
+    alone = await writer
+    assert not any(task.done() for task in late)
+    await second.release(alone)
+    together = await asyncio.gather(*late)
+    assert {lease.token for lease in together} == {Token(0, 3)}
+    assert not last.done()
+    for lease in together:
+        await first.release(lease)
+    assert (await last).token == Token(0, 4)
+
+
 @pytest.mark.thorough
 async def test_many_share_at_once(pair: Pair, job: str) -> None:
     alone = await pair[0].acquire(job, "w", ttl=600.0)

@@ -12,7 +12,7 @@ from gateway.fencing.token import Token
 from gateway.leases.local_waiters import WaitQueues
 from gateway.observe.events import ServiceUnreachable
 from tests.leases.stage import DEAF_TO_TIME, QUICK, Gateway, Pair, gateway, gone, pass_time, rows, wanted
-from tests.waiting import PATIENCE
+from tests.waiting import PATIENCE, end_sessions
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -72,6 +72,19 @@ async def test_a_lost_session_that_listened_is_replaced(dsn_of_module: str, job:
 
 def unreachable(one: Gateway) -> list[ServiceUnreachable]:
     return [event for event in one.events if isinstance(event, ServiceUnreachable)]
+
+
+@pytest.mark.thorough
+async def test_a_restart_of_the_database_is_waited_for(dsn_of_module: str, job: str) -> None:
+    async with gateway(dsn_of_module) as first, gateway(dsn_of_module) as second:
+        lease = await first.acquire(job, "ann")
+        waiting = [await one.waits(job, f"h{number}") for number, one in enumerate([second, first, second])]
+        await end_sessions(dsn_of_module)
+        await first.release(lease)
+        for number, task in enumerate(waiting):
+            lease = await task
+            assert lease.holder == f"h{number}"
+            await second.release(lease)
 
 
 @pytest.mark.thorough
@@ -329,3 +342,21 @@ async def test_a_line_is_looked_at_once_and_as_early_as_anybody_knows(waiters: W
     waiters.go_on("a", 1, 0.0)
     await asyncio.sleep(0.01)
     assert looks == ["a", "a"], "nobody waits any more"
+
+
+async def test_a_ticket_is_given_up_by_the_last_who_waits_with_it(waiters: WaitQueues) -> None:
+    with waiters.line("a") as line, waiters.asking(line) as asking:
+        first, second = waiters.take(line, asking, 5), waiters.take(line, asking, 5)
+        assert not waiters.give_up(line, 5, first)
+        assert waiters.tickets() == {5}
+        assert waiters.give_up(line, 5, second)
+        assert waiters.tickets() == set()
+
+
+async def test_places_that_are_lost_are_asked_for_again(waiters: WaitQueues) -> None:
+    with waiters.line("a") as line, waiters.asking(line) as asking:
+        turns = [waiters.take(line, asking, ticket) for ticket in (1, 2, 3)]
+        waiters.ask_again({2, 8})
+        assert [turn.done() for turn in turns] == [False, True, False]
+        assert not waiters.quiet()
+    assert waiters.quiet()
