@@ -1,6 +1,7 @@
 """Everything that must not be written: bad input, writes that reach beyond their resource, zombies, and storms of them.
 
-Each of these answers clearly, changes nothing, and is on record. In observe mode it passes, and is on record too.
+Each of these answers clearly and changes nothing. A zombie's write is on record. In observe mode it passes, and is on
+record all the same.
 """
 
 import asyncio
@@ -427,7 +428,7 @@ async def test_each_of_a_burst_is_refused_and_on_record(write: Send, overtaken: 
 
 
 async def test_others_write_on_meanwhile(write: Send, overtaken: Database) -> None:
-    """A zombie that hangs up takes nobody with it."""
+    """A zombie that hangs up takes no other caller with it."""
     answered(await write("PATCH", "/accounts?id=eq.2", {"note": "0"}, token=1), 204)
     hasty, *storm = [asyncio.ensure_future(write("PATCH", TARGET, {"note": "zombie"}, token=1)) for _ in range(BURST)]
     await asyncio.sleep(0)

@@ -1,4 +1,4 @@
-"""What the caller wants: the object of a path, ranges, profiles, preferences, and media types."""
+"""A request as the caller means it: the object of a path, ranges, profiles, preferences, and media types."""
 
 import pytest
 
