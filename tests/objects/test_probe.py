@@ -7,7 +7,7 @@ import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, TypeAlias
 
 import pytest
 from pydantic import SecretStr
@@ -94,7 +94,8 @@ async def test_a_store_like_aws_passes_quickly(double: S3Double, upstream: Upstr
     assert len(double.requests) < 170
 
 
-WEAKNESSES: list[tuple[Mapping[str, Any], str, set[str]]] = [
+Weakness: TypeAlias = tuple[Mapping[str, Any], str, set[str]]
+WEAKNESSES: list[Weakness] = [
     ({"ignored_conditions": frozenset({"PutObject:If-None-Match"})}, "writable", {Probe.PUT_IF_NONE_MATCH}),
     ({"ignored_conditions": frozenset({"PutObject:If-Match"})}, "writable", {Probe.PUT_IF_MATCH}),
     ({"refused_conditions": frozenset({"PutObject:If-None-Match"})}, "writable", {Probe.PUT_IF_NONE_MATCH}),
@@ -111,10 +112,11 @@ WEAKNESSES: list[tuple[Mapping[str, Any], str, set[str]]] = [
 ]
 
 
-@pytest.mark.parametrize(("behaviour", "lost", "expected"), first(WEAKNESSES), ids=str)
+@pytest.mark.parametrize("weakness", first(WEAKNESSES), ids=str)
 async def test_each_condition_that_is_ignored_or_refused_is_found_out(
-    double: S3Double, upstream: Upstream, behaviour: Mapping[str, Any], lost: str, expected: set[str]
+    double: S3Double, upstream: Upstream, weakness: Weakness
 ) -> None:
+    behaviour, lost, expected = weakness
     double.behave(**behaviour)
     profile = await probe(upstream, "bucket")
     assert expected <= failed(profile)
@@ -265,21 +267,17 @@ async def test_conditions_without_quotation_marks_are_used_where_they_are_needed
     assert isinstance(await upstream.put("bucket", "a", b"new", expected=etag, signed_at=await at_once()), Applied)
 
 
-@pytest.mark.parametrize(
-    ("keys", "confused"),
-    first(
-        [
-            ("paths", {Probe.KEYS_ODD_SEGMENTS, Probe.KEYS_TRAILING_SLASH}),
-            ("letters", {Probe.KEYS_CASE, Probe.KEYS_UNICODE}),
-        ]
-    ),
-)
-async def test_keys_that_are_one_object_are_found_out(
-    double: S3Double, upstream: Upstream, keys: str, confused: set[Probe]
-) -> None:
+CONFUSED = {
+    "paths": {Probe.KEYS_ODD_SEGMENTS, Probe.KEYS_TRAILING_SLASH},
+    "letters": {Probe.KEYS_CASE, Probe.KEYS_UNICODE},
+}
+
+
+@pytest.mark.parametrize("keys", first(CONFUSED))
+async def test_keys_that_are_one_object_are_found_out(double: S3Double, upstream: Upstream, keys: str) -> None:
     double.behave(keys=keys)
     profile = await probe(upstream, "bucket")
-    assert failed(profile) == profile.confused == confused
+    assert failed(profile) == profile.confused == CONFUSED[keys]
     assert profile.writable
     assert set(double.objects("bucket")) == {"somebody's"}
 
