@@ -90,18 +90,10 @@ _HEADERS_OF_OBJECTS = {
     ),
 }
 _IDENTITIES = {
-    "UploadId": "upload",
-    "UploadIdMarker": "upload",
-    "NextUploadIdMarker": "upload",
-    "VersionId": "version",
-    "VersionIdMarker": "version",
-    "NextVersionIdMarker": "version",
-    "CopySourceVersionId": "version",
-    "DeleteMarkerVersionId": "version",
-    "x-amz-version-id": "version",
-    "x-amz-copy-source-version-id": "version",
-    "ContinuationToken": "continuation",
-    "NextContinuationToken": "continuation",
+    **dict.fromkeys(("UploadId", "UploadIdMarker", "NextUploadIdMarker"), "upload"),
+    **dict.fromkeys(("VersionId", "VersionIdMarker", "NextVersionIdMarker", "CopySourceVersionId"), "version"),
+    **dict.fromkeys(("DeleteMarkerVersionId", "x-amz-version-id", "x-amz-copy-source-version-id"), "version"),
+    **dict.fromkeys(("ContinuationToken", "NextContinuationToken"), "continuation"),
 }
 _NOT_COMPARED = frozenset({"ResponseMetadata", "RequestId", "HostId", "Message", "Resource", "Region", "ID", "Owner",
                            "Initiator", "DisplayName"})  # fmt: skip

@@ -1,7 +1,6 @@
 """The files of the repository that run it elsewhere fit together. Tests in `containers` and `kubernetes` try them."""
 
 import json
-import os
 import re
 import tomllib
 from collections.abc import Iterator
@@ -192,10 +191,6 @@ def keys_of(section: str) -> type[BaseModel]:
         if isinstance(kind, type) and issubclass(kind, BaseModel):
             return kind
     raise AssertionError(f"[{section}] is no section")
-
-
-def test_the_gate_can_be_run() -> None:
-    assert os.access(ROOT / ".ci/run", os.X_OK)
 
 
 CHART = ROOT / "deploy/helm/fencing-gateway"

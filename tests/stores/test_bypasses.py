@@ -83,153 +83,158 @@ async def in_parts(front: Fenced, key: str, body: bytes, *, beside: bool = False
     await call(s3.complete_multipart_upload, **upload, MultipartUpload={"Parts": parts})
 
 
-class TestWhatIsFound:
-    @pytest.mark.parametrize("page", [1000, 3])
-    async def test_keys_of_every_kind(self, front: Fenced, page: int) -> None:
-        """The patrol reads every key that the store accepts in its listing, and asks for it again."""
-        taken = await written(front, HOSTILE)
-        assert set(HOSTILE) - set(taken) <= NOT_TAKEN.get(front.store.name, set())
-        await put_beside(front, ["0", "b", "a b c", "z"])
-        assert (await front.patrolled(page), await front.bypasses()) == (0, [])
-        changed, gone = taken[::2], taken[1::2]
-        await put_beside(front, changed)
-        await deleted_beside(front, gone)
-        assert await front.patrolled(page) == len(taken)
-        expected = [("object-changed", key) for key in changed] + [("object-vanished", key) for key in gone]
-        assert await front.bypasses() == sorted(expected, key=lambda entry: entry[1])
-        assert await front.patrolled(page) == 0
-
-    async def test_more_keys_than_a_page_of_the_store_has(self, front: Fenced) -> None:
-        """The gateway knows few of them: the patrol goes from one known key to the next."""
-        known = await written(front, [f"k{number:04}/{part}" for number in range(0, 1000, 40) for part in ("a", "b")])
-        await put_beside(front, [f"k{number:04}/c" for number in range(1000)])
-        assert await front.patrolled() == 0
-        await put_beside(front, known[::7])
-        await deleted_beside(front, known[3::7])
-        for page in (1000, 7):
-            found = [("object-changed", key) for key in known[::7]] + [("object-vanished", key) for key in known[3::7]]
-            assert await front.patrolled(page) == (len(found) if page == 1000 else 0)
-            assert await front.bypasses() == sorted(found, key=lambda entry: entry[1])
-
-    async def test_forms_of_the_same_bytes(self, front: Fenced) -> None:
-        """The same bytes in another form have another ETag. In the same form the patrol cannot tell them apart."""
-        await written(front, ["put", "put-in-parts"])
-        await in_parts(front, "parts", LARGE)
-        await in_parts(front, "parts-put", LARGE)
-        await put_beside(front, ["put"], BODY)
-        await in_parts(front, "parts", LARGE, beside=True)
-        assert await front.patrolled() == 0
-        await in_parts(front, "put-in-parts", BODY, beside=True)
-        await put_beside(front, ["parts-put"], LARGE)
-        assert await front.patrolled() == 2
-        assert await front.bypasses() == [("object-changed", "parts-put"), ("object-changed", "put-in-parts")]
-
-    async def test_what_comes_where_the_gateway_had_deleted(self, front: Fenced) -> None:
-        """If a key has a tombstone, its removal is a finding, too."""
-        keys = ["a", "b", "c"]
-        await written(front, keys)
-        for key in keys:
-            await call(front.through().delete_object, Bucket=front.bucket, Key=key)
-        assert await front.patrolled() == 0
-        tombstones = {row["key"] for row in await front.rows("SELECT key FROM fencing.object WHERE tombstone")}
-        assert tombstones in (set(), set(keys))
-        await put_beside(front, ["a"])
-        await deleted_beside(front, ["b"])
-        found = [("object-appeared", "a")] + [("object-vanished", "b")] * bool(tombstones)
-        assert await front.patrolled() == len(found)
-        assert await front.bypasses() == found
-
-    async def test_by_the_next_write(self, front: Fenced) -> None:
-        await written(front, ["a", "b", "c"])
-        await put_beside(front, ["a"])
-        await deleted_beside(front, ["b"])
-        assert await written(front, ["a", "b", "c"]) == ["a", "b", "c"]
-        assert await front.bypasses() == [("object-changed", "a"), ("object-vanished", "b")]
-        assert await front.patrolled() == 0
-
-    async def test_versions(self, postgres_server: EmbeddedPostgres, store: Store) -> None:
-        """The state of a key after its last version, or the marker of a delete, is taken away."""
-        async with fenced(postgres_server, store, versioned=True) as front:
-            taken = await written(front, ["uncovered", "deleted", "undeleted", "through"])
-            if store.name in ("ceph", "versitygw"):
-                assert taken == [], "docs/stores.md: conditions do not hold in its versioned buckets"
-                return
-            s3, where = front.beside(), {"Bucket": front.bucket}
-            writer = front.through()
-            for key in ("uncovered", "through"):
-                answer = await call(writer.put_object, **where, Key=key, Body=b"second")
-                client = s3 if key == "uncovered" else writer
-                await call(client.delete_object, **where, Key=key, VersionId=answer["VersionId"])
-            await call(s3.delete_object, **where, Key="deleted")
-            await call(writer.delete_object, **where, Key="undeleted")
-            versions = await call(s3.list_object_versions, **where, Prefix="undeleted")
-            latest = [each for each in versions.get("DeleteMarkers", []) + versions["Versions"] if each["IsLatest"]]
-            await call(s3.delete_object, **where, Key="undeleted", VersionId=latest[0]["VersionId"])
-            assert await front.patrolled() == 3
-            assert await front.bypasses() == [
-                ("object-vanished", "deleted"), ("object-changed", "uncovered"), ("object-appeared", "undeleted"),
-            ]  # fmt: skip
+@pytest.mark.parametrize("page", [1000, 3])
+async def test_keys_of_every_kind(front: Fenced, page: int) -> None:
+    """The patrol reads every key that the store accepts in its listing, and asks for it again."""
+    taken = await written(front, HOSTILE)
+    assert set(HOSTILE) - set(taken) <= NOT_TAKEN.get(front.store.name, set())
+    await put_beside(front, ["0", "b", "a b c", "z"])
+    assert (await front.patrolled(page), await front.bypasses()) == (0, [])
+    changed, gone = taken[::2], taken[1::2]
+    await put_beside(front, changed)
+    await deleted_beside(front, gone)
+    assert await front.patrolled(page) == len(taken)
+    expected = [("object-changed", key) for key in changed] + [("object-vanished", key) for key in gone]
+    assert await front.bypasses() == sorted(expected, key=lambda entry: entry[1])
+    assert await front.patrolled(page) == 0
 
 
-class TestNothingElse:
-    async def test_every_way_of_writing(self, front: Fenced) -> None:
-        writer, where = front.through(), {"Bucket": front.bucket}
-        await written(front, ["put", "source", "gone", "a b", "a+b"])
-        await call(writer.put_object, **where, Key="large", Body=b"x" * 9 * 1024 * 1024)
-        await in_parts(front, "parts", LARGE)
-        await call(writer.copy_object, **where, Key="copy", CopySource=f"{front.bucket}/source")
-        await call(writer.put_object_tagging, **where, Key="put", Tagging={"TagSet": [{"Key": "a", "Value": "b"}]})
-        await call(writer.put_object, **where, Key="empty", Body=b"")
-        await call(writer.delete_object, **where, Key="gone")
-        for key in ("large", "parts", "copy", "put", "gone", "empty"):
-            assert (await front.patrolled(2), await front.bypasses()) == (0, []), key
-            await call(writer.put_object, **where, Key=key, Body=b"once more")
-        assert (await front.patrolled(), await front.bypasses()) == (0, [])
+async def test_more_keys_than_a_page_of_the_store_has(front: Fenced) -> None:
+    """The gateway knows few of them: the patrol goes from one known key to the next."""
+    known = await written(front, [f"k{number:04}/{part}" for number in range(0, 1000, 40) for part in ("a", "b")])
+    await put_beside(front, [f"k{number:04}/c" for number in range(1000)])
+    assert await front.patrolled() == 0
+    await put_beside(front, known[::7])
+    await deleted_beside(front, known[3::7])
+    for page in (1000, 7):
+        found = [("object-changed", key) for key in known[::7]] + [("object-vanished", key) for key in known[3::7]]
+        assert await front.patrolled(page) == (len(found) if page == 1000 else 0)
+        assert await front.bypasses() == sorted(found, key=lambda entry: entry[1])
 
-    async def test_a_zombies_write_that_was_settled(self, front: Fenced) -> None:
-        """If the store can bump, the write's object has been bumped. Otherwise it stays under way for minutes."""
-        await written(front, ["k", "never"])
-        database = Database(front.dsn)
-        try:
-            for key in ("k", "never"):
-                name = f"s3/{front.bucket}/{key}"
-                write = Announcement(name, front.bucket, key, uuid4(), Presented(Token(0, 1)), "zombie")
-                assert (await intents.begin(database, intents.Begin(write))).signed_at is not None
-        finally:
-            await database.close()
-        await put_beside(front, ["k"], b"the zombie's, which is late")
-        assert await front.patrolled() == 0
+
+async def test_forms_of_the_same_bytes(front: Fenced) -> None:
+    """The same bytes in another form have another ETag. In the same form the patrol cannot tell them apart."""
+    await written(front, ["put", "put-in-parts"])
+    await in_parts(front, "parts", LARGE)
+    await in_parts(front, "parts-put", LARGE)
+    await put_beside(front, ["put"], BODY)
+    await in_parts(front, "parts", LARGE, beside=True)
+    assert await front.patrolled() == 0
+    await in_parts(front, "put-in-parts", BODY, beside=True)
+    await put_beside(front, ["parts-put"], LARGE)
+    assert await front.patrolled() == 2
+    assert await front.bypasses() == [("object-changed", "parts-put"), ("object-changed", "put-in-parts")]
+
+
+async def test_what_comes_where_the_gateway_had_deleted(front: Fenced) -> None:
+    """If a key has a tombstone, its removal is a finding, too."""
+    keys = ["a", "b", "c"]
+    await written(front, keys)
+    for key in keys:
+        await call(front.through().delete_object, Bucket=front.bucket, Key=key)
+    assert await front.patrolled() == 0
+    tombstones = {row["key"] for row in await front.rows("SELECT key FROM fencing.object WHERE tombstone")}
+    assert tombstones in (set(), set(keys))
+    await put_beside(front, ["a"])
+    await deleted_beside(front, ["b"])
+    found = [("object-appeared", "a")] + [("object-vanished", "b")] * bool(tombstones)
+    assert await front.patrolled() == len(found)
+    assert await front.bypasses() == found
+
+
+async def test_by_the_next_write(front: Fenced) -> None:
+    await written(front, ["a", "b", "c"])
+    await put_beside(front, ["a"])
+    await deleted_beside(front, ["b"])
+    assert await written(front, ["a", "b", "c"]) == ["a", "b", "c"]
+    assert await front.bypasses() == [("object-changed", "a"), ("object-vanished", "b")]
+    assert await front.patrolled() == 0
+
+
+async def test_versions(postgres_server: EmbeddedPostgres, store: Store) -> None:
+    """The state of a key after its last version, or the marker of a delete, is taken away."""
+    async with fenced(postgres_server, store, versioned=True) as front:
+        taken = await written(front, ["uncovered", "deleted", "undeleted", "through"])
+        if store.name in ("ceph", "versitygw"):
+            assert taken == [], "docs/stores.md: conditions do not hold in its versioned buckets"
+            return
+        s3, where = front.beside(), {"Bucket": front.bucket}
+        writer = front.through()
+        for key in ("uncovered", "through"):
+            answer = await call(writer.put_object, **where, Key=key, Body=b"second")
+            client = s3 if key == "uncovered" else writer
+            await call(client.delete_object, **where, Key=key, VersionId=answer["VersionId"])
+        await call(s3.delete_object, **where, Key="deleted")
+        await call(writer.delete_object, **where, Key="undeleted")
+        versions = await call(s3.list_object_versions, **where, Prefix="undeleted")
+        latest = [each for each in versions.get("DeleteMarkers", []) + versions["Versions"] if each["IsLatest"]]
+        await call(s3.delete_object, **where, Key="undeleted", VersionId=latest[0]["VersionId"])
+        assert await front.patrolled() == 3
+        assert await front.bypasses() == [
+            ("object-vanished", "deleted"), ("object-changed", "uncovered"), ("object-appeared", "undeleted"),
+        ]  # fmt: skip
+
+
+async def test_every_way_of_writing(front: Fenced) -> None:
+    writer, where = front.through(), {"Bucket": front.bucket}
+    await written(front, ["put", "source", "gone", "a b", "a+b"])
+    await call(writer.put_object, **where, Key="large", Body=b"x" * 9 * 1024 * 1024)
+    await in_parts(front, "parts", LARGE)
+    await call(writer.copy_object, **where, Key="copy", CopySource=f"{front.bucket}/source")
+    await call(writer.put_object_tagging, **where, Key="put", Tagging={"TagSet": [{"Key": "a", "Value": "b"}]})
+    await call(writer.put_object, **where, Key="empty", Body=b"")
+    await call(writer.delete_object, **where, Key="gone")
+    for key in ("large", "parts", "copy", "put", "gone", "empty"):
+        assert (await front.patrolled(2), await front.bypasses()) == (0, []), key
+        await call(writer.put_object, **where, Key=key, Body=b"once more")
+    assert (await front.patrolled(), await front.bypasses()) == (0, [])
+
+
+async def test_a_zombies_write_that_was_settled(front: Fenced) -> None:
+    """If the store can bump, the write's object has been bumped. Otherwise it stays under way for minutes."""
+    await written(front, ["k", "never"])
+    database = Database(front.dsn)
+    try:
         for key in ("k", "never"):
-            status = await front.barrier(key, "2")
-            assert status in (200, 503)
+            name = f"s3/{front.bucket}/{key}"
+            write = Announcement(name, front.bucket, key, uuid4(), Presented(Token(0, 1)), "zombie")
+            assert (await intents.begin(database, intents.Begin(write))).signed_at is not None
+    finally:
+        await database.close()
+    await put_beside(front, ["k"], b"the zombie's, which is late")
+    assert await front.patrolled() == 0
+    for key in ("k", "never"):
+        status = await front.barrier(key, "2")
+        assert status in (200, 503)
+        assert await front.patrolled() == 0
+        if status == 200:
+            await call(front.through("2").put_object, Bucket=front.bucket, Key=key, Body=b"the next holder's")
             assert await front.patrolled() == 0
-            if status == 200:
-                await call(front.through("2").put_object, Bucket=front.bucket, Key=key, Body=b"the next holder's")
-                assert await front.patrolled() == 0
-        assert await front.bypasses() == []
+    assert await front.bypasses() == []
 
-    async def test_writers_at_work_while_patrols_run(self, front: Fenced) -> None:
-        """Puts, deletes, completions and takeovers on a few keys, and patrols all the while."""
-        writing = asyncio.Event()
 
-        async def write(number: int) -> None:
-            for turn in range(12):
-                writer = front.through(str(1 + turn // 4))
-                where = {"Bucket": front.bucket, "Key": "abc"[(turn + number) % 3]}
-                if (turn + number) % 4 == 0:
-                    await outcome(writer.delete_object, **where)
-                else:
-                    await outcome(writer.put_object, **where, Body=f"{number}.{turn}".encode())
+async def test_writers_at_work_while_patrols_run(front: Fenced) -> None:
+    """Puts, deletes, completions and takeovers on a few keys, and patrols all the while."""
+    writing = asyncio.Event()
 
-        async def patrol() -> None:
-            while not writing.is_set():
-                await front.patrolled(2)
+    async def write(number: int) -> None:
+        for turn in range(12):
+            writer = front.through(str(1 + turn // 4))
+            where = {"Bucket": front.bucket, "Key": "abc"[(turn + number) % 3]}
+            if (turn + number) % 4 == 0:
+                await outcome(writer.delete_object, **where)
+            else:
+                await outcome(writer.put_object, **where, Body=f"{number}.{turn}".encode())
 
-        async with asyncio.TaskGroup() as group:
-            for _ in range(2):
-                group.create_task(patrol())
-            async with asyncio.TaskGroup() as writers:
-                for number in range(3):
-                    writers.create_task(write(number))
-            writing.set()
-        assert (await front.patrolled(), await front.bypasses()) == (0, [])
+    async def patrol() -> None:
+        while not writing.is_set():
+            await front.patrolled(2)
+
+    async with asyncio.TaskGroup() as group:
+        for _ in range(2):
+            group.create_task(patrol())
+        async with asyncio.TaskGroup() as writers:
+            for number in range(3):
+                writers.create_task(write(number))
+        writing.set()
+    assert (await front.patrolled(), await front.bypasses()) == (0, [])

@@ -110,9 +110,3 @@ def test_the_command_says_how_many_are_otherwise(
     assert "upserts: PUT makes a row  (Query/UpsertSpec.hs)\n    status: 201 → 428 token-required\n" in printed
     assert "selects: no select is everything" not in printed
     assert printed.splitlines()[-1].startswith(f"{len(wanted)} rows, ")
-
-
-def test_the_command_wants_to_know_where(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.delenv("POSTGREST_URL", raising=False)
-    assert replay.main() == 2
-    assert "POSTGREST_URL is not set." in capsys.readouterr().err

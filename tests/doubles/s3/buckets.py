@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -84,28 +84,12 @@ def put_bucket_versioning(store: Store, request: Request) -> Answer:
     return Answer(200)
 
 
-# No key sorts behind a prefix followed by this: the highest code point of UTF-8's order.
-_BEHIND_ALL = "\U0010ffff"
-
 Row = TypeVar("Row")
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
-    """The keys and common prefixes of one page, in S3's order (UTF-8 bytes); no token means it is the last.
-
-    `last` is the last key or prefix of a page that is not the last.
-    """
-
-    keys: tuple[str, ...]
-    prefixes: tuple[str, ...]
-    next_token: str | None
-    last: str | None
-
-
-@dataclass(frozen=True, slots=True)
 class RowPage(Generic[Row]):
-    """One page of a list that has several rows for a key. `next_key` and `next_id` lead on, None on the last page."""
+    """One page of a list, which may have several rows for a key. `next_key` and `next_id` lead on, None at the end."""
 
     rows: tuple[Row, ...]
     prefixes: tuple[str, ...]
@@ -113,33 +97,21 @@ class RowPage(Generic[Row]):
     next_id: str | None
 
 
-def page_of(
-    keys: Iterable[str], *, prefix: str, delimiter: str, limit: int, after: str = "", token: str | None = None
-) -> Page:
-    """Cut one page out of all keys. Raises InvalidArgument for a token that is none."""
-    entries = _entries((key for key in keys if key.encode() > after.encode()), prefix, delimiter)
-    position = _read_token(token) if token is not None else b""
-    remaining = [entry for entry in entries if _sort_key(entry) > position]
-    return _page(remaining, limit)
-
-
-def page_behind(keys: Iterable[str], *, prefix: str, delimiter: str, limit: int, marker: str) -> Page:
-    """As `page_of`, but from a marker that may be a common prefix: what stands behind that is behind all its keys."""
-    entries = _entries((key for key in keys if key.encode() > marker.encode()), prefix, delimiter)
-    return _page([entry for entry in entries if entry != (marker, True)], limit)
-
-
 def rows_behind(
+    request: Request,
     rows: Sequence[Row],
     key_of: Callable[[Row], str],
     id_of: Callable[[Row], str],
     *,
-    prefix: str,
-    delimiter: str,
-    limit: int,
     marker: tuple[str, str | None],
+    limit: str = "max-keys",
 ) -> RowPage[Row]:
-    """Cut one page out of rows in order; the marker is a key (or a common prefix) and within that key an id."""
+    """Cut the page of a request out of ordered rows. The marker is a key (or a common prefix) and within it an id.
+
+    ``limit`` is the parameter for the most rows of a page.
+    """
+    query = request.head.query
+    prefix, delimiter = query.get("prefix", ""), query.get("delimiter", "")
     entries: list[tuple[str, Row | None]] = []
     for row in _behind(rows, key_of, id_of, marker):
         name = _common_prefix(key_of(row), prefix, delimiter)
@@ -147,9 +119,9 @@ def rows_behind(
             continue
         if name is None:
             entries.append((key_of(row), row))
-        elif (name, None) not in entries:
+        elif entries[-1:] != [(name, None)]:
             entries.append((name, None))
-    shown = entries[:limit]
+    shown = entries[: number(query.get(limit), 1000)]
     rest = len(entries) > len(shown) > 0
     last = shown[-1][1] if rest else None
     return RowPage(
@@ -172,45 +144,18 @@ def _behind(
     return same[position + 1 :] + [row for row in rows if key_of(row).encode() > key.encode()]
 
 
-def _page(remaining: Sequence[tuple[str, bool]], limit: int) -> Page:
-    shown = remaining[:limit]
-    more = len(remaining) > len(shown) > 0
-    return Page(
-        tuple(name for name, common in shown if not common),
-        tuple(name for name, common in shown if common),
-        _write_token(_sort_key(shown[-1])) if more else None,
-        shown[-1][0] if more else None,
-    )
-
-
-def _entries(keys: Iterable[str], prefix: str, delimiter: str) -> list[tuple[str, bool]]:
-    """Keys and common prefixes (marked True) in order."""
-    found: set[tuple[str, bool]] = set()
-    for key in keys:
-        if key.startswith(prefix):
-            common = _common_prefix(key, prefix, delimiter)
-            found.add((key, False) if common is None else (common, True))
-    return sorted(found, key=_sort_key)
-
-
 def _common_prefix(key: str, prefix: str, delimiter: str) -> str | None:
     head, separator, _ = key[len(prefix) :].partition(delimiter) if delimiter else (key, "", "")
     return f"{prefix}{head}{separator}" if separator else None
 
 
-def _sort_key(entry: tuple[str, bool]) -> bytes:
-    """A common prefix stands at the place behind every key it covers."""
-    name, common = entry
-    return (name + _BEHIND_ALL if common else name).encode()
+def _write_token(last: str) -> str:
+    return base64.urlsafe_b64encode(last.encode()).decode()
 
 
-def _write_token(position: bytes) -> str:
-    return base64.urlsafe_b64encode(position).decode()
-
-
-def _read_token(token: str) -> bytes:
+def _read_token(token: str) -> str:
     try:
-        return base64.urlsafe_b64decode(token)
+        return base64.urlsafe_b64decode(token).decode()
     except ValueError as error:
         raise S3Error("InvalidArgument", ArgumentName="continuation-token") from error
 
@@ -218,19 +163,13 @@ def _read_token(token: str) -> bytes:
 def list_objects(store: Store, request: Request) -> Answer:
     """ListObjects, the first version; it says where to go on only if there is a delimiter, as on AWS."""
     bucket, query = store.bucket(request.head.bucket or ""), request.head.query
-    page = page_behind(
-        bucket.objects,
-        prefix=query.get("prefix", ""),
-        delimiter=query.get("delimiter", ""),
-        limit=number(query.get("max-keys"), 1000),
-        marker=query.get("marker", ""),
-    )
+    page = _keys_behind(bucket, request, marker=query.get("marker", ""))
     return xml(
         "ListBucketResult",
         *_limits(bucket, request),
         named(request, "Marker", query.get("marker", "")),
-        named(request, "NextMarker", page.last if query.get("delimiter") else None),
-        element("IsTruncated", page.last is not None),
+        named(request, "NextMarker", page.next_key if query.get("delimiter") else None),
+        element("IsTruncated", page.next_key is not None),
         *_contents(bucket, page, request, owner=True),
     )
 
@@ -240,22 +179,17 @@ def list_objects_v2(store: Store, request: Request) -> Answer:
     bucket, query = store.bucket(request.head.bucket or ""), request.head.query
     if query["list-type"] != "2":
         raise S3Error("NotImplemented", "The double lists with list-type=2.")
-    page = page_of(
-        bucket.objects,
-        prefix=query.get("prefix", ""),
-        delimiter=query.get("delimiter", ""),
-        limit=number(query.get("max-keys"), 1000),
-        after=query.get("start-after", ""),
-        token=query.get("continuation-token"),
-    )
+    token = query.get("continuation-token")
+    marker = "" if token is None else _read_token(token)
+    page = _keys_behind(bucket, request, marker=marker, after=query.get("start-after", ""))
     return xml(
         "ListBucketResult",
         *_limits(bucket, request),
         named(request, "StartAfter", query.get("start-after")),
-        element("ContinuationToken", query.get("continuation-token")),
-        element("NextContinuationToken", page.next_token),
-        element("KeyCount", len(page.keys) + len(page.prefixes)),
-        element("IsTruncated", page.next_token is not None),
+        element("ContinuationToken", token),
+        element("NextContinuationToken", None if page.next_key is None else _write_token(page.next_key)),
+        element("KeyCount", len(page.rows) + len(page.prefixes)),
+        element("IsTruncated", page.next_key is not None),
         *_contents(bucket, page, request, owner=query.get("fetch-owner") == "true"),
     )
 
@@ -265,15 +199,9 @@ def list_object_versions(store: Store, request: Request) -> Answer:
     bucket, query = store.bucket(request.head.bucket or ""), request.head.query
     if query.get("version-id-marker") and not query.get("key-marker"):
         raise S3Error("InvalidArgument", "A version-id marker cannot be specified without a key marker.")
-    page = rows_behind(
-        list(bucket.versions()),
-        lambda row: row[0].key,
-        lambda row: row[0].version_id,
-        prefix=query.get("prefix", ""),
-        delimiter=query.get("delimiter", ""),
-        limit=number(query.get("max-keys"), 1000),
-        marker=(query.get("key-marker", ""), query.get("version-id-marker")),
-    )
+    marker = query.get("key-marker", ""), query.get("version-id-marker")
+    versions = list(bucket.versions())
+    page = rows_behind(request, versions, lambda row: row[0].key, lambda row: row[0].version_id, marker=marker)
     return xml(
         "ListVersionsResult",
         *_limits(bucket, request),
@@ -287,6 +215,12 @@ def list_object_versions(store: Store, request: Request) -> Answer:
     )
 
 
+def _keys_behind(bucket: Bucket, request: Request, *, marker: str, after: str = "") -> RowPage[str]:
+    """Return a page of keys. A common prefix is shown again behind ``after``, and never behind the marker."""
+    keys = sorted((key for key in bucket.objects if key.encode() > after.encode()), key=str.encode)
+    return rows_behind(request, keys, str, str, marker=(marker, None))
+
+
 def _limits(bucket: Bucket, request: Request) -> list[str]:
     query = request.head.query
     return [
@@ -298,8 +232,8 @@ def _limits(bucket: Bucket, request: Request) -> list[str]:
     ]
 
 
-def _contents(bucket: Bucket, page: Page, request: Request, *, owner: bool) -> list[str]:
-    entries = [group("Contents", [*_entry(bucket.objects[key], request), OWNER if owner else ""]) for key in page.keys]
+def _contents(bucket: Bucket, page: RowPage[str], request: Request, *, owner: bool) -> list[str]:
+    entries = [group("Contents", [*_entry(bucket.objects[key], request), OWNER if owner else ""]) for key in page.rows]
     return entries + _common_prefixes(page.prefixes, request)
 
 

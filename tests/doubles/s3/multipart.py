@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from operator import attrgetter
 from xml.etree.ElementTree import Element
 
 from tests.doubles.s3.buckets import rows_behind
@@ -117,15 +118,9 @@ def list_uploads(store: Store, request: Request) -> Answer:
     """ListMultipartUploads."""
     query = request.head.query
     limit, uploads = number(query.get("max-uploads"), 1000), store.bucket(request.head.bucket or "").uploads
-    page = rows_behind(
-        uploads.running(request.now),
-        lambda upload: upload.key,
-        lambda upload: upload.upload_id,
-        prefix=query.get("prefix", ""),
-        delimiter=query.get("delimiter", ""),
-        limit=limit,
-        marker=(query.get("key-marker", ""), query.get("upload-id-marker")),
-    )
+    marker = query.get("key-marker", ""), query.get("upload-id-marker")
+    running = uploads.running(request.now)
+    page = rows_behind(request, running, attrgetter("key"), attrgetter("upload_id"), marker=marker, limit="max-uploads")
     uploads.look(page.rows)
     return xml(
         "ListMultipartUploadsResult",

@@ -5,44 +5,25 @@ from __future__ import annotations
 from collections.abc import Mapping
 from enum import StrEnum
 
-STATUS: Mapping[str, int] = {
-    "AccessDenied": 403,
-    "AuthorizationHeaderMalformed": 400,
-    "AuthorizationQueryParametersError": 400,
-    "BadDigest": 400,
-    "BucketAlreadyOwnedByYou": 409,
-    "BucketNotEmpty": 409,
-    "ConditionalRequestConflict": 409,
-    "EntityTooSmall": 400,
-    "InternalError": 500,
-    "InvalidAccessKeyId": 403,
-    "InvalidArgument": 400,
-    "InvalidBucketName": 400,
-    "InvalidDigest": 400,
-    "InvalidPart": 400,
-    "InvalidPartOrder": 400,
-    "InvalidRange": 416,
-    "InvalidRequest": 400,
-    "InvalidTag": 400,
-    "InvalidURI": 400,
-    "KeyTooLongError": 400,
-    "MalformedXML": 400,
-    "MetadataTooLarge": 400,
-    "MethodNotAllowed": 405,
-    "MissingContentLength": 411,
-    "NoSuchBucket": 404,
-    "NoSuchKey": 404,
-    "NoSuchObjectLockConfiguration": 404,
-    "NoSuchUpload": 404,
-    "NoSuchVersion": 404,
-    "NotImplemented": 501,
-    "NotModified": 304,
-    "PreconditionFailed": 412,
-    "RequestTimeTooSkewed": 403,
-    "SignatureDoesNotMatch": 403,
-    "SlowDown": 503,
-    "XAmzContentSHA256Mismatch": 400,
+_CODES = {
+    304: "NotModified",
+    400: (
+        "AuthorizationHeaderMalformed AuthorizationQueryParametersError BadDigest EntityTooSmall "
+        "InvalidArgument InvalidBucketName InvalidDigest InvalidPart InvalidPartOrder InvalidRequest "
+        "InvalidTag InvalidURI KeyTooLongError MalformedXML MetadataTooLarge XAmzContentSHA256Mismatch"
+    ),
+    403: "AccessDenied InvalidAccessKeyId RequestTimeTooSkewed SignatureDoesNotMatch",
+    404: "NoSuchBucket NoSuchKey NoSuchObjectLockConfiguration NoSuchUpload NoSuchVersion",
+    405: "MethodNotAllowed",
+    409: "BucketAlreadyOwnedByYou BucketNotEmpty ConditionalRequestConflict",
+    411: "MissingContentLength",
+    412: "PreconditionFailed",
+    416: "InvalidRange",
+    500: "InternalError",
+    501: "NotImplemented",
+    503: "SlowDown",
 }
+STATUS: Mapping[str, int] = {code: status for status, codes in _CODES.items() for code in codes.split()}
 
 
 class S3Error(Exception):
@@ -113,17 +94,8 @@ _SELECTORS = frozenset(
 )
 _ARGUMENTS = frozenset(
     {"x-id", "prefix", "delimiter", "max-keys", "continuation-token", "start-after", "encoding-type", "fetch-owner"}
-    | {
-        "marker",
-        "key-marker",
-        "version-id-marker",
-        "upload-id-marker",
-        "max-uploads",
-        "part-number-marker",
-        "max-parts",
-        "max-buckets",
-        "versionId",
-    }
+    | {"marker", "key-marker", "version-id-marker", "upload-id-marker", "max-uploads", "part-number-marker"}
+    | {"max-parts", "max-buckets", "versionId"}
 )
 
 _TABLE: Mapping[tuple[str, str, frozenset[str]], Operation] = {
