@@ -1,12 +1,12 @@
 """The double as a child process, and both ends of its control interface. JSON in and out, under /_/: no bucket's name.
 
-- ``GET /_/behaviour``: the traits. ``POST``: set some of them.
+- ``POST /_/behaviour``: set some of the traits.
 - ``POST /_/rules``: set a rule; the answer is its state. ``DELETE``: take all back.
 - ``GET /_/rules/N?wait=arrived&timeout=5``: its state, once it has arrived (or finished), or after the timeout.
 - ``POST /_/rules/N/release``: release the requests it holds. ``DELETE /_/rules/N``: take it back.
 - ``GET /_/log?after=N``: the mutations after a sequence number, and the last number.
 - ``GET /_/requests?since=N``: the requests that came when the last number was N, or later.
-- ``GET /_/objects/BUCKET``: the stored objects. ``PUT /_/objects/BUCKET/KEY``: place an object.
+- ``GET /_/objects/BUCKET``: the stored objects.
 - ``POST /_/reset``: forget objects, logs and rules.
 """
 
@@ -55,8 +55,6 @@ async def control(double: S3Double, scope: Mapping[str, Any], body: bytes) -> An
 
 async def _dispatch(double: S3Double, method: str, path: list[str], query: dict[str, str], body: bytes) -> Any:
     match (method, *path):
-        case ("GET", "behaviour"):
-            return dataclasses.asdict(double.behaviour)
         case ("POST", "behaviour"):
             changes = json.loads(body)
             double.behave(**{key: frozenset(value) if key in _SETS else value for key, value in changes.items()})
@@ -71,8 +69,6 @@ async def _dispatch(double: S3Double, method: str, path: list[str], query: dict[
             return [dataclasses.asdict(each) for each in since]
         case ("GET", "objects", bucket):
             return {key: _object(stored) for key, stored in double.objects(bucket).items()}
-        case ("PUT", "objects", bucket, key):
-            return _object(double.put(bucket, key, body))
         case ("POST", "reset"):
             return double.reset()
     raise LookupError("/".join(path))
