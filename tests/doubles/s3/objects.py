@@ -1,4 +1,4 @@
-"""What the store and its log hold: bodies, checksums, contents, objects, delete markers, mutations."""
+"""The contents of the store and its log: bodies, checksums, objects, delete markers, mutations."""
 
 from __future__ import annotations
 
