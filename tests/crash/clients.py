@@ -94,7 +94,7 @@ class Client:
         entry = re.search(rb"<(Deleted|Error)><Key>%s</Key>.*?</\1>" % re.escape(keys[0].encode()), answer.body)
         if not answer.succeeded or entry is None or entry[1] == b"Deleted":
             return answer
-        code = _code(entry[0])
+        code = code_of(entry[0])
         return replace(answer, status=503 if code in _UNKNOWN else 412, code=code)
 
     def copy(self, source: str, key: str, headers: Mapping[str, str] | None = None) -> Answer:
@@ -173,14 +173,8 @@ class Client:
         self, method: str, key: str, body: bytes = b"", headers: Mapping[str, str] | None = None, *, query: str = ""
     ) -> Answer:
         path = f"/{BUCKET}/{key}".rstrip("/") + (f"?{query}" if query else "")
-        request = AWSRequest(
-            method=method,
-            url=f"http://127.0.0.1:{self.port}{path}",
-            data=body,
-            headers={"Fencing-Token": str(self.token), **(headers or {})},
-        )
-        S3SigV4Auth(_CREDENTIALS, "s3", _REGION).add_auth(request)
-        return self._send(method, path, body, dict(request.headers.items()))
+        named = {"Fencing-Token": str(self.token), **(headers or {})}
+        return self._send(method, path, body, signed(method, f"http://127.0.0.1:{self.port}{path}", body, named))
 
     def _json(self, method: str, path: str, document: Any, headers: Mapping[str, str] | None = None) -> Answer:
         body = b"" if document is None else json.dumps(document).encode()
@@ -195,14 +189,23 @@ class Client:
             content = response.read()
             replayed = response.getheader("idempotency-replayed") is not None
             named = {name.lower(): value for name, value in response.getheaders()}
-            return Answer(response.status, _code(content), named.get("x-request-id"), content, replayed, named)
+            return Answer(response.status, code_of(content), named.get("x-request-id"), content, replayed, named)
         except http.client.HTTPException as error:
             raise ConnectionError(str(error)) from error
         finally:
             connection.close()
 
 
-def _code(content: bytes) -> str | None:
+def signed(
+    method: str, url: str, body: bytes, headers: Mapping[str, str], credentials: Credentials = _CREDENTIALS
+) -> dict[str, str]:
+    """Return the headers of a request to a store, with those that sign it."""
+    request = AWSRequest(method=method, url=url, data=body, headers=dict(headers))
+    S3SigV4Auth(credentials, "s3", _REGION).add_auth(request)
+    return dict(request.headers.items())
+
+
+def code_of(content: bytes) -> str | None:
     """The code of an S3 error document, of a problem document, or of PostgREST's four keys."""
     if found := re.search(rb"<Error>.*?<Code>([^<]+)</Code>", content, re.DOTALL):
         return found[1].decode()

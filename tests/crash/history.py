@@ -2,19 +2,19 @@
 
 The writers know each write, its tokens, and the time of its answer. The store's log and the database's write-ahead log
 are the truth about effects. The check believes no record of the gateway but its fences, and looks those up in the same
-write-ahead log.
+write-ahead log. PostgreSQL's own plugin ``pgoutput`` (protocol 1) sends it, in messages that this module reads:
+https://www.postgresql.org/docs/current/protocol-logicalrep-message-formats.html
 """
 
 from __future__ import annotations
 
+import struct
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, TypeAlias
-
-from tests.crash.replication import Change, Commit
 
 Token: TypeAlias = tuple[int, int]
 """Epoch and value."""
@@ -347,3 +347,90 @@ class _Rows:
                 raise Broken(f"P3: on row {row}, an acknowledged write that was sent later took effect before {deed}")
             if deed.done:
                 latest_sent = max(latest_sent, min(one.span.sent for one in deed.attempts))
+
+
+# The transactions that a database has committed, in the order of their commits --------------------------------------
+
+PUBLICATION = SLOT = "soak"
+CHANGES = f"SELECT data FROM pg_logical_slot_get_binary_changes('{SLOT}', NULL, NULL, 'proto_version', '1', 'publication_names', '{PUBLICATION}')"  # noqa: E501 - one statement
+
+Row: TypeAlias = dict[str, str | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A row that was inserted (``old`` None), changed, or deleted (``new`` None)."""
+
+    table: str
+    old: Row | None
+    new: Row | None
+
+
+@dataclass(slots=True)
+class Commit:
+    """One transaction: what it changed in the published tables, in order."""
+
+    changes: list[Change] = field(default_factory=list)
+
+
+def commits(messages: Iterable[bytes]) -> Iterator[Commit]:
+    """The transactions that the messages tell of. Old rows of a table show with REPLICA IDENTITY FULL."""
+    tables: dict[int, tuple[str, list[str]]] = {}
+    commit = Commit()
+    for message in messages:
+        reader = _Reader(message[1:])
+        match chr(message[0]):
+            case "B":
+                commit = Commit()
+            case "C":
+                if commit.changes:
+                    yield commit
+            case "R":
+                number = reader.number("I")
+                schema, name = reader.text(), reader.text()
+                reader.number("B")
+                tables[number] = f"{schema}.{name}", [reader.column() for _ in range(reader.number("H"))]
+            case "I" | "U" | "D":
+                name, columns = tables[reader.number("I")]
+                rows = {}
+                while (kind := reader.kind()) is not None:
+                    rows["new" if kind == "N" else "old"] = dict(zip(columns, reader.values(), strict=True))
+                commit.changes.append(Change(name, rows.get("old"), rows.get("new")))
+
+
+class _Reader:
+    """Goes through one message."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data, self._at = data, 0
+
+    def number(self, form: str) -> int:
+        (value,) = struct.unpack_from(f">{form}", self._data, self._at)
+        self._at += struct.calcsize(f">{form}")
+        return int(value)
+
+    def text(self) -> str:
+        end = self._data.index(0, self._at)
+        text = self._data[self._at : end].decode()
+        self._at = end + 1
+        return text
+
+    def column(self) -> str:
+        self.number("B")
+        name = self.text()
+        self.number("I")
+        self.number("i")
+        return name
+
+    def kind(self) -> str | None:
+        """N, O or K before the next row; None at the end."""
+        return chr(self.number("B")) if self._at < len(self._data) else None
+
+    def values(self) -> Iterator[str | None]:
+        for _ in range(self.number("H")):
+            if chr(self.number("B")) == "t":
+                length = self.number("I")
+                yield self._data[self._at : self._at + length].decode()
+                self._at += length
+            else:
+                yield None

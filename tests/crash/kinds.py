@@ -64,7 +64,7 @@ class Deed:
     shows: bool = True
 
 
-# What clients do ------------------------------------------------------------------------------------------
+# Deeds of clients ------------------------------------------------------------------------------------------
 
 Takeover: TypeAlias = Callable[[bytes | None], tuple[Deed, ...]]
 """The writes of the new holder, given the object that was at the key at first."""
@@ -262,9 +262,13 @@ def stops(kinds: Iterable[Kind]) -> Iterator[Stop]:
             yield Stop(kind, step, kind.path[: position + 1].count(step))
 
 
-def cases(kinds: Iterable[Kind]) -> list[Any]:
-    """The stops as pytest's parameters."""
-    return [pytest.param(stop, id=str(stop)) for stop in stops(kinds)]
+def cases(kinds: Iterable[Kind], *quick: str) -> list[Any]:
+    """The stops as pytest's parameters. If some kinds are named ``quick``, those of all others are thorough."""
+    later = [pytest.mark.thorough]
+    return [
+        pytest.param(stop, id=str(stop), marks=later if quick and stop.kind.name not in quick else [])
+        for stop in stops(kinds)
+    ]
 
 
 # The state before the write ---------------------------------------------------------------------------------------

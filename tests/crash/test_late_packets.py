@@ -8,36 +8,8 @@ from typing import Any
 import pytest
 
 from gateway.fencing.intent import DEAD_AFTER, LATE_AFTER, SIGNATURE_LIFETIME
-from tests.crash.kinds import (
-    AMENDMENTS,
-    BEFORE,
-    OTHERS,
-    OVER_COMPLETION,
-    SECOND_COMPLETION,
-    SETTLERS,
-    UPLOADS,
-    ZOMBIE,
-    Kind,
-    Stop,
-    Takeover,
-    a_forbidden_etag,
-    an_object,
-    an_upload,
-    barrier,
-    by_barrier,
-    by_removing,
-    by_restoring,
-    by_row,
-    by_writing,
-    cases,
-    complete,
-    delete,
-    forbidden_absence,
-    nothing,
-    put,
-    tag,
-    upsert,
-)
+from tests.crash import kinds
+from tests.crash.kinds import BEFORE, ZOMBIE, Kind, Stop, an_object, barrier, by_restoring, cases, put
 from tests.crash.stage import Stage
 from tests.tiers import first
 
@@ -47,29 +19,29 @@ ABORT = {"operation": "AbortMultipartUpload"}
 TAGGING = {"operation": "PutObjectTagging"}
 
 OVERWRITE = Kind("overwrite", put(ZOMBIE), (), an_object, BEFORE)
-DELETION = Kind("delete", delete(), (), an_object, BEFORE)
+DELETION = Kind("delete", kinds.delete(), (), an_object, BEFORE)
 
 # A kind of write, and which of its requests is the one that counts. The paths are of no interest here.
 LATE: list[tuple[Kind, dict[str, Any]]] = [
-    (Kind("create", put(ZOMBIE), (), nothing), PUT),
+    (Kind("create", put(ZOMBIE), (), kinds.nothing), PUT),
     (OVERWRITE, PUT),
     (Kind("same bytes", put(BEFORE), (), an_object, BEFORE), COMPLETE),  # they go in their other form
-    (Kind("other form", put(ZOMBIE), (), a_forbidden_etag, BEFORE, 34), COMPLETE),
+    (Kind("other form", put(ZOMBIE), (), kinds.a_forbidden_etag, BEFORE, 34), COMPLETE),
     (DELETION, DELETE),
-    (Kind("delete by tombstone", delete(), (), forbidden_absence, BEFORE, 34), PUT),
+    (Kind("delete by tombstone", kinds.delete(), (), kinds.forbidden_absence, BEFORE, 34), PUT),
 ]
 LATE_ON_ANOTHER_WAY: list[tuple[Kind, dict[str, Any]]] = [
-    *((kind, COMPLETE) for kind in UPLOADS[:3]),
-    (UPLOADS[3], SECOND_COMPLETION),
-    (OTHERS[0], PUT),
-    (OTHERS[1], DELETE),
+    *((kind, COMPLETE) for kind in kinds.UPLOADS[:3]),
+    (kinds.UPLOADS[3], kinds.SECOND_COMPLETION),
+    (kinds.OTHERS[0], PUT),
+    (kinds.OTHERS[1], DELETE),
 ]
 # A settler's request can be late as well, behind the late request that it settles.
 LATE_SETTLEMENT = [
-    (SETTLERS[0], COMPLETE),
-    (SETTLERS[1], PUT),
-    (SETTLERS[2], COMPLETE),
-    (OVER_COMPLETION, ABORT),
+    (kinds.SETTLERS[0], COMPLETE),
+    (kinds.SETTLERS[1], PUT),
+    (kinds.SETTLERS[2], COMPLETE),
+    (kinds.OVER_COMPLETION, ABORT),
 ]
 
 
@@ -77,7 +49,9 @@ def parameters(late: list[tuple[Kind, dict[str, Any]]]) -> list[Any]:
     return [pytest.param(kind, match, id=str(kind)) for kind, match in late]
 
 
-def play(stage: Stage, kind: Kind, how: str | None, takeover: Takeover, *, at: str, match: dict[str, Any]) -> None:
+def play(
+    stage: Stage, kind: Kind, how: str | None, takeover: kinds.Takeover, *, at: str, match: dict[str, Any]
+) -> None:
     with stage.story() as story:
         kind.prepare(story)
         story.in_flight(kind.token, kind.deed, at=at, how=how, **match)
@@ -90,10 +64,10 @@ def play(stage: Stage, kind: Kind, how: str | None, takeover: Takeover, *, at: s
         story.check()
 
 
-@pytest.mark.parametrize("at", ["arrival", "before"])
-@pytest.mark.parametrize("takeover", first([by_barrier, by_writing, by_removing, by_row]))
+@pytest.mark.parametrize("at", first(["before", "arrival"]))
+@pytest.mark.parametrize("takeover", first([kinds.by_barrier, kinds.by_writing, kinds.by_removing, kinds.by_row]))
 @pytest.mark.parametrize(("kind", "match"), parameters(LATE))
-def test_its_sender_waits(stage: Stage, kind: Kind, match: dict[str, Any], takeover: Takeover, at: str) -> None:
+def test_its_sender_waits(stage: Stage, kind: Kind, match: dict[str, Any], takeover: kinds.Takeover, at: str) -> None:
     play(stage, kind, None, takeover, at=at, match=match)
 
 
@@ -142,7 +116,7 @@ def test_a_row_written_with_the_new_token_keeps_the_old_holders_object_out(stage
     with stage.story() as story:
         an_object(story)
         story.in_flight(33, put(ZOMBIE), how="kill", **PUT)
-        story.taken_over(34, *by_row(BEFORE))
+        story.taken_over(34, *kinds.by_row(BEFORE))
         assert story.resumed() == [412]
         assert story.content() == BEFORE
         story.check()
@@ -171,24 +145,21 @@ def test_a_barrier_of_the_same_holder_does_not_settle_its_own(stage: Stage) -> N
         story.check()
 
 
-# Writes for which S3 has no condition. Nothing but the end of their signature stops them, so a newer holder is not
+# Writes for which S3 has no condition. Nothing but the end of their signature stops them. So a newer holder is not
 # acknowledged while one of them may arrive, and is once the store would refuse it.
 
 DEAD = DEAD_AFTER + LATE_AFTER
 
 # The steps from the announcement on until it is taken back. If the process died, no gateway can tell them apart.
 IN_DOUBT = {
-    "objects.begin.after",
-    "objects.amend.before",
-    "objects.amend.after",
-    "objects.finish.before",
+    "objects.begin.after", "objects.amend.before", "objects.amend.after", "objects.finish.before",
     "objects.abandon.before",
-}
+}  # fmt: skip
 
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("how", ["stop", "kill"])
-@pytest.mark.parametrize("stop", cases(AMENDMENTS))
+@pytest.mark.parametrize("stop", cases(kinds.AMENDMENTS))
 def test_a_takeover_waits_for_the_end_of_the_signature(stage: Stage, stop: Stop, how: str) -> None:
     with stage.story() as story:
         story.stopped(stop, how)
@@ -203,9 +174,13 @@ def test_nobody_is_acknowledged_before(stage: Stage) -> None:
     """The signature alone being dead is not enough: a request that has arrived may be slow to take effect."""
     with stage.story() as story:
         an_object(story)
-        story.stopped_at(33, tag("zombie"), "objects.amend.before", 1, "stop")
+        story.stopped_at(33, kinds.tag("zombie"), "objects.amend.before", 1, "stop")
         with stage.later(SIGNATURE_LIFETIME + LATE_AFTER / 2):
-            assert [story.done(34, deed).status for deed in (barrier(), put(b"x"), upsert("x"))] == [503, 503, 503]
+            assert [story.done(34, deed).status for deed in (barrier(), put(b"x"), kinds.upsert("x"))] == [
+                503,
+                503,
+                503,
+            ]
         story.resumed()
         story.not_overtaken_yet()
         story.taken_over(34, *by_restoring(BEFORE))
@@ -217,7 +192,7 @@ def test_a_late_amendment_is_refused_by_the_store(stage: Stage, how: str | None)
     """It comes when the new holder has been acknowledged, with a signature that has ended."""
     with stage.story() as story:
         an_object(story)
-        story.in_flight(33, tag("zombie"), at="arrival", how=how, **TAGGING)
+        story.in_flight(33, kinds.tag("zombie"), at="arrival", how=how, **TAGGING)
         assert story.done(34, barrier()).unknown
         with stage.later(DEAD):
             story.taken_over(34, *by_restoring(BEFORE))
@@ -230,7 +205,7 @@ def test_a_late_amendment_is_refused_by_the_store(stage: Stage, how: str | None)
 def test_an_amendment_that_comes_in_time_takes_effect_before(stage: Stage, how: str | None) -> None:
     with stage.story() as story:
         an_object(story)
-        zombie = story.in_flight(33, tag("zombie"), how=how, **TAGGING)
+        zombie = story.in_flight(33, kinds.tag("zombie"), how=how, **TAGGING)
         assert story.done(34, barrier()).unknown
         assert story.resumed() == [200]
         story.not_overtaken_yet()
@@ -246,7 +221,7 @@ def test_a_lost_request_or_answer_holds_a_takeover_up(stage: Stage, at: str) -> 
     with stage.story() as story:
         an_object(story)
         stage.double.rule("cut", at=at, key=story.place.key, **TAGGING)
-        assert story.done(33, tag("zombie")).unknown
+        assert story.done(33, kinds.tag("zombie")).unknown
         assert story.done(34, barrier()).unknown
         with stage.later(DEAD):
             story.taken_over(34, *by_restoring(BEFORE))
@@ -258,7 +233,7 @@ class TestWeakStore:
     """A store that ignores the condition of a completion. A late one fails because its upload is gone."""
 
     @pytest.mark.parametrize("how", ["stop", "kill"])
-    @pytest.mark.parametrize("stop", cases(UPLOADS[:3]))
+    @pytest.mark.parametrize("stop", cases(kinds.UPLOADS[:3]))
     def test_down(self, weak_stage: Stage, stop: Stop, how: str) -> None:
         weak_stage.stopped(stop, how, by_restoring)
 
@@ -266,8 +241,8 @@ class TestWeakStore:
     @pytest.mark.parametrize("how", ["stop", "kill", None])
     def test_a_late_completion(self, weak_stage: Stage, how: str | None, at: str) -> None:
         with weak_stage.story() as story:
-            an_upload(story)
-            story.in_flight(33, complete(ZOMBIE), at=at, how=how, **COMPLETE)
+            kinds.an_upload(story)
+            story.in_flight(33, kinds.complete(ZOMBIE), at=at, how=how, **COMPLETE)
             story.taken_over(34, *by_restoring(BEFORE))
             assert story.resumed() == [404]
             story.check()
@@ -280,8 +255,8 @@ class TestWeakStore:
     def test_an_upload_that_is_completed_while_it_is_given_up(self, weak_stage: Stage) -> None:
         """The late completion comes before the abort and takes effect, but no newer holder has been acknowledged."""
         with weak_stage.story() as story:
-            an_upload(story)
-            story.in_flight(33, complete(ZOMBIE), **COMPLETE)
+            kinds.an_upload(story)
+            story.in_flight(33, kinds.complete(ZOMBIE), **COMPLETE)
             story.in_flight(34, barrier(), **ABORT)
             assert story.resumed() == [200, 404]
             assert [zombie.answer is not None and zombie.answer.succeeded for zombie in story.zombies] == [True, True]
@@ -294,8 +269,8 @@ class TestWeakStore:
     def test_a_late_settlement(self, weak_stage: Stage, how: str | None) -> None:
         """34 gives the upload of 33 up, and its request is late as well: 35 gives it up once more."""
         with weak_stage.story() as story:
-            an_upload(story)
-            story.in_flight(33, complete(ZOMBIE), how="kill", **COMPLETE)
+            kinds.an_upload(story)
+            story.in_flight(33, kinds.complete(ZOMBIE), how="kill", **COMPLETE)
             story.in_flight(34, barrier(), how=how, **ABORT)
             story.taken_over(35, *by_restoring(BEFORE))
             assert story.resumed() == [404, 204]

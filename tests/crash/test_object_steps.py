@@ -6,13 +6,11 @@ from urllib.parse import quote
 
 import httpx
 import pytest
-from botocore.auth import S3SigV4Auth
-from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
 
 from gateway.objects.background.sweeper import LEFT_BEHIND
 from tests.crash import kinds
-from tests.crash.clients import BUCKET
+from tests.crash.clients import BUCKET, signed
 from tests.crash.kinds import BEFORE, ZOMBIE, Deed, Stop, Takeover, by_restoring, cases, complete, put
 from tests.crash.stage import Stage, Story
 from tests.doubles.s3 import ACCESS_KEY, SECRET_KEY
@@ -29,7 +27,7 @@ def test_paused(stage: Stage, stop: Stop, takeover: Takeover) -> None:
     stage.stopped(stop, "stop", takeover)
 
 
-@pytest.mark.parametrize("stop", cases(kinds.OBJECTS))
+@pytest.mark.parametrize("stop", cases(kinds.OBJECTS, "overwrite", "delete"))
 def test_killed(stage: Stage, stop: Stop) -> None:
     """The requests that the dead gateway left neither delay the new holder nor take effect later."""
     stage.stopped(stop, "kill", by_restoring)
@@ -51,7 +49,7 @@ def test_paused_while_settling(stage: Stage, stop: Stop, takeover: Takeover) -> 
     stage.stopped(stop, "stop", takeover)
 
 
-@pytest.mark.parametrize("stop", cases([*kinds.SETTLERS[:2], kinds.OVER_COMPLETION]))
+@pytest.mark.parametrize("stop", cases([*kinds.SETTLERS[:2], kinds.OVER_COMPLETION], "barrier over overwrite"))
 def test_killed_while_settling(stage: Stage, stop: Stop) -> None:
     """The write of 33 is still in flight, so 35 has to settle it."""
     stage.stopped(stop, "kill", by_restoring)
@@ -91,9 +89,8 @@ class TestCompletedBefore:
 def uploads(story: Story) -> list[str]:
     """The ids of the uploads that the store has at the key."""
     url = f"{story.stage.double.endpoint}/{BUCKET}?prefix={quote(story.place.key, safe='')}&uploads="
-    request = AWSRequest(method="GET", url=url)
-    S3SigV4Auth(Credentials(ACCESS_KEY, SECRET_KEY), "s3", "us-east-1").add_auth(request)
-    listed = httpx.get(url, headers=dict(request.headers.items()), trust_env=False, timeout=PATIENCE)
+    headers = signed("GET", url, b"", {}, Credentials(ACCESS_KEY, SECRET_KEY))
+    listed = httpx.get(url, headers=headers, trust_env=False, timeout=PATIENCE)
     assert listed.status_code == 200, listed.text
     return re.findall("<UploadId>([^<]+)</UploadId>", listed.text)
 

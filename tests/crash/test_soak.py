@@ -1,15 +1,23 @@
-"""Everything at random, for a short while; for longer: ``python -m tests.crash.soak``."""
+"""Everything at random, for a short while; for longer: ``python -m tests.crash.soak``.
 
+Each kind of violation is found in a forged history by the judges of the soaks, and an honest one passes.
+"""
+
+import ast
 import asyncio
+import json
+import sys
+from itertools import count
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.crash.history import REMOVAL, Attempt, Broken, Deed, History, Said, Seen, Span
-from tests.crash.replication import Change, Commit, Row
-from tests.crash.soak import losses
+from tests.crash.history import REMOVAL, Attempt, Broken, Change, Commit, Deed, History, Row, Said, Seen, Span
+from tests.crash.soak import checker, losses
 from tests.crash.soak import storm as storms
-from tests.crash.soak.run import play
+from tests.crash.soak.checker import Checker
+from tests.crash.soak.writers import play
 
 SEED = 6  # the store is as on AWS
 KEY, JOB = "jobs/1/a", "job/1"
@@ -53,7 +61,7 @@ def test_of_two_databases_one_goes_on_while_the_other_is_down(tmp_path: Path) ->
     assert verdict.figures["answers: done"] > 0
 
 
-# The soak is worth what its checks are worth -------------------------------------------------------------------------
+# A soak is worth what its checks are worth. First the one with sight of all effects, tests/crash/history.py ----------
 
 
 def deed(mark: int, token: int, said: Said, before: int, after: int, *, kind: str = "put", place: str = KEY) -> Deed:
@@ -168,3 +176,200 @@ def test_a_look_at_something_else_is_seen() -> None:
 def test_broken_promises_of_rows_are_seen(promise: str, deeds: tuple[Deed, ...], commits: tuple[Commit, ...]) -> None:
     with pytest.raises(Broken, match=promise):
         check(*deeds, commits=commits)
+
+
+# The judge of the soak with losses, tests/crash/soak/checker.py ----------------------------------------------------
+
+REWIND = {"line": "rewind", "storage": ["rows/"], "since": 10, "from": 20, "until": 21}
+_requests = count()
+
+
+def operation(
+    answer: str, token: int, sent: float, answered: float | None, content: int | None = None, place: str = "rows/1"
+) -> dict[str, Any]:
+    """A write of the place; with no place, a barrier."""
+    writes = [[place, JOB, content]] if place else []
+    times = {"sent": sent, "answered": answered, "request": f"request {next(_requests)}"}
+    return {"line": "operation", "answer": answer, "tokens": {JOB: [0, token]}, "writes": writes, **times}
+
+
+def read(content: int | None, sent: float, answered: float, place: str = "rows/1") -> dict[str, Any]:
+    return {"line": "read", "place": place, "content": content, "sent": sent, "answered": answered}
+
+
+def final(fence: int, places: dict[str, int] | None = None, refusals: tuple[str, ...] = ()) -> dict[str, Any]:
+    return {"line": "final", "at": 99, "places": places or {}, "fences": {JOB: [0, fence]}, "refusals": refusals}
+
+
+def mode(name: str) -> dict[str, Any]:
+    return {"line": "mode", "mode": name, "late": 2}
+
+
+def kinds(*lines: dict[str, Any]) -> list[str]:
+    """The kinds of violations that are found."""
+    return [one.kind for one in Checker(map(json.dumps, lines)).check().violations]
+
+
+def at_end(content: int) -> dict[str, Any]:
+    return final(2, {"rows/1": content})
+
+
+def barrier(token: int, sent: float, answered: float) -> dict[str, Any]:
+    return operation("done", token, sent, answered, place="")
+
+
+FIRST, SECOND = operation("done", 1, 1, 2, 101), operation("done", 2, 3, 4, 102)
+
+
+def test_it_shares_no_code_with_the_gateway_or_its_tests() -> None:
+    tree = ast.parse(Path(checker.__file__).read_text())
+    imported = {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+    imported |= {name.name for node in ast.walk(tree) if isinstance(node, ast.Import) for name in node.names}
+    assert {str(name).partition(".")[0] for name in imported} <= sys.stdlib_module_names
+
+
+def test_an_honest_history_passes() -> None:
+    stale = operation("stale", 1, 5, 6, 103)
+    late = operation("nothing", 1, 1, None, 104)
+    unknown = operation("unknown", 2, 7, 8, 105)
+    removal = operation("done", 2, 9, 10)
+    lines = (
+        *(FIRST, late, SECOND, stale, unknown, removal),
+        *(read(None, 0, 1), read(101, 1, 3), read(104, 1.5, 3.5), read(102, 3.5, 6), read(None, 9.5, 11)),
+        final(2, refusals=(stale["request"],)),
+    )
+    assert kinds(mode("sync"), *lines) == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "lines"),
+    [
+        # Effects of stale writes
+        ("stale write took effect", (operation("nothing", 1, 5, None, 103), SECOND, read(103, 6, 7), at_end(102))),
+        ("stale write took effect", (operation("nothing", 1, 1, None, 103), SECOND, at_end(103))),
+        ("stale write took effect", (operation("nothing", 1, 3, None, 103), barrier(2, 1, 2), at_end(103))),
+        ("stale write took effect",
+            (operation("unknown", 1, 3, 5, 103, "objects/a"), barrier(2, 1, 2), read(103, 6, 7, "objects/a"),
+             final(2))),
+        ("stale write took effect",
+            (operation("nothing", 1, 12, None, 103), barrier(2, 11, 12), REWIND, operation("nothing", 1, 30, None, 104),
+             at_end(104))),
+        # Effects of refused writes
+        ("refused write took effect", (operation("refused", 2, 1, 2, 103), at_end(103))),
+        ("refused write took effect", (operation("not done", 2, 1, 2, 103), read(103, 3, 4), final(2))),
+        ("refused write took effect", (operation("idle", 2, 1, 2, 103), at_end(103))),
+        # Acknowledged writes that are gone
+        ("acknowledged write lost", (FIRST, SECOND, read(101, 5, 6), at_end(102))),
+        ("acknowledged write lost", (FIRST, final(2))),
+        ("acknowledged write lost", (operation("done", 1, 1, 2, 101, "objects/a"), REWIND, final(2))),
+        ("acknowledged write lost", (FIRST, REWIND, final(2))),
+        ("acknowledged write lost", (operation("done", 1, 30, 31, 101), REWIND, final(2))),
+        ("acknowledged write lost", (FIRST, operation("done", 1, 3, 4), final(1, {"rows/1": 101}))),
+        # Tokens that went back
+        ("token went back", (SECOND, operation("done", 1, 5, 6, 103), at_end(103))),
+        ("token went back", (barrier(2, 1, 2), barrier(1, 3, 4), final(2))),
+        ("token went back", (barrier(2, 1, 2), operation("idle", 1, 3, 4), final(2))),
+        ("token went back", (barrier(2, 1, 2), final(1))),
+        ("token went back", (barrier(2, 11, 12), REWIND, barrier(1, 30, 31), final(2))),
+        # Refusals without an entry
+        ("refusal not on record", (SECOND, operation("stale", 1, 5, 6, 103), at_end(102))),
+        ("refusal not on record", (operation("stale", 1, 5, 6, 103), REWIND, final(2))),
+        # Contents without a writer
+        ("phantom", (final(0, {"rows/1": 7}),)),
+        ("phantom", (read(7, 1, 2), final(0))),
+        ("phantom", (operation("done", 1, 5, 6, 7), read(7, 1, 2), final(1, {"rows/1": 7}))),
+        ("incomplete", (SECOND,)),
+    ],
+)  # fmt: skip
+def test_a_violation_is_found(kind: str, lines: tuple[dict[str, Any], ...]) -> None:
+    assert kind in kinds(mode("sync"), *lines)
+
+
+def test_of_several_tokens_each_one_counts() -> None:
+    """A transaction with a token that was overtaken takes effect nowhere."""
+    both = operation("nothing", 2, 5, None, 103)
+    both["tokens"] = {JOB: [0, 2], "job/2": [0, 7]}
+    overtaker = barrier(8, 1, 2) | {"tokens": {"job/2": [0, 8]}}
+    end = at_end(103) | {"fences": {JOB: [0, 2], "job/2": [0, 8]}}
+    assert kinds(mode("sync"), both, overtaker, end) == ["stale write took effect"]
+
+
+@pytest.mark.parametrize("name", ["off", "async", "sync"])
+def test_a_rewind_may_take_rows_and_refusals_in_every_mode(name: str) -> None:
+    gone = operation("done", 1, 11, 12, 103)
+    stale = operation("stale", 0, 11, 12, 104)
+    assert kinds(mode(name), FIRST, gone, stale, REWIND, read(103, 13, 14), final(1, {"rows/1": 101})) == []
+
+
+def test_a_read_while_the_storage_goes_back_proves_nothing() -> None:
+    assert kinds(mode("sync"), FIRST, REWIND, read(None, 20.5, 20.6), final(1, {"rows/1": 101})) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "early", "late"), [("off", True, True), ("async", False, True), ("sync", False, False)]
+)
+def test_a_rewind_may_take_the_tokens_that_the_mode_does_not_keep(name: str, *, early: bool, late: bool) -> None:
+    """``early``: acknowledged seconds before the loss; ``late``: right before it."""
+    stale = operation("done", 1, 30, 31, 103)
+    for answered, forgiven in ((12, early), (19.5, late)):
+        history = (barrier(2, 11, answered), REWIND, stale, final(1, {"rows/1": 103}))
+        assert (kinds(mode(name), *history) == []) is forgiven
+
+
+def test_a_rewind_of_the_database_takes_the_tokens_of_objects() -> None:
+    """An overtaken holder may then replace an object that is still there. No object is lost."""
+    place = "objects/1"
+    newer, older = operation("done", 2, 12, 13, 102, place), operation("done", 1, 25, 26, 103, place)
+    lines = (newer, REWIND, older, read(103, 27, 28, place), final(1, {place: 103}))
+    assert kinds(mode("off"), *lines) == []
+    assert "stale write took effect" in kinds(mode("sync"), *lines)
+    assert kinds(mode("off"), newer, REWIND, read(None, 27, 28, place), final(2, {place: 102})) == [
+        "acknowledged write lost"
+    ]
+
+
+def test_what_a_rewind_cannot_have_taken_counts_in_every_mode() -> None:
+    """It was acknowledged before the backup, or after the loss."""
+    for sent in (5, 25):
+        history = (barrier(2, sent, sent + 1), REWIND, operation("done", 1, 30, 31, 103), at_end(103))
+        assert "token went back" in kinds(mode("off"), *history)
+
+
+def of(resource: str, told: dict[str, Any]) -> dict[str, Any]:
+    """Return the same operation about another resource, and about rows of its own."""
+    writes = [[f"south/{place}", resource, content] for place, _, content in told["writes"]]
+    return {**told, "tokens": {resource: told["tokens"][JOB]}, "writes": writes}
+
+
+def test_a_rewind_of_one_database_takes_nothing_of_another() -> None:
+    rewind = {**REWIND, "storage": ["south/rows/"], "resources": ["south/"]}
+    gone, stale = of("south/1", operation("done", 2, 11, 12, 103)), of("south/1", operation("stale", 0, 11, 12, 104))
+    end = {**final(2, {"rows/1": 102}), "fences": {JOB: [0, 2], "south/1": [0, 0]}}
+    assert kinds(mode("off"), FIRST, SECOND, gone, stale, rewind, end) == []
+    for here in (SECOND, barrier(2, 11, 12)):
+        again = operation("done", 1, 30, 31, 105)
+        assert "token went back" in kinds(mode("off"), here, rewind, again, final(2, {"rows/1": 105}))
+    lost = operation("done", 2, 11, 12, 102)
+    assert "acknowledged write lost" in kinds(mode("off"), FIRST, lost, rewind, final(2, {"rows/1": 101}))
+    unrecorded = operation("stale", 0, 11, 12, 106)
+    assert kinds(mode("off"), unrecorded, rewind, final(0)) == ["refusal not on record"]
+
+
+@pytest.mark.parametrize(
+    ("requests", "few", "found"), [(3, 1, []), (4, 1, ["outage"]), (3, 0, ["outage"])], ids=["good", "idle", "failing"]
+)
+def test_in_an_outage_another_database_has_to_go_on(requests: int, few: int, found: list[str]) -> None:
+    outage = {"line": "outage", "resources": ["job/"], "from": 10, "until": 20, "requests": requests, "few": few}
+    meanwhile = (operation("done", 2, 11, 12, 102), operation("unknown", 2, 13, 14), operation("stale", 1, 15, 16))
+    others = (operation("not done", 2, 9, 12), operation("not done", 2, 19, 21), operation("nothing", 2, 11, None))
+    down = of("south/1", operation("not done", 1, 12, 15))
+    end = final(2, {"rows/1": 102}, (meanwhile[2]["request"],))
+    assert [kind.split()[1] for kind in kinds(mode("sync"), *meanwhile, *others, down, outage, end)] == found
+
+
+def test_its_file_is_judged_by_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "history"
+    file.write_text("\n".join(map(json.dumps, (mode("sync"), FIRST, final(2)))))
+    monkeypatch.setattr(sys, "argv", ["checker", str(file)])
+    with pytest.raises(SystemExit, match="1"):
+        checker.main()

@@ -24,12 +24,13 @@ def test_paused(stage: Stage, stop: Stop, takeover: Takeover) -> None:
     play(stage, stop, "stop", takeover)
 
 
-@pytest.mark.parametrize("stop", cases(TABLES))
+@pytest.mark.parametrize("stop", cases(TABLES, "raising update", "insert of two"))
 def test_killed(stage: Stage, stop: Stop) -> None:
     play(stage, stop, "kill", by_row)
 
 
-@pytest.mark.parametrize("how", first(["stop", "kill"]))
+@pytest.mark.thorough
+@pytest.mark.parametrize("how", ["stop", "kill"])
 @pytest.mark.parametrize("stop", cases(TABLES))
 def test_down_under_a_role(role_stage: Stage, stop: Stop, how: str) -> None:
     """One call claims, takes the role and writes: a gateway that sleeps beside it holds nothing up."""

@@ -2,15 +2,14 @@
 
 import json
 import os
+import random
 import re
 import shlex
 import signal
 import subprocess
-import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -20,7 +19,7 @@ import pytest
 from gateway.db import migrations
 from tests import ROOT
 from tests.crash.processes import Gateway
-from tests.crash.soak.stage import Soak, configured, services
+from tests.crash.soak.stage import Soak, configured, services, side_by_side
 from tests.crash.soak.writers import Writer
 from tests.crash.stage import Postgres
 from tests.postgres import GATEWAY
@@ -135,7 +134,7 @@ class Keeper:
 
     def _ask(self, method: str, path: str, document: object) -> httpx.Response | None:
         """Return the answer; None where the connection ended, or for a 503, after which the client asks again."""
-        port = next(iter(self._soak.gateways[time.monotonic_ns() % len(self._soak.gateways) :])).port
+        port = random.choice(self._soak.gateways).port
         try:
             answer = httpx.request(
                 method,
@@ -150,36 +149,12 @@ class Keeper:
         return None if answer.status_code == 503 else answer
 
 
-@contextmanager
-def _under_load(soak: Soak, keeper: Keeper) -> Iterator[Callable[[], None]]:
-    """Let writers and the keeper work. The function that is yielded waits until the writers have done their share."""
-    errors: list[BaseException] = []
-
-    def guarded(work: Callable[[], None]) -> None:
-        try:
-            work()
-        except BaseException as error:  # noqa: BLE001 - it is raised again below
-            errors.append(error)
-            soak.over.set()
-
-    def pass_time() -> None:
-        wanted, deadline = len(soak.history.deeds) + DEEDS, time.monotonic() + PATIENCE
-        while len(soak.history.deeds) < wanted and not soak.over.is_set():
-            assert time.monotonic() < deadline, "the writers are stuck"
-            time.sleep(0.02)
-
-    works = [keeper.work, *(Writer(soak, number).work for number in range(WRITERS))]
-    threads = [threading.Thread(target=guarded, args=(work,)) for work in works]
-    for thread in threads:
-        thread.start()
-    try:
-        yield pass_time
-    finally:
-        soak.over.set()
-        for thread in threads:
-            thread.join()
-    if errors:
-        raise errors[0]
+def _pass_time(soak: Soak) -> None:
+    """Wait until the writers have done their share."""
+    wanted, deadline = len(soak.history.deeds) + DEEDS, time.monotonic() + PATIENCE
+    while len(soak.history.deeds) < wanted and not soak.over.is_set():
+        assert time.monotonic() < deadline, "the writers are stuck"
+        time.sleep(0.02)
 
 
 @pytest.mark.thorough
@@ -194,29 +169,33 @@ def test_gateways_are_upgraded_one_by_one_and_go_back(tmp_path: Path) -> None:
         soak = Soak(SEED, double, lambda: fleet.start(release), dsn, GATEWAYS)
         keeper, database = Keeper(soak), Postgres(dsn)
         stack.callback(database.close)
-        with _under_load(soak, keeper) as pass_time:
-            pass_time()
+
+        def upgrade() -> None:
+            _pass_time(soak)
             _the_next_gateway_refuses_the_older_schema(fleet, following)
             assert guide.run(VERSION, following).stdout == "gateway 99.0.0\n"
             assert database.rows(guide.long_transactions) == []
             _two_migrations_at_once(following, dsn)
-            pass_time()
+            _pass_time(soak)
             for number in range(GATEWAYS):
                 fleet.replace(soak, number, following)
-                pass_time()
+                _pass_time(soak)
             assert database.value("SELECT sum(barriers) FROM fencing.raised") > 0, "the next release is not used"
             assert database.value("SELECT barriers FROM fencing.lock WHERE resource = 'kept/1'") > 0
 
             _an_older_migration_changes_nothing(guide, release, dsn)
             for number in range(GATEWAYS):
                 fleet.replace(soak, number, release)
-                pass_time()
+                _pass_time(soak)
             assert database.value(f"SELECT has_table_privilege('{GATEWAY}', 'fencing.raised', 'INSERT')")
             counted = database.value("SELECT sum(barriers) FROM fencing.raised")
-            pass_time()
+            _pass_time(soak)
             assert database.value("SELECT sum(barriers) FROM fencing.raised") == counted, (
                 "the older release is not used"
             )
+
+        works = [keeper.work, *(Writer(soak, number).work for number in range(WRITERS))]
+        side_by_side(soak.over, works, upgrade)
         Writer(soak, WRITERS).conclude()
         soak.history.check(*soak.effects())
         assert keeper.tokens == {"1"}, "the lease was lost"
@@ -233,12 +212,9 @@ def _the_next_gateway_refuses_the_older_schema(fleet: Fleet, following: Release)
 
 
 def _two_migrations_at_once(following: Release, dsn: str) -> None:
-    def both() -> Iterator[AbstractContextManager[Running]]:
-        for _ in range(2):
-            yield following.start("migrate", "--dsn", dsn, "--grant-to", GATEWAY)
-
     with ExitStack() as stack:
-        for running in [stack.enter_context(one) for one in both()]:
+        starts = [following.start("migrate", "--dsn", dsn, "--grant-to", GATEWAY) for _ in range(2)]
+        for running in [stack.enter_context(one) for one in starts]:
             assert running.process.wait(PATIENCE) == 0, running.said()
             assert f"-> {NEXT_REVISION}\n" in running.said()
 

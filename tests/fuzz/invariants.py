@@ -6,11 +6,11 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from tests.crash.replication import Change, Commit
+from tests.crash.history import Change, Commit
 from tests.fuzz import reading
 from tests.fuzz.deeds import ACCOUNTS, FIRST_MARK, HELD, NEWEST, STALE_ACCOUNT, Deed, Effect
 from tests.fuzz.grammar import Conversation, End
@@ -22,6 +22,7 @@ _SANE = re.compile("[!-~]{1,128}")
 """The names that a request may give itself, for the log."""
 _OPEN = re.compile(r"/v1/(health|ready|openapi\.json|docs)|/ui/(login|static/.*)")
 """Paths that answer a caller without credentials."""
+_UNSENT = "nothing is served but what was sent"
 _BEFORE_ROUTING = frozenset((400, 408, 431))
 """Statuses of answers that the server gives by itself, to a head that it cannot read."""
 
@@ -91,8 +92,7 @@ class Judge:
         faults += self._of_effects(evidence)
         faults += self._of_successes(played)
         return [
-            fault if fault.conversation else Fault(fault.invariant, fault.what, self._blamed(fault.what))
-            for fault in faults
+            fault if fault.conversation else replace(fault, conversation=self._blamed(fault.what)) for fault in faults
         ]
 
     def of_record(self, record: str) -> list[Fault]:
@@ -102,22 +102,16 @@ class Judge:
     # Answers
 
     def _of_conversation(self, one: Played, served: _Served) -> Iterable[Fault]:
-        name, messages = one.conversation.name, one.conversation.messages()
-        got = reading.answers(one.received, [message.method for message in messages])
-        for fault in [
-            *_pairs(one, messages, got, served),
-            *_all_answered(one, messages, got),
-            *_served_what_was_sent(one, messages, served),
-        ]:
-            yield Fault(fault.invariant, fault.what, name)
+        name, (messages, got) = one.conversation.name, _exchanged(one)
+        of_messages = _served_what_was_sent(one, messages, served)
+        for fault in (*_pairs(one, messages, got, served), *_all_answered(one, messages, got), *of_messages):
+            yield replace(fault, conversation=name)
         for message, answer in zip(messages, got, strict=False):
             self.counted[f"{answer.status}"] += 1
             deed = one.conversation.deeds.get(message.header("x-request-id") or "")
-            known = deed is not None and deed.known
-            if not known and 200 <= answer.status < 300 and not _is_open(message):
-                yield Fault(
-                    "no success without a caller", f"{answer.status} to {message.method} {message.target[:200]}", name
-                )
+            if not (deed is not None and deed.known) and answer.succeeded and not _is_open(message):
+                what = f"{answer.status} to {message.method} {message.target[:200]}"
+                yield Fault("no success without a caller", what, name)
         for answer in got:
             if answer.status >= 500 and answer.status not in (501, 503):
                 yield Fault("no 5xx but 503", f"{answer.status} {answer.body[:300]!r}", name)
@@ -172,19 +166,14 @@ class Judge:
         mark = _mark(resource)
         deed, effect = self._effects.get(mark or 0, (None, None))
         self._seen.add(mark or 0)
-        claims = {f"s3/bucket/{effect.name}", effect.name} if effect is not None else set()
-        if effect is None or deed is None or not effect.allowed or not self._came(deed, effect):
+        if deed is None or effect is None:
+            return Fault("no fence without its claim", f"{what} by nobody")
+        came, named = self._came(deed, effect), resource in (f"s3/bucket/{effect.name}", effect.name)
+        if not (effect.allowed and came):
             # A write that fails after its claim may have raised its own fence.
-            if (
-                effect is not None
-                and deed is not None
-                and deed.known
-                and self._came(deed, effect)
-                and resource in claims
-            ):
-                return None
-            return Fault("no fence without its claim", f"{what} by {_short(deed)}")
-        if resource not in claims or (effect.token is not None and value != str(effect.token)):
+            its_own = deed.known and came and named
+            return None if its_own else Fault("no fence without its claim", f"{what} by {_short(deed)}")
+        if not named or (effect.token is not None and value != str(effect.token)):
             return Fault("no fence but the one named", f"{what} by {_short(deed)}, which named {effect.name}")
         return None
 
@@ -208,20 +197,14 @@ class Judge:
     def _of_successes(self, played: list[Played]) -> Iterable[Fault]:
         """Return acknowledged writes that have not taken effect."""
         for one in played:
-            messages = one.conversation.messages()
-            for message, answer in zip(
-                messages, reading.answers(one.received, [message.method for message in messages]), strict=False
-            ):
+            for message, answer in zip(*_exchanged(one), strict=False):
                 deed = one.conversation.deeds.get(message.header("x-request-id") or "")
-                certain = deed is not None and deed.effect is not None and deed.effect.certain and message.whole
-                if certain and deed is not None and deed.effect is not None and 200 <= answer.status < 300:
+                effect = deed.effect if deed is not None and message.whole and answer.succeeded else None
+                if effect is not None and effect.certain:
                     self.counted["writes acknowledged"] += 1
-                    if deed.effect.mark not in self._seen:
-                        yield Fault(
-                            "no acknowledgement without an effect",
-                            f"{answer.status} to {_short(deed)}",
-                            one.conversation.name,
-                        )
+                    if effect.mark not in self._seen:
+                        what = f"{answer.status} to {_short(deed)}"
+                        yield Fault("no acknowledgement without an effect", what, one.conversation.name)
 
     def _blamed(self, what: str) -> str | None:
         """Return the conversation that a fault names by a mark or a request id."""
@@ -262,6 +245,12 @@ class _Served:
                 yield Fault("no 5xx but 503", f"{status} to {theirs} {line['method']} {line['path'][:300]}")
 
 
+def _exchanged(one: Played) -> tuple[list[Message], list[Answer]]:
+    """Return the requests of a conversation, and the answers to them."""
+    messages = one.conversation.messages()
+    return messages, reading.answers(one.received, [message.method for message in messages])
+
+
 def _pairs(one: Played, messages: list[Message], got: list[Answer], served: _Served) -> Iterable[Fault]:
     """Return answers that are none, or do not belong to the request in their place."""
     for number, answer in enumerate(got):
@@ -274,20 +263,17 @@ def _pairs(one: Played, messages: list[Message], got: list[Answer], served: _Ser
             # A fault of a message may show behind its answer, which may be early.
             readable = message is not None and all(one.whole and not one.doubtful for one in messages[: number + 1])
             if answer.status not in _BEFORE_ROUTING or number < len(got) - 1 or readable:
-                yield Fault(
-                    "answers pair with requests", f"answer {number} is nobody's: {answer.status} {answer.body[:200]!r}"
-                )
+                what = f"answer {number} is nobody's: {answer.status} {answer.body[:200]!r}"
+                yield Fault("answers pair with requests", what)
             continue
         if message is None:
             yield Fault("answers pair with requests", f"{len(got)} answers to {len(messages)} requests")
             return
         if (line := served.by_own.get(own)) is not None:
             theirs = _name(message)
-            if line.get("client_request_id") != theirs and not str(line.get("client_request_id")).endswith("-trailer"):
-                yield Fault(
-                    "answers pair with requests",
-                    f"answer {number} is to {line.get('client_request_id')}, not to {theirs}",
-                )
+            given = line.get("client_request_id")
+            if given != theirs and not str(given).endswith("-trailer"):
+                yield Fault("answers pair with requests", f"answer {number} is to {given}, not to {theirs}")
         if not answer.complete and one.closed and _is_heard_out(one, messages):
             yield Fault("every answer is HTTP", f"answer {number} is cut off: {one.received[-200:]!r}")
 
@@ -298,10 +284,8 @@ def _all_answered(one: Played, messages: list[Message], got: list[Answer]) -> It
         return
     closing = bool(got) and "close" in (got[-1].header("connection") or "")
     if (len(got) < len(messages) and not closing) or (got and not got[-1].complete):
-        yield Fault(
-            "every request is answered",
-            f"{len(got)} answers to {len(messages)} requests; late: {one.late}, closed: {one.closed}",
-        )
+        what = f"{len(got)} answers to {len(messages)} requests; late: {one.late}, closed: {one.closed}"
+        yield Fault("every request is answered", what)
 
 
 def _name(message: Message) -> str | None:
@@ -322,25 +306,18 @@ def _served_what_was_sent(one: Played, messages: list[Message], served: _Served)
     handled = [theirs for theirs in ids for _ in served.by_theirs.get(theirs, ()) if theirs]
     for theirs in handled:
         if theirs not in sent:
-            yield Fault(
-                "nothing is served but what was sent", f"{theirs} was served, which is no request on its connection"
-            )
+            yield Fault(_UNSENT, f"{theirs} was served, which is no request on its connection")
         elif handled.count(theirs) > sent.count(theirs):
-            yield Fault("nothing is served but what was sent", f"{theirs} was served {handled.count(theirs)} times")
+            yield Fault(_UNSENT, f"{theirs} was served {handled.count(theirs)} times")
         else:
-            message = messages[sent.index(theirs)]
-            line = served.by_theirs[theirs][0]
-            path = unquote(
-                urlsplit(message.target).path if "://" in message.target else re.split("[?#]", message.target)[0]
-            )
+            message, line = messages[sent.index(theirs)], served.by_theirs[theirs][0]
+            path = _path(message)
             if line["method"] != message.method or (line["path"] != path and line["plane"] != "leases"):
-                yield Fault(
-                    "nothing is served but what was sent",
-                    f"{theirs} was {message.method} {path}, served as {line['method']} {line['path']}",
-                )
+                was = f"{theirs} was {message.method} {path}, served as {line['method']} {line['path']}"
+                yield Fault(_UNSENT, was)
     skipped = [theirs for theirs in sent[: len(handled)] if theirs and theirs not in handled]
     if skipped:
-        yield Fault("nothing is served but what was sent", f"{skipped} left out, and later ones served")
+        yield Fault(_UNSENT, f"{skipped} left out, and later ones served")
 
 
 def _joined(lines: Iterable[str]) -> list[str]:
@@ -362,9 +339,12 @@ def _told(text: str, secrets: list[str]) -> Iterable[str]:
         yield f"the signature {found[0][:24]}…"
 
 
+def _path(message: Message) -> str:
+    return unquote(urlsplit(message.target).path if "://" in message.target else re.split("[?#]", message.target)[0])
+
+
 def _is_open(message: Message) -> bool:
-    path = urlsplit(message.target).path if "://" in message.target else re.split("[?#]", message.target)[0]
-    return message.method == "OPTIONS" or _OPEN.fullmatch(unquote(path)) is not None
+    return message.method == "OPTIONS" or _OPEN.fullmatch(_path(message)) is not None
 
 
 def _mark(text: str) -> int | None:

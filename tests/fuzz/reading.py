@@ -73,6 +73,10 @@ class Answer:
     complete: bool = False
     fault: str | None = None
 
+    @property
+    def succeeded(self) -> bool:
+        return 200 <= self.status < 300
+
     def header(self, name: str) -> str | None:
         return next((value for given, value in self.headers if given == name), None)
 

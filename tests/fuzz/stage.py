@@ -17,7 +17,7 @@ import psutil
 from gateway.db import migrations
 from gateway.demo.embedded import postgres
 from tests.crash.clients import Client
-from tests.crash.replication import CHANGES, PUBLICATION, SLOT, Commit, commits
+from tests.crash.history import CHANGES, PUBLICATION, SLOT, Commit, commits
 from tests.crash.stage import Postgres
 from tests.doubles.s3 import ACCESS_KEY as STORE_KEY
 from tests.doubles.s3 import SECRET_KEY as STORE_SECRET

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.crash.replication import Change, Commit
+from tests.crash.history import Change, Commit
 from tests.fuzz.deeds import Deed, Effect
 from tests.fuzz.driver import run
 from tests.fuzz.grammar import Conversation, End, conversation

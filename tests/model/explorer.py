@@ -329,7 +329,7 @@ class World(NamedTuple):
     ticks: int
 
 
-# What happened, and to which client or to which request of the network.
+# A method of the explorer, and the client or the request of the network that it is about.
 Happening: TypeAlias = Callable[[World, int], World]
 Step: TypeAlias = tuple[Happening, int]
 

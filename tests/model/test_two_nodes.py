@@ -69,7 +69,7 @@ class Explorer:
         self._own, self._other = ("fence_part", "row_part") if layout.session == "fence" else ("row_part", "fence_part")
 
     def run(self) -> frozenset[World]:
-        """Return all worlds. Raises ``BrokenPromise`` with the steps that led there, the last one first."""
+        """Return all worlds. Raises ``BrokenPromise`` with the last step, and those that led there."""
         return frozenset(search(World(), self._successors))
 
     def _successors(self, world: World) -> Iterator[Move]:

@@ -30,9 +30,9 @@ from pathlib import Path
 from tests.crash.history import Broken
 from tests.crash.soak.losses import FAULTS, OF_SEVERAL, Result
 from tests.crash.soak.losses import play as play_with_losses
-from tests.crash.soak.run import play
 from tests.crash.soak.servers import POOLER
 from tests.crash.soak.stage import STORES
+from tests.crash.soak.writers import play
 
 
 def main() -> None:

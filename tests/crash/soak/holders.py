@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import hmac
 import json
-import re
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from random import Random
 from typing import IO, Any, TypeAlias
 
 import asyncpg
+import httpx
 
-from tests.crash.clients import BUCKET
-from tests.running import ACCESS_KEY, API_KEY, SECRET_KEY
+from tests.crash.clients import BUCKET, code_of, signed
+from tests.running import API_KEY
 
 BODIES = (b"", b"one", b"two", b"three" * 1000, b"large" * 20_000)
 """Bytes that come back again and again, with their ETags. The last ones are staged as parts."""
@@ -84,75 +82,21 @@ class Notes:
         return self.newest[job]
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
-    status: int
-    code: str | None
-    headers: dict[str, str]
-    body: bytes
-
-    @property
-    def said(self) -> str:
-        if 200 <= self.status < 300:
-            empty = self.body == b"[]" or (
-                b'"results"' in self.body and not any(one["body"] for one in json.loads(self.body)["results"])
-            )
-            return "idle" if empty else "done"
-        if self.code in _STALE:
-            return "stale"
-        if 400 <= self.status < 500:
-            return "refused"
-        if self.status == 503 and self.code in _UNKNOWN:
-            return "unknown"
-        if self.status in (501, 503) and self.code in _NOT_DONE:
-            return "not done"
-        raise AssertionError(f"an answer that says nothing: {self}")
-
-
-class Client:
-    """One connection at a time, kept while it is good. Each request is sent once."""
-
-    def __init__(self, port: int) -> None:
-        self._port = port
-        self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
-
-    async def send(self, method: str, target: str, headers: dict[str, str], body: bytes = b"") -> Answer:
-        """Raises OSError where no answer comes."""
-        try:
-            return await self._exchange(method, target, headers, body)
-        except (OSError, EOFError, TimeoutError, ValueError) as error:
-            self.close()
-            raise OSError(str(error)) from error
-
-    async def _exchange(self, method: str, target: str, headers: dict[str, str], body: bytes) -> Answer:
-        if self._streams is None:
-            self._streams = await asyncio.open_connection("127.0.0.1", self._port)
-        reader, writer = self._streams
-        lines = [f"{method} {target} HTTP/1.1", f"content-length: {len(body)}"]
-        lines += [f"{name}: {value}" for name, value in headers.items()]
-        writer.write("\r\n".join(lines).encode() + b"\r\n\r\n" + body)
-        head = (await reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
-        named = {name.lower(): value for name, _, value in (line.partition(": ") for line in head[1:-2])}
-        status = int(head[0].split()[1])
-        content = b"" if method == "HEAD" else await self._body(reader, named)
-        if named.get("connection") == "close":
-            self.close()
-        return Answer(status, _code(status, content), named, content)
-
-    async def _body(self, reader: asyncio.StreamReader, headers: dict[str, str]) -> bytes:
-        if headers.get("transfer-encoding") != "chunked":
-            return await reader.readexactly(int(headers.get("content-length", "0")))
-        content = b""
-        while size := int(await reader.readuntil(b"\r\n"), 16):
-            content += await reader.readexactly(size)
-            await reader.readexactly(2)
-        await reader.readexactly(2)
-        return content
-
-    def close(self) -> None:
-        if self._streams is not None:
-            self._streams[1].transport.abort()
-            self._streams = None
+def _said(answer: httpx.Response, code: str | None) -> str:
+    """The statement of an answer about its writes, in the words of the checker."""
+    status, body = answer.status_code, answer.content
+    if answer.is_success:
+        nothing = body == b"[]" or (b'"results"' in body and not any(one["body"] for one in answer.json()["results"]))
+        return "idle" if nothing else "done"
+    if code in _STALE:
+        return "stale"
+    if 400 <= status < 500:
+        return "refused"
+    if status == 503 and code in _UNKNOWN:
+        return "unknown"
+    if status in (501, 503) and code in _NOT_DONE:
+        return "not done"
+    raise AssertionError(f"an answer that says nothing: {status} {body!r}")
 
 
 class Holder:
@@ -162,8 +106,10 @@ class Holder:
         self._notes, self._name, self._grounds = notes, name, grounds
         self._at = grounds[0]
         self._random = Random(f"{seed}/{name}")
-        self._client = Client(port)
-        self._host = f"127.0.0.1:{port}"
+        # One connection at a time, kept while it is good. Each request is sent once.
+        self._origin = f"http://127.0.0.1:{port}"
+        one = httpx.Limits(max_connections=1)
+        self._client = httpx.AsyncClient(base_url=self._origin, limits=one, timeout=PATIENCE, verify=False)
         self._held: dict[str, int] = {}
         self._kinds: dict[Callable[[], Any], int] = {
             self._update: 40,
@@ -181,7 +127,7 @@ class Holder:
             (act,) = self._random.choices(kinds, weights)
             self._at = self._random.choice(self._grounds)
             await act()
-        self.close()
+        await self.close()
 
     async def conclude(self, ground: Ground, job: str) -> bool:
         """Take a resource over at the end; whether that was acknowledged."""
@@ -189,8 +135,8 @@ class Holder:
         self._held[job] = self._notes.next(job)
         return await self._barrier(job)
 
-    def close(self) -> None:
-        self._client.close()
+    async def close(self) -> None:
+        await self._client.aclose()
 
     # Their writes and reads
 
@@ -245,14 +191,13 @@ class Holder:
     async def _get(self) -> None:
         key = self._random.choice(list(self._at.keys))
         sent = time.monotonic()
+        target = f"/{self._at.bucket}/{key}"
         try:
-            async with asyncio.timeout(PATIENCE):
-                answer = await self._client.send("GET", f"/{self._at.bucket}/{key}", self._signed("GET", key, b"", {}))
-        except OSError:
-            self._client.close()
+            answer = await self._client.get(target, headers=signed("GET", self._origin + target, b"", {}))
+        except httpx.TransportError:
             return
-        if answer.status in (200, 404):
-            content = int(answer.headers[MARK]) if answer.status == 200 else None
+        if answer.status_code in (200, 404):
+            content = int(answer.headers[MARK]) if answer.is_success else None
             seen = {"content": content, "sent": sent, "answered": time.monotonic(), "who": self._name}
             self._notes.note("read", place=f"{self._at.area}objects/{key}", **seen)
 
@@ -267,7 +212,6 @@ class Holder:
         self, method: str, target: str, document: Any, tokens: dict[str, int], writes: list[Write]
     ) -> bool:
         headers = {
-            "host": self._host,
             "authorization": f"Bearer {API_KEY}",
             "content-type": "application/json",
             "prefer": "return=representation",
@@ -281,9 +225,9 @@ class Holder:
         self, method: str, key: str, job: str, body: bytes, mark: int | None, named: dict[str, str]
     ) -> None:
         token = self._token(job)
-        headers = self._signed(method, key, body, {**named, "fencing-token": str(token)})
-        writes: list[Write] = [(f"{self._at.area}objects/{key}", job, mark)]
-        await self._do(method, f"/{self._at.bucket}/{key}", headers, body, {job: token}, writes)
+        target = f"/{self._at.bucket}/{key}"
+        headers = signed(method, self._origin + target, body, {**named, "fencing-token": str(token)})
+        await self._do(method, target, headers, body, {job: token}, [(f"{self._at.area}objects/{key}", job, mark)])
 
     async def _do(
         self,
@@ -295,17 +239,14 @@ class Holder:
         writes: list[Write],
     ) -> bool:
         """Send it once, and write down what became of it; whether it was acknowledged."""
-        notes, answered, request = self._notes, None, None
+        notes, answered, request, said, code = self._notes, None, None, "nothing", None
         patience = 0.3 if self._random.random() < _MOST_UNANSWERED else PATIENCE
         sent = time.monotonic()
-        try:
-            async with asyncio.timeout(patience):
-                answer = await self._client.send(method, target, headers, body)
-            answered, said, request = time.monotonic(), answer.said, answer.headers.get("x-request-id")
-            code = answer.code
-        except OSError:
-            self._client.close()
-            said, code = "nothing", None
+        with suppress(httpx.TransportError):
+            answer = await self._client.request(method, target, headers=headers, content=body, timeout=patience)
+            answered, request = time.monotonic(), answer.headers.get("x-request-id")
+            code = code_of(answer.content) if answer.is_error else None
+            said = _said(answer, code)
         notes.operations += 1
         notes.answered[self._at.kind] += said != "nothing"
         if code is not None:
@@ -334,22 +275,6 @@ class Holder:
             self._held[job] = self._notes.next(job)
         return self._held[job]
 
-    def _signed(self, method: str, key: str, body: bytes, headers: dict[str, str]) -> dict[str, str]:
-        """Sign a request as AWS defines it, in version 4."""
-        now, digest = datetime.now(UTC), hashlib.sha256(body).hexdigest()
-        at, day = now.strftime("%Y%m%dT%H%M%SZ"), now.strftime("%Y%m%d")
-        named = dict(sorted({**headers, "host": self._host, "x-amz-content-sha256": digest, "x-amz-date": at}.items()))
-        names, scope = ";".join(named), f"{day}/us-east-1/s3/aws4_request"
-        lines = "".join(f"{name}:{value}\n" for name, value in named.items())
-        canonical = f"{method}\n/{self._at.bucket}/{key}\n\n{lines}\n{names}\n{digest}"
-        key_of_day = f"AWS4{SECRET_KEY}".encode()
-        for part in scope.split("/"):
-            key_of_day = hmac.digest(key_of_day, part.encode(), "sha256")
-        text = f"AWS4-HMAC-SHA256\n{at}\n{scope}\n{hashlib.sha256(canonical.encode()).hexdigest()}"
-        signature = hmac.digest(key_of_day, text.encode(), "sha256").hex()
-        credential = f"AWS4-HMAC-SHA256 Credential={ACCESS_KEY}/{scope}"
-        return {**named, "authorization": f"{credential}, SignedHeaders={names}, Signature={signature}"}
-
 
 async def look_at_rows(notes: Notes, ground: Ground, dsn: Callable[[], str], enough: Callable[[], bool]) -> None:
     """Read the rows again and again, past all gateways."""
@@ -372,16 +297,3 @@ async def look_at_rows(notes: Notes, ground: Ground, dsn: Callable[[], str], eno
             notes.note("read", place=f"{ground.area}rows/{row['id']}", **seen)
     if session is not None:
         session.terminate()
-
-
-def _code(status: int, content: bytes) -> str | None:
-    """The code of an S3 error document, or of a problem document."""
-    if status < 400:
-        return None
-    if found := re.search(rb"<Error>.*?<Code>([^<]+)</Code>", content, re.DOTALL):
-        return found[1].decode()
-    try:
-        document = json.loads(content or b"null")
-    except ValueError:
-        return None
-    return document.get("code") if isinstance(document, dict) else None

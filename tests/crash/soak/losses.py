@@ -11,17 +11,15 @@ them at a time. In an outage the other one has to go on: ``OTHERS`` says how far
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
 import tempfile
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from random import Random
+from threading import Event
 from typing import Any, TypeAlias
 
 from gateway.fencing.intent import DEAD_AFTER
@@ -31,6 +29,7 @@ from tests.crash.soak.checker import Checker, Verdict
 from tests.crash.soak.holders import MARK, Ground, Holder, Notes, look_at_rows, number_of
 from tests.crash.soak.proxy import Proxy
 from tests.crash.soak.servers import POOLER, Database
+from tests.crash.soak.stage import Faults
 from tests.crash.stage import Postgres
 from tests.doubles.s3 import ACCESS_KEY as STORE_KEY
 from tests.doubles.s3 import SECRET_KEY as STORE_SECRET
@@ -139,19 +138,24 @@ async def play(
 async def _run(scene: _Scene, notes: Notes, operations: int, seed: int, faults: tuple[str, ...]) -> None:
     trouble = _Trouble(scene, notes, seed, faults)
 
+    over = Event()
+
     def enough() -> bool:
-        return notes.operations >= operations and not trouble.acting
+        return over.is_set() or (notes.operations >= operations and not trouble.acting)
 
     grounds = [site.ground for site in scene.sites]
     # Some write in one database, which the trouble of another one is not to stop. Some write in all.
     worlds = [grounds] if len(grounds) == 1 else [grounds, *([one] for one in grounds)]
-    async with asyncio.TaskGroup() as tasks:
-        for number in range(_HOLDERS):
-            holder = Holder(notes, scene.front.port, seed, f"holder {number}", worlds[number % len(worlds)])
-            tasks.create_task(holder.work(enough))
-        for site in scene.sites:
-            tasks.create_task(look_at_rows(notes, site.ground, partial(_dsn, site), enough))
-        tasks.create_task(trouble.work(enough))
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            for number in range(_HOLDERS):
+                holder = Holder(notes, scene.front.port, seed, f"holder {number}", worlds[number % len(worlds)])
+                tasks.create_task(holder.work(enough))
+            for site in scene.sites:
+                tasks.create_task(look_at_rows(notes, site.ground, partial(_dsn, site), enough))
+            tasks.create_task(asyncio.to_thread(trouble.work, enough))
+    finally:
+        over.set()
 
 
 def _dsn(site: _Site) -> str:
@@ -165,7 +169,7 @@ async def _conclude(scene: _Scene, notes: Notes, seed: int, patience: float) -> 
     while left and time.monotonic() < begun + patience:
         left = [(ground, job) for ground, job in left if not await last.conclude(ground, job)]
         await asyncio.sleep(0.2)
-    last.close()
+    await last.close()
     notes.counted["seconds until the last holder had all"] = round(time.monotonic() - begun)
     notes.counted["resources that the last holder did not get"] = len(left)
     for site in scene.sites:
@@ -206,20 +210,19 @@ def _final(scene: _Scene) -> dict[str, Any]:
     return {"at": time.monotonic(), "places": places, "fences": fences, "refusals": refusals}
 
 
-class _Trouble:
+class _Trouble(Faults):
     """All faults, one after the other. Only pauses and holds last beyond their step."""
 
     def __init__(self, scene: _Scene, notes: Notes, seed: int, faults: tuple[str, ...]) -> None:
+        known = scene.sites[0].ground.bucket
+        super().__init__(seed, scene.double, scene.gateways, lambda: scene.nursery.hatch(known))
         self._scene, self._notes = scene, notes
         self.acting = False
-        self._random = Random(f"{seed}/trouble")
-        self._later: set[asyncio.Task[None]] = set()
-        self._paused: set[int] = set()
-        of_each: dict[str, dict[Callable[[], Any], int]] = {
-            "gateways": {self._pause: 30, self._kill: 6},
-            "requests": {self._hold: 60, self._fail: 50},
-            "statements": {self._pause_backend: 20},
-            "crashes": {self._crash: 2, self._restart: 1},
+        of_each: dict[str, dict[Callable[[], None], int]] = {
+            "gateways": {self.pause: 30, self.kill: 6},
+            "requests": {self.hold: 60, self.fail: 50},
+            "statements": {self.pause_backend: 20},
+            "crashes": {self.crash_database: 2, self._restart: 1},
             "rewinds": {self._rewind: 3},
             "failovers": {self._fail_over: 2, self._lag: 2},
             "poolers": {self._end_pooler: 5},
@@ -229,97 +232,65 @@ class _Trouble:
         }
         self._kinds = {act: weight for name in faults for act, weight in of_each[name].items()}
 
-    async def work(self, enough: Callable[[], bool]) -> None:
+    def work(self, enough: Callable[[], bool]) -> None:
         while not enough() and self._kinds:
-            (act,) = self._random.choices(list(self._kinds), list(self._kinds.values()))
-            await self._step(self._random.randint(1, 500), enough)
+            (act,) = self.random.choices(list(self._kinds), list(self._kinds.values()))
+            self._step(self.random.randint(1, 500), enough)
             begun, self.acting = time.monotonic(), True
-            await act()
+            act()
             self.acting = False
-            self._notes.counted[f"fault: {act.__name__.strip('_').replace('_', ' ')}"] += 1
-            self._notes.note("fault", what=act.__name__.strip("_"), begun=begun, ended=time.monotonic())
-        await asyncio.gather(*self._later)
-        await asyncio.to_thread(self._scene.double.clear)
+            name = act.__name__.strip("_")
+            self._notes.counted[f"fault: {name.replace('_', ' ')}"] += 1
+            self._notes.note("fault", what=name, begun=begun, ended=time.monotonic())
+        self.let_go()
+        self._scene.double.clear()
 
-    async def _step(self, operations: int, enough: Callable[[], bool]) -> None:
+    def _step(self, operations: int, enough: Callable[[], bool]) -> None:
         wanted, deadline = self._notes.operations + operations, time.monotonic() + 3
         while self._notes.operations < wanted and time.monotonic() < deadline and not enough():
-            await asyncio.sleep(0.01)
+            time.sleep(0.01)
 
-    def _after(self, longest: float, act: Callable[[], Any]) -> None:
-        async def late(seconds: float) -> None:
-            await asyncio.sleep(seconds)
-            await asyncio.to_thread(act)
-
-        task = asyncio.create_task(late(self._random.random() * longest))
-        self._later.add(task)
-        task.add_done_callback(self._later.discard)
-
-    # Gateways
-
-    async def _pause(self) -> None:
-        gateway = self._random.choice(self._scene.gateways)
-        if gateway.pid not in self._paused:
-            self._paused.add(gateway.pid)
-            os.kill(gateway.pid, signal.SIGSTOP)
-            self._after(1.5, lambda: self._resume(gateway))
-
-    def _resume(self, gateway: Gateway) -> None:
-        self._paused.discard(gateway.pid)
-        gateway.resume()
-
-    async def _kill(self) -> None:
-        number = self._random.randrange(_GATEWAYS)
-        await asyncio.to_thread(self._scene.gateways[number].kill)
-        self._scene.gateways[number] = await asyncio.to_thread(
-            self._scene.nursery.hatch, self._scene.sites[0].ground.bucket
-        )
+    def kill(self) -> None:
+        super().kill()
         self._scene.front.aim(*(one.port for one in self._scene.gateways))
 
     # The store
 
-    async def _hold(self) -> None:
-        """Delay a request to the store, or its answer. Its sender may be dead by then."""
-        at = self._random.choice(("arrival", "before", "after"))
-        rule = await asyncio.to_thread(self._scene.double.rule, "hold", at=at, **self._match())
-        self._after(2, rule.release)
-
-    async def _fail(self) -> None:
-        action, at = self._random.choice(("cut", "cut", "fail")), self._random.choice(("before", "after"))
-        await asyncio.to_thread(self._scene.double.rule, action, at=at, **self._match())
-
-    def _match(self) -> dict[str, Any]:
+    def match(self) -> dict[str, Any]:
         operations = {"PutObject": 6, "CompleteMultipartUpload": 3, "DeleteObject": 3, "HeadObject": 1, "GetObject": 1}
-        (operation,) = self._random.choices(list(operations), list(operations.values()))
+        (operation,) = self.random.choices(list(operations), list(operations.values()))
         match: dict[str, Any] = {"operation": operation}
-        if self._random.random() < 0.7:  # else any key, those of the journal too
-            match["key"] = self._random.choice(list(self._site().ground.keys))
+        if self.random.random() < 0.7:  # else any key, those of the journal too
+            match["key"] = self.random.choice(list(self._site().ground.keys))
         return match
 
-    async def _restart_store(self) -> None:
+    def _restart_store(self) -> None:
         """As its clients see a restart. Requests that it has already may take effect."""
-        self._scene.store.refuse(0.2 + self._random.random())
+        self._scene.store.refuse(0.2 + self.random.random())
 
     # The databases
 
-    def _site(self) -> _Site:
-        return self._random.choice(self._scene.sites)
+    def dsn(self) -> str:
+        return self._site().database.dsn
 
-    async def _outage(self) -> None:
+    def _site(self) -> _Site:
+        return self.random.choice(self._scene.sites)
+
+    def _outage(self) -> None:
         """End or pause the server of a database. Holders of the others go on, which the checker looks at."""
         down = self._site()
         others = [site for site in self._scene.sites if site is not down]
-        await self._calm()
+        self._calm()
         working = [site.working() for site in others]
         begun = time.monotonic()
-        if self._random.random() < 0.5:
-            await asyncio.to_thread(down.database.stop)
-            await self._answered(others)
+        if self.random.random() < 0.5:
+            down.database.stop()
+            self._answered(others)
             ended = time.monotonic()
-            await asyncio.to_thread(down.database.start)
+            down.database.start()
         else:
             with paused(down.database.data):
-                await self._answered(others)
+                self._answered(others)
                 ended = time.monotonic()
         for resources in working:
             # A part of the requests is for resources that wait for lost objects.
@@ -327,85 +298,64 @@ class _Trouble:
             told = {"from": begun, "until": ended, "requests": wanted, "few": FEW}
             self._notes.note("outage", resources=resources, **told)
 
-    async def _calm(self) -> None:
+    def _calm(self) -> None:
         """End all other trouble, so that what happens now comes of the next fault alone."""
-        await self._let_go()
-        await asyncio.to_thread(self._scene.double.clear)
+        self.let_go()
+        self._scene.double.clear()
         for site in self._scene.sites:
-            await self._settled(site)
+            self._settled(site)
             site.behind.cut()
         self._scene.store.cut()
-        await self._answered(self._scene.sites)
+        self._answered(self._scene.sites)
 
-    async def _answered(self, sites: list[_Site]) -> None:
+    def _answered(self, sites: list[_Site]) -> None:
         """Wait until each of these databases has answered so many requests that were sent from now on."""
         before = self._notes.answered.copy()
         deadline = time.monotonic() + _OPENING
         kinds = [site.ground.kind for site in sites]
-        # Each holder may have one under way that was sent before.
+        # Each holder may have one under way that was sent before. After the deadline, the checker finds too few.
         wanted = OTHERS + _HOLDERS
-        while any(self._notes.answered[kind] - before[kind] < wanted for kind in kinds):
-            if time.monotonic() > deadline:
-                return  # the checker finds too few
-            await asyncio.sleep(0.01)
+        while any(self._notes.answered[kind] - before[kind] < wanted for kind in kinds) and time.monotonic() < deadline:
+            time.sleep(0.01)
 
-    async def _pause_backend(self) -> None:
-        """Delay a statement. Its sender may be dead by then."""
-        if pids := await self._backends(self._site()):
-            pid = self._random.choice(pids)
-            _signal(pid, signal.SIGSTOP)
-            self._after(1, lambda: _signal(pid, signal.SIGCONT))
+    def _restart(self) -> None:
+        self.let_go()
+        self._site().database.restart()
 
-    async def _crash(self) -> None:
-        """A backend that is killed takes all of the server's memory with it: it restarts, and recovers from its log."""
-        if pids := await self._backends(self._site()):
-            _signal(self._random.choice(pids), signal.SIGKILL)
-
-    async def _restart(self) -> None:
-        await self._let_go()
-        await asyncio.to_thread(self._site().database.restart)
-
-    async def _backends(self, site: _Site) -> list[int]:
-        sql = "SELECT pid FROM pg_stat_activity WHERE usename = 'fencing_gateway'"
-        try:
-            return [pid for (pid,) in await asyncio.to_thread(site.database.execute, sql)]
-        except (OSError, TimeoutError, ConnectionError, Exception):  # noqa: BLE001 - it restarts just now
-            return []
-
-    async def _rewind(self) -> None:
+    def _rewind(self) -> None:
         """Make a backup, let the database do something more, and put it back to the backup."""
         site = self._site()
-        await self._settled(site)
+        self._settled(site)
         since = time.monotonic()
-        backup = await asyncio.to_thread(site.database.backup)
-        await asyncio.sleep(2 + 3 * self._random.random())
-        await self._let_go()
-        self._rewound(site, since, await asyncio.to_thread(site.database.put_back, backup))
+        backup = site.database.backup()
+        time.sleep(2 + 3 * self.random.random())
+        self.let_go()
+        self._rewound(site, since, site.database.put_back(backup))
 
-    async def _fail_over(self) -> None:
+    def _fail_over(self) -> None:
         """Kill the primary. The standby has each commit, so that nothing may be lost."""
         site = self._site()
-        await self._settled(site)
-        await asyncio.to_thread(site.database.follow)
-        await asyncio.to_thread(site.database.synchronous)
-        await asyncio.to_thread(site.database.caught_up)
-        await asyncio.sleep(self._random.random())
-        await self._promote(site)
+        self._settled(site)
+        site.database.follow()
+        site.database.synchronous()
+        site.database.caught_up()
+        time.sleep(self.random.random())
+        self._promote(site)
 
-    async def _lag(self) -> None:
+    def _lag(self) -> None:
         """Kill the primary after a while without its standby, which lacks the last commits."""
         site = self._site()
-        await self._settled(site)
-        await asyncio.to_thread(site.database.follow)
+        self._settled(site)
+        site.database.follow()
         since = time.monotonic()
-        await asyncio.to_thread(site.database.caught_up)
-        await asyncio.to_thread(site.database.lag)
-        await asyncio.sleep(2 + 2 * self._random.random())
-        self._rewound(site, since, await self._promote(site))
+        site.database.caught_up()
+        site.database.lag()
+        time.sleep(2 + 2 * self.random.random())
+        self._rewound(site, since, self._promote(site))
 
-    async def _promote(self, site: _Site) -> float:
-        await self._let_go()
-        stopped = await asyncio.to_thread(site.database.fail_over)
+    def _promote(self, site: _Site) -> float:
+        self.let_go()
+        stopped = site.database.fail_over()
         site.behind.aim(site.database.port)
         site.behind.cut()
         return stopped
@@ -415,42 +365,39 @@ class _Trouble:
         lost = {"since": since, "from": stopped, "until": site.rewound, "resources": [site.ground.kind]}
         self._notes.note("rewind", storage=[f"{site.ground.area}rows/", f"{site.ground.area}notes/"], **lost)
 
-    async def _settled(self, site: _Site) -> None:
+    def _settled(self, site: _Site) -> None:
         """The server accepts connections, and no process of it is paused."""
-        await self._let_go()
+        self.let_go()
         deadline = time.monotonic() + 30
         while True:
             try:
-                await asyncio.to_thread(site.database.execute, "SELECT 1")
+                site.database.execute("SELECT 1")
             except Exception:  # noqa: BLE001 - of whatever kind: it restarts
                 assert time.monotonic() < deadline, "the database does not come back"
-                await asyncio.sleep(0.05)
+                time.sleep(0.05)
             else:
                 return
 
-    async def _let_go(self) -> None:
-        await asyncio.gather(*self._later)
-
     # Connections
 
-    async def _end_pooler(self) -> None:
+    def _end_pooler(self) -> None:
         site = self._site()
         site.pooler.kill()
-        await asyncio.to_thread(site.pooler.wait)
-        await asyncio.sleep(self._random.random() * 0.5)
+        site.pooler.wait()
+        time.sleep(self.random.random() * 0.5)
         site.pooler = site.database.pooler(site.behind.port, site.pooler_port)
 
     def _proxy(self) -> Proxy:
-        return self._random.choice((self._scene.front, self._site().behind, self._scene.store))
+        return self.random.choice((self._scene.front, self._site().behind, self._scene.store))
 
-    async def _cut(self) -> None:
-        self._proxy().cut(self._random.choice((0.2, 0.5, 1.0)))
+    def _cut(self) -> None:
+        self._proxy().cut(self.random.choice((0.2, 0.5, 1.0)))
 
-    async def _lose(self) -> None:
+    def _lose(self) -> None:
         self._proxy().lose()
 
-    async def _delay(self) -> None:
-        self._proxy().hold(self._random.random() * 1.5)
+    def _delay(self) -> None:
+        self._proxy().hold(self.random.random() * 1.5)
 
 
 @asynccontextmanager
@@ -547,8 +494,3 @@ def _given(mode: str, sites: list[_Site], store: int) -> dict[str, Any]:
             "secret_access_key": STORE_SECRET,
         },
     }
-
-
-def _signal(pid: int, number: int) -> None:
-    with suppress(ProcessLookupError):
-        os.kill(pid, number)

@@ -1,26 +1,36 @@
-"""The parts of a soak: one PostgreSQL, one S3 double, three gateways in front of them, a lock service, a history."""
+"""The parts of a soak: one PostgreSQL, one S3 double, three gateways in front of them, a lock service, a history.
+
+And its trouble: whatever may go wrong with gateways, the store and the database, at random moments.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import os
+import signal
 import tempfile
 import threading
+import time
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
+from random import Random
 from typing import Any
+
+import asyncpg
 
 from gateway.demo.embedded import postgres
 from tests.crash.clients import BUCKET
-from tests.crash.history import Deed, History, Token
+from tests.crash.history import CHANGES, PUBLICATION, SLOT, Commit, Deed, History, Token, commits
 from tests.crash.processes import Gateway, Nursery
-from tests.crash.replication import CHANGES, PUBLICATION, SLOT, Commit, commits
 from tests.crash.stage import Postgres
 from tests.doubles.s3 import ACCESS_KEY as STORE_KEY
 from tests.doubles.s3 import SECRET_KEY as STORE_SECRET
 from tests.doubles.s3 import DoubleProcess
+from tests.doubles.s3.process import RemoteRule
 from tests.postgres import as_gateway, install
 from tests.running import ACCESS_KEY, API_KEY, GRANTS, SECRET_KEY
 
@@ -159,3 +169,180 @@ def configured(dsn: str, endpoint: str) -> dict[str, Any]:
             "secret_access_key": STORE_SECRET,
         },
     }
+
+
+# Trouble ----------------------------------------------------------------------------------------------------
+
+_OPERATIONS = {
+    "PutObject": 6, "CompleteMultipartUpload": 5, "DeleteObject": 3, "AbortMultipartUpload": 1, "HeadObject": 1,
+    "PutObjectTagging": 1,
+}  # fmt: skip
+
+
+class Faults:
+    """The faults of a soak, at random. Each lasts for a while at most; ``let_go`` waits until the last one is over."""
+
+    def __init__(self, seed: int, double: DoubleProcess, gateways: list[Gateway], hatch: Callable[[], Gateway]) -> None:
+        self.random = Random(f"{seed}/trouble")
+        self._double, self._gateways, self._hatch = double, gateways, hatch
+        self._paused: set[int] = set()
+        self._timers: list[threading.Timer] = []
+        self._holding: list[RemoteRule] = []
+
+    def match(self) -> dict[str, Any]:
+        """Choose requests of gateways to the store."""
+        raise NotImplementedError
+
+    def dsn(self) -> str:
+        """Choose a database."""
+        raise NotImplementedError
+
+    def for_a_while(self, longest: float, end: Callable[[], object]) -> None:
+        timer = threading.Timer(self.random.random() * longest, end)
+        self._timers.append(timer)
+        timer.start()
+
+    def let_go(self) -> None:
+        for timer in self._timers:
+            timer.join()
+        for rule in self._holding:
+            if rule.state()["arrived"]:
+                rule.wait_finished(timeout=60)
+        self._timers.clear()
+        self._holding.clear()
+
+    def hold(self) -> None:
+        """Delay a request to the store, or its answer. Its sender may be dead by then."""
+        at = self.random.choice(("arrival", "before", "after"))
+        self._holding.append(self._double.rule("hold", at=at, **self.match()))
+        self.for_a_while(2.5, self._holding[-1].release)
+
+    def fail(self) -> None:
+        action, at = self.random.choice(("cut", "cut", "fail")), self.random.choice(("before", "after"))
+        self._double.rule(action, at=at, **self.match())
+
+    def pause(self) -> None:
+        gateway = self.random.choice(self._gateways)
+        if gateway.pid not in self._paused:
+            self._paused.add(gateway.pid)
+            os.kill(gateway.pid, signal.SIGSTOP)
+            self.for_a_while(1.5, lambda: self._resume(gateway))
+
+    def _resume(self, gateway: Gateway) -> None:
+        self._paused.discard(gateway.pid)
+        gateway.resume()  # dead processes are reaped at the end only, so no other process has this id
+
+    def kill(self) -> None:
+        number = self.random.randrange(len(self._gateways))
+        self._gateways[number].kill()
+        self._gateways[number] = self._hatch()
+
+    def pause_backend(self) -> None:
+        """Delay a statement. Its sender may be dead by then."""
+        if pids := self._backends():
+            pid = self.random.choice(pids)
+            signal_to(pid, signal.SIGSTOP)
+            self.for_a_while(1, lambda: signal_to(pid, signal.SIGCONT))
+
+    def crash_database(self) -> None:
+        """A backend that is killed takes all of the server's memory with it: it restarts, and recovers from its log."""
+        if pids := self._backends():
+            signal_to(self.random.choice(pids), signal.SIGKILL)
+
+    def _backends(self) -> list[int]:
+        async def ask() -> list[int]:
+            connection = await asyncpg.connect(self.dsn(), timeout=2, command_timeout=2)
+            try:
+                sql = "SELECT pid FROM pg_stat_activity WHERE usename = 'fencing_gateway'"
+                return [row["pid"] for row in await connection.fetch(sql)]
+            finally:
+                connection.terminate()
+
+        try:
+            with asyncio.Runner(loop_factory=asyncio.new_event_loop) as runner:
+                return runner.run(ask())
+        except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError):
+            return []
+
+
+class Trouble(Faults):
+    """The trouble of one run."""
+
+    def __init__(self, soak: Soak, keys: Sequence[str] = tuple(KEYS), *, disconnects: bool = False) -> None:
+        """``keys``: whose requests to the store are disturbed; empty: of all. ``disconnects``: all at once, too."""
+        super().__init__(soak.seed, soak.double, soak.gateways, soak.hatch)
+        self._keys, self._soak = keys, soak
+        self._kinds: dict[Callable[[], None], int] = {
+            self.hold: 40,
+            self.fail: 22,
+            self.fail_late: 8,
+            self.pause: 15,
+            self.kill: 5,
+            self.pause_backend: 10,
+            self.crash_database: 1,
+            self.disconnect: 3 if disconnects else 0,
+        }
+
+    def match(self) -> dict[str, Any]:
+        (operation,) = self.random.choices(list(_OPERATIONS), list(_OPERATIONS.values()))
+        key = {"key": self.random.choice(self._keys)} if self._keys else {}
+        return {"operation": operation, **key, "nth": self.random.choice((1, 1, 2))}
+
+    def dsn(self) -> str:
+        return self._soak.dsn
+
+    def work(self) -> None:
+        try:
+            while not self._soak.over.is_set():
+                (act,) = self.random.choices(list(self._kinds), list(self._kinds.values()))
+                self._soak.counted[f"trouble: {act.__name__.replace('_', ' ')}"] += 1
+                act()
+                self._wait(self.random.randint(1, 25))
+        finally:
+            self.let_go()
+            self._soak.double.clear()
+
+    def _wait(self, deeds: int) -> None:
+        """Until writers have done so much more: on a slow machine there is not more trouble, but less of everything."""
+        wanted, deadline = len(self._soak.history.deeds) + deeds, time.monotonic() + 1
+        while len(self._soak.history.deeds) < wanted and time.monotonic() < deadline:
+            self._soak.over.wait(0.01)
+
+    def fail_late(self) -> None:
+        """Let a completion fail after its answer has begun."""
+        match = {**self.match(), "operation": "CompleteMultipartUpload"}
+        self._soak.double.rule("error-in-200", at=self.random.choice(("before", "after")), **match)
+
+    def disconnect(self) -> None:
+        """Break each request to the store for a while, as a restart of it does."""
+        for at in ("before", "after"):
+            self.for_a_while(2, self._soak.double.rule("cut", at=at, times=1000).remove)
+
+
+def side_by_side(over: threading.Event, works: Sequence[Callable[[], None]], during: Callable[[], object]) -> None:
+    """Let them work while something happens. ``over`` tells them to end. Raises what one of them does."""
+    errors: list[BaseException] = []
+
+    def guarded(work: Callable[[], None]) -> None:
+        try:
+            work()
+        except BaseException as error:  # noqa: BLE001 - it is raised again below
+            errors.append(error)
+            over.set()
+
+    threads = [threading.Thread(target=guarded, args=(work,)) for work in works]
+    for thread in threads:
+        thread.start()
+    try:
+        during()
+    finally:
+        over.set()
+        for thread in threads:
+            thread.join()
+    if errors:
+        raise errors[0]
+
+
+def signal_to(pid: int, number: int) -> None:
+    with suppress(ProcessLookupError):
+        os.kill(pid, number)

@@ -26,8 +26,7 @@ from random import Random
 
 from tests.crash.clients import Answer, Client
 from tests.crash.history import Deed
-from tests.crash.soak.stage import Soak, staged
-from tests.crash.soak.trouble import Trouble
+from tests.crash.soak.stage import Soak, Trouble, staged
 
 RESOURCES = 40
 SOON, AT_LAST = 10.0, 120.0

@@ -1,8 +1,12 @@
-"""The writers of a soak: they take locks from each other, and go on as zombies when others have taken over."""
+"""The writers of a soak: they take locks from each other, and go on as zombies when others have taken over.
+
+One run has writers and trouble side by side, then a last holder, then the check of all that has happened.
+"""
 
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -12,16 +16,37 @@ from typing import Any, TypeAlias
 from gateway.fencing.intent import DEAD_AFTER
 from tests.crash.clients import Answer, Client
 from tests.crash.history import MARK, REMOVAL, Attempt, Broken, Deed, Said, Seen, Span, Token
-from tests.crash.soak.stage import BODIES, JOBS, KEYS, ROWS, Soak
+from tests.crash.soak.stage import BODIES, JOBS, KEYS, ROWS, WRITERS, Soak, Trouble, side_by_side, staged
 
 _MOST_PATIENCE = 20.0
 _UNKNOWN = frozenset({"FencingOutcomeUnknown", "outcome-unknown"})
 _NOTHING_WRITTEN = frozenset({"ServiceUnavailable", "unavailable"})
 _AT_THE_END = 60.0
+_UNTIL_LATE = 0.7
+"""The share of a run that is over when it gets late, see ``Soak.late``."""
 
 Answering: TypeAlias = Callable[[Client], Answer]
 Sent: TypeAlias = tuple[Deed, str, str, Any, dict[str, str], dict[str, bytes]]
 """A write under a key: its resource, table, body, headers, and what it was answered, once it was."""
+
+
+def play(seed: int, seconds: float) -> Counter[str]:
+    """Run one soak, and return how often each action and outcome occurred. Raises ``Broken``."""
+    with staged(seed) as soak:
+
+        def pass_time() -> None:
+            if not soak.over.wait(seconds * _UNTIL_LATE):
+                soak.late.set()
+                soak.over.wait(seconds * (1 - _UNTIL_LATE))
+
+        works = [Trouble(soak).work, *(Writer(soak, number).work for number in range(WRITERS))]
+        side_by_side(soak.over, works, pass_time)
+        Writer(soak, WRITERS).conclude()
+        mutations, committed = soak.effects()
+    history = soak.history
+    history.check(mutations, committed)
+    counted = {"deeds": len(history.deeds), "looks": len(history.looks), "mutations": len(mutations)}
+    return soak.counted + Counter(counted | {"commits": len(committed)})
 
 
 class Writer:
