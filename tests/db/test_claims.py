@@ -85,31 +85,26 @@ async def test_claims_for_several_senders_raise_what_python_would_and_nothing_el
     known: dict[str, Fence] = {}
     for number, (pairs, first) in enumerate(history):
         before = await database.fetchrow(recorded)
+        holders = {resource: first and f"{first} {place}" for place, resource in enumerate(pairs)}
         claims = [
             {
-                "resource": resource,
+                "resource": name,
                 "epoch": token.epoch,
                 "value": token.value,
-                "holder": first and f"{first} {place}",
+                "holder": holders[name],
                 "caller": str(number),
             }
-            for place, (resource, token) in enumerate(pairs.items())
+            for name, token in pairs.items()
         ]
-        rising = {
-            one["resource"]: one
-            for one in claims
-            if decide(known.get(str(one["resource"])), Presented(pairs[str(one["resource"])])) is Decision.RAISED
-        }
-        overtaken = len(rising.keys() & known.keys())
+        rising = [name for name in pairs if decide(known.get(name), Presented(pairs[name])) is Decision.RAISED]
+        overtaken = len(set(rising) & known.keys())
         said = await database.fetchrow_write("SELECT fencing.claim_each_v1($1) AS risen", json.dumps(claims))
         after = await database.fetchrow(recorded)
         assert said is not None
         assert before is not None
         assert after is not None
         assert (said["risen"], after["entries"] - before["entries"]) == (len(rising), overtaken)
-        for resource, one in rising.items():
-            name = str(resource)
-            known[name] = Fence(name, pairs[name], one["holder"] and str(one["holder"]), str(number), NOW)  # type: ignore[arg-type]
+        known |= {name: Fence(name, pairs[name], holders[name], str(number), NOW) for name in rising}
         found = await state(database)
         assert all(one.write_id is not None for one in found.values()), "each was raised by a write"
         assert {resource: replace(one, write_id=None) for resource, one in found.items()} == known

@@ -209,7 +209,6 @@ async def test_model_and_sql_give_the_same_answers(
 
 
 WRITE = Announcement("r", "bucket", "k", UUID(int=1), Presented(Token(0, 1)), "tester")
-OTHER_KEY = Announcement("r", "bucket", "other", UUID(int=2), Presented(Token(0, 1)), "tester")
 SECOND = timedelta(seconds=1)
 MINUTE = timedelta(minutes=1)
 
