@@ -163,7 +163,7 @@ WAYS = {
 
 SINCE = {"create role": 16, "references": 18}
 """Ways that PostgreSQL has closed, and the release."""
-QUICK = ("group", "function", "view of a view", "far cascade")
+QUICK = ("function", "far cascade")
 
 
 @pytest.fixture
@@ -271,6 +271,7 @@ async def test_a_guard_closes_what_it_checks(dsn: str, session: asyncpg.Connecti
     await installation.remove(settings, "public.orders", dsn)
 
 
+@pytest.mark.thorough
 async def test_the_owner_of_the_fences_is_named_and_replaced(
     dsn: str, session: asyncpg.Connection, names: dict[str, str]
 ) -> None:
@@ -333,6 +334,7 @@ async def test_the_command_says_it_as_json_and_with_its_exit_code(
     assert (await doctor("--fix-sql"))[1] == "-- Nothing is to be done.\n"
 
 
+@pytest.mark.thorough
 async def test_missing_grants_are_printed(dsn: str, session: asyncpg.Connection, names: dict[str, str]) -> None:
     await session.execute(
         'CREATE TABLE "Odd ""name" (id serial PRIMARY KEY); REVOKE ALL ON "Odd ""name" FROM fencing_gateway; '
