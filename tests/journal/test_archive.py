@@ -80,11 +80,6 @@ async def filled(store: MemoryStore) -> MemoryStore:
     return store
 
 
-async def test_an_empty_journal_is_pristine(store: MemoryStore) -> None:
-    assert (await contents(store)).pristine
-    assert (await archive(store).marker()).marker is None
-
-
 async def test_the_marker_is_created_once_and_then_replaced(store: MemoryStore) -> None:
     one = archive(store)
     assert await one.create_marker(MARKER, "")
@@ -222,11 +217,6 @@ async def test_a_store_that_is_not_linearizable_is_unfit(unfit: MemoryStore, det
     assert found.problem is Problem.UNFIT
     assert detail in found.detail
     assert not unfit.objects, "the check leaves nothing behind"
-
-
-async def test_a_sound_store_passes_and_keeps_nothing(store: MemoryStore) -> None:
-    assert await archive(store).find_unfit() is None
-    assert not store.objects
 
 
 # Histories ------------------------------------------------------------------------------------------------------------

@@ -182,12 +182,6 @@ class TestOne:
             assert (await stage.get(path)).status_code == 404
         assert (await stage.get("/v1/events/x")).status_code == 400
 
-    async def test_the_head(self, stage: Watched) -> None:
-        await stage.put()
-        answer = (await stage.get("/v1/record/head")).json()
-        (one,) = await all_of(stage, "events")
-        assert answer == {"position": 1, "hash": one["hash"]}
-
 
 class TestWhoIsShownWhat:
     @pytest.fixture
@@ -254,12 +248,6 @@ class TestHostileNames:
         for name in HOSTILE:
             (one,) = await all_of(stage, "rejections", holder=name)
             assert one["holder"] == name
-
-    async def test_the_longest_resource(self, stage: Watched) -> None:
-        resource = "r" * 512
-        await refused(stage.database, "zombie", resource=resource)
-        assert [one["resource"] for one in await all_of(stage, "rejections", resource=resource)] == [resource]
-        assert len(await all_of(stage, "rejections", prefix=resource[:511])) == 1
 
 
 async def test_the_answer_of_a_gateway_without_database(dsn: str) -> None:

