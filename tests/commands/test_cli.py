@@ -196,19 +196,15 @@ def test_a_forgotten_option_for_the_configuration_is_named() -> None:
 
 
 def test_an_unusable_address_is_named_and_nothing_runs(tmp_path: Path, dsn: str) -> None:
+    anywhere = ["--listen", "127.0.0.1:0"]
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
-        for command, given, arguments, said in (
-            (run, {"listen": address}, [], f"Cannot listen on {address}: Address already in use."),
-            (called, {}, ["--listen", "here"], "--listen: must be host:port, such as 127.0.0.1:8080"),
-            (
-                called,
-                {"tls_certificate": "/none"},
-                ["--listen", "127.0.0.1:0"],
-                "server.tls_certificate: /none: there is no",
-            ),
+        for given, arguments, said in (
+            ({"listen": address}, [], f"Cannot listen on {address}: Address already in use."),
+            ({}, ["--listen", "here"], "--listen: must be host:port, such as 127.0.0.1:8080"),
+            ({"tls_certificate": "/none"}, anywhere, "server.tls_certificate: /none: there is no"),
         ):
-            answer = command("serve", "--config", write(tmp_path / "gateway.toml", dsn, **given), *arguments)
+            answer = called("serve", "--config", write(tmp_path / "gateway.toml", dsn, **given), *arguments)
             assert answer.returncode == 2
             assert answer.stderr.startswith(f"gateway: {said}")
             assert answer.stderr.count("\n") == 1
@@ -321,7 +317,7 @@ def test_serving_needs_the_schema_which_migrate_installs(
     tmp_path: Path, empty_dsn: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = write(tmp_path / "gateway.toml", empty_dsn, listen="127.0.0.1:0")
-    missing = run("serve", "--config", config)
+    missing = called("serve", "--config", config)
     assert (missing.returncode, missing.stderr) == (
         2,
         "gateway: The fencing schema is not installed. Run 'gateway migrate' first.\n",
@@ -437,7 +433,7 @@ def test_without_postgres_it_starts_answers_503_and_recovers_by_itself(tmp_path:
 
 
 def test_the_doctor_says_what_it_found_and_fails_where_something_is_wrong(tmp_path: Path, dsn: str) -> None:
-    well = run("doctor", "--config", write(tmp_path / "gateway.toml", dsn))
+    well = called("doctor", "--config", write(tmp_path / "gateway.toml", dsn))
     assert (well.returncode, well.stderr) == (0, "")
     assert "ok       connection: PostgreSQL" in well.stdout
     unwell = called("doctor", "--config", write(tmp_path / "gateway.toml", DSN))

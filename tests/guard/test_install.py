@@ -65,14 +65,14 @@ async def test_install_show_and_remove(stage: Stage, process: Command, command: 
     assert "can drop the guard or switch it off" in done.stderr
     async with refused("FN428"):
         await app.execute("UPDATE shipments SET state = 'x'")
-    shown = await process("show")
+    shown = await command("show")
     assert shown.returncode == 0
     assert (
         f"ok       guard on public.shipments: rows are order/{{order_id}}; the role {stage.gateway_role}"
         in shown.stdout
     )
     assert "none on public.once, public.settings" in shown.stdout
-    off = await process("remove", "shipments", "--dsn", stage.owner)
+    off = await command("remove", "shipments", "--dsn", stage.owner)
     assert (off.stdout, off.stderr) == ("shipments: the guard is removed\n", "")
     again = await command("remove", "shipments", "--dsn", stage.owner)
     assert again.stdout == "shipments: there is no guard\n"

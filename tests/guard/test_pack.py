@@ -15,7 +15,7 @@ import pytest
 from gateway.demo.embedded import EmbeddedPostgres
 from gateway.guard.pack import FUNCTION, pack
 from tests.guard.stage import Session, Stage, hold, logging_in_as, refused, session
-from tests.processes import run
+from tests.processes import called
 
 PATCH = "WITH src AS (UPDATE shipments SET state = 'sent' WHERE order_id = 5 RETURNING 1) SELECT count(*) FROM src"
 
@@ -133,7 +133,7 @@ async def test_the_role_of_a_request_can_claim_in_no_other_way(guarded: Stage, p
 
 
 def test_the_command_prints_it() -> None:
-    printed = run("guard", "pack", "--grants", "web")
+    printed = called("guard", "pack", "--grants", "web")
     assert (printed.returncode, printed.stdout, printed.stderr) == (0, pack(["web"]) + "\n", "")
 
 

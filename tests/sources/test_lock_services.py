@@ -264,11 +264,11 @@ class TestEtcd:
 
 
 def counter(resource: str) -> str:
-    return f"fencing:{{{resource}}}:token"
+    return f"fencing:{{{quote(resource, safe='')}}}:token"
 
 
 def lock(resource: str) -> str:
-    return f"fencing:{{{resource}}}:lock"
+    return f"fencing:{{{quote(resource, safe='')}}}:lock"
 
 
 class TestRedis:
