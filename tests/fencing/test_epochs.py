@@ -24,7 +24,6 @@ from gateway.observe.events import IntentSettled
 from tests.callers import known
 from tests.fencing.policy_gateway import ADMIN_KEY, WAYS, Shown, World, client
 from tests.objects.clients import in_thread, outcome
-from tests.processes import run
 from tests.running import API_KEY
 from tests.tiers import first
 from tests.waiting import PATIENCE
@@ -255,8 +254,8 @@ class TestCommand:
         resource = f"any/{name}:%20.."
         await world.database.execute("INSERT INTO fencing.fence (resource, epoch, value) VALUES ($1, 0, 900)", resource)
         wanted = ("epoch", resource, "--url", world.stage.origin, "--expected", "900", "--reason", "etcd was restored")
-        done = await in_thread(lambda: run(*wanted))
-        assert (done.returncode, done.stdout, done.stderr) == (0, f"{resource}: 900 -> 1.0\n", "")
+        done = await command(*wanted)
+        assert (done.exit_code, done.stdout, done.stderr) == (0, f"{resource}: 900 -> 1.0\n", "")
         with pytest.raises(GatewayError, match=f"The fence of {re.escape(resource)} carries 1.0, not 900.") as caught:
             await command(*wanted)
         assert "Nothing was changed" in caught.value.advice
