@@ -39,8 +39,6 @@ citus.node_conninfo = 'sslmode=disable'
 citus.recover_2pc_interval = -1
 """
 
-_WITHOUT = "\n".join(line for line in _SETTINGS.splitlines() if "citus" not in line) + "\n"
-
 
 class CitusMissing(Exception):
     """There is no Citus on this machine, or it is for another release of PostgreSQL."""
@@ -61,10 +59,10 @@ class Node:
     def address(self) -> str:
         return self.dsn().rpartition("/")[0]
 
-    def create(self, *, citus: bool = True) -> None:
+    def create(self) -> None:
         self._run("initdb", "--auth=trust", "--username=postgres", "--no-sync")
         with (self.directory / "postgresql.conf").open("a") as settings:
-            settings.write(f"{_SETTINGS if citus else _WITHOUT}port = {self.port}\n")
+            settings.write(f"{_SETTINGS}port = {self.port}\n")
             # Newer releases use no library for replication that is not named. Citus copies shards by its own.
             if "output_plugin_libraries" in self._described():
                 settings.write("output_plugin_libraries = 'citus'\n")

@@ -233,16 +233,6 @@ async def test_a_write_under_way_comes_first_and_the_next_one_is_refused(gateway
 
 
 @pytest.mark.citus
-async def test_a_write_whose_gateway_dies_leaves_nothing_for_citus(gateway: Gateway, dsn: str) -> None:
-    sent = await stopped(gateway, "spread", 5, 2)
-    taken = await waits(dsn, TAKEOVERS["spread"].format("spread"))
-    gateway.kill()
-    await asyncio.gather(sent, return_exceptions=True)
-    await taken
-    assert await asked(dsn, "SELECT v FROM spread") == [0]
-
-
-@pytest.mark.citus
 async def test_a_write_that_waits_for_citus_is_refused(gateway: Gateway, dsn: str) -> None:
     """It was planned for a plain table, and finds another one once it has the lock."""
     for table in ("spread", "whole", "everywhere", "known"):
