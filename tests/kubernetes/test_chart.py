@@ -34,15 +34,6 @@ def test_lint_finds_nothing(values: Path | None) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("values", VALUES, ids=lambda path: path.stem)
-def test_every_object_is_of_the_release(values: Path) -> None:
-    found = rendered("--values", str(values), "--namespace", "shop")
-    assert len({(one["kind"], one["metadata"]["name"]) for one in found}) == len(found)
-    for one in found:
-        assert one["metadata"]["labels"]["app.kubernetes.io/instance"] == "fence"
-        assert one["metadata"]["labels"]["app.kubernetes.io/managed-by"] == "Helm"
-
-
 @pytest.mark.parametrize(
     ("values", "said"),
     [
@@ -174,15 +165,6 @@ def test_each_of_several_databases_is_migrated_by_its_own_owner(tmp_path: Path) 
     for one in containers:
         # It would be a second database beside [[databases]].
         assert not any(variable["name"].startswith("GATEWAY_POSTGRES") for variable in one["env"])
-
-
-def test_a_digest_counts_more_than_a_tag() -> None:
-    digest = f"sha256:{'a' * 64}"
-    found = rendered("--values", str(MINIMAL), "--set", f"image.tag=1.2.3,image.digest={digest}")
-    for kind in ("Deployment", "Job"):
-        spec = only(found, kind)["spec"]["template"]["spec"]
-        for container in (*spec.get("initContainers", ()), *spec["containers"]):
-            assert container["image"] == f"registry.example.com/fencing-gateway@{digest}"
 
 
 def test_a_change_restarts_the_gateways_unless_they_are_to_reload_it() -> None:

@@ -1,4 +1,4 @@
-"""Releases on a real API server: installed, upgraded, refused, stopped under load, and removed.
+"""Releases on a real API server: installed, upgraded, refused, and removed.
 
 Pods with nothing but their service account get Leases by the rights of the guide, and the gateway knows their tokens.
 """
@@ -16,9 +16,6 @@ from typing import Any
 import asyncpg
 import httpx
 import pytest
-from botocore.auth import S3SigV4QueryAuth
-from botocore.awsrequest import AWSRequest
-from botocore.credentials import Credentials
 from psycopg.conninfo import conninfo_to_dict
 
 from gateway.client.errors import LockLost, Refused
@@ -66,9 +63,6 @@ class World:
     cluster: Cluster
     namespace: str
     node: Node
-    double: S3Double
-    root: asyncpg.Connection
-    database: str
     values: dict[str, Any]
     folder: Path
 
@@ -79,11 +73,6 @@ class World:
         values = () if arguments[0] == "uninstall" else ("--values", str(file))
         with self.node.running_jobs():
             return self.cluster.helm(*arguments, "--namespace", self.namespace, "--timeout", "90s", *values)
-
-    async def install(self, **changed: Any) -> "CompletedProcess[str]":
-        installed = await asyncio.to_thread(self.helm, "install", "fence", str(CHART), **changed)
-        assert installed.returncode == 0, (installed.stderr, self.node.jobs)
-        return installed
 
     def get(self, kind: str, name: str = "fence-fencing-gateway") -> Object:
         group = {"deployments": "apps/v1"}.get(kind)
@@ -122,8 +111,7 @@ async def world(cluster: Cluster, folder: Path, postgres_server: Server) -> Asyn
         """
     )
     await app.close()
-    double = S3Double(buckets=["reports"])
-    async with serve(double) as endpoint, relay(postgres_server.dsn(name)) as way:
+    async with serve(S3Double(buckets=["reports"])) as endpoint, relay(postgres_server.dsn(name)) as way:
         address = f"127.0.0.1:{conninfo_to_dict(way.url)['port']}/{name}?sslmode=disable"
         namespace = cluster.namespace(name.replace("_", "-"))
         keys = {"worker_secret": CALLER["secret_access_key"], "worker_key": CALLER["api_key"]}
@@ -138,7 +126,7 @@ async def world(cluster: Cluster, folder: Path, postgres_server: Server) -> Asyn
             "port": free_port(),
             "preStopSeconds": 1,
         }
-        yield World(cluster, namespace, Node(cluster, namespace, folder), double, root, name, values, folder)
+        yield World(cluster, namespace, Node(cluster, namespace, folder), values, folder)
     await root.execute(f"DROP DATABASE {name} WITH (FORCE)")
     await root.execute(f"DROP ROLE {name}_owner; DROP ROLE {name}_gateway")
     await root.close()
@@ -164,7 +152,9 @@ def test_the_api_server_takes_every_object_as_it_is(cluster: Cluster, tmp_path: 
 
 async def test_a_release_from_its_installation_to_its_end(world: World) -> None:
     before = world.left()
-    assert "fence-fencing-gateway" in (await world.install()).stdout
+    installed = await asyncio.to_thread(world.helm, "install", "fence", str(CHART))
+    assert installed.returncode == 0, (installed.stderr, world.node.jobs)
+    assert "fence-fencing-gateway" in installed.stdout
     migrated, checked = world.node.jobs
     assert "fencing schema: not installed -> " in migrated
     assert "no others" in migrated
@@ -207,76 +197,6 @@ async def test_a_release_from_its_installation_to_its_end(world: World) -> None:
     assert removed.returncode == 0, removed.stderr
     # The last Job has failed, and stays with its log.
     assert {one for one in world.left() - before if "migration" not in one} == set()
-
-
-async def test_a_stop_waits_for_an_upload(world: World) -> None:
-    await world.install(drainSeconds=60)
-    body = b"x" * 2**20
-
-    async def slowly() -> AsyncIterator[bytes]:
-        for at in range(0, len(body), 2**18):
-            yield body[at : at + 2**18]
-            arrived.set()
-            await asyncio.sleep(1.5)
-
-    arrived = asyncio.Event()
-    with world.node.pod(world.template()) as pod:
-        await asyncio.to_thread(pod.wait_for, "readinessProbe")
-        async with httpx.AsyncClient(timeout=60) as client:
-            headers = {"Content-Length": str(len(body))}
-            link = presigned(pod.origin, "reports/a", "7")
-            upload = asyncio.create_task(client.put(link, content=slowly(), headers=headers))
-            await arrived.wait()
-            ending = asyncio.create_task(asyncio.to_thread(pod.end))
-            answer = await upload
-        assert answer.status_code == 200, answer.text
-        assert await ending == 0, pod.log.read_text()
-    stored = world.double.objects("reports")["a"].content.body
-    assert stored == body
-
-
-async def test_a_stop_does_not_wait_for_ever(world: World) -> None:
-    """If requests take longer than drainSeconds, the gateway ends by itself, and no kubelet has to kill it."""
-    await world.install(drainSeconds=1)
-
-    async def never() -> AsyncIterator[bytes]:
-        yield b"x"
-        arrived.set()
-        await asyncio.sleep(60)
-
-    arrived = asyncio.Event()
-    with world.node.pod(world.template()) as pod:
-        await asyncio.to_thread(pod.wait_for, "readinessProbe")
-        async with httpx.AsyncClient(timeout=60) as client:
-            link = presigned(pod.origin, "reports/b", "7")
-            upload = asyncio.create_task(client.put(link, content=never(), headers={"Content-Length": "9"}))
-            await arrived.wait()
-            assert await asyncio.to_thread(pod.end) == 0, pod.log.read_text()
-            upload.cancel()
-            await asyncio.wait([upload])
-    assert "b" not in world.double.objects("reports")
-
-
-async def test_an_unreachable_database_makes_pods_unready_and_restarts_none(world: World) -> None:
-    await world.install()
-    with world.node.pod(world.template()) as pod:
-        await asyncio.to_thread(pod.wait_for, "readinessProbe")
-        await world.root.execute(f"ALTER DATABASE {world.database} ALLOW_CONNECTIONS false")
-        await world.root.execute(
-            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = $1", world.database
-        )
-        assert not await asyncio.to_thread(pod.probe, "readinessProbe")
-        await asyncio.to_thread(pod.wait_for, "livenessProbe")
-        await world.root.execute(f"ALTER DATABASE {world.database} ALLOW_CONNECTIONS true")
-        await asyncio.to_thread(pod.wait_for, "readinessProbe")
-
-
-def presigned(origin: str, key: str, token: str) -> str:
-    """Return a URL that carries the token."""
-    request = AWSRequest("PUT", f"{origin}/{key}", params={"fencing-token": token})
-    credentials = Credentials(CALLER["access_key_id"], CALLER["secret_access_key"])
-    S3SigV4QueryAuth(credentials, "s3", "us-east-1", expires=600).add_auth(request)
-    return str(request.prepare().url)
 
 
 GUIDE = ROOT / "docs/guides/kubernetes.md"
