@@ -449,8 +449,9 @@ async def test_a_failed_connect_makes_room_again() -> None:
     assert attempts == 3
 
 
+@pytest.mark.thorough
 async def test_a_full_house_is_unavailable(dsn: str) -> None:
-    database = Database(dsn, pool_size=1, connect_timeout=0.2, idle_timeout=PATIENCE)
+    database = Database(dsn, pool_size=1, connect_timeout=5, idle_timeout=PATIENCE)
     taken, over = asyncio.Event(), asyncio.Event()
 
     async def work(_: Transaction) -> None:
