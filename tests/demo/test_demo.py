@@ -42,17 +42,6 @@ def test_a_story_that_does_not_happen_is_not_told() -> None:
     assert not story.play(nobody_listens, 33, Console(quiet=True))
 
 
-def test_the_lock_service_hands_out_growing_tokens_one_lease_at_a_time() -> None:
-    locks = story.LockService(33)
-    first = locks.acquire("a")
-    assert first is not None
-    assert (first.token, locks.acquire("b")) == (33, None)
-    locks.lease = story.DemoLease("a", 33, ends=0.0)
-    second = locks.acquire("b")
-    assert second is not None
-    assert (second.holder, second.token) == ("b", 34)
-
-
 @pytest.mark.thorough
 def test_the_page_that_it_ends_with_shows_the_story_and_the_sample() -> None:
     port = free_port()

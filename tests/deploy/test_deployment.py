@@ -254,11 +254,5 @@ def test_no_secret_can_stand_in_the_config_map() -> None:
     assert set(refused.split("|")) == secret
 
 
-def test_the_chart_is_of_the_version_of_the_package() -> None:
-    chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
-    package = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
-    assert chart["appVersion"] == package
-
-
 def test_alerts_have_one_source() -> None:
     assert (CHART / "files/alerts.yml").resolve() == ROOT / "deploy/prometheus/alerts.yml"

@@ -3,31 +3,23 @@
 from __future__ import annotations
 
 import base64
-import copy
 import hashlib
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from botocore.exceptions import ClientError
 
 from tests.doubles.conftest import KEYS, Call, begin_upload, quoted
 from tests.doubles.s3 import (
-    UNCONDITIONAL,
     Condition,
-    Content,
     Origin,
     Refusal,
     S3Double,
-    Store,
     refusal_of_delete,
     refusal_of_write,
 )
-from tests.doubles.s3.operations import S3Error
-
-if TYPE_CHECKING:
-    pass
 
 ORIGIN = Origin(datetime(2026, 1, 1, tzinfo=UTC))
 E, OTHER = "e" * 32, "f" * 32
@@ -39,37 +31,6 @@ async def test_keys_are_taken_literally(call: Call, double: S3Double) -> None:
         await call("put_object", Key=key, Body=b"body")
     assert list(double.objects("bucket")) == KEYS
     assert [entry["Key"] for entry in (await call("list_objects_v2"))["Contents"]] == sorted(KEYS, key=str.encode)
-
-
-@pytest.mark.parametrize(
-    ("headers", "expected"),
-    [
-        ({"Range": "bytes=1-2"}, b"bc"),
-        ({"Range": "bytes=3-"}, b"de"),
-        ({"Range": "bytes=-2"}, b"de"),
-        ({"Range": "bytes=0-99"}, b"abcde"),
-        ({"Range": "lines=1-2"}, b"abcde"),
-        ({"Range": "bytes=9-"}, (416, "InvalidRange")),
-        ({"IfMatch": quoted(b"abcde")}, b"abcde"),
-        ({"IfMatch": "*"}, b"abcde"),
-        ({"IfMatch": quoted(b"other")}, (412, "PreconditionFailed")),
-        ({"IfNoneMatch": quoted(b"other")}, b"abcde"),
-        ({"IfNoneMatch": quoted(b"abcde")}, (304, "304")),
-        ({"IfModifiedSince": 1}, (304, "304")),
-        ({"IfModifiedSince": -1}, b"abcde"),
-        ({"IfUnmodifiedSince": -1}, (412, "PreconditionFailed")),
-    ],
-)
-async def test_reads_honour_ranges_and_conditions(
-    call: Call, status: Call, double: S3Double, headers: dict[str, Any], expected: bytes | tuple[int, str]
-) -> None:
-    """A number is a date: so many hours after that of the object."""
-    modified = double.put("bucket", "key", b"abcde").modified
-    given = {n: modified + timedelta(hours=value) if isinstance(value, int) else value for n, value in headers.items()}
-    if isinstance(expected, bytes):
-        assert (await call("get_object", Key="key", **given))["Body"].read() == expected
-    else:
-        assert await status("get_object", Key="key", **given) == expected
 
 
 async def test_what_is_absent_is_not_found(status: Call) -> None:
@@ -184,21 +145,6 @@ async def test_a_completion_notices_that_its_key_has_changed(call: Call, status:
     assert await status("complete_multipart_upload", IfMatch=placed.etag, **upload) == (200, "")
 
 
-def test_the_store_works_without_http_and_can_be_copied() -> None:
-    """A model drives it step by step and branches off copies."""
-    store = Store()
-    store.create_bucket("bucket", ORIGIN.now)
-    first = store.put("bucket", "key", Content(b"x"), Condition(if_none_match="*"), ORIGIN)
-    branch = copy.deepcopy(store)
-    branch.put("bucket", "key", Content(b"y"), Condition(if_match=first.etag), ORIGIN)
-    branch.delete("bucket", "absent", UNCONDITIONAL, ORIGIN)
-    assert len(branch.mutations) == 2, "deleting nothing is none"
-    with pytest.raises(S3Error, match="PreconditionFailed"):
-        branch.put("bucket", "key", Content(b"z"), Condition(if_match=first.etag), ORIGIN)
-    assert store.get("bucket", "key").content.body == b"x"
-    assert branch.get("bucket", "key").content.body == b"y"
-
-
 def test_an_etag_comes_back_with_its_bytes_unless_etags_are_unique(double: S3Double) -> None:
     """The hazard that forbidden ETags are for must be there to be tested against."""
     assert double.put("bucket", "key", b"same").etag == double.put("bucket", "key", b"same").etag
@@ -268,23 +214,6 @@ async def test_lists_are_ordered_grouped_and_paged(
     assert [entry["Key"] for entry in encoded[LISTS[operation][0][0]]] == ["%F0%90%80%80"]
 
 
-async def test_the_first_list_says_where_to_go_on_only_with_a_delimiter(call: Call, double: S3Double) -> None:
-    for key in ["a/1", "a/2", "b", "c/1", "d"]:
-        double.put("bucket", key, b"")
-    plain = await call("list_objects", MaxKeys=2)
-    assert [entry["Key"] for entry in plain["Contents"]] == ["a/1", "a/2"]
-    assert (plain["IsTruncated"], plain.get("NextMarker")) == (True, None)
-    assert [entry["Key"] for entry in (await call("list_objects", Marker="a/2"))["Contents"]] == ["b", "c/1", "d"]
-    names, page = [], {"NextMarker": ""}
-    while "NextMarker" in page:
-        page = await call("list_objects", MaxKeys=1, Delimiter="/", Marker=page["NextMarker"])
-        names += [entry["Prefix"] for entry in page.get("CommonPrefixes", [])]
-        names += [entry["Key"] for entry in page.get("Contents", [])]
-    assert names == ["a/", "b", "c/", "d"]
-    after = await call("list_objects_v2", StartAfter="a/1", Delimiter="/", Prefix="a")
-    assert ("Contents" in after, after["CommonPrefixes"]) == (False, [{"Prefix": "a/"}])
-
-
 async def test_multipart_uploads(call: Call, status: Call, double: S3Double) -> None:
     double.behave(minimum_part_size=1)
     upload = await begin_upload(call, b"one", b"two")
@@ -302,26 +231,6 @@ async def test_multipart_uploads(call: Call, status: Call, double: S3Double) -> 
     assert await status("complete_multipart_upload", **upload) == (404, "NoSuchUpload")
     await call("copy_object", Key="key", CopySource="bucket/key", Metadata={}, MetadataDirective="REPLACE")
     assert double.objects("bucket")["key"].etag == hashlib.md5(b"onetwo").hexdigest()
-
-
-@pytest.mark.parametrize(
-    ("condition", "expected"),
-    [
-        ({"CopySourceIfMatch": quoted(b"abcdef")}, (200, "")),
-        ({"CopySourceIfMatch": quoted(b"other")}, (412, "PreconditionFailed")),
-        ({"CopySourceIfNoneMatch": quoted(b"abcdef")}, (412, "PreconditionFailed")),
-        ({"CopySourceRange": "bytes=3-9"}, (400, "InvalidArgument")),
-    ],
-)
-async def test_a_part_is_copied_under_a_condition_on_its_source(
-    call: Call, status: Call, double: S3Double, condition: dict[str, str], expected: tuple[int, str]
-) -> None:
-    double.put("bucket", "source", b"abcdef")
-    place = {"Key": "key", "UploadId": (await call("create_multipart_upload", Key="key"))["UploadId"], "PartNumber": 1}
-    arguments = {"CopySource": "bucket/source", "CopySourceRange": "bytes=1-3", **condition}
-    assert await status("upload_part_copy", **place, **arguments) == expected
-    parts = (await call("list_parts", Key="key", UploadId=place["UploadId"])).get("Parts", [])
-    assert [part["ETag"] for part in parts] == ([quoted(b"bcd")] if expected[0] == 200 else [])
 
 
 @pytest.mark.parametrize("lingering", [{"abort_delay": 60}, {"lingering_uploads": 2}])
@@ -375,48 +284,12 @@ async def test_an_upload_of_parts_that_are_not_kept_is_the_same_object(call: Cal
         assert answers[0] == answers[1]
 
 
-async def test_many_are_deleted_each_on_its_own(call: Call, double: S3Double) -> None:
-    for key in ["a", "b", "c & d", " e"]:
-        double.put("bucket", key, b"body")
-    before = double.sequence
-    objects = [
-        {"Key": "a"},
-        {"Key": "b", "ETag": quoted(b"other")},
-        {"Key": "c & d", "ETag": quoted(b"body")},
-        {"Key": " e"},
-        {"Key": "absent"},
-    ]
-    answer = await call("delete_objects", Delete={"Objects": objects})
-    assert [entry["Key"] for entry in answer["Deleted"]] == ["a", "c & d", " e", "absent"]
-    assert [(entry["Key"], entry["Code"]) for entry in answer["Errors"]] == [("b", "PreconditionFailed")]
-    assert list(double.objects("bucket")) == ["b"]
-    logged = [(mutation.operation, mutation.key) for mutation in double.applied(after=before)]
-    assert logged == [("DeleteObjects", "a"), ("DeleteObjects", "c & d"), ("DeleteObjects", " e")]
-    assert "Deleted" not in await call("delete_objects", Delete={"Objects": [{"Key": "b"}], "Quiet": True})
-    assert double.objects("bucket") == {}
-
-
 class TestVersions:
     """Ids, delete markers, and conditions that look at the current version."""
 
     @pytest.fixture(autouse=True)
     def versioned(self, double: S3Double) -> None:
         double.behave(versioned=True)
-
-    async def test_every_write_makes_a_version(self, call: Call, double: S3Double) -> None:
-        changed = {"MetadataDirective": "REPLACE", "Metadata": {"a": "b"}}
-        first = await put(call, b"first")
-        copy_of = f"bucket/key?versionId={first}"
-        copied = (await call("copy_object", Key="key", CopySource=copy_of, **changed))["VersionId"]
-        completed = (await call("complete_multipart_upload", **await begin_upload(call, b"third")))["VersionId"]
-        deleted = await call("delete_object", Key="key")
-        assert deleted["DeleteMarker"] is True
-        versions = [first, copied, completed, deleted["VersionId"]]
-        assert len(set(versions)) == 4
-        assert [mutation.version_id for mutation in double.mutations] == versions
-        assert (await call("get_object", Key="key", VersionId=first))["Body"].read() == b"first"
-        assert (await call("head_object", Key="key", VersionId=completed))["ContentLength"] == 5
-        assert double.objects("bucket") == {}
 
     async def test_a_delete_marker_hides_the_key(self, call: Call, status: Call) -> None:
         first = await put(call, b"body")
@@ -456,22 +329,6 @@ class TestVersions:
         assert await status("delete_object", Key="key", IfMatch=quoted(b"second")) == (404, "NoSuchKey")
         assert await status("put_object", Key="key", Body=b"", IfNoneMatch="*") == (200, "")
 
-    async def test_versioning_is_set_for_a_bucket(self, call: Call, double: S3Double) -> None:
-        double.behave(versioned=False)
-        assert "Status" not in await call("get_bucket_versioning")
-        assert "VersionId" not in await call("put_object", Key="key", Body=b"unversioned")
-        await call("put_bucket_versioning", VersioningConfiguration={"Status": "Enabled"})
-        assert (await call("get_bucket_versioning"))["Status"] == "Enabled"
-        await put(call, b"versioned")
-        assert (await call("get_object", Key="key", VersionId="null"))["Body"].read() == b"unversioned"
-        await call("put_bucket_versioning", VersioningConfiguration={"Status": "Suspended"})
-        assert await put(call, b"suspended") == "null"
-        listed = await call("list_object_versions")
-        assert [entry["VersionId"] == "null" for entry in listed["Versions"]] == [True, False]
-        assert (await call("delete_object", Key="key"))["VersionId"] == "null"
-        listed = await call("list_object_versions")
-        assert (len(listed["Versions"]), len(listed["DeleteMarkers"])) == (1, 1)
-
 
 RETENTION = {"Mode": "GOVERNANCE", "RetainUntilDate": datetime(2030, 1, 1, tzinfo=UTC)}
 TAGS = {"TagSet": [{"Key": "color", "Value": "red & blue"}, {"Key": "size", "Value": ""}]}
@@ -482,22 +339,6 @@ AMENDMENTS: list[tuple[str, dict[str, Any], str]] = [
     ("put_object_legal_hold", {"LegalHold": {"Status": "ON"}}, "PutObjectLegalHold"),
     ("put_object_retention", {"Retention": RETENTION}, "PutObjectRetention"),
 ]
-
-
-async def test_writes_bring_tags(call: Call, double: S3Double) -> None:
-    async def tags(key: str) -> dict[str, str]:
-        return {tag["Key"]: tag["Value"] for tag in (await call("get_object_tagging", Key=key))["TagSet"]}
-
-    await call("put_object", Key="key", Body=b"", Tagging="color=red%20%26%20blue&size=")
-    assert await tags("key") == {"color": "red & blue", "size": ""}
-    await call("copy_object", Key="copy", CopySource="bucket/key")
-    assert await tags("copy") == await tags("key")
-    await call("copy_object", Key="copy", CopySource="bucket/key", Tagging="a=b", TaggingDirective="REPLACE")
-    assert await tags("copy") == {"a": "b"}
-    upload = await begin_upload(call, b"body", Tagging="part=s")
-    await call("complete_multipart_upload", **upload)
-    assert await tags("key") == {"part": "s"}
-    assert double.objects("bucket")["key"].content.tags == {"part": "s"}
 
 
 @pytest.mark.parametrize(("operation", "arguments", "name"), AMENDMENTS)

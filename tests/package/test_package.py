@@ -164,22 +164,6 @@ def test_the_wheel_has_every_file_of_the_package_and_every_migration_and_nothing
         assert any(name.endswith(suffix) for name in packed), suffix
 
 
-def test_the_metadata_says_what_an_index_shows(wheel: zipfile.ZipFile) -> None:
-    known = metadata(wheel)
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    assert (known["Name"], known["Version"], known["License-Expression"]) == (NAME, project["version"], "Apache-2.0")
-    assert known["License-File"] == "LICENSE"
-    assert any(name.endswith(".dist-info/licenses/LICENSE") for name in wheel.namelist())
-    assert known["Requires-Python"] == ">=3.11"
-    classifiers = known.get_all("Classifier") or []
-    assert "Development Status :: 5 - Production/Stable" in classifiers
-    assert "Programming Language :: Python :: 3.11" in classifiers
-    assert "Typing :: Typed" in classifiers
-    assert "gateway/py.typed" in wheel.namelist(), "or no type checker believes it"
-    assert known["Description-Content-Type"] == "text/markdown"
-    assert known.get_payload() == (ROOT / "README.md").read_text()
-
-
 @pytest.mark.thorough
 def test_an_index_would_take_the_distributions(built: Path) -> None:
     command = [sys.executable, "-m", "twine", "check", "--strict", *map(str, built.iterdir())]
@@ -196,17 +180,6 @@ def test_the_wheel_installs_its_schema_where_there_is_no_checkout(unpacked: Path
     assert told == f"fencing schema: not installed -> {revision}\n"
     where = run(unpacked, "-c", "import gateway.db.migrations; print(gateway.db.migrations.__file__)")
     assert Path(where.strip()).is_relative_to(unpacked), "or it was the checkout's that has been tried"
-
-
-@pytest.mark.thorough
-def test_pages_and_files_are_found_in_the_wheel(unpacked: Path) -> None:
-    program = (
-        "from gateway.web.rendering import Assets; from gateway.web.rendering import environment; "
-        "from gateway.demo.demonstration import commands; "
-        "pages = environment(); [pages.get_template(name) for name in pages.list_templates()]; "
-        "Assets().address('style.css'); print(len(commands('http://127.0.0.1:8080', 33, 'postgresql:///')))"
-    )
-    assert int(run(unpacked, "-c", program)) > 1000
 
 
 @pytest.mark.thorough
@@ -353,12 +326,6 @@ def test_gateway_run_holds_the_lock_around_a_command(plain: Environment, stage: 
         lacks = plain.run("gateway", *options, "--source", source, "--", "true", **known)
         assert lacks.returncode == 2, lacks.stderr
         assert f"pip install 'fencing-gateway[{extra}]'" in lacks.stderr
-
-
-@pytest.mark.thorough
-def test_every_command_has_its_help(plain: Environment) -> None:
-    lines = [[*path, "--help"] for path, _ in commands(get_group(application))]
-    assert {code for code, _ in ended(plain, [["--help"], ["--version"], *lines]).values()} == {0}
 
 
 def test_a_command_of_the_server_says_what_to_install(plain: Environment) -> None:

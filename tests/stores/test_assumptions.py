@@ -35,7 +35,7 @@ from gateway.objects.store.operations import Upstream
 from tests.journal.installation import connected
 from tests.objects.clients import body_of, call, outcome
 from tests.stores.fenced import Fenced, fenced
-from tests.stores.store import REGION, Store, connect
+from tests.stores.store import REGION, Store
 from tests.waiting import PATIENCE
 
 
@@ -62,13 +62,6 @@ def test_an_expired_signature_is_refused(store: Store, bucket: str) -> None:
         assert s3.get_object(Bucket=bucket, Key=method)["Body"].read() == b"before"
 
 
-def test_a_signature_that_has_not_expired_is_taken(store: Store, bucket: str) -> None:
-    s3 = store.connect()
-    url = s3.generate_presigned_url("put_object", Params={"Bucket": bucket, "Key": "k"}, ExpiresIn=60)
-    assert _send("PUT", url, b"in time") == 200
-    assert s3.get_object(Bucket=bucket, Key="k")["Body"].read() == b"in time"
-
-
 def test_an_aborted_upload_is_gone(store: Store, bucket: str) -> None:
     """How a completion without a condition is settled: after the abort it has no effect, and the list says so."""
     s3 = store.connect()
@@ -83,16 +76,6 @@ def test_an_aborted_upload_is_gone(store: Store, bucket: str) -> None:
         )
     with pytest.raises(ClientError):
         s3.head_object(Bucket=bucket, Key="k")
-
-
-def test_a_part_may_go_out_without_the_hash_of_its_body(store: Store, bucket: str) -> None:
-    """How large bodies go on as they come: with a length, over http too."""
-    s3 = connect(store.endpoint, store.owner, s3={"payload_signing_enabled": False, "addressing_style": "path"})
-    upload = s3.create_multipart_upload(Bucket=bucket, Key="k")["UploadId"]
-    parts = {"Bucket": bucket, "Key": "k", "UploadId": upload, "PartNumber": 1}
-    url = s3.generate_presigned_url("upload_part", Params=parts, ExpiresIn=60)
-    assert _send("PUT", url, b"x" * 6 * 1024 * 1024) == 200
-    assert [part["Size"] for part in s3.list_parts(Bucket=bucket, Key="k", UploadId=upload)["Parts"]] == [6 * 1024**2]
 
 
 def _listed(s3: S3Client, bucket: str, key: str) -> list[str]:

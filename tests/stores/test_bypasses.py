@@ -142,15 +142,6 @@ async def test_what_comes_where_the_gateway_had_deleted(front: Fenced) -> None:
     assert await front.bypasses() == found
 
 
-async def test_by_the_next_write(front: Fenced) -> None:
-    await written(front, ["a", "b", "c"])
-    await put_beside(front, ["a"])
-    await deleted_beside(front, ["b"])
-    assert await written(front, ["a", "b", "c"]) == ["a", "b", "c"]
-    assert await front.bypasses() == [("object-changed", "a"), ("object-vanished", "b")]
-    assert await front.patrolled() == 0
-
-
 async def test_versions(postgres_server: EmbeddedPostgres, store: Store) -> None:
     """The state of a key after its last version, or the marker of a delete, is taken away."""
     async with fenced(postgres_server, store, versioned=True) as front:
@@ -211,30 +202,3 @@ async def test_a_zombies_write_that_was_settled(front: Fenced) -> None:
             await call(front.through("2").put_object, Bucket=front.bucket, Key=key, Body=b"the next holder's")
             assert await front.patrolled() == 0
     assert await front.bypasses() == []
-
-
-async def test_writers_at_work_while_patrols_run(front: Fenced) -> None:
-    """Puts, deletes, completions and takeovers on a few keys, and patrols all the while."""
-    writing = asyncio.Event()
-
-    async def write(number: int) -> None:
-        for turn in range(12):
-            writer = front.through(str(1 + turn // 4))
-            where = {"Bucket": front.bucket, "Key": "abc"[(turn + number) % 3]}
-            if (turn + number) % 4 == 0:
-                await outcome(writer.delete_object, **where)
-            else:
-                await outcome(writer.put_object, **where, Body=f"{number}.{turn}".encode())
-
-    async def patrol() -> None:
-        while not writing.is_set():
-            await front.patrolled(2)
-
-    async with asyncio.TaskGroup() as group:
-        for _ in range(2):
-            group.create_task(patrol())
-        async with asyncio.TaskGroup() as writers:
-            for number in range(3):
-                writers.create_task(write(number))
-        writing.set()
-    assert (await front.patrolled(), await front.bypasses()) == (0, [])
