@@ -6,7 +6,7 @@ import pytest
 
 from gateway.errors import StoreError
 from gateway.objects.s3.addressing import CopySource, bucket_of_host
-from gateway.objects.s3.operations import Operation, OperationKind
+from gateway.objects.s3.operations import Operation
 from gateway.objects.s3.request import S3Request, classify
 
 DOMAINS = ("s3.example.com", "eu.s3.example.com", "localhost")
@@ -217,17 +217,6 @@ def test_an_etag_of_the_source_may_come_without_quotation_marks(value: bytes, re
     assert request.source.conditions == (("if-match", read),)
 
 
-def test_a_range_of_the_source() -> None:
-    request = part(SOURCE, (b"x-amz-copy-source-range", b"bytes=0-1023"))
-    assert request.operation is Operation.UPLOAD_PART_COPY
-    assert request.source is not None
-    assert request.source.range == (0, 1023)
-    assert request.headers == ()
-    whole = part(SOURCE).source
-    assert whole is not None
-    assert whole.range is None
-
-
 @pytest.mark.parametrize(
     "value",
     [b"", b"0-5", b"bytes=5-", b"bytes=-5", b"bytes=5-4", b"bytes=0-1,3-4", b"bytes=a-b", b"bytes=0-" + b"9" * 19],
@@ -240,17 +229,6 @@ def test_ranges_that_cannot_be_read(value: bytes) -> None:
 
 def test_a_range_is_for_parts_only() -> None:
     assert refusal(SOURCE, (b"x-amz-copy-source-range", b"bytes=0-5"))[:2] == ("NotImplemented", 501)
-
-
-def test_directives() -> None:
-    replaced = copy(SOURCE, (b"x-amz-metadata-directive", b"REPLACE"), (b"x-amz-tagging-directive", b"REPLACE"))
-    copied = copy(SOURCE, (b"x-amz-metadata-directive", b"COPY"), (b"x-amz-tagging-directive", b"COPY"))
-    assert replaced.source is not None
-    assert copied.source is not None
-    assert (replaced.source.replace_metadata, replaced.source.replace_tags) == (True, True)
-    assert (copied.source.replace_metadata, copied.source.replace_tags) == (False, False)
-    assert (replaced.headers, copied.headers) == ((), ())
-    assert copied.source == source_of(b"bucket/key")
 
 
 @pytest.mark.parametrize("name", [b"x-amz-metadata-directive", b"x-amz-tagging-directive"])
@@ -274,10 +252,3 @@ def test_unknown_directives_are_refused(name: bytes) -> None:
 def test_a_copy_is_never_taken_for_a_put(headers: Headers, status: int) -> None:
     for query in (b"", b"partNumber=1&uploadId=u"):
         assert refusal(*headers, query=query)[1] == status
-
-
-def test_kinds_of_copies() -> None:
-    assert copy(SOURCE).operation is Operation.COPY_OBJECT
-    assert copy(SOURCE).operation.kind is OperationKind.WRITE
-    assert part(SOURCE).operation.kind is OperationKind.STAGING
-    assert classify("PUT", b"/bucket/k", b"", []).source is None

@@ -3,10 +3,7 @@
 import asyncio
 import base64
 import hashlib
-import zlib
-from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
-from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -29,9 +26,6 @@ Headers = list[tuple[bytes, bytes]]
 
 
 SIGNER = VerifiedSignature(Principal("worker"), PayloadMode.UNSIGNED)
-
-
-KEY, MOMENT, SCOPE = b"key", "20260102T030405Z", "20260102/us-east-1/s3/aws4_request"
 
 
 def arriving(*pieces: bytes, gone: bool = False, pause: float = 0.0) -> Receive:
@@ -65,43 +59,6 @@ def trailing(length: int) -> Headers:
     ]
 
 
-def signed_in_chunks(length: int) -> Headers:
-    return [
-        (b"x-amz-content-sha256", b"STREAMING-AWS4-HMAC-SHA256-PAYLOAD"),
-        (b"x-amz-decoded-content-length", str(length).encode()),
-    ]
-
-
-def crc32(body: bytes) -> bytes:
-    return base64.b64encode(zlib.crc32(body).to_bytes(4, "big"))
-
-
-def framed_with_checksum(*chunks: bytes, checksum: bytes | None = None) -> bytes:
-    whole = b"".join(b"%x\r\n%s\r\n" % (len(chunk), chunk) for chunk in chunks)
-    return whole + b"0\r\nx-amz-checksum-crc32:%s\r\n\r\n" % (checksum or crc32(b"".join(chunks)))
-
-
-def chain() -> VerifiedSignature:
-    chunks = ChunkSignatures(KEY, MOMENT, SCOPE, "seed")
-    return VerifiedSignature(Principal("worker"), PayloadMode.SIGNED_CHUNKS, chunks=chunks)
-
-
-def signed(*chunks: bytes, spoilt: int | None = None) -> bytes:
-    """Chunks with the chain of signatures; that of chunk number ``spoilt`` is wrong."""
-    previous, out = "seed", b""
-    for number, chunk in enumerate((*chunks, b"")):
-        hashes = (hashlib.sha256(b"").hexdigest(), hashlib.sha256(chunk).hexdigest())
-        previous = signature_claims.signature(KEY, "AWS4-HMAC-SHA256-PAYLOAD", MOMENT, SCOPE, previous, *hashes)
-        shown = "0" * 64 if number == spoilt else previous
-        out += b"%x;chunk-signature=%s\r\n%s\r\n" % (len(chunk), shown.encode(), chunk)
-    return out
-
-
-def cut(body: bytes, places: Sequence[int]) -> list[bytes]:
-    ends = sorted({0, len(body), *(place % (len(body) + 1) for place in places)})
-    return [body[start:end] for start, end in pairwise(ends)] or [b""]
-
-
 def intake(
     headers: Headers, receive: Receive, *, pace: Pace | None = None, signature: VerifiedSignature = SIGNER
 ) -> WriteBody:
@@ -112,82 +69,10 @@ async def streamed(one: WriteBody) -> bytes:
     return b"".join([chunk async for chunk in one.chunks()])
 
 
-PLACES = st.lists(st.integers(0, 5000), max_size=12)
-
-
-CHUNKS = st.lists(st.binary(min_size=1, max_size=200), max_size=6)
-
-
-@pytest.mark.thorough
-@given(CHUNKS, PLACES)
-def test_however_a_body_is_cut_it_comes_out_whole(chunks: list[bytes], places: list[int]) -> None:
-    body = b"".join(chunks)
-    forms: list[tuple[Headers, bytes, Callable[[], VerifiedSignature]]] = [
-        (plain(len(body)), body, lambda: SIGNER),
-        (trailing(len(body)), framed_with_checksum(*chunks), lambda: SIGNER),
-        (signed_in_chunks(len(body)), signed(*chunks), chain),
-    ]
-    for headers, wire, signature in forms:
-        one = intake(headers, arriving(*cut(wire, places)), signature=signature())
-        assert asyncio.run(streamed(one)) == body
-        assert one.proof.size == one.length == len(body)
-        whole = intake(headers, arriving(*cut(wire, places)), signature=signature())
-        assert asyncio.run(whole.whole()).content == body
-
-
-@pytest.mark.thorough
-@given(CHUNKS.filter(bool), PLACES, st.sampled_from(["crc", "signature", "end", "length", "gone"]))
-def test_a_body_that_is_not_proven_never_comes_out_whole(chunks: list[bytes], places: list[int], fault: str) -> None:
-    body = b"".join(chunks)
-    headers, wire, signature = trailing(len(body)), framed_with_checksum(*chunks), SIGNER
-    if fault == "crc":
-        wire = framed_with_checksum(*chunks, checksum=crc32(b"another" + body))
-    elif fault == "signature":
-        headers, wire, signature = signed_in_chunks(len(body)), signed(*chunks, spoilt=len(chunks)), chain()
-    elif fault == "end":
-        wire = wire[:-2]
-    elif fault == "length":
-        headers = trailing(len(body) + 1)
-    receive = arriving(*cut(wire[:-1] if fault == "gone" else wire, places), gone=fault == "gone")
-    one = intake(headers, receive, signature=signature)
-    came: list[bytes] = []
-
-    async def take() -> None:
-        async for chunk in one.chunks():
-            came.append(chunk)  # noqa: PERF401 - what came before the error counts
-
-    with pytest.raises((GatewayError, ClientGone)):
-        asyncio.run(take())
-    out = b"".join(came)
-    assert len(out) < len(body)
-    assert body.startswith(out)
-
-
 async def refusal(one: WriteBody) -> tuple[str, int]:
     with pytest.raises(GatewayError) as caught:
         await streamed(one)
     return caught.value.s3_code, caught.value.status
-
-
-async def test_a_wrong_chunk_in_the_middle_is_noticed_when_it_is_there() -> None:
-    wire = signed(b"a" * 100, b"b" * 100, b"c" * 100, spoilt=1)
-    one = intake(signed_in_chunks(300), arriving(wire[:200], wire[200:400], gone=True), signature=chain())
-    assert await refusal(one) == ("SignatureDoesNotMatch", 403)
-
-
-async def test_length_and_checksums_are_known_before_the_body() -> None:
-    nothing = arriving()
-    assert intake(plain(5), nothing).checksum_headers == ()
-    crc, md5 = crc32(b"hello"), base64.b64encode(hashlib.md5(b"hello").digest())
-    told = intake(plain(5, (b"x-amz-checksum-crc32", crc), (b"content-md5", md5)), nothing)
-    assert (told.trailing, set(told.checksum_headers)) == (
-        False,
-        {("x-amz-checksum-crc32", crc.decode()), ("content-md5", md5.decode())},
-    )
-    later = intake(trailing(5), arriving(framed_with_checksum(b"hello")))
-    assert (later.trailing, later.checksum_headers) == (True, ())
-    await streamed(later)
-    assert later.proof.headers == (("x-amz-checksum-crc32", crc.decode()),)
 
 
 async def test_a_body_is_not_asked_for_before_its_head_is_checked() -> None:

@@ -12,7 +12,6 @@ from gateway.errors import StoreError, TokenStale, Unavailable
 from gateway.objects.s3 import documents, xml
 from gateway.objects.s3.documents import DeletedObject, Deletion, ObjectToDelete, Part
 from gateway.objects.s3.xml import ErrorDocument
-from gateway.objects.writes.delete import write_ids
 
 NAMESPACE = "http://s3.amazonaws.com/doc/2006-03-01/"
 
@@ -167,14 +166,6 @@ class TestDeletion:
         """White space belongs to a key. Deleting ``a`` for `` a `` would delete an object that no client named."""
         assert deletion(f"<Key>{written}</Key>").objects == (ObjectToDelete(key),)
 
-    @pytest.mark.parametrize(
-        ("written", "quiet"),
-        [("", False), ("<Quiet/>", False), ("<Quiet>false</Quiet>", False), ("<Quiet>no</Quiet>", False)]
-        + [(f"<Quiet>{text}</Quiet>", True) for text in ("true", "True", " true\n")],
-    )
-    def test_quiet(self, written: str, *, quiet: bool) -> None:
-        assert deletion("<Key>k</Key>", more=written).quiet is quiet
-
     def test_a_thousand_and_no_more(self) -> None:
         thousand = ["<Key>k</Key>"] * 1000
         assert len(deletion(*thousand).objects) == 1000
@@ -203,11 +194,6 @@ class TestDeletion:
     def test_conditions_that_are_not_evaluated_are_refused(self, name: str) -> None:
         written = f"<Delete><Object><Key>k</Key><{name}>1</{name}></Object></Delete>"
         assert code(documents.deletion, written) == "NotImplemented"
-
-    @pytest.mark.parametrize("wrapped", ["<Objects>{}</Objects>", "<Delete>{}</Delete>"])
-    def test_objects_elsewhere_are_none(self, wrapped: str) -> None:
-        inner = wrapped.format("<Object><Key>k</Key></Object>")
-        assert code(documents.deletion, f"<Delete>{inner}</Delete>") == "MalformedXML"
 
 
 class TestCompletion:
@@ -293,49 +279,6 @@ class TestAnswers:
         for answer in answers:
             assert len(ET.fromstring(answer)) >= 1
 
-    def test_a_copy(self) -> None:
-        assert fields(documents.copied("e", "2026-01-02T03:04:05.000Z"), "CopyObjectResult") == {
-            "LastModified": "2026-01-02T03:04:05.000Z",
-            "ETag": '"e"',
-        }
-
-    @pytest.mark.parametrize("key", HOSTILE_KEYS)
-    def test_the_answer_has_the_outcome_of_each_object(self, key: str) -> None:
-        stale = TokenStale("Token 33 is stale.", facts={"fence": "34", "raised-by": "<bob>", "holder": None})
-        results: list[tuple[ObjectToDelete, Any]] = [
-            (ObjectToDelete(key), DeletedObject()),
-            (ObjectToDelete("b", "v1"), DeletedObject("true", "v2")),
-            (ObjectToDelete(key, "v&"), stale),
-            (ObjectToDelete("d"), StoreError("PreconditionFailed", 412, "a < b")),
-        ]
-        root = ET.fromstring(documents.deleted(results, quiet=False))
-        listed = [(each.tag.removeprefix(S3), {c.tag.removeprefix(S3): c.text for c in each}) for each in root]
-        assert listed == [
-            ("Deleted", {"Key": key}),
-            ("Deleted", {"Key": "b", "VersionId": "v1", "DeleteMarker": "true", "DeleteMarkerVersionId": "v2"}),
-            (
-                "Error",
-                {
-                    "Key": key,
-                    "VersionId": "v&",
-                    "Code": "StaleFencingToken",
-                    "Message": f"Token 33 is stale. {stale.advice}",
-                    "Fence": "34",
-                    "RaisedBy": "<bob>",
-                },
-            ),
-            ("Error", {"Key": "d", "Code": "PreconditionFailed", "Message": "a < b"}),
-        ]
-
-    def test_quiet_is_about_successes_only(self) -> None:
-        results: list[tuple[ObjectToDelete, Any]] = [
-            (ObjectToDelete("a"), DeletedObject()),
-            (ObjectToDelete("b"), StoreError("AccessDenied", 403, "no")),
-        ]
-        root = ET.fromstring(documents.deleted(results, quiet=True))
-        assert [(each.tag, each[0].text) for each in root] == [(f"{S3}Error", "b")]
-        assert len(ET.fromstring(documents.deleted(results[:1], quiet=True))) == 0
-
 
 @both
 def test_a_document_has_a_limit_of_tags(read: Any, document: str) -> None:
@@ -343,29 +286,6 @@ def test_a_document_has_a_limit_of_tags(read: Any, document: str) -> None:
     with pytest.raises(StoreError) as caught:
         read(document.replace("</", f"{filling}</", 1).encode())
     assert caught.value.s3_code == "MalformedXML"
-
-
-@pytest.mark.thorough
-def test_the_largest_documents_are_within_the_limit() -> None:
-    """With all checksums there are, in the form that clients write them."""
-    keys = "".join(
-        f"<Object><Key>{number}</Key><VersionId>v</VersionId><ETag>e</ETag></Object>" for number in range(1000)
-    )
-    assert len(documents.deletion(f"<Delete>{keys}</Delete>".encode()).objects) == 1000
-    kinds = ("CRC32", "CRC32C", "CRC64NVME", "SHA1", "SHA256")
-    checksums = "".join(f"<Checksum{kind}>{'A' * 12}</Checksum{kind}>" for kind in kinds)
-    document = parts(*(part(number, f"&quot;{ETAG}&quot;", checksums) for number in range(1, 10_001))).encode()
-    assert len(document) <= documents.MAX_DOCUMENT
-    assert len(documents.completion(document)) == 10_000
-
-
-def test_a_key_that_is_listed_twice_is_two_writes() -> None:
-    """Two intents with one name would both be removed by the holder that settles one of them."""
-    first, other, again, version = write_ids(
-        [ObjectToDelete("k"), ObjectToDelete("l"), ObjectToDelete("k"), ObjectToDelete("k", "v")]
-    )
-    assert first == other
-    assert len({first, again, version}) == 3
 
 
 # Errors reach S3 clients in S3's form, and the store's errors are read without trusting it.
@@ -433,11 +353,3 @@ OUTSIDE = b'<!DOCTYPE e [<!ENTITY x SYSTEM "file:///etc/passwd">]><Error><Code>&
 )
 def test_errors_of_the_store_are_read(body: bytes, expected: ErrorDocument | None) -> None:
     assert xml.read_error(body) == expected
-
-
-def test_reading_one_field() -> None:
-    body = b'<R xmlns="n"><UploadId> u1 </UploadId></R>'
-    assert xml.read_field(body, "R", "UploadId") == "u1"
-    assert xml.read_field(body, "R", "Other") is None
-    assert xml.read_field(body, "S", "UploadId") is None
-    assert xml.read_field(b"", "R", "UploadId") is None

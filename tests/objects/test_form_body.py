@@ -1,8 +1,6 @@
 """A form is read the same however it is cut. Its fields stand for a request, its file ends only with a whole form."""
 
 import asyncio
-import hashlib
-from collections.abc import AsyncGenerator
 from itertools import pairwise
 from typing import Any
 
@@ -12,13 +10,11 @@ from hypothesis import strategies as st
 from starlette.types import Message
 
 from gateway.errors import BodyTooLarge, GatewayError, StoreError
-from gateway.fencing.token import Token
 from gateway.http.body import ArrivingBody, ClientGone, Pace
 from gateway.objects.body.checksums import Algorithm, Declared
 from gateway.objects.body.form import MAX_FIELD_BYTES, MAX_FIELDS, FormBody, FormParser, is_form
 from gateway.objects.s3.operations import Operation
 from gateway.objects.writes.form import FormRequest, named_fields, read_form, redirect_address
-from gateway.objects.writes.staging import _pieces
 
 BOUNDARY = "a-boundary"
 
@@ -162,27 +158,7 @@ def form(body: bytes, places: list[int], *, gone: bool = False, max_size: int = 
     return FormBody(arriving(body, places, gone=gone), headers, max_size)
 
 
-CONTENT = st.lists(st.sampled_from([b"\r\n--", b"b-", b"\r", b"x" * 100]), max_size=20).map(b"".join)
-
-
 PLACES = st.lists(st.integers(0, 5000), max_size=12)
-
-
-@given(CONTENT, PLACES)
-def test_however_it_is_cut_the_file_comes_out_whole(content: bytes, places: list[int]) -> None:
-    content = content.replace(b"--b", b"")
-    body = HEAD + content + END
-
-    async def take() -> None:
-        one = form(body, places)
-        assert await one.fields() == ([("key", "k")], "")
-        assert len(content) <= one.most <= len(content + END)
-        taken = await one.whole()
-        assert taken.content == content
-        assert taken.digests.md5 == hashlib.md5(content).hexdigest()
-        assert one.proof.size == len(content)
-
-    asyncio.run(take())
 
 
 @given(st.binary(min_size=1, max_size=300), PLACES, st.sampled_from(["end", "gone", "crc", "small", "large"]))
@@ -202,21 +178,6 @@ def test_the_file_of_an_invalid_form_never_becomes_whole(content: bytes, places:
 
     with pytest.raises((StoreError, ClientGone)):
         asyncio.run(take())
-
-
-@given(st.lists(st.binary(max_size=30), max_size=20), st.integers(1, 40))
-def test_parts_of_a_body_of_unknown_length(chunks: list[bytes], size: int) -> None:
-    async def arrive() -> AsyncGenerator[bytes, None]:
-        for chunk in chunks:
-            yield chunk
-
-    async def cut() -> list[bytes]:
-        return [bytes(piece) async for piece in _pieces(arrive(), size) if isinstance(piece, bytes)]
-
-    pieces = asyncio.run(cut())
-    assert b"".join(pieces) == b"".join(chunks)
-    assert all(len(piece) == size for piece in pieces[:-1])
-    assert 0 < len(pieces[-1]) <= size or (len(pieces) == 1 and not any(chunks))
 
 
 @pytest.mark.parametrize(
@@ -286,19 +247,6 @@ def test_a_form_describes_its_object() -> None:
         ("x-amz-storage-class", "STANDARD_IA"),
         ("x-amz-tagging", "a%20b=1%262"),
     ]
-
-
-@pytest.mark.parametrize(
-    "fields",
-    [
-        {"x-amz-meta-fencing-token": "34", "x-amz-meta-fencing-holder": "ann"},
-        {"fencing-token": "34", "fencing-holder": "ann"},
-        {"x-amz-security-token": "fencing-token=34&fencing-holder=ann"},
-    ],
-)
-def test_the_writer(fields: dict[str, str]) -> None:
-    writer = read(**fields).request.fencing
-    assert (writer.token, writer.holder) == (Token.parse("34"), "ann")
 
 
 @pytest.mark.parametrize(

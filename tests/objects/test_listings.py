@@ -17,8 +17,6 @@ from hypothesis import strategies as st
 from mypy_boto3_s3 import S3Client
 
 from gateway.demo.embedded import EmbeddedPostgres
-from gateway.errors import Unavailable
-from gateway.objects.list_objects import _OwnUploads, _Tombstones
 from gateway.objects.protocol.effects import TOMBSTONE_SIZE, tombstone_body
 from gateway.objects.s3 import listing_pages
 from gateway.objects.s3.listing_pages import CONTENTS, ListingEntry, ListingPage
@@ -29,7 +27,6 @@ from tests.objects.clients import call, connect, in_thread, refused
 from tests.objects.object_gateway import Stage, staged
 from tests.objects.sweeping import entomb, forgetful
 from tests.tiers import first
-from tests.waiting import PATIENCE
 
 LISTS = ("list_objects", "list_objects_v2")
 
@@ -145,13 +142,6 @@ class TestObjects:
             assert b"<Key>c&#13;</Key>" in reply.body
             assert b"<Key>b</Key>" not in reply.body
             assert b"EncodingType" not in reply.body
-
-    async def test_a_prefix_with_many_tombstones_and_one_key(self, mixed: Stage) -> None:
-        keys = [f"p/{number:03}" for number in range(120)]
-        await entomb(mixed, *keys, "q/1", bucket="deep")
-        mixed.double.put("deep", "p/999", b"x")
-        answer = await call(connect(mixed.origin).list_objects_v2, Bucket="deep", Delimiter="/")
-        assert [one["Prefix"] for one in answer["CommonPrefixes"]] == ["p/"]
 
 
 async def test_a_key_deleted_through_the_gateway_is_not_listed(postgres_server: EmbeddedPostgres) -> None:
@@ -407,12 +397,6 @@ def test_everything_else_stays_as_the_store_said_it() -> None:
     assert ' a&amp;&lt;&#13;\n\t"ü\U0001f511 ' in without
 
 
-def test_a_store_without_a_namespace_gets_none() -> None:
-    said = b"<ListBucketResult><IsTruncated>false</IsTruncated><Contents><Key>k</Key></Contents></ListBucketResult>"
-    page = page_of(said)
-    assert listing_pages.written(V1, page, page.entries, page).endswith(b"\n" + said)
-
-
 @pytest.mark.parametrize("key", ["a b+c%", "\x01\x1f\r\n\uffff", "&<>\"'", "ü/日本"])
 def test_names_are_written_as_if_they_had_not_been_encoded(key: str) -> None:
     """As S3 writes them, also where that is no XML."""
@@ -456,24 +440,6 @@ def test_a_document_that_is_no_listing_is_refused(document: bytes) -> None:
     assert listing_pages.read(document) is None
 
 
-def test_a_delete_marker_has_the_elements_of_s3() -> None:
-    document = (
-        f'<ListVersionsResult xmlns="{NAMESPACE}"><Version><Key>k</Key><VersionId>v</VersionId>'
-        "<IsLatest>true</IsLatest><LastModified>t</LastModified><ETag>e</ETag><Size>45</Size><StorageClass>STANDARD</StorageClass>"
-        "<Owner><ID>me</ID></Owner></Version></ListVersionsResult>"
-    )
-    page = page_of(document.encode())
-    (entry,) = page.entries
-    assert (entry.kind, entry.size) == (listing_pages.VERSION, 45)
-    written = listing_pages.written(
-        Operation.LIST_OBJECT_VERSIONS, page, [listing_pages.as_delete_marker(entry)], page
-    ).decode()
-    assert (
-        "<DeleteMarker><Key>k</Key><VersionId>v</VersionId><IsLatest>true</IsLatest><LastModified>t</LastModified>"
-        "<Owner><ID>me</ID></Owner></DeleteMarker></ListVersionsResult>"
-    ) in written
-
-
 @pytest.mark.parametrize(("size", "bytes_"), [("<Size>45</Size>", 45), ("", None), ("<Size>many</Size>", None)])
 def test_the_size_of_an_object(size: str, bytes_: int | None) -> None:
     (entry,) = page_of(f"<ListBucketResult><Contents><Key>k</Key>{size}</Contents></ListBucketResult>".encode()).entries
@@ -506,50 +472,3 @@ def test_markers_with_characters_that_xml_forbids_lead_on(said: str) -> None:
 def test_no_name_is_invented_for_characters_that_xml_forbids(mistakable: str) -> None:
     document = f"<ListBucketResult>{ENCODED}<StartAfter>\x01{mistakable}</StartAfter></ListBucketResult>"
     assert listing_pages.read(document.encode()) is None
-
-
-# A bucket whose keys are fenced in several databases: all of them are asked at once.
-
-
-class Meeting:
-    """A database that answers once the other one is asked as well."""
-
-    def __init__(self, barrier: asyncio.Barrier) -> None:
-        self._barrier = barrier
-
-    async def fetchrow(self, *_: Any) -> None:
-        await self._barrier.wait()
-
-    async def fetch(self, *_: Any) -> tuple[()]:
-        await self._barrier.wait()
-        return ()
-
-
-class Paused(Meeting):
-    async def fetchrow(self, *_: Any) -> None:
-        await asyncio.Event().wait()
-
-
-class Down(Meeting):
-    async def fetchrow(self, *_: Any) -> None:
-        raise Unavailable("The database does not answer.")
-
-
-async def test_the_databases_of_a_listing_are_asked_side_by_side() -> None:
-    barrier = asyncio.Barrier(2)
-    databases: Any = [Meeting(barrier), Meeting(barrier)]
-    upstream: Any = None
-    async with asyncio.timeout(PATIENCE):
-        for hidden in (_Tombstones(databases, upstream), _OwnUploads(databases)):
-            assert not await hidden.any_in("bucket")
-            assert not await hidden.below("bucket", ["a/"])
-            assert not await hidden.among("bucket", [])
-
-
-async def test_the_first_failure_of_a_database_decides_a_listing() -> None:
-    """A list without what it has to leave out would show tombstones, so it fails, and at once."""
-    barrier = asyncio.Barrier(2)
-    databases: Any = [Paused(barrier), Down(barrier)]
-    async with asyncio.timeout(PATIENCE):
-        with pytest.raises(Unavailable):
-            await _OwnUploads(databases).any_in("bucket")

@@ -11,8 +11,6 @@ from typing import Any, TypeAlias
 
 import pytest
 from pydantic import SecretStr
-from starlette.responses import Response
-from starlette.types import Receive, Scope, Send
 
 from gateway.config.stores import ObjectStore
 from gateway.errors import StoreError, Unavailable
@@ -33,7 +31,6 @@ from gateway.objects.s3.answers import (
 )
 from gateway.objects.store.operations import Upstream
 from tests.doubles.s3 import ACCESS_KEY, REGION, SECRET_KEY, S3Double, serve
-from tests.processes import closed_port
 from tests.tiers import first
 from tests.waiting import PATIENCE
 
@@ -154,15 +151,6 @@ async def test_a_store_that_checks_first_and_writes_later_is_found_out(
     assert not {Probe.PUT_IF_NONE_MATCH, Probe.PUT_IF_MATCH} & failed(profile), "one by one it does well"
 
 
-async def test_unique_etags_are_seen(double: S3Double, upstream: Upstream) -> None:
-    double.behave(etags="unique")
-    profile = await probe(upstream, "bucket")
-    assert profile.unique_etags
-    assert not profile.plain_etags_predicted
-    assert profile.writable
-    assert profile.can_bump
-
-
 @pytest.mark.parametrize(
     "behaviour",
     first([{"ignored_conditions": frozenset({"*"})}, {}, {"gaps": {"*": 0}}]),
@@ -214,13 +202,6 @@ async def test_a_lost_race_may_be_answered_as_ceph_does(double: S3Double, upstre
     double.fail(500, code="UnknownError", operation="PutObject", nth=15, times=3)
     profile = await probe(upstream, "bucket")
     assert profile.writable
-
-
-async def test_a_store_that_cannot_be_reached_leaves_the_question_open() -> None:
-    with closed_port() as port:
-        async with _upstream(f"http://127.0.0.1:{port}") as upstream:
-            with pytest.raises(Unavailable):
-                await probe(upstream, "bucket")
 
 
 @pytest.mark.parametrize(
@@ -282,29 +263,6 @@ async def test_keys_that_are_one_object_are_found_out(double: S3Double, upstream
     assert set(double.objects("bucket")) == {"somebody's"}
 
 
-class Stumbling(S3Double):
-    """Answers so many PutObjects of keys that end in a certain way with an error."""
-
-    def __init__(self, ending: bytes, status: int, times: int) -> None:
-        super().__init__(buckets=["bucket"])
-        self._ending, self._status, self._left = ending, status, times
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["method"] == "PUT" and scope["raw_path"].endswith(self._ending) and self._left:
-            self._left -= 1
-            await Response(status_code=self._status)(scope, receive, send)
-        else:
-            await super().__call__(scope, receive, send)
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("ending", [b"/a/KEY", b"/a//key", b"/a/%C3%A9"], ids=str)
-@pytest.mark.parametrize("status", [500, 429])
-async def test_a_passing_failure_does_not_count_as_confused_keys(ending: bytes, status: int) -> None:
-    async with serve(Stumbling(ending, status, 1)) as endpoint, _upstream(endpoint) as upstream:
-        assert failed(await probe(upstream, "bucket")) == set()
-
-
 class TestProfiles:
     """Each bucket is probed once, however many ask."""
 
@@ -316,13 +274,6 @@ class TestProfiles:
         assert await profiles.of("bucket") is found[0]
         assert tried(double) == puts < 100
 
-    async def test_a_bad_profile_is_kept_too(self, double: S3Double, upstream: Upstream) -> None:
-        double.behave(ignored_conditions=frozenset({"*"}))
-        profiles = Profiles(upstream)
-        assert not (await profiles.of("bucket")).writable
-        double.behave(ignored_conditions=frozenset())
-        assert not (await profiles.of("bucket")).writable
-
     async def test_an_inconclusive_probe_is_not_kept(self, double: S3Double, upstream: Upstream) -> None:
         double.fail(503, operation="PutObject")
         profiles = Profiles(upstream)
@@ -330,13 +281,6 @@ class TestProfiles:
         assert all(isinstance(each, Unavailable) for each in outcomes), "who waits for a probe shares its failure"
         assert tried(double) == 1
         assert (await profiles.of("bucket")).writable
-
-    async def test_a_missing_bucket_is_not_kept(self, double: S3Double, upstream: Upstream) -> None:
-        profiles = Profiles(upstream)
-        with pytest.raises(StoreError):
-            await profiles.of("later")
-        double.store.create_bucket("later", await at_once())
-        assert (await profiles.of("later")).writable
 
     async def test_a_waiting_writer_takes_over_a_cancelled_probe(self, double: S3Double, upstream: Upstream) -> None:
         held = double.hold(operation="PutObject")

@@ -111,33 +111,6 @@ def test_everything_else_is_refused_by_name(method: str, path: bytes, query: byt
     assert message.startswith(name)
 
 
-@pytest.mark.parametrize(
-    ("wire", "key", "raw_key"),
-    [
-        *(
-            (key.encode(), key, key)
-            for key in ("a//b", "/lead", "tail/", "a/../b", "..", "../other/k", "./a/.", "~user")
-        ),
-        (b"%2E%2E/k", "../k", "../k"),
-        (b"a%2Fb", "a/b", "a/b"),
-        (b"a+b", "a+b", "a%2Bb"),
-        (b"a%2Bb", "a+b", "a%2Bb"),
-        (b"%20", " ", "%20"),
-        (b"a%252Fb", "a%2Fb", "a%252Fb"),
-        (b"%c3%a9", "é", "%C3%A9"),
-        (b"e%CC%81", "e\u0301", "e%CC%81"),
-        ("é".encode(), "é", "%C3%A9"),
-        (b"a;b=c&d%3Fe%23", "a;b=c&d?e#", "a%3Bb%3Dc%26d%3Fe%23"),
-        (b"line%0Abreak", "line\nbreak", "line%0Abreak"),
-    ],
-)
-def test_keys_are_kept_byte_for_byte(wire: bytes, key: str, raw_key: str) -> None:
-    request = classify("PUT", b"/bucket/" + wire, b"", [])
-    assert (request.key, request.raw_key, request.raw_path) == (key, raw_key, f"/bucket/{raw_key}")
-    again = classify("PUT", request.raw_path.encode(), b"", [])
-    assert again.key == key
-
-
 NAMELESS = {
     "InvalidURI": [
         *(b"/bucket/%ff", b"/bucket/%ED%A0%80", b"/bucket/%C0%AF", b"/bucket/a%00b", b"/bucket/a%zz", b"/bucket/a%2"),
@@ -175,14 +148,6 @@ def test_a_body_that_is_chunked_has_the_other_encodings_only() -> None:
     for written, left in ((b"aws-chunked", ()), (b"AWS-Chunked,", ()), (b"gzip, aws-chunked", ("gzip",))):
         headers = classify("PUT", b"/bucket/key", b"", [(b"content-encoding", written)]).headers
         assert headers == tuple(("content-encoding", one) for one in left)
-
-
-def test_the_forwarded_headers_of_a_read() -> None:
-    headers = [(b"range", b"bytes=0-9"), (b"if-none-match", b'"e"'), (b"x-amz-checksum-mode", b"ENABLED")]
-    ignored = [(b"fencing-token", b"5"), (b"x-amz-anything-new", b"1"), (b"accept-encoding", b"gzip")]
-    request = classify("GET", b"/bucket/k", b"", headers + ignored)
-    assert request.headers == tuple((name.decode(), value.decode()) for name, value in headers)
-    assert request.condition is None
 
 
 @pytest.mark.parametrize("name", [b"content-type", b"if-match", b"x-amz-meta-a", b"cache-control"])
@@ -292,13 +257,6 @@ def test_operations_that_go_to_other_hosts() -> None:
 def test_the_table_has_nothing_that_s3_has_not() -> None:
     assert {one.value for one in Operation} - set(MODEL.operation_names) == {"PostObject"}
     assert {one.value for one in Operation if one.amends} == AMENDMENTS
-
-
-def test_no_query_fits_two_operations() -> None:
-    for one, other in itertools.combinations(Operation, 2):
-        if (one.method, one.level, one.copies) == (other.method, other.level, other.copies):
-            both = one.markers | other.markers
-            assert not (both <= one.markers | one.optional and both <= other.markers | other.optional), (one, other)
 
 
 @pytest.mark.parametrize("level", [Level.BUCKET, Level.OBJECT])

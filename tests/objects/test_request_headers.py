@@ -114,14 +114,6 @@ def test_the_one_version_of_s3_may_be_named() -> None:
         forwarded(Operation.CREATE_MULTIPART_UPLOAD, {"x-amz-api-version": "2027-01-01"})
 
 
-def test_the_checksum_algorithm_goes_on_where_the_store_makes_the_checksum() -> None:
-    header = {"x-amz-checksum-algorithm": "CRC32"}
-    assert forwarded(Operation.CREATE_MULTIPART_UPLOAD, header) == tuple(header.items())
-    assert forwarded(Operation.COPY_OBJECT, header) == tuple(header.items())
-    assert forwarded(Operation.PUT_OBJECT, header) == ()
-    assert forwarded(Operation.COMPLETE_MULTIPART_UPLOAD, header) == ()
-
-
 # A client's own condition is read as S3 reads it, kept from the store, and evaluated here.
 
 Headers = list[tuple[bytes, bytes]]
@@ -203,19 +195,6 @@ def test_no_condition_is_dropped_silently(headers: dict[str, str]) -> None:
     for operation in unconditional:
         assert refusal(conditions.read, operation, headers) == ("NotImplemented", 501), operation
         assert conditions.read(operation, {}) is None, operation
-
-
-@pytest.mark.parametrize(
-    ("etag", "expected"),
-    [
-        ('"abc"', WriteCondition(Expect.ETAG, "abc")),
-        ("abc-2", WriteCondition(Expect.ETAG, "abc-2")),
-        (' "abc"\n', WriteCondition(Expect.ETAG, "abc")),
-        ("*", WriteCondition(Expect.EXISTS)),
-    ],
-)
-def test_the_condition_of_an_entry(etag: str, expected: WriteCondition) -> None:
-    assert for_entry(etag) == expected
 
 
 @pytest.mark.parametrize("etag", ["", '"', '"a', 'W/"a"', '"a", "b"', "a b"])
@@ -325,30 +304,6 @@ def test_parameters_that_cannot_be_headers_of_a_presigned_write(error: tuple[str
 
 
 @pytest.mark.parametrize(
-    ("headers", "expected"),
-    [
-        ([], FencingHeaders()),
-        (
-            [(b"X-Amz-Meta-Fencing-Token", b"7"), (b"x-amz-meta-fencing-holder", b"w1")],
-            FencingHeaders(Token(0, 7), None, "w1"),
-        ),
-        (
-            [(b"x-amz-meta-fencing-token", b"7"), (b"fencing-resource", b"s3/bucket/key")],
-            FencingHeaders(Token(0, 7), "s3/bucket/key"),
-        ),
-        (
-            [(b"fencing-token", b"2.9"), (b"x-amz-meta-fencing-token", b"7"), (b"x-amz-meta-fencing-holder", b"old")],
-            FencingHeaders(Token(2, 9)),
-        ),
-        ([(b"x-amz-meta-fencing-token", b"7"), (b"fencing-holder", b"w1")], FencingHeaders(Token(0, 7), None, "w1")),
-    ],
-)
-def test_the_token_comes_by_header_or_by_metadata(headers: Headers, expected: FencingHeaders) -> None:
-    request = classify("PUT", b"/bucket/key", b"", headers)
-    assert (request.fencing, request.headers) == (expected, ())
-
-
-@pytest.mark.parametrize(
     "headers",
     [
         [(b"fencing-token", b"5"), (b"fencing-token", b"6")],
@@ -365,33 +320,7 @@ def test_tokens_that_cannot_be_read(headers: Headers) -> None:
     assert caught.value.status == 400
 
 
-META, SESSION = b"x-amz-meta-fencing-token", b"x-amz-security-token"
-
-
-@pytest.mark.parametrize(
-    ("method", "headers", "expected"),
-    [
-        ("PUT", [(SESSION, b"fencing-token=34")], FencingHeaders(Token(0, 34))),
-        (
-            "DELETE",
-            [(SESSION, b"fencing-token=34&fencing-holder=host%207")],
-            FencingHeaders(Token(0, 34), None, "host 7"),
-        ),
-        ("DELETE", [(SESSION, b"fencing-token=34"), (b"fencing-token", b"35")], FencingHeaders(Token(0, 35))),
-        ("PUT", [(SESSION, b"fencing-token=34"), (META, b"35")], FencingHeaders(Token(0, 35))),
-        ("PUT", [(SESSION, b"fc1.fencing-token=9")], FencingHeaders()),
-    ],
-)
-def test_a_session_token_can_carry_the_fencing_token(method: str, headers: Headers, expected: FencingHeaders) -> None:
-    assert classify(method, b"/bucket/k", b"", headers).fencing == expected
-
-
-@pytest.mark.parametrize(
-    "token", [b"t", b"", b"fencing-token", b"fencing-token=1&fencing-token=2&x=3", b"fencing-token=1&role=admin"]
-)
-def test_other_session_tokens_are_refused(token: bytes) -> None:
-    for method in ("GET", "PUT", "DELETE"):
-        assert refusal(classify, method, b"/bucket/k", b"", [(b"x-amz-security-token", token)]) == ("InvalidToken", 400)
+META = b"x-amz-meta-fencing-token"
 
 
 @pytest.mark.parametrize("method", ["GET", "HEAD", "PUT", "DELETE"])

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.demo.embedded import EmbeddedPostgres
-from gateway.errors import ConfigurationError, ResourceMalformed, ResourceMismatch, StoreError
+from gateway.errors import ConfigurationError, ResourceMalformed, StoreError
 from gateway.fencing.decision import Enforcement, Equal
 from gateway.fencing.resource import canonical, covers
 from gateway.objects.resource_rules import KeyRule, Resources
@@ -92,14 +92,6 @@ def test_no_caller_writes_at_the_gateways_own_keys_or_in_their_way(keys: list[st
             assert resources.target("bucket", key).resource == f"s3/bucket/{key}"
 
 
-def test_a_named_resource_can_only_be_the_right_one() -> None:
-    resources = Resources()
-    assert resources.target("b", "k", "s3/b/k").resource == "s3/b/k"
-    with pytest.raises(ResourceMismatch, match=r"belongs to the resource s3/b/k, not to job/1") as caught:
-        resources.target("b", "k", "job/1")
-    assert caught.value.facts == {"resource": "s3/b/k"}
-
-
 def test_a_key_too_long_for_a_resource_is_refused_clearly() -> None:
     resources = Resources([KeyRule.compile("b/{id}/**", "job/{id}")])
     assert resources.target("b", "7/" + "k" * 1000).resource == "job/7"
@@ -147,22 +139,6 @@ def test_patterns_cover_the_resources_below_a_prefix(
             if whole:
                 resource = resources.target("bkt", whole).resource
                 assert any(covers(pattern, resource) for pattern in resources.below("bkt", prefix)), (prefix, whole)
-
-
-@pytest.mark.parametrize(
-    ("prefix", "patterns"),
-    [
-        ("", ["job/*", "s3/bkt/**"]),
-        ("jobs/", ["job/*", "s3/bkt/jobs/**"]),
-        ("jobs/42/", ["job/42"]),
-        ("jobs/42/a/b", ["job/42"]),
-        ("jobs//", ["s3/bkt/jobs//**"]),
-        ("others/x y", ["s3/bkt/others/**"]),
-    ],
-)
-def test_the_patterns_below_a_prefix_are_minimal(prefix: str, patterns: list[str]) -> None:
-    resources = Resources([KeyRule.compile("bkt/jobs/{id}/**", "job/{id}")])
-    assert list(resources.below("bkt", prefix)) == patterns
 
 
 # Keys go through byte for byte, and each is a resource of its own.
@@ -310,17 +286,6 @@ async def test_strict_lets_each_token_write_once(shared: Stage, key: str) -> Non
     assert shared.body(key) == b"first"
     assert await outcome(connect(shared.origin, "34").delete_object, Key=key) == (204, "")
     assert [one["reason"] for one in await shared.rejections(resource=f"s3/bucket/{key}")] == ["token-used"] * 2
-
-
-@over_http
-async def test_a_barrier_uses_no_token_up(shared: Stage, key: str) -> None:
-    key = f"strict/{key}"
-    for _ in range(2):
-        assert (await shared.barrier(f"s3/bucket/{key}", "33")).status_code == 200
-    assert await outcome(connect(shared.origin, "33").put_object, Key=key, Body=b"first") == (200, "")
-    assert await outcome(connect(shared.origin, "33").put_object, Key=key, Body=b"second") == USED
-    assert (await shared.barrier(f"s3/bucket/{key}", "33")).status_code == 200
-    assert await outcome(connect(shared.origin, "33").put_object, Key=key, Body=b"second") == USED
 
 
 @over_http

@@ -112,12 +112,6 @@ async def test_redirects_are_not_followed(store: Store) -> None:
     assert len(store.received) == 3
 
 
-async def test_an_empty_body_has_a_length(store: Store) -> None:
-    async with upstream(store) as up:
-        await put(up, b"")
-    assert store.received[0].header(b"content-length") == b"0"
-
-
 @pytest.mark.thorough
 @pytest.mark.usefixtures("patient_connects")
 async def test_a_store_that_does_not_answer_in_time(store: Store) -> None:
@@ -146,6 +140,8 @@ async def test_an_unreachable_store_has_received_nothing() -> None:
         assert isinstance(await put(up), NotSent)
         assert isinstance(await up.delete("bucket", "key", expected="e", signed_at=AT), NotSent)
         assert isinstance(await up.put_in_parts("bucket", "key", b"", expected="e", signed_at=AT), NotSent)
+        amended, _ = await up.amend("PUT", "bucket", "key", "acl=", (), b"", signed_at=AT)
+        assert isinstance(amended, NotSent)
         assert isinstance(await up.head("bucket", "key"), Unknown)
         with pytest.raises(Unavailable, match="cannot be reached"):
             await up.send("GET", "/bucket/key")
@@ -160,25 +156,6 @@ async def test_a_store_that_does_not_finish_the_tls_handshake_has_received_nothi
     assert store.received == []
 
 
-async def test_a_store_that_does_not_speak_tls_has_received_nothing() -> None:
-    async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writer.write(answer(400))
-        await reader.read()
-        writer.close()
-
-    async with await asyncio.start_server(refuse, "127.0.0.1", 0) as server:
-        store = Store(port=server.sockets[0].getsockname()[1])
-        async with upstream(store, scheme="https") as up:
-            assert isinstance(await put(up), NotSent)
-
-
-async def test_a_closed_client_sends_nothing(store: Store) -> None:
-    async with upstream(store) as up:
-        pass
-    assert isinstance(await put(up), NotSent)
-    assert store.received == []
-
-
 async def test_a_write_is_signed_with_the_clock_of_the_store(store: Store) -> None:
     """As it stood in the store's last answer, and the time since."""
     store.answers = [answer(200, Date="Fri, 03 Jan 2031 10:00:00 GMT"), OK]
@@ -188,13 +165,6 @@ async def test_a_write_is_signed_with_the_clock_of_the_store(store: Store) -> No
         assert up.store_time == datetime(2031, 1, 3, 10, tzinfo=UTC)
     query = dict(parse_qsl(store.received[1].line.split(b" ")[1].split(b"?")[1].decode()))
     assert query["X-Amz-Date"].startswith("20310103T1000")
-
-
-async def test_a_read_is_signed_with_the_time_of_reading(store: Store) -> None:
-    async with upstream(store) as up:
-        await up.head("bucket", "key")
-    signed = datetime.strptime(store.received[0].header(b"x-amz-date").decode(), "%Y%m%dT%H%M%SZ").replace(tzinfo=UTC)
-    assert abs((datetime.now(UTC) - signed).total_seconds()) < 60
 
 
 async def test_a_read_passes_through_as_it_is(store: Store) -> None:
@@ -220,11 +190,6 @@ async def test_a_read_left_half_way_leaves_nothing_for_the_next(store: Store) ->
             assert len(await response.read(limit=10)) == 10
         assert isinstance(await put(up), Applied)
     assert store.connections == 3
-
-
-async def test_secrets_are_not_shown(store: Store) -> None:
-    async with upstream(store) as up:
-        assert "gateway-secret" not in repr(up) + repr(vars(up))
 
 
 # Streams to the store.
@@ -439,32 +404,3 @@ async def test_a_success_before_the_end_of_a_stream_is_an_unknown_outcome() -> N
     async with hop(hasty) as store, asyncio.timeout(20):
         with pytest.raises(OutcomeUnknown, match="does not have"):
             await store.send("PUT", "/bucket/key", body=BodyStream(endless(), 20), signed_at=AT)
-
-
-async def test_a_stream_is_not_retried_after_its_connection_breaks() -> None:
-    seen = Seen()
-
-    async def breaking(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        seen.heads.append(await reader.readuntil(b"\r\n\r\n"))
-        writer.transport.abort()
-
-    async with hop(breaking) as store:
-        body = BodyStream(pieces(*[MEBIBYTE] * 8), 8 * MEBIBYTE)
-        with pytest.raises(OutcomeUnknown):
-            await store.send("PUT", "/bucket/key", body=body, signed_at=AT)
-    assert len(seen.heads) == 1
-
-
-async def test_an_unreachable_store_never_reads_the_stream() -> None:
-    asked = False
-
-    async def source() -> AsyncIterator[bytes]:
-        nonlocal asked
-        asked = True
-        yield b"x"
-
-    config = ObjectStore(endpoint="http://127.0.0.1:1", access_key_id="A", secret_access_key=SecretStr("s"))
-    async with StoreClient(config) as store:
-        with pytest.raises(Unavailable):
-            await store.send("PUT", "/bucket/key", body=BodyStream(source(), 1), signed_at=AT)
-    assert not asked

@@ -33,8 +33,6 @@ from gateway.objects.s3.answers import (
     unquoted,
 )
 from gateway.objects.s3.documents import Part
-from gateway.objects.store.client import StoreReply
-from gateway.objects.store.client import query_of as encoded
 from gateway.objects.store.operations import Upstream
 from gateway.observe.events import ignore
 from tests.objects.wire import AT, CLOCK, ERROR, OK, RESET, Received, Store, answer, listening, upstream
@@ -115,8 +113,6 @@ async def test_every_write_is_conditional(store: Store, quoted: bool, etag: byte
 @pytest.mark.parametrize(
     ("said", "expected"),
     [
-        (answer(412, ERROR % b"PreconditionFailed"), NotApplied(412, "PreconditionFailed")),
-        (answer(404, ERROR % b"NoSuchBucket"), Rejected(404, "NoSuchBucket", "m")),
         (answer(200), Unknown("success without an ETag")),
         (b"", Unknown("The store did not answer: ServerDisconnectedError.")),
         (RESET, Unknown("The store did not answer: ClientOSError.")),
@@ -249,14 +245,6 @@ async def test_an_upload_has_no_effect_before_its_completion(
     assert [request.line.split(b" ")[0].decode() for request in store.received] == ["GET", *methods.split()]
 
 
-async def test_the_answer_to_a_delete_is_interpreted(store: Store) -> None:
-    store.answers = [b"HTTP/1.1 204 No Content\r\nx-amz-version-id: 3\r\n\r\n"]
-    async with upstream(store) as up:
-        answer_to_delete = await up.delete("bucket", "key", expected="e0", signed_at=AT)
-    assert answer_to_delete == Applied(None, ((b"x-amz-version-id", b"3"),))
-    assert store.received[0].line.startswith(b"DELETE /bucket/key?X-Amz-Algorithm")
-
-
 PLACE = ("bucket", "a%20b")
 
 
@@ -322,72 +310,6 @@ async def test_a_completion_names_parts_as_the_client_does(store: Store, conditi
     assert request.header(b"x-amz-a") == b"1"
 
 
-async def test_an_upload_that_is_not_there_is_told_from_a_condition_that_fails(store: Store) -> None:
-    store.answers = [answer(404, ERROR % b"NoSuchUpload"), answer(412, ERROR % b"PreconditionFailed")]
-    async with upstream(store) as up:
-        answers = [
-            await up.complete_multipart(*PLACE, "u1", [Part(1, "p1")], expected="e0", signed_at=AT)
-            for _ in store.answers[:]
-        ]
-    assert answers == [NotApplied(404, "NoSuchUpload"), NotApplied(412, "PreconditionFailed")]
-
-
-async def test_an_amendment_is_signed_in_the_query_and_carries_no_condition(store: Store) -> None:
-    store.answers = [answer(200, b"<a/>", X_Amz_Version_Id="v1")]
-    headers = [("content-md5", "x")]
-    async with upstream(store) as up:
-        done, reply = await up.amend("PUT", *PLACE, "tagging=", headers, b"<Tagging/>", signed_at=AT)
-    assert isinstance(done, Applied)
-    assert isinstance(reply, StoreReply)
-    assert (reply.status, reply.body) == (200, b"<a/>")
-    assert (b"X-Amz-Version-Id", b"v1") in reply.headers
-    (request,) = store.received
-    query, named = query_of(request), dict(request.headers)
-    assert (query["tagging"], query["X-Amz-Expires"], query["X-Amz-Date"]) == ("", "15", "20260102T030405Z")
-    assert query["X-Amz-SignedHeaders"] == "content-md5;host"
-    assert not named.keys() & {b"authorization", b"if-match", b"if-none-match"}
-    assert request.body == b"<Tagging/>"
-
-
-@pytest.mark.parametrize(
-    ("said", "expected", "status"),
-    [
-        (answer(202), Applied(None, ((b"Content-Length", b"0"),)), 202),
-        (answer(403, ERROR % b"AccessDenied"), Rejected(403, "AccessDenied", "m"), 403),
-        (answer(500), Unknown("500"), 500),
-        (b"", Unknown("The store did not answer: ServerDisconnectedError."), None),
-    ],
-)
-async def test_the_answer_to_an_amendment_is_interpreted(
-    store: Store, said: bytes, expected: object, status: int | None
-) -> None:
-    store.answers = [said]
-    async with upstream(store) as up:
-        done, reply = await up.amend("POST", *PLACE, "restore=", (), b"<r/>", signed_at=AT)
-    assert done == expected
-    assert (reply.status if reply else None) == status
-    assert len(store.received) == 1
-
-
-async def test_an_amendment_to_an_unreachable_store_is_not_sent() -> None:
-    async with upstream(Store(port=1)) as up:
-        done, reply = await up.amend("PUT", *PLACE, "acl=", (), b"", signed_at=AT)
-    assert isinstance(done, NotSent)
-    assert reply is None
-
-
-@pytest.mark.parametrize("version", [None, "v&1"])
-async def test_a_version_is_deleted_without_a_condition(store: Store, version: str | None) -> None:
-    store.answers = [b"HTTP/1.1 204 No Content\r\nx-amz-version-id: v1\r\n\r\n"]
-    async with upstream(store) as up:
-        done, _ = await up.amend("DELETE", *PLACE, encoded({"versionId": version}), (), b"", signed_at=AT)
-    assert isinstance(done, Applied)
-    (request,) = store.received
-    assert request.line.startswith(b"DELETE /bucket/a%20b?")
-    assert query_of(request).get("versionId") == version
-    assert "X-Amz-Signature" in query_of(request)
-
-
 TAG = b"<Tag><Key>%s</Key><Value>%s</Value></Tag>"
 
 
@@ -443,13 +365,6 @@ def error_document(code: str) -> bytes:
 )
 def test_only_what_is_certain_is_read_as_no_effect(status: int, body: bytes, expected: WriteAnswer) -> None:
     assert of_write(status, '"e"', body) == expected
-
-
-@pytest.mark.parametrize("status", [301, 302, 307, 308])
-def test_a_redirect_is_never_followed_and_never_passed_on(status: int) -> None:
-    answer = of_write(status, None, error_document("PermanentRedirect"))
-    assert isinstance(answer, Rejected)
-    assert answer.status == 502
 
 
 @pytest.mark.parametrize(
