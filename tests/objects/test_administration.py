@@ -13,10 +13,9 @@ from mypy_boto3_s3 import S3Client
 from gateway.demo.embedded import EmbeddedPostgres
 from gateway.objects.probe.probe import PREFIX
 from gateway.observe.events import BucketAdministered
-from tests.doubles.s3.wire import Receive, Scope, Send
 from tests.objects.clients import call, connect, outcome, refused
 from tests.objects.object_gateway import Stage, module_stage, staged
-from tests.objects.recording import RecordingDouble
+from tests.objects.recording import RecordingDouble, recorded
 from tests.objects.sweeping import entomb, forgetful
 from tests.running import ACCESS_KEY, API_KEY, SECRET_KEY
 from tests.tiers import first
@@ -41,42 +40,16 @@ CALLERS = [
 DENIED = (403, "AccessDenied")
 
 
-POLICY = '{"Version":"2012-10-17","Statement":[]}'
-
-
 ENABLED: Any = {"Status": "Enabled"}
 
 
-class PolicyDouble(RecordingDouble):
-    """A store that has policies: it keeps them as they come."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.policies: dict[str, bytes] = {}
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["method"] != "PUT" or scope["query_string"].partition(b"=")[0] != b"policy":
-            await super().__call__(scope, receive, send)
-            return
-        message = await receive()
-        assert not message.get("more_body")
-        self.policies[scope["path"].strip("/")] = message["body"]
-        await send({"type": "http.response.start", "status": 204, "headers": [(b"content-length", b"0")]})
-        await send({"type": "http.response.body", "body": b""})
-
-
-shared = module_stage(PolicyDouble, callers=CALLERS, s3={"timeout": 10.0})
+shared = module_stage(RecordingDouble, callers=CALLERS, s3={"timeout": 10.0})
 
 
 @pytest.fixture
 def bucket() -> str:
     """The name of a bucket that no other test uses and that does not exist yet."""
     return f"bucket-{uuid4().hex[:12]}"
-
-
-def double(stage: Stage) -> PolicyDouble:
-    assert isinstance(stage.double, PolicyDouble)
-    return stage.double
 
 
 async def on_record(stage: Stage, bucket: str) -> list[tuple[str, str, str]]:
@@ -90,7 +63,6 @@ def everything(s3: S3Client) -> dict[str, tuple[Any, dict[str, Any]]]:
     return {
         "CreateBucket": (s3.create_bucket, {}),
         "PutBucketVersioning": (s3.put_bucket_versioning, {"VersioningConfiguration": ENABLED}),
-        "PutBucketPolicy": (s3.put_bucket_policy, {"Policy": POLICY}),
         "DeleteBucket": (s3.delete_bucket, {}),
     }
 
@@ -100,24 +72,19 @@ async def test_an_admin_administers(shared: Stage, bucket: str) -> None:
     s3 = connect(shared.origin, **ROOT)
     assert await outcome(s3.create_bucket, Bucket=bucket) == (200, "")
     assert bucket in shared.double.store.buckets
-    for name in ("PutBucketVersioning", "PutBucketPolicy"):
-        function, arguments = everything(s3)[name]
-        assert (await outcome(function, Bucket=bucket, **arguments))[0] in (200, 204)
+    assert await outcome(s3.put_bucket_versioning, Bucket=bucket, VersioningConfiguration=ENABLED) == (200, "")
     assert shared.double.store.bucket(bucket).versioning == "Enabled"
-    assert double(shared).policies[bucket] == POLICY.encode()
     assert await outcome(s3.delete_bucket, Bucket=bucket) == (204, "")
     assert bucket not in shared.double.store.buckets
     assert await on_record(shared, bucket) == [
         ("root", "CreateBucket", f"PUT /{bucket}"),
         ("root", "PutBucketVersioning", f"PUT /{bucket}?versioning"),
-        ("root", "PutBucketPolicy", f"PUT /{bucket}?policy"),
         ("root", "DeleteBucket", f"DELETE /{bucket}"),
     ]
     told = [each for each in shared.events if isinstance(each, BucketAdministered) and each.bucket == bucket]
     assert [(each.caller, each.operation, each.status) for each in told] == [
         ("root", "CreateBucket", 200),
         ("root", "PutBucketVersioning", 200),
-        ("root", "PutBucketPolicy", 204),
         ("root", "DeleteBucket", 204),
     ]
 
@@ -126,14 +93,14 @@ async def test_an_admin_administers(shared: Stage, bucket: str) -> None:
 async def test_a_caller_without_the_right_does_not(shared: Stage, bucket: str, caller: str) -> None:
     """Fenced credentials are good for the writes they name, even if an admin has them."""
     s3 = connect(shared.origin, "34") if caller == "writer" else await fenced(shared, bucket, caller)
-    since = len(double(shared).asked)
+    since = len(recorded(shared).asked)
     for operation, (function, arguments) in everything(s3).items():
         there = operation != "CreateBucket"
         if there and bucket not in shared.double.store.buckets:
             shared.double.store.create_bucket(bucket, shared.double.service.now())
         assert await outcome(function, Bucket=bucket, **arguments) == DENIED
         assert (bucket in shared.double.store.buckets) == there
-    assert double(shared).asked[since:] == []
+    assert recorded(shared).asked[since:] == []
     assert await on_record(shared, bucket) == []
 
 
@@ -174,10 +141,10 @@ class TestOnRecord:
         closed = "ADD CONSTRAINT closed CHECK (kind <> 'administration') NOT VALID"
         await shared.rows(f"ALTER TABLE fencing.intake {closed}")
         try:
-            since = len(double(shared).asked)
+            since = len(recorded(shared).asked)
             status, _ = await outcome(connect(shared.origin, **ROOT).create_bucket, Bucket=bucket)
             assert status >= 500
-            assert double(shared).asked[since:] == []
+            assert recorded(shared).asked[since:] == []
             assert bucket not in shared.double.store.buckets
         finally:
             await shared.rows("ALTER TABLE fencing.intake DROP CONSTRAINT closed")
@@ -195,8 +162,6 @@ class TestProfile:
         await call(root.create_bucket, Bucket=bucket)
         assert await probed(shared, bucket, s3), "once"
         assert not await probed(shared, bucket, s3)
-        await call(root.put_bucket_policy, Bucket=bucket, Policy=POLICY)
-        assert not await probed(shared, bucket, s3), "a policy does not change it"
         await call(root.put_bucket_versioning, Bucket=bucket, VersioningConfiguration=ENABLED)
         assert await probed(shared, bucket, s3)
         assert not await probed(shared, bucket, s3)

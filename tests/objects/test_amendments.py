@@ -7,11 +7,10 @@ from typing import Any
 import pytest
 from mypy_boto3_s3 import S3Client
 
-from gateway.demo.embedded import EmbeddedPostgres
-from gateway.fencing.intent import DEAD_AFTER, SIGNATURE_LIFETIME
+from gateway.fencing.intent import DEAD_AFTER
 from tests.doubles.s3.wire import Receive, Scope, Send
 from tests.objects.clients import body_of, call, connect, outcome
-from tests.objects.object_gateway import Stage, module_stage, staged, store
+from tests.objects.object_gateway import Stage, module_stage, store
 from tests.objects.recording import RecordingDouble, recorded
 from tests.objects.sweeping import entomb
 from tests.tiers import first
@@ -20,12 +19,8 @@ from tests.waiting import PATIENCE
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 STALE = (412, "StaleFencingToken")
-UNKNOWN = (503, "FencingOutcomeUnknown")
 TAGS = {"TagSet": [{"Key": "colour", "Value": "red"}]}
 UNTIL = datetime(2040, 1, 1, tzinfo=UTC)
-SHORT = {"timeout": 3.0, "pending_wait": 0.1}
-
-
 # The buckets "other" and "fresh" keep versions.
 shared = module_stage(
     lambda: store("bucket", "other", "fresh", kind=RecordingDouble, versioned=("other", "fresh")),
@@ -265,35 +260,6 @@ async def test_a_settlers_bump_that_is_late_does_not_bring_older_tags_back(share
     assert bump.statuses == [412]
     assert (await call(new.get_object_tagging, Key=key))["TagSet"] == TAGS["TagSet"]
     assert shared.body(key) == b"X"
-
-
-@pytest.mark.thorough
-class TestLate:
-    async def test_a_newer_holder_waits_for_the_end_of_the_signature(
-        self, postgres_server: EmbeddedPostgres, key: str
-    ) -> None:
-        resource = f"s3/bucket/{key}"
-        async with staged(postgres_server, RecordingDouble(), s3=SHORT) as stage:
-            old, new = connect(stage.origin, "33"), connect(stage.origin, "34")
-            await call(old.put_object, Key=key, Body=b"x")
-            held = stage.double.hold(at="arrival", operation="PutObjectTagging", key=key)
-            assert await outcome(old.put_object_tagging, Key=key, Tagging=TAGS) == UNKNOWN
-            for seconds in (0, SIGNATURE_LIFETIME.total_seconds() + 1, DEAD_AFTER.total_seconds() - 15):
-                stage.double.behave(clock_offset=seconds)
-                assert (await stage.barrier(resource, "34")).status_code == 503
-                assert await outcome(new.put_object, Key=key, Body=b"new") == (503, "ServiceUnavailable")
-            assert stage.body(key) == b"x", "nothing is acknowledged that a late request could undo"
-            stage.double.behave(clock_offset=DEAD_AFTER.total_seconds() + 2)
-            assert (await stage.barrier(resource, "34")).status_code == 200
-            assert await stage.count("intent", key) == 0
-            held.release()
-            await held.finished.wait()
-            (exchange,) = [each for each in stage.double.requests if each.operation.value == "PutObjectTagging"]
-            assert (exchange.status, held.statuses) == (403, [None]), "the store refuses it unread"
-            assert not amended(stage, key, "tagging")
-            stage.double.behave(clock_offset=0.0)
-            assert await outcome(new.put_object_tagging, Key=key, Tagging=TAGS) == (200, "")
-            assert await outcome(old.put_object_tagging, Key=key, Tagging={"TagSet": []}) == STALE
 
 
 async def test_the_document_is_verified(shared: Stage, key: str) -> None:

@@ -1,6 +1,5 @@
 """Bad input is answered clearly, and nothing is written, raised or left behind."""
 
-import asyncio
 import base64
 import hashlib
 from dataclasses import dataclass, field
@@ -11,8 +10,7 @@ import pytest
 
 from tests.objects.clients import call, connect, refused
 from tests.objects.object_gateway import Stage, module_stage, store
-from tests.objects.raw import Headers, ask, connected, framed, head, lines, receive, send, sha256
-from tests.waiting import PATIENCE
+from tests.objects.raw import Headers, ask, framed, head, lines, send, sha256
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -239,32 +237,6 @@ async def test_a_body_that_ends_early(shared: Stage, key: str, payload: str, sen
     assert shared.body(key) == b"hello"
 
 
-async def test_a_body_that_ends_early_in_http_chunks(shared: Stage, key: str) -> None:
-    request = head(
-        shared.origin,
-        "PUT",
-        f"/bucket/{key}",
-        [TOKEN, ("x-amz-decoded-content-length", "5")],
-        payload=UNSIGNED_TRAILER,
-        unsigned=[("transfer-encoding", "chunked")],
-    )
-    body = framed(b"hello")
-    assert await send(shared.origin, request + f"{len(body):x}\r\n".encode() + body, half_close=True) is None
-    assert shared.body(key) is None
-    whole = request + f"{len(body):x}\r\n".encode() + body + b"\r\n0\r\n\r\n"
-    assert (reply := await send(shared.origin, whole))
-    assert reply.status == 200
-    assert shared.body(key) == b"hello"
-
-
-async def test_a_body_without_a_length(shared: Stage, key: str) -> None:
-    chunked = [("transfer-encoding", "chunked")]
-    request = head(shared.origin, "PUT", f"/bucket/{key}", [TOKEN], unsigned=chunked)
-    reply = await ask(shared.origin, request + b"5\r\nhello\r\n0\r\n\r\n")
-    assert (reply.status, reply.code) == (411, "MissingContentLength")
-    assert shared.body(key) is None
-
-
 async def test_a_request_that_is_not_signed(shared: Stage, key: str) -> None:
     since = len(shared.double.requests)
     for method in ("GET", "HEAD", "PUT", "DELETE", "POST"):
@@ -286,96 +258,9 @@ async def test_deletes_of_many_without_a_token(shared: Stage) -> None:
     assert shared.body("copied") == b"source"
 
 
-BOMB = b'<!DOCTYPE Delete [<!ENTITY a "copied"><!ENTITY b "&a;&a;&a;&a;&a;&a;&a;&a;">]>'
-
-
-DOCUMENTS = {
-    "no XML": b"copied",
-    "nothing": b"<Delete></Delete>",
-    "a bomb": BOMB + b"<Delete><Object><Key>&b;</Key></Object></Delete>",
-    "an outside entity": b'<!DOCTYPE Delete [<!ENTITY a SYSTEM "file:///etc/hostname">]>'
-    b"<Delete><Object><Key>&a;</Key></Object></Delete>",
-    "10,001 keys": b"<Delete>" + b"<Object><Key>k</Key></Object>" * 10_001 + b"</Delete>",
-}
-
-
-async def test_deletes_of_many_that_cannot_be_read(shared: Stage) -> None:
-    since = len(shared.double.requests)
-    for name, body in DOCUMENTS.items():
-        headers = [TOKEN, ("content-md5", md5(body))]
-        request = head(shared.origin, "POST", "/bucket?delete", headers, unsigned=[("content-length", str(len(body)))])
-        reply = await ask(shared.origin, request + body)
-        assert (reply.status, reply.code) in ((400, "MalformedXML"), (413, "EntityTooLarge")), name
-    assert not shared.written(since)
-    assert shared.body("copied") == b"source"
-
-
 async def test_a_bucket_that_is_not_there(shared: Stage) -> None:
     s3 = connect(shared.origin, "33")
     assert (await refused(s3.put_object, Bucket="nowhere", Key="k", Body=b"x"))[:2] == (404, "NoSuchBucket")
     assert (await refused(s3.delete_object, Bucket="nowhere", Key="k"))[:2] == (404, "NoSuchBucket")
     assert (await refused(s3.get_object, Bucket="nowhere", Key="k"))[:2] == (404, "NoSuchBucket")
     assert await shared.fence("s3/nowhere/k") is None
-
-
-# A client that sends its body too slowly, or not to its end, is cut off: nothing is written, nothing stays staged.
-
-MEBIBYTE = 1024 * 1024
-
-
-impatient = module_stage(server={"body_timeout": 0.4})
-
-
-def uploads(stage: Stage) -> list[str]:
-    running = stage.double.store.bucket("bucket").uploads.running(datetime.now(UTC))
-    return [each.key for each in running if not each.key.startswith(".fencing-gateway/")]
-
-
-def request(origin: str, key: str, size: int, *, chunked: bool) -> tuple[bytes, bytes]:
-    """Head and body of a put."""
-    body = bytes(size)
-    if not chunked:
-        return head(origin, "PUT", f"/bucket/{key}", [TOKEN], unsigned=[("content-length", str(size))]), body
-    wire = framed(*[body[start : start + 65536] for start in range(0, size, 65536)])
-    length = [("content-length", str(len(wire)))]
-    signed = [TOKEN, ("x-amz-decoded-content-length", str(size))]
-    return head(origin, "PUT", f"/bucket/{key}", signed, payload=UNSIGNED_TRAILER, unsigned=length), wire
-
-
-async def assert_nothing(stage: Stage, key: str) -> None:
-    async with asyncio.timeout(PATIENCE):
-        while uploads(stage):
-            await asyncio.sleep(0.02)
-    assert stage.body(key) is None
-    assert await stage.count("intent", key) == 0
-    assert await stage.fence(f"s3/bucket/{key}") is None
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("size", [1000, 11 * MEBIBYTE], ids=["in memory", "staged"])
-@pytest.mark.parametrize("chunked", [False, True])
-class TestSlowly:
-    async def test_silence(self, impatient: Stage, key: str, size: int, chunked: bool) -> None:  # noqa: FBT001
-        start, body = request(impatient.origin, key, size, chunked=chunked)
-        reader, writer = await connected(impatient.origin)
-        writer.write(start + body[: len(body) * 9 // 10])
-        reply = await receive(reader)
-        assert reply is not None
-        assert (reply.status, reply.code) == (408, "RequestTimeout")
-        writer.close()
-        await assert_nothing(impatient, key)
-
-
-@pytest.mark.thorough
-async def test_a_body_that_trickles(impatient: Stage, key: str) -> None:
-    start, body = request(impatient.origin, key, 1000, chunked=False)
-    reader, writer = await connected(impatient.origin)
-    writer.write(start)
-    for _ in range(20):
-        writer.write(body[:5])
-        await asyncio.sleep(0.05)
-    reply = await receive(reader)
-    assert reply is not None
-    assert (reply.status, reply.code) == (408, "RequestTimeout")
-    writer.close()
-    await assert_nothing(impatient, key)

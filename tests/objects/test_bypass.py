@@ -167,23 +167,6 @@ class TestByTheNextWrite:
         assert await reasons(alone, key) == [f"object-{how}"]
         assert (await on_record(alone, key))[0][2]["found_by"] == ("write" if by_write else "sweep")
 
-    async def test_the_entry_says_what_there_was_and_what_there_is(self, stage: Stage, key: str) -> None:
-        await bypass(stage, "changed", key)
-        expected = (await stage.rows("SELECT etag FROM fencing.object WHERE key = $1", key))[0]["etag"]
-        found = stage.double.objects("bucket")[key].etag.strip('"')
-        await call(connect(stage.origin, "6", "zoe").put_object, Key=key, Body=b"next")
-        ((_, _, details),) = await on_record(stage, key)
-        assert details.pop("last_modified").endswith("Z")
-        assert details == {
-            "bucket": "bucket", "key": key, "found_by": "write", "expected": expected, "found": found, "size": 7,
-        }  # fmt: skip
-        (row,) = await stage.rows(
-            "SELECT plane, rule, target, fence_value, fence_holder FROM fencing.record"
-            " WHERE kind = 'bypass' AND details->>'key' = $1",
-            key,
-        )
-        assert tuple(row) == ("objects", "s3", f"/bucket/{key}", 6, "zoe")
-
 
 @over_http
 class TestByASweep:
@@ -311,20 +294,6 @@ class TestNothingElse:
                     await call(connect(stage.origin, "2").put_object, Key=key, Body=key.encode())
             assert await on_record(stage) == []
 
-    async def test_a_key_that_changes_there_and_back_between_the_looks(self, stage: Stage, key: str) -> None:
-        """The gateway remembers the same before and after. The look in between saw the object of another write."""
-        writer = connect(stage.origin, "1")
-        await call(writer.put_object, Key=key, Body=b"x")
-        await stage.rows("UPDATE fencing.object SET etag = 'x' WHERE key = $1", key)
-        held = stage.double.hold(at="after", operation="HeadObject", key=key)
-        async with patrol(stage) as (one, _):
-            sweep = asyncio.ensure_future(one.round())
-            await held.arrived.wait()
-            for etag in ("y", "x"):
-                await stage.rows("UPDATE fencing.object SET etag = $2 WHERE key = $1", key, etag)
-            held.release()
-            assert await sweep == 0
-
     async def test_a_write_at_each_moment_of_a_scan(self, stage: Stage, key: str) -> None:
         """The patrol is held, a write gets to a moment of its life, the patrol goes on, and then the write."""
         writer = connect(stage.origin, "1")
@@ -372,28 +341,6 @@ class TestNothingElse:
         await call(connect(stage.origin, "2").put_object, Key=key, Body=b"z")
         assert await swept(stage) == 0
         assert await on_record(stage, key) == []
-
-    @pytest.mark.thorough
-    @pytest.mark.parametrize("operation", ["PutObject", "CompleteMultipartUpload", "DeleteObject"])
-    async def test_a_write_whose_answer_was_lost(self, stage: Stage, key: str, operation: str) -> None:
-        """Whether it has taken effect or not: what the key is then may be that write's work."""
-        writer = connect(stage.origin, "1")
-        for number, (fault, at) in enumerate(product(["cut", "fail"], ["before", "after"])):
-            where = f"{key}/{number}"
-            await call(writer.put_object, Key=where, Body=BODY)
-            writes: dict[str, tuple[Any, dict[str, Any]]] = {
-                "PutObject": (writer.put_object, {"Key": where, "Body": b"y"}),
-                "CompleteMultipartUpload": (writer.complete_multipart_upload, await upload(writer, where)),
-                "DeleteObject": (writer.delete_object, {"Key": where}),
-            }
-            lost = getattr(stage.double, fault)(at=at, key=where, operation=operation)
-            method, arguments = writes[operation]
-            await outcome(method, **arguments)
-            await lost.finished.wait()
-            assert await swept(stage) == 0
-            await outcome(connect(stage.origin, "2").put_object, Key=where, Body=b"z")
-            assert await swept(stage) == 0
-            assert await on_record(stage, key) == [], (fault, at)
 
     async def test_a_sweepers_delete_whose_answer_was_lost(self, postgres_server: EmbeddedPostgres) -> None:
         double = forgetful()
@@ -445,17 +392,6 @@ class TestNothingElse:
         assert await swept(stage) == 1
         assert await reasons(stage, key) == ["object-vanished"], "what is remembered of the new one is there still"
 
-    @pytest.mark.thorough
-    @pytest.mark.parametrize("page", [1, 2, 1000])
-    async def test_nothing_known_in_a_bucket_that_is_gone(self, alone: Stage, page: int) -> None:
-        writer = connect(alone.origin, "1")
-        for key in ("a", "b", "c"):
-            await call(writer.put_object, Key=key, Body=b"x")
-            await call(writer.delete_object, Key=key)
-        await call(beside(alone).delete_bucket)
-        assert await swept(alone, page) == 0
-        assert await alone.rows("SELECT FROM fencing.object") == []
-
     async def test_a_key_that_belongs_to_another_resource_by_now(self, alone: Stage) -> None:
         await call(connect(alone.origin, "1").put_object, Key="k", Body=b"x")
         rule = KeyRule.compile("bucket/**", "all")
@@ -501,15 +437,6 @@ class TestTheGatewaysOwnBump:
         await call(beside(bumped).put_object, Key=key, Body=b"from elsewhere")
         assert await swept(bumped) == 1, "later writes are checked again"
         assert await reasons(bumped, key) == ["object-changed"]
-
-    @pytest.mark.thorough
-    @pytest.mark.parametrize("how", ["a guess", "a condition"])
-    async def test_the_next_write_records_no_bypass(self, bumped: Stage, key: str, how: str) -> None:
-        writer = connect(bumped.origin, "34")
-        etag = (await call(writer.head_object, Key=key))["ETag"]
-        conditions = {"IfMatch": etag} if how == "a condition" else {}
-        assert await outcome(writer.put_object, Key=key, Body=b"next", **conditions) == (200, "")
-        assert await on_record(bumped, key) == []
 
 
 class TestWhatIsRemembered:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.objects.clients import body_of, call, connect, outcome
+from tests.objects.clients import call, connect, outcome
 from tests.objects.object_gateway import Stage, module_stage, store
 from tests.objects.sweeping import entomb
 from tests.tiers import first
@@ -110,18 +110,6 @@ async def test_metadata_and_tags_can_be_replaced(shared: Stage, key: str, size: 
     assert shared.double.objects("bucket")[key].content.tags == {}
 
 
-async def test_the_marks_of_a_source_are_never_those_of_its_copy(shared: Stage, key: str) -> None:
-    """Not even those that no gateway of today writes; a tombstone's mark would make the copy invisible."""
-    marks = {"fencing-token": "99", "fencing-write-id": "w", "fencing-resource": "r", "fencing-invocation": "i"}
-    shared.double.put("bucket", f"{key}/a source+ä?", b"x", {**marks, "fencing-of-tomorrow": "1", "colour": "red"})
-    await call(connect(shared.origin, "34").copy_object, **named(key))
-    metadata = dict(shared.double.objects("bucket")[key].content.metadata)
-    assert metadata.pop("fencing-write-id") != "w"
-    assert metadata.pop("fencing-signature")
-    assert metadata.pop("fencing-invocation") != "i"
-    assert metadata == {"colour": "red", "fencing-token": "34", "fencing-resource": f"s3/bucket/{key}"}
-
-
 class TestOntoItself:
     async def test_without_a_change_it_is_a_mistake(self, shared: Stage, key: str) -> None:
         s3 = connect(shared.origin, "34")
@@ -133,16 +121,6 @@ class TestOntoItself:
             *(400, "InvalidRequest"),
         )
         assert shared.written(since) == []
-
-    async def test_an_older_version_comes_back(self, shared: Stage, key: str) -> None:
-        s3 = connect(shared.origin, "34")
-        first = await call(s3.put_object, Bucket="other", Key=key, Body=b"first")
-        await call(s3.put_object, Bucket="other", Key=key, Body=b"second")
-        source = f"other/{key}?versionId={first['VersionId']}"
-        copied = await call(s3.copy_object, Bucket="other", Key=key, CopySource=source)
-        assert copied["CopySourceVersionId"] == first["VersionId"]
-        assert copied["VersionId"] not in (None, first["VersionId"])
-        assert await body_of(s3, key, bucket="other") == b"first"
 
 
 class TestSource:

@@ -13,11 +13,10 @@ import pytest
 
 from gateway.demo.embedded import EmbeddedPostgres, postgres
 from gateway.objects.protocol.mutation import candidates
-from gateway.observe.events import IntentSettled, OutcomeLost
+from gateway.observe.events import OutcomeLost
 from tests.doubles.s3 import Mutation, Rule, S3Double, serve
 from tests.objects.clients import body_of, call, connect, outcome, warm_up
 from tests.objects.object_gateway import Stage, module_stage, staged, store
-from tests.objects.raw import ask, head
 from tests.postgres import fresh_database, install
 from tests.processes import free_port
 from tests.running import config, running
@@ -106,36 +105,6 @@ class TestAnswersThatAreLost:
         assert gone == (moment == "after")
         assert answer == UNKNOWN or (gone and answer == (204, ""))
         await assert_settled_by_the_next(shared, key)
-
-
-@pytest.mark.thorough
-async def test_a_request_that_hangs_is_unknown_and_has_no_late_effect(shared: Stage, key: str) -> None:
-    held = shared.double.hold(operation="PutObject", key=key)
-    put = head(shared.origin, "PUT", f"/bucket/{key}", [("fencing-token", "33")], unsigned=[("content-length", "6")])
-    reply = await ask(shared.origin, put + b"zombie")
-    assert (reply.status, reply.code) == UNKNOWN
-    assert int(reply.headers["retry-after"]) >= 1
-    assert await shared.count("intent", key) == 1
-    await assert_settled_by_the_next(shared, key)
-    assert any(isinstance(event, IntentSettled) and event.key == key for event in shared.events)
-    held.release()
-    await held.finished.wait()
-    assert held.statuses == [412], "its condition is broken"
-    assert shared.body(key) == b"next"
-
-
-@pytest.mark.thorough
-async def test_a_settlers_tombstone_is_no_success_of_the_write_it_settles(shared: Stage, key: str) -> None:
-    """The zombie gets no answer and looks for itself. The object that it finds at its key is not its own write."""
-    held = shared.double.hold(operation="PutObject", key=key)
-    zombie = asyncio.ensure_future(outcome(connect(shared.origin, "33").put_object, Key=key, Body=b"zombie"))
-    await held.arrived.wait()
-    assert (await shared.barrier(f"s3/bucket/{key}", "34")).status_code == 200
-    assert shared.double.objects("bucket")[key].content.metadata["fencing-tombstone"] == "true"
-    assert await zombie == UNKNOWN
-    held.release()
-    await held.finished.wait()
-    assert held.statuses == [412]
 
 
 async def test_two_writers_of_one_holder_write_one_after_the_other(postgres_server: EmbeddedPostgres, key: str) -> None:
@@ -344,25 +313,3 @@ async def test_nothing_older_takes_effect_after_an_acknowledged_write(stormy: St
             forms = {candidate.etag for candidate in candidates(hashlib.md5(one.body or b"").hexdigest())}
             assert not (one.acknowledged and there.isdisjoint(forms)), "P3: success without effect"
             assert not (one.refused and there & forms), "P3: refused, and yet it took effect"
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("seed", range(4, 6))
-async def test_the_last_holder_has_the_last_word(stormy: Stage, seed: int) -> None:
-    """However much was left hanging, a barrier settles it, and from then on nothing moves."""
-    storm = Storm(stormy, seed)
-    await storm.blow()
-    barrier = await stormy.barrier(f"job/{storm.keys[0].split('/')[0]}", "100")
-    settled = {key: stormy.body(key) for key in storm.keys}
-    left = await stormy.rows("SELECT FROM fencing.intent WHERE key = ANY($1)", storm.keys)
-    if barrier.status_code == 503:
-        # Every form of some bytes is forbidden by now: only time settles that, and nothing was acknowledged.
-        assert left
-        return
-    assert (barrier.status_code, left) == (200, [])
-    await asyncio.sleep(0.3)
-    assert {key: stormy.body(key) for key in storm.keys} == settled
-    last = connect(stormy.origin, "100")
-    for key in storm.keys:
-        assert await outcome(last.put_object, Key=key, Body=b"the last word") == (200, "")
-        assert stormy.body(key) == b"the last word"

@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -93,13 +92,6 @@ async def test_the_callers_own_condition_is_honoured(shared: Stage, key: str) ->
     assert (await outcome(s3.put_object, Key=f"{key}-none", Body=b"y", IfMatch='"other"'))[0] == 404
 
 
-async def test_the_same_bytes_twice(shared: Stage, key: str) -> None:
-    s3 = connect(shared.origin, "1")
-    etags = [(await call(s3.put_object, Key=key, Body=b"x"))["ETag"] for _ in range(3)]
-    assert all(before != after for before, after in pairwise(etags)), "a copy of the second write would pass"
-    assert shared.body(key) == b"x"
-
-
 async def test_deleting_nothing_succeeds_and_raises_the_fence(shared: Stage, key: str) -> None:
     await call(connect(shared.origin, "5").delete_object, Key=key)
     assert (await outcome(connect(shared.origin, "4").put_object, Key=key, Body=b"x"))[0] == 412
@@ -149,15 +141,6 @@ async def asked_to_go_on(stage: Stage, key: str) -> AsyncIterator[tuple[asyncio.
     assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 100 ")
     yield reader, writer
     writer.close()
-
-
-async def test_a_fresh_writer_is_asked_to_go_on(shared: Stage, key: str) -> None:
-    async with asked_to_go_on(shared, key) as (reader, writer):
-        writer.write(b"hello")
-        reply = await receive(reader)
-    assert reply is not None
-    assert reply.status == 200
-    assert shared.body(key) == b"hello"
 
 
 async def test_a_writer_that_is_overtaken_while_it_sends_is_on_record_with_its_payload(shared: Stage, key: str) -> None:

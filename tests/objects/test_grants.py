@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-import httpx
 import pytest
 from mypy_boto3_s3 import S3Client
 
@@ -13,7 +12,7 @@ from gateway.auth.principal import FencedScope, Principal
 from gateway.config.access import CallerKeys
 from gateway.errors import StoreError
 from gateway.fencing.token import Token
-from gateway.objects.probe.bucket_profile import KEYS, Probe
+from gateway.objects.probe.bucket_profile import Probe
 from gateway.objects.reads import ReadScope
 from gateway.objects.resource_rules import KeyRule, Resources
 from gateway.objects.s3.operations import Level, Operation, OperationKind
@@ -130,19 +129,6 @@ async def test_a_header_cannot_say_otherwise(shared: Stage, key: str, present: t
     assert await shared.fence(f"s3/bucket/{key}") is None
 
 
-async def test_neither_can_the_metadata(shared: Stage, key: str) -> None:
-    s3 = await fenced(shared, f"s3/bucket/{key}")
-    said = {"Metadata": {"fencing-token": "35"}}
-    assert await outcome(s3.put_object, Key=key, Body=b"x", **said) == DENIED
-    assert await outcome(s3.create_multipart_upload, Key=key, **said) == DENIED
-    assert shared.body(key) is None
-
-
-async def test_a_header_may_say_the_same(shared: Stage, key: str) -> None:
-    s3 = await fenced(shared, f"s3/bucket/{key}", present=("34", "ann"))
-    assert await outcome(s3.put_object, Key=key, Body=b"x") == (200, "")
-
-
 async def test_an_upload_that_was_opened_with_another_token_gets_theirs(shared: Stage, key: str) -> None:
     """The token presented at the opening is for callers that present none. These callers present one."""
     opened = await call(connect(shared.origin, "36").create_multipart_upload, Key=key)
@@ -195,37 +181,6 @@ async def test_expired_ones(shared: Stage, key: str, ago: timedelta) -> None:
     assert await outcome(in_time.put_object, Key=key, Body=b"x") == (200, "")
 
 
-def reads(s3: S3Client, key: str) -> dict[str, tuple[Any, dict[str, Any]]]:
-    """One of each kind, a copy and a part of an upload among them."""
-    own = {"Key": "own", "CopySource": f"bucket/{key}"}
-    return {
-        "get": (s3.get_object, {"Key": key}),
-        "head": (s3.head_object, {"Key": key}),
-        "tagging": (s3.get_object_tagging, {"Key": key}),
-        "attributes": (s3.get_object_attributes, {"Key": key, "ObjectAttributes": ["ETag"]}),
-        "copy": (s3.copy_object, own),
-        "part": (s3.upload_part_copy, {**own, "PartNumber": 1, "UploadId": "u"}),
-        "list": (s3.list_objects_v2, {"Prefix": key}),
-        "list as before": (s3.list_objects, {"Prefix": key}),
-        "versions": (s3.list_object_versions, {"Prefix": key}),
-        "uploads": (s3.list_multipart_uploads, {"Prefix": key}),
-        "bucket": (s3.list_objects_v2, {}),
-        "buckets": (s3.list_buckets, {}),
-        "policy": (s3.get_bucket_policy, {}),
-        "another bucket": (s3.head_bucket, {"Bucket": "other"}),
-    }
-
-
-async def test_they_read_nothing_beyond_it_and_the_store_is_not_asked(shared: Stage, key: str) -> None:
-    shared.double.put("bucket", f"{key}-secret", b"secret")
-    s3 = await fenced(shared, f"s3/bucket/{key}", read="own")
-    since = len(shared.double.requests)
-    for name, (function, arguments) in reads(s3, f"{key}-secret").items():
-        answer = await outcome(function, **arguments)
-        assert answer in (DENIED, (403, "403")), f"{name}: an answer to HEAD has no code"
-    assert shared.double.requests[since:] == []
-
-
 async def test_they_read_what_they_write(shared: Stage, key: str) -> None:
     s3 = await fenced(shared, f"job/{key}", read="own")
     own = f"jobs/{key}/deep/x"
@@ -255,20 +210,6 @@ async def test_they_read_more_if_it_was_requested(shared: Stage, key: str) -> No
     assert await body_of(everything, f"out/{key}", "other") == b"b"
     assert len((await call(everything.list_buckets))["Buckets"]) == 2
     assert await outcome(everything.put_object, Bucket="other", Key=f"out/{key}", Body=b"x") == DENIED
-
-
-async def test_urls_that_are_signed_with_them_read_no_more(shared: Stage, key: str) -> None:
-    for each in (key, f"{key}-secret"):
-        shared.double.put("bucket", each, b"content")
-    s3 = await fenced(shared, f"s3/bucket/{key}", read="own")
-    async with httpx.AsyncClient(timeout=PATIENCE) as client:
-        for each, status in ((key, 200), (f"{key}-secret", 403)):
-            url = s3.generate_presigned_url("get_object", {"Bucket": "bucket", "Key": each})
-            answer = await client.get(url)
-            assert answer.status_code == status, answer.text
-    assert f"what s3/bucket/{key} covers" in answer.text
-    assert f"s3/bucket/{key}-secret" in answer.text
-    assert "a wider &quot;read&quot;" in answer.text or 'a wider "read"' in answer.text
 
 
 async def test_credentials_that_cannot_be_issued(shared: Stage) -> None:
@@ -391,11 +332,3 @@ async def test_another_spelling_of_another_key_is_not_read() -> None:
             assert not await denied(request(operation, key=key), own, Tried()), "S3 keeps them apart"
             assert await denied(request(operation, key=key), own, Untried())
         assert await denied(request(Operation.LIST_OBJECTS_V2, prefix=f"{key}/"), own, Tried(odd))
-
-
-async def test_plain_keys_are_not_probed() -> None:
-    profiles = Tried(*KEYS)
-    for key in ("jobs/42/a", "jobs/42/a/b-c_d.txt"):
-        assert not await denied(request(Operation.GET_OBJECT, key=key), grant("job/42"), profiles)
-    assert not await denied(request(Operation.LIST_OBJECTS_V2, prefix="jobs/42/"), grant("job/42"), profiles)
-    assert profiles.asked == []

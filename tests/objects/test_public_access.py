@@ -131,11 +131,6 @@ class TestUnsignedReads:
             found = await call(listing, Bucket="mixed", Prefix="public/")
             assert [one["Key"] for one in found["Contents"]] == ["public/page"]
 
-    async def test_absence_is_told_where_reading_is_granted(self, shared: Stage) -> None:
-        s3 = unsigned(shared)
-        assert await outcome(s3.get_object, Bucket="site", Key="absent") == (404, "NoSuchKey")
-        assert await outcome(s3.head_object, Bucket="site", Key="absent") == (404, "404")
-
     @pytest.mark.parametrize(
         ("bucket", "key"), [("mixed", "secret"), ("mixed", "absent"), ("private", "secret"), ("no-such-bucket", "k")]
     )

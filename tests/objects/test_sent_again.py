@@ -8,18 +8,17 @@ import pytest
 from botocore.exceptions import ClientError
 from mypy_boto3_s3 import S3Client
 
-from gateway.demo.embedded import EmbeddedPostgres
 from gateway.fencing.decision import Equal
 from gateway.fencing.intent import Duplicates
 from gateway.objects.writes import fenced_write
 from tests.clients.lossy import losing
-from tests.doubles.s3 import Rule, S3Double
+from tests.doubles.s3 import Rule
 from tests.objects import raw
 from tests.objects.clients import body_of, call, connect, in_thread, outcome
 from tests.objects.clients import refused as refusal
-from tests.objects.object_gateway import Stage, module_stage, staged, store
+from tests.objects.object_gateway import Stage, module_stage, store
 from tests.objects.raw import Reply
-from tests.objects.sweeping import forgetful, sweeper
+from tests.objects.sweeping import sweeper
 from tests.running import ACCESS_KEY, API_KEY, SECRET_KEY
 from tests.tiers import first
 from tests.waiting import PATIENCE
@@ -140,18 +139,6 @@ class TestBoto3:
         assert (error["Code"], told(error)) == ("PreconditionFailed", TOLD)
         assert await shared.rejections(resource=f"s3/bucket/{key}") == [], "S3's own condition is no refusal"
 
-    async def test_a_copy(self, shared: Stage, key: str) -> None:
-        await call(connect(shared.origin, "5").put_object, Key=f"{key}-source", Body=b"x", Metadata={"colour": "red"})
-        error = await refused(
-            shared,
-            key,
-            lambda s3: s3.copy_object(
-                Bucket="bucket", Key=key, CopySource={"Bucket": "bucket", "Key": f"{key}-source"}
-            ),
-            lambda: shared.barrier(f"s3/bucket/{key}", "6"),
-        )
-        assert told(error) == TOLD
-
     async def test_a_completion(self, shared: Stage, key: str) -> None:
         s3 = connect(shared.origin, "5")
         upload = (await call(s3.create_multipart_upload, Key=key))["UploadId"]
@@ -201,11 +188,6 @@ class TestOnlyItsOwn:
         await put(shared, key, "6", b"newer", call_id="call-2")
         assert not says(await put(shared, key, "5", call_id="call-1"))
         assert await body_of(connect(shared.origin), key) == b"newer"
-
-    async def test_a_refused_call_never_took_effect(self, shared: Stage, key: str) -> None:
-        await put(shared, key, "6", b"newer", call_id="call-2")
-        for _ in range(2):
-            assert not says(await put(shared, key, "5", call_id="call-1"))
 
     async def test_an_object_in_another_form_is_still_known(self, shared: Stage, key: str) -> None:
         """A newer holder's barrier makes certain of a write on its way: the bytes stay, their form changes."""
@@ -285,23 +267,6 @@ async def test_an_acknowledged_object_stays(either: Stage, key: str) -> None:
     assert before["ETag"] != after["ETag"]
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize("duplicates", Duplicates)
-@pytest.mark.parametrize("conditional", [True, False])
-async def test_a_deleted_object_that_was_written_again_stays(
-    postgres_server: EmbeddedPostgres, duplicates: Duplicates, *, conditional: bool
-) -> None:
-    """Also where a delete is the write of a tombstone."""
-    double = S3Double(buckets=["bucket"]) if conditional else forgetful()
-    double.put("bucket", "k", b"state")
-    async with staged(postgres_server, double, **repeating(duplicates)) as stage:
-        copy = double.repeat(operation="DeleteObject" if conditional else "PutObject", key="k")
-        await call(connect(stage.origin, "43").delete_object, Key="k")
-        await call(connect(stage.origin, "52").put_object, Key="k", Body=b"state")
-        assert await arrives_again(copy) == [412]
-        assert await body_of(connect(stage.origin), "k") == b"state"
-
-
 async def test_a_newer_holders_delete_stays(either: Stage, key: str) -> None:
     """A tombstone stands for absence until the signature of the create is dead."""
     async with sweeper(either) as (sweeping, _):
@@ -379,12 +344,3 @@ async def test_an_amendment_stays_announced_where_writes_wait(waiting: Stage, ke
     await waiting.rows("UPDATE fencing.intent SET signed_at = signed_at - interval '8 minutes' WHERE key = $1", key)
     assert (await waiting.barrier(f"s3/bucket/{key}", "52")).status_code == 200
     assert await outcome(connect(waiting.origin, "52").put_object, Key=key, Body=b"y") == DONE
-
-
-async def test_a_bucket_keeps_young_tombstones(either: Stage, key: str) -> None:
-    await call(connect(either.origin).create_bucket, Bucket=key)
-    await call(connect(either.origin, "1").put_object, Bucket=key, Key="k", Body=b"x")
-    await call(connect(either.origin, "2").delete_object, Bucket=key, Key="k")
-    assert await outcome(connect(either.origin, "2").delete_bucket, Bucket=key) == (409, "BucketNotEmpty")
-    await half_an_hour_later(either)
-    assert await outcome(connect(either.origin, "2").delete_bucket, Bucket=key) == (204, "")

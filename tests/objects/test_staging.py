@@ -254,26 +254,6 @@ async def test_a_store_that_does_not_open_an_upload(front: Front) -> None:
     assert front.notes.told == []
 
 
-@pytest.mark.thorough
-async def test_a_slow_store_slows_the_client_down(front: Front) -> None:
-    """The gateway buffers few of the bytes that have come from the client and are not in the store yet."""
-    held = front.double.hold(operation="CreateMultipartUpload")
-    async with front.connected() as (_, writer):
-        writer.write(lines("PUT", "/", [("host", "a"), ("content-length", str(200 * MEBIBYTE))]))
-        sent = 0
-        try:
-            async with asyncio.timeout(2):
-                while sent < 200 * MEBIBYTE:
-                    writer.write(bytes(MEBIBYTE))
-                    sent += MEBIBYTE
-                    await writer.drain()
-        except TimeoutError:
-            pass
-        assert sent < 32 * MEBIBYTE, "the sockets' own buffers, and no more"
-        held.release()
-    assert isinstance(await front.outcome(), ClientGone)
-
-
 async def test_a_long_body_is_touched_on_the_register(front: Front, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gateway.objects.writes.staging._TOUCH", 0.0)
     await front.put(plain(BODY))
@@ -320,28 +300,6 @@ async def test_a_part_that_does_not_match_its_head_is_not_stored(front: Front, d
     assert isinstance(outcome, GatewayError)
     assert outcome.s3_code == "BadDigest"
     assert parts_of(front) == []
-
-
-async def test_a_checksum_in_the_head_of_a_part_goes_along(front: Front) -> None:
-    """The store of this test knows better, and its refusal comes through."""
-    await opened(front)
-    front.double.fail(status=400, code="BadDigest", operation="UploadPart")
-    body = bytes(2 * MEBIBYTE)
-    await front.put(plain(body, "/part", ("x-amz-checksum-crc32", crc32(body))))
-    assert getattr(await front.outcome(), "code", None) == "BadDigest"
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("delay", [0.0, 0.6, 60.0])
-async def test_an_upload_is_abandoned_once_the_store_does_not_list_it(front: Front, delay: float) -> None:
-    """Among many others of keys that begin alike: the listing has several pages."""
-    for number in range(120):
-        await front.upstream.create_multipart("bucket", f"key{number % 2}")
-    upload_id = await opened(front)
-    front.double.behave(abort_delay=delay)
-    gone = await front.upstream.abandon_upload(*PLACE, upload_id)
-    assert gone is (delay < 10)
-    assert (upload_id in front.uploads()) is not gone
 
 
 async def test_an_upload_is_gone_when_the_store_knows_no_parts_of_it(front: Front) -> None:

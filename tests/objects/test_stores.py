@@ -220,25 +220,3 @@ async def test_an_upload_of_old_is_not_completed(postgres_server: EmbeddedPostgr
         refusal = await refused(older.complete_multipart_upload, **upload, MultipartUpload=parts)
         assert refusal[:2] == (400, "InvalidArgument"), refusal
         assert stage.body("k") is None
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize(("plain", "other"), [("k", "K"), ("a/k", "A/k"), ("e", "\u00e9"), ("e", "e\u0301")])
-async def test_letters_that_are_one_to_the_store(postgres_server: EmbeddedPostgres, plain: str, other: str) -> None:
-    """Of a file system that folds case there is no telling what it makes of what is not ASCII."""
-    async with staged(postgres_server, store("bucket", keys="letters")) as stage:
-        assert await outcome(connect(stage.origin, "2").put_object, Key=plain, Body=b"x") == (200, "")
-        status, error, message = await refused(connect(stage.origin, "1").put_object, Key=other, Body=b"late")
-        assert (status, error) == (400, "InvalidArgument")
-        assert "capital letters" in message
-        assert stage.body(plain) == b"x"
-        async with stage.api() as api:
-            missing = (await api.get("/v1/health")).json()["buckets"]["bucket"]["missing"]
-        assert set(missing) == {"keys-case", "keys-unicode"}
-
-
-async def test_a_store_that_keeps_keys_apart_takes_them_all(stage: Stage) -> None:
-    s3, keys = connect(stage.origin, "1"), [*AS_PATHS, "d/k", "D/K", "e\u0301", "\u00e9", "d__XLDIR__", "d\\k", "d/k."]
-    for key in keys:
-        assert await outcome(s3.put_object, Key=key, Body=key.encode()) == (200, ""), key
-    assert {key: stage.body(key) for key in keys} == {key: key.encode() for key in keys}

@@ -18,7 +18,6 @@ from gateway.fencing.intent import Announcement, MutationKind
 from gateway.fencing.token import Token
 from gateway.objects.background.sweeper import Swept
 from gateway.observe.events import IntentSettled, SweepFailed, TombstoneSwept, UploadSwept
-from tests.doubles.s3 import S3Double
 from tests.objects.clients import call, connect, outcome
 from tests.objects.object_gateway import Stage, staged
 from tests.objects.sweeping import entomb, forgetful, sweeper
@@ -258,12 +257,6 @@ class TestAtWork:
             asyncio.get_running_loop().call_later(0.3, held.release)
         assert not double.objects("bucket")
         assert not of_kind(stage.events, SweepFailed)
-
-    async def test_zero_switches_it_off(self, postgres_server: EmbeddedPostgres) -> None:
-        async with staged(postgres_server, S3Double(buckets=["bucket"]), s3={"sweep_interval": 0}) as stage:
-            await entomb(stage, "k")
-            await asyncio.sleep(0.2)
-            assert set(stage.double.objects("bucket")) == {"k"}
 
     @pytest.mark.thorough
     async def test_the_command_runs_one_round_and_reports_it(self, stage: Stage, tmp_path: Path) -> None:

@@ -12,15 +12,12 @@ from botocore.exceptions import ClientError
 
 from gateway.demo.embedded import EmbeddedPostgres
 from gateway.fencing.intent import DEAD_AFTER, LATE_AFTER
-from tests.doubles.s3 import S3Double
 from tests.doubles.s3.conditions import UNCONDITIONAL
 from tests.doubles.s3.state import Content, Origin
 from tests.objects.clients import body_of, call, connect, outcome, warm_up
 from tests.objects.object_gateway import Stage, module_stage, staged, store
 from tests.objects.recording import Asked, RecordingDouble, recorded
-from tests.objects.sweeping import entomb, forgetful, sweeper
 from tests.tiers import first
-from tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -66,20 +63,6 @@ async def test_the_same_state_again_does_not_let_a_late_write_in(shared: Stage, 
     assert (rejection["token"], rejection["fence"]) == ("33", "34")
 
 
-async def test_a_late_delete(shared: Stage, key: str) -> None:
-    old, new = connect(shared.origin, "33"), connect(shared.origin, "34")
-    await call(old.put_object, Key=key, Body=b"X")
-    held = shared.double.hold(operation="DeleteObject", key=key)
-    zombie = asyncio.ensure_future(outcome(old.delete_object, Key=key))
-    await held.arrived.wait()
-    assert (await shared.barrier(f"s3/bucket/{key}", "34")).status_code == 200
-    assert shared.body(key) == b"X", "the barrier changes the ETag, not the object"
-    await call(new.put_object, Key=key, Body=b"X")
-    held.release()
-    assert await zombie == STALE
-    assert await body_of(new, key) == b"X"
-
-
 async def test_a_takeover_of_one_key_settles_every_key_of_the_resource(shared: Stage) -> None:
     job = uuid4().hex
     one, other = f"jobs/{job}/one", f"jobs/{job}/deep/er/other"
@@ -97,21 +80,6 @@ async def test_a_takeover_of_one_key_settles_every_key_of_the_resource(shared: S
     assert (shared.body(one), shared.body(other)) == (b"one", b"new")
     assert await outcome(old.delete_object, Key=one) == STALE
     assert await outcome(connect(shared.origin, "33").put_object, Key=f"jobs/{uuid4().hex}/x", Body=b"x") == (200, "")
-
-
-async def test_one_holders_writes_to_many_keys_run_side_by_side(shared: Stage) -> None:
-    job = uuid4().hex
-    keys = [f"jobs/{job}/{number}" for number in range(12)]
-    s3 = connect(shared.origin, "33", "ann")
-    held = [shared.double.hold(operation="PutObject", key=key) for key in keys]
-    writes = asyncio.gather(*(outcome(s3.put_object, Key=key, Body=key.encode()) for key in keys))
-    async with asyncio.timeout(PATIENCE):
-        await asyncio.gather(*(each.arrived.wait() for each in held))
-    for each in held:
-        each.release()
-    assert await writes == [(200, "")] * len(keys)
-    assert [shared.body(key) for key in keys] == [key.encode() for key in keys]
-    assert await shared.fence(f"job/{job}") == "33"
 
 
 @pytest.mark.parametrize("size", first([5, 0, 8 * MEBIBYTE, 9 * MEBIBYTE, 20 * MEBIBYTE]))
@@ -174,16 +142,6 @@ async def test_an_object_both_of_whose_forms_are_waited_for_is_bumped_later(shar
     assert await shared.count("intent", key) == 0
 
 
-async def test_a_write_of_the_key_needs_no_other_form(shared: Stage, key: str) -> None:
-    """It changes the ETag itself. So does a delete."""
-    await forbid_both_forms(shared, key)
-    assert await outcome(connect(shared.origin, "35").put_object, Key=key, Body=b"other") == (200, "")
-    assert await shared.count("intent", key) == 0
-    await leave_intent(shared, key, shared.double.objects("bucket")[key].etag, token=35)
-    assert await outcome(connect(shared.origin, "36").delete_object, Key=key) == (204, "")
-    assert await outcome(connect(shared.origin, "36").get_object, Key=key) == (404, "NoSuchKey")
-
-
 async def test_bytes_whose_every_etag_is_waited_for_come_back_later(shared: Stage, key: str) -> None:
     """Until no request that waits for them can be valid, by the store's clock."""
     etags = await forbid_both_forms(shared, key)
@@ -227,7 +185,7 @@ async def forbid_both_forms(shared: Stage, key: str) -> list[str]:
     return etags
 
 
-# A dead or unlucky holder blocks no living one for long: lost requests, the same bytes again, housekeeping.
+# A dead or unlucky holder blocks no living one for long: lost requests, the same bytes again.
 
 DONE = (200, "")
 
@@ -268,29 +226,6 @@ async def test_a_living_holder_is_never_shut_out_of_its_own_key(shared: Stage, k
     assert await outcome(holder.delete_object, Key=key) == (204, "")
     await lose_a_put(shared, key, 1, b"X")
     assert await outcome(holder.put_object, Key=key, Body=body) == DONE
-
-
-@pytest.mark.parametrize("at", first(["before", "after"]))
-@pytest.mark.parametrize("conditional", first([True, False]), ids=["If-Match", "no condition"])
-async def test_housekeeping_blocks_no_holder(
-    postgres_server: EmbeddedPostgres,
-    at: str,
-    conditional: bool,  # noqa: FBT001
-) -> None:
-    """The removal of a tombstone is lost: it closes neither the resource nor the key."""
-    double = S3Double(buckets=["bucket"]) if conditional else forgetful()
-    async with staged(postgres_server, double, s3=SETTINGS) as stage:
-        await warm_up(connect(stage.origin, "1"), "warm")
-        await entomb(stage, "gone")
-        assert (await stage.barrier("s3/bucket/gone", "1")).status_code == 200
-        double.cut(at=at, operation="DeleteObject", key="gone")
-        async with sweeper(stage) as (sweeping, _):
-            await sweeping.sweep_tombstones()
-        async with asyncio.timeout(PATIENCE):
-            barrier = await stage.barrier("s3/bucket/gone", "2")
-            assert barrier.status_code == 200, barrier.text
-            assert await outcome(connect(stage.origin, "3").put_object, Key="gone", Body=b"Y") == DONE
-        assert stage.body("gone") == b"Y"
 
 
 # Every write is signed with the store's clock, for 15 seconds, and its intent says so.
@@ -388,24 +323,3 @@ async def test_late_after_is_a_setting(postgres_server: EmbeddedPostgres, key: s
         for seconds, status in ((3_000.0, 503), (3_620.0, 200)):  # a slow machine may take minutes before the first
             double.behave(clock_offset=seconds)
             assert (await stage.barrier(f"s3/bucket/{key}", "34")).status_code == status
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("body", [b"before", None])
-async def test_a_settlers_write_has_a_short_signature_too(weak: Stage, key: str, body: bytes | None) -> None:
-    """A settler's own tombstone may be late too. If it would displace an object, the gateway can only wait."""
-    if body is not None:
-        await call(connect(weak.origin, "33").put_object, Key=key, Body=body)
-    held = weak.double.hold(operation="PutObject", key=key)
-    assert await outcome(connect(weak.origin, "33").put_object, Key=key, Body=b"zombie") == (
-        *(503, "FencingOutcomeUnknown"),
-    )
-    since = len(recorded(weak).asked)
-    barrier = await weak.barrier(f"s3/bucket/{key}", "34")
-    assert barrier.status_code == (200 if body is None else 503)
-    assert [each.lifetime for each in recorded(weak).changing(since)] == ([15] if body is None else [])
-    held.release()
-    await held.finished.wait()
-    assert held.statuses == [412 if body is None else 200]
-    assert (await weak.barrier(f"s3/bucket/{key}", "34")).status_code == 200
-    assert await outcome(connect(weak.origin, "33").put_object, Key=key, Body=b"x") == (412, "StaleFencingToken")

@@ -9,11 +9,10 @@ import pytest
 import pytest_asyncio
 from mypy_boto3_s3 import S3Client
 
-from gateway.demo.embedded import EmbeddedPostgres
 from tests.doubles.s3 import ACCESS_KEY as STORE_ACCESS_KEY
 from tests.doubles.s3 import SECRET_KEY as STORE_SECRET_KEY
-from tests.objects.clients import body_of, call, connect, outcome, refused
-from tests.objects.object_gateway import Stage, module_stage, staged, store
+from tests.objects.clients import body_of, call, connect, outcome
+from tests.objects.object_gateway import Stage, module_stage, store
 from tests.objects.sweeping import entomb
 from tests.running import ACCESS_KEY, API_KEY, SECRET_KEY
 from tests.tiers import first
@@ -213,15 +212,6 @@ class TestParts:
         assert await shared.count("intent", key) == 0
         assert await outcome(s3.complete_multipart_upload, **completion) == (200, ""), "it can be mended"
 
-    async def test_parts_may_be_repeated_and_have_gaps(self, shared: Stage, key: str) -> None:
-        s3 = connect(shared.origin, "34")
-        completion = await opened(s3, key, (b"one", b"two", b"three"))
-        named = {name: completion[name] for name in ("Key", "UploadId")}
-        part = await call(s3.upload_part, **named, PartNumber=3, Body=b"THREE")
-        listed = [completion["MultipartUpload"]["Parts"][0], {"PartNumber": 3, "ETag": part["ETag"]}]
-        await call(s3.complete_multipart_upload, **named, MultipartUpload={"Parts": listed})
-        assert shared.body(key) == b"oneTHREE"
-
     async def test_a_part_is_copied_from_an_object(self, shared: Stage, key: str) -> None:
         s3 = connect(shared.origin, "34")
         shared.double.put("other", key, b"0123456789")
@@ -265,15 +255,6 @@ class TestConditions:
         assert await outcome(complete, **completion, IfMatch=made["ETag"]) == (200, "")
         assert either.body(key) == b"onetwo"
 
-    async def test_two_creations_are_one(self, either: Stage, key: str) -> None:
-        s3 = connect(either.origin, "34")
-        completions = [await opened(s3, key, (body,)) for body in (b"one", b"two")]
-        answers = await asyncio.gather(
-            *(outcome(s3.complete_multipart_upload, **each, IfNoneMatch="*") for each in completions)
-        )
-        assert sorted(answers) == [(200, ""), FAILED]
-        assert either.body(key) == (b"one" if answers[0] == (200, "") else b"two")
-
     async def test_a_condition_is_evaluated_after_the_announcement(self, either: Stage, key: str) -> None:
         """If the completion itself carries no condition, a look at the key before its announcement is not enough."""
         s3 = connect(either.origin, "34")
@@ -285,18 +266,6 @@ class TestConditions:
         seen.release()
         assert await late == FAILED
         assert either.body(key) == b"two"
-
-    async def test_an_upload_older_than_the_object(self, shared: Stage, key: str) -> None:
-        """The store refuses its conditional completion, whatever the condition: the upload itself is the condition."""
-        s3 = connect(shared.origin, "34")
-        completion = await opened(s3, key)
-        await call(s3.put_object, Key=key, Body=b"newer")
-        since = len(shared.double.requests)
-        assert await outcome(s3.complete_multipart_upload, **completion) == (200, "")
-        tried = [each for each in shared.written(since) if each.operation.value == COMPLETE]
-        assert [each.status for each in tried] == [409, 200]
-        assert shared.body(key) == b"onetwo"
-        assert await shared.count("intent", key) == 0
 
 
 async def late(stage: Stage, key: str, nth: int) -> None:
@@ -327,21 +296,3 @@ async def test_a_late_completion_where_conditions_are_ignored(weak: Stage, key: 
 async def test_a_late_completion_of_an_upload_older_than_the_object(shared: Stage, key: str) -> None:
     """Its second form: the conditional one has been refused."""
     await late(shared, key, nth=2)
-
-
-@pytest.mark.thorough
-async def test_a_completion_whose_outcome_is_not_known(postgres_server: EmbeddedPostgres, key: str) -> None:
-    """Its sender is told so, and told again later what became of it."""
-    ignoring = store(minimum_part_size=1, ignored_conditions=frozenset({COMPLETE}))
-    async with staged(postgres_server, ignoring, s3={"timeout": 3.0, "pending_wait": 0.1}) as weak:
-        s3 = connect(weak.origin, "34")
-        completion = await opened(s3, key)
-        held = weak.double.hold(operation=COMPLETE, key=key)
-        status, code, _ = await refused(s3.complete_multipart_upload, **completion)
-        assert (status, code) == (503, "FencingOutcomeUnknown")
-        held.release()
-        await held.finished.wait()
-        assert held.statuses == [200]
-        assert weak.body(key) == b"onetwo"
-        assert await outcome(s3.put_object, Key=key, Body=b"next") == (200, "")
-        assert weak.body(key) == b"next"
