@@ -12,17 +12,13 @@ from pydantic import SecretStr, ValidationError
 from gateway.config import load
 from gateway.config.access import CallerKeys
 from gateway.db.database import Database
-from gateway.db.traffic import RuleTraffic, WriteCounts
-from gateway.demo.embedded import EmbeddedPostgres
-from gateway.doctor.examination import examine
 from gateway.errors import ConfigurationError, Unavailable
 from gateway.fencing.decision import Enforcement
 from gateway.tables.naming.plan import Rule
 from gateway.tables.schema_cache import SchemaCache
-from gateway.web.observe_mode import configured_rules, rules_with_traffic
 from tests.doubles.s3 import S3Double, serve
 from tests.postgres import as_gateway
-from tests.processes import called, free_port, run, started
+from tests.processes import called, run
 from tests.running import GRANTS_TOML, OPERATOR_TOML, Events, running
 from tests.waiting import PATIENCE
 
@@ -188,30 +184,6 @@ async def test_what_may_come_later_is_a_warning(filled: str, tmp_path: Path) -> 
     assert (await command("config", "check", "--allow-missing", "--config", str(column))).returncode == 78
 
 
-async def test_a_grant_without_its_table_is_a_warning(filled: str, tmp_path: Path) -> None:
-    grant = '[[grants]]\ncallers = ["*"]\nactions = ["read"]\ntables = ["public.acounts"]'
-    checked = await command("config", "check", "--config", str(written(tmp_path, filled, grant)))
-    assert checked.returncode == 0
-    assert "[[grants]]" in checked.stderr
-    assert "there is no table public.acounts. Did you mean public.accounts?" in checked.stderr
-
-
-async def test_before_the_first_migration_the_check_says_what_to_run(
-    postgres_server: EmbeddedPostgres, tmp_path: Path
-) -> None:
-    checked = await command("config", "check", "--config", str(written(tmp_path, postgres_server.dsn("postgres"))))
-    assert checked.returncode == 0
-    assert "schema is not installed. Run 'gateway migrate' first." in checked.stderr
-
-
-async def test_the_doctor_finds_them_too(filled: str, tmp_path: Path) -> None:
-    file = written(tmp_path, filled, WRONG[0][0])
-    report = await examine(load(file))
-    [found] = [check for section in report.sections for check in section.checks if check.name == "rules"]
-    assert "there is no table public.acounts" in found.detail
-    assert found.advice == "Did you mean public.accounts?"
-
-
 async def test_a_rule_without_its_table_keeps_every_table_closed(filled: str, database: Database) -> None:
     """A gateway that starts without its database finds the misspelt rule with the catalog, before any write."""
     cache = SchemaCache(database, ["public"], {}, Rule(), Events(), ["public.acounts"])
@@ -248,34 +220,6 @@ async def test_the_configuration_in_force_is_shown_without_secrets(filled: str, 
     assert KEY not in shown.stdout
 
 
-async def test_what_the_page_suggests_starts_a_gateway_with_the_same_resources(filled: str, tmp_path: Path) -> None:
-    """Each suggestion replaces its section. The rows and keys keep the names under which they are fenced."""
-    rules = TABLE + 'version = "changed"\nmode = "observe"\n'
-    file = written(tmp_path, filled, rules)
-    before = load(file)
-    [suggested] = [rule for rule in configured_rules(before) if rule.mode is Enforcement.OBSERVE]
-    general = rules_with_traffic(before, [RuleTraffic("tables", "public.b", WriteCounts(1, 0, 0), None, None, None)])
-    for text in (suggested.change, f"{general[0].rule.change}\n{TABLE}"):
-        port = free_port()
-        pasted = written(tmp_path, filled, text, port=port)
-        assert load(pasted).tables[0].resource == "account/{id}"
-        with started("serve", "--config", str(pasted)) as gateway:
-            gateway.wait_for(lambda: '"event": "listening"' in gateway.errors.read_text())
-            async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=PATIENCE) as client:
-                headers = {"Fencing-Token": "1", "Authorization": f"Bearer {KEY}"}
-                answer = await client.patch("/v1/tables/accounts?id=eq.1", headers=headers, json={"owner": "ann"})
-                assert (answer.status_code, answer.headers["fencing-resource"]) == (204, "account/1")
-
-
-async def test_each_of_several_keys_proves_the_caller(filled: str, tmp_path: Path) -> None:
-    file = written(tmp_path, filled)
-    file.write_text(file.read_text().replace("[[callers]]", '[[callers]]\napi_keys = ["a-newer-key-of-it"]'))
-    async with running(load(file)) as origin, httpx.AsyncClient(base_url=origin, timeout=PATIENCE) as client:
-        for key, status in ((KEY, 200), ("a-newer-key-of-it", 200), ("another-key", 401)):
-            answer = await client.get("/v1/tables/accounts", headers={"Authorization": f"Bearer {key}"})
-            assert answer.status_code == status
-
-
 async def test_a_file_is_compared_with_what_a_gateway_has(
     filled: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -297,40 +241,3 @@ async def test_a_file_is_compared_with_what_a_gateway_has(
     assert (same.returncode, same.stdout) == (0, "")
     assert changed.returncode == 1
     assert '-resource = "account/{id}"\n+resource = "accounts/{id}"' in changed.stdout
-
-
-SHOP = """
-CREATE TABLE orders (id int PRIMARY KEY, number int NOT NULL UNIQUE);
-CREATE TABLE items (id int PRIMARY KEY, order_number int REFERENCES orders (number) ON DELETE CASCADE);
-CREATE TABLE notes (id int PRIMARY KEY, order_id int REFERENCES orders ON DELETE CASCADE);
-INSERT INTO orders VALUES (1, 71); INSERT INTO items VALUES (1, 71); INSERT INTO notes VALUES (1, 1);
-"""
-
-
-@pytest.mark.thorough
-async def test_what_the_doctor_suggests_starts_a_gateway_that_it_has_no_complaint_about(
-    dsn: str, database: Database, tmp_path: Path
-) -> None:
-    """Each suggestion replaces the entries that it names."""
-    await database.run(lambda transaction: transaction.execute(SHOP))
-    given = {"public.orders": 'cascades = "allow"\nequal = "strict"', "public.notes": 'mode = "observe"'}
-    text = "".join(f'[[tables]]\nname = "{name}"\n{keys}\n' for name, keys in given.items())
-    report = await examine(load(written(tmp_path, dsn, text)))
-    checks = [check for section in report.sections for check in section.checks if check.rules]
-    assert [check.name for check in checks] == ["observe", "table public.orders", "table public.orders"]
-    for number, check in enumerate(checks):
-        for rule in check.rules:
-            pasted = tomllib.loads(rule)["tables"]
-            kept = "".join(
-                f'[[tables]]\nname = "{name}"\n{keys}\n'
-                for name, keys in given.items()
-                if name not in {one["name"] for one in pasted}
-            )
-            port = free_port()
-            file = written(tmp_path, dsn, f"{kept}{rule}", port=port)
-            with started("serve", "--config", str(file)) as gateway:
-                gateway.wait_for(lambda: '"event": "listening"' in gateway.errors.read_text())
-            after = await examine(load(file))
-            left = [one.detail for section in after.sections for one in section.checks if one.rules]
-            assert check.detail not in left, (number, rule, left)
-            assert 'equal = "strict"' in rule or "public.orders" not in {one["name"] for one in pasted}

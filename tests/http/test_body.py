@@ -177,26 +177,6 @@ async def test_the_login_reads_little_and_not_for_long(stage: Stage) -> None:
     assert (await ask(stage, "POST", "/ui/login", [*form, f"Content-Length: {100 * MEBIBYTE}"], b"api_key="))[0] == 400
 
 
-@pytest.mark.thorough
-@pytest.mark.usefixtures("impatient")
-async def test_large_bodies_share_one_memory_budget(stage: Stage) -> None:
-    """Six half-sent bodies of 3 MiB have room for one at a time; each ends, and the room comes back."""
-
-    async def half() -> int:
-        headers = [KEY, JSON, "Fencing-Token: 5", f"Content-Length: {3 * MEBIBYTE}"]
-        status, _ = await ask(stage, "POST", "/v1/tables/accounts", headers, b"[" + b" " * 100_000)
-        return status
-
-    most = 0
-    async with asyncio.TaskGroup() as tasks:
-        halves = [tasks.create_task(half()) for _ in range(6)]
-        while not all(one.done() for one in halves):
-            most = max(most, stage.memory)
-            await asyncio.sleep(0.02)
-    assert [one.result() for one in halves] == [408] * 6
-    assert 0 < most <= 8 * MEBIBYTE
-
-
 DEEP = [
     pytest.param(b"[" * 60_000, id="lists in lists"),
     pytest.param(b'{"a":' * 10_000, id="objects in objects"),
@@ -281,19 +261,6 @@ async def assert_all_there(memory: Memory, bodies: int) -> None:
         await holder.cancel()
 
 
-async def test_what_is_given_back_goes_to_the_next() -> None:
-    memory = Memory(ROOM)
-    first, second, third = (Holder(memory) for _ in range(3))
-    await settled()
-    assert (first.inside, second.inside, third.inside) == (True, False, False)
-    await first.leave()
-    await settled()
-    assert (second.inside, third.inside) == (True, False)
-    await second.leave()
-    await third.leave()
-    await assert_all_there(memory, 1)
-
-
 async def test_a_body_that_is_there_already_gets_room_at_once_or_none() -> None:
     memory = Memory(3 * SMALL)
     with memory.at_once(2 * SMALL), memory.at_once(SMALL):
@@ -324,28 +291,6 @@ async def test_a_small_one_does_not_overtake_a_large_one() -> None:
     await assert_all_there(memory, 4)
 
 
-async def test_one_larger_than_all_of_it_gets_all_of_it() -> None:
-    memory = Memory(2 * ROOM)
-    one, huge, after = Holder(memory), Holder(memory, 1000 * BODY), Holder(memory)
-    await settled()
-    assert (one.inside, huge.inside, after.inside) == (True, False, False)
-    await one.leave()
-    await settled()
-    assert (huge.inside, after.inside) == (True, False), "alone"
-    await huge.leave()
-    await after.leave()
-    await assert_all_there(memory, 2)
-
-
-async def test_an_empty_body_waits_for_nothing() -> None:
-    memory = Memory(ROOM)
-    one, empty = Holder(memory), Holder(memory, 0)
-    await settled()
-    assert (one.inside, empty.inside) == (True, True)
-    await empty.leave()
-    await one.leave()
-
-
 async def test_one_that_is_cancelled_while_it_waits_leaves_the_queue() -> None:
     """The large one is in the way of the small one, for which there is room as soon as it is gone."""
     memory = Memory(2 * ROOM)
@@ -358,22 +303,6 @@ async def test_one_that_is_cancelled_while_it_waits_leaves_the_queue() -> None:
     await first.leave()
     await small.leave()
     await assert_all_there(memory, 2)
-
-
-async def test_one_that_is_cancelled_just_when_it_is_its_turn_gives_back() -> None:
-    """It has been given room and does not know it yet."""
-    memory = Memory(ROOM)
-    first, waiting, next_one = (Holder(memory) for _ in range(3))
-    await settled()
-    first.leaving.set()
-    await asyncio.sleep(0)  # the first leaves and hands over; the waiting one has not run since
-    assert first.task.done() or not first.inside
-    waiting.task.cancel()
-    await settled()
-    assert waiting.task.cancelled()
-    assert next_one.inside
-    await next_one.leave()
-    await assert_all_there(memory, 1)
 
 
 @settings(deadline=None, max_examples=60)

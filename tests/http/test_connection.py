@@ -241,36 +241,11 @@ async def test_trailers_are_dropped(port: int) -> None:
 
 @pytest.mark.thorough
 @pytest.mark.usefixtures("impatient")
-async def test_requests_behind_one_another(port: int) -> None:
-    answer = await exchange(
-        port, b"GET /slow HTTP/1.1\r\n\r\nGET / HTTP/1.1\r\n\r\nGE", b"T /x HTTP/1.1\r\n", pause=0.1
-    )
-    assert answer.count(OK) == 2
-    assert answer.endswith((b"short<still open>", b"connection: close\r\n\r\n"))
-
-
-@pytest.mark.thorough
-@pytest.mark.usefixtures("impatient")
 async def test_an_unread_answer_ends_the_connection(port: int) -> None:
     reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1024)
     writer.write(head(10, b"/large"))
     await asyncio.sleep(1)
     assert len(await until_closed(reader)) < 64 * 1024 * 1024
-    writer.close()
-
-
-@pytest.mark.thorough
-@pytest.mark.usefixtures("impatient")
-async def test_an_answer_that_is_read_slowly(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The whole of it takes longer than it may stand still."""
-    monkeypatch.setattr(connection, "STALL_TIMEOUT", 1.5)
-    reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1024 * 1024)
-    writer.write(head(10, b"/large"))
-    size = 0
-    while piece := await reader.read(4 * 1024 * 1024):
-        size += len(piece)
-        await asyncio.sleep(0.03)
-    assert size > 64 * 1024 * 1024
     writer.close()
 
 
