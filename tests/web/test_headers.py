@@ -2,11 +2,7 @@
 
 import hashlib
 import re
-import subprocess
-import sys
-import zipfile
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import boto3
@@ -98,16 +94,6 @@ def test_templates_need_nothing_inline() -> None:
         assert not re.search(r"<script(?![^>]*\bsrc=)", text), template
         assert not re.search(r"<style|\sstyle=|\son\w+=|hx-on|javascript:", text), template
         assert not re.search(r"https?://(?!www\.w3\.org)", text), template
-
-
-def test_the_wheel_has_templates_and_files(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)]
-    subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
-    (wheel,) = tmp_path.glob("*.whl")
-    packed = set(zipfile.ZipFile(wheel).namelist())
-    for path in (*WEB.glob("templates/*"), *WEB.glob("static/**/*")):
-        if path.is_file():
-            assert str(path.relative_to(ROOT)) in packed
 
 
 SCRIPT = """<!doctype html><title>report</title><link rel="icon" href="data:,"><p>A report.</p><script>

@@ -156,24 +156,6 @@ def test_numbers_agree_between_pages(visit: Callable[..., Page], stage: Stage) -
         assert sum(one["count"] for one in told) == api.get("/v1/rejections").json()["total"]
 
 
-def test_a_bar_leads_to_the_record_of_its_time_and_the_last_one_is_partial(
-    visit: Callable[..., Page], stage: Stage
-) -> None:
-    story.tell(stage, now(stage))
-    page = visit("/ui/")
-    for chart in page.locator("figure .bars svg").all():
-        assert chart.locator("a").count() == 96
-        assert chart.locator("a.partial").count() == 1
-        expect(chart.locator("a").last).to_have_attribute("class", "partial")
-        assert "not complete" in (chart.locator("a.partial title").text_content() or "")
-    expect(page.locator("figcaption")).to_contain_text("The last step is not over")
-    bar = page.locator("figure .bars svg").last.locator("a:has(.fill-zombies)").first
-    title = bar.locator("title").text_content() or ""
-    bar.locator(".fill-zombies").click()
-    expect(page).to_have_url(re.compile(r"/ui/rejections\?since=.*&until="))
-    assert f"{status(page)} refused of zombies" in title
-
-
 def test_no_placeholder_is_ever_shown(visit: Callable[..., Page], stage: Stage) -> None:
     page = visit("/ui/")
 

@@ -15,7 +15,7 @@ from gateway.web import live_page
 from gateway.web.live_page import A_SECOND, EntryPacer
 from tests.waiting import PATIENCE
 from tests.web.stage import Stage
-from tests.web.story import HOSTILE, SCHEMES, Incident, late_write
+from tests.web.story import Incident, late_write
 from tests.web.watching import Watch, barriers
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -25,14 +25,6 @@ ENTRY = Entry(**{**_NOTHING, "id": UUID(int=0), "at": NOON, "kind": Kind.REJECTI
 
 def entries(count: int, resource: str = "r") -> list[Entry]:
     return [replace(ENTRY, position=number, resource=resource) for number in range(1, count + 1)]
-
-
-def test_a_few_are_shown_at_once() -> None:
-    pace = EntryPacer(100.0)
-    assert len(pace.take(entries(A_SECOND), 100.5)) == A_SECOND
-    assert pace.wait(100.5) is None
-    assert len(pace.take(entries(1), 101.1)) == 1
-    assert pace.due(200.0) is None
 
 
 def test_a_storm_is_summed_up_at_the_end_of_its_second() -> None:
@@ -121,14 +113,6 @@ def test_takeovers_come_by_a_switch(visit: Callable[..., Page], stage: Stage) ->
     expect(page.locator("#live tbody tr").first).to_contain_text("Taken over by a write")
 
 
-def test_only_what_begins_so(visit: Callable[..., Page], stage: Stage) -> None:
-    page = opened(visit, "/ui/live?prefix=orders/")
-    late_write(stage, "others/1")
-    late_write(stage, "orders/1")
-    expect(page.locator("#live tbody tr")).to_have_count(1)
-    expect(page.locator("#live tbody tr")).to_contain_text("orders/1")
-
-
 def test_a_storm_is_summed_up(visit: Callable[..., Page], stage: Stage) -> None:
     page = opened(visit)
     late_write(stage, "hot/1", count=400)
@@ -167,14 +151,3 @@ def test_a_lost_connection_is_shown_and_nothing_is_missed(
     page.unroute("**/ui/live/stream*")
     expect(page.locator("#live tbody tr").first).to_contain_text("meanwhile")
     expect(page.locator("#live tbody tr")).to_have_count(2)
-
-
-def test_hostile_names_are_text_and_there_are_no_barriers(visit: Callable[..., Page], stage: Stage) -> None:
-    page = opened(visit)
-    late_write(stage, HOSTILE, HOSTILE)
-    expect(page.locator("#live tbody tr").first).to_contain_text("</script>\\u202e")
-    expect(page).to_have_title("Live – Fencing gateway")
-    expect(page.locator("tr.new")).to_have_count(0)
-    for scheme in SCHEMES:
-        page.emulate_media(color_scheme=scheme)
-        assert barriers(page) == []

@@ -19,7 +19,7 @@ from gateway.web.login import LoginGate
 from gateway.web.rendering import Assets, Pages
 from tests import running
 from tests.running import GRANT_RULES
-from tests.web.stage import AUDITOR_KEY, CALLERS, KEYS, SECRET, Stage, log_in, no_logins, origin, put_on_record, serving
+from tests.web.stage import AUDITOR_KEY, CALLERS, KEYS, SECRET, Stage, log_in, no_logins, origin, serving
 
 
 def test_a_key_lets_in_and_leads_to_the_page_that_was_asked_for(visit: Callable[..., Page], stage: Stage) -> None:
@@ -108,13 +108,6 @@ async def test_a_link_on_another_site_arrives_with_the_session(client: httpx.Asy
     # The browser repeats the request from the gateway's page. A viewer without a session goes to the login.
     again = {"Sec-Fetch-Site": "same-origin", "Sec-Fetch-Mode": "navigate"}
     assert (await client.get("/ui/rejections", headers=again)).status_code == 303
-
-
-@pytest.mark.thorough
-async def test_anonymous_callers_need_no_login(dsn: str) -> None:
-    await put_on_record(dsn)
-    async with serving(dsn, grants=running.OPEN) as client:
-        assert SECRET in (await client.get("/ui/rejections")).text
 
 
 async def test_a_grant_for_anonymous_callers_that_shows_no_record_leads_to_the_login(dsn: str) -> None:

@@ -5,13 +5,12 @@ import re
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 import httpx
 import pytest
 from playwright.sync_api import BrowserContext, Locator, Page, Route, expect
 
-from gateway.web.advice import reason_words
 from tests import running
 from tests.waiting import PATIENCE
 from tests.web import story
@@ -98,31 +97,6 @@ def facts(page: Page, heading: str) -> Locator:
     return page.get_by_role("region", name=heading, exact=True)
 
 
-def test_the_overview_says_what_was_written_and_refused(visit: Callable[..., Page], stage: Stage) -> None:
-    story.tell(stage, now(stage))
-    page = visit("/ui/")
-    figures = page.locator(".figures")
-    expect(figures).to_contain_text(re.compile(r"Refused writes of zombies\s*13"))
-    expect(figures).to_contain_text(re.compile(r"Refused for other reasons\s*0"))
-    expect(figures).to_contain_text(re.compile(r"Passed, would be refused\s*4"))
-    expect(facts(page, "Incidents").first.locator("tbody tr").last).to_contain_text(story.COMPACTION)
-    rules = facts(page, "Rules").first
-    expect(rules.locator("tr", has_text="public.stock")).to_contain_text("observe")
-    expect(rules.locator("tr", has_text="idle/**")).to_contain_text("never in this span")
-    expect(facts(page, "Services and the record")).to_contain_text("PostgreSQL")
-    expect(page.locator("figure svg")).to_have_count(2)
-    expect(page.locator(".card > details dl")).to_be_hidden()
-    page.get_by_text("Details of stores and the record").click()
-    expect(page.locator(".card > details dl")).to_contain_text(re.compile(r"Entries on record\s*20"))
-    page.get_by_text("As a table").click()
-    expect(page.get_by_role("table", name="Writes from each of these times on, until the next")).to_be_visible()
-    page.get_by_role("link", name="Last hour").click()
-    expect(page).to_have_url(f"{stage.origin}/ui/?span=1h")
-    expect(facts(page, "Incidents").first).not_to_contain_text("compactor-a")
-    page.locator(".figures").get_by_role("link", name="4", exact=True).click()
-    expect(page.get_by_role("status")).to_have_text("4 writes")
-
-
 def test_a_rejection_has_a_page_with_all_that_belongs_to_it(visit: Callable[..., Page], stage: Stage) -> None:
     story.tell(stage, now(stage))
     stage.sql("SELECT fencing.seal_v1(1000)")
@@ -155,29 +129,6 @@ def test_a_captured_payload_is_shown(visit: Callable[..., Page], stage: Stage) -
     expect(facts(page, "Payload")).to_contain_text("application/json, its beginning only")
 
 
-def test_an_alarm_leads_to_what_it_is_about(visit: Callable[..., Page], stage: Stage) -> None:
-    story.tell(stage, now(stage))
-    stage.put_on_record([alarm(stage)])
-    (raised,) = stage.sql("SELECT id FROM fencing.record WHERE kind = 'alarm-raised'")
-    page = visit(f"/ui/events/{raised['id']}")
-    expect(page.locator("main")).to_contain_text("More than 1 write was refused within 5 min")
-    assert page.get_by_role("region", name="Actor").count() == 0
-    expect(facts(page, "Holders")).to_contain_text("compactor-a")
-    page.get_by_role("link", name="All of them").click()
-    expect(page.get_by_role("status")).to_have_text("2 writes")
-    page.go_back()
-    page.get_by_role("region", name="The newest when it began").get_by_role("link").first.click()
-    expect(page.get_by_role("heading", level=1)).to_have_text(f"Refused write to {story.COMPACTION}")
-
-
-def test_a_guard_is_not_said_to_have_met_no_fence(visit: Callable[..., Page], stage: Stage) -> None:
-    """It refuses what shows no token, and what shows an old one: which of both is all that is known."""
-    stage.put_on_record([{"kind": "guard-refused", "caller": "role:jobs", "reason": "token-stale"}])
-    (refused,) = stage.sql("SELECT id FROM fencing.record")
-    page = visit(f"/ui/events/{refused['id']}")
-    expect(facts(page, "Fence")).to_contain_text("Their resources and tokens are not on")
-
-
 def test_observe_mode_has_a_verdict_for_each_rule(visit: Callable[..., Page], stage: Stage) -> None:
     story.tell(stage, now(stage))
     page = visit("/ui/observe")
@@ -206,7 +157,17 @@ def test_hostile_names_do_no_harm(visit: Callable[..., Page], stage: Stage) -> N
     entries = [f"/ui/{'rejections' if row['kind'] == 'rejection' else 'events'}/{row['id']}" for row in found]
     page = visit("/ui/", viewport={"width": 360, "height": 800})
     incidents = [path.replace("rejections", "incidents") for path in entries if "rejections" in path]
-    for path in ("/ui/", "/ui/incidents", "/ui/rejections", "/ui/events", "/ui/observe", *entries, *incidents):
+    resources = [f"/ui/resource?name={quote((text * 60)[:512])}" for text in HOSTILE.values()]
+    for path in (
+        *resources,
+        "/ui/",
+        "/ui/incidents",
+        "/ui/rejections",
+        "/ui/events",
+        "/ui/observe",
+        *entries,
+        *incidents,
+    ):
         page.goto(path)
         assert page.title().endswith("– Fencing gateway")
         assert page.locator("main img, main script, main [onmouseover], main [onerror]").count() == 0
@@ -392,22 +353,6 @@ def test_an_entry_leads_to_its_trace_and_its_log(visit: Callable[..., Page], sta
     expect(page.get_by_role("link", name="Log lines")).to_have_count(1)
 
 
-def test_a_narrow_list_has_writer_and_reason(visit: Callable[..., Page], stage: Stage) -> None:
-    refuse(stage, holder="compactor-" + "x" * 190, caller="a-caller-with-a-long-name")
-    page = visit("/ui/", viewport={"width": 380, "height": 800})
-    for path in ("/ui/rejections", "/ui/events", "/ui/live", "/ui/resource?name=public.orders/5"):
-        page.goto(path)
-        row = page.locator(".cards tbody tr").first
-        for text in ("compactor-x", reason_words("token-stale")):
-            found = row.get_by_text(text).first
-            expect(found).to_be_visible()
-            box = found.bounding_box()
-            assert box is not None
-            assert 0 <= box["x"] <= box["x"] + box["width"] <= 380, (path, text)
-        assert page.evaluate("document.documentElement.scrollWidth") <= 380
-        assert page.evaluate("[...document.querySelectorAll('.cards')].every(one => one.scrollWidth <= 380)")
-
-
 def test_only_a_session_is_logged_out(visit: Callable[..., Page], dsn: str, context: Callable[..., Any]) -> None:
     page = visit("/ui/events")
     expect(page.get_by_role("button", name="Log out")).to_be_visible()
@@ -502,12 +447,6 @@ def opened(page: Page, text: str) -> Locator:
     operation.locator(".opblock-summary-control").click()
     operation.get_by_role("button", name="Try it out").click()
     return operation
-
-
-def test_an_operation_is_tried_out_with_an_api_key(visit: Callable[..., Page]) -> None:
-    operation = opened(visit("/v1/docs", logged_in=False), "/v1/webhooks")
-    operation.get_by_role("button", name="Execute").click()
-    expect(operation.locator(".live-responses-table .response-col_status").last).to_contain_text("200")
 
 
 def test_a_name_is_sent_as_it_is_typed(visit: Callable[..., Page]) -> None:

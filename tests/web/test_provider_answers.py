@@ -20,7 +20,7 @@ from tests.identity_provider import AUDIENCE, CLIENT, CLIENT_SECRET, ISSUER, Log
 from tests.postgres import Server, fresh
 from tests.running import Events
 from tests.waiting import PATIENCE
-from tests.web.stage import CALLERS, SECRET, log_in, put_on_record
+from tests.web.stage import CALLERS, SECRET, put_on_record
 from tests.web.test_login import ELSEWHERE
 
 KEY, OTHER_KEY = rsa_key("one"), rsa_key("one")
@@ -231,10 +231,6 @@ async def test_only_the_browser_that_began_a_login_ends_it(dsn: str, provider: L
         assert (await browser.get(back)).status_code == 200
 
 
-def browser_to(browser: Browser) -> httpx.AsyncClient:
-    return httpx.AsyncClient(base_url=browser.gateway, timeout=PATIENCE)
-
-
 async def test_a_code_is_good_for_one_login(dsn: str, provider: LoginProvider) -> None:
     async with browsing(configuration(dsn, provider)) as browser:
         back = await browser.begin()
@@ -320,18 +316,6 @@ async def test_a_provider_that_answers_wrongly_logs_nobody_in(
     for reason in ("answers with 500", "answers with 307", "is too long", "not answer within 0.5 seconds"):
         assert any(reason in one for one in told), told
     assert not any(form["code"] in str(told) for form in provider.redeemed)
-
-
-async def test_a_provider_that_is_down_is_said_to_be_and_keys_still_let_people_in(
-    dsn: str, provider: LoginProvider
-) -> None:
-    config = configuration(dsn, provider, {"token_url": "http://127.0.0.1:1/token"})
-    async with browsing(config) as browser:
-        refused = await browser.log_in()
-        assert (refused.status_code, "cannot confirm the login at the moment" in refused.text) == (503, True)
-        async with browser_to(browser) as client:
-            await log_in(client)
-            assert (await client.get("/ui/")).status_code == 200
 
 
 async def test_the_token_of_a_login_is_no_token_of_the_api(dsn: str, provider: LoginProvider) -> None:

@@ -17,7 +17,7 @@ from tests import running
 from tests.processes import free_port
 from tests.waiting import PATIENCE
 from tests.web.stage import CALLERS, SECRET, Stage, put_on_record, staged
-from tests.web.watching import Watch, barriers, watched
+from tests.web.watching import Watch, watched
 
 DIRECTORY = Path(__file__).parent / "provider"
 CLIENT, CLIENT_SECRET = "gateway-page", "the secret of the gateway at its provider"
@@ -59,7 +59,7 @@ def provider(port: int) -> Iterator[Provider]:
 
 @pytest.fixture
 def stage(dsn: str, port: int, provider: Provider) -> Iterator[Stage]:
-    """A gateway at which people of two issuers log in. The second one is only a button."""
+    """A gateway at which people of one issuer log in."""
     login = {
         "title": "Example Inc",
         "client_id": CLIENT,
@@ -74,7 +74,6 @@ def stage(dsn: str, port: int, provider: Provider) -> Iterator[Stage]:
         "identity": {"signing_keys": ["the signing key of all gateways here"]},
         "issuers": [
             {"name": "id", "issuer": provider.issuer, "login": login, **issuer},
-            {"name": "other", "issuer": "https://x", "login": {**login, "title": "Contractors' directory"}, **issuer},
         ],
         "grants": [*running.GRANTS, {"groups": ["id:on-call"], "actions": ["audit"], "everything": True}],
     }
@@ -127,28 +126,3 @@ def test_a_person_logs_in_sees_the_record_and_logs_out(visit: Callable[..., tupl
     page.get_by_role("link", name="Log in with Example Inc").click()
     expect(page).to_have_url(f"{stage.origin}/ui/")
     expect(page.get_by_text("id:ann")).to_be_visible()
-
-
-def test_who_cancels_at_the_provider_can_begin_again(visit: Callable[..., tuple[Page, Watch]], stage: Stage) -> None:
-    page, watch = visit("/ui/events")
-    watch.expected += ["403"]
-    page.get_by_role("link", name="Log in with Example Inc").click()
-    page.get_by_role("link", name="Cancel").click()
-    expect(page.get_by_role("alert")).to_contain_text("Example Inc has not logged you in: access_denied")
-    log_in(page, "ann")
-    expect(page).to_have_url(f"{stage.origin}/ui/events")
-
-
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_the_login_has_a_button_for_each_issuer_and_no_barriers(
-    context: Callable[..., BrowserContext], scheme: str, tmp_path: Path
-) -> None:
-    for width in (360, 1280):
-        page = context(logged_in=False, color_scheme=scheme, viewport={"width": width, "height": 800}).new_page()
-        page.goto("/ui/login")
-        buttons = page.get_by_role("list", name="Log in at an issuer").get_by_role("link")
-        expect(buttons).to_have_text(["Log in with Example Inc", "Log in with Contractors' directory"])
-        expect(page.get_by_label("API key")).to_be_visible()
-        assert barriers(page) == []
-        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
-        page.screenshot(path=tmp_path / f"login-{scheme}-{width}.png")

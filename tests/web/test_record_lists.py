@@ -1,4 +1,4 @@
-"""The lists: an address becomes filters; filtered without loading the page again, page by page, to be taken home."""
+"""The lists: an address becomes filters; they are filtered without loading the page again, and go on page by page."""
 
 import re
 from collections.abc import Callable
@@ -144,45 +144,3 @@ def test_the_list_goes_on_page_by_page_both_ways(visit: Callable[..., Page], sta
     page.get_by_role("link", name="Newer").click()
     expect(page.get_by_text("public.orders/119", exact=True)).to_be_visible()
     expect(page.get_by_role("link", name="Newer")).to_have_count(0)
-
-
-def test_what_is_shown_can_be_taken_home(visit: Callable[..., Page], stage: Stage) -> None:
-    told(stage)
-    page = visit("/ui/rejections?prefix=public.")
-    with page.expect_download() as downloading:
-        page.get_by_role("link", name="CSV", exact=True).click()
-    text = downloading.value.path().read_text()
-    assert text.count("\n") == 6
-    assert "cron-green" in text
-    page.goto("/ui/events?kind=barrier&span=24h")
-    with page.expect_download() as downloading:
-        page.get_by_role("link", name="NDJSON").click()
-    (line,) = downloading.value.path().read_text().splitlines()
-    assert '"compactor-b"' in line
-
-
-def test_events_are_all_that_happened(visit: Callable[..., Page], stage: Stage) -> None:
-    told(stage)
-    page = visit("/ui/events")
-    expect(page.get_by_role("status")).to_have_text("20 events")
-    page.get_by_label("Kind").select_option("Taken over by a barrier")
-    expect(page.get_by_role("status")).to_have_text("1 event")
-    page.locator("#list tbody a").first.click()
-    expect(page.get_by_role("heading", level=1)).to_have_text(f"Taken over by a barrier: {story.COMPACTION}")
-    expect(page.get_by_role("main")).to_contain_text("10 minutes")
-
-
-def test_what_cannot_be_asked_for_is_said(visiting: Callable[..., tuple[Page, object]], stage: Stage) -> None:
-    page, watch = visiting("/ui/rejections")
-    watch.expected.append("status of 400")  # type: ignore[attr-defined]
-    for parameters, said in {
-        "token=zwölf": "token: must be digits",
-        "since=yesterday": "since: must be a time",
-        "before=-1": "before: must be a position",
-        "holder=" + "x" * 1025: "holder: at most 1024 characters",
-    }.items():
-        page.goto(f"/ui/rejections?{parameters}")
-        expect(page.get_by_role("alert")).to_contain_text(said)
-        assert rows(page) == []
-    page.goto("/ui/events?kind=nonsense")
-    expect(page.get_by_role("alert")).to_contain_text("kind: nonsense is unknown")

@@ -2,13 +2,13 @@
 
 import re
 from collections.abc import Callable
-from urllib.parse import parse_qs, quote, urlsplit
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 from playwright.sync_api import Page, expect
 
 from tests.web.stage import Stage
-from tests.web.story import ACCOUNT, HOSTILE, SCHEMES, Incident
+from tests.web.story import ACCOUNT, SCHEMES, Incident
 from tests.web.watching import Watch, barriers
 
 PAGE = f"/ui/resource?name={ACCOUNT}"
@@ -85,52 +85,6 @@ def test_links_zoom_and_so_does_dragging(visit: Callable[..., Page], incident: I
     expect(page.locator(".timeline .canvas a.mark")).to_have_attribute(
         "aria-label", re.compile("7 minutes 33 seconds after")
     )
-
-
-def test_writes_close_together_are_one_mark_that_zooms(visit: Callable[..., Page], incident: Incident) -> None:
-    incident.refused(*(400 + number / 10 for number in range(30)))
-    page = visit(PAGE)
-    together = page.locator(".timeline .canvas a.mark", has_text="30")
-    expect(together).to_have_attribute("aria-label", re.compile(r"^Refused: 30 writes of writer-a"))
-    with page.expect_navigation():
-        together.click()
-    assert page.locator(".timeline .canvas a.mark").count() > 5
-
-
-def test_writes_that_only_passed_look_different(visit: Callable[..., Page], incident: Incident) -> None:
-    incident.refused(500, enforced=False)
-    page = visit(PAGE)
-    expect(page.locator(".timeline .canvas a.mark.noted")).to_have_count(1)
-    expect(page.locator(".legend")).to_contain_text("passed, since its rule observes")
-    expect(page.locator(".headline")).to_contain_text("3 were refused, 1 passed because its rule only observes.")
-
-
-def test_hostile_names_are_text(visit: Callable[..., Page], stage: Stage) -> None:
-    resource = "order/" + "x" * 400 + HOSTILE
-    Incident(stage, resource, HOSTILE, "b" + HOSTILE).refused(300, 301)
-    page = visit(f"/ui/resource?name={quote(resource)}")
-    expect(page.locator("h1")).to_contain_text("<script>document.title='owned'</script>\\u202e")
-    expect(page.locator(".headline")).to_contain_text("{{7*7}}")
-    expect(page).not_to_have_title("owned")
-    assert page.locator("main script").count() == 0
-    assert "\u202e" not in page.locator("main").inner_text()
-    assert page.evaluate("document.documentElement.scrollWidth <= document.documentElement.clientWidth")
-
-
-def test_it_is_all_there_without_javascript(visit: Callable[..., Page], incident: Incident) -> None:
-    page = visit(PAGE, java_script_enabled=False)
-    expect(page.locator(".timeline .canvas a.mark title").first).to_have_text(
-        re.compile("^Refused: a write of writer-a")
-    )
-
-
-def test_a_resource_nobody_knows(visiting: Callable[..., tuple[Page, Watch]]) -> None:
-    page, watch = visiting("/ui/")
-    watch.expected.append("404")
-    answer = page.goto("/ui/resource?name=nothing/like/it")
-    assert answer is not None
-    assert answer.status == 404
-    expect(page.get_by_role("alert")).to_contain_text("No resource of this name is known")
 
 
 def test_bad_addresses_are_told_so(visiting: Callable[..., tuple[Page, Watch]]) -> None:
@@ -231,8 +185,3 @@ def test_many_are_on_pages(visit: Callable[..., Page], stage: Stage) -> None:
     expect(page.get_by_role("link", name="many/060")).to_be_visible()
     page.get_by_role("link", name="From the beginning").click()
     expect(page.get_by_role("link", name="many/001")).to_be_visible()
-
-
-def test_nothing_is_there_yet(visit: Callable[..., Page]) -> None:
-    page = visit("/ui/resources")
-    expect(page.locator("main")).to_contain_text("No token has been shown to any resource yet.")
