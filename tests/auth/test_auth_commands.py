@@ -119,15 +119,6 @@ def can(path: Path, words: str) -> Any:
     return called("auth", "can", *words.split(), "--config", str(path))
 
 
-def test_the_answer_repeats_the_grant_in_a_line(path: Path) -> None:
-    assert can(path, "billing write order/5 --table public.orders").stdout == (
-        "Yes, by [[grants]] number 1: callers billing; actions write, lock; tables public.orders; resources order/*.\n"
-    )
-    assert can(path, "keycloak:ann audit --group keycloak:clerks").stdout == (
-        "Yes, by [[grants]] number 4: groups keycloak:clerks; actions audit; everything.\n"
-    )
-
-
 @pytest.mark.parametrize(
     ("words", "told"),
     [
@@ -145,12 +136,6 @@ def test_a_wrong_question_is_told(path: Path, words: str, told: str) -> None:
     said = can(path, words)
     assert said.returncode == 2
     assert told in " ".join(re.sub(r"[│╭╰─╮╯]", " ", said.stderr).split())
-
-
-def test_a_no_without_groups_names_the_option_for_groups_that_a_token_shows(path: Path) -> None:
-    assert "--group" in can(path, "keycloak:ann audit").stderr
-    said = can(path, "keycloak:ann audit --group keycloak:guests")
-    assert (said.returncode, said.stderr) == (1, "")
 
 
 ROLES = """

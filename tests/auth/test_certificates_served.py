@@ -1,4 +1,4 @@
-"""``gateway serve`` with client certificates: foreign clients, several workers, reloads with open connections."""
+"""``gateway serve`` with client certificates: foreign clients, and reloads with open connections."""
 
 import asyncio
 import re
@@ -22,7 +22,7 @@ from tests.auth.test_client_certificates import ANN, BOB, READ, Party, Raw, patc
 from tests.doubles.s3 import S3Double, serve
 from tests.objects.clients import in_thread
 from tests.postgres import as_gateway
-from tests.processes import Running, called, free_port, started
+from tests.processes import Running, free_port, started
 from tests.waiting import PATIENCE
 
 DOCUMENT = ROOT / "docs/identities.md"
@@ -99,10 +99,10 @@ def party(tmp_path: Path) -> Party:
 
 
 @contextmanager
-def served(party: Party, dsn: str, file: Path, workers: int = 1, **settings: str) -> Iterator[Served]:
+def served(party: Party, dsn: str, file: Path, **settings: str) -> Iterator[Served]:
     gateway = Served(party, dsn, file)
     gateway.write(**settings)
-    with started("serve", "--config", str(file), "--workers", f"{workers}") as process:
+    with started("serve", "--config", str(file)) as process:
         gateway.process = process
         process.wait_for(lambda: '"listening"' in process.errors.read_text())
         yield gateway
@@ -193,34 +193,6 @@ async def test_a_removed_name_ends_at_once_and_new_authorities_reach_new_connect
         assert "spiffe://shop/ann" not in "".join(line for line in log.splitlines() if '"request"' in line)
 
 
-@pytest.mark.thorough
-async def test_several_workers_take_them_and_reload(tmp_path: Path, orders: str, party: Party) -> None:
-    ann, bob = party.issue("ann", ANN), party.issue("bob", BOB)
-    with served(party, orders, tmp_path / "gateway.toml", 2) as gateway:
-        await asyncio.to_thread(gateway.process.wait_for, lambda: _is_served(gateway))
-        opened = await gateway.open(*[ann, bob, None] * 4)
-        wanted = [204, 403, 401] * 4
-        for _ in range(12):
-            answers = [await one.statuses(patch(5)) for one in opened]
-            assert [status for [status] in answers] == wanted
-        gateway.write("CN:nothing")
-        await gateway.reload()
-        assert [await one.statuses(patch(5)) for one in opened] == [[401], [403], [401]] * 4
-        party.file("authorities", party.other.certificate)
-        await gateway.reload()
-        ends = [await asyncio.wait_for(one.reader.read(), PATIENCE) for one in opened]
-        assert ends == [b""] * 12
-        for _ in range(4):
-            assert await gateway.refuses(ann)
-
-
-def _is_served(gateway: Served) -> bool:
-    try:
-        return httpx.get(f"{gateway.origin}/v1/ready", verify=False, timeout=PATIENCE).status_code < 500
-    except httpx.TransportError:
-        return False
-
-
 async def test_boto3_and_curl_write_with_the_certificate_of_the_documentation(
     tmp_path: Path, orders: str, party: Party
 ) -> None:
@@ -239,7 +211,7 @@ async def test_boto3_and_curl_write_with_the_certificate_of_the_documentation(
     async with serve(double) as endpoint:
         store = f'[s3]\nendpoint = "{endpoint}"\naccess_key_id = "AKIADOUBLE"\nsecret_access_key = "double-secret"\n'
         own = {"ann": "URI:spiffe://shop/worker", "more": store, "client_authorities": str(authorities)}
-        with served(party, orders, tmp_path / "gateway.toml", 1, **own) as gateway:
+        with served(party, orders, tmp_path / "gateway.toml", **own) as gateway:
             url = f"{gateway.origin}/v1/tables/orders?id=eq.1"
             command = ["curl", "--silent", "--cacert", trusted, "--cert", files[0], "--key", files[1], url]
             answer = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, timeout=PATIENCE)
@@ -277,19 +249,3 @@ async def test_boto3_and_curl_write_with_the_certificate_of_the_documentation(
                     assert (await browser.get("/bucket/a", headers={"Sec-Fetch-Site": site})).status_code == 403
                 assert (await browser.get("/bucket/a", headers={"Origin": "https://a"})).status_code == 403
             assert double.objects("bucket")["a"].content.body == b"content"
-
-
-async def test_grants_of_a_caller_without_keys_can_be_asked_for_and_examined(
-    tmp_path: Path, orders: str, party: Party
-) -> None:
-    gateway = Served(party, orders, tmp_path / "gateway.toml")
-    gateway.write()
-    path = ("--config", str(gateway.file))
-    for asked, code in ((("ann", "write", "--table", "public.orders"), 0), (("bob", "write", "--table", "a.b"), 1)):
-        assert (await asyncio.to_thread(called, "auth", "can", *asked, *path)).returncode == code
-    checked = await asyncio.to_thread(called, "config", "check", *path)
-    assert (checked.returncode, checked.stderr) == (0, "")
-    examined = (await asyncio.to_thread(called, "doctor", *path)).stdout
-    assert "without one: writer" not in examined
-    assert "ann, bob, writer" in examined
-    assert "could be guessed: writer" in examined

@@ -160,18 +160,6 @@ async def test_a_certificate_that_cannot_be_verified_fails_the_handshake(origin:
                 await client.get("/v1/health")
 
 
-async def test_a_demanded_certificate_that_is_missing_fails_the_handshake(orders: str, party: Party) -> None:
-    settings = party.config(orders, server={"client_certificates": "demand"})
-    async with running(settings) as origin:
-        async with party.client(origin, Authorization=f"Bearer {API_KEY}") as client:
-            with pytest.raises(httpx.TransportError):
-                await client.get("/v1/health")
-        async with party.client(origin, party.issue("strange", "CN:x"), Authorization=f"Bearer {API_KEY}") as client:
-            assert (await client.get("/v1/tables/orders")).status_code == 200
-        async with party.client(origin, party.issue("ann", ANN)) as client:
-            assert (await client.get("/v1/tables/orders")).status_code == 200
-
-
 async def test_the_client_library_shows_its_certificate(orders: str, party: Party) -> None:
     grants = [{"callers": ["ann"], "actions": ["write", "lock", "barrier"], **ALL}]
     settings = party.config(orders, server={"client_certificates": "demand"}, grants=grants)

@@ -4,7 +4,6 @@ import asyncio
 import base64
 import json
 import subprocess
-import sys
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -18,7 +17,6 @@ import pytest_asyncio
 from botocore.auth import S3SigV4Auth, S3SigV4QueryAuth
 from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials as BotoCredentials
-from botocore.credentials import ProcessProvider
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import SecretStr
@@ -31,7 +29,6 @@ from gateway.auth.sigv4 import RequestHead, verify
 from gateway.auth.temporary_keys import TemporaryKeys
 from gateway.config import Config
 from gateway.config.access import CallerKeys, GrantRule
-from gateway.demo import demonstration as demo
 from gateway.demo.embedded import EmbeddedPostgres
 from gateway.errors import ResourceMalformed, StoreError
 from gateway.fencing.token import Token
@@ -87,14 +84,6 @@ def test_they_say_what_they_read(read: tuple[str, ...]) -> None:
     assert grant.reads_everything == (EVERYTHING in read)
 
 
-def test_they_have_the_form_that_clients_expect(issued: TemporaryKeys) -> None:
-    assert issued.access_key_id.startswith("FENCE")
-    assert issued.access_key_id.isalnum()
-    assert 16 <= len(issued.access_key_id) <= 128
-    assert issued.session_token.startswith("fc1.")
-    assert set(issued.session_token) <= set("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_.")
-
-
 def test_they_do_not_show_secrets(issued: TemporaryKeys) -> None:
     shown = repr(issued) + base64.urlsafe_b64decode(issued.session_token.split(".")[1] + "==").decode()
     assert issued.secret_access_key not in shown
@@ -134,22 +123,6 @@ def test_key_and_session_token_belong_together(issued: TemporaryKeys) -> None:
     assert refusal("AKbatch", issued.session_token) == INVALID
     assert KEYS.secret_of("AKIANOBODY", issued.session_token) is None
     assert KEYS.secret_of("AKbatch", "fencing-token=34") == (Principal("batch", UNCONFINED), "batch-secret")
-
-
-def test_no_claim_can_be_changed(issued: TemporaryKeys) -> None:
-    version, claims, proof = issued.session_token.split(".")
-    content = json.loads(base64.urlsafe_b64decode(claims + "=="))
-    for name, value in (
-        ("resource", "**"),
-        ("token", "2.35"),
-        ("holder", None),
-        ("expires", content["expires"] + 1),
-        ("caller", "other"),
-        ("admin", True),
-        ("read", [EVERYTHING]),
-    ):
-        forged = encoded({**content, name: value})
-        assert refusal(issued.access_key_id, f"{version}.{forged}.{proof}") == INVALID, name
 
 
 @given(st.data())
@@ -193,29 +166,6 @@ def test_a_session_token_that_was_never_issued_is_refused(token: str) -> None:
 def test_an_id_that_the_operator_chose_wins_over_the_prefix() -> None:
     configured = CallerKeys(name="a", access_key_id="FENCEOFMINE", secret_access_key=SecretStr("s"))
     assert Callers([configured]).secret_of("FENCEOFMINE", None) == (Principal("a"), "s")
-
-
-@pytest.mark.parametrize(
-    ("pattern", "covered", "foreign"),
-    [
-        ("job/42", ["job/42"], ["job/4", "job/421", "job/42/a", "job", "job/42/", "xjob/42", "Job/42", ""]),
-        ("job/*", ["job/42", "job/a%2Fb", "job/"], ["job", "job/42/a", "jobs/42", "a/job/42"]),
-        ("job/*/log", ["job/42/log", "job//log"], ["job/log", "job/42/43/log", "job/42/log/a", "job/42"]),
-        ("job/**", ["job/42", "job/42/a", "job/", "job//"], ["job", "jobs/42", "a/job/42"]),
-        ("s3/*/a/**", ["s3/b/a/c", "s3/b/a/c/d"], ["s3/b/a", "s3/b/c/a/d", "s3/a/c"]),
-        ("**", ["job", "job/42", "s3/b/k"], []),
-        ("*", ["job"], ["job/42"]),
-        ("job.42/a+b(c)", ["job.42/a+b(c)"], ["jobx42/a+b(c)", "job.42/aab(c)"]),
-        ("s3/b/%C3%A9", ["s3/b/%C3%A9"], ["s3/b/é"]),
-    ],
-)
-def test_a_pattern_covers_its_resources(pattern: str, covered: list[str], foreign: list[str]) -> None:
-    grant = FencedScope(pattern, Token(0, 34))
-    assert grant.plain == ("*" not in pattern)
-    for resource in covered:
-        assert grant.covers(resource), resource
-    for resource in foreign:
-        assert not grant.covers(resource), resource
 
 
 @pytest.mark.parametrize(
@@ -297,28 +247,16 @@ class TestEndpoint:
         assert (found[0].name, found[1]) == ("writer", issued["secret_access_key"])
         assert found[0].scope == FencedScope(job, Token(2, 34), "host 7", expires)
 
-    async def test_they_last_an_hour_and_need_no_holder(self, api: httpx.AsyncClient) -> None:
-        issued = (await ask(api, resource="s3/bucket/*/in/**", token="1")).json()
-        left = datetime.fromisoformat(issued["expiration"]) - datetime.now(UTC)
-        assert timedelta(minutes=59) < left <= timedelta(minutes=60)
-        assert (issued["resource"], issued["holder"]) == ("s3/bucket/*/in/**", None)
-
     @pytest.mark.parametrize(
         ("wanted", "code"),
         [
             ({"token": "1"}, "request-malformed"),
-            ({"resource": "job/1"}, "request-malformed"),
             ({"resource": "job/1", "token": 1}, "request-malformed"),
             ({"resource": "job/1", "token": "1", "ttl": 59}, "request-malformed"),
-            ({"resource": "job/1", "token": "1", "ttl": 43201}, "request-malformed"),
             ({"resource": "job/1", "token": "1", "holder": ""}, "request-malformed"),
-            ({"resource": "job/1", "token": "1", "holder": "é"}, "request-malformed"),
             ({"resource": "job/1", "token": "1", "admin": True}, "request-malformed"),
             ({"resource": "job/1", "token": "01"}, "token-malformed"),
-            ({"resource": "", "token": "1"}, "resource-malformed"),
             ({"resource": "job/a*", "token": "1"}, "resource-malformed"),
-            ({"resource": "**/job", "token": "1"}, "resource-malformed"),
-            ({"resource": "job/é", "token": "1"}, "resource-malformed"),
             ({"resource": "job/\0", "token": "1"}, "resource-malformed"),
         ],
     )
@@ -351,17 +289,6 @@ class TestEndpoint:
             assert newest["id"] == problem["rejection"]
             assert (newest["reason"], newest["token"], newest["holder"]) == (code, token, holder)
             assert (newest["method"], newest["target"], newest["caller"]) == ("POST", "/v1/credentials", "writer")
-
-    async def test_asking_raises_no_fence(self, api: httpx.AsyncClient, job: str) -> None:
-        assert (await ask(api, resource=job, token="34")).status_code == 201
-        assert (await api.get(f"/v1/fences/{job}")).json()["token"] is None
-
-    async def test_the_caller_of_the_demo_can_have_them(self) -> None:
-        settings = demo.configuration("postgresql://none/", "http://none")
-        keys = Callers(settings.callers, settings.grants)
-        caller = keys.by_bearer([(b"apikey", b"demo-key")])
-        assert caller.rights.over(Action.CREDENTIALS, "job/42")
-        assert keys.issue(caller, FencedScope("job/42", Token(0, 34), None, datetime.now(UTC))).session_token
 
 
 async def fetched(
@@ -403,16 +330,6 @@ class TestCommand:
             assert found is not None
             assert found[0].scope is not None
             assert found[0].scope.read == read
-
-    @pytest.mark.thorough
-    async def test_sdks_run_it_by_themselves(self, origin: str, job: str, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setenv("GATEWAY_API_KEY", API_KEY)
-        line = f"{sys.executable} -m gateway credentials --url {origin} --resource {job} --token 34 --ttl 43200"
-        provider = ProcessProvider("p", lambda: {"profiles": {"p": {"credential_process": line}}})
-        loaded = await in_thread(provider.load)
-        assert loaded is not None
-        assert str(loaded.access_key).startswith("FENCE")
-        assert str(loaded.token).startswith("fc1.")
 
     async def test_the_key_may_be_in_a_file(
         self, origin: str, job: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -1,17 +1,11 @@
 """Grants, and rules that give callers roles of the database."""
 
-import json
-from functools import partial
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.auth.callers import rights_of
-from gateway.auth.database_roles import OWN, RoleRule, role_of, shown_claims
-from gateway.auth.grants import NO_RIGHTS, Action, Grant, Rights, deciding
-from gateway.config.access import GrantRule
-from gateway.fencing.record import ANONYMOUS
+from gateway.auth.database_roles import OWN, RoleRule, role_of
+from gateway.auth.grants import Action, Grant, Rights
 
 
 def rights(*actions: Action, **limits: tuple[str, ...]) -> Rights:
@@ -62,23 +56,6 @@ def test_patterns_of_keys(pattern: str, covered: list[str], foreign: list[str]) 
         assert not granted.key(READ, bucket, key).placed, path
 
 
-@pytest.mark.parametrize(
-    ("pattern", "covered", "foreign"),
-    [
-        ("b/in/**", ["in/", "in/a", "in/a/b"], ["", "in", "i", "inn/", "out/"]),
-        ("b/in/*", [], ["in/", "in/a", ""]),
-        ("b", ["", "in", "in/a"], []),
-        ("b/**", ["", "in", "in/a"], []),
-        ("b/*/x/**", ["a/x/", "a/x/y"], ["a/", "a/x", "x/"]),
-        ("c/**", [], ["", "in/"]),
-    ],
-)
-def test_a_listing_needs_all_keys_of_its_prefix(pattern: str, covered: list[str], foreign: list[str]) -> None:
-    granted = rights(READ, buckets=(pattern,))
-    assert [prefix for prefix in covered if not granted.below(READ, "b", prefix)] == []
-    assert [prefix for prefix in foreign if granted.below(READ, "b", prefix)] == []
-
-
 SEGMENT = st.sampled_from(["a", "b", "in"])
 
 
@@ -122,67 +99,6 @@ def test_resources_alone_cover_them_anywhere() -> None:
     assert not granted.below(READ, "b", "")
 
 
-def test_a_pattern_of_credentials_has_to_be_within_a_grant() -> None:
-    granted = rights(Action.CREDENTIALS, resources=("job/*",))
-    assert granted.over(Action.CREDENTIALS, "job/1")
-    assert granted.over(Action.CREDENTIALS, "job/*")
-    for wider in ("job/**", "**", "*", "job/1/2", "*/1"):
-        assert not granted.over(Action.CREDENTIALS, wider), wider
-
-
-def test_nothing_is_granted_by_default() -> None:
-    for action in Action:
-        assert not NO_RIGHTS.table(action, "public.t").cover_all(())
-        assert not NO_RIGHTS.table(action, "public.t").placed
-        assert not NO_RIGHTS.key(action, "b", "k").placed
-        assert not NO_RIGHTS.on(action, "r")
-        assert not NO_RIGHTS.anywhere(action)
-        assert not NO_RIGHTS.have(action)
-    assert not NO_RIGHTS.function("public.f").cover_all(())
-
-
-def test_everything_is_everything_of_its_actions() -> None:
-    granted = Rights((Grant(frozenset({READ}), everything=True),))
-    assert granted.table(READ, "public.t").placed
-    assert granted.key(READ, "b", "k").placed
-    assert granted.on(READ, "r")
-    assert granted.anywhere(READ)
-    assert not granted.anywhere(WRITE)
-    assert not granted.table(WRITE, "public.t").cover_all(("r",))
-
-
-def test_grants_add_up_and_the_first_decides() -> None:
-    both = Rights((*rights(WRITE, tables=("public.a",)).grants, Grant(frozenset({WRITE}), 2, resources=("r",))))
-    assert both.table(WRITE, "public.a").unlimited
-    assert both.table(WRITE, "public.b").cover("r")
-    first, second = (deciding(both, partial(_writes_r, name)) for name in ("public.a", "x.y"))
-    assert first is not None
-    assert second is not None
-    assert (first.number, second.number) == (1, 2)
-    assert deciding(both, partial(_writes_r, "")) is second
-
-
-def _writes_r(table: str, granted: Rights) -> bool:
-    return granted.table(WRITE, table).cover("r")
-
-
-def rule(**named: tuple[str, ...]) -> GrantRule:
-    return GrantRule(actions=(READ,), everything=True, **named)
-
-
-def test_callers_are_named_by_themselves_their_groups_or_all_of_them() -> None:
-    rules = [rule(callers=("ann",)), rule(groups=("staff",)), rule(callers=("*",)), rule(callers=(ANONYMOUS,))]
-
-    def numbers(caller: str, *groups: str) -> list[int]:
-        return [grant.number for grant in rights_of(rules, caller, groups).grants]
-
-    assert numbers("ann") == [1, 3]
-    assert numbers("bob", "staff") == [2, 3]
-    assert numbers("bob", "ann") == [3], "a group has not the name of a caller"
-    assert numbers("staff") == [3]
-    assert numbers(ANONYMOUS) == [4], "a request without credentials is none of the known callers"
-
-
 ROLE_RULES = [
     RoleRule(("clerk",), (), "writer"),
     RoleRule((), ("staff",), "reader"),
@@ -209,20 +125,6 @@ def test_the_first_matching_rule_decides(
     names: list[str], groups: list[str], roles: object, expected: str | None
 ) -> None:
     assert role_of(ROLE_RULES, names, groups, {"realm": {"roles": roles}}) == expected
-
-
-@pytest.mark.parametrize(
-    ("caller", "claims", "shown"),
-    [
-        ("clerk", None, {"sub": "clerk", "role": "r"}),
-        ("anonymous", None, {"role": "r"}),
-        ("app:ann", {"sub": "ann", "role": "superuser"}, {"sub": "ann", "role": "r"}),
-    ],
-)
-def test_policies_see_the_claims_with_the_role(
-    caller: str, claims: dict[str, object] | None, shown: dict[str, str]
-) -> None:
-    assert json.loads(shown_claims("r", caller, claims)) == shown
 
 
 def test_a_claim_that_is_no_object_has_nothing_inside_and_without_rules_the_gateways_own_rights_hold() -> None:

@@ -19,7 +19,7 @@ from starlette.types import Receive, Scope, Send
 from gateway import app
 from gateway.api.record_stream import StreamLimits
 from gateway.auth import key_sets
-from gateway.auth.identity_tokens import LARGEST, TrustedIssuer, look, looks_like_one, read_keys, secret_key, verify
+from gateway.auth.identity_tokens import LARGEST, TrustedIssuer, read_keys, secret_key, verify
 from gateway.db import rights
 from gateway.errors import Unauthenticated
 from gateway.observe.events import KeysChanged, RequestAnswered, ServiceUnreachable
@@ -110,23 +110,16 @@ def resigned() -> str:
 
 WRONG = {
     "nothing": ("", "cannot be read"),
-    "no token": ("eyJ.eyJ.eyJ", "cannot be read"),
     "not an object": (unsigned({"alg": "RS256"}, []), "cannot be read"),
     "nested deeply": (unsigned({"alg": "RS256"}, b"[" * 5000), "cannot be read"),
-    "five parts": (token(RSA, fresh()) + ".a.b", "cannot be read"),
     "no algorithm": (unsigned({"kid": "one"}, fresh()), "cannot be read"),
     "alg none": (unsigned({"alg": "none", "kid": "one"}, fresh()), "No key"),
-    "alg None": (unsigned({"alg": "None", "kid": "one"}, fresh()), "No key"),
-    "alg none and no kid": (unsigned({"alg": "none"}, fresh()), "No key"),
     "no signature": (token(RSA, fresh()).rpartition(".")[0] + ".", "No key"),
     "swapped algorithm": (with_public_key_as_secret(), "No key"),
-    "algorithm that is not pinned": (token(RSA, fresh(), "RS512"), "No key"),
     "key of another type": (token(RSA, fresh(), kid="two"), "No key"),
     "foreign key of the same name": (token(FOREIGN, fresh()), "No key"),
-    "its own key in the header": (token(FOREIGN, fresh(), jwk=FOREIGN.as_dict(private=False)), "No key"),
     "an address of keys in the header": (token(FOREIGN, fresh(), jku="http://evil.example/keys"), "No key"),
     "a critical header": (token(RSA, fresh(), crit=["x"], x=1), "No key"),
-    "kid as a path": (token(RSA, fresh(), kid="../../dev/null"), "no key with the id"),
     "kid as SQL": (token(RSA, fresh(), kid="' OR 1=1 --"), "no key with the id"),
     "kid as a number": (unsigned({"alg": "RS256", "kid": 1}, fresh(), b"x"), "cannot be read|No key"),
     "changed content": (resigned(), "No key"),
@@ -134,19 +127,14 @@ WRONG = {
     "without an end": (token(RSA, fresh(exp=None)), "no claim exp"),
     "an end as a text": (token(RSA, fresh(exp="9999999999")), "its claim exp"),
     "an end after all years": (token(RSA, fresh(exp=10**18)), "times of the identity token"),
-    "an infinite end": (token(RSA, fresh(exp=float("inf"))), "times of the identity token|its claim exp"),
     "not yet valid": (token(RSA, fresh(nbf=seconds(60))), "its claim nbf"),
     "issued in the future": (token(RSA, fresh(iat=seconds(60))), "its claim iat"),
     "foreign audience": (token(RSA, fresh(aud="elsewhere")), "its claim aud"),
     "no audience": (token(RSA, fresh(aud=None)), "no claim aud"),
-    "an audience as an object": (token(RSA, fresh(aud={"gateway": 1})), "its claim aud"),
     "foreign issuer": (token(RSA, fresh(iss="https://issuer.example/")), "its claim iss"),
-    "no issuer": (token(RSA, fresh(iss=None)), "no claim iss"),
     "no caller": (token(RSA, fresh(sub=None)), "no claim sub"),
     "an empty caller": (token(RSA, fresh(sub="")), "no claim sub"),
-    "a caller as a number": (token(RSA, fresh(sub=5)), "its claim sub"),
     "an invisible caller": (token(RSA, fresh(sub="ann\u200b")), "invisible"),
-    "a caller with a line break": (token(RSA, fresh(sub="ann\nroot")), "invisible"),
     "a caller in spaces": (token(RSA, fresh(sub=" ann")), "invisible"),
     "a long caller": (token(RSA, fresh(sub="a" * 201)), "too long"),
     "a large token": (token(RSA, fresh(padding="x" * LARGEST)), "bytes"),
@@ -183,13 +171,6 @@ def test_only_public_keys_for_signatures_are_read() -> None:
 def test_any_other_document_has_no_keys(text: bytes) -> None:
     with pytest.raises(ValueError, match=r"JSON|public key|Expecting"):
         read_keys(text)
-
-
-def test_a_credential_is_taken_for_a_token_by_its_form() -> None:
-    good = token(RSA, fresh())
-    assert looks_like_one(good.encode())
-    assert (look(good.encode()).issuer, look(good.encode()).key_id) == (ISSUER, "one")
-    assert not looks_like_one(b"an-api-key")
 
 
 @pytest.fixture(scope="module")
@@ -387,7 +368,6 @@ async def endless() -> AsyncIterator[bytes]:
 
 HOSTILE: dict[str, Any] = {
     "an error": lambda _: Response("no", 500),
-    "no keys": lambda _: Response("<html>", 200),
     "without an end": lambda _: StreamingResponse(endless()),
     "a redirect": lambda provider: RedirectResponse(f"{provider.url}?elsewhere"),
     "a secret in place of a key": lambda _: Response(

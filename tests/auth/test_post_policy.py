@@ -14,14 +14,9 @@ import pytest
 from botocore.config import Config
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import SecretStr
 
-from gateway.auth.callers import Callers
 from gateway.auth.post_policy import PostPolicy, verify
-from gateway.auth.principal import FencedScope, Principal
-from gateway.config.access import CallerKeys
 from gateway.errors import StoreError
-from gateway.fencing.token import Token
 from tests.auth.test_sigv4 import ID, OWNER, SECRET, secret_of
 
 NOW = datetime(2015, 12, 29, 12, tzinfo=UTC)
@@ -77,10 +72,6 @@ def refusal(form: Mapping[str, str], now: datetime = NOW) -> tuple[str, int]:
     return caught.value.s3_code, caught.value.status
 
 
-def test_a_form_as_it_should_be() -> None:
-    assert verify(signed(), secret_of, NOW) == PostPolicy(OWNER, 0, None)
-
-
 def client(*keys: str) -> Any:
     """Return the client of botocore with an id, a secret and perhaps a session token."""
     names = ("aws_access_key_id", "aws_secret_access_key", "aws_session_token")
@@ -99,24 +90,6 @@ def test_what_boto3_makes_is_accepted() -> None:
     form = {"bucket": "bucket", **made["fields"], "key": "in/a.txt"}
     assert verify(form, secret_of, datetime.now(UTC)) == PostPolicy(OWNER, 1, 1000)
     assert refusal(form | {"fencing-token": "35"}, datetime.now(UTC)) == DENIED
-
-
-def test_fenced_credentials_sign_forms() -> None:
-    keys = Callers([CallerKeys(name="w", access_key_id=ID, secret_access_key=SecretStr(SECRET))])
-    today = datetime.now(UTC).replace(microsecond=0)
-    grant = FencedScope("s3/bucket/**", Token(0, 34), None, today + timedelta(hours=1))
-    issued = keys.issue(Principal("w"), grant)
-    with closing(client(issued.access_key_id, issued.secret_access_key, issued.session_token)) as s3:
-        form = {"bucket": "bucket", **s3.generate_presigned_post("bucket", "k", ExpiresIn=7200)["fields"]}
-    assert verify(form, keys.secret_of, today).principal.scope == grant
-    for changed, now, code in (
-        (form, today + timedelta(hours=1), "ExpiredToken"),
-        (without(form, "x-amz-security-token"), today, "InvalidToken"),
-        (form | {"x-amz-security-token": form["x-amz-security-token"] + "A"}, today, "InvalidToken"),
-    ):
-        with pytest.raises(StoreError) as caught:
-            verify(changed, keys.secret_of, now)
-        assert caught.value.s3_code == code
 
 
 # Conditions ----------------------------------------------------------------------------------------------------------
@@ -279,12 +252,6 @@ def test_a_form_without_a_policy_is_anonymous_and_a_signed_one_has_all_of_these(
 )
 def test_an_invalid_signature_proves_no_caller(field: str, value: str, expected: tuple[str, int]) -> None:
     assert refusal(signed() | {field: value}) == expected
-
-
-def test_a_form_of_version_2_is_refused_with_advice() -> None:
-    form = {"bucket": "bucket", "key": "k", "AWSAccessKeyId": ID, "policy": "e30=", "signature": "c2ln"}
-    with pytest.raises(StoreError, match=r'Config\(signature_version="s3v4"\)'):
-        verify(form, secret_of, NOW)
 
 
 @given(st.dictionaries(st.text(max_size=20), st.text(max_size=20), max_size=6), st.text(max_size=40))

@@ -131,14 +131,6 @@ async def test_boto3_writes_with_nothing_but_variables(cluster: Cluster, tmp_pat
     assert json.loads(await run(variables, sys.executable, "-c", CLIENT, "in/a", "7"))[0] != 200
 
 
-@pytest.mark.thorough
-async def test_the_aws_cli_reads_with_nothing_but_variables(cluster: Cluster, tmp_path: Path) -> None:
-    await run(cluster.variables(tmp_path / "token"), sys.executable, "-c", CLIENT, "in/cli", "1")
-    aws = str(Path(sys.executable).with_name("aws"))
-    listed = await run(cluster.variables(tmp_path / "token"), aws, "s3", "ls", "s3://bucket/in/")
-    assert "cli" in listed
-
-
 async def test_a_role_that_names_a_lock_gives_fenced_keys(cluster: Cluster, tmp_path: Path) -> None:
     resource = "s3/bucket/in/b"
     role = f"arn:aws:iam::000000000000:role/lock/{resource}"
@@ -202,16 +194,13 @@ FORGED = rsa_key("one")
 WRONG: dict[str, tuple[dict[str, str], str]] = {
     "another action": ({"Action": "AssumeRole"}, "ValidationError"),
     "a policy that would limit it": ({"Policy": "{}"}, "ValidationError"),
-    "tags": ({"Tags.member.1.Key": "a"}, "ValidationError"),
     "no session": ({"RoleSessionName": ""}, "ValidationError"),
     "too short": ({"DurationSeconds": "899"}, "ValidationError"),
-    "too long": ({"DurationSeconds": "43201"}, "ValidationError"),
     "no number": ({"DurationSeconds": "٩٠٠"}, "ValidationError"),
     "a forged token": ({"WebIdentityToken": token(FORGED, claims(POD))}, "InvalidIdentityToken"),
     "no token": ({"WebIdentityToken": "x"}, "InvalidIdentityToken"),
     "an API key": ({"WebIdentityToken": "writer-api-key"}, "InvalidIdentityToken"),
     "an expired token": ({"WebIdentityToken": token(KEY, claims(POD, exp=1))}, "ExpiredTokenException"),
-    "a foreign audience": ({"WebIdentityToken": token(KEY, claims(POD, aud="x"))}, "InvalidIdentityToken"),
     "markup": ({"RoleArn": "arn:aws:iam::0:role/lock/<x>&"}, "ValidationError"),
 }
 
