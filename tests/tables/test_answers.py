@@ -15,25 +15,16 @@ from tests.callers import ANYBODY, known
 from tests.tables.asking import Send, answered, change, over_asgi, rows
 from tests.tables.conftest import RULES
 
-CSV = {"accept": "text/csv"}
-
 
 @pytest.fixture
 def exposure() -> Exposure:
     return Exposure(rules=RULES, max_body=100_000, tx_override=True, max_rows=1000)
 
 
-async def test_csv_out(client: httpx.AsyncClient) -> None:
-    answer = await client.get("/accounts?select=id,owner,note,extra->n&order=id&limit=2", headers=CSV)
-    assert answer.headers["content-type"] == "text/csv; charset=utf-8"
-    assert answer.text == 'id,owner,note,n\n1,ann,first,"[1, 2]"\n2,bob,,'
-    assert (await client.get("/accounts?id=eq.9", headers=CSV)).text == "\n"
-
-
 async def test_csv_out_and_in_again(client: httpx.AsyncClient, write: Send, tables: Database) -> None:
     awkward = 'a "quoted", \\ back\\\\slash\nline'
     answered(await write("POST", "/pairs", {"a": awkward, "b": "", "v": None}, token=1), 201)
-    line = (await client.get("/pairs?v=is.null&select=a,b", headers=CSV)).text
+    line = (await client.get("/pairs?v=is.null&select=a,b", headers={"accept": "text/csv"})).text
     answered(
         await write(
             "DELETE", "/pairs?v=is.null&a=eq." + httpx.QueryParams({"x": awkward}).__str__()[2:] + "&b=eq.", token=1
@@ -43,66 +34,6 @@ async def test_csv_out_and_in_again(client: httpx.AsyncClient, write: Send, tabl
     back = {"content-type": "text/csv", "fencing-token": "1"}
     answered(await client.post("/pairs", content=line, headers=back), 201)
     assert (awkward, "", None) in await rows(tables, "SELECT a, b, v FROM pairs")
-
-
-async def test_nulls_can_be_left_out(client: httpx.AsyncClient, write: Send) -> None:
-    array, one = "application/vnd.pgrst.array+json;nulls=stripped", "application/vnd.pgrst.object+json;nulls=stripped"
-    answer = await client.get("/accounts?id=eq.2", headers={"accept": array})
-    assert answer.json() == [{"id": 2, "owner": "bob", "balance": 20}]
-    assert answer.headers["content-type"] == f"{array}; charset=utf-8"
-    answer = await client.get("/accounts?id=eq.2", headers={"accept": one})
-    assert answer.json() == {"id": 2, "owner": "bob", "balance": 20}
-    answer = await write(
-        "PATCH", "/accounts?id=eq.3", {"note": None}, token=1, prefer="return=representation", accept=one
-    )
-    assert answer.json() == {"id": 3, "owner": "cid", "balance": 30}
-
-
-async def test_the_order_of_checks(client: httpx.AsyncClient) -> None:
-    fenced, strict = {"fencing-token": "1"}, {"prefer": "handling=strict,x"}
-    html = {"accept": "text/html"}
-    asked: list[tuple[str, str, dict[str, str], bytes, str]] = [
-        ("GET", "/nowhere?a=b.c", strict, b"", "PGRST100"),
-        ("GET", "/nowhere", {**strict, "range": "9-1"}, b"", "PGRST103"),
-        ("GET", "/nowhere", {**strict, **html}, b"", "PGRST205"),
-        ("GET", "/users", {**strict, **html}, b"", "PGRST122"),
-        ("GET", "/users", {"prefer": "x", **html}, b"", "PGRST107"),
-        ("BREW", "/nowhere", {}, b"", "PGRST117"),
-        ("BREW", "/nowhere", {"content-profile": "other", "accept-profile": "other"}, b"", "PGRST106"),
-        ("GET", "/a/b", {"accept-profile": "other"}, b"", "PGRST125"),
-        ("POST", "/nowhere", fenced, b"{", "PGRST102"),
-        ("POST", "/nowhere", {**fenced, "content-type": "text/html"}, b"{}", "PGRST102"),
-        ("POST", "/nowhere", fenced, b'{"x":1}', "PGRST205"),
-        ("POST", "/users", {**fenced, **strict}, b'{"x":1}', "PGRST204"),
-        ("POST", "/users", {**fenced, **strict}, b'{"id":1}', "PGRST122"),
-        ("POST", "/users", {**fenced, **html}, b'{"id":1}', "PGRST107"),
-        ("POST", "/users", fenced, b'{"id":1}', "23505"),
-    ]
-    for method, target, headers, content, code in asked:
-        answer = await client.request(method, target, headers=headers, content=content)
-        assert answer.json()["code"] == code, answer.text
-        assert answer.headers["proxy-status"] == f"PostgREST; error={code}"
-
-
-async def test_a_form_and_a_table_of_values(client: httpx.AsyncClient, tables: Database) -> None:
-    form = {"content-type": "application/x-www-form-urlencoded", "fencing-token": "1"}
-    answered(await client.post("/users", content="id=5&name=a+b%26", headers=form), 201)
-    csv = {"content-type": "text/csv", "fencing-token": "1", "prefer": "return=representation"}
-    answer = await client.post("/users?select=id", content='id,name\n6,NULL\n7,"NULL"\n8,""\n9,\n', headers=csv)
-    assert answer.json() == [{"id": 6}, {"id": 7}, {"id": 8}, {"id": 9}]
-    assert await rows(tables, "SELECT id, name FROM users WHERE id > 4 ORDER BY id") == [
-        (5, "a b&"), (6, None), (7, "NULL"), (8, ""), (9, ""),
-    ]  # fmt: skip
-    answered(await client.patch("/users?id=eq.5", content="name\nc\n", headers=csv), 200)
-    answered(await client.post("/users", content="id,name\n1\n", headers=csv), 400, "PGRST102")
-    answered(await client.post("/users?columns=id", content="id,other\n20,x\n", headers=csv), 201)
-
-
-async def test_a_delete_ignores_its_body(client: httpx.AsyncClient) -> None:
-    for content in (b"{}", b"5", b"nonsense", b'{"id": 2}'):
-        answer = await client.request("DELETE", "/users?id=eq.1", headers={"fencing-token": "1"}, content=content)
-        answered(answer, 204)
-        assert not {"content-type", "content-length"} & answer.headers.keys()
 
 
 async def test_a_write_is_fenced_by_the_value_that_is_written(client: httpx.AsyncClient, tables: Database) -> None:
@@ -167,33 +98,6 @@ async def test_a_rollback_finds_what_a_commit_would(write: Send, tables: Databas
         tables, "CREATE TABLE late (id bigint PRIMARY KEY, owner bigint REFERENCES users DEFERRABLE INITIALLY DEFERRED)"
     )
     answered(await write("POST", "/late", {"id": 1, "owner": 99}, token=5, prefer="tx=rollback"), 409, "23503")
-
-
-async def test_preferences_that_are_applied_are_listed_in_a_fixed_order(write: Send) -> None:
-    everything = "resolution=merge-duplicates,missing=default,return=minimal,count=exact,handling=strict,max-affected=9"
-    for method, prefer, applied in (
-        (
-            "POST",
-            "tx=commit,timezone=UTC,handling=strict,return=minimal,missing=default,resolution=merge-duplicates",
-            "resolution=merge-duplicates, missing=default, return=minimal, tx=commit, handling=strict, timezone=UTC",
-        ),
-        (
-            "POST",
-            "handling=lenient, nonsense, resolution=merge-duplicates",
-            "resolution=merge-duplicates, handling=lenient",
-        ),
-        ("PATCH", "max-affected=1", None),
-        ("PATCH", everything, "missing=default, return=minimal, count=exact, handling=strict, max-affected=9"),
-        ("DELETE", everything, "return=minimal, count=exact, handling=strict, max-affected=9"),
-        ("GET", everything, "count=exact, handling=strict"),
-    ):
-        target = "/users" if method == "POST" else "/users?id=eq.5"
-        body = {"id": 5} if method in ("POST", "PATCH") else None
-        answer = await write(method, target, body, token=1, prefer=prefer)
-        assert answer.is_success, answer.text
-        assert answer.headers.get("preference-applied") == applied
-    answer = await write("POST", "/unnamed", {"v": 1}, prefer="resolution=merge-duplicates")
-    assert "preference-applied" not in answer.headers
 
 
 async def test_times_in_the_zone_of_the_caller(client: httpx.AsyncClient, write: Send, tables: Database) -> None:
@@ -262,22 +166,6 @@ async def test_content_location_leaves_out_the_api_key(client: httpx.AsyncClient
     assert answer.headers["content-location"] == "/v1/tables/users?id=gt.0&order=id"
     answer = await client.get("/users?apikey=secret")
     assert answer.headers["content-location"] == "/v1/tables/users"
-
-
-async def test_head_has_the_headers_of_get(client: httpx.AsyncClient) -> None:
-    shown = await client.get("/users", headers={"prefer": "count=exact"})
-    answer = await client.head("/users", headers={"prefer": "count=exact"})
-    assert answer.content == b""
-    assert dict(answer.headers) == dict(shown.headers)
-
-
-async def test_an_insert_of_nothing(client: httpx.AsyncClient, tables: Database) -> None:
-    headers = {"fencing-token": "9", "prefer": "return=representation"}
-    for body in ("5", "[]", "null"):
-        answer = await client.post("/users", headers=headers, content=body)
-        answered(answer, 201)
-        assert (answer.json(), answer.headers["content-range"]) == ([], "*/*")
-    assert len(await rows(tables, "SELECT id FROM users")) == 2
 
 
 APP = "https://app.example"

@@ -16,19 +16,6 @@ from gateway.tables.dialect.body import MAX_VALUES, PIECE, in_pieces, parse, par
 from gateway.tables.dialect.media import BodyType
 
 
-def test_bodies(subtests: pytest.Subtests) -> None:
-    for body, columns, expected_columns, rows in (
-        (b'{"b":1,"a":2}', None, ("a", "b"), 1), (b'[{"a":1},{"a":2}]', None, ("a",), 2), (b"[]", None, (), 0),
-        (b"{}", None, (), 1), (b'[{"a":1},{"b":2}]', ("a", "b"), ("a", "b"), 2),
-        (b'{"a":1,"ignored":2}', ("a",), ("a",), 1), (b"5", None, (), 0), (b'"x"', None, (), 0),
-        (b"null", ("a",), ("a",), 0),
-    ):  # fmt: skip
-        with subtests.test(body=body):
-            payload = parse(body, columns)
-            assert (payload.columns, len(payload.rows)) == (expected_columns, rows)
-            assert payload.text.startswith("[")
-
-
 @pytest.mark.parametrize(
     "body",
     [b"", b"{", b"{'a':1}", b'{"a":NaN}', b'{"a":Infinity}', b"\xff", b"[" * 5000, b'{"a":1}x', b'{"a":"\\ud800"}'],
@@ -37,20 +24,6 @@ def test_broken_bodies(body: bytes) -> None:
     with pytest.raises(DialectError) as caught:
         parse(body, None)
     assert (caught.value.code, caught.value.status, caught.value.message) == ("PGRST102", 400, "Empty or invalid json")
-
-
-@pytest.mark.parametrize("body", [b'[{"a":1},{"b":2}]', b"[1]", b"[[]]", b'[{"a":1},null]'])
-def test_rows_must_be_alike_objects_unless_columns_are_named(body: bytes) -> None:
-    with pytest.raises(DialectError, match="All object keys must match"):
-        parse(body, None)
-
-
-def test_a_form_is_one_row_of_texts_and_a_table_several() -> None:
-    payload = read("urlencoded", b"b=x+y%26&a=&b=z", None)
-    assert (payload.text, payload.columns) == ('[{"b":"z","a":""}]', ("a", "b"))
-    assert payload.rows == [{"a": "", "b": "z"}]
-    payload = read("csv", b"b,a\n1,NULL\n", None)
-    assert (payload.text, payload.columns) == ('[{"b":"1","a":null}]', ("a", "b"))
 
 
 @pytest.mark.parametrize("content", [b"a=%FF", b"a=\xff", b"&".join(b"a=1" for _ in range(10_001))])

@@ -1,6 +1,6 @@
-"""The query string: names, filters, what is selected, embedded tables, and how much is taken.
+"""The query string: everything that cannot be read is refused, never a guess, and there is a limit to each part.
 
-Everything that cannot be read is refused, never a guess.
+The rows of ``tests/conformance/tables`` show what it means.
 """
 
 import time
@@ -20,27 +20,12 @@ from gateway.tables.dialect.grammar import (
     Field,
     Logic,
     Node,
-    Order,
-    Selected,
     read_field,
     read_name,
     read_quoted,
 )
-from gateway.tables.dialect.query import MAX_BYTES, Embed, Query, parse_query
-from gateway.tables.dialect.selection import Selection, parse_names, parse_order, parse_select
-
-
-def test_names(subtests: pytest.Subtests) -> None:
-    for text, name, left in (
-        ("id", "id", ""), ("id,x", "id", ",x"), ("123", "123", ""), ("_", "_", ""), ("$", "$", ""),
-        ("größe", "größe", ""), (" no spaces around ", "no spaces around", ""),
-        ("with-dashes-inside", "with-dashes-inside", ""), ("data->a", "data", "->a"), ('":"', ":", ""),
-        ('" kept "', " kept ", ""), ('"a\\"b\\\\c"', 'a"b\\c', ""), ('"a"b', "a", "b"),
-    ):  # fmt: skip
-        with subtests.test(text=text):
-            cursor = Cursor(text, "name")
-            assert read_name(cursor) == name
-            assert text[cursor.position :] == left
+from gateway.tables.dialect.query import MAX_BYTES, Embed, parse_query
+from gateway.tables.dialect.selection import parse_names, parse_order, parse_select
 
 
 @pytest.mark.parametrize("text", ["", ":", "-a", "(", '""', '"a', "  ", ";", "%"])
@@ -49,32 +34,10 @@ def test_no_names(text: str) -> None:
         read_name(Cursor(text, "name"))
 
 
-def test_paths(subtests: pytest.Subtests) -> None:
-    for text, path in (
-        ("c->text", (("->", "text"),)), ("c->>text", (("->>", "text"),)), ("c->!@#$%^&*_a", (("->", "!@#$%^&*_a"),)),
-        ("c->1", (("->", 1),)), ("c->>-1", (("->>", -1),)), ("c->0->>b", (("->", 0), ("->>", "b"))),
-        ("c->1a", (("->", "1a"),)), ('c->"a.b, c"->>"->"', (("->", "a.b, c"), ("->>", "->"))),
-        ("c->a-b", (("->", "a-b"),)), ("c->a' OR true", (("->", "a' OR true"),)),
-    ):  # fmt: skip
-        with subtests.test(text=text):
-            cursor = Cursor(text, "field")
-            assert read_field(cursor) == Field("c", path)  # type: ignore[arg-type]  # arrows are literals there
-            assert cursor.at_end
-
-
 @pytest.mark.parametrize("text", ["c->", "c->>", "c->->a", "c->a->", "c->)"])
 def test_unreadable_paths(text: str) -> None:
     with pytest.raises(DialectError, match="failed to parse field"):
         read_field(Cursor(text, "field"))
-
-
-def test_an_error_tells_where_and_what() -> None:
-    cursor = Cursor("id!", "select parameter")
-    read_name(cursor)
-    with pytest.raises(DialectError) as caught:
-        cursor.finish()
-    assert caught.value.message == '"failed to parse select parameter (id!)" (line 1, column 3)'
-    assert caught.value.details == "unexpected '!' expecting end of input"
 
 
 @given(name=st.text(min_size=1).filter(lambda name: "\0" not in name))
@@ -95,36 +58,6 @@ def condition(
     return Condition(Field(name), operator, value, negated, language)
 
 
-def test_filters(subtests: pytest.Subtests) -> None:
-    for text, expected in (
-        ("eq.5", condition("eq", "5")), ("eq.", condition("eq", "")), ("not.eq.5", condition("eq", "5", negated=True)),
-        ("eq.a.b,(c)", condition("eq", "a.b,(c)")), ('eq."5"', condition("eq", '"5"')),
-        ("eq.not.null", condition("eq", "not.null")), ("like.*an*", condition("like", "*an*")),
-        ("eq(any).{1,2}", condition("eq(any)", "{1,2}")),
-        ("not.like(all).{a*,*b}", condition("like(all)", "{a*,*b}", negated=True)),
-        ("isdistinct.5", condition("isdistinct", "5")), ("fts.cat", condition("fts", "cat")),
-        ("fts(english).cat & dog", condition("fts", "cat & dog", language="english")),
-        ("not.wfts(simple).-cat", condition("wfts", "-cat", negated=True, language="simple")),
-        ("in.(1,2)", condition("in", ("1", "2"))), ("in.()", condition("in", ())), ("in.( )", condition("in", ())),
-        ("in.(1, 2)", condition("in", ("1", " 2"))), ("in.(,)", condition("in", ("", ""))),
-        ('in.("")', condition("in", ("",))),
-        ('in.("a,b","c\\"d","e\\\\f",g)', condition("in", ("a,b", 'c"d', "e\\f", "g"))),
-        ('in.("a"b,c)', condition("in", ('"a"b', "c"))), ("in.(a(b,c)", condition("in", ("a(b", "c"))),
-        ("in.({1,2})", condition("in", ("{1", "2}"))), ("not.in.(1)", condition("in", ("1",), negated=True)),
-        ("is.null", condition("is", "null")), ("is.NULL", condition("is", "null")),
-        ("is.Not_Null", condition("is", "not_null")), ("is.unknown", condition("is", "unknown")),
-        ("not.is.TRUE", condition("is", "true", negated=True)), ("cs.{a,b}", condition("cs", "{a,b}")),
-    ):  # fmt: skip
-        with subtests.test(text=text):
-            assert parse_filter(COLUMN, text) == expected
-
-
-def test_every_operator_takes_any_value_and_a_negation() -> None:
-    for operator in QUANTIFIABLE | PLAIN | SEARCHES:
-        assert parse_filter(COLUMN, f"{operator}.x.y") == condition(operator, "x.y")
-        assert parse_filter(COLUMN, f"not.{operator}.x") == condition(operator, "x", negated=True)
-
-
 def test_unreadable_filters(subtests: pytest.Subtests) -> None:
     for text in (
         "5", "", "almost.5", "not.5", "not", "not.not.eq.5", "EQ.5", "eq5", "eq ", "eq", "eq().5", "eq(some).5",
@@ -135,56 +68,6 @@ def test_unreadable_filters(subtests: pytest.Subtests) -> None:
             with pytest.raises(DialectError, match="failed to parse filter") as caught:
                 parse_filter(COLUMN, text)
             assert (caught.value.code, caught.value.status) == ("PGRST100", 400)
-
-
-def test_unreadable_conditions_are_told_as_the_reference_does() -> None:
-    """Columns of a tree are counted from the operator in the key."""
-    with pytest.raises(DialectError) as caught:
-        parse_filter(COLUMN, "val")
-    assert caught.value.message == '"failed to parse filter (val)" (line 1, column 1)'
-    assert caught.value.details == 'unexpected "v" expecting "not" or operator (eq, gt, ...)'
-    for negated, position in ((False, 4), (True, 8)):
-        with pytest.raises(DialectError) as caught:
-            parse_tree("or", "()", negated=negated)
-        assert caught.value.message == f'"failed to parse logic tree (())" (line 1, column {position})'
-        assert caught.value.details == (
-            'unexpected ")" expecting field name (* or [a..z0..9_$]), negation operator (not) '
-            "or logic operator (and, or)"
-        )
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("(id.eq.1,id.eq.2)", (condition("eq", "1", "id"), condition("eq", "2", "id"))),
-        ("( id.eq.1 , id.eq.2)", (condition("eq", "1 ", "id"), condition("eq", "2", "id"))),
-        (
-            '(a.not.in.(1,2),not.or(b.eq."x,y)",c.is.null))',
-            (
-                condition("in", ("1", "2"), "a", negated=True),
-                Logic("or", (condition("eq", "x,y)", "b"), condition("is", "null")), negated=True),
-            ),
-        ),
-        ("(tags.cs.{a,b},id.gt.1)", (condition("cs", "{a,b}", "tags"), condition("gt", "1", "id"))),
-        ('(tags.cs.{"a}",b},id.gt.1)', (condition("cs", '{"a}",b}', "tags"), condition("gt", "1", "id"))),
-        ("(id.eq(any).{1,2},id.eq.3)", (condition("eq(any)", "{1,2}", "id"), condition("eq", "3", "id"))),
-        ("(c.fts(english).cat,c.plfts.dog)", (
-            condition("fts", "cat", language="english"), condition("plfts", "dog"),
-        )),
-        ("(c.is.NOT_NULL)", (condition("is", "not_null"),)),
-        ('(c.eq."a"b)', (condition("eq", '"a"b'),)),
-        ("(c.eq.a(b)", (condition("eq", "a(b"),)),
-        ("(c.eq.)", (condition("eq", ""),)),
-        ("(and.eq.1)", (condition("eq", "1", "and"),)),
-        ("(not.eq.1)", (condition("eq", "1", "not"),)),
-        ('("or".eq.1)', (condition("eq", "1", "or"),)),
-        ("(c->a->>0.eq.1)", (Condition(Field("c", (("->", "a"), ("->>", 0))), "eq", "1"),)),
-        ("(and (c.eq.1))", (Logic("and", (condition("eq", "1"),)),)),
-    ],
-)  # fmt: skip
-def test_trees(text: str, expected: tuple[Node, ...]) -> None:
-    assert parse_tree("or", text, negated=False) == Logic("or", expected)
-    assert parse_tree("and", text, negated=True) == Logic("and", expected, negated=True)
 
 
 def test_unreadable_trees(subtests: pytest.Subtests) -> None:
@@ -285,41 +168,6 @@ def test_what_is_written_with_care_is_read_as_meant(children: list[Node]) -> Non
     assert parse_tree("and", text, negated=False) == Logic("and", tuple(children))
 
 
-ID = Selected(Field("id"))
-
-
-def test_columns(subtests: pytest.Subtests) -> None:
-    for text, expected in (
-        ("", ()), ("*", ()), ("id, owner", (ID, Selected(Field("owner")))), ("*,id", (Selected(None), ID)),
-        ("n:owner", (Selected(Field("owner"), alias="n"),)), ("id::text", (Selected(Field("id"), cast="text"),)),
-        ("id::TEXT", (Selected(Field("id"), cast="TEXT"),)),
-        ("n:id::numeric(10,2)", (Selected(Field("id"), alias="n", cast="numeric(10,2)"),)),
-        ("id::text[]", (Selected(Field("id"), cast="text[]"),)),
-        ("id::double precision", (Selected(Field("id"), cast="double precision"),)),
-        ('"a b":extra->>"c d"', (Selected(Field("extra", (("->>", "c d"),)), alias="a b"),)),
-        ("a:extra->b->0::text", (Selected(Field("extra", (("->", "b"), ("->", 0))), alias="a", cast="text"),)),
-        ("count", (Selected(Field("count")),)), ('"count()"', (Selected(Field("count()")),)),
-    ):  # fmt: skip
-        with subtests.test(text=text):
-            assert parse_select(text) == Selection(expected)
-
-
-def test_embedded_tables(subtests: pytest.Subtests) -> None:
-    for text, expected in (
-        ("rel(id)", Embedded("rel", (ID,))), ("rel(*)", Embedded("rel", (Selected(None),))),
-        ("rel()", Embedded("rel", ())),
-        ("a:rel(id, n:id::text)", Embedded("rel", (ID, Selected(Field("id"), "n", "text")), alias="a")),
-        ("rel!hint(id)", Embedded("rel", (ID,), hint="hint")), ("rel!inner(id)", Embedded("rel", (ID,), inner=True)),
-        ("rel!left(id)", Embedded("rel", (ID,))),
-        ("rel!hint!inner(id)", Embedded("rel", (ID,), hint="hint", inner=True)),
-        ("a:rel!inner!hint(id)", Embedded("rel", (ID,), alias="a", hint="hint", inner=True)),
-        ('"a b":"c d"!"e f"(id)', Embedded("c d", (ID,), alias="a b", hint="e f")),
-    ):  # fmt: skip
-        with subtests.test(text=text):
-            assert parse_select(text) == Selection((), (expected,))
-            assert parse_select(f"id,{text},*") == Selection((ID, Selected(None)), (expected,))
-
-
 UNREADABLE = {
     "PGRST100": (
         "id,", ",id", "id::", "id::int4;drop", "id::Robert'); DROP", "id::int--x", "id::'x'", 'id::"x"',
@@ -340,20 +188,6 @@ def test_unreadable_select(code: str, text: str) -> None:
     assert (caught.value.code, caught.value.status) == (code, 400)
 
 
-def test_order() -> None:
-    assert parse_order("id.desc.nullslast, owner,extra->>a.asc.nullsfirst,b.nullsfirst") == (
-        Order(Field("id"), descending=True, nulls="last"),
-        Order(Field("owner")),
-        Order(Field("extra", (("->>", "a"),)), nulls="first"),
-        Order(Field("b"), nulls="first"),
-    )
-    assert parse_order("rel(name).desc,id,a(extra->b)") == (
-        Order(Field("name"), descending=True, relation="rel"),
-        Order(Field("id")),
-        Order(Field("extra", (("->", "b"),)), relation="a"),
-    )
-
-
 @pytest.mark.parametrize(
     "text",
     ["id.down", "id,", "(id)", "rel(id", "rel(a,b)", "id.nullslast.desc", "id.descc", "id desc;", "rel->a(id)", ""],
@@ -367,50 +201,14 @@ def test_names_come_sorted_because_clients_send_them_in_random_order() -> None:
     assert parse_names('"b c",a, d', "columns") == ("a", "b c", "d")
 
 
-def test_what_looks_like_a_filter_but_is_none(subtests: pytest.Subtests) -> None:
-    """A key without a value is noted."""
-    for query, bare in (
-        (b"", False), (b"&&", False), (b"limit=1", False), (b"select=id", False), (b"order=id", False),
-        (b"apikey=x", False), (b"columns=id", False), (b"id", True), (b"limit=1&id", True),
-    ):  # fmt: skip
-        with subtests.test(query=query):
-            found = parse_query(query)
-            assert (found.filters, found.has_bare_keys) == ((), bare)
-            assert parse_query(query + b"&a=eq.1").has_bare_keys is bare
-
-
-def test_percent_encoding_and_plus() -> None:
-    (node,) = parse_query(b"owner=eq.a%20b+c%26").filters
-    assert node == Condition(Field("owner"), "eq", "a b c&")
-
-
-def test_limits() -> None:
-    assert parse_query(b"limit=5&offset=2") == Query(limit=5, offset=2, is_limited=True)
-    assert parse_query(b"limit=many") == Query(is_limited=True)
-    with pytest.raises(DialectError) as caught:
-        parse_query(b"limit=-1")
-    assert (caught.value.code, caught.value.status) == ("PGRST103", 416)
-
-
-def embedded(query: bytes) -> Embed:
-    (embed,) = parse_query(query).embeds
-    return embed
-
-
 REL = Embedded("rel", ())
 
 
 def test_parameters_of_an_embedded_table(subtests: pytest.Subtests) -> None:
     for parameters, expected in (
-        (b"", Embed(REL)),
-        (b"&rel.a=eq.1", Embed(REL, (Condition(Field("a"), "eq", "1"),))),
-        (b"&rel.a->>b=not.is.null", Embed(REL, (Condition(Field("a", (("->>", "b"),)), "is", "null", negated=True),))),
         (b"&rel.%22x.y%22=in.(1)", Embed(REL, (Condition(Field("x.y"), "in", ("1",)),))),
-        (b"&rel.or=(a.eq.1)", Embed(REL, (Logic("or", (Condition(Field("a"), "eq", "1"),)),))),
         (b"&rel.not.and=(a.eq.1)", Embed(REL, (Logic("and", (Condition(Field("a"), "eq", "1"),), negated=True),))),
         (b"&not.rel.and=(a.eq.1)", Embed(REL, (Logic("and", (Condition(Field("a"), "eq", "1"),), negated=True),))),
-        (b"&rel.order=a.desc", Embed(REL, order=(Order(Field("a"), descending=True),))),
-        (b"&rel.limit=3&rel.offset=2", Embed(REL, limit=3, offset=2)),
         (b"&rel.limit=many&rel.offset=-2", Embed(REL)),
         (b"&%22rel%22.%22order%22=eq.1", Embed(REL, (Condition(Field("order"), "eq", "1"),))),
     ):
@@ -418,28 +216,6 @@ def test_parameters_of_an_embedded_table(subtests: pytest.Subtests) -> None:
             query = parse_query(b"select=rel()" + parameters)
             assert query.embeds == (expected,)
             assert (query.filters, query.order, query.is_limited) == ((), (), False)
-
-
-def test_an_embedded_table_goes_by_its_alias_and_by_its_name() -> None:
-    condition = Condition(Field("x"), "eq", "1")
-    assert embedded(b"select=a:rel()&a.x=eq.1").filters == (condition,)
-    assert embedded(b"select=a:rel()&rel.x=eq.1").filters == (condition,)
-    first, second = parse_query(b"select=a:rel(),b:rel()&b.x=eq.1").embeds
-    assert (first.filters, second.filters) == ((), (condition,))
-
-
-def test_parameters_of_what_is_not_embedded(subtests: pytest.Subtests) -> None:
-    for query, name in (
-        (b"rel.a=eq.1", "rel"), (b"select=*,other(*)&rel.a=eq.1", "rel"), (b"rel.limit=1", "rel"),
-        (b"rel.or=(a.eq.1)", "rel"), (b"rel.order=a", "rel"), (b"order=rel(a)", "rel"),
-        (b"select=*,rel(*)&rel.other.a=eq.1", "other"), (b"select=*,rel(*)&rel.order=other(a)", "other"),
-    ):  # fmt: skip
-        with subtests.test(query=query):
-            with pytest.raises(DialectError) as caught:
-                parse_query(query)
-            assert (caught.value.code, caught.value.status) == ("PGRST108", 400)
-            assert caught.value.message == f"'{name}' is not an embedded resource in this request"
-            assert caught.value.hint == f"Verify that '{name}' is included in the 'select' query parameter."
 
 
 def test_unreadable_queries(subtests: pytest.Subtests) -> None:

@@ -4,10 +4,8 @@ The check inside each write asks for all that matters, and for nothing that a ta
 """
 
 from dataclasses import replace
-from typing import Any
 
 import pytest
-import sqlalchemy as sa
 
 from gateway.errors import DialectError, SqlError
 from gateway.fencing.resource import Template
@@ -17,18 +15,15 @@ from gateway.tables.naming.plan import Rule, naming
 from gateway.tables.sql import expressions
 from gateway.tables.sql.expressions import (
     Statement,
-    compiled,
     kept,
     quote,
     reference,
-    same_relation,
     string,
     tells_of_change,
     unchanged,
 )
 from gateway.tables.sql.shape import lower_read, lower_write
 from gateway.tables.sql.statements import Statements, name_expression
-from gateway.tables.sql.where import Conditions
 from tests.tables.samples import ACCOUNTS, column, table
 
 
@@ -112,11 +107,6 @@ def test_the_fenced_statement_touches_nothing_without_its_fence_row() -> None:
         assert "FROM fencing.intent" in text
 
 
-def test_an_upsert_of_nothing_but_its_key_still_touches_the_row() -> None:
-    text = " ".join(write("POST", b"", "id", prefer="resolution=merge-duplicates")[0].text.split())
-    assert 'DO UPDATE SET "id" = "accounts"."id"' in text
-
-
 def test_the_name_of_a_row_is_compared_byte_by_byte() -> None:
     named = naming(ACCOUNTS, Rule(Template.parse("it's/{owner}/x/{id}")))
     assert name_expression(named) == (
@@ -125,81 +115,11 @@ def test_the_name_of_a_row_is_compared_byte_by_byte() -> None:
     )
 
 
-PLACEHOLDERS = ("%(v0)s", "%(", "a%(b)s")
-
-THINGS = table(
-    column("id"), column("owner", "text"), column("extra", "jsonb", is_json=True), *map(column, PLACEHOLDERS), name="t"
-)
-
-
-def shown(expression: sa.ColumnElement[Any]) -> str:
-    """The text of one expression."""
-    return " ".join(compiled(sa.select(expression)).text.split()).removeprefix("SELECT ").split(" AS anon")[0]
-
-
-@pytest.mark.parametrize("name", PLACEHOLDERS)
-def test_what_the_compiler_would_take_for_a_placeholder_is_refused(name: str) -> None:
-    conditions = Conditions(THINGS)
-    for where in (
-        lambda: conditions.selected(((None, "*", None), (("id", ()), name, None)), "t"),
-        lambda: conditions.field((name, ()), "t"),
-        lambda: conditions.field(("id", ()), name),
-    ):
-        with pytest.raises(DialectError) as caught:
-            where()
-        assert caught.value.code == "PGRST127"
-
-
-def test_values_can_come_from_elsewhere() -> None:
-    asked: list[tuple[int, str]] = []
-
-    def bind(slot: int, type_: sa.types.TypeEngine[Any]) -> sa.ColumnElement[Any]:
-        asked.append((slot, str(type_)))
-        return sa.literal_column(f"listed.v{slot}")
-
-    query = b"extra->>a=eq.x&id=in.(1)&owner=fts(simple).y&extra->0=eq.1"
-    shape, values = lower_read(parse("GET", query, {}), counted=False)
-    made = [Conditions(THINGS, bind).condition(one, "alias") for one in shape.filters]
-    assert [shown(one) for one in made] == [
-        '("alias"."extra" ->> listed.v0) = CAST(listed.v1 AS text)',
-        '"alias"."id" = any(CAST(listed.v2 AS bigint[]))',
-        (
-            'to_tsvector(CAST(listed.v4 AS regconfig), "alias"."owner") @@ '
-            "to_tsquery(CAST(listed.v4 AS regconfig), listed.v3)"
-        ),
-        '("alias"."extra" -> listed.v5) = CAST(listed.v6 AS jsonb)',
-    ]
-    assert [values[f"v{slot}"] for slot in range(7)] == ["a", "x", ["1"], "y", "simple", 0, "1"]
-    assert {slot for slot, _ in asked} == set(range(7))
-
-
 KNOWN = replace(ACCOUNTS, oid=1234, primary_key_index=1240, column_versions="{7,7,8}")
 
 NAME = """'"public"."accounts"'"""
 
 EACH_STATEMENT = Trigger("t", "after", each_row=False)
-
-BEFORE_ROW = Trigger("t", "before", each_row=True)
-
-
-def test_what_is_asked_for(subtests: pytest.Subtests) -> None:
-    for change, arguments in (
-        ({}, "'r', false, false, false, '{7,7,8}'::xid[], true, 1240, false, false"),
-        ({"primary_key_index": None}, "'r', false, false, false, '{7,7,8}'::xid[], true, NULL, false, false"),
-        ({"triggers": (EACH_STATEMENT,)}, "'r', false, false, false, '{7,7,8}'::xid[], true, 1240, true, false"),
-        ({"triggers": (BEFORE_ROW,)}, "'r', false, false, false, '{7,7,8}'::xid[], true, 1240, false, true"),
-        ({"has_rules": True}, "'r', true, false, false, '{7,7,8}'::xid[], true, 1240, true, true"),
-        ({"has_children": True}, "'r', false, true, false, '{7,7,8}'::xid[], true, 1240, false, true"),
-        ({"row_security": True}, "'r', false, false, true, '{7,7,8}'::xid[], true, 1240, false, false"),
-        (
-            {"kind": "v", "has_rules": True, "primary_key_index": None},
-            "'v', true, false, false, '{7,7,8}'::xid[], false, NULL, true, true",
-        ),
-    ):
-        with subtests.test(change=change):
-            for distributed in (False, True):
-                checks = unchanged(replace(KNOWN, distributed=distributed, **change), None).split(" AND ")
-                assert checks[0] == f"fencing.check_unchanged_v1(1234, {NAME}, {arguments}, {str(distributed).lower()})"
 
 
 def test_where_others_carry_out_its_writes_foreign_tables_are_asked_for() -> None:
@@ -209,11 +129,6 @@ def test_where_others_carry_out_its_writes_foreign_tables_are_asked_for() -> Non
         for reaches in (True, False):
             known = replace(KNOWN, reaches_foreign=reaches, **change)
             assert unchanged(known, None).endswith(f" AND fencing.check_foreign_v1(1234, {str(reaches).lower()})")
-
-
-def test_reads_ask_for_the_relation_alone() -> None:
-    assert same_relation(KNOWN) == f"fencing.check_relation_v1(1234, {NAME}, 'r', false)"
-    assert same_relation(replace(KNOWN, row_security=True)).endswith("true)")
 
 
 def test_hostile_names_stay_names() -> None:
