@@ -117,8 +117,6 @@ def test_the_name_of_a_row_is_compared_byte_by_byte() -> None:
 
 KNOWN = replace(ACCOUNTS, oid=1234, primary_key_index=1240, column_versions="{7,7,8}")
 
-NAME = """'"public"."accounts"'"""
-
 EACH_STATEMENT = Trigger("t", "after", each_row=False)
 
 
