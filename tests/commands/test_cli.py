@@ -5,18 +5,15 @@ import errno
 import json
 import os
 import re
-import signal
 import socket
 import ssl
 import subprocess
 import sys
-import tempfile
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import httpx
 import pytest
 import trustme
 from cryptography.hazmat.primitives.serialization import (
@@ -31,11 +28,11 @@ from gateway.commands.health import _context
 from gateway.config import Config
 from gateway.config.server import Server
 from gateway.db import migrations
-from gateway.demo.embedded import EmbeddedPostgres, postgres
+from gateway.demo.embedded import EmbeddedPostgres
 from gateway.errors import ConfigurationError
 from tests.guard.stage import session
 from tests.postgres import GATEWAY
-from tests.processes import Running, called, closed_port, free_port, run, started
+from tests.processes import called, closed_port, free_port, run, started
 from tests.running import config
 from tests.tiers import first
 from tests.waiting import PATIENCE
@@ -61,25 +58,6 @@ def write(path: Path, dsn: str, **server: str) -> str:
     grant = 'callers = ["anonymous"]\nactions = ["read", "write", "lock", "barrier", "audit"]\neverything = true'
     path.write_text(f'[server]\n{lines}\n[postgres]\ndsn = "{dsn}"\n[[grants]]\n{grant}\n')
     return str(path)
-
-
-def ready(client: httpx.Client) -> int | None:
-    """Return the status of /v1/ready; None if no server listens."""
-    try:
-        return client.get("/v1/ready").status_code
-    except httpx.TransportError:
-        return None
-
-
-def until_ready(gateway: Running, url: str, status: int, trusting: ssl.SSLContext | None = None) -> None:
-    # Asked before, it would take a connection and not answer: it listens before it has all it needs.
-    gateway.wait_for(lambda: '"event": "listening"' in gateway.errors.read_text())
-    with httpx.Client(base_url=url, verify=trusting or True, timeout=10) as client:
-        gateway.wait_for(lambda: ready(client) == status)
-
-
-def write_row(url: str) -> httpx.Response:
-    return httpx.patch(f"{url}/v1/tables/t?id=eq.1", headers={"Fencing-Token": "1"}, json={"n": 2}, timeout=30)
 
 
 def test_the_command_says_its_version() -> None:
@@ -135,26 +113,6 @@ def test_bash_completes_a_word(case: tuple[list[str], list[str]]) -> None:
     *found, registered = told.stdout.splitlines()
     assert [word for word in found if word] == completed
     assert registered == "complete -o default -F _gateway_completion gateway"
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize(
-    ("shell", "asked"),
-    [
-        ("zsh", {"_TYPER_COMPLETE_ARGS": "gateway guard in"}),
-        ("fish", {"_TYPER_COMPLETE_ARGS": "gateway guard in", "_TYPER_COMPLETE_FISH_ACTION": "get-args"}),
-    ],
-)
-def test_other_shells_get_their_script_and_an_answer(shell: str, asked: dict[str, str]) -> None:
-    """Without these shells: the script is printed, and the question that it puts to the command is answered."""
-    script = called("completion", shell)
-    assert (script.returncode, script.stderr) == (0, "")
-    assert all(name in script.stdout for name in (f"_GATEWAY_COMPLETE=complete_{shell}", *asked))
-    environment = {**os.environ, **asked, "_GATEWAY_COMPLETE": f"complete_{shell}"}
-    command = [str(Path(sys.executable).with_name("gateway"))]
-    told = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=PATIENCE, check=False)
-    assert (told.returncode, told.stderr) == (0, "")
-    assert "install" in told.stdout
 
 
 def test_another_shell_is_refused() -> None:
@@ -300,15 +258,6 @@ def test_a_file_for_tls_that_cannot_be_read_is_named(
     assert (answer.returncode, answer.stderr) == (2, f"gateway: server.tls_key: {pem['key']}: Permission denied.\n")
 
 
-def test_a_key_for_tls_without_its_certificate_is_an_error_of_the_configuration(
-    tmp_path: Path, pem: dict[str, Path]
-) -> None:
-    path = write(tmp_path / "gateway.toml", DSN, tls_key=str(pem["key"]))
-    answer = called("serve", "--config", path)
-    assert (answer.returncode, answer.stderr.count("\n")) == (2, 1)
-    assert answer.stderr.startswith(f"gateway: {path}, line 2: [server], tls_key: needs tls_certificate")
-
-
 def test_certificate_and_key_may_be_one_file(pem: dict[str, Path]) -> None:
     serving.server(lambda *_: asyncio.sleep(0), Server(tls_certificate=pem["both"]))
 
@@ -385,51 +334,6 @@ def test_all_that_a_serving_gateway_writes_is_json(tmp_path: Path) -> None:
         lines = [json.loads(line) for line in gateway.errors.read_text().splitlines()]
     assert [line["event"] for line in lines if "event" in line][:2] == ["service unreachable", "listening"]
     assert all({"event", "level", "timestamp"} <= line.keys() for line in lines)
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_serving_over_tls_until_a_signal(tmp_path: Path, dsn: str, number: signal.Signals) -> None:
-    authority = trustme.CA()
-    certificate = authority.issue_cert("127.0.0.1")
-    certificate.cert_chain_pems[0].write_to_path(tmp_path / "tls.crt")
-    certificate.private_key_pem.write_to_path(tmp_path / "tls.key")
-    trusting = ssl.create_default_context()
-    authority.configure_trust(trusting)
-    tls = {"tls_certificate": str(tmp_path / "tls.crt"), "tls_key": str(tmp_path / "tls.key")}
-    config = write(tmp_path / "gateway.toml", dsn, **tls)
-    address = f"127.0.0.1:{free_port()}"
-    with started("serve", "--config", config, "--listen", address) as gateway:
-        until_ready(gateway, f"https://{address}", 204, trusting)
-        answer = httpx.get(f"https://{address}/v1/health", verify=trusting, timeout=PATIENCE)
-        assert "server" not in answer.headers
-        assert gateway.stop(number) == 0
-        (line,) = map(json.loads, gateway.said().splitlines())
-        assert (line["event"], line["url"]) == ("listening", f"https://{address}")
-
-
-@pytest.mark.thorough
-def test_without_postgres_it_starts_answers_503_and_recovers_by_itself(tmp_path: Path) -> None:
-    with tempfile.TemporaryDirectory(prefix="pg") as name:
-        data = Path(name) / "data"
-        with postgres(data) as server:
-            dsn = server.dsn()
-            migrations.upgrade(dsn)
-            asyncio.run(execute(dsn, "CREATE TABLE t (id int PRIMARY KEY, n int); INSERT INTO t VALUES (1, 1)"))
-        url = f"http://127.0.0.1:{free_port()}"
-        config = write(tmp_path / "gateway.toml", dsn, listen=url.removeprefix("http://"))
-        with started("serve", "--config", config) as gateway:
-            until_ready(gateway, url, 503)
-            refused = write_row(url)
-            assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")
-            with postgres(data):
-                until_ready(gateway, url, 204)
-                assert write_row(url).status_code == 204
-                assert httpx.get(f"{url}/v1/tables/t", timeout=PATIENCE).json() == [{"id": 1, "n": 2}]
-                assert gateway.stop() == 0
-            first, second, *_ = map(json.loads, gateway.said().splitlines())
-            assert (first["event"], first["service"]) == ("service unreachable", "postgres")
-            assert second["event"] == "listening"
 
 
 def test_the_doctor_says_what_it_found_and_fails_where_something_is_wrong(tmp_path: Path, dsn: str) -> None:
@@ -512,13 +416,6 @@ def test_nothing_answers(alive: tuple[str, ...]) -> None:
         asked = called("health", *alive, "--url", f"http://127.0.0.1:{port}")
     assert asked.returncode == 1
     assert "no answer: ConnectionRefusedError" in asked.stderr
-
-
-def test_a_server_that_says_nothing_is_waited_for_to_the_timeout() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as silent:
-        asked = called("health", "--alive", "--timeout", "0.2", "--url", f"http://127.0.0.1:{silent.getsockname()[1]}")
-    assert asked.returncode == 1
-    assert "no answer: TimeoutError" in asked.stderr
 
 
 def test_what_answers_is_not_taken_at_its_word() -> None:

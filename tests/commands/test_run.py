@@ -433,20 +433,6 @@ def test_a_signal_while_waiting_gives_the_place_up(gateway: Gateway, lock: str) 
 # While it runs
 
 
-@pytest.mark.thorough
-def test_the_lock_is_kept_for_longer_than_its_lease_lasts(gateway: Gateway, lock: str) -> None:
-    script = f"{READY}sys.stdin.readline()"
-    with gateway.started("--lock", lock, "--ttl", "6", *python(script), stdin=subprocess.PIPE) as job:
-        job.ready()
-        [before] = gateway.lock(lock)["holders"]
-        eventually(lambda: gateway.lock(lock)["holders"][0]["expires_at"] > before["expires_at"])
-        assert job.process.stdin is not None
-        job.process.stdin.write("\n")
-        job.process.stdin.flush()
-        assert job.end() == (0, "", "")
-    assert before["token"] == gateway.lock(lock)["token"]
-
-
 @pytest.fixture
 def listening_to_a_terminal() -> Iterator[None]:
     """Heed the signals of a terminal: a shell's background job and ``nohup`` ignore them, and children inherit that."""
@@ -515,19 +501,6 @@ def test_who_does_not_leave_is_killed_after_the_grace(gateway: Gateway, lock: st
         gateway.end(lock)
         # Not until all of its output has been read: that is as long as the deaf one lives.
         assert job.process.wait(PATIENCE) == 79
-        assert members(job.group) == []
-
-
-@pytest.mark.thorough
-def test_a_machine_that_stood_still_comes_back_to_a_lost_lock(gateway: Gateway, lock: str) -> None:
-    with gateway.started("--lock", lock, "--ttl", "3", *python(READY + "time.sleep(60)")) as job:
-        job.ready()
-        pause(job.process.pid)
-        assert gateway.run("--lock", lock, *python("")).returncode == 0
-        resume(job.process.pid)
-        code, _, errors = job.end()
-        assert code == 79
-        assert "was not renewed in time. The command is stopped." in errors
         assert members(job.group) == []
 
 

@@ -109,15 +109,6 @@ async def test_a_partition_that_comes_later_has_its_rows_checked(events: Stage, 
         await app.execute("INSERT INTO events_3 VALUES (3, '2024-03-05', 'c')")
 
 
-async def test_rows_that_a_replication_applies_pass(guarded: Stage) -> None:
-    """They have been checked where they come from; a session that says so is a superuser's."""
-    async with session(guarded.owner) as owner:
-        await owner.execute("SET session_replication_role = replica")
-        assert await owner.execute("UPDATE shipments SET state = 'applied'") == "UPDATE 4"
-    async with session(guarded.app) as app, refused("42501"):
-        await app.execute("SET session_replication_role = replica")
-
-
 async def test_the_hint_names_what_is_held(guarded: Stage, app: Session) -> None:
     """At most three names, because a session may hold many."""
     for count, held in ((1, "You hold job/0."), (5, "You hold job/0, job/1, job/2 and 2 more.")):
@@ -230,18 +221,6 @@ async def test_a_savepoint_gives_back_the_claim_and_its_lock(guarded: Stage, app
         await app.execute("UPDATE shipments SET state = 'late' WHERE id = 1")
     await transaction.rollback()
     assert await guarded.rows("SELECT state FROM shipments WHERE id = 1") == [("new",)]
-
-
-async def test_a_prepared_statement_is_checked_each_time(guarded: Stage, app: Session, other: Session) -> None:
-    await app.execute("SET fencing.resource = 'order/5'; SET fencing.token = '34'")
-    await hold(app, "order/5", 34)
-    statement = await app.prepare("UPDATE shipments SET state = $1 WHERE order_id = 5")
-    for number in range(8):
-        await statement.fetch(f"sent {number}")
-    await hold(other, "order/5", 35, "bob")
-    async with refused("FN412", "overtaken by 35"):
-        await statement.fetch("late")
-    assert await guarded.rows("SELECT DISTINCT state FROM shipments WHERE order_id = 5") == [("sent 7",)]
 
 
 async def test_rows_that_go_by_a_deferred_constraint_or_a_cascade_are_checked(stage: Stage, app: Session) -> None:

@@ -83,17 +83,6 @@ async def test_a_lock_that_is_stuck_holds_up_nobody_else(pair: Pair, job: str) -
         await stuck.close()
 
 
-@pytest.mark.parametrize("wait", [0.0, 20.0])
-async def test_a_lost_answer_leads_to_the_same_token(pair: Pair, job: str, wait: float) -> None:
-    asking = asyncio.create_task(pair[0].acquire(job, "ann", request="r1", wait=wait))
-    await asyncio.sleep(0)
-    await asyncio.sleep(0)
-    await gone([asking])
-    await pair[0].until(job, lambda view: bool(view.holders))
-    lease = await pair[1].acquire(job, "ann", request="r1", wait=wait)
-    assert lease.token == Token(0, 1)
-
-
 @pytest.mark.parametrize("deed", ["acquire", "renew", "renew_many", "release", "withdraw"])
 async def test_an_answer_of_the_database_that_got_lost(dsn_of_module: str, job: str, deed: str) -> None:
     """The database executes the call, but its answer is lost. The gateway retries, and the call takes effect once."""
@@ -219,18 +208,6 @@ async def test_who_wants_to_share_queues_behind_who_wants_it_alone(pair: Pair, j
     for lease in together:
         await first.release(lease)
     assert (await last).token == Token(0, 4)
-
-
-@pytest.mark.thorough
-async def test_many_share_at_once(pair: Pair, job: str) -> None:
-    alone = await pair[0].acquire(job, "w", ttl=600.0)
-    tasks = [
-        asyncio.create_task(pair[number % 2].acquire(job, f"r{number}", mode="shared", wait=4 * PATIENCE))
-        for number in range(300)
-    ]
-    await pair[0].until(job, lambda view: view.waiters == 300)
-    await pair[0].release(alone)
-    assert {lease.token for lease in await asyncio.gather(*tasks)} == {Token(0, 2)}
 
 
 # Tokens of a lock only ever grow: past other issuers, up to the end of numbers, and over the loss of the database.
@@ -418,16 +395,6 @@ async def test_after_a_lapse_the_lock_is_kept_back(pair: Pair, job: str, mode: s
     assert not waiting.done()
     await pass_time(first, job, 500)
     assert (await waiting).token == Token(0, 2)
-
-
-async def test_after_a_break_the_waiter_is_kept_waiting(timely: Pair, job: str) -> None:
-    await timely[0].acquire(job, "ann", delay=0.2)
-    waiting = await timely[1].waits(job, "bob")
-    begun = time.monotonic()
-    await timely[1].service.break_lock(job, Token(0, 1), "operator", "a test")
-    async with asyncio.timeout(PATIENCE):
-        assert (await waiting).token == Token(0, 2)
-    assert time.monotonic() - begun > 0.19
 
 
 async def renewing(one: Gateway, lease: Lease, pause: float) -> None:

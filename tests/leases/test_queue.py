@@ -1,7 +1,6 @@
 """The queue of a lock, over all gateways and in this process: first come, first served, woken without polling."""
 
 import asyncio
-import time
 
 import asyncpg
 import pytest
@@ -15,20 +14,6 @@ from tests.leases.stage import DEAF_TO_TIME, QUICK, Gateway, Pair, gateway, gone
 from tests.waiting import PATIENCE, end_sessions
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
-
-
-async def test_first_come_first_served_over_two_gateways(pair: Pair, job: str) -> None:
-    lease = await pair[0].acquire(job, "owner")
-    waiting = [await pair[number % 3 % 2].waits(job, f"h{number}") for number in range(12)]
-    queue = (await pair[1].service.inspect(job)).queue
-    assert [one.holder for one in queue] == [f"h{number}" for number in range(12)]
-    await pair[0].release(lease)
-    for number, task in enumerate(waiting):
-        lease = await task
-        assert lease.token == Token(0, number + 2)
-        assert lease.expires_in == pytest.approx(30, abs=1), "a whole lease, from when it was collected"
-        assert not any(other.done() for other in waiting[number + 1 :])
-        await pair[(number + 1) % 2].release(lease)
 
 
 async def test_a_release_at_another_gateway_is_heard_of_at_once(dsn_of_module: str, job: str) -> None:
@@ -87,25 +72,6 @@ async def test_a_restart_of_the_database_is_waited_for(dsn_of_module: str, job: 
             await second.release(lease)
 
 
-@pytest.mark.thorough
-async def test_ten_thousand_wait(dsn_of_module: str, job: str) -> None:
-    async with gateway(dsn_of_module) as one:
-        lease = await one.acquire(job, "owner", ttl=600.0)
-        tasks = [asyncio.create_task(one.acquire(job, f"h{number}", ttl=60.0, wait=300.0)) for number in range(10_000)]
-        await one.until(job, lambda view: view.waiters == len(tasks), patience=6 * PATIENCE)
-        one.statements.clear()
-        begun = time.monotonic()
-        async with asyncio.timeout(2 * PATIENCE):
-            for number in range(20):
-                await one.release(lease)
-                lease = await tasks[number]
-                assert lease.token == Token(0, number + 2)
-        beats = (time.monotonic() - begun) / QUICK.beat
-        assert len(one.statements) < 20 * 2 + 20 + beats, "a release and a collection each, and beats"
-        await gone(tasks[20:])
-        await one.until(job, lambda view: view.waiters == 0, patience=6 * PATIENCE)
-
-
 async def test_at_the_end_of_its_wait_a_waiter_leaves_the_queue(pair: Pair, job: str) -> None:
     await pair[0].acquire(job, "ann")
     first = await pair[0].waits(job, "bob")
@@ -117,26 +83,6 @@ async def test_at_the_end_of_its_wait_a_waiter_leaves_the_queue(pair: Pair, job:
     await pair[0].until(job, lambda view: view.waiters == 0)
 
 
-async def test_who_names_its_request_may_come_back_to_its_place(pair: Pair, job: str) -> None:
-    lease = await pair[0].acquire(job, "ann", ttl=600.0)
-    with pytest.raises(LockHeld):
-        await pair[1].acquire(job, "bob", wait=0.02, request="r")
-    late = await pair[0].waits(job, "cid")
-    queue = (await pair[0].service.inspect(job)).queue
-    assert [one.holder for one in queue] == ["bob", "cid"]
-    back = asyncio.create_task(pair[0].acquire(job, "bob", wait=PATIENCE, request="r"))
-    lingers = "SELECT FROM fencing.waiter WHERE resource = $1 AND attendant IS NULL"
-    async with asyncio.timeout(PATIENCE):
-        while await rows(pair[0], lingers, job):
-            await asyncio.sleep(0.005)
-    await pass_time(pair[0], job, QUICK.linger + 1)
-    await pair[0].release(lease)
-    lease = await back
-    assert not late.done()
-    await pair[0].release(lease)
-    assert (await late).token == Token(0, 3)
-
-
 async def test_what_was_handed_over_meanwhile_is_there_on_coming_back(pair: Pair, job: str) -> None:
     lease = await pair[0].acquire(job, "ann")
     with pytest.raises(LockHeld):
@@ -145,16 +91,6 @@ async def test_what_was_handed_over_meanwhile_is_there_on_coming_back(pair: Pair
     back = await pair[0].service.acquire(wanted(job, "bob", request="r"))
     assert (back.lease.token, back.fresh) == (Token(0, 2), True)
     assert back.lease.expires_in == pytest.approx(30, abs=1)
-
-
-async def test_who_hangs_up_makes_room(pair: Pair, job: str) -> None:
-    lease = await pair[0].acquire(job, "ann")
-    waiting = [await pair[1].waits(job, f"h{number}") for number in range(3)]
-    await gone([waiting[0], waiting[1]])
-    await pair[0].until(job, lambda view: view.waiters == 1)
-    async with asyncio.timeout(QUICK.collect):
-        await pair[0].release(lease)
-        await waiting[2]
 
 
 async def test_who_hangs_up_while_it_is_handed_the_lock_passes_it_on(pair: Pair, job: str) -> None:
@@ -302,21 +238,6 @@ def waiters(looks: list[str]) -> WaitQueues:
     return WaitQueues(looks.append)
 
 
-async def test_all_up_to_the_ticket_that_was_served_are_woken(waiters: WaitQueues) -> None:
-    with (
-        waiters.line("a") as line,
-        waiters.line("b") as other,
-        waiters.asking(line) as asking,
-        waiters.asking(other) as there,
-    ):
-        turns = {ticket: waiters.take(line, asking, ticket) for ticket in (7, 3, 5, 9)}
-        elsewhere = waiters.take(other, there, 4)
-        waiters.go_on("a", 5, None)
-        assert {ticket for ticket, turn in turns.items() if turn.done()} == {3, 5}
-        assert not elsewhere.done()
-        assert waiters.tickets() == {4, 7, 9}
-
-
 async def test_news_that_overtake_the_answer_are_not_lost(waiters: WaitQueues) -> None:
     with waiters.line("a") as line:
         with waiters.asking(line) as asking:
@@ -351,12 +272,3 @@ async def test_a_ticket_is_given_up_by_the_last_who_waits_with_it(waiters: WaitQ
         assert waiters.tickets() == {5}
         assert waiters.give_up(line, 5, second)
         assert waiters.tickets() == set()
-
-
-async def test_places_that_are_lost_are_asked_for_again(waiters: WaitQueues) -> None:
-    with waiters.line("a") as line, waiters.asking(line) as asking:
-        turns = [waiters.take(line, asking, ticket) for ticket in (1, 2, 3)]
-        waiters.ask_again({2, 8})
-        assert [turn.done() for turn in turns] == [False, True, False]
-        assert not waiters.quiet()
-    assert waiters.quiet()
