@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 
-from gateway.client import LockLost, NotAcquired, Stale, Unavailable
+from gateway.client import LockLost, Stale, Unavailable
 from gateway.client.blocking import FencedClient, Lock
-from tests.client.conftest import hurry
 from tests.client.stage import BUCKET, Asleep, Counter, Stage, slow
 from tests.tiers import first
 from tests.waiting import PATIENCE
@@ -62,28 +61,6 @@ def test_a_zombie(stage: Stage, client: FencedClient, name: str) -> None:
     assert standing() == "successor"
 
 
-@pytest.mark.thorough
-def test_it_is_renewed_while_the_thread_is_busy(
-    stage: Stage, client: FencedClient, job: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    hurry(client._client, monkeypatch)
-    with client.lock(job) as lock:
-        granted = lock._kept.held.valid_until
-        give_up = time.monotonic() + PATIENCE
-        while lock._kept.held.valid_until == granted:
-            assert time.monotonic() < give_up
-            time.sleep(0.02)
-        lock.check()
-        assert lock.expires_in > 0
-        assert not lock.lost.is_set()
-        assert (lock.token, lock.headers["Fencing-Holder"]) == ("1", lock.holder)
-        with pytest.raises(NotAcquired):
-            client.lock(job, wait=0).__enter__()
-    assert stage.standing(job)["holders"] == []
-    with pytest.raises(LockLost, match="released"):
-        lock.http.get("/v1/fences")
-
-
 @pytest.mark.parametrize("on_loss", ["raise", "tell"])
 def test_what_becomes_of_the_block(stage: Stage, job: str, on_loss: Any) -> None:
     counter = Counter(clock=slow)
@@ -103,26 +80,6 @@ def test_what_becomes_of_the_block(stage: Stage, job: str, on_loss: Any) -> None
         with pytest.raises(KeyError), client.lock(job, source=counter, ttl=0.9, on_loss=on_loss):
             counter.take_away(job)
             raise KeyError
-
-
-def test_threads_wait_for_each_other(client: FencedClient, job: str) -> None:
-    inside, most, guard = [0], [0], threading.Lock()
-
-    def work() -> None:
-        with client.lock(job, ttl=30):
-            with guard:
-                inside[0] += 1
-                most[0] = max(most[0], inside[0])
-            time.sleep(0.01)
-            with guard:
-                inside[0] -= 1
-
-    threads = [threading.Thread(target=work) for _ in range(5)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(PATIENCE)
-    assert most == [1]
 
 
 def test_credentials_and_the_environment(stage: Stage, client: FencedClient, job: str) -> None:

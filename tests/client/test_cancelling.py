@@ -1,7 +1,6 @@
 """A request or a step may be cancelled at any moment: nothing stays open or half done."""
 
 import asyncio
-import gc
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -9,7 +8,7 @@ import anyio
 import httpx
 import pytest
 
-from gateway.client import FencedClient, Unavailable, client
+from gateway.client import FencedClient, client
 from gateway.client.cancellation import MOST, Remembered, cancellable, whole
 from tests.client.stage import Counter
 from tests.tiers import first
@@ -125,38 +124,6 @@ async def test_an_answer_that_comes_when_nobody_wants_it_any_more_is_closed() ->
     assert body.handed_out > 1
 
 
-async def test_errors_are_themselves() -> None:
-    async def fail() -> httpx.Response:
-        raise Unavailable("no answer")
-
-    with pytest.raises(Unavailable, match="no answer"):
-        await cancellable(fail)
-
-
-async def test_timeouts_end_it() -> None:
-    with pytest.raises(TimeoutError):
-        async with asyncio.timeout(0.01):
-            await cancellable(never)
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("after", range(3), ids=lambda turns: f"after {turns} turns")
-async def test_a_request_that_somebody_else_cancels(after: int) -> None:
-    """As a program's end does; also before it has begun, and nothing is said about what was never awaited."""
-
-    async def cancel_others(one: "asyncio.Task[object] | None") -> None:
-        for _ in range(after):
-            await asyncio.sleep(0)
-        for task in asyncio.all_tasks() - {one, asyncio.current_task()}:
-            task.cancel()
-
-    cancelling = asyncio.create_task(cancel_others(asyncio.current_task()))
-    with pytest.raises(asyncio.CancelledError):
-        await cancellable(never)
-    await cancelling
-    gc.collect()
-
-
 async def test_a_scope_that_is_cancelled_ends_it() -> None:
     with anyio.move_on_after(0.01) as scope:
         await cancellable(never)
@@ -211,18 +178,6 @@ async def test_a_cancelled_scope_of_anyio_lets_the_step_end_and_then_leaves() ->
         assert done
         await anyio.sleep(10)
     assert scope.cancelled_caught
-
-
-async def test_what_a_step_returns_and_raises_is_passed_on() -> None:
-    async def give() -> int:
-        return 5
-
-    async def fail() -> None:
-        raise ValueError
-
-    assert await whole(give()) == 5
-    with pytest.raises(ValueError):  # noqa: PT011 - it has no words
-        await whole(fail())
 
 
 def test_only_so_much_is_remembered() -> None:

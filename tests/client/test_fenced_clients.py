@@ -321,13 +321,3 @@ def test_kinds(error: GatewayError, kind: type[FencingError], plane: Plane) -> N
         assert found.status == error.status
     if plane is not as_table_without_body and kind is not NotAcquired:
         assert error.message in found.message
-
-
-@pytest.mark.parametrize("plane", [as_problem, as_table, as_s3])
-def test_all_there_is_to_know_of_a_takeover(plane: Plane) -> None:
-    found = plane(CASES[0][0])
-    assert isinstance(found, Stale)
-    known = {name: getattr(found, name) for name in STALE}
-    assert known == STALE
-    assert found.code == "token-stale"
-    assert "retrying cannot succeed" in str(found)

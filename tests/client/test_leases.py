@@ -9,7 +9,6 @@ from gateway.client import (
     FencedClient,
     Implausible,
     IssuerWentBackwards,
-    LockLost,
     NotAcquired,
     Refused,
     Stale,
@@ -181,30 +180,6 @@ async def test_an_answer_that_got_lost(stage: Stage, job: str, monkeypatch: pyte
             assert (network.lost, lock.token) == (1, "1")
 
 
-@pytest.mark.thorough
-async def test_a_gateway_that_cannot_be_reached(stage: Stage, job: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(leases, "SHORTEST_TIMEOUT", 0.2)
-    clock = [1000.0]
-    async with relayed(stage.origin) as relay, stage.client(url=relay.origin, clock=lambda: clock[0]) as client:
-        with pytest.raises(LockLost) as lost:
-            async with client.lock(job, ttl=2) as lock:
-                await relay.cut()
-                async with asyncio.timeout(PATIENCE):
-                    while not isinstance(lock._kept._trouble, Unavailable):
-                        await asyncio.sleep(0.01)
-                clock[0] += 2
-                await asyncio.sleep(20)
-        assert isinstance(lost.value.__cause__, Unavailable)
-        with pytest.raises(Unavailable, match="cannot be reached"):
-            await client.lock(job, wait=0).__aenter__()
-        resumed = asyncio.create_task(client.lock(job, wait=PATIENCE).__aenter__())
-        await asyncio.sleep(0.3)
-        await relay.resume()
-        lock = await resumed
-        assert lock.token == "2"
-        await lock.__aexit__(None, None, None)
-
-
 async def test_signed_tokens(stage: Stage, client: FencedClient, job: str) -> None:
     """If the policy demands a proof, every request of the lock carries one."""
     async with client.lock(f"signed/{job}") as lock:
@@ -223,13 +198,6 @@ async def test_times_that_the_gateway_does_not_give(stage: Stage, client: Fenced
         await asyncio.wait_for(client.lock(job, ttl=ttl).__aenter__(), PATIENCE)
     assert refused.value.code == "request-malformed"
     assert stage.standing(job)["token"] is None
-
-
-@pytest.mark.parametrize("resource", ["a/..~/b", "50%25/x", "c%2Fd", "a//b", "x/barrier", "it's:a+b;c@d", ".~/.~"])
-async def test_names_of_all_kinds(client: FencedClient, job: str, resource: str) -> None:
-    async with client.lock(f"{job}/{resource}") as lock:
-        assert await client._leases.holds(lock._kept.held)
-        lock._kept.held = await client._leases.renew(lock._kept.held, 10)
 
 
 @pytest.mark.parametrize("make", [lambda: None, Counter], ids=["the gateway's lock", "another lock service"])

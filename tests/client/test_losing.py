@@ -57,26 +57,6 @@ async def test_the_work_is_cancelled(client: FencedClient, counter: Counter, job
     await asyncio.sleep(0)  # no cancellation is left over that would hit the next await
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize("taken", [("outer",), ("inner",), ("outer", "inner")], ids="+".join)
-async def test_locks_within_locks(client: FencedClient, counter: Counter, job: str, taken: tuple[str, ...]) -> None:
-    """If either lock is lost, the work ends and both are released. No cancellation is left over for the next await."""
-    task = asyncio.current_task()
-    assert task is not None
-    with pytest.raises(LockLost) as lost:
-        async with (
-            client.lock(f"{job}/outer", source=counter, **SOON),
-            client.lock(f"{job}/inner", source=counter, **SOON),
-        ):
-            for name in taken:
-                counter.take_away(f"{job}/{name}")
-            await asyncio.sleep(20)
-    assert any(f"{job}/{name} is lost" in lost.value.message for name in taken)
-    assert counter.holders == {}
-    assert task.cancelling() == 0
-    await asyncio.sleep(0)
-
-
 async def test_a_lock_lost_while_the_next_one_is_waited_for(stage: Stage, client: FencedClient, job: str) -> None:
     """The place in the queue of the second is given up."""
     counter = Counter(clock=slow)
@@ -186,19 +166,6 @@ async def test_work_that_did_not_look_has_not_succeeded(stage: Stage, job: str, 
     else:
         with pytest.raises(LockLost, match="not renewed in time"):
             await work()
-
-
-async def test_who_only_looks_is_cancelled_all_the_same(stage: Stage, job: str) -> None:
-    hand = Hand()
-    with pytest.raises(LockLost, match="not renewed in time"):
-        async with (
-            stage.client(clock=hand) as client,
-            client.lock(job, source=Counter(clock=hand), **SOON) as lock,
-        ):
-            hand.at += 1
-            assert lock.lost.is_set()
-            assert lock.expires_in == 0.0
-            await asyncio.sleep(20)
 
 
 async def test_trouble_that_passes_in_time(client: FencedClient, counter: Counter, job: str) -> None:

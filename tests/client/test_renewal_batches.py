@@ -79,33 +79,6 @@ def due(monkeypatch: pytest.MonkeyPatch) -> Callable[[FencedClient], None]:
     return end
 
 
-@pytest.mark.thorough
-async def test_fifty_locks(client: FencedClient, job: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Left to themselves they are renewed by a few requests, none of which is too large."""
-    # Pauses a tenth as long as ever: a machine under load has the time of a whole lease for what is done in a second.
-    monkeypatch.setattr(client._leases, "pause", lambda seconds: client._leases._batches.pause(seconds / 10))
-    names = [f"{job}/{number}" for number in range(50)]
-    leaving, few = asyncio.Event(), asyncio.Semaphore(10)
-
-    async def hold(name: str) -> None:
-        lock = client.lock(name, ttl=60, barrier=False)
-        async with few:
-            await lock.__aenter__()
-        await leaving.wait()
-        lock.check()
-        async with few:
-            await lock.__aexit__(None, None, None)
-
-    sent = Sent(client)
-    async with asyncio.TaskGroup() as tasks:
-        for name in names:
-            tasks.create_task(hold(name))
-        await until(lambda: all(sent.times[name] >= 3 for name in names))
-        leaving.set()
-    assert max(map(len, sent)) <= renewal_batch.MOST
-    assert len(sent) < sent.times.total() / 4
-
-
 async def test_as_many_as_have_room(
     client: FencedClient, job: str, due: Callable[[FencedClient], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -118,16 +91,6 @@ async def test_as_many_as_have_room(
         due(client)
         await until(lambda: renewed(locks, before))
         assert sent[1] == [lock.resource for lock in (*locks[3:], locks[0])]
-
-
-async def test_one_lock_sends_what_it_always_did(
-    client: FencedClient, job: str, due: Callable[[FencedClient], None]
-) -> None:
-    async with holding(client, job, 1) as [lock]:
-        before, sent = validity([lock]), Sent(client)
-        due(client)
-        await until(lambda: renewed([lock], before))
-        assert sent.alone == [lock.resource]
 
 
 async def test_validity_counts_from_when_the_request_was_sent(

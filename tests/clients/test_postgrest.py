@@ -141,19 +141,6 @@ def test_forms_of_an_answer(accounts: Accounts, lock: Lock) -> None:
     assert (nobody.code, nobody.details) == ("PGRST116", "The result contains 0 rows")
 
 
-def test_a_count_is_always_a_number(accounts: Accounts, lock: Lock) -> None:
-    """``*/*`` in answer to ``count=exact`` would be a ValueError of the client's."""
-    number = lock.number
-    for deed, count in (
-        (lambda t: t.insert(account(lock), count=CountMethod.exact), 1),
-        (lambda t: t.upsert(account(lock), count=CountMethod.exact), 1),
-        (lambda t: t.update({"note": "x"}, count=CountMethod.exact).eq("id", number + 1), 0),
-        (lambda t: t.select("id", count=CountMethod.exact).eq("id", number + 1), 0),
-        (lambda t: t.delete(count=CountMethod.exact).eq("id", number), 1),
-    ):
-        assert accounts.do(deed).count == count
-
-
 def test_at_most_so_many(accounts: Accounts, lock: Lock) -> None:
     """``max_affected`` sends ``handling=strict``, which refuses every preference that is not known."""
     accounts.do(lambda t: t.insert([account(lock), account(lock, id=lock.number + 1)]))
@@ -287,12 +274,6 @@ def as_json(text: str) -> tuple[str, ...]:
     return ("--header", "Content-Type: application/json", "--data", text)
 
 
-def refused_curl(ended: Ended) -> dict[str, Any]:
-    assert ended.status == 22, ended.out
-    found: dict[str, Any] = json.loads(ended.out)
-    return found
-
-
 def test_writes_and_reads(lock: Lock, tmp_path: Path) -> None:
     back = ("--header", "Prefer: return=representation")
     inserted = curl(tmp_path, lock, "accounts", *as_json(ROW % lock.number), *back)
@@ -306,18 +287,6 @@ def test_writes_and_reads(lock: Lock, tmp_path: Path) -> None:
     assert lock.rows() == []
 
 
-def test_after_a_takeover_curl_is_refused(lock: Lock, tmp_path: Path) -> None:
-    body, one = as_json(ROW % lock.number), f"accounts?id=eq.{lock.number}"
-    assert curl(tmp_path, lock, "accounts", *body).status == 0
-    with lock.overtaken(refusals=4):
-        for number, method in enumerate(("POST", "PATCH", "PUT", "DELETE"), 1):
-            path, content = ("accounts", body) if method == "POST" else (one, () if method == "DELETE" else body)
-            stale = refused_curl(curl(tmp_path, lock, path, "--request", method, *content))
-            assert stale["code"] == "token-stale"
-            assert len(lock.rejections()) == number
-    assert curl(tmp_path, lock, one, "--request", "DELETE", token=NEWER).status == 0
-
-
 def test_a_key_that_is_repeated_in_the_query(lock: Lock, tmp_path: Path) -> None:
     """postgrest-csharp does that; it is no filter."""
     assert curl(tmp_path, lock, f"accounts?apikey={API_KEY}", *as_json(ROW % lock.number)).status == 0
@@ -325,14 +294,3 @@ def test_a_key_that_is_repeated_in_the_query(lock: Lock, tmp_path: Path) -> None
     assert len(json.loads(curl(tmp_path, lock, one).out)) == 1
     assert curl(tmp_path, lock, one, "--request", "DELETE").status == 0
     assert lock.rows() == []
-
-
-def test_pages_in_the_header_range(lock: Lock, tmp_path: Path) -> None:
-    """postgrest-csharp sends its pages so."""
-    many = ", ".join(ROW % (lock.number + at) for at in range(3))
-    assert curl(tmp_path, lock, "accounts", *as_json(f"[{many}]")).status == 0
-    some = f"accounts?id=gte.{lock.number}&id=lt.{lock.number + 3}&order=id&select=id"
-    page = curl(tmp_path, lock, some, "--header", "Range-Unit: items", "--header", "Range: 1-1", "--include")
-    head, _, body = page.out.partition("\n\n")
-    assert "content-range: 1-1/*" in head
-    assert json.loads(body) == [{"id": lock.number + 1}]

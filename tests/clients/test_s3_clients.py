@@ -42,10 +42,8 @@ from tests.clients.gateway import (
     Gateway,
     Lock,
     Login,
-    connect,
     send,
 )  # fmt: skip
-from tests.clients.lossy import losing
 from tests.clients.sdks import node_objects
 
 MEBIBYTE = 1024**2
@@ -508,19 +506,6 @@ def test_conditional_writes(boto: Boto3, lock: Lock) -> None:
     assert lock.rejections() == [], "a condition that fails is no stale token"
 
 
-@pytest.mark.thorough
-def test_the_resource_api(lock: Lock, login: Login) -> None:
-    session = boto3.Session(login.access_key_id, login.secret_access_key, login.session_token, REGION)
-    bucket = session.resource("s3", endpoint_url=lock.gateway.origin).Bucket(BUCKET)
-    bucket.put_object(Key=lock.key("a"), Body=b"hello")
-    bucket.Object(lock.key("b")).copy_from(CopySource={"Bucket": BUCKET, "Key": lock.key("a")})
-    assert {one.key: one.size for one in bucket.objects.filter(Prefix=lock.prefix)} == {
-        lock.key("a"): 5, lock.key("b"): 5,
-    }  # fmt: skip
-    bucket.objects.filter(Prefix=lock.prefix).delete()
-    assert lock.objects() == {}
-
-
 def presigned(lock: Lock, method: str, name: str, token: str | None = TOKEN, **more: str) -> str:
     """A URL whose query carries the token: boto3's own presigning has no place for another parameter."""
     url = f"{lock.gateway.origin}/{BUCKET}/{lock.key(name)}"
@@ -566,28 +551,6 @@ def test_presigned_urls_and_forms_of_credentials_that_carry_a_token(boto: Boto3,
         assert send("GET", get).content == b"by form", "reads go on"
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize("method", ["PUT", "POST", "DELETE"])
-def test_retries_after_a_lost_answer(lock: Lock, login: Login, large: Path, method: str) -> None:
-    """boto3 sends again what it has heard nothing of; the holder's own second try is no stale write."""
-    lock.seed(there=b"old")
-    path = f"/{BUCKET}/{lock.key('there')}"
-    expected = f"{path}?uploadId=" if method == "POST" else path
-    with losing(lock.gateway.origin, f"{method} {expected}".encode()) as (origin, network):
-        s3 = connect(origin, login)
-        match method:
-            case "PUT":
-                s3.put_object(Bucket=BUCKET, Key=lock.key("there"), Body=b"new")
-            case "POST":
-                s3.upload_file(str(large), BUCKET, lock.key("there"), Config=IN_PARTS)
-            case "DELETE":
-                s3.delete_object(Bucket=BUCKET, Key=lock.key("there"))
-        s3.close()
-        assert network.lost == 1
-    assert lock.body("there") == {"PUT": b"new", "POST": large.read_bytes(), "DELETE": None}[method]
-    assert lock.rejections() == []
-
-
 def test_an_upload_begun_before_the_takeover_is_not_completed(boto: Boto3, lock: Lock) -> None:
     lock.seed(there=b"precious")
     upload, part = boto.begin("there")
@@ -618,15 +581,6 @@ def test_s3fs_creates_a_file_once_and_removes_no_directory_of_another(opened: Op
         assert client.files.rm(client.place(""), recursive=True) == [], "it does not say what it could not delete"
 
 
-@pytest.mark.thorough
-def test_minio_composes_what_it_has_sent_as_a_stream(opened: Opened, lock: Lock, large: Path) -> None:
-    client = opened(MinioPy)
-    client.put_stream("stream", large.read_bytes())
-    lock.seed(end=b"hello")
-    client.compose("composed", "stream", "end")
-    assert lock.body("composed") == large.read_bytes() + b"hello"
-
-
 @pytest.mark.parametrize("kind", [marked(AwsCli), marked(Rclone)])
 def test_synchronise_and_move(opened: Opened, kind: Kind, lock: Lock, tree: Path, tmp_path: Path) -> None:
     client = opened(kind)
@@ -640,16 +594,6 @@ def test_synchronise_and_move(opened: Opened, kind: Kind, lock: Lock, tree: Path
     assert sorted(path.name for path in (tmp_path / "synced").rglob("*")) == ["below", "parts", "ü.txt"]
     client.run(*move, "@sync/parts", "@moved")
     assert set(lock.objects()) == {"sync/below/ü.txt", "moved"}
-
-
-@pytest.mark.thorough
-def test_the_aws_cli_presigns(opened: Opened, lock: Lock) -> None:
-    client = opened(AwsCli)
-    lock.seed(k=b"hello")
-    old = send("GET", client.run("s3", "presign", "@k").strip())
-    assert (old.status_code, "Signature Version 2 is not supported" in old.text) == (400, True)
-    client.run("configure", "set", "default.s3.signature_version", "s3v4")
-    assert send("GET", client.run("s3", "presign", "@k").strip()).content == b"hello"
 
 
 @pytest.mark.thorough

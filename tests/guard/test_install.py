@@ -14,13 +14,8 @@ from gateway.config import Config
 from gateway.db import migrations
 from gateway.doctor.examination import examine, render
 from gateway.doctor.findings import Check, CheckStatus
-from gateway.fencing.decision import Enforcement, Equal
-from gateway.guard import script as guard_script
-from gateway.guard.script import Guard
-from gateway.tables.naming.plan import Rule, naming
 from tests.guard.stage import RULES, Session, Stage, hold, logging_in_as, refused
 from tests.processes import called, run
-from tests.tables.samples import column, table
 from tests.tiers import first
 
 Command: TypeAlias = Callable[..., Awaitable["CompletedProcess[str]"]]
@@ -239,22 +234,6 @@ class TestDoctor:
         check = await self.found(guarded.config())
         assert (check.status, check.detail.startswith("it only observes")) == (CheckStatus.WARNING, True)
 
-    async def test_partitions_are_covered_by_the_guard_of_the_whole(self, stage: Stage) -> None:
-        await stage.execute("""
-            CREATE TABLE whole (id integer PRIMARY KEY) PARTITION BY LIST (id);
-            CREATE TABLE part PARTITION OF whole FOR VALUES IN (1);
-        """)
-        await stage.install("whole")
-        assert "part" not in (await self.found(stage.config(), "guard")).detail
-        assert (await self.found(stage.config(), "guard on public.whole")).status is CheckStatus.OK
-        await stage.execute("CREATE TABLE another PARTITION OF whole FOR VALUES IN (2)")
-        check = await self.found(stage.config(), "guard on public.whole")
-        assert check.status is CheckStatus.PROBLEM
-        assert check.detail == (
-            "missing or switched off: fencing_guard_statement on another; "
-            "missing or switched off: fencing_guard_truncate on another"
-        )
-
     @pytest.mark.parametrize(
         "case",
         first(
@@ -292,25 +271,3 @@ class TestDoctor:
             assert f"it lets the role {guarded.gateway_role} through, and the gateway is" in check.detail
         finally:
             await guarded.execute(f"ALTER ROLE {guarded.gateway_role}_2 RENAME TO {guarded.gateway_role}")
-
-
-# The SQL of a guard: any name in it stays a name, and the guard calls no foreign cast, whatever the types.
-
-
-TAG = re.compile(r"\$guard_[0-9a-f]{16}\$")
-
-
-@pytest.mark.parametrize(
-    "name", ['a"b', "a'b", "$guard$", "a; DROP TABLE x", "new", "touched", "was", "part2", "ä", "a\nb", "a{b"], ids=repr
-)
-def test_odd_names_stay_names(name: str) -> None:
-    made = Guard(naming(table(column(name), name=name, key=(name,)), Rule()), Enforcement.OBSERVE, Equal.STRICT, name)
-    script = guard_script.install(made, ['"public"."t"'], [name])
-    quoted = '"' + name.replace('"', '""') + '"'
-    literal = "'" + name.replace("'", "''") + "'"
-    assert f"format('%s', NEW.{quoted})" in script
-    assert f"DROP FUNCTION fencing.{quoted};" in script
-    assert script.count(f"SESSION_USER <> {literal})") == 2
-    assert script.count(f"SESSION_USER <> {literal} OR pg_catalog.pg_trigger_depth() > 0)") == 1
-    assert len(TAG.findall(script)) == 2
-    assert f"TO {quoted};" in guard_script.grants(name)

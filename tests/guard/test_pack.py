@@ -119,14 +119,6 @@ async def test_tables_without_a_guard_are_written_as_ever(guarded: Stage, postgr
     assert await postgrest.ask("POST", token(34), write) == 1
 
 
-async def test_the_token_of_one_request_does_not_reach_the_next(guarded: Stage, postgrest: PostgREST) -> None:
-    assert await postgrest.ask("PATCH", token(34)) == 2
-    async with refused("PT428"):
-        await postgrest.ask("PATCH", {})
-    async with refused("FN428"):
-        await guarded.execute("UPDATE shipments SET state = 'x'")
-
-
 async def test_the_role_of_a_request_can_claim_in_no_other_way(guarded: Stage, postgrest: PostgREST) -> None:
     with pytest.raises(asyncpg.InsufficientPrivilegeError):
         await postgrest.ask("POST", {}, "SELECT fencing.hold('order/5', '99')")

@@ -20,11 +20,10 @@ from psycopg.conninfo import conninfo_to_dict
 
 from gateway.client import libpq
 from gateway.demo.embedded import EmbeddedPostgres
-from gateway.fencing.resource import escape
 from tests import ROOT
 from tests.clients.commands import Conversation, Ended, Shell, conversation, program
 from tests.clients.sdks import DIRECTORY, java_command
-from tests.guard.stage import Session, Stage, hold, refused, session
+from tests.guard.stage import Session, Stage, hold, refused
 from tests.poolers import pgbouncer
 from tests.postgres import Server
 from tests.postgres_relay import relay
@@ -115,29 +114,6 @@ async def test_it_writes_as_long_as_the_tokens_hold(guarded: Stage, app: Session
     assert await guarded.rows("SELECT FROM shipments WHERE state = 'late'") == []
 
 
-HOSTILE = [
-    ("it's", "it's"), ('"q" \\ b', '"x" \\ y'), ("a b\\", "\\"), ("$1;--", "' OR 1=1 --"),
-    ("-c x=y", "-c fencing.token=9"), ("%41%20", "100% {a} \\\\ 'b' \"c\""), ("ä\u2028", "x=y z='w'"), ("\t\n", "a  b"),
-]  # fmt: skip
-
-
-@ways
-async def test_any_name_of_a_resource_and_of_a_holder(stage: Stage, way: str) -> None:
-    await stage.execute(f"CREATE TABLE odd (k text PRIMARY KEY, n integer); GRANT ALL ON odd TO {stage.app_role}")
-    await stage.install("odd")
-    async with session(stage.app) as app:
-        for number, (key, holder) in enumerate(HOSTILE, 1):
-            resource = f"public.odd/{escape(key)}"
-            await hold(app, resource, 34, holder)
-            value = key.replace("'", "''")
-            await by(way, stage.app, [lock(resource, holder=holder)], f"INSERT INTO odd VALUES ('{value}', {number})")
-            with pytest.raises(Exception, match="Another holder"):
-                await by(way, stage.app, [lock(resource, holder=f"{holder}x")], "UPDATE odd SET n = 0")
-    assert await stage.rows("SELECT k, n FROM odd ORDER BY n") == [
-        (key, number) for number, (key, _) in enumerate(HOSTILE, 1)
-    ]
-
-
 async def test_a_dump_is_restored_under_a_lock(guarded: Stage, app: Session, tmp_path: Path) -> None:
     """pg_restore copies rows into a guarded table, each resource of which the run holds."""
     dump = str(tmp_path / "dump")
@@ -180,20 +156,6 @@ async def test_a_lock_that_is_lost_between_two_statements(guarded: Stage, app: S
     assert await guarded.rows("SELECT state FROM shipments WHERE id = 3") == [("second",)]
 
 
-async def test_a_refusal_on_record_has_the_lock_that_the_session_says_it_holds(guarded: Stage, app: Session) -> None:
-    """An error undoes all rows that a session could write about it. Its name is what is left to be seen."""
-    await hold(app, "order/5", 35, "bob")
-    with psycopg.connect(libpq.connection_string(guarded.app, lock(), [], TAG, "")) as connection:
-        with pytest.raises(psycopg.Error, match="overtaken by 35"):
-            connection.execute(SENT.encode())
-        await guarded.execute("SELECT fencing.record_refusals_v1(NULL)")
-    found = await guarded.rows("""
-        SELECT reason, target, details -> 'session' ->> 'application_name' FROM fencing.intake
-        WHERE kind = 'guard-refused'
-    """)
-    assert found == [("token-stale", "public.shipments", f"order/5=34 {TAG}")]
-
-
 async def test_a_session_that_forgot_is_told_the_lines_that_help(guarded: Stage) -> None:
     with psycopg.connect(guarded.app) as connection:
         with pytest.raises(psycopg.Error) as caught:
@@ -223,14 +185,6 @@ class TestPooler:
         return start
 
     @pytest.mark.parametrize("mode", ["session", "transaction"])
-    async def test_options_that_it_does_not_know_are_refused(self, pool: Callable[..., Pool], mode: str) -> None:
-        with pool(mode) as dsn:
-            with pytest.raises(psycopg.OperationalError, match="unsupported startup parameter"):
-                psycopg.connect(libpq.connection_string(dsn, lock(), [], TAG, ""))
-            with pytest.raises(asyncpg.PostgresError, match="unsupported startup parameter"):
-                await asyncpg.connect(dsn, server_settings=libpq.declare(lock()))
-
-    @pytest.mark.parametrize("mode", ["session", "transaction"])
     async def test_options_that_it_drops_leave_a_session_without_a_token(
         self, pool: Callable[..., Pool], guarded: Stage, mode: str
     ) -> None:
@@ -246,14 +200,6 @@ class TestPooler:
                 await opened.execute(SENT)
             await opened.close()
         assert await guarded.rows("SELECT FROM shipments WHERE state = 'sent'") == []
-
-    async def test_a_session_pooler_takes_settings_back(self, pool: Callable[..., Pool]) -> None:
-        with pool("session", "ignore_startup_parameters = extra_float_digits") as dsn:
-            with psycopg.connect(dsn) as connection:
-                connection.execute(SET)
-                assert connection.execute(SENT.encode()).rowcount == 2
-            with pytest.raises(psycopg.Error, match="holds no fencing token"), psycopg.connect(dsn) as connection:
-                connection.execute(SENT.encode())
 
     async def test_settings_of_a_session_behind_a_transaction_pooler_are_still_compared(
         self, pool: Callable[..., Pool], guarded: Stage, app: Session

@@ -79,18 +79,6 @@ async def test_who_waits_is_woken_up_by_the_release(cast: Cast) -> None:
     await other.release(taken)
 
 
-@pytest.mark.thorough
-async def test_who_waits_gives_up_and_leaves_no_session(cast: Cast) -> None:
-    one, other = await a_source(cast, "one"), await a_source(cast, "other")
-    operator = await cast.operator()
-    held = await acquire(one, "order/3", "one")
-    with pytest.raises(NotAcquired) as refused:
-        await acquire(other, "order/3", "impatient", wait=2)
-    assert refused.value.holder == "one"
-    assert "impatient" not in await sessions(operator)
-    await one.release(held)
-
-
 async def test_a_paused_holder_is_overtaken_and_finds_out(cast: Cast) -> None:
     paused, other = await a_source(cast, "paused"), await a_source(cast, "other")
     held = await acquire(paused, "order/4", "paused", ttl=1)
@@ -169,15 +157,6 @@ async def test_a_shorter_ttl_is_made_as_long_as_sessions_are(cast: Cast) -> None
     too_short = await a_source(cast, "two", shortest_ttl=0.1)
     with pytest.raises(Refused, match="Invalid Session TTL"):
         await acquire(too_short, "order/9", "two", ttl=0.2)
-
-
-async def test_each_name_is_a_key_of_its_own(cast: Cast) -> None:
-    source = await a_source(cast, "one")
-    for resource in ODD:
-        held = await acquire(source, resource, "one")
-        assert await source.holds(held)
-        await source.release(held)
-        assert not await source.holds(held)
 
 
 async def test_rules_of_the_acl_are_said_clearly(cast: Cast) -> None:

@@ -1,9 +1,6 @@
 """The promises of every source (gateway/client/source.py), shown against real servers, and behind a gateway."""
 
 import asyncio
-import os
-import shutil
-import subprocess
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
@@ -15,10 +12,10 @@ import httpx
 import pytest
 
 from gateway.client.client import FencedClient
-from gateway.client.errors import IssuerWentBackwards, LockLost, NotAcquired, Unavailable
+from gateway.client.errors import LockLost, NotAcquired, Unavailable
 from tests.processes import closed_port
 from tests.running import API_KEY, config, running
-from tests.sources.conftest import KINDS, Kind, Sources, acquire
+from tests.sources.conftest import Kind, Sources, acquire
 from tests.sources.servers import Network, Server
 from tests.waiting import PATIENCE
 
@@ -269,7 +266,7 @@ async def test_after_closing_it_opens_again(sources: Sources, server: Server, re
     await source.release(held)
 
 
-# Each lock service, the gateway and the client library together: zombies are refused, lost counters are noticed.
+# Each lock service, the gateway and the client library together: zombies are refused.
 
 
 RESOURCE = "public.jobs/1"
@@ -315,63 +312,3 @@ async def test_a_zombie_is_refused(gateway: str, sources: Sources, server: Serve
             with pytest.raises(LockLost):
                 zombie.check()
             net.move()
-
-
-def save(server: Server) -> None:
-    """A snapshot of etcd, as an operator takes it."""
-    _etcdctl("--endpoints", server.address, "snapshot", "save", str(server.directory / "saved"))
-
-
-def restore(server: Server) -> None:
-    server.kill()
-    shutil.rmtree(server.directory / "data")
-    _etcdctl("snapshot", "restore", str(server.directory / "saved"), "--data-dir", str(server.directory / "data"))
-    server.start()
-
-
-def lose_all(server: Server) -> None:
-    """The disk of the server is lost: it starts from nothing."""
-    server.kill()
-    for kept in ("data", "appendonlydir"):
-        shutil.rmtree(server.directory / kept, ignore_errors=True)
-    server.start()
-
-
-def _etcdctl(*arguments: str) -> None:
-    subprocess.run(["etcdctl", *arguments], env={**os.environ, "ETCDCTL_API": "3"}, check=True, capture_output=True)
-
-
-LOSSES: dict[str, tuple[Callable[[Server], None], Callable[[Server], None]]] = {
-    "etcd": (save, restore),
-    "zookeeper": (lambda _: None, lose_all),
-    "redis": (lambda _: None, lose_all),
-    "consul": (lambda _: None, lose_all),
-    "kubernetes": (lambda _: None, lose_all),
-}
-
-
-@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind.name in LOSSES], ids=lambda kind: kind.name)
-async def test_a_counter_that_went_back_is_noticed_and_a_new_epoch_cures_it(
-    gateway: str, sources: Sources, own: Server, kind: Kind
-) -> None:
-    before, loss = LOSSES[kind.name]
-    before(own)
-    async with FencedClient(gateway, api_key=API_KEY) as client, anybody(gateway) as operator:
-        source = sources(own.address)
-        for _ in range(5):
-            async with client.lock(RESOURCE, source=source, ttl=10) as lock:
-                fence, headers = lock.token, lock.headers
-        await source.aclose()
-        loss(own)
-        with pytest.raises(IssuerWentBackwards):
-            async with client.lock(RESOURCE, source=source, ttl=10, wait=PATIENCE):
-                pytest.fail("The block must not begin: every write in it would be refused.")
-        bumped = await operator.post(
-            f"/v1/fences/{RESOURCE}/epoch", json={"expected": fence, "reason": "restored a snapshot"}
-        )
-        assert bumped.is_success, bumped.text
-        async with client.lock(RESOURCE, source=source, ttl=10, wait=PATIENCE) as lock:
-            assert lock.token.startswith("1.")
-            assert (await write(lock.http, "after the restore")).is_success
-            async with anybody(gateway, **headers) as late:
-                assert (await write(late, "zombie of the old epoch")).status_code == 412

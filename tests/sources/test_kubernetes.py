@@ -141,18 +141,6 @@ async def test_a_paused_holder_is_overtaken_and_finds_out(cast: Cast) -> None:
     await other.release(taken)
 
 
-async def test_who_waits_has_it_after_the_release(cast: Cast) -> None:
-    one, other = await a_source(cast, "one"), await a_source(cast, "other")
-    held = await acquire(one, "order-5", "one", ttl=60)
-    waiting = asyncio.create_task(acquire(other, "order-5", "other", wait=None))
-    await cast.stage.until_sent("other", "GET")
-    held = await one.renew(held, 60)
-    await one.release(held)
-    taken = await waiting
-    assert taken.value == held.value + 1
-    await other.release(taken)
-
-
 @pytest.mark.parametrize("step", ["POST", "PUT"])
 async def test_of_two_at_once_one_has_it(cast: Cast, step: str) -> None:
     one, other = await a_source(cast, "one"), await a_source(cast, "other")
@@ -221,14 +209,6 @@ async def test_the_number_ends(cast: Cast) -> None:
         await acquire(source, "order-9", "one")
 
 
-async def test_each_name_is_a_lease_of_its_own(cast: Cast) -> None:
-    source = await a_source(cast, "one")
-    for resource in ODD:
-        held = await acquire(source, resource, "one")
-        assert held.value == 1
-        await source.release(held)
-
-
 async def test_what_is_not_allowed_is_said_clearly(cast: Cast) -> None:
     for token, status, said in (
         ("nobody-token", 403, 'User "nobody" cannot get resource "leases".*create and update'),
@@ -241,18 +221,6 @@ async def test_what_is_not_allowed_is_said_clearly(cast: Cast) -> None:
     nowhere = await a_source(cast, "nowhere", namespace="nowhere")
     with pytest.raises(Refused, match='namespaces "nowhere" not found'):
         await acquire(nowhere, "order-10", "one")
-
-
-async def test_a_cancelled_waiter_leaves_everything_as_it_is(cast: Cast) -> None:
-    one, other = await a_source(cast, "one"), await a_source(cast, "other")
-    held = await acquire(one, "order-11", "one", ttl=60)
-    waiting = asyncio.create_task(acquire(other, "order-11", "cancelled", wait=None))
-    await cast.stage.until_sent("other", "GET")
-    waiting.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await waiting
-    assert await one.holds(held)
-    await one.release(held)
 
 
 async def test_an_acquire_cancelled_on_its_way_is_given_back(cast: Cast) -> None:

@@ -181,17 +181,6 @@ async def test_a_token_is_on_disk_when_it_is_known(dsn: str, administrator: Admi
     await source.aclose()
 
 
-async def test_a_cancelled_waiter_leaves_everything_as_it_is(sources: Sources) -> None:
-    one, other = await sources(), await sources()
-    held = await acquire(one, "order/10", "one")
-    waiting = asyncio.create_task(acquire(other, "order/10", "cancelled", wait=None))
-    await asyncio.sleep(0.05)
-    waiting.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await waiting
-    assert await one.holds(held)
-
-
 async def test_an_acquire_cancelled_on_its_way_is_given_back(sources: Sources, administrator: Administrator) -> None:
     source, other = await sources(), await sources()
     await source.release(await acquire(source, "order/11", "warm"))
