@@ -361,11 +361,6 @@ def test_a_segment_that_another_one_follows_must_be_there() -> None:
     assert find_gap([third], [third.name], {OTHER: 2}) is not None
 
 
-def test_a_segment_whose_write_failed_leaves_no_gap() -> None:
-    """Nothing follows a segment that the store has not confirmed."""
-    assert find_gap([segment(1), segment(3, follows=1)], [segment_name(WRITER, one) for one in (1, 3)], {}) is None
-
-
 def test_a_snapshot_has_the_fences_of_the_one_before_and_of_the_segments() -> None:
     before = snapshot(3, position=4, reached={OTHER: (9, NOW)})
     kept = {"r": entry("r", 5, since=1), "s": entry("s", 1, since=3)}

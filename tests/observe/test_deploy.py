@@ -124,11 +124,6 @@ class TestExpressions:
             name = f"{one.name}_" if isinstance(one, Histogram) else one.name
             assert re.search(rf"\b{name}" + ("" if isinstance(one, Histogram) else r"\b"), text), one.name
 
-    @pytest.mark.parametrize("pair", ["()", "{}", "[]"])
-    def test_brackets_are_closed(self, pair: str) -> None:
-        for where, expression in EXPRESSIONS:
-            assert expression.count(pair[0]) == expression.count(pair[1]), where
-
     @pytest.mark.installed
     @pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed (Debian: prometheus)")
     def test_prometheus_understands_them(self, tmp_path: Path) -> None:
@@ -155,16 +150,6 @@ def _kept(expression: str) -> set[str]:
     } - {"le"}
 
 
-class TestDashboard:
-    def test_every_panel_has_a_title_a_unit_and_asks_the_chosen_source(self) -> None:
-        for panel in panels():
-            assert panel["title"]
-            assert panel["fieldConfig"]["defaults"]["unit"]
-            for target in panel["targets"]:
-                assert target["datasource"]["uid"] == "${datasource}"
-                assert 'job=~"$job"' in target["expr"]
-
-
 class TestAlerts:
     @pytest.mark.parametrize("rule", rules(), ids=lambda rule: rule["alert"])
     def test_it_says_what_is_wrong_and_where_to_read_on(self, rule: dict[str, Any]) -> None:
@@ -186,16 +171,3 @@ class TestAlerts:
 
 def declared() -> list[Counter | Gauge | Histogram]:
     return [*EventMetrics().instruments(), *StatusGauges("", "").instruments()]
-
-
-class TestMetrics:
-    def test_names_follow_the_conventions(self, subtests: pytest.Subtests) -> None:
-        for one in declared():
-            with subtests.test(name=one.name):
-                assert re.fullmatch(r"gateway_[a-z_]+", one.name)
-                assert one.name.endswith("_total") == isinstance(one, Counter)
-                assert one.text.endswith(".")
-                if "duration" in one.name or "oldest" in one.name:
-                    assert one.name.endswith("_seconds")
-                if "memory" in one.name:
-                    assert one.name.endswith("_bytes")

@@ -284,9 +284,3 @@ def test_a_burst_as_long_as_the_whole_window_is_never_missed(microseconds: int) 
     assert changes == [Raised(last - timedelta(microseconds=1), 2, 1)]
     _, changes = rate.seen(rule, Window(), [first, last])
     assert changes == []
-
-
-def test_one_that_comes_late_is_measured_by_the_same_bound() -> None:
-    rule = AlarmRule(more_than=1, minutes=1)
-    assert rate.seen(rule, Window(), [at(60), at(0)])[1] == []
-    assert rate.seen(rule, Window(), [at(60), at(0.000001)])[1] == [Raised(at(60), 2, 1)]

@@ -161,23 +161,6 @@ async def test_a_tail_that_was_cut_off_is_found_by_whoever_saw_it(database: Data
     assert flaws(await lines(database), witness) == [(Flaw.WITNESS, 5)]
 
 
-async def test_a_record_written_anew_is_found_by_whoever_saw_it(database: Database) -> None:
-    await on_record(database, 5)
-    seen = await record.read_head(database)
-    await as_superuser(
-        database,
-        "UPDATE fencing.entry SET holder = 'nobody' WHERE position = 2",
-        """WITH RECURSIVE anew AS (
-            SELECT e.position, e.hash FROM fencing.entry e WHERE e.position = 1
-            UNION ALL
-            SELECT e.position, sha256(a.hash || convert_to(fencing.line_v1(e), 'UTF8'))
-            FROM anew a JOIN fencing.entry e ON e.position = a.position + 1
-        ) UPDATE fencing.entry e SET hash = a.hash FROM anew a WHERE a.position = e.position""",
-    )
-    assert flaws(await lines(database)) == []
-    assert flaws(await lines(database), {seen.position: seen.hash}) == [(Flaw.WITNESS, 5)]
-
-
 async def test_an_export_calls_no_function_of_ours(database: Database) -> None:
     """The body of each stands in the plan: a call of one for every row takes longer than all the rest."""
     today = (await database.now()).date()

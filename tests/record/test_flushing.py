@@ -26,7 +26,7 @@ from gateway.demo.embedded import EmbeddedPostgres
 from gateway.errors import GatewayError
 from gateway.fencing.decision import Enforcement
 from gateway.fencing.record import Attempt, Rejection
-from gateway.observe.events import Event, Observe, SweepFailed, WriteAccepted, WriteRefused
+from gateway.observe.events import Observe, SweepFailed, WriteAccepted, WriteRefused
 from gateway.record import flushing as flushing_module
 from gateway.record import traffic
 from gateway.record.flushing import Noted, flushing
@@ -63,20 +63,6 @@ async def counts(database: Database) -> dict[tuple[str, str], tuple[int, int, in
 
 
 class TestCounting:
-    async def test_each_write_counts_once(self, database: Database) -> None:
-        """However many of its resources were refused; but once for each table of a list of writes."""
-        counted = Traffic()
-        events: list[Event] = [ACCEPTED] * 5
-        events += [refused("a")] * 3
-        events += [refused("a", "public.orders"), refused("b"), refused("c", enforced=False)]
-        for event in events:
-            counted(event)
-        await counted.flush(database)
-        assert await counts(database) == {
-            ("tables", "public.accounts"): (5, 2, 1),
-            ("tables", "public.orders"): (0, 1, 0),
-        }
-
     async def test_what_is_no_write_counts_nowhere(self, database: Database) -> None:
         """A caller that is denied may have made the table up, and so any number of tables."""
         counted = Traffic()

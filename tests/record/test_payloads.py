@@ -255,15 +255,6 @@ class TestObjects:
 
 @pytest.mark.asyncio(loop_scope="module")
 class TestKeeping:
-    async def test_an_erased_payload_leaves_the_entry_as_it_is(self, shared: Stage, store: Database) -> None:
-        key = f"key-{uuid4().hex}"
-        await call(connect(shared.origin, "9").put_object, Key=key, Body=b"new")
-        assert await outcome(connect(shared.origin, "3").put_object, Key=key, Body=b"personal") == REFUSED
-        ((entry, before),) = await details(shared, f"s3/bucket/{key}")
-        await shared.rows("DELETE FROM fencing.payload WHERE entry = $1", entry)
-        assert await rejections.read_payload(store, entry) is None
-        assert await details(shared, f"s3/bucket/{key}") == [(entry, before)]
-
     async def test_old_ones_are_dropped(self, shared: Stage, store: Database) -> None:
         await shared.rows(
             f"INSERT INTO fencing.payload SELECT gen_random_uuid(), {TODAY} - days, 'text/old', '', false "
@@ -300,17 +291,6 @@ class TestWithoutRedaction:
     def test_of_nothing_there_is_nothing_to_keep(self) -> None:
         assert PLAIN.of_table(b"", "", TABLE) is None
         assert CAPTURE.of_table(b"", CSV, TABLE) is None
-
-    @pytest.mark.parametrize(
-        ("content", "body", "truncated"),
-        [(b"x" * 20, b"x" * 20, False), (b"x" * 21, b"x" * 20, True), (b"\xff\0", b"\xff\0", False)],
-    )
-    def test_the_beginning_is_kept_as_it_came(self, content: bytes, body: bytes, truncated: bool) -> None:  # noqa: FBT001
-        assert PLAIN.of_table(content, "text/plain", TABLE) == CapturedPayload("text/plain", body, truncated=truncated)
-        assert PLAIN.of_object(content, "text/plain") == CapturedPayload("text/plain", body, truncated=truncated)
-
-    def test_what_did_not_arrive_whole_is_truncated(self) -> None:
-        assert PLAIN.of_object(b"x", "text/plain", more=True) == CapturedPayload("text/plain", b"x", truncated=True)
 
     def test_a_table_without_such_columns_is_kept_as_it_came(self) -> None:
         only_others = Capture(1000, ["public.orders.secret"])

@@ -382,18 +382,6 @@ async def recorded(stage: Stage, kind: str, **details: str) -> list[dict[str, An
 
 @pytest.mark.asyncio(loop_scope="module")
 class TestAdministration:
-    async def test_buckets(self, shared: Stage) -> None:
-        bucket = f"bucket-{uuid4().hex}"
-        s3 = connect(shared.origin)
-        await call(s3.create_bucket, Bucket=bucket)
-        await call(s3.delete_bucket, Bucket=bucket)
-        created, deleted = await recorded(shared, "administration", bucket=bucket)
-        assert created["details"] == {"operation": "CreateBucket", "bucket": bucket}
-        assert deleted["details"] == {"operation": "DeleteBucket", "bucket": bucket}
-        assert (created["plane"], created["caller"], created["method"]) == ("objects", "writer", "PUT")
-        assert created["target"].startswith(f"/{bucket}")
-        assert created["request_id"]
-
     @pytest.mark.parametrize(("pattern", "plain"), [("job/{0}", True), ("s3/bucket/{0}/**", False)])
     async def test_issued_credentials(self, shared: Stage, pattern: str, plain: bool) -> None:  # noqa: FBT001
         resource = pattern.format(uuid4().hex)

@@ -139,10 +139,6 @@ class TestGranting:
         with pytest.raises(ConfigurationError, match="owns tables of the schema"):
             await rights.grant(dsn, "postgres")
 
-    async def test_a_role_that_does_not_exist(self, dsn: str) -> None:
-        with pytest.raises(SqlError, match="does not exist"):
-            await rights.grant(dsn, 'no"body')
-
     async def test_no_table_is_forgotten(self, database: Database) -> None:
         """The list of rights names each table that exists."""
         rows = await database.fetch(

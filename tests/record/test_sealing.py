@@ -144,15 +144,6 @@ async def test_after_midnight_there_is_another_day_and_it_never_goes_back(databa
     assert flaws(await lines(database)) == []
 
 
-async def test_a_day_nobody_has_prepared_loses_nothing(database: Database) -> None:
-    far = date(2099, 12, 31)
-    await as_superuser(database, f"UPDATE fencing.head SET day = '{far}'")
-    exported = await on_record(database, 3)
-    rows = await database.fetch("SELECT DISTINCT day, tableoid::regclass::text AS name FROM fencing.entry")
-    assert [tuple(row) for row in rows] == [(far, "fencing.entry_other")]
-    assert flaws(exported) == []
-
-
 async def test_what_could_never_be_sealed_is_refused_at_once(database: Database) -> None:
     """Were it taken in, nothing behind it would be sealed either."""
     for column in ("plane", "rule", "resource", "reason", "holder", "caller"):

@@ -104,16 +104,6 @@ class TestPages:
             lowest, highest = after or 0, COUNT + 1 if before is None else before
             assert found == [entry for entry in reversed(entries) if lowest < entry.position < highest]
 
-    async def test_what_has_just_been_committed_is_found(self, database: Database) -> None:
-        identifier, _ = await record.record_event(
-            database, RecordedEvent(Kind.LEASE_GRANTED, resource="job/1", caller="ann")
-        )
-        (found,) = await search.find_page(database, Filters(), 10)
-        assert (found.id, found.position) == (identifier, 1)
-        assert await search.find_entry(database, identifier) == found
-        assert await search.find_page(database, Filters(since=found.at), 10) == [found]
-        assert await search.find_page(database, Filters(until=found.at), 10) == []
-
     async def test_many_at_once(self, year: tuple[Database, list[Entry]]) -> None:
         """More than there are sessions for it wait their turn."""
         database, entries = year
@@ -128,28 +118,6 @@ class TestTotals:
         self, year: tuple[Database, list[Entry]], cap: int, total: Total
     ) -> None:
         assert await search.count_entries(year[0], Filters(), cap) == total
-
-    @pytest.mark.thorough
-    @pytest.mark.parametrize(("near", "most"), [(1, 2), (2, 9), (8, 64)])
-    async def test_with_the_first_page_it_is_the_same(
-        self, year: tuple[Database, list[Entry]], monkeypatch: pytest.MonkeyPatch, near: int, most: int
-    ) -> None:
-        """However few of the days are looked at together."""
-        monkeypatch.setattr(search, "_NEAR", near)
-        monkeypatch.setattr(search, "_MOST", most)
-        database, entries = year
-        for asked in (
-            Filters(),
-            Filters(holder="holder-1", rule="rule-1"),
-            Filters(prefix="s3/"),
-            Filters(rule="none"),
-        ):
-            wanted = [entry for entry in entries if asked.admit(entry)]
-            for limit in (1, 7, 13, COUNT):
-                for oldest_first in (False, True):
-                    found, total = await search.find_first_page(database, asked, limit, oldest_first=oldest_first)
-                    assert found == (wanted if oldest_first else wanted[::-1])[:limit]
-                    assert total == Total(len(wanted), exact=True), (asked, limit)
 
     @pytest.mark.parametrize("by", Grouping)
     async def test_groups(self, year: tuple[Database, list[Entry]], by: Grouping) -> None:

@@ -22,7 +22,7 @@ from gateway.errors import GatewayError
 from gateway.fencing.record import Entry, Filters, Kind
 from gateway.observe.events import ServiceUnreachable
 from gateway.record.following import Follower, Subscription
-from tests.record.conftest import ANN, AUDITOR, HOSTILE, Watched, refused, unread, watched
+from tests.record.conftest import ANN, AUDITOR, Watched, refused, unread, watched
 from tests.record.entries import everything, sealed
 from tests.running import Events
 from tests.tiers import first
@@ -82,31 +82,11 @@ class TestWhatIsHeard:
             assert await rejections.next() == listed
         assert heard == (await stage.get("/v1/events", limit=2)).json()["events"][::-1]
 
-    async def test_only_what_is_asked_for_from_a_position_on(self, stage: Watched) -> None:
-        await sealed(stage.database, 100)
-        asked: dict[str, Any] = {"kind": ["raised", "barrier"], "prefix": "job/1", "after": 3}
-        async with streaming(stage, **asked) as stream:
-            await sealed(stage.database, 100)
-            wanted = [
-                entry.position
-                for entry in await everything(stage.database)
-                if entry.position > 3
-                and entry.kind in (Kind.RAISED, Kind.BARRIER)
-                and (entry.resource or "").startswith("job/1")
-            ]
-            assert await stream.positions(len(wanted)) == wanted
-
     async def test_others_hear_of_their_own(self, stage: Watched) -> None:
         async with streaming(stage, key=ANN) as stream:
             for caller in ("bob", "ann", "bob", "ann"):
                 await stage.put(caller=caller)
             assert await stream.positions(2) == [2, 4]
-
-    async def test_hostile_names_stay_in_their_line(self, stage: Watched) -> None:
-        async with streaming(stage) as stream:
-            for name in HOSTILE:
-                await refused(stage.database, name)
-            assert [(await stream.next())["holder"] for _ in HOSTILE] == list(HOSTILE)
 
 
 class TestComingBack:

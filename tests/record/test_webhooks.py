@@ -152,20 +152,6 @@ async def test_a_receipt_counts_though_its_body_never_ends(dsn: str, database: D
 
 
 @pytest.mark.thorough
-async def test_ten_thousand_entries_arrive_once_each_by_two_gateways(dsn: str, database: Database) -> None:
-    async with receiving() as receiver:
-        hook = webhook("ops", receiver.url)
-        async with telling(dsn, hook) as (_, first), telling(dsn, hook) as (_, second):
-            for _ in range(4):
-                await put(database, 2500)
-            await receiver.until(lambda: len(receiver.entries()) >= 10_000)
-            await receiver.until(lambda: delivered(first) + delivered(second) == 10_000)
-            assert await standing(database, "position") == 10_000
-    assert [entry["position"] for entry in receiver.entries()] == list(range(1, 10_001))
-    assert len({message.id for message in receiver.taken}) == len(receiver.taken) >= 100
-
-
-@pytest.mark.thorough
 async def test_a_gateway_that_is_killed_before_the_receipt_has_its_message_sent_again(
     dsn: str, database: Database
 ) -> None:
@@ -370,10 +356,6 @@ def failed(events: list[Any]) -> list[WebhookFailed]:
 async def failures(receiver: Receiver, events: list[Any], number: int) -> None:
     """Wait until so many attempts have failed, or more: some are made by themselves meanwhile."""
     await receiver.until(lambda: len(failed(events)) >= number)
-
-
-def delivered(events: list[Any]) -> int:
-    return sum(event.entries for event in events if isinstance(event, WebhookDelivered))
 
 
 async def known(database: Database, name: str, what: str = "webhook") -> None:
