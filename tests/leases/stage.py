@@ -41,11 +41,9 @@ class Gateway:
     async def renew(self, lease: Lease, ttl: float | None = None) -> Lease:
         return await self.service.renew(lease.resource, lease.id, lease.caller, ttl)
 
-    async def until(
-        self, resource: str, condition: Callable[[LockState], bool], patience: float = PATIENCE
-    ) -> LockState:
+    async def until(self, resource: str, condition: Callable[[LockState], bool]) -> LockState:
         """How the lock stands, once it stands so."""
-        async with asyncio.timeout(patience):
+        async with asyncio.timeout(PATIENCE):
             while not condition(view := await self.service.inspect(resource)):
                 await asyncio.sleep(0.005)
         return view
