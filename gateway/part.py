@@ -50,6 +50,7 @@ from gateway.record.payload_capture import Capture
 from gateway.record.sealing import Sealing
 from gateway.record.traffic import Traffic
 from gateway.tables.execute import idempotency
+from gateway.tables.execute.authorisation import Authorisation as TableAuthorisation
 from gateway.tables.pipeline import TablePlane
 from gateway.web import incident_report
 from gateway.web.incident_report import Report
@@ -110,6 +111,7 @@ class Part:
         self.keys = wiring.callers(config, shared.issuers, clock)
         self._denials = Denials(self._database, observe)
         policies, signer = wiring.policies(config), wiring.signer(config)
+        self._spellings = wiring.spellings(config, self._database)
         self._admission = Admission(self._database, policies, signer, shared.issuer)
         self.objects = self._build_objects(config)
         self.tables = self._build_tables(config, owned)
@@ -118,7 +120,7 @@ class Part:
         self._follower = Follower(self._database, observe, wiring.listening(config, self._database, RECORD))
         self._outbox = Outbox(self._database, webhooks(config), observe)
         self._watch = AlarmWatch(self._database, alarms(config), observe)
-        authorisation = Authorisation(self._denials, owned)
+        authorisation = Authorisation(self._denials, owned, self._spellings)
         acknowledging = Acknowledging(self._database, authorisation)
         self.api = api.build(
             database=self._database,
@@ -325,8 +327,7 @@ class Part:
             wiring.exposure(config, allow_missing=self._shared.allow_missing),
             authenticate=lambda head: keys.by_bearer(head.headers, head.certificate),
             observe=self._observe,
-            denials=self._denials,
-            owned=owned,
+            authorisation=TableAuthorisation(self._denials, owned, self._spellings),
             settle=self._settle,
             admission=self._admission,
             capture=self._capture,

@@ -23,8 +23,10 @@ from gateway.db.notifications import Channels, Listen
 from gateway.db.notifications import listening as listen
 from gateway.db.opening import OpeningTable
 from gateway.db.servers import Servers
+from gateway.db.spelling import Spellings
 from gateway.db.webhooks import EntryFilter
 from gateway.fencing.policy import Policies, Policy, Unreachable
+from gateway.fencing.resource import Template
 from gateway.fencing.sequencer import Signer
 from gateway.journal import runner
 from gateway.journal.archive import Store
@@ -33,7 +35,7 @@ from gateway.journal.journal import Journal
 from gateway.journal.protocol import Mode
 from gateway.journal.rows import RowStore
 from gateway.leases.service import LeaseService
-from gateway.objects.resource_rules import KeyRule, Resources
+from gateway.objects.resource_rules import DEFAULT_TEMPLATE, KeyRule, Resources
 from gateway.objects.store.operations import Upstream
 from gateway.observe.events import Observe
 from gateway.table_rules import table_rules
@@ -56,6 +58,14 @@ def resources(config: Config, journals: Sequence[str] = ()) -> Resources:
         journals=[config.journal.prefix, *journals],
         owned=config.elsewhere.owned,
     )
+
+
+def spellings(config: Config, database: Database) -> Spellings:
+    """Return the names that the rules, tables and buckets of a database make."""
+    listed = config.objects if config.elsewhere.owned is None else config.elsewhere.key_rules
+    keys = [KeyRule.compile(rule.match, rule.resource).template for rule in listed]
+    tables = {name: rule.template for name, rule in table_rules(config)[0].items() if rule.template is not None}
+    return Spellings(database, tables, [*keys, Template.parse(DEFAULT_TEMPLATE)])
 
 
 def lease_terms(

@@ -26,7 +26,7 @@ from gateway.api import (
 )
 from gateway.api.authorisation import Authorisation, Authorised, rules_of
 from gateway.api.configuration import ConfigurationAccess, configuration_routes
-from gateway.api.description import INTRODUCTION, TAGS, Subject, with_databases, with_examples
+from gateway.api.description import INTRODUCTION, TAGS, Subject, with_databases, with_examples, with_names_in_queries
 from gateway.api.exports import MakeReport
 from gateway.api.fences import Barrier
 from gateway.api.health import HealthCheck, JournalState, MetricsSource, ProbedBuckets, health_routes, metrics_routes
@@ -85,7 +85,7 @@ def build(  # noqa: PLR0913 - each subject needs one part, passed by name
     )
     problems.install(app)
     describe = app.openapi
-    app.openapi = lambda: with_examples(with_databases(describe()))  # type: ignore[method-assign]  # FastAPI's way of extending it
+    app.openapi = lambda: with_names_in_queries(with_examples(with_databases(describe())))  # type: ignore[method-assign]  # FastAPI's way of extending it
     app.add_middleware(PathAsSent)
 
     def caller(request: Request) -> Principal:
@@ -151,6 +151,8 @@ def _add(
     for route in router.routes:
         if isinstance(route, APIRoute):
             route.tags = [subject.title]
+            # Generated clients have functions of these names. Exports of one list differ by their format.
+            route.operation_id = "_".join([route.name, *route.path.split(".")[1:]])
             route.responses = {**problems.EVERYWHERE, **route.responses}
             limit = _LIMITS.get(route.path, MAX_BODY)
             if limit is not None and (route.body_field is not None or "requestBody" in (route.openapi_extra or {})):

@@ -14,6 +14,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from gateway.api.requests import Authenticate, attempt
 from gateway.auth.grants import EVERYTHING, Action, Missing
 from gateway.auth.principal import Principal
+from gateway.db.spelling import Spellings
 from gateway.fencing.headers import FencingHeaders
 from gateway.fencing.ownership import Owned
 from gateway.fencing.resource import canonical
@@ -126,27 +127,34 @@ class Authorisation:
     """Each method raises ``Denied``, once the denial is on record, or ``Unavailable`` if it cannot be recorded.
 
     ``owned``: the resources whose fences are in this database, None for all. Another database's raise
-    ``CrossesDatabases``.
+    ``CrossesDatabases``. A name that may stand for another one raises ``ResourceMalformed``.
     """
 
-    def __init__(self, denials: Denials, owned: Owned | None = None) -> None:
-        self._denials, self._owned = denials, owned
+    def __init__(self, denials: Denials, owned: Owned | None = None, spellings: Spellings | None = None) -> None:
+        self._denials, self._owned, self._spellings = denials, owned, spellings
 
     async def on(self, request: Request, principal: Principal, actions: Iterable[Action], resource: str) -> None:
         """Check that one of the actions is granted on a resource, named in canonical form."""
         if not any(principal.rights.on(action, resource) for action in actions):
             raise await self.denied(request, principal, actions, f"resource {resource}", resource)
-        self.owns(resource)
+        await self.owns(resource)
 
-    def owns(self, *resources: str) -> None:
+    async def owns(self, *resources: str) -> None:
         """Check that the fences of these resources are in this database. They are named in canonical form."""
         if self._owned is not None:
             self._owned.check(resources)
+        await self.check_spelling(*resources)
 
-    def owns_all(self, pattern: str) -> None:
+    async def owns_all(self, pattern: str) -> None:
         """Check that the fences of all resources that a checked pattern covers are in this database."""
         if self._owned is not None:
             self._owned.check_pattern(pattern)
+        await self.check_spelling(pattern)
+
+    async def check_spelling(self, *names: str) -> None:
+        """Check that no name may stand for another one. They are in canonical form."""
+        if self._spellings is not None:
+            await self._spellings.check(names)
 
     async def over(self, request: Request, principal: Principal, actions: Iterable[Action], pattern: str) -> None:
         """Check that one of the actions is granted on all resources that a pattern covers."""
@@ -188,3 +196,6 @@ class Authorised:
                 )
             case About.EVERYTHING | About.OWN_ENTRIES if is_denied(rule, principal):
                 raise await authorisation.denied(request, principal, rule.actions, "everything", EVERYTHING)
+        await authorisation.check_spelling(*request.query_params.getlist("resource"))
+        if name := request.path_params.get("resource"):
+            await authorisation.check_spelling(canonical(name))

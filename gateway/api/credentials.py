@@ -98,7 +98,7 @@ def routes(
         sequencer = None if body.sequencer is None else Sequencer.parse(body.sequencer)
         scope = FencedScope(body.resource, Token.parse(body.token), body.holder, expires, sequencer, body.beside)
         await authorisation.over(request, principal, (Action.CREDENTIALS,), scope.pattern)
-        authorisation.owns_all(scope.pattern)
+        await authorisation.owns_all(scope.pattern)
         issued = keys.issue(principal, scope)
         headers = FencingHeaders(scope.token, scope.pattern, scope.holder)
         presented = Presented(scope.token, scope.holder, sequencer=sequencer)

@@ -12,6 +12,8 @@ INTRODUCTION = """\
 Locks, fences, the record of refused writes, and the gateway itself, as JSON over HTTP.
 
 - A caller proves itself with an API key or an identity token: `Authorization: Bearer …`. Grants decide what it may do.
+- The name of a resource stands in the query, encoded like any value: `POST /v1/lease?resource=job%2F1`. It may also
+  stand in the path, exactly as lists print it: `POST /v1/leases/job/1` is the same request.
 - Tokens are strings, because a JSON number cannot hold the larger ones exactly.
 - Times are by the database's clock.
 - Each error is a problem document (RFC 9457) with a `code`, and with `advice` for the next step.
@@ -256,6 +258,21 @@ _FIELDS = {
         "description": "In answers of several databases: those that have not answered, so this is not all.",
     },
 }
+
+
+def with_names_in_queries(document: dict[str, Any]) -> dict[str, Any]:
+    """Return the OpenAPI document with the form of each path that has the name of the resource in the query.
+
+    OpenAPI has no parameter of a path whose slashes stay as they are, and generated clients encode them.
+    """
+    paths = {}
+    for path, operations in document["paths"].items():
+        for operation in operations.values():
+            for parameter in operation.get("parameters", []):
+                if parameter["name"] == "resource" and parameter["in"] == "path":
+                    parameter["in"] = "query"
+        paths[path.replace("s/{resource}", "")] = operations
+    return {**document, "paths": paths}
 
 
 def with_databases(document: dict[str, Any]) -> dict[str, Any]:

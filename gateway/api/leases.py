@@ -247,7 +247,7 @@ class LeaseEndpoints:
         resources = {one.resource for one in wanted}
         denied = {resource for resource in resources if not principal.rights.on(Action.LOCK, resource)}
         granted = [one for one in wanted if one.resource not in denied]
-        self.authorisation.owns(*(one.resource for one in granted))
+        await self.authorisation.owns(*(one.resource for one in granted))
         if denied:
             # Together, so that they share batches: the granted leases go on running out meanwhile.
             await asyncio.gather(*(self._deny(request, principal, resource) for resource in sorted(denied)))

@@ -1,7 +1,9 @@
 """The parts that all routes of the fencing API share: the caller, the body, the path, and the record of a request."""
 
+import re
 from collections.abc import Callable
 from typing import Annotated, Any, TypeAlias
+from urllib.parse import parse_qsl
 
 from fastapi import Path, Request
 from pydantic import Field
@@ -90,8 +92,8 @@ def _after(content: bytes, receive: Receive) -> Receive:
 ResourceName: TypeAlias = Annotated[
     str,
     Path(
-        description="The name as lists and errors print it, without encoding or decoding: `/` stays `/`, and `%2F` "
-        "stays `%2F`. For another spelling the gateway answers 400 and names the one to use.",
+        description="The name as lists and errors print it, such as `order/5` or `public.txt/c%2Fd`. In a query it is "
+        "encoded like any other value. For another spelling the gateway answers 400 and names the one to use.",
         examples=["order/5", "public.txt/c%2Fd"],
     ),
 ]
@@ -109,6 +111,24 @@ class PathAsSent:
         await self._app(scope, receive, send)
 
 
+# Clients that are made from the OpenAPI document encode each slash in a path. A query has one encoding, so one name.
+_NAMED_IN_QUERY = re.compile(
+    r"(?:GET|POST) /v1/(lease)|GET /v1/(fence|report)|POST /v1/(break|withdrawal)"
+    r"|POST /v1/(fence)(/barrier|/epoch)|(?:PUT|DELETE) /v1/(lease)(/[^/]+)"
+)
+
+
 def path_as_sent(scope: Scope) -> str:
-    """Return the path of a request before percent-decoding."""
-    return Head.of(scope).raw_path.decode("utf-8", "replace")
+    """Return the path of a request before percent-decoding, with the name of a resource in it.
+
+    ``/v1/lease?resource=job/1`` is ``/v1/leases/job/1``. Without one ``resource`` in the query, the name is empty.
+    """
+    head = Head.of(scope)
+    path = head.raw_path.decode("utf-8", "replace")
+    found = _NAMED_IN_QUERY.fullmatch(f"{head.method} {path}")
+    if found is None:
+        return path
+    kind, *rest = filter(None, found.groups())
+    query = parse_qsl(head.query_string.decode("latin-1"), keep_blank_values=True)
+    names = [value for key, value in query if key == "resource"]
+    return f"/v1/{kind}s/{names[0] if len(names) == 1 else ''}{''.join(rest)}"

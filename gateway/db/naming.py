@@ -24,6 +24,11 @@ async def tables(database: Database) -> tuple[RegisteredNaming[TableNaming], ...
     return tuple(_registered(row, TableNaming.from_json) for row in await database.fetch(_SQL["tables"]))
 
 
+async def primary_keys(database: Database, table: str) -> list[tuple[str, int]]:
+    """Return the tables of this name, ``schema.table``, with the number of columns in their primary keys."""
+    return [(row["name"], row["columns"]) for row in await database.fetch(_SQL["primary_keys"], table)]
+
+
 async def buckets(database: Database) -> tuple[RegisteredNaming[BucketNaming], ...]:
     """Return the naming of every bucket that has one."""
     return tuple(_registered(row, BucketNaming.from_json) for row in await database.fetch(_SQL["buckets"]))

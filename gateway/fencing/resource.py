@@ -51,9 +51,9 @@ def canonical(name: str) -> str:
     fault = _fault(name)
     if fault is None:
         return name
-    spelling = _spelling(name)
+    known = spelling(name)
     usage = "which stands in headers, in JSON and in the path of a URL as it is"
-    raise ResourceMalformed(fault, advice=spelling and f"Its canonical spelling is {spelling}, {usage}.")
+    raise ResourceMalformed(fault, advice=known and f"Its canonical spelling is {known}, {usage}.")
 
 
 def _fault(name: str) -> str | None:
@@ -74,7 +74,7 @@ def _fault(name: str) -> str | None:
     return None
 
 
-def _spelling(name: str) -> str | None:
+def spelling(name: str) -> str | None:
     """Return the one canonical name that ``name`` can only mean; None where there is none."""
     try:
         raw = name.encode()
@@ -83,8 +83,8 @@ def _spelling(name: str) -> str | None:
     if not raw or _BROKEN_ESCAPE.search(raw):
         return None
     segments = ("".join(_ENCODED[byte] for byte in unquote_to_bytes(segment)) for segment in raw.split(b"/"))
-    spelling = "/".join(f"{segment}~" if segment in (".", "..") else segment for segment in segments)
-    return spelling if len(spelling) <= MAX_BYTES else None
+    known = "/".join(f"{segment}~" if segment in (".", "..") else segment for segment in segments)
+    return known if len(known) <= MAX_BYTES else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,6 @@ from gateway.db.idempotency import IdempotencyKey
 from gateway.db.notifications import Listen
 from gateway.errors import DialectError, GatewayError, RequestMalformed, SqlError
 from gateway.fencing import headers as fencing_headers
-from gateway.fencing.ownership import Owned
 from gateway.http.body import Body, BodyReader, ClientGone, Memory, Message, Receive, Scope, offload
 from gateway.http.direct import Origin
 from gateway.http.head import LARGEST, REQUEST_ID, Head, Packet, client_request_id
@@ -151,13 +150,10 @@ class TablePlane:
         settle: Settle | None = None,
         admission: Admission | None = None,
         capture: Capture = NOTHING,
-        denials: Denials | None = None,
-        owned: Owned | None = None,
+        authorisation: Authorisation | None = None,
         bodies: BodyReader | None = None,
     ) -> None:
-        """``authenticate`` proves the caller of a request from its head. ``denials`` records what no grant covers.
-
-        ``owned``: the resources whose fences are in this database, None for all.
+        """``authenticate`` proves the caller of a request from its head.
 
         ``settle`` is None if there is no object plane.
         ``capture``: what the record keeps of the bodies of refused writes. ``bodies`` reads the bodies of requests.
@@ -178,7 +174,7 @@ class TablePlane:
             overrides=exposure.overrides,
         )
         preferences = EffectivePreferences(database, tx_override=exposure.tx_override)
-        authorisation = self._authorisation = Authorisation(denials or Denials(database, observe), owned)
+        authorisation = self._authorisation = authorisation or Authorisation(Denials(database, observe))
         self._planner = Planner(database, preferences, authorisation.claims)
         self._transactions = FencedTransactions(
             database, admission, authorisation, observe, settle, overrides=exposure.overrides

@@ -3,6 +3,13 @@
 SELECT name, naming::text AS naming, generation, change::text AS change, relation::oid::bigint AS relation
 FROM fencing.table_naming ORDER BY name, 5
 
+-- name: primary_keys
+-- The tables of this name, with the number of columns in their primary keys.
+SELECT n.nspname || '.' || c.relname AS name, i.indnkeyatts::int AS columns
+FROM pg_catalog.pg_index i JOIN pg_catalog.pg_class c ON c.oid = i.indrelid
+JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+WHERE i.indisprimary AND n.nspname || '.' || c.relname = $1
+
 -- name: bucket
 -- The naming of one bucket.
 SELECT name, naming::text AS naming, generation, change::text AS change, 0::bigint AS relation

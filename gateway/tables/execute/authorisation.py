@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from gateway.auth.grants import NOTHING, Action, Limits, Missing, Rights
+from gateway.db.spelling import Spellings
 from gateway.errors import GatewayError
 from gateway.fencing.ownership import Owned
 from gateway.fencing.resource import escape
@@ -31,11 +32,11 @@ class Authorisation:
     """Each method raises ``Denied``, once the denial is on record, or ``Unavailable`` if it cannot be recorded.
 
     ``owned``: the resources whose fences are in this database, None for all. A write that names one of another database
-    raises ``CrossesDatabases``.
+    raises ``CrossesDatabases``. A call under a name that may stand for another one raises ``ResourceMalformed``.
     """
 
-    def __init__(self, denials: Denials, owned: Owned | None = None) -> None:
-        self._denials, self._owned = denials, owned
+    def __init__(self, denials: Denials, owned: Owned | None = None, spellings: Spellings | None = None) -> None:
+        self._denials, self._owned, self._spellings = denials, owned, spellings
 
     async def reads(self, sender: Sender, names: Iterable[str]) -> None:
         """Check a read of the rows of these tables."""
@@ -77,6 +78,9 @@ class Authorisation:
             self._owned.check(resources or ())
         if write.call is not None:
             await self._covers(write.sender, Action.CALL, "function", write.cached.name, resources)
+            if self._spellings is not None:
+                # No row is compared with the name afterwards.
+                await self._spellings.check(resources or ())
         else:
             await self._covers(write.sender, Action.WRITE, "table", write.cached.name, resources)
 
