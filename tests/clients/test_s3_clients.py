@@ -42,8 +42,10 @@ from tests.clients.gateway import (
     Gateway,
     Lock,
     Login,
+    connect,
     send,
 )  # fmt: skip
+from tests.clients.lossy import losing
 from tests.clients.sdks import node_objects
 
 MEBIBYTE = 1024**2
@@ -666,3 +668,25 @@ def test_over_tls(
                 large.write_bytes(body)
                 with pytest.raises(REFUSALS, match=r"StaleFencingToken|overtaken"):
                     put(large)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("method", ["PUT", "POST", "DELETE"])
+def test_retries_after_a_lost_answer(lock: Lock, login: Login, large: Path, method: str) -> None:
+    """boto3 sends again what it has heard nothing of; the holder's own second try is no stale write."""
+    lock.seed(there=b"old")
+    path = f"/{BUCKET}/{lock.key('there')}"
+    expected = f"{path}?uploadId=" if method == "POST" else path
+    with losing(lock.gateway.origin, f"{method} {expected}".encode()) as (origin, network):
+        s3 = connect(origin, login)
+        match method:
+            case "PUT":
+                s3.put_object(Bucket=BUCKET, Key=lock.key("there"), Body=b"new")
+            case "POST":
+                s3.upload_file(str(large), BUCKET, lock.key("there"), Config=IN_PARTS)
+            case "DELETE":
+                s3.delete_object(Bucket=BUCKET, Key=lock.key("there"))
+        s3.close()
+        assert network.lost == 1
+    assert lock.body("there") == {"PUT": b"new", "POST": large.read_bytes(), "DELETE": None}[method]
+    assert lock.rejections() == []

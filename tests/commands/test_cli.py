@@ -9,11 +9,13 @@ import socket
 import ssl
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import httpx
 import pytest
 import trustme
 from cryptography.hazmat.primitives.serialization import (
@@ -28,11 +30,11 @@ from gateway.commands.health import _context
 from gateway.config import Config
 from gateway.config.server import Server
 from gateway.db import migrations
-from gateway.demo.embedded import EmbeddedPostgres
+from gateway.demo.embedded import EmbeddedPostgres, postgres
 from gateway.errors import ConfigurationError
 from tests.guard.stage import session
 from tests.postgres import GATEWAY
-from tests.processes import called, closed_port, free_port, run, started
+from tests.processes import Running, called, closed_port, free_port, run, started
 from tests.running import config
 from tests.tiers import first
 from tests.waiting import PATIENCE
@@ -471,3 +473,31 @@ def test_an_address_that_is_none(url: str) -> None:
 def test_elsewhere_the_certificate_counts() -> None:
     assert _context("gateway.example.com").verify_mode is ssl.CERT_REQUIRED
     assert _context("127.0.0.1").verify_mode is ssl.CERT_NONE
+
+
+def until_ready(gateway: Running, url: str, status: int) -> None:
+    # Asked before, it would take a connection and not answer: it listens before it has all it needs.
+    gateway.wait_for(lambda: '"event": "listening"' in gateway.errors.read_text())
+    gateway.wait_for(lambda: httpx.get(f"{url}/v1/ready", timeout=PATIENCE).status_code == status)
+
+
+@pytest.mark.thorough
+def test_without_postgres_it_starts_answers_503_and_recovers_by_itself(tmp_path: Path) -> None:
+    with tempfile.TemporaryDirectory(prefix="pg") as name:
+        data = Path(name) / "data"
+        with postgres(data) as server:
+            dsn = server.dsn()
+            migrations.upgrade(dsn)
+        url = f"http://127.0.0.1:{free_port()}"
+        configured = write(tmp_path / "gateway.toml", dsn, listen=url.removeprefix("http://"))
+        with started("serve", "--config", configured) as gateway:
+            until_ready(gateway, url, 503)
+            refused = httpx.get(f"{url}/v1/fences/job", timeout=PATIENCE)
+            assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")
+            with postgres(data):
+                until_ready(gateway, url, 204)
+                assert httpx.get(f"{url}/v1/fences/job", timeout=PATIENCE).status_code == 200
+                assert gateway.stop() == 0
+            first_line, second, *_ = map(json.loads, gateway.said().splitlines())
+            assert (first_line["event"], first_line["service"]) == ("service unreachable", "postgres")
+            assert second["event"] == "listening"
