@@ -57,7 +57,7 @@ class Failure:
 
 @dataclass
 class Result:
-    """What came of a step."""
+    """The outcome of a step."""
 
     step: str
     seconds: float = 0
@@ -66,7 +66,7 @@ class Result:
     """How many tests were skipped, by reason."""
     failures: list[Failure] = field(default_factory=list)
     trouble: list[str] = field(default_factory=list)
-    """What no second run can mend."""
+    """All else that went wrong. No second run can mend it."""
 
 
 def main(seconds: str, *steps: str) -> int:

@@ -14,7 +14,6 @@ from gateway.api import web_identity
 from gateway.api.configuration import ConfigurationAccess
 from gateway.api.health import CUSTOMARY_PATHS, MetricsSource
 from gateway.api.leases import without_id
-from gateway.api.requests import path_as_sent
 from gateway.config import Config, toml
 from gateway.config.changes import Change
 from gateway.errors import Forbidden, GatewayError, StoreError, Unavailable
@@ -46,7 +45,7 @@ from gateway.routing import ANSWERS_IN, Routing, first_working, page_over, withi
 from gateway.workers.channel import NoAnswer
 from gateway.workers.link import Link
 
-_OF_LEASES = ("/v1/leases", "/v1/withdrawals")
+_OF_LEASES = ("/v1/lease", "/v1/withdrawal")  # in the plural, too
 
 
 class Gateway:
@@ -193,7 +192,7 @@ class Gateway:
             return "streams" if streams else "page"
         if not self._has_objects or 1 <= len(first) <= 2:
             if path.startswith(_OF_LEASES):
-                scope["state"]["path"] = without_id(head.method, path_as_sent(scope))
+                scope["state"]["path"] = without_id(head.method, head.raw_path.decode("utf-8", "replace"))
                 return "leases"
             return "streams" if streams else "api"
         return "objects"

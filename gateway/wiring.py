@@ -63,9 +63,9 @@ def resources(config: Config, journals: Sequence[str] = ()) -> Resources:
 def spellings(config: Config, database: Database) -> Spellings:
     """Return the names that the rules, tables and buckets of a database make."""
     listed = config.objects if config.elsewhere.owned is None else config.elsewhere.key_rules
-    keys = [KeyRule.compile(rule.match, rule.resource).template for rule in listed]
+    keys = [KeyRule.compile(rule.match, rule.resource).names for rule in listed]
     tables = {name: rule.template for name, rule in table_rules(config)[0].items() if rule.template is not None}
-    return Spellings(database, tables, [*keys, Template.parse(DEFAULT_TEMPLATE)])
+    return Spellings(database, tables, [*keys, Template.parse(DEFAULT_TEMPLATE)] if config.s3 is not None else [])
 
 
 def lease_terms(

@@ -35,13 +35,18 @@ class About(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """The need of a route: one of ``actions``, granted on what it is ``about``."""
+    """The need of a route: one of ``actions``, granted on what it is ``about``.
+
+    ``held``: the route is about a lease that was given under the name, so another name finds none.
+    """
 
     about: About
     actions: tuple[Action, ...] = ()
+    held: bool = False
 
 
 _LOCK = Rule(About.RESOURCE, (Action.LOCK,))
+_LEASE = Rule(About.RESOURCE, (Action.LOCK,), held=True)
 LOOK = (Action.READ, Action.LOCK, Action.BARRIER)
 """Each of these lets a caller see the fence and the lock of a resource."""
 _ADMINISTER = Rule(About.EVERYTHING, (Action.ADMINISTER,))
@@ -51,13 +56,13 @@ _CALLERS, _PUBLIC = Rule(About.CALLERS), Rule(About.PUBLIC)
 
 RULES: dict[tuple[str, str], Rule] = {
     ("POST", "/v1/leases/{resource:path}"): _LOCK,
-    ("PUT", "/v1/leases/{resource:path}/{lease}"): _LOCK,
-    ("DELETE", "/v1/leases/{resource:path}/{lease}"): _LOCK,
+    ("PUT", "/v1/leases/{resource:path}/{lease}"): _LEASE,
+    ("DELETE", "/v1/leases/{resource:path}/{lease}"): _LEASE,
     ("PUT", "/v1/leases"): Rule(About.BODY, (Action.LOCK,)),
     ("POST", "/v1/withdrawals/{resource:path}"): _LOCK,
     ("GET", "/v1/leases"): Rule(About.ALL_RESOURCES, (Action.READ,)),
     ("GET", "/v1/leases/{resource:path}"): Rule(About.RESOURCE, LOOK),
-    ("POST", "/v1/breaks/{resource:path}"): Rule(About.RESOURCE, (Action.BREAK,)),
+    ("POST", "/v1/breaks/{resource:path}"): Rule(About.RESOURCE, (Action.BREAK,), held=True),
     ("GET", "/v1/fences"): Rule(About.ALL_RESOURCES, (Action.READ,)),
     ("GET", "/v1/fences/{resource:path}"): Rule(About.RESOURCE, LOOK),
     ("POST", "/v1/fences/{resource:path}/barrier"): Rule(About.RESOURCE, (Action.BARRIER,)),
@@ -133,28 +138,33 @@ class Authorisation:
     def __init__(self, denials: Denials, owned: Owned | None = None, spellings: Spellings | None = None) -> None:
         self._denials, self._owned, self._spellings = denials, owned, spellings
 
-    async def on(self, request: Request, principal: Principal, actions: Iterable[Action], resource: str) -> None:
-        """Check that one of the actions is granted on a resource, named in canonical form."""
+    async def on(
+        self, request: Request, principal: Principal, actions: Iterable[Action], resource: str, *, held: bool = False
+    ) -> None:
+        """Check that one of the actions is granted on a resource, named in canonical form, which is of this database.
+
+        ``held``: a lease was given under this name, so it stands for no other one.
+        """
         if not any(principal.rights.on(action, resource) for action in actions):
             raise await self.denied(request, principal, actions, f"resource {resource}", resource)
-        await self.owns(resource)
+        self.owns(resource)
+        if not held:
+            await self._check_spelling(resource)
 
-    async def owns(self, *resources: str) -> None:
+    def owns(self, *resources: str) -> None:
         """Check that the fences of these resources are in this database. They are named in canonical form."""
         if self._owned is not None:
             self._owned.check(resources)
-        await self.check_spelling(*resources)
 
     async def owns_all(self, pattern: str) -> None:
         """Check that the fences of all resources that a checked pattern covers are in this database."""
         if self._owned is not None:
             self._owned.check_pattern(pattern)
-        await self.check_spelling(pattern)
+        await self._check_spelling(pattern)
 
-    async def check_spelling(self, *names: str) -> None:
-        """Check that no name may stand for another one. They are in canonical form."""
+    async def _check_spelling(self, name: str) -> None:
         if self._spellings is not None:
-            await self._spellings.check(names)
+            await self._spellings.check([name])
 
     async def over(self, request: Request, principal: Principal, actions: Iterable[Action], pattern: str) -> None:
         """Check that one of the actions is granted on all resources that a pattern covers."""
@@ -187,7 +197,8 @@ class Authorised:
         principal, authorisation = self._caller(request), self._authorisation
         match rule.about:
             case About.RESOURCE:
-                await authorisation.on(request, principal, rule.actions, canonical(request.path_params["resource"]))
+                name = canonical(request.path_params["resource"])
+                await authorisation.on(request, principal, rule.actions, name, held=rule.held)
             case About.BODY if not any(map(principal.rights.have, rule.actions)):
                 raise await authorisation.denied(request, principal, rule.actions, "any resource", EVERYTHING)
             case About.ALL_RESOURCES if is_denied(rule, principal):
@@ -196,6 +207,3 @@ class Authorised:
                 )
             case About.EVERYTHING | About.OWN_ENTRIES if is_denied(rule, principal):
                 raise await authorisation.denied(request, principal, rule.actions, "everything", EVERYTHING)
-        await authorisation.check_spelling(*request.query_params.getlist("resource"))
-        if name := request.path_params.get("resource"):
-            await authorisation.check_spelling(canonical(name))

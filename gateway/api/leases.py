@@ -247,7 +247,7 @@ class LeaseEndpoints:
         resources = {one.resource for one in wanted}
         denied = {resource for resource in resources if not principal.rights.on(Action.LOCK, resource)}
         granted = [one for one in wanted if one.resource not in denied]
-        await self.authorisation.owns(*(one.resource for one in granted))
+        self.authorisation.owns(*(one.resource for one in granted))
         if denied:
             # Together, so that they share batches: the granted leases go on running out meanwhile.
             await asyncio.gather(*(self._deny(request, principal, resource) for resource in sorted(denied)))
@@ -352,8 +352,8 @@ def _answer(view: BaseModel, status: int) -> Response:
 
 
 def without_id(method: str, path: str) -> str:
-    """Return the path of a request to ``/v1/leases`` without the id of the lease, which is enough to end it."""
-    if method in ("PUT", "DELETE") and path.count("/") > 3:
+    """Return the path of a request to locks without the id of the lease, which is enough to end it."""
+    if method in ("PUT", "DELETE") and (path.count("/") > 3 or path.startswith("/v1/lease/")):
         path = f"{path.rpartition('/')[0]}/{{lease}}"
     return _ID.sub("{lease}", path)
 

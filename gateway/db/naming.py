@@ -24,9 +24,11 @@ async def tables(database: Database) -> tuple[RegisteredNaming[TableNaming], ...
     return tuple(_registered(row, TableNaming.from_json) for row in await database.fetch(_SQL["tables"]))
 
 
-async def primary_keys(database: Database, table: str) -> list[tuple[str, int]]:
-    """Return the tables of this name, ``schema.table``, with the number of columns in their primary keys."""
-    return [(row["name"], row["columns"]) for row in await database.fetch(_SQL["primary_keys"], table)]
+async def primary_keys(database: Database, tables: Collection[str]) -> list[tuple[str, int]]:
+    """Return the tables of these names, ``schema.table``, with the number of columns in their primary keys."""
+    dots = [(name[:at], name[at + 1 :]) for name in tables for at, sign in enumerate(name) if sign == "."]
+    columns = [list(column) for column in zip(*dots, strict=True)] or [[], []]
+    return [(row["name"], row["columns"]) for row in await database.fetch(_SQL["primary_keys"], *columns)]
 
 
 async def buckets(database: Database) -> tuple[RegisteredNaming[BucketNaming], ...]:

@@ -58,6 +58,14 @@ class KeyRule:
             raise ConfigurationError(f"object rule {match!r}: {{key}} must be the last field of the resource")
         return cls(pattern, fields, template, mode, equal, match)
 
+    @property
+    def names(self) -> Template:
+        """Return the template with the bucket in it, where the rule is about one bucket."""
+        bucket = self.match.partition("/")[0]
+        if bucket == "*" or _FIELD.fullmatch(bucket):
+            return self.template
+        return Template.parse(self.template.text.replace("{bucket}", escape(bucket)))
+
     def may_concern(self, bucket: str) -> bool:
         """Return whether the rule may be about keys of this bucket."""
         first = self.match.partition("/")[0]

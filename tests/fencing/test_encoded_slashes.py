@@ -35,7 +35,10 @@ RULES = {
         {"name": "public.orders", "resource": "order/{note}"},
         {"name": "public.paths", "resource": "{path}"},
     ],
-    "objects": [{"match": "bucket/reports/{day}/**", "resource": "day/{day}"}],
+    "objects": [
+        {"match": "bucket/reports/{day}/**", "resource": "day/{day}"},
+        {"match": "uploads/**", "resource": "{bucket}/{key}"},
+    ],
 }
 LEASE = str(uuid4())
 
@@ -65,6 +68,11 @@ class World:
 
     dsn: str
     api: httpx.AsyncClient
+
+    async def execute(self, statement: str) -> None:
+        connection = await asyncpg.connect(self.dsn)
+        await connection.execute(statement)
+        await connection.close()
 
     async def named(self) -> set[str]:
         """Return the names of all fences and locks."""
@@ -100,24 +108,32 @@ async def world(postgres_server: EmbeddedPostgres) -> AsyncIterator[World]:
 WAYS: dict[str, tuple[str, str, Any]] = {
     "acquire": ("POST", "/v1/leases/{name}", {"holder": "a"}),
     "inspect": ("GET", "/v1/leases/{name}", None),
-    "renew": ("PUT", f"/v1/leases/{{name}}/{LEASE}", {}),
-    "release": ("DELETE", f"/v1/leases/{{name}}/{LEASE}", None),
-    "renew many": ("PUT", "/v1/leases", {"leases": [{"resource": "{name}", "lease": LEASE}]}),
     "withdraw": ("POST", "/v1/withdrawals/{name}", {"holder": "a", "request": "r"}),
-    "break": ("POST", "/v1/breaks/{name}", {"expected": "1", "reason": "a test"}),
     "read": ("GET", "/v1/fences/{name}", None),
     "barrier": ("POST", "/v1/fences/{name}/barrier", {"token": "34"}),
     "epoch": ("POST", "/v1/fences/{name}/epoch", {"expected": "34", "reason": "a test"}),
-    "report": ("GET", "/v1/reports/{name}", None),
     "credentials": ("POST", "/v1/credentials", {"resource": "{name}", "token": "34"}),
     "sequencer": ("POST", "/v1/sequencers/check", {"sequencer": "{name}:exclusive:34:AAAA"}),
     "call": ("POST", "/v1/tables/rpc/touch", {}),
+    "update": ("PATCH", "/v1/tables/acct?v=eq.nothing", {"v": "late"}),
+    "delete": ("DELETE", "/v1/tables/acct?v=eq.nothing", None),
+    "transaction": (
+        "POST",
+        "/v1/transaction",
+        {
+            "writes": [
+                {
+                    "method": "DELETE",
+                    "table": "acct",
+                    "query": "v=eq.nothing",
+                    "token": "34",
+                    "resource": "{name}",
+                }
+            ]
+        },
+    ),
     "acquire, by the query": ("POST", "/v1/lease?resource={query}", {"holder": "a"}),
     "barrier, by the query": ("POST", "/v1/fence/barrier?resource={query}", {"token": "34"}),
-    "rejections": ("GET", "/v1/rejections?resource={query}", None),
-    "events": ("GET", "/v1/events?resource={query}", None),
-    "incidents": ("GET", "/v1/incidents?resource={query}", None),
-    "export": ("GET", "/v1/events.ndjson?resource={query}", None),
 }
 
 
@@ -132,7 +148,7 @@ def filled(body: Any, name: str) -> Any:
 async def sent(world: World, way: str, name: str) -> httpx.Response:
     method, path, body = WAYS[way]
     url = path.replace("{name}", name).replace("{query}", quote(name, safe=""))
-    headers = {"Fencing-Token": "34", "Fencing-Resource": name} if way == "call" else {}
+    headers = {"Fencing-Token": "34", "Fencing-Resource": name} if "/v1/tables/" in path else {}
     return await world.api.request(method, url, json=filled(body, name), headers=headers)
 
 
@@ -186,7 +202,35 @@ async def test_clients_that_encode_each_slash_name_the_resource_in_the_query(wor
     assert (await world.api.delete(one, params=lock)).status_code == 204
 
 
-@pytest.mark.parametrize("query", ["", "?resource=", "?resource=a&resource=b", "?resource=a%20b"])
+async def test_leases_that_were_given_under_such_a_name_go_on(world: World) -> None:
+    """The table of the row is gone, and so is the reason why its name was accepted."""
+    name = "public.gone/x%2Fy"
+    await world.execute("CREATE TABLE gone (id text PRIMARY KEY)")
+    leases = [(await world.api.post(f"/v1/leases/{one}", json={"holder": "a"})).json() for one in (name, "job/other")]
+    await world.execute("DROP TABLE gone")
+    renewed = await world.api.put(
+        "/v1/leases", json={"leases": [{k: one[k] for k in ("resource", "lease")} for one in leases]}
+    )
+    assert all(one["expires_in"] for one in renewed.json()["leases"]), renewed.text
+    assert (await world.api.put(f"/v1/leases/{name}/{leases[0]['lease']}", json={})).status_code == 200
+    assert (await world.api.delete(f"/v1/leases/{name}/{leases[0]['lease']}")).status_code == 204
+
+
+async def test_a_name_that_cannot_be_decoded_has_no_other_spelling(world: World) -> None:
+    for name in ("a%00%2Fb", "a%FF%2Fb"):
+        answer = await world.api.get(f"/v1/fences/{name}")
+        assert answer.status_code == 400, answer.text
+    assert "spelling is" not in answer.json()["advice"]
+
+
+async def test_the_record_is_searched_for_any_name(world: World) -> None:
+    for path in ("/v1/events", "/v1/rejections", "/v1/incidents", "/v1/events.ndjson"):
+        assert (await world.api.get(path, params={"resource": "job%2F1"})).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "query", ["", "?resource=", "?resource=a&resource=b", "?resource=a%20b", "?resource=a/b%0A", "?resource=a%FF%252Fb"]
+)
 async def test_a_query_without_one_name_is_refused(world: World, query: str) -> None:
     answer = await world.api.post(f"/v1/lease{query}", json={"holder": "a"})
     assert (answer.status_code, answer.json()["code"]) == (400, "resource-malformed")

@@ -142,6 +142,8 @@ class TestSecrets:
                 lease = (await api.post("/v1/leases/order/5", json={"holder": "me"})).json()["lease"]
                 for name in (lease, lease.upper(), lease.replace("-", ""), f"urn:uuid:{lease}"):
                     assert (await api.put(f"/v1/leases/order/5/{name}", json={})).status_code == 200
+                    in_query = await api.put(f"/v1/lease/{name}", params={"resource": "order/5"}, json={})
+                    assert in_query.status_code == 200
                     for path in (f"/v1/leases/{name}", f"/v1/leases/order/5/{name}/", f"/v1/withdrawals/{name}"):
                         for method in ("GET", "POST", "PUT", "DELETE"):
                             await api.request(method, path)

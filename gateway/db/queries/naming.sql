@@ -4,11 +4,12 @@ SELECT name, naming::text AS naming, generation, change::text AS change, relatio
 FROM fencing.table_naming ORDER BY name, 5
 
 -- name: primary_keys
--- The tables of this name, with the number of columns in their primary keys.
+-- The tables of these schemas and names, with the number of columns in their primary keys.
 SELECT n.nspname || '.' || c.relname AS name, i.indnkeyatts::int AS columns
-FROM pg_catalog.pg_index i JOIN pg_catalog.pg_class c ON c.oid = i.indrelid
-JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
-WHERE i.indisprimary AND n.nspname || '.' || c.relname = $1
+FROM unnest($1::text[], $2::text[]) AS asked (schema, name)
+JOIN pg_catalog.pg_namespace n ON n.nspname = asked.schema
+JOIN pg_catalog.pg_class c ON c.relnamespace = n.oid AND c.relname = asked.name
+JOIN pg_catalog.pg_index i ON i.indrelid = c.oid AND i.indisprimary
 
 -- name: bucket
 -- The naming of one bucket.

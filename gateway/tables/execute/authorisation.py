@@ -10,6 +10,7 @@ from dataclasses import replace
 from gateway.auth.grants import NOTHING, Action, Limits, Missing, Rights
 from gateway.db.spelling import Spellings
 from gateway.errors import GatewayError
+from gateway.fencing.decision import Enforcement
 from gateway.fencing.ownership import Owned
 from gateway.fencing.resource import escape
 from gateway.record.denials import Denials
@@ -32,7 +33,7 @@ class Authorisation:
     """Each method raises ``Denied``, once the denial is on record, or ``Unavailable`` if it cannot be recorded.
 
     ``owned``: the resources whose fences are in this database, None for all. A write that names one of another database
-    raises ``CrossesDatabases``. A call under a name that may stand for another one raises ``ResourceMalformed``.
+    raises ``CrossesDatabases``. A name in the request that may stand for another one raises ``ResourceMalformed``.
     """
 
     def __init__(self, denials: Denials, owned: Owned | None = None, spellings: Spellings | None = None) -> None:
@@ -78,11 +79,11 @@ class Authorisation:
             self._owned.check(resources or ())
         if write.call is not None:
             await self._covers(write.sender, Action.CALL, "function", write.cached.name, resources)
-            if self._spellings is not None:
-                # No row is compared with the name afterwards.
-                await self._spellings.check(resources or ())
         else:
             await self._covers(write.sender, Action.WRITE, "table", write.cached.name, resources)
+        if self._spellings is not None and write.cached.rule.mode is Enforcement.ENFORCE:
+            # A write that touches no row, and a call, compare the name with nothing afterwards.
+            await self._spellings.check(write.named)
 
     async def replays(self, sender: Sender, name: str, resources: Sequence[str], *, shows_rows: bool) -> None:
         """Check the resources of a write to a table that has been answered before, perhaps with rows."""

@@ -177,4 +177,6 @@ class FunctionCalls:
         if objection is not None and self._rule.mode is Enforcement.ENFORCE:
             raise objection
         cached = CachedTable(table, self._rule, None, Statements(table, None))
-        return PlannedWrite(call.request, None, content, cached, tokens, names or None, sender, objection, call=call)
+        return PlannedWrite(
+            *(call.request, None, content, cached, tokens, names or None, sender, objection), call=call, named=names
+        )

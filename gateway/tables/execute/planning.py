@@ -210,7 +210,8 @@ class PlannedWrite:
     ``objection`` is the error that an enforcing rule would raise. It is recorded beside the write.
     ``guarded``: the statement must look at the names of rows before it changes them, see
     ``gateway.tables.naming.plan.Claim``.
-    ``call``: the function to call, in place of a statement of the table.
+    ``call``: the function to call, in place of a statement of the table. ``named``: the resources that the writer
+    names itself.
     """
 
     request: Request
@@ -223,6 +224,7 @@ class PlannedWrite:
     objection: GatewayError | None = None
     guarded: bool = False
     call: PlannedCall | None = None
+    named: tuple[str, ...] = ()
 
     @property
     def shows_rows(self) -> bool:
@@ -310,11 +312,13 @@ class Planner:
         wanted = await self._preferences.applied(parsed.request, parsed.headers)
         _check_zone(wanted, cached.table, cached.named)
         check_preconditions(wanted.preconditions, wanted.method, wanted.query, cached.table)
-        claimed, guarded, objection = await self._claimed(wanted, parsed.payload, cached, explicit_of(parsed.shown))
+        explicit = explicit_of(parsed.shown)
+        claimed, guarded, objection = await self._claimed(wanted, parsed.payload, cached, explicit)
         if parsed.tokens is None:
             objection = TokenRequired("The write carries no fencing token.")
         write = PlannedWrite(
-            wanted, parsed.payload, parsed.body, cached, parsed.tokens, claimed, parsed.sender, objection, guarded
+            *(wanted, parsed.payload, parsed.body, cached, parsed.tokens, claimed, parsed.sender, objection, guarded),
+            named=explicit.names,
         )
         await self._authorise(write)
         refusal = _refused_beforehand(write)
