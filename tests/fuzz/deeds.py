@@ -423,7 +423,7 @@ def barrier(name: str, choices: Choices) -> Deed:
     mark, key = choices.mark(), choices.key()
     stale = choices.often(0.2)
     resource = f"account/{STALE_ACCOUNT}" if stale else f"fz/{mark}{choices.one('', '/a', '/c%2Fd', '/%C3%A4', '/a+b')}"
-    allowed = key in PROVEN and not stale
+    allowed = key in PROVEN and not stale and "%2F" not in resource
     if choices.often(0.1):
         document = {"token": choices.nasty(), "holder": choices.nasty()}
         effect = Effect(mark, "fence", allowed, name=resource, token=None)
@@ -452,7 +452,7 @@ def lease(name: str, choices: Choices) -> Deed:
         ("POST", f"/v1/withdrawals/{resource}", b'{"holder": "a", "request": "b"}'),
         ("PUT", "/v1/leases", json.dumps({"leases": many}).encode()),
     )
-    effect = Effect(mark, "lease", key in PROVEN, name=resource, token=None)
+    effect = Effect(mark, "lease", key in PROVEN and "%2F" not in resource, name=resource, token=None)
     headers = [*choices.authorization(key), JSON]
     return Deed(name, method, target, headers, body, choices.trailers(name), key in PROVEN, effect)
 

@@ -145,7 +145,7 @@ class TestLooking:
             after = page["after"]
         assert found == names
 
-    @pytest.mark.parametrize("name", ["x/break", "job/a%2Fb", "a//b", "x/", "s3/b/..~/c"])
+    @pytest.mark.parametrize("name", ["x/break", "a//b", "x/", "s3/b/..~/c"])
     async def test_any_name_a_fence_may_have(self, service: Service, job: str, name: str) -> None:
         resource = f"{job}/{name}" if name.startswith("x") else f"{name}{job[4:]}"
         lease = await service.writer.got(resource, "a")
