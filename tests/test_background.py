@@ -89,16 +89,6 @@ class TestWorking:
             assert cancelled == []
         assert cancelled == ["one", "other"]
 
-    async def test_work_that_is_done_ends_nothing(self) -> None:
-        async def work() -> None:
-            done.set()
-
-        done = asyncio.Event()
-        async with background_tasks(work()):
-            await done.wait()
-            await asyncio.sleep(0)
-        assert done.is_set()
-
     async def test_it_ends_where_what_it_works_behind_fails(self) -> None:
         async def work() -> None:
             begun.set()

@@ -89,53 +89,6 @@ async def test_each_form_of_a_write_is_fenced_by_the_owner_of_its_key(gateway: F
             assert all((key.startswith("tenant-7/")) == (name == "south") for key in found), (name, table)
 
 
-async def test_an_overtaken_holder_is_refused_whatever_the_other_database_says(
-    gateway: Fleet, double: S3Double
-) -> None:
-    """In the other database, a fence of the same name is lower, or has every write of the zombie as its own."""
-    for key, owner in OWNERS.items():
-        other = "north" if owner == "south" else "south"
-        await gateway.asked(
-            other, "INSERT INTO fencing.fence (resource, epoch, value) VALUES ($1, 0, 7)", f"s3/{BUCKET}/{key}"
-        )
-        await call(connect(gateway.origin, "7").put_object, **names(key), Body=b"mine")
-        upload = {**names(key)}
-        upload["UploadId"] = (await call(connect(gateway.origin, "7").create_multipart_upload, **upload))["UploadId"]
-        async with gateway.api() as api:
-            raised = await api.post(f"/v1/fences/s3/{BUCKET}/{key}/barrier", json={"token": "8"})
-            assert raised.status_code == 200
-        zombie, since = connect(gateway.origin, "7"), double.sequence
-        parts = {"Parts": [{"PartNumber": 1, "ETag": '"0"'}]}
-        source = {"CopySource": f"{BUCKET}/{THEIRS if key == OURS else OURS}"}
-        writes: list[tuple[Any, dict[str, Any]]] = [
-            (zombie.put_object, {"Body": b"late"}),
-            (zombie.delete_object, {}),
-            (zombie.put_object_tagging, {"Tagging": {"TagSet": []}}),
-            (zombie.copy_object, source),
-            (zombie.create_multipart_upload, {}),
-        ]
-        for write, more in writes:
-            assert (await outcome(write, **names(key), **more))[0] == 412, write
-        of_upload: list[tuple[Any, dict[str, Any]]] = [
-            (zombie.upload_part, {"PartNumber": 1, "Body": b"late"}),
-            (zombie.upload_part_copy, {"PartNumber": 1, **source}),
-            (zombie.complete_multipart_upload, {"MultipartUpload": parts}),
-            (zombie.abort_multipart_upload, {}),
-        ]
-        for write, more in of_upload:
-            assert (await outcome(write, **upload, **more))[0] == 412, write
-        form = signed(gateway.origin, key, {"x-amz-meta-fencing-token": "7"}, bucket=BUCKET)
-        assert (await post(form, b"late")).status_code == 412
-        both = [{"Key": one} for one in OWNERS]
-        answer = await call(zombie.delete_objects, Bucket=BUCKET, Delete={"Objects": both})
-        assert key in [one["Key"] for one in answer["Errors"]]
-        assert double.objects(BUCKET)[key].content.body == b"mine"
-        # The other database would let the zombie pass for the same name. Only its own keys reach it.
-        assert {one.key for one in double.applied(after=since)} <= {THEIRS if key == OURS else OURS}
-        told = await gateway.asked(owner, "SELECT DISTINCT resource FROM fencing.record WHERE kind = 'rejection'")
-        assert f"s3/{BUCKET}/{key}" in told
-
-
 async def test_a_list_of_deletes_is_fenced_key_by_key(gateway: Fleet, double: S3Double) -> None:
     keys = ["tenant-7/a", "rest/a", "tenant-7/b", "rest/b"]
     for key in keys:
@@ -222,20 +175,6 @@ async def test_a_sweeper_leaves_a_tombstone_alone_that_the_rules_have_given_away
         barred = await api.post("/v1/fences/job/x/barrier", json={"token": "9"})
     assert barred.status_code == 422, barred.text
     assert not [one.key for one in double.applied(after=since) if ".fencing-gateway/" not in one.key]
-
-
-@pytest.mark.thorough
-async def test_a_bypass_of_either_database_is_reported_once(gateway: Fleet, double: S3Double) -> None:
-    for key in OWNERS:
-        await call(connect(gateway.origin, "5").put_object, **names(key), Body=b"x")
-        double.put(BUCKET, key, b"from elsewhere")
-    double.put(BUCKET, "tenant-7/never-known", b"nobody has written it")
-    for name in ("north", "south"):
-        assert (await swept(gateway, name))[0].bypasses == 1
-    for name in ("north", "south"):
-        assert (await swept(gateway, name))[0].bypasses == 0
-        told = await gateway.asked(name, "SELECT details ->> 'key' FROM fencing.record WHERE kind = 'bypass'")
-        assert told == [key for key, owner in OWNERS.items() if owner == name]
 
 
 @pytest.fixture

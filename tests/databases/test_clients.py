@@ -1,9 +1,6 @@
-"""Clients of two databases, also while one is down: the library, guards, `gateway run`, and temporary keys."""
+"""Clients of two databases, also while one is down: guarded sessions, and those with temporary keys."""
 
-import asyncio
-import json
 import re
-import sys
 from collections.abc import AsyncIterator
 from typing import Any
 from urllib.parse import urlencode
@@ -13,7 +10,6 @@ import httpx
 import pytest
 import pytest_asyncio
 
-from gateway.client import FencedClient, LockLost
 from gateway.guard import installation
 from gateway.guard.installation import GuardRequest
 from tests.databases.fleet import CALLERS, SOON, Fleet, fleet
@@ -22,54 +18,8 @@ from tests.guard.stage import logging_in_as, refused
 from tests.identity_provider import AUDIENCE, ISSUER, Provider, claims, rsa_key, token
 from tests.objects.clients import call, connect, outcome
 from tests.postgres import Server, as_owner
-from tests.processes import COMMAND
-from tests.running import ACCESS_KEY, API_KEY, GRANTS, SECRET_KEY
+from tests.running import GRANTS
 from tests.waiting import PATIENCE
-
-LOCKS = {"north": "north.orders/1", "south": "south.orders/1"}
-
-
-def client(gateway: Fleet, **settings: Any) -> FencedClient:
-    keys: dict[str, Any] = {"api_key": API_KEY, "access_key_id": ACCESS_KEY, "secret_access_key": SECRET_KEY}
-    return FencedClient(url=gateway.origin, **keys, **settings)
-
-
-async def update(http: httpx.AsyncClient, schema: str, status: str) -> httpx.Response:
-    headers = {"Content-Profile": schema}
-    return await http.patch("/v1/tables/orders?id=eq.1", json={"status": status}, headers=headers)
-
-
-async def test_locks_of_two_databases_write_each_in_its_own(gateway: Fleet) -> None:
-    async with client(gateway) as fenced, fenced.lock(LOCKS["north"]) as north, fenced.lock(LOCKS["south"]) as south:
-        for lock, schema in ((north, "north"), (south, "south")):
-            assert (await update(lock.http, schema, "locked")).status_code == 204
-            assert await gateway.asked(schema, f"SELECT status FROM {schema}.orders WHERE id = 1") == ["locked"]
-            # The token of a lock is for its resource alone, so it writes nothing in the other database.
-            other = "south" if schema == "north" else "north"
-            assert (await update(lock.http, other, "crossed")).status_code == 422
-            assert await gateway.asked(other, f"SELECT count(*) FROM {other}.orders WHERE status = 'crossed'") == [0]
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("gateway", [SOON], indirect=True, ids=[""])
-@pytest.mark.parametrize("trouble", ["cut", "pause"])
-async def test_locks_are_renewed_while_another_database_is_down(gateway: Fleet, trouble: str) -> None:
-    """All locks of a client share a renewal. The one whose database is down gets lost, and no other."""
-    ttl = 6.0
-    async with client(gateway) as fenced:
-        async with fenced.lock("job/1", ttl=ttl) as kept, fenced.lock("job/2", ttl=ttl) as too:
-
-            async def lose() -> None:
-                async with fenced.lock("tenant-7/job", ttl=ttl):
-                    getattr(gateway.lines["south"], trouble)()
-                    await asyncio.sleep(PATIENCE)
-
-            with pytest.raises(LockLost):
-                await lose()
-            assert not kept.lost.is_set()
-            assert not too.lost.is_set()
-        gateway.lines["south"].mend()
-        gateway.lines["south"].resume()
 
 
 async def test_guards_fence_sessions_in_each_database(gateway: Fleet) -> None:
@@ -101,21 +51,6 @@ async def test_guards_fence_sessions_in_each_database(gateway: Fleet) -> None:
             await connection.execute(f"DROP OWNED BY {role}; DROP ROLE {role}")
             await connection.close()
         assert await gateway.fences(str(schema)) == [f"{schema}.orders/1"]
-
-
-async def test_a_command_runs_under_a_lock_of_the_second_database(gateway: Fleet) -> None:
-    script = "import json, os; print(json.dumps(dict(os.environ)))"
-    arguments = ("run", "--lock", "tenant-7/nightly", "--", sys.executable, "-c", script)
-    environment = {"GATEWAY_URL": gateway.origin, "GATEWAY_API_KEY": API_KEY, "PATH": "/usr/bin:/bin"}
-    gateway.lines["north"].cut()
-    process = await asyncio.create_subprocess_exec(
-        *COMMAND, *arguments, env=environment, stdout=asyncio.subprocess.PIPE
-    )
-    output, _ = await asyncio.wait_for(process.communicate(), PATIENCE)
-    assert process.returncode == 0
-    found = json.loads(output)
-    assert found["FENCING_RESOURCE"] == "tenant-7/nightly"
-    assert await gateway.fences("south") == ["tenant-7/nightly"]
 
 
 # Temporary keys -----------------------------------------------------------------------------------------------------
@@ -200,21 +135,3 @@ async def test_keys_without_a_lock_are_for_all_databases_and_one_that_is_down_do
         await call(s3_client(trusting, again.text, "6").put_object, **in_bucket(up))
         trusting.lines[down].mend()
         trusting.lines[down].resume()
-
-
-@pytest.mark.thorough
-async def test_fenced_keys_are_issued_where_their_resource_belongs(trusting: Fleet) -> None:
-    async with trusting.api() as api:
-        for down, up in (("north", "south"), ("south", "north")):
-            trusting.lines[down].cut()
-            asked = {"resource": IN_BOTH[up], "token": "30"}
-            keys = await api.post("/v1/credentials", json=asked)
-            assert keys.status_code == 201, keys.text
-            view = keys.json()
-            given = {"access_key": view["access_key_id"], "secret_key": view["secret_access_key"]}
-            fenced = connect(trusting.origin, **given, aws_session_token=view["session_token"])
-            await call(fenced.put_object, **in_bucket(up))
-            assert (await outcome(fenced.put_object, **in_bucket(down)))[0] == 403
-            lost = await api.post("/v1/credentials", json={"resource": IN_BOTH[down], "token": "30"})
-            assert lost.status_code == 503
-            trusting.lines[down].mend()

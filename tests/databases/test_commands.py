@@ -87,16 +87,6 @@ def test_a_dsn_or_a_target_is_for_one_database(tmp_path: Path, addresses: dict[s
     assert called("migrate", "--dsn", addresses["south"], "--database", "south", "--config", config).returncode == 0
 
 
-@pytest.mark.thorough
-def test_findings_name_the_entry_of_their_database(tmp_path: Path, addresses: dict[str, str]) -> None:
-    config = written(tmp_path, addresses)
-    with config.open("a") as file:
-        file.write('[[tables]]\nname = "public_south.missing"\nresource = "public_south.missing/{id}"\n')
-    checked = called("config", "check", "--config", str(config))
-    assert checked.returncode == 78
-    assert 'databases]] "north", schemas: there is no schema public_north' in checked.stderr
-
-
 def test_a_gateway_does_not_start_with_rules_that_are_not_in_force(tmp_path: Path, addresses: dict[str, str]) -> None:
     """In the other database their tokens would count from nothing, and overtaken holders could write again."""
     for name, address in addresses.items():
@@ -226,15 +216,6 @@ async def test_both_chains_of_an_export_are_verified(asked: Fleet, api: httpx.As
     assert "south: Entries 1 to" in judged.stdout
     refused_head = await run("verify", tmp_path / "record.ndjson", "--head", heads[0].removeprefix("north:"))
     assert isinstance(refused_head.exception, ConfigurationError)
-
-
-@pytest.mark.thorough
-async def test_an_export_goes_on_after_a_cursor(asked: Fleet, api: httpx.AsyncClient) -> None:
-    await all_raised(api, 6)
-    lines = (await run("export")).stdout.splitlines()
-    first = {one["database"]: one["position"] for one in map(json.loads, lines[:4])}
-    after = ",".join(f"{name}:{position}" for name, position in first.items())
-    assert (await run("export", "--after", after)).stdout.splitlines() == lines[4:]
 
 
 async def test_a_database_that_is_down_is_named_and_changes_the_exit_code(

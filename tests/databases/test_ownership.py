@@ -105,13 +105,6 @@ async def test_gateways_with_other_rules_cannot_serve(addresses: Addresses) -> N
         assert await raised(api, "job/1", "5") == "ok"
 
 
-@pytest.mark.thorough
-async def test_what_differs_in_other_databases_alone_does_no_harm(addresses: Addresses) -> None:
-    async with gateway(addresses.config(west={})) as api, gateway(addresses.config(west=NORTH)) as other:
-        assert await raised(api, "tenant-7/1", "5") == await raised(other, "tenant-7/1", "6") == "ok"
-        assert await raised(other, "job/1", "5") == await raised(other, "anything", "5") == "ownership-differs"
-
-
 async def test_a_dsn_leads_to_the_database_of_its_name(addresses: Addresses) -> None:
     async with gateway(addresses.config()) as api:
         assert await raised(api, "job/1", "5") == "ok"

@@ -8,7 +8,6 @@ from typing import Any, TypeAlias
 import asyncpg
 import pytest
 
-from bench.wire import counting
 from gateway import serving
 from gateway.db import settings
 from gateway.db.database import Database, Transaction, refuses_sessions
@@ -476,21 +475,3 @@ async def test_sessions_whose_server_is_gone_are_closed_like_others(make: Make) 
     held[0]._transport.get_extra_info("socket").shutdown(socket.SHUT_WR)  # type: ignore[attr-defined]
     await sessions.close()
     assert all(session.is_closed() for session in held)
-
-
-# The path of the benchmarks -----------------------------------------------------------------------------------------
-
-
-async def test_the_path_of_the_benchmarks_counts_round_trips_and_statements(dsn: str) -> None:
-    with counting(dsn) as (relayed, sent):
-        session = await asyncpg.connect(relayed)
-        await session.execute("CREATE TEMPORARY TABLE counted (number integer)")
-        insert = await session.prepare("INSERT INTO counted VALUES ($1)")
-        trips, statements = sent.trips, sent.statements
-        await insert.executemany([(1,), (2,), (3,)])
-        assert (sent.trips - trips, sent.statements - statements) == (1, 3)
-        trips, statements = sent.trips, sent.statements
-        await insert.fetch(4)
-        await session.execute("DELETE FROM counted")
-        assert (sent.trips - trips, sent.statements - statements) == (2, 2)
-        await session.close()

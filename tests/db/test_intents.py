@@ -313,31 +313,3 @@ async def test_a_delete_lists_its_key_where_absence_is_spent(database: Database)
     await intents.begin(database, intents.Begin(removal, KnownObject("e"), signed_at, (ABSENCE,)))
     rows = await database.fetch("SELECT resource, bucket, key FROM fencing.tombstone")
     assert [tuple(row) for row in rows] == [("r", "bucket", "k")]
-
-
-async def test_a_write_that_settles_another_one_forbids_its_condition(database: Database) -> None:
-    """In the transaction that announces it. Only what waits for the object that was seen is settled that way."""
-    first = await intents.begin(database, intents.Begin(WRITE, KnownObject("e")))
-    assert first.signed_at is not None
-    (intent,) = await intents.list_pending(database, 2)
-    newer = replace(WRITE, write_id=UUID(int=2), presented=Presented(Token(0, 2)))
-    refused = await intents.begin(database, intents.Begin(newer, KnownObject("other"), over=[intent]))
-    assert (refused.pending, refused.signed_at, refused.forbidden) == ((intent,), None, frozenset())
-    begun = await intents.begin(database, intents.Begin(newer, KnownObject("e"), over=[intent]))
-    assert begun.signed_at is not None
-    assert begun.until() == {"e": intent.dead_at}
-    assert len(await intents.list_pending(database, 3)) == 2, "until the write has taken effect"
-    assert not await intents.finish(database, intents.Finish(WRITE, "f", tombstone=False)), "it is being settled"
-
-
-async def test_no_third_write_comes_between(database: Database) -> None:
-    """The newest intent has the place that a further one needs."""
-    await intents.begin(database, intents.Begin(WRITE, KnownObject("e")))
-    (intent,) = await intents.list_pending(database, 2)
-    second = replace(WRITE, write_id=UUID(int=2))
-    await intents.begin(database, intents.Begin(second, KnownObject("e"), over=[intent]))
-    await intents.abandon(database, WRITE)
-    third = await intents.begin(database, intents.Begin(replace(WRITE, write_id=UUID(int=3)), KnownObject("e")))
-    assert [one.write_id for one in third.pending] == [UUID(int=2)]
-    ranks = await database.fetch("SELECT rank FROM fencing.intent")
-    assert [row["rank"] for row in ranks] == [0]

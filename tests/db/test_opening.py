@@ -2,10 +2,7 @@
 
 import asyncio
 import json
-import tempfile
-import time
 from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import asyncpg
@@ -13,11 +10,10 @@ import httpx
 import pytest
 
 from gateway.db.migrations import newest
-from gateway.demo.embedded import postgres
 from gateway.doctor.examination import examine
 from gateway.doctor.findings import Check, CheckStatus
 from gateway.observe.events import DatabaseOpened
-from tests.postgres import GATEWAY, install
+from tests.postgres import GATEWAY
 from tests.releases import NEXT_REVISION
 from tests.running import API_KEY, OPEN, Events, config, running
 from tests.waiting import PATIENCE, end_sessions
@@ -112,28 +108,6 @@ async def test_a_direct_writer_waits_for_a_gateway(dsn: str, session: asyncpg.Co
     async with running(config(dsn)) as origin:
         assert (await patch(origin, 1)).status_code == 204
         assert await session.fetchval("SELECT fencing.hold('orders/1', '3')") == "held"
-
-
-@pytest.mark.thorough
-async def test_after_a_restart_of_the_server_writes_go_on_by_themselves() -> None:
-    events = Events()
-    with tempfile.TemporaryDirectory(prefix="pg") as name:
-        with postgres(Path(name) / "data") as server:
-            await asyncio.to_thread(install, server.dsn())
-            connection = await asyncpg.connect(server.dsn())
-            await connection.execute(TABLE)
-            await connection.close()
-            settings = config(server.dsn())
-        async with running(settings, events) as origin:
-            assert (await patch(origin, 1)).status_code == 503
-            with postgres(Path(name) / "data") as server:
-                began = time.monotonic()
-                async with asyncio.timeout(PATIENCE):
-                    while (await patch(origin, 1)).status_code != 204:
-                        await asyncio.sleep(0.01)
-                print(f"open {time.monotonic() - began:.3f} s after the server took connections")
-                [event] = opened(events)
-                assert event.continues
 
 
 async def test_a_gateway_that_started_before_its_database_serves_once_the_schema_is_new_enough(

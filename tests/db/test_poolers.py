@@ -1,7 +1,6 @@
 """A pooler between gateway and PostgreSQL: session pooling is served, and a gateway refuses to start with any other."""
 
 import asyncpg
-import httpx
 import pytest
 
 from gateway.db.database import Database
@@ -10,7 +9,6 @@ from gateway.errors import ConfigurationError, SessionsShared
 from gateway.serving import check_schema
 from tests.poolers import pgbouncer
 from tests.postgres import GATEWAY, Server
-from tests.running import API_KEY, config, running
 from tests.tiers import first
 
 pytestmark = pytest.mark.installed
@@ -44,34 +42,11 @@ async def test_a_session_pooler_keeps_the_pins(embedded: EmbeddedPostgres, name:
         await owner.execute(f"ALTER ROLE {GATEWAY} IN DATABASE {name} SET synchronous_commit = off")
         await owner.close()
         database = Database(f"postgresql://{GATEWAY}@{place}/{name}", statement_timeout=7, idle_timeout=6)
+        await check_schema(f"postgresql://{GATEWAY}@{place}/{name}")
         row = await database.fetchrow(PINNED)
         assert row is not None
         assert tuple(row.values()) == ("UTC", "7s", "6s", "on", "fencing-gateway")
         await database.close()
-
-
-async def test_a_gateway_behind_a_session_pooler_serves_writes_reads_and_locks(
-    embedded: EmbeddedPostgres, name: str
-) -> None:
-    with pgbouncer(embedded, "session") as place:
-        dsn = f"postgresql://{GATEWAY}@{place}/{name}"
-        await check_schema(dsn)
-        owner = await asyncpg.connect(embedded.dsn(name))
-        await owner.execute("CREATE TABLE accounts (id bigint PRIMARY KEY, note text)")
-        await owner.execute("INSERT INTO accounts VALUES (1, 'before')")
-        async with (
-            running(config(dsn)) as origin,
-            httpx.AsyncClient(base_url=origin, headers={"apikey": API_KEY}) as client,
-        ):
-            for token, status in (("33", 204), ("33", 204), ("34", 204), ("33", 412)):
-                answer = await client.patch(
-                    "/v1/tables/accounts?id=eq.1", json={"note": token}, headers={"fencing-token": token}
-                )
-                assert answer.status_code == status, answer.text
-            assert (await client.get("/v1/tables/accounts?id=eq.1")).json() == [{"id": 1, "note": "34"}]
-            lease = (await client.post("/v1/leases/job/1", json={"holder": "ann"})).json()
-            assert (await client.delete(f"/v1/leases/job/1/{lease['lease']}")).status_code == 204
-        await owner.close()
 
 
 @pytest.mark.parametrize("more", first(["", "server_round_robin = 1", "max_client_conn = 100\ndefault_pool_size = 1"]))

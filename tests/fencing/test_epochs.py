@@ -3,8 +3,6 @@
 import asyncio
 import json
 import re
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from typing import Any
 
 import httpx
@@ -26,7 +24,6 @@ from tests.fencing.policy_gateway import ADMIN_KEY, WAYS, Shown, World, client
 from tests.objects.clients import in_thread, outcome
 from tests.running import API_KEY
 from tests.tiers import first
-from tests.waiting import PATIENCE
 
 PATCH, PUT = WAYS["patch"], WAYS["put"]
 
@@ -90,17 +87,6 @@ async def test_an_invalid_request_starts_no_epoch(world: World, name: str) -> No
         code = "token-malformed" if body.get("expected") == "0900" else "request-malformed"
         assert (answer.status_code, answer.json()["code"]) == (400, code), body
     assert await world.fence(f"any/{name}") == "900"
-
-
-async def test_only_administrators_start_an_epoch(world: World, name: str) -> None:
-    await raised(world, f"any/{name}", "900")
-    body = {"expected": "900", "reason": "x"}
-    answer = await world.api.post(f"/v1/fences/any/{name}/epoch", json=body)
-    assert (answer.status_code, answer.json()["code"]) == (403, "denied")
-    async with httpx.AsyncClient(base_url=world.stage.origin, timeout=PATIENCE) as nobody:
-        assert (await nobody.post(f"/v1/fences/any/{name}/epoch", json=body)).status_code == 401
-    assert await world.fence(f"any/{name}") == "900"
-    assert await events(world, f"any/{name}") == []
 
 
 async def test_a_fence_that_was_bricked_before_there_were_policies(world: World, name: str) -> None:
@@ -173,31 +159,20 @@ async def test_a_lease_of_a_newer_epoch_stays(world: World, name: str) -> None:
     assert await world.database.fetchval("SELECT count(*) FROM fencing.lease WHERE resource = $1", resource) == 1
 
 
-@asynccontextmanager
-async def late_put(world: World, resource: str) -> AsyncIterator[str]:
-    """Hold a put of the former epoch on its way to the store. It takes no effect, whatever happens meanwhile."""
-    key = f"{resource}/file"
+async def test_what_is_under_way_is_settled_before_the_answer(world: World, name: str) -> None:
+    """A put of the former epoch is on its way to the store. It takes no effect."""
+    resource, key = f"any/{name}", f"any/{name}/file"
     s3 = client(world, Shown("900"))
     assert await outcome(s3.put_object, Key=key, Body=b"before") == (200, "")
     held = world.stage.double.hold(operation="PutObject", key=key)
     zombie = asyncio.ensure_future(outcome(s3.put_object, Key=key, Body=b"late"))
     await held.arrived.wait()
-    yield key
+    assert (await bump(world, resource, "900")).status_code == 200
+    pending = "SELECT count(*) FROM fencing.intent WHERE resource = $1"
+    assert await world.database.fetchval(pending, resource) == 0
+    assert any(isinstance(one, IntentSettled) and one.resource == resource for one in world.stage.events)
     held.release()
     assert await zombie == (412, "StaleFencingToken")
-
-
-async def pending(world: World, resource: str) -> int:
-    found: int = await world.database.fetchval("SELECT count(*) FROM fencing.intent WHERE resource = $1", resource)
-    return found
-
-
-async def test_what_is_under_way_is_settled_before_the_answer(world: World, name: str) -> None:
-    resource = f"any/{name}"
-    async with late_put(world, resource) as key:
-        assert (await bump(world, resource, "900")).status_code == 200
-        assert await pending(world, resource) == 0
-        assert any(isinstance(one, IntentSettled) and one.resource == resource for one in world.stage.events)
     assert world.stage.body(key) == b"before"
 
 
@@ -227,17 +202,6 @@ async def test_a_holder_of_the_new_epoch_was_quicker(world: World, name: str) ->
         answer = await admin.post(f"/v1/fences/{resource}/epoch", json=body)
     await database.close()
     assert (answer.status_code, shown) == (200, ["1.0", "1.5"])
-
-
-async def test_a_gateway_that_dies_between_the_epoch_and_its_barrier(world: World, name: str) -> None:
-    """The epoch is there, what is under way is not settled: the first holder of the new epoch does that."""
-    resource = f"any/{name}"
-    async with late_put(world, resource) as key:
-        outcomes = "SELECT outcome FROM fencing.bump_epoch_v1($1, 0, 900, 'operator', 'a test')"
-        assert await world.database.fetchval(outcomes, resource) == "done"
-        assert await pending(world, resource) == 1
-        assert await outcome(client(world, Shown("1.1")).put_object, Key=key, Body=b"new") == (200, "")
-    assert world.stage.body(key) == b"new"
 
 
 async def command(*arguments: str) -> Result:
@@ -278,7 +242,6 @@ class TestCommand:
     @pytest.mark.parametrize(
         ("arguments", "said"),
         [
-            ("any/x --reason x", "name a RESOURCE and the --expected token"),
             ("--reason x --prefix=", "name a RESOURCE and the --expected token"),
             ("any/x --expected 1 --prefix a --reason x", "name a RESOURCE and the --expected token"),
             ("any/x --expected 1 --reason x", "writer lacks the grant epoch for resource any/x."),

@@ -12,8 +12,6 @@ from gateway.fencing.incident import (
     Acknowledgement,
     Incident,
     IncidentKey,
-    RefusalCount,
-    RefusalCounts,
     State,
     Tally,
     acknowledgement_details,
@@ -131,19 +129,3 @@ def test_what_goes_on_comes_first() -> None:
     again, going_on = incident(3.5, acknowledgements=seen), incident(1)
     found = sorted([resolved, again, acknowledged, going_on], key=lambda one: urgency(one.state(now)))
     assert found == [again, going_on, acknowledged, resolved]
-
-
-def test_zombies_are_overtaken_tokens_and_nothing_else() -> None:
-    def counted(reason: str, count: int, *, passed: bool = False) -> RefusalCount:
-        return RefusalCount(NOON, reason, passed, "tables", None, count, NOON)
-
-    counts = RefusalCounts(
-        [
-            counted("token-stale", 5),
-            counted("token-stale", 2, passed=True),
-            counted("denied", 3),
-            counted("token-duplicate", 1),
-        ]
-    )
-    assert (counts.zombies, counts.others, counts.passed, counts.total) == (5, 4, 2, 11)
-    assert counts.by_reason == {"token-stale": 7, "denied": 3, "token-duplicate": 1}

@@ -106,12 +106,6 @@ async def issuer_at(origin: str, timeout: float = PATIENCE) -> AsyncIterator[Iss
         await one.close()
 
 
-@pytest.mark.parametrize(("authentic", "held"), [(True, True), (True, False), (False, True)])
-async def test_the_answer_of_the_issuer_decides(*, authentic: bool, held: bool) -> None:
-    async with answering(says("200 OK", told(authentic=authentic, held=held))) as origin, issuer_at(origin) as issuer:
-        assert await issuer.check(SHOWN) == IssuerVerdict(authentic, held)
-
-
 @pytest.mark.parametrize(
     "answer",
     [

@@ -28,35 +28,15 @@ RULES = Ownership(ALL)
 
 OF_NAMES = {
     "north": [
-        *(
-            "job/42",
-            "anything",
-            "public.orders/5",
-            "unknown.orders/5",
-            "s3/reports/a/b",
-            "s3/other/a",
-            "s3",
-            "tenant-7",
-        ),
-        *("tenant-70/a", "tenant-8/a/b/plan", "tenant-8/a", "south", "southern.orders/5", "s3/southernmost/a"),
+        *("job/42", "anything", "public.orders/5", "unknown.orders/5", "s3/reports/a/b", "s3/other/a", "s3"),
+        *("tenant-7", "tenant-70/a", "tenant-8/a/b/plan", "tenant-8/a", "south", "southern.orders/5"),
+        "s3/southernmost/a",
     ],
     "south": [
         *("tenant-7/a", "tenant-7/a/b", "tenant-8/a/plan", "south.orders/5", "s3/southern", "s3/whole"),
         *("s3/southern/south.orders", "s3/whole/x"),
     ],
     "west": ["lock/a", "west.a"],
-}
-OF_KEYS = {
-    "north": [
-        *("shared/", "shared/tenant-7", "shared//tenant-7/a", "shared/./tenant-7/a", "shared/x/../tenant-7/a"),
-        *("shared/tenant-70/a", "shared/tenant-7%2Fa", "shared/Tenant-7/a", "shared/a+b/ü/x", "shared/a%20b/ü/x"),
-        *("shared/tenant-8/x", "reports/weste/a", "southern/north/a", "other/tenant-7/a"),
-    ],
-    "south": [
-        *("shared/tenant-7/", "shared/tenant-7/a", "shared/tenant-7//a", "shared/tenant-7/../tenant-8/x/a"),
-        *("shared/a b/ü/x", "southern/a"),
-    ],
-    "west": ["shared/tenant-8/x/y", "reports/west/a", "southern/west/a"],
 }
 OF_PATTERNS = {
     "north": [
@@ -80,20 +60,8 @@ OF_TEMPLATES = {
     ("north", "south"): ["tenant-{id}/x", "{id}/x/y/z", "{id}", "s3/{bucket}/x", "south.{id}"],
 }
 
-SEGMENTS = [
-    "tenant-7",
-    "tenant-8",
-    "plan",
-    "s3",
-    "southern",
-    "reports",
-    "lock",
-    "south.x",
-    "west.",
-    "public.a",
-    "a",
-    "7",
-]
+OF_OWNERS = ["tenant-7", "tenant-8", "plan", "lock", "south.x", "west.", "public.a"]
+SEGMENTS = [*OF_OWNERS, "s3", "southern", "reports", "a", "7"]
 NAMES = st.lists(st.sampled_from(SEGMENTS), min_size=1, max_size=4).map("/".join)
 IN_KEYS = ["tenant-7", "tenant-8", "x", "a b", "ü", "u\u0308", "", ".", "..", ".~", "%2F", "%", "a+b", "north", "west"]
 KEYS = st.lists(st.sampled_from([*IN_KEYS, "\x01"]), min_size=1, max_size=5).map("/".join).filter(bool)
@@ -109,19 +77,6 @@ def test_each_name_has_one_owner(owner: str) -> None:
             with pytest.raises(CrossesDatabases) as refused:
                 Owned(RULES, other).check(["nothing-of-it" if other == "north" else f"{other}.x/1", resource])
             assert refused.value.facts == {"resource": resource, "database": owner}
-
-
-@pytest.mark.parametrize("owner", OF_KEYS)
-def test_each_key_has_one_owner(owner: str) -> None:
-    for place in OF_KEYS[owner]:
-        bucket, _, key = place.partition("/")
-        assert RULES.of_key(bucket, key) == owner, place
-        assert RULES.of_resource(f"s3/{bucket}/{escape_path(key)}") == owner, place
-        Owned(RULES, owner).check_key(bucket, key)
-        for other in {"north", "south", "west"} - {owner}:
-            with pytest.raises(CrossesDatabases) as refused:
-                Owned(RULES, other).check_key(bucket, key)
-            assert refused.value.facts["database"] == owner
 
 
 @pytest.mark.parametrize("owner", OF_PATTERNS)
@@ -248,14 +203,10 @@ def test_a_listing_asks_all_owners_of_its_keys(bucket: str, prefix: str, key: st
 MATCHES = {
     # The rules of the keys in a bucket that is divided.
     ("shared/**", DEFAULT_TEMPLATE): None,
-    ("reports/{t}/**", "s3/{bucket}/{t}/all"): None,
     ("shared/{t}/**", "s3/{bucket}/{t}/all"): ("south", "north"),  # a b is above a prefix
-    ("{b}/{t}/{u}/**", "s3/{bucket}/{t}/{u}/all"): None,
     ("shared/tenant-7/**", "tenant-7/x"): None,
     ("shared/tenant-7/{x}", "tenant-7/{x}"): None,
     ("shared/{t}/**", "s3/{bucket}/{t}"): ("south", "north"),
-    ("shared/{t}/**", "t/{t}"): ("south", "north"),
-    ("shared/{t}/**", "{t}/x"): ("south", "north"),
     ("shared/{t}/{x}", "{t}/x"): ("north", "south"),
     ("shared/**", "s3/{bucket}/x"): ("south", "north"),
     ("shared/**", "s3/{bucket}/tenant-7/{key}"): ("west", "south"),
@@ -265,9 +216,7 @@ MATCHES = {
     ("shared/{t}", "s3/{bucket}/{t}/x"): ("north", "south"),
     ("shared/%20/**", "s3/{bucket}/%20/{key}"): None,
     ("*/**", "s3/{bucket}/all"): ("west", "north"),
-    ("other/**", "s3/{bucket}/all"): None,
     ("other/**", "s3/shared/tenant-7/all"): ("north", "south"),
-    ("southern/{t}/**", "s3/{bucket}/{t}/all"): None,
 }
 
 

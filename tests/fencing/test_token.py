@@ -9,19 +9,11 @@ from hypothesis import strategies as st
 
 from gateway.errors import GatewayError, RequestMalformed, ResourceMalformed, SequencerMalformed, TokenMalformed
 from gateway.fencing.decision import Decision, Equal, Fence, Presented, decide
-from gateway.fencing.headers import HOLDER_PATTERN, MAX_PAIRS, FencingHeaders, is_holder, read
+from gateway.fencing.headers import HOLDER_PATTERN, MAX_PAIRS, FencingHeaders, read
 from gateway.fencing.token import MAX_EPOCH, MAX_VALUE, Token
 from tests import ROOT
 
 tokens = st.builds(Token, epoch=st.integers(0, MAX_EPOCH), value=st.integers(0, MAX_VALUE))
-
-
-@pytest.mark.parametrize(
-    ("text", "token"),
-    [("0", Token(0, 0)), ("34", Token(0, 34)), ("0.7", Token(0, 7)), (str(MAX_VALUE), Token(0, MAX_VALUE))],
-)
-def test_reads(text: str, token: Token) -> None:
-    assert Token.parse(text) == token
 
 
 MALFORMED = [
@@ -241,11 +233,3 @@ def test_sequencers_that_contradict_or_cannot_be_read(
 def test_the_gateway_and_the_guard_take_the_same_names_of_holders() -> None:
     guard = (ROOT / "gateway/db/schema/guard.sql").read_text()
     assert f"""hold.holder COLLATE "C" !~ '^{HOLDER_PATTERN}$'""" in guard
-
-
-@pytest.mark.parametrize(
-    ("name", "expected"),
-    [("a", True), ("host 7", True), ("x" * 200, True), ("x" * 201, False), ("", False), (" a", False), ("a ", False)],
-)
-def test_a_holder_has_a_short_printable_name(name: str, expected: bool) -> None:  # noqa: FBT001
-    assert is_holder(name) is expected
