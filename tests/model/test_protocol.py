@@ -229,20 +229,6 @@ def settle_without_bump(intent: Intent) -> Steps[None]:
     yield effects.Abandon(intent)
 
 
-def settle_and_forbid_last(intent: Intent) -> Steps[effects.Unsettled | None]:
-    for _ in range(mutation.ATTEMPTS):
-        state = yield effects.Look(intent.bucket, intent.key)
-        if getattr(state, "etag", None) != intent.expected:
-            yield effects.Forbid(intent)
-            yield effects.Abandon(intent)
-            return None
-        if intent.expected is None:
-            yield effects.Entomb(intent, None)
-        else:
-            yield effects.Bump(intent.resource, intent.bucket, intent.key, intent.expected, frozenset())
-    return effects.Unsettled(intent, None)
-
-
 def settle_by_forgetting(intent: Intent) -> Steps[effects.Unsettled | None]:
     """Settle as if the request always had a condition that fails by now."""
     if intent.kind is MutationKind.CONDITIONAL:
@@ -354,14 +340,6 @@ def test_the_explorer_sees_what_settling_owes(
 ) -> None:
     monkeypatch.setattr(mutation, rule, instead)
     report_states(f"without {name}: {scope}", shortest_way_to_a_broken_promise(scope, Weakness(), promise))
-
-
-@pytest.mark.thorough
-def test_the_explorer_sees_what_a_bump_needs_before_it(monkeypatch: pytest.MonkeyPatch, report_states: Report) -> None:
-    """The ETag is forbidden before the bump is sent, and not only when it has gone."""
-    monkeypatch.setattr(mutation, "settle", settle_and_forbid_last)
-    scope, weakness = "later, two barriers", Weakness(forbidding_for_bumps=False)
-    report_states(f"forbidding after the bump: {scope}", shortest_way_to_a_broken_promise(scope, weakness, "P3"))
 
 
 def best_though_it_is_there(candidates: tuple[effects.Candidate, ...], begun: Begun) -> effects.UploadForm | None:
