@@ -10,12 +10,10 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
-from urllib.parse import urlencode
 
-from botocore.auth import S3SigV4Auth, S3SigV4PostAuth, S3SigV4QueryAuth
+from botocore.auth import S3SigV4Auth
 from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
-from urllib3.filepost import encode_multipart_formdata
 
 from tests.running import ACCESS_KEY, API_KEY, SECRET_KEY
 
@@ -99,25 +97,6 @@ class Client:
 
     def copy(self, source: str, key: str, headers: Mapping[str, str] | None = None) -> Answer:
         return self._s3("PUT", key, b"", {"x-amz-copy-source": f"/{BUCKET}/{source}", **(headers or {})})
-
-    def put_presigned(self, key: str, body: bytes, metadata: Mapping[str, str]) -> Answer:
-        """To an address that says it all: token, metadata and signature."""
-        said = urlencode({"fencing-token": str(self.token), **metadata})
-        origin = f"http://127.0.0.1:{self.port}"
-        request = AWSRequest(method="PUT", url=f"{origin}/{BUCKET}/{key}?{said}")
-        S3SigV4QueryAuth(_CREDENTIALS, "s3", _REGION, expires=600).add_auth(request)
-        return self._send("PUT", str(request.url).removeprefix(origin), body, {})
-
-    def post_form(self, key: str, body: bytes, metadata: Mapping[str, str]) -> Answer:
-        """As a browser does: signed is the policy, which allows these very fields."""
-        fields = {"key": key, "x-amz-meta-fencing-token": str(self.token), **metadata}
-        conditions = [{name: value} for name, value in {"bucket": BUCKET, **fields}.items()]
-        request = AWSRequest(method="POST", url=f"http://127.0.0.1:{self.port}/{BUCKET}")
-        request.context["s3-presign-post-fields"] = fields
-        request.context["s3-presign-post-policy"] = {"expiration": "2999-01-01T00:00:00Z", "conditions": conditions}
-        S3SigV4PostAuth(_CREDENTIALS, "s3", _REGION).add_auth(request)
-        form, content_type = encode_multipart_formdata({**fields, "file": ("name", body)})
-        return self._send("POST", f"/{BUCKET}", form, {"Content-Type": content_type})
 
     def tag(self, key: str, value: str, name: str = "holder") -> Answer:
         tags = f"<Tagging><TagSet><Tag><Key>{name}</Key><Value>{value}</Value></Tag></TagSet></Tagging>"

@@ -414,7 +414,7 @@ SETTLED_BY_GIVING_UP = _around("objects.give-up", "objects.abandon")
 _LATE_OVERWRITE = _late(put(b"late"), an_object, method="PUT")
 _LATE_CREATE = _late(put(b"late"), nothing, method="PUT")
 _LATE_DELETE = _late(delete(), an_object, method="DELETE")
-SECOND_COMPLETION = {"operation": "CompleteMultipartUpload", "nth": 2}
+SECOND_COMPLETION: dict[str, Any] = {"operation": "CompleteMultipartUpload", "nth": 2}
 _LATE_COMPLETION = _late(complete(ZOMBIE), an_older_upload, **SECOND_COMPLETION)
 
 OVER_OVERWRITE = Kind("put over overwrite", put(ZOMBIE), DISPLACING, _LATE_OVERWRITE, BEFORE, 34)

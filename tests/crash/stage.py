@@ -18,14 +18,11 @@ from typing import Any, TypeAlias
 
 import asyncpg
 
-from gateway import app
-from gateway.objects.background.sweeper import Swept
 from tests.crash.clients import BUCKET, Answer, Client
 from tests.crash.kinds import Deed, Kind, Place, Stop, Takeover, put, upsert
 from tests.crash.processes import Gateway, Victims
 from tests.doubles.s3 import DoubleProcess
 from tests.doubles.s3.process import RemoteRule
-from tests.running import config
 
 # The rows at one moment: id, content and last writing transaction of each.
 Rows: TypeAlias = tuple[tuple[Any, ...], ...]
@@ -66,20 +63,12 @@ class Stage:
         healthy: Gateway,
         victims: Victims,
         sleepers: Victims,
-        given: dict[str, Any],
-        first: int,
     ) -> None:
-        """``sleepers``: the victims that are to be paused inside a transaction, which the database then ends soon.
-
-        ``given``: what the gateways are configured with, the arguments of ``tests.running.config``.
-
-        ``first``: the number of the first place; those of two stages with one database must not meet.
-        """
-        self.given = given
+        """``sleepers``: the victims that are to be paused inside a transaction, which the database then ends soon."""
         self.double, self.postgres, self.healthy = double, postgres, healthy
         self.victims, self.sleepers = victims, sleepers
         self.clients = ThreadPoolExecutor(max_workers=8)
-        self._numbers = count(first)
+        self._numbers = count(1)
 
     @contextmanager
     def story(self) -> Iterator[Story]:
@@ -130,11 +119,6 @@ class Stage:
         finally:
             for gateway in (self.healthy, *self.victims.awake(), *self.sleepers.awake()):
                 Client(gateway.port, 0).read("nothing")
-
-    def sweep(self) -> Swept:
-        """One round of the sweeper."""
-        with asyncio.Runner(loop_factory=asyncio.new_event_loop) as runner:
-            return runner.run(app.sweep(config(**self.given), lambda _: None))
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,6 @@ from contextlib import asynccontextmanager
 from typing import Any
 from uuid import uuid4
 
-import asyncpg
 import httpx
 import pytest
 
@@ -107,42 +106,6 @@ async def test_paused_until_the_lease_is_over(gateways: Gateways, job: str) -> N
             assert problem(await caller.release(late)) == (410, "lease-lost")
             assert problem(await caller.barrier(job, late["token"])) == (412, "token-stale")
         assert (await well.renew(successor)).status_code == 200
-
-
-async def test_killed_while_the_database_grants(gateways: Gateways, job: str, crash_dsn: str) -> None:
-    """The database does not notice: it grants to a gateway that is gone. The client sends its request again."""
-    connection, witness = await asyncpg.connect(crash_dsn), await asyncpg.connect(crash_dsn)
-    try:
-        async with gateways.callers() as (victim, doomed, well):
-            await connection.execute("INSERT INTO fencing.lock (resource) VALUES ($1)", job)
-            async with connection.transaction():
-                await connection.execute("SELECT FROM fencing.lock WHERE resource = $1 FOR UPDATE", job)
-                pending = asyncio.ensure_future(doomed.acquire(job, "a", request="r"))
-                await _waited_for(connection, witness)
-                victim.kill()
-            with pytest.raises(HANGS_UP):
-                await pending
-            lease = await well.got(job, "a", request="r")
-            assert value(lease) == 1
-            assert problem(await well.acquire(job, "b")) == (409, "lock-held")
-            assert (await well.release(lease)).status_code == 204
-            assert (await well.lock(job))["holders"] == []
-    finally:
-        await connection.close()
-        await witness.close()
-
-
-async def _waited_for(
-    connection: "asyncpg.Connection[asyncpg.Record]", witness: "asyncpg.Connection[asyncpg.Record]"
-) -> None:
-    """Return once a session waits for the connection.
-
-    Within the connection's own transaction, the query would show the same sessions each time.
-    """
-    sql = "SELECT FROM pg_stat_activity WHERE $1 = ANY (pg_blocking_pids(pid))"
-    async with asyncio.timeout(PATIENCE):
-        while not await witness.fetch(sql, connection.get_server_pid()):
-            await asyncio.sleep(0.01)
 
 
 async def test_killed_with_somebody_in_the_queue(gateways: Gateways, job: str) -> None:

@@ -2,8 +2,7 @@
 
 import pytest
 
-from tests.crash import kinds
-from tests.crash.kinds import KEYED, TABLES, Stop, Takeover, by_barrier, by_restoring, by_row, cases
+from tests.crash.kinds import KEYED, TABLES, Stop, Takeover, by_barrier, by_row, cases
 from tests.crash.stage import IN_TRANSACTION, Stage, Story
 from tests.tiers import first
 
@@ -27,52 +26,6 @@ def test_paused(stage: Stage, stop: Stop, takeover: Takeover) -> None:
 @pytest.mark.parametrize("stop", cases(TABLES, "raising update", "insert of two"))
 def test_killed(stage: Stage, stop: Stop) -> None:
     play(stage, stop, "kill", by_row)
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("how", ["stop", "kill"])
-@pytest.mark.parametrize("stop", cases(TABLES))
-def test_down_under_a_role(role_stage: Stage, stop: Stop, how: str) -> None:
-    """One call claims, takes the role and writes: a gateway that sleeps beside it holds nothing up."""
-    play(role_stage, stop, how, by_row)
-
-
-@pytest.mark.parametrize("step", IN_TRANSACTION)
-def test_a_paused_row_does_not_hold_up_an_object(stage: Stage, step: str) -> None:
-    """One resource on two planes: the new holder only puts an object, and the old one's row is not written any more."""
-    with stage.story() as story:
-        kinds.a_row(story)
-        kinds.an_object(story)
-        zombie = story.stopped_at(34, kinds.update_one("zombie"), step, 1, "stop")
-        story.taken_over(35, *by_restoring(None))
-        story.resumed()
-        story.check()
-        assert zombie.answer is not None
-        assert zombie.answer.unknown
-
-
-@pytest.mark.parametrize("how", ["stop", "kill"])
-@pytest.mark.parametrize("step", [*IN_TRANSACTION, COMMITTED])
-def test_two_rows_are_written_both_or_not_at_all(stage: Stage, step: str, how: str) -> None:
-    """The second of two resources is overtaken: the row of the first goes with it."""
-    with stage.story() as story:
-        story.stopped_at(33, kinds.insert_two("zombie"), step, 1, how)
-        story.taken_over(34, *by_barrier(None))
-        story.resumed()
-        assert len(story.rows()) == (2 if step == COMMITTED else 0)
-        story.check()
-
-
-@pytest.mark.parametrize("how", ["stop", "kill"])
-def test_a_row_over_a_late_put_that_is_over_a_row(stage: Stage, how: str) -> None:
-    """Three holders, three gateways: 33's put is late, 34's row waits to settle it, 35 overtakes both with a row."""
-    with stage.story() as story:
-        kinds.an_object(story)
-        story.in_flight(33, kinds.put(kinds.ZOMBIE), how="kill", method="PUT")
-        story.stopped_at(34, kinds.update("zombie"), "objects.forbid.after", 1, how)
-        story.taken_over(35, *by_row(None))
-        assert story.resumed() == [412]
-        story.check()
 
 
 class TestSentAgain:

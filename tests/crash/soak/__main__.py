@@ -11,7 +11,8 @@ of its backends is paused in the middle of a statement. ``history.py`` then says
 
 With ``--operations``, the storage also forgets. ``losses.py`` says what stands there then, and ``checker.py`` judges
 the history of operations alone. Without ``--faults``, all of them happen. ``--keep`` names a file for the history.
-With ``--databases 2``, gateways serve two databases, each with a server of its own.
+With ``--databases 2``, gateways serve two databases, each with a server of its own. After faults that lose nothing, a
+last holder must have every resource soon, and write a row and its objects.
 
 The seed decides the actions of every thread, and their times. The machine decides their order.
 """
@@ -28,7 +29,7 @@ from itertools import count
 from pathlib import Path
 
 from tests.crash.history import Broken
-from tests.crash.soak.losses import FAULTS, OF_SEVERAL, Result
+from tests.crash.soak.losses import AT_LAST, FAULTS, LOSING, NOT_HAD, OF_SEVERAL, Result
 from tests.crash.soak.losses import play as play_with_losses
 from tests.crash.soak.servers import POOLER
 from tests.crash.soak.stage import STORES
@@ -78,7 +79,7 @@ def _with_losses(
     print(f"seed {seed}, {served}journal {mode}, faults: {' '.join(faults)}", flush=True)
     with tempfile.TemporaryDirectory(prefix="soak") as directory:
         file = keep or Path(directory) / "history"
-        played = play_with_losses(operations, seed, mode, faults, file, databases=databases)
+        played = play_with_losses(operations, seed, mode, faults, file, AT_LAST, databases)
         result: Result = asyncio.run(played)
     figures = result.counted + result.verdict.figures
     print("".join(f"  {what}: {number}\n" for what, number in sorted(figures.items())), end="")
@@ -87,10 +88,12 @@ def _with_losses(
     broken = len(result.verdict.violations)
     rate = round(figures["operations"] / result.seconds)
     verdict = f"{broken} VIOLATIONS" if broken else "nothing stale, nothing lost"
+    closed = 0 if LOSING.intersection(faults) else figures[NOT_HAD]
+    verdict += f", {closed} RESOURCES STILL CLOSED" if closed else ""
     print(
         f"seed {seed}: {verdict}; {figures['operations']} operations in {round(result.seconds)} s, {rate}/s", flush=True
     )
-    return 1 if broken else 0
+    return 1 if broken or closed else 0
 
 
 if __name__ == "__main__":

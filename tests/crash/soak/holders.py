@@ -130,10 +130,12 @@ class Holder:
         await self.close()
 
     async def conclude(self, ground: Ground, job: str) -> bool:
-        """Take a resource over at the end; whether that was acknowledged."""
+        """Take a resource over at the end, and write a row and its objects again; whether all was acknowledged."""
         self._at = ground
         self._held[job] = self._notes.next(job)
-        return await self._barrier(job)
+        if not (await self._barrier(job) and await self._insert(job)):
+            return False
+        return all([await self._put(key, b"one") for key, its in ground.keys.items() if its == job])
 
     async def close(self) -> None:
         await self._client.aclose()
@@ -147,11 +149,11 @@ class Holder:
         change = (f"{self._at.area}rows/{row}", job, mark)
         await self._table("PATCH", target, {"mark": mark}, {job: self._token(job)}, [change])
 
-    async def _insert(self) -> None:
-        job, mark = self._random.choice(self._at.jobs), self._notes.mark()
+    async def _insert(self, job: str | None = None) -> bool:
+        job, mark = job or self._random.choice(self._at.jobs), self._notes.mark()
         row = {"id": mark, "job": number_of(job)}
         change = (f"{self._at.area}notes/{mark}", job, mark)
-        await self._table("POST", "/v1/tables/notes", row, {job: self._token(job)}, [change])
+        return await self._table("POST", "/v1/tables/notes", row, {job: self._token(job)}, [change])
 
     async def _transaction(self) -> None:
         """A row of each of two resources, each under its token, or neither."""
@@ -178,11 +180,12 @@ class Holder:
             )
         await self._table("POST", "/v1/transaction", {"writes": writes}, tokens, changes)
 
-    async def _put(self) -> None:
-        key = self._random.choice(list(self._at.keys))
+    async def _put(self, key: str | None = None, body: bytes | None = None) -> bool:
+        key = key or self._random.choice(list(self._at.keys))
         job, mark = self._at.keys[key], self._notes.mark()
-        body = self._random.choice(BODIES) if self._random.random() < 0.2 else self._random.randbytes(20)
-        await self._object("PUT", key, job, body, mark, {MARK: str(mark)})
+        if body is None:
+            body = self._random.choice(BODIES) if self._random.random() < 0.2 else self._random.randbytes(20)
+        return await self._object("PUT", key, job, body, mark, {MARK: str(mark)})
 
     async def _delete(self) -> None:
         key = self._random.choice(list(self._at.keys))
@@ -223,11 +226,12 @@ class Holder:
 
     async def _object(
         self, method: str, key: str, job: str, body: bytes, mark: int | None, named: dict[str, str]
-    ) -> None:
+    ) -> bool:
         token = self._token(job)
         target = f"/{self._at.bucket}/{key}"
         headers = signed(method, self._origin + target, body, {**named, "fencing-token": str(token)})
-        await self._do(method, target, headers, body, {job: token}, [(f"{self._at.area}objects/{key}", job, mark)])
+        writes: list[Write] = [(f"{self._at.area}objects/{key}", job, mark)]
+        return await self._do(method, target, headers, body, {job: token}, writes)
 
     async def _do(
         self,

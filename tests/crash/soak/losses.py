@@ -42,6 +42,12 @@ from tests.standbys import paused
 FAULTS = ("gateways", "requests", "statements", "crashes", "rewinds", "failovers", "poolers", "stores", "cuts")
 OF_SEVERAL = (*FAULTS, "outages")
 """With two databases: one of them is down until the other one has answered some requests."""
+LOSING = frozenset({"rewinds", "failovers"})
+"""After one of these, objects wait for lost requests to be dead. After all others, a new holder has everything soon."""
+AT_LAST = 120.0
+"""Seconds after the last fault in which a last holder must have everything. Nearly always it needs less than 10."""
+UNTIL_ALL = "seconds until the last holder had all"
+NOT_HAD = "resources that the last holder did not get"
 OTHERS = 100
 """The requests that the other database answers meanwhile. At most ``FEW`` of them are not done."""
 FEW = 3
@@ -170,8 +176,8 @@ async def _conclude(scene: _Scene, notes: Notes, seed: int, patience: float) -> 
         left = [(ground, job) for ground, job in left if not await last.conclude(ground, job)]
         await asyncio.sleep(0.2)
     await last.close()
-    notes.counted["seconds until the last holder had all"] = round(time.monotonic() - begun)
-    notes.counted["resources that the last holder did not get"] = len(left)
+    notes.counted[UNTIL_ALL] = round(time.monotonic() - begun)
+    notes.counted[NOT_HAD] = len(left)
     for site in scene.sites:
         await asyncio.to_thread(_await_opening, site)
 

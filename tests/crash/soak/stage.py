@@ -268,10 +268,9 @@ class Faults:
 class Trouble(Faults):
     """The trouble of one run."""
 
-    def __init__(self, soak: Soak, keys: Sequence[str] = tuple(KEYS), *, disconnects: bool = False) -> None:
-        """``keys``: whose requests to the store are disturbed; empty: of all. ``disconnects``: all at once, too."""
+    def __init__(self, soak: Soak) -> None:
         super().__init__(soak.seed, soak.double, soak.gateways, soak.hatch)
-        self._keys, self._soak = keys, soak
+        self._soak = soak
         self._kinds: dict[Callable[[], None], int] = {
             self.hold: 40,
             self.fail: 22,
@@ -280,13 +279,12 @@ class Trouble(Faults):
             self.kill: 5,
             self.pause_backend: 10,
             self.crash_database: 1,
-            self.disconnect: 3 if disconnects else 0,
         }
 
     def match(self) -> dict[str, Any]:
         (operation,) = self.random.choices(list(_OPERATIONS), list(_OPERATIONS.values()))
-        key = {"key": self.random.choice(self._keys)} if self._keys else {}
-        return {"operation": operation, **key, "nth": self.random.choice((1, 1, 2))}
+        key = self.random.choice(list(KEYS))
+        return {"operation": operation, "key": key, "nth": self.random.choice((1, 1, 2))}
 
     def dsn(self) -> str:
         return self._soak.dsn
@@ -312,11 +310,6 @@ class Trouble(Faults):
         """Let a completion fail after its answer has begun."""
         match = {**self.match(), "operation": "CompleteMultipartUpload"}
         self._soak.double.rule("error-in-200", at=self.random.choice(("before", "after")), **match)
-
-    def disconnect(self) -> None:
-        """Break each request to the store for a while, as a restart of it does."""
-        for at in ("before", "after"):
-            self.for_a_while(2, self._soak.double.rule("cut", at=at, times=1000).remove)
 
 
 def side_by_side(over: threading.Event, works: Sequence[Callable[[], None]], during: Callable[[], object]) -> None:

@@ -60,9 +60,7 @@ class Writer:
 
     def work(self) -> None:
         kinds: dict[Callable[[], object], int] = {
-            self._put: 6,
-            self._put_presigned: 2,
-            self._post_form: 2,
+            self._put: 10,
             self._copy: 2,
             self._delete: 3,
             self._open_upload: 2,
@@ -124,14 +122,6 @@ class Writer:
             return answer
 
         return self._do("put", key, KEYS[key], perform)
-
-    def _put_presigned(self) -> None:
-        key, body = self._key(), self._body()
-        self._do("presigned put", key, KEYS[key], lambda client, mark: client.put_presigned(key, body, _marked(mark)))
-
-    def _post_form(self) -> None:
-        key, body = self._key(), self._body()
-        self._do("form", key, KEYS[key], lambda client, mark: client.post_form(key, body, _marked(mark)))
 
     def _copy(self) -> None:
         source, key = self._key(), self._key()
