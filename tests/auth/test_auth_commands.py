@@ -89,15 +89,10 @@ def path(tmp_path: Path) -> Path:
     [
         ("billing lock order/5", 1),
         ("billing read --table public.lines", 2),
-        ("billing call --function public.reckon", 2),
         ("billing barrier job/7", 5),
-        ("reports barrier job/7", 5),
         ("reports read --table public.lines", None),
-        ("billing write order/5/6 --table public.orders", None),
         ("keycloak:robot-7 write --object reports/7/a", 3),
-        ("keycloak:ann write --object reports/7/a", None),
         ("keycloak:robot-7 write --object other/7/a", None),
-        ("keycloak:ann audit", None),
         ("keycloak:ann audit --group keycloak:guests --group keycloak:clerks", 4),
         ("keycloak:ann read --table public.lines --group keycloak:services", None),
         # The star is for callers of the configuration.

@@ -354,14 +354,6 @@ async def test_the_store_writes_to_no_bucket_that_the_caller_does_not_administer
     assert (await put("keeper", "")).status_code in (400, 403)
 
 
-async def test_the_source_of_a_copy_needs_a_grant(stage: Stage) -> None:
-    clerk = Client(stage, "clerk")
-    await Client(stage, "root").s3("PUT", "/bucket/out/source", b"secret", fencing_token="1")
-    denied = await clerk.s3("PUT", "/bucket/in/copy", x_amz_copy_source="/bucket/out/source", fencing_token="1")
-    assert is_denied(denied)
-    assert stage.body("in/copy") is None
-
-
 async def test_each_key_of_a_deletion_needs_a_grant(stage: Stage) -> None:
     root = Client(stage, "root")
     for key in ("in/gone", "out/kept"):
@@ -415,15 +407,6 @@ async def test_a_denial_is_on_record_however_long_its_name_is(stage: Stage) -> N
     assert all(len(answer.content) < 2000 for answer in answers)
     found = await stage.rows("SELECT resource FROM fencing.rejection WHERE resource LIKE 'public.short%'")
     assert len(found) == 10
-
-
-async def test_a_grant_to_read_resources_tells_nothing_of_tables(stage: Stage) -> None:
-    """It shows fences and locks, and no rows. So the caller cannot tell which tables exist."""
-    looker = Client(stage, "looker")
-    assert (await looker.api("GET", "/v1/fences/order/5")).status_code == 200
-    for table in ("orders", "lines", "absent"):
-        for method in ("GET", "OPTIONS"):
-            assert is_denied(await looker.api(method, f"/v1/tables/{table}")), (method, table)
 
 
 async def test_the_description_shows_what_the_caller_may_use(stage: Stage) -> None:

@@ -5,7 +5,6 @@ import base64
 import json
 import subprocess
 from collections.abc import AsyncIterator
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -14,9 +13,6 @@ from uuid import uuid4
 import httpx
 import pytest
 import pytest_asyncio
-from botocore.auth import S3SigV4Auth, S3SigV4QueryAuth
-from botocore.awsrequest import AWSRequest
-from botocore.credentials import Credentials as BotoCredentials
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import SecretStr
@@ -25,7 +21,6 @@ from gateway.auth import temporary_keys
 from gateway.auth.callers import Callers
 from gateway.auth.grants import EVERYTHING, Action, Grant, Rights
 from gateway.auth.principal import FencedScope, Principal
-from gateway.auth.sigv4 import RequestHead, verify
 from gateway.auth.temporary_keys import TemporaryKeys
 from gateway.config import Config
 from gateway.config.access import CallerKeys, GrantRule
@@ -74,39 +69,11 @@ def test_they_are_bound_to_their_grant_and_administer_nothing(issued: TemporaryK
     assert KEYS.secret_of("AKbatch", None) == (Principal("batch", UNCONFINED), "batch-secret")
 
 
-@pytest.mark.parametrize("read", [(), ("s3/in/**",), (EVERYTHING,), ("s3/in/*", "job/1")])
-def test_they_say_what_they_read(read: tuple[str, ...]) -> None:
-    grant = replace(GRANT, read=read)
-    issued = KEYS.issue(BATCH, grant)
-    found = KEYS.secret_of(issued.access_key_id, issued.session_token)
-    assert found is not None
-    assert found[0].scope == grant
-    assert grant.reads_everything == (EVERYTHING in read)
-
-
 def test_they_do_not_show_secrets(issued: TemporaryKeys) -> None:
     shown = repr(issued) + base64.urlsafe_b64decode(issued.session_token.split(".")[1] + "==").decode()
     assert issued.secret_access_key not in shown
     assert issued.session_token not in shown
     assert "batch-secret" not in shown
-
-
-@pytest.mark.parametrize("form", [S3SigV4Auth, S3SigV4QueryAuth])
-def test_any_client_signs_with_them_until_they_expire(form: type[S3SigV4Auth]) -> None:
-    today = datetime.now(UTC).replace(microsecond=0)
-    grant = FencedScope("s3/bucket/**", Token(0, 7), None, today + HOUR)
-    issued = KEYS.issue(BATCH, grant)
-    request = AWSRequest("PUT", "http://gateway/bucket/key")
-    signer = BotoCredentials(issued.access_key_id, issued.secret_access_key, issued.session_token)
-    form(signer, "s3", "us-east-1").add_auth(request)
-    path, _, query = str(request.url).removeprefix("http://gateway").partition("?")
-    headers = [(name.lower().encode(), str(value).encode()) for name, value in request.headers.items()]
-    head = RequestHead("PUT", path.encode(), query.encode(), [(b"host", b"gateway"), *headers])
-    assert verify(head, KEYS.secret_of, today).principal == Principal("batch", CONFINED, grant)
-    for late in (today + HOUR, today + 2 * HOUR):
-        with pytest.raises(StoreError) as caught:
-            verify(head, KEYS.secret_of, late)
-        assert (caught.value.s3_code, caught.value.status) == ("ExpiredToken", 400)
 
 
 def test_a_new_secret_of_the_caller_ends_them_and_so_does_its_removal(issued: TemporaryKeys) -> None:
@@ -267,11 +234,7 @@ class TestEndpoint:
     async def test_a_caller_without_s3_keys_gets_no_credentials(self, origin: str) -> None:
         wanted = {"resource": "job/1", "token": "1"}
         async with httpx.AsyncClient(base_url=origin, timeout=PATIENCE) as client:
-            anonymous = await client.post("/v1/credentials", json=wanted)
-            wrong = await client.post("/v1/credentials", json=wanted, headers={"apikey": "wrong"})
             keyless = await client.post("/v1/credentials", json=wanted, headers={"apikey": "reader-key"})
-        assert (anonymous.status_code, anonymous.json()["code"]) == (401, "unauthenticated")
-        assert (wrong.status_code, wrong.json()["code"]) == (401, "unauthenticated")
         assert (keyless.status_code, keyless.json()["code"]) == (403, "forbidden")
         assert "access_key_id" in keyless.json()["advice"]
 

@@ -408,13 +408,6 @@ def test_a_hash_of_the_body_must_be_there_and_signed() -> None:
 # No signatures --------------------------------------------------------------------------------------------------------
 
 
-def test_an_unknown_key_id_and_a_wrong_secret() -> None:
-    for found, code in ((None, "InvalidAccessKeyId"), ((OWNER, "other"), "SignatureDoesNotMatch")):
-        with pytest.raises(StoreError) as caught:
-            verify(in_headers(), lambda *_, found=found: found, THEN)
-        assert caught.value.s3_code == code
-
-
 SCOPE = f"{ID}/20130524/us-east-1/s3/aws4_request"
 SIGNED = "SignedHeaders=host;x-amz-date"
 HEX = "0" * 64

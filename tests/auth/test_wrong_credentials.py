@@ -191,16 +191,6 @@ async def test_no_wrong_key_or_token_opens_a_route(
                 unharmed.append(answer.text + repr(answer.headers))
 
 
-async def test_no_wrong_token_gets_temporary_keys(client: httpx.AsyncClient, unharmed: list[str]) -> None:
-    for name, one in WRONG_TOKENS.items():
-        form = {"Action": "AssumeRoleWithWebIdentity", "Version": "2011-06-15", "RoleSessionName": "pod"}
-        form |= {"RoleArn": "arn:aws:iam::000000000000:role/worker", "WebIdentityToken": one}
-        answer = await client.post("/v1/sts", data=form)
-        assert 400 <= answer.status_code < 404, (name, answer.status_code, answer.text)
-        assert "AccessKeyId" not in answer.text
-        unharmed.append(answer.text)
-
-
 async def test_no_wrong_credential_opens_the_page(client: httpx.AsyncClient, unharmed: list[str]) -> None:
     pages = ["/ui/", "/ui/rejections", "/ui/events", "/ui/observe", "/ui/live", "/ui/no-such-page"]
     for number, one in enumerate(BEARERS.values()):

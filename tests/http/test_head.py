@@ -104,11 +104,6 @@ def test_everything_but_one_whole_plain_request_goes_to_the_parser(data: bytes) 
     assert read(data) is None
 
 
-def test_the_rest_of_a_body_may_be_missing() -> None:
-    found = packet(WHOLE[:-1])
-    assert (found.head, found.content, found.missing) == (packet(WHOLE).head, b"{", 1)
-
-
 def test_a_head_is_prepared_for_when_it_is_seen_again() -> None:
     known = KnownHeads(lambda _: "prepared", b"key")
     for _ in range(2):

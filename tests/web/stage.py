@@ -5,17 +5,13 @@ import threading
 from collections.abc import AsyncIterator, Coroutine, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any, TypeVar
 
 import asyncpg
 import httpx
 
-from gateway.auth.callers import Callers
-from gateway.auth.issuers import Issuers
-from gateway.auth.provider_logins import ProviderLogins
 from gateway.config import Config
-from gateway.observe.events import ignore
 from tests import running
 from tests.postgres import as_owner
 from tests.waiting import PATIENCE
@@ -57,6 +53,12 @@ class Stage:
     def sql(self, statement: str, *arguments: object) -> list[asyncpg.Record]:
         """The rows of one statement."""
         return self.run(_sql(self.dsn, [(statement, arguments)]))
+
+    @property
+    def now(self) -> datetime:
+        """The time by the database's clock."""
+        moment: datetime = self.sql("SELECT clock_timestamp() AS now")[0]["now"]
+        return moment
 
     def put_on_record(self, entries: Sequence[dict[str, Any]]) -> None:
         """Put entries, as columns of ``fencing.intake``, on record in this order. The next reader seals them."""
@@ -139,12 +141,6 @@ async def serving(dsn: str, **sections: Any) -> AsyncIterator[httpx.AsyncClient]
     config = running.config(dsn, **{"callers": CALLERS, **sections})
     async with running.running(config) as address, httpx.AsyncClient(base_url=address, timeout=PATIENCE) as client:
         yield client
-
-
-def no_logins(keys: Callers) -> ProviderLogins:
-    """Return the logins at issuers where there are none."""
-    issuers = Issuers([], lambda: datetime.now(UTC), ignore)
-    return ProviderLogins([], issuers, keys.admit, (), (), ignore)
 
 
 async def put_on_record(dsn: str, **columns: Any) -> None:

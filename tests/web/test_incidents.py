@@ -3,7 +3,7 @@
 import json
 import re
 from collections.abc import Callable
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 import asyncpg
@@ -34,15 +34,9 @@ def sections() -> dict[str, Any]:
     }
 
 
-def now(stage: Stage) -> datetime:
-    (row,) = stage.sql("SELECT clock_timestamp() AS now")
-    moment: datetime = row["now"]
-    return moment
-
-
 def zombie(stage: Stage, count: int = 9, holder: str = "worker-7", minutes: float = 2) -> str:
     """A zombie that has been going on until now; the id of its first refusal."""
-    at = now(stage)
+    at = stage.now
     taken, begun = at - timedelta(minutes=30), at - timedelta(minutes=minutes)
     told = [
         story.rejection(begun + timedelta(seconds=number), ORDER, 33, holder, (34, "worker-9"), fence_raised_at=taken)
@@ -57,7 +51,7 @@ def zombie(stage: Stage, count: int = 9, holder: str = "worker-7", minutes: floa
 
 
 def denials(stage: Stage, count: int = 5) -> None:
-    at = now(stage)
+    at = stage.now
     lacking = json.dumps({"missing": {"action": "write", "on": "table public.stock"}})
     for number in range(count):
         one = story.rejection(at, f"public.stock/{number}", 1, "importer-3", (1, "x"), reason="denied", details=lacking)
@@ -75,26 +69,6 @@ def figure(page: Page, name: str) -> int:
 def status(page: Page) -> int:
     """The number of entries that a list says it has."""
     return int(re.sub(r"\D", "", page.get_by_role("status").first.inner_text().split("write")[0]))
-
-
-def test_the_overview_says_in_one_sentence_what_is_wrong_and_what_to_do(
-    visit: Callable[..., Page], stage: Stage
-) -> None:
-    page = visit("/ui/")
-    verdict = page.get_by_role("region", name="Verdict")
-    expect(verdict).to_contain_text("All is quiet: no write was refused in the last 24 hours.")
-    zombie(stage)
-    page.reload()
-    expect(verdict.locator(".said")).to_contain_text(
-        re.compile(r"^worker-7 is still writing orders/42 with token 33; worker-9 took over with token 34 at \d{4}-")
-    )
-    expect(verdict.locator(".said")).to_contain_text("Its 9 late writes had no effect.")
-    expect(verdict).to_contain_text("Stop worker-7, or let it acquire its lock again.")
-    verdict.get_by_role("link", name="The incident").click()
-    expect(page.get_by_role("heading", level=1)).to_have_text("Zombie: worker-7")
-    expect(page.get_by_role("region", name="Its refusals", exact=True).locator("tbody tr")).to_have_count(9)
-    page.get_by_role("link", name="all of them, with exports").click()
-    assert status(page) == 9
 
 
 def test_an_acknowledgement_is_there_for_the_next_person(visit: Callable[..., Page], stage: Stage) -> None:
@@ -120,7 +94,7 @@ def test_an_acknowledgement_is_there_for_the_next_person(visit: Callable[..., Pa
 
 
 def test_numbers_agree_between_pages(visit: Callable[..., Page], stage: Stage) -> None:
-    story.tell(stage, now(stage))
+    story.tell(stage, stage.now)
     zombie(stage)
     denials(stage)
     page = visit("/ui/")
@@ -169,7 +143,7 @@ def test_no_placeholder_is_ever_shown(visit: Callable[..., Page], stage: Stage) 
                     assert not PLACEHOLDER.search(cell), (path, line)
 
     walk([*EMPTY, "/ui/?span=1h", "/ui/?span=30d", "/ui/incidents?holder=nobody"])
-    story.tell(stage, now(stage))
+    story.tell(stage, stage.now)
     identifier = zombie(stage)
     denials(stage)
     bare = {"kind": "rejection", "reason": "token-required", "enforced": True, "caller": "bare"}

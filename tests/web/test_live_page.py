@@ -39,19 +39,6 @@ def test_a_storm_is_summed_up_at_the_end_of_its_second() -> None:
     assert len(pace.take(entries(3), 101.1)) == 3
 
 
-def test_every_entry_is_shown_or_counted() -> None:
-    pace, now, shown, summed = EntryPacer(0.0), 0.0, 0, 0
-    for step in range(400):
-        now += 0.07
-        shown += len(pace.take(entries(step % 9), now))
-        storm = pace.due(now)
-        summed += storm.count if storm else 0
-    storm = pace.due(now + 2)
-    summed += storm.count if storm else 0
-    assert shown + summed == sum(step % 9 for step in range(400))
-    assert shown <= (now + 1) * A_SECOND
-
-
 def opened(visit: Callable[..., Page], path: str = "/ui/live", **settings: object) -> Page:
     page = visit(path, **settings)
     expect(page.locator("#connection")).to_have_text("live")

@@ -3,23 +3,15 @@
 import asyncio
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Any
 from urllib.parse import urlsplit
 
 import httpx
 import pytest
 from playwright.sync_api import Page, expect
-from starlette.requests import Request
-from starlette.types import Message, Scope
 
 from gateway.auth import callers
-from gateway.auth.callers import Callers
-from gateway.config.access import CallerKeys
-from gateway.web.login import LoginGate
-from gateway.web.rendering import Assets, Pages
 from tests import running
-from tests.running import GRANT_RULES
-from tests.web.stage import AUDITOR_KEY, CALLERS, KEYS, SECRET, Stage, log_in, no_logins, origin, serving
+from tests.web.stage import AUDITOR_KEY, KEYS, SECRET, Stage, log_in, origin, serving
 
 
 def test_a_key_lets_in_and_leads_to_the_page_that_was_asked_for(visit: Callable[..., Page], stage: Stage) -> None:
@@ -167,27 +159,6 @@ async def test_a_forged_host_admits_no_viewer(client: httpx.AsyncClient) -> None
             answer = await raw(client, b"GET %b HTTP/1.1\r\nHost: %b\r\nConnection: close\r\n\r\n" % (path, host))
             assert answer.split()[1] in (b"303", b"400", b"404"), (host, path)
             assert SECRET.encode() not in answer
-
-
-async def test_the_login_gate_checks_the_served_path(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not at one that is put together with the header ``Host``, as ``request.url`` of many versions of Starlette is."""
-    monkeypatch.setattr(Request, "url", property(lambda _: httpx.URL("http://x/ui/login?/ui/rejections")))
-    keys = Callers([CallerKeys.model_validate(one) for one in CALLERS], GRANT_RULES)
-    let_in: list[str] = []
-
-    async def inside(scope: Scope, *_: object) -> None:
-        let_in.append(scope["path"])
-
-    async def receive() -> Message:
-        return {"type": "http.disconnect"}
-
-    async def send(_: Message) -> None: ...
-
-    door = LoginGate(inside, keys, no_logins(keys), lambda: datetime.now(UTC), Pages(Assets()))
-    for path in ("/ui/rejections", "/ui/login"):
-        scope: dict[str, Any] = {"type": "http", "method": "GET", "path": path, "query_string": b"", "headers": []}
-        await door(scope, receive, send)
-    assert let_in == ["/ui/login"]
 
 
 ELSEWHERE = (

@@ -92,14 +92,8 @@ def rows(page: Page) -> list[str]:
     return page.locator("#list tbody tr").all_inner_texts()
 
 
-def told(stage: Stage) -> None:
-    """The story, as if it had just happened."""
-    (row,) = stage.sql("SELECT clock_timestamp() AS now")
-    story.tell(stage, row["now"])
-
-
 def test_filters_narrow_the_list_without_loading_the_page(visit: Callable[..., Page], stage: Stage) -> None:
-    told(stage)
+    story.tell(stage, stage.now)
     page = visit("/ui/rejections")
     expect(page.get_by_role("status")).to_have_text("17 writes")
     page.evaluate("window.stayed = true")

@@ -21,23 +21,6 @@ def incident(stage: Stage) -> Incident:
     return made
 
 
-def test_the_page_says_what_happened(visit: Callable[..., Page], incident: Incident) -> None:
-    page = visit(PAGE)
-    expect(page.locator(".headline p").first).to_contain_text(
-        re.compile(
-            r"writer-a \(token 33\) was overtaken by writer-b \(token 34\) at \d\d:\d\d:\d\d( on .*)? and tried 3 more "
-            "writes during the next 14 minutes 2 seconds. All were refused."
-        )
-    )
-    expect(page.locator(".timeline .canvas .who")).to_have_count(2)
-    expect(page.locator(".timeline .canvas a.mark")).to_have_count(3)
-    expect(page.locator(".timeline .canvas .takeover")).to_have_count(1)
-    page.get_by_text("The same as a table").click()
-    row = page.get_by_role("row", name=re.compile("^token 33 writer-a"))
-    expect(row).to_contain_text("writer-b (token 34)")
-    assert page.get_by_role("table", name="Refused writes, newest first").get_by_role("row").count() == 4
-
-
 def test_a_mark_tells_who_and_what_to_pointer_and_keyboard_and_leads_to_its_entry(
     visit: Callable[..., Page], incident: Incident, stage: Stage
 ) -> None:

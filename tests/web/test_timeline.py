@@ -29,15 +29,6 @@ def overtaken_once() -> Story:
     return story
 
 
-def test_who_was_overtaken_has_its_late_writes_on_its_own_lane() -> None:
-    first, second = lanes(overtaken_once().history(0, 200))
-    assert (first.party, first.since, first.holds, first.zombie) == (A, at(0), False, True)
-    assert first.overtaken is not None
-    assert (first.overtaken.by, first.overtaken.at) == (B, at(100))
-    assert [one.first for one in first.refusals] == [at(110), at(160)]
-    assert (second.party, second.since, second.overtaken, second.holds, second.refusals) == (B, at(100), None, True, ())
-
-
 def test_another_holder_of_the_same_token_comes_after_it_and_writes_without_a_token_come_last() -> None:
     story = overtaken_once()
     story.refuses(50, party(None, "careless"), "token-required", noted=True)
