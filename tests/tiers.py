@@ -15,7 +15,6 @@ INSTALLED = tuple(
     for path in (
         "auth/test_web_identity.py",
         "citus",
-        "client/test_fenced_clients.py",
         "clients",
         "containers",
         "db/test_failover.py",
