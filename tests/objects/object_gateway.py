@@ -15,10 +15,14 @@ from gateway.demo.embedded import EmbeddedPostgres
 from gateway.objects.probe.probe import PREFIX
 from tests.doubles.s3 import S3Double, serve
 from tests.doubles.s3.app import Exchange
-from tests.doubles.s3.state import Mutation
+from tests.doubles.s3.state import Mutation, Upload
 from tests.postgres import fresh_database
-from tests.running import API_KEY, Events, config, running
+from tests.running import ACCESS_KEY, API_KEY, SECRET_KEY, Events, config, running
 from tests.waiting import PATIENCE
+
+WRITER = {"name": "writer", "access_key_id": ACCESS_KEY, "secret_access_key": SECRET_KEY, "api_key": API_KEY}
+ADMIN = {**WRITER, "groups": ["admins"]}
+
 
 READS = frozenset({"HeadObject", "GetObject", "HeadBucket", "ListBuckets", "ListObjectsV2", "GetBucketLocation"})
 
@@ -76,6 +80,11 @@ class Stage:
         return httpx.AsyncClient(
             base_url=self.origin, headers={"Authorization": f"Bearer {API_KEY}"}, timeout=2 * PATIENCE
         )
+
+    def uploads(self, key: str) -> list[Upload]:
+        """The uploads of a key that the store has."""
+        running = self.double.store.bucket("bucket").uploads.running(self.double.service.now())
+        return [upload for upload in running if upload.key == key]
 
     def body(self, key: str) -> bytes | None:
         """Return the content of ``key`` in the store itself."""

@@ -14,10 +14,9 @@ from gateway.demo.embedded import EmbeddedPostgres
 from gateway.objects.probe.probe import PREFIX
 from gateway.observe.events import BucketAdministered
 from tests.objects.clients import call, connect, outcome, refused
-from tests.objects.object_gateway import Stage, module_stage, staged
+from tests.objects.object_gateway import ADMIN, WRITER, Stage, module_stage, staged
 from tests.objects.recording import RecordingDouble, recorded
 from tests.objects.sweeping import entomb, forgetful
-from tests.running import ACCESS_KEY, API_KEY, SECRET_KEY
 from tests.tiers import first
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -25,16 +24,8 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 ROOT = {"access_key": "AKIAROOT", "secret_key": "root-secret"}
 
 
-CALLERS = [
-    {"name": "writer", "access_key_id": ACCESS_KEY, "secret_access_key": SECRET_KEY, "api_key": API_KEY},
-    {
-        "name": "root",
-        "access_key_id": "AKIAROOT",
-        "secret_access_key": "root-secret",
-        "api_key": "root-key",
-        "groups": ["admins"],
-    },
-]
+CALLERS = [WRITER, {**ADMIN, "name": "root", "access_key_id": "AKIAROOT", "secret_access_key": "root-secret",
+                    "api_key": "root-key"}]  # fmt: skip
 
 
 DENIED = (403, "AccessDenied")
@@ -149,12 +140,6 @@ class TestOnRecord:
         finally:
             await shared.rows("ALTER TABLE fencing.intake DROP CONSTRAINT closed")
 
-    async def test_a_request_that_the_store_refuses_is_too(self, shared: Stage, bucket: str) -> None:
-        s3 = connect(shared.origin, **ROOT)
-        assert await outcome(s3.delete_bucket, Bucket=bucket) == (404, "NoSuchBucket")
-        assert await outcome(s3.put_bucket_tagging, Bucket=bucket, Tagging={"TagSet": []}) == (501, "NotImplemented")
-        assert [name for _, name, _ in await on_record(shared, bucket)] == ["DeleteBucket", "PutBucketTagging"]
-
 
 class TestProfile:
     async def test_it_is_found_out_again_when_versioning_changes(self, shared: Stage, bucket: str) -> None:
@@ -184,9 +169,6 @@ async def probed(stage: Stage, bucket: str, s3: S3Client) -> bool:
 
 
 # Tombstones hinder no client: a bucket with nothing else can be deleted, and one with versions shows markers.
-
-ADMIN = {"name": "writer", "access_key_id": ACCESS_KEY, "secret_access_key": SECRET_KEY, "groups": ["admins"]}
-
 
 NOT_EMPTY = (409, "BucketNotEmpty")
 

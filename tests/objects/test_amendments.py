@@ -80,16 +80,6 @@ class TestEach:
         assert rejection["target"] == f"/bucket/{key}?{part}"
 
     @pytest.mark.parametrize("part", first(PARTS))
-    async def test_needs_a_token_and_raises_the_fence(self, shared: Stage, key: str, part: str) -> None:
-        shared.double.put("bucket", key, b"x")
-        function, arguments = amendments(connect(shared.origin))[part]
-        assert await outcome(function, Key=key, **arguments) == (428, "FencingTokenRequired")
-        assert not amended(shared, key, part)
-        function, arguments = amendments(connect(shared.origin, "34"))[part]
-        await call(function, Key=key, **arguments)
-        assert await outcome(connect(shared.origin, "33").put_object, Key=key, Body=b"zombie") == STALE
-
-    @pytest.mark.parametrize("part", first(PARTS))
     async def test_has_a_signature_that_ends_soon(self, shared: Stage, key: str, part: str) -> None:
         """The settling of it goes by the time of the announcement and by that lifetime."""
         s3 = connect(shared.origin, "34")
@@ -106,6 +96,7 @@ class TestEach:
         assert (asked.lifetime, part in asked.parameters) == (15, True)
         assert asked.signed_at == intent["signed_at"].replace(microsecond=0)
         assert (intent["kind"], intent["dead_after"]) == ("amendment", DEAD_AFTER)
+        assert await shared.fence(f"s3/bucket/{key}") == "34"
 
     @pytest.mark.parametrize("part", first(PARTS))
     async def test_of_nothing_or_a_tombstone(self, shared: Stage, key: str, part: str) -> None:
@@ -117,20 +108,6 @@ class TestEach:
         assert recorded(shared).changing(since) == []
         assert not amended(shared, key, part)
         assert await shared.count("intent", key) == 0
-
-    @pytest.mark.parametrize("part", first(PARTS))
-    async def test_of_one_version(self, shared: Stage, key: str, part: str) -> None:
-        s3 = connect(shared.origin, "34")
-        where = {"Bucket": "other", "Key": key}
-        first = (await call(s3.put_object, **where, Body=b"one"))["VersionId"]
-        await call(s3.put_object, **where, Body=b"two")
-        function, arguments = amendments(s3)[part]
-        assert await outcome(function, **where, **arguments, VersionId=first) == (200, "")
-        assert not amended(shared, key, part, bucket="other")
-        assert await outcome(s3.put_object, **where, Body=b"three") == (200, ""), "what is known of the key still holds"
-        await call(s3.delete_object, **where, VersionId=shared.double.objects("other")[key].version_id)
-        await call(s3.delete_object, **where, VersionId=shared.double.objects("other")[key].version_id)
-        assert amended(shared, key, part, bucket="other")
 
     @pytest.mark.parametrize("part", first(PARTS))
     async def test_of_a_version_below_one_that_stands_for_absence(self, shared: Stage, key: str, part: str) -> None:

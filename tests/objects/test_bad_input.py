@@ -1,9 +1,6 @@
 """Bad input is answered clearly, and nothing is written, raised or left behind."""
 
-import base64
-import hashlib
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -45,17 +42,13 @@ class Bad:
     unsigned: Headers = ()
     length: int | None = None
     signer: dict[str, Any] = field(default_factory=dict)
-    at: datetime | None = None
 
     def wire(self, origin: str, key: str) -> bytes:
         length = len(self.body) if self.length is None else self.length
-        how: Any = {
-            "payload": self.payload,
-            "unsigned": [*self.unsigned, ("content-length", str(length))],
-            "at": self.at,
-        }
+        unsigned = [*self.unsigned, ("content-length", str(length))]
         target = f"/bucket/{key}{self.query}"
-        return head(origin, self.method, target, self.headers, **how, **self.signer) + self.body
+        how: Any = {"payload": self.payload, "unsigned": unsigned, **self.signer}
+        return head(origin, self.method, target, self.headers, **how) + self.body
 
     def __str__(self) -> str:
         return self.name
@@ -70,17 +63,6 @@ def in_chunks(name: str, code: str, body: bytes, decoded: str = "5", status: int
     return Bad(name, status, code, headers, body=body, payload=UNSIGNED_TRAILER)
 
 
-def not_there(name: str, method: str, query: str = "", headers: Headers = (TOKEN,)) -> Bad:
-    return Bad(name, 501, "NotImplemented", headers, method=method, query=query, body=b"")
-
-
-def md5(body: bytes) -> str:
-    return base64.b64encode(hashlib.md5(body).digest()).decode()
-
-
-LONG_AGO = datetime.now(UTC) - timedelta(minutes=16)
-
-
 TOKENS = [
     Bad("no token", 428, "FencingTokenRequired", headers=()),
     token("an empty token", ""),
@@ -88,6 +70,8 @@ TOKENS = [
     token("a zero-padded token", "033"),
     token("a token just out of range", str(2**63)),
     token("two tokens in one header", "33, 33"),
+    token("a token of a resource", "s3/bucket/k=33"),
+    Bad("one in the metadata", 400, "FencingTokenMalformed", [("x-amz-meta-fencing-token", "a/k=33")]),
     token("broken UTF-8", b"\xff33", "InvalidRequest"),
     Bad("two token headers", 400, "InvalidRequest", unsigned=[("fencing-token", "34")]),
     Bad("two token headers, both signed", 400, "AuthorizationHeaderMalformed", [TOKEN, ("fencing-token", "34")]),
@@ -112,41 +96,19 @@ SIGNATURES = [
     Bad("an unsigned session", 403, "AccessDenied", headers=(),
         unsigned=[("x-amz-security-token", "fencing-token=33")]),
     Bad("an unsigned source of a copy", 403, "AccessDenied", unsigned=[("x-amz-copy-source", "bucket/copied")]),
-    Bad("a wrong secret", 403, "SignatureDoesNotMatch", signer={"secret": "wrong"}),
-    Bad("an unknown access key", 403, "InvalidAccessKeyId", signer={"access_key": "AKIANOBODY"}),
     Bad("the store's own access key", 403, "InvalidAccessKeyId",
         signer={"access_key": "AKIADOUBLE", "secret": "double-secret"}),
-    Bad("an old signature", 403, "RequestTimeTooSkewed", at=LONG_AGO),
-    Bad("a signature from the future", 403, "RequestTimeTooSkewed", at=datetime.now(UTC) + timedelta(hours=6)),
-    Bad("signatures in the headers and in the query", 400, "InvalidArgument",
-        query="?X-Amz-Algorithm=AWS4-HMAC-SHA256&X-Amz-Expires=60&X-Amz-Signature=00"),
-    Bad("a presigned URL of version 2", 400, "InvalidRequest", query="?AWSAccessKeyId=A&Signature=S&Expires=1"),
 ]  # fmt: skip
 
 
 BODIES = [
     Bad("another SHA-256", 400, "XAmzContentSHA256Mismatch", payload=sha256(b"hellO")),
-    Bad("no MD5", 400, "InvalidDigest", headers=[TOKEN, ("content-md5", "hello")]),
-    Bad("two checksums", 400, "InvalidRequest",
-        headers=[TOKEN, ("x-amz-checksum-crc32", "NhCmhg=="), ("x-amz-checksum-crc32c", "mnG7TA==")]),
     Bad("a length that is shorter", 400, "XAmzContentSHA256Mismatch",
         body=b"helloP", payload=sha256(b"helloP"), length=5),
     Bad("more than is taken", 413, "EntityTooLarge", body=b"", length=MAX_BODY + 1),
     Bad("more than a number can say", 413, "EntityTooLarge", body=b"", length=10**17),
     in_chunks("a decoded length that is longer", "IncompleteBody", framed(b"hello"), "6"),
     in_chunks("a decoded length that is too much", "EntityTooLarge", framed(b"hello"), str(MAX_BODY + 1), 413),
-    in_chunks("no last chunk", "IncompleteBody", b"5\r\nhello\r\n"),
-    Bad("framing that is not announced", 400, "InvalidRequest", [TOKEN, ("content-encoding", "aws-chunked")],
-        body=framed(b"hello")),
-]  # fmt: skip
-
-
-NOT_THERE = [
-    not_there("an unknown parameter of a put", "PUT", "?colour=red"),
-    not_there("an unknown header", "PUT", headers=[TOKEN, ("x-amz-write-offset-bytes", "3")]),
-    not_there("a customer's key", "PUT",
-              headers=[TOKEN, ("x-amz-server-side-encryption-customer-algorithm", "AES256")]),
-    not_there("both conditions", "PUT", headers=[TOKEN, ("if-match", '"e"'), ("if-none-match", "*")]),
 ]  # fmt: skip
 
 
@@ -172,6 +134,7 @@ FORMS = [
     tokenless("a copy without a token", "PUT", headers=[("x-amz-copy-source", "bucket/copied")]),
     tokenless("an upload without a token", "POST", "?uploads"),
     tokenless("tags without a token", "PUT", "?tagging", body=b"<Tagging><TagSet/></Tagging>"),
+    tokenless("an ACL without a token", "PUT", "?acl"),
     tokenless("a retention without a token", "PUT", "?retention", body=b"<Retention/>"),
     tokenless("a restoration without a token", "POST", "?restore", body=b"<RestoreRequest/>"),
     tokenless("a deleted version without a token", "DELETE", "?versionId=v"),
@@ -182,7 +145,7 @@ FORMS = [
 ]
 
 
-@pytest.mark.parametrize("bad", [*TOKENS, *SIGNATURES, *BODIES, *NOT_THERE, *FORMS], ids=str)
+@pytest.mark.parametrize("bad", [*TOKENS, *SIGNATURES, *BODIES, *FORMS], ids=str)
 async def test_nothing_is_written(shared: Stage, key: str, bad: Bad) -> None:
     since, before = len(shared.double.requests), shared.double.sequence
     reply = await ask(shared.origin, bad.wire(shared.origin, key))
@@ -208,7 +171,7 @@ async def test_the_same_request_without_the_mistake_is_accepted(shared: Stage, k
     """The table above refuses for the reason it gives, and not for one that all its requests have."""
     good = [
         Bad("plain", 200, ""),
-        Bad("the MD5", 200, "", headers=[TOKEN, ("content-md5", md5(b"hello"))]),
+        Bad("the MD5", 200, "", headers=[TOKEN, ("content-md5", "XUFAKrxLKna5cZ2REBfFkg==")]),
         Bad("the SHA-256", 200, "", payload=sha256(b"hello")),
         in_chunks("in chunks", "", framed(b"hel", b"lo"), status=200),
         Bad("the largest", 200, "", body=bytes(MAX_BODY)),

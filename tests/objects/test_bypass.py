@@ -29,7 +29,7 @@ from gateway.objects.store.operations import Upstream
 from gateway.observe.events import BypassFound, SweepFailed
 from tests.doubles.s3 import ACCESS_KEY, SECRET_KEY, S3Double
 from tests.objects.clients import call, connect, outcome
-from tests.objects.object_gateway import Stage, module_stage, staged
+from tests.objects.object_gateway import ADMIN, Stage, module_stage, staged
 from tests.objects.sweeping import forgetful, sweeper
 from tests.patience import patient
 from tests.running import Events
@@ -40,10 +40,6 @@ over_http = pytest.mark.asyncio(loop_scope="module")
 
 Entry: TypeAlias = tuple[str, str | None, dict[str, Any]]
 BODY = b"as the gateway wrote it"
-ADMIN = {
-    "name": "writer", "access_key_id": "AKIAWRITER", "secret_access_key": "writer-secret", "api_key": "writer-api-key",
-    "groups": ["admins"],
-}  # fmt: skip
 SETTINGS: dict[str, Any] = {"callers": [ADMIN], "s3": {"sweep_interval": 0}}
 
 
@@ -407,36 +403,32 @@ class TestNothingElse:
 
 
 @over_http
-class TestTheGatewaysOwnBump:
-    """A settler has bumped an object, and the database is gone before the settler can forget what was remembered."""
+async def test_a_sweep_records_no_bypass_of_the_gateways_own_bump(
+    stage: Stage, key: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A settler has bumped an object, and the database is gone before it can forget what was remembered."""
+    await call(connect(stage.origin, "33").put_object, Key=key, Body=BODY)
+    (row,) = await stage.rows("SELECT etag, now() FROM fencing.object WHERE key = $1", key)
+    # Listed as pending a moment ago; it has ended since, so that nothing at the key says who settles there.
+    intent = Intent(f"s3/bucket/{key}", "bucket", key, uuid4(), Token(0, 33), *row)
 
-    @pytest_asyncio.fixture(loop_scope="module")
-    async def bumped(self, stage: Stage, key: str, monkeypatch: pytest.MonkeyPatch) -> Stage:
-        await call(connect(stage.origin, "33").put_object, Key=key, Body=BODY)
-        (row,) = await stage.rows("SELECT etag, now() FROM fencing.object WHERE key = $1", key)
-        # Listed as pending a moment ago; it has ended since, so that nothing at the key says who settles there.
-        intent = Intent(f"s3/bucket/{key}", "bucket", key, uuid4(), Token(0, 33), *row)
+    async def restart(*_: object, **__: object) -> None:
+        raise Unavailable("The database was restarted.")
 
-        async def restart(*_: object, **__: object) -> None:
-            raise Unavailable("The database was restarted.")
-
-        async with sweeper(stage) as (one, _):
-            with monkeypatch.context() as patched:
-                patched.setattr(intents, "settle", restart)
-                with pytest.raises(Unavailable):
-                    await one._runner.run(settling.settle(intent))
-        assert stage.double.objects("bucket")[key].etag != row[0], "the bump has landed"
-        return stage
-
-    async def test_a_sweep_records_no_bypass(self, bumped: Stage, key: str) -> None:
-        assert await swept(bumped) == 0
-        assert await on_record(bumped, key) == []
-        await bumped.rows("DELETE FROM fencing.forbidden")
-        assert await swept(bumped) == 0, "nor when the prohibition has been forgotten"
-        await call(connect(bumped.origin, "34").put_object, Key=key, Body=b"next")
-        await call(beside(bumped).put_object, Key=key, Body=b"from elsewhere")
-        assert await swept(bumped) == 1, "later writes are checked again"
-        assert await reasons(bumped, key) == ["object-changed"]
+    async with sweeper(stage) as (one, _):
+        with monkeypatch.context() as patched:
+            patched.setattr(intents, "settle", restart)
+            with pytest.raises(Unavailable):
+                await one._runner.run(settling.settle(intent))
+    assert stage.double.objects("bucket")[key].etag != row[0], "the bump has landed"
+    assert await swept(stage) == 0
+    assert await on_record(stage, key) == []
+    await stage.rows("DELETE FROM fencing.forbidden")
+    assert await swept(stage) == 0, "nor when the prohibition has been forgotten"
+    await call(connect(stage.origin, "34").put_object, Key=key, Body=b"next")
+    await call(beside(stage).put_object, Key=key, Body=b"from elsewhere")
+    assert await swept(stage) == 1, "later writes are checked again"
+    assert await reasons(stage, key) == ["object-changed"]
 
 
 class TestWhatIsRemembered:
@@ -454,14 +446,6 @@ class TestWhatIsRemembered:
         write = self.write()
         assert (await intents.begin(database, intents.Begin(write))).signed_at is not None
         assert await intents.finish(database, intents.Finish(write, etag, tombstone=False, certain=certain))
-
-    async def test_an_etag_seen_before_the_announcement(self, database: Database) -> None:
-        await self.finished(database, "seen", certain=False)
-        assert await self.remembered(database) == [("seen", False)]
-        await self.finished(database, "written", certain=True)
-        assert await self.remembered(database) == [("written", True)]
-        await self.finished(database, "seen", certain=False)
-        assert await self.remembered(database) == [("written", True)]
 
     async def test_a_write_that_another_holder_has_begun_to_settle(self, database: Database) -> None:
         """The settler may be about to bump it, and may be gone before it has forgotten the row."""

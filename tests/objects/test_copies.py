@@ -47,10 +47,6 @@ def named(key: str, bucket: str = "bucket", **more: str) -> dict[str, Any]:
     return {"Key": key, "CopySource": {"Bucket": bucket, "Key": f"{key}/a source+ä?", **more}}
 
 
-def running(stage: Stage) -> list[str]:
-    return [each.key for each in stage.double.store.bucket("bucket").uploads.running(datetime.now(UTC))]
-
-
 @pytest.mark.parametrize("size", ["small", "large", pytest.param("empty", marks=pytest.mark.thorough)])
 async def test_a_copy_takes_over_all_metadata_but_the_gateways_own(shared: Stage, key: str, size: str) -> None:
     await sourced(shared, key, size)
@@ -159,7 +155,7 @@ class TestSource:
         held.release()
         assert await copy == FAILED
         assert shared.body(key) is None
-        assert running(shared) == []
+        assert shared.uploads(key) == []
         assert await shared.count("upload", key) == 0
 
     async def test_a_small_one_that_changes_meanwhile(self, shared: Stage, key: str) -> None:
@@ -187,7 +183,7 @@ async def test_conditions_on_the_source_and_on_the_target(shared: Stage, key: st
     assert not shared.applied(before)
     assert await outcome(s3.copy_object, **named(key), IfMatch=etag) == (200, "")
     assert shared.body(key) == BODIES[size]
-    assert running(shared) == []
+    assert shared.uploads(key) == []
 
 
 class TestToken:
@@ -213,4 +209,4 @@ class TestToken:
         assert await zombie == STALE
         assert held.statuses == [412]
         assert shared.body(key) == b"new"
-        assert running(shared) == []
+        assert shared.uploads(key) == []

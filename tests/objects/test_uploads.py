@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -12,15 +11,14 @@ from mypy_boto3_s3 import S3Client
 from tests.doubles.s3 import ACCESS_KEY as STORE_ACCESS_KEY
 from tests.doubles.s3 import SECRET_KEY as STORE_SECRET_KEY
 from tests.objects.clients import body_of, call, connect, outcome
-from tests.objects.object_gateway import Stage, module_stage, store
+from tests.objects.object_gateway import WRITER, Stage, module_stage, store
 from tests.objects.sweeping import entomb
-from tests.running import ACCESS_KEY, API_KEY, SECRET_KEY
 from tests.tiers import first
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 CALLERS = [
-    {"name": "writer", "access_key_id": ACCESS_KEY, "secret_access_key": SECRET_KEY, "api_key": API_KEY},
+    WRITER,
     {"name": "stranger", "access_key_id": "AKIASTRANGER", "secret_access_key": "stranger-secret"},
 ]
 STALE = (412, "StaleFencingToken")
@@ -52,12 +50,6 @@ async def opened(
         part = await call(s3.upload_part, Key=key, UploadId=upload_id, PartNumber=number, Body=body)
         parts.append({"PartNumber": number, "ETag": part["ETag"]})
     return {"Key": key, "UploadId": upload_id, "MultipartUpload": {"Parts": parts}}
-
-
-def running(stage: Stage, key: str) -> list[str]:
-    """The uploads of the key that the store has."""
-    uploads = stage.double.store.bucket("bucket").uploads.running(datetime.now(UTC))
-    return [upload.upload_id for upload in uploads if upload.key == key]
 
 
 def follow_ups(s3: S3Client, completion: dict[str, Any]) -> dict[str, tuple[Any, dict[str, Any]]]:
@@ -97,7 +89,7 @@ class TestToken:
         for function, arguments in follow_ups(stranger, completion).values():
             assert await outcome(function, **arguments) == (428, "FencingTokenRequired")
         assert shared.written(since) == []
-        assert running(shared, key) == [completion["UploadId"]]
+        assert [one.upload_id for one in shared.uploads(key)] == [completion["UploadId"]]
         assert await outcome(owner.complete_multipart_upload, **completion) == (200, "")
         assert shared.body(key) == b"onetwo"
 
@@ -112,7 +104,9 @@ class TestToken:
             assert await outcome(function, **arguments) == STALE
         assert await outcome(s3.create_multipart_upload, Key=key, Metadata=metadata) == STALE
         assert shared.written(since) == []
-        assert running(shared, key) == [completion["UploadId"]], "it may be the successor's by now"
+        assert [one.upload_id for one in shared.uploads(key)] == [completion["UploadId"]], (
+            "it may be the successor's by now"
+        )
         assert shared.body(key) is None
         rejections = await shared.rejections(resource=f"s3/bucket/{key}")
         assert [(one["token"], one["fence"], one["caller"]) for one in rejections] == [("33", "34", "writer")] * 5
@@ -132,7 +126,7 @@ class TestWhoseUpload:
         completion = await opened(direct, key)
         for function, arguments in follow_ups(connect(shared.origin, "34"), completion).values():
             assert await outcome(function, **arguments) == UNKNOWN
-        assert running(shared, key) == [completion["UploadId"]]
+        assert [one.upload_id for one in shared.uploads(key)] == [completion["UploadId"]]
         assert shared.body(key) is None
 
     async def test_one_of_the_gateways_own(self, shared: Stage, key: str) -> None:
@@ -141,7 +135,7 @@ class TestWhoseUpload:
         held = shared.double.hold(operation="UploadPart", key=key)
         put = asyncio.ensure_future(outcome(s3.put_object, Key=key, Body=body))
         await held.arrived.wait()
-        (upload_id,) = running(shared, key)
+        upload_id = shared.uploads(key)[0].upload_id
         listed = [{"PartNumber": 1, "ETag": '"e"'}]
         completion = {"Key": key, "UploadId": upload_id, "MultipartUpload": {"Parts": listed}}
         for function, arguments in follow_ups(s3, completion).values():
@@ -156,7 +150,7 @@ class TestWhoseUpload:
         assert await outcome(s3.complete_multipart_upload, **{**completion, "Key": f"{key}-2"}) == UNKNOWN
         named = {name: completion[name] for name in ("Key", "UploadId")}
         assert await outcome(s3.abort_multipart_upload, **named) == (204, "")
-        assert running(shared, key) == []
+        assert shared.uploads(key) == []
         for function, arguments in follow_ups(s3, completion).values():
             assert await outcome(function, **arguments) == UNKNOWN
         assert shared.body(key) is None
@@ -277,7 +271,7 @@ async def late(stage: Stage, key: str, nth: int) -> None:
     zombie = asyncio.ensure_future(outcome(old.complete_multipart_upload, **completion))
     await held.arrived.wait()
     assert (await stage.barrier(f"s3/bucket/{key}", "34")).status_code == 200
-    assert running(stage, key) == [], "its upload is given up"
+    assert stage.uploads(key) == [], "its upload is given up"
     assert stage.body(key) == b"before"
     held.release()
     await held.finished.wait()
