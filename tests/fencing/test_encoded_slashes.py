@@ -13,8 +13,9 @@ import pytest_asyncio
 
 from gateway.demo.embedded import EmbeddedPostgres
 from tests.doubles.s3 import S3Double, serve
+from tests.patience import LIMITS
 from tests.postgres import as_gateway, fresh_database
-from tests.running import ACCESS_KEY, API_KEY, LIMITS, SECRET_KEY, config, running
+from tests.running import ACCESS_KEY, API_KEY, SECRET_KEY, config, running
 from tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
