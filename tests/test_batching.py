@@ -1,7 +1,8 @@
 """Requests that arrive while a batch is under way share the next one, and no request suffers another's error."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
@@ -38,25 +39,9 @@ class Database:
             raise Unavailable("13 is stuck")
         return 2 * question
 
-    def lane(
-        self,
-        *,
-        most: int = 4,
-        room: float = float("inf"),
-        overlap: float | None = None,
-        lone_alone: bool = False,
-        delay: Callable[[], float] = lambda: 0.0,
-    ) -> "Lane[int, int]":
-        return Lane(
-            self.together,
-            self.by_itself,
-            most=most,
-            room=room,
-            order=lambda question: question,
-            overlap=overlap,
-            lone_alone=lone_alone,
-            delay=delay,
-        )
+    def lane(self, **options: Any) -> "Lane[int, int]":
+        usual: dict[str, Any] = {"most": 4, "order": lambda question: question, "lone_alone": False}
+        return Lane(self.together, self.by_itself, **{**usual, **options})
 
 
 @pytest.fixture

@@ -44,11 +44,6 @@ WAYS = {
     ),
     "gateway": ("GRANT fencing_gateway TO {app}", "the role of the gateway", NOTE),
     "grant": ("GRANT SELECT, UPDATE ON orders TO {app}", "{app} has UPDATE", NOTE),
-    "group": (
-        "CREATE ROLE {group}; GRANT DELETE ON orders TO {group}; GRANT {group} TO {app}",
-        "{app} has DELETE as {group}",
-        "DELETE FROM orders",
-    ),
     "not inherited": (
         "CREATE ROLE {group}; GRANT DELETE ON orders TO {group}; ALTER ROLE {app} NOINHERIT; GRANT {group} TO {app}",
         "{app} has DELETE as {group}",
@@ -271,25 +266,6 @@ async def test_a_guard_closes_what_it_checks(dsn: str, session: asyncpg.Connecti
     await installation.remove(settings, "public.orders", dsn)
 
 
-@pytest.mark.thorough
-async def test_the_owner_of_the_fences_is_named_and_replaced(
-    dsn: str, session: asyncpg.Connection, names: dict[str, str]
-) -> None:
-    """A gateway works with a schema that a role without login owns."""
-    tables = await session.fetch(
-        "SELECT oid::regclass::text AS name FROM pg_class "
-        "WHERE relnamespace = 'fencing'::regnamespace AND relkind IN ('r', 'p')"
-    )
-    for table in tables:
-        await session.execute(f"ALTER TABLE {table['name']} OWNER TO {names['app']}")
-    report, found = await other_writers(dsn)
-    assert all("owns it" in check.detail for check in found)
-    await session.execute("\n".join(findings.fix_sql(report)))
-    report, found = await other_writers(dsn)
-    assert found == []
-    assert not report.problems, "\n".join(findings.render(report))
-
-
 async def test_tables_that_are_only_observed_are_not_fenced(
     dsn: str, session: asyncpg.Connection, names: dict[str, str]
 ) -> None:
@@ -315,17 +291,8 @@ async def test_the_command_says_it_as_json_and_with_its_exit_code(
     await session.execute("GRANT UPDATE ON orders TO {app}".format(**names))
     assert (await doctor())[0] == 0
     status, text = await doctor("--json", "--strict")
-    report = json.loads(text)
-    assert (status, report["version"], report["status"]) == (1, 1, "warning")
-    [check] = [one for section in report["sections"] for one in section["checks"] if one["status"] == "warning"]
-    assert check == {
-        "name": "table public.orders",
-        "status": "warning",
-        "detail": f"{names['app']} has UPDATE",
-        "advice": check["advice"],
-        "fix": [f"REVOKE UPDATE ON public.orders FROM {names['app']} CASCADE"],
-        "rules": [],
-    }
+    [check] = [one for part in json.loads(text)["sections"] for one in part["checks"] if one["status"] == "warning"]
+    assert (status, check["name"], check["detail"]) == (1, "table public.orders", f"{names['app']} has UPDATE")
     assert (await doctor("--strict", "--trust", names["app"]))[0] == 0
     status, script = await doctor("--fix-sql")
     assert status == 0

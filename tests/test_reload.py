@@ -227,29 +227,6 @@ async def _waits_for_a_row(dsn: str) -> None:
 
 
 @pytest.mark.thorough
-async def test_writers_notice_no_reload(gateway: Served) -> None:
-    async with gateway.client() as client:
-        stop, answers = asyncio.Event(), []
-
-        async def write(row: int) -> None:
-            token = 1
-            while not stop.is_set():
-                answers.append((await patch(client, token, row)).status_code)
-                token += 1
-
-        async with asyncio.TaskGroup() as tasks:
-            for row in (1, 2):
-                tasks.create_task(write(row))
-            for number in range(5):
-                gateway.write(f"{RULE}[leases]\nmax_ttl = {60 + number}")
-                await asyncio.to_thread(gateway.hang_up)
-            stop.set()
-    assert set(answers) == {204}
-    assert len(answers) > 10
-    assert gateway.process.stop() == 0
-
-
-@pytest.mark.thorough
 async def test_changed_files_of_secrets_and_certificates_are_watched(
     tmp_path: Path, dsn: str, session: asyncpg.Connection
 ) -> None:
@@ -392,18 +369,15 @@ class Built:
 
 
 class Others:
-    """The other workers: they prepare, or refuse."""
+    """The other workers."""
 
     leads = True
 
     def __init__(self) -> None:
-        self.refusal = ""
         self.told: list[str] = []
 
     async def prepare(self, _: Config) -> None:
         self.told.append("prepare")
-        if self.refusal:
-            raise ReloadRefused(self.refusal)
 
     async def commit(self) -> None:
         self.told.append("commit")
@@ -463,18 +437,6 @@ async def owned(world: World) -> AsyncIterator[Reloading[Built]]:
     assert all(one.ended.is_set() for one in world.built if one.trouble != "start")
 
 
-async def test_another_configuration_has_another_gateway() -> None:
-    world = World()
-    async with owned(world) as owner:
-        assert await owner.reload(ATTEMPT) == []
-        world.wanted = leasing(max_ttl=60)
-        assert await owner.reload(ATTEMPT) == ["[leases], max_ttl: 3600.0 -> 60.0"]
-        first, second = world.built
-        assert first.ended.is_set()
-        assert not second.ended.is_set()
-        assert world.serving is owner.serving is second
-
-
 @pytest.mark.parametrize("trouble", ["start", "record", "check", "bug"])
 async def test_a_reload_that_fails_changes_nothing(trouble: str) -> None:
     world = World()
@@ -490,20 +452,6 @@ async def test_a_reload_that_fails_changes_nothing(trouble: str) -> None:
         world.trouble, world.error = "", None
         assert await owner.reload(ATTEMPT)
         assert world.serving is world.built[-1]
-
-
-async def test_a_configuration_takes_effect_once_all_workers_have_prepared_for_it() -> None:
-    world = World()
-    async with owned(world) as owner:
-        world.wanted, world.others.refusal = leasing(max_ttl=60), "Worker 2 failed."
-        with pytest.raises(ReloadRefused, match="Worker 2 failed"):
-            await owner.reload(ATTEMPT)
-        assert (world.others.told, owner.serving) == (["prepare", "abandon"], world.built[0])
-        assert world.built[1].ended.is_set()
-        world.others.refusal = ""
-        assert await owner.reload(ATTEMPT)
-        assert world.others.told[2:] == ["prepare", "commit"]
-        assert owner.serving is world.built[2]
 
 
 async def test_a_worker_serves_as_before_until_it_is_told_to_commit() -> None:

@@ -88,10 +88,5 @@ def test_values_of_json_have_words_for_its_signs() -> None:
 def test_numbers_and_sizes() -> None:
     assert text.number(1234567) == "1\u202f234\u202f567"
     assert [text.size(octets) for octets in (0, 1, 1023, 1024, 3_500_000, 2**50)] == [
-        "0 bytes",
-        "1 byte",
-        "1023 bytes",
-        "1.0 KiB",
-        "3.3 MiB",
-        "1024.0 TiB",
+        *("0 bytes", "1 byte", "1023 bytes", "1.0 KiB", "3.3 MiB", "1024.0 TiB")
     ]

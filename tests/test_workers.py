@@ -200,26 +200,6 @@ async def test_metrics_of_all_workers_are_one_answer(gateway: Served) -> None:
         await client.aclose()
 
 
-@pytest.mark.thorough
-async def test_the_count_of_the_record_grows_whichever_worker_is_asked(gateway: Served) -> None:
-    await asyncio.to_thread(metrics, gateway)
-    async with gateway.client(ROOT) as client:
-        for token in (2, 1, 1, 1):
-            await patch(client, token)
-        assert (await client.get("/v1/rejections")).status_code == 200  # it seals them
-    counts: list[float] = []
-    async with asyncio.timeout(PATIENCE):
-        while len(counts) < 3 or counts[-1] < 3:
-            found = await asyncio.to_thread(metrics, gateway)
-            counts.append(found["gateway_record_entries_total"][("rejection",)])
-            await asyncio.sleep(0.3)
-    for _ in range(4):
-        found = await asyncio.to_thread(metrics, gateway)
-        counts.append(found["gateway_record_entries_total"][("rejection",)])
-    assert counts == sorted(counts)
-    assert counts[-1] == 3
-
-
 async def test_all_workers_take_a_configuration_or_none(tmp_path: Path, dsn: str, session: asyncpg.Connection) -> None:
     with served(tmp_path, dsn) as gateway:
 

@@ -6,8 +6,7 @@ import io
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import httpx
 import hypothesis
@@ -15,20 +14,16 @@ import orjson
 import pytest
 import pytest_asyncio
 from hypothesis import strategies as st
-from pydantic import BaseModel
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from gateway.api.record_stream import EntryWriter
 from gateway.db import record
 from gateway.db.database import Database
 from gateway.db.export import ExportFormat
-from gateway.errors import Unavailable
 from gateway.fencing.chain_verification import Verifier
 from gateway.http.head import Head, Headers
 from gateway.merged import lists
 from gateway.merged.asking import Databases
 from gateway.merged.exports import split_rows
-from gateway.merged.streams import MergedStream, Source
 from tests.databases.fleet import CALLERS, Fleet, databases, fleet, settings
 from tests.postgres import Server
 from tests.running import GRANTS, Events, running
@@ -220,7 +215,7 @@ async def test_a_caller_without_the_grant_sees_its_own_entries_only(postgres_ser
             denials = (await listed(api, "/v1/rejections", reason="denied"))["rejections"]
             assert [one["database"] for one in denials] == ["north"] * 3
         async with httpx.AsyncClient(base_url=gateway.origin, timeout=PATIENCE) as nobody:
-            for path in ("/v1/events", "/v1/events.csv", "/v1/events/stream", "/v1/record/head", "/v1/incidents/x"):
+            for path in ("/v1/events?database=west", "/v1/events.csv", "/v1/record/head", "/v1/incidents/x"):
                 assert (await nobody.get(path)).status_code == 401, path
             assert (await nobody.post("/v1/incidents/x/acknowledgements", json={})).status_code == 401
 
@@ -443,42 +438,6 @@ async def test_a_slower_database_is_not_cancelled_once_another_one_has_the_entry
     assert await ended == "by itself"
 
 
-class View(BaseModel):
-    """An entry as clients see it."""
-
-    resource: str = "job/1"
-
-
-class Subscription:
-    """It has one entry, and ends."""
-
-    def __init__(self) -> None:
-        self.position, self._left = 6, [[SimpleNamespace(position=7, kind="barrier")]]
-
-    async def next(self, *, waits: bool) -> list[SimpleNamespace]:
-        return self._left.pop() if self._left else []
-
-
-class Down(Source):
-    """The stream of a database that is down."""
-
-    async def open(self) -> None:
-        raise Unavailable("It is down.")
-
-
-async def test_a_missing_database_is_told_of_before_an_entry_that_waits_already() -> None:
-    none, written = cast(Databases, None), list[bytes]()
-
-    async def write(data: bytes) -> None:
-        written.append(data)
-
-    up, down = Source(none, "north", [], 6), Down(none, "south", [], None)
-    up.entries = EntryWriter(cast(Any, Subscription()), 15.0, lambda _: View(), None)
-    await MergedStream([up, down], lambda: False)(cast(Any, SimpleNamespace(write=write)))
-    lines = [line for line in b"".join(written).decode().splitlines() if line.startswith("event: ")]
-    assert lines == ["event: database-missing", "event: barrier"]
-
-
 FIELDS = st.lists(st.text(alphabet='a,"\n\r{', max_size=6), min_size=1, max_size=4)
 
 
@@ -496,7 +455,3 @@ def test_rows_of_csv_are_whole_whatever_the_pieces(table: list[list[str]], size:
         found += rows
     assert b"".join(found) + rest == text
     assert found == written or (rest == b"" and not text)
-
-
-def test_a_line_of_ndjson_ends_at_its_line_feed_alone() -> None:
-    assert split_rows(b'{"a":"\\""}\n{"b', ExportFormat.NDJSON) == ([b'{"a":"\\""}\n'], b'{"b')

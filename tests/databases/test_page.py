@@ -102,29 +102,6 @@ async def test_lists_are_of_all_databases_by_time_and_each_row_leads_to_its_own(
     await read(browser, "/ui/rejections?of=west", 400)
 
 
-@pytest.mark.thorough
-async def test_pages_of_a_merged_list_have_each_entry_once(gateway: Fleet, browser: httpx.AsyncClient) -> None:
-    entry = (
-        "INSERT INTO fencing.intake (kind, reason, enforced, resource, at) SELECT 'rejection', 'token-stale', true, "
-    )
-    entry += "$1, now() - n * interval '1 s' FROM generate_series($2::int, 1, -1) n"
-    for name, count in (("north", 70), ("south", 40)):
-        await gateway.asked(name, entry, name, count)
-    seen, address, pages = list[str](), "/ui/rejections", list[list[str]]()
-    while address:
-        page = await read(browser, address)
-        pages.append(rows(page, ENTRY))
-        seen += pages[-1]
-        address = next(iter(rows(page, r'rel="next" href="([^"]+)"')), "")
-        back = next(iter(rows(page, r'rel="prev" href="([^"]+)"')), "")
-    assert [len(one) for one in pages] == [50, 50, 10]
-    assert len(set(seen)) == 110
-    assert "110 writes" in words(await read(browser, "/ui/rejections"))
-    assert rows(await read(browser, back), ENTRY) == pages[1]
-    for wrong in ("west:1", "4711", "north:1,north:1", "north:-1"):
-        await read(browser, f"/ui/rejections?before={wrong}", 400)
-
-
 async def test_the_overview_has_one_verdict_and_the_worst_decides(gateway: Fleet, browser: httpx.AsyncClient) -> None:
     said = r'<p class="said">(.*?)</p>'
     assert "All is quiet" in rows(await read(browser, "/ui/"), said)[0]
@@ -194,26 +171,6 @@ async def test_a_database_that_is_down_is_named_on_each_list_and_hides_no_other(
     gateway.lines["south"].resume()
 
 
-@pytest.mark.thorough
-async def test_one_database_can_be_chosen_and_all_again(gateway: Fleet, browser: httpx.AsyncClient) -> None:
-    for schema in ("north", "south"):
-        await zombie(gateway, schema, 1)
-    chosen = await browser.get("/ui/rejections?database=north")
-    cookie = chosen.headers["set-cookie"]
-    assert cookie == "gateway_database=north; Path=/ui; SameSite=Lax; HttpOnly"
-    for page in (chosen, await read(browser, "/ui/rejections")):
-        assert "north.orders/1" in page.text
-        assert "south.orders/1" not in page.text
-        assert '<th scope="col">Database</th>' not in page.text
-        assert "of=" not in page.text
-    everything = await read(browser, "/ui/rejections?database=*")
-    assert "south.orders/1" in everything.text
-    assert "gateway_database=*; " in everything.headers["set-cookie"]
-    await read(browser, "/ui/?database=north")
-    linked = rows(everything, ENTRY)[0]
-    assert "Database south" in words(await read(browser, linked))  # a link of another person leads there, too
-
-
 async def test_callers_without_audit_see_nothing_of_any_database(gateway: Fleet) -> None:
     for schema in ("north", "south"):
         await zombie(gateway, schema, 1)
@@ -226,36 +183,6 @@ async def test_callers_without_audit_see_nothing_of_any_database(gateway: Fleet)
                 answer = await client.get(path if "?" in path else path + query)
                 assert answer.status_code == 303, path
                 assert answer.headers["location"].startswith("/ui/login")
-
-
-@pytest.mark.thorough
-async def test_the_live_stream_is_over_all_databases_and_goes_on_where_it_was(
-    gateway: Fleet, browser: httpx.AsyncClient
-) -> None:
-    await zombie(gateway, "north", 1)
-    stream = rows(await read(browser, "/ui/live"), r'data-stream="([^"]+)"')[0]
-
-    async def until(address: str, wanted: set[str]) -> str:
-        seen, last = "", ""
-        async with asyncio.timeout(PATIENCE), browser.stream("GET", address) as answer:
-            assert answer.status_code == 200
-            async for line in answer.aiter_lines():
-                seen += line
-                if line.startswith("id: "):
-                    last = line.removeprefix("id: ")
-                if line.startswith("data: ") and all(one in seen for one in wanted):
-                    return last
-        raise AssertionError(seen)
-
-    reading = asyncio.create_task(until(stream, {"north.orders/2", "south.orders/2"}))
-    await zombie(gateway, "north", 2)
-    await zombie(gateway, "south", 2)
-    last = await reading
-    assert re.fullmatch(r"north:\d+,south:\d+", last)
-    await zombie(gateway, "south", 1)
-    await zombie(gateway, "north", 1)
-    address = stream.partition("after=")[0] + f"after={last}"
-    await until(address, {"north.orders/1", "south.orders/1"})
 
 
 async def test_only_a_viewers_own_page_chooses_a_database(gateway: Fleet, browser: httpx.AsyncClient) -> None:

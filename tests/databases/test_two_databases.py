@@ -138,36 +138,6 @@ async def test_credentials_are_for_resources_of_one_database(shared: Fleet, shar
         assert answer.status_code == expected, (across, answer.text)
 
 
-@together
-async def test_requests_about_no_resource_may_name_their_database(shared_api: httpx.AsyncClient) -> None:
-    for resource in ("tenant-7/listed", "job/listed"):
-        assert (await shared_api.post(f"/v1/fences/{resource}/barrier", json={"token": "8"})).status_code == 200
-    for path in ("/v1/fences", "/v1/leases", "/v1/events", "/v1/rejections", "/v1/record/head", "/v1/webhooks"):
-        assert (await shared_api.get(path)).json()["missing"] == [], path
-        assert (await shared_api.get(path, params={"database": "west"})).status_code == 400
-        for database in ("north", "south"):
-            assert (await shared_api.get(path, params={"database": database})).status_code == 200, path
-    names = [one["resource"] for one in (await shared_api.get("/v1/fences?database=south")).json()["fences"]]
-    assert "tenant-7/listed" in names
-    assert "job/listed" not in names
-    events = (await shared_api.get("/v1/events?database=south&limit=1")).json()["events"]
-    assert (await shared_api.get(f"/v1/events/{events[0]['id']}?database=south")).status_code == 200
-    assert (await shared_api.get(f"/v1/events/{events[0]['id']}?database=north")).status_code == 404
-    assert (await shared_api.get("/v1/config")).json()["toml"].count("[[databases]]") == 2
-    metrics = (await shared_api.get("/v1/metrics")).text
-    assert 'gateway_service_up{database="south",service="postgres"} 1.0' in metrics
-    assert 'gateway_record_position{database="north"}' in metrics
-
-
-@together
-async def test_strangers_are_not_told_the_names_of_databases(shared: Fleet) -> None:
-    async with httpx.AsyncClient(base_url=shared.origin, timeout=PATIENCE) as stranger:
-        for path in ("/v1/rejections", "/v1/events?database=west", "/v1/fences?database=north&database=south"):
-            answer = await stranger.get(path)
-            assert answer.status_code == 401
-            assert "south" not in answer.text
-
-
 async def _is_down(api: httpx.AsyncClient) -> bool:
     return 'gateway_service_up{database="south",service="postgres"} 0.0' in (await api.get("/v1/metrics")).text
 
@@ -178,17 +148,14 @@ async def _until_written(api: httpx.AsyncClient, schema: str, token: str) -> Non
             await asyncio.sleep(0.1)
 
 
-async def test_a_database_that_is_down_takes_nothing_else_with_it(gateway: Fleet, api: httpx.AsyncClient) -> None:
-    await others_go_on(gateway, api, "cut")
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("gateway", [SOON], indirect=True, ids=[""])
-async def test_a_database_that_is_paused_takes_nothing_else_with_it(gateway: Fleet, api: httpx.AsyncClient) -> None:
-    await others_go_on(gateway, api, "pause")
-
-
-async def others_go_on(gateway: Fleet, api: httpx.AsyncClient, trouble: str) -> None:
+@pytest.mark.parametrize(
+    ("gateway", "trouble"),
+    [(PATIENCE, "cut"), pytest.param(SOON, "pause", marks=pytest.mark.thorough)],
+    indirect=["gateway"],
+)
+async def test_a_database_that_is_down_takes_nothing_else_with_it(
+    gateway: Fleet, api: httpx.AsyncClient, trouble: str
+) -> None:
     held = (await api.post("/v1/leases/job/up", json={"holder": "h", "ttl": 60})).json()
     kept = (await api.post("/v1/leases/tenant-7/down", json={"holder": "h", "ttl": 60})).json()
     getattr(gateway.lines["south"], trouble)()

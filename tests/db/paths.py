@@ -87,13 +87,6 @@ async def overtaken_write(world: World) -> Attempt:
 
 
 @_path
-async def implausible_write(world: World) -> Attempt:
-    row = await world.row()
-    target = f"/v1/tables/accounts?id=eq.{row}"
-    return Attempt(lambda: world.ask("PATCH", target, {"note": "after"}, 2**62), (403,))
-
-
-@_path
 async def writes_that_share_a_trip(world: World) -> Attempt:
     rows = [await _carried(world) for _ in range(3)]
     attempts = [_patched(world, row, 33) for row in rows]
@@ -280,12 +273,6 @@ async def put_on_condition(world: World) -> Attempt:
 
 
 @_path
-async def overtaken_put(world: World) -> Attempt:
-    key = await world.object(token=34)
-    return Attempt(lambda: outcome(world.s3(33).put_object, Key=key, Body=b"after"), (412,))
-
-
-@_path
 async def put_over_a_zombie(world: World) -> Attempt:
     """An older holder's write is still on its way to the store."""
     key = await world.object()
@@ -389,14 +376,6 @@ async def complete_upload(world: World) -> Attempt:
 
 
 @_path
-async def complete_again(world: World) -> Attempt:
-    upload = await _opened(world)
-    arguments = {**upload["place"], "MultipartUpload": upload["parts"]}
-    assert await outcome(world.s3().complete_multipart_upload, **arguments) == (200, "")
-    return Attempt(lambda: outcome(world.s3().complete_multipart_upload, **arguments))
-
-
-@_path
 async def abort_upload(world: World) -> Attempt:
     upload = await _opened(world)
     key = upload["place"]["Key"]
@@ -427,18 +406,6 @@ async def make_bucket(world: World) -> Attempt:
         return bucket in [one["Name"] for one in (await call(world.s3().list_buckets))["Buckets"]]
 
     return Attempt(lambda: outcome(world.s3().create_bucket, Bucket=bucket), (200,), there)
-
-
-@_path
-async def remove_bucket(world: World) -> Attempt:
-    attempt, bucket = await make_bucket(world), f"made-{world.number - 1}"
-    assert await attempt.send() == (200, "")
-
-    async def gone() -> bool:
-        assert attempt.effect is not None
-        return not await attempt.effect()
-
-    return Attempt(lambda: outcome(world.s3().delete_bucket, Bucket=bucket), (204,), gone)
 
 
 PATHS |= {
