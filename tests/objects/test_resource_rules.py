@@ -1,7 +1,6 @@
 """Each key has exactly one resource, whichever caller names it, and a rule says how its writes are judged."""
 
 import asyncio
-import unicodedata
 from contextlib import nullcontext
 from typing import Any
 
@@ -143,12 +142,6 @@ def test_patterns_cover_the_resources_below_a_prefix(
 
 # Keys go through byte for byte, and each is a resource of its own.
 
-NFC = unicodedata.normalize("NFC", "é")
-
-
-NFD = unicodedata.normalize("NFD", "é")
-
-
 # Each key with the resource it belongs to, behind s3/bucket/.
 KEYS = [
     ("a/../b", "a/..~/b"),
@@ -161,8 +154,8 @@ KEYS = [
     ("a%2Fb", "a%252Fb"),
     ("a+b c", "a+b%20c"),
     ("a+b+c", "a+b+c"),
-    (NFC, "%C3%A9"),
-    (NFD, "e%CC%81"),
+    ("\u00e9", "%C3%A9"),
+    ("e\u0301", "e%CC%81"),
     ("tail/", "tail/"),
     ("..", "..~"),
     ("?a=b&c#d", "%3Fa%3Db&c%23d"),
