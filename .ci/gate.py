@@ -128,12 +128,11 @@ def shown(command: Sequence[str], limit: float, **settings: str) -> tuple[bool, 
     lines: list[str] = []
     reader = threading.Thread(target=_show, args=(process, lines), daemon=True)
     reader.start()
-    in_time = _ended(process, limit)
-    if not in_time:
-        # Pytest stops the servers that it has started.
-        os.killpg(process.pid, signal.SIGINT)
-        if not _ended(process, TO_STOP):
-            os.killpg(process.pid, signal.SIGKILL)
+    try:
+        in_time = _ended(process, limit)
+    finally:
+        # Also if the gate itself is interrupted or terminated.
+        _stop(process)
     status = process.wait()
     # A process that was left behind may hold the pipe open.
     reader.join(TO_STOP)
@@ -146,6 +145,14 @@ def _show(process: "subprocess.Popen[bytes]", lines: list[str]) -> None:
         line = raw.decode(errors="replace")
         print(line, end="", flush=True)
         lines.append(line.rstrip())
+
+
+def _stop(process: "subprocess.Popen[bytes]") -> None:
+    """End a step that goes on. Pytest gets the time to stop the servers that it has started."""
+    if process.poll() is None:
+        os.killpg(process.pid, signal.SIGINT)
+        if not _ended(process, TO_STOP):
+            os.killpg(process.pid, signal.SIGKILL)
 
 
 def _ended(process: "subprocess.Popen[bytes]", limit: float) -> bool:
@@ -213,4 +220,5 @@ def table(results: Sequence[Result]) -> list[str]:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("terminated"))
     sys.exit(main(*sys.argv[1:]))

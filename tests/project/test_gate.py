@@ -4,13 +4,16 @@ import os
 import re
 import subprocess
 import sys
+import time
 from pathlib import Path
 from textwrap import dedent
 
+import psutil
 import pytest
 
 from tests import ROOT
 from tests.tiers import first
+from tests.waiting import PATIENCE
 
 MAKEFILE = """
 test:
@@ -176,3 +179,16 @@ def test_a_step_that_fails_without_its_tests_is_red_and_the_others_still_run(
     assert status == 1
     assert said in printed
     assert "1 passed" in printed
+
+
+@pytest.mark.thorough
+def test_a_gate_that_is_ended_leaves_nothing_running(tmp_path: Path) -> None:
+    (tmp_path / "Makefile").write_text("endless:\n\techo $$$$ > pid; exec sleep 600\n")
+    gate = subprocess.Popen([sys.executable, ROOT / ".ci/gate.py", "7", "endless=9"], cwd=tmp_path)
+    pid = tmp_path / "pid"
+    while not (pid.exists() and pid.read_text()):
+        time.sleep(0.01)
+    gate.terminate()
+    assert gate.wait(PATIENCE) == 1
+    while psutil.pid_exists(int(pid.read_text())):
+        time.sleep(0.01)
