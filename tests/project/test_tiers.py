@@ -32,7 +32,9 @@ def functions(module: ast.Module) -> Iterator[tuple[str, set[str]]]:
             of_class = {mark for one in getattr(holder, "decorator_list", []) for mark in marks(one)}
             for node in holder.body:
                 if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-                    own = {mark for one in node.decorator_list for mark in marks(one)}
+                    # A mark of one parameter leaves the others in the first tier.
+                    whole = [one for one in node.decorator_list if "parametrize" not in ast.unparse(one)]
+                    own = {mark for one in whole for mark in marks(one)}
                     yield node.name, of_all | of_class | own
 
 

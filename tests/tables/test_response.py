@@ -43,7 +43,7 @@ def of_database(error: SqlError, *, known_caller: bool = True, verbose: bool = T
 
 
 def test_sqlstates(subtests: pytest.Subtests) -> None:
-    """Those that no row of ``tests/conformance/tables`` raises."""
+    """Errors that no row of ``tests/conformance/tables`` raises."""
     for sqlstate, message, status in (
         ("21000", "DELETE requires a WHERE clause", 400), ("22023", "", 400), ("22P02", "", 400), ("25006", "", 405),
         ("42501", "", 403), ("42601", "", 400), ("42703", "", 400), ("42804", "", 400), ("P0000", "", 500),
