@@ -464,6 +464,7 @@ async def test_a_full_house_is_unavailable(dsn: str) -> None:
             await database.fetch("SELECT 1")
         over.set()
     assert await database.fetchrow("SELECT 1") is not None
+    await database.close()
 
 
 async def test_sessions_whose_server_is_gone_are_closed_like_others(make: Make) -> None:
