@@ -245,6 +245,7 @@ async def test_a_role_without_login_is_no_way(dsn: str, session: asyncpg.Connect
     assert (await other_writers(dsn, names["app"]))[1] == []
 
 
+@pytest.mark.thorough
 async def test_a_guard_closes_what_it_checks(dsn: str, session: asyncpg.Connection, names: dict[str, str]) -> None:
     await session.execute("GRANT SELECT, UPDATE ON orders TO {app}".format(**names))
     settings = config(dsn)
@@ -275,6 +276,7 @@ async def test_tables_that_are_only_observed_are_not_fenced(
     assert not [check for section in report.sections for check in section.checks if names["app"] in check.detail]
 
 
+@pytest.mark.thorough
 async def test_the_command_says_it_as_json_and_with_its_exit_code(
     dsn: str, session: asyncpg.Connection, names: dict[str, str], tmp_path: Path
 ) -> None:

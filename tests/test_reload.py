@@ -267,6 +267,7 @@ async def _serial(gateway: Served) -> str:
     return await asyncio.to_thread(ssl.get_server_certificate, ("127.0.0.1", gateway.port))
 
 
+@pytest.mark.thorough
 async def test_before_it_serves_a_hangup_does_nothing(tmp_path: Path) -> None:
     """It waits for a database that does not answer."""
     file = tmp_path / "gateway.toml"
@@ -282,6 +283,7 @@ async def test_before_it_serves_a_hangup_does_nothing(tmp_path: Path) -> None:
             assert process.stop() == 0
 
 
+@pytest.mark.thorough
 async def test_a_hangup_of_its_terminal_stops_it(tmp_path: Path, dsn: str, session: asyncpg.Connection) -> None:
     file, port = tmp_path / "gateway.toml", free_port()
     gateway = Served(None, file, dsn, port)  # type: ignore[arg-type]  # it writes to a terminal, and not to a file
@@ -304,6 +306,7 @@ async def test_a_hangup_of_its_terminal_stops_it(tmp_path: Path, dsn: str, sessi
         assert await asyncio.to_thread(process.wait, PATIENCE) == 0
 
 
+@pytest.mark.thorough
 async def test_a_former_gateway_leaves_no_memory_behind(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reloading, "_UNTIL_UNUSED", 0.05)
     ttl = iter(range(60, 99))

@@ -180,6 +180,7 @@ async def test_a_killed_worker_is_replaced_and_the_others_go_on(gateway: Served)
     assert gateway.process.stop() == 0
 
 
+@pytest.mark.thorough
 async def test_metrics_of_all_workers_are_one_answer(gateway: Served) -> None:
     clients = [gateway.client() for _ in range(8)]
     for client in clients:  # each on a connection of its own
@@ -200,6 +201,7 @@ async def test_metrics_of_all_workers_are_one_answer(gateway: Served) -> None:
         await client.aclose()
 
 
+@pytest.mark.thorough
 async def test_all_workers_take_a_configuration_or_none(tmp_path: Path, dsn: str, session: asyncpg.Connection) -> None:
     with served(tmp_path, dsn) as gateway:
 
@@ -370,6 +372,7 @@ async def test_connections_with_tls_go_to_workers_too(tmp_path: Path, dsn: str, 
             assert (await patch(client, 7)).status_code == 204
 
 
+@pytest.mark.thorough
 def test_a_wrong_number_of_workers_is_refused_before_anything_is_read() -> None:
     for workers in ("0", "-1", "two", "129", "1.5", ""):
         with pytest.raises(ConfigurationError, match="--workers: must be a number from 1 to 128, or auto"):

@@ -171,6 +171,7 @@ def test_the_role_of_the_database_is_told(path: Path, words: str, code: int, tol
     assert said.stdout.endswith(told)
 
 
+@pytest.mark.thorough
 async def test_the_last_use_of_each_key_is_shown(dsn: str, tmp_path: Path) -> None:
     """Former keys, too. No secret is shown."""
     path = tmp_path / "gateway.toml"

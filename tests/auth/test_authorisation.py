@@ -24,6 +24,7 @@ from gateway.objects.reads import ABOUT_A_BUCKET
 from gateway.objects.s3.operations import Level, Operation, OperationKind
 from tests.doubles.s3 import S3Double
 from tests.objects.object_gateway import Stage, staged
+from tests.tiers import first
 from tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -136,9 +137,10 @@ def body_of(path: str) -> Any:
 ROUTES = [(method, path) for method, path in RULES if not path.endswith("/stream") and "docs" not in path]
 
 
-@pytest.mark.parametrize(("method", "path"), ROUTES, ids=" ".join)
-async def test_a_route_needs_its_grant_and_no_other(stage: Stage, method: str, path: str) -> None:
+@pytest.mark.parametrize("route", first(ROUTES), ids=" ".join)
+async def test_a_route_needs_its_grant_and_no_other(stage: Stage, route: tuple[str, str]) -> None:
     """The routes come from the table that the gateway starts with. It does not start with another route."""
+    method, path = route
     rule = RULES[method, path]
     target = path.replace("{resource:path}", "order/5").replace("{lease}", str(uuid4())).replace("{id}", str(uuid4()))
     needs = rule.about not in (About.PUBLIC, About.CALLERS, About.OWN_ENTRIES)
@@ -192,7 +194,7 @@ def target_of(operation: Operation) -> str:
     return f"{path}?{query}".rstrip("?")
 
 
-@pytest.mark.parametrize("operation", Operation, ids=str)
+@pytest.mark.parametrize("operation", first(Operation), ids=str)
 async def test_an_operation_of_s3_needs_its_grant_and_no_other(stage: Stage, operation: Operation) -> None:
     more: dict[str, Any] = {"x_amz_copy_source": "/scratch/other"} if operation.copies else {}
     for name in ["read", "write", "administer", "lock", "nothing"]:
@@ -218,10 +220,11 @@ TABLE_REQUESTS = [
 ]
 
 
-@pytest.mark.parametrize(("method", "target", "actions"), TABLE_REQUESTS, ids=str)
+@pytest.mark.parametrize("request_of_a_table", first(TABLE_REQUESTS), ids=str)
 async def test_a_request_to_a_table_needs_its_grant_and_no_other(
-    stage: Stage, method: str, target: str, actions: str
+    stage: Stage, request_of_a_table: tuple[str, str, str]
 ) -> None:
+    method, target, actions = request_of_a_table
     for missing in ("", "_that_is_not_there"):
         path, _, query = target.partition("?")
         asked = f"{path}{missing}?{query}"

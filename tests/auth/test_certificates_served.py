@@ -154,6 +154,7 @@ def _read(tls: ssl.SSLObject) -> bytes | None:
         return None
 
 
+@pytest.mark.thorough
 async def test_a_removed_name_ends_at_once_and_new_authorities_reach_new_connections(
     tmp_path: Path, orders: str, party: Party
 ) -> None:

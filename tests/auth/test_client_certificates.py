@@ -286,6 +286,7 @@ SEVERAL = (patch(5), READ, patch(5))
 REFUSED = {"writer": 403, "nobody": 401, "none": 401}
 
 
+@pytest.mark.thorough
 async def test_the_same_bytes_on_another_connection_are_another_callers(
     orders: str, party: Party, direct: list[bool]
 ) -> None:

@@ -96,6 +96,7 @@ async def test_a_lock_is_shown_to_its_gateway_alone(counter: Counter, job: str) 
         assert not [name for name in headers if name.startswith("fencing-") or name == "authorization"]
 
 
+@pytest.mark.thorough
 async def test_what_is_refused_for_other_reasons_is_answered_as_ever(stage: Stage, client: FencedClient) -> None:
     number = stage.account()
     target = f"/v1/tables/accounts?id=eq.{number}"

@@ -402,6 +402,7 @@ def test_alive_but_not_ready_without_its_database() -> None:
         assert called("health", "--alive", *PATIENTLY, "--url", f"http://127.0.0.1:{port}").stdout == "alive\n"
 
 
+@pytest.mark.thorough
 def test_alive_while_its_database_hangs() -> None:
     """It accepts a connection and never says a word, as a server does that was paused."""
     with socket.create_server(("127.0.0.1", 0)) as paused:

@@ -127,6 +127,7 @@ async def test_two_spellings_of_one_dsn_are_one_database(addresses: Addresses) -
         assert await raised(api, "tenant-7/1", "5") == "ok"
 
 
+@pytest.mark.thorough
 async def test_a_gateway_with_one_database_cannot_serve_one_of_several(addresses: Addresses) -> None:
     single = Config.model_validate(
         {"postgres": {"dsn": addresses["north"], "schemas": ["north"]}, "callers": CALLERS, "grants": GRANTS[:1]}
@@ -207,6 +208,7 @@ async def test_fences_that_move_are_in_the_journal_of_their_new_database(
             assert await raised(new, "job/1", "4") == await raised(new, "tenant-7/1", "4") == "token-stale"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("mode", first(["sync", "async"]))
 async def test_a_database_that_was_put_back_to_before_a_change_lets_no_gateway_in(
     addresses: Addresses, postgres_server: Server, mode: str
@@ -294,6 +296,7 @@ class Killed(BaseException):
     """The end of the process at a step."""
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("goes", ["on", "back"])
 @pytest.mark.parametrize("at", first(STEPS), ids=str)
 async def test_a_change_that_was_killed_goes_on_or_back(
@@ -351,6 +354,7 @@ async def test_a_database_that_fails_during_a_change_keeps_no_other_one_closed(
         assert await raised(api, "job/1", "6") == await raised(api, "tenant-7/1", "6") == "ok"
 
 
+@pytest.mark.thorough
 async def test_only_databases_that_a_change_concerns_must_be_up(addresses: Addresses) -> None:
     async with gateway(addresses.config(west={})) as api:
         assert await raised(api, "job/1", "5") == "ok"
@@ -362,6 +366,7 @@ async def test_only_databases_that_a_change_concerns_must_be_up(addresses: Addre
         assert await raised(api, "tenant-7/1", "1") == "ok"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("lost", first([False, True]))
 async def test_a_database_gives_its_names_away_before_it_is_removed_or_is_forgotten(
     addresses: Addresses, *, lost: bool

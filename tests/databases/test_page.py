@@ -67,6 +67,7 @@ async def read(browser: httpx.AsyncClient, path: str, status: int = 200) -> http
 ENTRY = r'href="(/ui/(?:rejections|events)/[0-9a-f-]{36}\?of=\w+)"'
 
 
+@pytest.mark.thorough
 async def test_lists_are_of_all_databases_by_time_and_each_row_leads_to_its_own(
     gateway: Fleet, browser: httpx.AsyncClient
 ) -> None:

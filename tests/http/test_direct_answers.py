@@ -289,6 +289,7 @@ async def test_no_client_sees_whether_a_request_had_a_task(
     assert {200, 201, 204} <= set(direct_answers)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("seed", first(range(3)))
 async def test_no_client_sees_it_under_a_role(
     postgres_server: Server, monkeypatch: pytest.MonkeyPatch, direct_answers: list[int], seed: int

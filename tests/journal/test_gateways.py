@@ -146,6 +146,7 @@ async def test_rows_and_objects_of_older_holders_are_refused_after_a_restored_ba
         assert health["opened_at"]
 
 
+@pytest.mark.thorough
 async def test_raises_under_a_role_are_in_the_journal_first(stage: Stage) -> None:
     """The second raise and the later ones share a call with the write, which takes the role."""
     role = stage.role = f"member_{uuid4().hex[:12]}"
@@ -368,6 +369,7 @@ async def test_an_object_shows_the_token_that_its_database_has_forgotten(stage: 
         assert fence["token"] == "5"
 
 
+@pytest.mark.thorough
 async def test_the_doctor_and_the_command_tell_what_keeps_a_database_closed(stage: Stage) -> None:
     async with stage.gateway():
         assert (await stage.patch(1)).status_code == 204

@@ -391,7 +391,7 @@ class Killed(Exception):
     """The process ends here."""
 
 
-@pytest.mark.parametrize("kind", [tables, buckets], ids=["rows", "keys"])
+@pytest.mark.parametrize("kind", first([tables, buckets]), ids=["rows", "keys"])
 @pytest.mark.parametrize("step", first(["carry_over", "close"]))
 async def test_killed_at_any_step_it_goes_on_or_back(
     place: Place, monkeypatch: pytest.MonkeyPatch, kind: ModuleType, step: str

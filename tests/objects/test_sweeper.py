@@ -128,6 +128,7 @@ class TestTombstones:
             assert await stage.count("tombstone", "lost") == 0, "what was in a bucket that is gone is forgotten"
             assert await one.sweep() == Swept(tombstones=1)
 
+    @pytest.mark.thorough
     async def test_a_newer_holder_overtakes_a_sweep_that_hangs(self, stage: Stage) -> None:
         """A write of the key settles it by itself. Nothing else has to."""
         await call(connect(stage.origin, "7").put_object, Key="warm", Body=b"probed")

@@ -264,6 +264,7 @@ async def test_the_clock_of_the_store_counts_whatever_the_database_says(postgres
         assert stage.body("k") == b"behind"
 
 
+@pytest.mark.thorough
 async def test_late_after_is_a_setting(postgres_server: EmbeddedPostgres, key: str) -> None:
     """A request that has begun in time may take effect for so long. The intent says so to every gateway."""
     double = store(kind=RecordingDouble, ignored_conditions=frozenset({"CompleteMultipartUpload"}))

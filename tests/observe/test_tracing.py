@@ -247,6 +247,7 @@ class TestWhoseTrace:
         await collector.trace(sent, "PATCH tables")
         assert left_out not in {span.trace for span in collector.spans}
 
+    @pytest.mark.thorough
     @pytest.mark.parametrize("sample", [0.0, 1.0])
     async def test_the_share_of_those_begun_here(
         self, postgres_server: EmbeddedPostgres, collector: Collector, sample: float

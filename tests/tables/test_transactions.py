@@ -360,6 +360,7 @@ class TestTokens:
         refused(await send(api, watched, patch(1), token=9), 412, "token-stale", 1)
         assert len(await rows(tables, "SELECT FROM fencing.rejection WHERE NOT enforced")) == 2
 
+    @pytest.mark.thorough
     async def test_writes_side_by_side_neither_deadlock_nor_mix(self, api: httpx.AsyncClient, tables: Database) -> None:
         """The same resources in different orders, under one token and under rising ones."""
         orders = [(1, 2, 3), (3, 2, 1), (2, 3, 1)] * 5
