@@ -54,20 +54,20 @@ $(STAMP): pyproject.toml requirements/demo.txt requirements/dev.txt
 demo: setup  ## run the gateway with an embedded Postgres and S3, and play the paused-writer story
 	$(BIN)/gateway demo --story
 
-test: setup  ## show each promise once: 7 to 18 minutes on two cores
-	$(PYTEST) -m "not thorough and not installed"
+test: setup  ## show each promise once: 5 to 8 minutes on two cores
+	$(PYTEST) -m "not thorough and not installed and not nightly"
 
 stalled: setup  ## run test while the machine stands still at random, to find races: half an hour or more
-	$(BIN)/python -m tests.stalls $(PYTEST) -m "not thorough and not installed"
+	$(BIN)/python -m tests.stalls $(PYTEST) -m "not thorough and not installed and not nightly"
 
 test-all: setup  ## run every test that needs only Python: 15 minutes or more on two cores
-	$(PYTEST) -m "not installed"
+	$(PYTEST) -m "not installed and not nightly"
 
 thorough: setup  ## run only what test-all adds to test
-	$(PYTEST) -m "thorough and not installed"
+	$(PYTEST) -m "thorough and not installed and not nightly"
 
 installed: setup  ## run the tests that need a browser, lock services, rclone or Node; skip those that are missing
-	$(PYTEST) -m "installed and not citus"
+	$(PYTEST) -m "installed and not citus and not nightly"
 
 kubernetes: setup  ## check the Helm chart, with Helm and a real API server, if make kubernetes-tools has built them
 	$(BIN)/python -m pytest --numprocesses=2 --dist=loadfile tests/kubernetes
@@ -99,7 +99,8 @@ image:  ## build the container image with ENGINE, docker or podman, from BASE
 image-test: setup  ## build the image, start docker-compose.yml with it, and have a zombie refused: five minutes at first
 	$(BIN)/python -m pytest -o faulthandler_timeout=900 tests/containers
 
-nightly: stores conformance soak  ## run the suites that take too long for .ci/run: stores, conformance and soak
+nightly: setup stores conformance soak  ## run what takes too long for .ci/run: stores, conformance, soak and tests marked nightly
+	$(PYTEST) -m nightly
 
 soak: setup  ## let writers, gateways, store and database fail at random for MINUTES, and with losses for OPERATIONS
 	$(BIN)/python -m tests.crash.soak --minutes $(MINUTES)

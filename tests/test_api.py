@@ -348,6 +348,7 @@ def test_a_body_with_too_many_values_is_not_parsed_to_find_its_database(path: st
     assert routing.owners(path, b'{"leases": [{}]}').names == ["north"]
 
 
+@pytest.mark.thorough
 async def test_one_database_that_works_is_enough_for_readiness_at_once() -> None:
     """A load balancer waits a second or less, and would take the gateway out because of a database that is paused."""
 

@@ -247,6 +247,7 @@ async def test_all_workers_take_a_configuration_or_none(tmp_path: Path, dsn: str
     assert entries == 2, "one for each reload, not for each worker"
 
 
+@pytest.mark.nightly
 @pytest.mark.thorough
 async def test_a_worker_that_does_not_answer_keeps_all_from_a_configuration(gateway: Served) -> None:
     """It is replaced, and the reload can be repeated."""
@@ -321,6 +322,7 @@ async def test_a_worker_that_stops_by_itself_leaves_new_connections_to_others(
         assert (await writing).status_code == 204
 
 
+@pytest.mark.nightly
 @pytest.mark.thorough
 async def test_a_worker_that_dies_again_and_again_is_replaced_after_longer_pauses(gateway: Served) -> None:
     spared, _ = workers_of(gateway)

@@ -115,7 +115,8 @@ def to_journal(stream: str) -> None:
 
 
 _processors: list[Any] = [*PROCESSORS]
-_logger = structlog.wrap_logger(structlog.PrintLogger(sys.stderr), processors=_processors)
+# One write for a line and its end: an unbuffered stream is shared with other workers.
+_logger = structlog.wrap_logger(structlog.WriteLogger(sys.stderr), processors=_processors)
 
 
 class _Libraries(logging.Handler):

@@ -192,6 +192,7 @@ asyncio.run(parent())
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("program", "said"),
     [

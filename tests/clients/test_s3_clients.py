@@ -376,6 +376,7 @@ def marked(kind: Kind, *values: object) -> Any:
 ALL: list[Kind] = [Boto3, S3fs, MinioPy, PyArrow, AwsCli, AwsCliByProcess, Rclone]
 
 
+@pytest.mark.nightly
 @pytest.mark.thorough
 @pytest.mark.parametrize("kind", [marked(kind) for kind in ALL])
 def test_files(opened: Opened, kind: Kind, lock: Lock, large: Path, tree: Path) -> None:

@@ -344,6 +344,7 @@ except psycopg.OperationalError as error:
 """
 
 
+@pytest.mark.thorough
 def test_sessions_of_a_lost_lock_are_ended_so_that_its_successor_need_not_wait(
     gateway: Gateway, lock: str, ledger: str
 ) -> None:

@@ -150,6 +150,7 @@ async def command(*arguments: str) -> Any:
     return await asyncio.to_thread(called, *arguments)
 
 
+@pytest.mark.thorough
 async def test_a_name_that_nothing_has_stops_the_start(filled: str, tmp_path: Path) -> None:
     """A misspelt rule would leave its table under the default name, with fences of its own."""
     for text, said in WRONG:

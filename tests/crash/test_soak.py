@@ -29,6 +29,7 @@ def test_the_promises_hold_whatever_happens() -> None:
     assert counted["deeds"] > 0
 
 
+@pytest.mark.nightly
 @pytest.mark.thorough
 def test_fresh_holders_are_accepted_soon_after_a_storm(tmp_path: Path) -> None:
     """None of these faults loses anything. Bytes that were there before come back, too."""
@@ -39,6 +40,7 @@ def test_fresh_holders_are_accepted_soon_after_a_storm(tmp_path: Path) -> None:
     assert result.counted[losses.UNTIL_ALL] <= 10
 
 
+@pytest.mark.nightly
 @pytest.mark.thorough
 def test_what_was_acknowledged_holds_though_the_database_goes_back(tmp_path: Path) -> None:
     played = losses.play(200, SEED, "sync", ("rewinds",), tmp_path / "history", patience=1)
@@ -48,6 +50,7 @@ def test_what_was_acknowledged_holds_though_the_database_goes_back(tmp_path: Pat
     assert verdict.figures["answers: done"] > 0
 
 
+@pytest.mark.nightly
 @pytest.mark.thorough
 def test_of_two_databases_one_goes_on_while_the_other_is_down(tmp_path: Path) -> None:
     """Gateways are paused and killed, and each server is ended and paused. After a rewind, its objects would wait."""

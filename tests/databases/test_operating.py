@@ -118,6 +118,7 @@ async def entries(address: str) -> int:
     return int(found)
 
 
+@pytest.mark.nightly
 @pytest.mark.thorough
 @pytest.mark.parametrize("site", [SOON], indirect=True, ids=[""])
 @pytest.mark.parametrize("trouble", ["cut", "pause"])
@@ -146,6 +147,7 @@ async def test_a_reload_goes_through_while_a_database_is_down(site: Site, troubl
             assert await site.write_row(api, "south", 1) == 412
 
 
+@pytest.mark.nightly
 @pytest.mark.thorough
 @pytest.mark.parametrize("site", [SOON], indirect=True, ids=[""])
 @pytest.mark.parametrize("workers", ["1", "2"])

@@ -145,7 +145,7 @@ async def test_incidents_are_separate_and_acknowledged_where_they_are(
 
 @pytest.mark.parametrize(
     ("gateway", "trouble"),
-    [(PATIENCE, "cut"), pytest.param(SOON, "pause", marks=pytest.mark.thorough)],
+    [(PATIENCE, "cut"), pytest.param(SOON, "pause", marks=[pytest.mark.thorough, pytest.mark.nightly])],
     indirect=["gateway"],
 )
 async def test_a_database_that_is_down_is_named_on_each_list_and_hides_no_other(
@@ -186,6 +186,7 @@ async def test_callers_without_audit_see_nothing_of_any_database(gateway: Fleet)
                 assert answer.headers["location"].startswith("/ui/login")
 
 
+@pytest.mark.thorough
 async def test_only_a_viewers_own_page_chooses_a_database(gateway: Fleet, browser: httpx.AsyncClient) -> None:
     """Strangers are not told which names exist, and a link on another site changes nothing for a viewer."""
     async with httpx.AsyncClient(base_url=gateway.origin, timeout=PATIENCE) as stranger:

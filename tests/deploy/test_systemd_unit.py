@@ -148,6 +148,7 @@ def managed(
         yield manager, Served(process, file, dsn, port, "")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("workers", ["1", pytest.param("2", marks=pytest.mark.thorough)])
 def test_start_reload_signs_of_life_and_stop(tmp_path: Path, dsn: str, workers: str) -> None:
     with managed(tmp_path, dsn, "--workers", workers) as (manager, gateway):

@@ -274,6 +274,7 @@ def direct_answers(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return statuses
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("seed", first(range(6)))
 async def test_no_client_sees_whether_a_request_had_a_task(
     postgres_server: Server, monkeypatch: pytest.MonkeyPatch, direct_answers: list[int], seed: int

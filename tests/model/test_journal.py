@@ -89,6 +89,7 @@ def test_an_acknowledged_fence_survives(scope: Scope, report_states: Report) -> 
     report_states(f"journal: {scope.name}", states)
 
 
+@pytest.mark.nightly
 @pytest.mark.thorough
 @pytest.mark.parametrize("scope", LARGE, ids=lambda scope: scope.name)
 def test_an_acknowledged_fence_survives_more(scope: Scope, report_states: Report) -> None:

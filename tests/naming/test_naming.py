@@ -141,6 +141,7 @@ async def test_an_edit_of_the_configuration_forgets_no_fence(place: Place) -> No
         answered(await gateway.patch_account(10, 7), 204)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "change",
     [

@@ -202,6 +202,7 @@ async def test_tombstones_that_have_to_stay_are_named_as_the_reason(burying: Sta
     assert set(burying.double.objects("bucket")) == {"b"}
 
 
+@pytest.mark.thorough
 async def test_an_object_is_reason_enough(burying: Stage) -> None:
     await entomb(burying, "a")
     burying.double.put("bucket", "b", b"x")

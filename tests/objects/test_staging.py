@@ -210,6 +210,7 @@ def services() -> Iterator[Services]:
         yield services
 
 
+@pytest.mark.nightly
 @pytest.mark.thorough
 @pytest.mark.parametrize(
     ("size", "count"),

@@ -3,7 +3,10 @@
 import asyncio
 import json
 import logging
+import os
 import re
+import subprocess
+import sys
 import warnings
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -17,6 +20,7 @@ import structlog
 from gateway.demo.embedded import EmbeddedPostgres
 from gateway.fencing.record import Attempt, Rejection
 from gateway.observe import events, logs
+from tests import ROOT
 from tests.objects.clients import call, connect, outcome
 from tests.objects.object_gateway import Stage
 from tests.observe.scene import collecting, patch, scene
@@ -298,3 +302,13 @@ def test_no_name_leaves_its_line_or_acts_on_a_terminal(name: str, capsys: pytest
         "request",
         *[name] * 3,
     )
+
+
+def test_a_line_is_one_write_though_the_stream_is_unbuffered() -> None:
+    """Workers share standard error. With a write for the end of a line, another worker's line would come before it."""
+    reader, writer = os.pipe2(os.O_DIRECT)  # it keeps writes apart
+    program = "from gateway.observe import events, logs; logs.log(events.SweepFailed('something', 'why'))"
+    subprocess.run([sys.executable, "-u", "-c", program], stderr=writer, cwd=ROOT, check=True)
+    os.close(writer)
+    assert os.read(reader, 65536).endswith(b"}\n")
+    os.close(reader)

@@ -76,7 +76,8 @@ def scratch(tmp_path: Path) -> Iterator[Path]:
             (tree / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(ROOT / name, tree / name)
     changelog = tree / "CHANGELOG.md"
-    changelog.write_text(changelog.read_text().replace("## Unreleased\n", f"## Unreleased\n\n### Added\n\n{NEWS}\n", 1))
+    news = f"## Unreleased\n\n### Added\n\n{NEWS}\n\n## "
+    changelog.write_text(re.sub(r"## Unreleased\n.*?\n## ", news, changelog.read_text(), count=1, flags=re.DOTALL))
     git(tree, "init", "--quiet", "--initial-branch", "main")
     git(tree, "config", "user.name", "A tester")
     git(tree, "config", "user.email", "tester@example.com")
@@ -106,6 +107,7 @@ def test_the_section_of_the_first_release_gets_its_day() -> None:
     assert release.moved(before, "1.0.0", "2026-02-03") == "## Unreleased\n\n## 1.0.0 - 2026-02-03\n\n- All.\n"
 
 
+@pytest.mark.nightly
 @pytest.mark.thorough
 def test_a_release(scratch: Path, tmp_path: Path) -> None:
     version = following(scratch)

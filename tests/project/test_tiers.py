@@ -11,7 +11,7 @@ import pytest
 from tests import ROOT, tiers
 
 TESTS = ROOT / "tests"
-LATER = {"thorough", "installed"}
+LATER = {"thorough", "installed", "nightly"}
 
 NAMED = re.findall(r"`([\w/]+\.py)(?:::(\w+))?`", (TESTS / "README.md").read_text().partition("## The README's")[2])
 

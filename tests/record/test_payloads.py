@@ -327,6 +327,7 @@ class TestJson:
         assert (len(found.body), found.truncated) == (1000, True)
         assert found.body.startswith(b'{"secret":"[redacted]","note":"nnn')
 
+    @pytest.mark.thorough
     @given(st.recursive(st.none() | st.text(), lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner)))
     def test_nothing_below_a_redacted_column_is_ever_kept(self, inner: object) -> None:
         document = {"rows": [{"secret": {"wrapped": [inner, SECRET]}}]}
