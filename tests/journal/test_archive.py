@@ -99,6 +99,12 @@ async def test_a_database_reads_what_it_may_lack(filled: MemoryStore) -> None:
     assert set((await contents(filled, 2, whole=True)).entries) == set("abc")
 
 
+async def test_fences_that_are_gone_cost_nothing(filled: MemoryStore) -> None:
+    (name,) = await filled.names("fences/000000000002-")
+    del filled.objects[name]
+    assert set((await contents(filled)).entries) == set("abc")
+
+
 @pytest.mark.parametrize("damaged", [snapshot_name(2), "fences/000000000002-"])
 @pytest.mark.parametrize("cut", [False, True])
 async def test_the_newest_snapshot_may_be_spoilt(filled: MemoryStore, damaged: str, *, cut: bool) -> None:
