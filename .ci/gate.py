@@ -164,8 +164,13 @@ def _ended(process: "subprocess.Popen[bytes]", limit: float) -> bool:
 
 
 def read(report: Path, result: Result) -> None:
-    """Read the tests of a report of pytest in the format of JUnit."""
-    for case in ET.parse(report).iter("testcase"):
+    """Read the tests of a report of pytest in the format of JUnit. One that was written by half is trouble."""
+    try:
+        tests = ET.parse(report)
+    except ET.ParseError as error:
+        result.trouble.append(f"its report cannot be read: {error}")
+        return
+    for case in tests.iter("testcase"):
         bad = [child for child in case if child.tag in ("failure", "error")]
         skipped = case.find("skipped")
         if bad:

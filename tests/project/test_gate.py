@@ -22,6 +22,8 @@ broken:
 \tfalse
 endless:
 \tsleep 600
+half:
+\techo '<testsuites>' > build/gate/half.xml
 """
 
 FLAKY = """
@@ -170,6 +172,7 @@ def test_a_second_run_hides_nothing_else(tmp_path: Path, trouble: str) -> None:
     [
         ("broken=1", "broken: it failed with exit code 2, and no failed test explains it"),
         ("endless=0.005", "endless: it took longer than 0.005 minutes, and was ended"),
+        ("half=1", "half: its report cannot be read: no element found"),
     ],
 )
 def test_a_step_that_fails_without_its_tests_is_red_and_the_others_still_run(
