@@ -21,7 +21,7 @@ from gateway.fencing.ownership import Ownership
 from gateway.fencing.record import Attempt
 from gateway.guard.watching import GuardWatcher
 from gateway.http import origins
-from gateway.http.body import BodyReader, Memory, Pace
+from gateway.http.body import BodyReader, Pace
 from gateway.http.connection import Connection
 from gateway.http.direct import Prepared
 from gateway.http.head import Head, KnownHeads
@@ -42,6 +42,7 @@ from gateway.observe.telemetry import Observability
 from gateway.part import Part, Shared, clock
 from gateway.reloading import Reload, Reloading, Source, never
 from gateway.routing import ANSWERS_IN, Routing, first_working, page_over, within
+from gateway.shares import Budget
 from gateway.workers.channel import NoAnswer
 from gateway.workers.link import Link
 
@@ -72,7 +73,10 @@ class Gateway:
         # Requests that wait for one database must not use up the memory of the others.
         shares = len(alone) + 1 if config.databases else 1
         pace = Pace(idle=config.server.body_timeout, grace=config.server.body_timeout)
-        bodies = [BodyReader(Memory(config.server.memory // shares), pace) for _ in range(shares)]
+        bodies = [
+            BodyReader(Budget(config.server.memory // shares, "bytes of memory", share=config.server.share), pace)
+            for _ in range(shares)
+        ]
         self._bodies = bodies
         stores = {id(one.s3): one.s3 for one in alone.values() if one.s3 is not None}
         upstreams = {key: Upstream(store, observe) for key, store in stores.items()}

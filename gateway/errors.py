@@ -46,6 +46,7 @@ as S3's XML on buckets. A code is never reused for something else.
     │   │   └── OwnershipDiffers      ownership-differs
     │   ├── JournalUnusable           journal-unusable
     │   ├── NamingChanged             naming-changed
+    │   ├── Overloaded                overloaded
     │   └── SessionsShared            sessions-shared
     ├── RightMissing             503  right-missing
     ├── TooManyReaders           503  too-many-readers
@@ -448,6 +449,15 @@ class Unavailable(GatewayError):
     title = "The request cannot be carried out at the moment"
     default_advice = "Nothing was written. Send the request again."
     retry_after: int | None = 1
+
+
+class Overloaded(Unavailable):
+    """The caller's share of something scarce is in use, or all of it. Nothing was written."""
+
+    code = "overloaded"
+    s3_code = "SlowDown"
+    title = "Too much is asked of the gateway at one time"
+    default_advice = "Nothing was written. Send the request again later, and send fewer at one time."
 
 
 class DatabaseClosed(Unavailable):

@@ -32,7 +32,7 @@ from gateway.fencing.decision import Decision, Fence, Presented
 from gateway.fencing.ownership import Owned
 from gateway.fencing.record import Attempt
 from gateway.guard.watching import GuardWatcher
-from gateway.http.body import BodyReader, Memory
+from gateway.http.body import BodyReader
 from gateway.leases.service import LeaseService
 from gateway.objects.neighbours import Neighbours
 from gateway.objects.pipeline import ObjectPlane, Settings
@@ -49,6 +49,7 @@ from gateway.record.key_uses import KeyUses
 from gateway.record.payload_capture import Capture
 from gateway.record.sealing import Sealing
 from gateway.record.traffic import Traffic
+from gateway.shares import Budget
 from gateway.tables.execute import idempotency
 from gateway.tables.execute.authorisation import Authorisation as TableAuthorisation
 from gateway.tables.pipeline import TablePlane
@@ -163,7 +164,7 @@ class Part:
         self.web = web.build(self._site, self.keys, self.logins, clock, shared.bodies)
 
     @property
-    def memory(self) -> Memory:
+    def memory(self) -> Budget:
         """Return the budget for the bodies of its requests."""
         return self._shared.bodies.memory
 

@@ -29,7 +29,7 @@ HOLD = 0.02
 """Seconds until a request gets a task whose body did not come with its head."""
 KEEP_ALIVE = 75
 """Seconds for which an idle connection is kept. Load balancers keep theirs shorter, so they close it first."""
-STALL_TIMEOUT = 300.0
+STALL_TIMEOUT = 30.0
 """Seconds in which a client must take some of its answer."""
 # Bytes that are buffered for a slow client before the answer pauses. At uvloop's 64 KiB every piece of a large answer
 # waits, which costs a third more processor time. More than this gains nothing.

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
+from gateway import shares
 from gateway.admission import Admission
 from gateway.auth.database_roles import OWN
 from gateway.auth.grants import Rights
@@ -28,7 +29,7 @@ from gateway.db.idempotency import IdempotencyKey
 from gateway.db.notifications import Listen
 from gateway.errors import DialectError, GatewayError, RequestMalformed, SqlError
 from gateway.fencing import headers as fencing_headers
-from gateway.http.body import Body, BodyReader, ClientGone, Memory, Message, Receive, Scope, offload
+from gateway.http.body import Body, BodyReader, ClientGone, Message, Receive, Scope, offload
 from gateway.http.direct import Origin
 from gateway.http.head import LARGEST, REQUEST_ID, Head, Packet, client_request_id
 from gateway.http.origins import origin_of
@@ -36,6 +37,7 @@ from gateway.observe.events import Observe
 from gateway.record.audit import Audit
 from gateway.record.denials import Denials
 from gateway.record.payload_capture import NOTHING, Capture
+from gateway.shares import Budget
 from gateway.tables.dialect import errors, openapi, request
 from gateway.tables.dialect.cors import Origins
 from gateway.tables.dialect.overrides import Headers
@@ -47,7 +49,7 @@ from gateway.tables.execute.authorisation import Authorisation, concerns_table
 from gateway.tables.execute.fast_path import Candidate, FastPath
 from gateway.tables.execute.function_calls import FunctionCalls
 from gateway.tables.execute.planning import EffectivePreferences, ParsedWrite, Planner, Sender
-from gateway.tables.execute.reads import Description, Reader, ReadSettings
+from gateway.tables.execute.reads import AnswerLimit, Description, Reader, ReadSettings
 from gateway.tables.execute.recipes import PlainHead
 from gateway.tables.execute.transaction import FencedTransactions, Settle, UnitOfWork
 from gateway.tables.execute.write_list import ListSettings, WriteLists, with_details
@@ -161,7 +163,7 @@ class TablePlane:
         """
         admission = admission or Admission(database)
         self._exposure, self._authenticate, self._observe, self._capture = exposure, authenticate, observe, capture
-        self._bodies = bodies or BodyReader(Memory(4 * exposure.max_body))
+        self._bodies = bodies or BodyReader(Budget(8 * exposure.max_body, "bytes of memory"))
         # None if no page of another origin may read answers.
         self._cors = Origins(exposure.origins) if exposure.origins else None
         self._schema_cache = SchemaCache(
@@ -176,11 +178,12 @@ class TablePlane:
         preferences = EffectivePreferences(database, tx_override=exposure.tx_override)
         authorisation = self._authorisation = authorisation or Authorisation(Denials(database, observe))
         self._planner = Planner(database, preferences, authorisation.claims)
+        limit = AnswerLimit(exposure.max_body, self._bodies.memory)
         self._transactions = FencedTransactions(
-            database, admission, authorisation, observe, settle, overrides=exposure.overrides
+            database, admission, authorisation, observe, settle, limit, overrides=exposure.overrides
         )
         self._preferences = preferences
-        settings = ReadSettings(exposure.max_rows, exposure.overrides)
+        settings = ReadSettings(limit, exposure.max_rows, exposure.overrides)
         self._reader = Reader(database, self._fast_path, authorisation, settings)
         self._function_calls = FunctionCalls(
             functions, preferences, self._reader, self._transactions, authorisation, exposure.default_rule
@@ -220,7 +223,7 @@ class TablePlane:
             answer = self._cors.preflight(head.method, head.headers) if self._cors and origin is not None else None
             if answer is None:
                 principal = self._authenticate(head)
-                state["caller"] = principal.name
+                shares.serve(state, principal.name)
                 candidate = state.get("begun") or self._fast_path.candidate(head, principal)
                 answer = await self._respond(Incoming(head, state, principal, body, candidate))
         except ClientGone:

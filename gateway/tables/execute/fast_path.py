@@ -31,13 +31,13 @@ from gateway.fencing.decision import Enforcement, Equal
 from gateway.fencing.headers import FencingHeaders
 from gateway.fencing.record import Attempt, refusal_error
 from gateway.fencing.token import Token
-from gateway.http.body import LARGE
+from gateway.http.body import LARGE, SMALL
 from gateway.http.head import Head
 from gateway.observe.events import Observe, StepReached, WriteAccepted
 from gateway.record.audit import Audit
 from gateway.tables.dialect import body, response
 from gateway.tables.dialect.body import Payload
-from gateway.tables.dialect.errors import MISMATCH
+from gateway.tables.dialect.errors import MISMATCH, is_of_answer
 from gateway.tables.dialect.overrides import Headers
 from gateway.tables.dialect.request import Request
 from gateway.tables.dialect.response import Accepted, Response, Row, Written, check_put
@@ -50,7 +50,7 @@ from gateway.tables.execute.reach import concerns
 from gateway.tables.execute.recipes import FormReader, PlainHead, PlainRequest, ReadRecipe, RequestForm, WriteRecipe
 from gateway.tables.schema_cache import CachedTable
 from gateway.tables.sql.expressions import Statement
-from gateway.tables.sql.shape import lower_write
+from gateway.tables.sql.shape import MOST, lower_write
 
 FAST_BEFORE = StepReached("tables.fast.before")
 FAST_AFTER = StepReached("tables.fast.after")
@@ -115,6 +115,7 @@ class _ReadMatch(NamedTuple):
 class _LearntForm:
     """The recipes of one form of writes, by the columns of the body. ``columns``: those the query names, if any."""
 
+    table: str
     columns: tuple[str, ...] | None
     by_body: dict[tuple[str, ...], _LearntWrite] = field(default_factory=dict)
 
@@ -267,7 +268,10 @@ class FastPath:
         if plain is None:
             return None
         if candidate.match is None:
-            self.begin(candidate, head.query_string, await content() if plain.form in self._writes else b"")
+            form = self._writes.get(plain.form)
+            if form is not None and not candidate.rights.may_write_to(form.table):
+                return None  # the planned request is denied, before its body is read
+            self.begin(candidate, head.query_string, b"" if form is None else await content())
         match = candidate.match
         if match is None:
             return None
@@ -283,7 +287,7 @@ class FastPath:
             )
         except SqlError as error:
             # The schema cache may be out of date. The planned request finds that out.
-            if error.sqlstate[:2] not in _OF_NAMES_AND_VALUES:
+            if error.sqlstate[:2] not in _OF_NAMES_AND_VALUES and not is_of_answer(error):
                 raise
             return None
         if row is None:
@@ -312,7 +316,7 @@ class FastPath:
         )
         values["resource"], values["claimed"] = resource, write.claimed
         values["epoch"], values["value"], values["holder"] = token.epoch, token.value, write.tokens.holder
-        values["payload"] = write.payload.text if write.payload else None
+        values["payload"], values[MOST] = write.payload.text if write.payload else None, SMALL
         statement = cached.statements.write(shape)
         if candidate.plain is not None:
             self._learn_write(candidate.plain, write, columns, statement, values)
@@ -323,6 +327,8 @@ class FastPath:
         try:
             row = await self._confirm(fenced, self._send(fenced), lambda: write.attempts()(resource))
         except SqlError as error:
+            if is_of_answer(error):
+                return None
             if error.sqlstate == MISMATCH:
                 error.hint = write.mismatch_advice()
             raise
@@ -353,7 +359,7 @@ class FastPath:
             return
         if len(self._writes) >= _MOST_FORMS:
             self._writes.clear()
-        form = self._writes.setdefault(plain.form, _LearntForm(write.request.query.columns))
+        form = self._writes.setdefault(plain.form, _LearntForm(cached.name, write.request.query.columns))
         if len(form.by_body) >= _MOST_BODIES:
             form.by_body.clear()
         profile = self._profile(plain, b"content-profile", cached)
@@ -403,8 +409,10 @@ class FastPath:
             return None
         return _Match(learnt, resource, shown.token, shown, payload, content)
 
-    def _read(self, candidate: Candidate, match: _ReadMatch, row: Row) -> Response:
-        """Return the answer to a read."""
+    def _read(self, candidate: Candidate, match: _ReadMatch, row: Row) -> Response | None:
+        """Return the answer to a read. None if it is too large to share a trip."""
+        if row["body"] is None:
+            return None
         recipe, _, profile = match.learnt
         assert candidate.plain is not None
         answer = response.read(recipe.request, row, candidate.plain.form.path, match.query_string)

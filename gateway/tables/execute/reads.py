@@ -5,7 +5,6 @@ Views and policies can call functions that write, and no read may become an unfe
 
 import json
 from collections.abc import Awaitable, Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -13,33 +12,58 @@ from gateway.auth.grants import NOTHING, Rights
 from gateway.db import settings
 from gateway.db.database import Database, Transaction
 from gateway.errors import DialectError
+from gateway.fencing.record import ANONYMOUS
+from gateway.http.body import SMALL, twice
+from gateway.shares import Budget
 from gateway.tables.catalog import distribution
 from gateway.tables.dialect import media, openapi, overrides, response
+from gateway.tables.dialect.errors import too_large
 from gateway.tables.dialect.etags import check_preconditions, names_one_row
 from gateway.tables.dialect.overrides import Overrides
 from gateway.tables.dialect.request import READS, Request, unsupported
 from gateway.tables.dialect.response import Response, Row
-from gateway.tables.execute.acting import Acting, Role
+from gateway.tables.execute.acting import Acting
 from gateway.tables.execute.authorisation import Authorisation, concerns_table
 from gateway.tables.execute.fast_path import Candidate, FastPath
 from gateway.tables.execute.planning import Sender
 from gateway.tables.schema_cache import CachedTable, FunctionCache, SchemaCache
 from gateway.tables.sql.expressions import Statement
-from gateway.tables.sql.shape import ReadShape, lower_read
+from gateway.tables.sql.shape import MOST, ReadShape, lower_read
 
 Result = TypeVar("Result")
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerLimit:
+    """``most``: bytes that an answer may have. It takes of its caller's share of ``memory`` until it is sent."""
+
+    most: int
+    memory: Budget
+
+    async def keep(self, row: Row) -> None:
+        """Take memory for the answer in a row that has come. Raises ``BodyTooLarge`` and ``Overloaded``."""
+        if row["body"] is None:
+            raise too_large(self.most)
+        if len(row["body"]) > SMALL:
+            await self.memory.keep(twice(len(row["body"])))
+
+    def keep_now(self, body: str | None) -> None:
+        """Take memory for the answer to a write, which holds its fences. Raises ``Overloaded`` without waiting."""
+        if body is not None and len(body) > SMALL:
+            self.memory.keep_now(twice(len(body)))
 
 
 @dataclass(frozen=True, slots=True)
 class ReadSettings:
     """``max_rows``: the most rows of one answer; None for no limit. ``overrides``: code may set parts of answers."""
 
+    limit: AnswerLimit
     max_rows: int | None = None
     overrides: bool = False
 
 
-class _RollBack(Exception):
-    """Ends a transaction that has only read."""
+ANONYMOUS_TIMEOUT = 3.0
+"""Seconds that a statement of an anonymous caller may take, if no less is configured."""
 
 
 class Reader:
@@ -49,7 +73,7 @@ class Reader:
         self, database: Database, fast_path: FastPath, authorisation: Authorisation, settings: ReadSettings
     ) -> None:
         self._database, self._fast_path, self._settings = database, fast_path, settings
-        self._authorisation = authorisation
+        self._authorisation, self.limit = authorisation, settings.limit
 
     async def execute(self, candidate: Candidate, wanted: Request, cached: CachedTable, sender: Sender) -> Response:
         """Return the answer. A read of one statement leaves its recipe behind.
@@ -63,22 +87,25 @@ class Reader:
         # In another time zone the same row has another text.
         tagged = wanted.preferences.timezone is None and names_one_row(wanted.query, cached.table)
         shape, values = lower_read(wanted, counted=self._counts_exactly(wanted), tagged=tagged)
+        values[MOST] = self.limit.most
         statement = cached.statements.read(shape)
         await self._authorisation.reads(sender, statement.tables)
         needs_more = self._estimates(wanted) or wanted.preferences.timezone is not None
-        if not needs_more and not statement.runs_code and sender.role is None:
+        plain = not needs_more and not statement.runs_code and sender.role is None
+        if plain and sender.caller != ANONYMOUS:
             self._fast_path.learn_read(candidate, wanted, cached, statement, values)
-            row = await self._database.fetchrow(statement.text, *statement.arrange(values))
+            row = await self._database.fetchrow_read(statement.text, *statement.arrange(values))
             assert row is not None
+            await self.limit.keep(row)
             return response.read(wanted, row, path, query_string)
 
         async def work(transaction: Transaction) -> Response:
             row, said = await self._row(transaction, wanted, cached, shape, statement, values)
             return response.overridden(response.read(wanted, row, path, query_string), said)
 
-        answer = await self.read_only(wanted, sender.role, work)
+        answer = await self.read_only(wanted, sender, work)
         says_more = statement.runs_code and self._settings.overrides
-        if sender.role is not None and not needs_more and not says_more:
+        if plain or (sender.role is not None and not needs_more and not says_more):
             self._fast_path.learn_read(candidate, wanted, cached, statement, values)
         return answer
 
@@ -88,26 +115,23 @@ class Reader:
         return wanted if most is None else replace(wanted, query=wanted.query.capped(most))
 
     async def read_only(
-        self, wanted: Request, role: Role | None, work: Callable[[Transaction], Awaitable[Result]]
+        self, wanted: Request, sender: Sender, work: Callable[[Transaction], Awaitable[Result]]
     ) -> Result:
         """Run ``work`` in a transaction that cannot write, under a role and in the time zone of the request.
 
-        The transaction is rolled back. Code in it may change settings of the session, and the names of the next request
-        depend on these settings.
+        A statement of an anonymous caller has less time. The transaction is rolled back: code in it may change settings
+        of the session, and the names of the next request depend on these settings.
         """
-        found: list[Result] = []
+        timeout = min(ANONYMOUS_TIMEOUT, self._database.read_timeout) if sender.caller == ANONYMOUS else None
 
-        async def inside(transaction: Transaction) -> None:
-            await settings.make_read_only(transaction)
+        async def inside(transaction: Transaction) -> Result:
+            await settings.make_read_only(transaction, timeout)
             if wanted.preferences.timezone is not None:
                 await settings.set_zone(transaction, wanted.preferences.timezone)
-            await Acting(transaction).as_(role)
-            found.append(await work(transaction))
-            raise _RollBack
+            await Acting(transaction).as_(sender.role)
+            return await work(transaction)
 
-        with suppress(_RollBack):
-            await self._database.run(inside)
-        return found[0]
+        return await self._database.read(inside)
 
     async def said(self, transaction: Transaction) -> Overrides | None:
         """Return what code in the database has set of the answer, if the configuration lets it."""
@@ -124,6 +148,7 @@ class Reader:
     ) -> tuple[Row, Overrides | None]:
         row = await transaction.fetchrow(statement.text, *statement.arrange(values))
         assert row is not None
+        await self.limit.keep(row)
         said = await self.said(transaction) if statement.runs_code else None
         if not self._estimates(wanted):
             return row, said

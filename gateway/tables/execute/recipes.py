@@ -16,6 +16,7 @@ from typing import NamedTuple, TypeAlias
 from gateway.fencing import headers as fencing_headers
 from gateway.fencing.headers import FencingHeaders
 from gateway.fencing.resource import MAX_BYTES, escape
+from gateway.http.body import SMALL
 from gateway.http.head import Head
 from gateway.tables.catalog.snapshot import Table
 from gateway.tables.dialect.body import Payload
@@ -24,6 +25,7 @@ from gateway.tables.dialect.query import RESERVED
 from gateway.tables.dialect.request import HEADERS, Request
 from gateway.tables.naming.plan import Naming, canonical_text, pins
 from gateway.tables.sql.expressions import Statement
+from gateway.tables.sql.shape import MOST
 
 MOST_NAMES = 1024
 
@@ -225,7 +227,8 @@ def read_recipe(
         or not set(table.primary_key) <= pins(request.query.filters).keys()
     ):
         return None
-    return ReadRecipe(request, statement, dict(values))
+    # Many share a trip, so a large answer takes one of its own.
+    return ReadRecipe(request, statement, {**values, MOST: SMALL})
 
 
 _JSON = b"application/json"

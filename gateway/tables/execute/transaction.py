@@ -43,6 +43,7 @@ from gateway.tables.execute.fenced_write import (
 from gateway.tables.execute.idempotency import SETTLE_ATTEMPTS, IdempotentReplay
 from gateway.tables.execute.planning import PlannedWrite
 from gateway.tables.execute.reach import concerns
+from gateway.tables.execute.reads import AnswerLimit
 from gateway.tables.naming.plan import table_resource
 
 CLAIM_AFTER = StepReached("tables.claim.after")
@@ -157,6 +158,7 @@ class FencedTransactions:
         authorisation: Authorisation,
         observe: Observe,
         settle: Settle | None,
+        limit: AnswerLimit,
         *,
         overrides: bool,
     ) -> None:
@@ -164,7 +166,7 @@ class FencedTransactions:
         self._authorisation = authorisation
         self._admission = admission
         self._audit = Audit(database, observe, "tables")
-        self._overrides = overrides
+        self._overrides, self._limit = overrides, limit
         self.replay = IdempotentReplay(database, admission, self._settle_claims)
 
     async def execute(self, unit: UnitOfWork) -> Response:
@@ -293,7 +295,8 @@ class FencedTransactions:
         self, transaction: Transaction, acting: Acting, write: PlannedWrite, unenforced: _Unenforced, *, alone: bool
     ) -> tuple[Response, list[Rejection]]:
         """Execute one write. Return its answer and its entries in the record, if observe mode lets it pass."""
-        written, observed = await fenced_write.execute(transaction, write, acting)
+        written, observed = await fenced_write.execute(transaction, write, acting, self._limit.most)
+        self._limit.keep_now(written.body)
         self._observe(WRITE_AFTER)
         preferences = write.request.preferences
         runs_code = _runs_code(write)

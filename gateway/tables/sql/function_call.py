@@ -16,6 +16,7 @@ from gateway.tables.dialect.media import Form
 from gateway.tables.sql.expressions import (
     Statement,
     Type,
+    answered,
     bound,
     compiled,
     document,
@@ -64,13 +65,12 @@ def statement(shape: CallShape) -> Statement:
     total: ColumnElement[Any] = sa.null()
     if read.counted:
         total = sa.select(sa.func.count()).select_from(call).where(*where).scalar_subquery()
-    return compiled(
-        sa.select(
-            sa.func.count().label("touched"),
-            _body(function, read.form).label("body"),
-            total.label("total"),
-        ).select_from(rows.subquery(_PAGE))
+    row = sa.select(
+        sa.func.count().label("touched"),
+        _body(function, read.form).label("body"),
+        total.label("total"),
     )
+    return compiled(answered(row.select_from(rows.subquery(_PAGE))))
 
 
 def _call(shape: CallShape) -> CTE:
