@@ -37,7 +37,7 @@ from gateway.observe.events import Observe
 from gateway.record.audit import Audit
 from gateway.record.denials import Denials
 from gateway.record.payload_capture import NOTHING, Capture
-from gateway.shares import Budget
+from gateway.shares import CALLER, Budget, Caller
 from gateway.tables.dialect import errors, openapi, request
 from gateway.tables.dialect.cors import Origins
 from gateway.tables.dialect.overrides import Headers
@@ -104,7 +104,7 @@ class Prepared(NamedTuple):
     """The known part of all requests with one head: their caller, and all but the values of their form.
 
     ``headers``: of all answers to them. ``proof``: that of the caller, if it can end. ``use``: of its key, if any.
-    ``role``: of the database, if not the gateway's own.
+    ``role``: of the database, if not the gateway's own. ``caller``: all anonymous ones of such requests share a share.
     """
 
     fast_path: FastPath
@@ -115,6 +115,7 @@ class Prepared(NamedTuple):
     proof: Proof | None
     use: Use | None
     role: KnownRole | None
+    caller: Caller
 
     def begin(self, packet: Packet) -> Candidate | None:
         """Send the statement of a plain request of a known form. None if the request needs a task."""
@@ -122,6 +123,7 @@ class Prepared(NamedTuple):
             return None
         if self.use is not None:
             self.use.note()
+        CALLER.set(self.caller)  # for a statement that takes a session of its own
         plain = self.plain.with_query(packet.query_string, packet.changing)
         role = self.role and partial(self.role.of, packet.changing)
         candidate = Candidate(plain, self.origin.caller, self.rights, role=role)
@@ -212,7 +214,8 @@ class TablePlane:
         origin = Origin("tables", head.method, head.path, principal.name, client_request_id(head.value(REQUEST_ID)))
         plain = plain.without_secrets()
         return Prepared(
-            *(self._fast_path, plain, principal.rights, headers, origin, principal.proof, principal.use, role)
+            *(self._fast_path, plain, principal.rights, headers, origin, principal.proof, principal.use, role),
+            Caller(principal.name, is_anonymous=principal.is_anonymous),
         )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -19,7 +19,7 @@ from gateway.http.middleware import Middleware
 from gateway.observe.events import RequestFailed
 from gateway.observe.telemetry import Observability
 from tests.postgres import Server, fresh
-from tests.running import API_KEY, Events, config
+from tests.running import API_KEY, GRANTS, Events, config
 from tests.serving_app import served
 from tests.waiting import PATIENCE
 
@@ -28,6 +28,7 @@ MEBIBYTE = 1024 * 1024
 KEY = f"Authorization: Bearer {API_KEY}"
 JSON = "Content-Type: application/json"
 TABLE = "CREATE TABLE accounts (id bigint PRIMARY KEY, balance bigint, extra jsonb); INSERT INTO accounts VALUES (1, 0)"
+IDLE = "a-key-without-any-grant"
 UNSAFE = {"POST", "PUT", "PATCH", "DELETE"}
 
 
@@ -67,8 +68,9 @@ async def stage(database_of_stage: str) -> AsyncIterator[Stage]:
     await connection.execute(TABLE)
     await connection.close()
     events = Events()
-    caller = {"name": "writer", "groups": ["admins"], "api_key": API_KEY}
-    settings = config(database_of_stage, callers=[caller], server={"body_timeout": PATIENCE, "memory": 8 * MEBIBYTE})
+    callers = [{"name": "writer", "groups": ["admins"], "api_key": API_KEY}, {"name": "idle", "api_key": IDLE}]
+    grants = [one for one in GRANTS if one.get("groups") == ["admins"]]
+    settings = config(database_of_stage, callers=callers, grants=grants, server={"body_timeout": PATIENCE, "memory": 8 * MEBIBYTE})
     gateway = app.Gateway(settings, Observability(settings, events))
     async with served(Middleware(gateway, events)) as port:
         yield Stage(gateway, port, events)
@@ -115,15 +117,19 @@ HALF = [
 
 
 @pytest.mark.parametrize(("headers", "pieces"), HALF)
-async def test_no_route_waits_for_the_body_of_an_unknown_caller(
+async def test_no_route_waits_for_the_body_of_a_caller_without_grants(
     stage: Stage, headers: list[str], pieces: list[bytes]
 ) -> None:
     tables = [("PATCH", "/v1/tables/accounts?id=eq.1"), ("POST", "/v1/tables/accounts"), ("POST", "/v1/tables/rpc/x")]
+    known = [KEY, JSON, "Fencing-Token: 5", "Content-Length: 13"]
+    for _ in range(2):  # the next request has a known form
+        assert (await ask(stage, *tables[0], known, b'{"balance":1}'))[0] == 204
     assert len(stage.routes) > 5
     for method, path in [*stage.routes, *tables]:
-        for proof in ([], ["Authorization: Bearer wrong"]):
-            status, document = await ask(stage, method, path, [JSON, *proof, *headers], *pieces)
-            assert status == 401, (method, path, document)
+        for proof, expected in (([], 401), (["Authorization: Bearer wrong"], 401), ([f"apikey: {IDLE}"], 403)):
+            head = [JSON, "Fencing-Token: 5", *proof, *headers]
+            status, document = await ask(stage, method, path, head, *pieces)
+            assert status == expected, (method, path, document)
 
 
 @pytest.mark.usefixtures("impatient")
