@@ -61,13 +61,15 @@ Room: TypeAlias = tuple[Caller | None, int]
 """What ``Budget.take`` has handed out, and to whom. ``Budget.give`` takes it back."""
 
 
-_KEPT_BY: ContextVar["list[tuple[Budget, Room]] | None"] = ContextVar("kept", default=None)
+_Kept: TypeAlias = "list[tuple[Budget, Room]]"
+_KEPT_BY: ContextVar["_Kept | None"] = ContextVar("kept", default=None)
+"""What the request under way keeps of budgets. None for the gateway's own work."""
 
 
 async def one_request(answering: Awaitable[None]) -> None:
     """Answer one request, whose caller is not known yet. What it keeps of budgets is given back at its end."""
     CALLER.set(None)
-    kept: list[tuple[Budget, Room]] = []
+    kept: _Kept = []
     _KEPT_BY.set(kept)
     try:
         await answering
@@ -149,19 +151,30 @@ class Budget:
         self._wake()
 
     async def keep(self, amount: int) -> None:
-        """Take this amount until the request under way is answered. Raises what ``take`` raises."""
-        self._keep(await self.take(amount))
+        """Let the request under way have at least this amount until it is answered. Raises what ``take`` raises.
+
+        Its body and its answer are not there at one time, so it keeps no more than the larger one needs.
+        """
+        kept = _KEPT_BY.get()
+        if kept is not None and (more := self._more(kept, amount)):
+            kept.append((self, await self.take(more)))
 
     def keep_now(self, amount: int) -> None:
-        """Take this amount until the request under way is answered. Raises what ``take_now`` raises."""
-        self._keep(self.take_now(amount))
-
-    def _keep(self, room: Room) -> None:
+        """Do the same without waiting. Raises what ``take_now`` raises."""
         kept = _KEPT_BY.get()
-        if kept is None:  # the gateway's own work keeps nothing
-            self.give(room)
-        else:
-            kept.append((self, room))
+        if kept is not None and (more := self._more(kept, amount)):
+            kept.append((self, self.take_now(more)))
+
+    def release(self) -> None:
+        """Give back what the request under way keeps."""
+        kept = _KEPT_BY.get()
+        for entry in [one for one in kept or () if one[0] is self]:
+            kept.remove(entry)  # type: ignore[union-attr]  # it has entries
+            self.give(entry[1])
+
+    def _more(self, kept: "_Kept", amount: int) -> int:
+        """Return how much a request needs beside what it keeps."""
+        return max(0, min(amount, self.most()) - sum(room[1] for budget, room in kept if budget is self))
 
     @asynccontextmanager
     async def held(self, amount: int) -> AsyncGenerator[None, None]:

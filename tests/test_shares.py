@@ -160,14 +160,21 @@ async def test_what_has_to_be_there_at_once_is_there_or_refused() -> None:
     await waiting.leave()
 
 
-async def test_a_request_keeps_it_until_it_is_answered() -> None:
+async def test_a_request_keeps_the_largest_of_what_it_needs_until_it_is_answered() -> None:
     scarce = budget()
 
     async def answering() -> None:
         shares.serve({"client": None}, "ann")
         await scarce.keep(3)
         scarce.keep_now(2)
+        assert scarce.used == 3
+        scarce.keep_now(5)
         assert scarce.used == 5
+        await scarce.keep(10 * SIZE)
+        assert scarce.used == SHARE
+        scarce.release()
+        assert scarce.used == 0
+        await scarce.keep(1)
 
     await shares.one_request(answering())
     assert scarce.used == 0

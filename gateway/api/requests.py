@@ -69,8 +69,6 @@ class BodyIntake:
             await self._app(scope, _after(content, receive), send)
         except ClientGone:
             raise RequestMalformed("The client hung up before its body was complete.") from None
-        finally:
-            body.release()
 
 
 def check_values(content: bytes) -> None:

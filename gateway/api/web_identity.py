@@ -144,8 +144,6 @@ async def _form(request: Request, bodies: BodyReader) -> Mapping[str, str]:
         raise RequestMalformed("The form is too large.") from None
     except ClientGone:
         raise RequestMalformed("The form did not arrive.") from None
-    finally:
-        body.release()
     try:
         pairs = parse_qsl(content.decode(), keep_blank_values=True, max_num_fields=MOST_FIELDS)
     except ValueError as error:

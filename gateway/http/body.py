@@ -12,7 +12,7 @@ from typing import Any, ParamSpec, TypeAlias, TypeVar
 
 from gateway.errors import BodyTooLarge, BodyTooSlow
 from gateway.http.head import Head
-from gateway.shares import Budget, Room
+from gateway.shares import Budget
 
 Message: TypeAlias = MutableMapping[str, Any]
 Receive: TypeAlias = Callable[[], Awaitable[Message]]
@@ -74,15 +74,14 @@ class ArrivingBody:
 
 
 class Body(ArrivingBody):
-    """The body of one request, whole. Call ``release`` when the request is answered."""
+    """The body of one request, whole. It keeps memory until the request is answered."""
 
-    __slots__ = ("_content", "_memory", "_room", "_scope")
+    __slots__ = ("_content", "_memory", "_scope")
 
     def __init__(self, scope: Scope, receive: Receive, pace: Pace, memory: Budget) -> None:
         super().__init__(receive, pace, scope["state"])
         self._scope, self._memory = scope, memory
         self._content: bytes | None = None
-        self._room: Room | None = None
 
     async def whole(self, limit: int) -> bytes:
         """Return the whole body. A second call returns the same. ``limit`` is in bytes.
@@ -99,22 +98,20 @@ class Body(ArrivingBody):
             self._content = await self._joined(data, limit) if more else data
         return self._content
 
-    async def reserve(self, size: int) -> None:
-        """Take memory for a body of so many bytes, unless it is small. Raises ``Overloaded``."""
-        if size > SMALL and self._room is None:
-            self._room = await self._memory.take(twice(size))
+    async def keep(self, size: int) -> None:
+        """Take memory for so many bytes of it, until the request is answered. Raises ``Overloaded``."""
+        if size > SMALL:
+            await self._memory.keep(twice(size))
 
     def release(self) -> None:
-        """Give back the memory."""
-        if self._room is not None:
-            self._memory.give(self._room)
-            self._room = None
+        """Give back the memory, before the request is answered."""
+        self._memory.release()
 
     async def _joined(self, first: bytes, limit: int) -> bytes:
         pieces, more = [first], True
         while more:
             if self.arrived > SMALL:
-                await self.reserve(min(limit, self._announced() or limit))
+                await self.keep(min(limit, self._announced() or limit))
             data, more = await self.next()
             if self.arrived > limit:
                 raise _too_large(limit)

@@ -233,8 +233,6 @@ class TablePlane:
             return
         except GatewayError as error:
             state["code"], answer = error.code, errors.answer(error, verbose=self._exposure.verbose_errors)
-        finally:
-            body.release()
         headers = answer.headers + self._cors.headers(origin) if self._cors else answer.headers
         await send({"type": "http.response.start", "status": answer.status, "headers": headers})
         await send({"type": "http.response.body", "body": answer.body})
@@ -329,8 +327,6 @@ class TablePlane:
             raise with_details(error) from error.__cause__
         except ClientGone:
             raise RequestMalformed("The request ended before its body was complete.") from None
-        finally:
-            body.release()
 
     async def _content(self, incoming: Incoming) -> bytes:
         return await incoming.body.whole(self._exposure.max_body)
