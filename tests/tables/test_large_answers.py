@@ -126,7 +126,7 @@ async def test_answers_that_a_caller_does_not_read_take_its_own_share_of_the_mem
 
     async with stage.client(ANN) as greedy, stage.client(BEN) as other:
         transport: Any = greedy._transport
-        scope = {"type": "http", "method": "GET", "path": "/v1/tables/notes", "raw_path": b"/v1/tables/notes"}
+        scope: dict[str, Any] = {"type": "http", "method": "GET", "path": "/v1/tables/notes", "raw_path": b"/v1/tables/notes"}
         scope |= {"query_string": b"id=eq.1", "headers": [], "client": None}
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(transport.app(scope, nothing, unread))
