@@ -46,7 +46,7 @@ as S3's XML on buckets. A code is never reused for something else.
     │   │   └── OwnershipDiffers      ownership-differs
     │   ├── JournalUnusable           journal-unusable
     │   ├── NamingChanged             naming-changed
-    │   ├── Overloaded                overloaded
+    │   ├── Overloaded                unavailable as well: clients of all versions know that nothing was written
     │   └── SessionsShared            sessions-shared
     ├── RightMissing             503  right-missing
     ├── TooManyReaders           503  too-many-readers
@@ -441,7 +441,7 @@ class OutcomeUnknown(GatewayError):
 
 
 class Unavailable(GatewayError):
-    """A temporary obstacle: an unreachable service, or an older write. Nothing was written."""
+    """A temporary obstacle: an unreachable service, an older write, or too many requests. Nothing was written."""
 
     code = "unavailable"
     status = 503
@@ -454,9 +454,6 @@ class Unavailable(GatewayError):
 class Overloaded(Unavailable):
     """The caller's share of something scarce is in use, or all of it. Nothing was written."""
 
-    code = "overloaded"
-    s3_code = "SlowDown"
-    title = "Too much is asked of the gateway at one time"
     default_advice = "Nothing was written. Send the request again later, and send fewer at one time."
 
 

@@ -119,11 +119,6 @@ async def _close(session: Session) -> None:
         await session.close(timeout=_GOODBYE)
 
 
-def _give_up(turn: asyncio.Future[None]) -> None:
-    if not turn.done():
-        turn.set_exception(TimeoutError())
-
-
 FOLDER = Path(__file__).with_name("queries")
 
 _NAME = re.compile(r"^-- name: (\w+)$", re.MULTILINE)

@@ -134,7 +134,7 @@ async def test_answers_that_a_caller_does_not_read_take_its_own_share_of_the_mem
             tasks.create_task(transport.app(scope, nothing, unread))
             await reading.wait()
             refused = await greedy.get("/notes?id=eq.1")
-            answered(refused, 503, "overloaded")
+            answered(refused, 503, "unavailable")
             assert refused.headers["retry-after"] == "1"
             assert refused.json()["message"] == "The bytes of memory that ann may use at one time are in use."
             answered(await other.get("/notes?id=eq.1"), 200)
