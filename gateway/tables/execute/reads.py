@@ -47,10 +47,12 @@ class AnswerLimit:
         if len(row["body"]) > SMALL:
             await self.memory.keep(twice(len(row["body"])))
 
-    def keep_now(self, body: str | None) -> None:
-        """Take memory for the answer to a write, which holds its fences. Raises ``Overloaded`` without waiting."""
-        if body is not None and len(body) > SMALL:
-            self.memory.keep_now(twice(len(body)))
+    def keep_now(self, size: int) -> None:
+        """Take memory for the answers to writes, which hold their fences. Raises ``Overloaded`` without waiting."""
+        if size > self.most:
+            raise too_large(self.most)
+        if size > SMALL:
+            self.memory.keep_now(twice(size))
 
 
 @dataclass(frozen=True, slots=True)

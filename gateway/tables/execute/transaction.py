@@ -285,7 +285,8 @@ class FencedTransactions:
                 await claims.declare(transaction)
             with unit.about(number):
                 answer, notes = await self._write(transaction, acting, write, unenforced, alone=unit.combine is None)
-            answers.append(answer)
+                answers.append(answer)
+                self._limit.keep_now(sum(len(one.body) for one in answers))
             noted += notes
             if not notes:
                 accepted.append(WriteAccepted("tables", write.cached.name, "transaction"))
@@ -296,7 +297,6 @@ class FencedTransactions:
     ) -> tuple[Response, list[Rejection]]:
         """Execute one write. Return its answer and its entries in the record, if observe mode lets it pass."""
         written, observed = await fenced_write.execute(transaction, write, acting, self._limit.most)
-        self._limit.keep_now(written.body)
         self._observe(WRITE_AFTER)
         preferences = write.request.preferences
         runs_code = _runs_code(write)
@@ -305,6 +305,7 @@ class FencedTransactions:
         if preferences.tx == "rollback":
             await acting.as_(write.sender.role)
             await settings.check_constraints(transaction)
+            self._limit.keep_now(len(written.body or ""))
             raise _RolledBack(_answer(write, written, Accepted()))
         if runs_code or write.sender.role is not None:
             await acting.restore()
