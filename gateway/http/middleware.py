@@ -34,7 +34,7 @@ class Middleware:
     def __init__(self, app: ASGIApp, observe: Observe, lifespan: ASGIApp | None = None) -> None:
         self.app = app
         self._lifespan = lifespan or app
-        self._observe = observe
+        self.observe = observe
         # Unique, not secret: a random prefix of this process, and a count. A random id per request would cost more.
         self._prefix = token_hex(8)
         self._count = count(1)
@@ -65,7 +65,7 @@ class Middleware:
         if begun.row is None:
             exchange.start_task({"arrival": (app, began, request_id), "begun": begun})
         else:
-            begun.row.add_done_callback(Direct(app, began, request_id, exchange, prepared, begun, self._observe).finish)
+            begun.row.add_done_callback(Direct(app, began, request_id, exchange, prepared, begun, self.observe).finish)
         return True
 
     def _new_id(self) -> str:
@@ -100,13 +100,13 @@ class Middleware:
                 receive, send = _unless_held_back(head.headers, receive, send)
             await shares.one_request(app(scope, receive, identified))
         except Exception as error:
-            self._observe(RequestFailed(request_id, head.method, state.get("path", head.path), error))
+            self.observe(RequestFailed(request_id, head.method, state.get("path", head.path), error))
             state["code"] = GatewayError.code
             if status:
                 raise
             await answer_problem(GatewayError("Something went wrong inside the gateway."), identified)
         finally:
-            self._observe(
+            self.observe(
                 RequestAnswered(
                     request_id,
                     state.get("area", "api"),
