@@ -14,7 +14,9 @@ import httpx
 import pytest
 import pytest_asyncio
 
+from gateway import api as gateway_api
 from gateway.api.authorisation import RULES
+from gateway.api.description import with_examples
 from gateway.demo.embedded import EmbeddedPostgres
 from gateway.errors import BodyTooLarge
 from gateway.fencing.ownership import Domain, Ownership
@@ -161,6 +163,28 @@ class TestCallers:
             assert (await client.get("/v1/fences")).status_code == 200
 
 
+async def test_the_description_is_made_once(postgres_server: EmbeddedPostgres, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Making it takes longer than most requests do, and anybody may ask for it."""
+    made = []
+
+    def examples(document: dict[str, Any]) -> dict[str, Any]:
+        made.append(document)
+        return with_examples(document)
+
+    monkeypatch.setattr(gateway_api, "with_examples", examples)
+    async with (
+        fresh_database(postgres_server) as dsn,
+        running(config(dsn)) as origin,
+        httpx.AsyncClient(base_url=origin, timeout=PATIENCE) as client,
+    ):
+        answers = [await client.get("/v1/openapi.json") for _ in range(3)]
+        head = await client.head("/v1/openapi.json")
+    assert len(made) == 1
+    assert len({answer.content for answer in answers}) == 1
+    assert answers[0].headers["content-type"] == head.headers["content-type"] == "application/json"
+    assert (head.status_code, head.content) == (200, b"")
+
+
 @served
 class TestDescription:
     async def test_openapi_describes_what_is_served(self, stage: Stage) -> None:
@@ -180,6 +204,7 @@ class TestDescription:
             *("/v1/incidents", "/v1/incidents/{id}", "/v1/incidents/{id}/acknowledgements"),
         }
         assert dangling(document, document) == []
+        assert document["components"]["securitySchemes"], "all that extends FastAPI's own is there"
         for path in document["paths"].values():
             for operation in path.values():
                 assert operation["summary"]
