@@ -58,16 +58,16 @@ def network(address: str | None) -> str:
 
 
 Room: TypeAlias = tuple[Caller | None, int]
-"""What ``Budget.take`` has handed out, and to whom. ``Budget.give`` takes it back."""
+"""A caller, and the amount that ``Budget.take`` has handed out to it. ``Budget.give`` takes it back."""
 
 
 _Kept: TypeAlias = "list[tuple[Budget, Room]]"
 _KEPT_BY: ContextVar["_Kept | None"] = ContextVar("kept", default=None)
-"""What the request under way keeps of budgets. None for the gateway's own work."""
+"""The amounts that the request under way keeps, each with its budget. None for the gateway's own work."""
 
 
 async def one_request(answering: Awaitable[None]) -> None:
-    """Answer one request, whose caller is not known yet. What it keeps of budgets is given back at its end."""
+    """Answer one request, whose caller is not known yet. At its end, budgets get back all that it keeps."""
     CALLER.set(None)
     kept: _Kept = []
     _KEPT_BY.set(kept)

@@ -20,9 +20,10 @@ from gateway.api.description import with_examples
 from gateway.demo.embedded import EmbeddedPostgres
 from gateway.errors import BodyTooLarge
 from gateway.fencing.ownership import Domain, Ownership
-from gateway.http.body import BodyReader, Memory
+from gateway.http.body import BodyReader
 from gateway.observe.events import ServiceUnreachable, WriteRefused
 from gateway.routing import BODIES, NAMED, Routing, first_working, resource_of
+from gateway.shares import Budget
 from tests.doubles.s3 import S3Double
 from tests.objects.clients import call, connect, outcome
 from tests.objects.object_gateway import Stage, staged
@@ -367,7 +368,7 @@ def test_a_body_with_too_many_values_is_not_parsed_to_find_its_database(path: st
     """A value of two bytes takes a hundred in memory."""
     north: Any = SimpleNamespace(name="north")
     rules = Ownership([Domain("north", ("public",), default=True)])
-    routing = Routing({"north": north}, rules, BodyReader(Memory(0)), largest=0, everywhere=north)
+    routing = Routing({"north": north}, rules, BodyReader(Budget(0, "bytes")), largest=0, everywhere=north)
     with pytest.raises(BodyTooLarge):
         routing.owners(path, b'{"leases": [' + b"{}," * 300_000 + b"{}]}")
     assert routing.owners(path, b'{"leases": [{}]}').names == ["north"]

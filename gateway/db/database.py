@@ -246,9 +246,20 @@ class Database:
         """Return the first row of one reading statement."""
         return await self._alone(asyncpg.Connection.fetchrow, Unavailable, sql, arguments)
 
-    async def fetchrow_read(self, sql: str, *arguments: object) -> Record | None:
-        """Return the first row of one statement of a caller that reads, on a session for such."""
-        return await self._alone(asyncpg.Connection.fetchrow, Unavailable, sql, arguments, self._reading)
+    async def fetchrow_read(self, sql: str, *arguments: object, limit: float | None = None) -> Record | None:
+        """Return the first row of one statement of a caller that reads, on a session for such.
+
+        ``limit``: seconds that it may take, in place of those of the session.
+        """
+
+        async def fetchrow(session: Session, sql: str, *arguments: object) -> Record | None:
+            try:
+                return await session.fetchrow(sql, *arguments, timeout=limit)
+            except TimeoutError:  # asyncpg has asked the server to end the statement
+                raise Unavailable(f"The read took longer than {limit:g} seconds.") from None
+
+        fetch = asyncpg.Connection.fetchrow if limit is None else fetchrow
+        return await self._alone(fetch, Unavailable, sql, arguments, self._reading)
 
     async def search(self, sql: str, *arguments: object) -> list[Record]:
         """All rows of one statement that looks into the record, on one of the few sessions for that."""

@@ -172,17 +172,15 @@ def test_the_role_of_the_database_is_told(path: Path, words: str, code: int, tol
 
 
 @pytest.mark.thorough
-async def test_the_last_use_of_each_key_is_shown(dsn: str, tmp_path: Path) -> None:
+async def test_the_last_use_of_each_key_is_shown(dsn: str, database: Database, tmp_path: Path) -> None:
     """Former keys, too. No secret is shown."""
     path = tmp_path / "gateway.toml"
     path.write_text(CONFIGURATION.format(dsn=dsn))
-    database = Database(dsn)
     shown = {key: fingerprint("billing", digest_of(key.encode())) for key in (NEW, OLD)}
     await key_uses.note(
         database,
         [("billing", "api", shown[OLD], 3600.0), ("billing", "s3", "AKIANEW", 60.0), ("gone", "s3", "AKIAGONE", 5.0)],
     )
-    await database.close()
     said = await asyncio.to_thread(called, "auth", "keys", "--config", str(path))
     assert said.returncode == 0, said.stderr
     title, *lines = (line.split("\t") for line in said.stdout.splitlines())

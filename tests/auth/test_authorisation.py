@@ -401,17 +401,6 @@ async def test_denials_are_on_record_with_what_is_missing(stage: Stage) -> None:
     assert found[0]["id"] == answers[2].json()["rejection"]
 
 
-async def test_a_denial_is_on_record_however_long_its_name_is(stage: Stage) -> None:
-    """The record takes no such name. It must not keep out the denials of others, which share its batch."""
-    nothing = Client(stage, "nothing")
-    names = [f"short_{n}" if n % 2 else f"{n}{'é' * 2000}" for n in range(20)]
-    answers = await asyncio.gather(*(nothing.api("GET", f"/v1/tables/{name}") for name in names))
-    assert [is_denied(answer) for answer in answers] == [True] * 20
-    assert all(len(answer.content) < 2000 for answer in answers)
-    found = await stage.rows("SELECT resource FROM fencing.rejection WHERE resource LIKE 'public.short%'")
-    assert len(found) == 10
-
-
 async def test_the_description_shows_what_the_caller_may_use(stage: Stage) -> None:
     seen = {}
     for name in ("root", "clerk", "nothing", "looker"):

@@ -29,17 +29,13 @@ def begun(following: str = "/ui/events", key: str = KEYS[0]) -> tuple[Attempt, s
 
 
 @pytest.mark.parametrize("key", KEYS)
-def test_an_attempt_is_good_for_ten_minutes(key: str) -> None:
+def test_an_attempt_is_good_for_ten_minutes_and_its_values_are_its_own_and_not_in_its_cookie(key: str) -> None:
     expected, cookie = begun(key=key)
     assert attempt(cookie) == expected
     assert attempt(cookie, NOW + LONGEST_ATTEMPT - timedelta(seconds=1)) == expected
     assert attempt(cookie, NOW + LONGEST_ATTEMPT) is None
     assert not set(cookie) & set(' ",;\\')
     assert len({expected.state, expected.nonce, expected.verifier}) == 3
-
-
-def test_the_values_of_an_attempt_are_its_own_and_not_in_its_cookie() -> None:
-    expected, cookie = begun()
     other, _ = login_cookies.begin(TERMS, "/ui/events", "another", NOW, KEYS[0])
     assert not {*expected[1:]} & {*other[1:]}
     assert not any(value in cookie for value in expected[1:])

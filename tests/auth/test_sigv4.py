@@ -111,6 +111,48 @@ def authorization(signed: str, signature: str) -> tuple[bytes, bytes]:
     return b"authorization", value.encode()
 
 
+# Requests of the S3 documentation, with its signatures: method, path, query, headers, hash of the body.
+PUBLISHED: list[tuple[str, bytes, bytes, Headers, str, str]] = [
+    (
+        "GET",
+        b"/test.txt",
+        b"",
+        [(b"range", b"bytes=0-9")],
+        NOTHING,
+        "f0e8bdb87c964420e857bd35b5d6ed310bd44f0170aba48dd91039c6036bdb41",
+    ),
+    (
+        "PUT",
+        b"/test$file.text",
+        b"",
+        [(b"date", b"Fri, 24 May 2013 00:00:00 GMT"), (b"x-amz-storage-class", b"REDUCED_REDUNDANCY")],
+        SHA256,
+        "98ad721746da40c64f1a55b78f14c238d841ea1380cd77a1b5971af0ece108bd",
+    ),
+    ("GET", b"/", b"lifecycle", [], NOTHING, "fea454ca298b7da1c68078a5d1bdbfbbe0d65c699e0f91ac7a200a0136783543"),
+    (
+        "GET",
+        b"/",
+        b"max-keys=2&prefix=J",
+        [],
+        NOTHING,
+        "34b48302e7b5fa45bde8084f4b7868a86f0a534bc59db6670ed5711ef69dc6f7",
+    ),
+]
+
+
+def test_published_examples() -> None:
+    host = (b"host", b"examplebucket.s3.amazonaws.com")
+    for method, path, query, headers, payload, signature in PUBLISHED:
+        added = dict(sign(RequestHead(method, path, query, [host, *headers]), payload, CREDENTIALS, THEN))
+        assert added["authorization"].endswith(f",Signature={signature}")
+        received = RequestHead(method, path, query, [host, *headers, *encoded(list(added.items()))])
+        assert verify(received, secret_of, THEN).sha256 == payload
+    presigned = presign(RequestHead("GET", b"/test.txt", b"", [host]), CREDENTIALS, THEN, timedelta(days=1))
+    assert presigned.endswith("&X-Amz-Signature=aeeed9bbccd4d02ee5c0109b86d86835f995330da4c265957d157751f604d404")
+    assert verify(RequestHead("GET", b"/test.txt", presigned.encode(), [host]), secret_of, THEN).principal == OWNER
+
+
 KEYS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1, max_size=30)
 VALUES = st.text(st.sampled_from("abcXYZ019 -_.~!*'()/=&%+\"é"), max_size=12)
 ANY = {

@@ -198,7 +198,6 @@ WRONG: dict[str, tuple[dict[str, str], str]] = {
     "too short": ({"DurationSeconds": "899"}, "ValidationError"),
     "no number": ({"DurationSeconds": "٩٠٠"}, "ValidationError"),
     "a forged token": ({"WebIdentityToken": token(FORGED, claims(POD))}, "InvalidIdentityToken"),
-    "no token": ({"WebIdentityToken": "x"}, "InvalidIdentityToken"),
     "an API key": ({"WebIdentityToken": "writer-api-key"}, "InvalidIdentityToken"),
     "an expired token": ({"WebIdentityToken": token(KEY, claims(POD, exp=1))}, "ExpiredTokenException"),
     "markup": ({"RoleArn": "arn:aws:iam::0:role/lock/<x>&"}, "ValidationError"),

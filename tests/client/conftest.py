@@ -26,16 +26,14 @@ async def client(stage: Stage) -> AsyncIterator[FencedClient]:
         yield one
 
 
-def hurry(client: FencedClient, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make pauses a fortieth as long as ever. Locks may last for long then, so a busy machine loses none."""
-    leases = client._leases
-    monkeypatch.setattr(leases, "pause", lambda seconds: leases._batches.pause(seconds / 40))
-
-
 @pytest.fixture
 def eager(client: FencedClient, monkeypatch: pytest.MonkeyPatch) -> FencedClient:
-    """The client, which renews its locks, and finds that one is lost, soon."""
-    hurry(client, monkeypatch)
+    """The client, which renews its locks, and finds that one is lost, soon.
+
+    Pauses are a fortieth as long as ever. Locks may last for long then, so a busy machine loses none.
+    """
+    leases = client._leases
+    monkeypatch.setattr(leases, "pause", lambda seconds: leases._batches.pause(seconds / 40))
     return client
 
 

@@ -14,7 +14,6 @@ from itertools import count
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
-import asyncpg
 import httpx
 
 from gateway.client import FencedClient
@@ -23,6 +22,7 @@ from gateway.client.errors import LockLost, NotAcquired, Unavailable
 from gateway.client.source import Held, Mode, Source, now
 from gateway.demo.embedded import EmbeddedPostgres
 from tests.doubles.s3 import S3Double, serve
+from tests.guard.stage import session
 from tests.postgres import fresh_database
 from tests.processes import free_port
 from tests.running import ACCESS_KEY, API_KEY, SECRET_KEY, config, running
@@ -96,12 +96,9 @@ class Stage:
         """Return the owner in the row itself."""
 
         async def ask() -> str | None:
-            connection = await asyncpg.connect(self.dsn)
-            try:
-                owner: str | None = await connection.fetchval("SELECT owner FROM accounts WHERE id = $1", number)
+            async with session(self.dsn) as opened:
+                owner: str | None = await opened.fetchval("SELECT owner FROM accounts WHERE id = $1", number)
                 return owner
-            finally:
-                await connection.close()
 
         return _apart(ask)
 
@@ -120,9 +117,8 @@ def _apart(ask: Callable[[], Coroutine[Any, Any, Result]]) -> Result:
 
 
 async def accounts(dsn: str) -> None:
-    connection = await asyncpg.connect(dsn)
-    await connection.execute("CREATE TABLE accounts (id bigint PRIMARY KEY, owner text, balance bigint)")
-    await connection.close()
+    async with session(dsn) as owner:
+        await owner.execute("CREATE TABLE accounts (id bigint PRIMARY KEY, owner text, balance bigint)")
 
 
 @contextmanager

@@ -1,8 +1,6 @@
 """Connection strings and options under a lock: what libpq, the drivers and the server make of them."""
 
 import asyncio
-from collections.abc import Callable
-from typing import Any
 from urllib.parse import quote
 
 import asyncpg
@@ -157,19 +155,15 @@ async def test_a_lost_lock_gives_out_nothing(stage: Stage, eager: FencedClient, 
             getattr(lock, use)(*arguments)
 
 
-async def ended_when_lost(stage: Stage, dsn: str, lose: Callable[[], Any]) -> None:
-    own = await psycopg.AsyncConnection.connect(dsn)
-    async with await psycopg.AsyncConnection.connect(stage.dsn, application_name="another") as others:
-        await own.execute("SELECT 1")
-        lose()
-        with pytest.raises(psycopg.OperationalError, match="terminating connection"):
-            await own.execute("SELECT pg_sleep(30)")
-        assert await (await others.execute("SELECT 1")).fetchone() == (1,)
-
-
 async def test_its_sessions_end_with_it_and_no_others(stage: Stage, eager: FencedClient, job: str) -> None:
     async with eager.lock(job, on_loss="tell") as lock:
-        await ended_when_lost(stage, lock.dsn(stage.dsn), lambda: stage.ended(job))
+        own = await psycopg.AsyncConnection.connect(lock.dsn(stage.dsn))
+        async with await psycopg.AsyncConnection.connect(stage.dsn, application_name="another") as others:
+            await own.execute("SELECT 1")
+            stage.ended(job)
+            with pytest.raises(psycopg.OperationalError, match="terminating connection"):
+                await own.execute("SELECT pg_sleep(30)")
+            assert await (await others.execute("SELECT 1")).fetchone() == (1,)
 
 
 async def test_its_sessions_end_also_where_the_block_is_cancelled(stage: Stage, eager: FencedClient, job: str) -> None:

@@ -16,39 +16,17 @@ from tests.clients.commands import Shell
 from tests.clients.formats import Lake
 from tests.clients.gateway import Gateway, Lock, Login, serving
 from tests.clients.sdks import JavaObjects, java_objects
-from tests.guard.stage import session
-from tests.postgres import fresh_database
+from tests.postgres import fresh
 from tests.tiers import first
 
 
 @contextmanager
-def _database(server: EmbeddedPostgres) -> Iterator[str]:
-    """A fresh database, for tests that have no event loop."""
-    with asyncio.Runner() as runner:
-        opened = fresh_database(server)
-        dsn = runner.run(opened.__aenter__())
-        runner.run(_make_table(dsn))
-        try:
-            yield dsn
-        finally:
-            runner.run(opened.__aexit__(None, None, None))
-
-
-async def _make_table(dsn: str) -> None:
-    """The table of the demo, which the page of clients shows."""
-    async with session(dsn) as owner:
-        for statement in demo.SAMPLE:
-            await owner.execute(statement)
-
-
-@contextmanager
 def _gateway(server: EmbeddedPostgres, directory: Path, authority: trustme.CA | None = None) -> Iterator[Gateway]:
-    with (
-        _database(server) as dsn,
-        embedded.s3() as store,
-        serving(dsn, store.endpoint(), directory, authority) as one,
-    ):
-        yield one
+    with fresh(server) as dsn, embedded.s3() as store:
+        # The tables of the demo, which the page of clients shows.
+        asyncio.run(formats.execute(dsn, ";".join(demo.SAMPLE)))
+        with serving(dsn, store.endpoint(), directory, authority) as one:
+            yield one
 
 
 @pytest.fixture(scope="session")

@@ -90,13 +90,13 @@ def lake(server: Server, directory: Path) -> Iterator[Lake]:
     role = f"writer_{uuid4().hex[:12]}"
     with fresh(server) as dsn, embedded.s3() as store:
         grants = f"GRANT ALL ON ALL TABLES IN SCHEMA public TO {role}"
-        asyncio.run(_execute(dsn, f"{CATALOG} CREATE ROLE {role} LOGIN; {grants}"))
+        asyncio.run(execute(dsn, f"{CATALOG} CREATE ROLE {role} LOGIN; {grants}"))
         with serving(as_gateway(dsn), store.endpoint(), directory, rules=RULES) as gateway:
             configured = ("--config", str(directory / "gateway.toml"))
             done = called("guard", "install", "public.iceberg_tables", "--grants", role, "--dsn", dsn, *configured)
             assert done.returncode == 0, done.stderr
             yield Lake(gateway, logging_in_as(role, dsn))
-        asyncio.run(_execute(dsn, f"DROP OWNED BY {role}; DROP ROLE {role}"))
+        asyncio.run(execute(dsn, f"DROP OWNED BY {role}; DROP ROLE {role}"))
 
 
 async def _fetch(dsn: str, query: str) -> int:
@@ -105,7 +105,7 @@ async def _fetch(dsn: str, query: str) -> int:
         return count
 
 
-async def _execute(dsn: str, statements: str) -> None:
+async def execute(dsn: str, statements: str) -> None:
     async with session(dsn) as owner:
         await owner.execute(statements)
 

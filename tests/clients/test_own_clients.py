@@ -18,8 +18,9 @@ from gateway.guard.installation import GuardRequest
 from tests import ROOT
 from tests.client.stage import Stage, staged
 from tests.clients.commands import PATIENCE, program
+from tests.clients.formats import execute
 from tests.clients.gateway import Gateway
-from tests.guard.stage import logging_in_as, session
+from tests.guard.stage import logging_in_as
 from tests.running import ACCESS_KEY, API_KEY, SECRET_KEY, config
 
 FOLDER = ROOT / "clients/go"
@@ -68,22 +69,19 @@ def guarded(gateway: Gateway) -> Iterator[str]:
     """The address of a role that writes the table ``shipments`` beside the gateway, under a guard."""
     role = f"app_{uuid4().hex[:12]}"
 
-    async def execute(sql: str) -> None:
-        async with session(gateway.dsn) as owner:
-            await owner.execute(sql)
-
     async def prepare() -> None:
-        await execute(f"""
+        statements = f"""
             CREATE TABLE shipments (id bigint PRIMARY KEY, state text);
             CREATE ROLE {role} LOGIN;
             GRANT ALL ON shipments TO {role};
-        """)
+        """
+        await execute(gateway.dsn, statements)
         request = GuardRequest("public.shipments", dsn=gateway.dsn, grants=(role,))
         await guard.install(config(gateway.dsn), request)
 
     asyncio.run(prepare())
     yield logging_in_as(role, gateway.dsn)
-    asyncio.run(execute(f"DROP TABLE shipments; DROP OWNED BY {role}; DROP ROLE {role}"))
+    asyncio.run(execute(gateway.dsn, f"DROP TABLE shipments; DROP OWNED BY {role}; DROP ROLE {role}"))
 
 
 @pytest.mark.installed

@@ -121,12 +121,6 @@ class Boto3(Client):
             raise OSError(errors)
         return answer
 
-    def begin(self, name: str) -> tuple[str, Any]:
-        """Begin an upload in parts, and send one; its id, and the part."""
-        upload = self.s3.create_multipart_upload(**self.at(name))["UploadId"]
-        part = self.s3.upload_part(**self.at(name), UploadId=upload, PartNumber=1, Body=b"zombie")
-        return upload, {"PartNumber": 1, "ETag": part["ETag"]}
-
 
 @cache
 def _session() -> AioSession:
@@ -415,7 +409,6 @@ FORMS: dict[Kind, dict[str, Form]] = {
             client.at("source"), **client.at("there"), Config=ALL_IN_PARTS
         ),
         "upload_fileobj": lambda client, _: client.s3.upload_fileobj(io.BytesIO(b"x"), **client.at("there")),
-        "upload_part": lambda client, _: client.begin("there"),
         "put_object_tagging": lambda client, _: client.s3.put_object_tagging(**client.at("there"), Tagging=TAGS),
         "put_object_acl": lambda client, _: client.s3.put_object_acl(**client.at("there"), ACL="private"),
     },
@@ -554,21 +547,6 @@ def test_presigned_urls_and_forms_of_credentials_that_carry_a_token(boto: Boto3,
         assert send("GET", get).content == b"by form", "reads go on"
 
 
-def test_an_upload_begun_before_the_takeover_is_not_completed(boto: Boto3, lock: Lock) -> None:
-    lock.seed(there=b"precious")
-    upload, part = boto.begin("there")
-    with lock.overtaken(), pytest.raises(ClientError, match="StaleFencingToken"):
-        boto.s3.complete_multipart_upload(**boto.at("there"), UploadId=upload, MultipartUpload={"Parts": [part]})
-
-
-def test_fenced_credentials_write_nothing_else(lock: Lock) -> None:
-    s3 = lock.gateway.connect(lock.fenced())
-    for key in ("elsewhere", f"accounts/{lock.name}x/k"):
-        with pytest.raises(ClientError, match="AccessDenied"):
-            s3.put_object(Bucket=BUCKET, Key=key, Body=b"x")
-    s3.close()
-
-
 # Deeds of one of the others only
 
 
@@ -605,14 +583,6 @@ def test_after_a_takeover_there_are_no_credentials(opened: Opened, lock: Lock, t
     client = opened(AwsCliByProcess)
     with lock.overtaken(), pytest.raises(OSError, match="has been overtaken by 34"):
         client.put("there", tree / "a b+c.txt")
-
-
-@pytest.mark.thorough
-def test_a_write_without_a_token_is_told_so(starting: Forks, lock: Lock, tree: Path, tmp_path: Path) -> None:
-    client = AwsCli(lock, Login(ACCESS_KEY, SECRET_KEY, ""), tmp_path, starting)
-    with pytest.raises(OSError, match="FencingTokenRequired"):
-        client.put("k", tree / "parts")
-    assert lock.objects() == {}
 
 
 @pytest.mark.installed

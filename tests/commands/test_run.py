@@ -34,10 +34,11 @@ from tests.guard.stage import session
 from tests.pausing import pause, resume
 from tests.postgres import as_gateway, fresh_database
 from tests.processes import COMMAND, PATIENCE, free_port, started
-from tests.running import config
+from tests.running import GRANTS_TOML, OPERATOR_TOML, config
 from tests.tiers import first
 
-CONFIGURATION = """
+CONFIGURATION = (
+    """
 [server]
 listen = "127.0.0.1:{port}"
 [postgres]
@@ -53,15 +54,10 @@ api_key = "tables-key"
 [[callers]]
 name = "operator"
 api_key = "operator-key"
-[[grants]]
-callers = ["*"]
-actions = ["read", "write", "call", "lock", "barrier", "credentials"]
-everything = true
-[[grants]]
-callers = ["operator"]
-actions = ["epoch", "break", "audit", "administer"]
-everything = true
 """
+    + GRANTS_TOML
+    + OPERATOR_TOML.format("operator")
+)
 PRINT_ENVIRONMENT = "import json, os; print(json.dumps(dict(os.environ)))"
 
 
@@ -644,6 +640,7 @@ def eventually(seen: Callable[[], bool]) -> None:
 
 
 ADDRESSES: list[tuple[str, str, dict[str, Any]]] = [
+    (GATEWAY, "NoneType", {}),  # its own service needs no other source
     ("etcd://host:2379", "EtcdSource", {"_prefix": "fencing"}),
     ("etcds://user:p%40ss@one:2379,two:2379/locks", "EtcdSource", {"_prefix": "locks"}),
     ("zookeeper://one:2181,two:2181", "ZooKeeperSource", {"_hosts": "one:2181,two:2181", "_root": "/fencing"}),
@@ -669,10 +666,6 @@ def test_a_password_is_what_its_escapes_stand_for_and_hosts_are_those_after_it()
     assert "p@ss" in shown
     assert "https://one:2379" in shown
     assert "https://two:2379" in shown
-
-
-def test_the_gateway_itself_is_no_other_source() -> None:
-    assert source_at(GATEWAY) is None
 
 
 @pytest.mark.parametrize("address", ["", "host:2379", "mongodb://host", "etcd://", "kubernetes://", "https://host"])

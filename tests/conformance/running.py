@@ -1,21 +1,20 @@
 """The gateway in a thread of its own, in front of a store, for clients that block."""
 
-import asyncio
-import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future
-from contextlib import AbstractContextManager, AsyncExitStack, contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 from unittest.mock import patch
 
+from gateway import serving
+from gateway.app import build
 from gateway.config import Config
 from gateway.demo.embedded import EmbeddedPostgres
 from gateway.objects.probe import probe
 from gateway.objects.probe.bucket_profile import Profile
 from gateway.objects.s3 import xml
 from gateway.objects.store.operations import Upstream
-from tests.postgres import fresh_database
-from tests.running import GRANTS, running
+from tests.postgres import fresh
+from tests.running import GRANTS, Events
 from tests.stores.store import REGION, Store, User
 
 PUBLIC = {"callers": ["anonymous"], "actions": ["read"], "buckets": ["*/public/**"]}
@@ -75,32 +74,8 @@ def gateway(
     grants: Sequence[Mapping[str, Any]] = (*GRANTS, PUBLIC),
 ) -> Iterator[str]:
     """Serve until the end; its origin. Only one at a time."""
-    started: Future[str] = Future()
-    loop = asyncio.new_event_loop()
-    over = asyncio.Event()
-
-    async def serve() -> None:
-        async with AsyncExitStack() as stack:
-            try:
-                dsn = await stack.enter_async_context(fresh_database(postgres))
-                origin = await stack.enter_async_context(running(configuration(dsn, store, callers, grants)))
-            except BaseException as error:
-                started.set_exception(error)
-                raise
-            started.set_result(origin)
-            await over.wait()
-
-    thread = threading.Thread(target=_run, args=(loop, serve), daemon=True)
-    with _probing_once():
-        thread.start()
-        try:
-            yield started.result(60)
-        finally:
-            loop.call_soon_threadsafe(over.set)
-            thread.join(30)
-            assert not thread.is_alive(), "the gateway does not stop"
-
-
-def _run(loop: asyncio.AbstractEventLoop, serve: Callable[[], Any]) -> None:
-    with asyncio.Runner(loop_factory=lambda: loop) as runner:
-        runner.run(serve())
+    with fresh(postgres) as dsn, _probing_once():
+        served = build(configuration(dsn, store, callers, grants), Events())
+        listener = serving.bind("127.0.0.1", 0)
+        with serving.in_background(served, listener):
+            yield f"http://127.0.0.1:{listener.getsockname()[1]}"

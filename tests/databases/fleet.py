@@ -12,6 +12,7 @@ from psycopg.conninfo import conninfo_to_dict
 
 from gateway.config import Config
 from gateway.ownership.plan import claim_if_new
+from tests.doctor.test_doctor import execute
 from tests.doubles.s3 import S3Double, serve
 from tests.postgres import GATEWAY, Server, fresh_database
 from tests.postgres_relay import connect
@@ -78,6 +79,15 @@ class Line:
         self._open.set()
 
 
+def calling(origin: str) -> httpx.AsyncClient:
+    return httpx.AsyncClient(base_url=origin, headers={"Authorization": f"Bearer {API_KEY}"}, timeout=PATIENCE)
+
+
+async def write(api: httpx.AsyncClient, schema: str, row: int, status: str, token: str) -> httpx.Response:
+    headers = {"Fencing-Token": token, "Content-Profile": schema}
+    return await api.patch(f"/v1/tables/orders?id=eq.{row}", json={"status": status}, headers=headers)
+
+
 @dataclass
 class Fleet:
     """The gateway, and what is behind it. ``lines`` and ``addresses`` by the names of the databases."""
@@ -89,8 +99,7 @@ class Fleet:
     settings: Config
 
     def api(self) -> httpx.AsyncClient:
-        headers = {"Authorization": f"Bearer {API_KEY}"}
-        return httpx.AsyncClient(base_url=self.origin, headers=headers, timeout=PATIENCE)
+        return calling(self.origin)
 
     async def asked(self, database: str, query: str, *values: Any) -> list[Any]:
         """Return the first column of a query to a database itself."""
@@ -124,13 +133,6 @@ def settings(listed: list[dict[str, Any]], endpoint: str | None = None, **sectio
     return Config.model_validate({key: value for key, value in given.items() if value is not None})
 
 
-async def prepared(dsn: str, schema: str) -> None:
-    """Make the tables of a database."""
-    connection = await asyncpg.connect(dsn)
-    await connection.execute(TABLES.format(schema=schema))
-    await connection.close()
-
-
 @asynccontextmanager
 async def behind_lines(server: Server) -> AsyncIterator[tuple[dict[str, Line], dict[str, str], dict[str, str]]]:
     """Make two databases. Return their lines, their own addresses, and those behind the lines."""
@@ -138,7 +140,7 @@ async def behind_lines(server: Server) -> AsyncIterator[tuple[dict[str, Line], d
         addresses = {name: await stack.enter_async_context(fresh_database(server)) for name in ("north", "south")}
         lines, behind = {name: Line(address) for name, address in addresses.items()}, {}
         for name, line in lines.items():
-            await prepared(addresses[name], name)
+            await execute(addresses[name], TABLES.format(schema=name))
             listener = await stack.enter_async_context(await asyncio.start_server(line, "127.0.0.1", 0))
             behind[name] = line.address(listener.sockets[0].getsockname()[1])
         yield lines, addresses, behind

@@ -16,18 +16,10 @@ from tests.databases.fleet import Fleet
 from tests.databases.test_merged_record import all_raised, listed, raised, refused
 from tests.postgres import GATEWAY, Server, as_gateway, fresh
 from tests.processes import called
+from tests.releases import write_toml
 from tests.running import API_KEY
 
-DATABASE = """
-[[databases]]
-name = "{name}"
-dsn = "{dsn}"
-schemas = ["public_{name}"]
-default = {default}
-connect_timeout = 30
-"""
 DOWN = "postgresql://nobody@127.0.0.1:1/nothing"
-CALLER = '[[callers]]\nname = "ann"\napi_key = "a-key-of-ann-that-is-long"\n'
 
 
 @pytest.fixture
@@ -37,13 +29,12 @@ def addresses(postgres_server: Server) -> Iterator[dict[str, str]]:
 
 
 def written(directory: Path, addresses: dict[str, str], **others: str) -> Path:
-    path = directory / "gateway.toml"
     entries = [
-        DATABASE.format(name=name, dsn=dsn, default=str(name == "north").lower())
+        {"name": name, "dsn": dsn, "schemas": [f"public_{name}"], "default": name == "north", "connect_timeout": 30}
         for name, dsn in {**addresses, **others}.items()
     ]
-    path.write_text("".join(entries) + CALLER)
-    return path
+    callers = [{"name": "ann", "api_key": "a-key-of-ann-that-is-long"}]
+    return Path(write_toml(directory / "gateway.toml", {"databases": entries, "callers": callers}))
 
 
 def execute(address: str, statements: str) -> None:

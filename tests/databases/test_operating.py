@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import asyncpg
 import httpx
@@ -17,32 +18,12 @@ import pytest_asyncio
 
 from gateway.config import load
 from gateway.ownership.plan import claim_if_new
-from tests.databases.fleet import SOON, Line, behind_lines
+from tests.databases.fleet import CALLERS, SOON, Line, behind_lines, calling, write
 from tests.postgres import Server
 from tests.processes import Running, called, free_port, started
-from tests.running import API_KEY, GRANTS_TOML, OPERATOR_TOML
+from tests.releases import write_toml
+from tests.running import GRANTS
 from tests.waiting import PATIENCE
-
-CONFIGURATION = """
-[server]
-listen = "127.0.0.1:{port}"
-drain = 5
-[[databases]]
-name = "north"
-default = true
-dsn = "{north}"
-schemas = ["north"]
-connect_timeout = {gives_up}
-[[databases]]
-name = "south"
-dsn_file = "{secret}"
-schemas = ["south"]
-connect_timeout = {gives_up}
-[[callers]]
-name = "writer"
-api_key = "{key}"
-{grants}
-"""
 
 
 @dataclass
@@ -58,16 +39,21 @@ class Site:
     port: int
     gives_up: float
 
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
-
-    def write(self, more: str = "") -> None:
-        grants = GRANTS_TOML + OPERATOR_TOML.format("writer")
+    def write(self, *tables: dict[str, str]) -> None:
         secret = self.file.with_name("dsn")
         secret.write_text(self.addresses["south"] + "\n")
-        given = {"north": self.addresses["north"], "secret": secret, "key": API_KEY, "grants": grants}
-        self.file.write_text(CONFIGURATION.format(port=self.port, gives_up=self.gives_up, **given) + more)
+        north: dict[str, Any] = {"dsn": self.addresses["north"], "default": True}
+        sections = {
+            "server": {"listen": f"127.0.0.1:{self.port}", "drain": 5},
+            "databases": [
+                {"name": name, "schemas": [name], "connect_timeout": self.gives_up, **place}
+                for name, place in (("north", north), ("south", {"dsn_file": str(secret)}))
+            ],
+            "callers": CALLERS,
+            "grants": GRANTS[:1],
+            "tables": list(tables),
+        }
+        write_toml(self.file, sections)
 
     @contextmanager
     def served(self, *arguments: str) -> Iterator[Running]:
@@ -79,13 +65,7 @@ class Site:
                 one.kill()
 
     def api(self) -> httpx.AsyncClient:
-        headers = {"Authorization": f"Bearer {API_KEY}"}
-        return httpx.AsyncClient(base_url=self.url, headers=headers, timeout=PATIENCE)
-
-    async def write_row(self, api: httpx.AsyncClient, schema: str, token: int) -> int:
-        headers = {"Fencing-Token": str(token), "Content-Profile": schema}
-        answer = await api.patch("/v1/tables/orders?id=eq.1", json={"status": "x"}, headers=headers)
-        return answer.status_code
+        return calling(f"http://127.0.0.1:{self.port}")
 
 
 @pytest_asyncio.fixture
@@ -95,6 +75,10 @@ async def site(request: pytest.FixtureRequest, postgres_server: Server, tmp_path
         one.write()
         assert await claim_if_new(load(one.file))
         yield one
+
+
+async def write_row(api: httpx.AsyncClient, schema: str, token: int) -> int:
+    return (await write(api, schema, 1, "x", str(token))).status_code
 
 
 async def until(condition: Callable[[], Awaitable[bool]]) -> None:
@@ -126,10 +110,10 @@ async def test_a_reload_goes_through_while_a_database_is_down(site: Site, troubl
     with site.served("--workers", "2") as process:
         async with site.api() as api:
             for schema in site.lines:
-                assert await site.write_row(api, schema, 1) == 204
+                assert await write_row(api, schema, 1) == 204
             direct = dict(site.addresses)
             getattr(site.lines["south"], trouble)()
-            site.write('[[tables]]\nname = "north.orders"\nmode = "observe"\n')
+            site.write({"name": "north.orders", "mode": "observe"})
             os.kill(process.process.pid, signal.SIGHUP)
             await asyncio.to_thread(process.wait_for, lambda: bool(reloads(process)))
             assert reloads(process) == ["configuration reloaded"], process.said()
@@ -141,10 +125,10 @@ async def test_a_reload_goes_through_while_a_database_is_down(site: Site, troubl
             site.lines["south"].resume()
 
             async def back() -> bool:
-                return await site.write_row(api, "south", 2) == 204
+                return await write_row(api, "south", 2) == 204
 
             await until(back)
-            assert await site.write_row(api, "south", 1) == 412
+            assert await write_row(api, "south", 1) == 412
 
 
 @pytest.mark.nightly
@@ -155,14 +139,14 @@ async def test_a_stop_lets_requests_end_and_waits_for_no_database_that_is_down(s
     with site.served("--workers", workers) as process:
         async with site.api() as api, site.api() as other:
             for schema in site.lines:
-                assert await site.write_row(api, schema, 1) == 204
+                assert await write_row(api, schema, 1) == 204
             holding = await asyncpg.connect(site.addresses["north"].replace("fencing_gateway", "postgres"))
             transaction = holding.transaction()
             await transaction.start()
             await holding.execute("SELECT FROM north.orders WHERE id = 1 FOR UPDATE")
-            ending = asyncio.create_task(site.write_row(api, "north", 2))
+            ending = asyncio.create_task(write_row(api, "north", 2))
             site.lines["south"].pause()
-            lost = asyncio.create_task(site.write_row(other, "south", 2))
+            lost = asyncio.create_task(write_row(other, "south", 2))
             await asyncio.sleep(0.5)
             process.process.send_signal(signal.SIGTERM)
             await asyncio.sleep(0.5)
@@ -176,7 +160,7 @@ async def test_a_stop_lets_requests_end_and_waits_for_no_database_that_is_down(s
 
 
 async def test_the_configuration_is_checked_and_shown_without_its_secrets(site: Site) -> None:
-    site.write('[[tables]]\nname = "south.orders"\nresource = "tenant/{id}"\n')
+    site.write({"name": "south.orders", "resource": "tenant/{id}"})
     refused = await asyncio.to_thread(called, "config", "check", "--config", str(site.file))
     assert refused.returncode == 78
     assert "can name resources of north" in refused.stderr

@@ -21,10 +21,12 @@ from gateway.db import ownership
 from gateway.errors import ConfigurationError, Unavailable
 from gateway.journal.rows import install
 from gateway.ownership.plan import check_agreement, fleet
-from tests.databases.fleet import CALLERS, databases, settings
+from tests.databases.fleet import CALLERS, calling, databases, settings
+from tests.doctor.test_doctor import execute
 from tests.pausing import pause, resume
 from tests.postgres import GATEWAY, Server, as_gateway, fresh, fresh_database
 from tests.processes import called, free_port, started
+from tests.releases import write_toml
 from tests.running import API_KEY, GRANTS, running
 from tests.tiers import first
 from tests.waiting import PATIENCE
@@ -67,11 +69,7 @@ async def addresses(postgres_server: Server) -> AsyncIterator[Addresses]:
 
 @asynccontextmanager
 async def gateway(config: Config) -> AsyncIterator[httpx.AsyncClient]:
-    headers = {"Authorization": f"Bearer {API_KEY}"}
-    async with (
-        running(config) as origin,
-        httpx.AsyncClient(base_url=origin, headers=headers, timeout=PATIENCE) as api,
-    ):
+    async with running(config) as origin, calling(origin) as api:
         yield api
 
 
@@ -79,12 +77,6 @@ async def raised(api: httpx.AsyncClient, resource: str, token: str) -> str:
     """Raise a fence by a barrier, and return the outcome in a word."""
     answer = await api.post(f"/v1/fences/{resource}/barrier", json={"token": token})
     return "ok" if answer.status_code == 200 else str(answer.json()["code"])
-
-
-async def execute(address: str, statements: str) -> None:
-    connection = await asyncpg.connect(address)
-    await connection.execute(statements)
-    await connection.close()
 
 
 async def applied(config: Config, *forget: str) -> bool:
@@ -398,9 +390,7 @@ def test_a_gateway_that_was_paused_during_a_change_is_refused(tmp_path: Path, po
     """It has a session that was let in, and a request on its way. Both are of the former rules."""
     with fresh(postgres_server) as north, fresh(postgres_server) as south:
         at = {"north": as_gateway(north), "south": as_gateway(south)}
-        former, following = tmp_path / "former.toml", tmp_path / "following.toml"
-        former.write_text(toml(at, ""))
-        following.write_text(toml(at, '"job/**"'))
+        former, following = written(tmp_path / "former.toml", at), written(tmp_path / "following.toml", at, "job/**")
         assert called("databases", "plan", "--config", str(former)).returncode == 1
         assert called("databases", "apply", "--config", str(former)).returncode == 0
         with serving(former) as old, ThreadPoolExecutor() as pool:
@@ -425,18 +415,15 @@ def test_a_gateway_that_was_paused_during_a_change_is_refused(tmp_path: Path, po
         assert "The database north has all names but" in told
 
 
-def toml(at: dict[str, str], south: str) -> str:
-    """Return a configuration as a file, with these resources of south."""
-    public = '"public"'
-    entries = [
-        "[[databases]]\n"
-        f'name = "{name}"\ndsn = "{dsn}"\ndefault = {str(name == "north").lower()}\n'
-        f"schemas = [{public if name == 'north' else ''}]\n"
-        f"resources = [{south if name == 'south' else ''}]\n"
-        for name, dsn in at.items()
+def written(file: Path, at: dict[str, str], *south: str) -> Path:
+    """Write a configuration with these resources of south."""
+    entries: list[dict[str, Any]] = [
+        {"name": "north", "dsn": at["north"], "default": True, "schemas": ["public"]},
+        {"name": "south", "dsn": at["south"], "schemas": [], "resources": south},
     ]
-    grant = '[[grants]]\ncallers = ["ann"]\nactions = ["barrier", "read"]\nresources = ["**"]\n'
-    return "".join(entries) + f'[[callers]]\nname = "ann"\napi_key = "{API_KEY}"\n' + grant
+    grant = {"callers": ["ann"], "actions": ["barrier", "read"], "resources": ["**"]}
+    callers = [{"name": "ann", "api_key": API_KEY}]
+    return Path(write_toml(file, {"databases": entries, "callers": callers, "grants": [grant]}))
 
 
 @dataclass(frozen=True)

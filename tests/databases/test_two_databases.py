@@ -6,7 +6,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.databases.fleet import SOON, Fleet, fleet
+from tests.databases.fleet import SOON, Fleet, fleet, write
 from tests.doubles.s3 import S3Double
 from tests.objects.clients import call, connect, outcome
 from tests.postgres import Server
@@ -17,11 +17,6 @@ from tests.waiting import PATIENCE
 def told(answer: httpx.Response) -> tuple[int, str]:
     document = answer.json()
     return answer.status_code, document.get("code") or document.get("type", "").rpartition("/")[2]
-
-
-async def write(api: httpx.AsyncClient, schema: str, row: int, status: str, token: str) -> httpx.Response:
-    headers = {"Fencing-Token": token, "Content-Profile": schema}
-    return await api.patch(f"/v1/tables/orders?id=eq.{row}", json={"status": status}, headers=headers)
 
 
 together = pytest.mark.asyncio(loop_scope="module")

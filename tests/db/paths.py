@@ -139,11 +139,8 @@ async def transaction(world: World) -> Attempt:
 @_path
 async def call_that_writes(world: World) -> Attempt:
     row = await world.row()
-
-    async def changed() -> bool:
-        return await world.note(row) == "after"
-
     document, resource = {"account": row, "note": "after"}, f"public.accounts/{row}"
+    changed = _patched(world, row, 33).effect
     return Attempt(
         lambda: world.ask("POST", "/v1/tables/rpc/annotate", document, 33, fencing_resource=resource), (204,), changed
     )

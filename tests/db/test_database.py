@@ -13,6 +13,7 @@ from gateway.db import settings
 from gateway.db.database import Database, Transaction, refuses_sessions
 from gateway.db.pool import Session, SessionPool
 from gateway.errors import ConfigurationError, OutcomeUnknown, Overloaded, SqlError, Unavailable
+from tests.doctor.test_doctor import execute
 from tests.patience import LIMITS
 from tests.waiting import PATIENCE
 
@@ -45,24 +46,18 @@ async def value(database: Database, query: str, *arguments: object) -> Any:
     return row["value"]
 
 
-async def administer(dsn: str, statement: str) -> None:
-    connection = await asyncpg.connect(dsn)
-    await connection.execute(statement)
-    await connection.close()
-
-
 @pytest.mark.parametrize(
     ("default", "pinned"), [("off", "on"), ("local", "on"), ("on", "on"), ("remote_apply", "remote_apply")]
 )
 async def test_commits_are_durable_whatever_the_default_is(
     dsn: str, name: str, opened: Open, default: str, pinned: str
 ) -> None:
-    await administer(dsn, f"ALTER DATABASE {name} SET synchronous_commit = {default}")
+    await execute(dsn, f"ALTER DATABASE {name} SET synchronous_commit = {default}")
     assert await value(opened(), "SELECT current_setting('synchronous_commit') AS value") == pinned
 
 
 async def test_sessions_write_values_in_one_form(dsn: str, name: str, opened: Open) -> None:
-    await administer(dsn, f"ALTER DATABASE {name} SET TimeZone = 'Asia/Tokyo'")
+    await execute(dsn, f"ALTER DATABASE {name} SET TimeZone = 'Asia/Tokyo'")
     database = opened()
     for setting, pinned in {"TimeZone": "UTC", "DateStyle": "ISO, YMD", "bytea_output": "hex"}.items():
         assert await value(database, "SELECT current_setting($1) AS value", setting) == pinned
@@ -208,7 +203,7 @@ async def test_what_the_server_says_about_the_statement_stays_its_error(database
 async def test_a_standby_takes_no_writes_at_the_moment(opened: Open, name: str, dsn: str) -> None:
     database = opened()
     await database.run(lambda transaction: transaction.execute("CREATE TABLE t (v int)"))
-    await administer(dsn, f"ALTER DATABASE {name} SET default_transaction_read_only = on")
+    await execute(dsn, f"ALTER DATABASE {name} SET default_transaction_read_only = on")
     database = opened()
     with pytest.raises(Unavailable, match="read-only"):
         await database.fetchrow_write("INSERT INTO t VALUES (1)")
@@ -251,7 +246,7 @@ async def test_a_rollback_that_fails_does_not_hide_why_there_is_one(database: Da
         await transaction.execute("INSERT INTO t VALUES (1)")
         row = await transaction.fetchrow("SELECT pg_backend_pid() AS pid")
         assert row is not None
-        await administer(dsn, f"SELECT pg_terminate_backend({row['pid']}, 30000)")
+        await execute(dsn, f"SELECT pg_terminate_backend({row['pid']}, 30000)")
         raise LookupError
 
     with pytest.raises(LookupError):
@@ -261,14 +256,14 @@ async def test_a_rollback_that_fails_does_not_hide_why_there_is_one(database: Da
 
 async def test_a_server_with_too_many_sessions_says_so(opened: Open, name: str, dsn: str) -> None:
     """A session may be free a moment later, so a gateway that starts waits for one."""
-    await administer(dsn, f"ALTER DATABASE {name} CONNECTION LIMIT 0")
-    await administer(dsn, f"CREATE ROLE {name} LOGIN")
+    await execute(dsn, f"ALTER DATABASE {name} CONNECTION LIMIT 0")
+    await execute(dsn, f"CREATE ROLE {name} LOGIN")
     database = opened(dsn.replace("://postgres", f"://{name}"))
     for asked in (database.fetch, database.fetchrow_write, database.search):
         with pytest.raises(Unavailable, match="refuses the gateway a session: too many connections") as caught:
             await asked("SELECT 1")
         assert not refuses_sessions(caught.value)
-    await administer(dsn, f"DROP ROLE {name}")
+    await execute(dsn, f"DROP ROLE {name}")
 
 
 @pytest.mark.parametrize("how", ["no such database", "no right to connect"])
@@ -277,8 +272,8 @@ async def test_a_server_that_grants_no_session_is_unavailable(opened: Open, name
     if how == "no such database":
         address = dsn.replace(name, "nowhere")
     else:
-        await administer(dsn, f"REVOKE CONNECT ON DATABASE {name} FROM PUBLIC")
-        await administer(dsn, f"CREATE ROLE {name} LOGIN")
+        await execute(dsn, f"REVOKE CONNECT ON DATABASE {name} FROM PUBLIC")
+        await execute(dsn, f"CREATE ROLE {name} LOGIN")
         address = dsn.replace("://postgres", f"://{name}")
     database = opened(address)
     for asked in (database.fetch, database.fetchrow_write, database.search):
@@ -288,7 +283,7 @@ async def test_a_server_that_grants_no_session_is_unavailable(opened: Open, name
     with pytest.raises(ConfigurationError, match="refuses the gateway a session"):
         await serving.revision(address)
     if how != "no such database":
-        await administer(dsn, f"DROP ROLE {name}")
+        await execute(dsn, f"DROP ROLE {name}")
 
 
 COMPOSITE = "CREATE TYPE pair AS (a int, b int); CREATE TABLE t (n int, p pair); INSERT INTO t VALUES (0, '(1, 2)')"
@@ -320,7 +315,7 @@ async def test_a_write_whose_answer_cannot_be_read_is_sent_once(
     database = opened()
     await database.run(lambda transaction: transaction.execute(COMPOSITE))
     await write(database, COUNT, values)
-    await administer(dsn, "ALTER TYPE pair ADD ATTRIBUTE c int")
+    await execute(dsn, "ALTER TYPE pair ADD ATTRIBUTE c int")
     with pytest.raises(OutcomeUnknown):
         await write(database, COUNT, values)
     assert await value(database, "SELECT n AS value FROM t") == 2
@@ -336,7 +331,7 @@ async def test_a_transaction_whose_answer_cannot_be_read_is_undone(opened: Open,
         await transaction.fetchrow(COUNT, 1)
 
     await database.run(work)
-    await administer(dsn, "ALTER TYPE pair ADD ATTRIBUTE c int")
+    await execute(dsn, "ALTER TYPE pair ADD ATTRIBUTE c int")
     with pytest.raises(Unavailable):
         await database.run(work)
     assert await value(database, "SELECT n AS value FROM t") == 1
@@ -348,7 +343,7 @@ async def test_a_write_whose_columns_have_changed_takes_effect_once(opened: Open
     database = opened()
     await database.run(lambda transaction: transaction.execute(COMPOSITE))
     await write(database, "UPDATE t SET n = n + $1::int RETURNING *", 1)
-    await administer(dsn, "ALTER TABLE t ADD COLUMN q int")
+    await execute(dsn, "ALTER TABLE t ADD COLUMN q int")
     await write(database, "UPDATE t SET n = n + $1::int RETURNING *", 1)
     assert await value(database, "SELECT n AS value FROM t") == 2
 

@@ -14,6 +14,7 @@ from botocore.exceptions import ClientError
 
 from gateway.demo.embedded import EmbeddedPostgres
 from gateway.errors import DatabaseClosed, JournalUnusable, OutcomeUnknown, Unavailable
+from tests.doctor.test_doctor import execute
 from tests.doubles.s3 import S3Double, serve
 from tests.objects.clients import connect, in_thread
 from tests.patroni import Cluster, patroni
@@ -263,9 +264,8 @@ class Site:
 
 @asynccontextmanager
 async def site(cluster: Cluster) -> AsyncIterator[Site]:
-    owner = await asyncpg.connect(cluster.dsn())
-    await owner.execute("CREATE TABLE entries (account bigint, number bigint, PRIMARY KEY (account, number))")
-    await owner.close()
+    table = "CREATE TABLE entries (account bigint, number bigint, PRIMARY KEY (account, number))"
+    await execute(cluster.dsn(), table)
     double = S3Double(buckets=["bucket", "journal"])
     # Without a synchronous standby only the journal has what a failover loses.
     journal = {} if cluster.synchronous else {"mode": "sync", "bucket": "journal"}

@@ -1,12 +1,12 @@
 """A pooler between gateway and PostgreSQL: session pooling is served, and a gateway refuses to start with any other."""
 
-import asyncpg
 import pytest
 
 from gateway.db.database import Database
 from gateway.demo.embedded import EmbeddedPostgres
 from gateway.errors import ConfigurationError, SessionsShared
 from gateway.serving import check_schema
+from tests.doctor.test_doctor import execute
 from tests.poolers import pgbouncer
 from tests.postgres import GATEWAY, Server
 from tests.tiers import first
@@ -37,10 +37,9 @@ SELECT current_setting('TimeZone') AS zone, current_setting('statement_timeout')
 @pytest.mark.parametrize("more", ["", "ignore_startup_parameters = extra_float_digits,timezone,statement_timeout"])
 async def test_a_session_pooler_keeps_the_pins(embedded: EmbeddedPostgres, name: str, more: str) -> None:
     with pgbouncer(embedded, "session", more) as place:
-        owner = await asyncpg.connect(f"postgresql://postgres@{place}/{name}")
-        await owner.execute(f"ALTER ROLE {GATEWAY} IN DATABASE {name} SET TimeZone = 'Asia/Tokyo'")
-        await owner.execute(f"ALTER ROLE {GATEWAY} IN DATABASE {name} SET synchronous_commit = off")
-        await owner.close()
+        setting = f"ALTER ROLE {GATEWAY} IN DATABASE {name} SET"
+        owner = f"postgresql://postgres@{place}/{name}"
+        await execute(owner, f"{setting} TimeZone = 'Asia/Tokyo'", f"{setting} synchronous_commit = off")
         database = Database(f"postgresql://{GATEWAY}@{place}/{name}", statement_timeout=7, idle_timeout=6)
         await check_schema(f"postgresql://{GATEWAY}@{place}/{name}")
         row = await database.fetchrow(PINNED)

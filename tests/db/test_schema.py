@@ -24,7 +24,7 @@ from tests.compatibility import broken
 from tests.doctor.test_doctor import execute
 from tests.pausing import pause, resume
 from tests.postgres import GATEWAY, Server, fresh, template_of_today
-from tests.processes import Running, called
+from tests.processes import called
 from tests.releases import NEXT_REVISION, NEXT_SCRIPT, Release, next_release, this_release
 from tests.tiers import first
 from tests.waiting import PATIENCE, waiting
@@ -335,12 +335,8 @@ async def test_a_migration_that_is_paused_loses_its_locks(
         await session.execute(WRITE, timeout=PATIENCE)
         assert 1 < time.monotonic() - begun < 10
         resume(process.process.pid)
-        assert await asyncio.to_thread(_ended, process) != 0
+        assert await asyncio.to_thread(process.process.wait, PATIENCE) != 0
     assert await session.fetchval(HAS_COLUMN) == 0
-
-
-def _ended(process: Running) -> int:
-    return process.process.wait(PATIENCE)
 
 
 @pytest.mark.thorough

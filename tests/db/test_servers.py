@@ -13,6 +13,7 @@ import pytest
 
 from gateway.db.database import Database
 from gateway.errors import OutcomeUnknown, Unavailable
+from tests.doctor.test_doctor import execute
 from tests.postgres import as_gateway, fresh
 from tests.running import API_KEY, config, running
 from tests.standbys import Pair, paused, replicated
@@ -102,10 +103,8 @@ def own(request: pytest.FixtureRequest) -> Iterator[tuple[Pair, str]]:
 @asynccontextmanager
 async def writing(pair: Pair, dsn: str) -> AsyncIterator[Callable[[int, int], Coroutine[None, None, httpx.Response]]]:
     """A gateway that knows both servers: a function that writes a row with a token."""
-    owner = await asyncpg.connect(dsn)
-    await owner.execute("CREATE TABLE accounts (id bigint PRIMARY KEY, note text)")
-    await owner.execute("INSERT INTO accounts SELECT n, 'before' FROM generate_series(1, 2) n")
-    await owner.close()
+    rows = "INSERT INTO accounts SELECT n, 'before' FROM generate_series(1, 2) n"
+    await execute(dsn, "CREATE TABLE accounts (id bigint PRIMARY KEY, note text)", rows)
     hosts = as_gateway(pair.hosts(pair.socket(), pair.data, database=name_of(dsn)))
     async with (
         running(config(hosts)) as origin,

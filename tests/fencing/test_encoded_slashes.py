@@ -12,6 +12,7 @@ import pytest
 import pytest_asyncio
 
 from gateway.demo.embedded import EmbeddedPostgres
+from tests.doctor.test_doctor import execute
 from tests.doubles.s3 import S3Double, serve
 from tests.patience import LIMITS
 from tests.postgres import as_gateway, fresh_database
@@ -70,11 +71,6 @@ class World:
     dsn: str
     api: httpx.AsyncClient
 
-    async def execute(self, statement: str) -> None:
-        connection = await asyncpg.connect(self.dsn)
-        await connection.execute(statement)
-        await connection.close()
-
     async def named(self) -> set[str]:
         """Return the names of all fences and locks."""
         connection = await asyncpg.connect(self.dsn)
@@ -87,9 +83,7 @@ class World:
 
 async def a_world(server: EmbeddedPostgres, rules: dict[str, Any]) -> AsyncIterator[World]:
     async with fresh_database(server) as dsn, serve(S3Double(buckets=["bucket"])) as endpoint:
-        connection = await asyncpg.connect(dsn)
-        await connection.execute(TABLES)
-        await connection.close()
+        await execute(dsn, TABLES)
         callers = [{"name": "writer", "groups": ["admins"], **KEYS}]
         postgres = {"dsn": as_gateway(dsn), **LIMITS, "functions": ["public.touch"]}
         async with (
@@ -106,6 +100,7 @@ async def world(postgres_server: EmbeddedPostgres) -> AsyncIterator[World]:
         yield one
 
 
+LATE = {"method": "DELETE", "table": "acct", "query": "v=eq.nothing"}
 WAYS: dict[str, tuple[str, str, Any]] = {
     "acquire": ("POST", "/v1/leases/{name}", {"holder": "a"}),
     "inspect": ("GET", "/v1/leases/{name}", None),
@@ -118,21 +113,7 @@ WAYS: dict[str, tuple[str, str, Any]] = {
     "call": ("POST", "/v1/tables/rpc/touch", {}),
     "update": ("PATCH", "/v1/tables/acct?v=eq.nothing", {"v": "late"}),
     "delete": ("DELETE", "/v1/tables/acct?v=eq.nothing", None),
-    "transaction": (
-        "POST",
-        "/v1/transaction",
-        {
-            "writes": [
-                {
-                    "method": "DELETE",
-                    "table": "acct",
-                    "query": "v=eq.nothing",
-                    "token": "34",
-                    "resource": "{name}",
-                }
-            ]
-        },
-    ),
+    "transaction": ("POST", "/v1/transaction", {"writes": [LATE | {"token": "34", "resource": "{name}"}]}),
     "acquire, by the query": ("POST", "/v1/lease?resource={query}", {"holder": "a"}),
     "barrier, by the query": ("POST", "/v1/fence/barrier?resource={query}", {"token": "34"}),
 }
@@ -206,9 +187,9 @@ async def test_clients_that_encode_each_slash_name_the_resource_in_the_query(wor
 async def test_leases_that_were_given_under_such_a_name_go_on(world: World) -> None:
     """The table of the row is gone, and so is the reason why its name was accepted."""
     name = "public.gone/x%2Fy"
-    await world.execute("CREATE TABLE gone (id text PRIMARY KEY)")
+    await execute(world.dsn, "CREATE TABLE gone (id text PRIMARY KEY)")
     leases = [(await world.api.post(f"/v1/leases/{one}", json={"holder": "a"})).json() for one in (name, "job/other")]
-    await world.execute("DROP TABLE gone")
+    await execute(world.dsn, "DROP TABLE gone")
     renewed = await world.api.put(
         "/v1/leases", json={"leases": [{k: one[k] for k in ("resource", "lease")} for one in leases]}
     )

@@ -35,6 +35,7 @@ from gateway.fencing.resource import (
     overlap,
 )
 from gateway.observe.telemetry import Observability
+from tests.doctor.test_doctor import execute
 from tests.doubles.s3 import S3Double, serve
 from tests.objects.raw import send
 from tests.postgres import fresh_database
@@ -247,9 +248,7 @@ async def world(postgres_server: EmbeddedPostgres) -> AsyncIterator[World]:
         fresh_database(postgres_server) as dsn,
         serve(S3Double(buckets=["bucket"])) as endpoint,
     ):
-        connection = await asyncpg.connect(dsn)
-        await connection.execute(TABLES)
-        await connection.close()
+        await execute(dsn, TABLES)
         # Any name of two parts is that of a row. So the second one may have an encoded slash.
         rule = {"name": "public.places", "resource": "{place}/{id}"}
         settings = config(dsn, endpoint, callers=[{**CALLER, "api_key": API_KEY}], tables=[rule])

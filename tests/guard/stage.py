@@ -98,3 +98,20 @@ async def refused(sqlstate: str, words: str = "") -> AsyncIterator[Refusal]:
 async def hold(opened: Session, resource: str, token: object, holder: str | None = None) -> str:
     decision: str = await opened.fetchval("SELECT fencing.hold($1, $2, $3)", resource, str(token), holder)
     return decision
+
+
+async def hold_and_write(opened: Session, statement: str, *held: tuple[str, object]) -> str:
+    """Execute a statement in one transaction that first holds these resources, each with its token."""
+    async with opened.transaction():
+        for resource, token in held:
+            await hold(opened, resource, token)
+        done: str = await opened.execute(statement)
+    return done
+
+
+async def declare_and_write(opened: Session, statement: str, resource: str, token: object) -> str:
+    """Execute a statement in one transaction whose settings declare a token."""
+    async with opened.transaction():
+        await opened.execute(f"SET LOCAL fencing.resource = '{resource}'; SET LOCAL fencing.token = '{token}'")
+        done: str = await opened.execute(statement)
+    return done

@@ -8,7 +8,7 @@ import pytest
 from gateway.doctor.findings import CheckStatus
 from gateway.errors import ConfigurationError
 from gateway.guard.installation import examine_guards
-from tests.guard.stage import Session, Stage, hold, refused, session
+from tests.guard.stage import Session, Stage, declare_and_write, hold, hold_and_write, refused, session
 from tests.tiers import first
 
 
@@ -19,9 +19,8 @@ async def test_what_other_triggers_make_of_a_row_is_what_counts(guarded: Stage, 
         CREATE TRIGGER zz_moves BEFORE INSERT OR UPDATE ON shipments FOR EACH ROW EXECUTE FUNCTION moves();
     """)
     for statement in ("UPDATE shipments SET state = 'x' WHERE id = 1", "INSERT INTO shipments VALUES (9, 5)"):
-        async with refused("FN422", "touches order/6"), app.transaction():
-            await hold(app, "order/5", 34)
-            await app.execute(statement)
+        async with refused("FN422", "touches order/6"):
+            await hold_and_write(app, statement, ("order/5", 34))
 
 
 async def test_what_triggers_of_other_tables_write_is_checked(guarded: Stage, app: Session) -> None:
@@ -35,9 +34,7 @@ async def test_what_triggers_of_other_tables_write_is_checked(guarded: Stage, ap
     """)
     async with refused("FN428", "order/5"):
         await app.execute("INSERT INTO arrivals VALUES (1)")
-    async with app.transaction():
-        await hold(app, "order/5", 34)
-        await app.execute("INSERT INTO arrivals VALUES (1)")
+    await hold_and_write(app, "INSERT INTO arrivals VALUES (1)", ("order/5", 34))
     assert await guarded.rows("SELECT state FROM shipments WHERE id = 1") == [("there",)]
 
 
@@ -51,17 +48,13 @@ async def test_views_and_generated_columns(stage: Stage, app: Session) -> None:
     await stage.install("lots")
     async with refused("FN428", "public.lots/a.1"):
         await app.execute("INSERT INTO some_lots VALUES ('a', 1)")
-    async with app.transaction():
-        await hold(app, "public.lots/a.1", 1)
-        await app.execute("INSERT INTO some_lots VALUES ('a', 1)")
-    async with refused("FN422", "public.lots/a.2"), app.transaction():
-        await hold(app, "public.lots/a.1", 1)
-        await app.execute("UPDATE some_lots SET part = 2")
+    await hold_and_write(app, "INSERT INTO some_lots VALUES ('a', 1)", ("public.lots/a.1", 1))
+    async with refused("FN422", "public.lots/a.2"):
+        await hold_and_write(app, "UPDATE some_lots SET part = 2", ("public.lots/a.1", 1))
 
 
-@pytest.fixture
-async def events(stage: Stage) -> Stage:
-    """A guarded table in partitions, one of which is partitioned itself."""
+async def test_partitions(stage: Stage, app: Session) -> None:
+    """One of them is partitioned itself, and one comes after the guard."""
     await stage.execute(f"""
         CREATE TABLE events (id bigint, day date, v text, PRIMARY KEY (day, id)) PARTITION BY RANGE (day);
         CREATE TABLE events_1 PARTITION OF events FOR VALUES FROM ('2024-01-01') TO ('2024-02-01');
@@ -74,36 +67,24 @@ async def events(stage: Stage) -> Stage:
     """)
     await stage.install("events")
     await stage.install("events")
-    return stage
-
-
-async def test_partitions(events: Stage, app: Session) -> None:
     first, second = "public.events/2024-01-05/1", "public.events/2024-02-05/2"
     for relation in ("events", "events_2", "events_2_0"):
         async with refused("FN428", second):
             await app.execute(f"UPDATE {relation} SET v = 'x' WHERE id = 2")
         async with refused("FN422", "touches every row"):
             await app.execute(f"TRUNCATE {relation}")
-        async with refused("FN428", "had not been claimed"), app.transaction():
-            await app.execute(f"SET LOCAL fencing.resource = '{first}'; SET LOCAL fencing.token = '1'")
-            await app.execute(f"UPDATE {relation} SET v = 'x' WHERE id = 99")
+        async with refused("FN428", "had not been claimed"):
+            await declare_and_write(app, f"UPDATE {relation} SET v = 'x' WHERE id = 99", first, 1)
     moved = "public.events/2024-02-05/1"
-    async with refused("FN422", moved), app.transaction():
-        await hold(app, first, 1)
-        await app.execute("UPDATE events SET day = '2024-02-05' WHERE id = 1")
-    async with app.transaction():
-        await hold(app, first, 1)
-        await hold(app, moved, 1)
-        await app.execute("UPDATE events SET day = '2024-02-05' WHERE id = 1")
-    async with session(events.gateway) as gateway:
-        await events.execute(f"GRANT ALL ON ALL TABLES IN SCHEMA public TO {events.gateway_role}")
+    async with refused("FN422", moved):
+        await hold_and_write(app, "UPDATE events SET day = '2024-02-05' WHERE id = 1", (first, 1))
+    await hold_and_write(app, "UPDATE events SET day = '2024-02-05' WHERE id = 1", (first, 1), (moved, 1))
+    async with session(stage.gateway) as gateway:
+        await stage.execute(f"GRANT ALL ON ALL TABLES IN SCHEMA public TO {stage.gateway_role}")
         assert await gateway.execute("DELETE FROM events") == "DELETE 2"
-
-
-async def test_a_partition_that_comes_later_has_its_rows_checked(events: Stage, app: Session) -> None:
-    await events.execute(f"""
+    await stage.execute(f"""
         CREATE TABLE events_3 PARTITION OF events FOR VALUES FROM ('2024-03-01') TO ('2024-04-01');
-        GRANT ALL ON events_3 TO {events.app_role};
+        GRANT ALL ON events_3 TO {stage.app_role};
     """)
     async with refused("FN428"):
         await app.execute("INSERT INTO events_3 VALUES (3, '2024-03-05', 'c')")
@@ -159,9 +140,8 @@ async def test_a_child_that_comes_later_is_seen_through_the_table_and_reported(g
         INSERT INTO child VALUES (80, 6);
         GRANT ALL ON child TO {guarded.app_role};
     """)
-    async with refused("FN422", "touches order/6"), app.transaction():
-        await hold(app, "order/5", 34)
-        await app.execute("UPDATE shipments SET state = 'x' WHERE id = 80")
+    async with refused("FN422", "touches order/6"):
+        await hold_and_write(app, "UPDATE shipments SET state = 'x' WHERE id = 80", ("order/5", 34))
     check, _ = await examine_guards(guarded.config())
     assert check.status is CheckStatus.PROBLEM
     assert "fencing_guard_row on child" in check.detail
@@ -234,16 +214,12 @@ async def test_rows_that_go_by_a_deferred_constraint_or_a_cascade_are_checked(st
     await stage.install("shipments")
     before = await stage.rows(ALL)
     for statement in ("DELETE FROM orders WHERE id = 6", "UPDATE orders SET id = 60 WHERE id = 6"):
-        async with refused("FN422", "order/6"), app.transaction():
-            await hold(app, "order/5", 34)
-            await app.execute(statement)
-    async with refused("FN422"), app.transaction():
-        await hold(app, "order/5", 34)
-        await app.execute("TRUNCATE orders CASCADE")
+        async with refused("FN422", "order/6"):
+            await hold_and_write(app, statement, ("order/5", 34))
+    async with refused("FN422"):
+        await hold_and_write(app, "TRUNCATE orders CASCADE", ("order/5", 34))
     assert await stage.rows(ALL) == before
-    async with app.transaction():
-        await hold(app, "order/5", 34)
-        await app.execute("DELETE FROM orders WHERE id = 5")
+    await hold_and_write(app, "DELETE FROM orders WHERE id = 5", ("order/5", 34))
     assert await stage.rows("SELECT count(*) FROM shipments") == [(2,)]
 
 
@@ -270,9 +246,8 @@ async def test_one_row_of_another_resource_refuses_the_statement(
         if statement.startswith("MERGE") and app.get_server_version().major < 15:
             continue
         with subtests.test(statement=statement):
-            async with refused("FN422", "touches order/6"), app.transaction():
-                await hold(app, "order/5", 34)
-                await app.execute(statement)
+            async with refused("FN422", "touches order/6"):
+                await hold_and_write(app, statement, ("order/5", 34))
             assert await guarded.rows(ALL) == before
 
 
@@ -300,9 +275,8 @@ async def test_a_row_that_moves_while_a_statement_waits_for_it_is_checked_where_
         await other.execute("UPDATE shipments SET order_id = 6 WHERE id = 1")
 
         async def late() -> None:
-            async with refused("FN422", "touches order/6"), app.transaction():
-                await hold(app, "order/5", 34)
-                await app.execute(statement)
+            async with refused("FN422", "touches order/6"):
+                await hold_and_write(app, statement, ("order/5", 34))
 
         waiter = tasks.create_task(late())
         await asyncio.sleep(0.2)
@@ -333,8 +307,7 @@ async def test_columns_and_tables_named_like_ours_stay_theirs(stage: Stage, app:
         await hold(app, "public.fencing_new/1/a", 34)
         await app.execute("INSERT INTO fencing_new VALUES (1, 'a', 1)")
         await app.execute("UPDATE fencing_new SET fencing_old = 2")
-    async with refused("FN422", "public.fencing_new/1/b"), app.transaction():
-        await hold(app, "public.fencing_new/1/a", 34)
-        await app.execute("UPDATE fencing_new SET observes = 'b'")
+    async with refused("FN422", "public.fencing_new/1/b"):
+        await hold_and_write(app, "UPDATE fencing_new SET observes = 'b'", ("public.fencing_new/1/a", 34))
     async with refused("FN428"):
         await app.execute("DELETE FROM fencing_new")

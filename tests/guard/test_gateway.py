@@ -11,7 +11,7 @@ import pytest
 
 from gateway.guard import installation
 from gateway.observe.events import StepReached
-from tests.guard.stage import RULES, Session, Stage, hold, refused
+from tests.guard.stage import RULES, Session, Stage, declare_and_write, hold, hold_and_write, refused
 from tests.running import API_KEY, Events, running
 from tests.tiers import first
 from tests.waiting import PATIENCE
@@ -26,10 +26,7 @@ def events() -> Events:
 
 @pytest.fixture
 async def gateway(guarded: Stage, events: Events) -> AsyncIterator[httpx.AsyncClient]:
-    async with (
-        running(guarded.config(), events) as origin,
-        calling(origin) as client,
-    ):
+    async with running(guarded.config(), events) as origin, calling(origin) as client:
         yield client
 
 
@@ -46,9 +43,7 @@ async def test_each_side_is_fenced_by_the_other(guarded: Stage, gateway: httpx.A
     assert (await patch(gateway, 34)).status_code == 204
     async with refused("FN412", "overtaken by 34, raised by writer"):
         await hold(app, "order/5", 33)
-    async with app.transaction():
-        await hold(app, "order/5", 35)
-        assert await app.execute(SENT) == "UPDATE 2"
+    assert await hold_and_write(app, SENT, ("order/5", 35)) == "UPDATE 2"
     late = await patch(gateway, 34)
     assert (late.status_code, late.json()["code"]) == (412, "token-stale")
     assert await guarded.rows("SELECT DISTINCT state FROM shipments WHERE order_id = 5") == [("sent",)]
@@ -61,12 +56,9 @@ async def test_a_barrier_ends_the_writes_of_older_holders(
 ) -> None:
     await hold(app, "order/5", 34)
     assert (await gateway.post("/v1/fences/order/5/barrier", json={"token": "35"})).status_code == 200
-    async with refused("FN412"), app.transaction():
-        await app.execute("SET LOCAL fencing.resource = 'order/5'; SET LOCAL fencing.token = '34'")
-        await app.execute(SENT)
-    async with app.transaction():
-        await app.execute("SET LOCAL fencing.resource = 'order/5'; SET LOCAL fencing.token = '35'")
-        assert await app.execute(SENT) == "UPDATE 2"
+    async with refused("FN412"):
+        await declare_and_write(app, SENT, "order/5", 34)
+    assert await declare_and_write(app, SENT, "order/5", 35) == "UPDATE 2"
 
 
 async def test_the_gateway_keeps_its_fast_path(gateway: httpx.AsyncClient, events: Events) -> None:
@@ -83,10 +75,7 @@ async def test_a_gateway_of_another_role_is_refused_and_not_let_through(guarded:
         GRANT USAGE ON SCHEMA fencing TO {guarded.app_role};
     """)
     misled = guarded.config(postgres={"dsn": guarded.app}, tables=RULES)
-    async with (
-        running(misled) as origin,
-        calling(origin) as client,
-    ):
+    async with running(misled) as origin, calling(origin) as client:
         answer = await patch(client, 34)
     assert (answer.status_code, answer.json()["code"]) == (400, "FN428")
     assert await guarded.rows("SELECT FROM shipments WHERE state <> 'new'") == []
@@ -167,12 +156,7 @@ async def shop(stage: Stage, guarded: Sequence[str] = GUARDED, **fencing: Any) -
     for table in guarded:
         request = installation.GuardRequest(table, dsn=stage.owner, grants=(stage.app_role,))
         await installation.install(stage.config(**rules), request)
-    async with (
-        running(stage.config(**rules)) as origin,
-        httpx.AsyncClient(
-            base_url=f"{origin}/v1/tables", headers={"authorization": f"Bearer {API_KEY}"}, timeout=PATIENCE
-        ) as client,
-    ):
+    async with running(stage.config(**rules)) as origin, calling(f"{origin}/v1/tables") as client:
         yield client
 
 

@@ -1,7 +1,6 @@
 """Installing a guard, taking it off, looking at it, and its SQL: any name in it stays a name."""
 
 import asyncio
-import json
 import re
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -14,8 +13,9 @@ from gateway.config import Config
 from gateway.db import migrations
 from gateway.doctor.examination import examine, render
 from gateway.doctor.findings import Check, CheckStatus
-from tests.guard.stage import RULES, Session, Stage, hold, logging_in_as, refused
+from tests.guard.stage import RULES, Session, Stage, hold_and_write, logging_in_as, refused
 from tests.processes import called, run
+from tests.releases import write_toml
 from tests.tiers import first
 
 Command: TypeAlias = Callable[..., Awaitable["CompletedProcess[str]"]]
@@ -25,12 +25,7 @@ FUNCTIONS = "SELECT proname FROM pg_proc WHERE proname ~ '^guard_[0-9a-f]{16}$'"
 
 def written(directory: Path, dsn: str, rules: list[dict[str, str]]) -> str:
     """The path of a configuration."""
-    tables = "".join(
-        "[[tables]]\n" + "".join(f"{key} = {json.dumps(value)}\n" for key, value in rule.items()) for rule in rules
-    )
-    path = directory / "gateway.toml"
-    path.write_text(f'[postgres]\ndsn = "{dsn}"\n{tables}')
-    return str(path)
+    return write_toml(directory / "gateway.toml", {"postgres": {"dsn": dsn}, "tables": rules})
 
 
 @pytest.fixture
@@ -43,18 +38,10 @@ def command(stage: Stage, tmp_path: Path) -> Command:
     return call
 
 
-@pytest.fixture
-def process(stage: Stage, tmp_path: Path) -> Command:
-    """The same as a process of its own."""
-
-    async def call(*arguments: str) -> Any:
-        return await asyncio.to_thread(run, "guard", *arguments, "--config", written(tmp_path, stage.gateway, RULES))
-
-    return call
-
-
-async def test_install_show_and_remove(stage: Stage, process: Command, command: Command, app: Session) -> None:
-    done = await process("install", "public.shipments", "--dsn", stage.owner, "--grants", stage.app_role)
+async def test_install_show_and_remove(stage: Stage, command: Command, app: Session, tmp_path: Path) -> None:
+    config = written(tmp_path, stage.gateway, RULES)
+    wanted = ("public.shipments", "--dsn", stage.owner, "--grants", stage.app_role)
+    done = await asyncio.to_thread(run, "guard", "install", *wanted, "--config", config)
     said = "public.shipments: who writes order/{order_id} without holding it is refused; the role "
     assert (done.returncode, done.stdout) == (0, f"{said}{stage.gateway_role} is let through\n")
     assert "can drop the guard or switch it off" in done.stderr
@@ -105,9 +92,7 @@ async def test_print_changes_nothing_and_what_it_prints_does_it_all(
     await stage.execute(printed.stdout)
     assert len(await stage.rows(FUNCTIONS)) == 1
     assert await stage.rows(FUNCTIONS) != before, "the older one is gone"
-    async with app.transaction():
-        await hold(app, "other/5", 1)
-        assert await app.execute("DELETE FROM shipments WHERE order_id = 5") == "DELETE 2"
+    assert await hold_and_write(app, "DELETE FROM shipments WHERE order_id = 5", ("other/5", 1)) == "DELETE 2"
     async with refused("FN428"):
         await app.execute("DELETE FROM shipments")
 

@@ -18,20 +18,26 @@ from gateway.db.guards import GuardFinding, GuardRefusals
 from gateway.demo.embedded import postgres
 from gateway.errors import ConfigurationError, Unavailable
 from gateway.guard import installation as guard
-from tests.guard.stage import Session, Stage, hold, logging_in_as, refused, session
+from tests.guard.stage import Session, Stage, declare_and_write, hold, hold_and_write, logging_in_as, refused, session
 from tests.postgres import install
 from tests.tiers import first
 
 TABLE = "public.shipments"
 
 
-async def looked(dsn: str) -> list[GuardRefusals]:
-    """Return the refusals that one run of the recorder puts on record."""
+@asynccontextmanager
+async def opened(dsn: str) -> AsyncIterator[Database]:
     database = Database(dsn)
     try:
-        return await guards.record_refusals(database, None)
+        yield database
     finally:
         await database.close()
+
+
+async def looked(dsn: str) -> list[GuardRefusals]:
+    """Return the refusals that one run of the recorder puts on record."""
+    async with opened(dsn) as database:
+        return await guards.record_refusals(database, None)
 
 
 async def entries(stage: Stage) -> list[tuple[Any, ...]]:
@@ -75,9 +81,8 @@ async def test_reasons_tables_and_sessions_are_told_apart(guarded: Stage, app: S
         await app.execute("DELETE FROM settings")
     await refuse(app)
     await refuse(other)
-    async with refused("FN412"), other.transaction():
-        await other.execute("SET LOCAL fencing.resource = 'order/5'; SET LOCAL fencing.token = '34'")
-        await other.execute("UPDATE shipments SET state = 'x'")
+    async with refused("FN412"):
+        await declare_and_write(other, "UPDATE shipments SET state = 'x'", "order/5", 34)
     found = await looked(guarded.owner)
     assert sorted(found, key=str) == sorted(
         [
@@ -158,13 +163,10 @@ async def test_a_guard_of_an_earlier_revision_counts_too(guarded: Stage, app: Se
     await guarded.execute("DELETE FROM fencing.guarded")
     await refuse(app)
     assert await looked(guarded.owner) == [GuardRefusals(None, "token-required", 1)]
-    database = Database(guarded.owner)
-    try:
+    async with opened(guarded.owner) as database:
         assert await guards.check_guards(database) == []
         await refuse(app)
         assert await guards.record_refusals(database, None) == [GuardRefusals(TABLE, "token-required", 1)]
-    finally:
-        await database.close()
 
 
 @pytest.mark.thorough
@@ -244,10 +246,8 @@ async def watched(stage: Stage) -> Stage:
 
 async def swept(stage: Stage, blocks: int = BLOCKS, stamps: int = STAMPS) -> list[GuardFinding]:
     """Return the findings that one pass over every watched table puts on record."""
-    database = Database(stage.owner)
-    found: list[GuardFinding] = []
-    try:
-        found += await guards.check_guards(database)
+    async with opened(stage.owner) as database:
+        found = [*await guards.check_guards(database)]
         relations = await stage.rows("SELECT relation::text FROM fencing.watch")
         for (relation,) in relations:
             while True:
@@ -259,8 +259,6 @@ async def swept(stage: Stage, blocks: int = BLOCKS, stamps: int = STAMPS) -> lis
                 found += step.findings
                 if step.passed:
                     break
-    finally:
-        await database.close()
     return found
 
 
@@ -328,19 +326,15 @@ class TestFinds:
         async with holding(app, "order/5"):
             await app.execute("UPDATE shipments SET state = 'y' WHERE id = 1")
             await app.execute("INSERT INTO shipments VALUES (2, 5, 'again')")
-        database = Database(watched.owner)
-        try:
+        async with opened(watched.owner) as database:
             step = await guards.guard_watch_step(database, 0, BLOCKS, STAMPS)
-        finally:
-            await database.close()
         assert step is not None
         assert step.findings == (GuardFinding("row-changed", "order/5", TABLE, "write", 2),)
         assert await swept(watched) == []
 
     async def test_the_next_write_deletes_it(self, watched: Stage, app: Session) -> None:
         await behind_its_back(watched, "UPDATE shipments SET state = 'x' WHERE id = 1")
-        async with holding(app, "order/5"):
-            await app.execute("DELETE FROM shipments WHERE id = 1")
+        await hold_and_write(app, "DELETE FROM shipments WHERE id = 1", ("order/5", 34))
         assert await swept(watched) == [GuardFinding("row-vanished", "order/5", TABLE, "write", 1)]
         assert await swept(watched) == []
         assert await watched.rows("SELECT count(*) FROM fencing.stamp") == [(3,)]
@@ -378,12 +372,11 @@ class TestFinds:
             guard.GuardRequest("parts", dsn=stage.owner, watch=True, grants=(stage.app_role,)),
         )
         assert await swept(stage) == []
-        async with holding(app, "part/1", "part/2"):
-            await app.execute("UPDATE parts SET note = 'z'; UPDATE parts SET region = 'b' WHERE id = 1")
+        moved = "UPDATE parts SET note = 'z'; UPDATE parts SET region = 'b' WHERE id = 1"
+        await hold_and_write(app, moved, ("part/1", 34), ("part/2", 34))
         assert await swept(stage) == []
         await stage.execute("CREATE TABLE parts_c PARTITION OF parts FOR VALUES IN ('c')")
-        async with holding(app, "part/3"):
-            await app.execute("INSERT INTO parts VALUES ('w', 3, 'c')")
+        await hold_and_write(app, "INSERT INTO parts VALUES ('w', 3, 'c')", ("part/3", 34))
         await behind_its_back(stage, "UPDATE parts_b SET note = 'v' WHERE id = 1")
         assert await swept(stage) == [
             GuardFinding(
@@ -455,8 +448,7 @@ class TestDoesNotFind:
         assert await swept(stage) == []
         await stage.execute(ddl)
         table = "renamed" if "RENAME TO" in ddl else "shipments"
-        async with holding(app, "order/6"):
-            await app.execute(f"UPDATE {table} SET state = 'x' WHERE order_id = 6")
+        await hold_and_write(app, f"UPDATE {table} SET state = 'x' WHERE order_id = 6", ("order/6", 34))
         assert await swept(stage) == []
         await behind_its_back(stage, f"UPDATE {table} SET state = 'z' WHERE order_id = 7")
         assert await swept(stage) == [GuardFinding("row-changed", "order/7", TABLE, "sweep", 1)]

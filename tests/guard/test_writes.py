@@ -10,7 +10,7 @@ import pytest
 
 from gateway.db.database import Database
 from gateway.guard import installation as guard
-from tests.guard.stage import Session, Stage, hold, refused, session
+from tests.guard.stage import Session, Stage, declare_and_write, hold, hold_and_write, refused, session
 from tests.tiers import first
 from tests.waiting import waiting
 
@@ -71,9 +71,8 @@ async def test_several_resources_in_one_transaction(guarded: Stage, app: Session
 
 
 async def test_a_row_without_a_name_belongs_to_nobody(guarded: Stage, app: Session) -> None:
-    async with refused("FN422", "do not make up a resource name"), app.transaction():
-        await hold(app, "order/5", 34)
-        await app.execute("UPDATE shipments SET order_id = NULL WHERE id = 1")
+    async with refused("FN422", "do not make up a resource name"):
+        await hold_and_write(app, "UPDATE shipments SET order_id = NULL WHERE id = 1", ("order/5", 34))
     async with refused("FN428", "do not make up a resource name"):
         await app.execute("INSERT INTO shipments VALUES (9, NULL)")
 
@@ -102,9 +101,8 @@ async def test_a_refused_claim_raises_nothing(guarded: Stage, app: Session) -> N
     assert "POST /v1/fences/order/5/barrier" in error.hint
     assert await guarded.rows("SELECT FROM fencing.fence") == []
     await guarded.execute("INSERT INTO fencing.fence (resource, epoch, value) VALUES ('order/5', 0, 34)")
-    async with refused("FN503"), app.transaction():
-        await app.execute("SET LOCAL fencing.resource = 'order/5'; SET LOCAL fencing.token = '34'")
-        await app.execute(SENT)
+    async with refused("FN503"):
+        await declare_and_write(app, SENT, "order/5", 34)
 
 
 async def test_what_cannot_be_read_is_refused(guarded: Stage, app: Session, subtests: pytest.Subtests) -> None:
@@ -164,21 +162,16 @@ async def test_settings_are_believed_only_as_far_as_the_fence_says_so(
 
 async def test_a_held_token_outdoes_one_that_is_set(guarded: Stage, app: Session) -> None:
     await app.execute("SET fencing.resource = 'order/5'; SET fencing.token = '1'")
-    async with app.transaction():
-        await hold(app, "order/5", 34)
-        assert await app.execute(SENT) == "UPDATE 2"
+    assert await hold_and_write(app, SENT, ("order/5", 34)) == "UPDATE 2"
 
 
 async def test_truncate_needs_the_name_of_the_whole_table(guarded: Stage, app: Session) -> None:
     await guarded.install("settings")
-    async with refused("FN422", "touches every row"), app.transaction():
-        await hold(app, "order/5", 34)
-        await app.execute("TRUNCATE shipments")
+    async with refused("FN422", "touches every row"):
+        await hold_and_write(app, "TRUNCATE shipments", ("order/5", 34))
     async with refused("FN428"):
         await app.execute("TRUNCATE settings")
-    async with app.transaction():
-        await hold(app, "settings", 1)
-        await app.execute("TRUNCATE settings")
+    await hold_and_write(app, "TRUNCATE settings", ("settings", 1))
     assert await guarded.rows("SELECT FROM settings") == []
 
 
@@ -189,15 +182,13 @@ async def test_a_strict_resource_takes_one_transaction_a_token(guarded: Stage, a
         await hold(app, "public.once/1", 1)
         await app.execute(write)
         await app.execute(write)
-    async with refused("FN412", "has already written"), app.transaction():
-        await hold(app, "public.once/1", 1)
-        await app.execute(write)
+    async with refused("FN412", "has already written"):
+        await hold_and_write(app, write, ("public.once/1", 1))
     async with refused("FN412", "has already written"):
         await app.fetchval("SELECT fencing.hold('public.once/1', '1', strict => true)")
     await guarded.execute("UPDATE fencing.fence SET value = 2, write_id = NULL")  # as a barrier leaves it
-    async with refused("FN428", "had not been claimed"), app.transaction():
-        await hold(app, "public.once/1", 2)
-        await app.execute(write)
+    async with refused("FN428", "had not been claimed"):
+        await hold_and_write(app, write, ("public.once/1", 2))
     async with app.transaction():
         await app.fetchval("SELECT fencing.hold('public.once/1', '2', strict => true)")
         await app.execute(write)
@@ -309,21 +300,15 @@ async def test_no_token_passes_before_the_database_is_open(stage: Stage, app: Se
     await stage.install("shipments", observe=observe)
     await hold(app, "order/5", 34)
     await stage.execute("UPDATE fencing.opening SET started = started - interval '1 day'")
-    declared = "SET LOCAL fencing.resource = 'order/5'; SET LOCAL fencing.token = '34'"
     if observe:
-        async with app.transaction():
-            await app.execute(declared)
-            assert await app.execute(SENT) == "UPDATE 2"
+        assert await declare_and_write(app, SENT, "order/5", 34) == "UPDATE 2"
     else:
-        async with refused("FN503", "not opened") as error, app.transaction():
-            await app.execute(declared)
-            await app.execute(SENT)
+        async with refused("FN503", "not opened") as error:
+            await declare_and_write(app, SENT, "order/5", 34)
         assert json.loads(error.detail) == {"code": "database-closed"}
         assert await states(stage) == dict.fromkeys((1, 2, 3, 4), "new")
     await stage.execute("UPDATE fencing.opening SET started = (fencing.run_v1()).started")
-    async with app.transaction():
-        await app.execute(declared)
-        assert await app.execute(SENT) == "UPDATE 2"
+    assert await declare_and_write(app, SENT, "order/5", 34) == "UPDATE 2"
 
 
 # A guard that only observes: everything passes, and what would be refused is on record with the write.
@@ -357,18 +342,14 @@ async def test_each_objection_is_noted_once_a_transaction(watched: Stage, app: S
     assert noted == [(False, f"role:{watched.app_role}", True)]
 
 
-async def test_who_holds_its_rows_is_not_noted(watched: Stage, app: Session) -> None:
-    async with app.transaction():
-        await hold(app, "order/5", 34)
-        await app.execute("UPDATE shipments SET state = 'x' WHERE order_id = 5")
-    assert await watched.rows(ON_RECORD) == []
-
-
 async def test_what_passes_is_noted_with_the_fence_it_would_have_met(watched: Stage, app: Session) -> None:
-    await hold(app, "order/5", 35)
-    async with app.transaction():
-        await app.execute("SET LOCAL fencing.resource = 'order/5'; SET LOCAL fencing.token = '34'")
-        assert await app.execute("UPDATE shipments SET state = 'x' WHERE order_id IN (5, 6)") == "UPDATE 3"
+    """A write under the token of its rows is not noted. A claim is refused all the same, because its caller asks."""
+    await hold_and_write(app, "UPDATE shipments SET state = 'x' WHERE order_id = 5", ("order/5", 35))
+    assert await watched.rows(ON_RECORD) == []
+    async with refused("FN412"):
+        await hold(app, "order/5", 34)
+    both = "UPDATE shipments SET state = 'x' WHERE order_id IN (5, 6)"
+    assert await declare_and_write(app, both, "order/5", 34) == "UPDATE 3"
     assert await watched.rows(ON_RECORD) == [
         ("order/5", "token-stale", 34, "UPDATE", "public.shipments", 35),
         ("order/6", "resource-mismatch", None, "UPDATE", "public.shipments", None),
@@ -391,13 +372,6 @@ async def test_a_name_of_any_length_is_noted(stage: Stage, app: Session) -> None
     assert await stage.rows("SELECT length(resource) FROM fencing.rejection") == [(512,)]
 
 
-async def test_a_claim_is_refused_all_the_same(watched: Stage, app: Session) -> None:
-    """A caller of ``fencing.hold`` asks whether it holds the resource, and gets an answer."""
-    await hold(app, "order/5", 35)
-    async with refused("FN412"):
-        await hold(app, "order/5", 34)
-
-
 async def test_the_guard_of_a_rule_that_observes_observes_too(stage: Stage, app: Session) -> None:
     rule = {"name": "public.settings", "resource": "settings", "mode": "observe"}
     await guard.install(stage.config(tables=[rule]), guard.GuardRequest("settings", dsn=stage.owner))
@@ -417,7 +391,6 @@ async def test_installing_it_again_enforces(watched: Stage, app: Session) -> Non
 
 
 SENT = "UPDATE shipments SET state = 'sent' WHERE order_id = 5"
-HELD = "SET LOCAL fencing.resource = 'order/5'; SET LOCAL fencing.token = '34'"
 
 
 # Something that keeps a statement waiting between its snapshot and the checks: triggers fire in the order of names.
@@ -444,13 +417,8 @@ async def overtaken_between_snapshot_and_check(stage: Stage, owner: Session, app
         await hold(other, "order/5", 33)
     await owner.execute("SELECT pg_advisory_lock(1)")
 
-    async def write() -> str:
-        async with app.transaction():
-            await app.execute(HELD)
-            return str(await app.execute(SENT))
-
     async with asyncio.TaskGroup() as tasks:
-        statement = tasks.create_task(write())
+        statement = tasks.create_task(declare_and_write(app, SENT, "order/5", 34))
         await waiting(owner)
         async with owner.transaction():
             await hold(owner, "order/5", 33)
@@ -469,9 +437,7 @@ async def test_the_guard_refuses_a_statement_that_began_before_its_token_was_cla
     (error,) = caught.value.exceptions
     assert isinstance(error, asyncpg.PostgresError)
     assert (error.sqlstate, "had not been claimed when this statement began" in str(error)) == ("FN428", True)
-    async with app.transaction():
-        await hold(app, "order/5", 34)
-        assert await app.execute(SENT) == "UPDATE 3"
+    assert await hold_and_write(app, SENT, ("order/5", 34)) == "UPDATE 3"
 
 
 async def test_a_statement_that_claims_the_token_it_writes_with_is_refused(guarded: Stage, app: Session) -> None:
@@ -512,9 +478,8 @@ async def test_a_newer_holder_waits_for_the_transaction_that_holds(
         assert not newer.done()
         await old.commit()
     assert newer.result() == "raised"
-    async with refused("FN412"), app.transaction():
-        await app.execute(HELD)
-        await app.execute(SENT)
+    async with refused("FN412"):
+        await declare_and_write(app, SENT, "order/5", 34)
 
 
 async def test_a_raise_under_way_decides_about_who_comes_meanwhile(
@@ -527,9 +492,8 @@ async def test_a_raise_under_way_decides_about_who_comes_meanwhile(
     await hold(other, "order/5", 35, "bob")
 
     async def write() -> None:
-        async with refused("FN412", "overtaken by 35, raised by bob"), app.transaction():
-            await app.execute(HELD)
-            await app.execute(SENT)
+        async with refused("FN412", "overtaken by 35, raised by bob"):
+            await declare_and_write(app, SENT, "order/5", 34)
 
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(write())

@@ -122,6 +122,23 @@ async def test_cookies_with_many_escapes_are_refused_before_anything_reads_them(
 
 
 @pytest.mark.thorough
+@pytest.mark.parametrize("step", [10_000, 10_000_000])
+async def test_heads_of_any_size(port: int, step: int) -> None:
+    """Bytes that arrive while the connection closes may discard the answer. The app gets no request all the same."""
+    for request_head, status in (
+        (head(60_000), 200),
+        (head(70_000), 431),
+        (head(10, b"/" + b"a" * 70_000), 431),
+        (b"GET / HTTP/1.1\r\n" + b"x: y\r\n" * 20_000 + b"\r\n", 431),
+        (b"GET / HTTP/1.1\r\nx: " + b"a" * 1_000_000, 431),
+    ):
+        asked.clear()
+        answer = await exchange(port, *(request_head[at : at + step] for at in range(0, len(request_head), step)))
+        assert answer.startswith(b"HTTP/1.1 %d " % status) or (status == 431 and answer == b"")
+        assert bool(asked) is (status == 200)
+
+
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "pieces",
     [[b""], [b"GET / HT"], [b"GET / HTTP/1.1\r\n", *[b"x: y\r\n"] * 30], [b"\r\n"] * 30],

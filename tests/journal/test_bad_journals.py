@@ -34,6 +34,14 @@ async def rewrite(installation: Installation, name: str, change: Callable[[bytes
     assert await installation.store.replace(name, change(found[0]), found[1])
 
 
+@pytest.fixture
+async def gateway(installation: Installation) -> Gateway:
+    """A gateway by which a holder has raised a fence."""
+    one = installation.gateway()
+    await one.raised("order/5", 1)
+    return one
+
+
 async def remove(installation: Installation, prefix: str) -> None:
     for name in await installation.store.names(prefix):
         await installation.store.remove(name)
@@ -119,9 +127,9 @@ async def test_an_operator_may_open_it_with_the_loss_unless_it_is_not_its_own(
     assert await gateway.raised("order/5", 4) == "raised"
 
 
-async def test_a_marker_that_is_spoilt_while_the_database_is_open_stops_raises(installation: Installation) -> None:
-    gateway = installation.gateway()
-    await gateway.raised("order/5", 1)
+async def test_a_marker_that_is_spoilt_while_the_database_is_open_stops_raises(
+    installation: Installation, gateway: Gateway
+) -> None:
     await rewrite(installation, MARKER, of_another_installation)
     with pytest.raises(JournalUnusable, match="belongs to the installation") as refused:
         await gateway.raised("order/5", 2)
@@ -170,9 +178,7 @@ async def refused(gateway: Gateway, problem: Problem) -> None:
     assert (error.value.retry_after == 1) is (problem is Problem.UNREACHABLE)
 
 
-async def test_a_store_that_is_not_there(installation: Installation) -> None:
-    gateway = installation.gateway()
-    await gateway.raised("order/5", 1)
+async def test_a_store_that_is_not_there(installation: Installation, gateway: Gateway) -> None:
     nowhere = Database(f"postgresql://nobody@127.0.0.1:{free_port()}/none", connect_timeout=0.5)
     async with connected(f"http://127.0.0.1:{free_port()}") as upstream:
         for store in (BucketStore(upstream, BUCKET), RowStore(nowhere)):
@@ -191,9 +197,9 @@ async def test_a_store_that_is_not_there(installation: Installation) -> None:
         (503, "GetObject", Problem.UNREACHABLE),
     ],
 )
-async def test_a_bucket_that_refuses(installation: Installation, status: int, operation: str, problem: Problem) -> None:
-    gateway = installation.gateway()
-    await gateway.raised("order/5", 1)
+async def test_a_bucket_that_refuses(
+    installation: Installation, gateway: Gateway, status: int, operation: str, problem: Problem
+) -> None:
     assert installation.double is not None
     installation.double.fail(status, operation=operation, code="AccessDenied" if status == 403 else None, times=None)
     await refused(gateway, problem)
@@ -205,9 +211,7 @@ async def test_a_bucket_that_refuses(installation: Installation, status: int, op
 
 
 @pytest.mark.parametrize("installation", ["bucket"], indirect=True)
-async def test_a_bucket_that_does_not_exist_or_list(installation: Installation) -> None:
-    gateway = installation.gateway()
-    await gateway.raised("order/5", 1)
+async def test_a_bucket_that_does_not_exist_or_list(installation: Installation, gateway: Gateway) -> None:
     assert installation.double is not None
     async with serve(S3Double(buckets=("another",))) as endpoint, connected(endpoint) as upstream:
         await refused(installation.gateway(store=BucketStore(upstream, "absent")), Problem.UNREACHABLE)
@@ -217,9 +221,7 @@ async def test_a_bucket_that_does_not_exist_or_list(installation: Installation) 
 
 
 @pytest.mark.parametrize("installation", ["bucket"], indirect=True)
-async def test_an_append_whose_answer_is_lost_commits_nothing(installation: Installation) -> None:
-    gateway = installation.gateway()
-    await gateway.raised("order/5", 1)
+async def test_an_append_whose_answer_is_lost_commits_nothing(installation: Installation, gateway: Gateway) -> None:
     assert installation.double is not None
     installation.double.cut("after", operation="PutObject")
     await refused(gateway, Problem.UNREACHABLE)
@@ -277,9 +279,7 @@ async def test_a_sound_store_is_fit(installation: Installation) -> None:
 
 
 @pytest.mark.parametrize("installation", ["rows"], indirect=True)
-async def test_rows_without_a_table_or_a_right(installation: Installation, dsn: str) -> None:
-    gateway = installation.gateway()
-    await gateway.raised("order/5", 1)
+async def test_rows_without_a_table_or_a_right(installation: Installation, gateway: Gateway, dsn: str) -> None:
     without, reader = patient(dsn), patient(as_gateway(dsn))
     await refused(installation.gateway(store=RowStore(without)), Problem.MISSING)
     await RowStore(without).install()

@@ -54,10 +54,12 @@ class TestEachKind:
         assert read(content, name, OURS) == value
         assert read(content, name, None) == value
 
-    def test_of_another_installation(self, content: bytes, read: Read, name: str, value: object) -> None:
+    def test_of_another_installation_kind_or_version(
+        self, content: bytes, read: Read, name: str, value: object
+    ) -> None:
         assert problem(read(content, name, THEIRS)) is Problem.FOREIGN
-
-    def test_of_a_newer_version(self, content: bytes, read: Read, name: str, value: object) -> None:
+        others = [one.values[0] for one in CASES if one.values[1] is not read]
+        assert {problem(read(other, name, OURS)) for other in others} == {Problem.CORRUPT}
         newer = content.replace(b"fencing-journal 1 ", b"fencing-journal 2 ", 1)
         assert problem(read(newer, name, OURS)) is Problem.NEWER
         assert problem(read(b"fencing-journal 17 something else entirely\n", name, OURS)) is Problem.NEWER
@@ -70,13 +72,7 @@ class TestEachKind:
             changed = bytearray(content)
             changed[place] ^= 0x41
             assert isinstance(read(bytes(changed), name, OURS), Flaw), place
-
-    def test_with_more_behind_it(self, content: bytes, read: Read, name: str, value: object) -> None:
-        assert problem(read(content + b"\n", name, OURS)) is Problem.CORRUPT
-
-    def test_of_another_kind(self, content: bytes, read: Read, name: str, value: object) -> None:
-        others = [one.values[0] for one in CASES if one.values[1] is not read]
-        assert {problem(read(other, name, OURS)) for other in others} == {Problem.CORRUPT}
+        assert problem(read(content + b"\n", name, OURS)) is Problem.CORRUPT, "with more behind it"
 
 
 @pytest.mark.parametrize("read", [encoding.read_segment, encoding.read_snapshot])

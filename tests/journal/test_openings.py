@@ -11,37 +11,32 @@ from gateway.fencing.intent import DEAD_AFTER
 from gateway.fencing.token import Token
 from gateway.journal.contents import SEGMENTS, SNAPSHOTS, Contents, Entry, Problem
 from gateway.journal.protocol import Mode
-from tests.journal.installation import Installation
+from tests.journal.installation import Gateway, Installation
 from tests.waiting import PATIENCE
 
 STALE, HELD, RAISED = "token-stale", "held", "raised"
 
 
+@pytest.fixture
+async def gateway(installation: Installation) -> Gateway:
+    """A gateway that has opened the database."""
+    one = installation.gateway()
+    await one.runner.open()
+    return one
+
+
 @pytest.mark.parametrize("installation", ["bucket", "rows"], indirect=True)
-async def test_a_fence_survives_a_restored_backup(installation: Installation) -> None:
+async def test_a_fence_survives_a_restored_backup_and_what_was_lost_is_told(installation: Installation) -> None:
     gateway = installation.gateway()
     assert (await gateway.runner.ensure_open()).fresh
     assert await gateway.raised("order/5", 4) == RAISED
     backup = await installation.save()
     gateway = installation.gateway()
     assert await gateway.raised("order/5", 5) == RAISED
+    assert await gateway.raised("s3/new", 1, objects=True) == RAISED
     await installation.restore(backup)
     assert await installation.tokens() == {"order/5": 4}
 
-    gateway = installation.gateway()
-    assert await gateway.raised("order/5", 4) == STALE, "a request that finds the database closed opens it"
-    assert await installation.tokens() == {"order/5": 5}
-
-
-async def test_what_was_lost_is_told(installation: Installation) -> None:
-    gateway = installation.gateway()
-    await gateway.runner.open()
-    await gateway.raised("order/5", 4)
-    backup = await installation.save()
-    gateway = installation.gateway()
-    await gateway.raised("order/5", 5)
-    await gateway.raised("s3/new", 1, objects=True)
-    await installation.restore(backup)
     opening = await installation.gateway().runner.open()
     assert {(loss.entry.resource, loss.entry.token, loss.was) for loss in opening.losses} == {
         ("order/5", Token(0, 5), "4"),
@@ -50,11 +45,13 @@ async def test_what_was_lost_is_told(installation: Installation) -> None:
     assert not opening.continues
     assert opening.waits == frozenset({"s3/new"})
     assert await installation.waiting() == ["s3/new"]
-
-
-async def test_a_restart_loses_nothing_and_nothing_waits(installation: Installation) -> None:
+    await installation.restore(backup)
     gateway = installation.gateway()
-    await gateway.runner.open()
+    assert await gateway.raised("order/5", 4) == STALE, "a request that finds the database closed opens it"
+    assert await installation.tokens() == {"order/5": 5, "s3/new": 1}
+
+
+async def test_a_restart_loses_nothing_and_nothing_waits(installation: Installation, gateway: Gateway) -> None:
     await gateway.raised("s3/new", 1, objects=True)
     await installation.restart()
     gateway.runner._database = replace(gateway.side, dead_after=lambda: DEAD_AFTER)
@@ -65,9 +62,7 @@ async def test_a_restart_loses_nothing_and_nothing_waits(installation: Installat
     assert await gateway.raised("s3/new", 1) == HELD
 
 
-async def test_a_position_tells_that_the_database_was_put_back(installation: Installation) -> None:
-    gateway = installation.gateway()
-    await gateway.runner.open()
+async def test_a_position_tells_that_the_database_was_put_back(installation: Installation, gateway: Gateway) -> None:
     position = await gateway.side.beat()
     assert position is not None
     gateway.journal.reach(*position)
@@ -109,9 +104,7 @@ async def test_a_server_that_was_replaced_acknowledges_no_raise(installation: In
     await successor.opened.aclose()
 
 
-async def test_raises_that_come_together_share_one_append(installation: Installation) -> None:
-    gateway = installation.gateway()
-    await gateway.runner.open()
+async def test_raises_that_come_together_share_one_append(installation: Installation, gateway: Gateway) -> None:
     at = (await gateway.side.ask()).now
     before = len(await installation.store.names(SEGMENTS))
     entries = [Entry(f"order/{number}", Token(0, 1), at) for number in range(50)]
@@ -138,9 +131,7 @@ async def test_a_takeover_costs_two_requests_to_the_store(installation: Installa
     assert await costs(2) == ["PUT", "GET"]
 
 
-async def test_snapshots_stand_for_segments(installation: Installation) -> None:
-    gateway = installation.gateway()
-    await gateway.runner.open()
+async def test_snapshots_stand_for_segments(installation: Installation, gateway: Gateway) -> None:
     backup = ""
     for number in range(1, 5):
         assert await gateway.raised("order/5", number) == RAISED
@@ -161,10 +152,10 @@ async def test_snapshots_stand_for_segments(installation: Installation) -> None:
     assert await installation.tokens() == {"order/5": 4, **{f"order/{number}": 1 for number in range(6, 10)}}
 
 
-async def test_a_raise_that_was_never_committed_is_raised_by_the_next_snapshot(installation: Installation) -> None:
+async def test_a_raise_that_was_never_committed_is_raised_by_the_next_snapshot(
+    installation: Installation, gateway: Gateway
+) -> None:
     """A process ended between the journal and the database. From then on, both have it."""
-    gateway = installation.gateway()
-    await gateway.runner.open()
     server = await gateway.side.ask()
     await gateway.journal.append([Entry("order/5", Token(0, 7), server.now)])
     assert await installation.tokens() == {}

@@ -12,7 +12,8 @@ import httpx
 import pytest
 
 from tests.processes import Running, free_port, started
-from tests.running import API_KEY, Events, config, running
+from tests.releases import write_toml
+from tests.running import API_KEY, GRANTS, Events, config, running
 from tests.waiting import PATIENCE
 
 OTHER_KEY, ADMIN_KEY = "other-api-key", "admin-api-key"
@@ -21,19 +22,6 @@ CALLERS = [
     {"name": "other", "api_key": OTHER_KEY},
     {"name": "operator", "api_key": ADMIN_KEY, "groups": ["admins"]},
 ]
-CONFIG = """
-[server]
-listen = "127.0.0.1:{port}"
-[postgres]
-dsn = "{dsn}"
-[[callers]]
-name = "writer"
-api_key = "{key}"
-[[grants]]
-callers = ["*"]
-actions = ["read", "write", "call", "lock", "barrier", "credentials"]
-everything = true
-"""
 
 FAKETIME = next(Path("/usr/lib").glob("*/faketime/libfaketime.so.1"), None)
 needs_faketime = pytest.mark.skipif(
@@ -135,9 +123,10 @@ async def served(dsn: str, **sections: Any) -> AsyncIterator[Service]:
 @contextmanager
 def serving(dsn: str, directory: Path, more: Mapping[str, str] | None = None) -> Iterator[tuple[Running, str]]:
     """A gateway in a process of its own, once it listens; and its origin. ``more``: what is in its environment."""
-    port, written = free_port(), directory / "gateway.toml"
-    written.write_text(CONFIG.format(port=port, dsn=dsn, key=API_KEY))
-    with started("serve", "--config", str(written), more=more) as process:
+    port = free_port()
+    sections = {"server": {"listen": f"127.0.0.1:{port}"}, "postgres": {"dsn": dsn}, "callers": CALLERS[:1]}
+    written = write_toml(directory / "gateway.toml", {**sections, "grants": GRANTS[2:]})
+    with started("serve", "--config", written, more=more) as process:
         process.wait_for(lambda: "listening" in process.said())
         yield process, f"http://127.0.0.1:{port}"
 

@@ -13,13 +13,13 @@ from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from pathlib import Path
 
-import asyncpg
 import pytest
 
 from gateway.config.server import Server
 from gateway.demo.embedded import postgres
 from tests import ROOT
 from tests.clients.commands import Shell
+from tests.doctor.test_doctor import execute
 from tests.leases.asking import Caller, Service, calling, lies, needs_faketime, problem, served, serving, value
 from tests.postgres import install
 from tests.running import API_KEY
@@ -43,13 +43,6 @@ async def serving_data(data: Path, *, first: bool = False) -> AsyncIterator[Serv
             await asyncio.to_thread(install, server.dsn())
         async with served(server.dsn()) as service:
             yield service
-
-
-async def backed_up(data: Path, copy: Path) -> None:
-    """A database in which one lease was had, and a copy of it, with its owners: the server does not run as root."""
-    async with serving_data(data, first=True) as service:
-        await service.writer.release(await service.writer.got(JOB, "before the backup", barrier=True))
-    subprocess.run(["cp", "-a", data, copy], check=True)
 
 
 @pytest.mark.thorough
@@ -86,26 +79,6 @@ async def test_the_database_is_restarted() -> None:
                 tokens.append(value(answer.json()))
                 await service.writer.release(answer.json())
             assert tokens == [2, 3], "in the order of the queue, and no token twice"
-
-
-@pytest.mark.thorough
-async def test_a_disk_put_back_to_a_snapshot() -> None:
-    """The database sees no restore here. The statement that docs/locks.md gives its operator makes up for that."""
-    with tempfile.TemporaryDirectory(prefix="pg") as directory:
-        data, snapshot = Path(directory) / "data", Path(directory) / "snapshot"
-        await backed_up(data, snapshot)
-        async with serving_data(data) as service:
-            assert (await service.writer.got(JOB, "forgotten", barrier=True))["token"] == "2"
-        shutil.rmtree(data)
-        snapshot.rename(data)
-        async with serving_data(data) as service:
-            lease = await service.writer.got(JOB, "who is told nothing", barrier=True)
-            assert lease["token"] == "2", "or nothing needs to be said"
-            await service.writer.release(lease)
-            await service.rows(snippet("sql"))
-        async with serving_data(data) as service:
-            assert (await service.writer.got(JOB, "after the restore", barrier=True))["token"] == "1.1"
-            assert problem(await service.writer.barrier(JOB, "2")) == (412, "token-stale")
 
 
 @pytest.mark.thorough
@@ -224,31 +197,50 @@ async def test_who_waits_is_sent_away_at_once_and_keeps_its_place(dsn: str, tmp_
 
 
 async def test_a_lock_by_curl(dsn: str, tmp_path: Path) -> None:
-    connection = await asyncpg.connect(dsn)
-    try:
-        await connection.execute("CREATE TABLE accounts (id int PRIMARY KEY, balance int)")
-        await connection.execute("INSERT INTO accounts VALUES (1, 100)")
-        rule = {"name": "public.accounts", "resource": "account/{id}"}
-        async with served(dsn, tables=[rule]) as service:
-            shell = Shell(tmp_path, {"GATEWAY": service.origin, "API_KEY": API_KEY})
-            done = await asyncio.to_thread(shell.run, "bash", "-euo", "pipefail", "-c", snippet("sh"))
-            assert done.status == 0, done.error
-            assert await connection.fetchval("SELECT balance FROM accounts") == 110
-            fence = (await service.writer.http.get("/v1/fences/account/1")).json()
-            assert (fence["token"], fence["raised_by"]) == ("1", "nightly@host7:4711")
-            assert (await service.writer.lock("account/1"))["holders"] == []
-    finally:
-        await connection.close()
+    await execute(
+        dsn, "CREATE TABLE accounts (id int PRIMARY KEY, balance int)", "INSERT INTO accounts VALUES (1, 100)"
+    )
+    rule = {"name": "public.accounts", "resource": "account/{id}"}
+    async with served(dsn, tables=[rule]) as service:
+        shell = Shell(tmp_path, {"GATEWAY": service.origin, "API_KEY": API_KEY})
+        done = await asyncio.to_thread(shell.run, "bash", "-euo", "pipefail", "-c", snippet("sh"))
+        assert done.status == 0, done.error
+        assert [tuple(row) for row in await service.rows("SELECT balance FROM accounts")] == [(110,)]
+        fence = (await service.writer.http.get("/v1/fences/account/1")).json()
+        assert (fence["token"], fence["raised_by"]) == ("1", "nightly@host7:4711")
+        assert (await service.writer.lock("account/1"))["holders"] == []
+
+
+async def backed_up(data: Path, copy: Path) -> None:
+    """A database in which one lease was had, and a copy of it, with its owners: the server does not run as root."""
+    async with serving_data(data, first=True) as service:
+        await service.writer.release(await service.writer.got(JOB, "before the backup", barrier=True))
+    subprocess.run(["cp", "-a", data, copy], check=True)
+
+
+@pytest.mark.thorough
+async def test_a_disk_put_back_to_a_snapshot() -> None:
+    """The database sees no restore here. The statement that docs/locks.md gives its operator makes up for that."""
+    with tempfile.TemporaryDirectory(prefix="pg") as directory:
+        data, snapshot = Path(directory) / "data", Path(directory) / "snapshot"
+        await backed_up(data, snapshot)
+        async with serving_data(data) as service:
+            assert (await service.writer.got(JOB, "forgotten", barrier=True))["token"] == "2"
+        shutil.rmtree(data)
+        snapshot.rename(data)
+        async with serving_data(data) as service:
+            lease = await service.writer.got(JOB, "who is told nothing", barrier=True)
+            assert lease["token"] == "2", "or nothing needs to be said"
+            await service.writer.release(lease)
+            await service.rows(snippet("sql"))
+        async with serving_data(data) as service:
+            assert (await service.writer.got(JOB, "after the restore", barrier=True))["token"] == "1.1"
+            assert problem(await service.writer.barrier(JOB, "2")) == (412, "token-stale")
 
 
 async def test_a_restore_that_nobody_has_noticed(dsn: str) -> None:
-    connection = await asyncpg.connect(dsn)
-    try:
-        async with served(dsn) as service:
-            assert (await service.writer.got(JOB, "a"))["token"] == "1"
-            await connection.execute(snippet("sql"))
-            await connection.execute("UPDATE fencing.lease SET expires_at = acquired_at")
-            assert (await service.writer.got(JOB, "b", barrier=True))["token"] == "1.1"
-            assert (await service.writer.barrier(JOB, "900")).status_code == 412, "one that was lost"
-    finally:
-        await connection.close()
+    async with served(dsn) as service:
+        assert (await service.writer.got(JOB, "a"))["token"] == "1"
+        await execute(dsn, snippet("sql"), "UPDATE fencing.lease SET expires_at = acquired_at")
+        assert (await service.writer.got(JOB, "b", barrier=True))["token"] == "1.1"
+        assert (await service.writer.barrier(JOB, "900")).status_code == 412, "one that was lost"

@@ -10,8 +10,8 @@ from gateway.fencing.lease import Lease
 from gateway.fencing.token import Token
 from gateway.leases.local_waiters import WaitQueues
 from gateway.observe.events import ServiceUnreachable
-from tests.leases.stage import DEAF_TO_TIME, QUICK, Gateway, Pair, gateway, gone, pass_time, rows, wanted
-from tests.waiting import PATIENCE, end_sessions
+from tests.leases.stage import DEAF_TO_TIME, QUICK, Gateway, Pair, gateway, gone, pass_time, rows
+from tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -59,19 +59,6 @@ def unreachable(one: Gateway) -> list[ServiceUnreachable]:
     return [event for event in one.events if isinstance(event, ServiceUnreachable)]
 
 
-@pytest.mark.thorough
-async def test_a_restart_of_the_database_is_waited_for(dsn_of_module: str, job: str) -> None:
-    async with gateway(dsn_of_module) as first, gateway(dsn_of_module) as second:
-        lease = await first.acquire(job, "ann")
-        waiting = [await one.waits(job, f"h{number}") for number, one in enumerate([second, first, second])]
-        await end_sessions(dsn_of_module)
-        await first.release(lease)
-        for number, task in enumerate(waiting):
-            lease = await task
-            assert lease.holder == f"h{number}"
-            await second.release(lease)
-
-
 async def test_at_the_end_of_its_wait_a_waiter_leaves_the_queue(pair: Pair, job: str) -> None:
     await pair[0].acquire(job, "ann")
     first = await pair[0].waits(job, "bob")
@@ -81,16 +68,6 @@ async def test_at_the_end_of_its_wait_a_waiter_leaves_the_queue(pair: Pair, job:
     assert [one.holder for one in (await pair[0].service.inspect(job)).queue] == ["bob"]
     await gone([first])
     await pair[0].until(job, lambda view: view.waiters == 0)
-
-
-async def test_what_was_handed_over_meanwhile_is_there_on_coming_back(pair: Pair, job: str) -> None:
-    lease = await pair[0].acquire(job, "ann")
-    with pytest.raises(LockHeld):
-        await pair[1].acquire(job, "bob", wait=0.01, request="r")
-    await pair[0].release(lease)
-    back = await pair[0].service.acquire(wanted(job, "bob", request="r"))
-    assert (back.lease.token, back.fresh) == (Token(0, 2), True)
-    assert back.lease.expires_in == pytest.approx(30, abs=1)
 
 
 async def test_who_hangs_up_while_it_is_handed_the_lock_passes_it_on(pair: Pair, job: str) -> None:
@@ -103,6 +80,14 @@ async def test_who_hangs_up_while_it_is_handed_the_lock_passes_it_on(pair: Pair,
             await pair[0].release(await second)
 
 
+async def leaves_no_place(one: Gateway, job: str) -> None:
+    """Wait for the end of what the gateway does for clients that hung up, and look for a place in the queue."""
+    await one.service._acquiring.close(PATIENCE)
+    await asyncio.sleep(0)
+    await one.service._leaving.close(PATIENCE)
+    assert await rows(one, "SELECT FROM fencing.waiter WHERE resource = $1", job) == []
+
+
 async def test_who_hangs_up_before_it_has_its_place_leaves_none(dsn_of_module: str, job: str) -> None:
     async with gateway(dsn_of_module, DEAF_TO_TIME) as one:
         await one.acquire(job, "ann")
@@ -110,10 +95,7 @@ async def test_who_hangs_up_before_it_has_its_place_leaves_none(dsn_of_module: s
         while not one.service._acquiring._tasks:
             await asyncio.sleep(0)
         await gone([asking])
-        await one.service._acquiring.close(PATIENCE)
-        await asyncio.sleep(0)
-        await one.service._leaving.close(PATIENCE)
-        assert await rows(one, "SELECT FROM fencing.waiter WHERE resource = $1", job) == []
+        await leaves_no_place(one, job)
 
 
 async def test_who_hangs_up_while_it_is_given_its_place_leaves_none(dsn_of_module: str, job: str) -> None:
@@ -133,10 +115,7 @@ async def test_who_hangs_up_while_it_is_given_its_place_leaves_none(dsn_of_modul
                 await gone([asking])
         finally:
             await stuck.close()
-        await one.service._acquiring.close(PATIENCE)
-        await asyncio.sleep(0)
-        await one.service._leaving.close(PATIENCE)
-        assert await rows(one, "SELECT FROM fencing.waiter WHERE resource = $1", job) == []
+        await leaves_no_place(one, job)
 
 
 async def test_a_lock_that_nobody_has_is_looked_at(pair: Pair, job: str) -> None:

@@ -414,14 +414,14 @@ class Explorer:
         request, number, shared = self._performed(clients[client], shared)
         if request is not None:
             return World(clients, tuple(sorted((*network, request))), shared, *budget)
-        return World(_with(clients, client, number), network, shared, *budget)
+        return World(with_item(clients, client, number), network, shared, *budget)
 
     def _deliver(self, world: World, index: int) -> World:
         clients, network, shared, *budget = world
         request, rest = network[index], network[:index] + network[index + 1 :]
         client = self._requests[request].client
         number, shared = self._delivered(request, shared, clients[client])
-        return World(_with(clients, client, number), rest, shared, *budget)
+        return World(with_item(clients, client, number), rest, shared, *budget)
 
     def _deliver_a_copy(self, world: World, index: int) -> World:
         """Deliver a request that stays on its way. The store's answer to the later delivery reaches no client."""
@@ -433,7 +433,7 @@ class Explorer:
         clients, network, shared, crashes, losses, again, ticks = world
         number = self._points.advance(clients[client], _TIMEOUT)
         unawaited = self._unawaited(network, client)
-        return World(_with(clients, client, number), unawaited, shared, crashes, losses - 1, again, ticks)
+        return World(with_item(clients, client, number), unawaited, shared, crashes, losses - 1, again, ticks)
 
     def _tick(self, world: World, _: int) -> World:
         """Let the store's clock move on."""
@@ -443,7 +443,7 @@ class Explorer:
     def _crash(self, world: World, client: int) -> World:
         clients, network, shared, crashes, losses, again, ticks = world
         unawaited = self._unawaited(network, client)
-        return World(_with(clients, client, ENDED), unawaited, shared, crashes - 1, losses, again, ticks)
+        return World(with_item(clients, client, ENDED), unawaited, shared, crashes - 1, losses, again, ticks)
 
     def _one_tick_later(self, shared: int) -> int:
         before = self._shared[shared]
@@ -846,5 +846,5 @@ def _thaw(shared: Shared) -> Fences:
     return Fences(fences, intents, forbidden, known, settling, spent, shared.now)
 
 
-def _with(clients: tuple[int, ...], client: int, number: int) -> tuple[int, ...]:
-    return (*clients[:client], number, *clients[client + 1 :])
+def with_item(items: tuple[Value, ...], index: int, item: Value) -> tuple[Value, ...]:
+    return (*items[:index], item, *items[index + 1 :])

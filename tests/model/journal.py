@@ -21,7 +21,7 @@ from gateway.journal import protocol
 from gateway.journal.contents import Contents, Entry, Flaw, Problem
 from gateway.journal.evidence import Metadata, Witness
 from gateway.journal.protocol import Marker, Mode, Opened, Run, Server
-from tests.model.explorer import ENDED, BrokenPromise, Numbered, Points, Script, search
+from tests.model.explorer import ENDED, BrokenPromise, Numbered, Points, Script, search, with_item
 from tests.model.memory import NOW
 
 RESOURCE, BUCKET, KEY = "r", "bucket", "k"
@@ -294,7 +294,7 @@ class Explorer:
         for index, number in enumerate(world.actors):
             if number != ENDED:
                 for label, following, shared in self._moves(number, world.shared):
-                    yield label, World(_with(world.actors, index, following), shared)
+                    yield label, World(with_item(world.actors, index, following), shared)
         for label, shared in self._events(world.shared):
             yield label, world._replace(shared=shared)
 
@@ -689,13 +689,13 @@ def _is_primary(shared: Shared, handle: int) -> bool:
 def _committed(shared: Shared, handle: int, state: State) -> Shared:
     """Commit a state. The primary's can be rewound to from now on."""
     number = handle // 10
-    machines = _with(shared.machines, number, shared.machines[number]._replace(state=state))
+    machines = with_item(shared.machines, number, shared.machines[number]._replace(state=state))
     line = (*shared.line, state) if number == len(shared.machines) - 1 and state != shared.line[-1] else shared.line
     return shared._replace(machines=machines, line=line)
 
 
 def _requested(shared: Shared, actor: int, **changes: Any) -> Shared:
-    return shared._replace(requests=_with(shared.requests, actor, shared.requests[actor]._replace(**changes)))
+    return shared._replace(requests=with_item(shared.requests, actor, shared.requests[actor]._replace(**changes)))
 
 
 def _epoch_begun(shared: Shared, epoch: int) -> Shared:
@@ -736,7 +736,3 @@ def _label(effect: Any) -> str:
         of = f"{effect.write.kind} {effect.write.token}: " if effect.write else ""
         return f"{of}{type(effect.effect).__name__}{session}"
     return str(effect)
-
-
-def _with(items: tuple[Any, ...], index: int, item: Any) -> tuple[Any, ...]:
-    return (*items[:index], item, *items[index + 1 :])

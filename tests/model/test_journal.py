@@ -96,14 +96,17 @@ def test_an_acknowledged_fence_survives_more(scope: Scope, report_states: Report
     report_states(f"journal: {scope.name}", Explorer(scope).run())
 
 
+def acknowledged(answer: protocol.Committed | protocol.Behind | protocol.Unsecured) -> Any:
+    """Return what the client is told after a commit, whatever the journal has."""
+    if not isinstance(answer, protocol.Committed):
+        return protocol.Reopen(0)
+    return protocol.Acknowledged(answer.term, answer.raised, answer.outcome)
+
+
 def acknowledge_first(mode: Mode) -> protocol.RaiseSteps[Any]:
     """Weakened: the journal gets the raise after the client has its answer."""
     answer = yield protocol.Commit(ANY, 0)
-    return (
-        protocol.Acknowledged(answer.term, answer.raised, answer.outcome)
-        if isinstance(answer, protocol.Committed)
-        else protocol.Reopen(0)
-    )
+    return acknowledged(answer)
 
 
 def commit_first(mode: Mode) -> protocol.RaiseSteps[Any]:
@@ -125,11 +128,7 @@ def commit_without_a_look(mode: Mode) -> protocol.RaiseSteps[Any]:
         entries = answer.entries
         yield protocol.Append(entries)
         answer = yield protocol.Commit(entries, 0)
-    return (
-        protocol.Acknowledged(answer.term, answer.raised, answer.outcome)
-        if isinstance(answer, protocol.Committed)
-        else protocol.Reopen(0)
-    )
+    return acknowledged(answer)
 
 
 def send_without_a_look(mode: Mode, entry: Entry, term: int, *, announced: Any) -> protocol.RaiseSteps[bool]:

@@ -299,19 +299,7 @@ async def test_a_running_gateway_serves_the_new_names_at_once(place: Place) -> N
         answered(await after.patch(1, 6), 412, "token-stale")
 
 
-async def test_fences_of_deleted_rows_are_carried_over_by_their_names(place: Place) -> None:
-    async with place.gateway() as before:
-        answered(await before.patch(1, 7), 204)
-        await send(before.client, "DELETE", "/orders?id=eq.1", token=9)
-    [change] = await planned(place, BY_ORDER)
-    assert (change.count.carried, change.left) == (1, 0)
-    await apply(place, BY_ORDER)
-    async with place.gateway(**BY_ORDER) as after:
-        late = await send(after.client, "POST", "/orders", {"id": 1, "account": 10}, token=8)
-        answered(late, 412, "token-stale")
-
-
-async def test_what_cannot_be_carried_over_is_not_forgotten_silently(place: Place) -> None:
+async def test_fences_of_deleted_rows_are_carried_over_by_their_names_or_not_forgotten_silently(place: Place) -> None:
     async with place.gateway() as before:
         answered(await before.patch(1, 7), 204)
         await send(before.client, "DELETE", "/orders?id=eq.1", token=9)
@@ -322,16 +310,28 @@ async def test_what_cannot_be_carried_over_is_not_forgotten_silently(place: Plac
         await apply(place, BY_ACCOUNT)
     async with place.gateway() as before:
         answered(await before.patch(2, 5), 204)  # nothing was closed
+    [change] = await planned(place, BY_ORDER)
+    assert (change.count.carried, change.left) == (2, 0)
+    await apply(place, BY_ORDER)
+    async with place.gateway(**BY_ORDER) as after:
+        late = await send(after.client, "POST", "/orders", {"id": 1, "account": 10}, token=8)
+        answered(late, 412, "token-stale")
 
 
 async def test_new_locks_begin_a_new_epoch(place: Place) -> None:
     async with place.gateway() as before:
         answered(await before.patch(1, 7), 204)
-    await apply(place, BY_ACCOUNT, new_locks=True)
-    async with place.gateway(**BY_ACCOUNT) as after:
+        assert (await before.put("10/a", 7))[0] == 200
+        assert (await before.put("plain", 3))[0] == 200
+    rules = {**BY_ACCOUNT, **KEYS_BY_ACCOUNT}
+    await apply(place, rules, new_locks=True)
+    async with place.gateway(**rules) as after:
         answered(await after.patch_account(10, 99), 412, "token-stale")
         answered(await after.patch_account(30, 99), 412, "token-stale")  # a row that had no fence
+        assert (await after.put("10/a", 99))[0] == 412
         answered(await after.patch_account(10, "1.1"), 204)
+        assert (await after.put("10/a", "1.1"))[0] == 200
+        assert (await after.put("plain", 3))[0] == 200, "other keys keep their epoch"
 
 
 async def test_a_token_that_was_issued_counts_as_shown(place: Place) -> None:
@@ -513,17 +513,6 @@ async def test_the_doctor_names_the_difference(place: Place) -> None:
         found = [one for section in report.sections for one in section.checks if one.name.startswith("names")]
         assert [one.name.removeprefix("names of ") for one in found] == names
         assert {one.status for one in found} == {CheckStatus.PROBLEM if sections else CheckStatus.OK}
-
-
-async def test_other_keys_keep_their_epoch(place: Place) -> None:
-    async with place.gateway() as before:
-        assert (await before.put("10/a", 7))[0] == 200
-        assert (await before.put("plain", 3))[0] == 200
-    await apply(place, KEYS_BY_ACCOUNT, new_locks=True)
-    async with place.gateway(**KEYS_BY_ACCOUNT) as after:
-        assert (await after.put("plain", 3))[0] == 200
-        assert (await after.put("10/a", 99))[0] == 412
-        assert (await after.put("10/a", "1.1"))[0] == 200
 
 
 async def test_the_commands(place: Place, tmp_path: Path) -> None:

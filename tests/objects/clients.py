@@ -1,7 +1,7 @@
 """Clients of the gateway: boto3 with a token in the header, and how tests call it."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache, partial
 from typing import Any, TypeVar
@@ -90,6 +90,19 @@ async def warm_up(client: S3Client, key: str) -> None:
     async with asyncio.timeout(2 * PATIENCE):
         while await outcome(client.put_object, Key=key, Body=b"probed") != (200, ""):
             await asyncio.sleep(0.1)
+
+
+async def opened(
+    s3: S3Client, key: str, bodies: Sequence[bytes] = (b"one", b"two"), bucket: str = "bucket", **arguments: Any
+) -> dict[str, Any]:
+    """Open an upload and send its parts; the arguments of its completion."""
+    upload_id = (await call(s3.create_multipart_upload, Bucket=bucket, Key=key, **arguments))["UploadId"]
+    place = {"Bucket": bucket, "Key": key, "UploadId": upload_id}
+    parts = []
+    for number, body in enumerate(bodies, 1):
+        part = await call(s3.upload_part, **place, PartNumber=number, Body=body)
+        parts.append({"PartNumber": number, "ETag": part["ETag"]})
+    return {**place, "MultipartUpload": {"Parts": parts}}
 
 
 async def body_of(client: S3Client, key: str, bucket: str = "bucket") -> bytes:

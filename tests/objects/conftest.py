@@ -11,6 +11,7 @@ import pytest
 from gateway.demo.embedded import EmbeddedPostgres
 from gateway.objects.store import client
 from tests.objects.object_gateway import Stage, module_stage, staged
+from tests.objects.wire import Store, listening
 from tests.waiting import PATIENCE
 
 
@@ -27,6 +28,13 @@ shared = module_stage()
 def key() -> str:
     """A key that no other test uses."""
     return f"key-{uuid4().hex[:12]}"
+
+
+@pytest.fixture
+async def store() -> AsyncIterator[Store]:
+    """A store on a bare socket, for what stands on the wire."""
+    async with listening() as store:
+        yield store
 
 
 @pytest.fixture

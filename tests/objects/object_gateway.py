@@ -1,25 +1,32 @@
 """A gateway for objects over real HTTP, with a database and a store double of its own behind it."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import asyncpg
 import httpx
 import pytest_asyncio
+from mypy_boto3_s3 import S3Client
+from pydantic import SecretStr
 
+from gateway.config.stores import ObjectStore
 from gateway.demo.embedded import EmbeddedPostgres
 from gateway.objects.probe.probe import PREFIX
-from tests.doubles.s3 import S3Double, serve
+from tests.doubles.s3 import ACCESS_KEY as STORE_ACCESS_KEY
+from tests.doubles.s3 import SECRET_KEY as STORE_SECRET_KEY
+from tests.doubles.s3 import Rule, S3Double, serve
 from tests.doubles.s3.app import Exchange
 from tests.doubles.s3.state import Mutation, Upload
+from tests.objects.clients import connect
 from tests.postgres import fresh_database
 from tests.running import ACCESS_KEY, API_KEY, SECRET_KEY, Events, config, running
 from tests.waiting import PATIENCE
 
+Result = TypeVar("Result")
 WRITER = {"name": "writer", "access_key_id": ACCESS_KEY, "secret_access_key": SECRET_KEY, "api_key": API_KEY}
 ADMIN = {**WRITER, "groups": ["admins"]}
 
@@ -64,6 +71,18 @@ class Stage:
                 f"/v1/fences/{resource}/barrier", json={"token": token} | ({"holder": holder} if holder else {})
             )
 
+    async def issued(self, api_key: str = API_KEY, **wanted: Any) -> dict[str, Any]:
+        """Fenced credentials, as settings of a client."""
+        async with self.api() as api:
+            answer = await api.post("/v1/credentials", json=wanted, headers={"Authorization": f"Bearer {api_key}"})
+        assert answer.status_code == 201, answer.text
+        given = answer.json()
+        return {
+            "access_key": given["access_key_id"],
+            "secret_key": given["secret_access_key"],
+            "aws_session_token": given["session_token"],
+        }
+
     async def rejections(self, **filters: str) -> list[dict[str, Any]]:
         """The record, newest first."""
         async with self.api() as api:
@@ -76,10 +95,26 @@ class Stage:
             while (await api.get(f"/v1/tables/{table}")).status_code != 200:
                 await asyncio.sleep(0.05)
 
+    async def late(self, sending: Coroutine[Any, Any, Result], **match: Any) -> tuple[Rule, "asyncio.Task[Result]"]:
+        """Send a request, and return once the store holds the request that ``match`` names."""
+        held = self.double.hold(**match)
+        sent = asyncio.create_task(sending)
+        await held.arrived.wait()
+        return held, sent
+
     def api(self) -> httpx.AsyncClient:
         return httpx.AsyncClient(
             base_url=self.origin, headers={"Authorization": f"Bearer {API_KEY}"}, timeout=2 * PATIENCE
         )
+
+    def settings(self) -> ObjectStore:
+        """The store, as another gateway would have it in its configuration."""
+        keys = {"access_key_id": STORE_ACCESS_KEY, "secret_access_key": SecretStr(STORE_SECRET_KEY)}
+        return ObjectStore.model_validate({"endpoint": self.endpoint, "timeout": PATIENCE, **keys})
+
+    def beside(self) -> S3Client:
+        """A client of the store itself."""
+        return connect(self.endpoint, access_key=STORE_ACCESS_KEY, secret_key=STORE_SECRET_KEY)
 
     def uploads(self, key: str) -> list[Upload]:
         """The uploads of a key that the store has."""

@@ -5,19 +5,15 @@ from contextlib import asynccontextmanager
 from typing import Any
 from uuid import uuid4
 
-from pydantic import SecretStr
-
-from gateway.config.stores import ObjectStore
 from gateway.objects.background.sweeper import Sweeper
 from gateway.objects.probe.probe import Profiles
 from gateway.objects.protocol.effects import tombstone_body
 from gateway.objects.run.runner import Runner
 from gateway.objects.store.operations import Upstream
-from tests.doubles.s3 import ACCESS_KEY, SECRET_KEY, S3Double
+from tests.doubles.s3 import S3Double
 from tests.objects.object_gateway import Stage
 from tests.patience import patient
 from tests.running import Events
-from tests.waiting import PATIENCE
 
 
 def forgetful(*buckets: str) -> S3Double:
@@ -48,12 +44,9 @@ async def entomb(stage: Stage, *keys: str, bucket: str = "bucket", forbidden: bo
 async def sweeper(stage: Stage, **settings: Any) -> AsyncIterator[tuple[Sweeper, Events]]:
     """A sweeper like the one of another gateway."""
     events = Events()
-    store = ObjectStore(
-        endpoint=stage.endpoint, access_key_id=ACCESS_KEY, secret_access_key=SecretStr(SECRET_KEY), timeout=PATIENCE
-    )
     database = patient(stage.dsn)
     try:
-        async with Upstream(store) as upstream:
+        async with Upstream(stage.settings()) as upstream:
             profiles = Profiles(upstream)
             runner = Runner(database, upstream, profiles, events, settings.get("pending_wait", 0.2))
             unconditionally = settings.get("unconditionally", False)

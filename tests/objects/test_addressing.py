@@ -102,12 +102,6 @@ def test_hosts_and_paths_that_name_nothing(host: bytes, path: bytes, code: str) 
     assert (caught.value.s3_code, caught.value.status) == (code, 400)
 
 
-def test_two_hosts_are_refused() -> None:
-    with pytest.raises(StoreError) as caught:
-        classify_hosted("PUT", b"/k", b"", [(b"host", b"bucket.localhost"), (b"host", b"other.localhost")])
-    assert caught.value.status == 400
-
-
 # The source of a copy is read as clients write it, and an ambiguous one is refused.
 
 Headers = list[tuple[bytes, bytes]]

@@ -1,6 +1,5 @@
 """Buckets are administered by callers who may, and it is on record before the store is asked."""
 
-import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 from uuid import uuid4
@@ -97,24 +96,15 @@ async def test_a_caller_without_the_right_does_not(shared: Stage, bucket: str, c
 
 async def fenced(stage: Stage, bucket: str, caller: str) -> S3Client:
     """A client with fenced credentials that were issued to the admin."""
-    wanted = {"resource": f"s3/{bucket}" if caller == "fenced for the bucket" else f"s3/{bucket}/**", "token": "34"}
-    async with stage.api() as api:
-        answer = await api.post("/v1/credentials", json=wanted, headers={"Authorization": "Bearer root-key"})
-    assert answer.status_code == 201
-    given = answer.json()
-    return connect(
-        stage.origin,
-        access_key=given["access_key_id"],
-        secret_key=given["secret_access_key"],
-        aws_session_token=given["session_token"],
-    )
+    resource = f"s3/{bucket}" if caller == "fenced for the bucket" else f"s3/{bucket}/**"
+    return connect(stage.origin, **await stage.issued("root-key", resource=resource, token="34"))
 
 
 class TestOnRecord:
     async def test_it_is_before_the_store_is_asked(self, shared: Stage, bucket: str) -> None:
-        held = shared.double.hold(at="arrival", operation="CreateBucket", bucket=bucket)
-        create = asyncio.ensure_future(outcome(connect(shared.origin, **ROOT).create_bucket, Bucket=bucket))
-        await held.arrived.wait()
+        root = connect(shared.origin, **ROOT)
+        creating = outcome(root.create_bucket, Bucket=bucket)
+        held, create = await shared.late(creating, at="arrival", operation="CreateBucket", bucket=bucket)
         assert await on_record(shared, bucket) == [("root", "CreateBucket", f"PUT /{bucket}")]
         assert bucket not in shared.double.store.buckets
         held.release()

@@ -85,10 +85,8 @@ class TestEach:
         s3 = connect(shared.origin, "34")
         shared.double.put("bucket", key, b"x")
         since = len(recorded(shared).asked)
-        held = shared.double.hold(method="PUT", key=key)
         function, arguments = amendments(s3)[part]
-        running = asyncio.ensure_future(outcome(function, Key=key, **arguments))
-        await held.arrived.wait()
+        held, running = await shared.late(outcome(function, Key=key, **arguments), method="PUT", key=key)
         (intent,) = await shared.rows("SELECT * FROM fencing.intent WHERE key = $1", key)
         held.release()
         assert await running == (200, "")
@@ -202,9 +200,8 @@ async def test_writes_of_one_holder_take_turns_with_an_amendment(shared: Stage, 
     """Else the tags that were meant for what was there would be those of a new object."""
     s3 = connect(shared.origin, "34", "ann")
     await call(s3.put_object, Key=key, Body=b"x")
-    held = shared.double.hold(operation="PutObjectTagging", key=key)
-    tagging = asyncio.ensure_future(outcome(s3.put_object_tagging, Key=key, Tagging=TAGS))
-    await held.arrived.wait()
+    put_tags = outcome(s3.put_object_tagging, Key=key, Tagging=TAGS)
+    held, tagging = await shared.late(put_tags, operation="PutObjectTagging", key=key)
     since = len(recorded(shared).asked)
     acl = asyncio.ensure_future(outcome(s3.put_object_acl, Key=key, ACL="private"))
     put = asyncio.ensure_future(outcome(s3.put_object, Key=key, Body=b"new"))
@@ -221,13 +218,11 @@ async def test_a_settlers_bump_that_is_late_does_not_bring_older_tags_back(share
     """The write that the bump was to settle has ended by itself, so no other gateway has to settle it."""
     old, new = connect(shared.origin, "33"), connect(shared.origin, "35")
     await call(old.put_object, Key=key, Body=b"X", Tagging="colour=blue")
-    held = shared.double.hold(at="arrival", operation="PutObject", key=key)
     shared.double.fail(400, code="EntityTooLarge", operation="PutObject", key=key)
-    zombie = asyncio.ensure_future(outcome(old.put_object, Key=key, Body=b"Y"))
-    await held.arrived.wait()
-    bump = shared.double.hold(at="arrival", operation="CompleteMultipartUpload", key=key)
-    barrier = asyncio.ensure_future(shared.barrier(f"s3/bucket/{key}", "34"))
-    await bump.arrived.wait()
+    putting, place = outcome(old.put_object, Key=key, Body=b"Y"), {"at": "arrival", "key": key}
+    held, zombie = await shared.late(putting, operation="PutObject", **place)
+    raising = shared.barrier(f"s3/bucket/{key}", "34")
+    bump, barrier = await shared.late(raising, operation="CompleteMultipartUpload", **place)
     held.release()
     assert await zombie == STALE
     assert (await shared.barrier(f"s3/bucket/{key}", "35")).status_code == 200

@@ -66,9 +66,7 @@ def in_chunks(name: str, code: str, body: bytes, decoded: str = "5", status: int
 TOKENS = [
     Bad("no token", 428, "FencingTokenRequired", headers=()),
     token("an empty token", ""),
-    token("a negative token", "-1"),
     token("a zero-padded token", "033"),
-    token("a token just out of range", str(2**63)),
     token("two tokens in one header", "33, 33"),
     token("a token of a resource", "s3/bucket/k=33"),
     Bad("one in the metadata", 400, "FencingTokenMalformed", [("x-amz-meta-fencing-token", "a/k=33")]),
@@ -80,8 +78,6 @@ TOKENS = [
     Bad("a session token that is a real one", 400, "InvalidToken", [("x-amz-security-token", "FwoGZXIvYXdzEBYa")]),
     Bad("two tokens in the session", 400, "FencingTokenMalformed",
         [("x-amz-security-token", "fencing-token=33&fencing-token=34")]),
-    Bad("a malformed token in the session", 400, "FencingTokenMalformed",
-        [("x-amz-security-token", "fencing-token=033")]),
     Bad("another resource", 422, "FencingResourceMismatch", headers=[TOKEN, ("fencing-resource", "s3/bucket/other")]),
     Bad("a resource not in canonical form", 400, "FencingResourceMalformed",
         headers=[TOKEN, ("fencing-resource", "s3/bucket/%6bey")]),
@@ -90,12 +86,6 @@ TOKENS = [
 
 SIGNATURES = [
     Bad("an unsigned token", 403, "AccessDenied", headers=(), unsigned=[TOKEN]),
-    Bad("unsigned metadata", 403, "AccessDenied", unsigned=[("x-amz-meta-colour", "red")]),
-    Bad("an unsigned token in the metadata", 403, "AccessDenied", headers=(),
-        unsigned=[("x-amz-meta-fencing-token", "33")]),
-    Bad("an unsigned session", 403, "AccessDenied", headers=(),
-        unsigned=[("x-amz-security-token", "fencing-token=33")]),
-    Bad("an unsigned source of a copy", 403, "AccessDenied", unsigned=[("x-amz-copy-source", "bucket/copied")]),
     Bad("the store's own access key", 403, "InvalidAccessKeyId",
         signer={"access_key": "AKIADOUBLE", "secret": "double-secret"}),
 ]  # fmt: skip

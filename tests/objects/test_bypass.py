@@ -10,10 +10,7 @@ from uuid import uuid4
 
 import pytest
 import pytest_asyncio
-from mypy_boto3_s3 import S3Client
-from pydantic import SecretStr
 
-from gateway.config.stores import ObjectStore
 from gateway.db import bypasses, intents
 from gateway.db.bypasses import FoundObject
 from gateway.db.database import Database
@@ -27,14 +24,13 @@ from gateway.objects.protocol import settling
 from gateway.objects.resource_rules import KeyRule, Resources
 from gateway.objects.store.operations import Upstream
 from gateway.observe.events import BypassFound, SweepFailed
-from tests.doubles.s3 import ACCESS_KEY, SECRET_KEY, S3Double
-from tests.objects.clients import call, connect, outcome
+from tests.doubles.s3 import S3Double
+from tests.objects.clients import call, connect, opened, outcome
 from tests.objects.object_gateway import ADMIN, Stage, module_stage, staged
 from tests.objects.sweeping import forgetful, sweeper
 from tests.patience import patient
 from tests.running import Events
 from tests.tiers import first
-from tests.waiting import PATIENCE
 
 over_http = pytest.mark.asyncio(loop_scope="module")
 
@@ -61,11 +57,6 @@ async def alone(postgres_server: EmbeddedPostgres) -> AsyncIterator[Stage]:
         yield one
 
 
-def beside(stage: Stage) -> S3Client:
-    """A client of the store itself."""
-    return connect(stage.endpoint, access_key=ACCESS_KEY, secret_key=SECRET_KEY)
-
-
 async def on_record(stage: Stage, place: str = "") -> list[Entry]:
     """Return the entries about keys that begin like this, and about a bucket of this name."""
     rows = await stage.rows(
@@ -83,12 +74,9 @@ async def reasons(stage: Stage, key: str) -> list[str]:
 @asynccontextmanager
 async def patrol(stage: Stage, page: int = 1000, *rules: KeyRule) -> AsyncIterator[tuple[BypassScan, Events]]:
     """A patrol like that of another gateway."""
-    store = ObjectStore(
-        endpoint=stage.endpoint, access_key_id=ACCESS_KEY, secret_access_key=SecretStr(SECRET_KEY), timeout=PATIENCE
-    )
     events, database = Events(), patient(stage.dsn)
     try:
-        async with Upstream(store) as upstream:
+        async with Upstream(stage.settings()) as upstream:
             yield BypassScan(database, upstream, Resources(rules), events, page), events
     finally:
         await database.close()
@@ -107,16 +95,9 @@ async def bypass(stage: Stage, how: str, key: str, bucket: str = "bucket") -> No
     if how == "appeared":
         await call(writer.delete_object, **where)
     if how == "vanished":
-        await call(beside(stage).delete_object, **where)
+        await call(stage.beside().delete_object, **where)
     else:
-        await call(beside(stage).put_object, **where, Body=how.encode())
-
-
-async def upload(writer: S3Client, key: str) -> dict[str, Any]:
-    """The arguments that complete an upload of one part."""
-    opened = (await call(writer.create_multipart_upload, Key=key))["UploadId"]
-    part = await call(writer.upload_part, Key=key, UploadId=opened, PartNumber=1, Body=b"part")
-    return {"Key": key, "UploadId": opened, "MultipartUpload": {"Parts": [{"PartNumber": 1, "ETag": part["ETag"]}]}}
+        await call(stage.beside().put_object, **where, Body=how.encode())
 
 
 HOW = ["changed", "vanished", "appeared"]
@@ -156,7 +137,7 @@ class TestByTheNextWrite:
         elif kind == "tags":
             await outcome(writer.put_object_tagging, Key=key, Tagging={"TagSet": [{"Key": "a", "Value": "b"}]})
         else:
-            await call(writer.complete_multipart_upload, **await upload(writer, key))
+            await call(writer.complete_multipart_upload, **await opened(writer, key, [b"part"]))
         # Tags of what is not there are refused before anything is announced, when nothing is certain yet.
         by_write = (kind, how) != ("tags", "vanished")
         assert await swept(alone) == (not by_write)
@@ -176,7 +157,7 @@ class TestByASweep:
         assert await swept(stage) == 0
         assert await outcome(connect(stage.origin, "6").put_object, Key=key, Body=b"next") == (200, "")
         assert len(await on_record(stage, key)) == 1, "nor is it found again by the next write"
-        await call(beside(stage).put_object, Key=key, Body=b"another change")
+        await call(stage.beside().put_object, Key=key, Body=b"another change")
         assert await swept(stage) == 1
 
     async def test_two_sweeps_at_once_find_it_once(self, stage: Stage, key: str) -> None:
@@ -232,7 +213,7 @@ class TestByASweep:
         await call(connect(stage.origin).create_bucket, Bucket=key)
         for number in range(3):
             await bypass(stage, "vanished", f"k{number}", key)
-        await call(beside(stage).delete_bucket, Bucket=key)
+        await call(stage.beside().delete_bucket, Bucket=key)
         assert await swept(stage) == 1
         assert await on_record(stage, key) == [
             ("bucket-vanished", None, {"bucket": key, "objects": 3, "found_by": "sweep"})
@@ -246,7 +227,7 @@ class TestByASweep:
             await call(writer.put_object, Key="k", Body=BODY)
             await call(writer.delete_object, Key="k")
             assert await swept(stage) == 0
-            await call(beside(stage).delete_object, Key="k")
+            await call(stage.beside().delete_object, Key="k")
             assert await swept(stage) == 1
             ((reason, _, details),) = await on_record(stage)
             assert (reason, details["tombstone"]) == ("object-vanished", True)
@@ -279,7 +260,7 @@ class TestNothingElse:
             await call(writer.put_object, Key="large", Body=b"x" * 100_000)
             await call(writer.copy_object, Key="copy", CopySource="bucket/put")
             await call(writer.copy_object, Key="put", CopySource="bucket/put", MetadataDirective="REPLACE")
-            await call(writer.complete_multipart_upload, **await upload(writer, "parts"))
+            await call(writer.complete_multipart_upload, **await opened(writer, "parts", [b"part"]))
             await call(writer.put_object_tagging, Key="parts", Tagging={"TagSet": [{"Key": "a", "Value": "b"}]})
             await call(writer.put_object_acl, Key="put", ACL="private")
             await call(writer.put_object, Key="gone", Body=b"x")
@@ -300,15 +281,12 @@ class TestNothingElse:
                 where = f"{key}/{number}"
                 await call(writer.put_object, Key=where, Body=b"x")
                 if look == "HeadObject":  # a write that has landed and is not over makes the patrol ask for the key
-                    landed = stage.double.hold(at="after", operation="PutObject", key=where)
-                    under_way_first = asyncio.ensure_future(call(writer.put_object, Key=where, Body=b"first"))
-                    await landed.arrived.wait()
-                held = stage.double.hold(at=at, operation=look, bucket="bucket")
-                sweep = asyncio.ensure_future(one.round())
-                await held.arrived.wait()
+                    first_put = call(writer.put_object, Key=where, Body=b"first")
+                    landed, landing = await stage.late(first_put, at="after", operation="PutObject", key=where)
+                held, sweep = await stage.late(one.round(), at=at, operation=look, bucket="bucket")
                 if look == "HeadObject":
                     landed.release()
-                    await under_way_first
+                    await landing
                 under_way = None if moment == "over" else stage.double.hold(at=moment, operation=kind, key=where)
                 what = {"Body": b"y"} if kind == "PutObject" else {}
                 operation = writer.put_object if kind == "PutObject" else writer.delete_object
@@ -326,9 +304,8 @@ class TestNothingElse:
     async def test_a_zombies_write_that_a_newer_holder_settles(self, stage: Stage, key: str, *, lost: bool) -> None:
         writer = connect(stage.origin, "1")
         await call(writer.put_object, Key=key, Body=b"x")
-        held = stage.double.hold(at="after" if lost else "before", operation="PutObject", key=key)
-        zombie = asyncio.ensure_future(outcome(writer.put_object, Key=key, Body=b"y"))
-        await held.arrived.wait()
+        at, putting = "after" if lost else "before", outcome(writer.put_object, Key=key, Body=b"y")
+        held, zombie = await stage.late(putting, at=at, operation="PutObject", key=key)
         assert (await stage.barrier(f"s3/bucket/{key}", "2")).status_code == 200
         assert await swept(stage) == 0
         held.release()
@@ -384,7 +361,7 @@ class TestNothingElse:
             answered.release()
             assert await sweep == 0
         assert await on_record(stage, key) == []
-        await call(beside(stage).delete_object, **where, Key="l")
+        await call(stage.beside().delete_object, **where, Key="l")
         assert await swept(stage) == 1
         assert await reasons(stage, key) == ["object-vanished"], "what is remembered of the new one is there still"
 
@@ -426,7 +403,7 @@ async def test_a_sweep_records_no_bypass_of_the_gateways_own_bump(
     await stage.rows("DELETE FROM fencing.forbidden")
     assert await swept(stage) == 0, "nor when the prohibition has been forgotten"
     await call(connect(stage.origin, "34").put_object, Key=key, Body=b"next")
-    await call(beside(stage).put_object, Key=key, Body=b"from elsewhere")
+    await call(stage.beside().put_object, Key=key, Body=b"from elsewhere")
     assert await swept(stage) == 1, "later writes are checked again"
     assert await reasons(stage, key) == ["object-changed"]
 

@@ -1,6 +1,5 @@
 """CopyObject: small objects through memory, large ones inside the store, and both as fenced writes."""
 
-import asyncio
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -145,28 +144,18 @@ class TestSource:
         await call(s3.copy_object, **named(key, "other"))
         assert shared.body(key) == b"newer"
 
-    async def test_one_that_changes_meanwhile(self, shared: Stage, key: str) -> None:
+    @pytest.mark.parametrize(("size", "read"), [("large", "UploadPartCopy"), ("small", "GetObject")])
+    async def test_one_that_changes_meanwhile(self, shared: Stage, key: str, size: str, read: str) -> None:
         """A copy is of one state of its source, or it is none."""
-        await sourced(shared, key, "large")
-        held = shared.double.hold(operation="UploadPartCopy", key=key)
-        copy = asyncio.ensure_future(outcome(connect(shared.origin, "34").copy_object, **named(key)))
-        await held.arrived.wait()
-        shared.double.put("bucket", f"{key}/a source+ä?", bytes(6 * MEBIBYTE))
+        await sourced(shared, key, size)
+        copying = outcome(connect(shared.origin, "34").copy_object, **named(key))
+        held, copy = await shared.late(copying, operation=read)
+        shared.double.put("bucket", f"{key}/a source+ä?", BODIES[size].swapcase())
         held.release()
         assert await copy == FAILED
         assert shared.body(key) is None
         assert shared.uploads(key) == []
         assert await shared.count("upload", key) == 0
-
-    async def test_a_small_one_that_changes_meanwhile(self, shared: Stage, key: str) -> None:
-        await sourced(shared, key)
-        held = shared.double.hold(operation="GetObject")
-        copy = asyncio.ensure_future(outcome(connect(shared.origin, "34").copy_object, **named(key)))
-        await held.arrived.wait()
-        shared.double.put("bucket", f"{key}/a source+ä?", b"HELLO")
-        held.release()
-        assert await copy == FAILED
-        assert shared.body(key) is None
 
 
 @pytest.mark.parametrize("size", first(SIZES))
@@ -201,9 +190,8 @@ class TestToken:
     @pytest.mark.parametrize(("size", "operation"), [("small", "PutObject"), ("large", "CompleteMultipartUpload")])
     async def test_one_that_is_overtaken_on_its_way(self, shared: Stage, key: str, size: str, operation: str) -> None:
         await sourced(shared, key, size)
-        held = shared.double.hold(operation=operation, key=key)
-        zombie = asyncio.ensure_future(outcome(connect(shared.origin, "33").copy_object, **named(key)))
-        await held.arrived.wait()
+        copying = outcome(connect(shared.origin, "33").copy_object, **named(key))
+        held, zombie = await shared.late(copying, operation=operation, key=key)
         assert await outcome(connect(shared.origin, "34").put_object, Key=key, Body=b"new") == (200, "")
         held.release()
         assert await zombie == STALE

@@ -36,11 +36,6 @@ async def test_a_zombie_is_refused_and_on_record(shared: Stage, key: str) -> Non
     assert refusals == [UUID(put["id"]), UUID(deleted["id"])]
 
 
-async def test_a_write_without_a_token_is_refused(shared: Stage, key: str) -> None:
-    assert await outcome(connect(shared.origin).put_object, Key=key, Body=b"x") == (428, "FencingTokenRequired")
-    assert shared.body(key) is None
-
-
 async def test_the_token_can_stand_in_the_metadata(shared: Stage, key: str) -> None:
     """No reader sees it there, nor what the gateway notes: a client that copies metadata presents no old token."""
     put = await call(

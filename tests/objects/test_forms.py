@@ -127,15 +127,7 @@ async def test_the_answer_that_a_form_asks_for(shared: Stage, key: str) -> None:
 
 
 async def test_fenced_credentials_carry_the_token(shared: Stage, key: str) -> None:
-    async with shared.api() as api:
-        issued = await api.post("/v1/credentials", json={"resource": f"s3/bucket/{key}", "token": "36"})
-    assert issued.status_code in (200, 201), issued.text
-    given = issued.json()
-    own = {
-        "access_key": given["access_key_id"],
-        "secret_key": given["secret_access_key"],
-        "aws_session_token": given["session_token"],
-    }
+    own = await shared.issued(resource=f"s3/bucket/{key}", token="36")
     assert (await post(signed(shared.origin, key, {}, **own))).headers["fencing-token"] == "36"
     assert code(await post(signed(shared.origin, f"{key}-2", {}, **own))) == (403, "AccessDenied")
     assert code(await post(signed(shared.origin, key, {TOKEN: "37"}, **own))) == (403, "AccessDenied")

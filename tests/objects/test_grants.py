@@ -39,24 +39,12 @@ shared = module_stage(
 async def fenced(
     stage: Stage,
     resource: str,
-    token: str = "34",
-    holder: str | None = "ann",
     present: tuple[str | None, str | None] = (None, None),
     read: str | Sequence[str] = ("s3/bucket/source",),
 ) -> S3Client:
-    """A client with fenced credentials. ``present``: token and holder in its headers beside them."""
-    async with stage.api() as api:
-        wanted = {"resource": resource, "token": token, "read": read} | ({"holder": holder} if holder else {})
-        answer = await api.post("/v1/credentials", json=wanted)
-    assert answer.status_code == 201, answer.text
-    given = answer.json()
-    return connect(
-        stage.origin,
-        *present,
-        access_key=given["access_key_id"],
-        secret_key=given["secret_access_key"],
-        aws_session_token=given["session_token"],
-    )
+    """A client with fenced credentials of ann. ``present``: token and holder in its headers beside them."""
+    issued = await stage.issued(resource=resource, token="34", holder="ann", read=read)
+    return connect(stage.origin, *present, **issued)
 
 
 def writes(s3: S3Client, key: str) -> dict[str, tuple[Any, dict[str, Any]]]:

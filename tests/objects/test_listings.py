@@ -148,10 +148,7 @@ async def test_a_bucket_that_never_had_versions_shows_no_delete_markers(mixed: S
 @pytest.mark.thorough
 @pytest.mark.asyncio(loop_scope="module")
 async def test_uploads_of_the_gateways_own_are_left_out(mixed: Stage) -> None:
-    client, store = (
-        connect(mixed.origin, "1"),
-        connect(mixed.endpoint, access_key="AKIADOUBLE", secret_key="double-secret"),
-    )
+    client, store = connect(mixed.origin, "1"), mixed.beside()
     ids: dict[str, str] = {}
     for key in ("a", "b/1", "c/1", "c/2", "d"):
         opened = client if key in ("b/1", "c/2") else store

@@ -277,27 +277,21 @@ class TestProfiles:
         assert tried(double) == 1
         assert (await profiles.of("bucket")).writable
 
-    async def test_a_waiting_writer_takes_over_a_cancelled_probe(self, double: S3Double, upstream: Upstream) -> None:
+    @pytest.mark.parametrize("leaving", [0, 1])
+    async def test_a_writer_that_goes_away_ends_no_probe(
+        self, double: S3Double, upstream: Upstream, leaving: int
+    ) -> None:
+        """The first writer runs the probe, and the second one waits for it, or takes it over."""
         held = double.hold(operation="PutObject")
         profiles = Profiles(upstream)
-        first = asyncio.ensure_future(profiles.of("bucket"))
+        writers = [asyncio.ensure_future(profiles.of("bucket"))]
         await held.arrived.wait()
-        second = asyncio.ensure_future(profiles.of("bucket"))
+        writers.append(asyncio.ensure_future(profiles.of("bucket")))
         await asyncio.sleep(0)
-        first.cancel()
-        assert (await second).writable
-        assert first.cancelled()
-
-    async def test_a_waiter_that_goes_away_does_not_end_the_probe(self, double: S3Double, upstream: Upstream) -> None:
-        held = double.hold(operation="PutObject")
-        profiles = Profiles(upstream)
-        first = asyncio.ensure_future(profiles.of("bucket"))
-        await held.arrived.wait()
-        second = asyncio.ensure_future(profiles.of("bucket"))
-        await asyncio.sleep(0)
-        second.cancel()
+        writers[leaving].cancel()
         held.release()
-        assert (await first).writable
+        assert (await writers[1 - leaving]).writable
+        assert writers[leaving].cancelled()
 
 
 # A bucket counts as able to do only what it was seen to do, and each failure names what follows from it.

@@ -132,7 +132,7 @@ def test_a_body_that_is_chunked_has_the_other_encodings_only() -> None:
         assert headers == tuple(("content-encoding", one) for one in left)
 
 
-@pytest.mark.parametrize("name", [b"content-type", b"if-match", b"x-amz-meta-a", b"cache-control"])
+@pytest.mark.parametrize("name", [b"content-type", b"if-match", b"x-amz-meta-a", b"cache-control", b"host"])
 def test_a_header_that_stands_twice_is_refused(name: bytes) -> None:
     assert refusal("PUT", b"/bucket/k", b"", [(name, b"a"), (name.upper(), b"a")])[:2] == ("InvalidRequest", 400)
 

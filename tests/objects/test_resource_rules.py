@@ -1,6 +1,5 @@
 """Each key has exactly one resource, whichever caller names it, and a rule says how its writes are judged."""
 
-import asyncio
 from contextlib import nullcontext
 from typing import Any
 
@@ -15,7 +14,7 @@ from gateway.fencing.resource import canonical, covers
 from gateway.objects.resource_rules import KeyRule, Resources
 from gateway.observe.events import WriteRefused
 from tests.doubles.s3 import S3Double
-from tests.objects.clients import body_of, call, connect, outcome
+from tests.objects.clients import body_of, call, connect, opened, outcome
 from tests.objects.object_gateway import Stage, module_stage, staged, store
 from tests.objects.raw import ask, head
 
@@ -252,11 +251,8 @@ async def test_the_answer_tells_the_writer(shared: Stage, key: str) -> None:
     assert await told("copy_object", "33", Key=key, CopySource=f"bucket/{key}", MetadataDirective="REPLACE") == (
         "token-stale; fence=34"
     )
-    upload = await call(connect(shared.origin, "32").create_multipart_upload, Key=key)
-    part = {"Key": key, "UploadId": upload["UploadId"]}
-    sent = await call(connect(shared.origin, "32").upload_part, **part, PartNumber=1, Body=b"part")
-    parts = {"Parts": [{"PartNumber": 1, "ETag": sent["ETag"]}]}
-    assert await told("complete_multipart_upload", "32", **part, MultipartUpload=parts) == "token-stale; fence=34"
+    completion = await opened(connect(shared.origin, "32"), key, [b"part"])
+    assert await told("complete_multipart_upload", "32", **completion) == "token-stale; fence=34"
     several = {"Objects": [{"Key": key}, {"Key": f"{key}-other"}]}
     assert await told("delete_objects", "33", Delete=several) == "token-stale; fence=34"
     assert await told("delete_object", "33", Key=key) == "token-stale; fence=34"
@@ -285,10 +281,8 @@ async def test_strict_lets_each_token_write_once(shared: Stage, key: str) -> Non
 async def test_a_strict_write_that_starts_again_is_not_its_own_second(shared: Stage, key: str) -> None:
     """The key changes between the look and the write: the same write tries again, with its own token."""
     key = f"strict/{key}"
-    held = shared.double.hold(operation="PutObject", key=key)
-    s3 = connect(shared.origin, "33")
-    writing = asyncio.ensure_future(outcome(s3.put_object, Key=key, Body=b"mine"))
-    await held.arrived.wait()
+    putting = outcome(connect(shared.origin, "33").put_object, Key=key, Body=b"mine")
+    held, writing = await shared.late(putting, operation="PutObject", key=key)
     shared.double.put("bucket", key, b"somebody's")
     held.release()
     assert await writing == (200, "")

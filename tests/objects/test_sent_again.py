@@ -1,7 +1,7 @@
 """A request that is repeated: its sender is told what became of the first, and a copy undoes nothing newer."""
 
 import asyncio
-from collections.abc import Awaitable, Iterator
+from collections.abc import Coroutine, Iterator
 from typing import Any
 
 import pytest
@@ -13,7 +13,7 @@ from gateway.objects.writes import fenced_write
 from tests.clients.lossy import losing
 from tests.doubles.s3 import Rule
 from tests.objects import raw
-from tests.objects.clients import body_of, call, connect, outcome
+from tests.objects.clients import body_of, call, connect, opened, outcome
 from tests.objects.clients import refused as refusal
 from tests.objects.object_gateway import ADMIN, Stage, module_stage, store
 from tests.objects.object_gateway import WRITER as WRITING
@@ -72,7 +72,7 @@ def put(
     *more: tuple[str, str],
     by: dict[str, Any] = WRITER,
     call_id: str | None = None,
-) -> Awaitable[Reply | None]:
+) -> Coroutine[Any, Any, Reply | None]:
     """Send a PutObject once, as one attempt of a call."""
     unsigned = [("content-length", str(len(body))), *([("amz-sdk-invocation-id", call_id)] if call_id else [])]
     signed = [("fencing-token", token), *more]
@@ -115,17 +115,15 @@ class TestBoto3:
 
     async def test_a_completion(self, shared: Stage, key: str) -> None:
         s3 = connect(shared.origin, "5")
-        upload = (await call(s3.create_multipart_upload, Key=key))["UploadId"]
-        part = await call(s3.upload_part, Key=key, UploadId=upload, PartNumber=1, Body=b"x")
-        whole = {"Parts": [{"PartNumber": 1, "ETag": part["ETag"]}]}
-        await call(s3.complete_multipart_upload, Key=key, UploadId=upload, MultipartUpload=whole)
+        completion = await opened(s3, key, [b"x"])
+        await call(s3.complete_multipart_upload, **completion)
         await shared.barrier(f"s3/bucket/{key}", "6")
         with pytest.raises(ClientError) as caught:
-            await call(s3.complete_multipart_upload, Key=key, UploadId=upload, MultipartUpload=whole)
+            await call(s3.complete_multipart_upload, **completion)
         assert told(caught.value.response["Error"]) == TOLD
         for other in (s3.upload_part, s3.create_multipart_upload, s3.abort_multipart_upload):
             numbered = {"PartNumber": 1, "Body": b"x"} if other == s3.upload_part else {}
-            named = {} if other == s3.create_multipart_upload else {"UploadId": upload}
+            named = {} if other == s3.create_multipart_upload else {"UploadId": completion["UploadId"]}
             with pytest.raises(ClientError) as caught:
                 await call(other, Key=key, **numbered, **named)
             assert told(caught.value.response["Error"]) == NOT_TOLD
@@ -179,9 +177,8 @@ class TestOnlyItsOwn:
         """A newer holder's barrier makes certain of a write on its way: the bytes stay, their form changes."""
         await put(shared, key, "5", call_id="call-1")
         before = shared.double.objects("bucket")[key].etag
-        held = shared.double.hold(operation="PutObject", key=key)
-        late = asyncio.ensure_future(put(shared, key, "5", b"late", call_id="call-2"))
-        await held.arrived.wait()
+        putting = put(shared, key, "5", b"late", call_id="call-2")
+        held, late = await shared.late(putting, operation="PutObject", key=key)
         assert (await shared.barrier(f"s3/bucket/{key}", "6")).status_code == 200
         held.release()
         assert not says(await late)
@@ -307,10 +304,7 @@ async def test_the_same_upload_again(either: Stage, waiting: Stage, key: str) ->
     writer = connect(either.origin, "1")
 
     async def upload() -> tuple[int, str]:
-        place: Any = {"Key": key, "UploadId": (await call(writer.create_multipart_upload, Key=key))["UploadId"]}
-        etag = (await call(writer.upload_part, **place, PartNumber=1, Body=b"large"))["ETag"]
-        parts = {"Parts": [{"PartNumber": 1, "ETag": etag}]}
-        return await outcome(writer.complete_multipart_upload, **place, MultipartUpload=parts)
+        return await outcome(writer.complete_multipart_upload, **await opened(writer, key, [b"large"]))
 
     assert await upload() == DONE
     again = [(await upload())[0] for _ in range(2)]

@@ -12,16 +12,13 @@ from uuid import UUID
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import SecretStr
 
 from bench import memory
 from bench.services import Services
-from gateway.config.stores import ObjectStore
 from gateway.objects.s3.answers import Started
 from gateway.objects.s3.documents import Part, etag_of_parts
 from gateway.objects.store.operations import Upstream
 from gateway.objects.writes.staging import part_size
-from tests.doubles.s3 import ACCESS_KEY, SECRET_KEY
 from tests.objects.clients import call, connect
 from tests.objects.object_gateway import Stage
 from tests.objects.raw import Headers, Reply, ask, framed, head
@@ -100,12 +97,10 @@ class TestStagedBodies:
         await assert_nothing_left(shared, key, reply, 503, "ServiceUnavailable")
 
     async def test_an_upload_that_is_aborted_while_it_stages(self, shared: Stage, key: str) -> None:
-        held = shared.double.hold(operation="UploadPart", key=key)
-        put = asyncio.ensure_future(ask(shared.origin, plain(shared, f"/bucket/{key}", BODY)))
+        putting = ask(shared.origin, plain(shared, f"/bucket/{key}", BODY))
         async with asyncio.timeout(PATIENCE):
-            await held.arrived.wait()
-        store = connect(shared.endpoint, access_key=ACCESS_KEY, secret_key=SECRET_KEY)
-        await call(store.abort_multipart_upload, Key=key, UploadId=shared.uploads(key)[0].upload_id)
+            held, put = await shared.late(putting, operation="UploadPart", key=key)
+        await call(shared.beside().abort_multipart_upload, Key=key, UploadId=shared.uploads(key)[0].upload_id)
         held.release()
         await assert_nothing_left(shared, key, await put, 503, "ServiceUnavailable")
 
@@ -157,8 +152,7 @@ async def test_an_upload_is_gone_when_the_store_knows_no_parts_of_it(
     shared: Stage, key: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("gateway.objects.store.operations._PAUSES", (0.0, 0.01))
-    store = ObjectStore(endpoint=shared.endpoint, access_key_id=ACCESS_KEY, secret_access_key=SecretStr(SECRET_KEY))
-    async with Upstream(store) as upstream:
+    async with Upstream(shared.settings()) as upstream:
         started = await upstream.create_multipart("bucket", key)
         assert isinstance(started, Started)
         listing = shared.double.fail(501, code="NotImplemented", operation="ListMultipartUploads", times=None)

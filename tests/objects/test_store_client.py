@@ -6,35 +6,19 @@ Against a raw socket on the loopback, so that what is asserted is what stood on 
 import asyncio
 import gzip
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from urllib.parse import parse_qsl
 
 import pytest
-from pydantic import SecretStr
 
 from gateway.auth.principal import Principal
 from gateway.auth.sigv4 import RequestHead, verify
-from gateway.config.stores import ObjectStore
 from gateway.errors import OutcomeUnknown, StoreError, Unavailable
-from gateway.objects.s3.answers import Applied, Found, NotSent, Rejected, Unknown, WriteAnswer
+from gateway.objects.s3.answers import Applied, Found, NotSent, Rejected, Unknown
 from gateway.objects.store import client
-from gateway.objects.store.client import StoreClient
-from gateway.objects.store.operations import Upstream
 from gateway.objects.store.upload_stream import BodyStream
 from tests.clock import Clock
-from tests.objects.wire import AT, HANG, OK, RESET, Store, answer, listening, upstream
-
-
-@pytest.fixture
-async def store() -> AsyncIterator[Store]:
-    async with listening() as store:
-        yield store
-
-
-async def put(up: Upstream, body: bytes = b"hello") -> WriteAnswer:
-    return await up.put("bucket", "key", body, expected=None, signed_at=AT)
-
+from tests.objects.wire import AT, HANG, OK, RESET, Store, answer, listening, put, upstream
 
 ODD = [
     *("a/../b", "..", "../other/k", "a//b", "/lead", "tail/", "./a/."),
@@ -190,41 +174,6 @@ REFUSAL = b"HTTP/1.1 403 Forbidden\r\nContent-Length: 5\r\n\r\nnever"
 MEBIBYTE = 1024 * 1024
 
 
-Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
-
-
-@asynccontextmanager
-async def hop(serve: Serve, *, timeout: float = 20) -> AsyncIterator[StoreClient]:
-    tasks: set[asyncio.Task[None]] = set()
-
-    async def one(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        tasks.add(task)
-        try:
-            await serve(reader, writer)
-        except (ConnectionError, asyncio.CancelledError, asyncio.IncompleteReadError):
-            pass
-        finally:
-            writer.close()
-
-    server = await asyncio.start_server(one, "127.0.0.1", 0)
-    config = ObjectStore(
-        endpoint=f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}",
-        access_key_id="AKGATEWAY",
-        secret_access_key=SecretStr("gateway-secret"),
-        timeout=timeout,
-    )
-    try:
-        async with StoreClient(config) as opened:
-            yield opened
-    finally:
-        server.close()
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-
-
 async def pieces(
     *sizes: int, pause: Callable[[], Awaitable[None]] = lambda: asyncio.sleep(0), failure: Exception | None = None
 ) -> AsyncIterator[bytes]:
@@ -304,9 +253,9 @@ async def test_a_store_that_stops_taking_a_stream_times_out() -> None:
             pulled += len(piece)
             yield piece
 
-    async with hop(stuck, timeout=0.3) as store, asyncio.timeout(20):
+    async with listening(stuck) as store, upstream(store, timeout=0.3) as up, asyncio.timeout(20):
         with pytest.raises(OutcomeUnknown, match="timed out"):
-            await store.send("PUT", "/bucket/key", body=BodyStream(counted(), 64 * MEBIBYTE), signed_at=AT)
+            await up.send("PUT", "/bucket/key", body=BodyStream(counted(), 64 * MEBIBYTE), signed_at=AT)
     assert pulled < 16 * MEBIBYTE, "the sockets' own buffers, and no more"
 
 
@@ -315,10 +264,9 @@ async def test_a_store_that_never_answers_a_whole_stream_times_out() -> None:
     async def mute(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read()
 
-    async with hop(mute, timeout=0.3) as store:
-        async with asyncio.timeout(20):
-            with pytest.raises(OutcomeUnknown, match="timed out"):
-                await store.send("PUT", "/bucket/key", body=BodyStream(pieces(10), 10), signed_at=AT)
+    async with listening(mute) as store, upstream(store, timeout=0.3) as up, asyncio.timeout(20):
+        with pytest.raises(OutcomeUnknown, match="timed out"):
+            await up.send("PUT", "/bucket/key", body=BodyStream(pieces(10), 10), signed_at=AT)
 
 
 @pytest.mark.parametrize("closing", [False, True], ids=["goes on listening", "hangs up"])
@@ -334,9 +282,10 @@ async def test_a_refusal_before_the_end_of_a_stream_is_returned(closing: bool) -
             await asyncio.sleep(30)
 
     async with (
-        hop(early) as store,
+        listening(early) as store,
+        upstream(store) as up,
         asyncio.timeout(20),
-        await store.send("PUT", "/bucket/key", body=BodyStream(endless(), 20), signed_at=AT) as response,
+        await up.send("PUT", "/bucket/key", body=BodyStream(endless(), 20), signed_at=AT) as response,
     ):
         assert response.status == 403
         assert await response.read() == b"never"
@@ -348,6 +297,6 @@ async def test_a_success_before_the_end_of_a_stream_is_an_unknown_outcome() -> N
         writer.write(OK)
         await asyncio.sleep(30)
 
-    async with hop(hasty) as store, asyncio.timeout(20):
+    async with listening(hasty) as store, upstream(store) as up, asyncio.timeout(20):
         with pytest.raises(OutcomeUnknown, match="does not have"):
-            await store.send("PUT", "/bucket/key", body=BodyStream(endless(), 20), signed_at=AT)
+            await up.send("PUT", "/bucket/key", body=BodyStream(endless(), 20), signed_at=AT)

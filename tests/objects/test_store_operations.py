@@ -1,7 +1,6 @@
 """The operations of the store as they stand on the wire, and answers that are read for no more than they say."""
 
 from base64 import b64encode
-from collections.abc import AsyncIterator
 from datetime import datetime, timedelta
 from hashlib import md5
 from urllib.parse import parse_qsl
@@ -34,13 +33,7 @@ from gateway.objects.s3.answers import (
 from gateway.objects.s3.documents import Part
 from gateway.objects.store.operations import Upstream
 from gateway.observe.events import ignore
-from tests.objects.wire import AT, CLOCK, ERROR, OK, RESET, Received, Store, answer, listening, upstream
-
-
-@pytest.fixture
-async def store() -> AsyncIterator[Store]:
-    async with listening() as store:
-        yield store
+from tests.objects.wire import AT, CLOCK, ERROR, OK, RESET, Received, Store, answer, put, upstream
 
 
 @pytest.mark.parametrize(
@@ -62,10 +55,6 @@ async def test_an_object_of_unknown_length_is_not_rewritten(store: Store, said: 
 
 async def sign() -> datetime:
     return AT
-
-
-async def put(up: Upstream, body: bytes = b"hello") -> WriteAnswer:
-    return await up.put("bucket", "key", body, expected=None, signed_at=AT)
 
 
 async def test_a_put_on_the_wire(store: Store) -> None:

@@ -1,6 +1,5 @@
 """Stores that do less than AWS, or take keys for one another: it is found out first, and made up for or refused."""
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 from uuid import uuid4
@@ -10,7 +9,7 @@ from mypy_boto3_s3 import S3Client
 
 from gateway.demo.embedded import EmbeddedPostgres
 from gateway.fencing.resource import escape_path
-from tests.objects.clients import body_of, call, connect, outcome, refused
+from tests.objects.clients import body_of, call, connect, opened, outcome, refused
 from tests.objects.object_gateway import ADMIN, Stage, module_stage, staged, store
 from tests.objects.test_forms import TOKEN, code, post, signed
 
@@ -62,35 +61,14 @@ async def assert_tombstone(stage: Stage, key: str) -> None:
     assert await outcome(s3.get_object, Key=key, Range="bytes=0-3") == GONE
 
 
-async def test_a_delete_leaves_a_tombstone_where_absence_is_forbidden(stage: Stage) -> None:
-    """A late If-None-Match: * of a zombie would pass once the key is absent again."""
-    held = stage.double.hold(operation="PutObject", key="k")
-    put = connect(stage.origin, "33").put_object
-    zombie = asyncio.ensure_future(outcome(put, Key="k", Body=b"zombie"))
-    await held.arrived.wait()
-    successor = connect(stage.origin, "34")
-    assert await outcome(successor.put_object, Key="k", Body=b"new") == (200, "")
-    assert await outcome(successor.delete_object, Key="k") == (204, "")
-    await assert_tombstone(stage, "k")
-    held.release()
-    assert await zombie == (412, "StaleFencingToken")
-    assert held.statuses == [412]
-    await assert_tombstone(stage, "k")
-    assert await outcome(successor.put_object, Key="k", Body=b"again") == (200, "")
-    assert await body_of(successor, "k") == b"again"
-    listed = await call(successor.list_objects_v2)
-    assert [one["Size"] for one in listed["Contents"]] == [5]
-
-
 async def test_where_etags_are_unique(postgres_server: EmbeddedPostgres) -> None:
     async with staged(postgres_server, store("bucket", etags="unique")) as stage:
         s3 = connect(stage.origin, "33")
         etags = [(await call(s3.put_object, Key="k", Body=b"same"))["ETag"] for _ in range(3)]
         assert len(set(etags)) == 3
         assert (await call(s3.head_object, Key="k"))["ETag"] == etags[-1]
-        held = stage.double.hold(operation="PutObject", key="k")
-        zombie = asyncio.ensure_future(outcome(s3.put_object, Key="k", Body=b"zombie"))
-        await held.arrived.wait()
+        putting = outcome(s3.put_object, Key="k", Body=b"zombie")
+        held, zombie = await stage.late(putting, operation="PutObject", key="k")
         successor = connect(stage.origin, "34")
         assert await outcome(successor.put_object, Key="k", Body=b"same") == (200, "")
         held.release()
@@ -106,9 +84,8 @@ async def test_where_etags_are_unique_but_for_the_writers_own_encryption(postgre
     async with staged(postgres_server, store("bucket", etags="unique")) as stage:
         old, new = connect(stage.origin, "33"), connect(stage.origin, "34")
         first = await call(old.put_object, Key="k", Body=b"X", ServerSideEncryption="AES256")
-        held = stage.double.hold(operation="PutObject", key="k")
-        zombie = asyncio.ensure_future(outcome(old.put_object, Key="k", Body=b"zombie"))
-        await held.arrived.wait()
+        putting = outcome(old.put_object, Key="k", Body=b"zombie")
+        held, zombie = await stage.late(putting, operation="PutObject", key="k")
         since = stage.applied(0)[-1].sequence
         await call(new.put_object, Key="k", Body=b"Z")
         again = await call(new.put_object, Key="k", Body=b"X", ServerSideEncryption="AES256")
@@ -206,12 +183,10 @@ async def test_an_upload_of_old_is_not_completed(postgres_server: EmbeddedPostgr
     """One that was opened when the bucket, or what is in front of it, was another."""
     async with staged(postgres_server, store("bucket"), callers=[ADMIN]) as stage:
         older = connect(stage.origin, "1")
-        upload = {"Key": "/k", "UploadId": (await call(older.create_multipart_upload, Key="/k"))["UploadId"]}
-        etag = (await call(older.upload_part, **upload, PartNumber=1, Body=b"late"))["ETag"]
+        completion = await opened(older, "/k", [b"late"])
         stage.double.behave(keys="paths")
         enabled = {"Status": "Enabled"}
         await call(connect(stage.origin).put_bucket_versioning, VersioningConfiguration=enabled)  # probed anew
-        parts = {"Parts": [{"PartNumber": 1, "ETag": etag}]}
-        refusal = await refused(older.complete_multipart_upload, **upload, MultipartUpload=parts)
+        refusal = await refused(older.complete_multipart_upload, **completion)
         assert refusal[:2] == (400, "InvalidArgument"), refusal
         assert stage.body("k") is None

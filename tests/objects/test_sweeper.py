@@ -80,9 +80,8 @@ class TestTombstones:
         """Its write is under way when the sweep comes: it succeeds, and what it wrote stays."""
         await call(connect(stage.origin, "7").put_object, Key="warm", Body=b"probed")
         await entomb(stage, "k")
-        held = stage.double.hold(operation="PutObject", key="k")
-        put = asyncio.ensure_future(outcome(connect(stage.origin, "7").put_object, Key="k", Body=b"new"))
-        await held.arrived.wait()
+        putting = outcome(connect(stage.origin, "7").put_object, Key="k", Body=b"new")
+        held, put = await stage.late(putting, operation="PutObject", key="k")
         async with sweeper(stage) as (one, events):
             assert await one.sweep() == Swept()
             assert not of_kind(events, IntentSettled)
@@ -133,10 +132,8 @@ class TestTombstones:
         """A write of the key settles it by itself. Nothing else has to."""
         await call(connect(stage.origin, "7").put_object, Key="warm", Body=b"probed")
         await entomb(stage, "k")
-        held = stage.double.hold(operation="DeleteObject", key="k")
         async with sweeper(stage) as (one, _):
-            sweep = asyncio.ensure_future(one.sweep())
-            await held.arrived.wait()
+            held, sweep = await stage.late(one.sweep(), operation="DeleteObject", key="k")
             assert (await stage.barrier("s3/bucket/k", "8")).status_code == 200
             assert await stage.count("intent", "k") == 1, "no barrier waits for it"
             assert await outcome(connect(stage.origin, "8").put_object, Key="k", Body=b"new") == (200, "")
@@ -191,6 +188,17 @@ class TestUploads:
 
 
 class TestIntents:
+    @staticmethod
+    async def announce(stage: Stage, kind: MutationKind, age: timedelta) -> None:
+        """Leave the intent of a write that was signed so long ago."""
+        upload_id = "lost" if kind is MutationKind.UPLOAD else None
+        presented = Presented(Token(0, 5))
+        write = Announcement("s3/bucket/k", "bucket", "k", uuid4(), presented, "w", kind=kind, upload_id=upload_id)
+        database = patient(stage.dsn)
+        await intents.begin(database, intents.Begin(write))
+        await database.close()
+        await stage.rows("UPDATE fencing.intent SET signed_at = now() - $1::interval", age)
+
     @pytest.mark.parametrize("kind", first(MutationKind))
     @pytest.mark.parametrize(("age", "swept"), [(timedelta(minutes=4), 0), (timedelta(minutes=6), 1)])
     async def test_an_intent_that_can_have_no_effect_any_more_is_forgotten(
@@ -198,14 +206,7 @@ class TestIntents:
     ) -> None:
         """Without any write: nothing has to be put in the way of a request that the store refuses."""
         stage.double.put("bucket", "k", b"x")
-        upload_id = "lost" if kind is MutationKind.UPLOAD else None
-        write = Announcement(
-            "s3/bucket/k", "bucket", "k", uuid4(), Presented(Token(0, 5)), "w", kind=kind, upload_id=upload_id
-        )
-        database = patient(stage.dsn)
-        await intents.begin(database, intents.Begin(write))
-        await database.close()
-        await stage.rows("UPDATE fencing.intent SET signed_at = now() - $1::interval", age)
+        await self.announce(stage, kind, age)
         since = stage.double.sequence
         async with sweeper(stage) as (one, events):
             assert await one.sweep() == Swept(intents=swept)
@@ -217,35 +218,32 @@ class TestIntents:
     async def test_the_stores_clock_has_the_last_word(self, stage: Stage) -> None:
         """The database may be ahead: the store would still take the request."""
         stage.double.behave(clock_offset=-3600.0, check_signatures=False)
-        write = Announcement("s3/bucket/k", "bucket", "k", uuid4(), Presented(Token(0, 5)), "w")
-        database = patient(stage.dsn)
-        await intents.begin(database, intents.Begin(write))
-        await database.close()
-        await stage.rows("UPDATE fencing.intent SET signed_at = now() - interval '60 minutes'")
+        await self.announce(stage, MutationKind.CONDITIONAL, timedelta(hours=1))
         async with sweeper(stage) as (one, _):
             assert await one.sweep() == Swept()
         assert await stage.count("intent", "k") == 1
+
+
+async def buried_and_swept(stage: Stage) -> None:
+    """Delete an object, and wait until the gateway has swept its tombstone."""
+    client = connect(stage.origin, "1")
+    await call(client.put_object, Key="k", Body=b"x")
+    await call(client.delete_object, Key="k")
+    async with asyncio.timeout(PATIENCE):
+        while stage.double.objects("bucket"):
+            await asyncio.sleep(0.02)
 
 
 class TestAtWork:
     async def test_a_gateway_sweeps_by_itself(self, postgres_server: EmbeddedPostgres) -> None:
         settings = {"sweep_interval": 0.05, "sweep_unconditionally": True}
         async with staged(postgres_server, forgetful(), s3=settings) as stage:
-            client = connect(stage.origin, "1")
-            await call(client.put_object, Key="k", Body=b"x")
-            await call(client.delete_object, Key="k")
-            async with asyncio.timeout(PATIENCE):
-                while stage.double.objects("bucket"):
-                    await asyncio.sleep(0.02)
+            await buried_and_swept(stage)
             stage.double.cut(operation="ListBuckets", times=4)  # a read is tried twice
             async with asyncio.timeout(PATIENCE):
                 while len(of_kind(stage.events, SweepFailed)) < 2:
                     await asyncio.sleep(0.02)
-            await call(client.put_object, Key="k", Body=b"x")
-            await call(client.delete_object, Key="k")
-            async with asyncio.timeout(PATIENCE):
-                while stage.double.objects("bucket"):
-                    await asyncio.sleep(0.02)
+            await buried_and_swept(stage)
 
     async def test_a_sweep_under_way_finishes_when_the_gateway_stops(self, postgres_server: EmbeddedPostgres) -> None:
         double, settings = forgetful(), {"sweep_interval": 0.05, "sweep_unconditionally": True}

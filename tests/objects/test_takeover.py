@@ -1,6 +1,5 @@
 """A new holder takes over while an old one's request is on its way: it has no effect, and blocks no one for long."""
 
-import asyncio
 import hashlib
 from datetime import UTC, datetime
 from uuid import uuid4
@@ -39,9 +38,8 @@ async def test_the_same_state_again_does_not_let_a_late_write_in(shared: Stage, 
     """The zombie's condition is on X (or on absence); the successor writes Z and then restores exactly that."""
     old, new = connect(shared.origin, "33"), connect(shared.origin, "34")
     etag = None if first is None else (await call(old.put_object, Key=key, Body=first))["ETag"]
-    held = shared.double.hold(operation="PutObject", key=key)
-    zombie = asyncio.ensure_future(outcome(old.put_object, Key=key, Body=b"Y"))
-    await held.arrived.wait()
+    putting = outcome(old.put_object, Key=key, Body=b"Y")
+    held, zombie = await shared.late(putting, operation="PutObject", key=key)
     await call(new.put_object, Key=key, Body=b"Z")
     if first is None:
         await call(new.delete_object, Key=key)
@@ -54,6 +52,8 @@ async def test_the_same_state_again_does_not_let_a_late_write_in(shared: Stage, 
     assert held.statuses == [412]
     if first is None:
         assert await outcome(new.get_object, Key=key) == (404, "NoSuchKey")
+        assert await shared.count("tombstone", key) == 1, "absence itself would let the zombie in"
+        assert await outcome(new.put_object, Key=key, Body=b"again") == (200, "")
     else:
         assert await body_of(new, key) == first
     assert await shared.count("intent", key) == 0
@@ -67,9 +67,8 @@ async def test_a_takeover_of_one_key_settles_every_key_of_the_resource(shared: S
     old, new = connect(shared.origin, "33"), connect(shared.origin, "34")
     await call(old.put_object, Key=one, Body=b"one")
     await call(old.put_object, Key=other, Body=b"other")
-    held = shared.double.hold(operation="PutObject", key=one)
-    zombie = asyncio.ensure_future(outcome(old.put_object, Key=one, Body=b"zombie"))
-    await held.arrived.wait()
+    putting = outcome(old.put_object, Key=one, Body=b"zombie")
+    held, zombie = await shared.late(putting, operation="PutObject", key=one)
     put = await call(new.put_object, Key=other, Body=b"new")
     assert put["ResponseMetadata"]["HTTPHeaders"]["fencing-resource"] == f"job/{job}"
     held.release()

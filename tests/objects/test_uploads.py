@@ -1,16 +1,12 @@
 """Multipart uploads by clients: parts are staged, and the completion is the fenced write."""
 
-import asyncio
-from collections.abc import Sequence
 from typing import Any
 
 import pytest
 import pytest_asyncio
 from mypy_boto3_s3 import S3Client
 
-from tests.doubles.s3 import ACCESS_KEY as STORE_ACCESS_KEY
-from tests.doubles.s3 import SECRET_KEY as STORE_SECRET_KEY
-from tests.objects.clients import body_of, call, connect, outcome
+from tests.objects.clients import body_of, call, connect, opened, outcome
 from tests.objects.object_gateway import WRITER, Stage, module_stage, store
 from tests.objects.sweeping import entomb
 from tests.tiers import first
@@ -38,18 +34,6 @@ weak = module_stage(lambda: store(minimum_part_size=1, ignored_conditions=frozen
 @pytest_asyncio.fixture(params=first(["weak", "strong"]), loop_scope="module")
 async def either(request: pytest.FixtureRequest, shared: Stage, weak: Stage) -> Stage:
     return shared if request.param == "strong" else weak
-
-
-async def opened(
-    s3: S3Client, key: str, bodies: Sequence[bytes] = (b"one", b"two"), **arguments: Any
-) -> dict[str, Any]:
-    """Open an upload and send its parts; the arguments of its completion."""
-    upload_id = (await call(s3.create_multipart_upload, Key=key, **arguments))["UploadId"]
-    parts = []
-    for number, body in enumerate(bodies, 1):
-        part = await call(s3.upload_part, Key=key, UploadId=upload_id, PartNumber=number, Body=body)
-        parts.append({"PartNumber": number, "ETag": part["ETag"]})
-    return {"Key": key, "UploadId": upload_id, "MultipartUpload": {"Parts": parts}}
 
 
 def follow_ups(s3: S3Client, completion: dict[str, Any]) -> dict[str, tuple[Any, dict[str, Any]]]:
@@ -122,8 +106,7 @@ class TestToken:
 class TestWhoseUpload:
     async def test_one_that_was_opened_at_the_store(self, shared: Stage, key: str) -> None:
         """The upload lacks the marks of a fenced write, so the gateway could not tell whose object it became."""
-        direct = connect(shared.endpoint, access_key=STORE_ACCESS_KEY, secret_key=STORE_SECRET_KEY)
-        completion = await opened(direct, key)
+        completion = await opened(shared.beside(), key)
         for function, arguments in follow_ups(connect(shared.origin, "34"), completion).values():
             assert await outcome(function, **arguments) == UNKNOWN
         assert [one.upload_id for one in shared.uploads(key)] == [completion["UploadId"]]
@@ -132,9 +115,7 @@ class TestWhoseUpload:
     async def test_one_of_the_gateways_own(self, shared: Stage, key: str) -> None:
         s3 = connect(shared.origin, "34")
         body = bytes(9 * MEBIBYTE)
-        held = shared.double.hold(operation="UploadPart", key=key)
-        put = asyncio.ensure_future(outcome(s3.put_object, Key=key, Body=body))
-        await held.arrived.wait()
+        held, put = await shared.late(outcome(s3.put_object, Key=key, Body=body), operation="UploadPart", key=key)
         upload_id = shared.uploads(key)[0].upload_id
         listed = [{"PartNumber": 1, "ETag": '"e"'}]
         completion = {"Key": key, "UploadId": upload_id, "MultipartUpload": {"Parts": listed}}
@@ -253,9 +234,8 @@ class TestConditions:
         """If the completion itself carries no condition, a look at the key before its announcement is not enough."""
         s3 = connect(either.origin, "34")
         one, other = [await opened(s3, key, (body,)) for body in (b"one", b"two")]
-        seen = either.double.hold(at="after", operation="HeadObject", key=key)
-        late = asyncio.ensure_future(outcome(s3.complete_multipart_upload, **one, IfNoneMatch="*"))
-        await seen.arrived.wait()
+        completing = outcome(s3.complete_multipart_upload, **one, IfNoneMatch="*")
+        seen, late = await either.late(completing, at="after", operation="HeadObject", key=key)
         assert await outcome(s3.complete_multipart_upload, **other, IfNoneMatch="*") == (200, "")
         seen.release()
         assert await late == FAILED
@@ -267,9 +247,8 @@ async def late(stage: Stage, key: str, nth: int) -> None:
     old, new = connect(stage.origin, "33"), connect(stage.origin, "34")
     completion = await opened(old, key)
     await call(old.put_object, Key=key, Body=b"before")
-    held = stage.double.hold(operation=COMPLETE, key=key, nth=nth)
-    zombie = asyncio.ensure_future(outcome(old.complete_multipart_upload, **completion))
-    await held.arrived.wait()
+    completing = outcome(old.complete_multipart_upload, **completion)
+    held, zombie = await stage.late(completing, operation=COMPLETE, key=key, nth=nth)
     assert (await stage.barrier(f"s3/bucket/{key}", "34")).status_code == 200
     assert stage.uploads(key) == [], "its upload is given up"
     assert stage.body(key) == b"before"

@@ -3,7 +3,7 @@
 import asyncio
 import socket
 import struct
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from pydantic import SecretStr
 
 from gateway.config.stores import ObjectStore
+from gateway.objects.s3.answers import WriteAnswer
 from gateway.objects.store.operations import Upstream
 
 AT = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
@@ -27,6 +28,8 @@ OK = answer(200, ETag='"e1"')
 CLOCK = answer(200, Date="Fri, 02 Jan 2026 03:04:05 GMT")
 """The answer to the HEAD by which a client learns the store's clock, before its first write without an intent."""
 ERROR = b"<Error><Code>%s</Code><Message>m</Message></Error>"
+
+Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 
 @dataclass
@@ -51,6 +54,7 @@ class Store:
     received: list[Received] = field(default_factory=list)
     connections: int = 0
     port: int = 0
+    serving: Serve | None = None
     _serving: set[asyncio.Task[None]] = field(default_factory=set)
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -58,8 +62,11 @@ class Store:
             self._serving.add(task)
         self.connections += 1
         try:
-            while await self._exchange(self.connections, reader, writer):
-                pass
+            if self.serving is not None:
+                await self.serving(reader, writer)
+            else:
+                while await self._exchange(self.connections, reader, writer):
+                    pass
         except (asyncio.IncompleteReadError, ConnectionError, asyncio.CancelledError):
             pass
         finally:
@@ -90,14 +97,18 @@ class Store:
 
 
 @asynccontextmanager
-async def listening() -> AsyncIterator[Store]:
-    """A store on a free port."""
-    store = Store()
-    server = await asyncio.start_server(store.serve, "127.0.0.1", 0, limit=2**22)
+async def listening(serve: Serve | None = None) -> AsyncIterator[Store]:
+    """A store on a free port. ``serve``: what it does with a connection, instead of answers to requests."""
+    store = Store(serving=serve)
+    server = await asyncio.start_server(store.serve, "127.0.0.1", 0, limit=2**16 if serve else 2**22)
     store.port = server.sockets[0].getsockname()[1]
     yield store
     server.close()
     await store.stop()
+
+
+async def put(up: Upstream, body: bytes = b"hello") -> WriteAnswer:
+    return await up.put("bucket", "key", body, expected=None, signed_at=AT)
 
 
 @asynccontextmanager

@@ -136,7 +136,6 @@ class Collector:
 
     origin: str = ""
     status: int = 200
-    batches: int = 0
     spans: list[Seen] = field(default_factory=list)
     released: threading.Event = field(default_factory=threading.Event)
 
@@ -164,7 +163,6 @@ def collecting(*, hangs: bool = False) -> Iterator[Collector]:
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers["content-length"]))
-            collector.batches += 1
             if hangs:
                 collector.released.wait()
             if collector.status == 200:

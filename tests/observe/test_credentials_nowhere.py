@@ -2,6 +2,7 @@
 
 import asyncio
 import html
+import io
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -58,7 +59,7 @@ class Scene:
     stage: Stage
     collector: Collector
     receiver: Receiver
-    lines: list[str]
+    log: io.StringIO
     secrets: dict[str, str] = field(default_factory=dict)
 
     def secret(self, name: str, value: str) -> str:
@@ -68,22 +69,15 @@ class Scene:
 
 
 @pytest.fixture
-def lines(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The log."""
-    written: list[str] = []
-
-    class Paper:
-        def msg(self, line: str) -> None:
-            written.append(line)
-
-        info = warning = error = msg
-
-    monkeypatch.setattr(logs, "_logger", structlog.wrap_logger(Paper(), processors=logs.PROCESSORS))
-    return written
+def log(monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
+    paper = io.StringIO()
+    written = structlog.wrap_logger(structlog.PrintLogger(paper), processors=logs.PROCESSORS)
+    monkeypatch.setattr(logs, "_logger", written)
+    return paper
 
 
 @asynccontextmanager
-async def told(postgres: EmbeddedPostgres, lines: list[str]) -> AsyncIterator[Scene]:
+async def told(postgres: EmbeddedPostgres, log: io.StringIO) -> AsyncIterator[Scene]:
     """A gateway to which every kind of credential has been shown."""
     with collecting() as collector:
         async with receiving() as hook:
@@ -98,7 +92,7 @@ async def told(postgres: EmbeddedPostgres, lines: list[str]) -> AsyncIterator[Sc
                 leases={"signing_keys": [KEY]},
                 audit={"capture": 4096},
             ) as stage:
-                one = Scene(stage, collector, hook, lines)
+                one = Scene(stage, collector, hook, log)
                 one.secrets.update(api_key=API_KEY, auditor=AUDITOR, secret_key=SECRET_KEY, signing_key=KEY)
                 await stage.rows(TABLE)
                 await stage.knows("grants")
@@ -286,7 +280,7 @@ async def sinks(scene: Scene, tmp_path: Path) -> dict[str, str]:
     found["webhooks"] = "\n".join(map(repr, scene.receiver.taken))
     await scene.collector.until("PATCH tables", "DELETE objects", "POST api", "POST page", "GET page")
     found["traces"] = "\n".join(map(repr, scene.collector.spans))
-    found["log"] = "\n".join(scene.lines)
+    found["log"] = scene.log.getvalue()
     return {name: plain(text) for name, text in found.items()}
 
 
@@ -306,9 +300,9 @@ SILENT = {"/v1/metrics"}
 
 
 async def test_no_credential_is_repeated_anywhere(
-    postgres_server: EmbeddedPostgres, lines: list[str], tmp_path: Path
+    postgres_server: EmbeddedPostgres, log: io.StringIO, tmp_path: Path
 ) -> None:
-    async with told(postgres_server, lines) as scene:
+    async with told(postgres_server, log) as scene:
         found = await sinks(scene, tmp_path)
     for sink, said in found.items():
         repeated = [name for name, secret in scene.secrets.items() if secret in said]

@@ -104,19 +104,11 @@ class TestExpressions:
     async def test_legends_and_texts_name_labels_that_are_left(self, found: Samples) -> None:
         for panel in panels():
             for target in panel["targets"]:
-                known = (
-                    _kept(target["expr"])
-                    or {label for name in set(_METRIC.findall(target["expr"])) for label in labels_of(found, name)}
-                    | ADDED
-                )
                 used = set(re.findall(r"\{\{(\w+)\}\}", target["legendFormat"]))
-                assert used <= known, f"{panel['title']}: {used - known}"
+                assert used <= _left(found, target["expr"]), panel["title"]
         for rule in rules():
             used = set(re.findall(r"\$labels\.(\w+)", str(rule["annotations"])))
-            known = _kept(rule["expr"]) or ADDED | {
-                label for name in set(_METRIC.findall(rule["expr"])) - OWN for label in labels_of(found, name)
-            }
-            assert used <= known, f"{rule['alert']}: {used - known}"
+            assert used <= _left(found, rule["expr"]), rule["alert"]
 
     def test_every_metric_of_ours_is_on_the_dashboard(self) -> None:
         text = " ".join(expression for _, expression in shown())
@@ -143,11 +135,12 @@ class TestExpressions:
             assert checked.returncode == 0, checked.stdout + checked.stderr
 
 
-def _kept(expression: str) -> set[str]:
-    """The labels that grouping leaves; empty where nothing is grouped."""
-    return {
-        label for group in re.findall(r"\bby\s*\(([^)]*)\)", expression) for label in re.split(r"[,\s]+", group.strip())
-    } - {"le"}
+def _left(found: Samples, expression: str) -> set[str]:
+    """The labels that grouping leaves, or those of each metric where nothing is grouped."""
+    groups = re.findall(r"\bby\s*\(([^)]*)\)", expression)
+    grouped = {label for group in groups for label in re.split(r"[,\s]+", group.strip())} - {"le"}
+    metrics = set(_METRIC.findall(expression)) - OWN
+    return grouped or ADDED | {label for name in metrics for label in labels_of(found, name)}
 
 
 class TestAlerts:

@@ -4,7 +4,7 @@ import asyncio
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 from uuid import uuid4
 
@@ -67,6 +67,17 @@ async def stage(postgres_server: EmbeddedPostgres, collector: Collector) -> Asyn
 def within(trace: str, *, sampled: bool = True) -> dict[str, str]:
     """Headers of a request that is a part of a trace."""
     return {"traceparent": f"00-{trace}-{PARENT}-0{int(sampled)}", "tracestate": "vendor=kept"}
+
+
+@contextmanager
+def program_in(trace: str) -> Iterator[None]:
+    """Let the work inside have a program's place in a trace."""
+    context = SpanContext(int(trace, 16), int(PARENT, 16), is_remote=False, trace_flags=TraceFlags(1))
+    token = otel_context.attach(otel.set_span_in_context(NonRecordingSpan(context)))
+    try:
+        yield
+    finally:
+        otel_context.detach(token)
 
 
 def above(found: dict[str, Seen], name: str) -> str:
@@ -170,19 +181,15 @@ class TestTables:
 class TestObjects:
     async def test_from_the_program_to_the_store_it_is_one_trace(self, stage: Stage, collector: Collector) -> None:
         trace = uuid4().hex
-        token = otel_context.attach(otel.set_span_in_context(_span(trace)))
-        try:
+        keys: dict[str, Any] = {"access_key_id": ACCESS_KEY, "secret_access_key": SECRET_KEY}
+        with program_in(trace):
             async with (
-                FencedClient(
-                    stage.origin, api_key=API_KEY, access_key_id=ACCESS_KEY, secret_access_key=SECRET_KEY
-                ) as client,
+                FencedClient(stage.origin, api_key=API_KEY, **keys) as client,
                 client.lock("s3/bucket/traced") as lock,
                 lock.s3() as s3,
             ):
                 await s3.put_object(Bucket="bucket", Key="traced", Body=b"x")
                 await lock.http.patch("/v1/tables/accounts?id=eq.1", json={"balance": 1})
-        finally:
-            otel_context.detach(token)
         found = await collector.trace(
             trace, "POST leases", "PUT objects", "objects.begin", "objects.put", "s3 PUT", "DELETE leases"
         )
@@ -197,14 +204,11 @@ class TestObjects:
     @pytest.mark.thorough
     async def test_a_renewal_in_the_background_is_in_no_trace(self, stage: Stage, collector: Collector) -> None:
         trace = uuid4().hex
-        token = otel_context.attach(otel.set_span_in_context(_span(trace)))
-        try:
+        with program_in(trace):
             async with FencedClient(stage.origin, api_key=API_KEY) as client, client.lock("kept", ttl=6.0):
                 async with asyncio.timeout(PATIENCE):
                     while value(await scrape(stage), "gateway_lease_answers_total", answer="renewed") < 1:
                         await asyncio.sleep(0.05)
-        finally:
-            otel_context.detach(token)
         found = await collector.trace(trace, "POST leases", "DELETE leases")
         assert "PUT leases" not in found
 
@@ -322,8 +326,3 @@ assert "opentelemetry" not in sys.modules
 @pytest.mark.parametrize("program", [_OF_THE_GATEWAY, _OF_THE_CLIENT], ids=["gateway", "client"])
 def test_nothing_is_loaded_unless_it_is_wanted(program: str) -> None:
     subprocess.run([sys.executable, "-c", program], check=True)
-
-
-def _span(trace: str) -> NonRecordingSpan:
-    """Return a program's place in a trace."""
-    return NonRecordingSpan(SpanContext(int(trace, 16), int(PARENT, 16), is_remote=False, trace_flags=TraceFlags(1)))

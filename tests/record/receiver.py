@@ -42,7 +42,6 @@ class Received:
     """A message, its signature verified."""
 
     id: str
-    sent_at: int
     type: str
     data: dict[str, Any]
     headers: Mapping[str, str]
@@ -115,7 +114,7 @@ class Receiver:
         except ValueError as error:
             self.refuted.append(str(error))
         said = json.loads(body)
-        return Received(headers["webhook-id"], int(headers["webhook-timestamp"]), said["type"], said["data"], headers)
+        return Received(headers["webhook-id"], said["type"], said["data"], headers)
 
 
 @asynccontextmanager
@@ -148,9 +147,6 @@ async def receiving(tls: ssl.SSLContext | None = None) -> AsyncIterator[Receiver
     assert receiver.refuted == []
 
 
-QUICK = OutboxTimes(look=0.02)
-
-
 def webhook(name: str, url: str, *, secret: str = SECRET, **wanted: Any) -> ConfiguredWebhook:
     asked = replace(EntryFilter((Kind.REJECTION,), "", observed=True, alarms=()), **wanted)
     return ConfiguredWebhook(name, delivery.Receiver(url, [signing.key_of(secret)]), asked)
@@ -158,11 +154,11 @@ def webhook(name: str, url: str, *, secret: str = SECRET, **wanted: Any) -> Conf
 
 @asynccontextmanager
 async def telling(
-    dsn: str, *webhooks: ConfiguredWebhook, courier: delivery.Courier | None = None, times: OutboxTimes = QUICK
+    dsn: str, *webhooks: ConfiguredWebhook, courier: delivery.Courier | None = None
 ) -> AsyncIterator[tuple[Outbox, Events]]:
     """A gateway that delivers, once it has begun to; its webhooks begin at the end of the record."""
     events, database = Events(), patient(dsn)
-    outbox = Outbox(database, webhooks, events, courier=courier, times=times, chance=lambda: 0.0)
+    outbox = Outbox(database, webhooks, events, courier=courier, times=OutboxTimes(look=0.02), chance=lambda: 0.0)
     try:
         async with outbox.running():
             while len(await outbox.standings()) < len(webhooks):

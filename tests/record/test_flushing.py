@@ -38,7 +38,6 @@ from tests.objects.clients import call, connect, outcome
 from tests.objects.object_gateway import Stage, staged
 from tests.objects.test_forms import post, signed
 from tests.patience import patient_trips
-from tests.postgres import fresh_database
 from tests.running import Events, config, running
 from tests.waiting import PATIENCE
 
@@ -119,7 +118,9 @@ class TestCounting:
 
 
 class TestOutage:
-    async def test_nothing_is_lost_and_little_is_kept(self, dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test_nothing_is_lost_and_little_is_kept(
+        self, database: Database, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         monkeypatch.setattr(traffic, "_MOST_WAITING", 3)
         counted, away = Traffic(), Database("postgresql://nobody@127.0.0.1:1/none")
         for number in range(10):
@@ -128,10 +129,8 @@ class TestOutage:
             with pytest.raises(GatewayError):
                 await counted.flush(away)
         assert len(counted._waiting) == 3
-        back = Database(dsn)
-        await counted.flush(back)
-        assert await counts(back) == {("tables", "public.accounts"): (10, 10, 0)}
-        await back.close()
+        await counted.flush(database)
+        assert await counts(database) == {("tables", "public.accounts"): (10, 10, 0)}
 
     async def test_it_is_an_event(self, dsn: str) -> None:
         counted, events = Traffic(), Events()
@@ -204,19 +203,16 @@ def at_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("at_its_end")
-async def test_writes_of_both_planes(postgres_server: EmbeddedPostgres) -> None:
+async def test_writes_of_both_planes(dsn: str, database: Database) -> None:
     rules, double = [{"match": "bucket/watched/**", "mode": Enforcement.OBSERVE}], S3Double(buckets=["bucket"])
-    async with fresh_database(postgres_server) as dsn, serve(double) as endpoint:
-        async with running(config(dsn, endpoint, objects=rules)) as origin:
-            await _write(Stage(origin, endpoint, double, Events(), dsn))
-        database = Database(dsn)
-        assert await counts(database) == {
-            # Of a list, each write counts that was carried out; where it was refused, none was tried.
-            ("tables", "public.accounts"): (4 + 1 + 2, 3 + 1 + 1, 0),
-            ("objects", "s3"): (2, 1, 0),
-            ("objects", "bucket/watched/**"): (1, 0, 1),
-        }
-        await database.close()
+    async with serve(double) as endpoint, running(config(dsn, endpoint, objects=rules)) as origin:
+        await _write(Stage(origin, endpoint, double, Events(), dsn))
+    assert await counts(database) == {
+        # Of a list, each write counts that was carried out; where it was refused, none was tried.
+        ("tables", "public.accounts"): (4 + 1 + 2, 3 + 1 + 1, 0),
+        ("objects", "s3"): (2, 1, 0),
+        ("objects", "bucket/watched/**"): (1, 0, 1),
+    }
 
 
 async def _write(one: Stage) -> None:
@@ -453,7 +449,7 @@ class TestKeys:
         assert stage.body("parts") == b"x"
 
 
-async def test_the_latest_use_counts_over_all_gateways(dsn: str) -> None:
+async def test_the_latest_use_counts_over_all_gateways(dsn: str, database: Database) -> None:
     """Each stores its own uses, at the latest when it ends, and a late one changes nothing."""
     settings = config(dsn, callers=[WORKER])
     async with running(settings) as one, running(settings) as other:
@@ -462,17 +458,13 @@ async def test_the_latest_use_counts_over_all_gateways(dsn: str) -> None:
                 assert (await client.get("/v1/metrics")).status_code == 200
     found = await stored(dsn)
     assert set(found) == set(SHOWN.values())
-    database = Database(dsn)
     await stored_uses.note(database, [("worker", "api", SHOWN[OLD], 3600.0)])
     assert await stored(dsn) == found
     await stored_uses.note(database, [("worker", "api", SHOWN[OLD], 0.0)])
     assert (await stored(dsn))[SHOWN[OLD]] > found[SHOWN[OLD]]
-    await database.close()
 
 
-async def test_a_use_during_an_outage_is_stored_with_its_own_time(
-    postgres_server: EmbeddedPostgres, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_use_during_an_outage_is_stored_with_its_own_time(database: Database) -> None:
     use = KeyUse("worker", KeyKind.S3, b"AKIAOLD")
     uses, away = KeyUses([use, KeyUse("worker", KeyKind.S3, b"AKIANEW")]), Database("postgresql://x@127.0.0.1:1/none")
     use.note()
@@ -480,15 +472,12 @@ async def test_a_use_during_an_outage_is_stored_with_its_own_time(
     use.last -= 600
     with pytest.raises(GatewayError):
         await uses.flush(away)
-    async with fresh_database(postgres_server) as dsn:
-        database = Database(dsn)
-        await uses.flush(database)
-        (found,) = await stored_uses.read(database)
-        ago = await database.now() - found.last_used
-        assert timedelta(minutes=10) <= ago < timedelta(minutes=10, seconds=PATIENCE)
-        # A use that the database has is not stored again.
-        await uses.flush(away)
-        await database.close()
+    await uses.flush(database)
+    (found,) = await stored_uses.read(database)
+    ago = await database.now() - found.last_used
+    assert timedelta(minutes=10) <= ago < timedelta(minutes=10, seconds=PATIENCE)
+    # A use that the database has is not stored again.
+    await uses.flush(away)
 
 
 def test_a_fingerprint_is_the_same_everywhere() -> None:

@@ -8,7 +8,6 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-import asyncpg
 import httpx
 import pytest
 
@@ -20,15 +19,15 @@ from gateway.fencing.record import Kind
 from gateway.fencing.token import Token
 from gateway.timeline.history import Span
 from gateway.web import resource_page
+from tests.record import conftest
 from tests.record.conftest import ANN, AUDITOR, BOB, Watched, run, watched
 from tests.record.entries import put
 
-ON_CALL = "on-call-key"
+ON_CALL, ADMIN = "on-call-key", "admin-key"
 CALLERS = [
-    {"name": "auditor", "api_key": AUDITOR},
+    *conftest.CALLERS,
     {"name": "on-call", "api_key": ON_CALL},
-    {"name": "ann", "api_key": ANN},
-    {"name": "bob", "api_key": BOB},
+    {"name": "admin", "api_key": ADMIN, "groups": ["admins"]},
 ]
 GRANTS = [
     {"callers": ["auditor", "on-call"], "actions": ["audit"], "everything": True},
@@ -292,17 +291,11 @@ async def test_the_commands_list_and_acknowledge(stage: Watched, monkeypatch: py
 # Timelines and reports ------------------------------------------------------------------------------------------------
 
 RESOURCE, REPORTED = "jobs/nightly", "jobs/%3Cnight%3E/..~/1"
-ADMIN, WRITER = "admin-key", "writer-key"
-OTHERS = [
-    {"name": "auditor", "api_key": AUDITOR, "groups": ["auditors"]},
-    {"name": "admin", "api_key": ADMIN, "groups": ["admins"]},
-    {"name": "writer", "api_key": WRITER},
-]
 
 
 @pytest.fixture
 async def history(dsn: str) -> AsyncIterator[Watched]:
-    async with watched(dsn, callers=OTHERS) as one:
+    async with watched(dsn, callers=CALLERS) as one:
         yield one
 
 
@@ -351,9 +344,8 @@ async def test_what_really_happened_is_what_is_drawn(client: httpx.AsyncClient, 
     assert [upright.text for upright in found.picture.uprights] == [f"epoch {bumped.json()['token'].partition('.')[0]}"]
 
 
-async def test_thousands_of_holders_are_summed_up_by_the_database(dsn: str, database: Database) -> None:
-    connection = await asyncpg.connect(dsn)
-    await connection.execute(
+async def test_thousands_of_holders_are_summed_up_by_the_database(database: Database) -> None:
+    await database.fetch_write(
         """INSERT INTO fencing.intake (at, kind, resource, epoch, value, holder, caller,
                fence_epoch, fence_value, fence_holder, fence_caller, fence_raised_at)
            SELECT now() - make_interval(secs => 5000 - i), 'raised', $1, 0, i + 1, 'job-' || i + 1, 'worker',
@@ -362,7 +354,7 @@ async def test_thousands_of_holders_are_summed_up_by_the_database(dsn: str, data
         RESOURCE,
     )
     # Of every 100th, as many as its hundreds; the fence they met is that of the one after.
-    await connection.execute(
+    await database.fetch_write(
         """INSERT INTO fencing.intake (at, kind, resource, reason, enforced, epoch, value, holder, caller,
                fence_epoch, fence_value, fence_holder, fence_caller, fence_raised_at)
            SELECT now() - make_interval(secs => 4990 - i * 100), 'rejection', $1, 'token-stale', n % 2 = 0, 0, i * 100,
@@ -370,7 +362,6 @@ async def test_thousands_of_holders_are_summed_up_by_the_database(dsn: str, data
            FROM generate_series(1, 30) AS i, generate_series(1, i) AS n""",
         RESOURCE,
     )
-    await connection.close()
     now = await database.now()
     position = await record.seal(database)
     history = await timeline.read_history(database, RESOURCE, Span(now - timedelta(hours=2), now), position)
@@ -387,9 +378,8 @@ async def test_thousands_of_holders_are_summed_up_by_the_database(dsn: str, data
     assert {token for token in drawn if token > 1} <= known
 
 
-async def test_a_takeover_that_is_not_on_record_is_told_by_who_met_it(dsn: str, database: Database) -> None:
-    connection = await asyncpg.connect(dsn)
-    await connection.execute(
+async def test_a_takeover_that_is_not_on_record_is_told_by_who_met_it(database: Database) -> None:
+    await database.fetch_write(
         """INSERT INTO fencing.intake (kind, resource, reason, enforced, epoch, value, holder, caller,
                fence_epoch, fence_value, fence_holder, fence_caller, fence_raised_at)
            SELECT 'rejection', $1, 'token-stale', true, 0, 33, NULL, 'old', 0, fence, NULL, who, now() - since
@@ -398,7 +388,6 @@ async def test_a_takeover_that_is_not_on_record_is_told_by_who_met_it(dsn: str, 
            ORDER BY n""",
         RESOURCE,
     )
-    await connection.close()
     found = await resource_page.read_timeline(database, RESOURCE, None, None)
     old, new = (row.lane for row in found.picture.rows)
     assert (old.party.name, new.party.name) == ("old", "new")
@@ -413,7 +402,7 @@ LATE, NEXT = "<script>late</script>", "next & newest"
 @pytest.fixture
 async def reported(history: Watched) -> Watched:
     """A gateway where a holder was overtaken, and came twice more."""
-    async with history.client(WRITER) as writer:
+    async with history.client(ANN) as writer:
         for token, holder, status in ((33, LATE, 200), (34, NEXT, 200), (33, LATE, 412), (33, LATE, 412)):
             assert await barrier(writer, str(token), holder, REPORTED) == status
     return history
@@ -452,6 +441,10 @@ async def test_it_is_about_the_span_that_is_asked_for(reported: Watched) -> None
     assert "No write was refused here in this time." in text(answer.text)
     answer = await reported.get(f"/v1/reports/{REPORTED}", since=late, until=early)
     assert (answer.status_code, answer.json()["code"]) == (400, "request-malformed")
+    for moment in ("0001-01-01T00:00:00Z", "0001-01-01T00:00:00+14:00", "9999-12-31T23:59:59-14:00"):
+        for end in ("since", "until"):
+            answer = await reported.get(f"/v1/reports/{REPORTED}", **{end: moment})
+            assert (answer.status_code, answer.json()["code"]) == (400, "request-malformed"), (end, moment)
     answer = await reported.get("/v1/reports/nobody-knows")
     assert "No write was refused here in this time." in text(answer.text)
 

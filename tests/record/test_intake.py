@@ -403,8 +403,8 @@ async def test_a_storm_of_denials_gives_way_to_a_holder(
     assert await counted(stage.database) == burst
 
 
-async def counted(database: Database) -> int:
-    row = await database.fetchrow("SELECT count(*) AS n FROM fencing.rejection WHERE reason = 'denied'")
+async def counted(database: Database, reason: str = "denied") -> int:
+    row = await database.fetchrow("SELECT count(*) AS n FROM fencing.rejection WHERE reason = $1", reason)
     assert row is not None
     return int(row["n"])
 
@@ -443,9 +443,7 @@ async def test_a_stranger_cannot_fill_the_record(dsn: str, monkeypatch: pytest.M
         took = clock() - begun
         assert len(entries) <= denials.BURST + took * denials.A_SECOND + 1 + took / every
         assert await counted(stage.database) == len(entries) + zombies
-        row = await stage.database.fetchrow("SELECT count(*) AS n FROM fencing.rejection WHERE reason = 'token-stale'")
-        assert row is not None
-        assert row["n"] == zombies
+        assert await counted(stage.database, "token-stale") == zombies
         # The overview counts requests, not entries.
         (group, *_) = [one for one in await search.count_denials(stage.database, EVER, 9) if one.caller == "anonymous"]
         assert group.count == sent
@@ -479,13 +477,15 @@ async def test_a_count_is_not_lost_with_the_database(database: Database, monkeyp
 async def test_a_name_that_cannot_be_stored_harms_no_other_denial(database: Database) -> None:
     """A caller chooses the names of keys. All denials of a batch are one statement."""
     refusing = Denials(database, ignore)
-    names = ["a\0b", "a\ud800b", "x" * 10_000, "table public.orders"]
-    errors = await asyncio.gather(*(refusing.refuse(*lacking(name)) for name in names))
-    assert all(isinstance(error, Denied) for error in errors)
+    names, long = ["a\0b", "a\ud800b", "x" * 10_000, "table public.orders"], "é" * 10_000
+    asked = [*map(lacking, names), lacking(long, resource=long)]
+    errors = await asyncio.gather(*(refusing.refuse(*one) for one in asked))
+    assert all(isinstance(error, Denied) and len(error.message) < 2000 for error in errors)
     rows = await database.fetch("SELECT details #>> '{missing,on}' AS name FROM (TABLE fencing.intake) AS one")
+    assert len(rows) == len(asked)
     assert {row["name"] for row in rows} >= {"a\ufffdb", "a?b", "table public.orders"}
 
 
-def lacking(on: str, caller: str = "ann") -> tuple[Missing, Attempt]:
-    attempt = Attempt(None, None, caller, "PATCH", "/x", None, "request", plane="tables")
-    return Missing(Action.WRITE, on, "resource"), attempt
+def lacking(on: str, caller: str = "ann", resource: str = "resource") -> tuple[Missing, Attempt]:
+    attempt = Attempt(None, None, caller, "PATCH", "/x", None, "request", plane="tables", rule=resource)
+    return Missing(Action.WRITE, on, resource), attempt

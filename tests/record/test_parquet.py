@@ -77,10 +77,16 @@ async def test_a_file_is_verified_as_ndjson_is(audited: Watched, tmp_path: Path)
     assert len(lines) > 0
 
 
-async def test_a_changed_file_is_found(audited: Watched, tmp_path: Path) -> None:
+@pytest.fixture
+async def kept(audited: Watched, tmp_path: Path) -> Path:
+    """An export of 20 entries."""
     await on_record(audited.database, 20)
-    kept = tmp_path / "kept.parquet"
-    assert (await run("export", "--output", kept)).exit_code == 0
+    path = tmp_path / "kept.parquet"
+    assert (await run("export", "--output", path)).exit_code == 0
+    return path
+
+
+async def test_a_changed_file_is_found(kept: Path) -> None:
     rows = files.read_table(kept).to_pylist()
     changes = {
         "holder": "eve",
@@ -98,13 +104,9 @@ async def test_a_changed_file_is_found(audited: Watched, tmp_path: Path) -> None
     assert "Entry 7 is missing" in (await run("verify", kept)).stdout
 
 
-async def test_a_row_cannot_pass_for_several_entries(audited: Watched, tmp_path: Path) -> None:
+async def test_a_row_cannot_pass_for_several_entries(kept: Path) -> None:
     """Other programs see rows: the line of an entry in the details of another one hides it from them."""
-    await on_record(audited.database, 20)
-    kept, text = tmp_path / "kept.parquet", tmp_path / "kept.ndjson"
-    for output in (kept, text):
-        assert (await run("export", "--output", output)).exit_code == 0
-    rows, lines = files.read_table(kept).to_pylist(), text.read_text().splitlines()
+    rows, lines = files.read_table(kept).to_pylist(), b"".join(parquet.read(kept)).decode().splitlines()
     own, following = (line.rpartition(',"hash":') for line in lines[6:8])
     details = own[0].partition(',"details":')[2]
     rows[6]["details"] = f"{details}{own[1]}{own[2]}\n{following[0]}"

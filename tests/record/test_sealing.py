@@ -327,14 +327,6 @@ class TestDaysToCome:
         assert (await days(database))[0] == f"{today + timedelta(days=1):%Y%m%d}"
         assert flaws(await on_record(database, 2)) == []
 
-    async def test_nobody_who_seals_waits_for_it(self, database: Database, connections: Callable[[], Any]) -> None:
-        sealer = await connections()
-        await written(database, 3)
-        await sealer.execute("BEGIN; SELECT fencing.seal_v1(2)")
-        assert await record.prepare_partitions(database, 10, 10) >= 1
-        await sealer.execute("COMMIT")
-        assert await record.seal(database) == 3
-
 
 class TestInTheBackground:
     async def test_every_gateway_seals_and_says_so(self, dsn: str, database: Database) -> None:

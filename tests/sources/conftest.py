@@ -3,7 +3,7 @@
 import asyncio
 import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import AsyncExitStack, ExitStack
+from contextlib import AsyncExitStack, ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -70,6 +70,21 @@ def started(make: Callable[[], Server], stack: ExitStack) -> Server:
         pytest.skip(str(missing))
     stack.callback(server.kill)
     return server.start()
+
+
+@contextmanager
+def addresses(make: Callable[[str, Path], Server], factory: pytest.TempPathFactory) -> Iterator[Callable[[str], str]]:
+    """Yield a function that returns the address of the server of a name, which it starts if it is the first to ask."""
+    made: dict[str, str] = {}
+    with ExitStack() as stack:
+
+        def address(name: str) -> str:
+            if name not in made:
+                directory = factory.mktemp("servers")
+                made[name] = started(lambda: make(name, directory), stack).address
+            return f"http://{made[name]}"
+
+        yield address
 
 
 @pytest.fixture(scope="session")

@@ -22,6 +22,7 @@ import httpx
 import pytest
 from aiohttp import web
 
+from gateway.client.errors import LockLost, NotAcquired
 from gateway.client.source import Held, Source
 
 PATIENCE: Final = 20.0
@@ -371,3 +372,20 @@ async def cast_of(request: pytest.FixtureRequest, directory: Path, version: Call
 
 async def acquire(source: Source, resource: str, holder: str, *, ttl: float = 10.0, wait: float | None = 0) -> Held:
     return await source.acquire(resource, holder=holder, ttl=ttl, wait=wait, mode="exclusive")
+
+
+async def assert_held_by(holder: str, source: Source, resource: str) -> NotAcquired:
+    """Check that another source does not get the lock, and why. Return the refusal."""
+    with pytest.raises(NotAcquired) as refused:
+        await acquire(source, resource, "other")
+    assert refused.value.holder == holder
+    return refused.value
+
+
+async def assert_overtaken(paused: Source, held: Held, other: Source, taken: Held) -> None:
+    """Check that a holder which was paused finds out, and that it does no harm to its successor."""
+    assert not await paused.holds(held)
+    with pytest.raises(LockLost):
+        await paused.renew(held, 1)
+    await paused.release(held)
+    assert await other.holds(taken)

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +11,8 @@ import pytest
 from gateway.client.consul import ConsulSource, key_of
 from gateway.client.errors import LockLost, NotAcquired, Refused, Unavailable
 from gateway.client.source import Held
-from tests.sources.conftest import started
-from tests.sources.exchanges import MODES, Cast, Fault, acquire, cast_of
+from tests.sources.conftest import addresses
+from tests.sources.exchanges import MODES, Cast, Fault, acquire, assert_held_by, assert_overtaken, cast_of
 from tests.sources.go_servers import ADMINISTRATOR, consul, version
 
 RECORDED = Path(__file__).parent / "recorded/consul"
@@ -26,16 +25,8 @@ ODD += ["(a)!$&'*+;:@~-_.", "x" * 512]
 @pytest.fixture(scope="module")
 def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], str]]:
     """The addresses of real servers: ``"restored"``, ``"guarded"`` by ACLs, ``"alone"`` of two, and ``""``."""
-    made: dict[str, str] = {}
     options: dict[str, dict[str, Any]] = {"guarded": {"acl": True}, "alone": {"expect": 2}}
-    with ExitStack() as stack:
-
-        def address(name: str) -> str:
-            if name not in made:
-                directory = tmp_path_factory.mktemp("consul")
-                made[name] = started(lambda: consul(directory, **options.get(name, {})), stack).address
-            return f"http://{made[name]}"
-
+    with addresses(lambda name, directory: consul(directory, **options.get(name, {})), tmp_path_factory) as address:
         yield address
 
 
@@ -53,9 +44,7 @@ async def test_tokens_grow_from_holder_to_holder(cast: Cast) -> None:
     one, other = await a_source(cast, "one"), await a_source(cast, "other")
     held = await acquire(one, "order/1", "one")
     assert await one.holds(held)
-    with pytest.raises(NotAcquired) as refused:
-        await acquire(other, "order/1", "other")
-    assert refused.value.holder == "one"
+    await assert_held_by("one", other, "order/1")
     renewed = await one.renew(held, 10)
     assert renewed.value == held.value
     assert renewed.valid_until > held.valid_until
@@ -84,11 +73,7 @@ async def test_a_paused_holder_is_overtaken_and_finds_out(cast: Cast) -> None:
     held = await acquire(paused, "order/4", "paused", ttl=1)
     taken = await acquire(other, "order/4", "other", ttl=1, wait=None)
     assert taken.value > held.value
-    assert not await paused.holds(held)
-    with pytest.raises(LockLost):
-        await paused.renew(held, 1)
-    await paused.release(held)
-    assert await other.holds(taken)
+    await assert_overtaken(paused, held, other, taken)
     await other.release(taken)
 
 
@@ -229,9 +214,7 @@ async def test_a_lock_whose_answer_was_lost_is_found_again(cast: Cast) -> None:
     lane.faults = [Fault("/v1/txn", lose=True, times=1), Fault("/v1/kv/", lose=False, times=1)]
     with pytest.raises(Unavailable):
         await acquire(source, "order/14", "one")
-    with pytest.raises(NotAcquired) as refused:
-        await acquire(other, "order/14", "other")
-    assert refused.value.holder == "one"
+    await assert_held_by("one", other, "order/14")
     held = await acquire(source, "order/14", "one")
     assert await source.holds(held)
     await source.release(held)

@@ -7,12 +7,12 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TypeVar
 
-import asyncpg
 import httpx
 import pytest
 
 from gateway.client.client import FencedClient
 from gateway.client.errors import LockLost, NotAcquired, Unavailable
+from tests.doctor.test_doctor import execute
 from tests.processes import closed_port
 from tests.running import API_KEY, config, running
 from tests.sources.conftest import Kind, Sources, acquire
@@ -37,27 +37,11 @@ async def again(call: Callable[[], Awaitable[T]]) -> T:
             await asyncio.sleep(0.02)
 
 
-async def test_a_lock_is_held_until_it_is_given_back(sources: Sources, server: Server, resource: str) -> None:
-    one, other = sources(server.address), sources(server.address)
-    held = await acquire(one, resource, "one")
-    assert await one.holds(held)
-    with pytest.raises(NotAcquired) as refused:
-        await acquire(other, resource, "other")
-    assert refused.value.holder == "one"
-    await one.release(held)
-    assert not await one.holds(held)
-    next_held = await acquire(other, resource, "other")
-    assert next_held.value > held.value
-    await one.release(held)
-    assert await other.holds(next_held)
-    await other.release(next_held)
-
-
 async def test_a_renewal_keeps_the_token(sources: Sources, server: Server, kind: Kind, resource: str) -> None:
     source, rival, ttl = sources(server.address), sources(server.address), 3 * kind.ttl
     held = await acquire(source, resource, "one", ttl=ttl)
     # The rival waits for longer than its own time to live, too.
-    waiting = asyncio.create_task(acquire(rival, resource, "rival", ttl=ttl, wait=2 * PATIENCE))
+    waiting = asyncio.create_task(acquire(rival, resource, "rival", ttl=ttl, wait=None))
     for _ in range(5):
         await asyncio.sleep(ttl / 4)
         renewed = await source.renew(held, ttl)
@@ -66,7 +50,9 @@ async def test_a_renewal_keeps_the_token(sources: Sources, server: Server, kind:
         held = renewed
     assert not waiting.done()
     await source.release(held)
-    await rival.release(await waiting)
+    taken = await asyncio.wait_for(waiting, PATIENCE)
+    assert taken.value > held.value
+    await rival.release(taken)
 
 
 async def test_time_is_counted_from_before_the_request(
@@ -82,18 +68,6 @@ async def test_time_is_counted_from_before_the_request(
     renewed = await renewing
     assert began + 9.9 < renewed.valid_until < moved + 9.9
     await source.release(renewed)
-
-
-async def test_a_waiter_is_woken_up_by_the_release(sources: Sources, server: Server, resource: str) -> None:
-    one, other = sources(server.address), sources(server.address)
-    held = await acquire(one, resource, "one")
-    waiting = asyncio.create_task(acquire(other, resource, "other", wait=None))
-    await asyncio.sleep(0.2)
-    assert not waiting.done()
-    await one.release(held)
-    next_held = await asyncio.wait_for(waiting, PATIENCE)
-    assert next_held.value > held.value
-    await other.release(next_held)
 
 
 async def test_a_waiter_gives_up_in_time_and_leaves_nothing_behind(
@@ -156,6 +130,7 @@ async def test_each_name_is_a_lock_of_its_own(sources: Sources, server: Server) 
         with pytest.raises(NotAcquired):
             await acquire(source, one.resource, "other")
         await source.release(one)
+        assert not await source.holds(one)
 
 
 async def test_a_cancelled_acquire_leaves_nothing_behind(
@@ -232,18 +207,6 @@ async def test_a_server_that_stands_still_is_unavailable_and_goes_on(
     await source.release(taken)
 
 
-async def test_a_server_that_is_gone_is_unavailable(sources: Sources, own: Server, kind: Kind, resource: str) -> None:
-    source = sources(own.address, timeout=0.5)
-    held = await again(lambda: acquire(source, resource, "one"))
-    own.kill()
-    with pytest.raises(Unavailable):
-        await source.renew(held, kind.ttl)
-    with pytest.raises(Unavailable):
-        await source.holds(held)
-    with pytest.raises(Unavailable):
-        await acquire(source, resource, "one")
-
-
 async def test_nobody_there_is_unavailable(sources: Sources, resource: str) -> None:
     with closed_port() as port:
         source = sources(f"127.0.0.1:{port}", timeout=0.3)
@@ -275,9 +238,7 @@ RESOURCE = "public.jobs/1"
 @pytest.fixture
 async def gateway(dsn: str) -> AsyncIterator[str]:
     """The origin of a gateway with a table of one row, whose lock is ``RESOURCE``."""
-    connection = await asyncpg.connect(dsn)
-    await connection.execute("CREATE TABLE jobs (id bigint PRIMARY KEY, done_by text); INSERT INTO jobs VALUES (1, '')")
-    await connection.close()
+    await execute(dsn, "CREATE TABLE jobs (id bigint PRIMARY KEY, done_by text); INSERT INTO jobs VALUES (1, '')")
     caller = {"name": "writer", "api_key": API_KEY, "groups": ["admins"]}
     async with running(config(dsn, callers=[caller])) as origin:
         yield origin

@@ -4,7 +4,6 @@ import asyncio
 import re
 import ssl
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +15,8 @@ from aiohttp import web
 from gateway.client.errors import FencingError, LockLost, NotAcquired, Refused, Unavailable
 from gateway.client.kubernetes import KubernetesSource, name_of
 from gateway.client.source import now
-from tests.sources.conftest import started
-from tests.sources.exchanges import MODES, Cast, Fault, acquire, cast_of
+from tests.sources.conftest import addresses
+from tests.sources.exchanges import MODES, Cast, Fault, acquire, assert_held_by, assert_overtaken, cast_of
 from tests.sources.go_servers import KubernetesServer, version
 
 RECORDED = Path(__file__).parent / "recorded/kubernetes"
@@ -30,15 +29,7 @@ ODD += ["x" * 63, "x" * 64, "x" * 512, "x" * 511 + "/", "order-5.0123456789abcde
 
 @pytest.fixture(scope="module")
 def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], str]]:
-    made: dict[str, str] = {}
-    with ExitStack() as stack:
-
-        def address(name: str) -> str:
-            if name not in made:
-                directory = tmp_path_factory.mktemp("kubernetes")
-                made[name] = started(lambda: KubernetesServer(directory), stack).address
-            return f"http://{made[name]}"
-
+    with addresses(lambda _, directory: KubernetesServer(directory), tmp_path_factory) as address:
         yield address
 
 
@@ -63,6 +54,10 @@ async def an_operator(cast: Cast) -> httpx.AsyncClient:
     return await cast.operator(Authorization="Bearer administrator-token")
 
 
+def lease_of(name: str, spec: dict[str, Any]) -> dict[str, Any]:
+    return {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": name}, "spec": spec}
+
+
 async def test_tokens_grow_from_holder_to_holder(cast: Cast) -> None:
     one, other = await a_source(cast, "one", clock=lambda: 100.0), await a_source(cast, "other")
     operator = await an_operator(cast)
@@ -72,10 +67,8 @@ async def test_tokens_grow_from_holder_to_holder(cast: Cast) -> None:
     lease = (await operator.get(f"{LEASES}/order-1")).json()
     assert lease["metadata"]["annotations"] == {"fencing-gateway/resource": "order-1"}
     assert lease["spec"]["leaseDurationSeconds"] == 60
-    with pytest.raises(NotAcquired) as refused:
-        await acquire(other, "order-1", "other")
-    assert refused.value.holder == "one"
-    assert refused.value.expires_in == pytest.approx(60, abs=5)
+    refused = await assert_held_by("one", other, "order-1")
+    assert refused.expires_in == pytest.approx(60, abs=5)
     renewed = await one.renew(held, 30.5)
     assert (renewed.value, renewed.valid_until) == (1, 131.0)
     await one.release(renewed)
@@ -110,8 +103,7 @@ async def test_a_lease_of_other_programs_is_taken_when_it_stands_still(cast: Cas
         "renewTime": "2001-01-01T00:00:00.000000Z",
         "leaseTransitions": 41,
     }
-    body = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": "order-3"}, "spec": spec}
-    lease = (await operator.post(LEASES, json=body)).json()
+    lease = (await operator.post(LEASES, json=lease_of("order-3", spec))).json()
     with pytest.raises(NotAcquired) as refused:
         await acquire(source, "order-3", "one")
     assert (refused.value.holder, refused.value.expires_in) == ("their-pod", 1.0)
@@ -133,11 +125,7 @@ async def test_a_paused_holder_is_overtaken_and_finds_out(cast: Cast) -> None:
     held = await acquire(paused, "order-4", "paused", ttl=1)
     taken = await acquire(other, "order-4", "other", ttl=60, wait=None)
     assert taken.value == held.value + 1
-    assert not await paused.holds(held)
-    with pytest.raises(LockLost):
-        await paused.renew(held, 1)
-    await paused.release(held)
-    assert await other.holds(taken)
+    await assert_overtaken(paused, held, other, taken)
     await other.release(taken)
 
 
@@ -195,13 +183,7 @@ async def test_a_deleted_lease_counts_from_the_beginning(cast: Cast) -> None:
 
 async def test_the_number_ends(cast: Cast) -> None:
     source, operator = await a_source(cast, "one"), await an_operator(cast)
-    body = {
-        "apiVersion": "coordination.k8s.io/v1",
-        "kind": "Lease",
-        "metadata": {"name": "order-9"},
-        "spec": {"leaseTransitions": 2**31 - 2},
-    }
-    await operator.post(LEASES, json=body)
+    await operator.post(LEASES, json=lease_of("order-9", {"leaseTransitions": 2**31 - 2}))
     held = await acquire(source, "order-9", "one")
     assert held.value == 2**31 - 1
     await source.release(held)
@@ -251,9 +233,7 @@ async def test_a_lock_whose_answer_was_lost_is_found_again(cast: Cast) -> None:
     lane.faults = [Fault("PUT", lose=True, times=1), Fault("GET", lose=False, times=1, after=1)]
     with pytest.raises(Unavailable):
         await acquire(source, "order-13", "one", ttl=60)
-    with pytest.raises(NotAcquired) as refused:
-        await acquire(other, "order-13", "other")
-    assert refused.value.holder == "one"
+    await assert_held_by("one", other, "order-13")
     held = await acquire(source, "order-13", "one", ttl=60)
     assert held.value == first.value + 1
     assert await source.holds(held)

@@ -14,7 +14,7 @@ from uuid import uuid4
 
 from tests.processes import free_port
 from tests.stores.processes import answers, daemon, wait_until
-from tests.stores.store import OWNER, STRANGER, Store, User, program
+from tests.stores.store import OWNER, Store, User, program
 
 _INSTALLATION = "apt-get install --no-install-recommends ceph-mon ceph-osd radosgw ceph-common"
 _TRIES = 10
@@ -69,15 +69,14 @@ rgw_lc_debug_interval = 10
 
 
 @contextmanager
-def running(users: Sequence[User] = (OWNER, STRANGER)) -> Iterator[Store]:
+def running(users: Sequence[User] = (OWNER,)) -> Iterator[Store]:
     """Start a cluster on free ports; killed and removed on exit. Raises ``StoreMissing``."""
     programs = {name: program(name, _INSTALLATION) for name in _PROGRAMS}
     with tempfile.TemporaryDirectory(prefix="ceph") as name, ExitStack() as daemons:
         cluster = _Cluster(Path(name), programs, daemons)
         cluster.start()
         cluster.add(users)
-        owner, stranger = users[:2]
-        yield Store("ceph", cluster.endpoint, owner, stranger)
+        yield Store("ceph", cluster.endpoint, users[0])
 
 
 class _Cluster:

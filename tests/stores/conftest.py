@@ -28,13 +28,9 @@ def short_probe() -> None:
 @pytest.fixture(scope="session", params=EACH)
 def store(request: pytest.FixtureRequest) -> Iterator[Store]:
     """Every kind of store in turn."""
-    yield from _running(request.param)
-
-
-def _running(kind: str) -> Iterator[Store]:
     with ExitStack() as stack:
         try:
-            started = stack.enter_context(KINDS[kind]())
+            started = stack.enter_context(KINDS[request.param]())
         except StoreMissing as missing:
             pytest.skip(str(missing))
         yield started

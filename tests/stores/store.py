@@ -24,17 +24,15 @@ class User:
 
 
 OWNER = User("owner", "AKIAOWNEROWNEROWNER0", "owner-secret-key-of-forty-characters-000")
-STRANGER = User("stranger", "AKIASTRANGERSTRANGER", "stranger-secret-key-of-forty-characters0")
 
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """A running store. ``owner`` may do everything, ``stranger`` nothing that is not granted."""
+    """A running store. ``owner`` may do everything."""
 
     name: str
     endpoint: str
     owner: User = OWNER
-    stranger: User | None = None
 
     def connect(self) -> S3Client:
         """A client of the store itself."""

@@ -6,18 +6,17 @@ docs/stores.md says the same in words.
 import asyncio
 import json
 import time
+from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
-from http.client import HTTPConnection
 from typing import Any
 from urllib.parse import urlsplit
 from uuid import uuid4
 
+import httpx
 import pytest
 from botocore.exceptions import ClientError
 from mypy_boto3_s3 import S3Client
-from pydantic import SecretStr
 
-from gateway.config.stores import ObjectStore
 from gateway.demo.embedded import EmbeddedPostgres
 from gateway.doctor.bucket_writers import check_bucket_writers
 from gateway.doctor.findings import Check, CheckStatus
@@ -35,7 +34,7 @@ from gateway.objects.store.operations import Upstream
 from tests.journal.installation import connected
 from tests.objects.clients import body_of, call, outcome
 from tests.stores.fenced import Fenced, fenced
-from tests.stores.store import REGION, Store
+from tests.stores.store import Store
 from tests.waiting import PATIENCE
 
 
@@ -58,7 +57,8 @@ def test_an_expired_signature_is_refused(store: Store, bucket: str) -> None:
     }
     time.sleep(2.5)
     for method, url in urls.items():
-        assert _send(method, url, b"late" if method == "PUT" else b"") == 403
+        answer = httpx.request(method, url, content=b"late" if method == "PUT" else b"", timeout=60)
+        assert answer.status_code == 403
         assert s3.get_object(Bucket=bucket, Key=method)["Body"].read() == b"before"
 
 
@@ -82,25 +82,12 @@ def _listed(s3: S3Client, bucket: str, key: str) -> list[str]:
     return [one["UploadId"] for one in s3.list_multipart_uploads(Bucket=bucket, Prefix=key).get("Uploads", [])]
 
 
-def _send(method: str, url: str, body: bytes = b"") -> int:
-    """A request to an address that carries its signature; its status."""
-    parts = urlsplit(url)
-    connection = HTTPConnection(parts.netloc, timeout=60)
-    try:
-        connection.request(method, f"{parts.path}?{parts.query}", body=body)
-        response = connection.getresponse()
-        response.read()
-        return response.status
-    finally:
-        connection.close()
-
-
 WITHOUT_END = {"moto", "versitygw"}
 """They wait for ever: docs/stores.md says what follows from it."""
 
 
 async def test_the_gateway_knows_a_store_that_waits_for_ever(store: Store) -> None:
-    async with connected(store.endpoint, store.owner.access_key_id, store.owner.secret_access_key) as upstream:
+    async with _upstream(store) as upstream:
         await upstream.time()
         assert upstream.is_patient is (store.name == "versitygw"), "moto is for tests only"
 
@@ -188,12 +175,8 @@ def _bucket(store: Store, *, versioned: bool = False) -> str:
     return bucket
 
 
-def _upstream(store: Store) -> Upstream:
-    keys = {
-        "access_key_id": store.owner.access_key_id,
-        "secret_access_key": SecretStr(store.owner.secret_access_key),
-    }
-    return Upstream(ObjectStore.model_validate({"endpoint": store.endpoint, "region": REGION, "timeout": 60, **keys}))
+def _upstream(store: Store) -> AbstractAsyncContextManager[Upstream]:
+    return connected(store.endpoint, store.owner.access_key_id, store.owner.secret_access_key)
 
 
 async def _probed(store: Store, bucket: str) -> Profile:

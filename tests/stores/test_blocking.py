@@ -18,7 +18,7 @@ from mypy_boto3_s3 import S3Client
 from gateway.demo.embedded import EmbeddedPostgres
 from gateway.fencing.intent import DEAD_AFTER
 from tests.doubles.s3 import ACCESS_KEY, SECRET_KEY, DoubleProcess
-from tests.objects.clients import call
+from tests.objects.clients import call, opened
 from tests.running import API_KEY
 from tests.stores.conftest import KINDS
 from tests.stores.fenced import Fenced, fenced
@@ -196,10 +196,7 @@ async def a_copy(scene: Scene) -> None:
 
 async def a_completion(scene: Scene) -> None:
     s3 = scene.s3(33)
-    upload = (await call(s3.create_multipart_upload, **scene.place))["UploadId"]
-    part = (await call(s3.upload_part, **scene.place, UploadId=upload, PartNumber=1, Body=b"Y"))["ETag"]
-    parts = {"Parts": [{"PartNumber": 1, "ETag": part}]}
-    await call(s3.complete_multipart_upload, **scene.place, UploadId=upload, MultipartUpload=parts)
+    await call(s3.complete_multipart_upload, **await opened(s3, scene.key, [b"Y"], scene.fenced.bucket))
 
 
 async def both_forms(scene: Scene) -> float:

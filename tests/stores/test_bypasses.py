@@ -12,7 +12,7 @@ from gateway.demo.embedded import EmbeddedPostgres
 from gateway.fencing.decision import Presented
 from gateway.fencing.intent import Announcement
 from gateway.fencing.token import Token
-from tests.objects.clients import call, outcome
+from tests.objects.clients import call, opened, outcome
 from tests.stores.fenced import LONG, Fenced, fenced
 from tests.stores.store import Store
 
@@ -73,14 +73,8 @@ async def put_beside(front: Fenced, keys: Sequence[str], body: bytes = b"behind 
 
 async def in_parts(front: Fenced, key: str, body: bytes, *, beside: bool = False) -> None:
     s3 = front.beside() if beside else front.through()
-    where = {"Bucket": front.bucket, "Key": key}
-    upload = {**where, "UploadId": (await call(s3.create_multipart_upload, **where))["UploadId"]}
     pieces = [body[:-10], body[-10:]] if body == LARGE else [body]
-    parts = [
-        {"PartNumber": number, "ETag": (await call(s3.upload_part, **upload, PartNumber=number, Body=piece))["ETag"]}
-        for number, piece in enumerate(pieces, 1)
-    ]
-    await call(s3.complete_multipart_upload, **upload, MultipartUpload={"Parts": parts})
+    await call(s3.complete_multipart_upload, **await opened(s3, key, pieces, front.bucket))
 
 
 @pytest.mark.parametrize("page", [1000, 3])

@@ -1,27 +1,24 @@
 """A table plane over a fresh database with a few tables, asked over ASGI."""
 
-import asyncio
-import socket
 from collections.abc import AsyncIterator, Iterator
 from functools import partial
 
 import asyncpg
 import httpx
 import pytest
-import uvicorn
 
 from gateway.db import database as store
 from gateway.db.database import Database
 from gateway.demo.embedded import EmbeddedPostgres
 from gateway.fencing.decision import Enforcement, Equal
 from gateway.fencing.resource import Template
-from gateway.http.connection import KEEP_ALIVE
 from gateway.observe.events import Event
 from gateway.tables.naming.plan import Rule
 from gateway.tables.pipeline import Exposure, TablePlane
 from tests.callers import known
 from tests.postgres import fresh
-from tests.tables.asking import Send, change, over_asgi, send
+from tests.serving_app import served
+from tests.tables.asking import Send, change, over_asgi, rows, send
 from tests.waiting import PATIENCE
 
 SCHEMA = """
@@ -81,9 +78,8 @@ def shared_dsn(postgres_server: EmbeddedPostgres) -> Iterator[str]:
 @pytest.fixture
 async def tables(database: Database) -> Database:
     """The database, with the tables of ``SCHEMA`` in it."""
-    found = await database.fetchrow("SELECT to_regclass('accounts') IS NULL AS empty")
-    assert found is not None
-    if found["empty"]:
+    ((missing,),) = await rows(database, "SELECT to_regclass('accounts') IS NULL")
+    if missing:
         await change(database, SCHEMA)
     return database
 
@@ -127,13 +123,5 @@ async def stranger(tables: Database, dsn: str) -> AsyncIterator[asyncpg.Connecti
 @pytest.fixture
 async def origin(tables: Database, plane: TablePlane) -> AsyncIterator[str]:
     """The address of the plane, served over real HTTP."""
-    listener = socket.create_server(("127.0.0.1", 0))
-    served = uvicorn.Config(plane, log_level="error", lifespan="off", ws="none", timeout_keep_alive=KEEP_ALIVE)
-    server = uvicorn.Server(served)
-    async with asyncio.TaskGroup() as tasks:
-        tasks.create_task(server.serve(sockets=[listener]))
-        while not server.started:
-            await asyncio.sleep(0.01)
-        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
-        server.should_exit = True
-    listener.close()
+    async with served(plane) as port:
+        yield f"http://127.0.0.1:{port}"

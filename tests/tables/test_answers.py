@@ -1,7 +1,5 @@
 """Preferences, media types and headers of requests and answers, and what the configuration says about answers."""
 
-from functools import partial
-
 import asyncpg
 import httpx
 import pytest
@@ -12,7 +10,7 @@ from gateway.errors import Unauthenticated
 from gateway.observe.events import Event
 from gateway.tables.pipeline import Exposure, TablePlane
 from tests.callers import ANYBODY, known
-from tests.tables.asking import Send, answered, change, over_asgi, rows
+from tests.tables.asking import Send, answered, change, client_of, over_asgi, rows
 from tests.tables.conftest import RULES
 
 
@@ -295,18 +293,13 @@ async def test_code_sets_nothing_of_an_answer_by_default(
 
 
 async def test_a_missing_privilege_is_401_without_a_key_and_403_with_one(
-    tables: Database, stranger: asyncpg.Connection, events: list[Event]
+    tables: Database, stranger: asyncpg.Connection
 ) -> None:
     denied = "CREATE FUNCTION denied() RETURNS int LANGUAGE plpgsql AS $$BEGIN RAISE insufficient_privilege; END$$"
     await stranger.execute(f"{denied}; CREATE VIEW secret AS SELECT denied() AS n")
     for caller, status in {ANYBODY: 401, known("tester"): 403}.items():
-        plane = TablePlane(tables, Exposure(), authenticate=partial(_always, caller), observe=events.append)
-        async with over_asgi(plane) as client:
+        async with client_of(tables, Exposure(), caller=caller) as client:
             answered(await client.get("/secret"), status, "42501")
-
-
-def _always(caller: Principal, _: object) -> Principal:
-    return caller
 
 
 async def test_the_root_describes_all_tables(client: httpx.AsyncClient, tables: Database) -> None:

@@ -115,17 +115,6 @@ async def test_one_that_fails_fails_alone(write: Send, held: Database, trips: li
     assert await rows(held, BALANCES) == [(n, 5 if n % 7 == 3 else n) for n in range(ACCOUNTS)]
 
 
-async def test_zombies_among_them_are_refused_and_on_record(write: Send, held: Database, trips: list[int]) -> None:
-    tokens = [4 if n % 3 == 0 else 5 for n in range(ACCOUNTS)]
-    for token, response in zip(tokens, await at_once(write, repeat({"balance": 7}), tokens), strict=True):
-        answered(response, 412, "token-stale") if token == 4 else answered(response, 204)
-    assert trips
-    written = await rows(held, "SELECT id - 100 FROM accounts WHERE balance = 7 ORDER BY id")
-    assert [number for (number,) in written] == [n for n, token in enumerate(tokens) if token == 5]
-    recorded = await rows(held, "SELECT resource FROM fencing.rejection")
-    assert Counter(one for (one,) in recorded) == Counter(name(100 + n) for n, token in enumerate(tokens) if token == 4)
-
-
 async def test_a_caller_that_goes_away_takes_nobody_with_it(write: Send, trips: list[int]) -> None:
     calls = [patched(write, 100 + n, 9) for n in range(ACCOUNTS)]
     await asyncio.sleep(0)

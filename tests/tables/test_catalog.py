@@ -249,15 +249,6 @@ def test_steps_go_on_through_rows_of_the_same_resource() -> None:
     assert reach(ORDERS, ITEMS, graph=graph, **rules).steps("DELETE", frozenset()) == (), "nothing is behind them"
 
 
-def test_a_table_that_refers_to_itself_has_an_end() -> None:
-    tree = Graph((foreign_key(31, relation(ITEMS), relation(ITEMS), "order_id"),))
-    nodes = reach(ITEMS, graph=tree)
-    (step,) = nodes.steps("DELETE", frozenset())
-    assert step.place is not None
-    assert nodes.beyond(step.place) == (step,)
-    assert nodes.relations("DELETE", frozenset()) == {ITEMS.oid}
-
-
 def test_the_text_of_a_trigger_tells_which_table_it_writes(subtests: pytest.Subtests) -> None:
     for source, writes in (
         ("INSERT INTO items VALUES (1)", True), ('delete  from only public . "items"', True),

@@ -4,14 +4,13 @@ import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
-import asyncpg
 import httpx
 import pytest
 import pytest_asyncio
 
 from gateway.db import rights
-from gateway.demo.embedded import EmbeddedPostgres
-from tests.postgres import GATEWAY, fresh
+from tests.guard.stage import session
+from tests.postgres import GATEWAY
 from tests.running import GRANTS, config, running
 from tests.waiting import PATIENCE
 
@@ -69,18 +68,12 @@ ROLES = [
 FUNCTIONS = ["public.seen", "public.mischief", "public.shared", "public.kept_for_tenants"]
 
 
-@pytest.fixture(scope="module")
-def dsn(postgres_server: EmbeddedPostgres) -> Any:
-    with fresh(postgres_server) as made:
-        yield made
-
-
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def origin(dsn: str) -> AsyncIterator[str]:
-    await execute(dsn, SCHEMA)
-    await rights.let_act(dsn, ["tenant", "clerk"])
+async def origin(shared_dsn: str) -> AsyncIterator[str]:
+    await execute(shared_dsn, SCHEMA)
+    await rights.let_act(shared_dsn, ["tenant", "clerk"])
     settings = config(
-        dsn,
+        shared_dsn,
         grants=[*GRANTS, {"callers": ["anonymous"], "actions": ["read"], "tables": ["public.notes"]}],
         callers=[
             {"name": name, "api_key": f"key-of-{name}", "groups": ["tenants"] if name in ("ann", "bob") else []}
@@ -101,25 +94,19 @@ async def origin(dsn: str) -> AsyncIterator[str]:
                     await asyncio.sleep(0.05)
             yield origin
     finally:
-        await execute(dsn, "DROP OWNED BY tenant, clerk, unreachable, unprepared")
-        await execute(dsn, "DROP ROLE tenant, clerk, unreachable, unprepared")
+        await execute(shared_dsn, "DROP OWNED BY tenant, clerk, unreachable, unprepared")
+        await execute(shared_dsn, "DROP ROLE tenant, clerk, unreachable, unprepared")
 
 
 async def query(dsn: str, sql: str) -> list[tuple[Any, ...]]:
     """Return the rows of a statement of the owner."""
-    session = await asyncpg.connect(dsn)
-    try:
-        return [tuple(row) for row in await session.fetch(sql)]
-    finally:
-        await session.close()
+    async with session(dsn) as owner:
+        return [tuple(row) for row in await owner.fetch(sql)]
 
 
 async def execute(dsn: str, script: str) -> None:
-    session = await asyncpg.connect(dsn)
-    try:
-        await session.execute(script)
-    finally:
-        await session.close()
+    async with session(dsn) as owner:
+        await owner.execute(script)
 
 
 async def ask(origin: str, caller: str, method: str, path: str, body: Any = None, **headers: str) -> httpx.Response:
@@ -155,21 +142,21 @@ async def test_policies_bind_writes_and_so_do_fences(origin: str) -> None:
     assert by_default.json()[0]["owner"] == "ann"
 
 
-async def test_columns_without_a_right_are_not_written(origin: str, dsn: str) -> None:
+async def test_columns_without_a_right_are_not_written(origin: str, shared_dsn: str) -> None:
     allowed = await ask(origin, "clerk", "PATCH", "orders?id=eq.1", {"state": "paid"}, fencing_token="2")
     assert allowed.status_code == 204, allowed.text
     refused = await ask(origin, "clerk", "PATCH", "orders?id=eq.1", {"price": 1}, fencing_token="3")
     assert (refused.status_code, refused.json()["code"]) == (403, "42501")
-    assert (await query(dsn, "SELECT value FROM fencing.fence WHERE resource = 'public.orders/1'")) == [(2,)]
+    assert (await query(shared_dsn, "SELECT value FROM fencing.fence WHERE resource = 'public.orders/1'")) == [(2,)]
     inserted = await ask(origin, "clerk", "POST", "orders", {"id": 9, "state": "new"}, fencing_token="1")
     assert inserted.status_code == 201, inserted.text
-    assert await query(dsn, "SELECT by FROM orders WHERE id = 9") == [("clerk",)]
+    assert await query(shared_dsn, "SELECT by FROM orders WHERE id = 9") == [("clerk",)]
 
 
-async def test_a_delete_reaches_rows_that_the_role_cannot_see(origin: str, dsn: str) -> None:
+async def test_a_delete_reaches_rows_that_the_role_cannot_see(origin: str, shared_dsn: str) -> None:
     refused = await ask(origin, "clerk", "DELETE", "orders?id=eq.2", fencing_token="3")
     assert (refused.status_code, refused.json()["code"]) == (422, "side-effect-refused"), refused.text
-    assert await query(dsn, "SELECT count(*) FROM lines WHERE order_id = 2") == [(1,)]
+    assert await query(shared_dsn, "SELECT count(*) FROM lines WHERE order_id = 2") == [(1,)]
     gone = await ask(origin, "clerk", "DELETE", "orders?id=eq.9", fencing_token="4")
     assert gone.status_code == 204, gone.text
 
@@ -197,7 +184,7 @@ async def test_nothing_leaks_to_the_next_request_of_the_session(origin: str) -> 
         assert len((await ask(origin, "plain", "GET", "notes?id=lt.3")).json()) == 2
 
 
-async def test_a_list_of_writes_runs_under_the_role(origin: str, dsn: str) -> None:
+async def test_a_list_of_writes_runs_under_the_role(origin: str, shared_dsn: str) -> None:
     async def both(price: dict[str, Any]) -> httpx.Response:
         writes = [
             {"method": "PATCH", "table": "orders", "query": "id=eq.1", "body": {"state": "sent"}},
@@ -209,9 +196,9 @@ async def test_a_list_of_writes_runs_under_the_role(origin: str, dsn: str) -> No
 
     refused = await both({"price": 1})
     assert refused.status_code == 403, refused.text
-    assert await query(dsn, "SELECT count(*) FROM orders WHERE state = 'sent'") == [(0,)]
+    assert await query(shared_dsn, "SELECT count(*) FROM orders WHERE state = 'sent'") == [(0,)]
     assert (await both({})).status_code == 200
-    assert await query(dsn, "SELECT count(*) FROM orders WHERE state = 'sent'") == [(2,)]
+    assert await query(shared_dsn, "SELECT count(*) FROM orders WHERE state = 'sent'") == [(2,)]
 
 
 async def test_a_kept_answer_is_shown_again_under_the_same_role(origin: str) -> None:
@@ -220,7 +207,7 @@ async def test_a_kept_answer_is_shown_again_under_the_same_role(origin: str) -> 
         assert str(answer.status_code) == status, answer.text
 
 
-async def test_a_caller_without_a_role_is_denied_and_the_denial_is_on_record(origin: str, dsn: str) -> None:
+async def test_a_caller_without_a_role_is_denied_and_the_denial_is_on_record(origin: str, shared_dsn: str) -> None:
     for method, path in (("GET", "orders"), ("PATCH", "orders?id=eq.1"), ("POST", "rpc/seen"), ("OPTIONS", "rpc/seen")):
         answer = await ask(origin, "nobody-in-particular", method, path, {}, fencing_token="99")
         assert (answer.status_code, answer.json()["code"]) == (403, "denied"), answer.text
@@ -232,7 +219,7 @@ async def test_a_caller_without_a_role_is_denied_and_the_denial_is_on_record(ori
             answer = await client.get(f"{origin}/v1/tables/{table}")
             assert (answer.status_code, told in answer.json()["message"]) == (401, True), answer.text
     denied = "SELECT count(*) FROM fencing.rejection WHERE reason = 'denied' AND caller = 'nobody-in-particular'"
-    assert await query(dsn, denied) == [(4,)]
+    assert await query(shared_dsn, denied) == [(4,)]
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,6 @@ import asyncpg
 import httpx
 import pytest
 
-from gateway.auth.principal import Principal
 from gateway.db import idempotency as kept_answers
 from gateway.db.database import Database, Transaction
 from gateway.errors import RequestMalformed
@@ -17,9 +16,9 @@ from gateway.observe.events import Event, StepReached
 from gateway.tables.dialect.request import HEADER, digest, fingerprint, parse_key
 from gateway.tables.execute import transaction as slow
 from gateway.tables.execute.idempotency import cleanup, delete_old
-from gateway.tables.pipeline import Exposure, TablePlane
+from gateway.tables.pipeline import Exposure
 from tests.callers import ANYBODY, known
-from tests.tables.asking import answered, change, client_of, over_asgi, row, rows
+from tests.tables.asking import answered, change, client_of, row, rows
 from tests.tables.conftest import RULES
 from tests.waiting import waiting
 
@@ -149,39 +148,32 @@ class TestTakeovers:
     async def test_the_next_holder_gets_the_answer_of_the_last(
         self, client: httpx.AsyncClient, tables: Database
     ) -> None:
+        """It may rely on what it is told, as on the answer to a write of its own: the older holder is refused."""
         first = await post(client, token=5)
-        is_replay_of(await post(client, token=6, **{"Fencing-Holder": "next"}), first)
+        is_replay_of(await post(client, token=7, **{"Fencing-Holder": "next"}), first)
         assert await shipments(tables) == 4
-
-    async def test_after_a_replay_the_older_holder_is_refused(
-        self, client: httpx.AsyncClient, tables: Database
-    ) -> None:
-        """The next holder may rely on what it is told, as on the answer to a write of its own."""
-        await post(client, token=5)
-        await post(client, token=7, **{"Fencing-Holder": "next"})
         fence = await row(tables, "SELECT value, holder, write_id FROM fencing.fence")
         assert tuple(fence) == (7, "next", None)
         answered(await client.post("/shipments", json=SHIPMENT, headers={"Fencing-Token": "6"}), 412, "token-stale")
         taken = await rows(tables, "SELECT kind, value, fence_value FROM fencing.record WHERE kind <> 'rejection'")
         assert taken == [("raised", 7, 5)], "and the takeover is on record"
 
-    async def test_a_replay_settles_mutations_of_the_older_holder(self, tables: Database, exposure: Exposure) -> None:
+    async def test_a_replay_settles_mutations_of_the_older_holder(
+        self, client: httpx.AsyncClient, tables: Database, exposure: Exposure
+    ) -> None:
+        """It waits until they are settled."""
         settled: list[tuple[str, str, str]] = []
 
         async def settle(resource: str, presented: Presented, caller: str) -> None:
             settled.append((resource, str(presented.token), caller))
             await change(tables, "DELETE FROM fencing.intent")
 
-        async with client_of(tables, exposure, settle=settle) as client:
-            first = await post(client, token=5)
-            await change(tables, PENDING)
-            is_replay_of(await post(client, token=6), first)
-        assert settled == [("order/7", "6", "tester")]
-
-    async def test_a_replay_waits_until_they_are_settled(self, client: httpx.AsyncClient, tables: Database) -> None:
-        await post(client, token=5)
+        first = await post(client, token=5)
         await change(tables, PENDING)
         answered(await post(client, token=6), 503, "unavailable")
+        async with client_of(tables, exposure, settle=settle) as settling:
+            is_replay_of(await post(settling, token=6), first)
+        assert settled == [("order/7", "6", "tester")]
 
     async def test_a_replay_for_an_overtaken_holder_waits_too(self, tables: Database, exposure: Exposure) -> None:
         """A newer holder came between its raise and its settling. Writes older than both are still under way."""
@@ -243,12 +235,8 @@ class TestMismatches:
 
     async def test_callers_have_their_own_keys(self, database: Database, tables: Database, exposure: Exposure) -> None:
         callers = [known("ann"), known("bob"), ANYBODY]
-
-        def plane(caller: Principal) -> TablePlane:
-            return TablePlane(database, exposure, authenticate=lambda _: caller, observe=lambda _: None)
-
         for caller in callers:
-            async with over_asgi(plane(caller)) as client:
+            async with client_of(database, exposure, caller=caller) as client:
                 assert "idempotency-replayed" not in (await post(client)).headers
         assert await shipments(tables) == 3 + len(callers)
 

@@ -9,6 +9,7 @@ import pytest
 
 from gateway.auth.principal import Principal
 from gateway.db.database import Database
+from gateway.errors import Unavailable
 from gateway.fencing.record import ANONYMOUS
 from gateway.http.body import SMALL, BodyReader
 from gateway.http.middleware import Middleware
@@ -126,7 +127,8 @@ async def test_answers_that_a_caller_does_not_read_take_its_own_share_of_the_mem
 
     async with stage.client(ANN) as greedy, stage.client(BEN) as other:
         transport: Any = greedy._transport
-        scope = {"type": "http", "method": "GET", "path": "/v1/tables/notes", "raw_path": b"/v1/tables/notes"}
+        path = "/v1/tables/notes"
+        scope: dict[str, Any] = {"type": "http", "method": "GET", "path": path, "raw_path": path.encode()}
         scope |= {"query_string": b"id=eq.1", "headers": [], "client": None}
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(transport.app(scope, nothing, unread))
@@ -153,7 +155,9 @@ async def test_slow_reads_take_no_session_of_others_and_none_of_writes(stage: St
     assert sum(answer.status_code == 200 for answer in answers) == 2
 
 
-async def test_a_read_without_credentials_has_less_time(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_read_without_credentials_has_less_time(
+    stage: Stage, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(reads, "ANONYMOUS_TIMEOUT", 0.2)
     async with stage.client(STRANGER) as stranger, stage.client(ANN) as client:
         answered(await client.get("/rpc/slow?seconds=0.5"), 200)
@@ -161,6 +165,14 @@ async def test_a_read_without_credentials_has_less_time(stage: Stage, monkeypatc
         answered(answer, 503)
         assert "statement timeout" in answer.json()["message"]
         answered(await stranger.get("/notes?id=eq.2"), 200)
+    with pytest.raises(Unavailable, match=r"The read took longer than 0\.1 seconds\."):
+        await database.fetchrow_read("SELECT pg_sleep(30)", limit=0.1)
+    running = (
+        "SELECT count(*) AS running FROM pg_stat_activity WHERE query = 'SELECT pg_sleep(30)' AND state = 'active'"
+    )
+    async with asyncio.timeout(PATIENCE):
+        while (await row(database, running))["running"]:  # the server has ended it, too
+            await asyncio.sleep(0.01)
 
 
 async def test_a_read_has_less_time_than_a_write(dsn: str, database: Database) -> None:

@@ -20,6 +20,7 @@ from gateway.observe.events import Event, StepReached
 from gateway.tables import schema_cache
 from gateway.tables.naming.plan import Rule
 from gateway.tables.pipeline import Exposure, TablePlane
+from tests.guard.stage import session
 from tests.tables.asking import TESTER, answered, change, over_asgi, rows, send
 from tests.tiers import first
 from tests.waiting import waiting
@@ -77,15 +78,6 @@ class Shop:
 
 Serve: TypeAlias = Callable[..., AbstractAsyncContextManager[Shop]]
 """``async with serve(default, table=rule) as shop``"""
-
-
-@asynccontextmanager
-async def session(dsn: str) -> AsyncIterator[asyncpg.Connection]:
-    opened = await asyncpg.connect(dsn)
-    try:
-        yield opened
-    finally:
-        await opened.close()
 
 
 @pytest.fixture

@@ -99,13 +99,9 @@ class TestNothingIsWritten:
             ("DELETE", "/accounts?id=eq.1&offset=0", None, 400, "PGRST127"),
             ("DELETE", "/settings", None, 400, "21000"),
             ("PATCH", "/accounts?owner=eq.ann", {"note": "x"}, 422, "resource-underivable"),
-            ("DELETE", "/accounts?id=gt.0", None, 422, "resource-underivable"),
-            ("POST", "/accounts", {"owner": "x"}, 422, "resource-underivable"),
-            ("POST", "/keyless", {"v": 1}, 422, "resource-underivable"),
             ("PATCH", "/rich?id=eq.2", {"note": "x"}, 422, "resource-underivable"),
             ("PATCH", "/floats?x=eq.1.5", {"v": 2}, 422, "resource-underivable"),
             ("PATCH", TARGET, {"id": 2}, 409, "23505"), ("PATCH", TARGET, {"id": None}, 422, "resource-underivable"),
-            ("PATCH", "/accounts?owner=eq.ann", {"id": 2}, 422, "resource-underivable"),
             ("PATCH", "/shipments?order_id=eq.7", {"order_id": None}, 422, "resource-underivable"),
         ]  # fmt: skip
         for method, target, body, status, code in refused:

@@ -13,11 +13,7 @@ from gateway.fencing.token import Token
 from gateway.tables.dialect import errors, response
 from gateway.tables.dialect.cors import Origins
 from gateway.tables.dialect.overrides import headers_of, raised, replaced, status_of
-from gateway.tables.dialect.request import parse
-from gateway.tables.dialect.response import Accepted, Written
-from tests.tables.samples import ACCOUNTS, column, table
-
-PATH = "/v1/tables/accounts"
+from tests.tables.samples import column, table
 
 
 def header(answer: response.Response, name: bytes) -> str | None:
@@ -27,15 +23,6 @@ def header(answer: response.Response, name: bytes) -> str | None:
 def test_the_location_of_a_new_row() -> None:
     pair = table(column("a b"), column("c"), key=("a b", "c"))
     assert response.location("/v1/tables/t", pair, ["x&y/z", None]) == b"/v1/tables/t?a%20b=eq.x%26y%2Fz&c=is.null"
-
-
-def test_a_long_list_of_resources_stays_a_header() -> None:
-    request = parse("DELETE", b"", {})
-    names = [f"public.accounts/{number}" for number in range(1000)]
-    answer = response.write(request, ACCOUNTS, Written(0), Accepted(Token(0, 1), names), PATH)
-    text = header(answer, b"fencing-resource") or ""
-    assert len(text) < 4200
-    assert text.endswith(", ...")
 
 
 def of_database(error: SqlError, *, known_caller: bool = True, verbose: bool = True) -> GatewayError:
@@ -54,12 +41,6 @@ def test_sqlstates(subtests: pytest.Subtests) -> None:
             assert answer.status == status
             assert orjson.loads(answer.body) == {"code": sqlstate, "message": message, "details": "d", "hint": "h"}
             assert header(answer, b"proxy-status") == f"PostgREST; error={sqlstate}"
-
-
-def test_a_statement_that_found_a_stray_row() -> None:
-    for name in ("public.accounts/2", ""):
-        failure = of_database(SqlError("FN422", name))
-        assert (failure.code, failure.status) == ("resource-mismatch", 422)
 
 
 def test_a_refusal_says_all_there_is_to_know() -> None:

@@ -24,6 +24,8 @@ CALLERS: list[dict[str, object]] = [
     {"name": "writer", "api_key": KEYS["writer"]},
     {"name": "admin", "api_key": KEYS["admin"], "groups": ["admins"]},
 ]
+PAGES = ("/ui/", "/ui/incidents", "/ui/rejections", "/ui/events", "/ui/resources", "/ui/live", "/ui/observe")
+"""The pages that are not about one thing."""
 SECRET = "public.orders/the-resource-nobody-may-see"
 """A text on record, which no answer to an unauthorised reader may contain."""
 
@@ -44,15 +46,13 @@ class Stage:
     def host(self) -> str:
         return self.origin.removeprefix("http://")
 
-    def api(self, key: str = WRITER_KEY, **headers: str) -> httpx.Client:
+    def api(self, key: str = WRITER_KEY) -> httpx.Client:
         """A client of the gateway; use it as a context."""
-        return httpx.Client(
-            base_url=self.origin, headers={"Authorization": f"Bearer {key}", **headers}, timeout=PATIENCE
-        )
+        return httpx.Client(base_url=self.origin, headers={"Authorization": f"Bearer {key}"}, timeout=PATIENCE)
 
     def sql(self, statement: str, *arguments: object) -> list[asyncpg.Record]:
         """The rows of one statement."""
-        return self.run(_sql(self.dsn, [(statement, arguments)]))
+        return self.run(execute(self.dsn, [(statement, arguments)]))
 
     @property
     def now(self) -> datetime:
@@ -62,7 +62,7 @@ class Stage:
 
     def put_on_record(self, entries: Sequence[dict[str, Any]]) -> None:
         """Put entries, as columns of ``fencing.intake``, on record in this order. The next reader seals them."""
-        self.run(_sql(self.dsn, [_insert(entry) for entry in entries]))
+        self.run(execute(self.dsn, [_insert(entry) for entry in entries]))
 
     def session(self, key: str = AUDITOR_KEY) -> str:
         """The session that the login page gives out."""
@@ -123,7 +123,7 @@ def _insert(entry: dict[str, Any]) -> tuple[str, tuple[object, ...]]:
     return f"INSERT INTO fencing.intake ({columns}) VALUES ({places})", tuple(entry.values())
 
 
-async def _sql(dsn: str, statements: Sequence[tuple[str, tuple[object, ...]]]) -> list[asyncpg.Record]:
+async def execute(dsn: str, statements: Sequence[tuple[str, tuple[object, ...]]]) -> list[asyncpg.Record]:
     connection = await asyncpg.connect(dsn)
     found: list[asyncpg.Record] = []
     try:
@@ -143,8 +143,8 @@ async def serving(dsn: str, **sections: Any) -> AsyncIterator[httpx.AsyncClient]
         yield client
 
 
-async def put_on_record(dsn: str, **columns: Any) -> None:
-    """A refused write of ``SECRET``, with other columns where they are given."""
+async def put_on_record(dsn: str) -> None:
+    """A refused write of ``SECRET``."""
     row = {
         "kind": "rejection",
         "plane": "tables",
@@ -159,9 +159,8 @@ async def put_on_record(dsn: str, **columns: Any) -> None:
         "method": "PATCH",
         "target": "/v1/tables/orders?id=eq.5",
         "request_id": "r-1",
-        **columns,
     }
-    await _sql(dsn, [_insert(row)])
+    await execute(dsn, [_insert(row)])
 
 
 def origin(client: httpx.AsyncClient) -> dict[str, str]:

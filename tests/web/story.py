@@ -54,6 +54,16 @@ def takeover(
     }
 
 
+def zombie(at: datetime, resource: str, holder: str, count: int, minutes: float) -> list[dict[str, Any]]:
+    """``worker-9`` took over from ``holder`` half an hour ago, and so many late writes of it began ``minutes`` ago."""
+    taken, begun = at - timedelta(minutes=30), at - timedelta(minutes=minutes)
+    late = [
+        rejection(begun + timedelta(seconds=number), resource, 33, holder, (34, "worker-9"), fence_raised_at=taken)
+        for number in range(count)
+    ]
+    return [takeover(taken, resource, 34, "worker-9", (33, holder), kind="raised"), *late]
+
+
 def tell(stage: Stage, now: datetime) -> None:
     """Put the story on record, as if it had happened during the last hours before ``now``."""
     began = now - timedelta(hours=3)
@@ -121,28 +131,25 @@ _WORKER = {"caller": "worker", "fence_caller": "worker"}
 class Incident:
     """A resource that ``writer-b`` took over from ``writer-a``, about an hour ago, which had had it for 247 seconds."""
 
-    def __init__(
-        self, stage: Stage, resource: str = ACCOUNT, first: str = "writer-a", second: str = "writer-b"
-    ) -> None:
-        self.stage, self.resource, self.first, self.second = stage, resource, first, second
+    def __init__(self, stage: Stage, resource: str = ACCOUNT) -> None:
+        self.stage, self.resource = stage, resource
         self.begun: datetime = stage.sql("SELECT date_trunc('second', now()) AS now")[0]["now"] - timedelta(hours=1)
-        taken = takeover(self.at(247), resource, 34, second, (33, first), kind="raised")
+        taken = takeover(self.at(247), resource, 34, "writer-b", (33, "writer-a"), kind="raised")
         stage.put_on_record([{**taken, **_WORKER, "fence_raised_at": self.begun}])
         stage.sql(
             "INSERT INTO fencing.fence (resource, epoch, value, holder, caller, raised_at) "
-            "VALUES ($1, 0, 34, $2, 'worker', $3)",
+            "VALUES ($1, 0, 34, 'writer-b', 'worker', $2)",
             resource,
-            second,
             self.at(247),
         )
 
     def at(self, seconds: float) -> datetime:
         return self.begun + timedelta(seconds=seconds)
 
-    def refused(self, *seconds: float, enforced: bool = True) -> None:
+    def refused(self, *seconds: float) -> None:
         """Late writes of the first holder."""
-        more: dict[str, Any] = {**_WORKER, "fence_raised_at": self.at(247), "enforced": enforced}
-        late = (self.resource, 33, self.first, (34, self.second))
+        more: dict[str, Any] = {**_WORKER, "fence_raised_at": self.at(247)}
+        late = (self.resource, 33, "writer-a", (34, "writer-b"))
         self.stage.put_on_record([rejection(self.at(moment), *late, **more) for moment in seconds])
 
 

@@ -1,7 +1,7 @@
 """The page over several databases in a browser: each row names its database, and one that is down is named."""
 
 from collections.abc import Callable, Iterator
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 import pytest
@@ -11,10 +11,9 @@ from tests import running
 from tests.databases.fleet import Fleet, fleet
 from tests.postgres import Server
 from tests.web import story
-from tests.web.stage import CALLERS, Stage, in_a_thread
+from tests.web.stage import CALLERS, PAGES, Stage, in_a_thread
 from tests.web.watching import barriers
 
-PAGES = ("/ui/", "/ui/incidents", "/ui/rejections", "/ui/events", "/ui/resources", "/ui/live", "/ui/observe")
 SECTIONS: dict[str, Any] = {
     "callers": CALLERS,
     "grants": [*running.GRANTS, {"callers": ["auditor"], "actions": ["break"], "everything": True}],
@@ -30,16 +29,8 @@ class Databases:
 
     def zombie(self, name: str, count: int, minutes: float) -> None:
         at: datetime = self.stage.run(self.fleet.asked(name, "SELECT clock_timestamp()"))[0]
-        resource, taken, begun = f"{name}.orders/42", at - timedelta(minutes=30), at - timedelta(minutes=minutes)
-        told = [
-            story.rejection(
-                begun + timedelta(seconds=number), resource, 33, "worker-7", (34, "worker-9"), fence_raised_at=taken
-            )
-            for number in range(count)
-        ]
-        told = [story.takeover(taken, resource, 34, "worker-9", (33, "worker-7"), kind="raised"), *told]
         stage = Stage(self.stage.origin, self.fleet.addresses[name], self.stage.loop)
-        stage.put_on_record(told)
+        stage.put_on_record(story.zombie(at, f"{name}.orders/42", "worker-7", count, minutes))
 
     def cut(self, name: str) -> None:
         async def work() -> None:

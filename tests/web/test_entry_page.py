@@ -8,10 +8,11 @@ from uuid import UUID
 import pytest
 
 from gateway.fencing.decision import Fence
-from gateway.fencing.record import Entry, Kind
+from gateway.fencing.record import Kind
 from gateway.fencing.token import Token
 from gateway.web.advice import rejection_advice
 from gateway.web.entry_page import alarm_summary, payload_lines
+from tests.web.test_live_page import ENTRY
 
 AT = datetime(2026, 3, 8, 12, tzinfo=UTC)
 BACK = "lower now than it was then"
@@ -21,14 +22,10 @@ def fence(value: int, epoch: int = 0) -> Fence:
     return Fence("job/1", Token(epoch, value), "b", "worker", AT)
 
 
-REFUSED = Entry(
-    position=1,
-    hash="00" * 32,
-    id=UUID(int=1),
+REFUSED = replace(
+    ENTRY,
     at=AT,
-    kind=Kind.REJECTION,
     plane="tables",
-    rule=None,
     resource="job/1",
     reason="token-stale",
     enforced=True,
@@ -37,12 +34,7 @@ REFUSED = Entry(
     caller="worker",
     method="PATCH",
     target="/v1/tables/jobs?id=eq.1",
-    client=None,
-    request_id="r",
-    payload_size=None,
-    payload_sha256=None,
     fence=fence(34),
-    details=None,
 )
 
 
@@ -84,7 +76,7 @@ def moment(hour: int, minute: int, second: int) -> datetime:
     return datetime(2026, 3, 8, hour, minute, second, tzinfo=UTC)
 
 
-def test_the_summary_of_an_alarm_that_begins() -> None:
+def test_the_summary_of_an_alarm_that_begins_and_of_one_that_is_over() -> None:
     """The span has all that was counted in it, and what began it."""
     alarm = alarm_summary(replace(REFUSED, kind=Kind.ALARM_RAISED, details=ALARM))
     assert alarm is not None
@@ -92,9 +84,6 @@ def test_the_summary_of_an_alarm_that_begins() -> None:
     assert (alarm.since, alarm.until) == (moment(11, 50, 0), moment(12, 0, 1))
     assert alarm.groups == {"resource": [("job/1", 6)], "holder": [(None, 4), ("a", 2)], "caller": []}
     assert (alarm.rejections, alarm.raised) == ([UUID(int=7)], None)
-
-
-def test_the_summary_of_an_alarm_that_is_over() -> None:
     alarm = alarm_summary(replace(REFUSED, kind=Kind.ALARM_CLEARED, details=ALARM_OVER))
     assert alarm is not None
     assert (alarm.since, alarm.until) == (moment(11, 50, 0), moment(13, 0, 1))
@@ -110,11 +99,8 @@ def test_the_summary_of_an_alarm_that_is_over() -> None:
         {**ALARM, "rejections": 5},
     ],
 )
-def test_unreadable_details_are_no_alarm(details: Any) -> None:
+def test_unreadable_details_are_no_alarm_and_neither_is_another_entry(details: Any) -> None:
     assert alarm_summary(replace(REFUSED, kind=Kind.ALARM_RAISED, details=details)) is None
-
-
-def test_no_other_entry_is_an_alarm() -> None:
     assert alarm_summary(replace(REFUSED, kind=Kind.BYPASS, details=ALARM)) is None
 
 

@@ -3,18 +3,16 @@
 import hashlib
 import re
 from collections.abc import Callable, Iterator
-from typing import Any
 
-import boto3
 import httpx
 import pytest
-from botocore.config import Config
 from playwright.sync_api import Page, expect
 
 from tests import ROOT, running
 from tests.doubles.s3.process import DoubleProcess
-from tests.waiting import PATIENCE
-from tests.web.stage import CALLERS, WRITER_KEY, Stage, log_in
+from tests.objects.clients import connect
+from tests.objects.object_gateway import WRITER
+from tests.web.stage import CALLERS, Stage, log_in, staged
 from tests.web.watching import Watch
 
 WEB = ROOT / "gateway/web"
@@ -91,7 +89,6 @@ fetch("/ui/rejections").then(answer => answer.text()).then(
   text => { document.title = text.includes("Log out") ? "taken" : "shut out" }, () => { document.title = "refused" });
 </script>"""
 PICTURE = '<svg xmlns="http://www.w3.org/2000/svg" width="9" height="9"><rect width="9" height="9"/></svg>'
-S3_KEYS = {"access_key_id": running.ACCESS_KEY, "secret_access_key": running.SECRET_KEY}
 
 
 @pytest.fixture
@@ -101,27 +98,14 @@ def store() -> Iterator[DoubleProcess]:
 
 
 @pytest.fixture
-def sections(store: DoubleProcess) -> dict[str, Any]:
-    s3 = {
-        "endpoint": store.endpoint,
-        "access_key_id": "AKIADOUBLE",
-        "secret_access_key": "double-secret",
-        "timeout": PATIENCE,
-    }
-    return {"s3": s3, "callers": [CALLERS[0], {"name": "writer", "api_key": WRITER_KEY, **S3_KEYS}]}
+def stage(dsn: str, store: DoubleProcess) -> Iterator[Stage]:
+    with staged(running.config(dsn, store.endpoint, callers=[CALLERS[0], WRITER])) as one:
+        yield one
 
 
 def address(stage: Stage, content: str = SCRIPT, content_type: str = "text/html") -> str:
     """Return a URL that shows an object of the writer's to any client that has it."""
-    s3 = boto3.client(
-        "s3",
-        endpoint_url=stage.origin,
-        region_name="us-east-1",
-        aws_access_key_id=running.ACCESS_KEY,
-        aws_secret_access_key=running.SECRET_KEY,
-        aws_session_token="fencing-token=33",
-        config=Config(s3={"addressing_style": "path"}, signature_version="s3v4"),
-    )
+    s3 = connect(stage.origin, "33")
     s3.put_object(Bucket="reports", Key="monthly", Body=content.encode(), ContentType=content_type)
     link: str = s3.generate_presigned_url("get_object", Params={"Bucket": "reports", "Key": "monthly"})
     return link

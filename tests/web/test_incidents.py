@@ -3,10 +3,8 @@
 import json
 import re
 from collections.abc import Callable
-from datetime import timedelta
 from typing import Any
 
-import asyncpg
 import httpx
 import pytest
 from playwright.sync_api import Page, expect
@@ -14,11 +12,10 @@ from playwright.sync_api import Page, expect
 from gateway.fencing.incident import LONGEST_NOTE
 from tests import running
 from tests.web import story
-from tests.web.stage import AUDITOR_KEY, Stage, log_in, origin, put_on_record, serving
+from tests.web.stage import AUDITOR_KEY, PAGES, Stage, execute, log_in, origin, put_on_record, serving
 from tests.web.story import HOSTILE
 
 ORDER = "orders/42"
-EMPTY = ["/ui/", "/ui/incidents", "/ui/rejections", "/ui/events", "/ui/resources", "/ui/live", "/ui/observe"]
 PLACEHOLDER = re.compile(
     r"(^|[\s>(:])([–—-]|None|null|undefined|NaN|nan|True|False)([\s<).,;]|$)|\{|\}|\[object|datetime\(|Undefined"
 )
@@ -36,13 +33,7 @@ def sections() -> dict[str, Any]:
 
 def zombie(stage: Stage, count: int = 9, holder: str = "worker-7", minutes: float = 2) -> str:
     """A zombie that has been going on until now; the id of its first refusal."""
-    at = stage.now
-    taken, begun = at - timedelta(minutes=30), at - timedelta(minutes=minutes)
-    told = [
-        story.rejection(begun + timedelta(seconds=number), ORDER, 33, holder, (34, "worker-9"), fence_raised_at=taken)
-        for number in range(count)
-    ]
-    stage.put_on_record([story.takeover(taken, ORDER, 34, "worker-9", (33, holder), kind="raised"), *told])
+    stage.put_on_record(story.zombie(stage.now, ORDER, holder, count, minutes))
     (row,) = stage.sql(
         "SELECT id::text AS id FROM fencing.record WHERE kind = 'rejection' AND holder = $1 ORDER BY at LIMIT 1", holder
     )
@@ -142,7 +133,7 @@ def test_no_placeholder_is_ever_shown(visit: Callable[..., Page], stage: Stage) 
                 for cell in line.split("\t"):
                     assert not PLACEHOLDER.search(cell), (path, line)
 
-    walk([*EMPTY, "/ui/?span=1h", "/ui/?span=30d", "/ui/incidents?holder=nobody"])
+    walk([*PAGES, "/ui/?span=1h", "/ui/?span=30d", "/ui/incidents?holder=nobody"])
     story.tell(stage, stage.now)
     identifier = zombie(stage)
     denials(stage)
@@ -158,7 +149,7 @@ def test_no_placeholder_is_ever_shown(visit: Callable[..., Page], stage: Stage) 
     refused.append(f"/ui/rejections/{last}")
     incidents = [path.replace("rejections", "incidents") for path in refused]
     resources = [f"/ui/resource?name={name}" for name in (ORDER, story.ORDER, "public.stock/1")]
-    walk([*EMPTY, "/ui/?span=1h", "/ui/?span=30d", *refused, *incidents, *kinds.values(), *resources])
+    walk([*PAGES, "/ui/?span=1h", "/ui/?span=30d", *refused, *incidents, *kinds.values(), *resources])
 
 
 BREAK = {"callers": ["auditor"], "actions": ["break"], "resources": ["public.orders/**"]}
@@ -166,12 +157,8 @@ GRANTED = {"grants": [*running.GRANTS, BREAK]}
 
 
 async def on_record(dsn: str, kind: str) -> list[dict[str, Any]]:
-    connection = await asyncpg.connect(dsn)
-    try:
-        sql = "SELECT id::text, caller, reason FROM fencing.record WHERE kind = $1"
-        return [dict(row) for row in await connection.fetch(sql, kind)]
-    finally:
-        await connection.close()
+    sql = "SELECT id::text, caller, reason FROM fencing.record WHERE kind = $1"
+    return [dict(row) for row in await execute(dsn, [(sql, (kind,))])]
 
 
 async def incident(dsn: str) -> str:

@@ -4,20 +4,19 @@ import json
 import selectors
 import subprocess
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from shutil import which
 from typing import Any
 
 import pytest
-from playwright.sync_api import BrowserContext, Page, expect
+from playwright.sync_api import Page, expect
 
 from tests import running
 from tests.processes import free_port
 from tests.waiting import PATIENCE
 from tests.web.stage import CALLERS, SECRET, Stage, put_on_record, staged
-from tests.web.watching import Watch, watched
+from tests.web.watching import Watch
 
 DIRECTORY = Path(__file__).parent / "provider"
 CLIENT, CLIENT_SECRET = "gateway-page", "the secret of the gateway at its provider"
@@ -82,23 +81,6 @@ def stage(dsn: str, port: int, provider: Provider) -> Iterator[Stage]:
         yield one
 
 
-@pytest.fixture
-def visit(
-    context: Callable[..., BrowserContext], stage: Stage, provider: Provider
-) -> Iterator[Callable[..., tuple[Page, Watch]]]:
-    """Opens pages in a browser of their own, watched for errors and breaches of the policy."""
-    with ExitStack() as stack:
-
-        def page(path: str) -> tuple[Page, Watch]:
-            made = context(logged_in=False)
-            watch = stack.enter_context(watched(made, stage.host, provider.host))
-            opened = made.new_page()
-            opened.goto(path)
-            return opened, watch
-
-        yield page
-
-
 def log_in(page: Page, name: str) -> None:
     """Press the button, log in at the provider and consent."""
     page.get_by_role("link", name="Log in with Example Inc").click()
@@ -108,8 +90,11 @@ def log_in(page: Page, name: str) -> None:
     page.get_by_role("button", name="Continue").click()
 
 
-def test_a_person_logs_in_sees_the_record_and_logs_out(visit: Callable[..., tuple[Page, Watch]], stage: Stage) -> None:
-    page, _ = visit("/ui/rejections?reason=token-stale")
+def test_a_person_logs_in_sees_the_record_and_logs_out(
+    visiting: Callable[..., tuple[Page, Watch]], stage: Stage, provider: Provider
+) -> None:
+    page, watch = visiting("/ui/rejections?reason=token-stale", logged_in=False)
+    watch.others = (provider.host,)
     expect(page).to_have_title("Log in – Fencing gateway")
     log_in(page, "ann")
     expect(page).to_have_url(f"{stage.origin}/ui/rejections?reason=token-stale")

@@ -39,13 +39,10 @@ def test_fields_become_filters_and_those_that_say_nothing_do_not() -> None:
     assert asked.fields == {"prefix": "public.", "enforced": "false", "token": "2.34", "since": "2026-03-01T04:05:00"}
 
 
-def test_a_list_of_one_kind_is_of_no_other() -> None:
+def test_a_list_of_one_kind_is_of_no_other_and_a_span_ends_now_unless_a_time_is_given() -> None:
     assert read_filters([("kind", "raised")], NOW, (Kind.REJECTION,)).filters.kinds == (Kind.REJECTION,)
     assert read_filters([("kind", "raised"), ("kind", "barrier")], NOW).filters.kinds == (Kind.RAISED, Kind.BARRIER)
     assert read_filters([], NOW).filters.kinds == ()
-
-
-def test_a_span_ends_now_and_a_time_goes_before_it() -> None:
     assert read_filters([("span", "7d")], NOW).filters.since == NOW - timedelta(days=7)
     asked = read_filters([("span", "7d"), ("since", "2026-03-08T13:00+02:00")], NOW)
     assert asked.filters.since == datetime(2026, 3, 8, 11, tzinfo=UTC)

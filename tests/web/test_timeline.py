@@ -112,10 +112,13 @@ def test_lanes_are_in_the_order_of_tokens_and_have_each_refused_write_after_its_
 
 
 @given(STEPS, st.floats(-100, 1000), st.floats(1, 100_000))
-def test_nothing_is_drawn_beside_the_axis_or_over_each_other(
+def test_nothing_is_drawn_beside_the_axis_or_over_each_other_and_arrows_lead_from_a_holder_to_the_next(
     steps: list[tuple[str, float, int]], since: float, length: float
 ) -> None:
-    drawn = draw(play(steps).history(since, since + length))
+    """Each takeover in the span is an arrow."""
+    story = play(steps)
+    history = story.history(since, since + length)
+    drawn = draw(history)
     for row in drawn.rows:
         strokes = [stroke for stroke in (row.held, row.late) if stroke is not None]
         places = [x for stroke in strokes for x in (stroke.x1, stroke.x2)] + [mark.x for mark in row.marks]
@@ -124,15 +127,6 @@ def test_nothing_is_drawn_beside_the_axis_or_over_each_other(
         assert all(later.x - mark.x >= MARK for mark, later in pairwise(row.marks))
         assert drawn.top < row.y < drawn.bottom < drawn.height
     assert all(drawn.span.since <= tick.at <= drawn.span.until for tick in drawn.ticks)
-
-
-@given(STEPS, st.floats(-100, 1000), st.floats(1, 100_000))
-def test_each_takeover_is_an_arrow_from_a_holder_to_the_next(
-    steps: list[tuple[str, float, int]], since: float, length: float
-) -> None:
-    story = play(steps)
-    history = story.history(since, since + length)
-    drawn = draw(history)
     holders = [row.y for row in drawn.rows if row.lane.since is not None]
     for arrow in drawn.arrows:
         assert LEFT <= arrow.x <= RIGHT

@@ -8,7 +8,7 @@ from uuid import UUID
 from gateway.fencing.decision import Fence
 from gateway.fencing.record import Kind
 from gateway.fencing.token import Token
-from gateway.timeline.history import History, Key, LeaseEvent, Party, Refusals, Remark, Span, Takeover, Tally, Totals
+from gateway.timeline.history import History, Key, LeaseEvent, Party, Refusals, Span, Takeover, Tally, Totals
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
@@ -29,7 +29,6 @@ class Story:
     takeovers: list[Takeover] = field(default_factory=list)
     refusals: list[Refusals] = field(default_factory=list)
     leases: list[LeaseEvent] = field(default_factory=list)
-    remarks: list[Remark] = field(default_factory=list)
     parties: dict[Key, Party] = field(default_factory=dict)
 
     def raises(self, seconds: float, by: Party, kind: Kind = Kind.RAISED) -> None:
@@ -50,7 +49,7 @@ class Story:
         self.parties.setdefault(who.key, who)
         self.leases.append(LeaseEvent(at(seconds), kind, who))
 
-    def history(self, since: float, until: float, span: Span | None = None) -> History:
+    def history(self, since: float, until: float) -> History:
         tallies = [_tally(party, self.refusals) for party in self.parties.values()]
         refused = [tally for tally in tallies if tally.refused]
         totals = Totals(
@@ -58,15 +57,13 @@ class Story:
         )
         return History(
             "r",
-            span or Span(at(since), at(until)),
+            Span(at(since), at(until)),
             self.fence,
             totals,
             parties=tuple(tallies),
             takeovers=tuple(self.takeovers),
             refusals=tuple(self.refusals),
             leases=tuple(self.leases),
-            remarks=tuple(self.remarks),
-            remarked=len(self.remarks),
         )
 
 

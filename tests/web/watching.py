@@ -41,9 +41,9 @@ class Watch:
 
 
 @contextmanager
-def watched(context: BrowserContext, host: str, *others: str) -> Iterator[Watch]:
+def watched(context: BrowserContext, host: str) -> Iterator[Watch]:
     """Watch all pages of a context; in the end nothing must have happened."""
-    watch = Watch(host, others)
+    watch = Watch(host)
     context.on("console", watch.console)
     context.on("weberror", lambda error: watch.failed(error.error))
     context.on("request", watch.request)

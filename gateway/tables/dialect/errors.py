@@ -23,7 +23,7 @@ _REVEALING = frozenset(("PGRST106", "PGRST200", "PGRST201", "PGRST202", "PGRST20
 MISMATCH = "FN422"
 """The SQLSTATE with which a statement refuses a touched row without a claim."""
 ANSWER = "#answer"
-"""What a statement refuses in place of a row: its own answer, which is too large."""
+"""A statement refuses this in place of a row: its own answer, which is too large."""
 _CODE = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 

@@ -94,9 +94,10 @@ class Reader:
         await self._authorisation.reads(sender, statement.tables)
         needs_more = self._estimates(wanted) or wanted.preferences.timezone is not None
         plain = not needs_more and not statement.runs_code and sender.role is None
-        if plain and sender.caller != ANONYMOUS:
+        if plain:
             self._fast_path.learn_read(candidate, wanted, cached, statement, values)
-            row = await self._database.fetchrow_read(statement.text, *statement.arrange(values))
+            arguments = statement.arrange(values)
+            row = await self._database.fetchrow_read(statement.text, *arguments, limit=self._timeout(sender))
             assert row is not None
             await self.limit.keep(row)
             return response.read(wanted, row, path, query_string)
@@ -107,7 +108,7 @@ class Reader:
 
         answer = await self.read_only(wanted, sender, work)
         says_more = statement.runs_code and self._settings.overrides
-        if plain or (sender.role is not None and not needs_more and not says_more):
+        if sender.role is not None and not needs_more and not says_more:
             self._fast_path.learn_read(candidate, wanted, cached, statement, values)
         return answer
 
@@ -124,16 +125,18 @@ class Reader:
         A statement of an anonymous caller has less time. The transaction is rolled back: code in it may change settings
         of the session, and the names of the next request depend on these settings.
         """
-        timeout = min(ANONYMOUS_TIMEOUT, self._database.read_timeout) if sender.caller == ANONYMOUS else None
-
         async def inside(transaction: Transaction) -> Result:
-            await settings.make_read_only(transaction, timeout)
+            await settings.make_read_only(transaction, self._timeout(sender))
             if wanted.preferences.timezone is not None:
                 await settings.set_zone(transaction, wanted.preferences.timezone)
             await Acting(transaction).as_(sender.role)
             return await work(transaction)
 
         return await self._database.read(inside)
+
+    def _timeout(self, sender: Sender) -> float | None:
+        """Return the seconds that a statement may take; None for those of the session."""
+        return min(ANONYMOUS_TIMEOUT, self._database.read_timeout) if sender.caller == ANONYMOUS else None
 
     async def said(self, transaction: Transaction) -> Overrides | None:
         """Return what code in the database has set of the answer, if the configuration lets it."""

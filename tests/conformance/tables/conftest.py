@@ -1,6 +1,5 @@
 """One gateway, in a thread, and one set of tables for all rows. A row that changes them has them filled again."""
 
-import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -13,7 +12,7 @@ from gateway.demo.embedded import EmbeddedPostgres
 from tests.conformance.tables.asking import Asker
 from tests.conformance.tables.stage import SCHEMAS, Stage
 from tests.patience import LIMITS
-from tests.postgres import fresh_database
+from tests.postgres import fresh
 from tests.running import OPEN, Events
 
 # The rows of each other table share one resource, so that the gateway accepts a write with any filter.
@@ -51,18 +50,6 @@ def configuration(dsn: str, mode: str = "enforce") -> Config:
 
 
 @contextmanager
-def database(server: EmbeddedPostgres) -> Iterator[str]:
-    """A fresh database with the fencing schema; its address."""
-    with asyncio.Runner() as runner:
-        opened = fresh_database(server)
-        dsn = runner.run(opened.__aenter__())
-        try:
-            yield dsn
-        finally:
-            runner.run(opened.__aexit__(None, None, None))
-
-
-@contextmanager
 def served(config: Config) -> Iterator[str]:
     """Serve until the end; the address tables are at."""
     listener = serving.bind("127.0.0.1", 0)
@@ -77,7 +64,7 @@ def pytest_itemcollected(item: pytest.Function) -> None:
 
 @pytest.fixture(scope="module")
 def dsn(postgres_server: EmbeddedPostgres) -> Iterator[str]:
-    with database(postgres_server) as address:
+    with fresh(postgres_server) as address:
         yield address
 
 

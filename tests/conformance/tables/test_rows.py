@@ -10,9 +10,10 @@ from gateway.demo.embedded import EmbeddedPostgres
 from tests.conformance.differences import differences_beside
 from tests.conformance.tables import replay
 from tests.conformance.tables.asking import Asker, fencing_headers, play
-from tests.conformance.tables.conftest import configuration, database, served
+from tests.conformance.tables.conftest import configuration, served
 from tests.conformance.tables.row import ROWS, Row
 from tests.conformance.tables.stage import Stage
+from tests.postgres import fresh
 
 pytestmark = pytest.mark.xdist_group("tables")
 
@@ -52,7 +53,7 @@ def played(row: Row) -> bool:
 
 
 def test_rows_are_played_without_fencing_headers(postgres_server: EmbeddedPostgres) -> None:
-    with database(postgres_server) as dsn, served(configuration(dsn, "observe")) as address:
+    with fresh(postgres_server) as dsn, served(configuration(dsn, "observe")) as address:
         found = dict(replay.replay(address, dsn, played))
     assert len(found) > 100
     assert {name for name, differences in found.items() if differences} == FOUND
@@ -64,7 +65,7 @@ def test_the_command_says_how_many_are_otherwise(
     """If the server refuses every write for want of a token, the replay lists each write with the actual answer."""
     wanted = {name: row for name, row in ROWS.items() if name.startswith(("upserts: PUT", "selects"))}
     monkeypatch.setattr(replay, "ROWS", wanted)
-    with database(postgres_server) as dsn, served(configuration(dsn)) as address:
+    with fresh(postgres_server) as dsn, served(configuration(dsn)) as address:
         monkeypatch.setenv("POSTGREST_URL", address)
         monkeypatch.setenv("POSTGREST_DSN", dsn)
         assert replay.main() == 1

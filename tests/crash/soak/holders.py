@@ -16,10 +16,8 @@ import asyncpg
 import httpx
 
 from tests.crash.clients import BUCKET, code_of, signed
+from tests.crash.soak.stage import BODIES, change_of_row
 from tests.running import API_KEY
-
-BODIES = (b"", b"one", b"two", b"three" * 1000, b"large" * 20_000)
-"""Bytes that come back again and again, with their ETags. The last ones are staged as parts."""
 
 MARK = "x-amz-meta-soak"
 PATIENCE = 10.0
@@ -167,17 +165,7 @@ class Holder:
             job, mark = ground.rows[row], self._notes.mark()
             tokens[job] = self._token(job)
             changes.append((f"{ground.area}rows/{row}", job, mark))
-            writes.append(
-                {
-                    "method": "PATCH",
-                    "table": "entries",
-                    "schema": ground.schema,
-                    "query": f"id=eq.{row}&job=eq.{number_of(job)}",
-                    "body": {"mark": mark},
-                    "token": str(tokens[job]),
-                    "prefer": "return=representation",
-                }
-            )
+            writes.append({**change_of_row(row, job, mark, tokens[job]), "schema": ground.schema})
         await self._table("POST", "/v1/transaction", {"writes": writes}, tokens, changes)
 
     async def _put(self, key: str | None = None, body: bytes | None = None) -> bool:

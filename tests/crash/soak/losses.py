@@ -29,14 +29,12 @@ from tests.crash.soak.checker import Checker, Verdict
 from tests.crash.soak.holders import MARK, Ground, Holder, Notes, look_at_rows, number_of
 from tests.crash.soak.proxy import Proxy
 from tests.crash.soak.servers import POOLER, Database
-from tests.crash.soak.stage import Faults
+from tests.crash.soak.stage import Faults, configured
 from tests.crash.stage import Postgres
-from tests.doubles.s3 import ACCESS_KEY as STORE_KEY
-from tests.doubles.s3 import SECRET_KEY as STORE_SECRET
 from tests.doubles.s3 import DoubleProcess
 from tests.postgres import as_gateway, install, memory_or_disk
 from tests.processes import free_port
-from tests.running import ACCESS_KEY, API_KEY, GRANTS, SECRET_KEY, config
+from tests.running import config
 from tests.standbys import paused
 
 FAULTS = ("gateways", "requests", "statements", "crashes", "rewinds", "failovers", "poolers", "stores", "cuts")
@@ -463,8 +461,8 @@ def _prepared(database: Database, ground: Ground) -> None:
 
 
 def _given(mode: str, sites: list[_Site], store: int) -> dict[str, Any]:
-    keys = {"access_key_id": ACCESS_KEY, "secret_access_key": SECRET_KEY, "api_key": API_KEY}
     grounds = [site.ground for site in sites]
+    usual = configured(sites[0].address, f"http://127.0.0.1:{store}")
     journals = [{"mode": mode} if mode == "off" else {"mode": mode, "bucket": _JOURNAL} for _ in sites]
     timeouts = {"idle_timeout": 2, "lock_timeout": 2, "connect_timeout": 3}
     sections = [{"dsn": as_gateway(site.address), **timeouts} for site in sites]
@@ -477,6 +475,7 @@ def _given(mode: str, sites: list[_Site], store: int) -> dict[str, Any]:
             placed = journal if mode == "off" else {**journal, "prefix": f"{ground.name}/"}
             databases["databases"].append({**section, "journal": placed})
     return {
+        **usual,
         "dsn": sites[0].address,
         **databases,
         "tables": [
@@ -487,16 +486,5 @@ def _given(mode: str, sites: list[_Site], store: int) -> dict[str, Any]:
         "objects": [
             {"match": f"{ground.bucket}/jobs/{{job}}/**", "resource": f"{ground.kind}{{job}}"} for ground in grounds
         ],
-        "callers": [{"name": "writer", "groups": ["admins"], **keys}],
-        "grants": GRANTS,
-        "s3": {
-            "endpoint": f"http://127.0.0.1:{store}",
-            "timeout": 3,
-            "pending_wait": 0.3,
-            "late_after": _LATE_AFTER,
-            "memory_threshold": 64 * 1024,
-            "sweep_interval": 1,
-            "access_key_id": STORE_KEY,
-            "secret_access_key": STORE_SECRET,
-        },
+        "s3": {**usual["s3"], "timeout": 3, "late_after": _LATE_AFTER},
     }

@@ -61,6 +61,18 @@ _TABLES = """
 """
 
 
+def change_of_row(row: int, job: str, mark: int, token: int | str) -> dict[str, Any]:
+    """Return one of the writes of a transaction: it marks a row of the job."""
+    return {
+        "method": "PATCH",
+        "table": "entries",
+        "query": f"id=eq.{row}&job=eq.{job.rpartition('/')[2]}",
+        "body": {"mark": mark},
+        "token": str(token),
+        "prefer": "return=representation",
+    }
+
+
 @dataclass(slots=True)
 class Issuer:
     """The lock service: each caller becomes the new holder of a resource, without any regard to the one before."""

@@ -16,7 +16,18 @@ from typing import Any, TypeAlias
 from gateway.fencing.intent import DEAD_AFTER
 from tests.crash.clients import Answer, Client
 from tests.crash.history import MARK, REMOVAL, Attempt, Broken, Deed, Said, Seen, Span, Token
-from tests.crash.soak.stage import BODIES, JOBS, KEYS, ROWS, WRITERS, Soak, Trouble, side_by_side, staged
+from tests.crash.soak.stage import (
+    BODIES,
+    JOBS,
+    KEYS,
+    ROWS,
+    WRITERS,
+    Soak,
+    Trouble,
+    change_of_row,
+    side_by_side,
+    staged,
+)
 
 _MOST_PATIENCE = 20.0
 _UNKNOWN = frozenset({"FencingOutcomeUnknown", "outcome-unknown"})
@@ -238,17 +249,7 @@ class Writer:
 
         def perform(client: Client, mark: int) -> Answer:
             tokens = dict(pair.split("=") for pair in str(client.token).split(", "))
-            writes = [
-                {
-                    "method": "PATCH",
-                    "table": "entries",
-                    "query": f"id=eq.{row}&job=eq.{job[4:]}",
-                    "body": {"mark": mark},
-                    "token": tokens[job],
-                    "prefer": "return=representation",
-                }
-                for row, job in zip(rows, jobs, strict=True)
-            ]
+            writes = [change_of_row(row, job, mark, tokens[job]) for row, job in zip(rows, jobs, strict=True)]
             return client.transaction(writes, **{"Fencing-Token": "0"})
 
         self._do("transaction", f"row {rows[0]}", jobs, perform)

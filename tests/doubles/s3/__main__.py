@@ -8,14 +8,12 @@ import signal
 
 import uvloop
 
-from tests.doubles.s3.app import ACCESS_KEY, REGION, SECRET_KEY, S3Double, serve
+from tests.doubles.s3.app import S3Double, serve
 
 
 async def run(arguments: argparse.Namespace) -> None:
     """Serve until a signal comes."""
-    double = S3Double(
-        buckets=arguments.bucket, keys={arguments.access_key: arguments.secret_key}, region=arguments.region
-    )
+    double = S3Double(buckets=arguments.bucket)
     stopped = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stopped.set)
@@ -29,9 +27,6 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.doubles.s3", description=__doc__)
     parser.add_argument("--port", type=int, default=0)
     parser.add_argument("--bucket", action="append", default=[], metavar="NAME", help="make it at the start")
-    parser.add_argument("--access-key", default=ACCESS_KEY)
-    parser.add_argument("--secret-key", default=SECRET_KEY)
-    parser.add_argument("--region", default=REGION)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(run(parser.parse_args()))
 

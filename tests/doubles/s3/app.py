@@ -8,7 +8,6 @@ from bisect import bisect_left, bisect_right
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
@@ -126,21 +125,12 @@ class Exchange:
 class S3Double:
     """A strictly atomic S3 in memory with AWS's conditional writes, and switches for faults.
 
-    `keys` maps access key ids to secrets; `clock` returns aware datetimes. Everything runs on one event loop, and a
-    write is evaluated and applied without an await in between, unless `Behaviour.gaps` asks for one.
+    Everything runs on one event loop, and a write is evaluated and applied without an await in between, unless
+    `Behaviour.gaps` asks for one.
     """
 
-    def __init__(
-        self,
-        *,
-        buckets: Iterable[str] = (),
-        keys: Mapping[str, str] | None = None,
-        region: str = REGION,
-        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
-        behaviour: Behaviour | None = None,
-    ) -> None:
-        verifier = Verifier(keys or {ACCESS_KEY: SECRET_KEY}, region)
-        self.service = Service(verifier, clock, behaviour or Behaviour())
+    def __init__(self, *, buckets: Iterable[str] = ()) -> None:
+        self.service = Service(Verifier({ACCESS_KEY: SECRET_KEY}, REGION))
         self.faults = Faults()
         self.requests: list[Exchange] = []
         for name in buckets:
@@ -191,15 +181,6 @@ class S3Double:
         """The requests that came when the last step had this number, or later."""
         return self.requests[bisect_left(self.requests, sequence, key=lambda each: each.sequence) :]
 
-    def reset(self) -> None:
-        """Forget objects, logs and rules; buckets and behaviour stay."""
-        self.faults.clear()
-        self.requests.clear()
-        names = list(self.store.buckets)
-        self.service.store = Store(self.behaviour)
-        for name in names:
-            self.store.create_bucket(name, self.service.now())
-
     # Faults; `match` is the fields of Match (method, operation, bucket, key, write_id), nth and times.
 
     def hold(self, at: str = "before", **match: Any) -> Rule:
@@ -218,10 +199,6 @@ class S3Double:
     def error_in_200(self, at: str = "before", code: str = "InternalError", **match: Any) -> Rule:
         """Answer 200 with an error document, "before" (nothing is applied) or "after" the request takes effect."""
         return self.fault(Action.ERROR_IN_200, at, Details(200, code), **match)
-
-    def slow_body(self, seconds: float = 0.01, size: int = 1024, **match: Any) -> Rule:
-        """Send the answer's body in pieces of `size` bytes with a pause behind each."""
-        return self.fault(Action.SLOW_BODY, "after", Details(seconds=seconds, size=size), **match)
 
     def cut_body(self, size: int = 1024, **match: Any) -> Rule:
         """Close the connection behind the first `size` bytes of the answer's body."""

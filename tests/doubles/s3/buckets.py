@@ -75,12 +75,9 @@ def put_bucket_versioning(store: Store, request: Request) -> Answer:
     """PutBucketVersioning; there is no way back to a bucket that never had versions."""
     wanted = child_text(parse(request.body.data, "VersioningConfiguration"), "Status")
     place = store.bucket(request.head.bucket or "")
-    if wanted == "Enabled":
-        place.versioning = "Enabled"
-    elif wanted == "Suspended":
-        place.versioning = "Suspended"
-    else:
-        raise S3Error("MalformedXML")
+    if wanted != "Enabled":
+        raise S3Error("NotImplemented", "The double does not suspend versions.")
+    place.versioning = "Enabled"
     return Answer(200)
 
 

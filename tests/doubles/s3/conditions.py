@@ -105,7 +105,6 @@ def _refusal_of_replacement(expected: str, current: str | None, *, changed_since
 
 
 MINIMUM_PART_SIZE = 5 * 1024 * 1024
-SIGNATURE_LIFETIME = 900.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,8 +116,7 @@ class Behaviour:
     check and its write; 0 is one turn of the event loop. With a gap, conditions are not atomic.
     If `etags` are unique, those of objects encrypted with AES256 are not. AWS does the same in a bucket that
     encrypts with keys of KMS by default.
-    `abort_delay` (seconds) and `lingering_uploads` (times that ListMultipartUploads shows it) are how long an aborted
-    upload lives on. `versioned` holds for every bucket that PutBucketVersioning has not changed. Without
+    `abort_delay` (seconds) is how long an aborted upload lives on. `versioned` holds for every bucket. Without
     `keeps_bodies`, the double only hashes and counts the bodies of objects and parts. `clock_offset` (seconds) moves
     the store's clock. `keys` says which keys are one. These are equal bytes, equal paths
     of a file, or names that differ only in the case of letters and the form of Unicode.
@@ -128,14 +126,11 @@ class Behaviour:
     refused_conditions: frozenset[str] = field(default_factory=frozenset)
     gaps: Mapping[str, float] = field(default_factory=dict)
     etags: Literal["content", "unique"] = "content"
-    guard_initiation: bool = True
     minimum_part_size: int = MINIMUM_PART_SIZE
     abort_delay: float = 0.0
-    lingering_uploads: int = 0
     versioned: bool = False
     keeps_bodies: bool = True
     check_signatures: bool = True
-    signature_lifetime: float = SIGNATURE_LIFETIME
     clock_offset: float = 0.0
     keys: Literal["bytes", "paths", "letters"] = "bytes"
 

@@ -18,7 +18,6 @@ class Action(StrEnum):
     CUT = "cut"  # close the connection without an answer
     FAIL = "fail"  # answer an error
     ERROR_IN_200 = "error-in-200"  # answer 200 with an error document
-    SLOW_BODY = "slow-body"  # trickle the answer's body
     CUT_BODY = "cut-body"  # close the connection within the answer's body
     REPEAT = "repeat"  # answer it, and deliver a copy at the release
 
@@ -60,11 +59,10 @@ def facts_of(head: Head, write_id: str | None) -> Match:
 
 @dataclass(frozen=True, slots=True)
 class Details:
-    """The numbers of a fault: the answer's status and code, seconds between pieces, bytes let through before a cut."""
+    """The numbers of a fault: the answer's status and code, bytes let through before a cut."""
 
     status: int = 503
     code: str = "SlowDown"
-    seconds: float = 0.01
     size: int = 1024
 
 

@@ -7,7 +7,6 @@
 - ``GET /_/log?after=N``: the mutations after a sequence number, and the last number.
 - ``GET /_/requests?since=N``: the requests that came when the last number was N, or later.
 - ``GET /_/objects/BUCKET``: the stored objects.
-- ``POST /_/reset``: forget objects, logs and rules.
 """
 
 from __future__ import annotations
@@ -69,8 +68,6 @@ async def _dispatch(double: S3Double, method: str, path: list[str], query: dict[
             return [dataclasses.asdict(each) for each in since]
         case ("GET", "objects", bucket):
             return {key: _object(stored) for key, stored in double.objects(bucket).items()}
-        case ("POST", "reset"):
-            return double.reset()
     raise LookupError("/".join(path))
 
 
@@ -241,10 +238,6 @@ class DoubleProcess:
     def objects(self, bucket: str) -> dict[str, dict[str, Any]]:
         """Return the stored objects by key: etag, sequence, body (base64), metadata, headers."""
         return dict(_call(self._control, "GET", f"objects/{bucket}"))
-
-    def reset(self) -> None:
-        """Forget objects, logs and rules."""
-        _call(self._control, "POST", "reset")
 
 
 def _call(control: HTTPConnectionPool, method: str, path: str, content: Any = None) -> Any:

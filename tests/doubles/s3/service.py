@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 
 from tests.doubles.s3 import amendments, buckets, multipart, reading, writing
-from tests.doubles.s3.conditions import UNCONDITIONAL, Behaviour, Condition
+from tests.doubles.s3.conditions import UNCONDITIONAL, Condition
 from tests.doubles.s3.messages import WRITE_ID, Answer, Head, Request
 from tests.doubles.s3.objects import DEFAULT_CHECKSUM, Body, Intake, claimed_checksum
 from tests.doubles.s3.operations import CONDITIONAL_WRITES, Operation, S3Error
@@ -26,7 +26,7 @@ _HANDLERS: Mapping[Operation, Callable[[Store, Request], Answer]] = {
     Operation.LIST_OBJECTS_V2: buckets.list_objects_v2,
     Operation.LIST_OBJECT_VERSIONS: buckets.list_object_versions,
     Operation.GET_OBJECT: reading.get_object,
-    Operation.HEAD_OBJECT: reading.head_object,
+    Operation.HEAD_OBJECT: reading.get_object,
     Operation.PUT_OBJECT: writing.put_object,
     Operation.COPY_OBJECT: writing.copy_object,
     Operation.DELETE_OBJECT: writing.delete_object,
@@ -54,14 +54,13 @@ _WITH_BODY = frozenset({Operation.PUT_OBJECT, Operation.UPLOAD_PART})
 class Service:
     """The store, its keys and its clock."""
 
-    def __init__(self, verifier: Verifier, clock: Callable[[], datetime], behaviour: Behaviour) -> None:
+    def __init__(self, verifier: Verifier) -> None:
         self._verifier = verifier
-        self._clock = clock
-        self.store = Store(behaviour)
+        self.store = Store()
 
     def now(self) -> datetime:
         """The store's time."""
-        return self._clock() + timedelta(seconds=self.store.behaviour.clock_offset)
+        return datetime.now(UTC) + timedelta(seconds=self.store.behaviour.clock_offset)
 
     def write_id(self, head: Head) -> str | None:
         """The write-id in the request's metadata, or in that of its upload."""
@@ -80,9 +79,8 @@ class Service:
 
     def admit(self, head: Head) -> None:
         """Check a head on its arrival: signature, date, length. Raises S3Error."""
-        behaviour = self.store.behaviour
-        if behaviour.check_signatures:
-            self._verifier.check(head, self.now(), behaviour.signature_lifetime)
+        if self.store.behaviour.check_signatures:
+            self._verifier.check(head, self.now())
         if head.headers.get("x-amz-content-sha256", "").startswith("STREAMING-"):
             raise S3Error("NotImplemented", "The double does not decode aws-chunked bodies.")
         if head.operation in _WITH_BODY and "content-length" not in head.headers:

@@ -27,6 +27,7 @@ _HEADER_FORM = re.compile(
     rf"AWS4-HMAC-SHA256 Credential={_CREDENTIAL}, ?SignedHeaders={_SIGNED_HEADERS}, ?Signature={_SIGNATURE}"
 )
 _QUERY_FORM = re.compile(rf"AWS4-HMAC-SHA256 {_CREDENTIAL} {_SIGNED_HEADERS} {_SIGNATURE}")
+_LIFETIME = 900
 _LONGEST_EXPIRY = 7 * 24 * 3600
 _SHOWN = "%Y-%m-%dT%H:%M:%SZ"
 TIMESTAMP = "%Y%m%dT%H%M%SZ"
@@ -66,13 +67,13 @@ class Verifier:
     secrets: Mapping[str, str]
     region: str
 
-    def check(self, head: Head, now: datetime, lifetime: float) -> None:
+    def check(self, head: Head, now: datetime) -> None:
         """Raises AccessDenied, InvalidAccessKeyId, RequestTimeTooSkewed, SignatureDoesNotMatch and the like."""
         claim = _claim(head)
         if claim.access_key not in self.secrets:
             raise S3Error("InvalidAccessKeyId", AWSAccessKeyId=claim.access_key)
         self._check_scope(claim)
-        _check_time(claim, now, lifetime)
+        _check_time(claim, now)
         _check_signed_headers(head, claim)
         if not hmac.compare_digest(self._signature(head, claim), claim.signature):
             raise S3Error("SignatureDoesNotMatch", AWSAccessKeyId=claim.access_key)
@@ -122,24 +123,24 @@ def _claim_of(match: re.Match[str], timestamp: str, expires: int | None) -> _Cla
     return _Claim(match["key"], match["date"], match["region"], signed, match["signature"], timestamp, expires)
 
 
-def _check_time(claim: _Claim, now: datetime, lifetime: float) -> None:
+def _check_time(claim: _Claim, now: datetime) -> None:
     try:
         signed_at = datetime.strptime(claim.timestamp, TIMESTAMP).replace(tzinfo=UTC)
     except ValueError as error:
         raise S3Error("AccessDenied", "x-amz-date is missing or malformed.") from error
     age, server_time = (now - signed_at).total_seconds(), now.strftime(_SHOWN)
     if claim.expires is None:
-        if abs(age) > lifetime:
+        if abs(age) > _LIFETIME:
             raise S3Error(
                 "RequestTimeTooSkewed",
                 RequestTime=claim.timestamp,
                 ServerTime=server_time,
-                MaxAllowedSkewMilliseconds=str(int(lifetime * 1000)),
+                MaxAllowedSkewMilliseconds=str(_LIFETIME * 1000),
             )
     elif age > claim.expires:
         expired = (signed_at + timedelta(seconds=claim.expires)).strftime(_SHOWN)
         raise S3Error("AccessDenied", "Request has expired", Expires=expired, ServerTime=server_time)
-    elif age < -lifetime:
+    elif age < -_LIFETIME:
         raise S3Error("AccessDenied", "Request is not yet valid", ServerTime=server_time)
 
 

@@ -47,10 +47,7 @@ class Part:
 
 @dataclass(slots=True)
 class Upload:
-    """One upload. `initiated_after` is the store's sequence at its CreateMultipartUpload.
-
-    `looks` is how often a list will still show it once it has been aborted.
-    """
+    """One upload. `initiated_after` is the store's sequence at its CreateMultipartUpload."""
 
     upload_id: str
     key: str
@@ -61,7 +58,6 @@ class Upload:
     kind: str
     parts: dict[int, Part] = field(default_factory=dict)
     gone_at: datetime | None = None
-    looks: int = 0
 
     @property
     def metadata(self) -> Mapping[str, str]:
@@ -117,13 +113,8 @@ class Uploads:
         """Forget a completed upload."""
         del self._running[upload.upload_id]
 
-    def look(self, shown: Sequence[Upload]) -> None:
-        """Count that a list has shown these."""
-        for upload in shown:
-            upload.looks = max(0, upload.looks - 1)
-
-    def abort(self, key: str, upload_id: str, now: datetime, delay: float, looks: int) -> None:
-        """Let the upload go after the delay (seconds) and the looks. A second abort succeeds, as on AWS.
+    def abort(self, key: str, upload_id: str, now: datetime, delay: float) -> None:
+        """Let the upload go after the delay (seconds). A second abort succeeds, as on AWS.
 
         Raises NoSuchUpload.
         """
@@ -131,13 +122,12 @@ class Uploads:
             return
         upload = self.find(key, upload_id, now)
         upload.gone_at = now + timedelta(seconds=delay)
-        upload.looks = looks
         self._aborted.add(upload_id)
 
 
 def _is_alive(upload: Upload, now: datetime) -> bool:
-    """An aborted one is until its delay is over and it has been looked at."""
-    return upload.gone_at is None or now < upload.gone_at or upload.looks > 0
+    """An aborted one is until its delay is over."""
+    return upload.gone_at is None or now < upload.gone_at
 
 
 def assemble(upload: Upload, parts: Sequence[Part]) -> tuple[Body, Checksum]:
@@ -154,7 +144,7 @@ def etag_of_parts(parts: Sequence[Part]) -> str:
     return f"{hashlib.md5(digests).hexdigest()}-{len(parts)}"
 
 
-Versioning = Literal["", "Enabled", "Suspended"]
+Versioning = Literal["", "Enabled"]
 _VERSION_ID = re.compile(r"[0-9a-f]{32}")
 
 
@@ -238,8 +228,8 @@ __all__ = ["Content", "Mutation", "Origin", "Store", "StoredObject"]
 class Store:
     """Everything the double remembers."""
 
-    def __init__(self, behaviour: Behaviour | None = None) -> None:
-        self.behaviour = behaviour or Behaviour()
+    def __init__(self) -> None:
+        self.behaviour = Behaviour()
         self.buckets: dict[str, Bucket] = {}
         self.mutations: list[Mutation] = []
         self._sequence = 0
@@ -284,7 +274,6 @@ class Store:
             refusal = refusal_of_delete(condition, current)
         else:
             changed = upload is not None and place.changed.get(key, 0) > upload.initiated_after
-            changed = changed and self.behaviour.guard_initiation
             refusal = refusal_of_write(condition, current, changed_since_initiation=changed)
         if refusal is not None:
             raise S3Error(refusal.code, Key=key, Condition=refusal.header)
@@ -392,9 +381,8 @@ class Store:
         return self._store(Operation.COMPLETE_UPLOAD, bucket, key, content, etag, condition, origin)
 
     def abort(self, bucket: str, key: str, upload_id: str, now: datetime) -> None:
-        """Give an upload up; it lives on for the behaviour's delay and looks. Raises NoSuchUpload."""
-        traits = self.behaviour
-        self.bucket(bucket).uploads.abort(key, upload_id, now, traits.abort_delay, traits.lingering_uploads)
+        """Give an upload up; it lives on for the behaviour's delay. Raises NoSuchUpload."""
+        self.bucket(bucket).uploads.abort(key, upload_id, now, self.behaviour.abort_delay)
 
     def _store(
         self,
@@ -418,7 +406,7 @@ class Store:
 
     def _version_id(self, place: Bucket, key: str) -> str:
         """That of the version which the next step makes."""
-        if self.versioning(place.name) != "Enabled":
+        if not self.versioning(place.name):
             return NULL_VERSION
         return hashlib.md5(f"{place.name}/{key}@{self._sequence + 1}".encode()).hexdigest()
 
