@@ -119,7 +119,7 @@ def build(  # noqa: PLR0913 - each subject needs one part, passed by name
         (Subject.WEBHOOKS, webhooks.routes(outbox)),
         (Subject.OPERATION, configuration_routes(configuration, caller)),
         (Subject.OPERATION, health_routes(health, ready, buckets, journal, caller)),
-        (Subject.OPERATION, metrics_routes(metrics, caller)),
+        (Subject.OPERATION, metrics_routes(metrics, caller, authorisation)),
     ):
         _add(app, router, subject, caller, authorisation, bodies)
     document = cache(lambda: JSONResponse(app.openapi()).body)
