@@ -13,7 +13,7 @@ from gateway import api, web, wiring
 from gateway.api import web_identity
 from gateway.api.configuration import ConfigurationAccess
 from gateway.api.health import CUSTOMARY_PATHS, MetricsSource
-from gateway.api.leases import without_id
+from gateway.api.requests import OF_LEASES, shown_path
 from gateway.config import Config, toml
 from gateway.config.changes import Change
 from gateway.errors import Forbidden, GatewayError, StoreError, Unavailable
@@ -45,8 +45,6 @@ from gateway.routing import ANSWERS_IN, Routing, first_working, page_over, withi
 from gateway.shares import Budget
 from gateway.workers.channel import NoAnswer
 from gateway.workers.link import Link
-
-_OF_LEASES = ("/v1/lease", "/v1/withdrawal")  # in the plural, too
 
 
 class Gateway:
@@ -195,8 +193,8 @@ class Gateway:
         if first == web.SEGMENT:
             return "streams" if streams else "page"
         if not self._has_objects or 1 <= len(first) <= 2:
-            if path.startswith(_OF_LEASES):
-                scope["state"]["path"] = without_id(head.method, head.raw_path.decode("utf-8", "replace"))
+            if path.startswith(OF_LEASES):
+                scope["state"]["path"] = shown_path(head.method, head.raw_path.decode("utf-8", "replace"))
                 return "leases"
             return "streams" if streams else "api"
         return "objects"

@@ -6,8 +6,10 @@ of the statement.
 """
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, NoReturn, TypeAlias
+from functools import lru_cache
+from typing import Literal, NoReturn, TypeAlias, TypeVar
 
 from gateway.errors import DialectError
 
@@ -22,8 +24,22 @@ MAX_VALUES = 10_000
 """Values in one ``in.(…)``."""
 MAX_STEPS = 32
 """Steps of one JSON path."""
+LONGEST_KEPT = 500
+"""Characters of a text whose reading is kept."""
+
+Read = TypeVar("Read")
 
 Step: TypeAlias = tuple[Literal["->", "->>"], str | int]
+
+
+def kept_if_short(read: Callable[[str], Read]) -> Callable[[str], Read]:
+    """Clients send the same few texts again and again. Long ones are not kept: memory is not for a caller to fill."""
+    cached = lru_cache(maxsize=512)(read)
+
+    def parse(text: str) -> Read:
+        return cached(text) if len(text) <= LONGEST_KEPT else read(text)
+
+    return parse
 
 
 @dataclass(frozen=True, slots=True)

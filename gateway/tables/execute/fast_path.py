@@ -57,8 +57,10 @@ FAST_AFTER = StepReached("tables.fast.after")
 RAISE_BEFORE = StepReached("tables.raise.before")
 RAISE_AFTER = StepReached("tables.raise.after")
 
-_MOST_FORMS = 4096
-_MOST_BODIES = 64
+_MOST_RECIPES = 4096
+# Bytes of all recipes, roughly: their statements, and the objects that their forms were read to.
+_LARGEST_RECIPES = 8 * 1024 * 1024
+_OF_OBJECTS = 8
 _MOST_OVERTAKEN = 4096
 _MOST_RAISED = 4096
 
@@ -191,6 +193,7 @@ class FastPath:
         self._forms = FormReader()
         self._writes: dict[RequestForm, _LearntForm] = {}
         self._reads: dict[RequestForm, _LearntRead] = {}
+        self._recipes = self._size_of_recipes = 0
 
     def candidate(self, head: Head, principal: Principal) -> Candidate:
         """Return the request as a candidate for the fast path."""
@@ -346,8 +349,8 @@ class FastPath:
         plain = candidate.plain
         if plain is None or (recipe := recipes.read_recipe(plain, request, cached.table, statement, values)) is None:
             return
-        if len(self._reads) >= _MOST_FORMS:
-            self._reads.clear()
+        if plain.form not in self._reads:
+            self._make_room(plain.form, statement)
         self._reads[plain.form] = _LearntRead(recipe, cached, self._profile(plain, b"accept-profile", cached))
 
     def _learn_write(
@@ -357,16 +360,25 @@ class FastPath:
         recipe = recipes.write_recipe(plain, write.request, columns, cached.naming(), statement, values)
         if recipe is None:
             return
-        if len(self._writes) >= _MOST_FORMS:
-            self._writes.clear()
+        known = self._writes.get(plain.form)
+        if known is None or columns not in known.by_body:
+            self._make_room(plain.form, statement)
         form = self._writes.setdefault(plain.form, _LearntForm(cached.name, write.request.query.columns))
-        if len(form.by_body) >= _MOST_BODIES:
-            form.by_body.clear()
         profile = self._profile(plain, b"content-profile", cached)
         form.by_body[columns] = _LearntWrite(
             *(recipe, cached, cached.name, profile, _may_share_a_raise(write)),
             *(WriteAccepted("tables", cached.name, "recipe"), write.shows_rows, {}),
         )
+
+    def _make_room(self, form: RequestForm, statement: Statement) -> None:
+        """Forget all recipes if they would be too many with the next one, or too large."""
+        size = _OF_OBJECTS * form.size + len(statement.text)
+        if self._recipes >= _MOST_RECIPES or self._size_of_recipes + size > _LARGEST_RECIPES:
+            self._writes.clear()
+            self._reads.clear()
+            self._recipes = self._size_of_recipes = 0
+        self._recipes += 1
+        self._size_of_recipes += size
 
     def _profile(self, plain: PlainRequest, header: bytes, cached: CachedTable) -> Headers:
         """Return the header of an answer that names its schema, if the request names one or several are exposed."""

@@ -16,6 +16,8 @@ from gateway.fencing.record import ANONYMOUS
 from gateway.http.body import SMALL, twice
 from gateway.shares import Budget
 from gateway.tables.catalog import distribution
+from gateway.tables.catalog.functions import Functions
+from gateway.tables.catalog.snapshot import Snapshot
 from gateway.tables.dialect import media, openapi, overrides, response
 from gateway.tables.dialect.errors import too_large
 from gateway.tables.dialect.etags import check_preconditions, names_one_row
@@ -194,11 +196,18 @@ def planned_rows(plan: str) -> int:
     return rows
 
 
+_MOST_OF_DOCUMENTS = 16 * 1024 * 1024
+"""Bytes of the descriptions that are kept. The newest one is, whatever its size."""
+
+
 class Description:
     """Answers requests for the root, which describe a schema as OpenAPI, unless that is not ``enabled``."""
 
     def __init__(self, tables: SchemaCache, functions: FunctionCache, prefix: str, *, enabled: bool) -> None:
         self._tables, self._functions, self._prefix, self._enabled = tables, functions, prefix, enabled
+        # Callers with the same rights get the same document. Making that of a large schema takes long.
+        self._of: tuple[Snapshot, Functions] | None = None
+        self._documents: dict[tuple[str, ...], bytes] = {}
 
     async def answer(self, method: str, schema: str, headers: Mapping[bytes, str], rights: Rights) -> Response:
         """Return the answer, with the tables and functions that ``rights`` are about. ``headers`` by lower-case name.
@@ -214,16 +223,26 @@ class Description:
         accept = headers.get(b"accept", "")
         if media.root_accepted(accept) is None:
             raise media.not_acceptable(accept)
-        tables = (await self._tables.snapshot()).tables.values()
-        functions = (await self._functions.all()).forms.values()
-        described = openapi.document(
-            [one for one in tables if one.schema == schema and concerns_table(rights, f"{schema}.{one.name}")],
-            [
-                form
-                for forms in functions
-                for form in forms
-                if form.schema == schema and rights.function(f"{schema}.{form.name}") != NOTHING
-            ],
-            self._prefix,
-        )
-        return openapi.root(described, with_body=method == "GET")
+        snapshot, known = await self._tables.snapshot(), await self._functions.all()
+        tables = [
+            one
+            for one in snapshot.tables.values()
+            if one.schema == schema and concerns_table(rights, f"{schema}.{one.name}")
+        ]
+        functions = [
+            form
+            for forms in known.forms.values()
+            for form in forms
+            if form.schema == schema and rights.function(f"{schema}.{form.name}") != NOTHING
+        ]
+        if self._of is None or self._of[0] is not snapshot or self._of[1] is not known:
+            self._of = snapshot, known
+            self._documents.clear()
+        key = (schema, *(one.name for one in tables), "", *(one.name for one in functions))
+        body = self._documents.get(key)
+        if body is None:
+            body = openapi.as_json(tables, functions, self._prefix)
+            if sum(map(len, self._documents.values())) + len(body) > _MOST_OF_DOCUMENTS:
+                self._documents.clear()
+            self._documents[key] = body
+        return openapi.root(body, with_body=method == "GET")

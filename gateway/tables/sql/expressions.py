@@ -21,8 +21,10 @@ from gateway.tables.dialect.media import Form
 from gateway.tables.sql.shape import MOST
 
 MOST_KEPT = 2048
-MOST_KEPT_TEXT = 16 * 1024 * 1024
+MOST_KEPT_TEXT = 4 * 1024 * 1024
 """Characters."""
+LONGEST_KEPT = 32 * 1024
+"""Characters of a statement that is kept."""
 
 Shape = TypeVar("Shape", bound=Hashable)
 
@@ -127,6 +129,8 @@ def kept(make: Callable[[Shape], Statement]) -> Callable[[Shape], Statement]:
         if found is not None:
             return found
         statement = make(shape)
+        if len(statement.text) > LONGEST_KEPT:
+            return statement
         size += len(statement.text)
         while statements and (len(statements) >= MOST_KEPT or size > MOST_KEPT_TEXT):
             size -= len(statements.pop(next(iter(statements))).text)

@@ -3,7 +3,6 @@
 The function runs once, whatever is selected, filtered and counted of its result afterwards.
 """
 
-from functools import lru_cache
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
@@ -21,6 +20,7 @@ from gateway.tables.sql.expressions import (
     compiled,
     document,
     json_array,
+    kept,
     quote,
     quoted,
     reference,
@@ -28,8 +28,6 @@ from gateway.tables.sql.expressions import (
 )
 from gateway.tables.sql.shape import ReadShape
 from gateway.tables.sql.where import Conditions
-
-CACHED_CALLS = 512
 
 _BODY, _CALL, _PAGE, _RESULT = "gw_body", "gw_call", "gw_page", "gw_result"
 
@@ -46,7 +44,7 @@ class CallShape(NamedTuple):
     read: ReadShape
 
 
-@lru_cache(CACHED_CALLS)
+@kept
 def statement(shape: CallShape) -> Statement:
     """One row: how many rows the page has (``touched``), the ``body``, and the ``total`` where it is counted.
 
