@@ -14,6 +14,7 @@ from gateway.api import web_identity
 from gateway.api.configuration import ConfigurationAccess
 from gateway.api.health import CUSTOMARY_PATHS, MetricsSource
 from gateway.api.requests import OF_LEASES, shown_path
+from gateway.budget import Budget
 from gateway.config import Config, toml
 from gateway.config.changes import Change
 from gateway.errors import Forbidden, GatewayError, StoreError, Unavailable
@@ -42,7 +43,6 @@ from gateway.observe.telemetry import Observability
 from gateway.part import Part, Shared, clock
 from gateway.reloading import Reload, Reloading, Source, never
 from gateway.routing import ANSWERS_IN, Routing, first_working, page_over, within
-from gateway.shares import Budget
 from gateway.workers.channel import NoAnswer
 from gateway.workers.link import Link
 

@@ -22,6 +22,7 @@ from gateway.api.incidents import Acknowledging
 from gateway.auth.issuers import Issuers
 from gateway.auth.sigv4 import Signers
 from gateway.background import background_tasks
+from gateway.budget import Budget
 from gateway.config import Config
 from gateway.db import intents
 from gateway.db.notifications import CATALOG, LEASES, RECORD
@@ -49,7 +50,6 @@ from gateway.record.key_uses import KeyUses
 from gateway.record.payload_capture import Capture
 from gateway.record.sealing import Sealing
 from gateway.record.traffic import Traffic
-from gateway.shares import Budget
 from gateway.tables.execute import idempotency
 from gateway.tables.execute.authorisation import Authorisation as TableAuthorisation
 from gateway.tables.pipeline import TablePlane

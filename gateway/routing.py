@@ -15,7 +15,7 @@ from urllib.parse import parse_qsl, urlencode
 import orjson
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from gateway import shares, web
+from gateway import budget, web
 from gateway.api import web_identity
 from gateway.api.requests import MAX_BODY, check_values, path_as_sent
 from gateway.errors import CrossesDatabases, GatewayError, RequestMalformed, StoreError, Unavailable
@@ -332,7 +332,7 @@ class _ByBody:
         routing, head = self.routing, Head.of(scope)
         if self.path not in _OF_IDENTITY:  # the proof of their caller is in the body
             principal = routing.default.keys.by_bearer(head.headers, head.certificate)
-            shares.serve(scope["state"], principal.name)
+            budget.serve(scope["state"], principal.name)
         content, owners = await routing.read(scope, receive, self.path)
         if owners.anywhere:
             await routing.by_any(scope, content, receive, send)

@@ -17,13 +17,13 @@ import pytest_asyncio
 from gateway import api as gateway_api
 from gateway.api.authorisation import RULES
 from gateway.api.description import with_examples
+from gateway.budget import Budget
 from gateway.demo.embedded import EmbeddedPostgres
 from gateway.errors import BodyTooLarge
 from gateway.fencing.ownership import Domain, Ownership
 from gateway.http.body import BodyReader
 from gateway.observe.events import ServiceUnreachable, WriteRefused
 from gateway.routing import BODIES, NAMED, Routing, first_working, resource_of
-from gateway.shares import Budget
 from tests.doubles.s3 import S3Double
 from tests.objects.clients import call, connect, outcome
 from tests.objects.object_gateway import Stage, staged

@@ -11,7 +11,7 @@ from fastapi.dependencies import models as dependencies
 from fastapi.routing import APIRoute
 from starlette.responses import JSONResponse, Response
 
-from gateway import shares
+from gateway import budget
 from gateway.admission import Admission
 from gateway.api import (
     credentials,
@@ -97,7 +97,7 @@ def build(  # noqa: PLR0913 - each subject needs one part, passed by name
         if principal is None:
             head = Head.of(request.scope)
             principal = state["viewer"] = keys.by_bearer(head.headers, head.certificate)
-            shares.serve(state, principal.name)
+            budget.serve(state, principal.name)
         return principal
 
     # The router tries routes in this order.

@@ -13,7 +13,7 @@ from xml.sax.saxutils import escape
 
 from fastapi import APIRouter, Request, Response
 
-from gateway import shares
+from gateway import budget
 from gateway.api.authorisation import Authorisation
 from gateway.api.leases import LeaseTerms
 from gateway.api.requests import attempt
@@ -76,7 +76,7 @@ def routes(
         asked = await _form(request, bodies)
         # Clients send the content of a file, with the newline at its end.
         principal = await keys.identify(asked["WebIdentityToken"].strip())
-        shares.serve(request.scope["state"], principal.name)
+        budget.serve(request.scope["state"], principal.name)
         expires = (await database.now()).replace(microsecond=0) + timedelta(seconds=_duration(asked))
         session, (_, _, role) = asked["RoleSessionName"], asked["RoleArn"].partition(":role/")
         scope = None

@@ -9,6 +9,7 @@ from typing import Protocol, TypeAlias, TypeGuard, TypeVar, cast
 
 import asyncpg
 
+from gateway.budget import SHARE
 from gateway.db import roles
 from gateway.db.pool import LOST, Session, SessionPool, SessionUse
 from gateway.db.roles import ActingBatch, RoleStatements
@@ -18,7 +19,6 @@ from gateway.fencing.resource import canonical
 from gateway.fencing.token import Token
 from gateway.journal.contents import Entry
 from gateway.journal.protocol import Acknowledged, Behind, Commit, Committed, Unsecured
-from gateway.shares import SHARE
 
 Record: TypeAlias = asyncpg.Record
 Lost: TypeAlias = Unavailable | OutcomeUnknown

@@ -16,7 +16,7 @@ from typing import TypeAlias
 
 import asyncpg
 
-from gateway.shares import Budget, Room
+from gateway.budget import Budget, Room
 
 Session: TypeAlias = "asyncpg.Connection[asyncpg.Record]"
 

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, ParamSpec, TypeAlias, TypeVar
 
+from gateway.budget import Budget
 from gateway.errors import BodyTooLarge, BodyTooSlow
 from gateway.http.head import Head
-from gateway.shares import Budget
 
 Message: TypeAlias = MutableMapping[str, Any]
 Receive: TypeAlias = Callable[[], Awaitable[Message]]

@@ -23,10 +23,10 @@ from uvicorn.protocols.http.httptools_impl import (
 )
 
 from gateway.auth.certificates import ClientCertificate
+from gateway.budget import network
 from gateway.http import head
 from gateway.http.middleware import Middleware
 from gateway.observe.events import ConnectionsCrowded
-from gateway.shares import network
 
 MAX_HEAD = 64 * 1024
 """Bytes of a request's line, headers and trailers. S3's come to 8 KiB at most, metadata included."""

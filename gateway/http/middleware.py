@@ -10,7 +10,7 @@ from typing import Any, TypeAlias, cast
 import orjson
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from gateway import shares
+from gateway import budget
 from gateway.errors import GatewayError
 from gateway.http.direct import App, Direct, Exchange, Prepared
 from gateway.http.head import REQUEST_ID, Head, KnownHeads, Packet, client_request_id
@@ -98,7 +98,7 @@ class Middleware:
         try:
             if head.value(b"expect") is not None:
                 receive, send = _unless_held_back(head.headers, receive, send)
-            await shares.one_request(app(scope, receive, identified))
+            await budget.one_request(app(scope, receive, identified))
         except Exception as error:
             self.observe(RequestFailed(request_id, head.method, state.get("path", head.path), error))
             state["code"] = GatewayError.code

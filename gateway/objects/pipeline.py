@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 from starlette.types import Receive, Scope, Send
 
-from gateway import shares
+from gateway import budget
 from gateway.admission import Admission
 from gateway.auth.grants import NO_RIGHTS
 from gateway.auth.sigv4 import RequestHead, Signers, VerifiedSignature
@@ -178,7 +178,7 @@ class ObjectPlane:
             certificate = None
         signature = self._signers.verify(signed, certificate)
         signature.principal.note_use()
-        shares.serve(scope["state"], signature.principal.name)
+        budget.serve(scope["state"], signature.principal.name)
         if signature.principal.is_anonymous and head.method == "POST":
             # Browsers ask for the bucket's CORS rules before any other method that writes.
             origins.check(head.method, head.headers)

@@ -19,11 +19,12 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
-from gateway import shares
+from gateway import budget
 from gateway.admission import Admission
 from gateway.auth.database_roles import OWN
 from gateway.auth.grants import Rights
 from gateway.auth.principal import Principal, Proof, Use
+from gateway.budget import CALLER, Budget, Caller
 from gateway.db.database import Database
 from gateway.db.idempotency import IdempotencyKey
 from gateway.db.notifications import Listen
@@ -37,7 +38,6 @@ from gateway.observe.events import Observe
 from gateway.record.audit import Audit
 from gateway.record.denials import Denials
 from gateway.record.payload_capture import NOTHING, Capture
-from gateway.shares import CALLER, Budget, Caller
 from gateway.tables.dialect import errors, openapi, request
 from gateway.tables.dialect.cors import Origins
 from gateway.tables.dialect.overrides import Headers
@@ -226,7 +226,7 @@ class TablePlane:
             answer = self._cors.preflight(head.method, head.headers) if self._cors and origin is not None else None
             if answer is None:
                 principal = self._authenticate(head)
-                shares.serve(state, principal.name)
+                budget.serve(state, principal.name)
                 candidate = state.get("begun") or self._fast_path.candidate(head, principal)
                 answer = await self._respond(Incoming(head, state, principal, body, candidate))
         except ClientGone:

@@ -154,8 +154,8 @@ class TestUnsignedReads:
         method, target = operation.split(" ")
         target = f"/private/{target}".replace("/?", "?")
         named = [("content-length", "100000000"), ("fencing-token", "1")]
-        keys = {"access_key": "IDstranger", "secret": "secret-of-stranger"}
-        signed_head = raw.head(shared.origin, method, target, named, **keys)
+        secret = "secret-of-stranger"
+        signed_head = raw.head(shared.origin, method, target, named, access_key="IDstranger", secret=secret)
         for head in (signed_head, raw.lines(method, target, [("host", "gateway"), *named])):
             reply = await raw.ask(shared.origin, head)
             assert (reply.status, reply.code) == DENIED

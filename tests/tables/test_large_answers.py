@@ -8,13 +8,13 @@ import httpx
 import pytest
 
 from gateway.auth.principal import Principal
+from gateway.budget import Budget
 from gateway.db.database import Database
 from gateway.errors import Unavailable
 from gateway.fencing.record import ANONYMOUS
 from gateway.http.body import SMALL, BodyReader
 from gateway.http.middleware import Middleware
 from gateway.observe.events import ignore
-from gateway.shares import Budget
 from gateway.tables.execute import reads
 from gateway.tables.pipeline import Exposure, TablePlane
 from tests.callers import known

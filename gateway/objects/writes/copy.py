@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from urllib.parse import urlencode
 
+from gateway.budget import Budget
 from gateway.db.database import Database
 from gateway.errors import GatewayError, StoreError, Unavailable
 from gateway.http.body import twice
@@ -25,7 +26,6 @@ from gateway.objects.store.operations import Upstream
 from gateway.objects.writes.fenced_write import FencedWrite, FencedWrites
 from gateway.objects.writes.put import Puts
 from gateway.objects.writes.staging import Staging, part_size
-from gateway.shares import Budget
 
 # Headers that describe the bytes. A copy has them from its source, or all of them from its request.
 _DESCRIPTION = frozenset(

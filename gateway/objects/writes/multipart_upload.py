@@ -1,5 +1,6 @@
 """Multipart uploads by clients. Parts are staged; the completion is the fenced write."""
 
+from gateway.budget import Budget
 from gateway.db import uploads
 from gateway.db.database import Database
 from gateway.db.uploads import RecordedUpload, UploadKey
@@ -28,7 +29,6 @@ from gateway.objects.store.operations import Upstream
 from gateway.objects.writes.copy import Sources
 from gateway.objects.writes.fenced_write import CaptureStart, FencedWrite, FencedWrites, after_the_effect
 from gateway.objects.writes.staging import forward_part
-from gateway.shares import Budget
 
 
 class Uploads:

@@ -7,6 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from uuid import uuid4
 
+from gateway.budget import Budget
 from gateway.db import uploads
 from gateway.db.database import Database
 from gateway.db.uploads import RecordedUpload, UploadKey
@@ -34,7 +35,6 @@ from gateway.objects.store.client import TextHeaders
 from gateway.objects.store.operations import Upstream
 from gateway.objects.writes.fenced_write import FencedWrite, FencedWrites
 from gateway.objects.writes.staging import Staged, Staging, part_size, store_failure
-from gateway.shares import Budget
 
 _SMALL_PARTS = 64 * 1024 * 1024
 

@@ -9,12 +9,12 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from gateway.auth.grants import NOTHING, Rights
+from gateway.budget import Budget
 from gateway.db import settings
 from gateway.db.database import Database, Transaction
 from gateway.errors import DialectError
 from gateway.fencing.record import ANONYMOUS
 from gateway.http.body import SMALL, twice
-from gateway.shares import Budget
 from gateway.tables.catalog import distribution
 from gateway.tables.catalog.functions import Functions
 from gateway.tables.catalog.snapshot import Snapshot
@@ -127,6 +127,7 @@ class Reader:
         A statement of an anonymous caller has less time. The transaction is rolled back: code in it may change settings
         of the session, and the names of the next request depend on these settings.
         """
+
         async def inside(transaction: Transaction) -> Result:
             await settings.make_read_only(transaction, self._timeout(sender))
             if wanted.preferences.timezone is not None:

@@ -1,4 +1,4 @@
-"""Shares: how much of a scarce thing each caller may have, so that a caller that behaves waits for no other one.
+"""Budgets: how much of a scarce thing each caller may have, so that a caller that behaves waits for no other one.
 
 Scarce are the memory for bodies and answers, and the sessions with a database. Each has one ``Budget``.
 """

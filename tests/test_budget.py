@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway import shares
+from gateway import budget
+from gateway.budget import CALLER, Budget, Caller
 from gateway.errors import Overloaded
-from gateway.shares import CALLER, Budget, Caller
 from tests.waiting import PATIENCE
 
 SIZE = 64
@@ -19,7 +19,7 @@ ANN, BEN = Caller("ann"), Caller("ben")
 STRANGERS = [Caller(f"192.0.2.{number}", is_anonymous=True) for number in range(4)]
 
 
-def budget(size: int = SIZE, *, share: float = shares.SHARE, patience: float = PATIENCE) -> Budget:
+def scarce_things(size: int = SIZE, *, share: float = budget.SHARE, patience: float = PATIENCE) -> Budget:
     return Budget(size, "things", share=share, patience=patience)
 
 
@@ -70,7 +70,7 @@ async def end(*running: Holder) -> None:
 
 
 async def test_one_caller_has_its_share_and_the_next_one_does_not_wait() -> None:
-    scarce = budget()
+    scarce = scarce_things()
     greedy = await holders(scarce, *[(ANN, 1)] * (SHARE + 5))
     assert [one.inside for one in greedy] == [True] * SHARE + [False] * 5
     [other] = await holders(scarce, (BEN, SHARE))
@@ -83,14 +83,14 @@ async def test_one_caller_has_its_share_and_the_next_one_does_not_wait() -> None
 
 
 async def test_strangers_have_half_together_and_each_network_its_share() -> None:
-    scarce = budget()
+    scarce = scarce_things()
     asked = await holders(scarce, *[(one, SHARE) for one in STRANGERS], (STRANGERS[0], 1), (ANN, 1))
     assert [one.inside for one in asked] == [True, True, False, False, False, True]
     await end(*asked)
 
 
 async def test_the_last_quarter_is_kept_for_callers_with_the_least() -> None:
-    scarce = budget()
+    scarce = scarce_things()
     greedy = await holders(scarce, *[(Caller(name), SHARE) for name in "abcd"])
     assert [one.inside for one in greedy] == [True, True, True, False]
     modest = await holders(scarce, *[(Caller(f"modest {number}"), 1) for number in range(SHARE)])
@@ -99,7 +99,7 @@ async def test_the_last_quarter_is_kept_for_callers_with_the_least() -> None:
 
 
 async def test_an_amount_beyond_the_share_gets_all_of_the_share_alone() -> None:
-    scarce = budget()
+    scarce = scarce_things()
     large, more = await holders(scarce, (ANN, 10 * SIZE), (ANN, 1))
     assert (large.inside, more.inside, scarce.used) == (True, False, SHARE)
     await end(large, more)
@@ -107,7 +107,7 @@ async def test_an_amount_beyond_the_share_gets_all_of_the_share_alone() -> None:
 
 async def test_requests_of_one_caller_have_their_turn_in_order_and_callers_in_turns() -> None:
     """Else a stream of small requests would keep a large one waiting for ever."""
-    scarce = budget(share=0.5)
+    scarce = scarce_things(share=0.5)
     full = await holders(scarce, (ANN, 32), (BEN, 16))
     large, small, other = await holders(scarce, (ANN, 20), (ANN, 1), (BEN, 1))
     assert (large.inside, small.inside, other.inside) == (False, False, False)
@@ -118,7 +118,7 @@ async def test_requests_of_one_caller_have_their_turn_in_order_and_callers_in_tu
 
 
 async def test_one_that_is_cancelled_while_it_waits_leaves_the_queue() -> None:
-    scarce = budget()
+    scarce = scarce_things()
     first, large, small = await holders(scarce, (ANN, 10), (ANN, 10), (ANN, 1))
     assert (large.inside, small.inside) == (False, False)
     await large.cancel()
@@ -128,7 +128,7 @@ async def test_one_that_is_cancelled_while_it_waits_leaves_the_queue() -> None:
 
 
 async def test_waiting_ends_with_the_true_reason() -> None:
-    scarce = budget(4, patience=0.01)
+    scarce = scarce_things(4, patience=0.01)
     for holding, asking, said in (
         (ANN, ANN, "The things that ann may use at one time are in use."),
         (
@@ -148,7 +148,7 @@ async def test_waiting_ends_with_the_true_reason() -> None:
 
 
 async def test_what_has_to_be_there_at_once_is_there_or_refused() -> None:
-    scarce = budget()
+    scarce = scarce_things()
     CALLER.set(ANN)
     with scarce.held_now(SHARE), pytest.raises(Overloaded):
         scarce.take_now(1)
@@ -161,10 +161,10 @@ async def test_what_has_to_be_there_at_once_is_there_or_refused() -> None:
 
 
 async def test_a_request_keeps_the_largest_of_what_it_needs_until_it_is_answered() -> None:
-    scarce = budget()
+    scarce = scarce_things()
 
     async def answering() -> None:
-        shares.serve({"client": None}, "ann")
+        budget.serve({"client": None}, "ann")
         await scarce.keep(3)
         scarce.keep_now(2)
         assert scarce.used == 3
@@ -176,7 +176,7 @@ async def test_a_request_keeps_the_largest_of_what_it_needs_until_it_is_answered
         assert scarce.used == 0
         await scarce.keep(1)
 
-    await shares.one_request(answering())
+    await budget.one_request(answering())
     assert scarce.used == 0
 
 
@@ -191,7 +191,7 @@ async def test_a_request_keeps_the_largest_of_what_it_needs_until_it_is_answered
 )
 def test_strangers_are_told_apart_by_their_network(address: str | None, network: str) -> None:
     state = {"client": address}
-    shares.serve(state, "anonymous")
+    budget.serve(state, "anonymous")
     assert CALLER.get() == Caller(network, is_anonymous=True)
 
 
@@ -208,7 +208,7 @@ def test_strangers_are_told_apart_by_their_network(address: str | None, network:
 async def test_in_any_story_nothing_is_lost_and_no_share_exceeded(
     story: list[tuple[Caller | str | None, int]],
 ) -> None:
-    scarce = budget()
+    scarce = scarce_things()
     asked: list[Holder] = []
     for deed, number in story:
         if not isinstance(deed, str):
