@@ -125,6 +125,7 @@ class Reader:
         A statement of an anonymous caller has less time. The transaction is rolled back: code in it may change settings
         of the session, and the names of the next request depend on these settings.
         """
+
         async def inside(transaction: Transaction) -> Result:
             await settings.make_read_only(transaction, self._timeout(sender))
             if wanted.preferences.timezone is not None:
