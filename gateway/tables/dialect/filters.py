@@ -33,7 +33,7 @@ _OPERATOR = re.compile(r"([a-z]+)(?:\(([\w$ ]+)\))?\.")
 _EXPECTED_OPERATOR = 'expecting "not" or operator (eq, gt, ...)'
 _EXPECTED_NODE = f"{EXPECTING_NAME}, negation operator (not) or logic operator (and, or)"
 _BARE_VALUE = re.compile(r"[^,)]*")
-# Without an end, it goes as far as it might be one: that is how far it was read in vain.
+# A literal without an end matches, too, as far as it was read.
 _ARRAY_LITERAL = re.compile(r'\{(?:[^{}"]++|"(?:[^"\\]++|\\[\s\S])*+(?:"|\\?\Z))*+(\})?')
 _TREE = re.compile(r"(not\.)?(and|or)(?=[ \t]*\()")
 

@@ -136,12 +136,12 @@ class Cursor:
     ``before``: characters that come before the text where PostgREST counts columns.
     """
 
-    __slots__ = ("before", "depth", "in_vain", "position", "terms", "text", "what")
+    __slots__ = ("before", "depth", "position", "reread", "terms", "text", "what")
 
     def __init__(self, text: str, what: str, before: int = 0) -> None:
         self.text, self.what, self.before = text, what, before
         self.position, self.depth, self.terms = 0, 0, 0
-        self.in_vain = 0
+        self.reread = 0
 
     def take(self, pattern: re.Pattern[str]) -> re.Match[str] | None:
         """Return the text that the pattern matches here, if it does."""
@@ -151,9 +151,9 @@ class Cursor:
         return match
 
     def go_back(self, start: int) -> None:
-        """Read again from ``start`` on. What is read in vain is at most as long as the text, or it would take long."""
-        self.in_vain += self.position - start
-        if self.in_vain > len(self.text):
+        """Read again from ``start`` on. A caller reads twice no more than the length of the text, or it would take long."""
+        self.reread += self.position - start
+        if self.reread > len(self.text):
             self.refuse(f"{len(self.text)} characters of values that begin like arrays and are none")
         self.position = start
 
