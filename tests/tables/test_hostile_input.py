@@ -150,7 +150,7 @@ def test_long_requests_leave_nothing_behind(
     body = b'{"owner": "ann"}' if method == "PATCH" else b""
 
     def ask(number: int) -> None:
-        own = [tuple(text.replace(b"%d", b"%d" % number) for text in header) for header in headers]
+        own = [(name.replace(b"%d", b"%d" % number), text.replace(b"%d", b"%d" % number)) for name, text in headers]
         answer = gateway.client.ask(method, TABLES_PATH + target.replace(b"%d", b"%d" % number), own, body)
         assert answer.status < 500
 

@@ -151,7 +151,7 @@ class Cursor:
         return match
 
     def go_back(self, start: int) -> None:
-        """Read again from ``start`` on. A caller reads twice no more than the length of the text, or it would take long."""
+        """Read again from ``start`` on. All that is read twice is no longer than the text, so it takes no time."""
         self.reread += self.position - start
         if self.reread > len(self.text):
             self.refuse(f"{len(self.text)} characters of values that begin like arrays and are none")
