@@ -1,8 +1,10 @@
 """Whole gateways with a journal: what they acknowledge survives that their database is put back."""
 
+import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
@@ -12,6 +14,7 @@ import pytest
 from mypy_boto3_s3 import S3Client
 
 from gateway import app
+from gateway.config import load
 from gateway.db import rights
 from gateway.demo.embedded import EmbeddedPostgres
 from gateway.doctor.examination import examine
@@ -25,7 +28,8 @@ from tests.doubles.s3 import S3Double, serve
 from tests.journal.installation import BUCKET, Installation, connected, installed
 from tests.objects.clients import connect, in_thread, outcome
 from tests.postgres import GATEWAY
-from tests.running import API_KEY, Events, config, running
+from tests.processes import called
+from tests.running import API_KEY, GRANTS_TOML, Events, config, running
 from tests.waiting import PATIENCE, end_sessions
 
 TABLE = (
@@ -337,6 +341,27 @@ async def test_a_gateway_without_a_journal_remembers_its_own_raises(stage: Stage
         opening = await app.open_database(stage.config(mode="off"), Events(), accept_loss=True)
         assert (opening.fresh, opening.continues) == (True, False)
         assert (await stage.patch(4)).status_code == 204, "the operator has said so"
+
+
+async def test_without_a_journal_the_command_and_the_doctor_say_that_fences_may_be_lost(
+    stage: Stage, tmp_path: Path
+) -> None:
+    """Gateways open such a database by themselves, so the command does not keep it closed either."""
+    file = tmp_path / "gateway.toml"
+    file.write_text(f"[postgres]\ndsn = '{stage.dsn}'\n{GRANTS_TOML}")
+
+    async def opened(*more: str) -> tuple[int, bool]:
+        await stage.fetch("UPDATE fencing.opening SET started = started - interval '1 hour'")
+        done = await asyncio.to_thread(called, "open", "--config", str(file), *more)
+        return done.returncode, "WARNING: there is no journal" in done.stderr
+
+    assert await opened() == (0, True)
+    assert await opened("--accept-loss") == (0, False)
+    await stage.fetch("UPDATE fencing.opening SET started = started - interval '1 hour'")
+    report = await examine(load(file))
+    [check] = [check for section in report.sections for check in section.checks if check.name == "run"]
+    assert check.status is CheckStatus.WARNING
+    assert "gateway open --accept-loss" in check.advice
 
 
 async def test_an_object_shows_the_token_that_its_database_has_forgotten(stage: Stage) -> None:

@@ -175,6 +175,22 @@ async def test_a_read_without_credentials_has_less_time(
             await asyncio.sleep(0.01)
 
 
+async def test_a_slow_pattern_of_a_stranger_ends_and_keeps_no_other_waiting(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reads, "ANONYMOUS_TIMEOUT", 0.5)
+    async with stage.client(STRANGER) as stranger, stage.client(ANN) as client:
+        fenced = {"Fencing-Token": "5", "Content-Type": "application/json"}
+        answered(await client.post("/notes", json={"id": 99, "note": "a" * 2999 + "b"}, headers=fenced), 201)
+        slow = asyncio.create_task(stranger.get("/notes?id=eq.99&note=match.^(a*)(a*)(a*)\\1\\2\\3b$"))
+        for _ in range(3):
+            answered(await client.get("/notes?id=eq.2"), 200)
+        assert not slow.done()
+        answer = await slow
+    answered(answer, 503)
+    assert answer.json()["message"] == "The read took longer than 0.5 seconds."
+
+
 async def test_a_read_has_less_time_than_a_write(dsn: str, database: Database) -> None:
     impatient = Database(dsn, read_timeout=0.2)
     async with Stage(impatient).client(ANN) as client:

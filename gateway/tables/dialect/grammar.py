@@ -136,11 +136,12 @@ class Cursor:
     ``before``: characters that come before the text where PostgREST counts columns.
     """
 
-    __slots__ = ("before", "depth", "position", "terms", "text", "what")
+    __slots__ = ("before", "depth", "position", "reread", "terms", "text", "what")
 
     def __init__(self, text: str, what: str, before: int = 0) -> None:
         self.text, self.what, self.before = text, what, before
         self.position, self.depth, self.terms = 0, 0, 0
+        self.reread = 0
 
     def take(self, pattern: re.Pattern[str]) -> re.Match[str] | None:
         """Return the text that the pattern matches here, if it does."""
@@ -148,6 +149,13 @@ class Cursor:
         if match is not None:
             self.position = match.end()
         return match
+
+    def go_back(self, start: int) -> None:
+        """Read again from ``start`` on. All that is read twice is no longer than the text, so it takes no time."""
+        self.reread += self.position - start
+        if self.reread > len(self.text):
+            self.refuse(f"{len(self.text)} characters of values that begin like arrays and are none")
+        self.position = start
 
     def literal(self, text: str) -> bool:
         """Whether exactly this comes next; then it has been read."""
