@@ -6,6 +6,7 @@ import { setTimeout as after } from "node:timers/promises";
 
 import {
   Gateway,
+  type Lock,
   LockLost,
   NotAcquired,
   OutcomeUnknown,
@@ -15,10 +16,20 @@ import {
   throwForRefusal,
 } from "../../src/index.js";
 import { withSleep } from "../../src/clock.js";
-import { granting, hostile, json, renewing, type Answer } from "../hostile.js";
+import { granting, hostile, json, renewing, type Answer, type Hostile } from "../hostile.js";
 
-/** A lock that is soon over. A fifth of its time is enough to acquire it on a busy machine: else it is renewed at once. */
-const SOON = { ttl: 2.5, barrier: false };
+const SOON = { ttl: 0.9, barrier: false };
+const good = granting((asked, response) => {
+  renewing(response, asked);
+});
+
+/** Acquire a lock that is soon over, of a gateway that answers as `others` says from then on. */
+async function locked(server: Hostile, others: Answer, gateway = new Gateway({ url: server.url })): Promise<Lock> {
+  server.answer = good; // a lock that took long to acquire is renewed at once
+  const lock = await gateway.acquire("job/1", SOON);
+  server.answer = granting(others);
+  return lock;
+}
 
 process.on("unhandledRejection", (error) => {
   throw error;
@@ -55,9 +66,8 @@ const OTHER_ANSWERS: Record<string, Answer> = {
 describe("renewals that are not answered as they should be", { concurrency: true }, () => {
   for (const [name, answer] of Object.entries(OTHER_ANSWERS)) {
     test(`renewals are answered with ${name}: repeated, then late`, async () => {
-      await using server = await hostile(granting(answer));
-      const gateway = new Gateway({ url: server.url, apiKey: "a secret" });
-      await using lock = await gateway.acquire("job/1", SOON);
+      await using server = await hostile(good);
+      await using lock = await locked(server, answer, new Gateway({ url: server.url, apiKey: "a secret" }));
       const loss = await lossOf(lock.signal);
       assert.equal(loss.reason, "late");
       assert.ok(server.asked.filter(({ method }) => method === "PUT").length >= 2, "it was repeated");
@@ -73,39 +83,35 @@ describe("renewals that are not answered as they should be", { concurrency: true
 
 test("trouble that passes in time", async () => {
   let failures = 0;
-  await using server = await hostile(
-    granting((asked, response) => {
-      failures += 1;
-      if (failures > 2) renewing(response, asked);
-      else response.destroy();
-    }),
-  );
-  await using lock = await new Gateway({ url: server.url }).acquire("job/1", SOON);
-  await after(3000);
+  await using server = await hostile(good);
+  const gateway = new Gateway({ url: server.url });
+  await using lock = await gateway.acquire("job/1", { ...SOON, ttl: 2 });
+  server.answer = granting((asked, response) => {
+    failures += 1;
+    if (failures > 2) renewing(response, asked);
+    else response.destroy();
+  });
+  await after(2500);
   lock.check();
   assert.ok(failures > 2);
 });
 
 test("a renewal that is refused", async () => {
-  await using server = await hostile(
-    granting((_, response) => {
-      json(response, 410, { code: "lease-lost", detail: "It was broken." });
-    }),
-  );
-  await using lock = await new Gateway({ url: server.url }).acquire("job/1", SOON);
+  await using server = await hostile(good);
+  await using lock = await locked(server, (_, response) => {
+    json(response, 410, { code: "lease-lost", detail: "It was broken." });
+  });
   const loss = await lossOf(lock.signal);
   assert.deepEqual([loss.reason, loss.code], ["refused", "lease-lost"]);
   assert.ok(loss.cause instanceof LockLost);
 });
 
 test("a renewal with another token", async () => {
-  await using server = await hostile(
-    granting((asked, response) => {
-      const lease = asked.path.split("/").at(-1);
-      json(response, 200, { resource: "job/1", lease, token: "8", sequencer: null, expires_in: 30 });
-    }),
-  );
-  await using lock = await new Gateway({ url: server.url }).acquire("job/1", SOON);
+  await using server = await hostile(good);
+  await using lock = await locked(server, (asked, response) => {
+    const lease = asked.path.split("/").at(-1);
+    json(response, 200, { resource: "job/1", lease, token: "8", sequencer: null, expires_in: 30 });
+  });
   assert.equal((await lossOf(lock.signal)).reason, "token");
 });
 
@@ -143,24 +149,31 @@ test("the clock counts suspended time, and a time of day that is set back takes 
 });
 
 test("the work is told, and its success does not count", async () => {
-  await using server = await hostile(
-    granting((_, response) => {
-      json(response, 410, { code: "lease-lost", detail: "x" });
-    }),
-  );
+  await using server = await hostile(good);
   const gateway = new Gateway({ url: server.url });
+  const refuse = (): void => {
+    server.answer = granting((_, response) => {
+      json(response, 410, { code: "lease-lost", detail: "x" });
+    });
+  };
   await assert.rejects(
     gateway.lock("job/1", SOON, async (lock) => {
+      refuse();
       await lossOf(lock.signal);
       return "done";
     }),
     LockLost,
   );
+  server.answer = good;
   await assert.rejects(
-    gateway.lock("job/1", SOON, ({ signal }) => after(20_000, undefined, { signal })),
+    gateway.lock("job/1", SOON, ({ signal }) => {
+      refuse();
+      return after(20_000, undefined, { signal });
+    }),
     LockLost,
     "an AbortError of a library is the loss",
   );
+  server.answer = good;
   await assert.rejects(
     gateway.lock("job/1", SOON, () => Promise.reject(new RangeError("mine"))),
     RangeError,
@@ -208,8 +221,7 @@ test("a write without an answer is unknown, and not sent again; one under way en
   await assert.rejects(lock.fetch("/v1/tables/x", { method: "POST" }), OutcomeUnknown);
   await assert.rejects(lock.fetch("/v1/tables/x"), Unavailable);
   assert.equal(server.asked.filter(({ path }) => path.includes("tables")).length, 2);
-  server.answer = granting(() => undefined);
-  await using short = await gateway.acquire("job/2", SOON);
+  await using short = await locked(server, () => undefined, gateway);
   await assert.rejects(short.fetch("/v1/tables/x", { method: "POST" }), LockLost);
 });
 
