@@ -23,6 +23,7 @@ PATIENCE = 10.0
 _STRANGERS = 2  # all anonymous callers together have at most half of a thing
 _KEPT = 4  # the last quarter is kept for callers that have their least or nothing
 _LEAST = 64  # the least is a 64th of the whole
+_MOST_NETWORKS = 4096
 _NETWORK = 64  # bits of an IPv6 address that one customer of a provider has in common
 
 
@@ -55,6 +56,39 @@ def network(address: str | None) -> str:
     if (mapped := parsed.ipv4_mapped) is not None:
         return str(mapped)
     return str(ipaddress.ip_network((int(parsed), _NETWORK), strict=False))
+
+
+class Rate:
+    """A number of events at once, and so many a second. Times are those of a monotonic clock, passed in."""
+
+    def __init__(self, burst: int, a_second: float) -> None:
+        self._burst, self._a_second = burst, a_second
+        self._left, self._at = float(burst), float("-inf")
+
+    def take(self, most: int, now: float) -> int:
+        """Take at most so many; return how many there were."""
+        self._left = min(self._burst, self._left + (now - self._at) * self._a_second)
+        self._at = now
+        taken = min(most, int(self._left))
+        self._left -= taken
+        return taken
+
+
+class NetworkRates:
+    """A rate for each network of anonymous callers, and four times as much for all of them together."""
+
+    def __init__(self, burst: int, a_second: float) -> None:
+        self._of_one = burst, a_second
+        self._all = Rate(burst * _KEPT, a_second * _KEPT)
+        self._rates: dict[str, Rate] = {}
+
+    def take(self, address: str | None, now: float) -> bool:
+        """Take one event of the network of an address. Return whether there was one."""
+        place = network(address)
+        if place not in self._rates and len(self._rates) >= _MOST_NETWORKS:
+            self._rates.clear()  # the rate of all still holds
+        rate = self._rates.setdefault(place, Rate(*self._of_one))
+        return bool(rate.take(1, now) and self._all.take(1, now))
 
 
 Room: TypeAlias = tuple[Caller | None, int]

@@ -173,8 +173,9 @@ class TablePlane:
         )
         functions = FunctionCache(database, exposure.functions)
         self._description = Description(self._schema_cache, functions, exposure.prefixes[0], enabled=exposure.openapi)
+        audit = Audit(database, observe, "tables")
         self._fast_path = FastPath(
-            *(database, admission, Audit(database, observe, "tables"), observe, exposure.schemas),
+            *(database, admission, audit, observe, exposure.schemas),
             overrides=exposure.overrides,
         )
         preferences = EffectivePreferences(database, tx_override=exposure.tx_override)
@@ -182,7 +183,7 @@ class TablePlane:
         self._planner = Planner(database, preferences, authorisation.claims)
         limit = AnswerLimit(exposure.max_body, self._bodies.memory)
         self._transactions = FencedTransactions(
-            database, admission, authorisation, observe, settle, limit, overrides=exposure.overrides
+            database, admission, authorisation, observe, settle, audit, limit, overrides=exposure.overrides
         )
         self._preferences = preferences
         settings = ReadSettings(limit, exposure.max_rows, exposure.overrides)

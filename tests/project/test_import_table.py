@@ -31,7 +31,7 @@ TABLE: dict[str, str] = {
     "observe": "fencing config db",
     "auth": "fencing background config observe",
     "admission": "fencing db observe",
-    "record": "fencing auth.grants auth.key_uses background batching db observe",
+    "record": "fencing auth.grants auth.key_uses background batching budget db observe",
     # The table plane.
     "tables.dialect": "fencing http.origins tables.catalog",
     "tables.catalog": "fencing tables.dialect tables.naming tables.sql",

@@ -158,6 +158,7 @@ class FencedTransactions:
         authorisation: Authorisation,
         observe: Observe,
         settle: Settle | None,
+        audit: Audit,
         limit: AnswerLimit,
         *,
         overrides: bool,
@@ -165,7 +166,7 @@ class FencedTransactions:
         self._database, self._observe, self._settle = database, observe, settle
         self._authorisation = authorisation
         self._admission = admission
-        self._audit = Audit(database, observe, "tables")
+        self._audit = audit
         self._overrides, self._limit = overrides, limit
         self.replay = IdempotentReplay(database, admission, self._settle_claims)
 
