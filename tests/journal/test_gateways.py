@@ -180,6 +180,7 @@ async def test_raises_under_a_role_are_in_the_journal_first(stage: Stage) -> Non
             assert (await stage.patch(row + 1, row=row)).status_code == 204
 
 
+@pytest.mark.thorough
 async def test_object_writes_wait_until_lost_ones_are_dead(stage: Stage) -> None:
     """A put whose intent is lost may still arrive. Rows of other resources do not wait."""
     async with stage.gateway():
@@ -214,6 +215,7 @@ async def test_they_wait_for_a_day_at_a_store_that_never_gives_up(
         assert 86_000 < int(refused.headers["retry-after"]) <= 86_400 + SIGNATURE_LIFETIME.total_seconds() + 2
 
 
+@pytest.mark.thorough
 async def test_without_its_journal_a_takeover_is_refused_and_a_holder_goes_on(stage: Stage) -> None:
     async with stage.gateway():
         assert (await stage.patch(1)).status_code == 204
@@ -364,6 +366,7 @@ async def test_without_a_journal_the_command_and_the_doctor_say_that_fences_may_
     assert "gateway open --accept-loss" in check.advice
 
 
+@pytest.mark.thorough
 async def test_an_object_shows_the_token_that_its_database_has_forgotten(stage: Stage) -> None:
     """Without a journal, too. Copies and forged metadata show nothing."""
     async with stage.gateway(mode="off"):
