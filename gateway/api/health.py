@@ -156,6 +156,7 @@ class MetricsSource:
     public: bool = False
 
 
+_CREDENTIALS = frozenset((b"authorization", b"apikey"))
 _FORWARDED = frozenset((b"forwarded", b"x-forwarded-for", b"x-real-ip", b"via"))
 
 
@@ -168,6 +169,11 @@ def _is_local(request: Request) -> bool:
     # A dual-stack socket shows IPv4 addresses as IPv6 ones.
     mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
     return (mapped or address).is_loopback and not any(name in _FORWARDED for name, _ in Head.of(request.scope).headers)
+
+
+def _shows_credentials(request: Request) -> bool:
+    head = Head.of(request.scope)
+    return head.certificate is not None or any(name in _CREDENTIALS for name, _ in head.headers)
 
 
 def metrics_routes(metrics: MetricsSource, authenticate: Authenticate, authorisation: Authorisation) -> APIRouter:
@@ -185,6 +191,8 @@ def metrics_routes(metrics: MetricsSource, authenticate: Authenticate, authorisa
         responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}}},
     )
     async def read_metrics(request: Request) -> Response:
+        if _shows_credentials(request):
+            authenticate(request)  # wrong ones are an error everywhere
         if not (metrics.public or _is_local(request)):
             principal = authenticate(request)
             if principal.is_anonymous and not principal.audits:
