@@ -494,11 +494,11 @@ async def test_trips_for_zombies_keep_their_distance_while_others_write(
 async def test_a_stranger_does_not_fill_the_record(
     database: Database, overtaken: Database, monkeypatch: pytest.MonkeyPatch, *, together: bool
 ) -> None:
-    """Beyond its rate, its writes are not answered as refused. Those of known callers are, and each has an entry."""
+    """Beyond its rate, its writes are not answered as refused. A known caller gets its refusals, each with an entry."""
     monkeypatch.setattr(audit, "BURST", 3)
     monkeypatch.setattr(audit, "A_SECOND", 0.0)
     exposure = Exposure(rules=RULES)
-    plane = TablePlane(database, exposure, authenticate=lambda head: CALLERS[head.value(b"who")], observe=ignore)
+    plane = TablePlane(database, exposure, authenticate=lambda head: CALLERS[head.value(b"who") or b""], observe=ignore)
     async with over_asgi(plane) as client:
 
         async def zombie(who: str) -> httpx.Response:
