@@ -1,17 +1,20 @@
-"""How long another client waits while a hostile one sends bodies that are large, deep, half sent or slow.
+"""How long other clients wait while a hostile one sends bodies that are large, deep or slow, or hoards what is scarce.
 
-One client reads a row by key again and again; its latency alone is compared with its latency beside each attack.
+The first table: one client reads a row by key again and again, alone and beside each attack by bodies. The second: a
+writer and a reader with grants, alone and beside callers without credentials that take all they can get.
 """
 
 import asyncio
 import base64
 import hashlib
+import multiprocessing
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 from urllib.parse import urlsplit
 
 from bench.measure import MEBIBYTE, peak_memory, percentiles
@@ -38,13 +41,19 @@ class Attack(NamedTuple):
 
 
 def table() -> Iterator[str]:
-    """Yield the lines of the table, in Markdown."""
+    """Yield the lines of both tables, in Markdown."""
     yield "| another client reads a row, beside | p50 ms | p99 ms | slowest ms | gateway's memory at most | goal |"
     yield "|---|--:|--:|--:|--:|---|"
     with front() as services:
         yield _line(services, None)
         for attack in attacks():
             yield _line(services, attack)
+    yield ""
+    yield "| a writer and a reader, beside | writes | reads | p99 of writes | p99 of reads | gateway's memory at most |"
+    yield "|---|--:|--:|--:|--:|--:|"
+    with front() as services:
+        for name, hoards in HOARDS.items():
+            yield _beside(services, name, hoards)
 
 
 def attacks() -> Iterator[Attack]:
@@ -74,6 +83,156 @@ def _deletion() -> bytes:
     filling = b"<a/>" * 18
     keys = b"".join(b"<Object><Key>%d</Key>%s</Object>" % (number, filling) for number in range(1000))
     return b"<Delete>" + keys + b"</Delete>"
+
+
+async def _slow_uploads(origin: str) -> None:
+    """Objects of 8 MiB by callers without any grant, a byte a second."""
+    await _trickle(origin, f"PUT /{BUCKET}/slow HTTP/1.1", 8 * MEBIBYTE, connections=50)
+
+
+async def _slow_writes(origin: str) -> None:
+    """Rows of 60 MiB by callers with a grant, a byte a second."""
+    await _trickle(origin, f"{INSERT} HTTP/1.1\r\n{JSON}\r\nFencing-Token: 1", 60 * MEBIBYTE, connections=50)
+
+
+async def _unread_answers(origin: str) -> None:
+    """Tables of which forty copies of a column are asked for, and not a byte is read."""
+    aliases = ",".join(f"a{number}:owner" for number in range(40))
+    await _hold(origin, f"GET /v1/tables/accounts?select={aliases} HTTP/1.1\r\n\r\n", connections=16)
+
+
+async def _slow_reads(origin: str) -> None:
+    """Reads that sort all rows by a computed text, many times over."""
+    columns = ",".join(f"o{number}:owner" for number in range(20))
+    query = f"select={columns}&order=note.desc,owner.desc,balance&owner=imatch.(a|b|c)*(1|2)*9&limit=10"
+    await _hold(origin, f"GET /v1/tables/accounts?{query} HTTP/1.1\r\n\r\n", connections=32, again=True)
+
+
+async def _idle_connections(origin: str) -> None:
+    """Connections that ask for nothing."""
+    await _hold(origin, "", connections=2000)
+
+
+async def _long_headers(origin: str) -> None:
+    """Heads of 60 KB, each with another value."""
+    number = 0
+
+    async def ask() -> None:
+        nonlocal number
+        connection = await RawConnection.open(origin)
+        while True:
+            number += 1
+            await connection.ask("GET", READ, headers=f"Prefer: x={number}{'y' * 60_000}\r\n")
+
+    await asyncio.gather(*(ask() for _ in range(8)))
+
+
+async def _descriptions(origin: str) -> None:
+    """The description of the API, again and again."""
+
+    async def ask() -> None:
+        connection = await RawConnection.open(origin)
+        while True:
+            await connection.ask("GET", "/v1/openapi.json")
+
+    await asyncio.gather(*(ask() for _ in range(8)))
+
+
+Hoard: TypeAlias = Callable[[str], Coroutine[Any, Any, None]]
+ALL: tuple[Hoard, ...] = (
+    *(_slow_uploads, _slow_writes, _unread_answers, _slow_reads),
+    *(_idle_connections, _long_headers, _descriptions),
+)
+HOARDS: dict[str, Sequence[Hoard]] = {
+    **{(hoard.__doc__ or "").rstrip(".").lower(): (hoard,) for hoard in ALL},
+    "all of these at one time": ALL,
+}
+
+
+async def _hold(origin: str, request: str, *, connections: int, again: bool = False) -> None:
+    """Send the head of a request on each connection, and read nothing. ``again``: once more when it is answered."""
+    address = urlsplit(origin)
+    head = request.replace("\r\n\r\n", f"\r\nHost: {address.netloc}\r\n\r\n").encode()
+
+    async def one() -> None:
+        while True:
+            with suppress(OSError):
+                reader, writer = await asyncio.open_connection(address.hostname, address.port)
+                writer.write(head)
+                if not again:
+                    writer.transport.pause_reading()  # type: ignore[attr-defined]  # typeshed has only the base class
+                    await asyncio.sleep(2 * SECONDS)
+                await reader.read(65536)
+                writer.close()
+
+    await asyncio.gather(*(one() for _ in range(connections)))
+
+
+async def _trickle(origin: str, head: str, size: int, *, connections: int) -> None:
+    address = urlsplit(origin)
+
+    async def one() -> None:
+        while True:
+            with suppress(OSError):
+                reader, writer = await asyncio.open_connection(address.hostname, address.port)
+                writer.write(f"{head}\r\nHost: {address.netloc}\r\nContent-Length: {size}\r\n\r\n".encode())
+                answer = asyncio.ensure_future(reader.read(1))
+                while not answer.done():
+                    writer.write(b" ")
+                    await asyncio.wait((answer,), timeout=1)
+                writer.close()
+
+    await asyncio.gather(*(one() for _ in range(connections)))
+
+
+def _run(hoards: Sequence[Hoard], origin: str) -> None:
+    async def run() -> None:
+        await asyncio.gather(*(hoard(origin) for hoard in hoards))
+
+    asyncio.run(run())
+
+
+def _beside(services: Services, name: str, hoards: Sequence[Hoard]) -> str:
+    """Return the line of an attack: what a writer and a reader get beside it, as parts of what they get alone."""
+    alone = asyncio.run(_work(services.gateway))
+    attackers = [
+        multiprocessing.get_context("spawn").Process(target=_run, args=((hoard,), services.gateway), daemon=True)
+        for hoard in hoards
+    ]
+    with peak_memory(services.gateway_pid) as seen:
+        for one in attackers:
+            one.start()
+        time.sleep(SECONDS)
+        beside = asyncio.run(_work(services.gateway))
+        for one in attackers:
+            one.kill()
+            one.join()
+    rates = [len(during) / len(before) for before, during in zip(alone, beside, strict=True)]
+    slower = [percentiles(during)[1] / percentiles(before)[1] for before, during in zip(alone, beside, strict=True)]
+    shown = " | ".join(f"{rate:.2f} (≥ 0.7)" for rate in rates)
+    times = " | ".join(f"{ratio:.1f} times (≤ 3)" for ratio in slower)
+    return f"| {name} | {shown} | {times} | {seen.mebibytes:.0f} MiB (≤ 512) |"
+
+
+async def _work(origin: str) -> tuple[list[float], list[float]]:
+    """Return the seconds of each write and of each read of callers with grants, for a while."""
+    key = "Authorization: Bearer key-of-granted\r\n"
+    seconds: tuple[list[float], list[float]] = ([], [])
+    end = time.perf_counter() + SECONDS
+
+    async def ask(of: list[float], method: str, path: str, body: bytes, headers: str) -> None:
+        connection = await RawConnection.open(origin)
+        while (begun := time.perf_counter()) < end:
+            status, answer = await connection.ask(method, path, body, headers)
+            assert status in (200, 204), answer
+            of.append(time.perf_counter() - begun)
+        connection.close()
+
+    await asyncio.gather(
+        ask(seconds[0], "PATCH", "/v1/tables/accounts?id=eq.7", b'{"balance":1}', f"{key}Fencing-Token: 1\r\n"),
+        ask(seconds[1], "GET", "/v1/tables/accounts?id=eq.8", b"", key),
+    )
+    return seconds
 
 
 def _line(services: Services, attack: Attack | None) -> str:

@@ -13,7 +13,8 @@ from gateway import api, web, wiring
 from gateway.api import web_identity
 from gateway.api.configuration import ConfigurationAccess
 from gateway.api.health import CUSTOMARY_PATHS, MetricsSource
-from gateway.api.leases import without_id
+from gateway.api.requests import OF_LEASES, shown_path
+from gateway.budget import Budget
 from gateway.config import Config, toml
 from gateway.config.changes import Change
 from gateway.errors import Forbidden, GatewayError, StoreError, Unavailable
@@ -21,7 +22,7 @@ from gateway.fencing.ownership import Ownership
 from gateway.fencing.record import Attempt
 from gateway.guard.watching import GuardWatcher
 from gateway.http import origins
-from gateway.http.body import BodyReader, Memory, Pace
+from gateway.http.body import BodyReader, Pace
 from gateway.http.connection import Connection
 from gateway.http.direct import Prepared
 from gateway.http.head import Head, KnownHeads
@@ -44,8 +45,6 @@ from gateway.reloading import Reload, Reloading, Source, never
 from gateway.routing import ANSWERS_IN, Routing, first_working, page_over, within
 from gateway.workers.channel import NoAnswer
 from gateway.workers.link import Link
-
-_OF_LEASES = ("/v1/lease", "/v1/withdrawal")  # in the plural, too
 
 
 class Gateway:
@@ -72,7 +71,10 @@ class Gateway:
         # Requests that wait for one database must not use up the memory of the others.
         shares = len(alone) + 1 if config.databases else 1
         pace = Pace(idle=config.server.body_timeout, grace=config.server.body_timeout)
-        bodies = [BodyReader(Memory(config.server.memory // shares), pace) for _ in range(shares)]
+        bodies = [
+            BodyReader(Budget(config.server.memory // shares, "bytes of memory", share=config.server.share), pace)
+            for _ in range(shares)
+        ]
         self._bodies = bodies
         stores = {id(one.s3): one.s3 for one in alone.values() if one.s3 is not None}
         upstreams = {key: Upstream(store, observe) for key, store in stores.items()}
@@ -191,8 +193,8 @@ class Gateway:
         if first == web.SEGMENT:
             return "streams" if streams else "page"
         if not self._has_objects or 1 <= len(first) <= 2:
-            if path.startswith(_OF_LEASES):
-                scope["state"]["path"] = without_id(head.method, head.raw_path.decode("utf-8", "replace"))
+            if path.startswith(OF_LEASES):
+                scope["state"]["path"] = shown_path(head.method, head.raw_path.decode("utf-8", "replace"))
                 return "leases"
             return "streams" if streams else "api"
         return "objects"

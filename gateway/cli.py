@@ -305,6 +305,13 @@ def open_database(
     each(load(config), database, lambda _, part: _open(part, accept_loss=accept_loss))
 
 
+_LOSS_UNKNOWN = (
+    "WARNING: there is no journal, so nothing shows whether the database has lost fences. If it was restored, promoted "
+    "or put back, overtaken holders may write again. Stop the writers, then run 'gateway open --accept-loss' "
+    "(docs/guides/backup.md)."
+)
+
+
 def _open(settings: "Config", *, accept_loss: bool) -> None:
     from gateway import app  # noqa: PLC0415 - it imports all libraries of both planes
 
@@ -318,6 +325,8 @@ def _open(settings: "Config", *, accept_loss: bool) -> None:
         typer.echo(f"The database is open for the present run of its server, in term {opening.term}.")
         return
     typer.echo(f"The database is open in term {opening.term}.")
+    if settings.journal.effective_mode == "off" and not accept_loss:
+        typer.echo(_LOSS_UNKNOWN, err=True)
     for loss in opening.losses[:_SHOWN]:
         typer.echo(f"restored: {loss.entry.resource}: {loss.was or 'no fence'} -> {loss.entry.token}")
     if len(opening.losses) > _SHOWN:

@@ -46,6 +46,7 @@ as S3's XML on buckets. A code is never reused for something else.
     │   │   └── OwnershipDiffers      ownership-differs
     │   ├── JournalUnusable           journal-unusable
     │   ├── NamingChanged             naming-changed
+    │   ├── Overloaded                unavailable as well: clients of all versions know that nothing was written
     │   └── SessionsShared            sessions-shared
     ├── RightMissing             503  right-missing
     ├── TooManyReaders           503  too-many-readers
@@ -440,7 +441,7 @@ class OutcomeUnknown(GatewayError):
 
 
 class Unavailable(GatewayError):
-    """A temporary obstacle: an unreachable service, or an older write. Nothing was written."""
+    """A temporary obstacle: an unreachable service, an older write, or too many requests. Nothing was written."""
 
     code = "unavailable"
     status = 503
@@ -448,6 +449,12 @@ class Unavailable(GatewayError):
     title = "The request cannot be carried out at the moment"
     default_advice = "Nothing was written. Send the request again."
     retry_after: int | None = 1
+
+
+class Overloaded(Unavailable):
+    """The caller's share of something scarce is in use, or all of it. Nothing was written."""
+
+    default_advice = "Nothing was written. Send the request again later, and send fewer at one time."
 
 
 class DatabaseClosed(Unavailable):

@@ -15,12 +15,12 @@ from urllib.parse import parse_qsl, urlencode
 import orjson
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from gateway import web
+from gateway import budget, web
 from gateway.api import web_identity
 from gateway.api.requests import MAX_BODY, check_values, path_as_sent
 from gateway.errors import CrossesDatabases, GatewayError, RequestMalformed, StoreError, Unavailable
 from gateway.fencing.ownership import Owned, Ownership
-from gateway.http.body import BodyReader, ClientGone, offload
+from gateway.http.body import SMALL, BodyReader, ClientGone, offload
 from gateway.http.head import Head
 from gateway.http.middleware import answer_problem
 from gateway.http.origins import Sender, sender
@@ -176,7 +176,7 @@ class Routing:
         Raises ``Unavailable`` if it has none left.
         """
         part = self._parts[name]
-        with part.memory.at_once(len(content)):
+        with part.memory.held_now(len(content) if len(content) > SMALL else 0):
             await part.api(scope, _replayed(content, receive), send)
 
     async def by_any(self, scope: Scope, content: bytes, receive: Receive, send: Send) -> None:
@@ -332,7 +332,7 @@ class _ByBody:
         routing, head = self.routing, Head.of(scope)
         if self.path not in _OF_IDENTITY:  # the proof of their caller is in the body
             principal = routing.default.keys.by_bearer(head.headers, head.certificate)
-            scope["state"]["caller"] = principal.name
+            budget.serve(scope["state"], principal.name)
         content, owners = await routing.read(scope, receive, self.path)
         if owners.anywhere:
             await routing.by_any(scope, content, receive, send)

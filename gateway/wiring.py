@@ -211,7 +211,9 @@ def storage(
     openings = runner.Runner(mode, table, kept, observe, owner=owner)
     limits = {
         "pool_size": postgres.pool_size,
+        "share": config.server.share,
         "statement_timeout": postgres.statement_timeout,
+        "read_timeout": postgres.read_timeout,
         "lock_timeout": postgres.lock_timeout,
         "idle_timeout": idle,
         "connect_timeout": connecting,

@@ -76,7 +76,7 @@ class OwnPostgres:
 Server: TypeAlias = EmbeddedPostgres | OwnPostgres
 
 
-_SESSIONS = 300
+_SESSIONS = 400
 """The sessions of a server. The gateways of crash tests stay as long as a worker, and have about a hundred."""
 
 

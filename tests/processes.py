@@ -11,9 +11,11 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
 from dataclasses import dataclass
+from functools import partial
 from itertools import cycle
 from pathlib import Path
 from random import shuffle
+from resource import RLIMIT_NOFILE, setrlimit
 
 import psutil
 
@@ -51,11 +53,15 @@ class Running:
 
 @contextmanager
 def started(
-    *arguments: str, cwd: Path | None = None, temporary: Path | None = None, more: Mapping[str, str] | None = None
+    *arguments: str,
+    cwd: Path | None = None,
+    temporary: Path | None = None,
+    more: Mapping[str, str] | None = None,
+    files: tuple[int, int] | None = None,
 ) -> Iterator[Running]:
     """Start the command; killed on exit if it still runs. ``temporary`` is where it makes its temporary directories.
 
-    ``more``: what its environment has beside ours.
+    ``more``: what its environment has beside ours. ``files``: the soft and the hard limit of its open files.
     """
     environment = {**os.environ, "PYTHONPATH": str(ROOT), **(more or {})}
     if temporary is not None:
@@ -71,6 +77,7 @@ def started(
                 cwd=cwd,
                 env=environment,
                 start_new_session=True,
+                preexec_fn=partial(setrlimit, RLIMIT_NOFILE, files) if files else None,  # noqa: PLW1509 - no lock is taken
             )
         with process:
             try:

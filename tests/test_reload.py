@@ -172,6 +172,7 @@ async def test_a_configuration_that_cannot_be_used_changes_nothing(gateway: Serv
         assert not gateway.events("configuration reloaded")
 
 
+@pytest.mark.thorough
 async def test_the_command_reloads_running_gateways(gateway: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     arguments = ("reload", "--url", gateway.url)
     monkeypatch.setenv("GATEWAY_API_KEY", WRITER)

@@ -154,6 +154,7 @@ class Load:
                 self.sums.append(accepted(await asyncio.to_thread(metrics, self._gateway)))
 
 
+@pytest.mark.thorough
 async def test_a_killed_worker_is_replaced_and_the_others_go_on(gateway: Served) -> None:
     """Only connections of the killed one break. Counts of the dead one stay, so no sum goes down."""
     load = Load(gateway)

@@ -4,7 +4,15 @@ from collections.abc import Iterator
 
 from docs.generator import cell, markdown, page, table
 from gateway import errors
-from gateway.errors import ConfigurationError, DialectError, FenceRefusal, GatewayError, SqlError, StoreError
+from gateway.errors import (
+    ConfigurationError,
+    DialectError,
+    FenceRefusal,
+    GatewayError,
+    Overloaded,
+    SqlError,
+    StoreError,
+)
 
 INTRODUCTION = """\
 Each error has a code, which no other error ever gets. It stands in the answer of each plane:
@@ -30,7 +38,7 @@ Some codes are not the gateway's own:
 
 A problem of the configuration is never an answer. A command prints it on standard error, and ends with exit code 2."""
 
-LEFT_OUT = (ConfigurationError, FenceRefusal, SqlError, DialectError, StoreError)
+LEFT_OUT = (ConfigurationError, FenceRefusal, Overloaded, SqlError, DialectError, StoreError)
 """Kinds without an answer or a code of their own."""
 
 

@@ -4,12 +4,14 @@ It speaks JSON, and OpenAPI describes it at ``/v1/docs``. Each subject has a mod
 """
 
 from collections.abc import Awaitable, Callable
+from functools import cache
 
 from fastapi import APIRouter, FastAPI, Request
 from fastapi.dependencies import models as dependencies
 from fastapi.routing import APIRoute
-from starlette.responses import Response
+from starlette.responses import JSONResponse, Response
 
+from gateway import budget
 from gateway.admission import Admission
 from gateway.api import (
     credentials,
@@ -81,7 +83,7 @@ def build(  # noqa: PLR0913 - each subject needs one part, passed by name
         version="1",
         docs_url=None,  # FastAPI's own page loads scripts from another host
         redoc_url=None,
-        openapi_url="/v1/openapi.json",
+        openapi_url=None,  # FastAPI's own route makes the document anew for each request
     )
     problems.install(app)
     describe = app.openapi
@@ -95,7 +97,7 @@ def build(  # noqa: PLR0913 - each subject needs one part, passed by name
         if principal is None:
             head = Head.of(request.scope)
             principal = state["viewer"] = keys.by_bearer(head.headers, head.certificate)
-            state["caller"] = principal.name
+            budget.serve(state, principal.name)
         return principal
 
     # The router tries routes in this order.
@@ -117,9 +119,15 @@ def build(  # noqa: PLR0913 - each subject needs one part, passed by name
         (Subject.WEBHOOKS, webhooks.routes(outbox)),
         (Subject.OPERATION, configuration_routes(configuration, caller)),
         (Subject.OPERATION, health_routes(health, ready, buckets, journal, caller)),
-        (Subject.OPERATION, metrics_routes(metrics, caller)),
+        (Subject.OPERATION, metrics_routes(metrics, caller, authorisation)),
     ):
         _add(app, router, subject, caller, authorisation, bodies)
+    document = cache(lambda: JSONResponse(app.openapi()).body)
+
+    async def described(_: Request) -> Response:
+        return Response(document(), media_type="application/json")
+
+    app.router.add_route("/v1/openapi.json", described, include_in_schema=False)
     app.router.add_route("/v1/docs", documentation, include_in_schema=False)
     for route in app.router.routes:
         rules_of(route)  # none may lack a rule

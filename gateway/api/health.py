@@ -3,6 +3,7 @@
 Each has a second path, where other programs have it. The app sends only requests there that no bucket could serve.
 """
 
+import ipaddress
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -11,8 +12,11 @@ from typing import Any, TypeAlias
 from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, Field
 
+from gateway.api.authorisation import Authorisation
 from gateway.api.requests import Authenticate
+from gateway.auth.grants import EVERYTHING, Action
 from gateway.errors import Unauthenticated, Unavailable
+from gateway.http.head import Head
 
 LIVE, HEALTH, READY, METRICS = "/livez", "/healthz", "/readyz", "/metrics"
 CUSTOMARY_PATHS = frozenset(path.encode() for path in (LIVE, HEALTH, READY, METRICS))
@@ -146,14 +150,37 @@ Scrape: TypeAlias = Callable[[str], Awaitable[tuple[bytes, str]]]
 
 @dataclass(frozen=True, slots=True)
 class MetricsSource:
-    """The metrics to serve. If ``public``, a request needs no API key."""
+    """The metrics to serve. If ``public``, they are for all callers."""
 
     scrape: Scrape
     public: bool = False
 
 
-def metrics_routes(metrics: MetricsSource, authenticate: Authenticate) -> APIRouter:
-    """Build the route ``/v1/metrics``. Any caller may read metrics: they name no resource, holder or caller."""
+_CREDENTIALS = frozenset((b"authorization", b"apikey"))
+_FORWARDED = frozenset((b"forwarded", b"x-forwarded-for", b"x-real-ip", b"via"))
+
+
+def _is_local(request: Request) -> bool:
+    """Return whether a program on this host asks. A proxy on this host may ask for others, and says so."""
+    try:
+        address = ipaddress.ip_address(request.scope["state"]["client"] or "")
+    except ValueError:
+        return False
+    # A dual-stack socket shows IPv4 addresses as IPv6 ones.
+    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+    return (mapped or address).is_loopback and not any(name in _FORWARDED for name, _ in Head.of(request.scope).headers)
+
+
+def _shows_credentials(request: Request) -> bool:
+    head = Head.of(request.scope)
+    return head.certificate is not None or any(name in _CREDENTIALS for name, _ in head.headers)
+
+
+def metrics_routes(metrics: MetricsSource, authenticate: Authenticate, authorisation: Authorisation) -> APIRouter:
+    """Build the route ``/v1/metrics``, for callers with the grant audit and programs on this host.
+
+    Metrics name no resource, holder or caller. But they tell strangers how much load it takes to trouble the gateway.
+    """
     router = APIRouter()
 
     @router.api_route(METRICS, response_class=Response, **_CUSTOMARY)
@@ -164,9 +191,14 @@ def metrics_routes(metrics: MetricsSource, authenticate: Authenticate) -> APIRou
         responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}}},
     )
     async def read_metrics(request: Request) -> Response:
-        principal = None if metrics.public else authenticate(request)
-        if principal is not None and principal.is_anonymous and not principal.audits:
-            raise Unauthenticated("Metrics are for callers.")
+        if _shows_credentials(request):
+            authenticate(request)  # wrong ones are an error everywhere
+        if not (metrics.public or _is_local(request)):
+            principal = authenticate(request)
+            if principal.is_anonymous and not principal.audits:
+                raise Unauthenticated("Metrics are for callers with the grant audit.")
+            if not principal.audits:
+                raise await authorisation.denied(request, principal, (Action.AUDIT,), "everything", EVERYTHING)
         content, media_type = await metrics.scrape(request.headers.get("accept", ""))
         return Response(content, headers={"Content-Type": media_type, "Cache-Control": "no-store"})
 

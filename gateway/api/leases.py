@@ -1,7 +1,6 @@
 """Leases, as their holders use them: acquire, renew, release. ``lock_administration`` shows and breaks locks."""
 
 import asyncio
-import re
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -122,8 +121,6 @@ class RenewedList(BaseModel):
 
     leases: list[RenewedView]
 
-
-_ID = re.compile(r"[0-9a-f]{8}-?([0-9a-f]{4}-?){3}[0-9a-f]{12}", re.IGNORECASE)
 
 ACQUIRE_BEFORE, ACQUIRE_AFTER = StepReached("leases.acquire.before"), StepReached("leases.acquire.after")
 RENEW_BEFORE, RENEW_AFTER = StepReached("leases.renew.before"), StepReached("leases.renew.after")
@@ -349,13 +346,6 @@ def routes(
 def _answer(view: BaseModel, status: int) -> Response:
     """Return an answer that no cache may keep, because the id of a lease is enough to end it."""
     return Response(view.model_dump_json(), status, {"Cache-Control": "no-store"}, "application/json")
-
-
-def without_id(method: str, path: str) -> str:
-    """Return the path of a request to locks without the id of the lease, which is enough to end it."""
-    if method in ("PUT", "DELETE") and (path.count("/") > 3 or path.startswith("/v1/lease/")):
-        path = f"{path.rpartition('/')[0]}/{{lease}}"
-    return _ID.sub("{lease}", path)
 
 
 def _lease_id(text: str) -> UUID:

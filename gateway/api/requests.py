@@ -32,11 +32,25 @@ def attempt(request: Request, principal: Principal, shown: FencingHeaders) -> At
         holder=shown.holder,
         caller=principal.name,
         method=request.method,
-        target=request.url.path,
+        target=shown_path(request.method, request.url.path),
         client=state["client"],
         request_id=state["request_id"],
         plane="api",
     )
+
+
+OF_LEASES = ("/v1/lease", "/v1/withdrawal")
+"""How the paths of requests to locks begin, in the singular and in the plural."""
+_LEASE_ID = re.compile(r"[0-9a-f]{8}-?([0-9a-f]{4}-?){3}[0-9a-f]{12}", re.IGNORECASE)
+
+
+def shown_path(method: str, path: str) -> str:
+    """Return the path of a request as others may see it: without the id of a lease, which is enough to end it."""
+    if not path.startswith(OF_LEASES):
+        return path
+    if method in ("PUT", "DELETE") and (path.count("/") > 3 or path.startswith("/v1/lease/")):
+        path = f"{path.rpartition('/')[0]}/{{lease}}"
+    return _LEASE_ID.sub("{lease}", path)
 
 
 def storable(text: str | None) -> str | None:
@@ -69,8 +83,6 @@ class BodyIntake:
             await self._app(scope, _after(content, receive), send)
         except ClientGone:
             raise RequestMalformed("The client hung up before its body was complete.") from None
-        finally:
-            body.release()
 
 
 def check_values(content: bytes) -> None:

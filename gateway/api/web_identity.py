@@ -13,6 +13,7 @@ from xml.sax.saxutils import escape
 
 from fastapi import APIRouter, Request, Response
 
+from gateway import budget
 from gateway.api.authorisation import Authorisation
 from gateway.api.leases import LeaseTerms
 from gateway.api.requests import attempt
@@ -75,7 +76,7 @@ def routes(
         asked = await _form(request, bodies)
         # Clients send the content of a file, with the newline at its end.
         principal = await keys.identify(asked["WebIdentityToken"].strip())
-        request.scope["state"]["caller"] = principal.name
+        budget.serve(request.scope["state"], principal.name)
         expires = (await database.now()).replace(microsecond=0) + timedelta(seconds=_duration(asked))
         session, (_, _, role) = asked["RoleSessionName"], asked["RoleArn"].partition(":role/")
         scope = None
@@ -143,8 +144,6 @@ async def _form(request: Request, bodies: BodyReader) -> Mapping[str, str]:
         raise RequestMalformed("The form is too large.") from None
     except ClientGone:
         raise RequestMalformed("The form did not arrive.") from None
-    finally:
-        body.release()
     try:
         pairs = parse_qsl(content.decode(), keep_blank_values=True, max_num_fields=MOST_FIELDS)
     except ValueError as error:

@@ -146,6 +146,11 @@ class Rights:
         """Return whether all rows of these tables may be read. ``tables``: ``schema.name`` each."""
         return all(self._at_name(Action.READ, PlaceKind.TABLE, name).placed for name in tables)
 
+    def may_write_to(self, name: str) -> bool:
+        """Return whether any resource may be written to a table. ``name``: ``schema.name``."""
+        limits = self._at_name(Action.WRITE, PlaceKind.TABLE, name)
+        return limits.placed or bool(limits.patterns)
+
     def may_write(self, name: str, resource: str, *, shows: bool) -> bool:
         """Return whether rows of a resource may be written to a table. ``shows``: the answer shows them as well."""
         if not self._at_name(Action.WRITE, PlaceKind.TABLE, name).cover(resource):

@@ -90,7 +90,7 @@ def signing_key(secret: str, day: str, region: str, service: str = "s3") -> byte
 MAX_LIFETIME = timedelta(days=7)
 
 _CREDENTIAL = re.compile(
-    r"(?P<id>[\x21-\x2b\x2d-\x7e]+)/(?P<day>[0-9]{8})/(?P<region>[A-Za-z0-9-]+)/(?P<service>[a-z0-9]+)/(?P<end>[a-z0-9_]+)"
+    r"(?P<id>[\x21-\x2b\x2d-\x7e]+)/(?P<day>[0-9]{8})/(?P<region>[A-Za-z0-9-]{1,64})/(?P<service>[a-z0-9]+)/(?P<end>[a-z0-9_]+)"
 )
 _NAMES = re.compile(r"[!#$%&'*+.^_`|~0-9a-z;-]+")
 _HEXADECIMAL = re.compile(r"[0-9a-f]{64}")
@@ -185,11 +185,14 @@ def credential(text: str, code: str) -> CredentialScope:
     return CredentialScope(match["id"], match["day"], match["region"])
 
 
-@lru_cache(maxsize=256)  # a caller's requests of one second have the same, and a presigned URL always
 def moment(timestamp: str) -> datetime | None:
     """Return the time of ``20260131T235959Z``, aware; None for text of another form."""
-    if len(timestamp) != 16:
-        return None  # strptime accepts a date with missing digits, which would not match the day of a credential
+    # strptime accepts a date with missing digits, which would not match the day of a credential.
+    return _moment(timestamp) if len(timestamp) == 16 else None
+
+
+@lru_cache(maxsize=256)  # a caller's requests of one second have the same, and a presigned URL always
+def _moment(timestamp: str) -> datetime | None:
     try:
         return datetime.strptime(timestamp, TIMESTAMP_FORMAT).replace(tzinfo=UTC)
     except ValueError:

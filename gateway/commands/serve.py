@@ -87,6 +87,7 @@ def serve(origin: Origin, workers: str = "1") -> None:
     # Nothing can be reloaded yet. Without a handler, SIGHUP would end the process.
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     config = origin.read()
+    files = serving.raise_limit_of_files()
     with (
         logs.of_libraries(),
         serving.Signals(),
@@ -97,13 +98,13 @@ def serve(origin: Origin, workers: str = "1") -> None:
             server = _server(origin, config, announced=partial(manager.reloading, status))
             serving.collect_rarely()
             _check_at_start(origin, config)
-            logs.log(events.Listening(_url(config.server, listener.getsockname()[1])))
+            logs.log(events.Listening(_url(config.server, listener.getsockname()[1]), files))
             with asyncio.Runner(loop_factory=server.config.get_loop_factory()) as runner:
                 runner.run(_attended(server, listener, manager, status, config.server.drain))
             return
         serving.check_tls(config.server)
         _check_at_start(origin, config)
-        logs.log(events.Listening(_url(config.server, listener.getsockname()[1])))
+        logs.log(events.Listening(_url(config.server, listener.getsockname()[1]), files))
         code = asyncio.run(_with_workers(origin, config, listener, count, manager, status))
     sys.exit(code)
 

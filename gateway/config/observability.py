@@ -129,7 +129,7 @@ class Telemetry(Section):
     """Metrics, traces, and the log of requests."""
 
     public_metrics: bool = False
-    """Whether ``/v1/metrics`` can be read without an API key."""
+    """Whether ``/v1/metrics`` is for all callers. Else it is for programs on this host, and callers with ``audit``."""
     access_log: bool = False
     """Whether each request is a line of the log."""
     traces: str | None = None

@@ -41,7 +41,9 @@ class Server(Section):
     domains: tuple[str, ...] = ()
     """Hosts whose subdomains are buckets: ``s3.example.com`` serves ``bucket.s3.example.com``."""
     memory: Annotated[int, Field(gt=0)] = 256 * MEBIBYTE
-    """Bytes of bodies in memory at one time, on all planes. A request that needs more waits."""
+    """Bytes of bodies and answers in memory at one time, on all planes. A request that needs more waits."""
+    share: Annotated[float, Field(gt=0, le=1)] = 0.25
+    """The part of the memory, and of the sessions with a database, that one caller may have at one time."""
     body_timeout: Annotated[float, Field(gt=0)] = 30.0
     """Seconds that a client may pause within a body. In all it may take as long, and one second more per 16 KiB."""
 

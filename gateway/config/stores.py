@@ -52,9 +52,11 @@ class Postgres(Section):
     schemas: Annotated[tuple[str, ...], Field(min_length=1)] = ("public",)
     """Exposed schemas. The first one is the default."""
     pool_size: Annotated[int, Field(gt=0)] = 16
-    """The most sessions with the database that requests share."""
+    """The most sessions with the database that requests share. Reads have half as many of their own beside them."""
     statement_timeout: Annotated[float, Field(gt=0)] = 30.0
     """Seconds that one statement may take."""
+    read_timeout: Annotated[float, Field(gt=0)] = 10.0
+    """Seconds that the statement of a read may take. A read without credentials has 3 at most."""
     lock_timeout: Annotated[float, Field(gt=0)] = 10.0
     """Seconds that a write waits for the fence row of its resource."""
     idle_timeout: Annotated[float, Field(gt=0)] = 5.0
@@ -66,7 +68,7 @@ class Postgres(Section):
     idempotency_retention: Annotated[float, Field(ge=1)] = 24 * 3600.0
     """Seconds, by the database's clock, for which the answer to a write is kept under its Idempotency-Key."""
     max_body: Annotated[int, Field(gt=0)] = 64 * MEBIBYTE
-    """The largest request to a table, in bytes. It stays in memory until its statement has run."""
+    """The largest request to a table, and the largest answer, in bytes."""
     max_rows: Annotated[int, Field(gt=0)] | None = None
     """The most rows in the answer to a read. It does not limit writes."""
     functions: tuple[Annotated[str, Field(pattern=r"^[^.]+\.[^.]+$")], ...] = ()

@@ -9,6 +9,7 @@ from typing import Protocol, TypeAlias, TypeGuard, TypeVar, cast
 
 import asyncpg
 
+from gateway.budget import SHARE
 from gateway.db import roles
 from gateway.db.pool import LOST, Session, SessionPool, SessionUse
 from gateway.db.roles import ActingBatch, RoleStatements
@@ -77,6 +78,10 @@ _REFUSES_SESSIONS = ("28", "3D", "42501")
 # It grants one later, so a gateway that starts waits for it.
 _TOO_MANY_SESSIONS = "53300"
 _ENDS_THE_SESSION = ("FATAL", "PANIC")
+
+
+class _RolledBack(Exception):
+    """Ends a transaction that has only read."""
 
 
 class Transaction:
@@ -166,18 +171,22 @@ class Database:
         dsn: str,
         *,
         pool_size: int = 16,
+        share: float = SHARE,
         statement_timeout: float = 30.0,
+        read_timeout: float = 10.0,
         lock_timeout: float = 10.0,
         idle_timeout: float = 5.0,
         connect_timeout: float = 5.0,
         openings: Openings | None = None,
         servers: Servers | None = None,
     ) -> None:
-        """All time-outs are in seconds. Without ``openings``, no run is compared and no journal kept.
+        """All timeouts are in seconds. Without ``openings``, no run is compared and no journal kept.
 
-        ``servers``: those of the DSN, if another database shares them.
+        ``share``: the part of the sessions that one caller may have. ``read_timeout``: of statements that ``read`` and
+        ``fetchrow_read`` run. ``servers``: those of the DSN, if another database shares them.
         """
         self._openings = openings
+        self.read_timeout = min(statement_timeout, read_timeout)
         self.servers = servers or Servers(dsn, connect_timeout)
         connect = partial(
             self.servers.connect,
@@ -199,18 +208,26 @@ class Database:
             "lock_timeout": _milliseconds(min(lock_timeout, SHARED_LOCK_TIMEOUT)),
         }
         self._pinned = pins(settings)
-        self._sessions = SessionPool(partial(connect, settings), pool_size, connect_timeout, sound=_is_as_pinned)
+        self._sessions = SessionPool(
+            partial(connect, settings), pool_size, connect_timeout, share=share, sound=_is_as_pinned
+        )
+        # Reads have sessions of their own, so that slow ones keep no write waiting.
+        briefly = settings | {"statement_timeout": _milliseconds(self.read_timeout)}
+        self._reading = SessionPool(
+            partial(connect, briefly), -(-pool_size // 2), connect_timeout, share=share, sound=_is_as_pinned
+        )
         self._shared = SessionPool(partial(connect, hasty), SHARED_SESSIONS, connect_timeout, sound=_is_as_pinned)
         self._searching = SessionPool(partial(connect, settings | _SEARCHING), SEARCHING_SESSIONS, connect_timeout)
         self._acting = {self._sessions: RoleStatements(settings), self._shared: RoleStatements(hasty)}
 
     def use(self) -> dict[str, SessionUse]:
-        """How sessions are used: those for statements that share a trip, and all others."""
-        return {"own": self._sessions.use, "shared": self._shared.use}
+        """How sessions are used: those for statements that share a trip, those for reads, and all others."""
+        return {"own": self._sessions.use, "reading": self._reading.use, "shared": self._shared.use}
 
     async def close(self) -> None:
         """Close all sessions. The database cannot be used afterwards."""
         await self._sessions.close()
+        await self._reading.close()
         await self._shared.close()
         await self._searching.close()
 
@@ -228,6 +245,21 @@ class Database:
     async def fetchrow(self, sql: str, *arguments: object) -> Record | None:
         """Return the first row of one reading statement."""
         return await self._alone(asyncpg.Connection.fetchrow, Unavailable, sql, arguments)
+
+    async def fetchrow_read(self, sql: str, *arguments: object, limit: float | None = None) -> Record | None:
+        """Return the first row of one statement of a caller that reads, on a session for such.
+
+        ``limit``: seconds that it may take, in place of those of the session.
+        """
+
+        async def fetchrow(session: Session, sql: str, *arguments: object) -> Record | None:
+            try:
+                return await session.fetchrow(sql, *arguments, timeout=limit)
+            except TimeoutError:  # asyncpg has asked the server to end the statement
+                raise Unavailable(f"The read took longer than {limit:g} seconds.") from None
+
+        fetch = asyncpg.Connection.fetchrow if limit is None else fetchrow
+        return await self._alone(fetch, Unavailable, sql, arguments, self._reading)
 
     async def search(self, sql: str, *arguments: object) -> list[Record]:
         """All rows of one statement that looks into the record, on one of the few sessions for that."""
@@ -360,6 +392,21 @@ class Database:
         if self._openings is None:
             return (await self._attempt(work, Commit((), 0)))[0]
         return cast(Result, (await self._openings.claim(partial(self._commit, work))).outcome)
+
+    async def read(self, work: Callable[[Transaction], Awaitable[Result]]) -> Result:
+        """Run ``work``, which reads for a caller, in a transaction on a session for reads. Raise what ``run`` raises.
+
+        The transaction is rolled back, so nothing that it did takes effect.
+        """
+        found: list[Result] = []
+
+        async def inside(transaction: Transaction) -> None:
+            found.append(await work(transaction))
+            raise _RolledBack
+
+        with suppress(_RolledBack):
+            await self._attempt(inside, Commit((), 0), self._reading)
+        return found[0]
 
     async def may_send(self, resource: str, token: Token, intended_at: datetime, term: int) -> bool:
         """Return whether the request of an object write may be sent, whose intent was committed in this term.

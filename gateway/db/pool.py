@@ -16,6 +16,8 @@ from typing import TypeAlias
 
 import asyncpg
 
+from gateway.budget import Budget, Room
+
 Session: TypeAlias = "asyncpg.Connection[asyncpg.Record]"
 
 LOST: tuple[type[BaseException], ...] = (
@@ -42,7 +44,7 @@ class SessionUse:
 
 
 class SessionPool:
-    """At most ``limit`` sessions, opened when they are needed. Waiters are served in turn."""
+    """At most ``limit`` sessions, opened when they are needed, and shared between callers."""
 
     def __init__(
         self,
@@ -50,32 +52,38 @@ class SessionPool:
         limit: int,
         timeout: float,
         *,
+        share: float = 1.0,
         sound: Callable[[Session], bool] = lambda _: True,
     ) -> None:
-        """``timeout``: seconds to wait for a session before ``TimeoutError``. ``sound``: whether it may be reused."""
+        """Open nothing yet. ``timeout``: seconds to wait for a session. ``share``: see ``Budget``.
+
+        ``sound``: whether a session may be used again.
+        """
         self._connect, self._sound = connect, sound
-        self._limit = self._room = limit
-        self._timeout = timeout
+        self._budget = Budget(limit, "sessions with the database", share=share, patience=timeout)
         self._idle: deque[Session] = deque()
-        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._rooms: dict[Session, Room] = {}
         self._closed = False
 
     @property
     def use(self) -> "SessionUse":
         """How they are used at the moment."""
-        return SessionUse(self._limit, self._limit - self._room - len(self._idle), len(self._idle), len(self._waiting))
+        budget = self._budget
+        return SessionUse(budget.size, budget.used, len(self._idle), budget.waiting)
 
     async def take(self) -> Session:
-        """Return a session for the caller alone, until it is given back or dropped. Raise what connecting raises."""
-        while True:
-            while self._idle:
-                session = self._idle.pop()
-                if not session.is_closed():
-                    return session
-                self._room += 1
-            if self._room:
-                return await self._open()
-            await self._turn()
+        """Return a session for the caller alone, until it is given back or dropped.
+
+        Raises ``Overloaded`` where none gets free in time, and what connecting raises.
+        """
+        room = await self._budget.take(1)
+        try:
+            session = self._reusable() or await self._connect()
+        except BaseException:
+            self._budget.give(room)
+            raise
+        self._rooms[session] = room
+        return session
 
     def give(self, session: Session) -> None:
         """Give a session back whose last statement is over. One that is still inside a transaction is not reused."""
@@ -83,13 +91,12 @@ class SessionPool:
             self.drop(session)
             return
         self._idle.append(session)
-        self._wake()
+        self._budget.give(self._rooms.pop(session))
 
     def drop(self, session: Session) -> None:
         """Drop a session of unknown state. The server rolls back what it had not committed."""
         session.terminate()
-        self._room += 1
-        self._wake()
+        self._budget.give(self._rooms.pop(session))
 
     async def close(self) -> None:
         """Close what is idle; what is in use goes when it is given back."""
@@ -97,40 +104,12 @@ class SessionPool:
         idle, self._idle = self._idle, deque()
         await asyncio.gather(*map(_close, idle))
 
-    async def _open(self) -> Session:
-        self._room -= 1
-        try:
-            return await self._connect()
-        except BaseException:
-            self._room += 1
-            self._wake()
-            raise
-
-    async def _turn(self) -> None:
-        """Wait until there may be something to take."""
-        loop = asyncio.get_running_loop()
-        turn = loop.create_future()
-        self._waiting.append(turn)
-        # asyncio.timeout would do the same, at three times the price, for each write of a busy gateway.
-        limit = loop.call_later(self._timeout, _give_up, turn)
-        try:
-            await turn
-        except BaseException:
-            # If the turn had come already, the next one in the line must not miss it.
-            if turn.done() and not turn.cancelled() and turn.exception() is None:
-                self._wake()
-            raise
-        finally:
-            limit.cancel()
-            if turn in self._waiting:
-                self._waiting.remove(turn)
-
-    def _wake(self) -> None:
-        while self._waiting:
-            turn = self._waiting.popleft()
-            if not turn.done():
-                turn.set_result(None)
-                return
+    def _reusable(self) -> "Session | None":
+        while self._idle:
+            session = self._idle.pop()
+            if not session.is_closed():
+                return session
+        return None
 
 
 async def _close(session: Session) -> None:
@@ -138,11 +117,6 @@ async def _close(session: Session) -> None:
     # In each case asyncpg has closed the connection before it raises.
     with suppress(*LOST):
         await session.close(timeout=_GOODBYE)
-
-
-def _give_up(turn: asyncio.Future[None]) -> None:
-    if not turn.done():
-        turn.set_exception(TimeoutError())
 
 
 FOLDER = Path(__file__).with_name("queries")

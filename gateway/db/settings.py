@@ -72,9 +72,13 @@ async def restore_pins(transaction: Transaction) -> None:
     await transaction.restore_pins()
 
 
-async def make_read_only(transaction: Transaction) -> None:
-    """From here on every attempt to write is an ``SqlError`` (25006). It must be the first thing a transaction does."""
-    await transaction.execute(_SQL["read_only"])
+async def make_read_only(transaction: Transaction, limit: float | None = None) -> None:
+    """From here on every attempt to write is an ``SqlError`` (25006). It must be the first thing a transaction does.
+
+    ``limit``: seconds for each statement, in place of those of the session.
+    """
+    brief = "" if limit is None else f"; SET LOCAL statement_timeout = {round(limit * 1000)}"
+    await transaction.execute(_SQL["read_only"] + brief)
     transaction.expect_refused_writes()
 
 

@@ -306,6 +306,11 @@ async def _of_run(config: Config, database: Database) -> Sequence[Check]:
         checks = [ok("run", f"the database is open for the present run of its server: {run}")]
     else:
         advice = "Nothing to do: the first gateway that connects opens it, and puts it on record."
+        if mode is Mode.OFF:
+            advice = (
+                "The first gateway that connects opens it, and no journal shows whether it has lost fences. If it was "
+                "restored, promoted or put back, stop the writers first, and run 'gateway open --accept-loss'."
+            )
         checks = [warning("run", f"the database is not open for the present run of its server: {run}", advice)]
     opened = "at its installation" if last.opened_at is None else f"at {last.opened_at:%Y-%m-%d %H:%M:%S} UTC"
     if mode is Mode.OFF:

@@ -37,15 +37,41 @@ _PARTS = re.compile(r"([?&;])")
 _ENDS = frozenset("&;\"'<>")
 _DEEPEST = 5
 """How often a text may be percent-encoded and still be read. Text encoded more often is left out unread."""
+_LONGEST, _MOST_LINES = 2048, 1000
+"""Characters and lines that are read of a text that may have a credential. The rest is left out unread.
+
+Strangers choose such texts, and reading them takes the time of all callers.
+"""
+_SHORTEST = min(map(len, _SECRET))
 
 
 def redacted(text: str) -> str:
     """Return the text, an address or a message with addresses, without the values of credentials.
 
     The rest stays unchanged, to the letter. Names match in any case, with ``_`` for ``-``, and percent-encoded. So do
-    addresses that are percent-encoded inside others.
+    addresses that are percent-encoded inside others. No value goes beyond its line. Long texts lose what is too much to
+    read.
     """
-    return _redacted(text, _DEEPEST)
+    if not _may_have_any(text):
+        return text
+    lines, left = text.split("\n", _MOST_LINES), _LONGEST
+    for place, line in enumerate(lines[:_MOST_LINES]):
+        if _may_have_any(line):
+            read = line[:left]
+            left -= len(read)
+            lines[place] = _redacted(read, _DEEPEST) + (REDACTED if len(read) < len(line) else "")
+    lines[_MOST_LINES:] = [REDACTED] * (len(lines) > _MOST_LINES)
+    return "\n".join(lines)
+
+
+def _may_have_any(text: str) -> bool:
+    """Return whether a text may have a credential. The answer takes next to no time, even for a long text."""
+    if "%" in text:
+        return True
+    if "=" not in text:
+        return False
+    plain = text.replace("_", "-").lower()
+    return _CREDENTIAL in plain or any(name in plain for name in _SECRET)
 
 
 def _redacted(text: str, depth: int) -> str:
@@ -61,7 +87,7 @@ def _without_values(text: str) -> str:
     kept = [""]
     pieces = iter(_PIECES.split(text))
     for piece in pieces:
-        name = _name(kept[-1]) if piece == "=" else ""
+        name = _name(kept[-1]) if piece == "=" and len(kept[-1]) >= _SHORTEST else ""
         kept.append(piece)
         if name in _SECRET or name == _CREDENTIAL:
             value, end = [], ""

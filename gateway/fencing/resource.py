@@ -80,7 +80,8 @@ def spelling(name: str) -> str | None:
         raw = name.encode()
     except UnicodeEncodeError:
         return None
-    if not raw or _BROKEN_ESCAPE.search(raw):
+    # An encoded byte has three characters. A longer name has too many bytes, and need not be read.
+    if not 0 < len(raw) <= 3 * MAX_BYTES or _BROKEN_ESCAPE.search(raw):
         return None
     segments = ("".join(_ENCODED[byte] for byte in unquote_to_bytes(segment)) for segment in raw.split(b"/"))
     known = "/".join(f"{segment}~" if segment in (".", "..") else segment for segment in segments)

@@ -1,97 +1,18 @@
 """The reader of request bodies: a limit on size, a deadline, a lowest rate, and one memory budget for all planes.
 
-Callers are authenticated before their bodies are read. A body that is held in memory beyond ``SMALL`` bytes has a share
-of the budget until its request is answered.
+Callers are proven, and their grants looked at, before a byte of their bodies is read. A body of more than ``SMALL``
+bytes takes of its caller's share of the memory until its request is answered.
 """
 
 import asyncio
-from collections import deque
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, MutableMapping
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, ParamSpec, TypeAlias, TypeVar
 
-from gateway.errors import BodyTooLarge, BodyTooSlow, Unavailable
+from gateway.budget import Budget
+from gateway.errors import BodyTooLarge, BodyTooSlow
 from gateway.http.head import Head
-
-
-class Memory:
-    """A budget in bytes, handed out in the order of requests. A body larger than the budget gets all of it."""
-
-    def __init__(self, size: int) -> None:
-        self._size = size
-        self._free = size
-        self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
-
-    @property
-    def size(self) -> int:
-        """Return the whole budget."""
-        return self._size
-
-    @property
-    def used(self) -> int:
-        """Return how much of it is handed out."""
-        return self._size - self._free
-
-    @asynccontextmanager
-    async def reserved(self, size: int) -> AsyncGenerator[None, None]:
-        """Reserve room for a body of so many bytes, until the block is left."""
-        room = await self.take(size)
-        try:
-            yield
-        finally:
-            self.give(room)
-
-    @contextmanager
-    def at_once(self, size: int) -> Iterator[None]:
-        """Reserve room for a body that was read already, until the block is left. A small one needs none.
-
-        Raises ``Unavailable`` if there is no room now, because a body that waits for room takes it.
-        """
-        room = 0 if size <= SMALL else min(size, self._size)
-        if room > self._free or (room and self._waiting):
-            raise Unavailable("All memory for requests of this database is in use.")
-        self._free -= room
-        try:
-            yield
-        finally:
-            self.give(room)
-
-    async def take(self, size: int) -> int:
-        """Wait for room for a body of so many bytes, and return what to ``give`` back."""
-        # A body exists twice while it is joined: as the pieces that arrived, and whole.
-        room = min(2 * size, self._size)
-        await self._wait(room)
-        return room
-
-    def give(self, room: int) -> None:
-        """Give back what ``take`` has returned."""
-        self._free += room
-        self._hand_out()
-
-    async def _wait(self, size: int) -> None:
-        if not self._waiting and size <= self._free:
-            self._free -= size
-            return
-        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.append((size, turn))
-        try:
-            await turn
-        except asyncio.CancelledError:
-            if turn.done() and not turn.cancelled():
-                self._free += size
-            self._waiting = deque(entry for entry in self._waiting if entry[1] is not turn)
-            self._hand_out()
-            raise
-
-    def _hand_out(self) -> None:
-        while self._waiting and self._waiting[0][0] <= self._free:
-            size, turn = self._waiting.popleft()
-            if not turn.done():
-                self._free -= size
-                turn.set_result(None)
-
 
 Message: TypeAlias = MutableMapping[str, Any]
 Receive: TypeAlias = Callable[[], Awaitable[Message]]
@@ -153,20 +74,20 @@ class ArrivingBody:
 
 
 class Body(ArrivingBody):
-    """The body of one request, whole. Call ``release`` when the request is answered."""
+    """The body of one request, whole. It keeps memory until the request is answered."""
 
-    __slots__ = ("_content", "_memory", "_room", "_scope")
+    __slots__ = ("_content", "_memory", "_scope")
 
-    def __init__(self, scope: Scope, receive: Receive, pace: Pace, memory: Memory) -> None:
+    def __init__(self, scope: Scope, receive: Receive, pace: Pace, memory: Budget) -> None:
         super().__init__(receive, pace, scope["state"])
         self._scope, self._memory = scope, memory
         self._content: bytes | None = None
-        self._room = 0
 
     async def whole(self, limit: int) -> bytes:
         """Return the whole body. A second call returns the same. ``limit`` is in bytes.
 
-        Raises ``BodyTooLarge``, before reading the body if its size is announced; also ``BodyTooSlow``, ``ClientGone``.
+        Raises ``BodyTooLarge``, before reading the body if its size is announced; also ``BodyTooSlow``, ``ClientGone``
+        and ``Overloaded``.
         """
         if self._content is None:
             if not self._state.get("whole"):
@@ -177,22 +98,20 @@ class Body(ArrivingBody):
             self._content = await self._joined(data, limit) if more else data
         return self._content
 
-    async def reserve(self, size: int) -> None:
-        """Wait for room in the memory budget for a body of so many bytes, unless it is small."""
-        if size > SMALL and not self._room:
-            self._room = await self._memory.take(size)
+    async def keep(self, size: int) -> None:
+        """Take memory for so many bytes of it, until the request is answered. Raises ``Overloaded``."""
+        if size > SMALL:
+            await self._memory.keep(twice(size))
 
     def release(self) -> None:
-        """Give back the share of the memory budget."""
-        if self._room:
-            self._memory.give(self._room)
-            self._room = 0
+        """Give back the memory, before the request is answered."""
+        self._memory.release()
 
     async def _joined(self, first: bytes, limit: int) -> bytes:
         pieces, more = [first], True
         while more:
             if self.arrived > SMALL:
-                await self.reserve(min(limit, self._announced() or limit))
+                await self.keep(min(limit, self._announced() or limit))
             data, more = await self.next()
             if self.arrived > limit:
                 raise _too_large(limit)
@@ -209,11 +128,16 @@ class Body(ArrivingBody):
         return int(value) if value.isdigit() and len(value) <= 18 else None
 
 
+def twice(size: int) -> int:
+    """Return the memory that a body of so many bytes takes: it is there in pieces and whole while they are joined."""
+    return 2 * size
+
+
 @dataclass(frozen=True, slots=True)
 class BodyReader:
     """Reads the bodies of all requests, at the slowest allowed pace and within one memory budget."""
 
-    memory: Memory
+    memory: Budget
     pace: Pace = Pace()
 
     def of(self, scope: Scope, receive: Receive) -> Body:

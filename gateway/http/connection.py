@@ -3,10 +3,15 @@
 uvicorn's parser collects heads of any size, and stops its only clock at the first byte of a head. It appends trailers
 to the headers of a request that is already running. It leaves out the body of a request that asks for another protocol,
 and reads these bytes as the next request. ``gateway.http.body`` limits bodies.
+
+Each connection is an open file. Near the limit of these, idle connections make room for new ones.
 """
 
-from asyncio import Event, TimerHandle, Transport
+import socket
+from asyncio import Event, TimerHandle, Transport, get_running_loop
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from resource import RLIMIT_NOFILE, getrlimit
 from typing import Any, cast
 
 from httptools import HttpRequestParser
@@ -18,18 +23,21 @@ from uvicorn.protocols.http.httptools_impl import (
 )
 
 from gateway.auth.certificates import ClientCertificate
+from gateway.budget import network
 from gateway.http import head
 from gateway.http.middleware import Middleware
+from gateway.observe.events import ConnectionsCrowded
 
 MAX_HEAD = 64 * 1024
 """Bytes of a request's line, headers and trailers. S3's come to 8 KiB at most, metadata included."""
 HEAD_TIMEOUT = 20.0
-"""Seconds until a head must be complete, and until the rest of the body of an answered request must have arrived."""
+"""Seconds until a head must be complete, and until the rest of the body of an answered request must have arrived.
+The handshake of TLS has as long."""
 HOLD = 0.02
 """Seconds until a request gets a task whose body did not come with its head."""
 KEEP_ALIVE = 75
 """Seconds for which an idle connection is kept. Load balancers keep theirs shorter, so they close it first."""
-STALL_TIMEOUT = 300.0
+STALL_TIMEOUT = 30.0
 """Seconds in which a client must take some of its answer."""
 # Bytes that are buffered for a slow client before the answer pauses. At uvloop's 64 KiB every piece of a large answer
 # waits, which costs a third more processor time. More than this gains nothing.
@@ -38,6 +46,93 @@ _CODING, _COOKIE = b"transfer-encoding", b"cookie"
 MOST_ESCAPES = 100
 """Backslashes in the cookies of a request. Older releases of Python 3.11 to 3.13 read many in quadratic time, which
 takes seconds (CVE-2024-7592). The gateway's own cookies have none."""
+CROWDED = 0.9
+"""The part of the files that may be open. Beyond it, each new connection takes the place of an idle one."""
+_TOLD_AFTER, _TOLD_EVERY = 1.0, 60.0
+"""Seconds until the log has a first line about that, which counts what was closed, and between two lines."""
+
+
+class _Network(dict["Connection", None]):
+    """The idle connections of one network, the longest idle first."""
+
+    __slots__ = ("name", "open")
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self.name, self.open = name, 0
+
+
+class _Crowd:
+    """The networks with connections to this process."""
+
+    def __init__(self) -> None:
+        self._networks: dict[str, _Network] = {}
+        self._others = 0  # open files that are no connections
+        self._closed = 0  # connections since the last event
+        self._is_crowded = False  # since the last event
+        self._timer: TimerHandle | None = None
+
+    def enter(self, address: str | None) -> _Network:
+        """Return the network of one more connection."""
+        Connection.open += 1
+        name = network(address)
+        found = self._networks.get(name)
+        if found is None:
+            found = self._networks[name] = _Network(name)
+        found.open += 1
+        return found
+
+    def leave(self, left: _Network) -> None:
+        """Count a connection of a network no more."""
+        Connection.open -= 1
+        left.open -= 1
+        if not left.open:  # a map of all networks of the past would grow
+            del self._networks[left.name]
+
+    def admit(self, app: Any, file: int) -> None:
+        """Make room for a new connection, if the number of its file says that this is needed."""
+        limit = getrlimit(RLIMIT_NOFILE)[0]
+        most = int(limit * CROWDED)
+        if limit < 0:  # there is none
+            return
+        if file >= most:
+            # The system hands out the lowest free number, so all numbers below this one are in use. The number alone
+            # would not do: in the place of a closed connection a new one has a low number.
+            self._others = max(self._others, file - Connection.open)
+        if Connection.open + self._others >= most:
+            self.make_room(app)
+
+    def make_room(self, app: Any) -> bool:
+        """Close the connection that is idle for the longest time, in the network with most idle ones. Return whether.
+
+        ``app`` observes it.
+        """
+        crowd = self._largest()
+        if crowd is not None:
+            next(iter(crowd)).make_way()
+            self._closed += 1
+        self._is_crowded = True
+        if self._timer is None:
+            self._timer = get_running_loop().call_later(_TOLD_AFTER, self._tell, app)
+        return crowd is not None
+
+    def _largest(self) -> _Network | None:
+        """Return the network with most idle connections. None if there are none."""
+        return max(self._networks.values(), key=len, default=None) or None
+
+    def _tell(self, app: Any) -> None:
+        """State the event, if new connections have needed room. After a minute without, count other files anew."""
+        if not self._is_crowded:
+            self._timer, self._others = None, 0
+            return
+        if isinstance(app, Middleware):
+            crowd, limit = self._largest(), getrlimit(RLIMIT_NOFILE)[0]
+            app.observe(ConnectionsCrowded(Connection.open, limit, self._closed, crowd.name if crowd else None))
+        self._closed, self._is_crowded = 0, False
+        self._timer = get_running_loop().call_later(_TOLD_EVERY, self._tell, app)
+
+
+_crowd = _Crowd()
 
 
 class Connection(HttpToolsProtocol):
@@ -46,6 +141,10 @@ class Connection(HttpToolsProtocol):
     open = 0
     """The number of open connections of this process."""
 
+    _network: _Network | None = None
+    """Its network, in which it stands while it is idle. None before and after."""
+    _accepted: socket.socket | None = None
+    """Its socket, until the handshake of TLS is over."""
     _certificate: ClientCertificate | None = None
     _seal = b""
     _deadline: TimerHandle | None = None
@@ -67,9 +166,48 @@ class Connection(HttpToolsProtocol):
     _handed_over: Mapping[str, Any] | None = None  # the state of the next request that the parser sees
     _is_last = False  # the last request of the connection: nothing after it is read
 
+    def arrive(self, accepted: socket.socket) -> None:
+        """Count it from its acceptance on: without a handshake there may never be more of it."""
+        self._accepted = accepted
+        try:
+            address = accepted.getpeername()[0]
+        except OSError:  # it is gone
+            address = None
+        self._enter(accepted.fileno(), address)
+
+    def _enter(self, file: int, address: str | None) -> None:
+        _crowd.admit(self.app, file)
+        self._network = _crowd.enter(address)
+        self._network[self] = None
+
+    @staticmethod
+    def make_room(app: Any) -> bool:
+        """Close an idle connection for one that finds no file. Return whether there was one. ``app`` observes it."""
+        return _crowd.make_room(app)
+
+    def make_way(self) -> None:
+        """Close at once, for a new connection. To wait until the client has read or said goodbye would make no room."""
+        assert self._network is not None
+        del self._network[self]
+        self._given_up = True
+        if self._accepted is None:
+            self.transport.abort()
+        else:
+            with suppress(OSError):
+                self._accepted.shutdown(socket.SHUT_RDWR)  # which ends the handshake
+
+    def leave(self) -> None:
+        """Count it no more. Once it has left, this does nothing."""
+        if self._network is not None:
+            self._network.pop(self, None)
+            _crowd.leave(self._network)
+            self._network = self._accepted = None
+
     def connection_made(self, transport: Transport) -> None:  # type: ignore[override]  # as uvicorn has it
         super().connection_made(transport)
-        Connection.open += 1
+        self._accepted = None
+        if self._network is None:
+            self._enter(transport.get_extra_info("socket").fileno(), self.client[0] if self.client else None)
         transport.set_write_buffer_limits(high=_WRITE_AHEAD)
         self._stopping = Event()
         # TLS has verified a certificate that has contents here. It is the connection's for as long as that lasts.
@@ -83,13 +221,13 @@ class Connection(HttpToolsProtocol):
         self._set_deadline()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        Connection.open -= 1
         self._parse_held()
         if self._active is not None and self._active is not self.cycle and not self._active.response_complete:
             # uvicorn notifies the newest request only, which need not have begun.
             self._active.disconnected = True
             self._active.message_event.set()
         self._behind = b""
+        self.leave()
         self._clear_deadline()
         self._clear_stall()
         super().connection_lost(exc)
@@ -117,11 +255,13 @@ class Connection(HttpToolsProtocol):
         elif packet.missing:
             self._unset_keepalive_if_required()
             self._held, self._hold = data, self.loop.call_later(0 if held else HOLD, self._parse_held)
+            if self._network is not None:
+                self._network.pop(self, None)
         else:
             self._unset_keepalive_if_required()
             self._direct = data
             if serving.begin(prepared, packet, self):
-                self._clear_deadline()
+                self._set_busy()
             else:
                 self._direct = None
                 self._parse(data)
@@ -237,7 +377,7 @@ class Connection(HttpToolsProtocol):
         elif upgrade and self._announces_more():
             self._give_up(400)
         if not self._given_up:
-            self._clear_deadline()
+            self._set_busy()
             # From here on the head cannot change. Trailers have no meaning here: they are counted and dropped.
             self.scope["headers"] = tuple(self.headers)
             super().on_headers_complete()
@@ -259,6 +399,21 @@ class Connection(HttpToolsProtocol):
     def send_400_response(self, msg: str) -> None:  # noqa: ARG002 - uvicorn calls it with its own text
         """Refuse bytes that cannot be parsed. A running request must not take the refusal for its own answer."""
         self._give_up(400)
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if self._network is not None and self._is_idle():
+            self._network[self] = None
+            if self.transport.get_write_buffer_size():  # the connection would last until the client reads
+                self._watch_stall()
+
+    def _set_busy(self) -> None:
+        """Note that a request is being served."""
+        self._clear_deadline()
+        if self._network is not None:
+            self._network.pop(self, None)
+        if self._stall is not None and not self.flow.write_paused:
+            self._clear_stall()
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         self._active = cycle
@@ -307,7 +462,10 @@ class Connection(HttpToolsProtocol):
         self._stall = self.loop.call_later(STALL_TIMEOUT, self._check_stall, left)
 
     def _check_stall(self, left: int) -> None:
-        if self.transport.get_write_buffer_size() < left:
+        size = self.transport.get_write_buffer_size()
+        if not size:
+            self._stall = None
+        elif size < left:
             self._watch_stall()
         else:
             self.transport.abort()

@@ -21,6 +21,8 @@ MOST = 4096
 """Heads that are kept."""
 LARGEST = 16 * 1024
 """Bytes of a packet."""
+LONGEST = 4 * 1024
+"""Bytes of a head, or of the form of a request, that is kept. Memory is not for a caller to fill."""
 
 _LINE = re.compile(rb"((?:GET|POST|PATCH|PUT|DELETE) /[!-\"$->@-~]*)(?:\?([A-Za-z0-9_.:=&,*()~-]*))? HTTP/1\.1\r\n")
 REQUEST_ID = b"x-request-id"
@@ -153,6 +155,8 @@ class KnownHeads(Generic[Prepared]):
 
     def learn(self, packet: Packet, scope: Scope) -> None:
         """Prepare for further requests with this head. ``scope`` is what the parser has made of the packet."""
+        if len(packet.head) > LONGEST:
+            return
         mark = hash(packet.head)
         if mark not in self._seen:  # preparing is not worth it for a head that is seen once
             if len(self._seen) >= MOST:

@@ -1,6 +1,6 @@
 """The outermost layer: a request id, the client's address, and an answer even if the gateway itself fails."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from itertools import count
 from secrets import token_hex
@@ -10,6 +10,7 @@ from typing import Any, TypeAlias, cast
 import orjson
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from gateway import budget
 from gateway.errors import GatewayError
 from gateway.http.direct import App, Direct, Exchange, Prepared
 from gateway.http.head import REQUEST_ID, Head, KnownHeads, Packet, client_request_id
@@ -17,6 +18,10 @@ from gateway.observe import stages
 from gateway.observe.events import Observe, RequestAnswered, RequestFailed
 
 Headers: TypeAlias = Iterable[tuple[bytes, bytes]]
+
+
+LARGEST_PIECE = 256 * 1024
+"""Bytes of an answer that are handed to the connection at one time."""
 
 
 class Middleware:
@@ -29,7 +34,7 @@ class Middleware:
     def __init__(self, app: ASGIApp, observe: Observe, lifespan: ASGIApp | None = None) -> None:
         self.app = app
         self._lifespan = lifespan or app
-        self._observe = observe
+        self.observe = observe
         # Unique, not secret: a random prefix of this process, and a count. A random id per request would cost more.
         self._prefix = token_hex(8)
         self._count = count(1)
@@ -60,7 +65,7 @@ class Middleware:
         if begun.row is None:
             exchange.start_task({"arrival": (app, began, request_id), "begun": begun})
         else:
-            begun.row.add_done_callback(Direct(app, began, request_id, exchange, prepared, begun, self._observe).finish)
+            begun.row.add_done_callback(Direct(app, began, request_id, exchange, prepared, begun, self.observe).finish)
         return True
 
     def _new_id(self) -> str:
@@ -78,12 +83,7 @@ class Middleware:
         state["request_id"] = request_id
         state["client"] = client[0] if client else None
         head = Head.of(scope)
-        expects, theirs = False, None
-        for name, value in head.headers:
-            if name == b"expect":
-                expects = True
-            elif name == REQUEST_ID:
-                theirs = value
+        theirs = head.value(REQUEST_ID)
         status = sent = 0
 
         async def identified(message: Message) -> None:
@@ -91,22 +91,22 @@ class Middleware:
             if message["type"] == "http.response.start":
                 status = message["status"]
                 message["headers"] = [*message.get("headers", ()), identity]
-            else:
-                sent += len(message.get("body", b""))
-            await send(message)
+            sent += len(message.get("body", b""))
+            for piece in _pieces(message):
+                await send(piece)
 
         try:
-            if expects:
+            if head.value(b"expect") is not None:
                 receive, send = _unless_held_back(head.headers, receive, send)
-            await app(scope, receive, identified)
+            await budget.one_request(app(scope, receive, identified))
         except Exception as error:
-            self._observe(RequestFailed(request_id, head.method, state.get("path", head.path), error))
+            self.observe(RequestFailed(request_id, head.method, state.get("path", head.path), error))
             state["code"] = GatewayError.code
             if status:
                 raise
             await answer_problem(GatewayError("Something went wrong inside the gateway."), identified)
         finally:
-            self._observe(
+            self.observe(
                 RequestAnswered(
                     request_id,
                     state.get("area", "api"),
@@ -121,6 +121,15 @@ class Middleware:
                     client_request_id(theirs),
                 )
             )
+
+
+def _pieces(message: Message) -> Iterator[Message]:
+    """Cut a large body of an answer. The request keeps its memory until all but the last piece are on their way."""
+    body: bytes = message.get("body", b"")
+    last = max(0, len(body) - 1) // LARGEST_PIECE * LARGEST_PIECE
+    for start in range(0, last, LARGEST_PIECE):
+        yield {"type": message["type"], "body": body[start : start + LARGEST_PIECE], "more_body": True}
+    yield {**message, "body": body[last:]} if last else message
 
 
 def _unless_held_back(headers: Headers, receive: Receive, send: Send) -> tuple[Receive, Send]:

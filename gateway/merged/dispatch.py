@@ -6,6 +6,7 @@ from urllib.parse import parse_qsl
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from gateway import budget
 from gateway.api.authorisation import RULES, is_denied
 from gateway.api.requests import path_as_sent
 from gateway.auth.callers import Callers
@@ -74,7 +75,7 @@ class Merged:
         try:
             head = Head.of(scope)
             principal = self._keys.by_bearer(head.headers, head.certificate)
-            scope["state"]["caller"] = principal.name
+            budget.serve(scope["state"], principal.name)
             if head.method == "GET" and is_denied(RULES["GET", _route(path_as_sent(scope))], principal):
                 await self._refusing(scope, receive, noted)
                 return

@@ -214,7 +214,7 @@ class Exchange:
     async def document(self) -> VerifiedBody:
         """Return a body that is an S3 document, in memory. Raises what ``WriteBody.whole`` raises."""
         incoming = self.incoming(MAX_DOCUMENT)
-        await self.body.reserve(incoming.length)
+        await self.body.keep(incoming.length)
         return await incoming.whole()
 
     async def capture_start(self) -> CapturedPayload | None:

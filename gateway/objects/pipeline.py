@@ -12,6 +12,7 @@ from typing import TypeAlias
 
 from starlette.types import Receive, Scope, Send
 
+from gateway import budget
 from gateway.admission import Admission
 from gateway.auth.grants import NO_RIGHTS
 from gateway.auth.sigv4 import RequestHead, Signers, VerifiedSignature
@@ -144,24 +145,21 @@ class ObjectPlane:
         head, body = Head.of(scope), self._bodies.of(scope, receive)
         signed = RequestHead(head.method, head.raw_path, head.query_string, head.headers)
         host_bucket = addressing.bucket_of_host(head.headers, self._settings.domains)
-        try:
-            form_bucket = self.forms.bucket(signed, host_bucket) if head.method == "POST" else None
-            if form_bucket is not None:
-                await self.forms.post(form_bucket, scope, head, body, response, hosted=host_bucket is not None)
-            elif head.method == "OPTIONS":
-                await self._reads.preflight(signed, host_bucket, response)
-            else:
-                signature = self._authenticate(signed, head, scope)
-                request = classify(head.method, head.raw_path, head.query_string, head.headers, host_bucket)
-                self._neighbours.check_source(request, self)
-                settings, hosted = self._settings, host_bucket is not None
-                exchange = Exchange(
-                    scope, head, body, response, request, signature, settings.max_body, hosted, settings.capture
-                )
-                await self._authorise(exchange)
-                await self._handler(request.operation)(exchange)
-        finally:
-            body.release()
+        form_bucket = self.forms.bucket(signed, host_bucket) if head.method == "POST" else None
+        if form_bucket is not None:
+            await self.forms.post(form_bucket, scope, head, body, response, hosted=host_bucket is not None)
+        elif head.method == "OPTIONS":
+            await self._reads.preflight(signed, host_bucket, response)
+        else:
+            signature = self._authenticate(signed, head, scope)
+            request = classify(head.method, head.raw_path, head.query_string, head.headers, host_bucket)
+            self._neighbours.check_source(request, self)
+            settings, hosted = self._settings, host_bucket is not None
+            exchange = Exchange(
+                scope, head, body, response, request, signature, settings.max_body, hosted, settings.capture
+            )
+            await self._authorise(exchange)
+            await self._handler(request.operation)(exchange)
 
     async def _cors(self, scope: Scope) -> RawHeaders:
         """Return the CORS headers for the refusal of a request."""
@@ -180,7 +178,7 @@ class ObjectPlane:
             certificate = None
         signature = self._signers.verify(signed, certificate)
         signature.principal.note_use()
-        scope["state"]["caller"] = signature.principal.name
+        budget.serve(scope["state"], signature.principal.name)
         if signature.principal.is_anonymous and head.method == "POST":
             # Browsers ask for the bucket's CORS rules before any other method that writes.
             origins.check(head.method, head.headers)

@@ -177,9 +177,24 @@ class SweepFailed:
 
 @dataclass(frozen=True, slots=True)
 class Listening:
-    """The gateway listens, and is about to answer requests."""
+    """The gateway listens, and is about to answer requests. ``files``: how many each process may have open."""
 
     url: str
+    files: int
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionsCrowded:
+    """So many files are open that each new connection takes the place of an idle one. Stated once a minute at most.
+
+    ``connections`` are open, and ``limit`` is that of open files. ``closed`` were idle, since the event before.
+    ``network`` has the most idle ones: an IPv4 address or an IPv6 /64. It is None if no connection is idle.
+    """
+
+    connections: int
+    limit: int
+    closed: int
+    network: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -414,6 +429,7 @@ Event: TypeAlias = (
     | ServiceUnreachable
     | KeysChanged
     | Listening
+    | ConnectionsCrowded
     | RequestFailed
     | BucketAdministered
     | CatalogWarning

@@ -19,6 +19,7 @@ from gateway.observe.events import (
     CatalogWarning,
     ConfigurationNoted,
     ConfigurationReloaded,
+    ConnectionsCrowded,
     DatabaseOpened,
     Event,
     GuardRefused,
@@ -214,8 +215,10 @@ def log(event: Event) -> None:  # noqa: C901, PLR0912, PLR0915 - one arm an even
             )
         case GuardRefused(target, reason, count):
             _logger.warning("guard refused", target=target, reason=reason, count=count)
-        case Listening(url):
-            _logger.info("listening", url=url)
+        case Listening(url, files):
+            _logger.info("listening", url=url, files=files)
+        case ConnectionsCrowded(connections, limit, closed, network):
+            _logger.warning("connections crowded", connections=connections, limit=limit, closed=closed, network=network)
         case ServiceUnreachable(service, error):
             _logger.error("service unreachable", service=service, error=error)
         case KeysChanged(issuer, keys):

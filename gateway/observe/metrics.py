@@ -23,6 +23,7 @@ from gateway.observe.events import (
     BucketAdministered,
     BypassFound,
     CatalogWarning,
+    ConnectionsCrowded,
     DenialCounted,
     Event,
     GuardRefused,
@@ -171,6 +172,10 @@ class EventMetrics:
             [("tables",), ("objects",)],
         )
         self.guard_refusals = Counter("gateway_guard_refusals_total", "Direct SQL writes that guards have refused.")
+        self.crowded_out = Counter(
+            "gateway_connections_crowded_out_total",
+            "Idle connections that were closed for new ones, near the limit of open files. It lags a minute at most.",
+        )
         self.failures = Counter("gateway_failures_total", "Requests that failed by an error in the gateway.")
         self.sealed = Counter(
             "gateway_record_sealed_total",
@@ -226,6 +231,7 @@ class EventMetrics:
             CatalogWarning: lambda _: self.catalog_warnings.add(),
             BypassFound: lambda event: self.bypasses.add(event.plane),
             GuardRefused: lambda event: self.guard_refusals.add(by=event.count),
+            ConnectionsCrowded: lambda event: self.crowded_out.add(by=event.closed),
             RequestFailed: lambda _: self.failures.add(),
         }
 

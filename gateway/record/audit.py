@@ -5,17 +5,21 @@ from collections.abc import Callable, Sequence
 from itertools import islice
 
 from gateway.batching import Lane
+from gateway.budget import NetworkRates, network
 from gateway.db import rejections
 from gateway.db.database import Database, Transaction, wants_retry
-from gateway.errors import GatewayError, OutcomeUnknown, SqlError, TokenImplausible, Unavailable
+from gateway.errors import GatewayError, OutcomeUnknown, Overloaded, SqlError, TokenImplausible, Unavailable
 from gateway.fencing.decision import Decision, Fence
 from gateway.fencing.policy import ImplausibleToken
-from gateway.fencing.record import Attempt, Refusal, Rejection, implausible_error, refusal_error
+from gateway.fencing.record import ANONYMOUS, Attempt, Refusal, Rejection, implausible_error, refusal_error
 from gateway.observe.events import Observe, Plane, StepReached, WriteRefused
 from gateway.observe.stages import TRACE_IDS, staged
 
 MOST = 512
 """Refusals of one batch, unless a single write has more."""
+BURST = 1000
+A_SECOND = 1.0
+"""Refused writes of the anonymous callers of one network that a plane puts on record: at once, and a second."""
 
 
 class Recorder:
@@ -76,6 +80,7 @@ class Audit:
         self._recorder = Recorder(database)
         self._observe = observe
         self._plane = plane
+        self._strangers = NetworkRates(BURST, A_SECOND)
 
     async def refused(
         self, refusals: Sequence[tuple[Decision, Fence]], attempt: Attempt | Callable[[str], Attempt]
@@ -106,11 +111,16 @@ class Audit:
     async def overtaken(self, attempts: Sequence[tuple[str, Attempt]]) -> list[Rejection | None]:
         """Record those of many writes whose fence has gone beyond their token already; None for the others.
 
-        Raises ``Unavailable`` where they cannot be recorded: then none of them may be answered as refused.
+        None as well for a stranger that would fill the record: its transaction refuses the write. Raises
+        ``Unavailable`` where they cannot be recorded: then none of them may be answered as refused.
         """
+        within = [place for place, (_, attempt) in enumerate(attempts) if self._is_within_rate(attempt)]
+        recorded: list[Rejection | None] = [None] * len(attempts)
         self._observe(StepReached(f"{self._plane}.reject.before"))
         with staged(self._observe, self._plane, "record"):
-            recorded = await self._recorder.overtaken(attempts)
+            found = await self._recorder.overtaken([attempts[place] for place in within]) if within else []
+        for place, one in zip(within, found, strict=True):
+            recorded[place] = one
         self._observe(StepReached(f"{self._plane}.reject.after"))
         self.tell([one for one in recorded if one is not None])
         return recorded
@@ -134,7 +144,18 @@ class Audit:
         for rejection in recorded:
             self._observe(WriteRefused(self._plane, rejection))
 
+    def _is_within_rate(self, attempt: Attempt) -> bool:
+        """Return whether the refusal of a write may go on record: always, unless strangers would fill it."""
+        now = asyncio.get_running_loop().time()
+        return attempt.caller != ANONYMOUS or self._strangers.take(attempt.client, now)
+
     async def _recorded(self, refusals: Sequence[Refusal]) -> list[Rejection]:
+        attempt = refusals[0].attempt
+        if not self._is_within_rate(attempt):
+            raise Overloaded(  # it is not answered as refused, because it is not on record
+                f"Too many writes of anonymous callers at {network(attempt.client)} were refused lately.",
+                advice="Nothing was written. Send credentials with the request, or send it again later.",
+            )
         self._observe(StepReached(f"{self._plane}.reject.before"))
         with staged(self._observe, self._plane, "record"):
             recorded = await self._recorder.record(refusals)

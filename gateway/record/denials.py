@@ -2,9 +2,9 @@
 
 A storm of them gives way to other work: there is one batch at a time, and a pause after it.
 
-A stranger needs no credentials to be denied. Denials of anonymous callers have a budget, so that none can fill the
-disk. Beyond it they are counted, and the next entry of such a denial has the count. Stale tokens are no denials: each
-of them is on record (docs/decisions/031).
+A stranger needs no credentials to be denied. Denials of anonymous callers have a rate, so that none can fill the disk.
+Beyond it they are counted, and the next entry of such a denial has the count. Stale tokens are no denials: no write is
+answered as refused without an entry (docs/decisions/031).
 """
 
 import asyncio
@@ -14,6 +14,7 @@ from typing import cast
 
 from gateway.auth.grants import Missing
 from gateway.batching import Lane
+from gateway.budget import Rate
 from gateway.db import rejections
 from gateway.db.database import Database
 from gateway.errors import Denied, OutcomeUnknown, SqlError, Unauthenticated, Unavailable
@@ -34,22 +35,6 @@ GIVING_WAY = 0.05
 _LONGEST = 512
 
 
-class Budget:
-    """A token bucket. Times are those of a monotonic clock, passed in."""
-
-    def __init__(self, burst: int, a_second: float) -> None:
-        self._burst, self._a_second = burst, a_second
-        self._left, self._at = float(burst), float("-inf")
-
-    def take(self, most: int, now: float) -> int:
-        """Take at most so many; return how many there were."""
-        self._left = min(self._burst, self._left + (now - self._at) * self._a_second)
-        self._at = now
-        taken = min(most, int(self._left))
-        self._left -= taken
-        return taken
-
-
 class Denials:
     """Records denials of all planes."""
 
@@ -59,7 +44,7 @@ class Denials:
         self._database, self._observe = database, observe
         self._last = float("-inf")
         self._lane: Lane[Refusal, Rejection | None] = Lane(self._record, most=MOST, delay=self._delay)
-        self._budget = Budget(BURST, A_SECOND)
+        self._rate = Rate(BURST, A_SECOND)
         # Denials without an entry since the last entry of an anonymous caller, and the newest of them.
         self._counted = 0
         self._newest: Refusal | None = None
@@ -100,7 +85,7 @@ class Denials:
 
     async def _record(self, batch: Sequence[Refusal]) -> Sequence[Rejection | None]:
         anonymous = [place for place, one in enumerate(batch) if one.attempt.caller == ANONYMOUS]
-        within = self._budget.take(len(anonymous), asyncio.get_running_loop().time()) if anonymous else 0
+        within = self._rate.take(len(anonymous), asyncio.get_running_loop().time()) if anonymous else 0
         beyond = set(anonymous[within:])
         counted = 0
         if within:

@@ -19,16 +19,18 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
+from gateway import budget
 from gateway.admission import Admission
 from gateway.auth.database_roles import OWN
 from gateway.auth.grants import Rights
 from gateway.auth.principal import Principal, Proof, Use
+from gateway.budget import CALLER, Budget, Caller
 from gateway.db.database import Database
 from gateway.db.idempotency import IdempotencyKey
 from gateway.db.notifications import Listen
 from gateway.errors import DialectError, GatewayError, RequestMalformed, SqlError
 from gateway.fencing import headers as fencing_headers
-from gateway.http.body import Body, BodyReader, ClientGone, Memory, Message, Receive, Scope, offload
+from gateway.http.body import Body, BodyReader, ClientGone, Message, Receive, Scope, offload
 from gateway.http.direct import Origin
 from gateway.http.head import LARGEST, REQUEST_ID, Head, Packet, client_request_id
 from gateway.http.origins import origin_of
@@ -47,7 +49,7 @@ from gateway.tables.execute.authorisation import Authorisation, concerns_table
 from gateway.tables.execute.fast_path import Candidate, FastPath
 from gateway.tables.execute.function_calls import FunctionCalls
 from gateway.tables.execute.planning import EffectivePreferences, ParsedWrite, Planner, Sender
-from gateway.tables.execute.reads import Description, Reader, ReadSettings
+from gateway.tables.execute.reads import AnswerLimit, Description, Reader, ReadSettings
 from gateway.tables.execute.recipes import PlainHead
 from gateway.tables.execute.transaction import FencedTransactions, Settle, UnitOfWork
 from gateway.tables.execute.write_list import ListSettings, WriteLists, with_details
@@ -102,7 +104,7 @@ class Prepared(NamedTuple):
     """The known part of all requests with one head: their caller, and all but the values of their form.
 
     ``headers``: of all answers to them. ``proof``: that of the caller, if it can end. ``use``: of its key, if any.
-    ``role``: of the database, if not the gateway's own.
+    ``role``: of the database, if not the gateway's own. ``caller``: all anonymous ones of such requests share a share.
     """
 
     fast_path: FastPath
@@ -113,6 +115,7 @@ class Prepared(NamedTuple):
     proof: Proof | None
     use: Use | None
     role: KnownRole | None
+    caller: Caller
 
     def begin(self, packet: Packet) -> Candidate | None:
         """Send the statement of a plain request of a known form. None if the request needs a task."""
@@ -120,6 +123,7 @@ class Prepared(NamedTuple):
             return None
         if self.use is not None:
             self.use.note()
+        CALLER.set(self.caller)  # for a statement that takes a session of its own
         plain = self.plain.with_query(packet.query_string, packet.changing)
         role = self.role and partial(self.role.of, packet.changing)
         candidate = Candidate(plain, self.origin.caller, self.rights, role=role)
@@ -161,7 +165,7 @@ class TablePlane:
         """
         admission = admission or Admission(database)
         self._exposure, self._authenticate, self._observe, self._capture = exposure, authenticate, observe, capture
-        self._bodies = bodies or BodyReader(Memory(4 * exposure.max_body))
+        self._bodies = bodies or BodyReader(Budget(8 * exposure.max_body, "bytes of memory"))
         # None if no page of another origin may read answers.
         self._cors = Origins(exposure.origins) if exposure.origins else None
         self._schema_cache = SchemaCache(
@@ -169,18 +173,20 @@ class TablePlane:
         )
         functions = FunctionCache(database, exposure.functions)
         self._description = Description(self._schema_cache, functions, exposure.prefixes[0], enabled=exposure.openapi)
+        audit = Audit(database, observe, "tables")
         self._fast_path = FastPath(
-            *(database, admission, Audit(database, observe, "tables"), observe, exposure.schemas),
+            *(database, admission, audit, observe, exposure.schemas),
             overrides=exposure.overrides,
         )
         preferences = EffectivePreferences(database, tx_override=exposure.tx_override)
         authorisation = self._authorisation = authorisation or Authorisation(Denials(database, observe))
         self._planner = Planner(database, preferences, authorisation.claims)
+        limit = AnswerLimit(exposure.max_body, self._bodies.memory)
         self._transactions = FencedTransactions(
-            database, admission, authorisation, observe, settle, overrides=exposure.overrides
+            database, admission, authorisation, observe, settle, audit, limit, overrides=exposure.overrides
         )
         self._preferences = preferences
-        settings = ReadSettings(exposure.max_rows, exposure.overrides)
+        settings = ReadSettings(limit, exposure.max_rows, exposure.overrides)
         self._reader = Reader(database, self._fast_path, authorisation, settings)
         self._function_calls = FunctionCalls(
             functions, preferences, self._reader, self._transactions, authorisation, exposure.default_rule
@@ -209,7 +215,8 @@ class TablePlane:
         origin = Origin("tables", head.method, head.path, principal.name, client_request_id(head.value(REQUEST_ID)))
         plain = plain.without_secrets()
         return Prepared(
-            *(self._fast_path, plain, principal.rights, headers, origin, principal.proof, principal.use, role)
+            *(self._fast_path, plain, principal.rights, headers, origin, principal.proof, principal.use, role),
+            Caller(principal.name, is_anonymous=principal.is_anonymous),
         )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -220,15 +227,13 @@ class TablePlane:
             answer = self._cors.preflight(head.method, head.headers) if self._cors and origin is not None else None
             if answer is None:
                 principal = self._authenticate(head)
-                state["caller"] = principal.name
+                budget.serve(state, principal.name)
                 candidate = state.get("begun") or self._fast_path.candidate(head, principal)
                 answer = await self._respond(Incoming(head, state, principal, body, candidate))
         except ClientGone:
             return
         except GatewayError as error:
             state["code"], answer = error.code, errors.answer(error, verbose=self._exposure.verbose_errors)
-        finally:
-            body.release()
         headers = answer.headers + self._cors.headers(origin) if self._cors else answer.headers
         await send({"type": "http.response.start", "status": answer.status, "headers": headers})
         await send({"type": "http.response.body", "body": answer.body})
@@ -323,8 +328,6 @@ class TablePlane:
             raise with_details(error) from error.__cause__
         except ClientGone:
             raise RequestMalformed("The request ended before its body was complete.") from None
-        finally:
-            body.release()
 
     async def _content(self, incoming: Incoming) -> bytes:
         return await incoming.body.whole(self._exposure.max_body)

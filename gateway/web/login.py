@@ -11,6 +11,7 @@ from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from gateway import budget
 from gateway.auth.callers import LIFETIME, Callers
 from gateway.auth.principal import Principal
 from gateway.auth.provider_logins import CALLBACK, LOGIN, ProviderLogins
@@ -61,7 +62,7 @@ class LoginGate:
         state["offers_login"] = self._keys.offers_login or bool(self._logins.providers)
         if viewer is not None and viewer.audits:
             state["viewer"] = viewer
-            state["caller"] = viewer.name
+            budget.serve(state, viewer.name)
         await self._answering(request, viewer)(scope, receive, send)
 
     def _answering(self, request: Request, viewer: Principal | None) -> ASGIApp:

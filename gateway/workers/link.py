@@ -12,7 +12,7 @@ from gateway.config import Config
 from gateway.errors import ReloadRefused
 from gateway.http.connection import Connection
 from gateway.observe.gauges import Counted, Gathered, Snapshot
-from gateway.serving import HttpServer
+from gateway.serving import AT_ONCE, HttpServer
 from gateway.workers.channel import Channel, NoAnswer
 
 TAKEN = b"t"
@@ -131,9 +131,9 @@ class Link:
         return Report(next(self._reports), Connection.open, self._report())
 
     def _take(self) -> None:
-        """Take all connections that wait here."""
+        """Take connections that wait here, few at one time: those that make way for them close in the next turn."""
         loop, server = asyncio.get_running_loop(), self._server
-        while True:
+        for _ in range(AT_ONCE):
             if server.should_exit:
                 loop.remove_reader(self.connections)
                 self._start(self._stop_taking())
@@ -151,20 +151,9 @@ class Link:
             with suppress(OSError):
                 self.connections.send(TAKEN)
             for file in files:
-                connection = socket.socket(fileno=file)
-                connection.setblocking(False)  # noqa: FBT003 - the signature of the standard library
-                self._start(
-                    loop.connect_accepted_socket(
-                        lambda: Connection(
-                            config=server.config,
-                            server_state=server.server_state,
-                            app_state=server.lifespan.state,
-                            _loop=loop,
-                        ),
-                        connection,
-                        ssl=server.config.ssl,
-                    )
-                )
+                server.take(socket.socket(fileno=file))
+            if not files:  # the limit of open files keeps them out
+                server.make_room()
 
     async def _reload(self, how: str) -> None:
         await self._reloads.by_operator(how)

@@ -194,6 +194,7 @@ async def test_a_removed_name_ends_at_once_and_new_authorities_reach_new_connect
         assert "spiffe://shop/ann" not in "".join(line for line in log.splitlines() if '"request"' in line)
 
 
+@pytest.mark.thorough
 async def test_boto3_and_curl_write_with_the_certificate_of_the_documentation(
     tmp_path: Path, orders: str, party: Party
 ) -> None:

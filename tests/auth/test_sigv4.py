@@ -12,6 +12,7 @@ from botocore.credentials import Credentials as BotoCredentials
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gateway.auth import signature_claims
 from gateway.auth.principal import Principal
 from gateway.auth.sigv4 import PayloadMode, RequestHead, StoreCredentials, presign, sign, verify
 from gateway.errors import StoreError
@@ -563,3 +564,12 @@ def test_signature_version_2_is_refused_with_advice(query: bytes) -> None:
         with pytest.raises(StoreError, match=r'Config\(signature_version="s3v4"\)'):
             verify(request, secret_of, THEN)
         assert refusal(request) == INVALID
+
+
+def test_what_is_kept_of_strangers_signatures_is_short() -> None:
+    """Keys and times are kept, and a head has room for sixty thousand characters of each."""
+    with pytest.raises(StoreError):
+        signature_claims.credential(f"AKIA1/20260101/{'r' * 60_000}/s3/aws4_request", "InvalidArgument")
+    before = signature_claims._moment.cache_info().currsize
+    assert signature_claims.moment("2" * 60_000) is None
+    assert signature_claims._moment.cache_info().currsize == before

@@ -121,6 +121,7 @@ async def run(variables: dict[str, str], *command: str) -> str:
     return told.stdout
 
 
+@pytest.mark.thorough
 async def test_boto3_writes_with_nothing_but_variables(cluster: Cluster, tmp_path: Path) -> None:
     variables = cluster.variables(tmp_path / "token")
     told = await run(variables, sys.executable, "-c", CLIENT, "in/a", "7")

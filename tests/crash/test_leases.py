@@ -64,6 +64,7 @@ def _origin(gateway: Gateway) -> str:
     return f"http://127.0.0.1:{gateway.port}"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("barrier", first([True, False]))
 @pytest.mark.parametrize("how", first(["stop", "kill"]))
 @pytest.mark.parametrize("step", ["leases.acquire.before", "leases.acquire.after"])

@@ -12,7 +12,7 @@ from gateway import serving
 from gateway.db import settings
 from gateway.db.database import Database, Transaction, refuses_sessions
 from gateway.db.pool import Session, SessionPool
-from gateway.errors import ConfigurationError, OutcomeUnknown, SqlError, Unavailable
+from gateway.errors import ConfigurationError, OutcomeUnknown, Overloaded, SqlError, Unavailable
 from tests.doctor.test_doctor import execute
 from tests.patience import LIMITS
 from tests.waiting import PATIENCE
@@ -409,7 +409,7 @@ async def test_a_session_is_reused_unless_it_is_inside_a_transaction(make: Make)
 async def test_waiting_ends(make: Make) -> None:
     sessions = make(1, timeout=0.1)
     held = await sessions.take()
-    with pytest.raises(TimeoutError):
+    with pytest.raises(Overloaded, match="All sessions with the database of this gateway are in use"):
         await sessions.take()
     sessions.give(held)
     assert await sessions.take() is held

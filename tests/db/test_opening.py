@@ -57,6 +57,7 @@ def opened(events: Events) -> list[DatabaseOpened]:
 @pytest.mark.parametrize(
     ("change", "continues"), [(OTHER_RUN, True), pytest.param(OTHER_SERVER, False, marks=pytest.mark.thorough)]
 )
+@pytest.mark.thorough
 async def test_each_run_is_opened_once_and_on_record(
     dsn: str, session: asyncpg.Connection, change: str, *, continues: bool
 ) -> None:

@@ -171,6 +171,7 @@ async def test_a_database_that_asks_for_no_warnings_is_told_all_the_same(site: W
     await database.close()
 
 
+@pytest.mark.thorough
 async def test_nor_can_a_trigger_keep_it_back(site: World, servers: Pair) -> None:
     attempt = await PATHS["write_with_a_trigger"](site)
     await site.operator.execute(

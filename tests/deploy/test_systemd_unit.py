@@ -260,7 +260,7 @@ def test_lines_in_the_journal_have_priorities() -> None:
         "import os; from gateway.observe import events, logs; s = os.fstat(2)\n"
         "for offset in (1, 0):\n"
         "    logs.to_journal(f'{s.st_dev}:{s.st_ino + offset}')\n"
-        "    logs.log(events.Listening('http://here')); logs.log(events.ReloadFailed('no'))"
+        "    logs.log(events.Listening('http://here', 1024)); logs.log(events.ReloadFailed('no'))"
     )
     ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert [line[:4] for line in ended.stderr.splitlines()] == ['{"ur', '{"er', "<6>{", "<3>{"]

@@ -336,6 +336,7 @@ class TestObjectStore:
             check = report.sections[2].checks[0]
             assert (check.status, said in check.detail) == (CheckStatus.PROBLEM, True)
 
+    @pytest.mark.thorough
     async def test_each_fault_of_a_store_is_told(self, dsn: str, endpoint: str, double: S3Double) -> None:
         async def told(name: str, *rules: dict[str, str]) -> Check:
             return found(await examine(config(dsn, endpoint, objects=list(rules) or [JOBS])), name)

@@ -4,6 +4,7 @@ import asyncio
 import html
 import http.client
 import re
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -460,3 +461,14 @@ def asked(origin: str, route: tuple[str, str], name: str) -> dict[str, Any]:
     finally:
         connection.close()
     return problem
+
+
+@pytest.mark.parametrize("piece", ["/", "./", 'W/"', "%2F", "job/"])
+def test_a_name_that_is_far_too_long_takes_no_time(piece: str) -> None:
+    """A head has room for sixty thousand characters. Their right spelling would be too long, too."""
+    name = piece * (60_000 // len(piece))
+    began = time.process_time()
+    for _ in range(10):
+        with pytest.raises(ResourceMalformed, match="at most 512 bytes"):
+            canonical(name)
+    assert time.process_time() - began < 0.05

@@ -4,26 +4,22 @@ import asyncio
 import json
 import re
 from collections.abc import AsyncIterator, Iterator
-from contextlib import suppress
 from typing import Any
 
 import asyncpg
 import pytest
 import pytest_asyncio
 from fastapi.routing import APIRoute
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from starlette.routing import BaseRoute
 
 from gateway import app
 from gateway.api.requests import MAX_BODY
-from gateway.errors import Unavailable
-from gateway.http.body import SMALL, Body, BodyReader, Memory, Pace
+from gateway.http.body import Body, BodyReader, Pace
 from gateway.http.middleware import Middleware
 from gateway.observe.events import RequestFailed
 from gateway.observe.telemetry import Observability
 from tests.postgres import Server, fresh
-from tests.running import API_KEY, Events, config
+from tests.running import API_KEY, GRANTS, Events, config
 from tests.serving_app import served
 from tests.waiting import PATIENCE
 
@@ -32,6 +28,7 @@ MEBIBYTE = 1024 * 1024
 KEY = f"Authorization: Bearer {API_KEY}"
 JSON = "Content-Type: application/json"
 TABLE = "CREATE TABLE accounts (id bigint PRIMARY KEY, balance bigint, extra jsonb); INSERT INTO accounts VALUES (1, 0)"
+IDLE = "a-key-without-any-grant"
 UNSAFE = {"POST", "PUT", "PATCH", "DELETE"}
 
 
@@ -71,8 +68,10 @@ async def stage(database_of_stage: str) -> AsyncIterator[Stage]:
     await connection.execute(TABLE)
     await connection.close()
     events = Events()
-    caller = {"name": "writer", "groups": ["admins"], "api_key": API_KEY}
-    settings = config(database_of_stage, callers=[caller], server={"body_timeout": PATIENCE, "memory": 8 * MEBIBYTE})
+    callers = [{"name": "writer", "groups": ["admins"], "api_key": API_KEY}, {"name": "idle", "api_key": IDLE}]
+    grants = [one for one in GRANTS if one.get("groups") == ["admins"]]
+    server = {"body_timeout": PATIENCE, "memory": 8 * MEBIBYTE}
+    settings = config(database_of_stage, callers=callers, grants=grants, server=server)
     gateway = app.Gateway(settings, Observability(settings, events))
     async with served(Middleware(gateway, events)) as port:
         yield Stage(gateway, port, events)
@@ -119,15 +118,19 @@ HALF = [
 
 
 @pytest.mark.parametrize(("headers", "pieces"), HALF)
-async def test_no_route_waits_for_the_body_of_an_unknown_caller(
+async def test_no_route_waits_for_the_body_of_a_caller_without_grants(
     stage: Stage, headers: list[str], pieces: list[bytes]
 ) -> None:
     tables = [("PATCH", "/v1/tables/accounts?id=eq.1"), ("POST", "/v1/tables/accounts"), ("POST", "/v1/tables/rpc/x")]
+    known = [KEY, JSON, "Fencing-Token: 5", "Content-Length: 13"]
+    for _ in range(2):  # the next request has a known form
+        assert (await ask(stage, *tables[0], known, b'{"balance":1}'))[0] == 204
     assert len(stage.routes) > 5
     for method, path in [*stage.routes, *tables]:
-        for proof in ([], ["Authorization: Bearer wrong"]):
-            status, document = await ask(stage, method, path, [JSON, *proof, *headers], *pieces)
-            assert status == 401, (method, path, document)
+        for proof, expected in (([], 401), (["Authorization: Bearer wrong"], 401), ([f"apikey: {IDLE}"], 403)):
+            head = [JSON, "Fencing-Token: 5", *proof, *headers]
+            status, document = await ask(stage, method, path, head, *pieces)
+            assert status == expected, (method, path, document)
 
 
 @pytest.mark.usefixtures("impatient")
@@ -211,129 +214,3 @@ async def test_no_body_of_the_api_has_more_values_than_are_validated_in_a_moment
 
 def _length(body: bytes) -> list[str]:
     return [f"Content-Length: {len(body)}"]
-
-
-# A body of so many bytes takes twice as many while it is put together.
-BODY = 10
-ROOM = 2 * BODY
-
-
-class Holder:
-    """A task that asks for room, and keeps it until it is told to leave."""
-
-    def __init__(self, memory: Memory, size: int = BODY) -> None:
-        self.size = size
-        self._memory = memory
-        self.leaving = asyncio.Event()
-        self.inside = False
-        self.task = asyncio.ensure_future(self._hold())
-
-    async def _hold(self) -> None:
-        async with self._memory.reserved(self.size):
-            self.inside = True
-            try:
-                await self.leaving.wait()
-            finally:
-                self.inside = False
-
-    async def leave(self) -> None:
-        self.leaving.set()
-        await self.task
-
-    async def cancel(self) -> None:
-        self.task.cancel()
-        with suppress(asyncio.CancelledError):
-            await self.task
-
-
-async def settled() -> None:
-    """Let everything happen that can."""
-    for _ in range(5):
-        await asyncio.sleep(0)
-
-
-async def assert_all_there(memory: Memory, bodies: int) -> None:
-    """As many bodies as there were at first have room again, and no more than those."""
-    holders = [Holder(memory) for _ in range(bodies + 1)]
-    await settled()
-    assert [holder.inside for holder in holders] == [True] * bodies + [False]
-    for holder in holders:
-        await holder.cancel()
-
-
-async def test_a_body_that_is_there_already_gets_room_at_once_or_none() -> None:
-    memory = Memory(3 * SMALL)
-    with memory.at_once(2 * SMALL), memory.at_once(SMALL):
-        assert memory.used == 2 * SMALL, "a small one needs no room"
-        with pytest.raises(Unavailable), memory.at_once(2 * SMALL):
-            pass
-        waiting = Holder(memory, SMALL)
-        await settled()
-        assert not waiting.inside
-        with pytest.raises(Unavailable), memory.at_once(SMALL + 1):
-            pass  # there is room, and it is the turn of the waiting one
-    await waiting.leave()
-    assert memory.used == 0
-
-
-async def test_a_small_one_does_not_overtake_a_large_one() -> None:
-    """Else a stream of small bodies would keep a large one waiting for ever."""
-    memory = Memory(4 * ROOM)
-    first = Holder(memory, 3 * BODY)
-    large, small = Holder(memory, 2 * BODY), Holder(memory, BODY)
-    await settled()
-    assert (first.inside, large.inside, small.inside) == (True, False, False), "there is room for the small one"
-    await first.leave()
-    await settled()
-    assert (large.inside, small.inside) == (True, True)
-    await large.leave()
-    await small.leave()
-    await assert_all_there(memory, 4)
-
-
-async def test_one_that_is_cancelled_while_it_waits_leaves_the_queue() -> None:
-    """The large one is in the way of the small one, for which there is room as soon as it is gone."""
-    memory = Memory(2 * ROOM)
-    first, large, small = Holder(memory), Holder(memory, 2 * BODY), Holder(memory)
-    await settled()
-    assert (large.inside, small.inside) == (False, False)
-    await large.cancel()
-    await settled()
-    assert small.inside
-    await first.leave()
-    await small.leave()
-    await assert_all_there(memory, 2)
-
-
-@settings(deadline=None, max_examples=60)
-@given(
-    st.lists(
-        st.one_of(
-            st.tuples(st.just("ask"), st.integers(0, 5 * BODY)),
-            st.tuples(st.sampled_from(["leave", "cancel"]), st.integers(0, 20)),
-            st.tuples(st.just("settle"), st.just(0)),
-        ),
-        max_size=40,
-    )
-)
-async def test_whatever_happens_nothing_is_lost_and_nothing_exceeded(story: list[tuple[str, int]]) -> None:
-    budget = 3 * ROOM
-    memory = Memory(budget)
-    holders: list[Holder] = []
-    for deed, number in story:
-        if deed == "ask":
-            holders.append(Holder(memory, number))
-        elif deed == "settle":
-            await settled()
-        elif holders:
-            chosen = holders[number % len(holders)]
-            if deed == "leave":
-                chosen.leaving.set()
-            else:
-                chosen.task.cancel()
-        inside = sum(min(2 * each.size, budget) for each in holders if each.inside)
-        assert inside <= budget
-    for each in holders:
-        each.task.cancel()
-    await asyncio.gather(*(each.task for each in holders), return_exceptions=True)
-    await assert_all_there(memory, 3)

@@ -1,6 +1,7 @@
 """No client holds a connection for nothing: incomplete heads, leftover bodies and unread answers end."""
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -20,7 +21,8 @@ gone = asyncio.Event()
 async def app(scope: Any, receive: Any, send: Any) -> None:
     """Answers at once; ``/slow`` after a second, ``/body`` with the body's length, ``/large`` with 64 MiB.
 
-    ``/endless`` sends while its client is connected; ``/waiting`` waits until its client is gone.
+    ``/endless`` sends while its client is connected; ``/waiting`` waits until its client is gone. ``/narrow`` answers
+    with 128 KiB, of which the kernel takes little: the rest does not make the answer pause.
     """
     if scope["raw_path"] == b"/endless":
         await endless(scope, send)
@@ -36,6 +38,10 @@ async def app(scope: Any, receive: Any, send: Any) -> None:
         await asyncio.sleep(1)
     if scope["raw_path"] == b"/large":
         body = bytes(64 * 1024 * 1024)
+    if scope["raw_path"] == b"/narrow":
+        transport = scope["state"]["abort"].__self__
+        transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+        body = bytes(128 * 1024)
     if scope["raw_path"] == b"/body":
         size, more = 0, True
         while more:
@@ -242,6 +248,24 @@ async def test_an_unread_answer_ends_the_connection(port: int) -> None:
     await asyncio.sleep(1)
     assert len(await until_closed(reader)) < 64 * 1024 * 1024
     writer.close()
+
+
+@pytest.mark.usefixtures("impatient")
+async def test_an_unread_rest_of_an_answer_ends_the_connection(port: int) -> None:
+    """The request is over for the gateway. Its connection must not wait for ever until the rest can be sent."""
+    for fields in (b"", b"connection: close\r\n"):
+        with socket.socket() as narrow:
+            narrow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            narrow.setblocking(False)  # noqa: FBT003 - the signature of the standard library
+            await asyncio.get_running_loop().sock_connect(narrow, ("127.0.0.1", port))
+            before = connection.Connection.open
+            reader, writer = await asyncio.open_connection(sock=narrow, limit=1024)
+            writer.write(b"GET /narrow HTTP/1.1\r\nhost: a\r\n%s\r\n" % fields)
+            async with asyncio.timeout(PATIENCE):
+                while connection.Connection.open >= max(before, 1):
+                    await asyncio.sleep(0.01)
+            assert len(await until_closed(reader)) < 128 * 1024
+            writer.close()
 
 
 async def test_a_handler_that_sends_much_learns_that_its_client_is_gone(port: int) -> None:

@@ -1,8 +1,10 @@
 """Whole gateways with a journal: what they acknowledge survives that their database is put back."""
 
+import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
@@ -12,6 +14,7 @@ import pytest
 from mypy_boto3_s3 import S3Client
 
 from gateway import app
+from gateway.config import load
 from gateway.db import rights
 from gateway.demo.embedded import EmbeddedPostgres
 from gateway.doctor.examination import examine
@@ -25,7 +28,8 @@ from tests.doubles.s3 import S3Double, serve
 from tests.journal.installation import BUCKET, Installation, connected, installed
 from tests.objects.clients import connect, in_thread, outcome
 from tests.postgres import GATEWAY
-from tests.running import API_KEY, Events, config, running
+from tests.processes import called
+from tests.running import API_KEY, GRANTS_TOML, Events, config, running
 from tests.waiting import PATIENCE, end_sessions
 
 TABLE = (
@@ -176,6 +180,7 @@ async def test_raises_under_a_role_are_in_the_journal_first(stage: Stage) -> Non
             assert (await stage.patch(row + 1, row=row)).status_code == 204
 
 
+@pytest.mark.thorough
 async def test_object_writes_wait_until_lost_ones_are_dead(stage: Stage) -> None:
     """A put whose intent is lost may still arrive. Rows of other resources do not wait."""
     async with stage.gateway():
@@ -210,6 +215,7 @@ async def test_they_wait_for_a_day_at_a_store_that_never_gives_up(
         assert 86_000 < int(refused.headers["retry-after"]) <= 86_400 + SIGNATURE_LIFETIME.total_seconds() + 2
 
 
+@pytest.mark.thorough
 async def test_without_its_journal_a_takeover_is_refused_and_a_holder_goes_on(stage: Stage) -> None:
     async with stage.gateway():
         assert (await stage.patch(1)).status_code == 204
@@ -339,6 +345,28 @@ async def test_a_gateway_without_a_journal_remembers_its_own_raises(stage: Stage
         assert (await stage.patch(4)).status_code == 204, "the operator has said so"
 
 
+async def test_without_a_journal_the_command_and_the_doctor_say_that_fences_may_be_lost(
+    stage: Stage, tmp_path: Path
+) -> None:
+    """Gateways open such a database by themselves, so the command does not keep it closed either."""
+    file = tmp_path / "gateway.toml"
+    file.write_text(f"[postgres]\ndsn = '{stage.dsn}'\n{GRANTS_TOML}")
+
+    async def opened(*more: str) -> tuple[int, bool]:
+        await stage.fetch("UPDATE fencing.opening SET started = started - interval '1 hour'")
+        done = await asyncio.to_thread(called, "open", "--config", str(file), *more)
+        return done.returncode, "WARNING: there is no journal" in done.stderr
+
+    assert await opened() == (0, True)
+    assert await opened("--accept-loss") == (0, False)
+    await stage.fetch("UPDATE fencing.opening SET started = started - interval '1 hour'")
+    report = await examine(load(file))
+    [check] = [check for section in report.sections for check in section.checks if check.name == "run"]
+    assert check.status is CheckStatus.WARNING
+    assert "gateway open --accept-loss" in check.advice
+
+
+@pytest.mark.thorough
 async def test_an_object_shows_the_token_that_its_database_has_forgotten(stage: Stage) -> None:
     """Without a journal, too. Copies and forged metadata show nothing."""
     async with stage.gateway(mode="off"):

@@ -299,6 +299,7 @@ async def test_a_running_gateway_serves_the_new_names_at_once(place: Place) -> N
         answered(await after.patch(1, 6), 412, "token-stale")
 
 
+@pytest.mark.thorough
 async def test_fences_of_deleted_rows_are_carried_over_by_their_names_or_not_forgotten_silently(place: Place) -> None:
     async with place.gateway() as before:
         answered(await before.patch(1, 7), 204)

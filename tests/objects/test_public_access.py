@@ -22,6 +22,7 @@ from gateway.objects import reads
 from gateway.objects.s3.access_control import AclRight, acl_of_document, acl_of_headers, policy_rights
 from tests.doubles.s3.amendments import canned_acl
 from tests.doubles.s3.wire import Receive, Scope, Send
+from tests.objects import raw
 from tests.objects.clients import body_of, call, connect, outcome, refused
 from tests.objects.object_gateway import Stage, staged
 from tests.objects.recording import RecordingDouble
@@ -141,6 +142,23 @@ class TestUnsignedReads:
         assert await outcome(s3.head_object, Bucket=bucket, Key=key) == (403, "403")
         assert await outcome(s3.list_objects_v2, Bucket=bucket) == DENIED
         assert double(shared).asked[since:] == []
+
+    @pytest.mark.parametrize(
+        "operation",
+        ["PUT x", "PUT x?partNumber=1&uploadId=u", "POST x?uploadId=u", "POST ?delete", "PUT x?tagging", "PUT ?policy"],
+    )
+    async def test_no_operation_waits_for_the_body_of_a_caller_without_a_grant(
+        self, shared: Stage, operation: str
+    ) -> None:
+        """The head announces a body of which no byte comes."""
+        method, target = operation.split(" ")
+        target = f"/private/{target}".replace("/?", "?")
+        named = [("content-length", "100000000"), ("fencing-token", "1")]
+        secret = "secret-of-stranger"
+        signed_head = raw.head(shared.origin, method, target, named, access_key="IDstranger", secret=secret)
+        for head in (signed_head, raw.lines(method, target, [("host", "gateway"), *named])):
+            reply = await raw.ask(shared.origin, head)
+            assert (reply.status, reply.code) == DENIED
 
     async def test_the_headers_of_the_answer_are_not_the_strangers_choice(self, shared: Stage) -> None:
         """A link to a public object must not turn it into a page of HTML. Signed requests may choose, as at S3."""

@@ -12,6 +12,7 @@ from gateway.fencing.resource import escape_path
 from tests.objects.clients import body_of, call, connect, opened, outcome, refused
 from tests.objects.object_gateway import ADMIN, Stage, module_stage, staged, store
 from tests.objects.test_forms import TOKEN, code, post, signed
+from tests.tiers import first
 
 GONE = (404, "NoSuchKey")
 
@@ -154,7 +155,7 @@ paths = module_stage(lambda: store("bucket", keys="paths"), s3={"memory_threshol
 
 
 @pytest.mark.asyncio(loop_scope="module")
-@pytest.mark.parametrize("mutation", MUTATIONS)
+@pytest.mark.parametrize("mutation", first(MUTATIONS))
 async def test_an_older_holder_has_no_other_spelling(paths: Stage, mutation: str) -> None:
     """The key in another spelling has a fence of its own, which knows nothing of the newer holder."""
     directory = uuid4().hex
@@ -179,6 +180,7 @@ async def test_an_older_holder_has_no_other_spelling(paths: Stage, mutation: str
     assert await outcome(newer.delete_object, Key=plain) == (204, "")
 
 
+@pytest.mark.thorough
 async def test_an_upload_of_old_is_not_completed(postgres_server: EmbeddedPostgres) -> None:
     """One that was opened when the bucket, or what is in front of it, was another."""
     async with staged(postgres_server, store("bucket"), callers=[ADMIN]) as stage:

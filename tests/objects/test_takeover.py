@@ -251,6 +251,7 @@ async def test_the_intent_has_the_time_and_the_end_of_the_signature(recording: S
     assert asked.lifetime + LATE_AFTER.total_seconds() == DEAD_AFTER.total_seconds()
 
 
+@pytest.mark.thorough
 async def test_the_clock_of_the_store_counts_whatever_the_database_says(postgres_server: EmbeddedPostgres) -> None:
     """It is a day ahead here, and jumps back later. A write that meets the jump is signed again."""
     double = RecordingDouble()

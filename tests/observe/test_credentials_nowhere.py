@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 from urllib.parse import parse_qs, quote, unquote, urlsplit
 
 import httpx
@@ -29,11 +30,11 @@ from tests.objects.test_forms import post, signed
 from tests.observe.scene import Collector, collecting, scene
 from tests.record import receiver
 from tests.record.receiver import Receiver, receiving
-from tests.running import ACCESS_KEY, API_KEY, SECRET_KEY
+from tests.running import ACCESS_KEY, API_KEY, GRANTS, SECRET_KEY
 from tests.waiting import PATIENCE
 
 KEY = "k" * 32
-AUDITOR = "auditor-api-key"
+AUDITOR, INTRUDER = "auditor-api-key", "intruder-api-key"
 CALLERS = [
     {
         "name": "writer",
@@ -43,7 +44,10 @@ CALLERS = [
         "api_key": API_KEY,
     },
     {"name": "auditor", "groups": ["auditors"], "api_key": AUDITOR},
+    {"name": "intruder", "api_key": INTRUDER},
 ]
+GRANTED = [one if one.get("callers") != ["*"] else {**one, "callers": ["writer", "auditor"]} for one in GRANTS]
+"""The intruder may do nothing."""
 KINDS = ("rejection", "administration")
 MEBIBYTE = 1024 * 1024
 STALE, REFUSED = {"Fencing-Token": "3"}, 412
@@ -88,6 +92,7 @@ async def told(postgres: EmbeddedPostgres, log: io.StringIO) -> AsyncIterator[Sc
                 logs.log,
                 telemetry={"access_log": True, "traces": collector.origin},
                 callers=CALLERS,
+                grants=GRANTED,
                 webhooks=hooks,
                 leases={"signing_keys": [KEY]},
                 audit={"capture": 4096},
@@ -104,6 +109,7 @@ async def told(postgres: EmbeddedPostgres, log: io.StringIO) -> AsyncIterator[Sc
                 await on_objects(one)
                 await in_forms(one)
                 await on_the_api(one)
+                await on_leases(one)
                 yield one
                 assert not hook.refuted
 
@@ -220,6 +226,31 @@ async def on_the_api(scene: Scene) -> None:
         wrong = {"api_key": scene.secret("a key at the login", "wrong-key-secret")}
         assert (await api.post("/ui/login", data=wrong, headers=same_origin)).status_code == 401
         assert (await api.get(f"/v1/{MARKER}%3Faccess_token={query}")).status_code == 404
+
+
+async def on_leases(scene: Scene) -> None:
+    """Requests with the id of a lease, which is enough to end it: by a caller that may not, and by its holder."""
+    stage, name = scene.stage, f"{MARKER}/lease"
+    async with stage.api() as api:
+        lease = (await api.post(f"/v1/leases/{name}", json={"holder": "a"})).json()["lease"]
+        for spelling, one in (("plain", lease), ("upper", lease.upper()), ("short", lease.replace("-", ""))):
+            scene.secret(f"{spelling} id of a lease", one)
+            scene.secret(f"end of the {spelling} id of a lease", one[-12:])
+            renewals = {"leases": [{"resource": name, "lease": one}]}
+            requests: list[tuple[str, str, dict[str, Any]]] = [
+                ("PUT", f"/v1/leases/{name}/{one}", {}),
+                ("DELETE", f"/v1/leases/{name}/{one}", {}),
+                ("DELETE", f"/v1/leases/{name}/urn:uuid:{one}", {}),
+                ("DELETE", f"/v1/leases/{name}/{{{one[:2]}-{one[2:]}}}", {}),
+                ("PUT", f"/v1/lease/{one}?resource={name}", {}),
+                ("DELETE", f"/v1/lease/{one}?resource={name}", {}),
+                ("PUT", "/v1/leases", renewals),
+            ]
+            for method, path, body in requests:
+                answer = await api.request(method, path, json=body, headers={"Authorization": f"Bearer {INTRUDER}"})
+                assert answer.status_code == 403, answer.text
+        assert (await api.put(f"/v1/leases/{name}/{lease}", json={})).status_code == 200
+        assert (await api.delete(f"/v1/leases/{name}/{lease}")).status_code == 204
 
 
 def sequencer(scene: Scene, resource: str, token: str) -> str:

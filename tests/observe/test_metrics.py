@@ -10,6 +10,7 @@ import asyncpg
 import httpx
 import pytest
 import pytest_asyncio
+from uvicorn.protocols.http import httptools_impl
 
 from gateway.demo.embedded import EmbeddedPostgres
 from gateway.fencing.record import Attempt, Rejection
@@ -203,6 +204,30 @@ class TestWhoMayLook:
             found = samples((await anybody.get("/v1/metrics")).text)
         assert value(found, "gateway_writes_accepted_total") == 0
         assert value(moved, "gateway_writes_accepted_total") > 0
+
+    async def test_programs_on_this_host_and_callers_that_audit(
+        self, stage: Stage, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        callers = [
+            {"name": "scraper", "groups": ["auditors"], "api_key": API_KEY},
+            {"name": "other", "api_key": "other-key"},
+        ]
+        settings = config(stage.dsn, callers=callers)
+        named = {"Authorization": f"Bearer {API_KEY}"}, {"Authorization": "Bearer other-key"}
+        peers = {"127.0.0.1": 200, "::1": 200, "::ffff:127.0.0.9": 200, "192.0.2.7": 401, "2001:db8::1": 401, None: 401}
+        async with running(settings) as origin:
+            for peer, expected in peers.items():
+                # Stands in for a client on another host.
+                address = None if peer is None else (peer, 4711)
+                monkeypatch.setattr(httptools_impl, "get_remote_addr", lambda _, of=address: of)
+                async with httpx.AsyncClient(base_url=origin, timeout=PATIENCE) as client:
+                    for path in ("/metrics", "/v1/metrics"):
+                        found = [(await client.get(path, headers=headers)).status_code for headers in ({}, *named)]
+                        assert found == [expected, 200, 200 if expected == 200 else 403], (peer, path)
+                        assert (await client.head("/metrics")).status_code == expected
+                    for header in ("X-Forwarded-For", "Forwarded", "X-Real-IP", "Via"):
+                        answer = await client.get("/v1/metrics", headers={header: "127.0.0.1"})
+                        assert answer.status_code == 401, "a proxy on this host asks for others"
 
 
 async def once(stage: Stage, name: str, expected: float, **labels: str) -> Samples:

@@ -7,10 +7,10 @@ from bench.files import Files, files_per_request
 from tests.postgres import Server
 
 LIMITS = {
-    "PATCH, hot": 22,
-    "GET by key": 21,
-    "PATCH by a new holder": 28,
-    "PATCH, stale": 39,
+    "PATCH, hot": 23,
+    "GET by key": 22,
+    "PATCH by a new holder": 29,
+    "PATCH, stale": 40,
     "PUT of an object": 60,
     "PUT of an object by a new holder": 60,
 }
@@ -18,8 +18,9 @@ LIMITS = {
 
 The journal has two of each raise, three of a put. The batcher is one of a put. Grants are one of each request, two of
 one that is refused or to an object. The use of a key is noted by one of each request, as decision 082 says.
-Two look for an ACL in a put, which could open the store (decision 083). One gives keys of a shared bucket to the plane
-of their database (decision 104). One has the rule for names of buckets, which checks of the configuration share.
+Two look for an ACL in a put, which could open the store (decision 083). One gives each caller its share (decision 105).
+One gives keys of a shared bucket to the plane of their database (decision 104). One has the rule for names of buckets,
+which checks of the configuration share.
 """
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

@@ -23,21 +23,22 @@ TABLE: dict[str, str] = {
     # Shared parts.
     "background": "observe.events",
     "batching": "",
-    "http": "auth.certificates observe.events observe.stages",
+    "budget": "fencing.record",
+    "http": "auth.certificates observe.events observe.stages budget",
     "config": "fencing text auth.algorithms auth.certificates auth.database_roles auth.grants journal.contents "
     "journal.protocol webhooks.signing",
-    "db": "fencing journal.contents journal.protocol timeline.history",
+    "db": "fencing journal.contents journal.protocol budget timeline.history",
     "observe": "fencing config db",
     "auth": "fencing background config observe",
     "admission": "fencing db observe",
-    "record": "fencing auth.grants auth.key_uses background batching db observe",
+    "record": "fencing auth.grants auth.key_uses background batching budget db observe",
     # The table plane.
     "tables.dialect": "fencing http.origins tables.catalog",
     "tables.catalog": "fencing tables.dialect tables.naming tables.sql",
     "tables.naming": "fencing tables.dialect tables.catalog",
     "tables.sql": "tables.dialect tables.naming tables.catalog",
-    "tables.execute": "fencing admission auth background batching http db observe record tables",
-    "tables": "fencing admission auth background http db observe record tables",
+    "tables.execute": "fencing admission auth background batching http db observe record budget tables",
+    "tables": "fencing admission auth background http db observe record budget tables",
     # The object plane.
     "objects.s3": "fencing",
     "objects.protocol": "fencing objects.s3",
@@ -47,10 +48,11 @@ TABLE: dict[str, str] = {
     "objects.run": "batching fencing db observe objects.protocol objects.s3 objects.store objects.probe "
     "objects.resource_rules",
     "objects.writes": "fencing admission auth http db observe record objects.exchange objects.reads objects.body "
-    "objects.protocol objects.s3 objects.store objects.probe objects.run objects.resource_rules objects.store_rights",
+    "objects.protocol objects.s3 objects.store objects.probe objects.run objects.resource_rules objects.store_rights "
+    "budget",
     "objects.background": "fencing db observe objects.protocol objects.s3 objects.store objects.probe objects.run "
     "objects.resource_rules",
-    "objects": "fencing admission auth http db observe record objects",
+    "objects": "fencing admission auth http db observe record objects budget",
     # The other parts of a gateway.
     "journal": "fencing background batching db observe objects.probe objects.s3 objects.store",
     "leases": "fencing background batching db observe",
@@ -58,19 +60,19 @@ TABLE: dict[str, str] = {
     "table_rules": "fencing config tables.naming",
     "targets": "fencing auth.grants config db objects tables.catalog",
     "guard": "fencing background config db doctor.findings observe table_rules tables.catalog tables.naming tables.sql",
-    "api": "fencing admission auth db http leases observe record reloading webhooks",
-    "web": "fencing api auth config db http record text timeline",
+    "api": "fencing admission auth db http leases observe record reloading budget webhooks",
+    "web": "fencing api auth config db http record budget text timeline",
     # Assembling and running a gateway.
     "wiring": "fencing admission api auth config db journal leases objects observe table_rules tables webhooks",
     "reloading": "fencing config observe",
     "service_manager": "",
     "workers": "config http.connection observe service_manager serving",
     "part": "fencing admission api auth background config db guard.watching http leases objects observe record "
-    "tables web webhooks wiring",
-    "merged": "fencing api auth.callers db.export http",
-    "routing": "fencing api http merged objects.s3.addressing part tables.dialect.body web",
-    "app": "fencing api config guard.watching http journal.protocol objects observe part reloading routing web wiring "
-    "workers",
+    "budget tables web webhooks wiring",
+    "merged": "fencing api auth.callers db.export http budget",
+    "routing": "fencing api http merged objects.s3.addressing part budget tables.dialect.body web",
+    "app": "fencing api config guard.watching http journal.protocol objects observe part reloading routing "
+    "budget web wiring workers",
     "naming": "fencing config db objects observe.events table_rules tables wiring",
     "ownership": "fencing config db journal.protocol objects.store observe.events wiring",
     "serving": "config db http.connection",

@@ -168,6 +168,10 @@ async def test_functions_see_the_request_but_no_proof_of_the_caller(origin: str)
     assert (seen["method"], seen["path"], seen["cookies"]) == ("POST", "/rpc/seen", {"theme": "dark"})
     assert seen["headers"]["x-tenant"] == "7"
     assert "key-of-ann" not in answer.text
+    most = "; ".join(f"c{number}=x" for number in range(180))
+    for cookies, read in ((most, 180), (f"{most}; one=more", 0)):
+        answer = await ask(origin, "ann", "POST", "rpc/seen", {}, cookie=cookies)
+        assert len(answer.json()["cookies"]) == read, "no browser has so many, and reading them takes long"
     unset = (await ask(origin, "plain", "POST", "rpc/seen", {})).json()
     assert (unset["role"], unset["claims"], unset["headers"]) == (GATEWAY, None, None)
     assert (await ask(origin, "clerk", "POST", "rpc/kept_for_tenants", {})).status_code == 403

@@ -3,7 +3,9 @@
 docs/tables.md has the limits. Each test has the largest accepted request and the smallest refused one.
 """
 
+import gc
 import resource
+import tracemalloc
 from collections.abc import Iterator
 from urllib.parse import quote
 
@@ -19,6 +21,8 @@ from tests.tiers import first
 TABLES = """
 CREATE TABLE accounts (id bigint PRIMARY KEY, owner text, balance bigint, extra jsonb);
 INSERT INTO accounts VALUES (1, 'ann', 10, '{"a": 1}'), (2, 'bob', NULL, NULL);
+CREATE TABLE notes (id bigint PRIMARY KEY, owner text);
+INSERT INTO notes VALUES (1, 'ann');
 CREATE TABLE log (line bigint, text text);
 CREATE TABLE amounts (amount numeric(40, 0) PRIMARY KEY);
 CREATE TABLE names (name text PRIMARY KEY);
@@ -31,6 +35,8 @@ CREATE FUNCTION twice(n int) RETURNS int LANGUAGE sql IMMUTABLE RETURN n * 2;
 TOKEN = (b"fencing-token", b"1")
 MERGE = b"resolution=merge-duplicates"
 TERMS = f"{MAX_TERMS} terms"
+MOST_KEPT = 1024 * 1024
+"""Bytes that may be left of forty requests of 60 KB."""
 
 
 @pytest.fixture(scope="module")
@@ -117,6 +123,65 @@ class TestQueries:
 
     def test_a_filter_too_deep_for_the_database(self, gateway: Watched) -> None:
         refused(get(gateway, f"accounts?extra=cs.{'[' * 30_000}"), 400, "54001")
+
+
+LONG = b"x=y," * 15_000
+TABLES_PATH = b"/v1/tables/"
+
+
+@pytest.mark.parametrize(
+    ("method", "target", "headers"),
+    [
+        ("GET", b"notes?id=eq.1", [(b"prefer", b"%d," + LONG)]),
+        ("GET", b"notes?id=eq.1", [(b"accept", b"*/*,%d," + LONG)]),
+        ("GET", b"notes?id=eq.1", [(b"accept-profile", b"public"), (b"content-type", b"%d" + b"x" * 60_000)]),
+        ("GET", b"notes?id=eq.1", [(b"x%d-" + b"x" * 500 + b"-%d" % one, b"") for one in range(100)]),
+        ("GET", b"notes?id=eq.1&select=c%d:id," + b"x" * 60_000 + b":id", []),
+        ("GET", b"rpc/twice?n=1&select=" + b"x" * 50_000 + b"%d", []),
+        ("PATCH", b"notes?id=eq.1", [(b"fencing-token", b"1"), (b"prefer", b"%d," + LONG)]),
+        ("PATCH", b"notes?id=eq.1&select=c%d:id," + b"x" * 60_000 + b":id", [(b"fencing-token", b"1")]),
+    ],
+    ids=["prefer", "accept", "type", "names", "alias", "call", "write", "alias of a write"],
+)
+def test_long_requests_leave_nothing_behind(
+    gateway: Watched, method: str, target: bytes, headers: list[tuple[bytes, bytes]]
+) -> None:
+    """Each is learnt from if it is a short one. A long one costs its own time, and no memory afterwards."""
+    body = b'{"owner": "ann"}' if method == "PATCH" else b""
+
+    def ask(number: int) -> None:
+        counted = b"%d" % number
+        own = [(name.replace(b"%d", counted), value.replace(b"%d", counted)) for name, value in headers]
+        answer = gateway.client.ask(method, TABLES_PATH + target.replace(b"%d", b"%d" % number), own, body)
+        assert answer.status < 500
+
+    ask(0)
+    tracemalloc.start()
+    try:
+        for number in range(1, 41):
+            ask(number)
+        gc.collect()
+        kept, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert kept < MOST_KEPT
+
+
+def test_recipes_keep_no_body_and_not_too_much_together(gateway: Watched) -> None:
+    """The forms are just short enough, and the bodies are large."""
+    many = b"x=y," * 900
+    tracemalloc.start()
+    try:
+        for number in range(400):
+            target = b"/v1/tables/notes?id=eq.1&id=eq.%d" % number
+            headers = [TOKEN, (b"prefer", b"%d," % number + many)]
+            body = b'{"owner": "%s"}' % (b"x" * 100_000)
+            assert gateway.client.ask("PATCH", target, headers, body).status < 300
+        gc.collect()
+        kept, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert kept < 30 * MOST_KEPT
 
 
 class TestBodies:

@@ -259,17 +259,16 @@ class TestFailures:
         await post(client)
         answered(await post(client, token=None), 428, "token-required")
 
-    async def test_an_answer_too_large_to_keep_undoes_the_write(
-        self, client: httpx.AsyncClient, tables: Database
-    ) -> None:
+    async def test_an_answer_too_large_to_keep_undoes_the_write(self, database: Database, tables: Database) -> None:
         await change(tables, "CREATE TABLE large (id bigint PRIMARY KEY, body text)")
         await change(tables, "INSERT INTO large VALUES (1, repeat('x', 2 * 1024 * 1024))")
         sent = {"Idempotency-Key": '"k"', "Fencing-Token": "5"}
         whole = {**sent, "Prefer": "return=representation"}
-        answered(await client.delete("/large?id=eq.1", headers=whole), 422, "answer-too-large")
-        assert await rows(tables, "SELECT id FROM large") == [(1,)]
-        assert await rows(tables, "SELECT * FROM fencing.fence") == [], "the claim is undone too"
-        assert (await client.delete("/large?id=eq.1", headers=sent)).status_code == 204
+        async with client_of(database, Exposure(rules=RULES)) as client:
+            answered(await client.delete("/large?id=eq.1", headers=whole), 422, "answer-too-large")
+            assert await rows(tables, "SELECT id FROM large") == [(1,)]
+            assert await rows(tables, "SELECT * FROM fencing.fence") == [], "the claim is undone too"
+            assert (await client.delete("/large?id=eq.1", headers=sent)).status_code == 204
 
     async def test_a_lost_connection_is_cured_by_the_key(self, client: httpx.AsyncClient, tables: Database) -> None:
         """The session ends while it commits, so its outcome is unknown. In tests/crash the transaction has committed.

@@ -2,7 +2,9 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
+from time import monotonic, sleep
 from typing import Any
+from unittest.mock import ANY
 from urllib.parse import unquote
 
 import pytest
@@ -20,6 +22,7 @@ from schemathesis.specs.openapi.checks import (
 from gateway.demo.embedded import EmbeddedPostgres
 from gateway.tables.catalog.functions import Function, Parameter
 from gateway.tables.catalog.snapshot import ForeignKey, Table
+from gateway.tables.dialect import openapi
 from gateway.tables.dialect.openapi import document
 from tests.tables.raw_http import Watched, watched_gateway
 from tests.tables.samples import column, table
@@ -150,6 +153,29 @@ def gateway(postgres_server: EmbeddedPostgres) -> Iterator[Watched]:
     # The document's own example waits for ten seconds if its lock is taken.
     with watched_gateway(postgres_server, TABLES, leases={"max_wait": 10}) as watched:
         yield watched
+
+
+def test_a_description_is_made_once_for_each_state_of_the_catalog(
+    gateway: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Making that of a large schema takes longer than many requests do."""
+    made = []
+
+    def counted(*described: Any) -> Any:
+        made.append(described)
+        return document(*described)
+
+    monkeypatch.setattr(openapi, "document", counted)
+    gateway.execute("CREATE TABLE later (id bigint PRIMARY KEY)")
+    deadline = monotonic() + PATIENCE
+    while "/later" not in (first := gateway.client.ask("GET", b"/v1/tables/")).document["paths"]:
+        assert monotonic() < deadline
+        sleep(0.01)
+    before = len(made)
+    assert before
+    for _ in range(3):
+        assert gateway.client.ask("GET", b"/v1/tables/") == replace(first, headers=ANY)
+    assert len(made) == before
 
 
 @pytest.mark.thorough

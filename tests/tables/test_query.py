@@ -258,3 +258,24 @@ def test_a_query_string_has_a_largest_size() -> None:
     with pytest.raises(DialectError) as caught:
         parse_query(b"id=eq." + b"1" * (MAX_BYTES - 5))
     assert (caught.value.code, caught.value.details) == ("PGRST100", f"at most {MAX_BYTES} bytes are taken")
+
+
+@pytest.mark.parametrize(
+    "piece", ['a.eq.{"\\",', 'a.eq.{"\\', "a.eq.{", 'a.eq.{"",', 'a.eq."\\', "a.eq.{x", "a.eq.{}x,", 'a.eq.{"x"}x,']
+)
+@pytest.mark.parametrize("end", ["", "\\", "}", '"}', "\\\n"])
+def test_values_that_begin_like_arrays_take_no_time(piece: str, end: str) -> None:
+    """Sixty thousand characters, for which a head has room, took three seconds."""
+    text = f"({piece * (60_000 // len(piece) // 150 * 150)}{end}"
+    long = f"({(piece + 'x' * 100) * 400}{end}"
+    began = time.process_time()
+    for one in (text, long):
+        with pytest.raises(DialectError):
+            parse_tree("or", one, negated=False)
+    assert time.process_time() - began < 0.2
+
+
+def test_a_few_values_may_begin_like_arrays() -> None:
+    parsed = parse_tree("or", '(a.eq.{x,b.eq.{"y"},c.eq.{}z,d.cs.{1,2})', negated=False)
+    assert isinstance(parsed, Logic)
+    assert [one.value for one in parsed.children if isinstance(one, Condition)] == ["{x", '{"y"}', "{}z", "{1,2}"]

@@ -13,21 +13,26 @@ import asyncpg
 import httpx
 import pytest
 
+from gateway.auth.principal import Principal
 from gateway.db import database as store
 from gateway.db import fences
 from gateway.db.database import SHARED_LOCK_TIMEOUT, SHARED_STATEMENT_TIMEOUT, Database, Record
 from gateway.db.pool import Session
 from gateway.errors import SqlError
+from gateway.fencing.record import ANONYMOUS
 from gateway.fencing.resource import MAX_BYTES, Template
-from gateway.observe.events import Event, WriteRefused
+from gateway.observe.events import Event, WriteRefused, ignore
+from gateway.record import audit
 from gateway.tables.execute import batches
 from gateway.tables.naming.plan import Rule
-from gateway.tables.pipeline import Exposure
+from gateway.tables.pipeline import Exposure, TablePlane
 from tests.patience import patient
-from tests.tables.asking import Send, answered, change, client_of, row, rows, send
+from tests.tables.asking import TESTER, Send, answered, change, client_of, over_asgi, row, rows, send
+from tests.tables.conftest import RULES
 from tests.waiting import PATIENCE, waiting
 
 TARGET = "/accounts?id=eq.1"
+CALLERS = {b"known": TESTER, b"stranger": Principal(ANONYMOUS, TESTER.rights)}
 HUGE = "9" * 30
 EVERYTHING = """
 SELECT (SELECT json_agg(t) FROM accounts t)::text, (SELECT json_agg(t) FROM users t)::text,
@@ -483,3 +488,31 @@ async def test_trips_for_zombies_keep_their_distance_while_others_write(
         writing = False
     assert recording == [1] * 6
     assert clock() - start >= 5 * batches.GIVING_WAY
+
+
+@pytest.mark.parametrize("together", [False, True])
+async def test_a_stranger_does_not_fill_the_record(
+    database: Database, overtaken: Database, monkeypatch: pytest.MonkeyPatch, *, together: bool
+) -> None:
+    """Beyond its rate, its writes are not answered as refused. A known caller gets its refusals, each with an entry."""
+    monkeypatch.setattr(audit, "BURST", 3)
+    monkeypatch.setattr(audit, "A_SECOND", 0.0)
+    exposure = Exposure(rules=RULES)
+    plane = TablePlane(database, exposure, authenticate=lambda head: CALLERS[head.value(b"who") or b""], observe=ignore)
+    async with over_asgi(plane) as client:
+
+        async def zombie(who: str) -> httpx.Response:
+            headers = {"fencing-token": "8", "who": who}
+            return await client.patch(TARGET, json={"note": "late"}, headers=headers)
+
+        for _ in range(2):
+            assert (await zombie("known")).status_code == 412  # the form is known from here on
+        strangers = [zombie("stranger") for _ in range(8)]
+        answers = await asyncio.gather(*strangers) if together else [await one for one in strangers]
+        assert Counter(answer.status_code for answer in answers) == {412: 3, 503: 5}
+        [said] = {answer.json()["message"] for answer in answers if answer.status_code == 503}
+        assert said.startswith("Too many writes of anonymous callers at ")
+        answered(await zombie("known"), 412, "token-stale")
+    recorded = await rows(overtaken, "SELECT caller FROM fencing.rejection")
+    assert Counter(caller for [caller] in recorded) == {"anonymous": 3, "tester": 3}
+    assert (await row(overtaken, "SELECT note FROM accounts WHERE id = 1"))[0] == "9's"

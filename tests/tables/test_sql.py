@@ -22,7 +22,7 @@ from gateway.tables.sql.expressions import (
     tells_of_change,
     unchanged,
 )
-from gateway.tables.sql.shape import lower_read, lower_write
+from gateway.tables.sql.shape import MOST, lower_read, lower_write
 from gateway.tables.sql.statements import Statements, name_expression
 from tests.tables.samples import ACCOUNTS, column, table
 
@@ -87,7 +87,7 @@ def test_values_never_enter_the_text() -> None:
     assert "HOSTILE" not in statement.text
     sent = [values[f"v{number}"] for number in range(5)]
     assert sent == ["HOSTILE", "HOSTILE", "HOSTILE", ["HOSTILE"], "HOSTILE"]
-    assert [one for one in statement.arrange(values) if one is not True] == sent
+    assert [one for one in statement.arrange(values | {MOST: True}) if one is not True] == sent
 
 
 def test_one_text_for_one_shape() -> None:

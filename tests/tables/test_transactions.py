@@ -278,6 +278,19 @@ class TestAllOrNothing:
             refused(await send(api, patch(1), patch(3), last, **keyed), status, code, 2)
         assert await state(tables) == before, "not even an answer is kept"
 
+    async def test_answers_that_are_too_large_together_undo_all_writes(
+        self, api: httpx.AsyncClient, tables: Database
+    ) -> None:
+        before = await state(tables)
+        large = patch(1, "x" * 70_000, prefer="return=representation")
+        twice = {**patch(3, prefer="return=representation"), "query": "id=eq.3&select=note,again:note"}
+        assert (await send(api, large, twice)).status_code == 200
+        large["query"] = "id=eq.1&select=note,again:note"
+        twice["body"] = {"note": "y" * 70_000}
+        refused(await send(api, large, twice, token=6), 413, "body-too-large", 1)
+        assert len(await rows(tables, "SELECT FROM accounts WHERE note = 'changed'")) == 1
+        assert before != await state(tables)
+
     async def test_settings_are_those_of_one_write(self, api: httpx.AsyncClient) -> None:
         """A trigger sets them, too. Else the name of the last row would be another one than it is claimed by."""
         moment = {"method": "PATCH", "table": "zoned", "query": "id=eq.1", "body": {"at": "2024-01-02T03:00:00"}}

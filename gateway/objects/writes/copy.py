@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from urllib.parse import urlencode
 
+from gateway.budget import Budget
 from gateway.db.database import Database
 from gateway.errors import GatewayError, StoreError, Unavailable
-from gateway.http.body import Memory
+from gateway.http.body import twice
 from gateway.objects.body.checksums import Digests
 from gateway.objects.body.intake import VerifiedBody
 from gateway.objects.exchange import Exchange, is_tombstone
@@ -137,7 +138,7 @@ class Copies:
         writes: FencedWrites,
         puts: Puts,
         sources: Sources,
-        memory: Memory,
+        memory: Budget,
         threshold: int,
     ) -> None:
         self._database = database
@@ -160,7 +161,7 @@ class Copies:
         found = await self._sources.find(source)
         headers = await self._headers(request, source, found)
         if found.size <= self._threshold:
-            async with self._memory.reserved(found.size):
+            async with self._memory.held(twice(found.size)):
                 body = await self._sources.read(source, found)
                 stored = await self._puts.put_from_memory(write, profile, body, headers, request.condition)
         else:

@@ -10,6 +10,7 @@ from urllib.parse import quote, urlencode, urlsplit
 
 from starlette.types import Scope
 
+from gateway import budget
 from gateway.auth import post_policy
 from gateway.auth.sigv4 import PayloadMode, RequestHead, Signers, VerifiedSignature
 from gateway.errors import StoreError, TokenRequired
@@ -108,7 +109,7 @@ class FormUploads:
         signers = self._signers
         policy = post_policy.verify(named, signers.secret_of, signers.clock(), signers.anonymous)
         policy.principal.note_use()
-        scope["state"]["caller"] = policy.principal.name
+        budget.serve(scope["state"], policy.principal.name)
         if policy.principal.is_anonymous:
             origins.check(head.method, head.headers)  # a page of any site can post a form
         form = read_form(named)

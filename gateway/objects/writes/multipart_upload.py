@@ -1,11 +1,12 @@
 """Multipart uploads by clients. Parts are staged; the completion is the fenced write."""
 
+from gateway.budget import Budget
 from gateway.db import uploads
 from gateway.db.database import Database
 from gateway.db.uploads import RecordedUpload, UploadKey
 from gateway.errors import GatewayError, StoreError, Unavailable
 from gateway.fencing.decision import Fence
-from gateway.http.body import Memory, offload
+from gateway.http.body import offload, twice
 from gateway.objects.exchange import Exchange
 from gateway.objects.protocol import mutation
 from gateway.objects.protocol.effects import Stored
@@ -39,7 +40,7 @@ class Uploads:
         upstream: Upstream,
         writes: FencedWrites,
         sources: Sources,
-        memory: Memory,
+        memory: Budget,
         threshold: int,
     ) -> None:
         """``threshold``: the largest part, in bytes, that may be read into memory."""
@@ -78,7 +79,7 @@ class Uploads:
         upload_id, number = _addressed(exchange)
         write = await self._pending_write(exchange, upload_id, exchange.capture_start)
         incoming = exchange.incoming()
-        async with self._memory.reserved(min(incoming.length, self._threshold) if incoming.trailing else 0):
+        async with self._memory.held(twice(min(incoming.length, self._threshold) if incoming.trailing else 0)):
             uploaded = await forward_part(
                 self._upstream,
                 write.bucket,

@@ -7,11 +7,12 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from uuid import uuid4
 
+from gateway.budget import Budget
 from gateway.db import uploads
 from gateway.db.database import Database
 from gateway.db.uploads import RecordedUpload, UploadKey
 from gateway.errors import OutcomeUnknown, SqlError, StoreError, Unavailable
-from gateway.http.body import Memory
+from gateway.http.body import twice
 from gateway.objects.body.form import FormBody
 from gateway.objects.body.intake import VerifiedBody
 from gateway.objects.exchange import Exchange
@@ -42,7 +43,7 @@ class Puts:
     """Writes of whole bodies. ``threshold``: the largest body, in bytes, that is put from memory."""
 
     def __init__(
-        self, database: Database, upstream: Upstream, writes: FencedWrites, memory: Memory, threshold: int
+        self, database: Database, upstream: Upstream, writes: FencedWrites, memory: Budget, threshold: int
     ) -> None:
         self._database = database
         self._upstream = upstream
@@ -60,7 +61,7 @@ class Puts:
         profile = await self._writes.profile_for(write)
         headers, condition = exchange.request.headers, exchange.request.condition
         if incoming.length <= self._threshold:
-            async with self._memory.reserved(incoming.length):
+            async with self._memory.held(twice(incoming.length)):
                 body = await incoming.whole()
                 write = write.with_captured(incoming.captured(body.content))
                 stored = await self.put_from_memory(write, profile, body, headers, condition)
@@ -75,13 +76,13 @@ class Puts:
         profile = await self._writes.profile_for(write)
         most = incoming.most
         if most <= self._threshold:
-            async with self._memory.reserved(most):
+            async with self._memory.held(twice(most)):
                 body = await incoming.whole()
                 return await self.put_from_memory(write.with_captured(incoming.captured()), profile, body, headers)
         await self._writes.refuse_if_stale(write)
         # One part at a time is put together in memory, so its size must not grow with the body.
         size = part_size(min(most, _SMALL_PARTS), write.write_id)
-        async with self._memory.reserved(size):
+        async with self._memory.held(twice(size)):
             headers = [*headers, *write.marks(self._upstream)]
             staged = await self.staging(write).stage_unsized(incoming.chunks(), headers, size)
         write = write.with_payload(incoming.proof.size, incoming.proof.sha256).with_captured(incoming.captured())

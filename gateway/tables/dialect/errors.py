@@ -4,7 +4,7 @@ import re
 
 import orjson
 
-from gateway.errors import DialectError, GatewayError, ResourceMismatch, RowChanged, SqlError
+from gateway.errors import BodyTooLarge, DialectError, GatewayError, ResourceMismatch, RowChanged, SqlError
 from gateway.tables.dialect import overrides
 from gateway.tables.dialect.media import JSON
 from gateway.tables.dialect.overrides import Headers
@@ -22,6 +22,8 @@ _STATUS_OF_SQLSTATE = {
 _REVEALING = frozenset(("PGRST106", "PGRST200", "PGRST201", "PGRST202", "PGRST203", "PGRST204", "PGRST205"))
 MISMATCH = "FN422"
 """The SQLSTATE with which a statement refuses a touched row without a claim."""
+ANSWER = "#answer"
+"""A statement refuses this in place of a row: its own answer, which is too large."""
 _CODE = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 
@@ -32,6 +34,8 @@ def of_database(error: SqlError, *, known_caller: bool, verbose: bool) -> Gatewa
     database's details and hints are left out, because they may quote rows. An error raised as ``PGRST`` is meant for
     the caller.
     """
+    if is_of_answer(error):
+        return too_large(None)
     if error.sqlstate == MISMATCH and error.detail:
         # From the guard of a table that a cascade or a trigger of the write has reached.
         return ResourceMismatch(error.message, advice=error.hint or "")
@@ -44,6 +48,20 @@ def of_database(error: SqlError, *, known_caller: bool, verbose: bool) -> Gatewa
         error.sqlstate, 401 if error.sqlstate == "42501" and not known_caller else status, error.message,
         details=error.detail if verbose else None, hint=error.hint if verbose else None,
     )  # fmt: skip
+
+
+def is_of_answer(error: SqlError) -> bool:
+    """Return whether a statement was undone because its answer would be too large."""
+    return error.sqlstate == MISMATCH and error.message == ANSWER
+
+
+def too_large(most: int | None) -> BodyTooLarge:
+    """Return the error for an answer of more than ``most`` bytes."""
+    limit = "the gateway answers with" if most is None else f"{most:,} bytes"
+    return BodyTooLarge(
+        f"The answer has more than {limit}. Nothing was written.",
+        advice="Ask for fewer rows at one time, with limit and offset, or for fewer columns, with select.",
+    )
 
 
 def mismatch(touched: str | None, advice: str | None = None) -> ResourceMismatch:

@@ -33,7 +33,8 @@ _OPERATOR = re.compile(r"([a-z]+)(?:\(([\w$ ]+)\))?\.")
 _EXPECTED_OPERATOR = 'expecting "not" or operator (eq, gt, ...)'
 _EXPECTED_NODE = f"{EXPECTING_NAME}, negation operator (not) or logic operator (and, or)"
 _BARE_VALUE = re.compile(r"[^,)]*")
-_ARRAY_LITERAL = re.compile(r"\{(?:[^{}\"]|\"(?:[^\"\\]|\\.)*\")*\}")
+# A literal without an end matches, too, as far as it was read.
+_ARRAY_LITERAL = re.compile(r'\{(?:[^{}"]++|"(?:[^"\\]++|\\[\s\S])*+(?:"|\\?\Z))*+(\})?')
 _TREE = re.compile(r"(not\.)?(and|or)(?=[ \t]*\()")
 
 
@@ -100,14 +101,14 @@ def _delimited(cursor: Cursor) -> str:
         value = read(cursor)
         if value is not None and cursor.next in ("", ",", ")"):
             return value
-        cursor.position = start
+        cursor.go_back(start)
     bare = cursor.take(_BARE_VALUE)
     return bare[0] if bare else ""
 
 
 def _array_literal(cursor: Cursor) -> str | None:
     match = cursor.take(_ARRAY_LITERAL)
-    return match[0] if match else None
+    return match[0] if match and match[1] else None
 
 
 def _element(cursor: Cursor) -> str:

@@ -6,8 +6,10 @@ of the statement.
 """
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, NoReturn, TypeAlias
+from functools import lru_cache
+from typing import Literal, NoReturn, TypeAlias, TypeVar
 
 from gateway.errors import DialectError
 
@@ -22,8 +24,22 @@ MAX_VALUES = 10_000
 """Values in one ``in.(…)``."""
 MAX_STEPS = 32
 """Steps of one JSON path."""
+LONGEST_KEPT = 500
+"""Characters of a text whose reading is kept."""
+
+Read = TypeVar("Read")
 
 Step: TypeAlias = tuple[Literal["->", "->>"], str | int]
+
+
+def kept_if_short(read: Callable[[str], Read]) -> Callable[[str], Read]:
+    """Clients send the same few texts again and again. Long ones are not kept: memory is not for a caller to fill."""
+    cached = lru_cache(maxsize=512)(read)
+
+    def parse(text: str) -> Read:
+        return cached(text) if len(text) <= LONGEST_KEPT else read(text)
+
+    return parse
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,11 +136,12 @@ class Cursor:
     ``before``: characters that come before the text where PostgREST counts columns.
     """
 
-    __slots__ = ("before", "depth", "position", "terms", "text", "what")
+    __slots__ = ("before", "depth", "position", "reread", "terms", "text", "what")
 
     def __init__(self, text: str, what: str, before: int = 0) -> None:
         self.text, self.what, self.before = text, what, before
         self.position, self.depth, self.terms = 0, 0, 0
+        self.reread = 0
 
     def take(self, pattern: re.Pattern[str]) -> re.Match[str] | None:
         """Return the text that the pattern matches here, if it does."""
@@ -132,6 +149,13 @@ class Cursor:
         if match is not None:
             self.position = match.end()
         return match
+
+    def go_back(self, start: int) -> None:
+        """Read again from ``start`` on. All that is read twice is no longer than the text, so it takes no time."""
+        self.reread += self.position - start
+        if self.reread > len(self.text):
+            self.refuse(f"{len(self.text)} characters of values that begin like arrays and are none")
+        self.position = start
 
     def literal(self, text: str) -> bool:
         """Whether exactly this comes next; then it has been read."""

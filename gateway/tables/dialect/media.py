@@ -3,10 +3,10 @@
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Literal, TypeAlias
 
 from gateway.errors import DialectError
+from gateway.tables.dialect.grammar import kept_if_short
 
 Form: TypeAlias = Literal["json", "stripped", "csv"]
 BodyType: TypeAlias = Literal["json", "csv", "urlencoded", "text", "binary"]
@@ -48,13 +48,13 @@ _BODIES: dict[str, BodyType] = {
 _QUALITY = re.compile(r"q=([01](?:\.[0-9]{0,3})?)")
 
 
-@lru_cache(maxsize=256)
+@kept_if_short
 def accepted(accept: str) -> Media | None:
     """Return the best form of rows that the caller accepts, by its ``q``, then by its order; None if there is none."""
     return JSON if not accept else _best(accept, _ROWS)
 
 
-@lru_cache(maxsize=64)
+@kept_if_short
 def root_accepted(accept: str) -> Media | None:
     """Return the same for the description of the root."""
     return OPENAPI if not accept else _best(accept, _ROOT)

@@ -3,7 +3,7 @@
 Beside what PostgREST's has, every write has the headers of the fence, and the answers a writer gets from it.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, TypeAlias
 from urllib.parse import quote
 
@@ -41,9 +41,8 @@ def allowed(*methods: str) -> Response:
     return Response(200, [(b"allow", ",".join(methods).encode()), (b"content-length", b"0")])
 
 
-def root(document: Mapping[str, Any], *, with_body: bool) -> Response:
-    """Return the answer of the root."""
-    body = orjson.dumps(document)
+def root(body: bytes, *, with_body: bool) -> Response:
+    """Return the answer of the root. ``body``: a document as JSON."""
     headers = [OPENAPI.content_type, (b"content-length", str(len(body)).encode())]
     return Response(200, headers, body if with_body else b"")
 
@@ -162,6 +161,11 @@ def document(tables: Sequence[Table], functions: Sequence[Function], prefix: str
             },
         },
     }  # fmt: skip
+
+
+def as_json(tables: Sequence[Table], functions: Sequence[Function], prefix: str) -> bytes:
+    """Return the same as JSON."""
+    return orjson.dumps(document(tables, functions, prefix))
 
 
 def _path(table: Table) -> Document:

@@ -3,10 +3,10 @@
 import re
 from collections.abc import Container
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from typing import Literal
 
 from gateway.errors import DialectError
+from gateway.tables.dialect.grammar import kept_if_short
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ _CHOICES: dict[str, tuple[str, frozenset[str]]] = {
 _ZONE = re.compile(r"[A-Za-z0-9_+:/-]{1,64}")
 
 
-@lru_cache(maxsize=256)
+@kept_if_short
 def parse_preferences(header: str) -> Preferences:
     """Read ``Prefer``; the first of a kind wins. Nothing is refused yet: that is up to ``honoured``."""
     chosen: dict[str, object] = {}

@@ -1,32 +1,29 @@
 """Reads what shapes an answer: the selected columns, the embedded tables, the orders, and lists of names."""
 
 import re
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import TypeVar
 
 from gateway.errors import DialectError
 from gateway.tables.dialect.grammar import (
+    LONGEST_KEPT,
     SPACES,
     Cursor,
     Embedded,
     Field,
     Order,
     Selected,
+    kept_if_short,
     not_implemented,
     read_field,
     read_name,
     read_path,
 )
 
-_LONGEST_KEPT = 500
 _ALIAS = re.compile(r":(?!:)")
 _CAST = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(?: [A-Za-z]+){0,3}(?:\([0-9]{1,4}(?:,[0-9]{1,4})?\))?(?:\[\])?")
 _AGGREGATE = re.compile(r"(?:sum|avg|count|max|min)\(\)")
 _COUNT = re.compile(r"count\(\)")
-
-Read = TypeVar("Read")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,17 +38,7 @@ class Selection:
     terms: int = field(default=0, compare=False)
 
 
-def _kept(read: Callable[[str], Read]) -> Callable[[str], Read]:
-    """Clients send the same few texts again and again. Long ones are not kept: memory is not for a caller to fill."""
-    cached = lru_cache(maxsize=512)(read)
-
-    def parse(text: str) -> Read:
-        return cached(text) if len(text) <= _LONGEST_KEPT else read(text)
-
-    return parse
-
-
-@_kept
+@kept_if_short
 def parse_select(text: str) -> Selection:
     """``alias:column->path::cast, alias:table!hint!inner(column, …), …``."""
     if text in ("", "*"):
@@ -64,7 +51,7 @@ def parse_select(text: str) -> Selection:
     return Selection(tuple(columns), tuple(embedded), cursor.terms)
 
 
-@_kept
+@kept_if_short
 def parse_order(text: str) -> tuple[Order, ...]:
     """``column.desc.nullslast, table(column).asc, …``."""
     cursor = Cursor(text, "order")
@@ -82,7 +69,7 @@ def _short_names(text: str, what: str) -> tuple[str, ...]:
 
 def parse_names(text: str, what: str) -> tuple[str, ...]:
     """Read a comma list of plain column names, sorted: clients send them in random order."""
-    return (_short_names if len(text) <= _LONGEST_KEPT else _names)(text, what)
+    return (_short_names if len(text) <= LONGEST_KEPT else _names)(text, what)
 
 
 def _names(text: str, what: str) -> tuple[str, ...]:

@@ -48,10 +48,14 @@ class Authorisation:
 
     async def writes(self, sender: Sender, name: str) -> None:
         """Check that the caller writes to a table at all. ``claims`` checks its resources."""
-        limits = sender.rights.table(Action.WRITE, name)
-        if not (limits.placed or limits.patterns):
+        if not sender.rights.may_write_to(name):
             raise await self._denied(sender, Action.WRITE, "table", name)
         await self._has_role(sender, Action.WRITE, "table", name)
+
+    async def writes_anything(self, sender: Sender) -> None:
+        """Check that the caller writes to any table at all, before the body says to which."""
+        if not sender.rights.have(Action.WRITE):
+            raise await self._denied(sender, Action.WRITE, "table", "*")
 
     async def calls(self, sender: Sender, name: str) -> None:
         """Check that the caller calls a function at all."""

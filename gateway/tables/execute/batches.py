@@ -81,6 +81,8 @@ LARGEST = 1024
 ROOM = 32 * LARGEST
 
 _MOST_LANES = 256
+# Characters of a statement whose lane does not stay beside another one of such size.
+_LONG = 32 * 1024
 # Claims and headers are among the values of a statement under a role: it may be so many times larger.
 _LARGER = 8
 
@@ -122,7 +124,7 @@ class _Lanes(ABC, Generic[What, Answer]):
         text = statement.text if role is None else (role, statement.text)
         lane = self._lanes.get(text)
         if lane is None:
-            if len(self._lanes) >= _MOST_LANES:
+            if len(self._lanes) >= _MOST_LANES or len(statement.text) > _LONG:
                 self._lanes = {sql: lane for sql, lane in self._lanes.items() if not lane.idle()}
             lane = self._lanes[text] = self._lane(statement, role)
         return lane.ask(_asked(what, arguments), key=resource, size=size)

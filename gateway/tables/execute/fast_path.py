@@ -31,13 +31,13 @@ from gateway.fencing.decision import Enforcement, Equal
 from gateway.fencing.headers import FencingHeaders
 from gateway.fencing.record import Attempt, refusal_error
 from gateway.fencing.token import Token
-from gateway.http.body import LARGE
+from gateway.http.body import LARGE, SMALL
 from gateway.http.head import Head
 from gateway.observe.events import Observe, StepReached, WriteAccepted
 from gateway.record.audit import Audit
 from gateway.tables.dialect import body, response
 from gateway.tables.dialect.body import Payload
-from gateway.tables.dialect.errors import MISMATCH
+from gateway.tables.dialect.errors import MISMATCH, is_of_answer
 from gateway.tables.dialect.overrides import Headers
 from gateway.tables.dialect.request import Request
 from gateway.tables.dialect.response import Accepted, Response, Row, Written, check_put
@@ -50,15 +50,17 @@ from gateway.tables.execute.reach import concerns
 from gateway.tables.execute.recipes import FormReader, PlainHead, PlainRequest, ReadRecipe, RequestForm, WriteRecipe
 from gateway.tables.schema_cache import CachedTable
 from gateway.tables.sql.expressions import Statement
-from gateway.tables.sql.shape import lower_write
+from gateway.tables.sql.shape import MOST, lower_write
 
 FAST_BEFORE = StepReached("tables.fast.before")
 FAST_AFTER = StepReached("tables.fast.after")
 RAISE_BEFORE = StepReached("tables.raise.before")
 RAISE_AFTER = StepReached("tables.raise.after")
 
-_MOST_FORMS = 4096
-_MOST_BODIES = 64
+_MOST_RECIPES = 4096
+# Bytes of all recipes, roughly: their statements, and the objects that their forms were read to.
+_LARGEST_RECIPES = 8 * 1024 * 1024
+_OF_OBJECTS = 8
 _MOST_OVERTAKEN = 4096
 _MOST_RAISED = 4096
 
@@ -115,6 +117,7 @@ class _ReadMatch(NamedTuple):
 class _LearntForm:
     """The recipes of one form of writes, by the columns of the body. ``columns``: those the query names, if any."""
 
+    table: str
     columns: tuple[str, ...] | None
     by_body: dict[tuple[str, ...], _LearntWrite] = field(default_factory=dict)
 
@@ -190,6 +193,7 @@ class FastPath:
         self._forms = FormReader()
         self._writes: dict[RequestForm, _LearntForm] = {}
         self._reads: dict[RequestForm, _LearntRead] = {}
+        self._recipes = self._size_of_recipes = 0
 
     def candidate(self, head: Head, principal: Principal) -> Candidate:
         """Return the request as a candidate for the fast path."""
@@ -267,7 +271,10 @@ class FastPath:
         if plain is None:
             return None
         if candidate.match is None:
-            self.begin(candidate, head.query_string, await content() if plain.form in self._writes else b"")
+            form = self._writes.get(plain.form)
+            if form is not None and not candidate.rights.may_write_to(form.table):
+                return None  # the planned request is denied, before its body is read
+            self.begin(candidate, head.query_string, b"" if form is None else await content())
         match = candidate.match
         if match is None:
             return None
@@ -283,7 +290,7 @@ class FastPath:
             )
         except SqlError as error:
             # The schema cache may be out of date. The planned request finds that out.
-            if error.sqlstate[:2] not in _OF_NAMES_AND_VALUES:
+            if error.sqlstate[:2] not in _OF_NAMES_AND_VALUES and not is_of_answer(error):
                 raise
             return None
         if row is None:
@@ -312,7 +319,7 @@ class FastPath:
         )
         values["resource"], values["claimed"] = resource, write.claimed
         values["epoch"], values["value"], values["holder"] = token.epoch, token.value, write.tokens.holder
-        values["payload"] = write.payload.text if write.payload else None
+        values["payload"], values[MOST] = write.payload.text if write.payload else None, SMALL
         statement = cached.statements.write(shape)
         if candidate.plain is not None:
             self._learn_write(candidate.plain, write, columns, statement, values)
@@ -323,6 +330,8 @@ class FastPath:
         try:
             row = await self._confirm(fenced, self._send(fenced), lambda: write.attempts()(resource))
         except SqlError as error:
+            if is_of_answer(error):
+                return None
             if error.sqlstate == MISMATCH:
                 error.hint = write.mismatch_advice()
             raise
@@ -340,8 +349,8 @@ class FastPath:
         plain = candidate.plain
         if plain is None or (recipe := recipes.read_recipe(plain, request, cached.table, statement, values)) is None:
             return
-        if len(self._reads) >= _MOST_FORMS:
-            self._reads.clear()
+        if plain.form not in self._reads:
+            self._make_room(plain.form, statement)
         self._reads[plain.form] = _LearntRead(recipe, cached, self._profile(plain, b"accept-profile", cached))
 
     def _learn_write(
@@ -351,16 +360,25 @@ class FastPath:
         recipe = recipes.write_recipe(plain, write.request, columns, cached.naming(), statement, values)
         if recipe is None:
             return
-        if len(self._writes) >= _MOST_FORMS:
-            self._writes.clear()
-        form = self._writes.setdefault(plain.form, _LearntForm(write.request.query.columns))
-        if len(form.by_body) >= _MOST_BODIES:
-            form.by_body.clear()
+        known = self._writes.get(plain.form)
+        if known is None or columns not in known.by_body:
+            self._make_room(plain.form, statement)
+        form = self._writes.setdefault(plain.form, _LearntForm(cached.name, write.request.query.columns))
         profile = self._profile(plain, b"content-profile", cached)
         form.by_body[columns] = _LearntWrite(
             *(recipe, cached, cached.name, profile, _may_share_a_raise(write)),
             *(WriteAccepted("tables", cached.name, "recipe"), write.shows_rows, {}),
         )
+
+    def _make_room(self, form: RequestForm, statement: Statement) -> None:
+        """Forget all recipes if they would be too many with the next one, or too large."""
+        size = _OF_OBJECTS * form.size + len(statement.text)
+        if self._recipes >= _MOST_RECIPES or self._size_of_recipes + size > _LARGEST_RECIPES:
+            self._writes.clear()
+            self._reads.clear()
+            self._recipes = self._size_of_recipes = 0
+        self._recipes += 1
+        self._size_of_recipes += size
 
     def _profile(self, plain: PlainRequest, header: bytes, cached: CachedTable) -> Headers:
         """Return the header of an answer that names its schema, if the request names one or several are exposed."""
@@ -403,8 +421,10 @@ class FastPath:
             return None
         return _Match(learnt, resource, shown.token, shown, payload, content)
 
-    def _read(self, candidate: Candidate, match: _ReadMatch, row: Row) -> Response:
-        """Return the answer to a read."""
+    def _read(self, candidate: Candidate, match: _ReadMatch, row: Row) -> Response | None:
+        """Return the answer to a read. None if it is too large to share a trip."""
+        if row["body"] is None:
+            return None
         recipe, _, profile = match.learnt
         assert candidate.plain is not None
         answer = response.read(recipe.request, row, candidate.plain.form.path, match.query_string)

@@ -21,7 +21,7 @@ from gateway.tables.execute.planning import PlannedWrite
 from gateway.tables.execute.reach import Located
 from gateway.tables.naming.plan import table_resource
 from gateway.tables.sql.expressions import unchanged
-from gateway.tables.sql.shape import lower_filters, lower_write
+from gateway.tables.sql.shape import MOST, lower_filters, lower_write
 
 
 class ClaimsRefused(Exception):
@@ -224,9 +224,11 @@ def written_columns(write: PlannedWrite) -> tuple[tuple[str, ...], bool]:
 
 
 async def execute(
-    transaction: Transaction, write: PlannedWrite, acting: Acting
+    transaction: Transaction, write: PlannedWrite, acting: Acting, most: int
 ) -> tuple[Written, list[ObservedRefusal]]:
     """Write, and verify the touched rows. It may end acting under the role of the sender.
+
+    ``most``: bytes that the answer may have.
 
     Any error has to undo the transaction: ``RowChanged``, ``ResourceMismatch``, ``DialectError`` or ``SqlError``.
     """
@@ -244,7 +246,7 @@ async def execute(
     reaches = write.cached.reach is not None
     located = await reach.locate(transaction, write, acting) if reaches else None
     await acting.as_(role)
-    row = await _row(transaction, write, located, creates=creates)
+    row = await _row(transaction, write, located, most, creates=creates)
     if reaches:
         await acting.as_(None)
         await reach.verify(transaction, write, located)
@@ -292,7 +294,9 @@ async def _check_absent(transaction: Transaction, write: PlannedWrite) -> None:
         raise row_changed(current)
 
 
-async def _row(transaction: Transaction, write: PlannedWrite, located: Located | None, *, creates: bool) -> Row:
+async def _row(
+    transaction: Transaction, write: PlannedWrite, located: Located | None, most: int, *, creates: bool
+) -> Row:
     """Return the row in which the statement reports what it did.
 
     ``located``: it writes only these rows. ``creates``: it leaves an existing row alone.
@@ -312,7 +316,7 @@ async def _row(transaction: Transaction, write: PlannedWrite, located: Located |
     if located is not None:
         shape = shape._replace(located=True)
         values["relations"], values["places"] = located.relations, located.places
-    values["claimed"] = list(write.claimed or ())
+    values["claimed"], values[MOST] = list(write.claimed or ()), most
     values["payload"] = write.payload.text if write.payload else None
     statement = cached.statements.write(shape)
     row = await transaction.fetchrow(statement.text, *statement.arrange(values))

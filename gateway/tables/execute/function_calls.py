@@ -17,11 +17,11 @@ from gateway.http.head import Head
 from gateway.tables.catalog.functions import Choice, Functions
 from gateway.tables.dialect import arguments, media, openapi, request, response
 from gateway.tables.dialect.arguments import Arguments
+from gateway.tables.dialect.errors import too_large
 from gateway.tables.dialect.etags import check_preconditions
 from gateway.tables.dialect.grammar import not_implemented
 from gateway.tables.dialect.request import READS, Request, Target
 from gateway.tables.dialect.response import Accepted, Response, Written, check_affected, check_single
-from gateway.tables.execute.acting import Role
 from gateway.tables.execute.authorisation import Authorisation
 from gateway.tables.execute.planning import EffectivePreferences, PlannedWrite, Sender, explicit_of, key_of, tokens_of
 from gateway.tables.execute.reads import Reader
@@ -30,7 +30,7 @@ from gateway.tables.naming.plan import Rule
 from gateway.tables.schema_cache import CachedTable, FunctionCache
 from gateway.tables.sql import function_call
 from gateway.tables.sql.function_call import CallShape
-from gateway.tables.sql.shape import lower_read
+from gateway.tables.sql.shape import MOST, lower_read
 from gateway.tables.sql.statements import Statements
 
 
@@ -47,6 +47,8 @@ class _Call:
     async def carry_out(self, transaction: Transaction) -> Written:
         row = await transaction.fetchrow(self.text, *self.arguments)
         assert row is not None
+        if row["body"] is None:
+            raise too_large(self.reader.limit.most)
         function, touched = self.choice.function, row["touched"]
         if self.request.singular and function.returns_set:
             check_single(touched)
@@ -55,7 +57,9 @@ class _Call:
         return Written(touched, body=row["body"], total=row["total"], said=said)
 
     async def only_read(self, transaction: Transaction) -> Response:
-        return self.answer(await self.carry_out(transaction), Accepted())
+        written = await self.carry_out(transaction)
+        await self.reader.limit.keep({"body": written.body})
+        return self.answer(written, Accepted())
 
     def answer(self, written: Written, under: Accepted) -> Response:
         function = self.choice.function
@@ -92,7 +96,7 @@ class FunctionCalls:
             return await self._options(target)
         if head.method in READS:
             await self._authorisation.only_reads(sender(), name)
-            return await self._read(target, head, headers, sender().role)
+            return await self._read(target, head, headers, sender())
         if head.method != "POST":
             raise DialectError("PGRST101", 405, f"Cannot use the {head.method[:20]} method on RPC")
         shown = fencing_headers.read(head.headers, pairs=True)
@@ -107,7 +111,7 @@ class FunctionCalls:
         reads = any(not one.writes for one in forms)
         return openapi.allowed("OPTIONS", *(("GET", "HEAD") if reads else ()), "POST")
 
-    async def _read(self, target: Target, head: Head, headers: Mapping[bytes, str], role: Role | None) -> Response:
+    async def _read(self, target: Target, head: Head, headers: Mapping[bytes, str], sender: Sender) -> Response:
         """Answer GET or HEAD, with the arguments in the query. A function that tries to write fails (25006, 405)."""
         given, rest = arguments.from_query(head.query_string)
         wanted = request.parse(head.method, rest, headers)
@@ -115,7 +119,7 @@ class FunctionCalls:
         async def work(functions: Functions) -> Response:
             choice = functions.choose(target.schema, target.name, given.names, None)
             call = await self._planned(wanted, headers, choice, given)
-            return await self._reader.read_only(call.request, role, call.only_read)
+            return await self._reader.read_only(call.request, sender, call.only_read)
 
         return await self._functions.using(work)
 
@@ -140,7 +144,7 @@ class FunctionCalls:
             call = await self._planned(wanted, headers, choice, given)
             if not choice.function.writes:
                 await self._authorisation.only_reads(sender, f"{target.schema}.{target.name}")
-                return await self._reader.read_only(call.request, sender.role, call.only_read)
+                return await self._reader.read_only(call.request, sender, call.only_read)
             write = self._write(call, shown, sender, content)
             await self._authorisation.claims(write)
             return await self._transactions.execute(UnitOfWork([write], key))
@@ -160,6 +164,7 @@ class FunctionCalls:
         read, values = lower_read(wanted, counted=wanted.preferences.count is not None)
         shape = CallShape(choice.function, tuple(sorted(given.names or ())), choice.whole, read)
         statement = function_call.statement(shape)
+        values[MOST] = self._reader.limit.most
         values["payload"] = given.payload(choice.function, whole=choice.whole)
         return _Call(wanted, choice, statement.text, statement.arrange(values), self._reader)
 

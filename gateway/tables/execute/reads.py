@@ -5,41 +5,69 @@ Views and policies can call functions that write, and no read may become an unfe
 
 import json
 from collections.abc import Awaitable, Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from gateway.auth.grants import NOTHING, Rights
+from gateway.budget import Budget
 from gateway.db import settings
 from gateway.db.database import Database, Transaction
 from gateway.errors import DialectError
+from gateway.fencing.record import ANONYMOUS
+from gateway.http.body import SMALL, twice
 from gateway.tables.catalog import distribution
+from gateway.tables.catalog.functions import Functions
+from gateway.tables.catalog.snapshot import Snapshot
 from gateway.tables.dialect import media, openapi, overrides, response
+from gateway.tables.dialect.errors import too_large
 from gateway.tables.dialect.etags import check_preconditions, names_one_row
 from gateway.tables.dialect.overrides import Overrides
 from gateway.tables.dialect.request import READS, Request, unsupported
 from gateway.tables.dialect.response import Response, Row
-from gateway.tables.execute.acting import Acting, Role
+from gateway.tables.execute.acting import Acting
 from gateway.tables.execute.authorisation import Authorisation, concerns_table
 from gateway.tables.execute.fast_path import Candidate, FastPath
 from gateway.tables.execute.planning import Sender
 from gateway.tables.schema_cache import CachedTable, FunctionCache, SchemaCache
 from gateway.tables.sql.expressions import Statement
-from gateway.tables.sql.shape import ReadShape, lower_read
+from gateway.tables.sql.shape import MOST, ReadShape, lower_read
 
 Result = TypeVar("Result")
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerLimit:
+    """``most``: bytes that an answer may have. It takes of its caller's share of ``memory`` until it is sent."""
+
+    most: int
+    memory: Budget
+
+    async def keep(self, row: Row) -> None:
+        """Take memory for the answer in a row that has come. Raises ``BodyTooLarge`` and ``Overloaded``."""
+        if row["body"] is None:
+            raise too_large(self.most)
+        if len(row["body"]) > SMALL:
+            await self.memory.keep(twice(len(row["body"])))
+
+    def keep_now(self, size: int) -> None:
+        """Take memory for the answers to writes, which hold their fences. Raises ``Overloaded`` without waiting."""
+        if size > self.most:
+            raise too_large(self.most)
+        if size > SMALL:
+            self.memory.keep_now(twice(size))
 
 
 @dataclass(frozen=True, slots=True)
 class ReadSettings:
     """``max_rows``: the most rows of one answer; None for no limit. ``overrides``: code may set parts of answers."""
 
+    limit: AnswerLimit
     max_rows: int | None = None
     overrides: bool = False
 
 
-class _RollBack(Exception):
-    """Ends a transaction that has only read."""
+ANONYMOUS_TIMEOUT = 3.0
+"""Seconds that a statement of an anonymous caller may take, if no less is configured."""
 
 
 class Reader:
@@ -49,7 +77,7 @@ class Reader:
         self, database: Database, fast_path: FastPath, authorisation: Authorisation, settings: ReadSettings
     ) -> None:
         self._database, self._fast_path, self._settings = database, fast_path, settings
-        self._authorisation = authorisation
+        self._authorisation, self.limit = authorisation, settings.limit
 
     async def execute(self, candidate: Candidate, wanted: Request, cached: CachedTable, sender: Sender) -> Response:
         """Return the answer. A read of one statement leaves its recipe behind.
@@ -63,20 +91,24 @@ class Reader:
         # In another time zone the same row has another text.
         tagged = wanted.preferences.timezone is None and names_one_row(wanted.query, cached.table)
         shape, values = lower_read(wanted, counted=self._counts_exactly(wanted), tagged=tagged)
+        values[MOST] = self.limit.most
         statement = cached.statements.read(shape)
         await self._authorisation.reads(sender, statement.tables)
         needs_more = self._estimates(wanted) or wanted.preferences.timezone is not None
-        if not needs_more and not statement.runs_code and sender.role is None:
+        plain = not needs_more and not statement.runs_code and sender.role is None
+        if plain:
             self._fast_path.learn_read(candidate, wanted, cached, statement, values)
-            row = await self._database.fetchrow(statement.text, *statement.arrange(values))
+            arguments = statement.arrange(values)
+            row = await self._database.fetchrow_read(statement.text, *arguments, limit=self._timeout(sender))
             assert row is not None
+            await self.limit.keep(row)
             return response.read(wanted, row, path, query_string)
 
         async def work(transaction: Transaction) -> Response:
             row, said = await self._row(transaction, wanted, cached, shape, statement, values)
             return response.overridden(response.read(wanted, row, path, query_string), said)
 
-        answer = await self.read_only(wanted, sender.role, work)
+        answer = await self.read_only(wanted, sender, work)
         says_more = statement.runs_code and self._settings.overrides
         if sender.role is not None and not needs_more and not says_more:
             self._fast_path.learn_read(candidate, wanted, cached, statement, values)
@@ -88,26 +120,26 @@ class Reader:
         return wanted if most is None else replace(wanted, query=wanted.query.capped(most))
 
     async def read_only(
-        self, wanted: Request, role: Role | None, work: Callable[[Transaction], Awaitable[Result]]
+        self, wanted: Request, sender: Sender, work: Callable[[Transaction], Awaitable[Result]]
     ) -> Result:
         """Run ``work`` in a transaction that cannot write, under a role and in the time zone of the request.
 
-        The transaction is rolled back. Code in it may change settings of the session, and the names of the next request
-        depend on these settings.
+        A statement of an anonymous caller has less time. The transaction is rolled back: code in it may change settings
+        of the session, and the names of the next request depend on these settings.
         """
-        found: list[Result] = []
 
-        async def inside(transaction: Transaction) -> None:
-            await settings.make_read_only(transaction)
+        async def inside(transaction: Transaction) -> Result:
+            await settings.make_read_only(transaction, self._timeout(sender))
             if wanted.preferences.timezone is not None:
                 await settings.set_zone(transaction, wanted.preferences.timezone)
-            await Acting(transaction).as_(role)
-            found.append(await work(transaction))
-            raise _RollBack
+            await Acting(transaction).as_(sender.role)
+            return await work(transaction)
 
-        with suppress(_RollBack):
-            await self._database.run(inside)
-        return found[0]
+        return await self._database.read(inside)
+
+    def _timeout(self, sender: Sender) -> float | None:
+        """Return the seconds that a statement may take; None for those of the session."""
+        return min(ANONYMOUS_TIMEOUT, self._database.read_timeout) if sender.caller == ANONYMOUS else None
 
     async def said(self, transaction: Transaction) -> Overrides | None:
         """Return what code in the database has set of the answer, if the configuration lets it."""
@@ -124,6 +156,7 @@ class Reader:
     ) -> tuple[Row, Overrides | None]:
         row = await transaction.fetchrow(statement.text, *statement.arrange(values))
         assert row is not None
+        await self.limit.keep(row)
         said = await self.said(transaction) if statement.runs_code else None
         if not self._estimates(wanted):
             return row, said
@@ -164,11 +197,18 @@ def planned_rows(plan: str) -> int:
     return rows
 
 
+_MOST_OF_DOCUMENTS = 16 * 1024 * 1024
+"""Bytes of the descriptions that are kept. The newest one is, whatever its size."""
+
+
 class Description:
     """Answers requests for the root, which describe a schema as OpenAPI, unless that is not ``enabled``."""
 
     def __init__(self, tables: SchemaCache, functions: FunctionCache, prefix: str, *, enabled: bool) -> None:
         self._tables, self._functions, self._prefix, self._enabled = tables, functions, prefix, enabled
+        # Callers with the same rights get the same document. Making that of a large schema takes long.
+        self._of: tuple[Snapshot, Functions] | None = None
+        self._documents: dict[tuple[str, ...], bytes] = {}
 
     async def answer(self, method: str, schema: str, headers: Mapping[bytes, str], rights: Rights) -> Response:
         """Return the answer, with the tables and functions that ``rights`` are about. ``headers`` by lower-case name.
@@ -184,16 +224,26 @@ class Description:
         accept = headers.get(b"accept", "")
         if media.root_accepted(accept) is None:
             raise media.not_acceptable(accept)
-        tables = (await self._tables.snapshot()).tables.values()
-        functions = (await self._functions.all()).forms.values()
-        described = openapi.document(
-            [one for one in tables if one.schema == schema and concerns_table(rights, f"{schema}.{one.name}")],
-            [
-                form
-                for forms in functions
-                for form in forms
-                if form.schema == schema and rights.function(f"{schema}.{form.name}") != NOTHING
-            ],
-            self._prefix,
-        )
-        return openapi.root(described, with_body=method == "GET")
+        snapshot, known = await self._tables.snapshot(), await self._functions.all()
+        tables = [
+            one
+            for one in snapshot.tables.values()
+            if one.schema == schema and concerns_table(rights, f"{schema}.{one.name}")
+        ]
+        functions = [
+            form
+            for forms in known.forms.values()
+            for form in forms
+            if form.schema == schema and rights.function(f"{schema}.{form.name}") != NOTHING
+        ]
+        if self._of is None or self._of[0] is not snapshot or self._of[1] is not known:
+            self._of = snapshot, known
+            self._documents.clear()
+        key = (schema, *(one.name for one in tables), "", *(one.name for one in functions))
+        body = self._documents.get(key)
+        if body is None:
+            body = openapi.as_json(tables, functions, self._prefix)
+            if sum(map(len, self._documents.values())) + len(body) > _MOST_OF_DOCUMENTS:
+                self._documents.clear()
+            self._documents[key] = body
+        return openapi.root(body, with_body=method == "GET")

@@ -3,7 +3,7 @@
 A *form* is a request without its values: its method, path, dialect headers and filter names, and all other parameters
 to the letter. A recipe is learnt from a planned request, and decides nothing of its own. It puts
 the values of the next request of that form into the same statement and the same resource name. A request that is not
-plain has no form, and is planned each time.
+plain has no form, and is planned each time. Nor has a long one, because forms are kept.
 """
 
 import re
@@ -16,7 +16,8 @@ from typing import NamedTuple, TypeAlias
 from gateway.fencing import headers as fencing_headers
 from gateway.fencing.headers import FencingHeaders
 from gateway.fencing.resource import MAX_BYTES, escape
-from gateway.http.head import Head
+from gateway.http.body import SMALL
+from gateway.http.head import LONGEST, Head
 from gateway.tables.catalog.snapshot import Table
 from gateway.tables.dialect.body import Payload
 from gateway.tables.dialect.grammar import Condition, Field
@@ -24,8 +25,10 @@ from gateway.tables.dialect.query import RESERVED
 from gateway.tables.dialect.request import HEADERS, Request
 from gateway.tables.naming.plan import Naming, canonical_text, pins
 from gateway.tables.sql.expressions import Statement
+from gateway.tables.sql.shape import MOST
 
 MOST_NAMES = 1024
+_MOST_IN_ONE = 100
 
 Headers: TypeAlias = Mapping[bytes, bytes]
 _NO_HEADERS: Headers = MappingProxyType({})
@@ -52,6 +55,11 @@ class RequestForm(NamedTuple):
     headers: tuple[bytes | None, ...]
     parameters: tuple[bytes | str, ...]
     acting: bool = False
+
+    @property
+    def size(self) -> int:
+        """The bytes of its texts."""
+        return len(self.path) + sum(map(len, filter(None, self.headers))) + sum(map(len, self.parameters))
 
 
 class PlainRequest(NamedTuple):
@@ -85,6 +93,8 @@ class PlainHead(NamedTuple):
 
         ``changing``: headers of this request whose values replace those of the head.
         """
+        if len(query_string) > LONGEST:
+            return None
         parameters: list[bytes | str] = []
         values: list[str] = []
         for part in query_string.split(b"&") if query_string else ():
@@ -118,7 +128,10 @@ class FormReader:
             plain = self._learnt(names)
         if not plain or len(headers) != len(pairs):
             return None
-        return PlainHead(head.method, head.path, tuple(map(headers.get, _IN_FORM)), headers, acting)
+        in_form = tuple(map(headers.get, _IN_FORM))
+        if len(head.path) + sum(map(len, filter(None, in_form))) > LONGEST:
+            return None
+        return PlainHead(head.method, head.path, in_form, headers, acting)
 
     def read(self, head: Head, *, acting: bool = False) -> PlainRequest | None:
         """Return the request as a form and its values. None if it is not plain."""
@@ -126,6 +139,8 @@ class FormReader:
         return plain and plain.with_query(head.query_string)
 
     def _learnt(self, names: tuple[bytes, ...]) -> bool:
+        if len(names) > _MOST_IN_ONE or sum(map(len, names)) > LONGEST:
+            return False
         if len(self._plain) >= MOST_NAMES:
             self._plain.clear()
         plain = self._plain[names] = not any(map(_is_special, names))
@@ -211,7 +226,8 @@ def write_recipe(
             return None
         inserts = request.method in ("POST", "PUT")
         sources.append((column.name if inserts else filters.index(column.name), canonical))
-    return WriteRecipe(request, statement, named.template.literals, tuple(sources), dict(values))
+    # The first body of the form may be large, and is nothing that the next one needs.
+    return WriteRecipe(request, statement, named.template.literals, tuple(sources), {**values, "payload": None})
 
 
 def read_recipe(
@@ -225,7 +241,8 @@ def read_recipe(
         or not set(table.primary_key) <= pins(request.query.filters).keys()
     ):
         return None
-    return ReadRecipe(request, statement, dict(values))
+    # Many share a trip, so a large answer takes one of its own.
+    return ReadRecipe(request, statement, {**values, MOST: SMALL})
 
 
 _JSON = b"application/json"

@@ -43,6 +43,7 @@ from gateway.tables.execute.fenced_write import (
 from gateway.tables.execute.idempotency import SETTLE_ATTEMPTS, IdempotentReplay
 from gateway.tables.execute.planning import PlannedWrite
 from gateway.tables.execute.reach import concerns
+from gateway.tables.execute.reads import AnswerLimit
 from gateway.tables.naming.plan import table_resource
 
 CLAIM_AFTER = StepReached("tables.claim.after")
@@ -157,14 +158,16 @@ class FencedTransactions:
         authorisation: Authorisation,
         observe: Observe,
         settle: Settle | None,
+        audit: Audit,
+        limit: AnswerLimit,
         *,
         overrides: bool,
     ) -> None:
         self._database, self._observe, self._settle = database, observe, settle
         self._authorisation = authorisation
         self._admission = admission
-        self._audit = Audit(database, observe, "tables")
-        self._overrides = overrides
+        self._audit = audit
+        self._overrides, self._limit = overrides, limit
         self.replay = IdempotentReplay(database, admission, self._settle_claims)
 
     async def execute(self, unit: UnitOfWork) -> Response:
@@ -283,7 +286,8 @@ class FencedTransactions:
                 await claims.declare(transaction)
             with unit.about(number):
                 answer, notes = await self._write(transaction, acting, write, unenforced, alone=unit.combine is None)
-            answers.append(answer)
+                answers.append(answer)
+                self._limit.keep_now(sum(len(one.body) for one in answers))
             noted += notes
             if not notes:
                 accepted.append(WriteAccepted("tables", write.cached.name, "transaction"))
@@ -293,7 +297,7 @@ class FencedTransactions:
         self, transaction: Transaction, acting: Acting, write: PlannedWrite, unenforced: _Unenforced, *, alone: bool
     ) -> tuple[Response, list[Rejection]]:
         """Execute one write. Return its answer and its entries in the record, if observe mode lets it pass."""
-        written, observed = await fenced_write.execute(transaction, write, acting)
+        written, observed = await fenced_write.execute(transaction, write, acting, self._limit.most)
         self._observe(WRITE_AFTER)
         preferences = write.request.preferences
         runs_code = _runs_code(write)
@@ -302,6 +306,7 @@ class FencedTransactions:
         if preferences.tx == "rollback":
             await acting.as_(write.sender.role)
             await settings.check_constraints(transaction)
+            self._limit.keep_now(len(written.body or ""))
             raise _RolledBack(_answer(write, written, Accepted()))
         if runs_code or write.sender.role is not None:
             await acting.restore()

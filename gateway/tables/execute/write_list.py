@@ -55,6 +55,7 @@ class WriteLists:
         _check_head(headers)
         shown = fencing_headers.read(head.headers, pairs=True)
         name = request.parse_key(headers)
+        await self._authorisation.writes_anything(sender)
         content = await body.whole(self._settings.max_body)
         listed = await offload(len(content), transaction_document.parse, content, shown)
         key = (

@@ -18,13 +18,17 @@ from gateway.errors import SqlError
 from gateway.tables.catalog.snapshot import Table
 from gateway.tables.dialect.grammar import not_implemented
 from gateway.tables.dialect.media import Form
+from gateway.tables.sql.shape import MOST
 
 MOST_KEPT = 2048
-MOST_KEPT_TEXT = 16 * 1024 * 1024
+MOST_KEPT_TEXT = 4 * 1024 * 1024
 """Characters."""
+LONGEST_KEPT = 32 * 1024
+"""Characters of a statement that is kept."""
 
 Shape = TypeVar("Shape", bound=Hashable)
 
+_ANSWER = "gw_answer"
 _DIALECT: sa.Dialect = asyncpg_dialect()  # type: ignore[no-untyped-call]  # SQLAlchemy has no annotation there
 _QUOTE = _DIALECT.identifier_preparer.quote_identifier
 
@@ -103,6 +107,14 @@ def compiled(statement: sa.Select[Any], *, runs_code: bool = False, tables: tupl
     return Statement(str(made), tuple(getattr(made, "positiontup", None) or ()), runs_code, tables)
 
 
+def answered(row: sa.Select[Any], beyond: ColumnElement[Any] | None = None) -> sa.Select[Any]:
+    """Return the row of an answer, with ``beyond`` in place of a ``body`` of more than ``most`` bytes."""
+    answer = row.subquery(_ANSWER)
+    within = sa.func.octet_length(answer.c.body) <= bound(MOST, sa.BigInteger())
+    body = sa.case((within, answer.c.body), else_=sa.null() if beyond is None else beyond).label("body")
+    return sa.select(*(body if column.name == "body" else column for column in answer.c))
+
+
 def kept(make: Callable[[Shape], Statement]) -> Callable[[Shape], Statement]:
     """Cache ``make`` for each shape while there is room. The oldest statements go first.
 
@@ -117,6 +129,8 @@ def kept(make: Callable[[Shape], Statement]) -> Callable[[Shape], Statement]:
         if found is not None:
             return found
         statement = make(shape)
+        if len(statement.text) > LONGEST_KEPT:
+            return statement
         size += len(statement.text)
         while statements and (len(statements) >= MOST_KEPT or size > MOST_KEPT_TEXT):
             size -= len(statements.pop(next(iter(statements))).text)

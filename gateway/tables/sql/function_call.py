@@ -3,7 +3,6 @@
 The function runs once, whatever is selected, filtered and counted of its result afterwards.
 """
 
-from functools import lru_cache
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
@@ -16,10 +15,12 @@ from gateway.tables.dialect.media import Form
 from gateway.tables.sql.expressions import (
     Statement,
     Type,
+    answered,
     bound,
     compiled,
     document,
     json_array,
+    kept,
     quote,
     quoted,
     reference,
@@ -27,8 +28,6 @@ from gateway.tables.sql.expressions import (
 )
 from gateway.tables.sql.shape import ReadShape
 from gateway.tables.sql.where import Conditions
-
-CACHED_CALLS = 512
 
 _BODY, _CALL, _PAGE, _RESULT = "gw_body", "gw_call", "gw_page", "gw_result"
 
@@ -45,7 +44,7 @@ class CallShape(NamedTuple):
     read: ReadShape
 
 
-@lru_cache(CACHED_CALLS)
+@kept
 def statement(shape: CallShape) -> Statement:
     """One row: how many rows the page has (``touched``), the ``body``, and the ``total`` where it is counted.
 
@@ -64,13 +63,12 @@ def statement(shape: CallShape) -> Statement:
     total: ColumnElement[Any] = sa.null()
     if read.counted:
         total = sa.select(sa.func.count()).select_from(call).where(*where).scalar_subquery()
-    return compiled(
-        sa.select(
-            sa.func.count().label("touched"),
-            _body(function, read.form).label("body"),
-            total.label("total"),
-        ).select_from(rows.subquery(_PAGE))
+    row = sa.select(
+        sa.func.count().label("touched"),
+        _body(function, read.form).label("body"),
+        total.label("total"),
     )
+    return compiled(answered(row.select_from(rows.subquery(_PAGE))))
 
 
 def _call(shape: CallShape) -> CTE:

@@ -45,6 +45,9 @@ class EmbedShape(NamedTuple):
     offset: int | None
 
 
+MOST = "most"
+"""The value with the most bytes that the body of an answer may have. The code that executes the statement sets it."""
+
 CHECKS = "checks"
 """The value that tells a statement to check that its table is unchanged, unless its transaction has done so already."""
 

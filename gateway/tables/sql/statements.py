@@ -15,12 +15,14 @@ from sqlalchemy.sql.expression import CTE, ColumnElement
 
 from gateway.tables.catalog.relations import Relations
 from gateway.tables.catalog.snapshot import Column, Table
+from gateway.tables.dialect.errors import ANSWER
 from gateway.tables.dialect.media import Form
 from gateway.tables.naming.plan import Naming
 from gateway.tables.sql.embedding import Embedding
 from gateway.tables.sql.expressions import (
     Statement,
     Type,
+    answered,
     bound,
     checked,
     compiled,
@@ -99,14 +101,15 @@ class Statements:
             rows = rows.offset(bound("offset", sa.BigInteger()))
         page = rows.subquery(_PAGE)
         total = sa.select(sa.func.count()).select_from(self._target).where(*where).scalar_subquery()
+        row = sa.select(
+            _if_asked(" AND ".join(map(same_relation, tables))).label("current"),
+            sa.func.count().label("touched"),
+            document(shape.form, f"{_PAGE}.*").label("body"),
+            (total if shape.counted else sa.null()).label("total"),
+            (self._tag_of(where) if shape.tagged else sa.null()).label("etag"),
+        )
         return compiled(
-            sa.select(
-                _if_asked(" AND ".join(map(same_relation, tables))).label("current"),
-                sa.func.count().label("touched"),
-                document(shape.form, f"{_PAGE}.*").label("body"),
-                (total if shape.counted else sa.null()).label("total"),
-                (self._tag_of(where) if shape.tagged else sa.null()).label("etag"),
-            ).select_from(page),
+            answered(row.select_from(page)),
             runs_code=any(table.runs_code_when_read for table in tables),
             tables=tuple(f"{table.schema}.{table.name}" for table in tables),
         )
@@ -204,7 +207,11 @@ class Statements:
         if fence is not None:
             held = sa.exists(sa.select(fence.c.resource))
             results += [held.label("held"), sa.and_(sa.not_(held), _overtaken()).label("overtaken"), _claims()]
-        return compiled(sa.select(*results).select_from(write))
+        row = sa.select(*results).select_from(write)
+        if shape.rows:
+            too_large = sa.func.fencing.refuse_mismatch_v1(sa.literal_column(string(ANSWER)))
+            row = answered(row, sa.cast(too_large, sa.Text()))
+        return compiled(row)
 
     def _as_planned(self, shape: WriteShape) -> str:
         """Return SQL that checks the table, and that a delete or a new key has no effects that the plan did not know.

@@ -60,6 +60,6 @@
 {{- end -}}
 {{- $anonymous := or .Values.existingConfigMap (regexMatch `(?m)^\s*public_metrics\s*=\s*true` .Values.config) -}}
 {{- if and .Values.serviceMonitor.enabled (not .Values.serviceMonitor.apiKeySecret.name) (not $anonymous) -}}
-{{- fail "serviceMonitor.apiKeySecret.name: is empty; name a Secret with the API key of a caller, or set public_metrics = true in [telemetry]" -}}
+{{- fail "serviceMonitor.apiKeySecret.name: is empty; name a Secret with the API key of a caller with the grant audit, or set public_metrics = true in [telemetry]" -}}
 {{- end -}}
 {{- end -}}

@@ -1,0 +1,202 @@
+"""No answer takes more memory than its caller's share, and no slow read more than its share of sessions and of time."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import httpx
+import pytest
+
+from gateway.auth.principal import Principal
+from gateway.budget import Budget
+from gateway.db.database import Database
+from gateway.errors import Unavailable
+from gateway.fencing.record import ANONYMOUS
+from gateway.http.body import SMALL, BodyReader
+from gateway.http.middleware import Middleware
+from gateway.observe.events import ignore
+from gateway.tables.execute import reads
+from gateway.tables.pipeline import Exposure, TablePlane
+from tests.callers import known
+from tests.tables.asking import answered, change, over_asgi, row
+from tests.waiting import PATIENCE
+
+MOST = 100_000
+LARGE = SMALL + 1000
+"""Characters of a note that is too large for a shared trip, and not for an answer."""
+SQL = f"""
+    CREATE TABLE notes (id bigint PRIMARY KEY, note text);
+    INSERT INTO notes VALUES (1, repeat('x', {LARGE})), (2, 'short');
+    CREATE FUNCTION much(size int) RETURNS text LANGUAGE sql STABLE AS $$ SELECT repeat('x', size) $$;
+    CREATE FUNCTION write_much(size int) RETURNS text LANGUAGE sql
+    AS $$ UPDATE notes SET note = 'called' WHERE id = 2; SELECT repeat('x', size) $$;
+    CREATE FUNCTION slow(seconds float) RETURNS int LANGUAGE sql STABLE AS $$ SELECT 1 FROM pg_sleep(seconds) $$;
+    CREATE FUNCTION pause(seconds float) RETURNS int LANGUAGE sql AS $$ SELECT 1 FROM pg_sleep(seconds) $$;
+"""
+FUNCTIONS = frozenset(("public.much", "public.write_much", "public.slow", "public.pause"))
+ANN, BEN = known("ann"), known("ben")
+STRANGER = Principal(ANONYMOUS, ANN.rights)
+
+
+class Stage:
+    """A table plane behind the middleware. Its memory is for one answer of the largest size for each caller."""
+
+    def __init__(self, database: Database) -> None:
+        self.memory = Budget(8 * MOST, "bytes of memory", patience=0.2)
+        self._database = database
+
+    def client(self, caller: Principal) -> httpx.AsyncClient:
+        plane = TablePlane(
+            self._database,
+            Exposure(max_body=MOST, functions=FUNCTIONS),
+            authenticate=lambda _: caller,
+            observe=ignore,
+            bodies=BodyReader(self.memory),
+        )
+        middleware: Any = Middleware(plane, ignore)
+        return over_asgi(middleware)
+
+
+@pytest.fixture
+async def database(dsn: str) -> AsyncIterator[Database]:
+    opened = Database(dsn, pool_size=16, connect_timeout=0.5, idle_timeout=PATIENCE)
+    await change(opened, SQL)
+    yield opened
+    await opened.close()
+
+
+@pytest.fixture
+async def stage(database: Database) -> AsyncIterator[Stage]:
+    one = Stage(database)
+    yield one
+    assert one.memory.used == 0
+
+
+def aliases(number: int) -> str:
+    return ",".join(f"a{each}:note" for each in range(number))
+
+
+async def test_an_answer_beyond_the_limit_is_refused_with_advice(stage: Stage) -> None:
+    reading = [f"/notes?select={aliases(40)}", "/rpc/much?size=100000"]
+    async with stage.client(ANN) as client:
+        for path in reading:
+            answer = await client.get(path)
+            answered(answer, 413, "body-too-large")
+            assert answer.json()["message"].startswith("The answer has more than 100,000 bytes.")
+            assert answer.json()["hint"].startswith("Ask for fewer rows at one time, with limit and offset")
+        assert len((await client.get("/rpc/much?size=90000")).content) == 90_002
+
+
+async def test_a_write_with_an_answer_beyond_the_limit_changes_nothing(stage: Stage, database: Database) -> None:
+    writes = [
+        ("PATCH", f"/notes?id=eq.1&select={aliases(2)}", {"note": "y" * LARGE}),
+        ("POST", "/rpc/write_much", {"size": MOST}),
+    ]
+    headers = {"Fencing-Token": "5", "Prefer": "return=representation"}
+    async with stage.client(ANN) as client:
+        for method, path, body in writes:
+            named = {"Fencing-Resource": "notes/2"} if "rpc" in path else {}
+            for _ in range(2):
+                answered(await client.request(method, path, json=body, headers=headers | named), 413)
+    found = await row(database, "SELECT string_agg(left(note, 6), ' ' ORDER BY id) AS notes FROM notes")
+    assert found["notes"] == "xxxxxx short"
+    assert (await row(database, "SELECT count(*) AS fences FROM fencing.fence"))["fences"] == 0
+
+
+async def test_a_row_that_is_too_large_for_a_shared_trip_is_read_and_written_alone(stage: Stage) -> None:
+    headers = {"Fencing-Token": "5", "Prefer": "return=representation"}
+    async with stage.client(ANN) as client:
+        for token in ("5", "6", "7"):  # the second time by a recipe
+            assert len((await client.get("/notes?id=eq.1")).json()[0]["note"]) == LARGE
+            headers["Fencing-Token"] = token
+            answer = await client.patch("/notes?id=eq.1", json={"note": token * LARGE}, headers=headers)
+            answered(answer, 200)
+            assert answer.json()[0]["note"] == token * LARGE
+
+
+async def test_answers_that_a_caller_does_not_read_take_its_own_share_of_the_memory(stage: Stage) -> None:
+    reading, go_on = asyncio.Event(), asyncio.Event()
+
+    async def unread(message: dict[str, Any]) -> None:
+        if message["type"] == "http.response.body":
+            reading.set()
+            await go_on.wait()
+
+    async def nothing() -> dict[str, Any]:
+        return {"type": "http.request", "body": b""}
+
+    async with stage.client(ANN) as greedy, stage.client(BEN) as other:
+        transport: Any = greedy._transport
+        path = "/v1/tables/notes"
+        scope: dict[str, Any] = {"type": "http", "method": "GET", "path": path, "raw_path": path.encode()}
+        scope |= {"query_string": b"id=eq.1", "headers": [], "client": None}
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(transport.app(scope, nothing, unread))
+            await reading.wait()
+            refused = await greedy.get("/notes?id=eq.1")
+            answered(refused, 503, "unavailable")
+            assert refused.headers["retry-after"] == "1"
+            assert refused.json()["message"] == "The bytes of memory that ann may use at one time are in use."
+            answered(await other.get("/notes?id=eq.1"), 200)
+            go_on.set()
+
+
+async def test_slow_reads_take_no_session_of_others_and_none_of_writes(stage: Stage) -> None:
+    async with stage.client(ANN) as greedy, stage.client(BEN) as other:
+        slow = [asyncio.create_task(greedy.get("/rpc/slow?seconds=2")) for _ in range(12)]
+        await asyncio.sleep(0.2)
+        for _ in range(3):
+            answered(await other.get("/notes?select=id"), 200)
+            fenced = {"Fencing-Token": "5", "Prefer": "timezone=Asia/Tokyo"}
+            answered(await other.patch("/notes?id=eq.2", json={"note": "z"}, headers=fenced), 204)
+        answers = [await one for one in slow]
+    said = {answer.json()["message"] for answer in answers if answer.status_code == 503}
+    assert said == {"The sessions with the database that ann may use at one time are in use."}
+    assert sum(answer.status_code == 200 for answer in answers) == 2
+
+
+async def test_a_read_without_credentials_has_less_time(
+    stage: Stage, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reads, "ANONYMOUS_TIMEOUT", 0.2)
+    async with stage.client(STRANGER) as stranger, stage.client(ANN) as client:
+        answered(await client.get("/rpc/slow?seconds=0.5"), 200)
+        answer = await stranger.get("/rpc/slow?seconds=0.5")
+        answered(answer, 503)
+        assert "statement timeout" in answer.json()["message"]
+        answered(await stranger.get("/notes?id=eq.2"), 200)
+    with pytest.raises(Unavailable, match=r"The read took longer than 0\.1 seconds\."):
+        await database.fetchrow_read("SELECT pg_sleep(30)", limit=0.1)
+    running = (
+        "SELECT count(*) AS running FROM pg_stat_activity WHERE query = 'SELECT pg_sleep(30)' AND state = 'active'"
+    )
+    async with asyncio.timeout(PATIENCE):
+        while (await row(database, running))["running"]:  # the server has ended it, too
+            await asyncio.sleep(0.01)
+
+
+async def test_a_slow_pattern_of_a_stranger_ends_and_keeps_no_other_waiting(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reads, "ANONYMOUS_TIMEOUT", 0.5)
+    async with stage.client(STRANGER) as stranger, stage.client(ANN) as client:
+        fenced = {"Fencing-Token": "5", "Content-Type": "application/json"}
+        answered(await client.post("/notes", json={"id": 99, "note": "a" * 2999 + "b"}, headers=fenced), 201)
+        slow = asyncio.create_task(stranger.get("/notes?id=eq.99&note=match.^(a*)(a*)(a*)\\1\\2\\3b$"))
+        for _ in range(3):
+            answered(await client.get("/notes?id=eq.2"), 200)
+        assert not slow.done()
+        answer = await slow
+    answered(answer, 503)
+    assert answer.json()["message"] == "The read took longer than 0.5 seconds."
+
+
+async def test_a_read_has_less_time_than_a_write(dsn: str, database: Database) -> None:
+    impatient = Database(dsn, read_timeout=0.2)
+    async with Stage(impatient).client(ANN) as client:
+        answer = await client.get("/rpc/slow?seconds=0.5")
+        answered(answer, 503)
+        assert "statement timeout" in answer.json()["message"]
+        fenced = {"Fencing-Token": "5", "Fencing-Resource": "notes/2"}
+        answered(await client.post("/rpc/pause", json={"seconds": 0.5}, headers=fenced), 200)
+    await impatient.close()
