@@ -70,11 +70,11 @@ class Gateway:
         alone = config.parts
         # Requests that wait for one database must not use up the memory of the others.
         shares = len(alone) + 1 if config.databases else 1
-        pace = Pace(idle=config.server.body_timeout, grace=config.server.body_timeout)
-        bodies = [
-            BodyReader(Budget(config.server.memory // shares, "bytes of memory", share=config.server.share), pace)
-            for _ in range(shares)
-        ]
+        settings, what = config.server, "bytes of memory for requests of this database"
+        pace = Pace(idle=settings.body_timeout, grace=settings.body_timeout)
+        sizes = [settings.memory // shares] * shares
+        waiting = {"share": settings.share, "patience": settings.body_timeout}
+        bodies = [BodyReader(Budget(size, what, **waiting), pace) for size in sizes]
         self._bodies = bodies
         stores = {id(one.s3): one.s3 for one in alone.values() if one.s3 is not None}
         upstreams = {key: Upstream(store, observe) for key, store in stores.items()}

@@ -127,6 +127,7 @@ class Budget:
         self._shared = share < 1
         self._kept = min(size // _KEPT, size - self._share)
         self._least = max(1, size // _LEAST)
+        self._of_strangers = max(1, size // _STRANGERS)
         self._used: Counter[Caller] = Counter()
         self._strangers = 0
         self._waiting: dict[Caller | None, deque[tuple[int, asyncio.Future[Room]]]] = {}
@@ -144,7 +145,9 @@ class Budget:
     def most(self) -> int:
         """Return the largest amount that the caller under way can have. A larger thing takes this much."""
         caller = self._caller()
-        return self.size if caller is None else self._share
+        if caller is None:
+            return self.size
+        return min(self._share, self._of_strangers) if caller.is_anonymous else self._share
 
     async def take(self, amount: int) -> Room:
         """Return this amount for the caller under way, once it is there. Raises ``Overloaded`` after ``patience``."""
@@ -235,7 +238,7 @@ class Budget:
         if amount > self.free or caller is None:
             return amount <= self.free
         mine = self._used[caller] + amount
-        if mine > self._share or (caller.is_anonymous and self._strangers + amount > self.size // _STRANGERS):
+        if mine > self._share or (caller.is_anonymous and self._strangers + amount > self._of_strangers):
             return False
         return mine <= self._least or self.free - amount >= self._kept
 
@@ -279,4 +282,4 @@ class Budget:
         if caller is not None and self._used[caller]:
             owner = f"all anonymous callers at {caller.name}" if caller.is_anonymous else caller.name
             return Overloaded(f"The {self._what} that {owner} may use at one time are in use.")
-        return Overloaded(f"All {self._what} of this gateway are in use.")
+        return Overloaded(f"All {self._what} are in use.")

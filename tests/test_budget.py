@@ -2,6 +2,7 @@
 
 import asyncio
 from collections import Counter
+from collections.abc import Iterator
 from contextlib import suppress
 
 import pytest
@@ -21,6 +22,14 @@ STRANGERS = [Caller(f"192.0.2.{number}", is_anonymous=True) for number in range(
 
 def scarce_things(size: int = SIZE, *, share: float = budget.SHARE, patience: float = PATIENCE) -> Budget:
     return Budget(size, "things", share=share, patience=patience)
+
+
+@pytest.fixture(autouse=True)
+def _own_work() -> Iterator[None]:
+    """Tests of one module share a context."""
+    CALLER.set(None)
+    yield
+    CALLER.set(None)
 
 
 class Holder:
@@ -89,6 +98,22 @@ async def test_strangers_have_half_together_and_each_network_its_share() -> None
     await end(*asked)
 
 
+@pytest.mark.parametrize("size", [1, 2, 3])
+async def test_of_a_few_things_each_caller_has_one(size: int) -> None:
+    scarce = scarce_things(size)
+    for one in (ANN, STRANGERS[0]):
+        [held] = await holders(scarce, (one, 1))
+        assert held.inside
+        await end(held)
+
+
+async def test_a_large_share_gives_strangers_no_more_than_half() -> None:
+    scarce = scarce_things(share=0.9)
+    [large] = await holders(scarce, (STRANGERS[0], SIZE))
+    assert (large.inside, scarce.used) == (True, SIZE // 2)
+    await end(large)
+
+
 async def test_the_last_quarter_is_kept_for_callers_with_the_least() -> None:
     scarce = scarce_things()
     greedy = await holders(scarce, *[(Caller(name), SHARE) for name in "abcd"])
@@ -136,7 +161,7 @@ async def test_waiting_ends_with_the_true_reason() -> None:
             STRANGERS[0],
             "The things that all anonymous callers at 192.0.2.0 may use at one time are in use.",
         ),
-        (None, BEN, "All things of this gateway are in use."),
+        (None, BEN, "All things are in use."),
     ):
         [held] = await holders(scarce, (holding, 4))
         [refused] = await holders(scarce, (asking, 1))

@@ -213,7 +213,7 @@ async def memory(api: httpx.AsyncClient) -> float:
 
 @pytest.mark.thorough
 async def test_large_bodies_for_a_paused_database_leave_room_for_the_others(postgres_server: Server) -> None:
-    server = {"memory": 3 * SHARE}
+    server = {"memory": 3 * SHARE, "share": 1}
     double = S3Double(buckets=["northern", "southern"])
     async with fleet(postgres_server, double, gives_up=SOON, server=server) as gateway, gateway.api() as api:
         for schema, bucket in (("north", "northern"), ("south", "southern")):
@@ -230,7 +230,7 @@ async def test_large_bodies_for_a_paused_database_leave_room_for_the_others(post
             for _ in range(CLIENTS):
                 refused = await transaction(api, "south", "2")
                 assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")
-                assert "All memory for requests of this database is in use" in refused.text
+                assert "All bytes of memory for requests of this database are in use" in refused.text
             for token in ("2", "3"):
                 assert (await write(api, "north", 1, LARGE, token)).status_code == 204
                 assert (await transaction(api, "north", token)).status_code == 200

@@ -409,7 +409,7 @@ async def test_a_session_is_reused_unless_it_is_inside_a_transaction(make: Make)
 async def test_waiting_ends(make: Make) -> None:
     sessions = make(1, timeout=0.1)
     held = await sessions.take()
-    with pytest.raises(Overloaded, match="All sessions with the database of this gateway are in use"):
+    with pytest.raises(Overloaded, match="All sessions with the database are in use"):
         await sessions.take()
     sessions.give(held)
     assert await sessions.take() is held
