@@ -65,11 +65,15 @@ class Rate:
         self._burst, self._a_second = burst, a_second
         self._left, self._at = float(burst), float("-inf")
 
-    def take(self, most: int, now: float) -> int:
-        """Take at most so many; return how many there were."""
+    def left(self, now: float) -> int:
+        """Return how many there are."""
         self._left = min(self._burst, self._left + (now - self._at) * self._a_second)
         self._at = now
-        taken = min(most, int(self._left))
+        return int(self._left)
+
+    def take(self, most: int, now: float) -> int:
+        """Take at most so many; return how many there were."""
+        taken = min(most, self.left(now))
         self._left -= taken
         return taken
 
@@ -82,13 +86,17 @@ class NetworkRates:
         self._all = Rate(burst * _KEPT, a_second * _KEPT)
         self._rates: dict[str, Rate] = {}
 
-    def take(self, address: str | None, now: float) -> bool:
-        """Take one event of the network of an address. Return whether there was one."""
+    def take(self, address: str | None, number: int, now: float) -> bool:
+        """Take so many events of the network of an address. Return whether there were as many."""
         place = network(address)
         if place not in self._rates and len(self._rates) >= _MOST_NETWORKS:
             self._rates.clear()  # the rate of all still holds
         rate = self._rates.setdefault(place, Rate(*self._of_one))
-        return bool(rate.take(1, now) and self._all.take(1, now))
+        if min(rate.left(now), self._all.left(now)) < number:
+            return False
+        rate.take(number, now)
+        self._all.take(number, now)
+        return True
 
 
 Room: TypeAlias = tuple[Caller | None, int]
@@ -193,14 +201,16 @@ class Budget:
         Its body and its answer are not there at one time, so it keeps no more than the larger one needs.
         """
         kept = _KEPT_BY.get()
-        if kept is not None and (more := self._more(kept, amount)):
-            kept.append((self, await self.take(more)))
+        if kept is not None and self._is_more(kept, amount):
+            self.release()  # a request that held one part while it waits for another could wait for itself
+            kept.append((self, await self.take(amount)))
 
     def keep_now(self, amount: int) -> None:
         """Do the same without waiting. Raises what ``take_now`` raises."""
         kept = _KEPT_BY.get()
-        if kept is not None and (more := self._more(kept, amount)):
-            kept.append((self, self.take_now(more)))
+        if kept is not None and self._is_more(kept, amount):
+            self.release()
+            kept.append((self, self.take_now(amount)))
 
     def release(self) -> None:
         """Give back what the request under way keeps."""
@@ -209,9 +219,9 @@ class Budget:
             kept.remove(entry)  # type: ignore[union-attr]  # it has entries
             self.give(entry[1])
 
-    def _more(self, kept: "_Kept", amount: int) -> int:
-        """Return how much a request needs beside what it keeps."""
-        return max(0, min(amount, self.most()) - sum(room[1] for budget, room in kept if budget is self))
+    def _is_more(self, kept: "_Kept", amount: int) -> bool:
+        """Return whether an amount is more than a request keeps."""
+        return min(amount, self.most()) > sum(room[1] for budget, room in kept if budget is self)
 
     @asynccontextmanager
     async def held(self, amount: int) -> AsyncGenerator[None, None]:

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway import budget
-from gateway.budget import CALLER, Budget, Caller
+from gateway.budget import CALLER, Budget, Caller, NetworkRates
 from gateway.errors import Overloaded
 from tests.waiting import PATIENCE
 
@@ -203,6 +203,14 @@ async def test_a_request_keeps_the_largest_of_what_it_needs_until_it_is_answered
 
     await budget.one_request(answering())
     assert scarce.used == 0
+
+
+def test_each_network_has_a_rate_and_all_have_four_times_as_much() -> None:
+    rates = NetworkRates(3, 1.0)
+    assert [rates.take("192.0.2.1", number, 0.0) for number in (4, 2, 2, 1, 1)] == [False, True, False, True, False]
+    assert rates.take("192.0.2.1", 2, 2.0), "a second each"
+    taken = [rates.take(f"198.51.100.{number}", 3, 2.0) for number in range(5)]
+    assert taken == [True, True, True, False, False]
 
 
 @pytest.mark.parametrize(

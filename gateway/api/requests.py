@@ -3,7 +3,7 @@
 import re
 from collections.abc import Callable
 from typing import Annotated, Any, TypeAlias
-from urllib.parse import parse_qsl
+from urllib.parse import parse_qsl, unquote
 
 from fastapi import Path, Request
 from pydantic import Field
@@ -47,7 +47,10 @@ _LEASE_ID = re.compile(r"[0-9a-f]{8}-?([0-9a-f]{4}-?){3}[0-9a-f]{12}", re.IGNORE
 def shown_path(method: str, path: str) -> str:
     """Return the path of a request as others may see it: without the id of a lease, which is enough to end it."""
     if not path.startswith(OF_LEASES):
-        return path
+        decoded = unquote(path)
+        if not decoded.startswith(OF_LEASES):
+            return path
+        path = decoded
     if method in ("PUT", "DELETE") and (path.count("/") > 3 or path.startswith("/v1/lease/")):
         path = f"{path.rpartition('/')[0]}/{{lease}}"
     return _LEASE_ID.sub("{lease}", path)

@@ -218,7 +218,11 @@ class Database:
         )
         self._shared = SessionPool(partial(connect, hasty), SHARED_SESSIONS, connect_timeout, sound=_is_as_pinned)
         self._searching = SessionPool(partial(connect, settings | _SEARCHING), SEARCHING_SESSIONS, connect_timeout)
-        self._acting = {self._sessions: RoleStatements(settings), self._shared: RoleStatements(hasty)}
+        self._acting = {
+            self._sessions: RoleStatements(settings),
+            self._reading: RoleStatements(briefly),
+            self._shared: RoleStatements(hasty),
+        }
 
     def use(self) -> dict[str, SessionUse]:
         """How sessions are used: those for statements that share a trip, those for reads, and all others."""
@@ -246,20 +250,9 @@ class Database:
         """Return the first row of one reading statement."""
         return await self._alone(asyncpg.Connection.fetchrow, Unavailable, sql, arguments)
 
-    async def fetchrow_read(self, sql: str, *arguments: object, limit: float | None = None) -> Record | None:
-        """Return the first row of one statement of a caller that reads, on a session for such.
-
-        ``limit``: seconds that it may take, in place of those of the session.
-        """
-
-        async def fetchrow(session: Session, sql: str, *arguments: object) -> Record | None:
-            try:
-                return await session.fetchrow(sql, *arguments, timeout=limit)
-            except TimeoutError:  # asyncpg has asked the server to end the statement
-                raise Unavailable(f"The read took longer than {limit:g} seconds.") from None
-
-        fetch = asyncpg.Connection.fetchrow if limit is None else fetchrow
-        return await self._alone(fetch, Unavailable, sql, arguments, self._reading)
+    async def fetchrow_read(self, sql: str, *arguments: object) -> Record | None:
+        """Return the first row of one statement of a caller that reads, on a session for such."""
+        return await self._alone(asyncpg.Connection.fetchrow, Unavailable, sql, arguments, self._reading)
 
     async def search(self, sql: str, *arguments: object) -> list[Record]:
         """All rows of one statement that looks into the record, on one of the few sessions for that."""
@@ -378,8 +371,8 @@ class Database:
         return await self._claim_by(fetch, roles.WRITE, (batch,), claims, sessions)
 
     async def read_acting(self, batch: ActingBatch, *, alone: bool = False) -> list[Record]:
-        """Return a row for each member of a batch of reads under a role. ``alone``: as of ``write_acting``."""
-        sessions = self._sessions if alone else self._shared
+        """Return a row for each member of a batch of reads under a role. ``alone``: on a session for reads."""
+        sessions = self._reading if alone else self._shared
         return await self._alone(self._acting[sessions].fetch, Unavailable, roles.READ, (batch,), sessions)
 
     async def run(self, work: Callable[[Transaction], Awaitable[Result]]) -> Result:

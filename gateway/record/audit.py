@@ -144,14 +144,14 @@ class Audit:
         for rejection in recorded:
             self._observe(WriteRefused(self._plane, rejection))
 
-    def _is_within_rate(self, attempt: Attempt) -> bool:
+    def _is_within_rate(self, attempt: Attempt, entries: int = 1) -> bool:
         """Return whether the refusal of a write may go on record: always, unless strangers would fill it."""
         now = asyncio.get_running_loop().time()
-        return attempt.caller != ANONYMOUS or self._strangers.take(attempt.client, now)
+        return attempt.caller != ANONYMOUS or self._strangers.take(attempt.client, entries, now)
 
     async def _recorded(self, refusals: Sequence[Refusal]) -> list[Rejection]:
         attempt = refusals[0].attempt
-        if not self._is_within_rate(attempt):
+        if not self._is_within_rate(attempt, len(refusals)):
             raise Overloaded(  # it is not answered as refused, because it is not on record
                 f"Too many writes of anonymous callers at {network(attempt.client)} were refused lately.",
                 advice="Nothing was written. Send credentials with the request, or send it again later.",

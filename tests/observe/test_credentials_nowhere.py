@@ -17,6 +17,7 @@ import pytest
 import structlog
 from typer.testing import CliRunner
 
+from gateway.api.requests import shown_path
 from gateway.auth.sigv4 import RequestHead, StoreCredentials, presign
 from gateway.commands.audit import audit
 from gateway.demo.embedded import EmbeddedPostgres
@@ -340,3 +341,9 @@ async def test_no_credential_is_repeated_anywhere(
         assert not repeated, (sink, repeated)
     assert {sink for sink, said in found.items() if MARKER not in said} == SILENT
     assert "X-Amz-Credential=AKIAWRITER&" in found["/v1/rejections?limit=1000"], "what identifies a caller is kept"
+
+
+def test_an_encoded_path_to_a_lease_shows_no_id() -> None:
+    lease = "01890000-0000-7000-8000-000000000000"
+    for path in (f"/v1/leases/order/5/{lease}", f"/v1/%6Ceases/order/5/{lease}"):
+        assert "7000" not in shown_path("DELETE", path), path

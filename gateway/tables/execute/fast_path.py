@@ -179,7 +179,7 @@ class FastPath:
         self._admission = admission if admission.asks_about_any else None
         self._takes = admission.takes
         self._write_batches = Batches(database.fetchrow_write, database.fetchmany_write, observe=observe)
-        self._read_batches = Batches(database.fetchrow, database.fetchmany, writes=False, observe=observe)
+        self._read_batches = Batches(database.fetchrow_read, database.fetchmany, writes=False, observe=observe)
         self._raises = Raises(database.fetchmany_claim, observe)
         self._acting = Acting(database, observe, writes=True)
         self._acting_reads = Acting(database, observe, writes=False)

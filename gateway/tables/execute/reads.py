@@ -42,15 +42,17 @@ class AnswerLimit:
     most: int
     memory: Budget
 
-    async def keep(self, row: Row) -> None:
-        """Take memory for the answer in a row that has come. Raises ``BodyTooLarge`` and ``Overloaded``."""
+    def keep(self, row: Row) -> None:
+        """Take memory for the answer in a row that has come. Raises what ``keep_size`` raises."""
         if row["body"] is None:
             raise too_large(self.most)
-        if len(row["body"]) > SMALL:
-            await self.memory.keep(twice(len(row["body"])))
+        self.keep_size(len(row["body"]))
 
-    def keep_now(self, size: int) -> None:
-        """Take memory for the answers to writes, which hold their fences. Raises ``Overloaded`` without waiting."""
+    def keep_size(self, size: int) -> None:
+        """Take memory for answers that have come. Raises ``BodyTooLarge``, and ``Overloaded`` without waiting.
+
+        To wait would keep them in memory without a share, and the fences of a write with them.
+        """
         if size > self.most:
             raise too_large(self.most)
         if size > SMALL:
@@ -96,12 +98,11 @@ class Reader:
         await self._authorisation.reads(sender, statement.tables)
         needs_more = self._estimates(wanted) or wanted.preferences.timezone is not None
         plain = not needs_more and not statement.runs_code and sender.role is None
-        if plain:
+        if plain and sender.caller != ANONYMOUS:
             self._fast_path.learn_read(candidate, wanted, cached, statement, values)
-            arguments = statement.arrange(values)
-            row = await self._database.fetchrow_read(statement.text, *arguments, limit=self._timeout(sender))
+            row = await self._database.fetchrow_read(statement.text, *statement.arrange(values))
             assert row is not None
-            await self.limit.keep(row)
+            self.limit.keep(row)
             return response.read(wanted, row, path, query_string)
 
         async def work(transaction: Transaction) -> Response:
@@ -110,7 +111,7 @@ class Reader:
 
         answer = await self.read_only(wanted, sender, work)
         says_more = statement.runs_code and self._settings.overrides
-        if sender.role is not None and not needs_more and not says_more:
+        if plain or (sender.role is not None and not needs_more and not says_more):
             self._fast_path.learn_read(candidate, wanted, cached, statement, values)
         return answer
 
@@ -156,7 +157,7 @@ class Reader:
     ) -> tuple[Row, Overrides | None]:
         row = await transaction.fetchrow(statement.text, *statement.arrange(values))
         assert row is not None
-        await self.limit.keep(row)
+        self.limit.keep(row)
         said = await self.said(transaction) if statement.runs_code else None
         if not self._estimates(wanted):
             return row, said

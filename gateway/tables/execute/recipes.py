@@ -238,6 +238,7 @@ def read_recipe(
         not _is_understood(plain, request)
         or (table.runs_code_when_read and not plain.form.acting)
         or not table.primary_key
+        or request.query.embeds
         or not set(table.primary_key) <= pins(request.query.filters).keys()
     ):
         return None

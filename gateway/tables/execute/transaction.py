@@ -287,7 +287,7 @@ class FencedTransactions:
             with unit.about(number):
                 answer, notes = await self._write(transaction, acting, write, unenforced, alone=unit.combine is None)
                 answers.append(answer)
-                self._limit.keep_now(sum(len(one.body) for one in answers))
+                self._limit.keep_size(sum(len(one.body) for one in answers))
             noted += notes
             if not notes:
                 accepted.append(WriteAccepted("tables", write.cached.name, "transaction"))
@@ -306,7 +306,7 @@ class FencedTransactions:
         if preferences.tx == "rollback":
             await acting.as_(write.sender.role)
             await settings.check_constraints(transaction)
-            self._limit.keep_now(len(written.body or ""))
+            self._limit.keep_size(len(written.body or ""))
             raise _RolledBack(_answer(write, written, Accepted()))
         if runs_code or write.sender.role is not None:
             await acting.restore()
