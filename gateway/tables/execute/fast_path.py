@@ -292,6 +292,7 @@ class FastPath:
             # The schema cache may be out of date. The planned request finds that out.
             if error.sqlstate[:2] not in _OF_NAMES_AND_VALUES and not is_of_answer(error):
                 raise
+            candidate.sent = is_of_answer(error)  # a second statement would be undone as well
             return None
         if row is None:
             candidate.sent = True
