@@ -1,20 +1,22 @@
 """No answer takes more memory than its caller's share, and no slow read more than its share of sessions and of time."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 import httpx
 import pytest
 
 from gateway.auth.principal import Principal
-from gateway.budget import Budget
-from gateway.db.database import Database, Transaction
+from gateway.budget import Budget, one_request
+from gateway.db.database import Database, Record, Transaction
+from gateway.errors import SqlError
 from gateway.fencing.record import ANONYMOUS
 from gateway.http.body import SMALL, BodyReader
 from gateway.http.middleware import Middleware
 from gateway.observe.events import ignore
 from gateway.tables.execute import reads
+from gateway.tables.execute.reads import AnswerLimit
 from gateway.tables.pipeline import Exposure, TablePlane
 from tests.callers import known
 from tests.tables.asking import answered, change, over_asgi, row
@@ -24,7 +26,7 @@ MOST = 100_000
 LARGE = SMALL + 1000
 """Characters of a note that is too large for a shared trip, and not for an answer."""
 SQL = f"""
-    CREATE TABLE notes (id bigint PRIMARY KEY, note text);
+    CREATE TABLE notes (id bigint PRIMARY KEY, note text, mark text);
     CREATE TABLE replies (id bigint PRIMARY KEY, note bigint REFERENCES notes);
     INSERT INTO notes VALUES (1, repeat('x', {LARGE})), (2, 'short');
     CREATE FUNCTION much(size int) RETURNS text LANGUAGE sql STABLE AS $$ SELECT repeat('x', size) $$;
@@ -46,11 +48,12 @@ class Stage:
         self._database = database
         self.planes: list[TablePlane] = []
 
-    def client(self, caller: Principal) -> httpx.AsyncClient:
+    def client(self, caller: Principal, other: Principal | None = None) -> httpx.AsyncClient:
+        """Return a client of a new plane. A request with the header Authorization is that of the ``other`` caller."""
         plane = TablePlane(
             self._database,
             Exposure(max_body=MOST, functions=FUNCTIONS),
-            authenticate=lambda _: caller,
+            authenticate=lambda head: other if other and head.value(b"authorization") else caller,
             observe=ignore,
             bodies=BodyReader(self.memory),
         )
@@ -114,6 +117,82 @@ async def test_a_row_that_is_too_large_for_a_shared_trip_is_read_and_written_alo
             answer = await client.patch("/notes?id=eq.1", json={"note": token * LARGE}, headers=headers)
             answered(answer, 200)
             assert answer.json()[0]["note"] == token * LARGE
+
+
+async def test_an_answer_that_is_known_to_be_large_undoes_no_batch(
+    stage: Stage, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    undone: list[int] = []
+    send = database.fetchmany_write
+
+    async def noted(sql: str, arguments: Sequence[Sequence[object]]) -> list[Record]:
+        try:
+            return await send(sql, arguments)
+        except SqlError:
+            undone.append(len(arguments))
+            raise
+
+    monkeypatch.setattr(database, "fetchmany_write", noted)
+    await change(database, "INSERT INTO notes SELECT id, 'short' FROM generate_series(3, 9) AS id")
+    async with stage.client(ANN) as client:
+
+        async def write(number: int) -> None:
+            headers = {"Fencing-Token": "5", "Prefer": "return=representation"}
+            answered(await client.patch(f"/notes?id=eq.{number}", json={"mark": "x"}, headers=headers), 200)
+
+        order = [*range(4, 10), 1, 2, 3]
+        await change(database, "UPDATE notes SET note = 'short' WHERE id = 1")
+        for number in order:  # no fence has to rise later on
+            await write(number)
+        await change(database, f"UPDATE notes SET note = repeat('z', {LARGE}) WHERE id = 1")
+        await asyncio.gather(*map(write, order))
+        assert undone
+        undone.clear()
+        await asyncio.gather(*map(write, order))
+        assert not undone
+
+
+async def test_wide_characters_take_the_memory_that_they_need() -> None:
+    memory, used = Budget(64 * LARGE, "bytes of memory"), []
+    limit = AnswerLimit(4 * LARGE, memory)
+
+    async def answer(text: str) -> None:
+        limit.keep_text(text)
+        used.append(memory.used)
+
+    for character in ("x", "\N{PILE OF POO}"):
+        await one_request(answer(character * LARGE))
+    narrow, wide = used
+    assert 3.9 < wide / narrow <= 4
+
+
+async def test_locked_rows_of_one_caller_take_its_share_of_sessions(dsn: str, database: Database) -> None:
+    patient, locked, over = Database(dsn, pool_size=16), asyncio.Event(), asyncio.Event()
+
+    async def lock(transaction: Transaction) -> None:
+        await transaction.fetch("SELECT FROM notes WHERE id > 2 FOR UPDATE")
+        locked.set()
+        await over.wait()
+
+    await change(database, "INSERT INTO notes SELECT id, 'short' FROM generate_series(3, 40) AS id")
+    fenced = {"Fencing-Token": "5"}
+    async with Stage(patient).client(ANN, BEN) as client, asyncio.TaskGroup() as tasks:
+        for number in range(3, 41):  # no fence has to rise later on
+            answered(await client.patch(f"/notes?id=eq.{number}", json={"note": "y"}, headers=fenced), 204)
+        tasks.create_task(database.run(lock))
+        await locked.wait()
+        stuck = [
+            tasks.create_task(client.patch(f"/notes?id=eq.{number}", json={"note": "y"}, headers=fenced))
+            for number in range(3, 41)
+        ]
+        await asyncio.sleep(1.5)  # statements that share a trip have given up, and were sent again alone
+        assert patient.use()["own"].in_use == 4
+        own = fenced | {"Prefer": "timezone=Asia/Tokyo", "Authorization": "ben"}
+        answered(await client.patch("/notes?id=eq.1", json={"note": "z"}, headers=own), 204)
+        assert not any(one.done() for one in stuck)
+        over.set()
+    assert {one.result().status_code for one in stuck} == {204}
+    await patient.close()
 
 
 async def test_answers_that_a_caller_does_not_read_take_its_own_share_of_the_memory(stage: Stage) -> None:

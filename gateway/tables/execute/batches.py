@@ -13,6 +13,7 @@ from time import perf_counter
 from typing import Generic, NamedTuple, TypeAlias, TypeVar
 
 from gateway.batching import Lane
+from gateway.budget import CALLER, Caller
 from gateway.db import fences
 from gateway.db.database import Claims, Database, Record
 from gateway.db.fences import Claim
@@ -22,6 +23,7 @@ from gateway.fencing.record import Attempt, Rejection
 from gateway.observe.events import BatchBegun, BatchSent, Observe, ignore
 from gateway.observe.stages import ORIGIN
 from gateway.record.audit import Audit
+from gateway.tables.dialect.errors import is_of_answer
 from gateway.tables.execute.acting import Role
 from gateway.tables.sql.expressions import Statement
 from gateway.tables.sql.shape import CHECKS, CLAIMS
@@ -89,12 +91,16 @@ _LARGER = 8
 
 @dataclass(slots=True)
 class _Asked(Generic[What]):
-    """The values of one statement, when it was asked for, and the request that asked. ``what``: what it is about."""
+    """The values of one statement, when it was asked for, and the request that asked. ``what``: what it is about.
+
+    ``caller``: of the request. A batch belongs to no caller, and a session for one statement counts in its share.
+    """
 
     what: What
     arguments: list[object]
     since: float
     origin: object | None
+    caller: Caller | None
 
 
 class _Lanes(ABC, Generic[What, Answer]):
@@ -146,7 +152,7 @@ class _Lanes(ABC, Generic[What, Answer]):
 
 
 def _asked(what: What, arguments: list[object]) -> _Asked[What]:
-    return _Asked(what, arguments, perf_counter(), ORIGIN.get())
+    return _Asked(what, arguments, perf_counter(), ORIGIN.get(), CALLER.get())
 
 
 class Batches(_Lanes[str | None, Record]):
@@ -192,6 +198,7 @@ class Batches(_Lanes[str | None, Record]):
 
     async def _alone(self, sql: str, checks: int, asked: _Asked[str | None]) -> Record:
         asked.arguments[checks] = True
+        CALLER.set(asked.caller)
         began = self._begin([asked])
         try:
             row = await self._one(sql, *asked.arguments)
@@ -290,7 +297,7 @@ class Acting(_Lanes[_Member, Record | None]):
     """Sends statements of requests under roles of the database. Each batch is one statement, under one role.
 
     Only success counts. The row is None if the statement has failed, or cannot be sent so. Nothing is written then, and
-    a transaction of its own finds out why.
+    a transaction of its own finds out why. An answer that is too large fails, so that its sender can remember it.
     """
 
     def __init__(self, database: Database, observe: Observe, *, writes: bool) -> None:
@@ -343,8 +350,8 @@ class Acting(_Lanes[_Member, Record | None]):
     ) -> Sequence[Record | None]:
         try:
             rows = await self._sent(statement, role, batch)
-        except SqlError:
-            if len(batch) > 1:
+        except SqlError as error:
+            if len(batch) > 1 or is_of_answer(error):
                 raise
             return [None]
         if self._writes and rows[0]["risen"]:
@@ -358,9 +365,12 @@ class Acting(_Lanes[_Member, Record | None]):
     async def _alone(self, statement: Statement, role: str, asked: _Asked[_Member]) -> Record | None:
         if asked.what.raises:
             return None
+        CALLER.set(asked.caller)
         try:
             return (await self._sent(statement, role, [asked], alone=True))[0]
-        except SqlError:
+        except SqlError as error:
+            if is_of_answer(error):
+                raise
             return None
         except Unavailable:
             if self._writes:

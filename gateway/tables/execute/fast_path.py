@@ -63,6 +63,7 @@ _LARGEST_RECIPES = 8 * 1024 * 1024
 _OF_OBJECTS = 8
 _MOST_OVERTAKEN = 4096
 _MOST_RAISED = 4096
+_MOST_LARGE = 4096
 
 # Classes of SQLSTATE: invalid values, unknown names, unknown schemas.
 _OF_NAMES_AND_VALUES = frozenset(("22", "42", "3F"))
@@ -190,6 +191,8 @@ class FastPath:
         self._overtaken: dict[str, Token] = {}
         # Tokens that fences carry since a write of this gateway has raised them.
         self._raised: dict[str, Token] = {}
+        # Statements, with their resources, whose answer was too large for a shared trip: it undid the whole batch.
+        self._large: set[tuple[str, str]] = set()
         self._forms = FormReader()
         self._writes: dict[RequestForm, _LearntForm] = {}
         self._reads: dict[RequestForm, _LearntRead] = {}
@@ -215,8 +218,10 @@ class FastPath:
             return
         if plain.form in self._writes:
             match = self._match(plain, content)
-            if match is not None and candidate.rights.may_write(
-                match.learnt.table, match.resource, shows=match.learnt.shows_rows
+            if (
+                match is not None
+                and candidate.rights.may_write(match.learnt.table, match.resource, shows=match.learnt.shows_rows)
+                and not self._is_large(match.learnt.recipe.statement, match.resource)
             ):
                 candidate.match = match
                 recipe, resource = match.learnt.recipe, match.resource
@@ -322,6 +327,8 @@ class FastPath:
         values["epoch"], values["value"], values["holder"] = token.epoch, token.value, write.tokens.holder
         values["payload"], values[MOST] = write.payload.text if write.payload else None, SMALL
         statement = cached.statements.write(shape)
+        if self._is_large(statement, resource):
+            return None
         if candidate.plain is not None:
             self._learn_write(candidate.plain, write, columns, statement, values)
         claim = Claim(resource, token, write.tokens.holder, write.sender.caller)
@@ -496,6 +503,10 @@ class FastPath:
                 if wants_retry(error):
                     return None
                 raise
+            except SqlError as error:
+                if is_of_answer(error):
+                    self._remember_large(fenced)
+                raise
             if row is None:
                 return None
             self._observe(RAISE_AFTER if fenced.claimed else FAST_AFTER)
@@ -516,6 +527,15 @@ class FastPath:
             if len(self._raised) >= _MOST_RAISED:
                 self._raised.clear()
             self._raised[fenced.claim.resource] = fenced.claim.token
+
+    def _is_large(self, statement: Statement, resource: str) -> bool:
+        """Return whether the answer of such a write was too large for a shared trip. The next one shares none."""
+        return bool(self._large) and (statement.text, resource) in self._large
+
+    def _remember_large(self, fenced: _Fenced) -> None:
+        if len(self._large) >= _MOST_LARGE:
+            self._large.clear()
+        self._large.add((fenced.statement.text, fenced.claim.resource))
 
     async def _refuse(self, resource: str, attempt: Attempt) -> None:
         """Record the refusal and raise it. Return if the fence carries no higher token after all."""

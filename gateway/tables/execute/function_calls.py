@@ -58,7 +58,7 @@ class _Call:
 
     async def only_read(self, transaction: Transaction) -> Response:
         written = await self.carry_out(transaction)
-        self.reader.limit.keep_size(len(written.body or ""))
+        self.reader.limit.keep_text(written.body or "")
         return self.answer(written, Accepted())
 
     def answer(self, written: Written, under: Accepted) -> Response:

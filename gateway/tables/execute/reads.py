@@ -6,6 +6,7 @@ Views and policies can call functions that write, and no read may become an unfe
 import json
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
+from sys import getsizeof
 from typing import Any, TypeVar
 
 from gateway.auth.grants import NOTHING, Rights
@@ -46,17 +47,25 @@ class AnswerLimit:
         """Take memory for the answer in a row that has come. Raises what ``keep_size`` raises."""
         if row["body"] is None:
             raise too_large(self.most)
-        self.keep_size(len(row["body"]))
+        self.keep_text(row["body"])
+
+    def keep_text(self, text: str) -> None:
+        """Take memory for a text that has come. Raises what ``keep_size`` raises."""
+        # Python keeps a text with one to four bytes for each character.
+        self._keep(len(text), getsizeof(text))
 
     def keep_size(self, size: int) -> None:
         """Take memory for answers that have come. Raises ``BodyTooLarge``, and ``Overloaded`` without waiting.
 
         To wait would keep them in memory without a share, and the fences of a write with them.
         """
+        self._keep(size, size)
+
+    def _keep(self, size: int, memory: int) -> None:
         if size > self.most:
             raise too_large(self.most)
-        if size > SMALL:
-            self.memory.keep_now(twice(size))
+        if memory > SMALL:
+            self.memory.keep_now(twice(memory))
 
 
 @dataclass(frozen=True, slots=True)

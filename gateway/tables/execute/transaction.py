@@ -306,7 +306,7 @@ class FencedTransactions:
         if preferences.tx == "rollback":
             await acting.as_(write.sender.role)
             await settings.check_constraints(transaction)
-            self._limit.keep_size(len(written.body or ""))
+            self._limit.keep_text(written.body or "")
             raise _RolledBack(_answer(write, written, Accepted()))
         if runs_code or write.sender.role is not None:
             await acting.restore()
