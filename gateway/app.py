@@ -371,6 +371,7 @@ def build(
 
     def switch(config: Config, serving: Gateway) -> None:
         telemetry.announce(config)
+        middleware.turns.share = config.server.share
         middleware.app = telemetry.around(serving)
 
     async def lifespan(scope: Scope, receive: Receive, send: Send) -> None:
@@ -383,6 +384,7 @@ def build(
     if link is not None:
         link.attach(reloading, lambda: reloading.serving.snapshot())  # noqa: PLW0108 - each reload replaces it
     middleware = Middleware(telemetry.around(reloading.serving), telemetry.observe, lifespan)
+    middleware.turns.share = config.server.share
     return middleware
 
 

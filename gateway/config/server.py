@@ -43,7 +43,7 @@ class Server(Section):
     memory: Annotated[int, Field(gt=0)] = 256 * MEBIBYTE
     """Bytes of bodies and answers in memory at one time, on all planes. A request that needs more waits."""
     share: Annotated[float, Field(gt=0, le=1)] = 0.25
-    """The part of the memory, and of the sessions with a database, that one caller may have at one time."""
+    """The most that one caller may have: of the memory, of the sessions with a database, of the time of strangers."""
     body_timeout: Annotated[float, Field(gt=0)] = 30.0
     """Seconds that a client may pause within a body. In all it may take as long, and one second more per 16 KiB."""
 

@@ -12,10 +12,11 @@ from asyncio import Event, TimerHandle, Transport, get_running_loop
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from resource import RLIMIT_NOFILE, getrlimit
+from time import perf_counter
 from typing import Any, cast
 
 from httptools import HttpRequestParser
-from starlette.types import Scope
+from starlette.types import Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import (
     STATUS_LINE,
     HttpToolsProtocol,
@@ -24,8 +25,11 @@ from uvicorn.protocols.http.httptools_impl import (
 
 from gateway.auth.certificates import ClientCertificate
 from gateway.budget import network
+from gateway.errors import Overloaded
+from gateway.fencing.record import ANONYMOUS
 from gateway.http import head
 from gateway.http.middleware import Middleware
+from gateway.http.turns import Timed, Turns
 from gateway.observe.events import ConnectionsCrowded
 
 MAX_HEAD = 64 * 1024
@@ -133,6 +137,11 @@ class _Crowd:
 
 
 _crowd = _Crowd()
+
+
+def _is_named(cycle: RequestResponseCycle) -> bool:
+    """Return whether the caller of a request has proven a name."""
+    return bool(cycle.scope["state"].get("caller", ANONYMOUS) != ANONYMOUS)
 
 
 class Connection(HttpToolsProtocol):
@@ -416,8 +425,39 @@ class Connection(HttpToolsProtocol):
             self._clear_stall()
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
-        self._active = cycle
-        super()._start_asgi_task(cycle, app)
+        before, self._active = self._active, cycle
+        serving = self._serving
+        if serving is None:
+            super()._start_asgi_task(cycle, app)
+        elif before is not None and _is_named(before):
+            serving.turns.named = perf_counter()
+            super()._start_asgi_task(cycle, app)
+        else:
+            self._take_turn(cycle, app, serving.turns)
+
+    def _take_turn(self, cycle: RequestResponseCycle, app: Any, turns: Turns) -> None:
+        """Start the task of a request in its turn. The last caller of this connection had no credentials, if any."""
+        address, start_task = self.client and self.client[0], super()._start_asgi_task
+
+        def start(taken: float, late: Overloaded | None) -> None:
+            async def timed(scope: Scope, receive: Receive, send: Send) -> None:
+                running = Timed(app(scope, receive, send))
+                try:
+                    await running
+                finally:
+                    named = _is_named(cycle)
+                    turns.leave(address, taken, 0.0 if named else running.seconds)
+                    if named:
+                        turns.named = perf_counter()
+
+            if cycle.disconnected:
+                turns.leave(address, taken, 0.0)
+                return
+            if late is not None:
+                cycle.scope["state"]["overloaded"] = late
+            start_task(cycle, cast("Any", timed))
+
+        turns.enter(address, start)
 
     def _announces_more(self) -> bool:
         """Return whether the request has more than a head: a body, or the traffic of a tunnel."""

@@ -12,8 +12,10 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gateway import budget
 from gateway.errors import GatewayError
+from gateway.fencing.record import ANONYMOUS
 from gateway.http.direct import App, Direct, Exchange, Prepared
 from gateway.http.head import REQUEST_ID, Head, KnownHeads, Packet, client_request_id
+from gateway.http.turns import Turns
 from gateway.observe import stages
 from gateway.observe.events import Observe, RequestAnswered, RequestFailed
 
@@ -35,6 +37,8 @@ class Middleware:
         self.app = app
         self._lifespan = lifespan or app
         self.observe = observe
+        self.turns = Turns()
+        """The turns of strangers. They may be replaced while requests run."""
         # Unique, not secret: a random prefix of this process, and a count. A random id per request would cost more.
         self._prefix = token_hex(8)
         self._count = count(1)
@@ -55,6 +59,10 @@ class Middleware:
         """Begin to answer a packet without a task. Return whether that is possible. ``prepared``: see ``known``."""
         app = cast("App", self.app)
         began, request_id = perf_counter(), self._new_id()
+        if prepared.origin.caller != ANONYMOUS:
+            self.turns.named = began
+        elif self.turns.limit(began):
+            return False  # its task waits for its turn
         try:
             begun = prepared.begin(packet)
         except Exception:  # noqa: BLE001 - the task finds out the same, and answers
@@ -98,6 +106,8 @@ class Middleware:
         try:
             if head.value(b"expect") is not None:
                 receive, send = _unless_held_back(head.headers, receive, send)
+            if (overloaded := state.get("overloaded")) is not None:
+                app = refusing(overloaded)
             await budget.one_request(app(scope, receive, identified))
         except Exception as error:
             self.observe(RequestFailed(request_id, head.method, state.get("path", head.path), error))
@@ -151,6 +161,16 @@ def _unless_held_back(headers: Headers, receive: Receive, send: Send) -> tuple[R
         await send(message)
 
     return asking, closing
+
+
+def refusing(error: GatewayError) -> ASGIApp:
+    """Return an app that answers with this error."""
+
+    async def refuse(scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG001 - the signature of ASGI
+        scope["state"]["code"] = error.code
+        await answer_problem(error, send)
+
+    return refuse
 
 
 async def answer_problem(error: GatewayError, send: Send) -> None:

@@ -1,0 +1,173 @@
+"""While a caller with credentials is served, strangers have their share of the event loop's time, and no more."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from time import perf_counter
+from typing import Any
+
+import pytest
+
+from gateway.fencing.record import ANONYMOUS
+from gateway.http import turns
+from gateway.http.middleware import Middleware
+from gateway.http.turns import Turns
+from gateway.observe.events import ignore
+from tests.serving_app import served
+from tests.waiting import PATIENCE
+
+COST = 0.02
+"""Seconds of the loop that a request of a stranger takes."""
+CROWD = 12
+
+
+class Stage:
+    """A server whose callers name themselves. Requests of strangers take their time of the loop."""
+
+    def __init__(self) -> None:
+        self.middleware = Middleware(self._answer, ignore)
+        self.answered: list[str] = []
+        self.port = 0
+
+    async def _answer(self, scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] == "lifespan":
+            while (message := await receive())["type"] != "lifespan.shutdown":
+                await send({"type": f"{message['type']}.complete"})
+            await send({"type": "lifespan.shutdown.complete"})
+            return
+        name = scope["path"].strip("/")
+        scope["state"]["caller"] = name
+        await asyncio.sleep(0)
+        if name == ANONYMOUS:
+            end = perf_counter() + COST
+            while perf_counter() < end:
+                pass
+        self.answered.append(name)
+        await send({"type": "http.response.start", "status": 204, "headers": []})
+        await send({"type": "http.response.body", "body": b""})
+
+    @asynccontextmanager
+    async def connection(self, name: str, address: str = "127.0.0.1") -> AsyncIterator[Callable[[], Awaitable[bytes]]]:
+        """Yield a function that asks once, and returns the head of the answer."""
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.port, local_addr=(address, 0))
+
+        async def ask() -> bytes:
+            writer.write(f"GET /{name} HTTP/1.1\r\nHost: a\r\n\r\n".encode())
+            async with asyncio.timeout(PATIENCE):
+                head = await reader.readuntil(b"\r\n\r\n")
+                length = int(head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0] or 0)
+                return head + await reader.readexactly(length)
+
+        try:
+            yield ask
+        finally:
+            writer.close()
+
+    async def crowd(self, address: str = "127.0.0.1", number: int = CROWD) -> list[bytes]:
+        """Let so many strangers ask once each, all at one time."""
+
+        async def one() -> bytes:
+            async with self.connection(ANONYMOUS, address) as ask:
+                return await ask()
+
+        return await asyncio.gather(*(one() for _ in range(number)))
+
+
+@pytest.fixture
+async def stage() -> AsyncIterator[Stage]:
+    one = Stage()
+    async with served(one.middleware) as one.port:
+        yield one
+
+
+async def beside(ask: Callable[[], Awaitable[bytes]], crowd: Awaitable[list[bytes]]) -> list[bytes]:
+    """Let a caller ask again and again until all of a crowd are answered."""
+    answers = asyncio.ensure_future(crowd)
+    while not answers.done():
+        await ask()
+    return await answers
+
+
+def parts(answered: list[str]) -> tuple[float, int]:
+    """Return the answers to a named caller for each one to a stranger, and the most answers to strangers in a row."""
+    strangers = answered.count(ANONYMOUS)
+    rows = "".join("s" if name == ANONYMOUS else " " for name in answered).split()
+    return (len(answered) - strangers) / strangers, max(map(len, rows))
+
+
+async def test_strangers_wait_for_their_turn_while_a_named_caller_is_served(stage: Stage) -> None:
+    async with stage.connection("ann") as ask:
+        await ask()
+        await beside(ask, stage.crowd())
+    served_for_each, in_a_row = parts(stage.answered)
+    assert served_for_each > 3
+    assert in_a_row <= 3  # a network has as many at once
+
+
+async def test_without_a_named_caller_nothing_waits(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    waited: list[Any] = []
+    monkeypatch.setattr(stage.middleware.turns, "_watch", lambda *one: waited.append(one))
+    await stage.crowd()
+    assert waited == []
+
+
+async def test_a_share_of_one_limits_no_stranger(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    stage.middleware.turns.share = 1
+    waited: list[Any] = []
+    monkeypatch.setattr(stage.middleware.turns, "_watch", lambda *one: waited.append(one))
+    async with stage.connection("ann") as ask:
+        await ask()
+        await beside(ask, stage.crowd())
+    assert waited == []
+
+
+async def test_a_stranger_of_another_network_has_its_own_line(stage: Stage) -> None:
+    async with stage.connection("ann") as ask, stage.connection(ANONYMOUS, "127.0.0.2") as modest:
+        await ask()
+        crowd = asyncio.ensure_future(beside(ask, stage.crowd(number=30)))
+        await asyncio.sleep(5 * COST)
+        await modest()
+        assert stage.answered.count(ANONYMOUS) < 30
+        await crowd
+
+
+async def test_one_that_would_wait_too_long_is_refused_with_the_reason(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(turns, "PATIENCE", 10 * COST)
+    async with stage.connection("ann") as ask:
+        await ask()
+        answers = await beside(ask, stage.crowd(number=30))
+    late = [one for one in answers if b" 503 " in one]
+    assert 0 < len(late) < 30
+    assert b"retry-after: 1" in late[0]
+    assert b"The time that all anonymous callers at 127.0.0.1 may take is in use." in late[0]
+
+
+async def test_one_that_hangs_up_while_it_waits_gives_its_place_back(stage: Stage) -> None:
+    async with stage.connection("ann") as ask:
+        await ask()
+        waiting = [asyncio.create_task(stage.crowd(number=1)) for _ in range(CROWD)]
+        for _ in range(5):
+            await ask()
+        for one in waiting:
+            one.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)
+        await beside(ask, stage.crowd(number=1))
+    assert stage.answered.count(ANONYMOUS) < CROWD
+
+
+async def test_time_without_a_limit_is_no_debt(stage: Stage) -> None:
+    await stage.crowd(number=30)
+    async with stage.connection("ann") as ask:
+        await ask()
+        stage.answered.clear()
+        await beside(ask, stage.crowd(number=1))
+    assert len(stage.answered) < 100
+
+
+async def test_a_map_of_networks_does_not_grow() -> None:
+    line = Turns()
+    for number in range(2 * turns._MOST_NETWORKS):
+        line.enter(f"2001:db8:{number:x}::1", lambda taken, late: None)
+    assert len(line._lines) <= turns._MOST_NETWORKS
