@@ -8,6 +8,7 @@ import asyncio
 import base64
 import hashlib
 import multiprocessing
+import os
 import socket
 import threading
 import time
@@ -186,6 +187,7 @@ async def _trickle(origin: str, head: str, size: int, *, connections: int) -> No
 
 
 def _run(hoards: Sequence[Hoard], origin: str) -> None:
+    os.nice(19)  # attackers have computers of their own
     async def run() -> None:
         await asyncio.gather(*(hoard(origin) for hoard in hoards))
 

@@ -3,13 +3,20 @@
 import asyncio
 import json
 import random
+import re
 from collections.abc import AsyncIterator
+from importlib import import_module
+from typing import Any
 
 import asyncpg
+import psycopg
 import pytest
+import sqlalchemy
+from sqlalchemy.ext.asyncio import create_async_engine
 
 from gateway.db.database import Database
 from gateway.guard import installation as guard
+from tests import ROOT
 from tests.guard.stage import Session, Stage, declare_and_write, hold, hold_and_write, refused, session
 from tests.tiers import first
 from tests.waiting import waiting
@@ -89,6 +96,33 @@ async def test_an_overtaken_token_is_refused_for_good(guarded: Stage, app: Sessi
     }  # fmt: skip
     async with refused("FN412", "Another holder, bob"):
         await hold(app, "order/5", 35, "ann")
+
+
+async def test_each_driver_shows_a_refusal_as_the_guide_says(guarded: Stage, app: Session) -> None:
+    await hold(app, "order/5", 35, "bob")
+    statement = "SELECT fencing.hold('order/5', '34')"
+    guide = (ROOT / "docs/guides/sql-writers.md").read_text()
+    seen: dict[str, Any] = {}
+    with pytest.raises(psycopg.OperationalError) as by_psycopg, psycopg.connect(guarded.app) as connection:
+        connection.execute(statement)
+    seen["psycopg"] = (by_psycopg.value, by_psycopg.value.sqlstate, by_psycopg.value.diag.message_detail)
+    with pytest.raises(asyncpg.PostgresError) as by_asyncpg:
+        await app.execute(statement)
+    seen["asyncpg"] = (by_asyncpg.value, by_asyncpg.value.sqlstate, by_asyncpg.value.detail)
+    for driver in ("psycopg", "asyncpg"):
+        engine = create_async_engine(guarded.app.replace("postgresql", f"postgresql+{driver}", 1))
+        with pytest.raises(sqlalchemy.exc.DBAPIError) as by_sqlalchemy:
+            async with engine.begin() as work:
+                await work.execute(sqlalchemy.text(statement))
+        await engine.dispose()
+        cause: Any = by_sqlalchemy.value.orig
+        detail = cause.diag.message_detail if driver == "psycopg" else cause.__cause__.detail
+        seen[f"SQLAlchemy with {driver}"] = (by_sqlalchemy.value, cause.sqlstate, detail)
+    for driver, (error, sqlstate, detail) in seen.items():
+        assert (sqlstate, json.loads(detail)["raised_by"]) == ("FN412", "bob")
+        (named,) = re.findall(rf"\| {driver} \| `([\w.]+)`", guide)
+        module, _, name = named.rpartition(".")
+        assert isinstance(error, getattr(import_module(module), name))
 
 
 async def test_a_refused_claim_raises_nothing(guarded: Stage, app: Session) -> None:
