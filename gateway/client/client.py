@@ -5,8 +5,10 @@ import os
 import re
 import socket
 import ssl
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Sequence
 from functools import partial
+from pathlib import PurePath
 from secrets import token_hex
 from types import TracebackType
 from typing import Self
@@ -31,9 +33,10 @@ class FencedClient:
     """One gateway, for asyncio. Make one in each event loop, and close it: ``async with``, or ``aclose``.
 
     ``api_key`` is for locks, tables and the API; ``access_key_id`` and ``secret_access_key`` are for S3. ``holder``:
-    the beginning of this program's holder names, by which others see its locks. By default it is the name of the host
-    and the process id. ``authority``: the path of a CA bundle. ``certificate``: the path of a client certificate with
-    its key, or one path for each. It may prove the caller instead of an ``api_key``. ``timeout``: seconds.
+    the beginning of this program's holder names, by which others see its locks. By default it has the program, the
+    host and the process id: ``billing.py@host-7:4711``. ``authority``: the path of a CA bundle. ``certificate``: the
+    path of a client certificate with its key, or one path for each. It may prove the caller instead of an ``api_key``.
+    ``timeout``: seconds.
     """
 
     def __init__(
@@ -54,7 +57,7 @@ class FencedClient:
         if httpx.URL(address).scheme not in ("http", "https") or not httpx.URL(address).host:
             raise ValueError(f"{url!r} is not an address such as https://gateway.example.com")
         self.url = address
-        self.holder = _name(holder or f"{re.sub(r'[^!-~]', '-', socket.gethostname())[:150]}-{os.getpid()}")
+        self.holder = _name(holder or program_name(sys.orig_argv))
         self._trusted = partial(trusted, authority, certificate)
         self._timeout = timeout
         self._open: httpx.AsyncClient | None = None
@@ -137,6 +140,24 @@ def trusted(authority: str | None, certificate: Certificate | None = None) -> ss
     if certificate is not None:
         context.load_cert_chain(*((certificate,) if isinstance(certificate, str) else certificate))
     return context
+
+
+_INTERPRETER = re.compile(r"(python|pypy|node|ruby|perl|java|bash|dash|sh)[0-9.]*")
+
+
+def program_name(command: Sequence[str]) -> str:
+    """Return the name of a program that this process runs or is: ``billing.py@host-7:4711``. ``command``: its line."""
+    first, *others = (*command, "")
+    name = PurePath(first).name
+    if _INTERPRETER.fullmatch(name):
+        script = others[1] if others[0] in ("-m", "-jar") else others[0]
+        name = name if script.startswith("-") else PurePath(script).name or name
+    host = socket.gethostname()
+    return f"{_readable(name)[:60] or 'program'}@{_readable(host)[:100]}:{os.getpid()}"
+
+
+def _readable(name: str) -> str:
+    return re.sub(r"[^!-~]", "-", name)
 
 
 def _name(holder: str) -> str:

@@ -14,7 +14,7 @@ from urllib.parse import SplitResult, unquote, urlsplit
 
 from gateway.client import libpq
 from gateway.client.child import Ended, Signals, supervise
-from gateway.client.client import FencedClient
+from gateway.client.client import FencedClient, program_name
 from gateway.client.errors import FencingError, LockLost, NotAcquired, Refused, Stale, Unavailable
 from gateway.client.lock import Lock
 from gateway.client.s3 import Read
@@ -217,7 +217,9 @@ class _Run:
             # A mistake in it shows before the lock is acquired.
             libpq.environment(options.postgres)
         async with (
-            FencedClient(options.url, api_key=self._api_key, holder=options.holder) as client,
+            FencedClient(
+                options.url, api_key=self._api_key, holder=options.holder or program_name(options.command)
+            ) as client,
             client.lock(
                 options.resource,
                 source=_source(options.source),

@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import os
+import socket
 import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -19,6 +21,7 @@ from postgrest import APIError
 from gateway import errors
 from gateway.client import FencedClient, Lock, MissingExtra, raise_for_refusal
 from gateway.client.api import refusal_from
+from gateway.client.client import program_name
 from gateway.client.errors import (
     FencingError,
     Implausible,
@@ -30,6 +33,7 @@ from gateway.client.errors import (
     Unavailable,
 )
 from gateway.errors import GatewayError
+from gateway.fencing.headers import is_holder
 from gateway.http.middleware import problem
 from gateway.objects.s3 import xml
 from gateway.tables.dialect import errors as failures
@@ -322,3 +326,23 @@ def test_kinds(error: GatewayError, kind: type[FencingError], plane: Plane) -> N
         assert found.status == error.status
     if plane is not as_table_without_body and kind is not NotAcquired:
         assert error.message in found.message
+
+
+@pytest.mark.parametrize(
+    ("command", "program"),
+    [
+        (["billing.py", "5"], "billing.py"),
+        (["/usr/bin/python3.11", "jobs/billing.py", "5"], "billing.py"),
+        (["python", "-m", "shop.billing", "5"], "shop.billing"),
+        (["python", "-c", "print()"], "python"),
+        (["java", "-jar", "/srv/billing.jar"], "billing.jar"),
+        (["psql"], "psql"),
+        (["bash"], "bash"),
+        (["/srv/la facturación"], "la-facturaci-n"),
+        ([""], "program"),
+    ],
+)
+def test_a_holder_is_named_after_its_program(command: list[str], program: str) -> None:
+    name = program_name(command)
+    assert name == f"{program}@{socket.gethostname()[:100]}:{os.getpid()}"
+    assert is_holder(name)

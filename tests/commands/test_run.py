@@ -5,8 +5,10 @@ import base64
 import json
 import os
 import pty
+import re
 import select
 import signal
+import socket
 import subprocess
 import sys
 import termios
@@ -194,6 +196,9 @@ def test_the_command_finds_its_token_and_fenced_credentials_and_nothing_that_ove
     assert not {"FENCING_SEQUENCER", "AWS_PROFILE", "AWS_SECURITY_TOKEN", "AWS_DEFAULT_REGION"} & found.keys()
     assert not {"GATEWAY_API_KEY", "GATEWAY_SOURCE"} & found.keys()
     assert gateway.lock(lock)["holders"] == []
+    unnamed = gateway.run("--lock", lock, *python(PRINT_ENVIRONMENT))
+    name = rf"python[0-9.]*@{re.escape(socket.gethostname())}:\d+-[0-9a-f]{{12}}"
+    assert re.fullmatch(name, json.loads(unnamed.stdout)["FENCING_HOLDER"])
 
 
 @pytest.mark.thorough

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"net/url"
 	"os"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"time"
@@ -66,7 +67,7 @@ func WithTimeout(timeout time.Duration) Option {
 }
 
 // WithName sets the beginning of the names by which other holders see the locks of this program. The default is the
-// name of the host and the process id.
+// program, the host and the process id, as billing@host-7:4711.
 func WithName(name string) Option {
 	return func(c *Client) error {
 		c.holder = name
@@ -213,7 +214,12 @@ func ownName() string {
 	if err != nil || host == "" {
 		host = "go"
 	}
-	return fmt.Sprintf("%.150s-%d", unfitForAName.ReplaceAllString(host, "-"), os.Getpid())
+	program := "go"
+	if len(os.Args) > 0 && os.Args[0] != "" {
+		program = filepath.Base(os.Args[0])
+	}
+	readable := func(name string) string { return unfitForAName.ReplaceAllString(name, "-") }
+	return fmt.Sprintf("%.60s@%.100s:%d", readable(program), readable(host), os.Getpid())
 }
 
 func randomText(bytes int) string {

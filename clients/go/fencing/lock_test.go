@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"regexp"
 	"strings"
 	"sync"
 	"testing"
@@ -441,6 +442,9 @@ func TestAcquiringIsRepeatedWithTheSameRequest(t *testing.T) {
 		for i := range 6 {
 			same(t, "request", m.sent[i]["request"], m.sent[0]["request"])
 			same(t, "holder", m.sent[i]["holder"], any(lock.Holder()))
+		}
+		if !regexp.MustCompile(`\A[!-~]+@[!-~]+:\d+-[0-9a-f]+\z`).MatchString(lock.Holder()) {
+			t.Errorf("the holder %q names no program, host and process", lock.Holder())
 		}
 		same(t, "wait", []any{m.sent[0]["wait"], m.sent[5]["wait"]}, []any{20.0, 10.0})
 	})

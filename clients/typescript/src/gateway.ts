@@ -141,17 +141,16 @@ function named(holder: string): string {
   return holder;
 }
 
-/** Return the name of the host and the process id, where there are such. */
+/** Return the program, the host and the process id, where there are such: `billing.js@host-7:4711`. */
 function ownName(): string {
   const { process } = globalThis as {
-    process?: { pid?: number; getBuiltinModule?: (name: string) => unknown; platform?: string };
+    process?: { pid?: number; argv?: string[]; getBuiltinModule?: (name: string) => unknown };
   };
   const os = process?.getBuiltinModule?.("node:os") as { hostname(): string } | undefined;
-  const host = os
-    ?.hostname()
-    .replace(/[^!-~]/g, "-")
-    .slice(0, 150);
-  return host === undefined || host === "" ? "javascript" : `${host}-${process?.pid ?? 0}`;
+  const readable = (name: string, most: number): string => name.replace(/[^!-~]/g, "-").slice(0, most);
+  const host = readable(os?.hostname() ?? "", 100);
+  const program = readable(process?.argv?.[1]?.split(/[\\/]/).pop() ?? "", 60) || "javascript";
+  return host === "" ? program : `${program}@${host}:${process?.pid ?? 0}`;
 }
 
 function randomText(bytes: number): string {

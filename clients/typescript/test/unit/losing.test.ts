@@ -277,6 +277,7 @@ test("an acquire that is answered wrongly is withdrawn", async () => {
   assert.equal(withdrawn?.path, "/v1/withdrawals/job/1");
   const { holder, request } = JSON.parse(acquired?.body ?? "") as { holder: string; request: string };
   assert.deepEqual(JSON.parse(withdrawn.body), { holder, request });
+  assert.match(holder, /^losing\.test\.[jt]s@[!-~]+:\d+-[0-9a-f]{12}$/);
 });
 
 test("an answer that was lost: the same request again", async () => {
