@@ -14,7 +14,7 @@ from gateway.auth.principal import Principal, shown_to
 from gateway.db import search
 from gateway.db.database import Database
 from gateway.db.search import Total
-from gateway.fencing.record import Entry, EntryReason, Filters, Kind, also_denied, missing_grant, trace_id
+from gateway.fencing.record import Entry, EntryReason, Filters, Kind, also_denied, missing_grant, program, trace_id
 from gateway.fencing.token import Token
 from gateway.http.problems import Problem
 
@@ -194,6 +194,7 @@ class RejectionView(BaseModel):
     missing: MissingGrantView | None = Field(description="The missing grant, if the reason is ``denied``.")
     also_denied: int = Field(description="Denials without credentials that this entry stands for, besides its own.")
     trace_id: str | None = Field(description="The trace of the request, if the gateway sends traces.")
+    program: str | None = Field(description="The name that the program gave itself, such as its ``User-Agent``.")
 
 
 class EntryView(BaseModel):
@@ -281,6 +282,7 @@ def rejection_view(entry: Entry, takeover: Entry | None = None) -> RejectionView
         missing=None if missing is None else MissingGrantView(action=missing.action, on=missing.on),
         also_denied=also_denied(entry.details),
         trace_id=trace_id(entry.details),
+        program=program(entry.details),
     )
 
 

@@ -36,6 +36,7 @@ def attempt(request: Request, principal: Principal, shown: FencingHeaders) -> At
         client=state["client"],
         request_id=state["request_id"],
         plane="api",
+        program=Head.of(request.scope).program,
     )
 
 

@@ -31,6 +31,8 @@ _TRACE = re.compile(r"[0-9a-f]{32}")
 
 MAX_TARGET = 2048
 """Characters that are kept of a target."""
+MAX_PROGRAM = 200
+"""Characters that are kept of a program's name."""
 ANONYMOUS = "anonymous"
 """The caller on record where a request shows no credentials."""
 SWEEPER = "sweeper"
@@ -143,7 +145,8 @@ class Attempt:
     address. ``target`` is the path and query of the request; credentials in it are not kept, nor is what is beyond
     ``MAX_TARGET``. ``payload_size`` is in bytes. The payload's size and SHA-256 (hex) are None where the write was
     refused before its body was read. ``plane`` is ``tables``, ``objects`` or ``api``; ``rule`` the table or the pattern
-    of keys whose rule it came under. ``captured`` is None where nothing is to be kept of payloads, or there was none.
+    of keys whose rule it came under. ``program`` is the name that the program gives itself; credentials in it are not
+    kept. ``captured`` is None where nothing is to be kept of payloads, or there was none.
     """
 
     token: Token | None
@@ -158,10 +161,13 @@ class Attempt:
     plane: str | None = None
     rule: str | None = None
     captured: CapturedPayload | None = None
+    program: str | None = None
 
     def __post_init__(self) -> None:
         """Make certain that no plane puts a credential on record."""
         object.__setattr__(self, "target", redacted(self.target[:MAX_TARGET])[:MAX_TARGET])
+        if self.program is not None:
+            object.__setattr__(self, "program", redacted(self.program[:MAX_PROGRAM])[:MAX_PROGRAM])
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,6 +187,13 @@ def missing_grant(details: Mapping[str, object] | None) -> MissingGrant | None:
     """Return the missing grant in the details of an entry. None for entries of other kinds, and those from before."""
     missing = (details or {}).get("missing")
     return MissingGrant(str(missing.get("action")), str(missing.get("on"))) if isinstance(missing, Mapping) else None
+
+
+def program(details: Mapping[str, object] | None) -> str | None:
+    """Return the program that wrote: as a request named itself, or a session of the database its application."""
+    session = (details or {}).get("session")
+    found = session.get("application_name") if isinstance(session, Mapping) else (details or {}).get("program")
+    return found if isinstance(found, str) and found else None
 
 
 def also_denied(details: Mapping[str, object] | None) -> int:

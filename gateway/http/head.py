@@ -73,6 +73,11 @@ class Head(NamedTuple):
         """Return the first value of a header; None if the header is absent."""
         return next((value for found, value in self.headers if found == name), None)
 
+    @property
+    def program(self) -> str | None:
+        """The name that the program has given itself. Nothing proves it."""
+        return (self.value(b"user-agent") or b"").decode("latin-1") or None
+
 
 def client_request_id(value: bytes | None) -> str | None:
     """Return the client's own id of a request, if it may be logged."""

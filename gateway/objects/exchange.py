@@ -242,6 +242,7 @@ class Exchange:
             client=state["client"],
             request_id=state["request_id"],
             plane="objects",
+            program=self.head.program,
         )
 
 

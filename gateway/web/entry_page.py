@@ -15,7 +15,7 @@ from starlette.routing import Route
 from gateway.config.observability import Ui
 from gateway.db import fences, rejections, search
 from gateway.errors import NotFound
-from gateway.fencing.record import Entry, Filters, Kind, also_denied, missing_grant, trace_id
+from gateway.fencing.record import Entry, Filters, Kind, also_denied, missing_grant, program, trace_id
 from gateway.text import machine_time
 from gateway.web.advice import kind_title, rejection_advice
 from gateway.web.rendering import Site, address
@@ -174,6 +174,7 @@ def routes(site: Site) -> list[Route]:
             fence=fence,
             missing=missing_grant(entry.details),
             also_denied=also_denied(entry.details),
+            program=program(entry.details),
             links=links(site.place.config.ui, entry),
             kept=kept,
             payload=None if kept is None else payload_lines(kept.body),
@@ -195,6 +196,7 @@ def routes(site: Site) -> list[Route]:
             title=kind_title(entry.kind),
             alarm=alarm,
             groups=GROUPS,
+            program=program(entry.details),
             links=links(site.place.config.ui, entry),
             now=now,
         )

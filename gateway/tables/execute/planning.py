@@ -58,6 +58,7 @@ class Sender:
     """The sender of a request, and what the record needs of the request.
 
     ``rights``: what its caller may do. ``keyring``: whose idempotency keys it uses. ``media_type``: of its body.
+    ``program``: the name that the program gives itself.
     ``capture``: what the record keeps of the body if the write is refused. ``role``: the role of the database under
     which the request runs, None for the gateway's own. ``has_role``: whether it may run at all.
     """
@@ -71,6 +72,7 @@ class Sender:
     request_id: str
     keyring: str
     media_type: str = ""
+    program: str | None = None
     capture: Capture = NOTHING
     role: Role | None = None
     has_role: bool = True
@@ -89,6 +91,7 @@ class Sender:
             # All anonymous callers share one keyring. No configured caller has an empty name.
             keyring="" if principal.is_anonymous else principal.name,
             media_type=(head.value(b"content-type") or b"").decode("latin-1"),
+            program=head.program,
             capture=capture,
             role=acting.role_of(head, principal) if principal.role not in (None, OWN) else None,
             has_role=principal.role is not None,
@@ -117,6 +120,7 @@ class Sender:
             plane="tables",
             rule=table,
             captured=self.capture.of_table(content, self.media_type, table),
+            program=self.program,
         )
 
 
