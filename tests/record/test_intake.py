@@ -165,8 +165,8 @@ async def shared(postgres_server: EmbeddedPostgres) -> AsyncIterator[Stage]:
 
 async def entries(stage: Stage, resource: str) -> list[tuple[Any, ...]]:
     found = await stage.rows(
-        "SELECT plane, rule, reason, enforced, value, fence_value, nullif(details - 'program', '{}') AS details FROM fencing.record "
-        "WHERE kind = 'rejection' AND resource = $1 ORDER BY at",
+        "SELECT plane, rule, reason, enforced, value, fence_value, nullif(details - 'program', '{}') AS details "
+        "FROM fencing.record WHERE kind = 'rejection' AND resource = $1 ORDER BY at",
         resource,
     )
     return [tuple(row) for row in found]
