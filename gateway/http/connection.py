@@ -3,15 +3,12 @@
 uvicorn's parser collects heads of any size, and stops its only clock at the first byte of a head. It appends trailers
 to the headers of a request that is already running. It leaves out the body of a request that asks for another protocol,
 and reads these bytes as the next request. ``gateway.http.body`` limits bodies.
-
-Each connection is an open file. Near the limit of these, idle connections make room for new ones.
 """
 
 import socket
-from asyncio import Event, TimerHandle, Transport, get_running_loop
+from asyncio import Event, TimerHandle, Transport
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from resource import RLIMIT_NOFILE, getrlimit
 from typing import Any, cast
 
 from httptools import HttpRequestParser
@@ -23,10 +20,9 @@ from uvicorn.protocols.http.httptools_impl import (
 )
 
 from gateway.auth.certificates import ClientCertificate
-from gateway.budget import network
 from gateway.http import head
+from gateway.http.crowd import CROWD, Network
 from gateway.http.middleware import Middleware
-from gateway.observe.events import ConnectionsCrowded
 
 MAX_HEAD = 64 * 1024
 """Bytes of a request's line, headers and trailers. S3's come to 8 KiB at most, metadata included."""
@@ -46,102 +42,12 @@ _CODING, _COOKIE = b"transfer-encoding", b"cookie"
 MOST_ESCAPES = 100
 """Backslashes in the cookies of a request. Older releases of Python 3.11 to 3.13 read many in quadratic time, which
 takes seconds (CVE-2024-7592). The gateway's own cookies have none."""
-CROWDED = 0.9
-"""The part of the files that may be open. Beyond it, each new connection takes the place of an idle one."""
-_TOLD_AFTER, _TOLD_EVERY = 1.0, 60.0
-"""Seconds until the log has a first line about that, which counts what was closed, and between two lines."""
-
-
-class _Network(dict["Connection", None]):
-    """The idle connections of one network, the longest idle first."""
-
-    __slots__ = ("name", "open")
-
-    def __init__(self, name: str) -> None:
-        super().__init__()
-        self.name, self.open = name, 0
-
-
-class _Crowd:
-    """The networks with connections to this process."""
-
-    def __init__(self) -> None:
-        self._networks: dict[str, _Network] = {}
-        self._others = 0  # open files that are no connections
-        self._closed = 0  # connections since the last event
-        self._is_crowded = False  # since the last event
-        self._timer: TimerHandle | None = None
-
-    def enter(self, address: str | None) -> _Network:
-        """Return the network of one more connection."""
-        Connection.open += 1
-        name = network(address)
-        found = self._networks.get(name)
-        if found is None:
-            found = self._networks[name] = _Network(name)
-        found.open += 1
-        return found
-
-    def leave(self, left: _Network) -> None:
-        """Count a connection of a network no more."""
-        Connection.open -= 1
-        left.open -= 1
-        if not left.open:  # a map of all networks of the past would grow
-            del self._networks[left.name]
-
-    def admit(self, app: Any, file: int) -> None:
-        """Make room for a new connection, if the number of its file says that this is needed."""
-        limit = getrlimit(RLIMIT_NOFILE)[0]
-        most = int(limit * CROWDED)
-        if limit < 0:  # there is none
-            return
-        if file >= most:
-            # The system hands out the lowest free number, so all numbers below this one are in use. The number alone
-            # would not do: in the place of a closed connection a new one has a low number.
-            self._others = max(self._others, file - Connection.open)
-        if Connection.open + self._others >= most:
-            self.make_room(app)
-
-    def make_room(self, app: Any) -> bool:
-        """Close the connection that is idle for the longest time, in the network with most idle ones. Return whether.
-
-        ``app`` observes it.
-        """
-        crowd = self._largest()
-        if crowd is not None:
-            next(iter(crowd)).make_way()
-            self._closed += 1
-        self._is_crowded = True
-        if self._timer is None:
-            self._timer = get_running_loop().call_later(_TOLD_AFTER, self._tell, app)
-        return crowd is not None
-
-    def _largest(self) -> _Network | None:
-        """Return the network with most idle connections. None if there are none."""
-        return max(self._networks.values(), key=len, default=None) or None
-
-    def _tell(self, app: Any) -> None:
-        """State the event, if new connections have needed room. After a minute without, count other files anew."""
-        if not self._is_crowded:
-            self._timer, self._others = None, 0
-            return
-        if isinstance(app, Middleware):
-            crowd, limit = self._largest(), getrlimit(RLIMIT_NOFILE)[0]
-            app.observe(ConnectionsCrowded(Connection.open, limit, self._closed, crowd.name if crowd else None))
-        self._closed, self._is_crowded = 0, False
-        self._timer = get_running_loop().call_later(_TOLD_EVERY, self._tell, app)
-
-
-_crowd = _Crowd()
 
 
 class Connection(HttpToolsProtocol):
     """One connection. The deadline runs while no request is being served."""
 
-    open = 0
-    """The number of open connections of this process."""
-
-    _network: _Network | None = None
+    _network: Network | None = None
     """Its network, in which it stands while it is idle. None before and after."""
     _accepted: socket.socket | None = None
     """Its socket, until the handshake of TLS is over."""
@@ -176,14 +82,9 @@ class Connection(HttpToolsProtocol):
         self._enter(accepted.fileno(), address)
 
     def _enter(self, file: int, address: str | None) -> None:
-        _crowd.admit(self.app, file)
-        self._network = _crowd.enter(address)
+        CROWD.admit(self.app, file)
+        self._network = CROWD.enter(address)
         self._network[self] = None
-
-    @staticmethod
-    def make_room(app: Any) -> bool:
-        """Close an idle connection for one that finds no file. Return whether there was one. ``app`` observes it."""
-        return _crowd.make_room(app)
 
     def make_way(self) -> None:
         """Close at once, for a new connection. To wait until the client has read or said goodbye would make no room."""
@@ -200,7 +101,7 @@ class Connection(HttpToolsProtocol):
         """Count it no more. Once it has left, this does nothing."""
         if self._network is not None:
             self._network.pop(self, None)
-            _crowd.leave(self._network)
+            CROWD.leave(self._network)
             self._network = self._accepted = None
 
     def connection_made(self, transport: Transport) -> None:  # type: ignore[override]  # as uvicorn has it
