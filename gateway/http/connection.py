@@ -21,7 +21,7 @@ from uvicorn.protocols.http.httptools_impl import (
 
 from gateway.auth.certificates import ClientCertificate
 from gateway.http import head
-from gateway.http.crowd import CROWD, Network
+from gateway.http.crowd import CROWD, Network, Place
 from gateway.http.middleware import Middleware
 
 MAX_HEAD = 64 * 1024
@@ -48,7 +48,10 @@ class Connection(HttpToolsProtocol):
     """One connection. The deadline runs while no request is being served."""
 
     _network: Network | None = None
-    """Its network, in which it stands while it is idle. None before and after."""
+    """Its network. None before and after."""
+    _place: Place | None = None
+    """Its place among the connections of its network that wait for their client. None while the gateway works."""
+    _awaits_body = False
     _accepted: socket.socket | None = None
     """Its socket, until the handshake of TLS is over."""
     _certificate: ClientCertificate | None = None
@@ -72,24 +75,32 @@ class Connection(HttpToolsProtocol):
     _handed_over: Mapping[str, Any] | None = None  # the state of the next request that the parser sees
     _is_last = False  # the last request of the connection: nothing after it is read
 
-    def arrive(self, accepted: socket.socket) -> None:
-        """Count it from its acceptance on: without a handshake there may never be more of it."""
-        self._accepted = accepted
+    def arrive(self, accepted: socket.socket) -> bool:
+        """Count it from its acceptance on: without a handshake there may never be more of it.
+
+        Return whether it may stay.
+        """
         try:
             address = accepted.getpeername()[0]
         except OSError:  # it is gone
             address = None
-        self._enter(accepted.fileno(), address)
-
-    def _enter(self, file: int, address: str | None) -> None:
-        CROWD.admit(self.app, file)
-        self._network = CROWD.enter(address)
-        self._network[self] = None
+        self._network = CROWD.enter(self.app, accepted.fileno(), address)
+        if self._network is None:
+            return False
+        self._accepted = accepted
+        self._stand(self._network.idle)
+        return True
 
     def make_way(self) -> None:
-        """Close at once, for a new connection. To wait until the client has read or said goodbye would make no room."""
-        assert self._network is not None
-        del self._network[self]
+        """Close at once, for a new connection. To wait until the client has read or said goodbye would make no room.
+
+        A request whose body is not complete has written nothing, and its handler learns that the client is gone.
+        Bodies for tables, locks and forms of the API are read whole first. A streamed object is an upload, which is
+        completed once its body is proven, and aborted here. The last piece of a part that a client uploads goes to the
+        store only with this proof. A write whose answer is not read has its outcome: the client does not know it, as
+        after any lost connection.
+        """
+        self._stand(None)
         self._given_up = True
         if self._accepted is None:
             self.transport.abort()
@@ -100,15 +111,13 @@ class Connection(HttpToolsProtocol):
     def leave(self) -> None:
         """Count it no more. Once it has left, this does nothing."""
         if self._network is not None:
-            self._network.pop(self, None)
+            self._stand(None)
             CROWD.leave(self._network)
             self._network = self._accepted = None
 
     def connection_made(self, transport: Transport) -> None:  # type: ignore[override]  # as uvicorn has it
         super().connection_made(transport)
         self._accepted = None
-        if self._network is None:
-            self._enter(transport.get_extra_info("socket").fileno(), self.client[0] if self.client else None)
         transport.set_write_buffer_limits(high=_WRITE_AHEAD)
         self._stopping = Event()
         # TLS has verified a certificate that has contents here. It is the connection's for as long as that lasts.
@@ -128,6 +137,8 @@ class Connection(HttpToolsProtocol):
             self._active.disconnected = True
             self._active.message_event.set()
         self._behind = b""
+        if self.cycle is not None:  # without this, objects that refer to each other would wait for a collection
+            self.cycle.scope["state"].pop("await_body", None)
         self.leave()
         self._clear_deadline()
         self._clear_stall()
@@ -156,8 +167,7 @@ class Connection(HttpToolsProtocol):
         elif packet.missing:
             self._unset_keepalive_if_required()
             self._held, self._hold = data, self.loop.call_later(0 if held else HOLD, self._parse_held)
-            if self._network is not None:
-                self._network.pop(self, None)
+            self._stand(None)
         else:
             self._unset_keepalive_if_required()
             self._direct = data
@@ -188,6 +198,8 @@ class Connection(HttpToolsProtocol):
             self._give_up(431 if self._in_head else None)
         elif self._deadline is None and (self._in_head or self._is_idle()):
             self._set_deadline()
+        if self.cycle is not None and self.cycle.more_body:
+            self.cycle.scope["state"]["await_body"] = self._await_body
 
     def respond(self, status: int, headers: Iterable[tuple[bytes, bytes]], body: bytes) -> None:
         """Send the whole answer to the request that has no task, as uvicorn sends those of tasks."""
@@ -294,7 +306,10 @@ class Connection(HttpToolsProtocol):
     def on_message_complete(self) -> None:
         self._is_between = True
         if not self._given_up:
-            self.cycle.scope["state"]["whole"] = True
+            state = self.cycle.scope["state"]
+            state["whole"] = True
+            if state.pop("await_body", None) is not None:
+                self._await_body(is_over=True)
             super().on_message_complete()
 
     def send_400_response(self, msg: str) -> None:  # noqa: ARG002 - uvicorn calls it with its own text
@@ -304,17 +319,37 @@ class Connection(HttpToolsProtocol):
     def on_response_complete(self) -> None:
         super().on_response_complete()
         if self._network is not None and self._is_idle():
-            self._network[self] = None
+            self._stand(self._network.idle)
             if self.transport.get_write_buffer_size():  # the connection would last until the client reads
                 self._watch_stall()
 
     def _set_busy(self) -> None:
         """Note that a request is being served."""
         self._clear_deadline()
-        if self._network is not None:
-            self._network.pop(self, None)
-        if self._stall is not None and not self.flow.write_paused:
+        is_unread = self.flow.write_paused  # the answer before
+        self._stand(self._network.late if is_unread and self._network is not None else None)
+        if self._stall is not None and not is_unread:
             self._clear_stall()
+
+    def _await_body(self, *, is_over: bool = False) -> None:
+        """Note that the request under way waits for more of its body, or does so no more."""
+        self._awaits_body = not is_over
+        self._note_waiting()
+
+    def _note_waiting(self) -> None:
+        """Note whether the request under way waits for its client."""
+        if self._network is not None and not self._is_idle():
+            self._stand(self._network.late if self._awaits_body or self.flow.write_paused else None)
+
+    def _stand(self, place: Place | None) -> None:
+        """Stand in a place, at its end, and in no other."""
+        if place is self._place:
+            return
+        if self._place is not None:
+            del self._place[self]
+        if place is not None:
+            place[self] = None
+        self._place = place
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         self._active = cycle
@@ -352,10 +387,12 @@ class Connection(HttpToolsProtocol):
     def pause_writing(self) -> None:
         super().pause_writing()
         self._watch_stall()
+        self._note_waiting()
 
     def resume_writing(self) -> None:
         super().resume_writing()
         self._clear_stall()
+        self._note_waiting()
 
     def _watch_stall(self) -> None:
         self._clear_stall()

@@ -1,26 +1,48 @@
-"""Room for new connections: each is an open file, and near the limit of these, idle ones make way for new ones."""
+"""Room for new connections. Each is an open file. Near the limit of these, those that wait for their client make way.
+
+A connection waits for its client:
+
+- while it is idle;
+- while the gateway waits for more of a request's body;
+- while the client reads nothing of an answer.
+
+While the gateway itself works, for example with the database, a connection never makes way.
+"""
 
 import resource
 from asyncio import TimerHandle, get_running_loop
 from contextlib import suppress
-from typing import Any, Protocol
+from heapq import nlargest
+from typing import Any, Protocol, TypeAlias
 
 from gateway.budget import network
 from gateway.http.middleware import Middleware
 from gateway.observe.events import ConnectionsCrowded
 
+FILES = 16_384
+"""The limit of open files to which a process raises its own. The system may allow millions, and memory would be gone
+before. A connection that has been used takes 14 KiB while it is idle, 48 KiB with TLS, and 64 KiB more with a part of a
+large head. So all that this limit allows take at most 0.7 GiB with TLS, and 1.7 GiB in the hands of an attacker."""
 CROWDED = 0.9
-"""The part of the files that may be open. Beyond it, each new connection takes the place of an idle one."""
+"""The part of the files that may be open. Beyond it, each new connection takes the place of another one."""
+_SHARES = 64
+"""Up to a 64th of the files is a network's share. Beyond it, a new connection takes no place of a smaller network."""
+_RANKED, _RANKED_FOR = 64, 1.0
+"""Networks in a ranking by their connections that wait for their client, and seconds for which it is used."""
 _TOLD_AFTER, _TOLD_EVERY = 1.0, 60.0
 """Seconds until the log has a first line about that, which counts what was closed, and between two lines."""
 
 
 def raise_limit_of_files() -> int:
-    """Let this process, and those that it starts, open as many files as the system allows. Return this number."""
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    # A system whose limit is none may still have one for a process.
-    with suppress(ValueError, OSError):
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    """Let this process, and those that it starts, open as many files as the system allows, up to ``FILES``.
+
+    A higher limit stays. Return the limit.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = FILES if hard == resource.RLIM_INFINITY else min(FILES, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        with suppress(ValueError, OSError):  # the system may have a lower limit for each process
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
     return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
 
 
@@ -31,14 +53,24 @@ class Member(Protocol):
         """Close at once, for a new connection."""
 
 
-class Network(dict[Member, None]):
-    """The idle connections of one network, the longest idle first."""
+Place: TypeAlias = dict[Member, None]
+"""Connections that wait for their client, the longest waiting first."""
 
-    __slots__ = ("name", "open")
+
+class Network:
+    """The connections of one network."""
+
+    __slots__ = ("idle", "late", "name", "open")
 
     def __init__(self, name: str) -> None:
-        super().__init__()
         self.name, self.open = name, 0
+        self.idle: Place = {}
+        self.late: Place = {}
+        """Those of requests under way whose client sends no more of the body, or does not read the answer."""
+
+    def size(self) -> tuple[int, int]:
+        """Return the number of connections that wait for their client, and of all."""
+        return len(self.idle) + len(self.late), self.open
 
 
 class Crowd:
@@ -48,20 +80,33 @@ class Crowd:
         self.open = 0
         """The number of open connections."""
         self._networks: dict[str, Network] = {}
+        self._ranking: list[Network] = []
+        self._lowest, self._ranked_until = (0, 0), 0.0
         self._others = 0  # open files that are no connections
         self._closed = 0  # connections since the last event
         self._is_crowded = False  # since the last event
         self._timer: TimerHandle | None = None
 
-    def enter(self, address: str | None) -> Network:
-        """Return the network of one more connection."""
-        self.open += 1
+    def enter(self, app: Any, file: int, address: str | None) -> Network | None:
+        """Return the network of a new connection, for which another one makes way if files are scarce.
+
+        None if the new one has to make way. ``file`` is the number of its file, and ``app`` observes it.
+        """
         name = network(address)
-        found = self._networks.get(name)
-        if found is None:
-            found = self._networks[name] = Network(name)
-        found.open += 1
-        return found
+        own = self._networks.get(name) or Network(name)
+        limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        if self._is_full(file, limit):
+            share, largest = limit // _SHARES, self._largest() or own
+            crowd = own if own.open >= max(largest.open, share) else largest
+            if crowd is own and own.open < share:
+                pass  # the last files are for such networks, and for the gateway itself
+            elif not self._make_way(app, crowd) and crowd is own:
+                self._closed += 1
+                return None
+        self._networks[name] = own
+        self.open += 1
+        own.open += 1
+        return own
 
     def leave(self, left: Network) -> None:
         """Count a connection of a network no more."""
@@ -70,41 +115,51 @@ class Crowd:
         if not left.open:  # a map of all networks of the past would grow
             del self._networks[left.name]
 
-    def admit(self, app: Any, file: int) -> None:
-        """Make room for a new connection, if the number of its file says that this is needed."""
-        limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    def make_room(self, app: Any) -> bool:
+        """Close a connection for a new one that finds no file. Return whether there was one. ``app`` observes it."""
+        crowd = self._largest()
+        return crowd is not None and self._make_way(app, crowd)
+
+    def _is_full(self, file: int, limit: int) -> bool:
         most = int(limit * CROWDED)
         if limit < 0:  # there is none
-            return
+            return False
         if file >= most:
             # The system hands out the lowest free number, so all numbers below this one are in use. The number alone
             # would not do: in the place of a closed connection a new one has a low number.
             self._others = max(self._others, file - self.open)
-        if self.open + self._others >= most:
-            self.make_room(app)
+        return self.open + self._others >= most
 
-    def make_room(self, app: Any) -> bool:
-        """Close the connection that is idle for the longest time, in the network with most idle ones. Return whether.
-
-        ``app`` observes it.
-        """
-        crowd = self._largest()
-        if crowd is not None:
-            next(iter(crowd)).make_way()
+    def _make_way(self, app: Any, crowd: Network) -> bool:
+        """Close the connection of a network that has waited longest, idle ones first. Return whether there was one."""
+        longest = next(iter(crowd.idle or crowd.late), None)
+        if longest is not None:
+            longest.make_way()
             self._closed += 1
         self._is_crowded = True
         if self._timer is None:
             self._timer = get_running_loop().call_later(_TOLD_AFTER, self._tell, app)
-        return crowd is not None
+        return longest is not None
 
     def _largest(self) -> Network | None:
-        """Return the network with most idle connections. None if there are none."""
-        return max(self._networks.values(), key=len, default=None) or None
+        """Return the network with most connections that wait for their client. Among equals, the most open ones count.
+
+        None without any network.
+        """
+        if len(self._networks) <= _RANKED:
+            return max(self._networks.values(), key=Network.size, default=None)
+        # To look at ten thousands of networks takes a millisecond, which is too long for each new connection.
+        largest, now = max(self._ranking, key=Network.size, default=None), get_running_loop().time()
+        if largest is None or largest.size() < self._lowest or now >= self._ranked_until:
+            self._ranking = nlargest(_RANKED, self._networks.values(), key=Network.size)
+            self._lowest, self._ranked_until = self._ranking[-1].size(), now + _RANKED_FOR
+            largest = self._ranking[0]
+        return largest
 
     def _tell(self, app: Any) -> None:
         """State the event, if new connections have needed room. After a minute without, count other files anew."""
         if not self._is_crowded:
-            self._timer, self._others = None, 0
+            self._timer, self._others, self._ranking = None, 0, []
             return
         if isinstance(app, Middleware):
             crowd, limit = self._largest(), resource.getrlimit(resource.RLIMIT_NOFILE)[0]

@@ -11,7 +11,7 @@ from gateway.http.crowd import CROWD
 AT_ONCE = 8
 """Connections that are accepted in one turn of the loop. The next turn closes connections that make way for them."""
 _NO_FILES_LEFT = 1.0
-"""Seconds without accepting, while no file is left and no connection is idle."""
+"""Seconds without accepting, while no file is left and no connection waits for its client."""
 
 
 class HttpServer(uvicorn.Server):
@@ -44,13 +44,15 @@ class HttpServer(uvicorn.Server):
         connection = Connection(
             config=self.config, server_state=self.server_state, app_state=self.lifespan.state, _loop=loop
         )
-        connection.arrive(accepted)
+        if not connection.arrive(accepted):
+            accepted.close()
+            return
         task = loop.create_task(self._shake_hands(connection, accepted))
         self._arriving.add(task)
         task.add_done_callback(self._arriving.discard)
 
     def make_room(self) -> bool:
-        """Close an idle connection, because a new one finds no file. Return whether there was one."""
+        """Close a connection that waits for its client, for one that finds no file. Return whether there was one."""
         return CROWD.make_room(self.config.loaded_app)
 
     async def _shake_hands(self, connection: Connection, accepted: socket.socket) -> None:
