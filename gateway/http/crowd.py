@@ -21,8 +21,8 @@ from gateway.observe.events import ConnectionsCrowded
 
 FILES = 16_384
 """The limit of open files to which a process raises its own. The system may allow millions, and memory would be gone
-before. A connection that has been used takes 14 KiB while it is idle, 48 KiB with TLS, and 64 KiB more with a part of a
-large head. So all that this limit allows take at most 0.7 GiB with TLS, and 1.7 GiB in the hands of an attacker."""
+before. A used connection takes 14 KiB while it is idle, and 48 KiB with TLS. A part of a large head takes 64 KiB more.
+So idle connections up to this limit take 0.2 GiB, with TLS 0.7 GiB, and with heads of an attacker 1.7 GiB."""
 CROWDED = 0.9
 """The part of the files that may be open. Beyond it, each new connection takes the place of another one."""
 _SHARES = 64
@@ -66,7 +66,7 @@ class Network:
         self.name, self.open = name, 0
         self.idle: Place = {}
         self.late: Place = {}
-        """Those of requests under way whose client sends no more of the body, or does not read the answer."""
+        """With a request under way, whose client sends no more of its body, or does not read the answer."""
 
     def size(self) -> tuple[int, int]:
         """Return the number of connections that wait for their client, and of all."""

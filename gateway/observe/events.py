@@ -188,7 +188,7 @@ class ConnectionsCrowded:
     """So many files are open that each new connection takes the place of another one. Stated once a minute at most.
 
     ``connections`` are open, and ``limit`` is that of open files. ``closed`` were closed since the event before. They
-    waited for their client, or were new in a network that has too many. ``network`` has the most that wait for their
+    waited for their client, or were new ones of a crowd at work. ``network`` has the most that wait for their
     client: an IPv4 address or an IPv6 /64. It is None without connections.
     """
 

@@ -338,7 +338,12 @@ async def test_a_crowd_at_work_keeps_its_connections_and_gets_no_more(tmp_path: 
             async with asyncio.timeout(PATIENCE):
                 while await waiters(gateway) < len(at_work := [one for one in opened if one.is_open()]):
                     await asyncio.sleep(0.1)
-            await settled(await idle(gateway, 100), 20)  # a few may find room
+            later = []
+            for number in range(100):
+                later += await idle(gateway, 1)
+                later[-1].writer.write(waiter(HARD + number))
+                await asyncio.sleep(0.01)
+            await settled(later, 20)  # a few may find room
             line = await asyncio.to_thread(gateway.until, "connections crowded")
         assert line["closed"] > 0
         assert 100 < len(at_work) <= MOST
@@ -368,9 +373,9 @@ async def test_idle_connections_make_room_before_slow_requests(tmp_path: Path, d
 async def test_the_largest_of_many_networks_makes_room(tmp_path: Path, dsn: str) -> None:
     async with served(tmp_path, dsn) as gateway:
         single = [one for number in range(150) for one in await idle(gateway, 1, f"127.0.1.{number + 1}")]
-        opened = await idle(gateway, HARD - 150)
-        more = [one for number in range(50) for one in await idle(gateway, 1, f"127.0.2.{number + 1}")]
-        await settled(opened, MOST - 200)
+        opened = await idle(gateway, 80)
+        more = [one for number in range(60) for one in await idle(gateway, 1, f"127.0.2.{number + 1}")]
+        await settled(opened, 60)
         assert all(one.is_open() for one in (*single, *more))
 
 
