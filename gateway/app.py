@@ -23,7 +23,7 @@ from gateway.fencing.record import Attempt
 from gateway.guard.watching import GuardWatcher
 from gateway.http import origins
 from gateway.http.body import BodyReader, Pace
-from gateway.http.connection import Connection
+from gateway.http.crowd import CROWD
 from gateway.http.direct import Prepared
 from gateway.http.head import Head, KnownHeads
 from gateway.http.middleware import Middleware, answer_problem
@@ -332,7 +332,7 @@ class Gateway:
     def _set_gauges(self) -> None:
         """Set the gauges of this process, and with several databases gather those of each."""
         standing = self._telemetry.standing
-        standing.connections.set(Connection.open)
+        standing.connections.set(CROWD.open)
         standing.memory.set(sum(one.memory.used for one in self._bodies))
         standing.memory_limit.set(sum(one.memory.size for one in self._bodies))
         if self._routing is not None:

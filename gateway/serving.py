@@ -1,17 +1,15 @@
 """Serve the ASGI app under uvicorn: bind the address, check the schema, stop cleanly on SIGINT and SIGTERM."""
 
-import asyncio
 import gc
 import hashlib
 import os
-import resource
 import signal
 import socket
 import ssl
 import sys
 import threading
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self, TypeAlias
 
@@ -21,7 +19,9 @@ from gateway.config.server import ClientCertificates, Server
 from gateway.db import migrations
 from gateway.db.database import refuses_sessions
 from gateway.errors import ConfigurationError, SessionsShared, SqlError, Unavailable
-from gateway.http.connection import HEAD_TIMEOUT, KEEP_ALIVE, Connection
+from gateway.http.connection import KEEP_ALIVE, Connection
+from gateway.http.crowd import raise_limit_of_files
+from gateway.http.server import HttpServer
 
 ASGIApp: TypeAlias = Callable[[Any, Any, Any], Awaitable[None]]
 
@@ -31,10 +31,6 @@ _SOON = 0.01
 """Seconds until a stop that Python dropped is raised again."""
 _NO_KEY = ("PEM_LIB", "NO_START_LINE", None)
 """OpenSSL's reasons, by version, for a file without a private key."""
-AT_ONCE = 8
-"""Connections that are accepted in one turn of the loop. The next turn closes connections that make way for them."""
-_NO_FILES_LEFT = 1.0
-"""Seconds without accepting, while no file is left and no connection is idle."""
 
 
 class StopRequested(SystemExit):
@@ -101,88 +97,6 @@ def bind(host: str, port: int) -> socket.socket:
     except OSError as error:
         reason = os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror
         raise ConfigurationError(f"Cannot listen on {host}:{port}: {reason}.", advice="") from error
-
-
-def raise_limit_of_files() -> int:
-    """Let this process, and those that it starts, open as many files as the system allows. Return this number."""
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    # A system whose limit is none may still have one for a process.
-    with suppress(ValueError, OSError):
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-
-
-class HttpServer(uvicorn.Server):
-    """A server that knows its connections from their acceptance on. uvicorn's knows them after the handshake of TLS."""
-
-    def __init__(self, config: uvicorn.Config) -> None:
-        super().__init__(config)
-        self._arriving: set[asyncio.Task[None]] = set()
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets=[])
-        for listener in sockets or ():
-            listener.setblocking(False)  # noqa: FBT003 - the signature of the standard library
-            # Accepted connections inherit it. Without it answers wait for an ACK.
-            listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            listener.listen(self.config.backlog)
-            asyncio.get_running_loop().add_reader(listener, self._accept, listener)
-
-    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        for listener in sockets or ():
-            asyncio.get_running_loop().remove_reader(listener)
-        await super().shutdown(sockets)
-        for task in self._arriving:
-            task.cancel()
-
-    def take(self, accepted: socket.socket) -> None:
-        """Serve a connection that has just been accepted."""
-        accepted.setblocking(False)  # noqa: FBT003
-        loop = asyncio.get_running_loop()
-        connection = Connection(
-            config=self.config, server_state=self.server_state, app_state=self.lifespan.state, _loop=loop
-        )
-        connection.arrive(accepted)
-        task = loop.create_task(self._shake_hands(connection, accepted))
-        self._arriving.add(task)
-        task.add_done_callback(self._arriving.discard)
-
-    def make_room(self) -> bool:
-        """Close an idle connection, because a new one finds no file. Return whether there was one."""
-        return Connection.make_room(self.config.loaded_app)
-
-    async def _shake_hands(self, connection: Connection, accepted: socket.socket) -> None:
-        context = self.config.ssl
-        try:
-            await asyncio.get_running_loop().connect_accepted_socket(
-                lambda: connection,
-                accepted,
-                ssl=context,
-                ssl_handshake_timeout=None if context is None else HEAD_TIMEOUT,
-            )
-        except OSError:  # a client that is gone, or that fails the handshake of TLS
-            connection.leave()
-        except BaseException:
-            connection.leave()
-            raise
-
-    def _accept(self, listener: socket.socket) -> None:
-        for _ in range(AT_ONCE):
-            try:
-                accepted, _ = listener.accept()
-            except (BlockingIOError, ConnectionAbortedError):
-                return
-            except OSError:  # too many open files
-                if not self.make_room():
-                    loop = asyncio.get_running_loop()
-                    loop.remove_reader(listener)
-                    loop.call_later(_NO_FILES_LEFT, self._accept_again, listener)
-                return
-            self.take(accepted)
-
-    def _accept_again(self, listener: socket.socket) -> None:
-        if listener.fileno() >= 0:
-            asyncio.get_running_loop().add_reader(listener, self._accept, listener)
 
 
 def collect_rarely() -> None:

@@ -15,6 +15,7 @@ from gateway.auth.grants import Action
 from gateway.config import Config
 from gateway.config.access import GrantRule
 from gateway.http.connection import KEEP_ALIVE, Connection
+from gateway.http.server import HttpServer
 from gateway.observe.events import Event, Observe
 from gateway.ownership.plan import claim_if_new
 from gateway.serving import Renewable
@@ -90,7 +91,7 @@ class Events(list[Event]):
         self.append(event)
 
 
-class Server(uvicorn.Server):
+class Server(HttpServer):
     """One that stops when it is told to, and not a tenth of a second later, when it looks next."""
 
     def __init__(self, config: uvicorn.Config) -> None:
@@ -117,8 +118,6 @@ async def running(
     if config.databases:
         await claim_if_new(config)  # as 'gateway migrate' and 'gateway serve' do
     with socket.create_server(("127.0.0.1", port)) as listener:
-        # asyncio does this by itself only for sockets that name their protocol; without it answers wait for an ACK.
-        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         certificate, key = tls or (None, None)
         server = Server(
             uvicorn.Config(

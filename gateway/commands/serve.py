@@ -19,6 +19,8 @@ from gateway.config import Config
 from gateway.config.places import Places
 from gateway.config.server import Server
 from gateway.errors import ConfigurationError, ReloadRefused, Unavailable
+from gateway.http.crowd import raise_limit_of_files
+from gateway.http.server import HttpServer
 from gateway.naming.plan import naming_changes
 from gateway.observe import events, logs
 from gateway.ownership import plan
@@ -87,7 +89,7 @@ def serve(origin: Origin, workers: str = "1") -> None:
     # Nothing can be reloaded yet. Without a handler, SIGHUP would end the process.
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     config = origin.read()
-    files = serving.raise_limit_of_files()
+    files = raise_limit_of_files()
     with (
         logs.of_libraries(),
         serving.Signals(),
@@ -110,7 +112,7 @@ def serve(origin: Origin, workers: str = "1") -> None:
 
 
 async def _attended(
-    server: serving.HttpServer, listener: socket.socket, manager: ServiceManager, status: str, drain: float
+    server: HttpServer, listener: socket.socket, manager: ServiceManager, status: str, drain: float
 ) -> None:
     """Serve, and tell the service manager."""
     grace = drain + KILLED_AFTER
@@ -176,7 +178,7 @@ def _server(
     config: Config,
     link: Link | None = None,
     announced: Callable[[], AbstractContextManager[None]] = nullcontext,
-) -> serving.HttpServer:
+) -> HttpServer:
     source = Source(
         origin.read,
         origin.check,
@@ -185,7 +187,7 @@ def _server(
         announced=announced,
     )
     app = build(config, source=source, allow_missing=origin.allow_missing, link=link)
-    server: serving.HttpServer = serving.server(app, config.server)
+    server: HttpServer = serving.server(app, config.server)
     return server
 
 

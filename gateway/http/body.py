@@ -40,7 +40,10 @@ class Pace:
 
 
 class ArrivingBody:
-    """The body of one request as it arrives. ``state`` is that of its ASGI scope."""
+    """The body of one request as it arrives.
+
+    ``state`` is that of its ASGI scope. If it has ``await_body``, that notes when the gateway waits for the client.
+    """
 
     __slots__ = ("_pace", "_receive", "_state", "_waited", "arrived")
 
@@ -64,13 +67,21 @@ class ArrivingBody:
         pace, loop = self._pace, asyncio.get_running_loop()
         since = loop.time()
         left = pace.grace + self.arrived / pace.rate - self._waited
+        note = self._state.get("await_body", _unnoted)
+        note()
         try:
             async with asyncio.timeout(min(pace.idle, left)):
                 message = await self._receive()
         except TimeoutError:
             raise BodyTooSlow("The body arrived too slowly. Nothing was written.") from None
+        finally:
+            note(is_over=True)
         self._waited += loop.time() - since
         return message
+
+
+def _unnoted(*, is_over: bool = False) -> None:
+    """Do without the note of a connection."""
 
 
 class Body(ArrivingBody):

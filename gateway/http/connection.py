@@ -3,15 +3,12 @@
 uvicorn's parser collects heads of any size, and stops its only clock at the first byte of a head. It appends trailers
 to the headers of a request that is already running. It leaves out the body of a request that asks for another protocol,
 and reads these bytes as the next request. ``gateway.http.body`` limits bodies.
-
-Each connection is an open file. Near the limit of these, idle connections make room for new ones.
 """
 
 import socket
-from asyncio import Event, TimerHandle, Transport, get_running_loop
+from asyncio import Event, TimerHandle, Transport
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from resource import RLIMIT_NOFILE, getrlimit
 from time import perf_counter
 from typing import Any, cast
 
@@ -24,13 +21,12 @@ from uvicorn.protocols.http.httptools_impl import (
 )
 
 from gateway.auth.certificates import ClientCertificate
-from gateway.budget import network
 from gateway.errors import Overloaded
 from gateway.fencing.record import ANONYMOUS
 from gateway.http import head
+from gateway.http.crowd import CROWD, Network, Place
 from gateway.http.middleware import Middleware
 from gateway.http.turns import Timed, Turns
-from gateway.observe.events import ConnectionsCrowded
 
 MAX_HEAD = 64 * 1024
 """Bytes of a request's line, headers and trailers. S3's come to 8 KiB at most, metadata included."""
@@ -50,93 +46,6 @@ _CODING, _COOKIE = b"transfer-encoding", b"cookie"
 MOST_ESCAPES = 100
 """Backslashes in the cookies of a request. Older releases of Python 3.11 to 3.13 read many in quadratic time, which
 takes seconds (CVE-2024-7592). The gateway's own cookies have none."""
-CROWDED = 0.9
-"""The part of the files that may be open. Beyond it, each new connection takes the place of an idle one."""
-_TOLD_AFTER, _TOLD_EVERY = 1.0, 60.0
-"""Seconds until the log has a first line about that, which counts what was closed, and between two lines."""
-
-
-class _Network(dict["Connection", None]):
-    """The idle connections of one network, the longest idle first."""
-
-    __slots__ = ("name", "open")
-
-    def __init__(self, name: str) -> None:
-        super().__init__()
-        self.name, self.open = name, 0
-
-
-class _Crowd:
-    """The networks with connections to this process."""
-
-    def __init__(self) -> None:
-        self._networks: dict[str, _Network] = {}
-        self._others = 0  # open files that are no connections
-        self._closed = 0  # connections since the last event
-        self._is_crowded = False  # since the last event
-        self._timer: TimerHandle | None = None
-
-    def enter(self, address: str | None) -> _Network:
-        """Return the network of one more connection."""
-        Connection.open += 1
-        name = network(address)
-        found = self._networks.get(name)
-        if found is None:
-            found = self._networks[name] = _Network(name)
-        found.open += 1
-        return found
-
-    def leave(self, left: _Network) -> None:
-        """Count a connection of a network no more."""
-        Connection.open -= 1
-        left.open -= 1
-        if not left.open:  # a map of all networks of the past would grow
-            del self._networks[left.name]
-
-    def admit(self, app: Any, file: int) -> None:
-        """Make room for a new connection, if the number of its file says that this is needed."""
-        limit = getrlimit(RLIMIT_NOFILE)[0]
-        most = int(limit * CROWDED)
-        if limit < 0:  # there is none
-            return
-        if file >= most:
-            # The system hands out the lowest free number, so all numbers below this one are in use. The number alone
-            # would not do: in the place of a closed connection a new one has a low number.
-            self._others = max(self._others, file - Connection.open)
-        if Connection.open + self._others >= most:
-            self.make_room(app)
-
-    def make_room(self, app: Any) -> bool:
-        """Close the connection that is idle for the longest time, in the network with most idle ones. Return whether.
-
-        ``app`` observes it.
-        """
-        crowd = self._largest()
-        if crowd is not None:
-            next(iter(crowd)).make_way()
-            self._closed += 1
-        self._is_crowded = True
-        if self._timer is None:
-            self._timer = get_running_loop().call_later(_TOLD_AFTER, self._tell, app)
-        return crowd is not None
-
-    def _largest(self) -> _Network | None:
-        """Return the network with most idle connections. None if there are none."""
-        return max(self._networks.values(), key=len, default=None) or None
-
-    def _tell(self, app: Any) -> None:
-        """State the event, if new connections have needed room. After a minute without, count other files anew."""
-        if not self._is_crowded:
-            self._timer, self._others = None, 0
-            return
-        if isinstance(app, Middleware):
-            crowd, limit = self._largest(), getrlimit(RLIMIT_NOFILE)[0]
-            app.observe(ConnectionsCrowded(Connection.open, limit, self._closed, crowd.name if crowd else None))
-        self._closed, self._is_crowded = 0, False
-        self._timer = get_running_loop().call_later(_TOLD_EVERY, self._tell, app)
-
-
-_crowd = _Crowd()
 
 
 def _is_named(cycle: RequestResponseCycle) -> bool:
@@ -147,11 +56,11 @@ def _is_named(cycle: RequestResponseCycle) -> bool:
 class Connection(HttpToolsProtocol):
     """One connection. The deadline runs while no request is being served."""
 
-    open = 0
-    """The number of open connections of this process."""
-
-    _network: _Network | None = None
-    """Its network, in which it stands while it is idle. None before and after."""
+    _network: Network | None = None
+    """Its network. None before and after."""
+    _place: Place | None = None
+    """Its place among the connections of its network that wait for their client. None while the gateway works."""
+    _awaits_body = False
     _accepted: socket.socket | None = None
     """Its socket, until the handshake of TLS is over."""
     _certificate: ClientCertificate | None = None
@@ -175,29 +84,32 @@ class Connection(HttpToolsProtocol):
     _handed_over: Mapping[str, Any] | None = None  # the state of the next request that the parser sees
     _is_last = False  # the last request of the connection: nothing after it is read
 
-    def arrive(self, accepted: socket.socket) -> None:
-        """Count it from its acceptance on: without a handshake there may never be more of it."""
-        self._accepted = accepted
+    def arrive(self, accepted: socket.socket) -> bool:
+        """Count it from its acceptance on: without a handshake there may never be more of it.
+
+        Return whether it may stay.
+        """
         try:
             address = accepted.getpeername()[0]
         except OSError:  # it is gone
             address = None
-        self._enter(accepted.fileno(), address)
-
-    def _enter(self, file: int, address: str | None) -> None:
-        _crowd.admit(self.app, file)
-        self._network = _crowd.enter(address)
-        self._network[self] = None
-
-    @staticmethod
-    def make_room(app: Any) -> bool:
-        """Close an idle connection for one that finds no file. Return whether there was one. ``app`` observes it."""
-        return _crowd.make_room(app)
+        self._network = CROWD.enter(self.app, accepted.fileno(), address)
+        if self._network is None:
+            return False
+        self._accepted = accepted
+        self._stand(self._network.idle)
+        return True
 
     def make_way(self) -> None:
-        """Close at once, for a new connection. To wait until the client has read or said goodbye would make no room."""
-        assert self._network is not None
-        del self._network[self]
+        """Close at once, for a new connection. To wait until the client has read or said goodbye would make no room.
+
+        A request whose body is not complete has written nothing, and its handler learns that the client is gone.
+        Bodies for tables, locks and forms of the API are read whole first. A streamed object is an upload, which is
+        completed once its body is proven, and aborted here. The last piece of a part that a client uploads goes to the
+        store only with this proof. A write whose answer is not read has its outcome: the client does not know it, as
+        after any lost connection.
+        """
+        self._stand(None)
         self._given_up = True
         if self._accepted is None:
             self.transport.abort()
@@ -208,15 +120,13 @@ class Connection(HttpToolsProtocol):
     def leave(self) -> None:
         """Count it no more. Once it has left, this does nothing."""
         if self._network is not None:
-            self._network.pop(self, None)
-            _crowd.leave(self._network)
+            self._stand(None)
+            CROWD.leave(self._network)
             self._network = self._accepted = None
 
     def connection_made(self, transport: Transport) -> None:  # type: ignore[override]  # as uvicorn has it
         super().connection_made(transport)
         self._accepted = None
-        if self._network is None:
-            self._enter(transport.get_extra_info("socket").fileno(), self.client[0] if self.client else None)
         transport.set_write_buffer_limits(high=_WRITE_AHEAD)
         self._stopping = Event()
         # TLS has verified a certificate that has contents here. It is the connection's for as long as that lasts.
@@ -236,6 +146,8 @@ class Connection(HttpToolsProtocol):
             self._active.disconnected = True
             self._active.message_event.set()
         self._behind = b""
+        if self.cycle is not None:  # without this, objects that refer to each other would wait for a collection
+            self.cycle.scope["state"].pop("await_body", None)
         self.leave()
         self._clear_deadline()
         self._clear_stall()
@@ -264,8 +176,7 @@ class Connection(HttpToolsProtocol):
         elif packet.missing:
             self._unset_keepalive_if_required()
             self._held, self._hold = data, self.loop.call_later(0 if held else HOLD, self._parse_held)
-            if self._network is not None:
-                self._network.pop(self, None)
+            self._stand(None)
         else:
             self._unset_keepalive_if_required()
             self._direct = data
@@ -296,6 +207,8 @@ class Connection(HttpToolsProtocol):
             self._give_up(431 if self._in_head else None)
         elif self._deadline is None and (self._in_head or self._is_idle()):
             self._set_deadline()
+        if self.cycle is not None and self.cycle.more_body:
+            self.cycle.scope["state"]["await_body"] = self._await_body
 
     def respond(self, status: int, headers: Iterable[tuple[bytes, bytes]], body: bytes) -> None:
         """Send the whole answer to the request that has no task, as uvicorn sends those of tasks."""
@@ -402,7 +315,10 @@ class Connection(HttpToolsProtocol):
     def on_message_complete(self) -> None:
         self._is_between = True
         if not self._given_up:
-            self.cycle.scope["state"]["whole"] = True
+            state = self.cycle.scope["state"]
+            state["whole"] = True
+            if state.pop("await_body", None) is not None:
+                self._await_body(is_over=True)
             super().on_message_complete()
 
     def send_400_response(self, msg: str) -> None:  # noqa: ARG002 - uvicorn calls it with its own text
@@ -412,17 +328,37 @@ class Connection(HttpToolsProtocol):
     def on_response_complete(self) -> None:
         super().on_response_complete()
         if self._network is not None and self._is_idle():
-            self._network[self] = None
+            self._stand(self._network.idle)
             if self.transport.get_write_buffer_size():  # the connection would last until the client reads
                 self._watch_stall()
 
     def _set_busy(self) -> None:
         """Note that a request is being served."""
         self._clear_deadline()
-        if self._network is not None:
-            self._network.pop(self, None)
-        if self._stall is not None and not self.flow.write_paused:
+        is_unread = self.flow.write_paused  # the answer before
+        self._stand(self._network.late if is_unread and self._network is not None else None)
+        if self._stall is not None and not is_unread:
             self._clear_stall()
+
+    def _await_body(self, *, is_over: bool = False) -> None:
+        """Note that the request under way waits for more of its body, or does so no more."""
+        self._awaits_body = not is_over
+        self._note_waiting()
+
+    def _note_waiting(self) -> None:
+        """Note whether the request under way waits for its client."""
+        if self._network is not None and not self._is_idle():
+            self._stand(self._network.late if self._awaits_body or self.flow.write_paused else None)
+
+    def _stand(self, place: Place | None) -> None:
+        """Stand in a place, at its end, and in no other."""
+        if place is self._place:
+            return
+        if self._place is not None:
+            del self._place[self]
+        if place is not None:
+            place[self] = None
+        self._place = place
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         before, self._active = self._active, cycle
@@ -491,10 +427,12 @@ class Connection(HttpToolsProtocol):
     def pause_writing(self) -> None:
         super().pause_writing()
         self._watch_stall()
+        self._note_waiting()
 
     def resume_writing(self) -> None:
         super().resume_writing()
         self._clear_stall()
+        self._note_waiting()
 
     def _watch_stall(self) -> None:
         self._clear_stall()

@@ -185,10 +185,11 @@ class Listening:
 
 @dataclass(frozen=True, slots=True)
 class ConnectionsCrowded:
-    """So many files are open that each new connection takes the place of an idle one. Stated once a minute at most.
+    """So many files are open that each new connection takes the place of another one. Stated once a minute at most.
 
-    ``connections`` are open, and ``limit`` is that of open files. ``closed`` were idle, since the event before.
-    ``network`` has the most idle ones: an IPv4 address or an IPv6 /64. It is None if no connection is idle.
+    ``connections`` are open, and ``limit`` is that of open files. ``closed`` were closed since the event before. They
+    waited for their client, or were new ones of a crowd at work. ``network`` has the most that wait for their
+    client: an IPv4 address or an IPv6 /64. It is None without connections.
     """
 
     connections: int

@@ -174,7 +174,8 @@ class EventMetrics:
         self.guard_refusals = Counter("gateway_guard_refusals_total", "Direct SQL writes that guards have refused.")
         self.crowded_out = Counter(
             "gateway_connections_crowded_out_total",
-            "Idle connections that were closed for new ones, near the limit of open files. It lags a minute at most.",
+            "Connections that were closed for new ones near the limit of open files, or that were new ones of a crowd "
+            "at work. It lags a minute at most.",
         )
         self.failures = Counter("gateway_failures_total", "Requests that failed by an error in the gateway.")
         self.sealed = Counter(

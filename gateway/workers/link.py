@@ -10,9 +10,9 @@ from typing import Any, Protocol
 
 from gateway.config import Config
 from gateway.errors import ReloadRefused
-from gateway.http.connection import Connection
+from gateway.http.crowd import CROWD
+from gateway.http.server import AT_ONCE, HttpServer
 from gateway.observe.gauges import Counted, Gathered, Snapshot
-from gateway.serving import AT_ONCE, HttpServer
 from gateway.workers.channel import Channel, NoAnswer
 
 TAKEN = b"t"
@@ -87,7 +87,7 @@ class Link:
 
     async def gather(self, ours: Snapshot) -> Gathered:
         """Return what the other workers have counted. Raises ``NoAnswer``."""
-        gathered: Gathered = await self._channel.ask("gather", Report(next(self._reports), Connection.open, ours))
+        gathered: Gathered = await self._channel.ask("gather", Report(next(self._reports), CROWD.open, ours))
         return gathered
 
     async def publish(self, counted: Mapping[str | None, Counted]) -> None:
@@ -128,7 +128,7 @@ class Link:
                 await self._channel.ask("report", self._state())
 
     def _state(self) -> Report:
-        return Report(next(self._reports), Connection.open, self._report())
+        return Report(next(self._reports), CROWD.open, self._report())
 
     def _take(self) -> None:
         """Take connections that wait here, few at one time: those that make way for them close in the next turn."""

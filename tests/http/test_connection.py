@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from gateway.http import connection
+from gateway.http.crowd import CROWD
 from tests.serving_app import served
 from tests.waiting import PATIENCE
 
@@ -258,11 +259,11 @@ async def test_an_unread_rest_of_an_answer_ends_the_connection(port: int) -> Non
             narrow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
             narrow.setblocking(False)  # noqa: FBT003 - the signature of the standard library
             await asyncio.get_running_loop().sock_connect(narrow, ("127.0.0.1", port))
-            before = connection.Connection.open
+            before = CROWD.open
             reader, writer = await asyncio.open_connection(sock=narrow, limit=1024)
             writer.write(b"GET /narrow HTTP/1.1\r\nhost: a\r\n%s\r\n" % fields)
             async with asyncio.timeout(PATIENCE):
-                while connection.Connection.open >= max(before, 1):
+                while CROWD.open >= max(before, 1):
                     await asyncio.sleep(0.01)
             assert len(await until_closed(reader)) < 128 * 1024
             writer.close()

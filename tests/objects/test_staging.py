@@ -4,9 +4,10 @@ import asyncio
 import base64
 import hashlib
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Any
+from urllib.parse import urlsplit
 from uuid import UUID
 
 import pytest
@@ -15,10 +16,12 @@ from hypothesis import strategies as st
 
 from bench import memory
 from bench.services import Services
+from gateway.http.crowd import CROWD
 from gateway.objects.s3.answers import Started
 from gateway.objects.s3.documents import Part, etag_of_parts
 from gateway.objects.store.operations import Upstream
 from gateway.objects.writes.staging import part_size
+from gateway.observe.events import Event, RequestAnswered
 from tests.objects.clients import call, connect
 from tests.objects.object_gateway import Stage
 from tests.objects.raw import Headers, Reply, ask, framed, head
@@ -139,6 +142,47 @@ class TestPartsOfClients:
         reply = await ask(shared.origin, form(shared, await part_of(shared, key), bytes(size)))
         assert (reply.status, reply.code) == (400, "BadDigest")
         assert not shared.uploads(key)[0].parts
+
+
+@over_http
+class TestConnectionsThatMakeWay:
+    """The client has not sent all of its body when the gateway closes its connection."""
+
+    @pytest.mark.parametrize("body", [BODY, b"small"], ids=["staged", "in memory"])
+    async def test_an_object_is_not_written(self, shared: Stage, key: str, body: bytes) -> None:
+        await cut_off(shared, key, plain(shared, f"/bucket/{key}", body, ASKS)[:-1])
+        assert (shared.uploads(key), shared.body(key)) == ([], None)
+        assert (await shared.count("upload", key), await shared.count("intent", key)) == (0, 0)
+        assert (await ask(shared.origin, plain(shared, f"/bucket/{key}", body))).status == 200
+
+    async def test_a_part_is_not_stored(self, shared: Stage, key: str) -> None:
+        await cut_off(shared, key, plain(shared, await part_of(shared, key), BODY, ASKS)[:-1])
+        assert not shared.uploads(key)[0].parts
+
+
+ASKS = ("expect", "100-continue")
+"""The gateway says when it waits for the body."""
+
+
+async def cut_off(stage: Stage, key: str, sent: bytes) -> None:
+    """Send a part of a request. Let connections make way until this one does, and wait for the end of the request."""
+    address = urlsplit(stage.origin)
+    reader, writer = await asyncio.open_connection(address.hostname, address.port)
+    writer.write(sent)
+    assert b"100 Continue" in await reader.readuntil(b"\r\n\r\n")
+    before = len(of_key(stage.events, key))
+    async with asyncio.timeout(PATIENCE):
+        while not reader.at_eof() and reader.exception() is None:
+            assert len(of_key(stage.events, key)) == before, "it is under way"
+            CROWD.make_room(None)
+            await asyncio.sleep(0.01)
+        while len(of_key(stage.events, key)) == before:
+            await asyncio.sleep(0.01)
+    writer.close()
+
+
+def of_key(events: Sequence[Event], key: str) -> list[RequestAnswered]:
+    return [event for event in events if isinstance(event, RequestAnswered) and key in event.path]
 
 
 async def part_of(stage: Stage, key: str) -> str:

@@ -66,7 +66,7 @@ TABLE: dict[str, str] = {
     "wiring": "fencing admission api auth config db journal leases objects observe table_rules tables webhooks",
     "reloading": "fencing config observe",
     "service_manager": "",
-    "workers": "config http.connection observe service_manager serving",
+    "workers": "config http.crowd http.server observe service_manager",
     "part": "fencing admission api auth background config db guard.watching http leases objects observe record "
     "budget tables web webhooks wiring",
     "merged": "fencing api auth.callers db.export http budget",
@@ -75,12 +75,12 @@ TABLE: dict[str, str] = {
     "budget web wiring workers",
     "naming": "fencing config db objects observe.events table_rules tables wiring",
     "ownership": "fencing config db journal.protocol objects.store observe.events wiring",
-    "serving": "config db http.connection",
+    "serving": "config db http.connection http.crowd http.server",
     "doctor": "fencing auth config db guard journal.contents journal.protocol naming objects observe.events "
     "table_rules tables.catalog tables.sql targets wiring",
     "demo": "fencing app auth.grants config db guard serving webhooks",
     "commands": "fencing app auth client config db.database db.key_uses doctor guard naming observe ownership "
-    "reloading serving service_manager targets text wiring workers",
+    "http.crowd http.server reloading serving service_manager targets text wiring workers",
     "client": "fencing",
     "cli": "app commands config db demo doctor journal.rows ownership serving text",
     "__main__": "cli",
@@ -123,7 +123,7 @@ LIBRARIES: dict[str, str] = {
     "routing tables web",
     "structlog": "observe.logs",
     "typer": "cli commands",
-    "uvicorn": "http.connection serving",
+    "uvicorn": "http.connection http.server serving",
     "werkzeug": "demo.embedded",
     "yarl": "objects.store.client",
 }

@@ -1,0 +1,172 @@
+"""Room for new connections. Each is an open file. Near the limit of these, those that wait for their client make way.
+
+A connection waits for its client:
+
+- while it is idle;
+- while the gateway waits for more of a request's body;
+- while the client reads nothing of an answer.
+
+While the gateway itself works, for example with the database, a connection never makes way.
+"""
+
+import resource
+from asyncio import TimerHandle, get_running_loop
+from contextlib import suppress
+from heapq import nlargest
+from typing import Any, Protocol, TypeAlias
+
+from gateway.budget import network
+from gateway.http.middleware import Middleware
+from gateway.observe.events import ConnectionsCrowded
+
+FILES = 16_384
+"""The limit of open files to which a process raises its own. The system may allow millions, and memory would be gone
+before. A used connection takes 14 KiB while it is idle, and 48 KiB with TLS. A part of a large head takes 64 KiB more.
+So idle connections up to this limit take 0.2 GiB, with TLS 0.7 GiB, and with heads of an attacker 1.7 GiB."""
+CROWDED = 0.9
+"""The part of the files that may be open. Beyond it, each new connection takes the place of another one."""
+_SHARES = 64
+"""Up to a 64th of the files is a network's share. Beyond it, a new connection takes no place of a smaller network."""
+_RANKED, _RANKED_FOR = 64, 1.0
+"""Networks in a ranking by their connections that wait for their client, and seconds for which it is used."""
+_TOLD_AFTER, _TOLD_EVERY = 1.0, 60.0
+"""Seconds until the log has a first line about that, which counts what was closed, and between two lines."""
+
+
+def raise_limit_of_files() -> int:
+    """Let this process, and those that it starts, open as many files as the system allows, up to ``FILES``.
+
+    A higher limit stays. Return the limit.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = FILES if hard == resource.RLIM_INFINITY else min(FILES, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        with suppress(ValueError, OSError):  # the system may have a lower limit for each process
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+
+
+class Member(Protocol):
+    """A connection."""
+
+    def make_way(self) -> None:
+        """Close at once, for a new connection."""
+
+
+Place: TypeAlias = dict[Member, None]
+"""Connections that wait for their client, the longest waiting first."""
+
+
+class Network:
+    """The connections of one network."""
+
+    __slots__ = ("idle", "late", "name", "open")
+
+    def __init__(self, name: str) -> None:
+        self.name, self.open = name, 0
+        self.idle: Place = {}
+        self.late: Place = {}
+        """With a request under way, whose client sends no more of its body, or does not read the answer."""
+
+    def size(self) -> tuple[int, int]:
+        """Return the number of connections that wait for their client, and of all."""
+        return len(self.idle) + len(self.late), self.open
+
+
+class Crowd:
+    """The networks with connections to this process."""
+
+    def __init__(self) -> None:
+        self.open = 0
+        """The number of open connections."""
+        self._networks: dict[str, Network] = {}
+        self._ranking: list[Network] = []
+        self._lowest, self._ranked_until = (0, 0), 0.0
+        self._others = 0  # open files that are no connections
+        self._closed = 0  # connections since the last event
+        self._is_crowded = False  # since the last event
+        self._timer: TimerHandle | None = None
+
+    def enter(self, app: Any, file: int, address: str | None) -> Network | None:
+        """Return the network of a new connection, for which another one makes way if files are scarce.
+
+        None if the new one has to make way. ``file`` is the number of its file, and ``app`` observes it.
+        """
+        name = network(address)
+        own = self._networks.get(name) or Network(name)
+        limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        if self._is_full(file, limit):
+            share, largest = limit // _SHARES, self._largest() or own
+            crowd = own if own.open >= max(largest.open, share) else largest
+            if crowd is own and own.open < share:
+                pass  # the last files are for such networks, and for the gateway itself
+            elif not self._make_way(app, crowd) and crowd is own:
+                self._closed += 1
+                return None
+        self._networks[name] = own
+        self.open += 1
+        own.open += 1
+        return own
+
+    def leave(self, left: Network) -> None:
+        """Count a connection of a network no more."""
+        self.open -= 1
+        left.open -= 1
+        if not left.open:  # a map of all networks of the past would grow
+            del self._networks[left.name]
+
+    def make_room(self, app: Any) -> bool:
+        """Close a connection for a new one that finds no file. Return whether there was one. ``app`` observes it."""
+        crowd = self._largest()
+        return crowd is not None and self._make_way(app, crowd)
+
+    def _is_full(self, file: int, limit: int) -> bool:
+        most = int(limit * CROWDED)
+        if limit < 0:  # there is none
+            return False
+        if file >= most:
+            # The system hands out the lowest free number, so all numbers below this one are in use. The number alone
+            # would not do: in the place of a closed connection a new one has a low number.
+            self._others = max(self._others, file - self.open)
+        return self.open + self._others >= most
+
+    def _make_way(self, app: Any, crowd: Network) -> bool:
+        """Close the connection of a network that has waited longest, idle ones first. Return whether there was one."""
+        longest = next(iter(crowd.idle or crowd.late), None)
+        if longest is not None:
+            longest.make_way()
+            self._closed += 1
+        self._is_crowded = True
+        if self._timer is None:
+            self._timer = get_running_loop().call_later(_TOLD_AFTER, self._tell, app)
+        return longest is not None
+
+    def _largest(self) -> Network | None:
+        """Return the network with most connections that wait for their client. Among equals, the most open ones count.
+
+        None without any network.
+        """
+        if len(self._networks) <= _RANKED:
+            return max(self._networks.values(), key=Network.size, default=None)
+        # To look at ten thousands of networks takes a millisecond, which is too long for each new connection.
+        largest, now = max(self._ranking, key=Network.size, default=None), get_running_loop().time()
+        if largest is None or largest.size() < self._lowest or now >= self._ranked_until:
+            self._ranking = nlargest(_RANKED, self._networks.values(), key=Network.size)
+            self._lowest, self._ranked_until = self._ranking[-1].size(), now + _RANKED_FOR
+            largest = self._ranking[0]
+        return largest
+
+    def _tell(self, app: Any) -> None:
+        """State the event, if new connections have needed room. After a minute without, count other files anew."""
+        if not self._is_crowded:
+            self._timer, self._others, self._ranking = None, 0, []
+            return
+        if isinstance(app, Middleware):
+            crowd, limit = self._largest(), resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+            app.observe(ConnectionsCrowded(self.open, limit, self._closed, crowd.name if crowd else None))
+        self._closed, self._is_crowded = 0, False
+        self._timer = get_running_loop().call_later(_TOLD_EVERY, self._tell, app)
+
+
+CROWD = Crowd()
+"""The connections of this process."""
