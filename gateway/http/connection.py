@@ -43,6 +43,7 @@ STALL_TIMEOUT = 30.0
 # waits, which costs a third more processor time. More than this gains nothing.
 _WRITE_AHEAD = 256 * 1024
 _CODING, _COOKIE = b"transfer-encoding", b"cookie"
+_CREDENTIALS = frozenset((b"authorization", b"apikey", _COOKIE))
 MOST_ESCAPES = 100
 """Backslashes in the cookies of a request. Older releases of Python 3.11 to 3.13 read many in quadratic time, which
 takes seconds (CVE-2024-7592). The gateway's own cookies have none."""
@@ -374,17 +375,24 @@ class Connection(HttpToolsProtocol):
     def _take_turn(self, cycle: RequestResponseCycle, app: Any, turns: Turns) -> None:
         """Start the task of a request in its turn. The last caller of this connection had no credentials, if any."""
         address, start_task = self.client and self.client[0], super()._start_asgi_task
+        credentials = [value for name, value in cycle.scope["headers"] if name in _CREDENTIALS]
 
         def start(taken: float, late: Overloaded | None) -> None:
+            spent, named = 0.0, False
+
+            def count(seconds: float) -> None:
+                nonlocal spent, named
+                spent += seconds
+                if not named and _is_named(cycle):
+                    named = True
+                    turns.prove(address, taken, credentials)
+
             async def timed(scope: Scope, receive: Receive, send: Send) -> None:
-                running = Timed(app(scope, receive, send))
                 try:
-                    await running
+                    await Timed(app(scope, receive, send), count)
                 finally:
-                    named = _is_named(cycle)
-                    turns.leave(address, taken, 0.0 if named else running.seconds)
-                    if named:
-                        turns.named = perf_counter()
+                    if not named:
+                        turns.leave(address, taken, spent, credentials)
 
             if cycle.disconnected:
                 turns.leave(address, taken, 0.0)
@@ -393,7 +401,7 @@ class Connection(HttpToolsProtocol):
                 cycle.scope["state"]["overloaded"] = late
             start_task(cycle, cast("Any", timed))
 
-        turns.enter(address, start)
+        turns.enter(address, start, credentials)
 
     def _announces_more(self) -> bool:
         """Return whether the request has more than a head: a body, or the traffic of a tunnel."""

@@ -6,7 +6,7 @@ one behind the other. At other times they wait for nothing.
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import Callable, Coroutine, Generator, Sequence
 from time import perf_counter
 from typing import Any, TypeAlias
 
@@ -20,7 +20,7 @@ More than one turn of a busy loop takes: until that is over, nothing is known of
 _TOGETHER = 0.5  # the part of the time for all strangers
 _AHEAD = 0.002  # seconds of the loop that a network has at once
 _FIRST = 0.001  # seconds of the loop that the first request of a network is thought to take
-_MOST_NETWORKS = 4096
+_MOST_NETWORKS = _MOST_PROVEN = 4096
 
 Start: TypeAlias = Callable[[float, Overloaded | None], None]
 """Starts a request, or its refusal. Its number is for ``leave``."""
@@ -51,14 +51,23 @@ class Turns:
         """When the last request of a caller with credentials began or ended."""
         self._all = _Line("", _TOGETHER)
         self._lines: dict[str, _Line] = {}
+        # Hashes of credentials that have been proven, because a connection may have one request only.
+        self._proven: set[int] = set()
 
     def limit(self, now: float) -> bool:
         """Return whether strangers have no more than their share at the moment."""
         return now - self.named <= LULL and self.share < 1
 
-    def enter(self, address: str | None, start: Start) -> None:
-        """Start a request of a stranger in its turn. One that would wait too long is refused."""
+    def enter(self, address: str | None, start: Start, credentials: Sequence[bytes] = ()) -> None:
+        """Start a request of a stranger in its turn. One that would wait too long is refused.
+
+        ``credentials``: of the request. If they were proven before, it waits for nothing.
+        """
         now = perf_counter()
+        if credentials and hash(tuple(credentials)) in self._proven:
+            self.named = now
+            start(0.0, None)
+            return
         line = self._line(address)
         if line.waiting or (self.limit(now) and self._wait(line, now) > 0):
             line.waiting.append((now, start))
@@ -66,11 +75,29 @@ class Turns:
         else:
             self._start(line, start, None, now)
 
-    def leave(self, address: str | None, taken: float, seconds: float) -> None:
-        """Count the seconds of the loop that a request has needed, in place of those that were taken for it."""
+    def leave(self, address: str | None, taken: float, seconds: float, credentials: Sequence[bytes] = ()) -> None:
+        """Count the seconds of the loop that a request has needed, in place of those that were taken for it.
+
+        ``credentials``: of the request, which has proven nothing by them.
+        """
         now, line = perf_counter(), self._line(address)
         line.last = seconds or line.last
         self._take(line, seconds - taken, now)
+        self._proven.discard(hash(tuple(credentials)))
+
+    def prove(self, address: str | None, taken: float, credentials: Sequence[bytes]) -> None:
+        """Note that a request has proven the name of its caller, and give back what was taken for it."""
+        now, line = perf_counter(), self._line(address)
+        self.named = now
+        if credentials:
+            if len(self._proven) >= _MOST_PROVEN:
+                self._proven.clear()
+            self._proven.add(hash(tuple(credentials)))
+        self._take(line, -taken, now)
+        if line.timer is not None:  # the next one need not wait as long
+            line.timer.cancel()
+            line.timer = None
+        self._watch(line, now)
 
     def _line(self, address: str | None) -> _Line:
         place = network(address)
@@ -114,11 +141,10 @@ class Turns:
 
 
 class Timed(Generator[Any, Any, None]):
-    """Runs a coroutine, and measures its ``seconds`` on the loop. To be awaited once."""
+    """Runs a coroutine, and calls ``count`` with the seconds of each of its steps. To be awaited once."""
 
-    def __init__(self, running: Coroutine[Any, Any, None]) -> None:
-        self._running = running
-        self.seconds = 0.0
+    def __init__(self, running: Coroutine[Any, Any, None], count: Callable[[float], None]) -> None:
+        self._running, self._count = running, count
 
     def __await__(self) -> Generator[Any, Any, None]:
         return self
@@ -128,7 +154,7 @@ class Timed(Generator[Any, Any, None]):
         try:
             return self._running.send(value)
         finally:
-            self.seconds += perf_counter() - began
+            self._count(perf_counter() - began)
 
     def throw(self, *error: Any) -> Any:
         return self._running.throw(*error)

@@ -47,12 +47,15 @@ class Stage:
         await send({"type": "http.response.body", "body": b""})
 
     @asynccontextmanager
-    async def connection(self, name: str, address: str = "127.0.0.1") -> AsyncIterator[Callable[[], Awaitable[bytes]]]:
+    async def connection(
+        self, name: str, address: str = "127.0.0.1", key: str = ""
+    ) -> AsyncIterator[Callable[[], Awaitable[bytes]]]:
         """Yield a function that asks once, and returns the head of the answer."""
         reader, writer = await asyncio.open_connection("127.0.0.1", self.port, local_addr=(address, 0))
 
         async def ask() -> bytes:
-            writer.write(f"GET /{name} HTTP/1.1\r\nHost: a\r\n\r\n".encode())
+            shown = f"Authorization: Bearer {key}\r\n" if key else ""
+            writer.write(f"GET /{name} HTTP/1.1\r\nHost: a\r\n{shown}\r\n".encode())
             async with asyncio.timeout(PATIENCE):
                 head = await reader.readuntil(b"\r\n\r\n")
                 length = int(head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0] or 0)
@@ -63,11 +66,11 @@ class Stage:
         finally:
             writer.close()
 
-    async def crowd(self, address: str = "127.0.0.1", number: int = CROWD) -> list[bytes]:
+    async def crowd(self, address: str = "127.0.0.1", number: int = CROWD, key: str = "") -> list[bytes]:
         """Let so many strangers ask once each, all at one time."""
 
         async def one() -> bytes:
-            async with self.connection(ANONYMOUS, address) as ask:
+            async with self.connection(ANONYMOUS, address, key) as ask:
                 return await ask()
 
         return await asyncio.gather(*(one() for _ in range(number)))
@@ -106,15 +109,51 @@ async def test_strangers_wait_for_their_turn_while_a_named_caller_is_served(stag
 
 async def test_without_a_named_caller_nothing_waits(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     waited: list[Any] = []
-    monkeypatch.setattr(stage.middleware.turns, "_watch", lambda *one: waited.append(one))
+    monkeypatch.setattr(stage.middleware.turns, "_go_on", waited.append)
     await stage.crowd()
     assert waited == []
+
+
+async def test_proven_credentials_wait_for_nothing_on_a_new_connection(stage: Stage) -> None:
+    """Behind a proxy, each request may have its own connection, and all have one address."""
+    async with stage.connection("ann") as ask:
+        await ask()
+        crowd = asyncio.ensure_future(beside(ask, stage.crowd(number=30)))
+        for _ in range(10):
+            async with stage.connection("ben", key="of-ben") as once:
+                await once()
+        assert stage.answered.count(ANONYMOUS) < 15
+        await crowd
+
+
+async def test_named_callers_come_as_fast_as_they_are_proven(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(turns, "_FIRST", 1.0)
+    async with stage.connection("ann") as ask, asyncio.TaskGroup() as tasks:
+        await ask()
+
+        async def once(number: int) -> None:
+            async with stage.connection("ben", key=f"of-ben-{number}") as first:
+                assert b" 204 " in await first()
+
+        for number in range(200):
+            tasks.create_task(once(number))
+        while stage.answered.count("ben") < 200:
+            await ask()
+    assert not any(stage.middleware.turns._lines["127.0.0.1"].waiting), "each would have taken four seconds"
+
+
+async def test_credentials_that_prove_nothing_are_those_of_a_stranger(stage: Stage) -> None:
+    async with stage.connection("ann") as ask:
+        await ask()
+        await beside(ask, stage.crowd(key="wrong"))
+    served_for_each, _ = parts(stage.answered)
+    assert served_for_each > 3
 
 
 async def test_a_share_of_one_limits_no_stranger(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     stage.middleware.turns.share = 1
     waited: list[Any] = []
-    monkeypatch.setattr(stage.middleware.turns, "_watch", lambda *one: waited.append(one))
+    monkeypatch.setattr(stage.middleware.turns, "_go_on", waited.append)
     async with stage.connection("ann") as ask:
         await ask()
         await beside(ask, stage.crowd())
