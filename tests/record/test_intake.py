@@ -5,7 +5,7 @@ import json
 import time
 from collections import Counter
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any
@@ -38,6 +38,7 @@ from tests.record.conftest import ANN, AUDITOR, BOB, Watched, run, watched
 from tests.record.entries import put
 from tests.record.receiver import receiving, telling, webhook
 from tests.record.test_stream import Stream
+from tests.running import OPEN
 from tests.waiting import PATIENCE
 
 NOW = datetime.fromtimestamp(time.time_ns() / 1e9, UTC)
@@ -456,6 +457,35 @@ async def strangers(database: Database) -> list[int]:
         "WHERE reason = 'denied' AND caller = 'anonymous'"
     )
     return [row["n"] for row in rows]
+
+
+async def test_strangers_that_use_up_the_rate_of_all_leave_the_least_to_another_one(
+    dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else four networks take the answer 412 from the writers of all other networks."""
+    monkeypatch.setattr(audit, "BURST", 32)
+    monkeypatch.setattr(audit, "A_SECOND", 0.0)
+    async with watched(dsn, grants=OPEN) as stage, AsyncExitStack() as stack:
+        # Each loopback address is a network of its own.
+        networks = [
+            await stack.enter_async_context(
+                httpx.AsyncClient(
+                    base_url=stage.origin,
+                    timeout=PATIENCE,
+                    transport=httpx.AsyncHTTPTransport(local_address=f"127.0.0.{number}"),
+                )
+            )
+            for number in range(2, 7)
+        ]
+
+        async def barrier(client: httpx.AsyncClient, token: str) -> int:
+            return (await client.post("/v1/fences/job/1/barrier", json={"token": token})).status_code
+
+        assert await barrier(networks[0], "9") == 200
+        greedy = [[await barrier(client, "3") for _ in range(40)] for client in networks[:4]]
+        assert [answers.count(412) for answers in greedy] == [32, 32, 32, 2]
+        assert {status for answers in greedy for status in answers} == {412, 503}
+        assert [await barrier(networks[4], "3") for _ in range(3)] == [412, 412, 503]
 
 
 async def test_a_count_is_not_lost_with_the_database(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
