@@ -27,7 +27,7 @@ from gateway.fencing.decision import Decision, Enforcement, Fence
 from gateway.fencing.record import ANONYMOUS, Attempt, EntryReason, MissingGrant, Refusal
 from gateway.fencing.token import Token
 from gateway.observe import logs
-from gateway.observe.events import StepReached, WriteRefused, ignore
+from gateway.observe.events import EntriesLeftOut, StepReached, WriteRefused, ignore
 from gateway.record import audit, denials, flushing
 from gateway.record.audit import Recorder
 from gateway.record.denials import Denials
@@ -457,6 +457,41 @@ async def strangers(database: Database) -> list[int]:
         "WHERE reason = 'denied' AND caller = 'anonymous'"
     )
     return [row["n"] for row in rows]
+
+
+async def test_a_stranger_whose_writes_pass_does_not_fill_the_record_either(
+    dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Beyond the rate they have no entry, and each is counted: in metrics, in the log, and on the page."""
+    monkeypatch.setattr(audit, "BURST", 3)
+    monkeypatch.setattr(audit, "A_SECOND", 0.0)
+    monkeypatch.setattr(audit, "_TOLD_EVERY", 0.5)
+    monkeypatch.setattr(part, "flushing", partial(flushing.flushing, interval=0.2))
+    writes = [*OPEN, {"callers": ["anonymous"], "actions": ["write"], "tables": ["*"], "resources": ["**"]}]
+    fencing = {"mode": Enforcement.OBSERVE}
+    async with watched(dsn, grants=writes, fencing=fencing) as stage:
+        for statement in ORDERS:
+            await stage.database.fetch_write(statement)
+        async with stage.client(None) as stranger, asyncio.timeout(PATIENCE):
+            while (await stranger.get("/v1/tables/orders")).status_code != 200:
+                await asyncio.sleep(0.05)
+            sent = [stranger.patch("/v1/tables/orders?id=eq.5", json={"state": "x"}) for _ in range(8)]
+            answers = await asyncio.gather(*sent)
+        assert [one.status_code for one in answers] == [204] * 8
+        assert {one.headers["fencing-would-refuse"] for one in answers} == {"token-required"}
+        assert await counted(stage.database, "token-required") == 3
+        metrics = (await stage.get("/v1/metrics")).text
+        (line,) = [one for one in metrics.splitlines() if one.startswith("gateway_writes_observed_total{")]
+        assert float(line.split()[-1]) == 8
+        async with stage.client() as client, asyncio.timeout(PATIENCE):
+            while not (told := [one for one in stage.events if isinstance(one, EntriesLeftOut)]):
+                await asyncio.sleep(0.05)
+            while "At least 5 of these writes" not in (page := (await client.get("/ui/observe?span=24h")).text):
+                await asyncio.sleep(0.05)
+            report = (await client.get("/v1/reports/public.orders/5")).text
+        assert told == [EntriesLeftOut("tables", 5)]
+        assert "8 of 8 writes would have been refused" in page
+        assert "except those of anonymous callers beyond a rate" in report
 
 
 async def test_strangers_that_use_up_the_rate_of_all_leave_the_least_to_another_one(
