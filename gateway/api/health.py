@@ -13,10 +13,12 @@ from typing import Any, TypeAlias
 from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, Field
 
+from gateway import budget
 from gateway.api.authorisation import Authorisation
 from gateway.api.requests import Authenticate
 from gateway.auth.grants import EVERYTHING, Action
 from gateway.errors import Unauthenticated, Unavailable
+from gateway.fencing.record import ANONYMOUS
 from gateway.http.head import Head
 
 LIVE, HEALTH, READY, METRICS = "/livez", "/healthz", "/readyz", "/metrics"
@@ -206,9 +208,12 @@ def metrics_routes(metrics: MetricsSource, authenticate: Authenticate, authorisa
         responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}}},
     )
     async def read_metrics(request: Request) -> Response:
+        is_open = metrics.public or _is_local(request)
         if _shows_credentials(request):
             authenticate(request)  # wrong ones are an error everywhere
-        if not (metrics.public or _is_local(request)):
+        elif is_open:
+            budget.serve(request.scope["state"], ANONYMOUS)
+        if not is_open:
             principal = authenticate(request)
             if principal.is_anonymous and not principal.audits:
                 raise Unauthenticated("Metrics are for callers with the grant audit.")
