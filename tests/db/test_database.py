@@ -475,10 +475,10 @@ async def test_a_database_answers_while_any_of_its_sessions_gets_an_answer(opene
         await asyncio.sleep(0)
     assert database.use()["shared"].waiting == 1, "all who ask share a question"
     assert {str(one) for one in await asked} == {"The database has answered no statement for seconds."}
-    asked = asyncio.ensure_future(database.check_answers())
+    again = asyncio.ensure_future(database.check_answers())
     await asyncio.sleep(0)
     await database.now()
-    await asked
+    await again
     await asyncio.gather(*trips)
 
 
