@@ -79,23 +79,31 @@ class Rate:
 
 
 class NetworkRates:
-    """A rate for each network of anonymous callers, and four times as much for all of them together."""
+    """A rate for each network of anonymous callers, and four times as much for all of them together.
+
+    Beyond its least, a 64th of the rate of all, a network takes nothing of the last quarter. There, a network that
+    behaves finds its part.
+    """
 
     def __init__(self, burst: int, a_second: float) -> None:
+        whole, whole_a_second = burst * _KEPT, a_second * _KEPT
         self._of_one = burst, a_second
-        self._all = Rate(burst * _KEPT, a_second * _KEPT)
-        self._rates: dict[str, Rate] = {}
+        self._least = max(1, whole // _LEAST), whole_a_second / _LEAST
+        self._kept = whole // _KEPT
+        self._all = Rate(whole, whole_a_second)
+        self._rates: dict[str, tuple[Rate, Rate]] = {}
 
     def take(self, address: str | None, number: int, now: float) -> bool:
         """Take so many events of the network of an address. Return whether there were as many."""
         place = network(address)
         if place not in self._rates and len(self._rates) >= _MOST_NETWORKS:
             self._rates.clear()  # the rate of all still holds
-        rate = self._rates.setdefault(place, Rate(*self._of_one))
-        if min(rate.left(now), self._all.left(now)) < number:
+        rate, least = self._rates.setdefault(place, (Rate(*self._of_one), Rate(*self._least)))
+        left = self._all.left(now)
+        if min(rate.left(now), left) < number or (left - number < self._kept and least.left(now) < number):
             return False
-        rate.take(number, now)
-        self._all.take(number, now)
+        for one in (rate, least, self._all):
+            one.take(number, now)
         return True
 
 

@@ -28,7 +28,7 @@ from gateway.db import intents
 from gateway.db.notifications import CATALOG, LEASES, RECORD
 from gateway.db.opening import read_opening
 from gateway.db.record import record_administration
-from gateway.errors import DatabaseClosed, GatewayError, JournalUnusable, Overloaded, Unavailable
+from gateway.errors import DatabaseClosed, GatewayError, JournalUnusable, Unavailable
 from gateway.fencing.decision import Decision, Fence, Presented
 from gateway.fencing.ownership import Owned
 from gateway.fencing.record import Attempt
@@ -245,7 +245,7 @@ class Part:
 
     def probes(self) -> Mapping[str, Awaitable[str]]:
         """Return what tells the state of each service behind the part."""
-        probes: dict[str, Awaitable[str]] = {"postgres": self._state("postgres", self._database.now())}
+        probes: dict[str, Awaitable[str]] = {"postgres": self._state("postgres", self._database.check_answers())}
         if self.upstream is not None:
             probes["s3"] = self._state("s3", self._reach_store(self.upstream))
         return probes
@@ -282,8 +282,6 @@ class Part:
     async def _state(self, service: Literal["postgres", "s3"], probe: Awaitable[object]) -> str:
         try:
             await probe
-        except Overloaded:
-            return "ok"  # it answers, and others keep it busy
         except GatewayError as error:
             told = error.message if self.name is None else f"{self.name}: {error.message}"
             self._observe(ServiceUnreachable(service, told))

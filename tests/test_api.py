@@ -4,12 +4,14 @@ import asyncio
 import re
 import tempfile
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 from uuid import uuid4
 
+import asyncpg
 import httpx
 import pytest
 import pytest_asyncio
@@ -24,6 +26,7 @@ from gateway.fencing.ownership import Domain, Ownership
 from gateway.http.body import BodyReader
 from gateway.observe.events import ServiceUnreachable, WriteRefused
 from gateway.routing import BODIES, NAMED, Routing, first_working, resource_of
+from tests.databases.fleet import Line, calling
 from tests.doubles.s3 import S3Double
 from tests.objects.clients import call, connect, outcome
 from tests.objects.object_gateway import Stage, staged
@@ -328,6 +331,57 @@ async def test_probes_and_metrics_are_where_other_programs_have_them(postgres_se
             link = s3.generate_presigned_url("list_objects", Params={"Bucket": name})
             async with httpx.AsyncClient(timeout=PATIENCE) as linked:
                 assert "<Key>k</Key>" in (await linked.get(link)).text
+
+
+SLOW = """
+CREATE TABLE rows AS SELECT id FROM generate_series(1, 4) AS id;
+ALTER TABLE rows ADD PRIMARY KEY (id);
+CREATE VIEW slow AS SELECT 1 AS v WHERE pg_advisory_xact_lock_shared(7) IS NOT NULL;
+"""
+WAITING = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+
+
+async def test_readiness_is_about_the_database_and_not_about_its_load(postgres_server: EmbeddedPostgres) -> None:
+    """Statements that wait for a lock have all sessions of writes and of reads. Then the database answers no more."""
+    async with fresh_database(postgres_server) as dsn, AsyncExitStack() as stack:
+        line = Line(dsn)
+        listener = await stack.enter_async_context(await asyncio.start_server(line, "127.0.0.1", 0))
+        beside, locking = await asyncpg.connect(dsn), await asyncpg.connect(dsn)
+        stack.push_async_callback(beside.close)
+        stack.push_async_callback(locking.close)
+        await beside.execute(SLOW)
+        postgres = {"dsn": line.address(listener.sockets[0].getsockname()[1]), "pool_size": 4, "lock_timeout": PATIENCE}
+        postgres |= {"statement_timeout": PATIENCE, "read_timeout": PATIENCE, "connect_timeout": 2.5}
+        settings = config(dsn, postgres=postgres, server={"share": 1.0})
+        origin = await stack.enter_async_context(running(settings))
+        client = await stack.enter_async_context(calling(origin))
+        async with asyncio.timeout(PATIENCE):
+            while any([(await client.get(f"/v1/tables/{name}")).status_code != 200 for name in ("rows", "slow")]):
+                await asyncio.sleep(0.05)
+
+        async def answer(expected: int) -> None:
+            async with asyncio.timeout(PATIENCE):
+                while (await client.get("/readyz")).status_code != expected:
+                    await asyncio.sleep(0.05)
+
+        await answer(204)
+        async with locking.transaction():
+            await locking.execute("SELECT FROM rows FOR UPDATE; SELECT pg_advisory_xact_lock(7)")
+            stuck = [
+                asyncio.ensure_future(client.delete(f"/v1/tables/rows?id=eq.{row}", headers={"Fencing-Token": "7"}))
+                for row in range(1, 5)
+            ]
+            stuck += [asyncio.ensure_future(client.get("/v1/tables/slow")) for _ in range(2)]
+            async with asyncio.timeout(PATIENCE):
+                while await beside.fetchval(WAITING) < len(stuck):
+                    await asyncio.sleep(0.05)
+            await answer(204)
+            assert await beside.fetchval(WAITING) == len(stuck), "all sessions are in use still"
+            line.pause()
+            await answer(503)
+            line.resume()
+            await answer(204)
+        assert {one.status_code for one in await asyncio.gather(*stuck)} <= {200, 204}
 
 
 async def test_the_root_leads_browsers_to_the_page(postgres_server: EmbeddedPostgres) -> None:

@@ -209,8 +209,33 @@ def test_each_network_has_a_rate_and_all_have_four_times_as_much() -> None:
     rates = NetworkRates(3, 1.0)
     assert [rates.take("192.0.2.1", number, 0.0) for number in (4, 2, 2, 1, 1)] == [False, True, False, True, False]
     assert rates.take("192.0.2.1", 2, 2.0), "a second each"
-    taken = [rates.take(f"198.51.100.{number}", 3, 2.0) for number in range(5)]
-    assert taken == [True, True, True, False, False]
+    many = [rates.take(f"198.51.100.{number}", 1, 2.0) for number in range(20)]
+    assert sum(many) == 10, "all had twelve, of which two are gone"
+
+
+BURST = 64
+"""Of one network. The least is four events, and a sixteenth of one each second."""
+
+
+@settings(deadline=None)
+@given(
+    st.lists(st.tuples(st.integers(0, 8), st.sampled_from([1, BURST]), st.sampled_from([0.0, 0.1, 1.0, 100.0]))),
+    st.integers(1, 4),
+)
+def test_networks_that_take_all_they_can_leave_the_least_to_one_that_behaves(
+    story: list[tuple[int, int, float]], wanted: int
+) -> None:
+    """However they share it, over any time. The modest one takes its least in one piece, or one by one."""
+    rates, now, taken = NetworkRates(BURST, 1.0), 0.0, Counter[int]()
+    for greedy, number, pause in [(one, BURST, 0.0) for one in range(9)] + story:
+        now += pause
+        left = number
+        while left and not rates.take(f"192.0.2.{greedy}", left, now):
+            left -= 1
+        taken[greedy] += left
+        assert taken[greedy] <= BURST + now
+    assert taken.total() <= 4 * (BURST + now)
+    assert all(rates.take("198.51.100.1", one, now) for one in (wanted, *[1] * (4 - wanted)))
 
 
 @pytest.mark.parametrize(

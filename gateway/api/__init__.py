@@ -41,7 +41,7 @@ from gateway.auth.principal import Principal
 from gateway.db.database import Database
 from gateway.fencing.sequencer import Signer
 from gateway.http import problems
-from gateway.http.body import BodyReader
+from gateway.http.body import BodyReader, WholeAnswers
 from gateway.http.head import Head
 from gateway.record.audit import Audit
 from gateway.record.following import Follower
@@ -89,6 +89,7 @@ def build(  # noqa: PLR0913 - each subject needs one part, passed by name
     describe = app.openapi
     app.openapi = lambda: with_names_in_queries(with_examples(with_databases(describe())))  # type: ignore[method-assign]  # FastAPI's way of extending it
     app.add_middleware(PathAsSent)
+    app.add_middleware(WholeAnswers, memory=bodies.memory, refuse=problems.answer_error)
 
     def caller(request: Request) -> Principal:
         # The page, or the body intake, may have proven the caller already.

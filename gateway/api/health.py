@@ -4,6 +4,7 @@ Each has a second path, where other programs have it. The app sends only request
 """
 
 import ipaddress
+import re
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -12,10 +13,12 @@ from typing import Any, TypeAlias
 from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, Field
 
+from gateway import budget
 from gateway.api.authorisation import Authorisation
 from gateway.api.requests import Authenticate
 from gateway.auth.grants import EVERYTHING, Action
 from gateway.errors import Unauthenticated, Unavailable
+from gateway.fencing.record import ANONYMOUS
 from gateway.http.head import Head
 
 LIVE, HEALTH, READY, METRICS = "/livez", "/healthz", "/readyz", "/metrics"
@@ -160,15 +163,29 @@ _CREDENTIALS = frozenset((b"authorization", b"apikey"))
 _FORWARDED = frozenset((b"forwarded", b"x-forwarded-for", b"x-real-ip", b"via"))
 
 
+_LOOPBACK = re.compile(rb"(?:localhost|127(?:\.\d{1,3}){3}|\[::1\])(?::\d*)?", re.IGNORECASE)
+
+
 def _is_local(request: Request) -> bool:
-    """Return whether a program on this host asks. A proxy on this host may ask for others, and says so."""
+    """Return whether a program on this host asks for itself.
+
+    A proxy on this host may ask for others, and says so. A browser on this host may ask for a page of strangers, whose
+    name leads to a loopback address: then that name is its ``Host``.
+    """
+    head = Head.of(request.scope)
     try:
         address = ipaddress.ip_address(request.scope["state"]["client"] or "")
     except ValueError:
         return False
     # A dual-stack socket shows IPv4 addresses as IPv6 ones.
     mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
-    return (mapped or address).is_loopback and not any(name in _FORWARDED for name, _ in Head.of(request.scope).headers)
+    hosts = [value for name, value in head.headers if name == b"host"]
+    return (
+        (mapped or address).is_loopback
+        and len(hosts) == 1
+        and _LOOPBACK.fullmatch(hosts[0]) is not None
+        and not any(name in _FORWARDED for name, _ in head.headers)
+    )
 
 
 def _shows_credentials(request: Request) -> bool:
@@ -191,9 +208,12 @@ def metrics_routes(metrics: MetricsSource, authenticate: Authenticate, authorisa
         responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}}},
     )
     async def read_metrics(request: Request) -> Response:
+        is_open = metrics.public or _is_local(request)
         if _shows_credentials(request):
             authenticate(request)  # wrong ones are an error everywhere
-        if not (metrics.public or _is_local(request)):
+        elif is_open:
+            budget.serve(request.scope["state"], ANONYMOUS)
+        if not is_open:
             principal = authenticate(request)
             if principal.is_anonymous and not principal.audits:
                 raise Unauthenticated("Metrics are for callers with the grant audit.")

@@ -1,5 +1,6 @@
 """Statements and transactions: the one door to Postgres, where asyncpg's exceptions become ours."""
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
@@ -14,7 +15,7 @@ from gateway.db import roles
 from gateway.db.pool import LOST, Session, SessionPool, SessionUse
 from gateway.db.roles import ActingBatch, RoleStatements
 from gateway.db.servers import APPLICATION, Servers, pins
-from gateway.errors import GatewayError, OutcomeUnknown, RaiseUnsecured, SqlError, Unavailable
+from gateway.errors import GatewayError, OutcomeUnknown, Overloaded, RaiseUnsecured, SqlError, Unavailable
 from gateway.fencing.resource import canonical
 from gateway.fencing.token import Token
 from gateway.journal.contents import Entry
@@ -33,6 +34,7 @@ SHARED_SESSIONS = 4
 SHARED_STATEMENT_TIMEOUT = 1.0
 SHARED_LOCK_TIMEOUT = 0.1
 """Seconds, for each statement of a shared trip."""
+_PROBE = 0.4  # of the time that a request waits for a session: a load balancer does not wait longer
 SEARCHING_SESSIONS = 4
 """Sessions for searches of the record. Each comes to know hundreds of partitions, which takes its time and memory."""
 
@@ -223,6 +225,8 @@ class Database:
             self._reading: RoleStatements(briefly),
             self._shared: RoleStatements(hasty),
         }
+        self._probe_timeout = _PROBE * connect_timeout
+        self._probe: asyncio.Future[object] | None = None
 
     def use(self) -> dict[str, SessionUse]:
         """How sessions are used: those for statements that share a trip, those for reads, and all others."""
@@ -230,6 +234,8 @@ class Database:
 
     async def close(self) -> None:
         """Close all sessions. The database cannot be used afterwards."""
+        if self._probe is not None:
+            self._probe.cancel()
         await self._sessions.close()
         await self._reading.close()
         await self._shared.close()
@@ -241,6 +247,29 @@ class Database:
         assert row is not None
         moment: datetime = row["now"]
         return moment
+
+    async def check_answers(self) -> None:
+        """Return if the database answers, whatever its load. Raises ``Unavailable`` if not, or if it cannot be asked.
+
+        It is asked on a session for shared trips, because statements that last long have others. All who ask at one
+        time share the question. If it gets no answer in time, an answer to any other statement shows the same.
+        """
+        before = self._answers
+        if self._probe is None or self._probe.done():
+            # asyncpg ends a session whose statement takes too long. The next question has another one.
+            ask = partial(asyncpg.Connection.fetchrow, timeout=2 * self._probe_timeout)
+            self._probe = asyncio.ensure_future(self._alone(ask, Unavailable, "SELECT 1", (), self._shared))
+            self._probe.add_done_callback(_retrieve)  # all who asked may have left
+        try:
+            async with asyncio.timeout(self._probe_timeout):
+                await asyncio.shield(self._probe)
+        except (Overloaded, TimeoutError) as error:
+            if self._answers == before:
+                raise Unavailable("The database has answered no statement for seconds.") from error
+
+    @property
+    def _answers(self) -> int:
+        return sum(pool.answers for pool in (self._sessions, self._reading, self._shared, self._searching))
 
     async def fetch(self, sql: str, *arguments: object) -> list[Record]:
         """All rows of one statement that reads."""
@@ -612,6 +641,12 @@ def _is_read_only(error: BaseException | None) -> bool:
 def _ends_the_session(error: asyncpg.PostgresError) -> bool:
     # The first is the same in all languages of the server. Poolers may send only the second.
     return (error.severity_en or error.severity) in _ENDS_THE_SESSION
+
+
+def _retrieve(task: asyncio.Future[object]) -> None:
+    """Take the error of a task, so that asyncio does not miss its reader."""
+    if not task.cancelled():
+        task.exception()
 
 
 def _milliseconds(seconds: float) -> str:

@@ -63,6 +63,8 @@ class SessionPool:
         self._budget = Budget(limit, "sessions with the database", share=share, patience=timeout)
         self._idle: deque[Session] = deque()
         self._rooms: dict[Session, Room] = {}
+        self.answers = 0
+        """How often a session has come back after an answer. Only a change of it means something."""
         self._closed = False
 
     @property
@@ -90,6 +92,7 @@ class SessionPool:
         if self._closed or session.is_closed() or session.is_in_transaction() or not self._sound(session):
             self.drop(session)
             return
+        self.answers += 1
         self._idle.append(session)
         self._budget.give(self._rooms.pop(session))
 

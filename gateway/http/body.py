@@ -1,7 +1,7 @@
 """The reader of request bodies: a limit on size, a deadline, a lowest rate, and one memory budget for all planes.
 
 Callers are proven, and their grants looked at, before a byte of their bodies is read. A body of more than ``SMALL``
-bytes takes of its caller's share of the memory until its request is answered.
+bytes takes of its caller's share of the memory until its request is answered. So does an answer that is made whole.
 """
 
 import asyncio
@@ -10,8 +10,11 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, ParamSpec, TypeAlias, TypeVar
 
-from gateway.budget import Budget
-from gateway.errors import BodyTooLarge, BodyTooSlow
+from starlette.requests import Request
+from starlette.types import ASGIApp, Send
+
+from gateway.budget import CALLER, Budget
+from gateway.errors import BodyTooLarge, BodyTooSlow, Overloaded
 from gateway.http.head import Head
 
 Message: TypeAlias = MutableMapping[str, Any]
@@ -142,6 +145,42 @@ class Body(ArrivingBody):
 def twice(size: int) -> int:
     """Return the memory that a body of so many bytes takes: it is there in pieces and whole while they are joined."""
     return 2 * size
+
+
+class WholeAnswers:
+    """ASGI middleware: an answer that ``app`` makes whole takes of its caller's share of memory until it is sent.
+
+    It has come already, so it does not wait: beyond the share, ``refuse`` answers. This holds for requests that change
+    nothing. Requests without a caller get documents that are the same for all.
+    """
+
+    def __init__(
+        self, app: ASGIApp, memory: Budget, refuse: Callable[[Request, Exception], Awaitable[ASGIApp]]
+    ) -> None:
+        self._app, self._memory, self._refuse = app, memory, refuse
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["method"] not in ("GET", "HEAD"):
+            await self._app(scope, receive, send)
+            return
+        refusal: Overloaded | None = None
+
+        async def measured(message: Message) -> None:
+            nonlocal refusal
+            if message["type"] == "http.response.start" and CALLER.get() is not None:
+                size = int(dict(message["headers"]).get(b"content-length", 0))
+                try:
+                    if size > SMALL:
+                        self._memory.keep_now(twice(size))
+                except Overloaded as error:
+                    refusal = error
+            if refusal is None:
+                await send(message)
+
+        await self._app(scope, receive, measured)
+        if refusal is not None:
+            answer = await self._refuse(Request(scope), refusal)
+            await answer(scope, receive, send)
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,7 +40,7 @@ EVERYWHERE: Mapping[int | str, dict[str, Any]] = dict.fromkeys((400, 401, 404, 5
 
 def install(app: FastAPI) -> None:
     """Answer every error of ``app`` with a problem document."""
-    app.add_exception_handler(GatewayError, _answer_error)
+    app.add_exception_handler(GatewayError, answer_error)
     app.add_exception_handler(RequestValidationError, _answer_invalid)
     app.add_exception_handler(HTTPException, _answer_http)
     describe = app.openapi
@@ -66,7 +66,8 @@ def _described(document: dict[str, Any]) -> dict[str, Any]:
     return document
 
 
-async def _answer_error(request: Request, error: Exception) -> ProblemResponse:
+async def answer_error(request: Request, error: Exception) -> ProblemResponse:
+    """Return an error of the gateway as a problem document."""
     assert isinstance(error, GatewayError)
     error = for_callers(error)
     headers = {name.decode(): value.decode() for name, value in problem_headers(error)}

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import date, datetime
 from typing import Literal, NamedTuple, TypeAlias
 
-from gateway.fencing.record import Rejection
+from gateway.fencing.record import Refusal, Rejection
 
 Plane = Literal["tables", "objects", "api"]
 Service = Literal["postgres", "s3", "issuer"]
@@ -47,11 +47,14 @@ class WriteAccepted(NamedTuple):
     way: Way
 
 
-class DenialCounted(NamedTuple):
-    """A request without credentials lacked a grant. It was counted only: too many others are on record already."""
+class RefusalCounted(NamedTuple):
+    """A stranger lacked a grant, or its write passed only because its rule observes. It has no entry of its own.
+
+    Strangers have too many entries already.
+    """
 
     plane: Plane
-    rule: str | None
+    refusal: Refusal
 
 
 class StageEntered(NamedTuple):
@@ -127,6 +130,14 @@ class WriteRefused:
 
     plane: Plane
     rejection: Rejection
+
+
+@dataclass(frozen=True, slots=True)
+class EntriesLeftOut:
+    """So many writes of strangers have passed in a minute, only because their rules observe, and have no entry."""
+
+    plane: Plane
+    count: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -421,7 +432,8 @@ Event: TypeAlias = (
     | AlarmRaised
     | AlarmCleared
     | WriteRefused
-    | DenialCounted
+    | RefusalCounted
+    | EntriesLeftOut
     | IntentSettled
     | OutcomeLost
     | TombstoneSwept

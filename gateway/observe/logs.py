@@ -21,6 +21,7 @@ from gateway.observe.events import (
     ConfigurationReloaded,
     ConnectionsCrowded,
     DatabaseOpened,
+    EntriesLeftOut,
     Event,
     GuardRefused,
     HeadNoted,
@@ -189,6 +190,8 @@ def log(event: Event) -> None:  # noqa: C901, PLR0912, PLR0915 - one arm an even
                 request_id=rejection.attempt.request_id,
                 **({"action": rejection.missing.action, "on": rejection.missing.on} if rejection.missing else {}),
             )
+        case EntriesLeftOut(plane, count):
+            _logger.warning("writes of strangers would be refused, not on record", plane=plane, count=count)
         case IntentSettled(resource, bucket, key, write_id):
             _logger.info("write settled", resource=resource, bucket=bucket, key=key, write_id=write_id)
         case OutcomeLost(resource, bucket, key, write_id):

@@ -16,6 +16,7 @@ from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
 from gateway import errors
+from gateway.fencing.record import Refusal, Rejection
 from gateway.observe.events import (
     AlarmRaised,
     Answer,
@@ -24,13 +25,13 @@ from gateway.observe.events import (
     BypassFound,
     CatalogWarning,
     ConnectionsCrowded,
-    DenialCounted,
     Event,
     GuardRefused,
     IntentSettled,
     LeaseAnswered,
     OutcomeLost,
     RecordSealed,
+    RefusalCounted,
     RequestAnswered,
     RequestFailed,
     ServiceAnswered,
@@ -111,7 +112,7 @@ class EventMetrics:
         )
         self.observed = Counter(
             "gateway_writes_observed_total",
-            "Writes that passed only because their rule observes.",
+            "Writes that passed only because their rule observes. Each is on record, except strangers over budget.",
             ("plane", "rule", "reason"),
         )
         self.requests = Histogram(
@@ -210,8 +211,8 @@ class EventMetrics:
         )
         self.handlers: dict[type, Callable[[Any], None]] = {
             WriteAccepted: self._on_accepted,
-            WriteRefused: self._on_refused,
-            DenialCounted: self._on_denial,
+            WriteRefused: lambda event: self._count_refusal(event.plane, event.rejection),
+            RefusalCounted: lambda event: self._count_refusal(event.plane, event.refusal),
             RequestAnswered: self._on_answered,
             StageLeft: lambda event: self.stages.observe(event[:2], event.seconds),
             BatchSent: self._on_trip,
@@ -269,14 +270,9 @@ class EventMetrics:
         except KeyError:
             self.accepted.add(event.plane, self._rules[event.plane].of(event.rule), event.way)
 
-    def _on_refused(self, event: WriteRefused) -> None:
-        rejection = event.rejection
-        counter = self.refused if rejection.enforced else self.observed
-        rule = self._rules[event.plane].of(rejection.attempt.rule)
-        counter.add(event.plane, rule, self._reasons.of(rejection.reason))
-
-    def _on_denial(self, event: DenialCounted) -> None:
-        self.refused.add(event.plane, self._rules[event.plane].of(event.rule), errors.Denied.code)
+    def _count_refusal(self, plane: str, refused: Refusal | Rejection) -> None:
+        counter = self.refused if refused.enforced else self.observed
+        counter.add(plane, self._rules[plane].of(refused.attempt.rule), self._reasons.of(refused.reason))
 
     def _on_answered(self, event: RequestAnswered) -> None:
         served = self._served.get((event.area, event.status))

@@ -12,14 +12,18 @@ from gateway.errors import GatewayError, OutcomeUnknown, Overloaded, SqlError, T
 from gateway.fencing.decision import Decision, Fence
 from gateway.fencing.policy import ImplausibleToken
 from gateway.fencing.record import ANONYMOUS, Attempt, Refusal, Rejection, implausible_error, refusal_error
-from gateway.observe.events import Observe, Plane, StepReached, WriteRefused
+from gateway.observe.events import EntriesLeftOut, Observe, Plane, RefusalCounted, StepReached, WriteRefused
 from gateway.observe.stages import TRACE_IDS, staged
 
 MOST = 512
 """Refusals of one batch, unless a single write has more."""
 BURST = 1000
 A_SECOND = 1.0
-"""Refused writes of the anonymous callers of one network that a plane puts on record: at once, and a second."""
+"""Refused writes of the anonymous callers of one network that a plane puts on record: at once, and a second.
+
+As many again that pass, because their rules observe.
+"""
+_TOLD_EVERY = 60.0  # seconds
 
 
 class Recorder:
@@ -81,6 +85,8 @@ class Audit:
         self._observe = observe
         self._plane = plane
         self._strangers = NetworkRates(BURST, A_SECOND)
+        self._noting = NetworkRates(BURST, A_SECOND)
+        self._left_out = 0
 
     async def refused(
         self, refusals: Sequence[tuple[Decision, Fence]], attempt: Attempt | Callable[[str], Attempt]
@@ -125,29 +131,48 @@ class Audit:
         self.tell([one for one in recorded if one is not None])
         return recorded
 
-    async def noted(self, transaction: Transaction, notes: Sequence[Refusal]) -> list[Rejection]:
-        """Record, with the transaction, that writes pass which would be refused if their rules were enforced.
+    async def noted(self, transaction: Transaction, notes: Sequence[Refusal]) -> Sequence[Rejection | Refusal]:
+        """Record, with the transaction, that a write passes which would be refused if its rules were enforced.
 
-        To be told once the transaction is durable.
+        To be told once the transaction is durable. A stranger that would fill the record has no entries, and its notes
+        come back as they are.
         """
+        if not self._is_within_rate(notes[0].attempt, len(notes), self._noting):
+            return notes
         return await rejections.record_rejections(transaction, notes, TRACE_IDS)
 
     async def passed(self, note: Refusal) -> None:
         """Record, durably, that a write has passed which would have been refused if its rule were enforced.
 
-        Raises ``Unavailable`` where it cannot be recorded.
+        A stranger that would fill the record has no entry. Raises ``Unavailable`` where it cannot be recorded.
         """
+        if not self._is_within_rate(note.attempt, rates=self._noting):
+            self.tell([note])
+            return
         self.tell(await self._recorder.record([note]))
 
-    def tell(self, recorded: Sequence[Rejection]) -> None:
-        """Let the sinks know, once the record is durable."""
-        for rejection in recorded:
-            self._observe(WriteRefused(self._plane, rejection))
+    def tell(self, recorded: Sequence[Rejection | Refusal]) -> None:
+        """Let the sinks know, once the record is durable. A ``Refusal`` has no entry: it passed, and is counted."""
+        for one in recorded:
+            if isinstance(one, Rejection):
+                self._observe(WriteRefused(self._plane, one))
+            else:
+                self._observe(RefusalCounted(self._plane, one))
+                self._leave_out()
 
-    def _is_within_rate(self, attempt: Attempt, entries: int = 1) -> bool:
-        """Return whether the refusal of a write may go on record: always, unless strangers would fill it."""
+    def _leave_out(self) -> None:
+        if not self._left_out:
+            asyncio.get_running_loop().call_later(_TOLD_EVERY, self._tell_left_out)
+        self._left_out += 1
+
+    def _tell_left_out(self) -> None:
+        count, self._left_out = self._left_out, 0
+        self._observe(EntriesLeftOut(self._plane, count))
+
+    def _is_within_rate(self, attempt: Attempt, entries: int = 1, rates: NetworkRates | None = None) -> bool:
+        """Return whether so many entries of a write may go on record: always, unless strangers would fill it."""
         now = asyncio.get_running_loop().time()
-        return attempt.caller != ANONYMOUS or self._strangers.take(attempt.client, entries, now)
+        return attempt.caller != ANONYMOUS or (rates or self._strangers).take(attempt.client, entries, now)
 
     async def _recorded(self, refusals: Sequence[Refusal]) -> list[Rejection]:
         attempt = refusals[0].attempt

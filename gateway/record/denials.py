@@ -19,7 +19,7 @@ from gateway.db import rejections
 from gateway.db.database import Database
 from gateway.errors import Denied, OutcomeUnknown, SqlError, Unauthenticated, Unavailable
 from gateway.fencing.record import ANONYMOUS, Attempt, MissingGrant, Refusal, Rejection
-from gateway.observe.events import DenialCounted, Observe, Plane, WriteRefused
+from gateway.observe.events import Observe, Plane, RefusalCounted, WriteRefused
 from gateway.observe.stages import TRACE_IDS
 
 BURST = 100
@@ -118,7 +118,7 @@ class Denials:
     def _count(self, refusal: Refusal) -> None:
         self._counted += 1
         self._newest = refusal
-        self._observe(DenialCounted(cast(Plane, refusal.attempt.plane), refusal.attempt.rule))
+        self._observe(RefusalCounted(cast(Plane, refusal.attempt.plane), refusal))
 
 
 def _bounded(name: str) -> str:

@@ -11,7 +11,8 @@ from gateway.db import traffic as store
 from gateway.db.database import Database
 from gateway.db.traffic import TrafficKey, WriteCounts
 from gateway.errors import Denied
-from gateway.observe.events import Event, WriteAccepted, WriteRefused
+from gateway.fencing.record import Refusal, Rejection
+from gateway.observe.events import Event, RefusalCounted, WriteAccepted, WriteRefused
 
 # Flushes (an hour of them) and rows that wait for an unavailable database. Later counts join the newest.
 _MOST_WAITING = 360
@@ -40,24 +41,26 @@ class Traffic:
         # This process's whole rows while their minute may not be over. The database replaces rows and does not add to
         # them, so a flush whose answer was lost is simply repeated.
         self._rows: dict[TrafficKey, WriteCounts] = {}
-        self.handlers = {WriteAccepted: self, WriteRefused: self}
+        self.handlers = {WriteAccepted: self, WriteRefused: self, RefusalCounted: self}
 
     def __call__(self, event: Event) -> None:
         if isinstance(event, WriteAccepted):
             self._counts[event.plane, event.rule or "", "accepted"] += 1
         elif isinstance(event, WriteRefused):
-            self._refused(event)
+            self._refused(event.plane, event.rejection)
+        elif isinstance(event, RefusalCounted):
+            self._refused(event.plane, event.refusal)
 
-    def _refused(self, event: WriteRefused) -> None:
+    def _refused(self, plane: str, refused: Refusal | Rejection) -> None:
         """Count a refused write once: each of its refused resources is an event, one after the other."""
-        attempt = event.rejection.attempt
+        attempt = refused.attempt
         rule = attempt.rule
-        if event.plane == "api" or event.rejection.reason == Denied.code:
+        if plane == "api" or refused.reason == Denied.code:
             return
         if rule is None or (attempt.request_id, rule) == self._last:
             return
         self._last = (attempt.request_id, rule)
-        self._counts[event.plane, rule, "refused" if event.rejection.enforced else "observed"] += 1
+        self._counts[plane, rule, "refused" if refused.enforced else "observed"] += 1
 
     async def flush(self, database: Database) -> None:
         """Store the counts. Raise ``GatewayError``: then they are kept for the next flush.

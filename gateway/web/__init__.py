@@ -13,7 +13,7 @@ from starlette.types import ASGIApp
 from gateway.auth.callers import Callers
 from gateway.auth.provider_logins import ProviderLogins
 from gateway.errors import GatewayError
-from gateway.http.body import BodyReader
+from gateway.http.body import BodyReader, WholeAnswers
 from gateway.web import (
     entry_page,
     incident_pages,
@@ -66,6 +66,7 @@ def build(
         ],
         exception_handlers={GatewayError: site.answer_error, HTTPException: site.answer_http},
     )
+    app.add_middleware(WholeAnswers, memory=bodies.memory, refuse=site.answer_error)
     return SecurityHeaders(LoginGate(app, keys, logins, clock, site.pages))
 
 

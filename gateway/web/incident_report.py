@@ -16,7 +16,9 @@ from starlette.routing import Route
 from gateway.api.exports import report_answer
 from gateway.db import search
 from gateway.errors import RequestMalformed
+from gateway.fencing.decision import Enforcement
 from gateway.fencing.record import Entry, Filters, Kind
+from gateway.web.observe_mode import configured_rules
 from gateway.web.record_lists import form_field, read_filters
 from gateway.web.rendering import Site
 from gateway.web.resource_page import TimelineView, lag, read_timeline
@@ -72,6 +74,8 @@ async def make(site: Site, resource: str, since: datetime | None, until: datetim
         events=events[:MOST_EVENTS],
         more_events=len(events) > MOST_EVENTS,
         lag=lag(found),
+        observes=any(rule.mode is Enforcement.OBSERVE for rule in configured_rules(site.place.config))
+        or site.place.config.fencing.mode is Enforcement.OBSERVE,
     )
     return Report(content, _file_name(resource, found.span.since))
 

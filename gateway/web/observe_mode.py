@@ -72,6 +72,7 @@ def rules_with_traffic(config: Config, found: Sequence[RuleTraffic]) -> list[Con
     return [*listed, *(ConfiguredTraffic(rule, None) for rule in known.values())]
 
 
+MINUTE = timedelta(minutes=1)
 QUIET = timedelta(days=1)
 """A rule is safe to enforce if for so long no write would have been refused."""
 
@@ -119,10 +120,14 @@ _MOST = 20
 
 @dataclass(frozen=True, slots=True)
 class ObservedRule:
-    """An observing rule with its judgement, and the callers and reasons of writes that would have been refused."""
+    """An observing rule with its judgement, and the callers and reasons of writes that would have been refused.
+
+    ``left_out``: at least so many of these writes have no entry. Their callers and reasons are not known.
+    """
 
     rule: ConfiguredRule
     verdict: RuleReadiness
+    left_out: int
     callers: Sequence[Group]
     reasons: Sequence[Group]
 
@@ -164,28 +169,25 @@ async def _look(place: Place, span: str) -> PlaceRules:
     now = await place.database.now()
     since = now - SPANS[span][1]
     listed = rules_with_traffic(place.config, await traffic.read_rules(place.database, since, now))
-    judged = [
-        await _judge(place, one.rule, one.counts.accepted + one.counts.refused, since, now)
-        for one in listed
-        if one.rule.mode is Enforcement.OBSERVE
-    ]
+    judged = [await _judge(place, one, since, now) for one in listed if one.rule.mode is Enforcement.OBSERVE]
     return PlaceRules(place.name, now, judged, [one.rule for one in listed if one.rule.mode is Enforcement.ENFORCE])
 
 
-async def _judge(place: Place, rule: ConfiguredRule, passed: int, since: datetime, now: datetime) -> ObservedRule:
-    """Judge a rule. ``passed`` is the number of flawless writes in the span."""
+async def _judge(place: Place, listed: ConfiguredTraffic, since: datetime, now: datetime) -> ObservedRule:
+    """Judge a rule by its entries, and by its traffic where strangers are over their rate of entries."""
+    rule, counts = listed.rule, listed.counts
     asked = Filters(kinds=(Kind.REJECTION,), plane=rule.plane, rule=rule.name, enforced=False, since=since)
-    observed = (await search.count_entries(place.database, asked)).count
+    entries = (await search.count_entries(place.database, asked)).count
     newest = await search.find_page(place.database, asked, 1)
+    observed, last = max(entries, counts.observed), newest[0].at if newest else None
+    if observed > entries and listed.traffic is not None and listed.traffic.last_observed is not None:
+        counted = min(now, listed.traffic.last_observed + MINUTE)
+        last = max(last or counted, counted)
+    passed = counts.accepted + counts.refused
     return ObservedRule(
         rule,
-        rule_readiness(
-            writes=passed + observed,
-            observed=observed,
-            last=newest[0].at if newest else None,
-            since=since,
-            now=now,
-        ),
+        rule_readiness(writes=passed + observed, observed=observed, last=last, since=since, now=now),
+        observed - entries,
         await search.count_groups(place.database, asked, Grouping.CALLER, _MOST) if newest else (),
         await search.count_groups(place.database, asked, Grouping.REASON, _MOST) if newest else (),
     )

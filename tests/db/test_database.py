@@ -10,7 +10,7 @@ import pytest
 
 from gateway import serving
 from gateway.db import settings
-from gateway.db.database import Database, Transaction, refuses_sessions
+from gateway.db.database import SHARED_SESSIONS, Database, Transaction, refuses_sessions
 from gateway.db.pool import Session, SessionPool
 from gateway.errors import ConfigurationError, OutcomeUnknown, Overloaded, SqlError, Unavailable
 from tests.doctor.test_doctor import execute
@@ -460,6 +460,26 @@ async def test_a_full_house_is_unavailable(dsn: str) -> None:
         over.set()
     assert await database.fetchrow("SELECT 1") is not None
     await database.close()
+
+
+async def test_a_database_answers_while_any_of_its_sessions_gets_an_answer(opened: Open) -> None:
+    """The sessions for probes may be in use, too. Then only an answer to another statement shows it."""
+    database = opened(connect_timeout=1.0)
+    pauses = [[0.4]] * 10
+    trips = [asyncio.ensure_future(database.fetchmany("SELECT pg_sleep($1)", pauses)) for _ in range(SHARED_SESSIONS)]
+    async with asyncio.timeout(PATIENCE):
+        while database.use()["shared"].in_use < SHARED_SESSIONS:
+            await asyncio.sleep(0.01)
+    asked = asyncio.gather(*(database.check_answers() for _ in range(100)), return_exceptions=True)
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert database.use()["shared"].waiting == 1, "all who ask share a question"
+    assert {str(one) for one in await asked} == {"The database has answered no statement for seconds."}
+    again = asyncio.ensure_future(database.check_answers())
+    await asyncio.sleep(0)
+    await database.now()
+    await again
+    await asyncio.gather(*trips)
 
 
 async def test_sessions_whose_server_is_gone_are_closed_like_others(make: Make) -> None:

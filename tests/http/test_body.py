@@ -7,15 +7,19 @@ from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import asyncpg
+import httpx
 import pytest
 import pytest_asyncio
 from fastapi.routing import APIRoute
+from starlette.responses import PlainTextResponse
 from starlette.routing import BaseRoute
 
 from gateway import app
 from gateway.api.requests import MAX_BODY
-from gateway.http.body import Body, BodyReader, Pace
+from gateway.budget import CALLER, Budget, Caller, one_request
+from gateway.http.body import SMALL, Body, BodyReader, Pace, WholeAnswers
 from gateway.http.middleware import Middleware
+from gateway.http.problems import answer_error
 from gateway.observe.events import RequestFailed
 from gateway.observe.telemetry import Observability
 from tests.postgres import Server, fresh
@@ -214,3 +218,24 @@ async def test_no_body_of_the_api_has_more_values_than_are_validated_in_a_moment
 
 def _length(body: bytes) -> list[str]:
     return [f"Content-Length: {len(body)}"]
+
+
+async def test_only_an_answer_to_a_request_that_changes_nothing_is_refused_for_want_of_memory() -> None:
+    """The answer to any other one must not say that nothing has happened."""
+    memory = Budget(MEBIBYTE, "bytes of memory")
+    CALLER.set(Caller("ann"))
+    held = memory.take_now(memory.most())
+    answers = WholeAnswers(PlainTextResponse("x" * 2 * SMALL), memory, answer_error)
+
+    async def answering(*arguments: Any) -> None:
+        CALLER.set(Caller("ann"))
+        await answers(*arguments)
+
+    async def serving(*arguments: Any) -> None:
+        await one_request(answering(*arguments))
+
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(serving), base_url="http://gateway") as client:
+        found = {method: (await client.request(method, "/")).status_code for method in ("GET", "POST", "PUT", "DELETE")}
+        assert found == {"GET": 503, "POST": 200, "PUT": 200, "DELETE": 200}
+        memory.give(held)
+        assert (await client.get("/")).status_code == 200

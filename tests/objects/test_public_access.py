@@ -18,8 +18,11 @@ from mypy_boto3_s3 import S3Client
 
 from gateway.demo.embedded import EmbeddedPostgres
 from gateway.errors import StoreError
+from gateway.fencing.decision import Enforcement
 from gateway.objects import reads
 from gateway.objects.s3.access_control import AclRight, acl_of_document, acl_of_headers, policy_rights
+from gateway.observe.events import RefusalCounted
+from gateway.record import audit
 from tests.doubles.s3.amendments import canned_acl
 from tests.doubles.s3.wire import Receive, Scope, Send
 from tests.objects import raw
@@ -104,7 +107,7 @@ def double(stage: Stage) -> PublicDouble:
     return stage.double
 
 
-def client_of(stage: Stage, name: str, token: str = "1") -> S3Client:
+def client_of(stage: Stage, name: str, token: str | None = "1") -> S3Client:
     return connect(stage.origin, token, access_key=f"ID{name}", secret_key=f"secret-of-{name}")
 
 
@@ -236,6 +239,27 @@ class TestUnsignedWrites:
         multiple = {"Content-Type": f"multipart/form-data; boundary={BOUNDARY}", "Origin": "https://evil.example"}
         async with httpx.AsyncClient(timeout=PATIENCE) as client:
             assert (await client.post(f"{shared.origin}/inbox?delete", headers=multiple)).status_code == 403
+
+
+async def test_writes_that_pass_do_not_fill_the_record(
+    postgres_server: EmbeddedPostgres, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Beyond a rate they pass without an entry, and are counted. A known caller has all its entries."""
+    monkeypatch.setattr(audit, "BURST", 2)
+    monkeypatch.setattr(audit, "A_SECOND", 0.0)
+    rules = [{"match": "inbox/**", "mode": Enforcement.OBSERVE}]
+    async with staged(postgres_server, PublicDouble(), callers=CALLERS, grants=CONFIGURED, objects=rules) as stage:
+        for _ in range(5):
+            answer = await ask(stage, "PUT", "/inbox/k")
+            assert (answer.status_code, answer.headers["fencing-would-refuse"]) == (200, "token-required")
+        for _ in range(3):
+            await call(client_of(stage, "root", token=None).put_object, Bucket="inbox", Key="k", Body=b"x")
+        found = await stage.rows("SELECT caller FROM fencing.record WHERE kind = 'rejection' ORDER BY caller")
+        assert [row["caller"] for row in found] == ["anonymous"] * 2 + ["root"] * 3
+        counted = [event for event in stage.events if isinstance(event, RefusalCounted)]
+        assert [(one.plane, one.refusal.reason, one.refusal.enforced) for one in counted] == [
+            ("objects", "token-required", False)
+        ] * 3
 
 
 @over_http

@@ -190,6 +190,7 @@ def refused() -> events.WriteRefused:
 
 WORDS: list[tuple[events.Event, str, str]] = [
     (refused(), "warning", "write refused"),
+    (events.EntriesLeftOut("tables", 5), "warning", "writes of strangers would be refused, not on record"),
     (events.IntentSettled("r", "b", "k", "id"), "info", "write settled"),
     (events.OutcomeLost("r", "b", "k", "id"), "warning", "outcome lost"),
     (events.TombstoneSwept("r", "b", "k"), "info", "tombstone swept"),

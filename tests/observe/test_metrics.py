@@ -229,6 +229,24 @@ class TestWhoMayLook:
                         answer = await client.get("/v1/metrics", headers={header: "127.0.0.1"})
                         assert answer.status_code == 401, "a proxy on this host asks for others"
 
+    async def test_a_program_on_this_host_calls_it_by_a_loopback_name(self, stage: Stage) -> None:
+        """A page in a browser on this host has another name, if its owner leads that name to a loopback address."""
+        own = ("localhost", "LOCALHOST:8080", "127.0.0.1:9", "127.1.2.3", "[::1]", "[::1]:8080")
+        others = (
+            "gateway.example.com",
+            "localhost.example.com",
+            "127.0.0.1.example.com",
+            "0x7f.1",
+            "[::1]a",
+            "::1",
+            "",
+        )
+        async with running(config(stage.dsn)) as origin, httpx.AsyncClient(base_url=origin, timeout=PATIENCE) as client:
+            for path in ("/metrics", "/v1/metrics"):
+                for names, expected in ((own, 200), (others, 401)):
+                    for name in names:
+                        assert (await client.get(path, headers={"Host": name})).status_code == expected, name
+
 
 async def once(stage: Stage, name: str, expected: float, **labels: str) -> Samples:
     """Scrape until there is this number, and return the samples. Gauges may be a second old."""

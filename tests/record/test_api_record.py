@@ -8,6 +8,7 @@ import re
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from typing import Any, cast
+from urllib.parse import urlsplit
 from uuid import uuid4
 
 import httpx
@@ -20,9 +21,10 @@ from gateway.db.export import ExportFormat, open_export
 from gateway.fencing.decision import Fence
 from gateway.fencing.record import Filters, Kind, RecordedEvent
 from gateway.fencing.token import Token
-from tests.record.conftest import ANN, BOB, HOSTILE, Watched, refused, unread, watched
-from tests.record.entries import everything, flaws, on_record, sealed
+from tests.record.conftest import ANN, AUDITOR, BOB, CALLERS, HOSTILE, Watched, refused, unread, watched
+from tests.record.entries import everything, flaws, on_record, put, sealed
 from tests.running import OPEN
+from tests.waiting import PATIENCE
 
 LISTS = ("rejections", "events")
 
@@ -37,6 +39,40 @@ async def all_of(stage: Watched, what: str, key: str = "auditor-key", **paramete
         if page[bound] is None:
             return found
         parameters[bound] = page[bound]
+
+
+MEMORY = 4 * 1024 * 1024
+LARGE = ("/v1/rejections?limit=1000", "/v1/events?limit=1000")
+SLOW_BODY = f"PUT /v1/leases HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {AUDITOR}\r\nContent-Length: 1000000\r\n\r\n"
+
+
+async def test_a_page_of_the_record_takes_of_its_readers_share_of_memory(dsn: str) -> None:
+    """The body of another request has the share meanwhile. Other readers have theirs."""
+    callers = [*CALLERS, {"name": "other", "api_key": "other-key", "groups": ["auditors"]}]
+    async with watched(dsn, callers=callers, server={"memory": MEMORY}) as stage:
+        await put(stage.database, 1000, target="/v1/tables/runs?" + "x" * 2000)
+        address = urlsplit(stage.origin)
+        _, body = await asyncio.open_connection(address.hostname, address.port)
+        body.write(SLOW_BODY.encode() + b" " * 200_000)
+        for path in LARGE:
+            async with asyncio.timeout(PATIENCE):
+                while (answer := await stage.get(path)).status_code == 200:
+                    await asyncio.sleep(0.05)
+            assert (answer.status_code, answer.json()["code"]) == (503, "unavailable")
+            assert answer.headers["retry-after"] == "1"
+            assert "that auditor may use at one time are in use" in answer.json()["detail"]
+            assert (await stage.get(path, "other-key")).status_code == 200
+            assert (await stage.get(path.replace("1000", "10"))).status_code == 200, "a small one needs no share"
+        async with stage.client(None) as browser:
+            await browser.post("/ui/login", data={"api_key": AUDITOR}, headers={"Origin": stage.origin})
+            page = await browser.get("/ui/rejections", headers={"Accept": "text/html"})
+            assert (page.status_code, page.headers["content-type"]) == (503, "text/html; charset=utf-8")
+        assert (await stage.get("/v1/events.ndjson")).status_code == 200, "an export comes in pieces"
+        assert (await stage.get("/v1/openapi.json")).status_code == 200, "all have the same"
+        body.close()
+        async with asyncio.timeout(PATIENCE):
+            while (await stage.get(LARGE[0])).status_code != 200:
+                await asyncio.sleep(0.05)
 
 
 async def test_entries_of_a_kind_that_only_newer_gateways_know_are_shown(stage: Watched) -> None:

@@ -5,7 +5,7 @@ import json
 import time
 from collections import Counter
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any
@@ -27,7 +27,7 @@ from gateway.fencing.decision import Decision, Enforcement, Fence
 from gateway.fencing.record import ANONYMOUS, Attempt, EntryReason, MissingGrant, Refusal
 from gateway.fencing.token import Token
 from gateway.observe import logs
-from gateway.observe.events import StepReached, WriteRefused, ignore
+from gateway.observe.events import EntriesLeftOut, StepReached, WriteRefused, ignore
 from gateway.record import audit, denials, flushing
 from gateway.record.audit import Recorder
 from gateway.record.denials import Denials
@@ -38,6 +38,7 @@ from tests.record.conftest import ANN, AUDITOR, BOB, Watched, run, watched
 from tests.record.entries import put
 from tests.record.receiver import receiving, telling, webhook
 from tests.record.test_stream import Stream
+from tests.running import OPEN
 from tests.waiting import PATIENCE
 
 NOW = datetime.fromtimestamp(time.time_ns() / 1e9, UTC)
@@ -456,6 +457,70 @@ async def strangers(database: Database) -> list[int]:
         "WHERE reason = 'denied' AND caller = 'anonymous'"
     )
     return [row["n"] for row in rows]
+
+
+async def test_a_stranger_whose_writes_pass_does_not_fill_the_record_either(
+    dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Beyond the rate they have no entry, and each is counted: in metrics, in the log, and on the page."""
+    monkeypatch.setattr(audit, "BURST", 3)
+    monkeypatch.setattr(audit, "A_SECOND", 0.0)
+    monkeypatch.setattr(audit, "_TOLD_EVERY", 0.5)
+    monkeypatch.setattr(part, "flushing", partial(flushing.flushing, interval=0.2))
+    writes = [*OPEN, {"callers": ["anonymous"], "actions": ["write"], "tables": ["*"], "resources": ["**"]}]
+    fencing = {"mode": Enforcement.OBSERVE}
+    async with watched(dsn, grants=writes, fencing=fencing) as stage:
+        for statement in ORDERS:
+            await stage.database.fetch_write(statement)
+        async with stage.client(None) as stranger, asyncio.timeout(PATIENCE):
+            while (await stranger.get("/v1/tables/orders")).status_code != 200:
+                await asyncio.sleep(0.05)
+            sent = [stranger.patch("/v1/tables/orders?id=eq.5", json={"state": "x"}) for _ in range(8)]
+            answers = await asyncio.gather(*sent)
+        assert [one.status_code for one in answers] == [204] * 8
+        assert {one.headers["fencing-would-refuse"] for one in answers} == {"token-required"}
+        assert await counted(stage.database, "token-required") == 3
+        metrics = (await stage.get("/v1/metrics")).text
+        (line,) = [one for one in metrics.splitlines() if one.startswith("gateway_writes_observed_total{")]
+        assert float(line.split()[-1]) == 8
+        async with stage.client() as client, asyncio.timeout(PATIENCE):
+            while not (told := [one for one in stage.events if isinstance(one, EntriesLeftOut)]):
+                await asyncio.sleep(0.05)
+            while "At least 5 of these writes" not in (page := (await client.get("/ui/observe?span=24h")).text):
+                await asyncio.sleep(0.05)
+            report = (await client.get("/v1/reports/public.orders/5")).text
+        assert told == [EntriesLeftOut("tables", 5)]
+        assert "8 of 8 writes would have been refused" in page
+        assert "except those of anonymous callers beyond a rate" in report
+
+
+async def test_strangers_that_use_up_the_rate_of_all_leave_the_least_to_another_one(
+    dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else four networks take the answer 412 from the writers of all other networks."""
+    monkeypatch.setattr(audit, "BURST", 32)
+    monkeypatch.setattr(audit, "A_SECOND", 0.0)
+    async with watched(dsn, grants=OPEN) as stage, AsyncExitStack() as stack:
+        # Each loopback address is a network of its own.
+        networks = [
+            await stack.enter_async_context(
+                httpx.AsyncClient(
+                    base_url=stage.origin,
+                    timeout=PATIENCE,
+                    transport=httpx.AsyncHTTPTransport(local_address=f"127.0.0.{number}"),
+                )
+            )
+            for number in range(2, 7)
+        ]
+
+        async def barrier(client: httpx.AsyncClient, token: str) -> int:
+            return (await client.post("/v1/fences/job/1/barrier", json={"token": token})).status_code
+
+        assert await barrier(networks[0], "9") == 200
+        greedy = [[await barrier(client, "3") for _ in range(40)] for client in networks[:4]]
+        assert [answers.count(412) for answers in greedy] == [32, 32, 32, 2]
+        assert {status for answers in greedy for status in answers} == {412, 503}
+        assert [await barrier(networks[4], "3") for _ in range(3)] == [412, 412, 503]
 
 
 async def test_a_count_is_not_lost_with_the_database(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -121,7 +121,7 @@ class _Outcome:
 
     answer: Response
     accepted: Sequence[WriteAccepted] = ()
-    noted: Sequence[Rejection] = ()
+    noted: Sequence[Rejection | Refusal] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,7 +280,7 @@ class FencedTransactions:
     ) -> _Outcome:
         answers: list[Response] = []
         accepted: list[WriteAccepted] = []
-        noted: list[Rejection] = []
+        noted: list[Rejection | Refusal] = []
         for number, write in enumerate(unit.writes):
             if _runs_code(write):
                 await claims.declare(transaction)
@@ -295,8 +295,8 @@ class FencedTransactions:
 
     async def _write(
         self, transaction: Transaction, acting: Acting, write: PlannedWrite, unenforced: _Unenforced, *, alone: bool
-    ) -> tuple[Response, list[Rejection]]:
-        """Execute one write. Return its answer and its entries in the record, if observe mode lets it pass."""
+    ) -> tuple[Response, Sequence[Rejection | Refusal]]:
+        """Execute one write. Return its answer and its notes, if observe mode lets it pass."""
         written, observed = await fenced_write.execute(transaction, write, acting, self._limit.most)
         self._observe(WRITE_AFTER)
         preferences = write.request.preferences
@@ -323,7 +323,7 @@ class FencedTransactions:
 
     async def _noted(
         self, transaction: Transaction, write: PlannedWrite, observed: Sequence[ObservedRefusal]
-    ) -> list[Rejection]:
+    ) -> Sequence[Rejection | Refusal]:
         if not observed:
             return []
         attempt = write.attempts()
