@@ -132,12 +132,12 @@ class Audit:
         """
         return await rejections.record_rejections(transaction, notes, TRACE_IDS)
 
-    async def passed(self, note: Refusal) -> None:
-        """Record, durably, that a write has passed which would have been refused if its rule were enforced.
+    async def passed(self, notes: Sequence[Refusal]) -> None:
+        """Record, durably, why a write that has passed would have been refused if its rule were enforced.
 
         Raises ``Unavailable`` where it cannot be recorded.
         """
-        self.tell(await self._recorder.record([note]))
+        self.tell(await self._recorder.record(notes))
 
     def tell(self, recorded: Sequence[Rejection]) -> None:
         """Let the sinks know, once the record is durable."""
