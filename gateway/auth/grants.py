@@ -283,9 +283,10 @@ class Place:
         return _covers_key(pattern, bucket, key) if slash else pattern in (bucket, "*")
 
     def limits(self, rights: Rights, action: Action) -> Limits:
-        """Return what is granted at a table, function or object."""
+        """Return what is granted here."""
         if self.kind is PlaceKind.BUCKET:
-            return rights.key(action, *self.name.split("/", 1))
+            bucket, slash, key = self.name.partition("/")
+            return rights.key(action, bucket, key) if slash else Limits(rights.bucket(action, bucket))
         return rights.table(action, self.name) if self.kind is PlaceKind.TABLE else rights.function(self.name)
 
 
@@ -331,7 +332,7 @@ def nearest(rights: Rights, action: Action, place: Place | None = None, resource
         return _said(grant, f"covers {_few(grant.resources)}, but not {resource}")
     for grant in others:
         if any(includes(pattern, resource) for pattern in grant.resources):
-            return _said(grant, f"covers {resource}, but only with {_few(sorted(grant.actions))}")
+            return _said(grant, f"covers {resource}, but only with {', '.join(sorted(grant.actions))}")
     return ""
 
 
@@ -343,7 +344,7 @@ def _nearest_at(
         grant = _closest(here, lambda one: one.resources, resource or "")
         return _said(grant, f"covers {place}, but only under {_few(grant.resources)}")
     for grant in filter(place.is_in, others):
-        return _said(grant, f"covers {place}, but only with {_few(sorted(grant.actions))}")
+        return _said(grant, f"covers {place}, but only with {', '.join(sorted(grant.actions))}")
     # Reads of rows go by the table alone.
     anywhere = [grant for grant in own if grant.resources and not grant.has_places]
     if anywhere and not (action is Action.READ and place.kind is PlaceKind.TABLE):

@@ -380,3 +380,22 @@ async def test_fenced_credentials_stay_within_their_scope(sides: Sides) -> None:
     status, code, message = await refused(connect(stage.origin, None, **own).put_object, Key="k/a", Body=b"x")
     assert (status, code) == (403, "AccessDenied")
     assert message == "These fenced credentials are for order/8, not for s3/bucket/k/a."
+
+
+async def test_the_page_shows_the_missing_grant(sides: Sides) -> None:
+    stage = sides.observing
+    await prepared(stage)
+    assert (await outcome(s3(stage, "shop").put_object, Key="k/a", Body=b"z"))[0] == 200
+    newest = (await entries(stage, "shop"))[0]["id"]
+    async with api(stage, None) as client:
+        await client.post("/ui/login", data={"api_key": "key-of-root"}, headers={"Origin": stage.origin})
+        entry = (await client.get(f"/ui/rejections/{newest}")).text
+        overview = (await client.get("/ui/")).text
+        observe = (await client.get("/ui/observe")).text
+    assert "Write that passed, and would be refused, to" in entry
+    assert "lacks the grant write for resource s3/bucket/k/a at object bucket/k/a." in entry
+    assert "nothing was done" not in entry
+    assert "<td>write for " in overview.partition("Denied, by caller")[2].partition("</table>")[0]
+    rules = overview.partition('id="rules"')[2]
+    assert ">s3<" in rules, "it counts as a write that its rule observed"
+    assert "no grant" in observe
