@@ -161,6 +161,10 @@ class Rights:
         """Return what is granted at a key of a bucket."""
         return self._at(action, PlaceKind.BUCKET, lambda pattern: _covers_key(pattern, bucket, key))
 
+    def keys(self, action: Action, matches: Callable[[str], bool]) -> Limits:
+        """Return what is granted at buckets and keys by the patterns that match."""
+        return self._at(action, PlaceKind.BUCKET, matches)
+
     def bucket(self, action: Action, bucket: str) -> bool:
         """Return whether an action is granted on a whole bucket."""
         return self._at(action, PlaceKind.BUCKET, lambda pattern: pattern in (bucket, "*")).placed

@@ -387,6 +387,9 @@ async def test_the_page_shows_the_missing_grant(sides: Sides) -> None:
     await prepared(stage)
     assert (await outcome(s3(stage, "shop").put_object, Key="k/a", Body=b"z"))[0] == 200
     newest = (await entries(stage, "shop"))[0]["id"]
+    async with api(stage, "shop", **{"Fencing-Token": TOKEN}) as client:
+        assert (await client.post("/v1/tables/notes", json={"id": 1})).status_code == 201
+        assert (await client.patch("/v1/tables/orders?id=eq.5", json={"amount": 1})).status_code == 204
     async with api(stage, None) as client:
         await client.post("/ui/login", data={"api_key": "key-of-root"}, headers={"Origin": stage.origin})
         entry = (await client.get(f"/ui/rejections/{newest}")).text
@@ -396,6 +399,6 @@ async def test_the_page_shows_the_missing_grant(sides: Sides) -> None:
     assert "lacks the grant write for resource s3/bucket/k/a at object bucket/k/a." in entry
     assert "nothing was done" not in entry
     assert "<td>write for " in overview.partition("Denied, by caller")[2].partition("</table>")[0]
-    rules = overview.partition('id="rules"')[2]
-    assert ">s3<" in rules, "it counts as a write that its rule observed"
+    row = overview.partition('id="rules"')[2].partition("public.notes")[2].partition("</tr>")[0]
+    assert ">1<" in row, "it counts as a write that its rule observed"
     assert "no grant" in observe
