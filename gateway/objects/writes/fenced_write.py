@@ -230,10 +230,12 @@ class FencedWrites:
         """
         if write.presented is None:
             return write
-        refused = await self._admission.admit([(write.target.resource, write.presented)])
+        resource, mode = write.target.resource, write.target.mode
+        enforced = (resource,) if mode is Enforcement.ENFORCE else ()
+        refused = await self._admission.admit([(resource, write.presented)], enforced)
         if not refused:
             return write
-        if write.target.mode is Enforcement.ENFORCE:
+        if mode is Enforcement.ENFORCE:
             error = await self._audit.implausible(refused, await write.recorded_attempt())
             raise await self._with_earlier_attempt(write, error)
         return replace(write, presented=None, objections=(Objection(TokenImplausible.code),))

@@ -225,7 +225,7 @@ class FencedTransactions:
         Raises ``TokenImplausible`` (recorded) if a rule enforces.
         """
         with staged(self._observe, "tables", "admission"):
-            found = await self._admission.admit(claims.shown())
+            found = await self._admission.admit(claims.shown(), claims.enforced)
         refused = sorted(
             (one for one in found if one.resource in claims.enforced), key=lambda one: unit.claimant(one.resource)
         )
