@@ -178,7 +178,7 @@ def _groups(settings: "Config", caller: str, shown: Sequence[str]) -> Sequence[s
 
 
 class _Question(NamedTuple):
-    """What the gateway asks of rights before a request. ``observed``: its rule observes.
+    """The question that the gateway asks of rights before a request. ``observed``: its rule observes.
 
     ``place`` and ``resource`` are None where the request is about none. ``on``: what it is about without a place.
     """

@@ -190,9 +190,9 @@ class Resources:
     def target(self, bucket: str, key: str, named: str | None = None) -> ObjectTarget:
         """Return what fences ``key``. ``named`` is the value of Fencing-Resource, in canonical form.
 
-        Raises ``ResourceMismatch`` where it names another resource and its rule enforces, ``ResourceMalformed`` where
-        the name gets too long, ``StoreError`` for a key of the gateway's own, ``CrossesDatabases`` for a key of another
-        database.
+        Raises ``ResourceMismatch`` where it names another resource and its rule enforces. Raises ``ResourceMalformed``
+        where the name gets too long, ``StoreError`` for a key of the gateway's own. Raises ``CrossesDatabases`` for a
+        key of another database.
         """
         self.check_place(bucket, key)
         target = self.of_any(bucket, key)
