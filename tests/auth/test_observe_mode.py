@@ -94,6 +94,10 @@ async def sides(postgres_server: EmbeddedPostgres) -> AsyncIterator[Sides]:
                         {"name": "public.orders", "resource": "account/{id}"},
                         {"name": "public.labels", "resource": "label/{name}"},
                     ],
+                    objects=[
+                        {"match": "bucket/watched/*", "mode": "observe"},
+                        {"match": "bucket/strict/*", "mode": "enforce"},
+                    ],
                     postgres={"functions": ["public.pay", "public.note"]},
                 )
             )
@@ -336,6 +340,22 @@ async def test_an_object_named_otherwise_passes(sides: Sides) -> None:
         assert accepted(answer).would_refuse == "resource-mismatch"
         assert stage.body("named") == b"x"
         assert [await fence(stage, one) for one in ("order/6", "s3/bucket/named")] == [None, None]
+
+
+async def test_the_mode_of_one_rule_holds_for_its_writes_alone(sides: Sides) -> None:
+    for stage in (sides.observing, sides.enforcing):
+        writer = s3(stage, "shop")
+        assert await outcome(writer.put_object, Key="watched/a", Body=b"x") == (200, "")
+        assert (await entries(stage, "shop"))[0]["missing"]["on"] == (
+            "resource s3/bucket/watched/a at object bucket/watched/a"
+        )
+        assert await outcome(writer.put_object, Key="strict/a", Body=b"x") == (403, "AccessDenied")
+        assert (await entries(stage, "shop"))[0]["enforced"] is True
+        # Of a list, each key has its own.
+        both = {"Objects": [{"Key": "watched/a"}, {"Key": "strict/a"}]}
+        answer = await call(writer.delete_objects, Delete=both)
+        assert [one["Key"] for one in answer["Deleted"]] == ["watched/a"]
+        assert [(one["Key"], one["Code"]) for one in answer["Errors"]] == [("strict/a", "AccessDenied")]
 
 
 async def test_an_answer_that_is_kept_comes_again(sides: Sides) -> None:
