@@ -7,7 +7,7 @@ plausible one is admitted without a query.
 import asyncio
 import json
 import ssl
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -198,11 +198,15 @@ class Admission:
         policy = self._policies.of(resource)
         return policy.tokens is TokenPolicy.ANY and is_plausible(token, None, policy.max_jump)
 
-    async def admit(self, shown: Iterable[tuple[str, Presented]]) -> list[ImplausibleToken]:
+    async def admit(
+        self, shown: Iterable[tuple[str, Presented]], enforced: Container[str] | None = None
+    ) -> list[ImplausibleToken]:
         """Return the refused tokens, each with its resource. An empty list admits all.
 
         An overtaken token passes, because its fence will refuse it and knows who overtook it. Raises ``Unavailable`` if
         only the issuer can tell, it is unreachable, and the policy does not let the order of tokens decide.
+
+        ``enforced``: the resources whose rules enforce, None for all. A token of another one is refused in that case.
         """
         refused: list[ImplausibleToken | None] = []
         doubtful: list[_Case] = []
@@ -218,14 +222,17 @@ class Admission:
         if doubtful:
             found = await store.read_token_states(self._database, [(case.resource, case.token) for case in doubtful])
             # Concurrently, so that all of them wait for the issuer no longer than one.
-            checks = [self._check(case, known) for case, known in zip(doubtful, found, strict=True)]
+            checks = [
+                self._check(case, known, observed=enforced is not None and case.resource not in enforced)
+                for case, known in zip(doubtful, found, strict=True)
+            ]
             for one in await asyncio.gather(*checks, return_exceptions=True):
                 if isinstance(one, BaseException):
                     raise one
                 refused.append(one)
         return [one for one in refused if one is not None]
 
-    async def _check(self, case: _Case, known: TokenState) -> ImplausibleToken | None:
+    async def _check(self, case: _Case, known: TokenState, *, observed: bool) -> ImplausibleToken | None:
         """Judge a case. ``known`` is the state of the token in this database."""
         fence = known.fence.token if known.fence else None
         standing = TokenFacts(fence, None, known.issued, known.held)
@@ -239,6 +246,8 @@ class Admission:
             verdict = await self._issuer.check(case.sequencer)
         except Unavailable:
             if case.policy.unreachable is Unreachable.REFUSE:
+                if observed:
+                    return case.refusal(Reason.UNCHECKED, known.fence)
                 raise
             return case.judge(relax_to_order(case.policy), standing, known.fence)
         standing = TokenFacts(fence, verdict.authentic, verdict.authentic, verdict.authentic and verdict.held)

@@ -12,7 +12,7 @@ from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gateway.api.requests import Authenticate, attempt
-from gateway.auth.grants import EVERYTHING, Action, Missing
+from gateway.auth.grants import EVERYTHING, Action, Missing, nearest
 from gateway.auth.principal import Principal
 from gateway.db.spelling import Spellings
 from gateway.fencing.headers import FencingHeaders
@@ -174,8 +174,9 @@ class Authorisation:
     async def denied(
         self, request: Request, principal: Principal, actions: Iterable[Action], on: str, resource: str
     ) -> Exception:
-        """Record a denial, and return its error."""
-        missing = Missing(next(iter(actions)), on, resource)
+        """Record a denial, and return its error. ``on`` a resource or a pattern, named in ``resource``."""
+        action = next(iter(actions))
+        missing = Missing(action, on, resource, nearest(principal.rights, action, None, resource))
         return await self._denials.refuse(missing, attempt(request, principal, FencingHeaders()))
 
 

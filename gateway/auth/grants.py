@@ -161,6 +161,10 @@ class Rights:
         """Return what is granted at a key of a bucket."""
         return self._at(action, PlaceKind.BUCKET, lambda pattern: _covers_key(pattern, bucket, key))
 
+    def keys(self, action: Action, matches: Callable[[str], bool]) -> Limits:
+        """Return what is granted at buckets and keys by the patterns that match."""
+        return self._at(action, PlaceKind.BUCKET, matches)
+
     def bucket(self, action: Action, bucket: str) -> bool:
         """Return whether an action is granted on a whole bucket."""
         return self._at(action, PlaceKind.BUCKET, lambda pattern: pattern in (bucket, "*")).placed
@@ -259,12 +263,118 @@ def _covers_below(pattern: str, bucket: str, prefix: str) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
+class Place:
+    """A table or function, named ``schema.name``; an object, named ``bucket/key``; or a whole bucket."""
+
+    kind: PlaceKind
+    name: str
+
+    def __str__(self) -> str:
+        return f"{'object' if self.kind is PlaceKind.BUCKET and '/' in self.name else self.kind} {self.name}"
+
+    def under(self, resource: str | None) -> str:
+        """Return a resource here, as people write it. None: it is not known."""
+        return f"{'any resource' if resource is None else f'resource {resource}'} at {self}"
+
+    def is_in(self, grant: Grant) -> bool:
+        """Return whether a grant names the place itself."""
+        return any(map(self._is_covered, grant.patterns[self.kind]))
+
+    def _is_covered(self, pattern: str) -> bool:
+        if self.kind is not PlaceKind.BUCKET:
+            return covers_name(pattern, self.name)
+        bucket, slash, key = self.name.partition("/")
+        return _covers_key(pattern, bucket, key) if slash else pattern in (bucket, "*")
+
+    def limits(self, rights: Rights, action: Action) -> Limits:
+        """Return what is granted here."""
+        if self.kind is PlaceKind.BUCKET:
+            bucket, slash, key = self.name.partition("/")
+            return rights.key(action, bucket, key) if slash else Limits(rights.bucket(action, bucket))
+        return rights.table(action, self.name) if self.kind is PlaceKind.TABLE else rights.function(self.name)
+
+
+@dataclass(frozen=True, slots=True)
 class Missing:
     """A right that a caller lacks. ``on``: what it is about, as people write it: ``table public.orders``.
 
-    ``resource``: where the record files the denial.
+    ``resource``: where the record files the denial. ``nearest``: a sentence about the grant that comes nearest.
     """
 
     action: Action
     on: str
     resource: str
+    nearest: str = ""
+
+    @classmethod
+    def at(cls, rights: Rights, action: Action, place: Place, resources: Sequence[str] | None, filed: str) -> "Missing":
+        """Return the missing half of an access to a place under resources. None: they are not known.
+
+        That is the place if no grant names it. Otherwise it is the first resource that no grant covers there.
+        """
+        limits = place.limits(rights, action)
+        resource = next((one for one in resources or () if not limits.cover(one)), None)
+        on = place.under(resource) if limits.placed else str(place)
+        return cls(action, on, resource or filed, nearest(rights, action, place, resource))
+
+
+def nearest(rights: Rights, action: Action, place: Place | None = None, resource: str | None = None) -> str:
+    """Return a sentence on the grant that comes nearest to a missing right, and what it lacks; empty for none.
+
+    ``place`` None: the action is about a resource alone.
+    """
+    if not rights.grants:
+        return "No grant names this caller."
+    own = [grant for grant in rights.grants if action in grant.actions]
+    others = [grant for grant in rights.grants if action not in grant.actions]
+    if place is not None:
+        return _nearest_at(own, others, action, place, resource)
+    if resource is None:
+        return ""
+    if limited := [grant for grant in own if grant.resources]:
+        grant = _closest(limited, lambda one: one.resources, resource)
+        return _said(grant, f"covers {_few(grant.resources)}, but not {resource}")
+    for grant in others:
+        if any(includes(pattern, resource) for pattern in grant.resources):
+            return _said(grant, f"covers {resource}, but only with {', '.join(sorted(grant.actions))}")
+    return ""
+
+
+def _nearest_at(
+    own: Sequence[Grant], others: Iterable[Grant], action: Action, place: Place, resource: str | None
+) -> str:
+    """Return the sentence on a place. ``own`` are the grants of the action."""
+    if here := [grant for grant in own if grant.resources and place.is_in(grant)]:
+        grant = _closest(here, lambda one: one.resources, resource or "")
+        return _said(grant, f"covers {place}, but only under {_few(grant.resources)}")
+    for grant in filter(place.is_in, others):
+        return _said(grant, f"covers {place}, but only with {', '.join(sorted(grant.actions))}")
+    # Reads of rows go by the table alone.
+    anywhere = [grant for grant in own if grant.resources and not grant.has_places]
+    if anywhere and not (action is Action.READ and place.kind is PlaceKind.TABLE):
+        grant = _closest(anywhere, lambda one: one.resources, resource or "")
+        lacking = f"not {resource}" if resource else "the request names no resource"
+        return _said(grant, f"covers {_few(grant.resources)} at any place, but {lacking}")
+    if named := [grant for grant in own if grant.patterns[place.kind]]:
+        grant = _closest(named, lambda one: one.patterns[place.kind], place.name)
+        return _said(grant, f"covers {place.kind} {_few(grant.patterns[place.kind])}, but not {place}")
+    return ""
+
+
+def _closest(grants: Iterable[Grant], patterns: Callable[[Grant], Sequence[str]], name: str) -> Grant:
+    """Return the grant with the pattern that has the longest beginning in common with a name."""
+
+    def in_common(pattern: str) -> int:
+        pairs = enumerate(zip(pattern, name, strict=False))
+        return next((position for position, (one, other) in pairs if one != other), min(len(pattern), len(name)))
+
+    return max(grants, key=lambda grant: max(map(in_common, patterns(grant))))
+
+
+def _said(grant: Grant, what: str) -> str:
+    return f"[[grants]] number {grant.number} {what}."
+
+
+def _few(names: Sequence[str]) -> str:
+    """Return the first of many names: an error has to stay short."""
+    return ", ".join(names[:3]) + (" and others" if len(names) > 3 else "")

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
@@ -10,7 +10,7 @@ from gateway.commands.console import ConfigPath, load, print_columns, say
 from gateway.text import plain_time, visible
 
 if TYPE_CHECKING:
-    from gateway.auth.grants import Action, Rights
+    from gateway.auth.grants import Action, Place, Rights
     from gateway.config import Config
     from gateway.db.key_uses import LastUse
 
@@ -31,7 +31,10 @@ def can(
     ] = None,
     config: ConfigPath = None,
 ) -> None:
-    """Say whether a caller may do something, and by which grant. Exit code 1: it may not."""
+    """Say whether a caller may do something, and by which grant. Exit code 1: it may not.
+
+    The answer then names the missing half, which is the place or the resource, and the grant that comes nearest.
+    """
     from gateway.auth.callers import rights_of  # noqa: PLC0415 - it imports what only a gateway needs
     from gateway.auth.grants import Action, deciding  # noqa: PLC0415 - likewise
 
@@ -47,15 +50,14 @@ def can(
     for option, name in (("--table", table), ("--function", function)):
         if name is not None and "." not in name:
             raise typer.BadParameter(f"{option} needs the schema: {_of(settings, None).postgres.schemas[0]}.{name}")
-    granted = _question(settings, Action(action), resource, table=table, function=function, key=key, bucket=bucket)
+    asked = _question(settings, Action(action), resource, table=table, function=function, key=key, bucket=bucket)
     identified = settings.is_of_issuer(caller)
-    rule = deciding(rights_of(settings.grants, caller, groups, identified=identified), granted)
+    rights = rights_of(settings.grants, caller, groups, identified=identified)
+    rule = deciding(rights, asked.granted)
     if rule is None:
-        typer.echo(visible(f"No: {caller} has no grant for this."))
-        issuer = caller.partition(":")[0]
-        named = [name for grant in settings.grants for name in grant.groups if name.startswith(f"{issuer}:")]
-        if identified and named and not group:
-            say(f"Grants name groups of {issuer}. If its token shows one, add --group.")
+        typer.echo(visible(" ".join(asked.told(rights, Action(action), caller))))
+        if not group:
+            _hint_at_groups(settings, caller)
         raise typer.Exit(1)
     typer.echo(visible(f"Yes, by [[grants]] number {rule.number}: {settings.grants[rule.number - 1].in_words()}."))
     part = _of(settings, table or function)
@@ -64,6 +66,13 @@ def can(
         typer.echo(visible(" ".join(roles or ["But no role of the database is for this caller, so it is denied."])))
         if not roles:
             raise typer.Exit(1)
+
+
+def _hint_at_groups(settings: "Config", caller: str) -> None:
+    issuer = caller.partition(":")[0]
+    named = any(name.startswith(f"{issuer}:") for grant in settings.grants for name in grant.groups)
+    if settings.is_of_issuer(caller) and named:
+        say(f"Grants name groups of {issuer}. If its token shows one, add --group.")
 
 
 def _of(settings: "Config", name: str | None) -> "Config":
@@ -168,6 +177,33 @@ def _groups(settings: "Config", caller: str, shown: Sequence[str]) -> Sequence[s
     return known.get(caller, ())
 
 
+class _Question(NamedTuple):
+    """The question that the gateway asks of rights before a request. ``observed``: its rule observes.
+
+    ``place`` and ``resource`` are None where the request is about none. ``on``: what it is about without a place.
+    """
+
+    granted: "Callable[[Rights], bool]"
+    on: str = ""
+    place: "Place | None" = None
+    resource: str | None = None
+    observed: bool = False
+
+    def told(self, rights: "Rights", action: "Action", caller: str) -> "Iterator[str]":
+        """Yield sentences on what a caller without the grant lacks."""
+        from gateway.auth.grants import Missing, nearest  # noqa: PLC0415 - it imports what only a gateway needs
+        from gateway.fencing.record import ANONYMOUS  # noqa: PLC0415 - likewise
+
+        if self.place is None:
+            found = Missing(action, self.on, "", nearest(rights, action, None, self.resource))
+        else:
+            found = Missing.at(rights, action, self.place, None if self.resource is None else (self.resource,), "")
+        yield f"No: {caller} lacks the grant {action} for {found.on}. {found.nearest}".rstrip()
+        placed = self.place is not None and self.place.limits(rights, action).placed
+        if self.observed and placed and caller != ANONYMOUS:
+            yield "Its rule observes, so the gateway lets such a write pass and records it, until it enforces."
+
+
 def _question(
     settings: "Config",
     action: "Action",
@@ -177,22 +213,31 @@ def _question(
     function: str | None,
     key: str | None,
     bucket: str | None,
-) -> "Callable[[Rights], bool]":
+) -> _Question:
     """Return what the gateway asks of rights before such a request."""
     from gateway import wiring  # noqa: PLC0415 - it imports all libraries of both planes
+    from gateway.auth.grants import Action, Place, PlaceKind  # noqa: PLC0415 - likewise
+    from gateway.fencing.decision import Enforcement  # noqa: PLC0415 - likewise
     from gateway.fencing.resource import canonical  # noqa: PLC0415 - likewise
 
     name = None if resource is None else canonical(resource)
+    if bucket is not None:
+        place = Place(PlaceKind.BUCKET, bucket)
+        return _Question(lambda rights: rights.bucket(action, bucket), place=place)
     if key is not None:
         in_bucket, _, rest = key.partition("/")
-        own = wiring.resources(settings).of_any(in_bucket, rest).resource
-        return lambda rights: rights.key(action, in_bucket, rest).allow(action, own)
-    if bucket is not None:
-        return lambda rights: rights.bucket(action, bucket)
-    if table is not None:
-        return lambda rights: rights.table(action, table).allow(action, name)
-    if function is not None:
-        return lambda rights: rights.function(function).allow(action, name)
-    if name is not None:
-        return lambda rights: rights.on(action, name)
-    return lambda rights: rights.anywhere(action)
+        target = wiring.resources(settings).of_any(in_bucket, rest)
+        place, name, mode = Place(PlaceKind.BUCKET, f"{in_bucket}/{rest}"), target.resource, target.mode
+    elif table is not None:
+        rules = {rule.name: rule.mode for rule in settings.tables}
+        place, mode = Place(PlaceKind.TABLE, table), rules.get(table) or settings.fencing.mode
+    elif function is not None:
+        place, mode = Place(PlaceKind.FUNCTION, function), settings.fencing.mode
+    elif name is not None:
+        return _Question(lambda rights: rights.on(action, name), f"resource {name}", resource=name)
+    else:
+        return _Question(lambda rights: rights.anywhere(action), "everything")
+    observed = mode is Enforcement.OBSERVE and action in (Action.WRITE, Action.CALL)
+    return _Question(
+        lambda rights: place.limits(rights, action).allow(action, name), place=place, resource=name, observed=observed
+    )

@@ -1,16 +1,18 @@
 """Checks of the configured callers and grants: too much, too little, and what has no effect. Pure."""
 
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 
 from gateway.auth.callers import rights_of
-from gateway.auth.grants import EVERYTHING, Action, PlaceKind, covers_name
+from gateway.auth.grants import EVERYTHING, Action, Limits, PlaceKind, Rights, covers_name
 from gateway.config import Config
 from gateway.config.access import GrantRule
 from gateway.config.places import nearest
-from gateway.doctor.findings import Check, ok, warning
+from gateway.doctor.findings import Check, first_few, ok, warning
+from gateway.fencing.decision import Enforcement
 from gateway.fencing.record import ANONYMOUS
 from gateway.fencing.resource import includes, overlap
-from gateway.objects.resource_rules import DEFAULT_TEMPLATE
+from gateway.objects.resource_rules import DEFAULT_TEMPLATE, KeyRule
 
 
 def check(config: Config) -> Iterable[Check]:
@@ -36,6 +38,7 @@ def check(config: Config) -> Iterable[Check]:
     yield from _without_callers(config)
     yield from _without_target(config)
     yield from _overlapping(config)
+    yield from observed(config)
 
 
 def reach_objects(config: Config, caller: str, groups: Sequence[str]) -> bool:
@@ -60,6 +63,73 @@ def _almighty(config: Config) -> Iterator[str]:
     for group in groups:
         if all(map(rights_of(config.grants, "", [group], identified=True).anywhere, Action)):
             yield f"the group {group}"
+
+
+def observed(config: Config) -> Iterator[Check]:
+    """Yield the callers that a rule refuses although it observes, and those that it lets pass without a grant.
+
+    Observe mode opens no place (docs/decisions/106).
+    """
+    rights = {caller.name: rights_of(config.grants, caller.name, caller.groups) for caller in config.callers}
+    for name in dict.fromkeys(name for rule in config.grants for name in rule.callers if config.is_of_issuer(name)):
+        rights[name] = rights_of(config.grants, name, identified=True)
+    for name, held in rights.items():
+        if not (held.have(Action.WRITE) or held.have(Action.CALL)):
+            continue
+        found = list(_observed(config, held))
+        if closed := [place for place, _, limits in found if not limits.placed]:
+            advice = "Observe mode opens no place. If the caller writes there today, add it to a grant."
+            yield warning("refused in observe mode", f"{name}: no grant names {first_few(closed)}", advice)
+        passing = [
+            f"{names} at {place}"
+            for place, names, limits in found
+            if names and limits.placed and not any(includes(pattern, names) for pattern in limits.patterns)
+        ]
+        if passing:
+            advice = "Such writes pass, and are denied once the rule enforces. Grant the resource, or add a rule."
+            yield warning("passed in observe mode", f"{name}: no grant covers {first_few(passing)}", advice)
+
+
+def _observed(config: Config, rights: Rights) -> Iterator[tuple[str, str, Limits]]:
+    """Yield each place whose rule observes, a pattern of the names there, and what is granted at it.
+
+    Names are empty where a caller chooses them.
+    """
+    for table in config.tables:
+        if _observes(config, table.mode):
+            limits = rights.table(Action.WRITE, table.name)
+            yield f"table {table.name}", _pattern_of(table.resource or f"{table.name}/{{key}}", path="{key}"), limits
+    for rule in config.objects:
+        if _observes(config, rule.mode):
+            limits = rights.keys(Action.WRITE, partial(_overlap, _pattern_of(rule.match)))
+            names = KeyRule.compile(rule.match, rule.resource).names.text
+            yield f"objects {rule.match}", _pattern_of(names, path="{key}"), limits
+    if not _observes(config, None):
+        return
+    for name in config.postgres.functions:
+        yield f"function {name}", "", rights.function(name)
+    ruled = [_pattern_of(rule.match) for rule in config.objects]
+    for grant in rights.grants:
+        for pattern in grant.buckets if Action.WRITE in grant.actions else ():
+            keys = _keys(pattern)
+            # The other keys here have the names of the default rule.
+            if not any(includes(one, keys) for one in ruled):
+                limits = rights.keys(Action.WRITE, partial(_overlap, keys))
+                yield f"objects {keys} without a rule", f"s3/{keys}", limits
+
+
+def _overlap(keys: str, pattern: str) -> bool:
+    """Return whether a pattern of buckets or keys is about some of these keys."""
+    return overlap(_keys(pattern), keys)
+
+
+def _keys(pattern: str) -> str:
+    """Return a pattern of buckets or keys as one of keys."""
+    return pattern if "/" in pattern else f"{pattern}/**"
+
+
+def _observes(config: Config, mode: Enforcement | None) -> bool:
+    return (mode or config.fencing.mode) is Enforcement.OBSERVE
 
 
 def _without_callers(config: Config) -> Iterator[Check]:

@@ -46,6 +46,8 @@ class Reason(StrEnum):
     NO_SEQUENCER = "no-sequencer"
     FORGED = "forged"
     NOT_HELD = "not-held"
+    UNCHECKED = "unchecked"
+    """Its issuer cannot be asked. Only a rule that observes goes on then."""
 
 
 @dataclass(frozen=True, slots=True)

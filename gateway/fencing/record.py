@@ -382,6 +382,10 @@ _NOT_TAKEN: dict[Reason, tuple[str, str]] = {
             "have the same signing_keys."
         ),
     ),
+    Reason.UNCHECKED: (
+        "cannot be checked",
+        "Send the request again once the issuer of the tokens answers.",
+    ),
     Reason.NOT_HELD: (
         "belongs to no lease that lasts",
         "Stop writing: the lease has lapsed, or was released or broken. Acquire the lock again to get a newer token.",

@@ -1,7 +1,11 @@
 """Authorisation: what grants let a caller do with buckets and keys, before the store or any fence is asked."""
 
-from gateway.auth.grants import IN_A_BUCKET, Action, Missing
-from gateway.errors import ResourceMalformed, StoreError
+from dataclasses import replace
+
+from gateway.auth.grants import IN_A_BUCKET, Action, Missing, Place, PlaceKind, nearest
+from gateway.errors import GatewayError, ResourceMalformed, StoreError
+from gateway.fencing.decision import Enforcement
+from gateway.fencing.record import MissingGrant
 from gateway.fencing.resource import escape
 from gateway.http.body import offload
 from gateway.objects.exchange import Exchange
@@ -9,7 +13,7 @@ from gateway.objects.probe import bucket_profile
 from gateway.objects.probe.bucket_profile import KEYS
 from gateway.objects.probe.probe import Profiles
 from gateway.objects.reads import ABOUT_A_BUCKET, LISTINGS
-from gateway.objects.resource_rules import Resources
+from gateway.objects.resource_rules import ObjectTarget, Resources
 from gateway.objects.s3.access_control import destinations
 from gateway.objects.s3.operations import Level, Operation, OperationKind
 from gateway.objects.store_rights import StoreRights
@@ -64,20 +68,31 @@ class ObjectAuthorisation:
 
     async def reads(self, exchange: Exchange, bucket: str, key: str) -> None:
         """Check a read of one object, also as the source of a copy."""
-        rights, resource = exchange.principal.rights, self._resource(bucket, key)
-        limits = rights.key(Action.READ, bucket, key)
-        granted = limits.allow(Action.READ, resource)
-        granted = granted and (rights.bucket(Action.READ, bucket) or await self._is_one_key(bucket, key))
-        await self._require(exchange, Action.READ, f"object {bucket}/{key}", resource, granted=granted)
+        rights, target = exchange.principal.rights, self._target(bucket, key)
+        place, resource = _object(bucket, key), None if target is None else target.resource
+        granted = place.limits(rights, Action.READ).allow(Action.READ, resource)
+        if granted and not rights.bucket(Action.READ, bucket) and not await self._is_one_key(bucket, key):
+            raise await self._denied(exchange, Missing(Action.READ, str(place), resource or _filed(bucket)))
+        if not granted:
+            raise await self._denied(exchange, _missing(exchange, Action.READ, place, resource))
 
-    async def writes(self, exchange: Exchange, bucket: str, key: str) -> None:
-        """Check a write of one key, and the ACL that comes with it. Its spelling is checked with each write."""
-        resource = self._resource(bucket, key)
-        granted = exchange.principal.rights.key(Action.WRITE, bucket, key).cover_all(
-            None if resource is None else (resource,)
-        )
-        await self._require(exchange, Action.WRITE, f"object {bucket}/{key}", resource, granted=granted)
+    async def writes(self, exchange: Exchange, bucket: str, key: str) -> MissingGrant | None:
+        """Check a write of one key, and the ACL that comes with it. Its spelling is checked with each write.
+
+        Return the missing grant of a write that passes because its rule only observes. A grant names its key then, but
+        not its resource (docs/decisions/106).
+        """
+        target, place = self._target(bucket, key), _object(bucket, key)
+        limits = place.limits(exchange.principal.rights, Action.WRITE)
+        lacking = None
+        if not limits.cover_all(None if target is None else (target.resource,)):
+            missing = _missing(exchange, Action.WRITE, place, None if target is None else target.resource)
+            observed = target is not None and target.mode is Enforcement.OBSERVE
+            if not observed or not limits.placed or exchange.principal.is_anonymous:
+                raise await self._denied(exchange, missing)
+            lacking = MissingGrant(missing.action.value, missing.on)
         await self._store_rights.check_headers(exchange.request)
+        return lacking
 
     async def administers(self, exchange: Exchange, body: bytes) -> None:
         """Check the buckets to which a configuration has the store write by itself, under no token."""
@@ -104,16 +119,35 @@ class ObjectAuthorisation:
             return False
         return bucket_profile.mistakable(key, profile.confused) is None
 
-    def _resource(self, bucket: str, key: str) -> str | None:
-        """Return the resource of a key. None if it is too long for one, or the gateway's own."""
+    def _target(self, bucket: str, key: str) -> ObjectTarget | None:
+        """Return what fences a key. None if it is too long for a resource, or the gateway's own."""
         try:
-            return self._resources.of_any(bucket, key).resource
+            return self._resources.of_any(bucket, key)
         except (ResourceMalformed, StoreError):
             return None
 
-    async def _require(
-        self, exchange: Exchange, action: Action, on: str, resource: str | None = None, *, granted: bool
-    ) -> None:
-        if not granted:
-            filed = resource or f"s3/{escape(exchange.request.bucket)}"
-            raise await self._denials.refuse(Missing(action, on[:_SHOWN], filed), exchange.attempt())
+    async def _require(self, exchange: Exchange, action: Action, on: str, *, granted: bool) -> None:
+        """Deny a request about a bucket, or the keys below a prefix, unless it is granted."""
+        if granted:
+            return
+        bucket = exchange.request.bucket
+        near = nearest(exchange.principal.rights, action, Place(PlaceKind.BUCKET, bucket) if bucket else None)
+        raise await self._denied(exchange, Missing(action, on, _filed(bucket), near))
+
+    async def _denied(self, exchange: Exchange, missing: Missing) -> GatewayError:
+        """Record a denial, and return its error."""
+        return await self._denials.refuse(replace(missing, on=missing.on[:_SHOWN]), exchange.attempt())
+
+
+def _object(bucket: str, key: str) -> Place:
+    return Place(PlaceKind.BUCKET, f"{bucket}/{key}")
+
+
+def _missing(exchange: Exchange, action: Action, place: Place, resource: str | None) -> Missing:
+    resources = None if resource is None else (resource,)
+    return Missing.at(exchange.principal.rights, action, place, resources, _filed(exchange.request.bucket))
+
+
+def _filed(bucket: str) -> str:
+    """Return the resource under which the record files a denial of a whole bucket."""
+    return f"s3/{escape(bucket)}"

@@ -190,12 +190,13 @@ class Resources:
     def target(self, bucket: str, key: str, named: str | None = None) -> ObjectTarget:
         """Return what fences ``key``. ``named`` is the value of Fencing-Resource, in canonical form.
 
-        Raises ``ResourceMismatch`` where it names another resource, ``ResourceMalformed`` where the name gets too long,
-        ``StoreError`` for a key of the gateway's own. Raises ``CrossesDatabases`` for a key of another database.
+        Raises ``ResourceMismatch`` where it names another resource and its rule enforces. Raises ``ResourceMalformed``
+        where the name gets too long, ``StoreError`` for a key of the gateway's own. Raises ``CrossesDatabases`` for a
+        key of another database.
         """
         self.check_place(bucket, key)
         target = self.of_any(bucket, key)
-        if named not in (None, target.resource):
+        if named not in (None, target.resource) and target.mode is Enforcement.ENFORCE:
             raise ResourceMismatch(
                 f"This key belongs to the resource {target.resource}, not to {named}.",
                 advice=f"Leave Fencing-Resource out, or send {target.resource}.",

@@ -141,15 +141,15 @@ class Audit:
             return notes
         return await rejections.record_rejections(transaction, notes, TRACE_IDS)
 
-    async def passed(self, note: Refusal) -> None:
-        """Record, durably, that a write has passed which would have been refused if its rule were enforced.
+    async def passed(self, notes: Sequence[Refusal]) -> None:
+        """Record, durably, why a write that has passed would have been refused if its rule were enforced.
 
         A stranger that would fill the record has no entry. Raises ``Unavailable`` where it cannot be recorded.
         """
-        if not self._is_within_rate(note.attempt, rates=self._noting):
-            self.tell([note])
+        if not self._is_within_rate(notes[0].attempt, len(notes), self._noting):
+            self.tell(notes)
             return
-        self.tell(await self._recorder.record([note]))
+        self.tell(await self._recorder.record(notes))
 
     def tell(self, recorded: Sequence[Rejection | Refusal]) -> None:
         """Let the sinks know, once the record is durable. A ``Refusal`` has no entry: it passed, and is counted."""

@@ -66,7 +66,10 @@ class Denials:
         if attempt.caller == ANONYMOUS and attempt.plane != "objects":
             message = f"Requests without credentials lack the grant {missing.action} for {lacking.on}."
             return Unauthenticated(message, facts=facts)
-        return Denied(f"The caller {attempt.caller} lacks the grant {missing.action} for {lacking.on}.", facts=facts)
+        message = f"The caller {attempt.caller} lacks the grant {missing.action} for {lacking.on}."
+        # Strangers learn nothing of the patterns that the configuration has for them.
+        told = missing.nearest if attempt.caller != ANONYMOUS else ""
+        return Denied(f"{message} {told}".rstrip(), facts=facts)
 
     def _delay(self) -> float:
         return self._last + GIVING_WAY - asyncio.get_running_loop().time()

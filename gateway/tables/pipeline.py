@@ -285,10 +285,9 @@ class TablePlane:
         parsed = await offload(len(content), parsed.with_body, content)
         key = await offload(len(content), planning.key_of, sender, target.schema, headers, content)
 
-        async def authorise(_: int, resources: Sequence[str]) -> None:
-            await self._authorisation.replays(
-                sender, f"{target.schema}.{target.name}", resources, shows_rows=parsed.request.wants_rows
-            )
+        async def authorise(_: int, resources: Sequence[str]) -> Sequence[str]:
+            name, shows_rows = f"{target.schema}.{target.name}", parsed.request.wants_rows
+            return await self._authorisation.replays(sender, name, resources, rule.mode, shows_rows=shows_rows)
 
         replay = self._transactions.replay
         if key is not None and (kept := await replay.kept(key, [parsed.tokens], sender.caller, authorise)):

@@ -207,12 +207,12 @@ async def _look(place: Place, span: str, until: datetime | None) -> Overview:
 def with_refusals(rules: Sequence[RuleTraffic], refusals: RefusalCounts) -> list[RuleTraffic]:
     """Return the traffic of rules with the refusals on record in place of those that gateways counted.
 
-    A denial is under no rule, because no rule has seen the request.
+    A denial is under no rule, because no rule has seen the request. One that passed was observed by its rule.
     """
     counts = {(one.plane, one.rule): WriteCounts(one.counts.accepted) for one in rules}
     last: dict[tuple[str, str, bool], datetime] = {}
     for one in refusals.counts:
-        if one.reason == Denied.code or one.plane is None:
+        if (one.reason == Denied.code and not one.passed) or one.plane is None:
             continue
         plane, rule = one.plane, one.rule or ""
         counts.setdefault((plane, rule), WriteCounts()).add("observed" if one.passed else "refused", one.count)

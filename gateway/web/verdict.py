@@ -328,19 +328,21 @@ def _other_token(incident: Incident) -> tuple[Sentence, Sentence]:
 def _of_a_caller(incident: Incident) -> tuple[Sentence, Sentence]:
     caller = Name(incident.key.caller or "an unknown caller")
     requests = "1 request" if incident.count == 1 else f"{incident.count:,} requests"
-    reason = Name(reason_words(incident.key.reason))
+    reason, missing = Name(reason_words(incident.key.reason)), incident.missing
+    grant: Sentence = () if missing is None else (f"; the last lacks {missing.action} for ", Name(missing.on))
     if incident.passed:
         fate = "It" if incident.count == 1 else "They"
         if incident.passed < incident.count:
             fate = f"{incident.passed:,} of them"
         observed = f". {fate} took effect, because the rule only observes."
+        advice = "Run its program under a lock before the rule enforces (docs/guides/retrofit.md)."
+        if incident.key.reason == EntryReason.DENIED:
+            advice = "Add the grant, or a rule with another resource, before the rule enforces (docs/grants.md)."
         return (
-            (caller, f" made {requests} that a rule refuses once it enforces: ", reason, observed),
-            ("Run its program under a lock before the rule enforces (docs/guides/retrofit.md).",),
+            (caller, f" made {requests} that a rule refuses once it enforces: ", reason, *grant, observed),
+            (advice,),
         )
     if incident.key.reason == EntryReason.DENIED:
-        missing = incident.missing
-        grant: Sentence = () if missing is None else (f"; the last lacks {missing.action} for ", Name(missing.on))
         return (
             (caller, f" is denied {requests} that no grant covers", *grant, "."),
             ("Add the grant if the caller ought to do this. If not, ask its owner why it tries.",),

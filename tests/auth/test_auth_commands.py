@@ -90,24 +90,103 @@ def path(tmp_path: Path) -> Path:
         ("billing lock order/5", 1),
         ("billing read --table public.lines", 2),
         ("billing barrier job/7", 5),
-        ("reports read --table public.lines", None),
         ("keycloak:robot-7 write --object reports/7/a", 3),
-        ("keycloak:robot-7 write --object other/7/a", None),
         ("keycloak:ann audit --group keycloak:guests --group keycloak:clerks", 4),
-        ("keycloak:ann read --table public.lines --group keycloak:services", None),
-        # The star is for callers of the configuration.
-        ("keycloak:ann barrier job/7", None),
         ("anonymous read --object site/public/page", 6),
-        ("anonymous barrier job/7", None),
     ],
 )
-def test_the_answer_names_the_grant_that_decides(path: Path, words: str, number: int | None) -> None:
+def test_the_answer_names_the_grant_that_decides(path: Path, words: str, number: int) -> None:
     said = can(path, words)
-    if number is None:
-        assert (said.returncode, said.stdout) == (1, f"No: {words.split(maxsplit=1)[0]} has no grant for this.\n")
-    else:
-        assert said.returncode == 0, said.stderr
-        assert said.stdout.startswith(f"Yes, by [[grants]] number {number}: ")
+    assert said.returncode == 0, said.stderr
+    assert said.stdout.startswith(f"Yes, by [[grants]] number {number}: ")
+
+
+@pytest.mark.parametrize(
+    ("words", "half", "near"),
+    [
+        ("reports read --table public.lines", "table public.lines", ""),
+        (
+            "billing write --table public.lines",
+            "table public.lines",
+            "2 covers table public.lines, but only with call, read",
+        ),
+        (
+            "billing write job/7 --table public.orders",
+            "resource job/7 at table public.orders",
+            "1 covers table public.orders, but only under order/*",
+        ),
+        (
+            "billing write order/7 --table private.orders",
+            "table private.orders",
+            "1 covers table public.orders, but not table private.orders",
+        ),
+        (
+            "billing call --function public.pay",
+            "function public.pay",
+            "2 covers function public.reckon, but not function public.pay",
+        ),
+        ("billing lock job/7", "resource job/7", "1 covers order/*, but not job/7"),
+        ("billing epoch order/7", "resource order/7", "1 covers order/7, but only with lock, write"),
+        ("billing audit", "everything", ""),
+        (
+            "keycloak:robot-7 write --object other/7/a",
+            "object other/7/a",
+            "3 covers bucket reports, but not object other/7/a",
+        ),
+        (
+            "keycloak:robot-7 write --object reports/a",
+            "resource s3/reports/a at object reports/a",
+            "3 covers object reports/a, but only under job/**",
+        ),
+        (
+            "keycloak:robot-7 administer --bucket reports",
+            "bucket reports",
+            "3 covers bucket reports, but only with write",
+        ),
+        ("keycloak:ann read --table public.lines --group keycloak:services", "table public.lines", "No grant"),
+        # The star is for callers of the configuration.
+        ("keycloak:ann barrier job/7", "resource job/7", "No grant"),
+        ("anonymous barrier job/7", "resource job/7", ""),
+    ],
+)
+def test_the_answer_names_the_half_that_fails(path: Path, words: str, half: str, near: str) -> None:
+    """Behind it stands the grant that comes nearest."""
+    caller, action, _ = words.split(maxsplit=2) if words.count(" ") > 1 else (*words.split(), "")
+    said = can(path, words)
+    told = "No grant names this caller." if near == "No grant" else near and f"[[grants]] number {near}."
+    assert (said.returncode, said.stdout) == (
+        1,
+        f"No: {caller} lacks the grant {action} for {half}. {told}".rstrip() + "\n",
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "passes"),
+    [
+        ("billing write job/7 --table public.orders", True),
+        ("billing write job/7 --table private.orders", False),
+        ("keycloak:robot-7 write --object reports/a", True),
+        ("anonymous write --object site/public/a", False),
+        ("billing lock job/7", False),
+        # Its rule enforces.
+        ("keycloak:robot-8 write --object reports/b", False),
+    ],
+)
+def test_the_answer_tells_of_observe_mode(path: Path, words: str, passes: bool) -> None:  # noqa: FBT001 - by position
+    path.write_text(path.read_text() + OBSERVING)
+    said = can(path, words)
+    assert said.returncode == 1
+    assert ("Its rule observes" in said.stdout) == passes, said.stdout
+
+
+OBSERVING = """
+[fencing]
+mode = "observe"
+
+[[objects]]
+match = "reports/b"
+mode = "enforce"
+"""
 
 
 def can(path: Path, words: str) -> Any:

@@ -244,7 +244,7 @@ async def test_a_resource_limits_writes(stage: Stage) -> None:
         assert taken.status_code == 204
     other = await clerk.api("POST", "/v1/tables/rpc/reckon", {}, fencing_token="3", fencing_resource="account/1")
     assert is_denied(other)
-    assert "function public.reckon under account/1" in other.json()["message"]
+    assert "resource account/1 at function public.reckon" in other.json()["message"]
     allowed = await clerk.api("POST", "/v1/tables/rpc/reckon", {}, fencing_token="3", fencing_resource="order/1")
     assert allowed.status_code == 200
     for method, path, body in (
@@ -389,7 +389,7 @@ async def test_denials_are_on_record_with_what_is_missing(stage: Stage) -> None:
     ]
     assert [is_denied(answer) for answer in answers] == [True] * 3
     assert (answers[0].json()["message"], answers[2].json()["action"]) == (
-        "The caller nothing lacks the grant write for table public.orders.",
+        "The caller nothing lacks the grant write for table public.orders. No grant names this caller.",
         "barrier",
     )
     found = (await Client(stage, "audit").api("GET", "/v1/rejections?caller=nothing&limit=3")).json()["rejections"]

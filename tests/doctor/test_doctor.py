@@ -22,6 +22,7 @@ from gateway.demo.embedded import EmbeddedPostgres
 from gateway.doctor import examination as doctor
 from gateway.doctor import grants
 from gateway.doctor.examination import Check, CheckStatus, DoctorReport, render
+from gateway.doctor.grants import observed
 from gateway.fencing.decision import Presented
 from gateway.fencing.intent import Announcement
 from gateway.fencing.token import Token
@@ -159,6 +160,53 @@ class TestConfiguration:
             ("[[grants]] number 1: there is no table public.ordres", "Did you mean public.orders?"),
             ("[[grants]] number 1: there is no bucket report", "Did you mean reports?"),
         ]
+
+    async def test_observe_mode_is_told_with_the_callers_that_it_will_refuse(self, dsn: str, endpoint: str) -> None:
+        """Beforehand, and beside them the writes that it lets pass without a grant of their resource."""
+        callers = [{**CALLER, "name": name, "access_key_id": name, "api_key": name * 40} for name in "abcr"]
+        settings = config(
+            dsn,
+            endpoint,
+            callers=callers,
+            fencing={"mode": "observe"},
+            tables=[
+                {"name": "public.orders", "resource": "order/{id}"},
+                {"name": "public.strict", "mode": "enforce"},
+            ],
+            objects=[JOBS],
+            postgres={"dsn": dsn, "functions": ["public.pay"]},
+            grants=[
+                {
+                    "callers": ["a"],
+                    "actions": ["write", "call"],
+                    "tables": ["public.*"],
+                    "functions": ["public.*"],
+                    "buckets": ["reports"],
+                    "resources": ["order/*"],
+                },
+                {"callers": ["b"], "actions": ["write"], "resources": ["order/*", "job/*"]},
+                {"callers": ["c"], "actions": ["write"], "tables": ["public.strict"]},
+                {"callers": ["c"], "actions": ["write"], "buckets": ["reports/c/**"], "resources": ["s3/reports/c/**"]},
+                {"callers": ["r"], "actions": ["read"], "tables": ["public.*"]},
+            ],
+        )
+        assert [(one.name.partition(" ")[0], one.detail) for one in observed(settings)] == [
+            (
+                "passed",
+                (
+                    "a: no grant covers job/* at objects reports/{job}/**, "
+                    "s3/reports/** at objects reports/** without a rule"
+                ),
+            ),
+            (
+                "refused",
+                "b: no grant names table public.orders, objects reports/{job}/**, function public.pay",
+            ),
+            ("refused", "c: no grant names table public.orders, function public.pay"),
+            ("passed", "c: no grant covers job/* at objects reports/{job}/**"),
+        ]
+        enforcing = settings.model_copy(update={"fencing": settings.fencing.model_copy(update={"mode": "enforce"})})
+        assert list(observed(enforcing)) == []
 
     async def test_an_endpoint_in_the_clear_is_a_warning(self, dsn: str) -> None:
         store = {"endpoint": "http://192.0.2.1", "access_key_id": "a", "secret_access_key": "b"}

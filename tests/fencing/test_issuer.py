@@ -172,6 +172,7 @@ async def test_unreachable_it_is_refused_or_by_order(postgres_server: EmbeddedPo
     rules = [
         {"match": "live/**", "tokens": "live"},
         {"match": "issued/**", "tokens": "issued", "unreachable": "order"},
+        {"match": "watched/**", "tokens": "live"},
     ]
     leases = {"issuer": "http://127.0.0.1:9", "issuer_api_key": SECRET}
     async with opened(postgres_server, resources=rules, leases=leases) as world:
@@ -180,6 +181,13 @@ async def test_unreachable_it_is_refused_or_by_order(postgres_server: EmbeddedPo
         assert await WAYS["patch"](world, refused, proof) == (503, "unavailable")
         assert await WAYS["put"](world, refused, proof) == (503, "ServiceUnavailable")
         assert await world.fence(refused) is None
+        # A rule that observes lets the write pass, and its token raises nothing.
+        observed = f"watched/{name}"
+        unproven = {"Fencing-Sequencer": sequencer(observed, "34")}
+        answer = await world.api.post("/v1/tables/watched", json={"name": name}, headers=unproven)
+        assert (answer.status_code, answer.headers["fencing-would-refuse"]) == (201, "token-implausible"), answer.text
+        assert (await WAYS["put"](world, observed, Shown(sequencer=sequencer(observed, "34"))))[0] == 200
+        assert await world.fence(observed) is None
         assert (await WAYS["patch"](world, by_order, Shown(sequencer=sequencer(by_order, "34"))))[0] == 204
         stale, forged = (Shown(sequencer=sequencer(by_order, token)) for token in ("33", FORGED[0]))
         assert await WAYS["patch"](world, by_order, stale) == (412, "token-stale")

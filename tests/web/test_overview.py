@@ -75,6 +75,14 @@ VERDICTS: list[tuple[dict[str, Any], str, str]] = [
         "warned",
         "importer is denied 1 request that no grant covers; the last lacks write for table public.stock.",
     ),
+    (
+        of(replace(DENIED, passed=1)),
+        "warned",
+        (
+            "importer made 1 request that a rule refuses once it enforces: no grant; the last lacks write for table "
+            "public.stock. It took effect, because the rule only observes."
+        ),
+    ),
     ({}, "good", "All is quiet: no write was refused in the last 24 hours."),
     ({"accepted": 0}, "good", "No write was accepted either."),
     (

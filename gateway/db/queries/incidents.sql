@@ -1,7 +1,7 @@
 -- name: counts
 -- The newest refusals of a time, $4 at most, by step, reason and rule. A caller that is denied may have made up the rule.
 SELECT date_bin($5, at, $2) AS step, reason, NOT enforced AS passed, plane,
-       CASE WHEN reason <> 'denied' THEN rule END AS rule, count(*) AS refusals, max(at) AS last
+       CASE WHEN reason <> 'denied' OR NOT enforced THEN rule END AS rule, count(*) AS refusals, max(at) AS last
 FROM (
     SELECT at, reason, enforced, plane, rule FROM fencing.entry
     WHERE day >= $1 AND kind = 'rejection' AND at >= $2 AND at < $3{conditions} ORDER BY position DESC LIMIT $4

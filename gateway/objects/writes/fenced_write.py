@@ -22,9 +22,11 @@ from gateway.db import fences
 from gateway.db.database import Database
 from gateway.db.uploads import RecordedUpload
 from gateway.errors import (
+    Denied,
     Fact,
     GatewayError,
     OutcomeUnknown,
+    ResourceMismatch,
     SqlError,
     StoreError,
     StoreUnfit,
@@ -35,8 +37,7 @@ from gateway.errors import (
 from gateway.fencing.decision import Decision, Enforcement, Fence, Presented, decide
 from gateway.fencing.headers import FencingHeaders
 from gateway.fencing.intent import Announcement, Intent, MutationKind
-from gateway.fencing.policy import ImplausibleToken
-from gateway.fencing.record import Attempt, CapturedPayload, Refusal
+from gateway.fencing.record import Attempt, CapturedPayload, MissingGrant, Refusal
 from gateway.fencing.token import MAX_EPOCH
 from gateway.objects.exchange import Exchange
 from gateway.objects.probe import bucket_profile
@@ -75,10 +76,18 @@ _VISIBLE = re.compile(rb"[!-~]{1,128}")
 EVIDENCE_TIMEOUT = 1.0
 """Seconds that a refused writer waits for the store to say whose object stands at its key."""
 
-Authorise: TypeAlias = Callable[["Exchange", str, str], Awaitable[None]]
-"""Raises ``Denied`` if the caller may not write a key of a bucket."""
+Authorise: TypeAlias = Callable[["Exchange", str, str], Awaitable[MissingGrant | None]]
+"""Raises ``Denied`` if the caller may not write a key of a bucket. In observe mode it may return the missing grant."""
 CaptureStart: TypeAlias = Callable[[], Awaitable[CapturedPayload | None]]
 """Returns what the record keeps of a body that is not read, when its write is refused."""
+
+
+@dataclass(frozen=True, slots=True)
+class Objection:
+    """The reason of an enforcing rule to refuse a write, as the record has it."""
+
+    reason: str
+    missing: MissingGrant | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,8 +102,8 @@ class FencedWrite:
     write_id: UUID
     mark: UUID
     """The id in the object's metadata that tells whose write it is. All requests of one upload share the upload's."""
-    implausible: ImplausibleToken | None = None
-    """Observe mode: why the token that was presented does not count."""
+    objections: tuple["Objection", ...] = ()
+    """Observe mode: why an enforcing rule would refuse the write before it asks the fence. Its token does not count."""
     capture_start: CaptureStart | None = None
     """Set while the body is not read. None where there is no body, or none worth keeping."""
     evidence: str | None = None
@@ -186,20 +195,28 @@ class FencedWrites:
         """
         request = exchange.request
         key = request.key if key is None else key
-        await self._authorise(exchange, request.bucket, key)
+        lacking = await self._authorise(exchange, request.bucket, key)
         target = self.target(request.bucket, key, request.fencing.resource)
         writer = _writer(exchange, target.resource, opened)
         if writer.token is None and target.mode is Enforcement.ENFORCE:
             raise TokenRequired(f"{request.operation} on {target.resource} carries no fencing token.")
+        objections = []
+        if lacking is not None:
+            objections.append(Objection(Denied.code, lacking))
+        if writer.token is None:
+            objections.append(Objection(TokenRequired.code))
+        if request.fencing.resource not in (None, target.resource):
+            objections.append(Objection(ResourceMismatch.code))
         write_id = write_id or uuid4()
         presented = None
-        if writer.token is not None:
+        if writer.token is not None and not objections:
             presented = Presented(writer.token, writer.holder, write_id, next(iter(writer.sequencers), None))
         attempt = replace(exchange.attempt(), token=writer.token, holder=writer.holder, rule=target.rule)
         mark = opened.write_id if opened else write_id
         evidence = _evidence(exchange, mark)
         write = FencedWrite(
             *(request.bucket, key, target, presented, attempt, write_id, mark),
+            objections=tuple(objections),
             capture_start=capture_start,
             evidence=evidence,
             tell=exchange.response.would_refuse,
@@ -213,13 +230,15 @@ class FencedWrites:
         """
         if write.presented is None:
             return write
-        refused = await self._admission.admit([(write.target.resource, write.presented)])
+        resource, mode = write.target.resource, write.target.mode
+        enforced = (resource,) if mode is Enforcement.ENFORCE else ()
+        refused = await self._admission.admit([(resource, write.presented)], enforced)
         if not refused:
             return write
-        if write.target.mode is Enforcement.ENFORCE:
+        if mode is Enforcement.ENFORCE:
             error = await self._audit.implausible(refused, await write.recorded_attempt())
             raise await self._with_earlier_attempt(write, error)
-        return replace(write, presented=None, implausible=refused[0])
+        return replace(write, presented=None, objections=(Objection(TokenImplausible.code),))
 
     async def refuse_if_stale(self, write: FencedWrite, fence: Fence | None = None) -> None:
         """Raise the refusal (recorded) of a token that is stale already.
@@ -341,11 +360,16 @@ class FencedWrites:
         if decision is not None and decision.passes:
             self._observe(WriteAccepted("objects", write.attempt.rule, "store"))
         else:
-            reason = str(decision) if decision else TokenImplausible.code if write.implausible else TokenRequired.code
+            why = write.objections if decision is None else (Objection(str(decision)),)
+            notes = [
+                Refusal(write.target.resource, one.reason, write.attempt, fence, enforced=False, missing=one.missing)
+                for one in why
+            ]
             with after_the_effect("put on record"):
-                await self._audit.passed(Refusal(write.target.resource, reason, write.attempt, fence, enforced=False))
+                await self._audit.passed(notes)
             if write.tell is not None:
-                write.tell(reason, fence)
+                for one in why:
+                    write.tell(one.reason, fence)
 
 
 def _look(write: FencedWrite) -> Steps[HeadAnswer]:

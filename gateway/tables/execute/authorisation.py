@@ -7,11 +7,12 @@ exists. The resources of a write are checked once they are known.
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from gateway.auth.grants import NOTHING, Action, Limits, Missing, Rights
+from gateway.auth.grants import NOTHING, Action, Limits, Missing, Place, PlaceKind, Rights
 from gateway.db.spelling import Spellings
 from gateway.errors import GatewayError
 from gateway.fencing.decision import Enforcement
 from gateway.fencing.ownership import Owned
+from gateway.fencing.record import ANONYMOUS, MissingGrant
 from gateway.fencing.resource import escape
 from gateway.record.denials import Denials
 from gateway.tables.execute.planning import PlannedWrite, Sender
@@ -43,83 +44,118 @@ class Authorisation:
         """Check a read of the rows of these tables."""
         for name in names:
             if not sender.rights.may_read((name,)):
-                raise await self._denied(sender, Action.READ, "table", name)
-            await self._has_role(sender, Action.READ, "table", name)
+                raise await self._denied(sender, Action.READ, Place(PlaceKind.TABLE, name))
+            await self._has_role(sender, Action.READ, Place(PlaceKind.TABLE, name))
 
     async def writes(self, sender: Sender, name: str) -> None:
         """Check that the caller writes to a table at all. ``claims`` checks its resources."""
         if not sender.rights.may_write_to(name):
-            raise await self._denied(sender, Action.WRITE, "table", name)
-        await self._has_role(sender, Action.WRITE, "table", name)
+            raise await self._denied(sender, Action.WRITE, Place(PlaceKind.TABLE, name))
+        await self._has_role(sender, Action.WRITE, Place(PlaceKind.TABLE, name))
 
     async def writes_anything(self, sender: Sender) -> None:
         """Check that the caller writes to any table at all, before the body says to which."""
         if not sender.rights.have(Action.WRITE):
-            raise await self._denied(sender, Action.WRITE, "table", "*")
+            raise await self._denied(sender, Action.WRITE, Place(PlaceKind.TABLE, "*"))
 
     async def calls(self, sender: Sender, name: str) -> None:
         """Check that the caller calls a function at all."""
         limits = sender.rights.function(name)
         if not (limits.placed or limits.patterns):
-            raise await self._denied(sender, Action.CALL, "function", name)
-        await self._has_role(sender, Action.CALL, "function", name)
+            raise await self._denied(sender, Action.CALL, Place(PlaceKind.FUNCTION, name))
+        await self._has_role(sender, Action.CALL, Place(PlaceKind.FUNCTION, name))
 
     async def only_reads(self, sender: Sender, name: str) -> None:
         """Check a call that claims nothing."""
         if not sender.rights.function(name).placed:
-            raise await self._denied(sender, Action.CALL, "function", name)
+            raise await self._denied(sender, Action.CALL, Place(PlaceKind.FUNCTION, name))
 
-    async def claims(self, write: PlannedWrite) -> None:
-        """Check the resources of a planned write, and whether its answer may show rows."""
-        sender, name, resources = write.sender, write.cached.name, write.claimed
-        await self.claimed(write, resources)
+    async def claims(self, write: PlannedWrite) -> PlannedWrite:
+        """Check the resources of a planned write, and whether its answer may show rows.
+
+        Return the write, with the grants that it lacks if its rule only observes.
+        """
+        resources = write.claimed
+        claimable = await self.claimed(write, resources)
         if write.shows_rows:
-            await self._shows(sender, name, resources)
+            await self._shows(write.sender, write.cached.name, resources)
+        ungranted = set(resources or ()).difference(claimable)
+        if not ungranted:
+            return write
+        action, place = _written(write)
+        return replace(write, ungranted={one: MissingGrant(action.value, place.under(one)) for one in ungranted})
 
-    async def claimed(self, write: PlannedWrite, resources: Sequence[str] | None) -> None:
-        """Check resources of a write or call, perhaps those that it claimed when its answer was kept."""
+    async def claimed(self, write: PlannedWrite, resources: Sequence[str] | None) -> Sequence[str]:
+        """Check resources of a write or call, perhaps those that it claimed when its answer was kept.
+
+        Return those that it may claim: all of them, unless its rule observes.
+        """
         if self._owned is not None:
             # The names of rows are its own by the rules that were checked at start. A caller can name any others.
             self._owned.check(resources or ())
-        if write.call is not None:
-            await self._covers(write.sender, Action.CALL, "function", write.cached.name, resources)
-        else:
-            await self._covers(write.sender, Action.WRITE, "table", write.cached.name, resources)
-        if self._spellings is not None and write.cached.rule.mode is Enforcement.ENFORCE:
+        mode = write.cached.rule.mode
+        claimable = await self._covered(write.sender, *_written(write), resources, mode)
+        if self._spellings is not None and mode is Enforcement.ENFORCE:
             # A write that touches no row, and a call, compare the name with nothing afterwards.
             await self._spellings.check(write.named)
+        return claimable
 
-    async def replays(self, sender: Sender, name: str, resources: Sequence[str], *, shows_rows: bool) -> None:
-        """Check the resources of a write to a table that has been answered before, perhaps with rows."""
-        await self._covers(sender, Action.WRITE, "table", name, resources)
+    async def replays(
+        self, sender: Sender, name: str, resources: Sequence[str], mode: Enforcement, *, shows_rows: bool
+    ) -> Sequence[str]:
+        """Check the resources of a write to a table that has been answered before, perhaps with rows.
+
+        ``mode``: that of its rule. Return the resources that it may claim.
+        """
+        claimable = await self._covered(sender, Action.WRITE, Place(PlaceKind.TABLE, name), resources, mode)
         if shows_rows:
             await self._shows(sender, name, resources)
+        return claimable
 
     async def _shows(self, sender: Sender, name: str, resources: Sequence[str] | None) -> None:
         if not _may_see(sender.rights.table(Action.READ, name), resources):
-            raise await self._denied(sender, Action.READ, "table", name)
+            raise await self._denied(sender, Action.READ, Place(PlaceKind.TABLE, name))
 
-    async def _has_role(self, sender: Sender, action: Action, kind: str, name: str) -> None:
+    async def _has_role(self, sender: Sender, action: Action, place: Place) -> None:
         """Deny a caller without a role of the database, if callers have such roles."""
         if not sender.has_role:
-            denied = await self._denied(sender, action, kind, name)
+            denied = await self._refused(sender, place, Missing(action, str(place), _filed(place)))
             denied.message = f"No rule of postgres.roles names a role of the database for {sender.caller}."
             denied.advice = "Ask the operator of the gateway for a rule or a role claim (docs/database-roles.md)."
             raise denied
 
-    async def _covers(
-        self, sender: Sender, action: Action, kind: str, name: str, resources: Sequence[str] | None
-    ) -> None:
-        limits = sender.rights.function(name) if action is Action.CALL else sender.rights.table(action, name)
+    async def _covered(
+        self, sender: Sender, action: Action, place: Place, resources: Sequence[str] | None, mode: Enforcement
+    ) -> Sequence[str]:
+        """Return the resources that grants cover here. If a rule enforces, all of them have to be covered.
+
+        If it observes, a grant has to name the place (docs/decisions/106).
+        """
+        limits = place.limits(sender.rights, action)
         if limits.cover_all(resources):
-            return
-        uncovered = next((one for one in resources or () if not limits.cover(one)), None)
-        raise await self._denied(sender, action, kind, name, uncovered)
+            return resources or ()
+        if mode is Enforcement.OBSERVE and limits.placed and sender.caller != ANONYMOUS:
+            return [one for one in resources or () if limits.cover(one)]
+        raise await self._denied(sender, action, place, resources)
 
     async def _denied(
-        self, sender: Sender, action: Action, kind: str, name: str, resource: str | None = None
+        self, sender: Sender, action: Action, place: Place, resources: Sequence[str] | None = None
     ) -> GatewayError:
-        on = f"{kind} {name}" if resource is None else f"{kind} {name} under {resource}"
-        attempt = replace(sender.attempt(None, None, b"", name), payload_size=None, payload_sha256=None, captured=None)
-        filed = ".".join(map(escape, name.split(".", 1))) if resource is None else resource
-        return await self._denials.refuse(Missing(action, on, filed), attempt)
+        return await self._refused(sender, place, Missing.at(sender.rights, action, place, resources, _filed(place)))
+
+    async def _refused(self, sender: Sender, place: Place, missing: Missing) -> GatewayError:
+        attempt = sender.attempt(None, None, b"", place.name)
+        attempt = replace(attempt, payload_size=None, payload_sha256=None, captured=None)
+        return await self._denials.refuse(missing, attempt)
+
+
+def _filed(place: Place) -> str:
+    """Return the resource under which the record files a denial of a whole table or function."""
+    return ".".join(map(escape, place.name.split(".", 1)))
+
+
+def _written(write: PlannedWrite) -> tuple[Action, Place]:
+    """Return the action of a write or call, and its place."""
+    if write.call is not None:
+        return Action.CALL, Place(PlaceKind.FUNCTION, write.cached.name)
+    return Action.WRITE, Place(PlaceKind.TABLE, write.cached.name)

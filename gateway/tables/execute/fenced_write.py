@@ -10,6 +10,7 @@ from gateway.db.database import Transaction
 from gateway.db.fences import ClaimResult
 from gateway.errors import ConditionUnsupported, RequestMalformed, SideEffectRefused
 from gateway.fencing.decision import Enforcement, Equal, Fence, Presented, Tokens
+from gateway.fencing.record import MissingGrant
 from gateway.tables.dialect.errors import mismatch
 from gateway.tables.dialect.etags import row_changed
 from gateway.tables.dialect.grammar import not_implemented
@@ -63,7 +64,7 @@ class Claims:
 
         Raises ``RequestMalformed`` if two writes show different tokens, or holders, for one resource.
         """
-        enforced = (write.claimed or () for write in writes if write.cached.rule.mode is Enforcement.ENFORCE)
+        enforced = (write.claimable for write in writes if write.cached.rule.mode is Enforcement.ENFORCE)
         return cls(tuple(_groups(writes)), frozenset(name for names in enforced for name in names))
 
     def presented(self, resource: str) -> Presented:
@@ -137,7 +138,7 @@ def accepted_under(
     wrote under no fence.
     """
     tokens = write.tokens
-    names = tuple(name for name in write.claimed or () if name not in unclaimed)
+    names = tuple(name for name in write.claimable if name not in unclaimed)
     if tokens is None or not names:
         return Accepted()
     tokens_above = {one.resource: one.fence.token for one in higher}
@@ -159,8 +160,8 @@ def _groups(writes: Sequence[PlannedWrite]) -> Iterator[ClaimGroup]:
     """Group resources that are claimed alike and are neighbours in the order of names."""
     if len(writes) == 1:
         (write,) = writes
-        if write.tokens is not None and write.claimed:
-            yield ClaimGroup(write.claimed, write.tokens, write.cached.rule.equal)
+        if write.tokens is not None and write.claimable:
+            yield ClaimGroup(write.claimable, write.tokens, write.cached.rule.equal)
         return
     demands = _demands(writes)
 
@@ -183,7 +184,7 @@ def _demands(writes: Sequence[PlannedWrite]) -> dict[str, _Demand]:
         if write.tokens is None:
             continue
         strict = write.cached.rule.equal is Equal.STRICT
-        for resource in write.claimed or ():
+        for resource in write.claimable:
             proof = write.tokens.sequencers.get(resource)
             shown = Presented(write.tokens.of(resource), write.tokens.holder, sequencer=proof)
             before = demands.setdefault(resource, _Demand(shown, strict))
@@ -209,6 +210,7 @@ class ObservedRefusal:
     resource: str
     reason: str
     fence: Fence | None = None
+    missing: MissingGrant | None = None
 
 
 def written_columns(write: PlannedWrite) -> tuple[tuple[str, ...], bool]:

@@ -145,8 +145,7 @@ class FunctionCalls:
             if not choice.function.writes:
                 await self._authorisation.only_reads(sender, f"{target.schema}.{target.name}")
                 return await self._reader.read_only(call.request, sender, call.only_read)
-            write = self._write(call, shown, sender, content)
-            await self._authorisation.claims(write)
+            write = await self._authorisation.claims(self._write(call, shown, sender, content))
             return await self._transactions.execute(UnitOfWork([write], key))
 
         return await self._functions.using(work)

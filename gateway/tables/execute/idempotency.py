@@ -27,8 +27,8 @@ SETTLE_ATTEMPTS = 3
 SettleClaims = Callable[[Claims, Sequence[str], str], Awaitable[None]]
 """Settles the mutations of older holders on some of the claimed resources, for a caller. Raises if it cannot."""
 
-Authorise = Callable[[int, Sequence[str]], Awaitable[None]]
-"""Raises ``Denied`` if a write, by its number, may not claim these resources."""
+Authorise = Callable[[int, Sequence[str]], Awaitable[Sequence[str]]]
+"""Returns the resources that a write, by its number, may claim. Raises ``Denied`` if an enforcing rule needs more."""
 
 
 class IdempotentReplay:
@@ -53,8 +53,7 @@ class IdempotentReplay:
         if kept.fingerprint != key.fingerprint:
             raise IdempotencyMismatch(f"The Idempotency-Key {key.text!r} came with another request before.")
         for number, tokens in enumerate(shown):
-            claimed = [resource for resource, by in kept.claimed if by == number]
-            await authorise(number, claimed)
+            claimed = await authorise(number, [resource for resource, by in kept.claimed if by == number])
             await self._raise_fences(_claims(claimed, tokens), caller)
         return Response(kept.status, [*kept.headers, REPLAYED], kept.body)
 

@@ -6,7 +6,7 @@ planned this way, alone or in a list. Nothing is written by then.
 
 import hashlib
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, Self
 from uuid import uuid4
 
@@ -19,6 +19,7 @@ from gateway.db.idempotency import IdempotencyKey
 from gateway.errors import (
     DialectError,
     GatewayError,
+    ResourceMalformed,
     ResourceMismatch,
     ResourceUnderivable,
     SideEffectRefused,
@@ -26,7 +27,7 @@ from gateway.errors import (
 )
 from gateway.fencing.decision import Cascades, Enforcement, Equal, Tokens
 from gateway.fencing.headers import FencingHeaders
-from gateway.fencing.record import Attempt
+from gateway.fencing.record import Attempt, MissingGrant
 from gateway.fencing.token import Token
 from gateway.http.body import offload
 from gateway.http.head import Head
@@ -215,7 +216,8 @@ class PlannedWrite:
     ``guarded``: the statement must look at the names of rows before it changes them, see
     ``gateway.tables.naming.plan.Claim``.
     ``call``: the function to call, in place of a statement of the table. ``named``: the resources that the writer
-    names itself.
+    names itself. ``ungranted``: in observe mode, the missing grant of each resource that the caller may not claim. No
+    token is shown to its fence.
     """
 
     request: Request
@@ -229,6 +231,12 @@ class PlannedWrite:
     guarded: bool = False
     call: PlannedCall | None = None
     named: tuple[str, ...] = ()
+    ungranted: Mapping[str, MissingGrant] = field(default_factory=dict)
+
+    @property
+    def claimable(self) -> tuple[str, ...]:
+        """Return the resources to whose fences its tokens are shown."""
+        return tuple(name for name in self.claimed or () if name not in self.ungranted)
 
     @property
     def shows_rows(self) -> bool:
@@ -296,13 +304,16 @@ class EffectivePreferences:
 
 
 class Planner:
-    """Plans writes. ``authorise`` raises ``Denied`` for a planned write that no grant covers."""
+    """Plans writes. ``authorise`` raises ``Denied`` for a planned write that no grant covers.
+
+    If its rule only observes, ``authorise`` returns the write with the grants that it lacks.
+    """
 
     def __init__(
         self,
         database: Database,
         preferences: EffectivePreferences,
-        authorise: Callable[[PlannedWrite], Awaitable[None]],
+        authorise: Callable[[PlannedWrite], Awaitable[PlannedWrite]],
     ) -> None:
         self._database, self._preferences, self._authorise = database, preferences, authorise
 
@@ -324,7 +335,7 @@ class Planner:
             *(wanted, parsed.payload, parsed.body, cached, parsed.tokens, claimed, parsed.sender, objection, guarded),
             named=explicit.names,
         )
-        await self._authorise(write)
+        write = await self._authorise(write)
         refusal = _refused_beforehand(write)
         if refusal is not None and cached.rule.mode is Enforcement.ENFORCE:
             raise refusal
@@ -343,7 +354,7 @@ class Planner:
             # The statement may read such a value otherwise than it was read here: "today", in the caller's time zone.
             guarded = claim.guarded or (wanted.method == "PATCH" and bool(asked))
             return await offload(size, plan.resources, claim, named, answers), guarded, None
-        except (ResourceUnderivable, ResourceMismatch, TokenRequired) as failure:
+        except (ResourceUnderivable, ResourceMalformed, ResourceMismatch, TokenRequired) as failure:
             if cached.rule.mode is Enforcement.ENFORCE:
                 raise
             return None, False, failure

@@ -16,6 +16,7 @@ from gateway.db.fences import ClaimResult
 from gateway.db.idempotency import IdempotencyKey, StoredAnswer
 from gateway.errors import (
     AnswerTooLarge,
+    Denied,
     GatewayError,
     OutcomeUnknown,
     TokenImplausible,
@@ -89,7 +90,7 @@ class UnitOfWork:
 
     def claimant(self, resource: str) -> int:
         """Return the number of the first write that claims a resource."""
-        return next(number for number, write in enumerate(self.writes) if resource in (write.claimed or ()))
+        return next(number for number, write in enumerate(self.writes) if resource in write.claimable)
 
     def attempt(self, resource: str) -> Attempt:
         """Return the entry of the record for a refusal on a resource."""
@@ -133,7 +134,7 @@ class _Unenforced:
 
     def of(self, write: PlannedWrite) -> "_Unenforced":
         """Return those of one write."""
-        own = set(write.claimed or ())
+        own = set(write.claimable)
         implausible = {name: one for name, one in self.implausible.items() if name in own}
         return _Unenforced([one for one in self.refused if one.resource in own], implausible)
 
@@ -176,8 +177,8 @@ class FencedTransactions:
         None has after ``Unavailable`` either. After ``OutcomeUnknown`` the commit may have taken effect.
         """
 
-        async def authorise(number: int, resources: Sequence[str]) -> None:
-            await self._authorisation.claimed(unit.writes[number], resources)
+        async def authorise(number: int, resources: Sequence[str]) -> Sequence[str]:
+            return await self._authorisation.claimed(unit.writes[number], resources)
 
         claims = Claims.of(unit.writes)
         implausible = await self._admit(unit, claims)
@@ -224,7 +225,7 @@ class FencedTransactions:
         Raises ``TokenImplausible`` (recorded) if a rule enforces.
         """
         with staged(self._observe, "tables", "admission"):
-            found = await self._admission.admit(claims.shown())
+            found = await self._admission.admit(claims.shown(), claims.enforced)
         refused = sorted(
             (one for one in found if one.resource in claims.enforced), key=lambda one: unit.claimant(one.resource)
         )
@@ -317,6 +318,7 @@ class FencedTransactions:
         if write.objection is not None:
             names = write.claimed or (table_resource(write.cached.table),)
             observed += [ObservedRefusal(name, write.objection.code) for name in names]
+        observed += [ObservedRefusal(name, Denied.code, missing=one) for name, one in write.ungranted.items()]
         under = accepted_under(write, unenforced.refused, unenforced.implausible.keys())
         under = replace(under, would_refuse=[(one.reason, one.fence) for one in observed])
         return _answer(write, written, under), await self._noted(transaction, write, observed)
@@ -329,7 +331,10 @@ class FencedTransactions:
         attempt = write.attempts()
         return await self._audit.noted(
             transaction,
-            [Refusal(one.resource, one.reason, attempt(one.resource), one.fence, enforced=False) for one in observed],
+            [
+                Refusal(one.resource, one.reason, attempt(one.resource), one.fence, enforced=False, missing=one.missing)
+                for one in observed
+            ],
         )
 
     async def _refusal(self, unit: UnitOfWork, claims: Sequence[ClaimResult]) -> GatewayError:

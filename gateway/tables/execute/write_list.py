@@ -72,9 +72,10 @@ class WriteLists:
             targets.append((target.schema, target.name))
         tokens = [one.tokens for one in parsed]
 
-        async def authorise(number: int, resources: Sequence[str]) -> None:
+        async def authorise(number: int, resources: Sequence[str]) -> Sequence[str]:
+            name, mode = ".".join(targets[number]), self._schema_cache.rule(*targets[number]).mode
             shows_rows = parsed[number].request.wants_rows
-            await self._authorisation.replays(sender, ".".join(targets[number]), resources, shows_rows=shows_rows)
+            return await self._authorisation.replays(sender, name, resources, mode, shows_rows=shows_rows)
 
         if key is not None and (kept := await self._transactions.replay.kept(key, tokens, sender.caller, authorise)):
             return kept
