@@ -171,7 +171,15 @@ def _rejection(row: Record) -> Rejection:
     token = None if row["value"] is None else Token(row["epoch"], row["value"])
     fence = None if row["fence_value"] is None else fence_from_row(row["resource"], row)
     attempt = Attempt(
-        token, row["holder"], row["caller"], "", row["target"] or "", row["client"], "", plane="tables", rule=row["target"]
+        token,
+        row["holder"],
+        row["caller"],
+        "",
+        row["target"] or "",
+        row["client"],
+        "",
+        plane="tables",
+        rule=row["target"],
     )
     return Rejection(row["id"], row["at"], row["resource"], row["reason"], True, attempt, fence)  # noqa: FBT003
 

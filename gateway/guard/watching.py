@@ -5,6 +5,7 @@ All of it is decided in the database, by one gateway at a time; which one does n
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import Iterable
 from contextlib import AbstractAsyncContextManager
 from datetime import datetime
@@ -66,6 +67,9 @@ class GuardWatcher:
             self._since = now
             for rejection in refused:
                 self._observe(WriteRefused("tables", rejection))
+            alike = Counter((one.attempt.rule, one.reason) for one in refused)
+            for (target, reason), count in alike.items():
+                self._observe(GuardRefused(target, reason, count))
             for one in counted:
                 self._observe(GuardRefused(one.target, one.reason, one.count))
             told += len(refused) + len(counted)

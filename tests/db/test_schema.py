@@ -23,7 +23,7 @@ from tests.catalogs import catalog, differences
 from tests.compatibility import broken
 from tests.doctor.test_doctor import execute
 from tests.pausing import pause, resume
-from tests.postgres import GATEWAY, Server, fresh, template_of_today
+from tests.postgres import GATEWAY, Server, template_of_today
 from tests.processes import called
 from tests.releases import NEXT_REVISION, NEXT_SCRIPT, Release, next_release, this_release
 from tests.tiers import first
