@@ -369,11 +369,9 @@ def _guard(facts: Facts) -> Iterator[Finding]:
     found = facts.guard
     if found is None or facts.now - found.last > RECENT:
         return
-    on: Sentence = () if found.about is None else (" to ", Name(found.about))
-    by: Sentence = () if found.caller is None else (" by ", Name(found.caller))
     yield Finding(
         "warned",
-        (counted_only(found.count, ", the last at ")[:-1], found.last, *on, *by, ". Nothing of them was written."),
+        (f"{counted_only(found.count)} The last was noted at ", found.last, ". Nothing of them was written."),
         _COUNTED,
         _link("/ui/events", facts, kind="guard-refused"),
         "The refusals",

@@ -141,7 +141,7 @@ async def test_a_refusal_is_on_record_after_its_session_is_gone(guarded: Stage, 
         f"SELECT kind, at, details::text FROM fencing.record WHERE id = '{refusal.id}'"
     )
     assert (kind, at) == ("rejection", refusal.at)
-    assert json.loads(details) == {"by": "guard", "application_name": "nightly"}
+    assert json.loads(details) == {"by": "guard", "program": "nightly"}
 
 
 async def address_of(stage: Stage) -> str | None:

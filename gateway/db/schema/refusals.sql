@@ -395,7 +395,7 @@ BEGIN
                         fencing.refusal_word_v1(ring.log, ring.position + 4)) * interval '1 microsecond' END,
                     jsonb_strip_nulls(jsonb_build_object(
                         'by', CASE WHEN fact[11] IS NULL THEN 'fencing.hold' ELSE 'guard' END,
-                        'application_name', fact[9],
+                        'program', fact[9],
                         'count', nullif(one.times, 1),
                         -- Of more than two, only the first and the last one have a time of their own.
                         'since', CASE WHEN one.number < least(fresh, 1001) AND (one.number > 1 OR ring.told > 0) OR one.times > 1
