@@ -1,8 +1,8 @@
 -- The particulars of what guards refuse outlive the rollback.
 
 -- Room for the particulars of refusals: eight logs, so that sessions which are refused at once do not wait for each other.
--- A log is 256 sequences. Each keeps eight bytes, and neither a rollback nor a crash takes them back. `gateway guard
--- install` makes the room, and a database without a guard has none.
+-- A log is 256 sequences. Each keeps eight bytes, and neither a rollback nor a crash takes them back.
+-- `gateway guard install` makes the room. A database without a guard has none.
 --
 -- A refusal takes a row here `FOR UPDATE`, and appends to that log. No statement ever updates such a row: at REPEATABLE
 -- READ, it could not be locked after an update.
@@ -39,7 +39,7 @@ BEGIN
             lpad(number::text, 4, '0'));
     END LOOP;
     FOR number IN 0..7 LOOP
-        -- Where the newest entry begins, in the upper 48 bits, and how many words it has.
+        -- The place of the newest entry, in the upper 48 bits, and the number of its words.
         EXECUTE format('CREATE SEQUENCE fencing.refusal_end_%s MINVALUE 0 START 0', number);
         -- Up to which word the log may be written over.
         EXECUTE format('CREATE SEQUENCE fencing.refusal_free_%s MINVALUE 0 START 0', number);
@@ -68,9 +68,10 @@ $function$;
 -- Keep the particulars of a refusal, beyond the rollback that it causes. If a log cannot take them, only count it.
 -- Takes what word_refusal_v1 does. Does nothing in a read-only transaction, or without the right to count.
 --
--- An entry has five words: a hash of the text, the number of refusals and the length of the text, when the first one and
--- the last one was, and when the fence was raised. The text follows. A refusal with the text of the newest entry only
--- raises the number there: a zombie that tries again and again takes no more room. The log is chosen by the text.
+-- An entry begins with five words. They are a hash of the text, the number of refusals with the length of the text, the
+-- times of the first and of the last refusal, and the time of the fence. The text follows. A refusal with the text of the
+-- newest entry only raises the number there: a zombie that tries again and again takes no more room. The log is chosen
+-- by the text.
 CREATE FUNCTION fencing.keep_refusal_v1(
     p_reason text, p_resource text, p_token text, p_holder text, p_fence fencing.fence, p_target text
 ) RETURNS void LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $function$
@@ -295,7 +296,7 @@ BEGIN
         RETURN;
     END IF;
     FOR ring IN SELECT r.* FROM fencing.refusal_log_read r ORDER BY r.at LOOP
-        -- What an earlier transaction has put on record is free. This one may yet be undone.
+        -- The words that an earlier transaction has put on record are free. This one may yet be undone.
         PERFORM setval(format('fencing.refusal_free_%s', ring.log)::regclass, ring.position)
         WHERE ring.position > coalesce(
             fencing.read_word_v1(format('fencing.refusal_free_%s', ring.log)::regclass), 0);

@@ -130,8 +130,8 @@ WHERE resource = $1 AND position <= $2 AND at >= $3 AND at <= $4 AND day >= ($3:
 ORDER BY position DESC LIMIT $5
 
 -- name: counted
--- How many refusals by guards are known by their number alone, in a time. A null resource stands for all. Those without
--- a resource may be of any one.
+-- How many refusals by guards are known by their number alone, in a time. A null resource stands for all. An entry
+-- without a resource may be about any of them.
 SELECT coalesce(sum((details ->> 'count')::bigint), 0)::bigint AS counted
 FROM fencing.entry
 WHERE kind = 'guard-refused' AND at >= $1::timestamptz AND at <= coalesce($2::timestamptz, 'infinity')
