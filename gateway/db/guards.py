@@ -7,6 +7,9 @@ from datetime import datetime
 
 from gateway.db.database import Database, Record, Transaction
 from gateway.db.pool import load
+from gateway.db.record import fence_from_row
+from gateway.fencing.record import Attempt, Rejection
+from gateway.fencing.token import Token
 
 _SQL = load("guards")
 
@@ -144,18 +147,41 @@ class WatchStep:
 
 
 @dataclass(frozen=True, slots=True)
-class GuardRefusals:
-    """How often one session was refused for one reason. ``target`` is the table; all are None where nothing tells."""
+class CountedRefusals:
+    """Refusals of which only the number is known. ``target`` is the table, ``reason`` theirs, where these are known."""
 
     target: str | None
     reason: str | None
     count: int
 
 
-async def record_refusals(database: Database, since: datetime | None) -> list[GuardRefusals]:
-    """Record the refusals of guards that are not on record yet. ``since``: the time of the caller's last call."""
+async def record_refusals(database: Database, since: datetime | None) -> tuple[list[Rejection], list[CountedRefusals]]:
+    """Record the refusals of guards that are not on record yet. ``since``: the time of the caller's last call.
+
+    A call puts a part of them on record, so repeat it until it returns none.
+    """
     rows = await database.fetch_write(_SQL["refusals"], since)
-    return [GuardRefusals(row["target"], row["reason"], row["count"]) for row in rows]
+    return (
+        [_rejection(row) for row in rows if row["id"] is not None],
+        [CountedRefusals(row["target"], row["reason"], row["count"]) for row in rows if row["id"] is None],
+    )
+
+
+def _rejection(row: Record) -> Rejection:
+    token = None if row["value"] is None else Token(row["epoch"], row["value"])
+    fence = None if row["fence_value"] is None else fence_from_row(row["resource"], row)
+    attempt = Attempt(
+        token,
+        row["holder"],
+        row["caller"],
+        "",
+        row["target"] or "",
+        row["client"],
+        "",
+        plane="tables",
+        rule=row["target"],
+    )
+    return Rejection(row["id"], row["at"], row["resource"], row["reason"], True, attempt, fence)  # noqa: FBT003
 
 
 async def check_guards(database: Database) -> list[GuardFinding]:

@@ -51,7 +51,7 @@ TABLES = {
     "alarm": ("SELECT", "INSERT", "UPDATE"),
 }
 
-OF_THE_OWNER = {"guarded", "stamp", "refusals_counted"}
+OF_THE_OWNER = {"guarded", "stamp", "refusals_counted", "refusal_log", "refusal_log_read"}
 """Tables that only functions work on that run with the rights of the schema's owner."""
 
 # Functions that run with the rights of the schema's owner, and are for the gateway. Others of that kind are for writers
@@ -64,6 +64,7 @@ FUNCTIONS = (
     "watch_step_v1",
     "look_at_guards_v1",
     "record_refusals_v1",
+    "record_refusals_v2",
     "check_table_naming_v1",
 )
 

@@ -80,7 +80,16 @@ async def read_history(database: Database, resource: str, span: Span, position: 
         remarks=tuple(_remark(row) for row in reversed(remarks)),
         remarked=remarks[0]["in_all"] if remarks else 0,
         activity=await _activity(database, resource, position, span) if crowded else (),
+        counted=await count_counted(database, span.since, span.until, resource),
     )
+
+
+async def count_counted(
+    database: Database, since: datetime, until: datetime | None = None, resource: str | None = None
+) -> int:
+    """Return how many refusals by guards are known by their number alone: in a time, and perhaps of this resource."""
+    (row,) = await database.search(_SQL["counted"], since, until, resource)
+    return int(row["counted"])
 
 
 async def count_pending(database: Database, resource: str) -> tuple[int, datetime | None]:

@@ -102,6 +102,8 @@ class Chronicle:
                 case RecordedAct():
                     met = _met(self.fences.get(deed.resource or "")) if deed.meets else {}
                     self._record(deed.kind, deed.at, resource=deed.resource, **{**met, **deed.columns})
+                    if deed.kind is Kind.REJECTION:
+                        self._counts(deed.at, deed.columns["plane"], deed.columns["rule"]).add("refused", 1)
                     if deed.kind is Kind.EPOCH and deed.resource is not None:
                         token = Token(deed.columns["epoch"], deed.columns["value"])
                         self.fences[deed.resource] = Fence(deed.resource, token, None, deed.columns["caller"], deed.at)
@@ -145,12 +147,13 @@ class Chronicle:
         details = {"count": change.total, "since": _text(change.since), "until": _text(change.at), "raised": raised}
         return self._record(Kind.ALARM_CLEARED, change.at + _TICK / 30, details={**about, **details})
 
+    def _counts(self, at: datetime, plane: str, rule: str) -> WriteCounts:
+        return self.traffic[TrafficKey(at.replace(second=0, microsecond=0), plane, rule)]
+
     def _write(self, write: WriteAct) -> None:
         fence = self.fences.get(write.resource)
         decision = decide(fence, Presented(write.token, write.by.holder))
-        counts = self.traffic[
-            TrafficKey(write.at.replace(second=0, microsecond=0), write.under.plane, write.under.name)
-        ]
+        counts = self._counts(write.at, write.under.plane, write.under.name)
         if decision.passes:
             counts.accepted += 1
             if decision is Decision.RAISED:

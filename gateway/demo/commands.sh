@@ -47,8 +47,8 @@ GATEWAY_URL=@url@ GATEWAY_API_KEY=demo-key GATEWAY_POSTGRES=@database@ \
 # Without a lock: refused by the guard.
 @psql@ @database@ -c "UPDATE orders SET state = 'sent twice' WHERE id = 5"
 
-# A guard's refusals are entries of their own kind, which a gateway makes within a second.
-sleep 1; @gateway@ audit search --url @url@ --kind guard-refused
+# A guard's refusals are on record like all others, within a second.
+sleep 1; @gateway@ audit search --url @url@ --kind rejection --rule public.orders --reason token-required
 
 # ── Python: both, with one more header ───────────────────────────────────────
 @python@ - <<'END'

@@ -197,13 +197,6 @@ def restored(now: datetime, _: Random) -> Iterator[Act]:
 def beside(now: datetime, _: Random) -> Iterator[Act]:
     """Play an operator with psql. The guard refuses the change, is switched off, and the change is found."""
     refused, found = now - 97 * MINUTE, now - 92 * MINUTE
-    session = {
-        "pid": 31415,
-        "user": "reporting",
-        "application_name": "psql",
-        "client_addr": "10.20.9.40",
-        "started": (refused - 3 * MINUTE).isoformat(),
-    }
     guard = {
         "plane": "tables",
         "rule": ACCOUNTS.name,
@@ -212,7 +205,7 @@ def beside(now: datetime, _: Random) -> Iterator[Act]:
         "caller": "role:reporting",
         "target": ACCOUNTS.name,
         "client": "10.20.9.40",
-        "details": {"count": 2, "since": (refused - MINUTE).isoformat(), "by": "guard", "session": session},
+        "details": {"by": "guard", "program": "psql"},
     }
     change = {
         "plane": "tables",
@@ -221,7 +214,8 @@ def beside(now: datetime, _: Random) -> Iterator[Act]:
         "target": ACCOUNTS.name,
         "details": {"found_by": "sweep", "rows": 1, "keys": [["3"]]},
     }
-    yield RecordedAct(refused, Kind.GUARD_REFUSED, None, guard)
+    for at in (refused - MINUTE, refused):
+        yield RecordedAct(at, Kind.REJECTION, "public.accounts/3", guard)
     yield RecordedAct(found, Kind.BYPASS, "public.accounts/3", change, meets=True)
 
 

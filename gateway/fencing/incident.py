@@ -35,6 +35,19 @@ ZOMBIE = EntryReason.TOKEN_STALE
 """The reason of a zombie's refusals: another holder has overtaken its token. No other reason makes a zombie."""
 
 
+def counted_only(count: int, when: str = "") -> str:
+    """Return the sentence about refusals by guards of which only the number is on record. ``when`` follows it."""
+    return f"{count:,} {'refusal' if count == 1 else 'refusals'} by the guard of which only the count is known{when}."
+
+
+def nothing_refused(counted: int, when: str = "") -> str:
+    """Return the sentence about a time without refused writes on record. ``when`` names the time.
+
+    No other place says that no write was refused: a guard may have ``counted`` some.
+    """
+    return counted_only(counted, when) if counted else f"No write was refused{when}."
+
+
 @dataclass(frozen=True, slots=True)
 class IncidentKey:
     """The common values of the refusals of an incident. ``resource``, ``token`` and ``holder`` are None for reasons

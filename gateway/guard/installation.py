@@ -102,7 +102,7 @@ def _misfits(table: Table, rule: Rule, found: InstalledGuard) -> Iterable[str]:
         yield f"it takes equal tokens by {equal}, and the rule says {rule.equal}"
 
 
-REVISION = "r1000"
+REVISION = "r1001"
 """The revision of the fencing schema that the scripts of a guard call."""
 
 _REFUSED = "42501"

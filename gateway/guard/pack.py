@@ -29,7 +29,7 @@ _PACK = """\
 -- - Functions (rpc) are verified by what they do to such tables, nothing else.
 -- - A header that is sent twice reaches it once: PostgREST hands on one value.
 -- - Refusals undo what their transaction has written. They are in the server's log, and in sequences, until a gateway
---   puts them on record, or SELECT * FROM fencing.record_refusals_v1(NULL) as the owner of the schema.
+--   puts them on record, or SELECT * FROM fencing.record_refusals_v2(NULL) as the owner of the schema.
 -- - Requests that read claim nothing: read after the barrier, or after a write.
 
 CREATE OR REPLACE FUNCTION {function}() RETURNS void

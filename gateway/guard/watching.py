@@ -5,6 +5,7 @@ All of it is decided in the database, by one gateway at a time; which one does n
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import Iterable
 from contextlib import AbstractAsyncContextManager
 from datetime import datetime
@@ -15,7 +16,7 @@ from gateway.db import guards
 from gateway.db.database import Database
 from gateway.db.guards import GuardFinding
 from gateway.errors import Unavailable
-from gateway.observe.events import BypassFound, FoundBy, GuardRefused, Observe, SweepFailed
+from gateway.observe.events import BypassFound, FoundBy, GuardRefused, Observe, SweepFailed, WriteRefused
 
 INTERVAL = 1.0
 """Seconds between two looks at what guards have refused, and two stretches of comparing rows with their stamps."""
@@ -25,6 +26,8 @@ BLOCKS, STAMPS = 64, 4_000
 """The size of one comparison, in blocks of rows: half a megabyte."""
 _LARGE = 4096
 _MOST_STEPS = 100_000
+_MOST_PARTS = 16
+"""The most parts of what was refused that one look puts on record. In a storm there is always one more."""
 
 
 class GuardWatcher:
@@ -57,12 +60,22 @@ class GuardWatcher:
 
         Returns how many entries that were. Raises ``GatewayError``.
         """
-        now = await self._database.now()
-        refused = await guards.record_refusals(self._database, self._since)
-        self._since = now
-        for one in refused:
-            self._observe(GuardRefused(one.target, one.reason, one.count))
-        return len(refused) + (self._told(await guards.check_guards(self._database)) if with_guards else 0)
+        told = 0
+        for _ in range(_MOST_PARTS):
+            now = await self._database.now()
+            refused, counted = await guards.record_refusals(self._database, self._since)
+            self._since = now
+            for rejection in refused:
+                self._observe(WriteRefused("tables", rejection))
+            alike = Counter((one.attempt.rule, one.reason) for one in refused)
+            for (target, reason), count in alike.items():
+                self._observe(GuardRefused(target, reason, count))
+            for one in counted:
+                self._observe(GuardRefused(one.target, one.reason, one.count))
+            told += len(refused) + len(counted)
+            if not refused and not counted:
+                break
+        return told + (self._told(await guards.check_guards(self._database)) if with_guards else 0)
 
     async def sweep(self) -> int:
         """Look, and compare all watched rows with their stamps, once; how many entries that made.

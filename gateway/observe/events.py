@@ -328,7 +328,9 @@ class BypassFound:
 
 @dataclass(frozen=True, slots=True)
 class GuardRefused:
-    """The guard of a table has refused writes of one session beside the gateway. It is on record.
+    """The guard of a table has refused writes of sessions beside the gateway. They are on record.
+
+    For those with all particulars there is a ``WriteRefused``, too.
 
     ``target`` is the table, None where that is not known, and where ``fencing.hold`` was called.
     """

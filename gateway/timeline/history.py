@@ -153,7 +153,8 @@ class History:
     """One resource during one span. ``parties`` are drawn; ``totals`` counts all.
 
     ``takeovers`` has each by which one of these took over or was first overtaken, also from before the span. ``fence``
-    is the present one. ``remarks`` are the newest of ``remarked`` ones.
+    is the present one. ``remarks`` are the newest of ``remarked`` ones. ``counted``: refusals by guards of which only
+    the number is known. They may be of this resource.
     """
 
     resource: str
@@ -167,6 +168,7 @@ class History:
     remarks: tuple[Remark, ...] = ()
     remarked: int = 0
     activity: tuple[Activity, ...] = ()
+    counted: int = 0
 
     @property
     def crowded(self) -> bool:

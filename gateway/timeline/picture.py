@@ -48,7 +48,7 @@ def draw(history: History) -> Picture:
         if history.span.has(one.at)
     )
     bottom = lanes_end + (_FLAGS if flags else 0.0)
-    headline = sentences.headline(drawn, history.totals, clock)
+    headline = sentences.headline(drawn, history.totals, clock, history.counted)
     return Picture(
         span=history.span,
         width=WIDTH,
@@ -69,6 +69,7 @@ def draw(history: History) -> Picture:
         rest=rest,
         has=_present(rows, flags),
         clock=clock,
+        counted=history.counted,
     )
 
 

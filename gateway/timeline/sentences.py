@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TypeAlias
 
+from gateway.fencing.incident import counted_only, nothing_refused
 from gateway.fencing.record import Kind
 from gateway.text import span, visible
 from gateway.timeline.axis import format_day, format_time
@@ -23,7 +24,7 @@ _NAME_LENGTH = 24
 
 _REMARKS = {
     Kind.BYPASS: "Changed past the gateway",
-    Kind.GUARD_REFUSED: "The guard refused writes of a session that bypassed the gateway",
+    Kind.GUARD_REFUSED: "The guard refused writes, and only their number is known",
     Kind.SETTLED: "A pending write was prevented from taking effect",
 }
 _LEASE_ENDS = {
@@ -62,11 +63,17 @@ def plain(sentences: Sequence[Sentence]) -> str:
     )
 
 
-def headline(lanes: Sequence[Lane], totals: Totals, clock: Clock) -> tuple[Sentence, ...]:
-    """Return the headline in a few sentences, the worst zombie first. ``totals`` counts undrawn parties, too."""
+def headline(lanes: Sequence[Lane], totals: Totals, clock: Clock, counted: int = 0) -> tuple[Sentence, ...]:
+    """Return the headline in a few sentences, the worst zombie first. ``totals`` counts undrawn parties, too.
+
+    ``counted`` are refusals by guards of which only the number is known.
+    """
     troubled = sorted((lane for lane in lanes if lane.tally.refused), key=lambda lane: -lane.tally.refused)
     if not troubled:
-        return (("No write was refused here in this time.",), *_standing(lanes, clock))
+        return (
+            (nothing_refused(counted, " in this time" if counted else " here in this time"),),
+            *_standing(lanes, clock),
+        )
     worst = troubled[0]
     sentences: list[Sentence] = [(*_zombie(worst, clock), f" {_fate(worst.tally.refused, worst.tally.noted)}")]
     others = max(totals.zombies, len(troubled)) - 1
@@ -75,6 +82,8 @@ def headline(lanes: Sequence[Lane], totals: Totals, clock: Clock) -> tuple[Sente
         noted = max(totals.noted, sum(lane.tally.noted for lane in troubled)) - worst.tally.noted
         subject = "One other writer" if others == 1 else f"{number(others)} other writers"
         sentences.append((f"{subject} tried {number(refused)} more {_writes(refused)}. {_fate(refused, noted)}",))
+    if counted:
+        sentences.append((counted_only(counted, " in this time"),))
     return (*sentences, *_standing(lanes, clock))
 
 

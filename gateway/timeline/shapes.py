@@ -146,8 +146,9 @@ class Picture:
     rest: str | None
     has: Present
     clock: Clock
+    counted: int = 0
 
     @property
     def troubled(self) -> bool:
         """Return whether any write was refused, or would have been."""
-        return any(row.lane.tally.refused for row in self.rows)
+        return self.counted > 0 or any(row.lane.tally.refused for row in self.rows)

@@ -12,7 +12,7 @@ from starlette.routing import Route
 
 from gateway.api.incidents import may_acknowledge
 from gateway.auth.principal import Principal
-from gateway.db import incidents, search
+from gateway.db import incidents, search, timeline
 from gateway.errors import NotFound, RequestMalformed
 from gateway.fencing.incident import GAP, LONGEST_NOTE, MOST_NOTES, QUIET, Incident, State, urgency
 from gateway.fencing.record import Entry, Kind
@@ -63,6 +63,7 @@ class _Found:
     complete: bool
     since: datetime
     until: datetime
+    counted: int
 
 
 def list_routes(site: Site) -> list[Route]:
@@ -95,6 +96,7 @@ def list_routes(site: Site) -> list[Route]:
             shown=shown,
             complete=all(one.complete for one in found) and len(shown) == len(every),
             total=sum(row.incident.inside for row in shown),
+            counted=sum(one.counted for one in found),
             since=begin,
             until=until,
             sparks=lambda one: chart.sparks(one.steps, begin or one.first, until or one.last),
@@ -123,7 +125,8 @@ async def _find(place: Place, sent: Sequence[tuple[str, str]], wanted: str) -> _
     step = max((until - filters.since) / chart.SPARKS, timedelta(seconds=1))
     found = await incidents.find_incidents(place.database, filters, now, step=step)
     rows = [IncidentRow(one, now, place.name) for one in found.incidents if wanted in ("", one.state(now))]
-    return _Found(rows, found.complete, filters.since, until)
+    counted = await timeline.count_counted(place.database, filters.since, until)
+    return _Found(rows, found.complete, filters.since, until, counted)
 
 
 def routes(site: Site, bodies: BodyReader) -> list[Route]:

@@ -66,6 +66,12 @@ class Overview:
     def accepted(self) -> int:
         return sum(bucket.counts.accepted for bucket in self.series)
 
+    @property
+    def counted(self) -> int:
+        """Return how many refusals by guards are known by their number alone."""
+        found = self.notable.get(Kind.GUARD_REFUSED)
+        return 0 if found is None else found.count
+
 
 def steps(until: datetime, span: str) -> tuple[datetime, datetime, int]:
     """Return the beginning, the end and the number of steps of a span's chart. The last step contains ``until``."""
@@ -150,6 +156,7 @@ def routes(site: Site) -> list[Route]:
             several=names(site.places),
             looked_at=incidents.LOOKED_AT,
             denials_looked_at=overview.LOOKED_AT,
+            counted=sum(one.counted for one in looked),
         )
 
     return [Route("/ui/", show)]

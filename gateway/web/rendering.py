@@ -20,6 +20,7 @@ from starlette.routing import Route
 from gateway import text
 from gateway.auth.provider_logins import LOGIN
 from gateway.errors import GatewayError, NotFound
+from gateway.fencing.incident import nothing_refused
 from gateway.fencing.record import ANONYMOUS
 from gateway.http.middleware import problem
 from gateway.web.advice import kind_title, reason_words
@@ -168,6 +169,7 @@ def environment() -> Environment:
         "pairs": _pairs,
         "kind_title": kind_title,
         "reason_words": reason_words,
+        "nothing_refused": nothing_refused,
     }
     return made
 

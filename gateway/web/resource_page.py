@@ -227,6 +227,7 @@ class _Known:
     fences: Sequence[Fence]
     troubled: Sequence[RefusedResource] = ()
     taken_over: Sequence[Entry] = ()
+    counted: int = 0
 
 
 def search_routes(site: Site) -> list[Route]:
@@ -258,6 +259,7 @@ def search_routes(site: Site) -> list[Route]:
             troubled=troubled[:_MOST],
             taken_over=taken_over[:_MOST],
             looked_at=overview.LOOKED_AT,
+            counted=sum(one.counted for one in known),
             places=names(site.places),
             missing=answers.missing,
         )
@@ -279,6 +281,7 @@ async def _known(place: Place, prefix: str, after: str) -> _Known:
         found,
         await overview.list_refused_resources(database, since, _MOST),
         await overview.list_takeovers(database, since, _MOST),
+        await timeline.count_counted(database, since),
     )
 
 

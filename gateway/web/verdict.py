@@ -10,7 +10,7 @@ from functools import partial
 from typing import Literal, TypeAlias
 from urllib.parse import urlencode
 
-from gateway.fencing.incident import ZOMBIE, Incident, State
+from gateway.fencing.incident import ZOMBIE, Incident, State, counted_only, nothing_refused
 from gateway.fencing.record import EntryReason
 from gateway.web.advice import reason_words
 
@@ -157,8 +157,15 @@ def _summed(several: Sequence[Facts]) -> Facts:
         passed=sum(one.passed for one in several),
         accepted=sum(one.accepted or 0 for one in several),
         last_refused=max(last, default=None),
+        guard=_counted(several),
         database=None,
     )
+
+
+def _counted(several: Sequence[Facts]) -> Happened | None:
+    found = [one.guard for one in several if one.guard is not None]
+    newest = max(found, key=lambda one: one.last, default=None)
+    return None if newest is None else replace(newest, count=sum(one.count for one in found))
 
 
 def _outages(facts: Facts) -> Iterator[Finding]:
@@ -357,16 +364,17 @@ def _resource(incident: Incident) -> Name:
     return Name("several resources") if incident.about is None else Name(incident.about, resource=True)
 
 
+_COUNTED: Sentence = ("Look into the log of PostgreSQL: each refusal is a line there, with its resource and token.",)
+
+
 def _guard(facts: Facts) -> Iterator[Finding]:
     found = facts.guard
     if found is None or facts.now - found.last > RECENT:
         return
-    on: Sentence = () if found.about is None else (" to ", Name(found.about))
-    by: Sentence = () if found.caller is None else (" by ", Name(found.caller))
     yield Finding(
         "warned",
-        ("The guard refused direct writes", *on, *by, ", last noted at ", found.last, ". Nothing was written."),
-        ("Let the session show the token of its lock (docs/guard.md), or stop it.",),
+        (f"{counted_only(found.count)} The last was noted at ", found.last, ". Nothing of them was written."),
+        _COUNTED,
         _link("/ui/events", facts, kind="guard-refused"),
         "The refusals",
     )
@@ -406,8 +414,12 @@ def _backlogs(facts: Facts) -> Iterator[Finding]:
 
 def _quiet(facts: Facts) -> Finding:
     idle = " No write was accepted either." if facts.accepted == 0 else ""
+    counted = 0 if facts.guard is None else facts.guard.count
     if not facts.refused and not facts.passed:
-        return Finding("good", (f"All is quiet: no write was refused in {facts.period}.{idle}",), ("Nothing to do.",))
+        told = nothing_refused(counted, f" in {facts.period}")
+        if counted:
+            return Finding("warned", (f"{told}{idle}",), _COUNTED, _link("/ui/events", facts, kind="guard-refused"))
+        return Finding("good", (f"All is quiet: {told[0].lower()}{told[1:]}{idle}",), ("Nothing to do.",))
     last: Sentence = () if facts.last_refused is None else (", the last at ", facts.last_refused)
     return Finding(
         "good",

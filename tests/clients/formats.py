@@ -79,7 +79,8 @@ class Lake:
         """Count the stale writes that the guard of the catalog has refused, as far as they are on record."""
         query = (
             "SELECT count(*) FROM fencing.record"
-            " WHERE kind = 'guard-refused' AND target = 'public.iceberg_tables' AND reason = 'token-stale'"
+            " WHERE kind = 'rejection' AND details ->> 'by' = 'guard'"
+            " AND target = 'public.iceberg_tables' AND reason = 'token-stale'"
         )
         return asyncio.run(_fetch(self.gateway.dsn, query))
 

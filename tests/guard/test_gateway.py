@@ -1,17 +1,22 @@
 """The gateway and writers beside it, on one guarded table: one fence for both, and the gateway is never weaker."""
 
+import asyncio
 import json
+import re
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import asyncpg
 import httpx
 import pytest
 
+from gateway.db import rights
 from gateway.guard import installation
-from gateway.observe.events import StepReached
-from tests.guard.stage import RULES, Session, Stage, declare_and_write, hold, hold_and_write, refused
+from gateway.observe.events import GuardRefused, StepReached, WriteRefused
+from tests.guard.stage import RULES, Session, Stage, declare_and_write, hold, hold_and_write, refused, session
+from tests.record.receiver import SECRET, receiving
 from tests.running import API_KEY, Events, running
 from tests.tiers import first
 from tests.waiting import PATIENCE
@@ -286,3 +291,87 @@ async def test_triggers_of_reached_tables_leave_no_settings_behind(stage: Stage)
             answer = await gateway.patch("/days?day=eq.2024-01-02", json={"v": 2}, headers={"fencing-token": "5"})
             assert answer.headers["fencing-resource"] == "public.days/2024-01-02"
         assert await stage.rows("SELECT note FROM orders WHERE id = 6") == [("late",)]
+
+
+async def test_every_place_tells_of_a_zombie_that_a_guard_refused_while_no_gateway_ran(guarded: Stage) -> None:
+    """Its session has ended before the gateway starts. Each place has resource, token, holder, successor and time."""
+    await rights.grant(guarded.owner, guarded.gateway_role)
+    async with receiving() as receiver:
+        hook = {"name": "ops", "url": receiver.url, "secret": SECRET}
+        told = guarded.config(webhooks=[hook])
+        async with running(told) as origin, calling(origin) as client:
+            await until_registered(guarded)
+            assert "no write was refused" in await shown(origin, "/ui/")
+        async with session(guarded.app) as successor:
+            await hold(successor, "order/5", 35, "bob")
+        async with session(guarded.app) as zombie:
+            await zombie.execute(
+                "SET fencing.resource = 'order/5'; SET fencing.token = '34'; SET fencing.holder = 'ann'"
+            )
+            async with refused("FN412"):
+                await zombie.execute(SENT)
+        over = datetime.now(UTC)
+        events = Events()
+        async with running(told, events) as origin, calling(origin) as client:
+            await receiver.until(receiver.entries)
+            (sent,) = receiver.entries()
+            facts = (sent["resource"], sent["token"], sent["holder"], sent["fence"], sent["fence_holder"])
+            assert facts == ("order/5", "34", "ann", "35", "bob")
+            at = datetime.fromisoformat(sent["at"])
+            assert over - timedelta(seconds=PATIENCE) < at < over, "when it was refused, not when a gateway looked"
+
+            (listed,) = (await client.get("/v1/rejections", params={"resource": "order/5"})).json()["rejections"]
+            assert (listed["token"], listed["holder"], listed["fence"], listed["at"]) == ("34", "ann", "35", sent["at"])
+            (incident,) = (await client.get("/v1/incidents")).json()["incidents"]
+            assert (incident["resource"], incident["token"], incident["holder"]) == ("order/5", "34", "ann")
+            assert (incident["fence"], incident["overtaken_by"], incident["first"]) == ("35", "bob", sent["at"])
+
+            clock = at.strftime("%H:%M:%S")
+            page = await shown(origin, "/ui/resource?name=order/5")
+            report = (await client.get("/v1/reports/order/5")).text
+            for place in (page, report):
+                for fact in ("ann", "token 34", "bob", "token 35", clock):
+                    assert fact in place, fact
+            for place in (page, report, await shown(origin, "/ui/")):
+                assert not re.search("(?i)no write was refused|held the newest token that", place)
+            metrics = (await client.get("/v1/metrics")).text
+            sample = 'gateway_writes_refused_total{plane="tables",reason="token-stale",rule="public.shipments"} 1.0'
+            assert sample in metrics
+            assert "gateway_guard_refusals_total 1.0" in metrics
+            assert [one.rejection.resource for one in events if isinstance(one, WriteRefused)] == ["order/5"]
+
+
+async def test_no_place_says_that_nothing_was_refused_where_only_the_number_is_known(
+    guarded: Stage, app: Session
+) -> None:
+    await rights.grant(guarded.owner, guarded.gateway_role)
+    await guarded.execute("DELETE FROM fencing.refusal_log; DELETE FROM fencing.refusal_log_read")
+    await hold(app, "order/5", 35)
+    for _ in range(3):
+        async with refused("FN412"):
+            await declare_and_write(app, SENT, "order/5", 34)
+    events = Events()
+    async with running(guarded.config(), events) as origin, calling(origin) as client:
+        async with asyncio.timeout(PATIENCE):
+            while not any(isinstance(event, GuardRefused) for event in events):
+                await asyncio.sleep(0.01)
+        report = (await client.get("/v1/reports/order/5")).text
+        pages = ("/ui/resource?name=order/5", "/ui/", "/ui/incidents", "/ui/resources")
+        for text in (report, *[await shown(origin, page) for page in pages]):
+            assert "3 refusals by the guard of which only the count is known" in text
+            assert not re.search("(?i)no write was refused|every writer", text)
+
+
+async def shown(origin: str, page: str) -> str:
+    """Return the text of a page, after a login."""
+    async with httpx.AsyncClient(base_url=origin, headers={"origin": origin}, timeout=PATIENCE) as client:
+        assert (await client.post("/ui/login", data={"api_key": API_KEY})).status_code == 303
+        answer = await client.get(page)
+        assert answer.status_code == 200, answer.text
+        return answer.text
+
+
+async def until_registered(stage: Stage) -> None:
+    async with asyncio.timeout(PATIENCE):
+        while not await stage.rows("SELECT FROM fencing.webhook"):
+            await asyncio.sleep(0.01)

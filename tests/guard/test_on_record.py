@@ -4,19 +4,26 @@ import asyncio
 import json
 import os
 import signal
-from collections.abc import AsyncIterator
+import subprocess
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import asyncpg
+import psycopg
 import pytest
 
 from gateway.db import guards
 from gateway.db.database import Database
-from gateway.db.guards import GuardFinding, GuardRefusals
+from gateway.db.guards import GuardFinding
+from gateway.demo import embedded
 from gateway.demo.embedded import postgres
 from gateway.errors import ConfigurationError, Unavailable
+from gateway.fencing.record import Rejection
+from gateway.fencing.token import Token
 from gateway.guard import installation as guard
 from tests.guard.stage import Session, Stage, declare_and_write, hold, hold_and_write, logging_in_as, refused, session
 from tests.postgres import install
@@ -34,18 +41,30 @@ async def opened(dsn: str) -> AsyncIterator[Database]:
         await database.close()
 
 
-async def looked(dsn: str) -> list[GuardRefusals]:
-    """Return the refusals that one run of the recorder puts on record."""
+async def looked(dsn: str) -> tuple[list[Rejection], int]:
+    """Return the refusals that gateways put on record, and of how many only the number is known."""
+    refusals: list[Rejection] = []
+    counted = 0
     async with opened(dsn) as database:
-        return await guards.record_refusals(database, None)
+        while True:
+            found, more = await guards.record_refusals(database, None)
+            if not found and not more:
+                return refusals, counted
+            refusals += found
+            counted += sum(each.count for each in more)
 
 
-async def entries(stage: Stage) -> list[tuple[Any, ...]]:
-    """Target, reason, caller and details of what is on record."""
-    rows = await stage.rows(
-        "SELECT target, reason, caller, details::text FROM fencing.record WHERE kind = 'guard-refused' ORDER BY at"
+def told(refusals: list[Rejection]) -> Counter[tuple[str, str | None, str]]:
+    """Count the refusals by reason, table and resource."""
+    return Counter((one.reason, one.attempt.rule, one.resource) for one in refusals)
+
+
+async def counts(stage: Stage) -> int:
+    """Return how many refusals the record knows by their number alone."""
+    ((counted,),) = await stage.rows(
+        "SELECT coalesce(sum((details ->> 'count')::bigint), 0) FROM fencing.record WHERE kind = 'guard-refused'"
     )
-    return [(*row[:3], json.loads(row[3])) for row in rows]
+    return int(counted)
 
 
 async def refuse(app: Session, times: int = 1) -> None:
@@ -54,25 +73,83 @@ async def refuse(app: Session, times: int = 1) -> None:
             await app.execute("UPDATE shipments SET state = 'x'")
 
 
-async def test_an_entry_says_who_where_and_why(guarded: Stage) -> None:
-    app = await asyncpg.connect(guarded.app, server_settings={"application_name": "nightly"})
-    try:
-        await refuse(app, 2)
-        assert await looked(guarded.owner) == [GuardRefusals(TABLE, "token-required", 2)]
-        ((started,),) = await guarded.rows(
-            f"SELECT backend_start FROM pg_stat_activity WHERE pid = {app.get_server_pid()}"
-        )
-    finally:
-        await app.close()
-    ((target, reason, caller, details),) = await entries(guarded)
-    assert (target, reason, caller) == (TABLE, "token-required", f"role:{guarded.app_role}")
-    assert (details["count"], details["by"]) == (2, "guard")
-    told = details["session"]
-    assert (told["application_name"], told["user"]) == ("nightly", guarded.app_role)
-    assert told["started"].startswith(f"{started:%Y-%m-%dT%H:%M:%S}")
+async def overtaken(stage: Stage, *resources: str) -> None:
+    """Let bob take resources over with token 35."""
+    async with session(stage.app) as successor:
+        for resource in resources:
+            await hold(successor, resource, 35, "bob")
 
 
-async def test_reasons_tables_and_sessions_are_told_apart(guarded: Stage, app: Session, other: Session) -> None:
+DECLARED = "SET fencing.resource = 'order/5'; SET fencing.token = '34'; SET fencing.holder = 'ann';"
+WRITE = "UPDATE shipments SET state = 'late' WHERE order_id = 5"
+
+
+def by_psql(dsn: str, *statements: str) -> str:
+    """Run statements in a session of psql that ends at once; its errors."""
+    arguments = [argument for one in statements for argument in ("--command", one)]
+    address = f"{dsn}{'&' if '?' in dsn else '?'}application_name=nightly"
+    done = subprocess.run(
+        [embedded.psql(), "--no-psqlrc", "--set=VERBOSITY=verbose", *arguments, address],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return done.stderr
+
+
+def by_psycopg(dsn: str, *, savepoint: bool = False) -> None:
+    with psycopg.connect(dsn, application_name="nightly") as connection:
+        connection.execute(DECLARED)
+        with pytest.raises(psycopg.Error, match="overtaken"), connection.transaction():
+            connection.execute(WRITE)
+        if savepoint:
+            assert connection.execute("SELECT 1").fetchone() == (1,), "the transaction goes on"
+        connection.rollback()
+
+
+def in_autocommit(dsn: str) -> None:
+    assert "FN412" in by_psql(dsn, DECLARED, WRITE)
+
+
+def in_a_transaction(dsn: str) -> None:
+    assert "FN412" in by_psql(dsn, DECLARED, "BEGIN", WRITE, "ROLLBACK")
+
+
+def in_a_savepoint(dsn: str) -> None:
+    by_psycopg(dsn, savepoint=True)
+
+
+WAYS = [in_autocommit, in_a_transaction, by_psycopg, in_a_savepoint]
+
+
+@pytest.mark.parametrize("way", WAYS)
+async def test_a_refusal_is_on_record_after_its_session_is_gone(guarded: Stage, way: Callable[[str], None]) -> None:
+    await overtaken(guarded, "order/5")
+    begun = datetime.now(UTC)
+    await asyncio.to_thread(way, guarded.app)
+    (refusal,), counted = await looked(guarded.owner)
+    assert counted == 0
+    assert (refusal.resource, refusal.reason, refusal.enforced) == ("order/5", "token-stale", True)
+    assert begun <= refusal.at <= datetime.now(UTC)
+    attempt, fence = refusal.attempt, refusal.fence
+    assert (attempt.token, attempt.holder, attempt.rule) == (Token(0, 34), "ann", TABLE)
+    assert (attempt.caller, attempt.client) == (f"role:{guarded.app_role}", await address_of(guarded))
+    assert fence is not None
+    ((raised_at,),) = await guarded.rows("SELECT raised_at FROM fencing.fence WHERE resource = 'order/5'")
+    assert (fence.token, fence.holder, fence.raised_at) == (Token(0, 35), "bob", raised_at)
+    ((kind, at, details),) = await guarded.rows(
+        f"SELECT kind, at, details::text FROM fencing.record WHERE id = '{refusal.id}'"
+    )
+    assert (kind, at) == ("rejection", refusal.at)
+    assert json.loads(details) == {"by": "guard", "program": "nightly"}
+
+
+async def address_of(stage: Stage) -> str | None:
+    ((address,),) = await stage.rows("SELECT host(inet_client_addr())")
+    return address
+
+
+async def test_reasons_tables_and_resources_are_told_apart(guarded: Stage, app: Session, other: Session) -> None:
     await guarded.install("settings")
     await hold(app, "order/5", 35)
     async with refused("FN412"):
@@ -83,44 +160,79 @@ async def test_reasons_tables_and_sessions_are_told_apart(guarded: Stage, app: S
     await refuse(other)
     async with refused("FN412"):
         await declare_and_write(other, "UPDATE shipments SET state = 'x'", "order/5", 34)
-    found = await looked(guarded.owner)
-    assert sorted(found, key=str) == sorted(
-        [
-            GuardRefusals(None, "token-stale", 1),  # by fencing.hold, which knows of no table
-            GuardRefusals("public.settings", "token-required", 1),
-            GuardRefusals(TABLE, "token-required", 1),
-            GuardRefusals(TABLE, "token-required", 1),
-            GuardRefusals(TABLE, "token-stale", 1),
-        ],
-        key=str,
-    )
-    by_hold = [details for target, _, _, details in await entries(guarded) if target is None]
-    assert [details["by"] for details in by_hold] == ["fencing.hold"]
+    found, counted = await looked(guarded.owner)
+    assert counted == 0
+    assert told(found) == {
+        ("token-stale", None, "order/5"): 1,  # by fencing.hold, which knows of no table
+        ("token-required", "public.settings", "settings"): 1,
+        ("token-required", TABLE, "order/5"): 2,
+        ("token-stale", TABLE, "order/5"): 1,
+    }
 
 
 async def test_a_refusal_that_is_caught_counts(guarded: Stage, app: Session) -> None:
     """A session that catches the refusal and goes on has still made the attempt."""
     await app.execute("DO $$ BEGIN UPDATE shipments SET state = 'x'; EXCEPTION WHEN SQLSTATE 'FN428' THEN NULL; END $$")
-    assert await looked(guarded.owner) == [GuardRefusals(TABLE, "token-required", 1)]
+    assert told((await looked(guarded.owner))[0]) == {("token-required", TABLE, "order/5"): 1}
 
 
-async def test_of_very_many_at_once_the_number_is_known(guarded: Stage, app: Session) -> None:
-    await refuse(app, 50)
-    found = await looked(guarded.owner)
-    assert sorted(found, key=lambda each: each.count) == [
-        GuardRefusals(TABLE, "token-required", 16),
-        GuardRefusals(None, None, 34),
-    ]
+@pytest.mark.parametrize("isolation", ["repeatable_read", "serializable"])
+async def test_a_snapshot_from_before_the_last_look(guarded: Stage, app: Session, isolation: Any) -> None:
+    await refuse(app)
+    async with refused("FN428"), app.transaction(isolation=isolation):
+        await app.fetch("SELECT FROM shipments")
+        assert len((await looked(guarded.owner))[0]) == 1
+        await app.execute("UPDATE shipments SET state = 'x'")
+    assert len((await looked(guarded.owner))[0]) == 1
+
+
+async def test_of_a_storm_each_is_on_record_up_to_a_number(guarded: Stage, app: Session) -> None:
+    """One zombie that tries again and again takes no more room."""
+    await refuse(app, 1003)
+    found, counted = await looked(guarded.owner)
+    assert (len(found), counted) == (1000, 3)
+    assert await counts(guarded) == 3
+    times = [one.at for one in found]
+    assert times == sorted(times)
+    between = await guarded.rows("SELECT count(*) FROM fencing.record WHERE kind = 'rejection' AND details ? 'since'")
+    assert between == [(999,)], "all but the first have no time of their own"
+    await refuse(app)
+    (later,), _ = await looked(guarded.owner)
+    assert later.at > times[-1]
+
+
+async def test_two_hundred_zombies_at_once(guarded: Stage) -> None:
+    """Of each, the record has the particulars, or counts it: none is lost."""
+    resources = [f"order/{number}" for number in range(200)]
+    await overtaken(guarded, *resources)
+    async with AsyncExitStack() as stack:
+        zombies = [await stack.enter_async_context(session(guarded.app)) for _ in resources]
+
+        async def write(zombie: Session, resource: str) -> None:
+            async with refused("FN412"):
+                await hold(zombie, resource, 34, "ann")
+
+        await asyncio.gather(*map(write, zombies, resources))
+        found, counted = await looked(guarded.owner)
+        assert len(found) + counted == 200
+        assert len({one.resource for one in found}) == len(found) >= 80
+        assert await counts(guarded) == counted
+        # The room is free again, and those with the same particulars share it.
+        await asyncio.gather(*(write(zombie, "order/7") for zombie in zombies))
+    found, counted = await looked(guarded.owner)
+    assert (told(found), counted) == ({("token-stale", None, "order/7"): 200}, 0)
 
 
 async def test_none_is_lost_and_none_is_counted_twice(guarded: Stage) -> None:
     """Four writers are refused while others look, all the time."""
     over = asyncio.Event()
-    found: list[GuardRefusals] = []
+    found: list[Rejection] = []
 
     async def look() -> None:
         while not over.is_set():
-            found.extend(await looked(guarded.owner))
+            refusals, counted = await looked(guarded.owner)
+            assert counted == 0
+            found.extend(refusals)
 
     async with AsyncExitStack() as stack, asyncio.TaskGroup() as group:
         writers = [await stack.enter_async_context(session(guarded.app)) for _ in range(4)]
@@ -128,10 +240,51 @@ async def test_none_is_lost_and_none_is_counted_twice(guarded: Stage) -> None:
         await asyncio.gather(*(refuse(writer, 40) for writer in writers))
         over.set()
         await asyncio.gather(*looking)
-    for _ in range(2):
-        found += await looked(guarded.owner)
-    assert sum(each.count for each in found) == 160
-    assert sum(details["count"] for *_, details in await entries(guarded)) == 160
+    found += (await looked(guarded.owner))[0]
+    assert len(found) == len({one.id for one in found}) == 160
+    assert await guarded.rows("SELECT count(*) FROM fencing.record WHERE kind = 'rejection'") == [(160,)]
+
+
+async def test_a_look_that_is_undone_loses_nothing(guarded: Stage, app: Session) -> None:
+    await refuse(app)
+    async with session(guarded.owner) as looking:
+        transaction = looking.transaction()
+        await transaction.start()
+        assert len(await looking.fetch("SELECT FROM fencing.record_refusals_v2(NULL)")) == 1
+        await transaction.rollback()
+    await refuse(app)
+    assert len((await looked(guarded.owner))[0]) == 2
+
+
+async def test_the_longest_names_have_room(guarded: Stage, app: Session) -> None:
+    resource, holder = "r" * 512, "h" * 200
+    await hold(app, resource, f"2147483647.{2**63 - 1}", holder)
+    async with refused("FN412"):
+        await hold(app, resource, f"2147483647.{2**63 - 2}", holder)
+    ((refusal,), counted) = await looked(guarded.owner)
+    assert counted == 0
+    assert (refusal.resource, refusal.attempt.holder, refusal.attempt.token) == (
+        resource,
+        holder,
+        Token(2147483647, 2**63 - 2),
+    )
+    assert refusal.fence is not None
+    assert refusal.fence.holder == holder
+
+
+async def test_a_gateway_of_the_release_before_puts_the_same_on_record(guarded: Stage, app: Session) -> None:
+    await refuse(app, 2)
+    rows = await guarded.rows("SELECT * FROM fencing.record_refusals_v1(NULL)")
+    assert rows == [(TABLE, "token-required", 2)]
+    assert await guarded.rows("SELECT count(*) FROM fencing.rejection") == [(2,)]
+
+
+async def test_without_room_they_are_counted(guarded: Stage, app: Session) -> None:
+    """A guard of an earlier release has made no room."""
+    await guarded.execute("DELETE FROM fencing.refusal_log; DELETE FROM fencing.refusal_log_read")
+    await refuse(app, 50)
+    assert await looked(guarded.owner) == ([], 50)
+    assert await counts(guarded) == 50
 
 
 async def test_nobody_can_make_refusals_up(guarded: Stage, app: Session) -> None:
@@ -142,31 +295,26 @@ async def test_nobody_can_make_refusals_up(guarded: Stage, app: Session) -> None
     forged = "SELECT fencing.refuse_v1('token-stale', 'order/5', '1', NULL, NULL, 'public.shipments')"
     async with refused("FN412"):
         await app.execute(forged)
-    for statement in ("SELECT nextval('fencing.refusal')", "SELECT setval('fencing.refusal_00', 7)"):
+    for statement in ("SELECT nextval('fencing.refusal')", "SELECT setval('fencing.refusal_word_0000', 7)"):
         async with refused("42501"):
             await app.execute(statement)
-    for function in ("record_refusals_v1(NULL)", "look_at_guards_v1()", "stamp_v1(1, '{}', 1, 1, NULL)"):
+    for function in (
+        "record_refusals_v1(NULL)",
+        "record_refusals_v2(NULL)",
+        "keep_refusals_v1()",
+        "look_at_guards_v1()",
+        "stamp_v1(1, '{}', 1, 1, NULL)",
+    ):
         async with refused("42501"):
             await app.execute(f"SELECT fencing.{function}")
-    assert await looked(guarded.owner) == []
+    assert await looked(guarded.owner) == ([], 0)
 
 
 async def test_in_a_transaction_that_only_reads(guarded: Stage, app: Session) -> None:
     """The refusal is the answer, not that nothing may be counted."""
     async with refused("FN400"), app.transaction(readonly=True):
         await hold(app, "order/5", "x")
-    assert await looked(guarded.owner) == []
-
-
-async def test_a_guard_of_an_earlier_revision_counts_too(guarded: Stage, app: Session) -> None:
-    """Its functions call the counter by its old name, and no operator has registered the table."""
-    await guarded.execute("DELETE FROM fencing.guarded")
-    await refuse(app)
-    assert await looked(guarded.owner) == [GuardRefusals(None, "token-required", 1)]
-    async with opened(guarded.owner) as database:
-        assert await guards.check_guards(database) == []
-        await refuse(app)
-        assert await guards.record_refusals(database, None) == [GuardRefusals(TABLE, "token-required", 1)]
+    assert await looked(guarded.owner) == ([], 0)
 
 
 @pytest.mark.thorough
@@ -184,19 +332,13 @@ async def test_a_crash_of_the_server_makes_none_up(tmp_path: Path) -> None:
         """)
         await stage.install("shipments")
         await attempt(stage)
-        assert [each.count for each in await looked(dsn)] == [1]
+        assert len((await looked(dsn))[0]) == 1
         await attempt(stage)
-        before = await stage.rows("SELECT last_value FROM fencing.refusal")
         await crash(dsn)
-        after = await stage.rows("SELECT last_value FROM fencing.refusal")
-        assert after > before, "or the test shows nothing"
         await attempt(stage)
-        # No session waited until the refusal before the crash was durable: it may be lost with the write-ahead log.
-        assert len(await looked(dsn)) <= 1, "what is missing is waited for"
-        await stage.execute("UPDATE fencing.refusals_counted SET at = at - interval '3 seconds'")
-        await looked(dsn)
-        assert 1 <= sum(details["count"] for *_, details in (await entries(stage))[1:]) <= 2
-        assert await looked(dsn) == []
+        # No session waited until the refusal before the crash was durable, but a later commit has made it so.
+        assert (len((await looked(dsn))[0]), await counts(stage)) == (2, 0)
+        assert await looked(dsn) == ([], 0)
 
 
 async def attempt(stage: Stage) -> None:

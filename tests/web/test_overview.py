@@ -86,6 +86,11 @@ VERDICTS: list[tuple[dict[str, Any], str, str]] = [
     ({}, "good", "All is quiet: no write was refused in the last 24 hours."),
     ({"accepted": 0}, "good", "No write was accepted either."),
     (
+        {"guard": Happened(2, EARLIER, None)},
+        "warned",
+        "2 refusals by the guard of which only the count is known in the last 24 hours.",
+    ),
+    (
         {**of(replace(ZOMBIE, last=EARLIER)), **OVER},
         "good",
         (
@@ -116,7 +121,10 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"incidents": [of_reason("token-used")]}, "worker-7 is writing orders/42 again with token 33, which may write"),
     ({"incidents": [of_reason("token-implausible")]}, "worker-7 is writing orders/42 with token 33, which the policy"),
     ({"incidents": [of_reason("denied", STORM)]}, "importer is denied 100 requests that no grant covers"),
-    ({"guard": Happened(3, NOW, "public.orders", "role:jobs")}, "The guard refused direct writes to public.orders by"),
+    (
+        {"guard": Happened(3, NOW, "public.orders", "role:jobs")},
+        "3 refusals by the guard of which only the count is known. The last",
+    ),
     ({"pending": 2, "pending_since": EARLIER}, "2 object writes are not settled, the oldest since"),
     ({"unsealed": 10_001, "unsealed_since": EARLIER}, "The record lags: more than 10,000 entries are not sealed"),
     ({"webhooks": {"pager": EARLIER}}, "The webhook pager does not get through since"),

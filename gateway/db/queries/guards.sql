@@ -104,4 +104,6 @@ SELECT reason, resource, target, found_by, rows FROM fencing.look_at_guards_v1()
 
 -- name: refusals
 -- Put on record what guards have refused since the last look.
-SELECT target, reason, count FROM fencing.record_refusals_v1($1)
+SELECT id, at, count, resource, reason, epoch, value, holder, caller, target, client, fence_epoch, fence_value, fence_holder,
+    fence_caller, fence_raised_at
+FROM fencing.record_refusals_v2($1)

@@ -129,6 +129,15 @@ WHERE resource = $1 AND position <= $2 AND at >= $3 AND at <= $4 AND day >= ($3:
   AND kind IN ('bypass', 'guard-refused', 'settled')
 ORDER BY position DESC LIMIT $5
 
+-- name: counted
+-- How many refusals by guards are known by their number alone, in a time. A null resource stands for all. An entry
+-- without a resource may be about any of them.
+SELECT coalesce(sum((details ->> 'count')::bigint), 0)::bigint AS counted
+FROM fencing.entry
+WHERE kind = 'guard-refused' AND at >= $1::timestamptz AND at <= coalesce($2::timestamptz, 'infinity')
+  AND day >= ($1::timestamptz AT TIME ZONE 'UTC')::date - 1
+  AND ($3::text IS NULL OR resource IS NULL OR resource = $3)
+
 -- name: activity
 -- How much there was in each piece of $5 seconds.
 SELECT floor(date_part('epoch', at - $3::timestamptz) / $5::float8)::integer AS piece,

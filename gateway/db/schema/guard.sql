@@ -139,13 +139,13 @@ BEGIN
 END
 $function$;
 
--- Count a refusal, then raise it.
+-- Keep the particulars of a refusal, then raise it.
 -- Takes and raises what word_refusal_v1 does.
 CREATE FUNCTION fencing.refuse_v1(
     p_reason text, p_resource text, p_token text, p_holder text, p_fence fencing.fence, p_target text
 ) RETURNS void LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $function$
 BEGIN
-    PERFORM fencing.count_refusal_v1(p_reason, p_target);
+    PERFORM fencing.keep_refusal_v1(p_reason, p_resource, p_token, p_holder, p_fence, p_target);
     PERFORM fencing.word_refusal_v1(p_reason, p_resource, p_token, p_holder, p_fence, p_target);
 END
 $function$;
