@@ -15,7 +15,7 @@ from pydantic import BaseModel, Field
 from gateway.api.authorisation import Authorisation
 from gateway.api.requests import Authenticate
 from gateway.auth.grants import EVERYTHING, Action
-from gateway.errors import Unauthenticated, Unavailable
+from gateway.errors import DatabaseClosed, Unauthenticated, Unavailable
 from gateway.http.head import Head
 
 LIVE, HEALTH, READY, METRICS = "/livez", "/healthz", "/readyz", "/metrics"
@@ -119,7 +119,9 @@ def health_routes(
         databases = {name.partition(".")[2] for name in services}
         # One of several databases that is down must not take the others out of a load balancer.
         if databases == {name.partition(".")[2] for name in failing}:
-            raise Unavailable(f"Not ready: {', '.join(failing)}.")
+            closed = [name for name in failing if services[name] == "closed"]
+            named = ", ".join(f"{name} is closed" if name in closed else name for name in failing)
+            raise (DatabaseClosed if closed else Unavailable)(f"Not ready: {named}.")
 
     return router
 
