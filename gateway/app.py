@@ -17,6 +17,7 @@ from gateway.api.requests import OF_LEASES, shown_path
 from gateway.budget import Budget
 from gateway.config import Config, toml
 from gateway.config.changes import Change
+from gateway.db.opening import Wait, wait_in_silence
 from gateway.errors import Forbidden, GatewayError, StoreError, Unavailable
 from gateway.fencing.ownership import Ownership
 from gateway.fencing.record import Attempt
@@ -415,15 +416,17 @@ async def sweep(config: Config, observe: Observe = log) -> Swept:
         return replace(swept, bypasses=swept.bypasses + rows)
 
 
-async def open_database(config: Config, observe: Observe = log, *, accept_loss: bool = False) -> Opening:
+async def open_database(
+    config: Config, observe: Observe = log, *, accept_loss: bool = False, wait: Wait = wait_in_silence
+) -> Opening:
     """Open the database for the present run of its server, as the first gateway that connects does.
 
-    ``accept_loss``: although acknowledged raises may be lost. It may wait for minutes then.
+    ``accept_loss``: although acknowledged raises may be lost. It may wait for minutes then, by ``wait``.
     """
     async with AsyncExitStack() as stack:
         upstream = None
         if config.s3 is not None:
             upstream = await stack.enter_async_context(Upstream(config.s3, observe))
-        storage = wiring.storage(config, observe, upstream)
+        storage = wiring.storage(config, observe, upstream, wait=wait)
         stack.push_async_callback(storage.close)
         return await storage.journal.open(accept_loss=accept_loss)

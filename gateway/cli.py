@@ -12,6 +12,7 @@ and a command that needs them says what to install.
 
 import asyncio
 from collections.abc import Sequence
+from datetime import timedelta
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, NoReturn, TypeAlias
@@ -30,7 +31,7 @@ from gateway.commands.guard import guard
 from gateway.commands.naming import naming
 from gateway.commands.server_packages import missing_server_packages
 from gateway.errors import ConfigurationError, GatewayError, ServerNotInstalled
-from gateway.text import visible
+from gateway.text import span, visible
 
 if TYPE_CHECKING:
     from gateway.config import Config
@@ -300,25 +301,24 @@ def open_database(
     """Open the database for the present run of its server, and raise lost fences to what the journal says.
 
     Gateways do it by themselves, unless the journal or the database needs an operator (docs/journal.md). With
-    --accept-loss it waits first, for about two minutes, until no lost write to the object store can arrive any more.
+    --accept-loss it waits first, until no lost write to the object store can arrive any more. It says for how long.
     """
     each(load(config), database, lambda _, part: _open(part, accept_loss=accept_loss))
 
 
+_COUNTED = timedelta(seconds=15)
 _LOSS_UNKNOWN = (
-    "WARNING: there is no journal, so nothing shows whether the database has lost fences. If it was restored, promoted "
-    "or put back, overtaken holders may write again. Stop the writers, then run 'gateway open --accept-loss' "
-    "(docs/guides/backup.md)."
+    "WARNING: there is no journal. This looks like a restart or a failover of the server. If its disk was put back, or "
+    "the promoted standby lagged behind, fences are lost and overtaken holders may write again. Then stop the writers, "
+    "and run 'gateway open --accept-loss' (docs/guides/backup.md)."
 )
 
 
 def _open(settings: "Config", *, accept_loss: bool) -> None:
     from gateway import app  # noqa: PLC0415 - it imports all libraries of both planes
 
-    if accept_loss and settings.s3 is not None:
-        typer.echo("Waiting until no lost write to the object store can arrive: for minutes.", err=True)
     try:
-        opening = asyncio.run(app.open_database(settings, accept_loss=accept_loss))
+        opening = asyncio.run(app.open_database(settings, accept_loss=accept_loss, wait=_count_down))
     except ValueError as error:
         raise ConfigurationError("postgres.dsn: not the address of a database", advice="") from error
     if not opening.fresh:
@@ -337,6 +337,19 @@ def _open(settings: "Config", *, accept_loss: bool) -> None:
         typer.echo("The lease service has begun a new epoch: tokens that were lost are not issued again.")
     if opening.accepted is not None:
         typer.echo(f"accepted: {opening.accepted}")
+
+
+async def _count_down(length: timedelta) -> None:
+    """Wait, and say on standard error for how long."""
+    if not length:
+        return
+    say(f"Waiting for {span(length)}, until no lost write to the object store can arrive.")
+    left = length
+    while left:
+        pause = min(left, _COUNTED)
+        await asyncio.sleep(pause.total_seconds())
+        if left := left - pause:
+            say(f"{span(left)} left.")
 
 
 @application.command()

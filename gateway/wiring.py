@@ -21,7 +21,7 @@ from gateway.config.observability import Webhook as WebhookSection
 from gateway.db.database import Database
 from gateway.db.notifications import Channels, Listen
 from gateway.db.notifications import listening as listen
-from gateway.db.opening import OpeningTable
+from gateway.db.opening import OpeningTable, Wait, wait_in_silence
 from gateway.db.servers import Servers
 from gateway.db.spelling import Spellings
 from gateway.db.webhooks import EntryFilter
@@ -183,11 +183,18 @@ class Storage:
 
 
 def storage(
-    config: Config, observe: Observe, upstream: Upstream | None, *, owned: bool = True, **settings: Any
+    config: Config,
+    observe: Observe,
+    upstream: Upstream | None,
+    *,
+    owned: bool = True,
+    wait: Wait = wait_in_silence,
+    **settings: Any,
 ) -> Storage:
     """Return the database and its journal. They connect at the first query. ``settings``: other limits of sessions.
 
-    Without ``owned``, sessions do not compare what the database owns. Only a change of that may do so.
+    Without ``owned``, sessions do not compare what the database owns. Only a change of that may do so. ``wait`` waits
+    until no lost write can arrive, where an operator accepts a loss.
     """
     postgres, journal = config.postgres, config.journal
     dsn, mode = postgres.dsn.get_secret_value(), journal.effective_mode
@@ -204,10 +211,10 @@ def storage(
         store = BucketStore(upstream, journal.bucket, journal.prefix)
     kept = None if store is None else Journal(store, retention=timedelta(days=journal.retention_days), observe=observe)
     owner = config.owner if owned else None
-    table = OpeningTable(behind[0], owner)
+    table = OpeningTable(behind[0], owner, wait=wait)
     if config.s3 is not None and upstream is not None:
         late_after = timedelta(seconds=config.s3.late_after)
-        table = OpeningTable(behind[0], owner, upstream.time, partial(upstream.longest_put, late_after))
+        table = OpeningTable(behind[0], owner, upstream.time, partial(upstream.longest_put, late_after), wait)
     openings = runner.Runner(mode, table, kept, observe, owner=owner)
     limits = {
         "pool_size": postgres.pool_size,

@@ -106,6 +106,7 @@ _INCIDENT = {
     "overtaken_by": "worker-b",
     "overtaken_at": "2026-01-01T00:00:31Z",
     "count": 12,
+    "refused": 12,
     "passed": 0,
     "inside": 12,
     "first": "2026-01-01T00:00:32Z",

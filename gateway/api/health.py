@@ -17,7 +17,7 @@ from gateway import budget
 from gateway.api.authorisation import Authorisation
 from gateway.api.requests import Authenticate
 from gateway.auth.grants import EVERYTHING, Action
-from gateway.errors import Unauthenticated, Unavailable
+from gateway.errors import DatabaseClosed, Unauthenticated, Unavailable
 from gateway.fencing.record import ANONYMOUS
 from gateway.http.head import Head
 
@@ -122,7 +122,9 @@ def health_routes(
         databases = {name.partition(".")[2] for name in services}
         # One of several databases that is down must not take the others out of a load balancer.
         if databases == {name.partition(".")[2] for name in failing}:
-            raise Unavailable(f"Not ready: {', '.join(failing)}.")
+            closed = [name for name in failing if services[name] == "closed"]
+            named = ", ".join(f"{name} is closed" if name in closed else name for name in failing)
+            raise (DatabaseClosed if closed else Unavailable)(f"Not ready: {named}.")
 
     return router
 

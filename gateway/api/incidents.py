@@ -122,7 +122,8 @@ class IncidentView(BaseModel):
     fence: str | None = Field(description="The token that had overtaken the first write.")
     overtaken_by: str | None
     overtaken_at: datetime | None
-    count: int = Field(description="Its refused writes, at all times.")
+    count: int = Field(description="Its writes, refused and passed, at all times.")
+    refused: int = Field(description="The writes of these that had no effect.")
     passed: int = Field(description="The writes of these that took effect, because their rule observes.")
     inside: int = Field(description="The writes of these that match the filters.")
     first: datetime
@@ -216,6 +217,7 @@ def _view(incident: Incident, now: datetime, principal: Principal) -> IncidentVi
         overtaken_by=None if fence is None else fence.raised_by,
         overtaken_at=None if fence is None else fence.raised_at,
         count=incident.count,
+        refused=incident.refused,
         passed=incident.passed,
         inside=incident.inside,
         first=incident.first,

@@ -239,10 +239,12 @@ def incidents(
 ) -> None:
     """List incidents: refused writes that belong together. Without --since, those of the last 24 hours.
 
+    The writes that passed under a rule that observes have a column of their own.
+
     Exit code 1: one of several databases did not answer.
     """
     asked = {**filters, "state": [one.value for one in state or ()]}
-    found, complete, missing = incident_client.find_incidents(_gateway(url, api_key_file), asked, most)
+    found, now, complete, missing = incident_client.find_incidents(_gateway(url, api_key_file), asked, most)
     if as_json:
         console = _console()
         for incident in found:
@@ -251,7 +253,8 @@ def incidents(
         say("No incident.")
     else:
         titles = incident_client.columns(found)
-        lost = print_columns(titles, map(incident_client.cells, found), incident_client.OPTIONAL)
+        rows = (incident_client.cells(one, now) for one in found)
+        lost = print_columns(titles, rows, incident_client.OPTIONAL)
         say(f"{len(found):,} incidents{'' if complete else ', and more: choose a shorter time'}")
         if "id" in lost:
             say("A wider terminal, or --json, shows the ids that gateway audit acknowledge takes.")

@@ -1,4 +1,4 @@
-"""Columns of a terminal: which of them fit, how wide each is, and names shortened in the middle. Pure.
+"""Columns of a terminal: which of them fit, how wide each is, and long texts shortened or folded. Pure.
 
 Widths count cells of a terminal: a wide character takes two.
 """
@@ -27,6 +27,19 @@ def shorten(text: str, width: int) -> str:
 def cut(text: str, width: int) -> str:
     """Return a text of at most so many cells. A longer one loses its end."""
     return text if cell_len(text) <= width else _head(text, width - 1) + _ELLIPSIS
+
+
+def fold(text: str, width: int) -> list[str]:
+    """Return a text as lines of at most so many cells, whole: they end between words, if a word is not longer."""
+    lines: list[str] = []
+    while cell_len(text) > width:
+        # A character that is wider than the column has a line of its own.
+        head = _head(text, width) or text[:1]
+        if (end := head.rfind(" ")) > 0 and text[len(head) : len(head) + 1] != " ":
+            head = text[:end]
+        lines.append(head)
+        text = text[len(head) :].removeprefix(" ")
+    return [*lines, text]
 
 
 def fit(wanted: Mapping[str, int], room: int, optional: Sequence[str], least: Mapping[str, int]) -> dict[str, int]:

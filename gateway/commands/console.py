@@ -4,8 +4,9 @@ A help text, or a completion, waits for the imports of this module and of ``gate
 the configuration, the planes or HTTP: only the functions that need one do.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
+from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeAlias
 
@@ -15,7 +16,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from gateway.commands.columns import GAP, cut, fit, shorten
+from gateway.commands.columns import GAP, cut, fit, fold, shorten
 from gateway.commands.record_client import Entry
 from gateway.doctor.findings import DoctorReport, render
 from gateway.fencing.record import EntryReason, Kind, also_denied, missing_grant
@@ -86,9 +87,14 @@ _CUT = ("what", "first", "last")
 _LEAST = {"time": 19, "what": max(len(word) for word in (*Kind, *EntryReason))}
 _MINUTES = 17
 """Cells of a time that loses its seconds, with the sign that it does."""
+_WIDE = 120
+"""Cells of a terminal that has room for whole texts. There a long text is folded, and in a narrower one it is cut."""
 _USUAL = dict(zip(_COLUMNS, (19, 24, 40, 9, 24, 24, 9, 24, 20), strict=True))
 """Widths of a table whose rows are not known yet."""
 _USUAL_OF_SEVERAL = {**_USUAL, _DATABASE: 12}
+
+_LEAST_OF_ALL = {"resource": 10, "writer": 10, "last": 13}
+"""Less than a long text needs, so that 80 columns have room for both counts of an incident."""
 
 Cells: TypeAlias = tuple[str, ...]
 
@@ -131,7 +137,8 @@ def print_table(console: Console, entries: Sequence[Entry]) -> None:
         wanted["holder"] = len("holder")
     reasons = max((_reason_length(entry) for entry, _ in rows), default=0)
     widths = fit(wanted, console.width, _OPTIONAL, {**_LEAST, "what": reasons})
-    console.print(_line(titles, titles, widths).rstrip(), style="bold", soft_wrap=True)
+    for line in _lines(console, titles, titles, widths):
+        console.print(line, style="bold", soft_wrap=True)
     for entry, cells in rows:
         _print_row(console, entry, cells, widths)
 
@@ -144,29 +151,37 @@ def _reason_length(entry: Entry) -> int:
 def _print_row(console: Console, entry: Entry, cells: Cells, widths: Mapping[str, int]) -> None:
     if "caller" not in widths and not cells[_HOLDER]:
         cells = (*cells[:_HOLDER], cells[_CALLER], *cells[_HOLDER + 1 :])
-    line = Text(_line(_titles(entry), cells, widths).rstrip())
-    time = widths.get("time", 0)
-    line.stylize("dim", 0, time)
     style = _OBSERVED if entry["enforced"] is False else _STYLES.get(entry["kind"], "")
-    line.stylize(style, time + GAP, time + GAP + widths.get("what", 0))
-    console.print(line, soft_wrap=True)
+    time = widths.get("time", 0)
+    for text in _lines(console, _titles(entry), cells, widths):
+        line = Text(text)
+        line.stylize("dim", 0, time)
+        line.stylize(style, time + GAP, time + GAP + widths.get("what", 0))
+        console.print(line, soft_wrap=True)
 
 
-def _line(titles: Sequence[str], cells: Sequence[str], widths: Mapping[str, int]) -> str:
-    shown = []
+def _lines(console: Console, titles: Sequence[str], cells: Sequence[str], widths: Mapping[str, int]) -> Iterator[str]:
+    """Yield the lines of a row: one, unless a wide terminal folds a text that is longer than its column."""
+    columns = []
     for title, cell in zip(titles, cells, strict=True):
         if (width := widths.get(title)) is not None:
             # The reason comes first in its column, and a time is still one without its seconds. Names differ at their
             # ends.
-            text = cut(cell, width) if title in _CUT else shorten(cell, width)
-            shown.append(text + " " * (width - cell_len(text)))
-    return (" " * GAP).join(shown)
+            if console.width >= _WIDE:
+                texts = fold(cell, width)
+            else:
+                texts = [cut(cell, width) if title in _CUT else shorten(cell, width)]
+            columns.append([text + " " * (width - cell_len(text)) for text in texts])
+    for parts in zip_longest(*columns):
+        padded = (part or " " * len(column[0]) for part, column in zip(parts, columns, strict=True))
+        yield (" " * GAP).join(padded).rstrip()
 
 
 def print_columns(titles: Cells, rows: Iterable[Sequence[str]], optional: Sequence[str] = ()) -> tuple[str, ...]:
     """Print rows of text as a table on standard output, or with tabs between columns if that is no terminal.
 
-    With ``optional`` columns each row is one line. These columns go if the terminal is too narrow, the first first.
+    With ``optional`` columns each row is one line, or a few in a wide terminal, which cuts no text. These columns go
+    if the terminal is too narrow, the first first.
     An ``id`` is whole or not there, because half of it cannot be used. Return the columns that went.
     """
     console = Console(soft_wrap=True, markup=False, highlight=False)
@@ -181,11 +196,13 @@ def print_columns(titles: Cells, rows: Iterable[Sequence[str]], optional: Sequen
             for title, *column in zip(titles, *harmless, strict=True)
             if any(column)
         }
-        least = {"id": wanted.get("id", 0), "first": _MINUTES, "last": _MINUTES}
+        least = {"id": wanted.get("id", 0), "first": _MINUTES, **_LEAST_OF_ALL}
         widths = fit(wanted, console.width, optional, least)
-        console.print(_line(titles, titles, widths).rstrip(), style="bold", soft_wrap=True)
+        for line in _lines(console, titles, titles, widths):
+            console.print(line, style="bold", soft_wrap=True)
         for row in harmless:
-            console.print(_line(titles, row, widths).rstrip(), soft_wrap=True)
+            for line in _lines(console, titles, row, widths):
+                console.print(line, soft_wrap=True)
         return tuple(title for title in wanted if title not in widths)
     shown = Table(box=None, header_style="bold", pad_edge=False)
     for title in titles:

@@ -7,7 +7,7 @@ from uuid import UUID
 
 from gateway.commands.record_client import Filters, given_filters
 from gateway.errors import ConfigurationError
-from gateway.text import plain_time
+from gateway.text import age, plain_time
 
 if TYPE_CHECKING:
     from gateway.commands.api_client import Gateway
@@ -15,15 +15,16 @@ if TYPE_CHECKING:
 Incident: TypeAlias = Mapping[str, Any]
 """An incident in the form of ``/v1/incidents``."""
 
-COLUMNS = ("state", "resource", "writer", "reason", "overtaken by", "refusals", "first", "last", "id")
-OPTIONAL = ("first", "id", "overtaken by", "refusals")
+COLUMNS = ("state", "resource", "writer", "reason", "overtaken by", "refused", "passed", "first", "last", "id")
+OPTIONAL = ("first", "id", "overtaken by", "refused")
 """Columns that a narrow terminal loses, the first first."""
 
 
 class Found(NamedTuple):
-    """Incidents, whether these are all, and the databases that have not answered."""
+    """Incidents, the time of their states, whether these are all, and the databases that have not answered."""
 
     incidents: list[Incident]
+    now: datetime
     complete: bool
     missing: tuple[str, ...]
 
@@ -32,8 +33,9 @@ def find_incidents(gateway: "Gateway", filters: Filters, most: int) -> Found:
     """Return at most ``most`` incidents. Raises what ``Gateway.call`` raises."""
     page = gateway.call("GET", "/v1/incidents", parameters={**given_filters(filters), "limit": most})
     try:
-        return Found(list(page["incidents"]), bool(page["complete"]), tuple(map(str, page.get("missing", ()))))
-    except (LookupError, TypeError) as error:
+        now = datetime.fromisoformat(page["now"])
+        return Found(list(page["incidents"]), now, bool(page["complete"]), tuple(map(str, page.get("missing", ()))))
+    except (LookupError, TypeError, ValueError) as error:
         raise gateway.no_gateway() from error
 
 
@@ -52,12 +54,12 @@ def columns(incidents: Sequence[Incident]) -> tuple[str, ...]:
     return (*COLUMNS, *(("database",) if incidents and "database" in incidents[0] else ()))
 
 
-def cells(incident: Incident) -> tuple[str, ...]:
-    """Return the columns of an incident."""
+def cells(incident: Incident, now: datetime) -> tuple[str, ...]:
+    """Return the columns of an incident, at ``now``."""
     writer = incident["holder"] or incident["caller"] or ""
     token = "" if incident["token"] is None else f" ({incident['token']})"
     over = "" if incident["fence"] is None else f"{incident['overtaken_by']} ({incident['fence']})"
-    last = plain_time(datetime.fromisoformat(incident["last"]))
+    last = f"wrote {age(datetime.fromisoformat(incident['last']), now)}"
     first = plain_time(datetime.fromisoformat(incident["first"]))
     return (
         incident["state"],
@@ -65,7 +67,8 @@ def cells(incident: Incident) -> tuple[str, ...]:
         f"{writer}{token}",
         incident["reason"],
         over,
-        str(incident["count"]),
+        str(incident["count"] - incident["passed"]),
+        str(incident["passed"]),
         first,
         last,
         incident["id"] or "",

@@ -8,6 +8,7 @@ import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from typing import TypeAlias
 from uuid import uuid4
 
 from gateway.db import ownership
@@ -18,7 +19,7 @@ from gateway.errors import DatabaseClosed, Unavailable
 from gateway.fencing.shares import Owner
 from gateway.fencing.token import Token
 from gateway.journal.contents import Entry
-from gateway.journal.protocol import Loss, Mode, OpenDatabase, Opened, Run, Server
+from gateway.journal.protocol import PUT_BACK, Loss, Mode, OpenDatabase, Opened, Run, Server
 
 _SQL = load("opening")
 # An opening waits for all transactions that have raised a fence, and for other openings. Later ones wait for this one,
@@ -28,6 +29,13 @@ _KEEP_OPEN = "LOCK TABLE fencing.fence IN ROW EXCLUSIVE MODE"
 
 _LONGEST_WAIT = timedelta(minutes=10)
 """How long an operator waits who accepts a loss. At a store that never gives up, a lost body may arrive later."""
+
+Wait: TypeAlias = Callable[[timedelta], Awaitable[None]]
+
+
+async def wait_in_silence(length: timedelta) -> None:
+    """Wait, and tell nobody."""
+    await asyncio.sleep(length.total_seconds())
 
 
 async def ask(session: "Session | Database | Transaction") -> Server:
@@ -68,7 +76,7 @@ async def ask(session: "Session | Database | Transaction") -> Server:
         epoch=row["epoch"],
     )
     here = Run(row["here_system"], row["here_timeline"], row["here_started"], row["here_identity"])
-    return Server(here, opened, row["now"])
+    return Server(here, opened, row["now"], row["here_written"], row["here_target"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,13 +109,14 @@ class OpeningTable:
 
     ``owner``: what the database must be; None for any one. ``store_time``: asks for the clock of the object store;
     None without one. ``dead_after``: how long a request to the store can take to have its effect. It is asked for after
-    the store's clock.
+    the store's clock. ``wait``: waits for so long, where an operator accepts a loss.
     """
 
     database: Database
     owner: Owner | None = None
     store_time: Callable[[], Awaitable[datetime]] | None = None
     dead_after: Callable[[], timedelta] = timedelta
+    wait: Wait = wait_in_silence
 
     async def ask(self) -> Server:
         """Return the run of the session's server, and the last opening. Raises ``OwnershipDiffers``."""
@@ -139,7 +148,7 @@ class OpeningTable:
         """
         now = await self.store_time() if self.store_time is not None else datetime.now(UTC)  # noqa: TID251
         if effect.waits is None:
-            await asyncio.sleep(min(self.dead_after(), _LONGEST_WAIT).total_seconds())
+            await self.wait(min(self.dead_after(), _LONGEST_WAIT))
 
         async def work(transaction: Transaction) -> bool:
             await transaction.execute(_WAIT_FOR_RAISES)
@@ -174,6 +183,16 @@ class OpeningTable:
             if server.run == run == server.opened.run and server.opened.snapshot < snapshot:
                 await _raise(transaction, entries, server.opened.term)
                 await transaction.fetch(_SQL["note"], snapshot)
+
+        await self.database.run(work)
+
+    async def close(self, began: int, reason: str) -> None:
+        """Keep the database closed for every run, as ``DatabaseSide`` says."""
+
+        async def work(transaction: Transaction) -> None:
+            # An opening under way has the lock, or finds a later term than the one that it is about to write.
+            await transaction.execute(_WAIT_FOR_RAISES)
+            await transaction.fetch(_SQL["close"], began, PUT_BACK, reason)
 
         await self.database.run(work)
 

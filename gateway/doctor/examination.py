@@ -307,9 +307,12 @@ async def _of_run(config: Config, database: Database) -> Sequence[Check]:
     else:
         advice = "Nothing to do: the first gateway that connects opens it, and puts it on record."
         if mode is Mode.OFF:
+            same = server.opened.run is not None and server.opened.run.timeline == server.run.timeline
+            found = "a restart" if same else "a failover"
+            lossy = "the disk was put back to a snapshot" if same else "the promoted standby lagged behind"
             advice = (
-                "The first gateway that connects opens it, and no journal shows whether it has lost fences. If it was "
-                "restored, promoted or put back, stop the writers first, and run 'gateway open --accept-loss'."
+                f"It is {found} of its server, and the first gateway that connects opens it. No journal shows a "
+                f"loss of fences. If {lossy}, stop the writers first, and run 'gateway open --accept-loss'."
             )
         checks = [warning("run", f"the database is not open for the present run of its server: {run}", advice)]
     opened = "at its installation" if last.opened_at is None else f"at {last.opened_at:%Y-%m-%d %H:%M:%S} UTC"

@@ -145,6 +145,11 @@ class Incident:
     acknowledgements: tuple[Acknowledgement, ...] = ()
 
     @property
+    def refused(self) -> int:
+        """Return how many of its writes had no effect."""
+        return self.count - self.passed
+
+    @property
     def is_zombie(self) -> bool:
         return self.key.reason == ZOMBIE
 

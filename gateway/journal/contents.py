@@ -45,6 +45,8 @@ class Problem(StrEnum):
     """The database is from before the time that the journal covers."""
     MOVED = "moved"
     """The database is another system than the one that was opened last: a loaded dump, or an upgrade."""
+    RESTORED = "restored"
+    """The database was opened without a journal, and was put back since. Nothing shows what it has lost."""
     SUPERSEDED = "superseded"
     """Another server was opened after this one."""
     WEAKER = "weaker-mode"
@@ -67,6 +69,7 @@ ACCEPTABLE = frozenset(
         Problem.BEHIND,
         Problem.TOO_OLD,
         Problem.MOVED,
+        Problem.RESTORED,
         Problem.WEAKER,
     }
 )
@@ -84,6 +87,8 @@ ADVICE: dict[Problem, str] = {
     Problem.BEHIND: f"Configure the journal that this database was opened with. {_ACCEPT}",
     Problem.TOO_OLD: f"Restore a later backup. {_ACCEPT}",
     Problem.MOVED: _ACCEPT,
+    Problem.RESTORED: "Stop all writers, and run `gateway open --accept-loss`. Then let each writer acquire its lock "
+    "again (docs/guides/backup.md).",
     Problem.SUPERSEDED: "Stop this server, and make it a replica of the one that replaced it.",
     Problem.WEAKER: f"Configure the stronger mode. {_ACCEPT}",
     Problem.BUSY: "Send the request again.",

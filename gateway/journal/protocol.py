@@ -89,11 +89,17 @@ class Opened:
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """The answer of one session: the run it belongs to, the row of the last opening, and the database's clock."""
+    """The answer of one session: the run it belongs to, the row of the last opening, and the database's clock.
+
+    ``written``: the position up to which the server's log is durable. It grows on a timeline, also over restarts.
+    ``target``: the setting that ended the recovery of the server before its end, if there is one.
+    """
 
     run: Run
     opened: Opened
     now: datetime
+    written: int = 0
+    target: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -462,6 +468,12 @@ class DatabaseSide(Protocol):
     async def open(self, effect: OpenDatabase) -> bool:
         """Carry out ``OpenDatabase``."""
 
+    async def close(self, began: int, reason: str) -> None:
+        """Keep the database closed for every run, until an operator accepts the loss. Put the reason on record.
+
+        Do nothing if an operator has accepted a loss after the term ``began``.
+        """
+
     async def beat(self) -> tuple[int, datetime] | None:
         """Take the next position, if the database is open. Return it with the time of the database's clock."""
 
@@ -479,11 +491,37 @@ def judge(server: Server, marker: Marker | Flaw | None, mode: Mode) -> Flaw | No
         return marker
     if mode.is_weaker_than(opened.mode):
         return Flaw(Problem.WEAKER, f"the database was opened with mode {opened.mode}, and {mode} promises less")
-    if marker is not None:
-        return _judge_marker(server, marker)
-    if mode is not Mode.OFF and opened.mode is not Mode.OFF:
+    if marker is not None and (flaw := _judge_marker(server, marker)) is not None:
+        return flaw
+    if marker is None and mode is not Mode.OFF and opened.mode is not Mode.OFF:
         return Flaw(Problem.MISSING, "the journal has no marker, and the database was opened with it")
-    return None
+    return _find_restored(server)
+
+
+PUT_BACK = "put back"
+"""An opening names a database that begins like this once a gateway has found that the database was put back."""
+
+
+def _find_restored(server: Server) -> Flaw | None:
+    """Return the flaw of a database that was put back, if it was opened without a journal and so shows it itself.
+
+    A promoted standby is on another timeline, and so is a server that was recovered up to an earlier moment. Only the
+    second one has a setting that says so.
+    """
+    before, run = server.opened.run, server.run
+    if before is None or server.opened.mode is not Mode.OFF:
+        return None
+    if before.database.startswith(PUT_BACK):
+        shown = f"a gateway has found that it was {before.database}"
+    elif before.system != run.system:
+        shown = "it is on another server than when it was last open, by a loaded dump or a major upgrade"
+    elif before.database != run.database:
+        shown = "it is another database than the one that was last open, by a loaded dump or a copy"
+    elif before.timeline != run.timeline and server.target:
+        shown = f"its server was recovered only up to {server.target}"
+    else:
+        return None
+    return Flaw(Problem.RESTORED, f"it was restored, and no journal shows which fences it has lost: {shown}")
 
 
 def _judge_marker(server: Server, marker: Marker) -> Flaw | None:
@@ -554,6 +592,27 @@ def flush(mode: Mode, entries: tuple[Entry, ...], term: int) -> FlushSteps[bool]
 
 
 # A gateway's own memory -----------------------------------------------------------------------------------------------
+
+
+def went_back(seen: Server | None, server: Server) -> str | None:
+    """Return what shows that the database has lost commits since this process saw it, or None.
+
+    ``seen``: an answer that had come before the question of ``server`` was sent. Without a new run, a disk that was put
+    back to a snapshot looks like a restart. A promoted standby has a timeline of its own, with a log of its own.
+    """
+    if seen is None or server.opened.began > seen.opened.began:
+        return None
+    if server.opened.term < seen.opened.term:
+        return f"it was opened in term {seen.opened.term}, and knows only term {server.opened.term}"
+    same = (seen.run.system, seen.run.timeline) == (server.run.system, server.run.timeline)
+    if same and server.written < seen.written:
+        return f"its log had reached {_position(seen.written)}, and ends at {_position(server.written)}"
+    return None
+
+
+def _position(written: int) -> str:
+    """Return a position of the log as PostgreSQL writes it."""
+    return f"{written >> 32:X}/{written & 0xFFFFFFFF:X}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from gateway.errors import DatabaseClosed, GatewayError, SqlError, Unavailable
 from gateway.fencing.shares import Owner
 from gateway.fencing.token import Token
 from gateway.journal import protocol
-from gateway.journal.contents import Contents, Entry, Flaw, Problem
+from gateway.journal.contents import ADVICE, Contents, Entry, Flaw, Problem
 from gateway.journal.journal import Journal, JournalStatus
 from gateway.journal.protocol import (
     Acknowledged,
@@ -45,6 +45,8 @@ from gateway.observe.events import DatabaseOpened, Observe, ignore
 
 FLUSH_INTERVAL = 1.0
 """Seconds between two flushes of the journal."""
+LOOK_INTERVAL = 5.0
+"""Seconds between two looks at how far a database without a journal is."""
 MOST_WAITING = 100_000
 CLOSING = 5.0
 
@@ -73,6 +75,8 @@ class Runner:
         self.pinned: Mapping[str, str] = {"fencing.journal": mode.value}
         self._observe, self._flush_interval = observe, flush_interval
         self._fit = False
+        # The last answer of the database that told of the furthest state.
+        self._seen: Server | None = None
         # This process's own last acknowledged raises, and a counter around its transactions.
         self._own: tuple[OwnRaise, ...] = ()
         self._began: int | None = None
@@ -117,6 +121,10 @@ class Runner:
         server = await self._ask(session)
         if protocol.may_serve(server, self._mode):
             return server
+        if self._mode is Mode.OFF:
+            # Once it is open, other gateways serve, which do not remember what this one does.
+            self._note_began(server.opened.began)
+            await self._compare(session)
         await self.ensure_open()
         server = await self._ask(session)
         if not protocol.may_serve(server, self._mode):
@@ -124,9 +132,34 @@ class Runner:
         return server
 
     async def _ask(self, session: Session) -> Server:
+        seen = self._seen  # the answers of other sessions may be later ones
         server = await opening.ask(session)
         self._clock = server.now, _seconds()
+        await self._note_seen(seen, server)
         return server
+
+    async def look(self) -> None:
+        """Ask the database how far it is, to know later whether it was put back. Close it if it was."""
+        seen = self._seen
+        try:
+            server = await self._database.ask()
+        except GatewayError:
+            return  # requests tell of it
+        await self._note_seen(seen, server)
+
+    async def _note_seen(self, seen: Server | None, server: Server) -> None:
+        """Note how far the database is. Close it if it was put back. With a journal, its opening finds that."""
+        if self._mode is Mode.OFF and protocol.judge(server, None, self._mode) is None:
+            lost = protocol.went_back(seen, server)
+            if lost is not None:
+                await self._close(server.opened.began, lost)
+            if protocol.went_back(self._seen, server) is None:
+                self._seen = server
+
+    async def _close(self, began: int, lost: str) -> None:
+        """Keep the database closed for all gateways: those that were started since remember nothing."""
+        await self._database.close(began, lost)
+        raise _refusal(Flaw(Problem.RESTORED, f"it was put back: {lost}"))
 
     def _note_began(self, term: int) -> None:
         """Note the term in which an operator has accepted a loss: what was acknowledged before may be lost."""
@@ -138,10 +171,11 @@ class Runner:
         """Compare the fences with the last ones that this process has acknowledged."""
         if not await self._is_rewound(session):
             return
-        if self._mode is not Mode.OFF:
-            await self.open(again=True)
-            if not await self._is_rewound(session):
-                return
+        if self._mode is Mode.OFF:
+            await self._close(self._began or 0, "it has lost fences that a gateway has acknowledged")
+        await self.open(again=True)
+        if not await self._is_rewound(session):
+            return
         raise DatabaseClosed(
             "The database has lost fences that this gateway has acknowledged.",
             advice="Nothing was written. The operator restores a later state of the database, or accepts the loss with "
@@ -222,7 +256,7 @@ class Runner:
         opening = _Opening(self._database, self._journal)
         outcome = await _driven(steps, opening.perform)
         if isinstance(outcome, Flaw):
-            raise outcome.error()
+            raise _refusal(outcome)
         assert isinstance(outcome, Opening)
         opening.adopt(outcome)
         if outcome.fresh:
@@ -270,7 +304,8 @@ class Runner:
     async def running(self) -> AsyncIterator[None]:
         """Flush, and write snapshots, in the background while the block runs."""
         if self._journal is None:
-            yield
+            async with background_tasks(repeat("position", self.look, self._observe, LOOK_INTERVAL, at_once=True)):
+                yield
             return
         flushing = repeat("journal", self.flush, self._observe, self._flush_interval, longest=30.0)
         compacting = repeat("snapshot", self._compact_when_due, self._observe, 1.0, longest=60.0)
@@ -334,6 +369,13 @@ class Runner:
     def _the_journal(self) -> Journal:
         assert self._journal is not None, "mode off has no journal"
         return self._journal
+
+
+def _refusal(flaw: Flaw) -> Unavailable:
+    """Return the error of a request whose database this flaw keeps closed. There may be no journal."""
+    if flaw.problem is not Problem.RESTORED:
+        return flaw.error()
+    return DatabaseClosed(f"The database stays closed: {flaw}.", advice=f"Nothing was written. {ADVICE[flaw.problem]}")
 
 
 def _seconds() -> float:

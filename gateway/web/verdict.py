@@ -12,6 +12,7 @@ from urllib.parse import urlencode
 
 from gateway.fencing.incident import ZOMBIE, Incident, State, counted_only, nothing_refused
 from gateway.fencing.record import EntryReason
+from gateway.text import age
 from gateway.web.advice import reason_words
 
 RECENT = timedelta(hours=1)
@@ -246,8 +247,8 @@ def _acknowledged(several: Sequence[Facts]) -> Iterator[Finding]:
         assert note is not None
         yield Finding(
             "warned",
-            (writer(incident), " was refused, and ", Name(note.by or "a caller"), " acknowledged it at ", note.at, "."),
-            ("No write has been refused since. Wait, or read the note.",),
+            (*_wrote(incident, facts.now), ", and ", Name(note.by or "a caller"), " acknowledged it at ", note.at, "."),
+            ("No such write has come since. Wait, or read the note.",),
             incident_address(incident, facts.database),
             "The incident",
             facts.database,
@@ -262,9 +263,9 @@ def writer(incident: Incident) -> Name:
 def _incident(incident: Incident, facts: Facts) -> Finding:
     key, now = incident.key, facts.now
     if key.reason == ZOMBIE:
-        sentence, advice = _zombie(incident)
+        sentence, advice = _zombie(incident, now)
     elif key.of_a_token:
-        sentence, advice = _other_token(incident)
+        sentence, advice = _other_token(incident, now)
     else:
         sentence, advice = _of_a_caller(incident)
     if incident.passed and key.of_a_token and key.reason != ZOMBIE:
@@ -281,7 +282,7 @@ def _incident(incident: Incident, facts: Facts) -> Finding:
             note.at,
             "; it has gone on since.",
         )
-    serious = key.of_a_token or (incident.count - incident.passed) >= STORM
+    serious = key.of_a_token or incident.refused >= STORM
     return Finding(
         "bad" if serious else "warned",
         sentence,
@@ -292,13 +293,13 @@ def _incident(incident: Incident, facts: Facts) -> Finding:
     )
 
 
-def _zombie(incident: Incident) -> tuple[Sentence, Sentence]:
+def _zombie(incident: Incident, now: datetime) -> tuple[Sentence, Sentence]:
     who, fence, key = writer(incident), incident.fence, incident.key
     late = "Its late write" if incident.count == 1 else f"Its {incident.count:,} late writes"
     over: Sentence = ()
     if fence is not None:
         over = ("; ", Name(fence.raised_by), f" took over with token {fence.token} at ", fence.raised_at)
-    begun = (who, " is still writing ", _resource(incident), f" with token {key.token}", *over, ". ")
+    begun = (*_wrote(incident, now), f" with token {key.token}", *over, ". ")
     if incident.passed:
         fate = f"{late} took effect"
         if incident.passed < incident.count:
@@ -310,24 +311,24 @@ def _zombie(incident: Incident) -> tuple[Sentence, Sentence]:
     return (*begun, f"{late} had no effect."), ("Stop ", who, ", or let it acquire its lock again.")
 
 
-def _other_token(incident: Incident) -> tuple[Sentence, Sentence]:
-    who, resource, key = writer(incident), _resource(incident), incident.key
+def _other_token(incident: Incident, now: datetime) -> tuple[Sentence, Sentence]:
+    wrote, key = _wrote(incident, now), incident.key
     raised_by = None if incident.fence is None else Name(incident.fence.raised_by)
     match key.reason:
         case EntryReason.TOKEN_DUPLICATE:
             holder: Sentence = () if raised_by is None else (", which ", raised_by, " has shown before")
             return (
-                (who, " is writing ", resource, f" with token {key.token}", *holder, ": two holders have one token."),
+                (*wrote, f" with token {key.token}", *holder, ": two holders have one token."),
                 ("Find out which of them the lock service gave it to, and stop the other one.",),
             )
         case EntryReason.TOKEN_USED:
             return (
-                (who, " is writing ", resource, f" again with token {key.token}, which may write once."),
+                (*wrote, f" again with token {key.token}, which may write once."),
                 ("Let it send an Idempotency-Key with a second attempt, and acquire a token for each other write.",),
             )
         case _:
             return (
-                (who, " is writing ", resource, f" with token {key.token}, which the policy of the resource refuses."),
+                (*wrote, f" with token {key.token}, which the policy of the resource refuses."),
                 ("Compare the token with those that the lock service issued. After a reset, begin an epoch.",),
             )
 
@@ -358,6 +359,11 @@ def _of_a_caller(incident: Incident) -> tuple[Sentence, Sentence]:
         (caller, f" has {requests} refused: ", reason, "."),
         ("Correct the client: each refusal has told it what is wrong.",),
     )
+
+
+def _wrote(incident: Incident, now: datetime) -> Sentence:
+    """Say when the writer wrote last: it may have ended since."""
+    return writer(incident), " wrote ", _resource(incident), f" {age(incident.last, now)}"
 
 
 def _resource(incident: Incident) -> Name:

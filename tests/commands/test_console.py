@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 
 from gateway.commands import incidents
-from gateway.commands.columns import GAP, cut, fit, shorten
+from gateway.commands.columns import GAP, cut, fit, fold, shorten
 from gateway.commands.console import print_columns, print_report, say
 from gateway.doctor.findings import DoctorReport, ReportSection, ok
 
@@ -31,13 +31,13 @@ STORM = (
         "compactor-eu-central-1b-0a3f99c2 (5)",
         "token-stale",
     ),
-    *("compactor-eu-central-1c-77b100de (6)", "3200", "2026-11-24 13:43:45", "2026-11-24 13:43:58"),
+    *("compactor-eu-central-1c-77b100de (6)", "3200", "12", "2026-11-24 13:43:45", "wrote 40 seconds ago"),
     "637a222d-ad3e-487c-a7b5-eec37407fa4c",
 )
 
 
 @pytest.mark.parametrize("width", [60, 80, 120, 200])
-def test_an_incident_is_one_line_of_a_terminal(
+def test_an_incident_is_one_line_of_a_narrow_terminal_and_whole_in_a_wide_one(
     width: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its id can be pasted: it is whole, or the columns that went name it."""
@@ -45,14 +45,22 @@ def test_an_incident_is_one_line_of_a_terminal(
     monkeypatch.setenv("NO_COLOR", "1")
     monkeypatch.setenv("COLUMNS", str(width))
     lost = print_columns(incidents.COLUMNS, [STORM], incidents.OPTIONAL)
-    head, row = re.sub(r"\x1b\[[0-9;]*m", "", capsys.readouterr().out).splitlines()
-    assert max(len(head), len(row)) <= width
+    head, row, *folded = re.sub(r"\x1b\[[0-9;]*m", "", capsys.readouterr().out).splitlines()
+    assert max(map(len, (head, row, *folded))) <= width
+    if width >= 120:
+        assert "…" not in "".join((head, row, *folded))
+        ends = [head.index(title) for title in ("resource", "writer", "reason")]
+        for cell, begin, end in zip(STORM[1:3], ends, ends[1:], strict=False):
+            assert "".join(line[begin:end].strip() for line in (row, *folded)).replace(" ", "") == cell.replace(" ", "")
+    else:
+        assert not folded
     assert ("id" in lost) is (STORM[-1] not in row)
-    assert ("refusals" in lost) is ("3200" not in row)
+    assert ("refused" in lost) is ("3200" not in row)
     if width >= 80:
         assert "going-on" in row
         assert "3200" in row
-        assert "2026-11-24 13:43" in row
+        assert "wrote 40 sec" in row
+    assert ("passed" in head) is ("12" in row)
     if width == 200:
         assert lost == ()
 
@@ -73,6 +81,29 @@ def test_an_incident_is_one_line_of_a_terminal(
 )
 def test_a_long_name_loses_its_middle(text: str, width: int, shown: str) -> None:
     assert shorten(text, width) == shown
+
+
+@pytest.mark.parametrize(
+    ("text", "width", "lines"),
+    [
+        ("wrote 40 seconds ago", 20, ["wrote 40 seconds ago"]),
+        ("wrote 40 seconds ago", 16, ["wrote 40 seconds", "ago"]),
+        ("wrote 40 seconds ago", 12, ["wrote 40", "seconds ago"]),
+        ("compactor-host-17 (5)", 10, ["compactor-", "host-17", "(5)"]),
+        ("写入者写入", 5, ["写入", "者写", "入"]),
+        ("写", 1, ["写", ""]),
+        ("", 9, [""]),
+    ],
+)
+def test_a_text_is_folded_between_words(text: str, width: int, lines: list[str]) -> None:
+    assert fold(text, width) == lines
+
+
+@given(st.text(), st.integers(2, 60))
+def test_a_folded_text_is_whole_and_fits(text: str, width: int) -> None:
+    lines = fold(text, width)
+    assert "".join(lines).replace(" ", "") == text.replace(" ", "")
+    assert max(map(cell_len, lines)) <= width
 
 
 @given(st.text(), st.integers(0, 60))

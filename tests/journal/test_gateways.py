@@ -340,6 +340,11 @@ async def test_a_gateway_without_a_journal_remembers_its_own_raises(stage: Stage
         refused = await stage.patch(4)
         assert (refused.status_code, refused.json()["code"]) == (503, "database-closed")
         assert (await stage.ask("GET", "/v1/health")).json()["postgres"] == "closed"
+        remembering = stage.origin
+        async with stage.gateway(mode="off"):
+            refused = await stage.patch(4)
+            assert (refused.status_code, refused.json()["code"]) == (503, "database-closed"), "a gateway that is new"
+        stage.origin = remembering
         opening = await app.open_database(stage.config(mode="off"), Events(), accept_loss=True)
         assert (opening.fresh, opening.continues) == (True, False)
         assert (await stage.patch(4)).status_code == 204, "the operator has said so"
@@ -378,6 +383,8 @@ async def test_an_object_shows_the_token_that_its_database_has_forgotten(stage: 
         copy = stage.holder(1).copy_object
         assert await outcome(copy, Bucket="bucket", Key="copy", CopySource=copied, MetadataDirective="COPY") == DONE
     await stage.installation.restore(saved)
+    # A copy of a database is found. A disk that was put back while no gateway ran is not.
+    await stage.fetch("UPDATE fencing.opening SET identity = (fencing.run_v1()).identity")
     direct = connect(stage.endpoint, access_key="AKIADOUBLE", secret_key="double-secret")
     found = await in_thread(direct.head_object, Bucket="bucket", Key=KEY)
     forged = {**found["Metadata"], "fencing-resource": "s3/bucket/forged"}

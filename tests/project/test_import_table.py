@@ -71,7 +71,7 @@ TABLE: dict[str, str] = {
     "budget tables web webhooks wiring",
     "merged": "fencing api auth.callers db.export http budget",
     "routing": "fencing api http merged objects.s3.addressing part budget tables.dialect.body web",
-    "app": "fencing api config guard.watching http journal.protocol objects observe part reloading routing "
+    "app": "fencing api config db.opening guard.watching http journal.protocol objects observe part reloading routing "
     "budget web wiring workers",
     "naming": "fencing config db objects observe.events table_rules tables wiring",
     "ownership": "fencing config db journal.protocol objects.store observe.events wiring",

@@ -121,7 +121,7 @@ WIDE: dict[str, Any] = {
 
 
 class TestTerminal:
-    @pytest.mark.parametrize("width", first([80, 40, 200]))
+    @pytest.mark.parametrize("width", first([80, 40, 120, 200]))
     async def test_a_row_is_a_line_of_the_terminal(self, audited: Watched, width: int) -> None:
         """At 80 columns each row has its writer and its reason, and a name that is too long loses its middle."""
         await refused(audited.database, "short")
@@ -143,6 +143,9 @@ class TestTerminal:
                 for writer in ("short", "写入", "nobody", "\\x1b"):
                     assert any(writer in row for row in rows), (writer, plain)
                 assert re.search(r"写\S*…\S*者", plain) or width > 80
+            if width >= 120:
+                assert "…" not in plain
+                assert plain.count("x") >= len(WIDE["resource"]) - len("public.orders/")
             if width == 200:
                 assert "nobody-but-a-caller" in plain
 

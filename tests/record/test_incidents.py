@@ -142,6 +142,7 @@ async def test_numbers_agree_with_the_list_of_refusals(stage: Watched) -> None:
         ("token-stale", "job/2", 1, 1),
         ("denied", None, 3, 0),
     }
+    assert all(one["refused"] == one["count"] - one["passed"] for one in found)
     for one in found:
         same = {
             name: one[name] for name in ("reason", "caller", "resource", "token", "holder") if one[name] is not None
@@ -279,13 +280,33 @@ async def test_the_commands_list_and_acknowledge(stage: Watched, monkeypatch: py
     monkeypatch.setenv("GATEWAY_API_KEY", ON_CALL)
     said = await run("incidents", "--prefix", "job/")
     assert said.exit_code == 0, said.output
-    assert "going-on\tjob/1\tworker\\x1b[2J-7 (33)\ttoken-stale\tworker-9 (34)\t1\t" in said.stdout
+    assert "going-on\tjob/1\tworker\\x1b[2J-7 (33)\ttoken-stale\tworker-9 (34)\t1\t0\t" in said.stdout
     said = await run("acknowledge", identifier, "--note", "on it")
     assert said.exit_code == 0, said.output
     assert "acknowledged, 1 acknowledgements" in said.stderr
     said = await run("incidents", "--state", "acknowledged", "--json")
     assert '"note": "on it"' in said.stdout
     assert (await run("acknowledge", "nonsense")).exit_code == 1
+
+
+async def test_the_command_tells_what_passed_from_what_was_refused_and_when_it_was(
+    stage: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await refusal(stage.database, timedelta(minutes=3), resource="job/observed", enforced=False)
+    await refusal(stage.database, timedelta(minutes=2), resource="job/observed", enforced=False)
+    await refusal(stage.database, timedelta(seconds=4000), resource="job/mixed", enforced=False)
+    await refusal(stage.database, timedelta(minutes=61), resource="job/mixed")
+    await refusal(stage.database, timedelta(minutes=60), resource="job/mixed")
+    monkeypatch.setenv("GATEWAY_URL", stage.origin)
+    monkeypatch.setenv("GATEWAY_API_KEY", ON_CALL)
+    titles, *rows = (line.split("\t") for line in (await run("incidents")).stdout.splitlines())
+    shown = [
+        {name: row[titles.index(name)] for name in ("state", "resource", "refused", "passed", "last")} for row in rows
+    ]
+    assert shown == [
+        {"state": "going-on", "resource": "job/observed", "refused": "0", "passed": "2", "last": "wrote 2 minutes ago"},
+        {"state": "resolved", "resource": "job/mixed", "refused": "2", "passed": "1", "last": "wrote 1 hour ago"},
+    ]
 
 
 # Timelines and reports ------------------------------------------------------------------------------------------------

@@ -57,7 +57,7 @@ def test_all_databases_are_on_one_page_and_one_that_is_down_is_named(
     databases.zombie("south", 5, 2)
     page = visit("/ui/")
     expect(page.get_by_role("link", name="All databases")).to_have_attribute("aria-current", "true")
-    expect(page.locator(".verdict.first .said")).to_contain_text("worker-7 is still writing")
+    expect(page.locator(".verdict.first .said")).to_contain_text("worker-7 wrote")
     page.get_by_role("link", name="Live").click()
     expect(page.locator("#connection")).to_have_text("live")
     databases.zombie("south", 1, 0)

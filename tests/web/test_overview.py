@@ -64,7 +64,15 @@ VERDICTS: list[tuple[dict[str, Any], str, str]] = [
         of(ZOMBIE),
         "bad",
         (
-            "worker-7 is still writing orders/42 with token 33; worker-9 took over with token 34 at "
+            "worker-7 wrote orders/42 just now with token 33; worker-9 took over with token 34 at "
+            "2026-11-24T03:12:00+00:00. Its 12 late writes had no effect."
+        ),
+    ),
+    (
+        of(replace(ZOMBIE, last=NOW - timedelta(seconds=40))),
+        "bad",
+        (
+            "worker-7 wrote orders/42 40 seconds ago with token 33; worker-9 took over with token 34 at "
             "2026-11-24T03:12:00+00:00. Its 12 late writes had no effect."
         ),
     ),
@@ -115,11 +123,17 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"journal": "lost"}, "The journal is in trouble: lost."),
     ({"buckets": {"reports": "it ignores If-Match"}}, "The bucket reports takes no fenced write: it ignores If-Match."),
     ({"bypasses": Happened(1, NOW, "orders/1")}, "1 change was made past the gateway"),
-    ({"incidents": [replace(ZOMBIE, passed=12)]}, "worker-7 is still writing orders/42 with token 33; worker-9 took"),
-    ({"incidents": [ZOMBIE]}, "worker-7 is still writing"),
-    ({"incidents": [of_reason("token-duplicate")]}, "worker-7 is writing orders/42 with token 33, which worker-9 has"),
-    ({"incidents": [of_reason("token-used")]}, "worker-7 is writing orders/42 again with token 33, which may write"),
-    ({"incidents": [of_reason("token-implausible")]}, "worker-7 is writing orders/42 with token 33, which the policy"),
+    ({"incidents": [replace(ZOMBIE, passed=12)]}, "worker-7 wrote orders/42 just now with token 33; worker-9 took"),
+    ({"incidents": [ZOMBIE]}, "worker-7 wrote orders/42 just now with"),
+    (
+        {"incidents": [of_reason("token-duplicate")]},
+        "worker-7 wrote orders/42 just now with token 33, which worker-9 has",
+    ),
+    ({"incidents": [of_reason("token-used")]}, "worker-7 wrote orders/42 just now again with token 33, which may"),
+    (
+        {"incidents": [of_reason("token-implausible")]},
+        "worker-7 wrote orders/42 just now with token 33, which the policy",
+    ),
     ({"incidents": [of_reason("denied", STORM)]}, "importer is denied 100 requests that no grant covers"),
     (
         {"guard": Happened(3, NOW, "public.orders", "role:jobs")},
@@ -130,7 +144,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"webhooks": {"pager": EARLIER}}, "The webhook pager does not get through since"),
     ({"alarms": {"zombies": EARLIER}}, "The alarm zombies is on since"),
     ({"bypasses": Happened(2, EARLIER, None)}, "2 changes were made past the gateway"),
-    ({"incidents": [seen(ZOMBIE, -1)]}, "worker-7 was refused, and ann acknowledged it at"),
+    ({"incidents": [seen(ZOMBIE, -1)]}, "worker-7 wrote orders/42 just now, and ann acknowledged"),
 ]
 """Everything that can be wrong, in the order of its severity."""
 
@@ -158,7 +172,7 @@ def test_an_observed_write_without_a_token_is_not_called_refused_and_comes_after
     observed = of_reason("token-required", 1, passed=1)
     observed = replace(observed, key=IncidentKey("token-required", "importer"))
     first, second = assess(replace(QUIET, incidents=[observed, ZOMBIE]))
-    assert said(first).startswith("worker-7 is still writing")
+    assert said(first).startswith("worker-7 wrote orders/42 just now with")
     assert second.level == "warned"
     assert said(second) == (
         "importer made 1 request that a rule refuses once it enforces: no token. "

@@ -1,7 +1,14 @@
 -- name: ask
 -- The run of this session's server, and the last opening of the database.
 SELECT o.*, r.system AS here_system, r.timeline AS here_timeline, r.started AS here_started,
-    r.identity AS here_identity, clock_timestamp() AS now, coalesce((SELECT i.epoch FROM fencing.issuer AS i), 0) AS epoch,
+    r.identity AS here_identity, clock_timestamp() AS now,
+    CASE WHEN NOT pg_is_in_recovery() THEN (pg_current_wal_flush_lsn() - '0/0')::bigint END AS here_written,
+    (
+        SELECT min(format('%s = %s', t.name, t.value))
+        FROM unnest(ARRAY['', '_lsn', '_name', '_time', '_xid']) AS of (name),
+            LATERAL (SELECT 'recovery_target' || of.name, current_setting('recovery_target' || of.name)) AS t (name, value)
+        WHERE t.value <> ''
+    ) AS here_target, coalesce((SELECT i.epoch FROM fencing.issuer AS i), 0) AS epoch,
     (SELECT m.version_num FROM fencing.migration AS m) AS revision,
     CASE WHEN current_setting('citus.shard_count', true) IS NOT NULL THEN (
         SELECT min(c.relname) FROM pg_class AS c
@@ -17,6 +24,19 @@ SELECT mode, term, opened_at, snapshot FROM fencing.opening
 -- name: identify
 -- Give the installation an id if it has none.
 UPDATE fencing.opening SET installation = $1 WHERE installation IS NULL RETURNING term
+
+-- name: close
+-- Name no run, so that the database is open for none, and put the reason on record. $1: the term of the last loss that
+-- this gateway knows to be accepted.
+WITH closed AS (
+    UPDATE fencing.opening SET term = term + 1, identity = $2::text || ': ' || $3::text
+    WHERE began = $1 AND NOT starts_with(identity, $2::text)
+    RETURNING term
+)
+INSERT INTO fencing.intake (kind, caller, target, details)
+SELECT 'administration', 'gateway-process', 'database',
+    jsonb_build_object('operation', 'CloseDatabase', 'term', term, 'reason', $3::text)
+FROM closed
 
 -- name: lock
 -- Have other snapshots wait.
