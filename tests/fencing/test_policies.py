@@ -1,12 +1,10 @@
 """The tokens that each policy accepts and refuses, forged ones among them, on each way to write."""
 
 import asyncio
-from contextlib import suppress
 from typing import Any, cast
 
 import httpx
 import pytest
-from botocore.exceptions import ClientError
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -420,14 +418,3 @@ async def test_forgeries_are_refused_and_honest_tokens_go_on(world: World, name:
 
 
 UNTOUCHED = {(row, body) for row in (None, "before") for body in (None, b"before")}
-
-
-@pytest.mark.parametrize("way", WAYS)
-async def test_what_is_refused_names_its_program(world: World, name: str, way: str) -> None:
-    resource = f"any/{name}"
-    await world.api.post(f"/v1/fences/{resource}/barrier", json={"token": "9", "holder": "bob"})
-    with suppress(ClientError):  # the upload is refused before what the way is about
-        await WAYS[way](world, resource, Shown("8"))
-    refused = (await world.admin.get("/v1/rejections", params={"resource": resource})).json()["rejections"]
-    assert refused
-    assert {one["program"].partition("/")[0] for one in refused} <= {"python-httpx", "Boto3"}
