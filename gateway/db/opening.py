@@ -34,7 +34,7 @@ Wait: TypeAlias = Callable[[timedelta], Awaitable[None]]
 
 
 async def wait_in_silence(length: timedelta) -> None:
-    """Wait, and tell nobody."""
+    """Wait for so long."""
     await asyncio.sleep(length.total_seconds())
 
 

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -369,6 +370,27 @@ async def test_without_a_journal_the_command_and_the_doctor_say_that_fences_may_
     [check] = [check for section in report.sections for check in section.checks if check.name == "run"]
     assert check.status is CheckStatus.WARNING
     assert "gateway open --accept-loss" in check.advice
+
+
+@pytest.mark.parametrize(("patient", "length"), [(set[str](), "2.0"), ({"AmazonS3"}, "3.0")], ids=["usual", "patient"])
+async def test_the_command_says_how_long_it_waits_and_counts_down(
+    stage: Stage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, patient: set[str], length: str
+) -> None:
+    """A store that never gives up on an interrupted body is waited for as long as the command waits at most."""
+    monkeypatch.setattr(client, "_PATIENT", patient)
+    monkeypatch.setattr(client, "SIGNATURE_LIFETIME", timedelta(seconds=1))
+    monkeypatch.setattr("gateway.db.opening._LONGEST_WAIT", timedelta(seconds=3))
+    monkeypatch.setattr("gateway.cli._COUNTED", timedelta(seconds=1))
+    file = tmp_path / "gateway.toml"
+    file.write_text(
+        f"[postgres]\ndsn = '{stage.dsn}'\n[journal]\nmode = 'off'\n[s3]\nendpoint = '{stage.endpoint}'\n"
+        f"access_key_id = 'AKIADOUBLE'\nsecret_access_key = 'double-secret'\nlate_after = {LATE_AFTER}\n{GRANTS_TOML}"
+    )
+    done = await asyncio.to_thread(called, "open", "--config", str(file), "--accept-loss")
+    assert done.returncode == 0, done.stderr
+    first, *left = done.stderr.splitlines()
+    assert first == f"Waiting for {length} seconds, until no lost write to the object store can arrive."
+    assert left == [f"{number}.0 seconds left." for number in range(int(length[0]) - 1, 0, -1)]
 
 
 @pytest.mark.thorough

@@ -37,6 +37,7 @@ from gateway.journal.protocol import (
 from tests.journal.installation import MARKER, NOW, OURS, RUN, THEIRS, days, entry
 
 ROW = Opened(OURS, RUN, 7, Mode.SYNC, position=3, snapshot=2)
+ROW_OFF = replace(ROW, mode=Mode.OFF)
 NEXT_RUN = replace(RUN, started=NOW + days(1))
 FIVE = entry("order/5", 5)
 
@@ -199,6 +200,16 @@ REFUSED = [
     (Problem.TOO_OLD, Server(RUN, Opened(), NOW), MARKER, Mode.SYNC),
     (Problem.WEAKER, Server(NEXT_RUN, ROW, NOW), MARKER, Mode.ASYNC),
     (Problem.WEAKER, Server(NEXT_RUN, ROW, NOW), None, Mode.OFF),
+    *(
+        (Problem.RESTORED, Server(run, replace(ROW_OFF, run=before), NOW, target=target), None, mode)
+        for run, before, target in (
+            (replace(NEXT_RUN, system="8"), RUN, None),
+            (replace(RUN, database="1/2"), RUN, None),
+            (replace(NEXT_RUN, timeline=2), RUN, "recovery_target_time = noon"),
+            (RUN, replace(RUN, database=f"{protocol.PUT_BACK}: a log ends"), None),
+        )
+        for mode in (Mode.OFF, Mode.SYNC)
+    ),
 ]
 
 
@@ -236,6 +247,36 @@ def test_a_journal_that_keeps_the_database_closed(problem: Problem, row: Opened,
 def test_a_database_from_after_the_journal_began_anew_is_complete() -> None:
     contents = Contents(number=2, complete_from=2, began=7)
     assert protocol.judge_contents(Server(RUN, replace(ROW, began=7), NOW), contents) is None
+
+
+@pytest.mark.parametrize(
+    "server",
+    [
+        Server(NEXT_RUN, ROW_OFF, NOW, target="recovery_target_time = noon"),
+        Server(replace(NEXT_RUN, timeline=2), ROW_OFF, NOW),
+    ],
+    ids=["restart", "promoted"],
+)
+def test_without_a_journal_a_restart_and_a_promoted_standby_are_opened(server: Server) -> None:
+    opened = driven(protocol.open_database(Mode.OFF), [(AskServer, server), (OpenDatabase, True)])
+    assert opened.continues is (server.run.timeline == RUN.timeline)
+
+
+@pytest.mark.parametrize(
+    ("server", "lost"),
+    [
+        (Server(RUN, ROW, NOW, written=2**32 + 31), "its log had reached 1/20, and ends at 1/1F"),
+        (Server(NEXT_RUN, ROW, NOW, written=7), "its log had reached 1/20, and ends at 0/7"),
+        (Server(RUN, replace(ROW, term=6), NOW, written=2**33), "it was opened in term 7, and knows only term 6"),
+        (Server(RUN, ROW, NOW, written=2**32 + 32), None),
+        (Server(replace(RUN, timeline=2), ROW, NOW, written=7), None),
+        (Server(RUN, replace(ROW, term=5, began=5), NOW, written=7), None),
+    ],
+    ids=["shorter", "after a restart", "an older opening", "the same", "promoted", "accepted"],
+)
+def test_a_gateway_notices_a_log_that_is_shorter_than_it_was(server: Server, lost: str | None) -> None:
+    assert protocol.went_back(Server(RUN, ROW, NOW, written=2**32 + 32), server) == lost
+    assert protocol.went_back(None, server) is None
 
 
 @pytest.mark.parametrize("problem", sorted(set(Problem) - ACCEPTABLE))
