@@ -69,7 +69,7 @@ class ObjectAuthorisation:
     async def reads(self, exchange: Exchange, bucket: str, key: str) -> None:
         """Check a read of one object, also as the source of a copy."""
         rights, target = exchange.principal.rights, self._target(bucket, key)
-        place, resource = _object(bucket, key), None if target is None else target.resource
+        place, resource = _object(bucket, key), self._resource(target)
         granted = place.limits(rights, Action.READ).allow(Action.READ, resource)
         if granted and not rights.bucket(Action.READ, bucket) and not await self._is_one_key(bucket, key):
             raise await self._denied(exchange, Missing(Action.READ, str(place), resource or _filed(bucket)))
@@ -83,14 +83,15 @@ class ObjectAuthorisation:
         not its resource (docs/decisions/106).
         """
         target, place = self._target(bucket, key), _object(bucket, key)
-        limits = place.limits(exchange.principal.rights, Action.WRITE)
+        limits, resource = place.limits(exchange.principal.rights, Action.WRITE), self._resource(target)
         lacking = None
-        if not limits.cover_all(None if target is None else (target.resource,)):
-            missing = _missing(exchange, Action.WRITE, place, None if target is None else target.resource)
+        if not limits.cover_all(None if resource is None else (resource,)):
+            missing = _missing(exchange, Action.WRITE, place, resource)
             observed = target is not None and target.mode is Enforcement.OBSERVE
             if not observed or not limits.placed or exchange.principal.is_anonymous:
                 raise await self._denied(exchange, missing)
-            lacking = MissingGrant(missing.action.value, missing.on)
+            # Without a resource, an enforcing rule does not come to grants.
+            lacking = None if resource is None else MissingGrant(missing.action.value, missing.on)
         await self._store_rights.check_headers(exchange.request)
         return lacking
 
@@ -125,6 +126,10 @@ class ObjectAuthorisation:
             return self._resources.of_any(bucket, key)
         except (ResourceMalformed, StoreError):
             return None
+
+    @staticmethod
+    def _resource(target: ObjectTarget | None) -> str | None:
+        return None if target is None or target.too_long else target.resource
 
     async def _require(self, exchange: Exchange, action: Action, on: str, *, granted: bool) -> None:
         """Deny a request about a bucket, or the keys below a prefix, unless it is granted."""

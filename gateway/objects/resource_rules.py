@@ -1,5 +1,6 @@
 """Which resource a key belongs to. Each key has exactly one: two names would fence it apart from itself."""
 
+import hashlib
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -22,12 +23,16 @@ _ANY, _REST = "\0", "\1"
 
 @dataclass(frozen=True, slots=True)
 class ObjectTarget:
-    """The fence of writes to one key. ``rule``: the pattern of the rule that says so."""
+    """The fence of writes to one key. ``rule``: the pattern of the rule that says so.
+
+    ``too_long``: the key is too long for a name, and its rule observes. ``resource`` is a stand-in then.
+    """
 
     resource: str
     mode: Enforcement
     equal: Equal
     rule: str = DEFAULT_RULE
+    too_long: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,8 +232,21 @@ class Resources:
         yield _below(self._default, bucket, prefix, {})
 
     def _derived(self, bucket: str, key: str) -> ObjectTarget:
-        for rule in self._rules:
-            resource = rule.resource(bucket, key)
-            if resource is not None:
-                return ObjectTarget(resource, rule.mode or self._mode, rule.equal or self._equal, rule.match)
-        return ObjectTarget(_name(self._default, bucket, key, {}), self._mode, self._equal)
+        mode, equal, match = self._mode, self._equal, DEFAULT_RULE
+        try:
+            for rule in self._rules:
+                mode, equal, match = rule.mode or self._mode, rule.equal or self._equal, rule.match
+                resource = rule.resource(bucket, key)
+                if resource is not None:
+                    return ObjectTarget(resource, mode, equal, match)
+            mode, equal, match = self._mode, self._equal, DEFAULT_RULE
+            return ObjectTarget(_name(self._default, bucket, key, {}), mode, equal, match)
+        except ResourceMalformed:
+            if mode is Enforcement.ENFORCE:
+                raise
+            return ObjectTarget(_stand_in(bucket, key), mode, equal, match, too_long=True)
+
+
+def _stand_in(bucket: str, key: str) -> str:
+    """Return a name for a key that is too long for one. No key has it: the slashes of keys stay slashes."""
+    return f"s3/{escape(bucket)}/%2F{hashlib.sha256(key.encode(errors='surrogateescape')).hexdigest()}"

@@ -328,6 +328,25 @@ async def test_a_write_whose_resource_cannot_be_told_passes(sides: Sides) -> Non
     assert (await stage.rows("SELECT length(name) FROM labels"))[0]["length"] == 600
 
 
+async def test_an_object_whose_key_is_too_long_for_a_resource_passes(sides: Sides) -> None:
+    """S3 takes keys of 1,024 bytes, and each byte of most scripts has three in a name."""
+    key = f"{uuid4()}/{'請求書' * 30}"
+    for stage, status in ((sides.observing, 200), (sides.enforcing, 403)):
+        assert (await outcome(s3(stage, "shop").put_object, Key=key, Body=b"x"))[0] == status
+    assert (await outcome(s3(sides.enforcing, "root").put_object, Key=key, Body=b"x"))[0] == 400
+    stage, shop = sides.observing, s3(sides.observing, "shop")
+    (entry, *_) = await entries(stage, "shop")
+    assert (entry["reason"], entry["enforced"]) == ("resource-malformed", False)
+    assert await stage.rows("SELECT FROM fencing.fence WHERE resource = $1", entry["resource"]) == []
+    assert stage.body(key) == b"x"
+    assert (await call(shop.get_object, Key=key))["ContentLength"] == 1
+    completion = await opened(shop, key, [b"part"])
+    assert accepted(await call(shop.complete_multipart_upload, **completion)).would_refuse == "resource-malformed"
+    assert (await outcome(shop.copy_object, Key=f"{key}2", CopySource={"Bucket": "bucket", "Key": key}))[0] == 200
+    assert [(await outcome(shop.delete_object, Key=one))[0] for one in (key, f"{key}2")] == [204, 204]
+    assert (stage.body(key), stage.body(f"{key}2")) == (None, None)
+
+
 async def test_an_object_named_otherwise_passes(sides: Sides) -> None:
     stage = sides.observing
     async with AsyncExitStack() as stack:

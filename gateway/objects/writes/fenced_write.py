@@ -26,6 +26,7 @@ from gateway.errors import (
     Fact,
     GatewayError,
     OutcomeUnknown,
+    ResourceMalformed,
     ResourceMismatch,
     SqlError,
     StoreError,
@@ -205,7 +206,9 @@ class FencedWrites:
             objections.append(Objection(Denied.code, lacking))
         if writer.token is None:
             objections.append(Objection(TokenRequired.code))
-        if request.fencing.resource not in (None, target.resource):
+        if target.too_long:
+            objections.append(Objection(ResourceMalformed.code))
+        elif request.fencing.resource not in (None, target.resource):
             objections.append(Objection(ResourceMismatch.code))
         write_id = write_id or uuid4()
         presented = None
