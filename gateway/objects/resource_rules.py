@@ -249,4 +249,4 @@ class Resources:
 
 def _stand_in(bucket: str, key: str) -> str:
     """Return a name for a key that is too long for one. No key has it: the slashes of keys stay slashes."""
-    return f"s3/{escape(bucket)}/%2F{hashlib.sha256(key.encode(errors='surrogateescape')).hexdigest()}"
+    return f"s3/{escape(bucket)}/%2F{hashlib.sha256(key.encode()).hexdigest()}"

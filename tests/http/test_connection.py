@@ -1,6 +1,7 @@
 """No client holds a connection for nothing: incomplete heads, leftover bodies and unread answers end."""
 
 import asyncio
+import gc
 import socket
 from collections.abc import AsyncIterator
 from typing import Any
@@ -267,6 +268,26 @@ async def test_an_unread_rest_of_an_answer_ends_the_connection(port: int) -> Non
                     await asyncio.sleep(0.01)
             assert len(await until_closed(reader)) < 128 * 1024
             writer.close()
+
+
+async def test_a_client_that_goes_before_its_body_leaves_nothing_to_collect(port: int) -> None:
+    """The process collects rarely, so no object of a connection may refer to itself once it is lost."""
+    gc.collect()
+    gc.disable()
+    try:
+        for _ in range(3):
+            gone.clear()
+            _, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(b"POST /waiting HTTP/1.1\r\nhost: a\r\ncontent-length: 9\r\n\r\nhalf")
+            async with asyncio.timeout(PATIENCE):
+                while not asked:
+                    await asyncio.sleep(0.01)
+                asked.clear()
+                writer.transport.abort()
+                while not gone.is_set() or any(isinstance(one, connection.Connection) for one in gc.get_objects()):
+                    await asyncio.sleep(0.01)
+    finally:
+        gc.enable()
 
 
 async def test_a_handler_that_sends_much_learns_that_its_client_is_gone(port: int) -> None:

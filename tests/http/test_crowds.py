@@ -22,6 +22,7 @@ from gateway.http import crowd as http_crowd
 from tests.processes import free_port, started
 from tests.test_reload import WRITER, Served
 from tests.test_workers import wait_for_workers
+from tests.tiers import first
 from tests.waiting import PATIENCE
 
 SOFT, HARD = 150, 300
@@ -300,7 +301,7 @@ async def idle(gateway: Served, number: int, address: str = THEIRS) -> list[Raw]
     return [await Raw.open(gateway, address) for _ in range(number)]
 
 
-@pytest.mark.parametrize("slow", [(unread, trickled), (unread,), (trickled,)], ids=["both", "unread", "trickled"])
+@pytest.mark.parametrize("slow", first([(unread, trickled), (unread,), (trickled,)]))
 async def test_a_crowd_of_slow_requests_makes_room_for_all_others(
     tmp_path: Path, dsn: str, slow: tuple[Callable[[Served, int], Awaitable[list[Raw]]], ...]
 ) -> None:
@@ -370,6 +371,7 @@ async def test_idle_connections_make_room_before_slow_requests(tmp_path: Path, d
         assert all(still[20:]), "those that waited longest made room"
 
 
+@pytest.mark.thorough
 async def test_the_largest_of_many_networks_makes_room(tmp_path: Path, dsn: str) -> None:
     async with served(tmp_path, dsn) as gateway:
         single = [one for number in range(150) for one in await idle(gateway, 1, f"127.0.1.{number + 1}")]
