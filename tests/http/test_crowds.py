@@ -169,11 +169,14 @@ async def crowd(gateway: Served, number: int, context: ssl.SSLContext | None = N
 
 
 async def unread(gateway: Served, number: int) -> list[Raw]:
-    """Open connections that ask for much, and read nothing."""
+    """Open connections that ask for much, and read nothing but a byte."""
     opened = []
     for _ in range(number):
         opened.append(one := await Raw.narrow(gateway, THEIRS))
         one.writer.write(LARGE)
+    for one in opened:
+        with suppress(OSError):
+            await one.reader.read(1)  # so the answer has begun
     return opened
 
 
