@@ -20,7 +20,7 @@ from gateway.db import migrations
 from gateway.db.database import refuses_sessions
 from gateway.errors import ConfigurationError, SessionsShared, SqlError, Unavailable
 from gateway.http.connection import KEEP_ALIVE, Connection
-from gateway.http.crowd import raise_limit_of_files
+from gateway.http.crowd import set_limit_of_files
 from gateway.http.server import HttpServer
 
 ASGIApp: TypeAlias = Callable[[Any, Any, Any], Awaitable[None]]
@@ -117,7 +117,7 @@ def server(app: ASGIApp, settings: Server | None = None, *, grace: int | None = 
     """
     settings = settings or Server()
     check_tls(settings)
-    raise_limit_of_files()
+    set_limit_of_files()
     return HttpServer(
         uvicorn.Config(
             app,

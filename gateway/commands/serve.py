@@ -19,7 +19,7 @@ from gateway.config import Config
 from gateway.config.places import Places
 from gateway.config.server import Server
 from gateway.errors import ConfigurationError, ReloadRefused, Unavailable
-from gateway.http.crowd import raise_limit_of_files
+from gateway.http.crowd import set_limit_of_files
 from gateway.http.server import HttpServer
 from gateway.naming.plan import naming_changes
 from gateway.observe import events, logs
@@ -89,7 +89,7 @@ def serve(origin: Origin, workers: str = "1") -> None:
     # Nothing can be reloaded yet. Without a handler, SIGHUP would end the process.
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     config = origin.read()
-    files = raise_limit_of_files()
+    files = set_limit_of_files()
     with (
         logs.of_libraries(),
         serving.Signals(),

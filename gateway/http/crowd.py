@@ -23,6 +23,8 @@ FILES = 16_384
 """The limit of open files to which a process raises its own. The system may allow millions, and memory would be gone
 before. A used connection takes 14 KiB while it is idle, and 48 KiB with TLS. A part of a large head takes 64 KiB more.
 So idle connections up to this limit take 0.2 GiB, with TLS 0.7 GiB, and with heads of an attacker 1.7 GiB."""
+_NO_LIMIT = 1_000_000
+"""So many files are the default of container runtimes, and no decision of an operator."""
 CROWDED = 0.9
 """The part of the files that may be open. Beyond it, each new connection takes the place of another one."""
 _SHARES = 64
@@ -33,14 +35,14 @@ _TOLD_AFTER, _TOLD_EVERY = 1.0, 60.0
 """Seconds until the log has a first line about that, which counts what was closed, and between two lines."""
 
 
-def raise_limit_of_files() -> int:
+def set_limit_of_files() -> int:
     """Let this process, and those that it starts, open as many files as the system allows, up to ``FILES``.
 
-    A higher limit stays. Return the limit.
+    A higher limit stays, unless it is ``_NO_LIMIT``. Return the limit.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = FILES if hard == resource.RLIM_INFINITY else min(FILES, hard)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
+    if soft < wanted or soft >= _NO_LIMIT or soft == resource.RLIM_INFINITY:
         with suppress(ValueError, OSError):  # the system may have a lower limit for each process
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
     return resource.getrlimit(resource.RLIMIT_NOFILE)[0]

@@ -391,7 +391,8 @@ async def test_the_largest_of_many_networks_makes_room(tmp_path: Path, dsn: str)
         ((1024, 1_048_576), 16_384),
         ((1024, resource.RLIM_INFINITY), 16_384),
         ((65_536, 1_048_576), 65_536),
-        ((resource.RLIM_INFINITY, resource.RLIM_INFINITY), resource.RLIM_INFINITY),
+        ((1_048_576, 1_048_576), 16_384),
+        ((resource.RLIM_INFINITY, resource.RLIM_INFINITY), 16_384),
     ],
 )
 def test_the_limit_of_files_is_raised_up_to_a_ceiling(
@@ -400,5 +401,5 @@ def test_the_limit_of_files_is_raised_up_to_a_ceiling(
     limits = [before]
     monkeypatch.setattr(resource, "getrlimit", lambda _: limits[-1])
     monkeypatch.setattr(resource, "setrlimit", lambda _, limit: limits.append(limit))
-    assert http_crowd.raise_limit_of_files() == after
+    assert http_crowd.set_limit_of_files() == after
     assert limits[-1] == (after, before[1])
