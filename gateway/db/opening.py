@@ -186,12 +186,14 @@ class OpeningTable:
 
         await self.database.run(work)
 
-    async def close(self, began: int, reason: str) -> None:
+    async def close(self, run: Run, began: int, reason: str) -> None:
         """Keep the database closed for every run, as ``DatabaseSide`` says."""
 
         async def work(transaction: Transaction) -> None:
             # An opening under way has the lock, or finds a later term than the one that it is about to write.
             await transaction.execute(_WAIT_FOR_RAISES)
+            if (await ask(transaction)).run != run:
+                raise Unavailable("The database server was replaced meanwhile.")
             await transaction.fetch(_SQL["close"], began, PUT_BACK, reason)
 
         await self.database.run(work)

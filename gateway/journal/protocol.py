@@ -468,10 +468,11 @@ class DatabaseSide(Protocol):
     async def open(self, effect: OpenDatabase) -> bool:
         """Carry out ``OpenDatabase``."""
 
-    async def close(self, began: int, reason: str) -> None:
+    async def close(self, run: Run, began: int, reason: str) -> None:
         """Keep the database closed for every run, until an operator accepts the loss. Put the reason on record.
 
-        Do nothing if an operator has accepted a loss after the term ``began``.
+        Do nothing if an operator has accepted a loss after the term ``began``. Raises ``Unavailable`` on another run:
+        the server that has the loss was replaced.
         """
 
     async def beat(self) -> tuple[int, datetime] | None:
@@ -604,6 +605,8 @@ def went_back(seen: Server | None, server: Server) -> str | None:
         return None
     if server.opened.term < seen.opened.term:
         return f"it was opened in term {seen.opened.term}, and knows only term {server.opened.term}"
+    if server.run.system == seen.run.system and server.run.timeline < seen.run.timeline:
+        return f"a server on timeline {seen.run.timeline} was open before, and this one is on {server.run.timeline}"
     same = (seen.run.system, seen.run.timeline) == (server.run.system, server.run.timeline)
     if same and server.written < seen.written:
         return f"its log had reached {_position(seen.written)}, and ends at {_position(server.written)}"

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Mappi
 from contextlib import asynccontextmanager, suppress
 from datetime import datetime, timedelta
 from itertools import count
-from typing import Any, assert_never
+from typing import Any, NoReturn, assert_never
 from weakref import WeakKeyDictionary
 
 from gateway.background import background_tasks, repeat
@@ -102,7 +102,7 @@ class Runner:
             if self._owner is not None:
                 await ownership.enter(session, self._owner)
             self._note_began(server.opened.began)
-            await self._compare(session)
+            await self._compare(session, server)
         except SqlError as error:
             raise DatabaseClosed(f"The database cannot be opened for its present run: {error.message}.") from error
         self._terms[session] = server.opened.term
@@ -124,7 +124,7 @@ class Runner:
         if self._mode is Mode.OFF:
             # Once it is open, other gateways serve, which do not remember what this one does.
             self._note_began(server.opened.began)
-            await self._compare(session)
+            await self._compare(session, server)
         await self.ensure_open()
         server = await self._ask(session)
         if not protocol.may_serve(server, self._mode):
@@ -152,13 +152,16 @@ class Runner:
         if self._mode is Mode.OFF and protocol.judge(server, None, self._mode) is None:
             lost = protocol.went_back(seen, server)
             if lost is not None:
-                await self._close(server.opened.began, lost)
+                await self._close(server, lost)
             if protocol.went_back(self._seen, server) is None:
                 self._seen = server
 
-    async def _close(self, began: int, lost: str) -> None:
+    async def _close(self, server: Server, lost: str) -> NoReturn:
         """Keep the database closed for all gateways: those that were started since remember nothing."""
-        await self._database.close(began, lost)
+        # A server that was replaced may wait for its standby for ever. This gateway knows enough to refuse it.
+        with suppress(GatewayError, TimeoutError):
+            async with asyncio.timeout(CLOSING):
+                await self._database.close(server.run, server.opened.began, lost)
         raise _refusal(Flaw(Problem.RESTORED, f"it was put back: {lost}"))
 
     def _note_began(self, term: int) -> None:
@@ -167,12 +170,12 @@ class Runner:
             self._own = ()
         self._began = term
 
-    async def _compare(self, session: Session) -> None:
+    async def _compare(self, session: Session, server: Server) -> None:
         """Compare the fences with the last ones that this process has acknowledged."""
         if not await self._is_rewound(session):
             return
         if self._mode is Mode.OFF:
-            await self._close(self._began or 0, "it has lost fences that a gateway has acknowledged")
+            await self._close(server, "it has lost fences that a gateway has acknowledged")
         await self.open(again=True)
         if not await self._is_rewound(session):
             return

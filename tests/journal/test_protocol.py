@@ -271,8 +271,12 @@ def test_without_a_journal_a_restart_and_a_promoted_standby_are_opened(server: S
         (Server(RUN, ROW, NOW, written=2**32 + 32), None),
         (Server(replace(RUN, timeline=2), ROW, NOW, written=7), None),
         (Server(RUN, replace(ROW, term=5, began=5), NOW, written=7), None),
+        (
+            Server(replace(RUN, timeline=0), ROW, NOW, written=2**33),
+            "a server on timeline 1 was open before, and this one is on 0",
+        ),
     ],
-    ids=["shorter", "after a restart", "an older opening", "the same", "promoted", "accepted"],
+    ids=["shorter", "after a restart", "an older opening", "the same", "promoted", "accepted", "replaced"],
 )
 def test_a_gateway_notices_a_log_that_is_shorter_than_it_was(server: Server, lost: str | None) -> None:
     assert protocol.went_back(Server(RUN, ROW, NOW, written=2**32 + 32), server) == lost

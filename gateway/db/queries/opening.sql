@@ -26,8 +26,8 @@ SELECT mode, term, opened_at, snapshot FROM fencing.opening
 UPDATE fencing.opening SET installation = $1 WHERE installation IS NULL RETURNING term
 
 -- name: close
--- Name no run, so that the database is open for none, and put the reason on record. $1: the term of the last accepted
--- loss that this gateway knows of.
+-- Name no run, so that the database is open for none. Put the reason on record.
+-- $1: the term of the last accepted loss that this gateway knows of.
 WITH closed AS (
     UPDATE fencing.opening SET term = term + 1, identity = $2::text || ': ' || $3::text
     WHERE began = $1 AND NOT starts_with(identity, $2::text)
