@@ -170,14 +170,15 @@ async def record_refusals(database: Database, since: datetime | None) -> tuple[l
 def _rejection(row: Record) -> Rejection:
     token = None if row["value"] is None else Token(row["epoch"], row["value"])
     fence = None if row["fence_value"] is None else fence_from_row(row["resource"], row)
+    # A session sends no request. Each refusal stands for one of its own.
     attempt = Attempt(
-        token,
-        row["holder"],
-        row["caller"],
-        "",
-        row["target"] or "",
-        row["client"],
-        "",
+        token=token,
+        holder=row["holder"],
+        caller=row["caller"],
+        method="",
+        target=row["target"] or "",
+        client=row["client"],
+        request_id=str(row["id"]),
         plane="tables",
         rule=row["target"],
     )

@@ -288,7 +288,7 @@ def install(guard: Guard, relations: Sequence[str], outdated: Sequence[str]) -> 
         *_dropped(outdated),
         # From now on, a missing part of the guard goes on record.
         _registered(guard, relations[0]),
-        # What it refuses is kept beyond the rollback.
+        # The particulars of its refusals outlive the rollback.
         "SELECT fencing.keep_refusals_v1();",
     ])  # fmt: skip
 

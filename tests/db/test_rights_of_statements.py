@@ -22,7 +22,7 @@ IN_CODE = {
     **{view: {"SELECT"} for view in ("administration", "event", "record", "rejection")},
 }
 # Functions that only the owner of the schema calls, or a trigger that runs with the owner's rights.
-OF_THE_OWNER = ("guard_installed_v1", "guard_removed_v1", "stamp_v1")
+OF_THE_OWNER = ("guard_installed_v1", "guard_removed_v1", "stamp_v1", "keep_refusal_v1", "record_counted_v1")
 
 _COMMENT = re.compile(r"--[^\n]*")
 _TEXT = re.compile(r"'(?:[^']|'')*'")

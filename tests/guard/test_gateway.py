@@ -341,6 +341,23 @@ async def test_every_place_tells_of_a_zombie_that_a_guard_refused_while_no_gatew
             assert [one.rejection.resource for one in events if isinstance(one, WriteRefused)] == ["order/5"]
 
 
+async def test_a_refused_claim_has_a_page_and_is_counted_without_a_table(guarded: Stage, app: Session) -> None:
+    await rights.grant(guarded.owner, guarded.gateway_role)
+    await hold(app, "order/5", 35)
+    for _ in range(2):
+        async with refused("FN412"):
+            await hold(app, "order/5", 34, "ann")
+    events = Events()
+    async with running(guarded.config(), events) as origin, calling(origin) as client:
+        async with asyncio.timeout(PATIENCE):
+            while len(told := [one.rejection for one in events if isinstance(one, WriteRefused)]) < 2:
+                await asyncio.sleep(0.01)
+        page = await shown(origin, f"/ui/rejections/{told[0].id}")
+        assert "fencing.hold" in page
+        metrics = (await client.get("/v1/metrics")).text
+        assert re.search(r"gateway_writes_refused_total\{.*token-stale.*\} 2", metrics)
+
+
 async def test_no_place_says_that_nothing_was_refused_where_only_the_number_is_known(
     guarded: Stage, app: Session
 ) -> None:

@@ -146,7 +146,7 @@ async def test_a_refusal_is_on_record_after_its_session_is_gone(guarded: Stage, 
 
 async def address_of(stage: Stage) -> str | None:
     ((address,),) = await stage.rows("SELECT host(inet_client_addr())")
-    return address
+    return None if address is None else str(address)
 
 
 async def test_reasons_tables_and_resources_are_told_apart(guarded: Stage, app: Session, other: Session) -> None:

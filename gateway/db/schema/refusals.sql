@@ -126,8 +126,8 @@ $function$;
 -- Keep the particulars of a refusal, beyond the rollback that it causes. If a log cannot take them, only count it.
 -- Takes what word_refusal_v1 does. Does nothing in a read-only transaction, or without the right to count.
 --
--- An entry begins with five words. They are a hash of the text, the number of refusals with the length of the text, the
--- times of the first and of the last refusal, and the time of the fence. The text follows. A refusal with the text of the
+-- An entry begins with five words. The first two are a hash of the text, and the number of refusals with the length of the
+-- text. The others are times, of the first refusal, the last one and the fence. The text follows. A refusal with the text of the
 -- newest entry only raises the number there: a zombie that tries again and again takes no more room. The log is chosen
 -- by the text.
 CREATE FUNCTION fencing.keep_refusal_v1(
