@@ -26,7 +26,7 @@ from gateway.fencing.record import ANONYMOUS
 from gateway.http import head
 from gateway.http.crowd import CROWD, Network, Place
 from gateway.http.middleware import Middleware
-from gateway.http.turns import Timed, Turns
+from gateway.http.turns import Credentials, Timed, Turn, Turns
 
 MAX_HEAD = 64 * 1024
 """Bytes of a request's line, headers and trailers. S3's come to 8 KiB at most, metadata included."""
@@ -73,6 +73,7 @@ class Connection(HttpToolsProtocol):
     _escapes = 0  # in its cookies
     _arrived = 0  # bytes since the head began or a piece of the body came, from the second packet on
     _given_up = False
+    _shown: Credentials = ()
     _active: RequestResponseCycle | None = None
     """The request that is being served. Later ones of the same connection wait for it."""
     _is_between = True  # the parser has seen no byte of a next request
@@ -363,45 +364,54 @@ class Connection(HttpToolsProtocol):
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         before, self._active = self._active, cycle
+        shown, self._shown = self._shown, self._credentials(cycle)
         serving = self._serving
-        if serving is None:
+        if serving is None or "arrival" in cycle.scope["state"]:  # it began without a task, and may have written
             super()._start_asgi_task(cycle, app)
-        elif before is not None and _is_named(before):
+        elif before is not None and _is_named(before) and shown and shown == self._shown:
             serving.turns.named = perf_counter()
             super()._start_asgi_task(cycle, app)
         else:
             self._take_turn(cycle, app, serving.turns)
 
     def _take_turn(self, cycle: RequestResponseCycle, app: Any, turns: Turns) -> None:
-        """Start the task of a request in its turn. The last caller of this connection had no credentials, if any."""
-        address, start_task = self.client and self.client[0], super()._start_asgi_task
-        credentials = [value for name, value in cycle.scope["headers"] if name in _CREDENTIALS]
+        """Start the task of a request in its turn: its caller is not known. Until then its connection may make way."""
+        start_task, is_waiting = super()._start_asgi_task, True
 
-        def start(taken: float, late: Overloaded | None) -> None:
-            spent, named = 0.0, False
+        def start(turn: Turn, late: Overloaded | None) -> None:
+            nonlocal is_waiting
+            is_waiting = False
 
             def count(seconds: float) -> None:
-                nonlocal spent, named
-                spent += seconds
-                if not named and _is_named(cycle):
-                    named = True
-                    turns.prove(address, taken, credentials)
+                turn.count(seconds)
+                if _is_named(cycle):
+                    turn.prove()
 
             async def timed(scope: Scope, receive: Receive, send: Send) -> None:
                 try:
                     await Timed(app(scope, receive, send), count)
                 finally:
-                    if not named:
-                        turns.leave(address, taken, spent, credentials)
+                    turn.end()
 
             if cycle.disconnected:
-                turns.leave(address, taken, 0.0)
+                turn.end()
                 return
             if late is not None:
                 cycle.scope["state"]["overloaded"] = late
+            self._note_waiting()
             start_task(cycle, cast("Any", timed))
 
-        turns.enter(address, start, credentials)
+        turns.enter(self.client and self.client[0], self._shown, start)
+        if is_waiting and self._network is not None:
+            self._stand(self._network.late)
+
+    def _credentials(self, cycle: RequestResponseCycle) -> Credentials:
+        """Return the credentials of a request that are the same in each one of its owner. Signatures are not."""
+        shown = [value for name, value in cycle.scope["headers"] if name in _CREDENTIALS]
+        shown = [value.partition(b"/")[0] if value.startswith(b"AWS4-") else value for value in shown]
+        if self._certificate is not None:
+            shown.append(self._seal)
+        return tuple(shown)
 
     def _announces_more(self) -> bool:
         """Return whether the request has more than a head: a body, or the traffic of a tunnel."""

@@ -4,12 +4,13 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from time import perf_counter
-from typing import Any
+from typing import Any, TypeAlias
 
 import pytest
 
 from gateway.fencing.record import ANONYMOUS
 from gateway.http import turns
+from gateway.http.connection import Connection
 from gateway.http.middleware import Middleware
 from gateway.http.turns import Turns
 from gateway.observe.events import ignore
@@ -19,6 +20,10 @@ from tests.waiting import PATIENCE
 COST = 0.02
 """Seconds of the loop that a request of a stranger takes."""
 CROWD = 12
+
+
+Ask: TypeAlias = Callable[..., Awaitable[bytes]]
+"""Asks once, as the caller that is named, and returns the head of the answer."""
 
 
 class Stage:
@@ -47,14 +52,13 @@ class Stage:
         await send({"type": "http.response.body", "body": b""})
 
     @asynccontextmanager
-    async def connection(
-        self, name: str, address: str = "127.0.0.1", key: str = ""
-    ) -> AsyncIterator[Callable[[], Awaitable[bytes]]]:
+    async def connection(self, name: str, address: str = "127.0.0.1", key: str = "") -> AsyncIterator[Ask]:
         """Yield a function that asks once, and returns the head of the answer."""
         reader, writer = await asyncio.open_connection("127.0.0.1", self.port, local_addr=(address, 0))
 
-        async def ask() -> bytes:
-            shown = f"Authorization: Bearer {key}\r\n" if key else ""
+        async def ask(name: str = name) -> bytes:
+            proof = key or ("" if name == ANONYMOUS else f"of-{name}")
+            shown = f"Authorization: Bearer {proof}\r\n" if proof else ""
             writer.write(f"GET /{name} HTTP/1.1\r\nHost: a\r\n{shown}\r\n".encode())
             async with asyncio.timeout(PATIENCE):
                 head = await reader.readuntil(b"\r\n\r\n")
@@ -83,7 +87,7 @@ async def stage() -> AsyncIterator[Stage]:
         yield one
 
 
-async def beside(ask: Callable[[], Awaitable[bytes]], crowd: Awaitable[list[bytes]]) -> list[bytes]:
+async def beside(ask: Ask, crowd: Awaitable[list[bytes]]) -> list[bytes]:
     """Let a caller ask again and again until all of a crowd are answered."""
     answers = asyncio.ensure_future(crowd)
     while not answers.done():
@@ -150,6 +154,60 @@ async def test_credentials_that_prove_nothing_are_those_of_a_stranger(stage: Sta
     assert served_for_each > 3
 
 
+async def test_a_request_that_has_begun_without_a_task_is_never_late(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may have written already."""
+    monkeypatch.setattr(turns, "PATIENCE", 0.0)
+    begun = Middleware.__call__
+    marked: list[str] = []
+
+    async def mark(self: Middleware, scope: Any, receive: Any, send: Any) -> None:
+        marked.append(scope.get("state", {}).get("overloaded", "on time"))
+        await begun(self, scope, receive, send)
+
+    monkeypatch.setattr(Middleware, "__call__", mark)
+    started = Connection.on_message_begin
+
+    def hand_over(self: Connection) -> None:
+        self._handed_over = {"arrival": (stage._answer, perf_counter(), "of-a-test")}
+        started(self)
+
+    async with stage.connection("ann") as ask:
+        await ask()
+        monkeypatch.setattr(Connection, "on_message_begin", hand_over)
+        marked.clear()
+        await beside(ask, stage.crowd())
+    assert set(marked) == {"on time"}
+
+
+async def test_a_long_request_keeps_no_other_one_waiting_beyond_the_patience(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(turns, "PATIENCE", 10 * COST)
+    line = stage.middleware.turns._line("127.0.0.1")
+    stage.middleware.turns.named = perf_counter()
+    stage.middleware.turns.take(line, 60.0, perf_counter())
+    async with stage.connection("ann") as ask:
+        await ask()
+        answers = await beside(ask, stage.crowd(number=3))
+    assert len(answers) == 3
+
+
+async def test_a_stranger_on_the_connection_of_a_named_caller_waits_as_others_do(stage: Stage) -> None:
+    """A proxy may send the requests of many callers on one connection."""
+    line = stage.middleware.turns._line("127.0.0.1")
+    async with stage.connection("ann") as ask, stage.connection("ben") as shared:
+        await ask()
+        await shared()
+        stage.middleware.turns.take(line, 2 * COST, perf_counter())
+        before = len(stage.answered)
+        late = asyncio.ensure_future(shared(ANONYMOUS))
+        while not late.done():
+            await ask()
+    assert stage.answered[before:].count("ann") > 3
+
+
 async def test_a_share_of_one_limits_no_stranger(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     stage.middleware.turns.share = 1
     waited: list[Any] = []
@@ -208,5 +266,5 @@ async def test_time_without_a_limit_is_no_debt(stage: Stage) -> None:
 async def test_a_map_of_networks_does_not_grow() -> None:
     line = Turns()
     for number in range(2 * turns._MOST_NETWORKS):
-        line.enter(f"2001:db8:{number:x}::1", lambda taken, late: None)
+        line.enter(f"2001:db8:{number:x}::1", (), lambda turn, _: turn.end())
     assert len(line._lines) <= turns._MOST_NETWORKS
