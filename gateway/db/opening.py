@@ -186,7 +186,7 @@ class OpeningTable:
 
         await self.database.run(work)
 
-    async def close(self, run: Run, began: int, reason: str) -> None:
+    async def close(self, run: Run, began: int, known: int, reason: str) -> None:
         """Keep the database closed for every run, as ``DatabaseSide`` says."""
 
         async def work(transaction: Transaction) -> None:
@@ -194,7 +194,7 @@ class OpeningTable:
             await transaction.execute(_WAIT_FOR_RAISES)
             if (await ask(transaction)).run != run:
                 raise Unavailable("The database server was replaced meanwhile.")
-            await transaction.fetch(_SQL["close"], began, PUT_BACK, reason)
+            await transaction.fetch(_SQL["close"], began, PUT_BACK, reason, known)
 
         await self.database.run(work)
 

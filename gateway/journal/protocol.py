@@ -468,9 +468,10 @@ class DatabaseSide(Protocol):
     async def open(self, effect: OpenDatabase) -> bool:
         """Carry out ``OpenDatabase``."""
 
-    async def close(self, run: Run, began: int, reason: str) -> None:
+    async def close(self, run: Run, began: int, known: int, reason: str) -> None:
         """Keep the database closed for every run, until an operator accepts the loss. Put the reason on record.
 
+        The term is above ``known`` then. So the term of an accepted loss is above all that gateways remember.
         Do nothing if an operator has accepted a loss after the term ``began``. Raises ``Unavailable`` on another run:
         the server that has the loss was replaced.
         """

@@ -161,7 +161,8 @@ class Runner:
         # A server that was replaced may wait for its standby for ever. This gateway knows enough to refuse it.
         with suppress(GatewayError, TimeoutError):
             async with asyncio.timeout(CLOSING):
-                await self._database.close(server.run, server.opened.began, lost)
+                known = max(server.opened.term, self._seen.opened.term if self._seen else 0)
+                await self._database.close(server.run, server.opened.began, known, lost)
         raise _refusal(Flaw(Problem.RESTORED, f"it was put back: {lost}"))
 
     def _note_began(self, term: int) -> None:
