@@ -134,7 +134,7 @@ class Gateway:
             try:
                 self._check_origin(scope, area)
             except Forbidden as error:
-                scope["state"]["code"] = error.code
+                scope["state"]["error"] = error
                 await answer_problem(error, send)
                 return
             if self._identified and area != "objects":
@@ -142,7 +142,7 @@ class Gateway:
             try:
                 serve = self._serving(scope, area)
             except GatewayError as error:
-                scope["state"]["code"] = error.code
+                scope["state"]["error"] = error
                 await (ResponseWriter(scope, send).error(error) if area == "objects" else answer_problem(error, send))
                 return
             await serve(scope, receive, send)

@@ -15,7 +15,7 @@ from pydantic import BaseModel, Field
 from gateway.api.authorisation import Authorisation
 from gateway.api.requests import Authenticate
 from gateway.auth.grants import EVERYTHING, Action
-from gateway.errors import Unauthenticated, Unavailable
+from gateway.errors import NotReady, Unauthenticated
 from gateway.http.head import Head
 
 LIVE, HEALTH, READY, METRICS = "/livez", "/healthz", "/readyz", "/metrics"
@@ -64,7 +64,11 @@ class DatabaseView(BaseModel):
 
 
 class HealthView(BaseModel):
-    """Each service behind the gateway: ``ok``, ``unreachable``, or ``closed`` for a database that is not open."""
+    """Each service behind the gateway: ``ok``, or the reason for which requests that need it are answered with 503.
+
+    ``unreachable``; ``refused``: it refuses the gateway's credentials. Of a database also ``closed``: it is not open;
+    ``full``: it has no room; ``right-missing``: the gateway's role lacks a right on the fencing schema.
+    """
 
     postgres: str
     s3: str | None = Field(None, description="Left out if no object store is configured.")
@@ -119,7 +123,7 @@ def health_routes(
         databases = {name.partition(".")[2] for name in services}
         # One of several databases that is down must not take the others out of a load balancer.
         if databases == {name.partition(".")[2] for name in failing}:
-            raise Unavailable(f"Not ready: {', '.join(failing)}.")
+            raise NotReady(f"Not ready: {', '.join(f'{name} is {services[name]}' for name in failing)}.")
 
     return router
 

@@ -8,7 +8,7 @@ Each connection is an open file. Near the limit of these, idle connections make 
 """
 
 import socket
-from asyncio import Event, TimerHandle, Transport, get_running_loop
+from asyncio import Event, TimerHandle, Transport
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from resource import RLIMIT_NOFILE, getrlimit
@@ -31,6 +31,7 @@ from gateway.http import head
 from gateway.http.middleware import Middleware
 from gateway.http.turns import Timed, Turns
 from gateway.observe.events import ConnectionsCrowded
+from gateway.observe.repeats import Repeats
 
 MAX_HEAD = 64 * 1024
 """Bytes of a request's line, headers and trailers. S3's come to 8 KiB at most, metadata included."""
@@ -52,8 +53,8 @@ MOST_ESCAPES = 100
 takes seconds (CVE-2024-7592). The gateway's own cookies have none."""
 CROWDED = 0.9
 """The part of the files that may be open. Beyond it, each new connection takes the place of an idle one."""
-_TOLD_AFTER, _TOLD_EVERY = 1.0, 60.0
-"""Seconds until the log has a first line about that, which counts what was closed, and between two lines."""
+_TOLD_AFTER = 1.0
+"""Seconds until the log has a first line about that, which counts what was closed."""
 
 
 class _Network(dict["Connection", None]):
@@ -73,8 +74,8 @@ class _Crowd:
         self._networks: dict[str, _Network] = {}
         self._others = 0  # open files that are no connections
         self._closed = 0  # connections since the last event
-        self._is_crowded = False  # since the last event
-        self._timer: TimerHandle | None = None
+        self._repeats: Repeats[str] = Repeats(self._tell, after=_TOLD_AFTER, quiet=self._count_anew)
+        self._app: Any = None  # the one that observes
 
     def enter(self, address: str | None) -> _Network:
         """Return the network of one more connection."""
@@ -115,25 +116,24 @@ class _Crowd:
         if crowd is not None:
             next(iter(crowd)).make_way()
             self._closed += 1
-        self._is_crowded = True
-        if self._timer is None:
-            self._timer = get_running_loop().call_later(_TOLD_AFTER, self._tell, app)
+        self._app = app
+        self._repeats.note("crowded")
         return crowd is not None
 
     def _largest(self) -> _Network | None:
         """Return the network with most idle connections. None if there are none."""
         return max(self._networks.values(), key=len, default=None) or None
 
-    def _tell(self, app: Any) -> None:
-        """State the event, if new connections have needed room. After a minute without, count other files anew."""
-        if not self._is_crowded:
-            self._timer, self._others = None, 0
-            return
+    def _tell(self, _: str, __: int) -> None:
+        """State the event."""
+        app, closed, self._closed = self._app, self._closed, 0
         if isinstance(app, Middleware):
             crowd, limit = self._largest(), getrlimit(RLIMIT_NOFILE)[0]
-            app.observe(ConnectionsCrowded(Connection.open, limit, self._closed, crowd.name if crowd else None))
-        self._closed, self._is_crowded = 0, False
-        self._timer = get_running_loop().call_later(_TOLD_EVERY, self._tell, app)
+            app.observe(ConnectionsCrowded(Connection.open, limit, closed, crowd.name if crowd else None))
+
+    def _count_anew(self) -> None:
+        """Count other files anew, after a minute in which no connection needed room."""
+        self._others, self._app = 0, None
 
 
 _crowd = _Crowd()
