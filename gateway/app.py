@@ -135,7 +135,7 @@ class Gateway:
             try:
                 self._check_origin(scope, area)
             except Forbidden as error:
-                scope["state"]["code"] = error.code
+                scope["state"]["error"] = error
                 await answer_problem(error, send)
                 return
             if self._identified and area != "objects":
@@ -143,7 +143,7 @@ class Gateway:
             try:
                 serve = self._serving(scope, area)
             except GatewayError as error:
-                scope["state"]["code"] = error.code
+                scope["state"]["error"] = error
                 await (ResponseWriter(scope, send).error(error) if area == "objects" else answer_problem(error, send))
                 return
             await serve(scope, receive, send)

@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from gateway.errors import GatewayError
-from gateway.observe.events import Observe, SweepFailed
+from gateway.observe.events import Observe, Service, ServiceUnreachable, SweepFailed
 
 
 @asynccontextmanager
@@ -55,4 +55,12 @@ async def repeat(
 
 def describe_failure(error: Exception) -> str:
     """Describe an error. For an unexpected one return only the type, because its text may contain secrets."""
-    return error.message if isinstance(error, GatewayError) else type(error).__name__
+    return error.told if isinstance(error, GatewayError) else type(error).__name__
+
+
+def unreachable(service: Service, consequence: str, error: Exception) -> ServiceUnreachable:
+    """Return the event of work in the background that an error keeps from its service, with the ``consequence``."""
+    told = f"{consequence}: {describe_failure(error)}"
+    if not isinstance(error, GatewayError):
+        return ServiceUnreachable(service, told)
+    return ServiceUnreachable(service, told, error.remedy, error.repeated_as)

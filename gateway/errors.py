@@ -47,6 +47,9 @@ as S3's XML on buckets. A code is never reused for something else.
     │   ├── JournalUnusable           journal-unusable
     │   ├── NamingChanged             naming-changed
     │   ├── Overloaded                unavailable as well: clients of all versions know that nothing was written
+    │   ├── Full                      unavailable as well
+    │   ├── NotReady                  unavailable as well
+    │   ├── AccessRefused             unavailable as well
     │   └── SessionsShared            sessions-shared
     ├── RightMissing             503  right-missing
     ├── TooManyReaders           503  too-many-readers
@@ -57,11 +60,30 @@ as S3's XML on buckets. A code is never reused for something else.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import ClassVar, Self, TypeAlias
+from typing import ClassVar, NamedTuple, Self, TypeAlias
 
 Fact: TypeAlias = str | int | float | bool | None
 
 _SHOWN = 3
+_MOST_HEARD = 300
+
+
+class ForOperator(NamedTuple):
+    """Words for an operator, beyond the answer to the caller, who may be a stranger.
+
+    ``remedy`` says what the operator does about it. ``at``: host and port of what cannot be reached. ``heard``: the
+    words of the service, or of the system.
+    """
+
+    remedy: str = ""
+    at: str = ""
+    heard: str = ""
+
+    @property
+    def particulars(self) -> str:
+        """Return the place and the words, on one line."""
+        heard = " ".join(self.heard.split())[:_MOST_HEARD]
+        return ": ".join(filter(None, (self.at, heard.removesuffix("."))))
 
 
 class GatewayError(Exception):
@@ -77,12 +99,49 @@ class GatewayError(Exception):
     title: ClassVar[str] = "The gateway failed"
     default_advice: ClassVar[str] = "Report the request id to the operator of the gateway."
     retry_after: int | None = None
+    state: ClassVar[str] = "unreachable"
+    """The state of a service that answers with this, as health names it."""
+    is_told: bool = True
+    """Whether the log is told of it where the answer is 503: otherwise it has a line about the cause already."""
 
-    def __init__(self, message: str, *, advice: str | None = None, facts: Mapping[str, Fact] | None = None) -> None:
+    def __init__(
+        self,
+        message: str,
+        *,
+        advice: str | None = None,
+        facts: Mapping[str, Fact] | None = None,
+        operator: ForOperator = ForOperator(),  # noqa: B008 - it cannot be changed
+    ) -> None:
         super().__init__(message)
         self.message = message
         self.advice = self.default_advice if advice is None else advice
         self.facts: dict[str, Fact] = dict(facts or {})
+        self.operator = operator
+
+    @property
+    def cause(self) -> "GatewayError":
+        """Return the first error that led to this one. The database's own refusal is left to its translation."""
+        cause = self.__cause__
+        return self if not isinstance(cause, GatewayError) or isinstance(cause, SqlError) else cause.cause
+
+    @property
+    def told(self) -> str:
+        """Return what happened, for an operator: with the cause, its place, and the words that were heard."""
+        cause, message = self.cause, self.message
+        if cause is not self and cause.message not in message:
+            message = f"{message.removesuffix('.')}: {cause.message}"
+        particulars = cause.operator.particulars
+        return f"{message.removesuffix('.')} ({particulars})." if particulars else message
+
+    @property
+    def repeated_as(self) -> str:
+        """Return the text by which the log knows the cause again: without words that differ from time to time."""
+        return f"{self.cause.message} {self.cause.operator.at}".rstrip()
+
+    @property
+    def remedy(self) -> str:
+        """Return what the operator does about it."""
+        return self.cause.operator.remedy or self.advice
 
     @property
     def retry_headers(self) -> list[tuple[bytes, bytes]]:
@@ -457,6 +516,28 @@ class Overloaded(Unavailable):
     default_advice = "Nothing was written. Send the request again later, and send fewer at one time."
 
 
+class Full(Unavailable):
+    """A disk of the database is full. Nothing was written."""
+
+    default_advice = "Nothing was written. Ask the operator to make room on the disk of the database, then try again."
+    retry_after: int | None = 5
+    state = "full"
+
+
+class NotReady(Unavailable):
+    """A service that the gateway needs does not work. The log has a line about that service."""
+
+    default_advice = "Send requests to another gateway, and ask again."
+    is_told = False
+
+
+class AccessRefused(Unavailable):
+    """The database or the store refuses the gateway itself: its credentials, or one more session."""
+
+    default_advice = "Nothing was written. Ask the operator to run `gateway doctor`."
+    state = "refused"
+
+
 class DatabaseClosed(Unavailable):
     """The database was not opened for the present run of its server, so it may lack fences. Nothing was written."""
 
@@ -464,6 +545,7 @@ class DatabaseClosed(Unavailable):
     title = "The database is not open"
     default_advice = "Nothing was written. Ask the operator to run 'gateway doctor'."
     retry_after: int | None = 5
+    state = "closed"
 
 
 class NamingChanged(Unavailable):
@@ -595,6 +677,7 @@ class JournalUnusable(Unavailable):
     title = "The journal of raised fences cannot be used"
     default_advice = "Nothing was written. Ask the operator to run `gateway doctor`."
     retry_after: int | None = None
+    state = "closed"
 
     @classmethod
     def because(cls, problem: str, detail: str, advice: str) -> Self:
@@ -606,6 +689,10 @@ class JournalUnusable(Unavailable):
         return error
 
 
+GRANT = "As the owner of the schema: gateway migrate --dsn … --grant-to {}."
+"""The remedy for missing rights on the fencing schema, with the gateway's role."""
+
+
 class RightMissing(GatewayError):
     """The gateway's role in the database lacks a right on the fencing schema."""
 
@@ -614,6 +701,17 @@ class RightMissing(GatewayError):
     s3_code = "ServiceUnavailable"
     title = "The gateway may not do this in its database"
     default_advice = "Ask the operator of the gateway to run 'gateway doctor': it names the right and how to grant it."
+    state = "right-missing"
+
+    @classmethod
+    def of(cls, rights: Sequence[str] = (), heard: str = "") -> Self:
+        """Return the error for rights on the fencing schema, such as "INSERT on fencing.fence"."""
+        return cls(
+            "The gateway's role in the database lacks a right. Nothing more was done.",
+            operator=ForOperator(
+                GRANT.format("ROLE"), heard=f"the role lacks {first_few(rights)}" if rights else heard
+            ),
+        )
 
 
 class TooManyReaders(GatewayError):
@@ -665,6 +763,11 @@ class RaiseUnsecured(Exception):
         self.raises = raises
 
 
+def first_few(names: Sequence[str]) -> str:
+    """Return the first of many names, and the number of the others."""
+    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+
+
 def for_callers(error: GatewayError) -> GatewayError:
     """Return the error that callers of the API and of buckets receive.
 
@@ -672,7 +775,7 @@ def for_callers(error: GatewayError) -> GatewayError:
     words would not help a caller.
     """
     if isinstance(error, SqlError) and error.sqlstate == "42501":
-        return RightMissing("The gateway's role in the database lacks a right. Nothing more was done.")
+        return RightMissing.of(heard=error.message)
     return error
 
 

@@ -24,11 +24,11 @@ from gateway.auth.sigv4 import Signers
 from gateway.background import background_tasks
 from gateway.budget import Budget
 from gateway.config import Config
-from gateway.db import intents
+from gateway.db import intents, rights
 from gateway.db.notifications import CATALOG, LEASES, RECORD
 from gateway.db.opening import read_opening
 from gateway.db.record import record_administration
-from gateway.errors import DatabaseClosed, GatewayError, JournalUnusable, Unavailable
+from gateway.errors import GatewayError, Unavailable
 from gateway.fencing.decision import Decision, Fence, Presented
 from gateway.fencing.ownership import Owned
 from gateway.fencing.record import Attempt
@@ -245,9 +245,9 @@ class Part:
 
     def probes(self) -> Mapping[str, Awaitable[str]]:
         """Return what tells the state of each service behind the part."""
-        probes: dict[str, Awaitable[str]] = {"postgres": self._state("postgres", self._database.check_answers())}
+        probes: dict[str, Awaitable[str]] = {"postgres": self._state("postgres", self._reach_database())}
         if self.upstream is not None:
-            probes["s3"] = self._state("s3", self._reach_store(self.upstream))
+            probes["s3"] = self._state("s3", self.upstream.look())
         return probes
 
     async def _report(self, resource: str, since: datetime | None, until: datetime | None) -> Report:
@@ -283,15 +283,16 @@ class Part:
         try:
             await probe
         except GatewayError as error:
-            told = error.message if self.name is None else f"{self.name}: {error.message}"
-            self._observe(ServiceUnreachable(service, told))
-            return "closed" if isinstance(error, DatabaseClosed | JournalUnusable) else "unreachable"
+            self._observe(ServiceUnreachable(service, error.told, error.remedy, error.repeated_as))
+            return error.cause.state
         return "ok"
 
-    async def _reach_store(self, upstream: Upstream) -> None:
-        async with await upstream.send("GET", "/") as response:
-            if response.status >= 500:
-                raise Unavailable(f"The store answers with {response.status}.")
+    async def _reach_database(self) -> None:
+        """Raise the error that requests meet. Writing is tried after one of them has met a full disk or a missing right."""
+        await self._database.check_answers()
+        if self._database.suspect:
+            await rights.try_to_write(self._database)
+            self._database.suspect = False
 
     def _build_objects(self, config: Config) -> ObjectPlane | None:
         if config.s3 is None or self.upstream is None or self._profiles is None:

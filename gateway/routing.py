@@ -325,7 +325,7 @@ class _ByBody:
         except ClientGone:
             return
         except GatewayError as error:
-            scope["state"]["code"] = error.code
+            scope["state"]["error"] = error
             await answer_problem(error, send)
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -5,10 +5,13 @@ from collections.abc import Iterator
 from docs.generator import cell, markdown, page, table
 from gateway import errors
 from gateway.errors import (
+    AccessRefused,
     ConfigurationError,
     DialectError,
     FenceRefusal,
+    Full,
     GatewayError,
+    NotReady,
     Overloaded,
     SqlError,
     StoreError,
@@ -38,7 +41,17 @@ Some codes are not the gateway's own:
 
 A problem of the configuration is never an answer. A command prints it on standard error, and ends with exit code 2."""
 
-LEFT_OUT = (ConfigurationError, FenceRefusal, Overloaded, SqlError, DialectError, StoreError)
+LEFT_OUT = (
+    ConfigurationError,
+    FenceRefusal,
+    AccessRefused,
+    Full,
+    NotReady,
+    Overloaded,
+    SqlError,
+    DialectError,
+    StoreError,
+)
 """Kinds without an answer or a code of their own."""
 
 

@@ -17,7 +17,7 @@ from gateway import budget
 from gateway.api.authorisation import Authorisation
 from gateway.api.requests import Authenticate
 from gateway.auth.grants import EVERYTHING, Action
-from gateway.errors import DatabaseClosed, Unauthenticated, Unavailable
+from gateway.errors import DatabaseClosed, NotReady, Unauthenticated
 from gateway.fencing.record import ANONYMOUS
 from gateway.http.head import Head
 
@@ -67,7 +67,11 @@ class DatabaseView(BaseModel):
 
 
 class HealthView(BaseModel):
-    """Each service behind the gateway: ``ok``, ``unreachable``, or ``closed`` for a database that is not open."""
+    """Each service behind the gateway: ``ok``, or the reason for which requests that need it are answered with 503.
+
+    ``unreachable``; ``refused``: it refuses the gateway's credentials. Of a database also ``closed``: it is not open;
+    ``full``: it has no room; ``right-missing``: the gateway's role lacks a right on the fencing schema.
+    """
 
     postgres: str
     s3: str | None = Field(None, description="Left out if no object store is configured.")
@@ -122,9 +126,8 @@ def health_routes(
         databases = {name.partition(".")[2] for name in services}
         # One of several databases that is down must not take the others out of a load balancer.
         if databases == {name.partition(".")[2] for name in failing}:
-            closed = [name for name in failing if services[name] == "closed"]
-            named = ", ".join(f"{name} is closed" if name in closed else name for name in failing)
-            raise (DatabaseClosed if closed else Unavailable)(f"Not ready: {named}.")
+            told = f"Not ready: {', '.join(f'{name} is {services[name]}' for name in failing)}."
+            raise (DatabaseClosed if "closed" in map(services.get, failing) else NotReady)(told)
 
     return router
 

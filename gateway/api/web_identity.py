@@ -64,7 +64,7 @@ def routes(
             return Response(await _assume(request), headers=_headers(request_id), media_type="text/xml")
         except GatewayError as error:
             status, code = _as_sts(error)
-            request.scope["state"]["code"] = error.code
+            request.scope["state"]["error"] = error
             text = escape(f"{error.message} {error.advice}".strip())
             body = (
                 f'<ErrorResponse xmlns="{_NAMESPACE}"><Error><Type>Sender</Type><Code>{code}</Code>'

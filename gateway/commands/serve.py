@@ -200,9 +200,7 @@ def _check_at_start(origin: Origin, config: Config) -> None:
             for line in asyncio.run(targets.check(part, known, allow_missing=origin.allow_missing)):
                 logs.log(events.ConfigurationNoted(line if name is None else f"{name}: {line}"))
         except Unavailable as error:
-            logs.log(
-                events.ServiceUnreachable("postgres", error.message if name is None else f"{name}: {error.message}")
-            )
+            logs.log(events.ServiceUnreachable("postgres", error.told, error.remedy, error.repeated_as))
     asyncio.run(plan.check_agreement(config, claim=True))
 
 

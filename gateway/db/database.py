@@ -1,6 +1,8 @@
 """Statements and transactions: the one door to Postgres, where asyncpg's exceptions become ours."""
 
 import asyncio
+import os
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
@@ -15,7 +17,17 @@ from gateway.db import roles
 from gateway.db.pool import LOST, Session, SessionPool, SessionUse
 from gateway.db.roles import ActingBatch, RoleStatements
 from gateway.db.servers import APPLICATION, Servers, pins
-from gateway.errors import GatewayError, OutcomeUnknown, Overloaded, RaiseUnsecured, SqlError, Unavailable
+from gateway.errors import (
+    AccessRefused,
+    ForOperator,
+    Full,
+    GatewayError,
+    OutcomeUnknown,
+    Overloaded,
+    RaiseUnsecured,
+    SqlError,
+    Unavailable,
+)
 from gateway.fencing.resource import canonical
 from gateway.fencing.token import Token
 from gateway.journal.contents import Entry
@@ -38,6 +50,7 @@ _PROBE = 0.4  # of the time that a request waits for a session: a load balancer 
 SEARCHING_SESSIONS = 4
 """Sessions for searches of the record. Each comes to know hundreds of partitions, which takes its time and memory."""
 
+_ERRNO = re.compile(r"\[Errno (\d+)\]")
 _ATTEMPTS = 5
 _PINNED = {
     "application_name": APPLICATION,
@@ -79,6 +92,12 @@ _NOT_PREPARED = "26000"
 _REFUSES_SESSIONS = ("28", "3D", "42501")
 # It grants one later, so a gateway that starts waits for it.
 _TOO_MANY_SESSIONS = "53300"
+_DISK_FULL = "53100"
+FORBIDDEN = "42501"
+_START = "Start the database, or correct postgres.dsn."
+_CORRECT = "Correct the role, the password or the name of the database in postgres.dsn, or the server's pg_hba.conf."
+_FEWER_SESSIONS = "Raise max_connections of the database, or lower postgres.pool_size."
+_MAKE_ROOM = "Make room on the disk of the database."
 _ENDS_THE_SESSION = ("FATAL", "PANIC")
 
 
@@ -89,13 +108,13 @@ class _RolledBack(Exception):
 class Transaction:
     """One READ COMMITTED transaction under way. Errors in it are ours; nothing it did is kept unless it commits."""
 
-    def __init__(self, session: Session, pinned: str, *, again: bool = False) -> None:
-        """``pinned``: the statements that give the session its settings.
+    def __init__(self, session: Session, pinned: str, *, again: bool = False, at: str = "") -> None:
+        """``pinned``: the statements that give the session its settings. ``at``: the address of the database.
 
         ``again``: the database has undone a first attempt, most likely for a deadlock.
         """
-        self._session, self._pinned, self.again = session, pinned, again
-        self._translated = translated(Unavailable)
+        self._session, self._pinned, self.again, self._at = session, pinned, again, at
+        self._translated = translated(Unavailable, at)
         # The tokens that fences carry once it commits.
         self.claimed: list[tuple[str, Token]] = []
 
@@ -132,7 +151,7 @@ class Transaction:
 
     def expect_refused_writes(self) -> None:
         """Take a refused write (25006) for the statement's own fault, because the gateway made this read-only."""
-        self._translated = translated(Unavailable, only_reads=True)
+        self._translated = translated(Unavailable, self._at, only_reads=True)
 
 
 CommitClaims: TypeAlias = Callable[[Commit], Awaitable[Committed | Unsecured | Behind]]
@@ -190,6 +209,8 @@ class Database:
         self._openings = openings
         self.read_timeout = min(statement_timeout, read_timeout)
         self.servers = servers or Servers(dsn, connect_timeout)
+        self.suspect = True
+        """Whether a statement was refused for want of room or of a right since writing was tried."""
         connect = partial(
             self.servers.connect,
             admit=None if openings is None else openings.admit,
@@ -290,7 +311,7 @@ class Database:
     @asynccontextmanager
     async def apart(self) -> AsyncIterator[Session]:
         """Open a session beside all others, without a limit on its statements: for large reads."""
-        with translated(Unavailable):
+        with translated(Unavailable, self.servers.at, opening=True):
             session = await self._connect_apart()
         try:
             yield session
@@ -496,13 +517,14 @@ class Database:
         sessions: SessionPool | None = None,
     ) -> tuple[Result, Session]:
         sessions = sessions or self._sessions
-        with translated(Unavailable):
+        with translated(Unavailable, self.servers.at, opening=True):
             session = await sessions.take()
         try:
-            with translated(lost):
+            with translated(lost, self.servers.at):
                 result = await fetch(session, sql, *arguments)
             await self._check_lasting(session)
         except BaseException as error:
+            self._note(error)
             if _leaves_sound(error.__cause__):
                 sessions.give(session)  # the server has answered: it is ready for the next
             else:
@@ -514,11 +536,11 @@ class Database:
     async def _run_once(
         self, work: Callable[[Transaction], Awaitable[Result]], effect: Commit, sessions: SessionPool, *, again: bool
     ) -> tuple[Result, Transaction, Session]:
-        with translated(Unavailable):
+        with translated(Unavailable, self.servers.at, opening=True):
             session = await sessions.take()
         transaction = session.transaction(isolation="read_committed")
         try:
-            with translated(Unavailable):
+            with translated(Unavailable, self.servers.at):
                 await transaction.start()
         except BaseException:
             # asyncpg takes its session for one inside a transaction from then on, whatever the server says.
@@ -526,11 +548,12 @@ class Database:
             raise
         try:
             try:
-                inside = Transaction(session, self._pinned, again=again)
+                inside = Transaction(session, self._pinned, again=again, at=self.servers.at)
                 if effect.secured:
                     await inside.secure(effect.secured, effect.looked)
                 result = await work(inside)
             except BaseException as error:
+                self._note(error)
                 # The server rolls back the transaction of a session that is lost, before the rollback or during it.
                 with suppress(asyncpg.PostgresError, *LOST):
                     if not session.is_closed():
@@ -539,13 +562,17 @@ class Database:
                 if refused_write or (isinstance(error, SqlError) and error.sqlstate == _NOT_PREPARED):
                     session.terminate()
                 raise
-            with translated(OutcomeUnknown):
+            with translated(OutcomeUnknown, self.servers.at):
                 await transaction.commit()
             await self._check_lasting(session)
         finally:
             # One whose transaction could be ended neither way is still in it, and is not reused.
             sessions.give(session)
         return result, inside, session
+
+    def _note(self, error: BaseException) -> None:
+        forbidden = isinstance(error, SqlError) and error.sqlstate == FORBIDDEN
+        self.suspect = self.suspect or forbidden or isinstance(error, Full)
 
     async def _check_lasting(self, session: Session) -> None:
         """Raise ``OutcomeUnknown`` if a failover could undo the commit, or has done so."""
@@ -571,10 +598,11 @@ class translated:  # noqa: N801 - reads as a phrase at its call sites
     """Turns asyncpg's exceptions into ours. ``lost`` is what a lost connection means at this point.
 
     ``only_reads``: the transaction was made read-only on purpose, so a refused write is the statement's own fault.
+    ``at``: host, port and name of the database. ``opening``: a session is being opened.
     """
 
-    def __init__(self, lost: type[Lost], *, only_reads: bool = False) -> None:
-        self._lost, self._only_reads = lost, only_reads
+    def __init__(self, lost: type[Lost], at: str = "", *, only_reads: bool = False, opening: bool = False) -> None:
+        self._lost, self._only_reads, self._at, self._opening = lost, only_reads, at, opening
 
     def __enter__(self) -> None:
         return None
@@ -586,14 +614,21 @@ class translated:  # noqa: N801 - reads as a phrase at its call sites
             raise self._of_server(error) from error
         # asyncpg's complaint about an argument it cannot encode is an InterfaceError too; that one is our own mistake.
         if isinstance(error, LOST) and not isinstance(error, ValueError):
-            raise self._lost("The database connection was lost.") from error
+            raise self._of_connection(heard(error)) from error
+
+    def _of_connection(self, heard: str) -> Lost:
+        said = "The database cannot be reached." if self._opening else "The database connection was lost."
+        return self._lost(said, operator=ForOperator(_START, self._at, heard))
 
     def _of_server(self, error: asyncpg.PostgresError) -> Lost | SqlError | RaiseUnsecured:
         sqlstate, message = error.sqlstate or "XX000", error.message or str(error)
         if _ends_the_session(error):
             if sqlstate.startswith((*_REFUSES_SESSIONS, _TOO_MANY_SESSIONS)):
-                return Unavailable(f"The database refuses the gateway a session: {message}.")
-            return self._lost("The database connection was lost.")
+                remedy = _FEWER_SESSIONS if sqlstate == _TOO_MANY_SESSIONS else _CORRECT
+                return AccessRefused(
+                    f"The database refuses the gateway a session: {message}.", operator=ForOperator(remedy, self._at)
+                )
+            return self._of_connection(message)
         if sqlstate == _COMPLETION_UNKNOWN:
             return self._lost(f"The database does not know the outcome: {message}.")
         if sqlstate in (_UNSECURED, _BEHIND):
@@ -602,9 +637,22 @@ class translated:  # noqa: N801 - reads as a phrase at its call sites
             return Unavailable("Another write of this resource is still under way.")
         if sqlstate == _READ_ONLY and self._only_reads:
             return SqlError(sqlstate, message, detail=error.detail, hint=error.hint)
+        if sqlstate == _DISK_FULL:
+            return Full("A disk of the database is full.", operator=ForOperator(_MAKE_ROOM, self._at, message))
         if sqlstate.startswith(_PASSING) or isinstance(error, _AGAIN):
             return Unavailable(f"The database ended the statement: {message}.")
         return SqlError(sqlstate, message, detail=error.detail, hint=error.hint)
+
+
+def heard(error: BaseException) -> str:
+    """Return the system's words about a failed connection. The driver's may contain what it connects with."""
+    if isinstance(error, TimeoutError):
+        return "timed out"
+    if isinstance(error, OSError):
+        # For several addresses of one name, the event loop makes one text of all errors.
+        number = error.errno or int((_ERRNO.search(str(error)) or ["", "0"])[1])
+        return os.strerror(number) if number > 0 else error.strerror or type(error).__name__
+    return type(error).__name__
 
 
 def wants_retry(error: GatewayError) -> bool:

@@ -65,7 +65,7 @@ Listen: TypeAlias = Callable[[], AbstractAsyncContextManager[Announcements]]
 @asynccontextmanager
 async def listening(servers: Servers, channels: Channels = CATALOG) -> AsyncIterator[Announcements]:
     """Open a session that listens from here on. Raise ``Unavailable`` if none can be opened."""
-    with translated(Unavailable):
+    with translated(Unavailable, servers.at, opening=True):
         session = await servers.reach({"application_name": f"{APPLICATION} listening"})
     try:
         announced = Announcements(session, channels)

@@ -1,15 +1,19 @@
 """The rights of the gateway's role in the schema ``fencing``: the needed ones, and the ones it should not have."""
 
+import os
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from gateway.db.database import Database, Transaction
+from gateway.db.database import FORBIDDEN, Database, Transaction
 from gateway.db.migrations import LOCK
 from gateway.db.pool import FOLDER, load
-from gateway.errors import ConfigurationError, SqlError
+from gateway.errors import ConfigurationError, RightMissing, SqlError
 
 _SQL = load("rights")
+_ROOM = 64 * 1024
+"""Bytes that need new pages of a table, and so room on its disk."""
 
 # The rights that the gateway's statements need, table by table. The gateway adds to the record and never changes it.
 # A test derives the same table from the text of all queries and functions.
@@ -80,6 +84,10 @@ CALLED_BY_STATEMENTS = (
     "escape_v1",
     "refuse_mismatch_v1",
 )
+
+
+# PostgreSQL names the relation, without its schema, or the function. Functions of the schema end in their version.
+_OF_FENCING = re.compile(rf"\b(?:fencing|\w+_v\d+|{'|'.join(TABLES)})\b")
 
 
 async def be_alone(transaction: Transaction) -> None:
@@ -159,6 +167,36 @@ async def missing(database: Database) -> list[str]:
     """Return the privileges that this session's role lacks on the schema, such as "INSERT on fencing.fence"."""
     rows = await database.fetch(_SQL["missing"], *_needed(), list(FUNCTIONS))
     return [row["privilege"] for row in rows]
+
+
+def fix(privilege: str, role: str) -> str:
+    """Return the SQL that grants one of the ``missing`` privileges to a role."""
+    right, _, name = privilege.rpartition(" on ")
+    quoted = '"' + role.replace('"', '""') + '"'
+    kind = {"USAGE": "SCHEMA ", "EXECUTE": "FUNCTION "}.get(right, "")
+    return f"GRANT {right} ON {kind}{name.removeprefix('the schema ')} TO {quoted}"
+
+
+async def try_to_write(database: Database) -> None:
+    """Raise what a request would meet that writes: ``RightMissing``, or ``Full``. The row is rolled back."""
+    if lacking := await missing(database):
+        raise RightMissing.of(lacking)
+
+    async def work(transaction: Transaction) -> None:
+        await transaction.execute(_SQL["take_room"], os.urandom(_ROOM))
+
+    await database.read(work)
+
+
+async def of_fencing(database: Database, error: SqlError) -> RightMissing | None:
+    """Return the error for a statement that was refused because the gateway lacks a right on the fencing schema.
+
+    None if it is about another relation, or if the role of a caller lacks the right.
+    """
+    about_fencing = error.sqlstate == FORBIDDEN and _OF_FENCING.search(error.message)
+    if about_fencing and (lacking := await missing(database)):
+        return RightMissing.of(lacking)
+    return None
 
 
 async def refused_statements(database: Database) -> list[str]:

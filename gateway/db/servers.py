@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from time import monotonic
 from typing import Any, TypeAlias
-from urllib.parse import parse_qsl, urlencode
+from urllib.parse import parse_qsl, unquote, urlencode
 from weakref import WeakSet
 
 import asyncpg
@@ -25,6 +25,7 @@ APPLICATION = "fencing-gateway"
 UNREADABLE = "It is not the address of a database."
 """The words of the ``ValueError`` for a DSN that cannot be read."""
 
+_PORT = "5432"
 _DSN = re.compile(r"(?P<before>postgres(?:ql)?://(?:[^/?#]*@)?)(?P<hosts>[^/?#@]*)(?P<path>[^?#]*)(?:\?(?P<query>.*))?")
 # The server is gone, is starting or stopping, or takes no writes: another one may.
 _ELSEWHERE = (OSError, TimeoutError, asyncpg.InternalClientError, asyncpg.PostgresConnectionError)
@@ -68,6 +69,8 @@ class Servers:
         # The server of before, then all of them at once, then the one that was found.
         self._dsns = _one_by_one(dsn)
         self._primary = self._dsns[0]
+        self.at = ", ".join(dict.fromkeys(map(address_of, self._dsns)))
+        """Host, port and name of the database, for operators."""
         self._timeout = timeout if len(self._dsns) == 1 else timeout / 3
         self._looking = asyncio.Lock()
         self.watched = False
@@ -292,6 +295,19 @@ def _may_be_elsewhere(error: BaseException) -> bool:
     if isinstance(error, asyncpg.PostgresError) and (error.sqlstate or "").startswith(_NOT_NOW):
         return True
     return isinstance(error, _ELSEWHERE)
+
+
+def address_of(dsn: str) -> str:
+    """Return host, port and name of the database of a DSN with one host. It has no user and no password."""
+    parts = _DSN.fullmatch(dsn)
+    if parts is None:
+        return ""
+    query = dict(parse_qsl(parts["query"] or ""))
+    host = query.get("host") or parts["hosts"] or "localhost"
+    name, colon, port = host.rpartition(":") if not host.endswith("]") and not host.startswith("/") else (host, "", "")
+    host, port = (name, port) if colon and port.isdigit() else (host, query.get("port", _PORT))
+    database = query.get("dbname") or unquote(parts["path"].strip("/"))
+    return f"{unquote(host)}:{port}" + (f"/{database}" if database else "")
 
 
 def _one_by_one(dsn: str) -> list[str]:

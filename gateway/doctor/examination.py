@@ -7,7 +7,6 @@ import ipaddress
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import AsyncExitStack
 from datetime import UTC, datetime, timedelta
-from email.utils import parsedate_to_datetime
 from typing import TypeAlias
 from urllib.parse import urlsplit
 
@@ -26,8 +25,6 @@ from gateway.doctor.findings import (
     DoctorReport,
     ReportSection,
     attempt,
-    describe_error,
-    first_few,
     ok,
     problem,
     render,
@@ -35,7 +32,7 @@ from gateway.doctor.findings import (
 )
 from gateway.doctor.leftovers import UNKNOWN, check_leftovers, check_side_effects
 from gateway.doctor.other_writers import check_other_writers
-from gateway.errors import GatewayError, JournalUnusable, OwnershipDiffers, Unavailable
+from gateway.errors import GRANT, GatewayError, JournalUnusable, OwnershipDiffers, first_few
 from gateway.fencing import shares
 from gateway.fencing.decision import Enforcement
 from gateway.fencing.intent import Duplicates
@@ -100,8 +97,7 @@ async def _connect(database: Database) -> Server | Check:
     try:
         return await rights.server_facts(database)
     except GatewayError as error:
-        advice = "Start the database, or correct postgres.dsn; until then nothing is written."
-        return problem("connection", describe_error(error), advice)
+        return problem("connection", error.told, error.remedy)
     except ValueError:
         # The driver's words are left out: they may repeat the password.
         return problem(
@@ -276,8 +272,9 @@ def _of_server(server: Server) -> Iterable[Check]:
 async def _of_schema(config: Config, database: Database, server: Server) -> Sequence[Check]:
     missing = await rights.missing(database)
     if missing:
-        advice = f"As the owner of the schema: gateway migrate --dsn … --grant-to {server.role}."
-        return [problem("schema", f"the role lacks {first_few(missing)}", advice)]
+        advice = GRANT.format(server.role)
+        fixes = tuple(rights.fix(privilege, server.role) for privilege in missing)
+        return [Check("schema", CheckStatus.PROBLEM, f"the role lacks {first_few(missing)}", advice, fixes)]
     newest = migrations.newest()
     installed = await migrations.installed(config.postgres.dsn.get_secret_value())
     if installed is None:
@@ -290,6 +287,7 @@ async def _of_schema(config: Config, database: Database, server: Server) -> Sequ
     return [
         ok("schema", f"fencing is at {installed}, the newest"),
         await _of_statements(database, server),
+        *await attempt("room", _of_room(database)),
         await _of_record(database, server),
     ]
 
@@ -336,8 +334,12 @@ async def _of_statements(database: Database, server: Server) -> Check:
     refused = await rights.refused_statements(database)
     if not refused:
         return ok("statements", f"PostgreSQL plans all statements of the gateway for {server.role}")
-    advice = f"As the owner of the schema: gateway migrate --dsn … --grant-to {server.role}."
-    return problem("statements", f"PostgreSQL refuses {first_few(refused)}", advice)
+    return problem("statements", f"PostgreSQL refuses {first_few(refused)}", GRANT.format(server.role))
+
+
+async def _of_room(database: Database) -> Sequence[Check]:
+    await rights.try_to_write(database)
+    return [ok("room", "the fencing tables can grow on their disk")]
 
 
 async def _of_record(database: Database, server: Server) -> Check:
@@ -438,8 +440,7 @@ async def _of_store(config: Config, now: Now | None, known: Places) -> Sequence[
     if config.s3 is None:
         return [ok("connection", "not configured")]
     async with Upstream(config.s3) as upstream:
-        advice = "Start the store, or correct s3.endpoint; until then no object is written."
-        checks = [*await attempt("connection", _of_endpoint(upstream, now), advice)]
+        checks = [*await attempt("connection", _of_endpoint(upstream, now))]
         if any(check.name == "connection" and check.status is CheckStatus.PROBLEM for check in checks):
             return checks
         checks += _unknown(await targets.unknown_buckets(config, upstream), known)
@@ -451,21 +452,14 @@ async def _of_store(config: Config, now: Now | None, known: Places) -> Sequence[
 
 async def _of_endpoint(upstream: Upstream, now: Now | None) -> Sequence[Check]:
     moment = None if now is None else await now()
-    async with await upstream.send("GET", "/") as response:
-        error = xml.read_error(await response.read())
-        date, status = response.header("date"), response.status
-    checks = []
-    if date and moment is not None:
-        checks.append(_skew("clock", moment - parsedate_to_datetime(date), "the store's", _SKEW_ADVICE))
-    if status >= 500:
-        raise Unavailable(f"The store answers with {status}.")
-    if error is None or error.code == "AccessDenied":
-        return [ok("connection", "the store answers"), *checks]
-    return [problem("connection", f"the store refuses: {status} {error.code}", _KEY_ADVICE), *checks]
+    date = await upstream.look()
+    checks = [ok("connection", f"the store at {upstream.at} answers")]
+    if date is not None and moment is not None:
+        checks.append(_skew("clock", moment - date, "the store's", _SKEW_ADVICE))
+    return checks
 
 
 _SKEW_ADVICE = "Set both clocks by NTP. Writes do not depend on it: they are signed with the store's own time."
-_KEY_ADVICE = "Correct s3.access_key_id, s3.secret_access_key and s3.region."
 
 
 async def _buckets(config: Config, upstream: Upstream) -> Sequence[str]:

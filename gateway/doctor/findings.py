@@ -106,16 +106,4 @@ async def attempt(name: str, checks: Awaitable[Sequence[Check]], advice: str = "
     try:
         return await checks
     except GatewayError as error:
-        return [problem(name, describe_error(error), advice or error.advice)]
-
-
-def describe_error(error: GatewayError) -> str:
-    """Return the error's text, without secrets."""
-    cause = error.__cause__
-    # Only the operating system's own words: what a driver says may contain what it connects with.
-    return f"{error.message} ({cause.strerror or cause})" if isinstance(cause, OSError) else error.message
-
-
-def first_few(names: Sequence[str]) -> str:
-    """Return the first of many names, and the number of the others."""
-    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+        return [problem(name, error.told, advice or error.remedy)]

@@ -8,7 +8,8 @@ from gateway.auth.grants import EVERYTHING, Action, Limits, PlaceKind, Rights, c
 from gateway.config import Config
 from gateway.config.access import GrantRule
 from gateway.config.places import nearest
-from gateway.doctor.findings import Check, first_few, ok, warning
+from gateway.doctor.findings import Check, ok, warning
+from gateway.errors import first_few
 from gateway.fencing.decision import Enforcement
 from gateway.fencing.record import ANONYMOUS
 from gateway.fencing.resource import includes, overlap

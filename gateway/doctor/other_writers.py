@@ -6,7 +6,8 @@ from gateway.config import Config
 from gateway.db import access, catalog
 from gateway.db.access import FencedTable, Way
 from gateway.db.database import Database
-from gateway.doctor.findings import Check, CheckStatus, first_few, ok
+from gateway.doctor.findings import Check, CheckStatus, ok
+from gateway.errors import first_few
 from gateway.fencing.decision import Enforcement
 from gateway.guard.installation import judging
 from gateway.table_rules import table_rules

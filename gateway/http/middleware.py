@@ -1,6 +1,6 @@
 """The outermost layer: a request id, the client's address, and an answer even if the gateway itself fails."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from itertools import count
 from secrets import token_hex
@@ -11,13 +11,13 @@ import orjson
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gateway import budget
-from gateway.errors import GatewayError
+from gateway.errors import GatewayError, Unavailable
 from gateway.fencing.record import ANONYMOUS
 from gateway.http.direct import App, Direct, Exchange, Prepared
 from gateway.http.head import REQUEST_ID, Head, KnownHeads, Packet, client_request_id
 from gateway.http.turns import Turns
 from gateway.observe import stages
-from gateway.observe.events import Observe, RequestAnswered, RequestFailed
+from gateway.observe.events import Observe, RequestAnswered, RequestFailed, RequestNotServed
 
 Headers: TypeAlias = Iterable[tuple[bytes, bytes]]
 
@@ -30,7 +30,8 @@ class Middleware:
     """Plain ASGI. Puts ``request_id`` and ``client`` into ``scope["state"]``; answers carry ``X-Request-Id``.
 
     ``app`` may be replaced while requests run. ``lifespan`` starts and ends everything; without it the app does.
-    The serving app adds ``area``, ``caller`` and ``code`` for observers, and ``path`` if the real one has a secret.
+    The serving app adds ``area``, ``caller`` and ``error`` for observers, and ``path`` if the real one has a secret.
+    ``unserved`` is an error of one part of a request whose answer is a success.
     """
 
     def __init__(self, app: ASGIApp, observe: Observe, lifespan: ASGIApp | None = None) -> None:
@@ -86,6 +87,8 @@ class Middleware:
         state = scope.setdefault("state", {})
         app, began, request_id = state.get("arrival") or (self.app, perf_counter(), self._new_id())
         stages.REQUEST_ID.set(request_id)
+        faults = list[GatewayError]()
+        stages.FAULTS.set(faults)
         identity = (REQUEST_ID, request_id.encode())
         client = scope.get("client")
         state["request_id"] = request_id
@@ -111,19 +114,23 @@ class Middleware:
             await budget.one_request(app(scope, receive, identified))
         except Exception as error:
             self.observe(RequestFailed(request_id, head.method, state.get("path", head.path), error))
-            state["code"] = GatewayError.code
+            state["error"] = GatewayError("Something went wrong inside the gateway.")
             if status:
                 raise
-            await answer_problem(GatewayError("Something went wrong inside the gateway."), identified)
+            await answer_problem(state["error"], identified)
         finally:
+            answered: GatewayError | None = state.get("error")
+            area = state.get("area", "api")
+            if event := not_served(request_id, area, answered or state.get("unserved"), faults):
+                self.observe(event)
             self.observe(
                 RequestAnswered(
                     request_id,
-                    state.get("area", "api"),
+                    area,
                     head.method,
                     state.get("path", head.path),
                     status,
-                    state.get("code"),
+                    None if answered is None else answered.code,
                     perf_counter() - began,
                     sent,
                     state.get("caller"),
@@ -131,6 +138,25 @@ class Middleware:
                     client_request_id(theirs),
                 )
             )
+
+
+def not_served(
+    request_id: str, area: str, error: GatewayError | None, faults: Sequence[GatewayError]
+) -> RequestNotServed | None:
+    """Return the event of an answer with 503, for operators: its first cause, with the remedy. None for other errors.
+
+    ``faults``: the errors of services that the request has met. The last one is the cause of an error that has none.
+    """
+    if error is None or error.status != Unavailable.status or not error.is_told:
+        return None
+    cause = error.cause
+    if faults and not cause.operator.remedy:
+        cause = faults[-1].cause
+    at = cause.operator.at or (faults[-1].cause.operator.at if faults else "")
+    particulars = cause.operator._replace(at=at).particulars
+    return RequestNotServed(
+        *(request_id, area, error.code, cause.message, particulars, cause.remedy, f"{cause.message} {at}".rstrip())
+    )
 
 
 def _pieces(message: Message) -> Iterator[Message]:
@@ -167,7 +193,7 @@ def refusing(error: GatewayError) -> ASGIApp:
     """Return an app that answers with this error."""
 
     async def refuse(scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG001 - the signature of ASGI
-        scope["state"]["code"] = error.code
+        scope["state"]["error"] = error
         await answer_problem(error, send)
 
     return refuse

@@ -94,5 +94,5 @@ async def _answer_http(request: Request, error: Exception) -> ProblemResponse:
 def _problem(
     request: Request, error: GatewayError, status: int, headers: Mapping[str, str] | None = None
 ) -> ProblemResponse:
-    request.scope.setdefault("state", {})["code"] = error.code
+    request.scope.setdefault("state", {})["error"] = error
     return ProblemResponse(problem(error), status, headers)

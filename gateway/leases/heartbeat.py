@@ -9,14 +9,14 @@ from dataclasses import dataclass
 from functools import partial
 from uuid import UUID
 
-from gateway.background import background_tasks, describe_failure, repeat
+from gateway.background import background_tasks, repeat, unreachable
 from gateway.batching import Lane
 from gateway.db import leases
 from gateway.db.database import Database
 from gateway.db.leases import QueueTurn
 from gateway.db.notifications import Listen
 from gateway.leases.local_waiters import WaitQueues
-from gateway.observe.events import Observe, ServiceUnreachable
+from gateway.observe.events import Observe
 
 QUESTIONS = 32
 """Questions in a batch. A batch keeps all its locks locked until its end. It has to fit into a socket's buffer, or a
@@ -126,9 +126,7 @@ class Heartbeat:
                             self.queue.go_on(resource, int(handed), float(look_in))
             except Exception as error:  # noqa: BLE001 - a mistake of ours must not end it, nor the gateway
                 if pause == _FIRST_PAUSE:
-                    self._observe(
-                        ServiceUnreachable("postgres", f"No notifications of hand-overs: {describe_failure(error)}")
-                    )
+                    self._observe(unreachable("postgres", "No notifications of hand-overs", error))
             finally:
                 self._hears = False
             await asyncio.sleep(pause)
@@ -145,7 +143,7 @@ class Heartbeat:
         try:
             await self.attend()
         except Exception as error:  # noqa: BLE001 - a mistake of ours must not end it, nor the gateway
-            self._observe(ServiceUnreachable("postgres", f"No heartbeat for waiters: {describe_failure(error)}"))
+            self._observe(unreachable("postgres", "No heartbeat for waiters", error))
 
     def _go_on(self, turn: QueueTurn) -> None:
         self.queue.go_on(turn.resource, turn.handed, turn.look_in)

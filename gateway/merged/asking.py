@@ -11,7 +11,7 @@ from urllib.parse import urlencode
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from gateway.errors import Unavailable
+from gateway.errors import GatewayError, Unavailable
 from gateway.http.head import Head
 from gateway.http.streaming import StreamedResponse
 
@@ -55,9 +55,9 @@ class Answer:
 class Refused(Exception):
     """A database has refused the request itself, as each of them would. ``answer`` is the whole answer."""
 
-    def __init__(self, answer: Answer, code: str | None) -> None:
-        super().__init__(code)
-        self.answer, self.code = answer, code
+    def __init__(self, answer: Answer, error: GatewayError | None) -> None:
+        super().__init__(error)
+        self.answer, self.error = answer, error
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +106,7 @@ class Databases:
         except TimeoutError as error:
             raise Unavailable(f"The database {name} has not answered in time.") from error
         if not streamed and 400 <= answer.status < 500 and answer.status != 404:
-            raise Refused(answer, inner["state"].get("code"))
+            raise Refused(answer, inner["state"].get("error"))
         return answer, streamed
 
     def _inner(self, pairs: Pairs, path: str | None) -> Scope:

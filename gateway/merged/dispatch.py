@@ -85,12 +85,12 @@ class Merged:
             app = await self._answer(databases, head, path_as_sent(scope), pairs)
             await app(scope, receive, noted)
         except Refused as refused:
-            scope["state"]["code"] = refused.code
+            scope["state"]["error"] = refused.error
             await refused.answer.send(send)
         except GatewayError as error:
             if begun:
                 raise  # the client must not take the answer for complete
-            scope["state"]["code"] = error.code
+            scope["state"]["error"] = error
             await answer_problem(error, send)
 
     async def _answer(self, databases: Databases, head: Head, path: str, pairs: Pairs) -> ASGIApp:

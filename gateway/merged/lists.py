@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 
 import orjson
 
-from gateway.errors import RequestMalformed, Unavailable
+from gateway.errors import NotFound, RequestMalformed, Unavailable
 from gateway.fencing.merging import Page, merge, read_cursor, write_cursor
 from gateway.http.body import offload
 from gateway.merged.asking import Answer, Databases, Pairs, Refused
@@ -246,7 +246,7 @@ async def find(databases: Databases, pairs: Pairs, path: str) -> tuple[str, Answ
         raise Unavailable(
             f"The databases that have answered have no such entry. Not answered: {', '.join(sorted(missing))}."
         )
-    raise Refused(absent, "not-found")
+    raise Refused(absent, NotFound("No database has it."))
 
 
 async def read(databases: Databases, pairs: Pairs, path: str) -> Answer:

@@ -8,7 +8,7 @@ from starlette.types import Scope, Send
 
 from gateway.auth.principal import Principal
 from gateway.auth.sigv4 import VerifiedSignature
-from gateway.errors import GatewayError, StoreError, for_callers
+from gateway.errors import GatewayError, StoreError, Unavailable, for_callers
 from gateway.fencing.decision import Fence
 from gateway.fencing.headers import would_refuse
 from gateway.fencing.record import Attempt, CapturedPayload
@@ -77,10 +77,17 @@ class ResponseWriter:
         """Whether the response has begun."""
         return self._started
 
+    def note(self, error: GatewayError) -> GatewayError:
+        """Note the error of one of several keys, and return it as the caller gets it. The answer is a success."""
+        error = for_callers(error)
+        if error.status == Unavailable.status:
+            self._state.setdefault("unserved", error)
+        return error
+
     async def error(self, error: GatewayError, more: RawHeaders = ()) -> None:
         """Send the error as S3 does, and ``more`` headers. Raise it if the response has begun: that breaks it off."""
         error = for_callers(error)
-        self._state["code"] = error.code
+        self._state["error"] = error
         if self._started:
             raise error
         status, headers, body = xml.answer(error, method=self._method, path=self._path, request_id=self._request_id)

@@ -180,7 +180,10 @@ class UploadSwept:
 
 @dataclass(frozen=True, slots=True)
 class SweepFailed:
-    """Work in the background failed: for a key (``bucket/key``), or for all of a kind. The gateway repeats it."""
+    """Work in the background failed: for a key (``bucket/key``), or for all of a kind. The gateway repeats it.
+
+    The log has it once a minute at most for each ``what`` and ``error``, with the ``count`` of times.
+    """
 
     what: str
     error: str
@@ -211,10 +214,32 @@ class ConnectionsCrowded:
 
 @dataclass(frozen=True, slots=True)
 class ServiceUnreachable:
-    """Postgres, the object store, the collector of traces, or an issuer of identity tokens could not be reached."""
+    """Postgres, the object store, the collector of traces, or an issuer could not be reached, or refuses the gateway.
+
+    The log has it once a minute at most for each cause, ``repeated_as`` or else ``error``, with the ``count`` of times.
+    """
 
     service: Literal["postgres", "s3", "collector", "issuer"]
     error: str
+    advice: str | None = None
+    repeated_as: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class RequestNotServed:
+    """A request was answered with 503: the gateway, or a service behind it, could not do what it asks for.
+
+    The log has it once a minute at most for each cause, ``repeated_as``, with the ``count`` of requests. ``advice`` is
+    for the operator, and so are the ``particulars``: host and port of what cannot be reached, and its own words.
+    """
+
+    request_id: str
+    area: str
+    code: str
+    cause: str
+    particulars: str
+    advice: str
+    repeated_as: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -446,6 +471,7 @@ Event: TypeAlias = (
     | Listening
     | ConnectionsCrowded
     | RequestFailed
+    | RequestNotServed
     | BucketAdministered
     | CatalogWarning
     | ConfigurationNoted

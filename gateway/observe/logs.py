@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator, MutableMapping
 from contextlib import contextmanager
 from time import monotonic
-from typing import Any, get_args
+from typing import Any, TypeAlias, get_args
 
 import structlog
 
@@ -33,6 +33,7 @@ from gateway.observe.events import (
     ReloadFailed,
     RequestAnswered,
     RequestFailed,
+    RequestNotServed,
     SchemaIsNewer,
     ServiceUnreachable,
     StepReached,
@@ -44,6 +45,7 @@ from gateway.observe.events import (
     WorkerEnded,
     WriteRefused,
 )
+from gateway.observe.repeats import Repeats
 from gateway.observe.stages import REQUEST_ID, TRACE_IDS
 
 
@@ -165,6 +167,54 @@ class _Refusals:
 
 _refusals = _Refusals()
 
+
+_Repeated: TypeAlias = RequestNotServed | ServiceUnreachable | SweepFailed
+
+
+class _Latest(dict[str, _Repeated]):
+    """The latest event of each cause whose line is not written yet.
+
+    A probe of a service and the requests that need it meet one cause, and share its lines.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._repeats: Repeats[str] = Repeats(lambda cause, count: _write_repeated(self.pop(cause), count))
+
+    def note(self, event: _Repeated) -> None:
+        match event:
+            case SweepFailed(what, error):
+                cause = f"{what}: {error}"
+            case RequestNotServed(cause=known) | ServiceUnreachable(error=known):
+                cause = event.repeated_as or known
+        cause = cause if self._repeats.tells_apart(cause) else _OTHERS
+        self[cause] = event
+        self._repeats.note(cause)
+
+
+_OTHERS = ""
+_latest = _Latest()
+
+
+def _write_repeated(event: _Repeated, count: int) -> None:
+    match event:
+        case RequestNotServed(request_id, area, code, cause, particulars, advice, _):
+            _logger.warning(
+                "request not served",
+                count=count,
+                plane=area,
+                code=code,
+                cause=cause,
+                particulars=particulars or None,
+                advice=advice,
+                request_id=request_id,
+            )
+        case SweepFailed(what, error):
+            _logger.warning("sweep failed", what=what, error=error, count=count)
+        case ServiceUnreachable(service, error, advice, _):
+            _logger.error("service unreachable", service=service, error=error, advice=advice, count=count)
+
+
 # Frequent events, and those of each request, are named tuples.
 _QUIET = (tuple, StepReached)
 
@@ -200,8 +250,6 @@ def log(event: Event) -> None:  # noqa: C901, PLR0912, PLR0915 - one arm an even
             _logger.info("tombstone swept", resource=resource, bucket=bucket, key=key)
         case UploadSwept(bucket, key, upload_id):
             _logger.info("upload swept", bucket=bucket, key=key, upload_id=upload_id)
-        case SweepFailed(what, error):
-            _logger.warning("sweep failed", what=what, error=error)
         case HeadNoted(position, noted):
             _logger.info("record ends", position=position, hash=noted)
         case PartitionDropped(last_day):
@@ -222,8 +270,8 @@ def log(event: Event) -> None:  # noqa: C901, PLR0912, PLR0915 - one arm an even
             _logger.info("listening", url=url, files=files)
         case ConnectionsCrowded(connections, limit, closed, network):
             _logger.warning("connections crowded", connections=connections, limit=limit, closed=closed, network=network)
-        case ServiceUnreachable(service, error):
-            _logger.error("service unreachable", service=service, error=error)
+        case RequestNotServed() | ServiceUnreachable() | SweepFailed():
+            _latest.note(event)
         case KeysChanged(issuer, keys):
             _logger.info("keys of an issuer changed", issuer=issuer, keys=keys)
         case BucketAdministered(caller, operation, bucket, status):

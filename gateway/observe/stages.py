@@ -10,6 +10,7 @@ from time import perf_counter
 from types import TracebackType
 from typing import Self, TypeAlias
 
+from gateway.errors import GatewayError
 from gateway.observe.events import Observe, Service, ServiceAnswered, ServiceAsked, StageEntered, StageLeft
 
 STAGES: Mapping[str, Mapping[str, str]] = {
@@ -93,6 +94,17 @@ Headers: TypeAlias = tuple[tuple[str, str], ...]
 
 REQUEST_ID: ContextVar[str | None] = ContextVar("request_id", default=None)
 """The id of the request; None outside of any."""
+
+FAULTS: ContextVar[list[GatewayError] | None] = ContextVar("faults", default=None)
+"""The errors of services that the request has met. The protocol of objects keeps only their texts."""
+
+
+def note_fault(error: GatewayError) -> None:
+    """Note an error of a service, for the log line of the request that meets it."""
+    faults = FAULTS.get()
+    if faults is not None:
+        faults[:] = [error]
+
 
 ORIGIN: ContextVar[object | None] = ContextVar("origin", default=None)
 """The position in a trace; None without a trace. Only ``gateway.observe.tracing`` looks into it."""

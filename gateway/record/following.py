@@ -11,13 +11,13 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from datetime import date
 from itertools import islice
 
-from gateway.background import background_tasks, describe_failure
+from gateway.background import background_tasks, unreachable
 from gateway.db import record, search
 from gateway.db.database import Database
 from gateway.db.notifications import Listen
 from gateway.errors import RequestMalformed, Unavailable
 from gateway.fencing.record import Entry, Filters
-from gateway.observe.events import Observe, ServiceUnreachable
+from gateway.observe.events import Observe
 
 BATCH = 100
 """The most entries that are handed over at once."""
@@ -187,4 +187,4 @@ class Follower:
     def _tell(self, pause: float, error: Exception) -> None:
         """Announce an error once, until a try succeeds."""
         if pause == _LOOK:
-            self._observe(ServiceUnreachable("postgres", f"The record is not followed: {describe_failure(error)}"))
+            self._observe(unreachable("postgres", "The record is not followed", error))

@@ -25,6 +25,7 @@ from gateway.auth.database_roles import OWN
 from gateway.auth.grants import Rights
 from gateway.auth.principal import Principal, Proof, Use
 from gateway.budget import CALLER, Budget, Caller
+from gateway.db import rights
 from gateway.db.database import Database
 from gateway.db.idempotency import IdempotencyKey
 from gateway.db.notifications import Listen
@@ -165,6 +166,7 @@ class TablePlane:
         """
         admission = admission or Admission(database)
         self._exposure, self._authenticate, self._observe, self._capture = exposure, authenticate, observe, capture
+        self._database = database
         self._bodies = bodies or BodyReader(Budget(8 * exposure.max_body, "bytes of memory"))
         # None if no page of another origin may read answers.
         self._cors = Origins(exposure.origins) if exposure.origins else None
@@ -233,7 +235,7 @@ class TablePlane:
         except ClientGone:
             return
         except GatewayError as error:
-            state["code"], answer = error.code, errors.answer(error, verbose=self._exposure.verbose_errors)
+            state["error"], answer = error, errors.answer(error, verbose=self._exposure.verbose_errors)
         headers = answer.headers + self._cors.headers(origin) if self._cors else answer.headers
         await send({"type": "http.response.start", "status": answer.status, "headers": headers})
         await send({"type": "http.response.body", "body": answer.body})
@@ -245,7 +247,7 @@ class TablePlane:
             answer = await self._fast_path.answer(incoming.candidate, incoming.head, content, sender)
             return answer or await self._answer(incoming)
         except SqlError as error:
-            raise self._of_database(incoming.principal, error) from error
+            raise await self._of_database(incoming.principal, error) from error
 
     async def _answer(self, incoming: Incoming) -> Response:
         """Parse what the request is for, and answer it."""
@@ -320,7 +322,7 @@ class TablePlane:
         try:
             return await self._write_lists.execute(head, body, sender)
         except SqlError as error:
-            told = self._of_database(principal, error)
+            told = await self._of_database(principal, error)
             told.facts.update(error.facts)
             raise with_details(told) from error
         except DialectError as error:
@@ -334,6 +336,8 @@ class TablePlane:
     def _sender(self, incoming: Incoming) -> Sender:
         return Sender.of(incoming.head, incoming.state, incoming.principal, self._capture)
 
-    def _of_database(self, principal: Principal, error: SqlError) -> GatewayError:
+    async def _of_database(self, principal: Principal, error: SqlError) -> GatewayError:
+        if (lacking := await rights.of_fencing(self._database, error)) is not None:
+            return lacking
         known = not principal.is_anonymous
         return errors.of_database(error, known_caller=known, verbose=self._exposure.verbose_errors)

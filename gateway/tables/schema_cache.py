@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias, TypeVar
 from uuid import UUID
 
-from gateway.background import background_tasks, describe_failure
+from gateway.background import background_tasks, unreachable
 from gateway.db import catalog
 from gateway.db import naming as registry
 from gateway.db.database import Database
@@ -27,7 +27,7 @@ from gateway.errors import (
 )
 from gateway.fencing.decision import Enforcement
 from gateway.fencing.naming import RegisteredNaming, TableNaming, check_table, concerning
-from gateway.observe.events import CatalogWarning, Observe, ServiceUnreachable
+from gateway.observe.events import CatalogWarning, Observe
 from gateway.tables.catalog import side_effects
 from gateway.tables.catalog.functions import Functions
 from gateway.tables.catalog.reach import KnownSteps, Reach
@@ -422,7 +422,7 @@ class _CatalogWatcher:
             await work()
         except Exception as error:  # noqa: BLE001 - a mistake of ours must not end it, nor the gateway
             if self._pause == _FIRST_PAUSE:
-                self._observe(ServiceUnreachable("postgres", f"The catalog is not followed: {describe_failure(error)}"))
+                self._observe(unreachable("postgres", "The catalog is not followed", error))
             return False
         return True
 

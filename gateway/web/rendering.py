@@ -19,7 +19,7 @@ from starlette.routing import Route
 
 from gateway import text
 from gateway.auth.provider_logins import LOGIN
-from gateway.errors import GatewayError, NotFound
+from gateway.errors import GatewayError, NotFound, for_callers
 from gateway.fencing.incident import nothing_refused
 from gateway.fencing.record import ANONYMOUS
 from gateway.http.middleware import problem
@@ -245,6 +245,7 @@ class Site:
     async def answer_error(self, request: Request, error: Exception) -> Response:
         """Return an error of the gateway as a page, or as a problem document to programs."""
         assert isinstance(error, GatewayError)
+        request.scope["state"]["error"] = error = for_callers(error)
         if wants_json(request):
             return JSONResponse(problem(error), error.status, media_type=PROBLEM)
         return self.pages.render(

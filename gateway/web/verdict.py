@@ -120,6 +120,30 @@ _OF_SEVERAL = {
 }
 """Outages of one of several databases. The others go on."""
 
+_STATES = {
+    ("postgres", "closed"): (
+        "The database is closed: the gateway could not prove that it knows all raised fences.",
+        "Read what the journal lacks below, and open it as docs/journal.md says.",
+    ),
+    ("postgres", "full"): (
+        "A disk of the database is full, so the gateway takes no write.",
+        "Make room on it. Nothing is lost: writers get 503 and may retry.",
+    ),
+    ("postgres", "right-missing"): (
+        "The gateway's role lacks a right on the fencing schema, so requests get 503.",
+        "Run gateway doctor --fix-sql, and its SQL.",
+    ),
+    ("postgres", "refused"): (
+        "The database refuses the gateway a session, so it takes no write and shows no record.",
+        "Run gateway doctor: it says why. Nothing is lost: writers get 503 and may retry.",
+    ),
+    ("s3", "refused"): (
+        "The object store refuses the gateway's key, so the gateway takes no object write.",
+        "Correct the key in the section s3. Writes to tables go on.",
+    ),
+}
+"""States of a service that answers and does not serve the gateway."""
+
 
 def assess(*several: Facts) -> tuple[Finding, ...]:
     """Return what is wrong, the worst first. If nothing is, return the one finding that says so.
@@ -174,9 +198,7 @@ def _outages(facts: Facts) -> Iterator[Finding]:
         if state != "ok":
             known = _SERVICES if facts.database is None else _OF_SEVERAL
             sentence, advice = known.get(service, (f"The service {service} is {state}.", "Bring it back."))
-            if service == "postgres" and state == "closed":
-                sentence = "The database is closed: the gateway could not prove that it knows all raised fences."
-                advice = "Read what the journal lacks below, and open it as docs/journal.md says."
+            sentence, advice = _STATES.get((service, state), (sentence, advice))
             yield Finding("bad", (sentence,), (advice,))
     if facts.journal is not None:
         yield Finding(

@@ -14,14 +14,14 @@ from dataclasses import dataclass, replace
 from random import SystemRandom
 from uuid import uuid4
 
-from gateway.background import describe_failure
+from gateway.background import unreachable
 from gateway.db import webhooks as store
 from gateway.db.database import Database
 from gateway.db.record import RecordPosition, read_span
 from gateway.db.webhooks import EntryFilter, WebhookStatus
 from gateway.errors import NotFound
 from gateway.fencing.record import Entry
-from gateway.observe.events import Observe, ServiceUnreachable, WebhookDelivered, WebhookFailed
+from gateway.observe.events import Observe, WebhookDelivered, WebhookFailed
 from gateway.webhooks import delivery, messages
 from gateway.webhooks.delivery import TIMEOUT, Courier, Delivery, Receiver
 
@@ -141,9 +141,7 @@ class Outbox:
                     reachable = True
                 except Exception as error:  # noqa: BLE001 - a mistake of ours must not end it, nor the gateway
                     if reachable:
-                        self._observe(
-                            ServiceUnreachable("postgres", f"Webhooks are not delivered: {describe_failure(error)}")
-                        )
+                        self._observe(unreachable("postgres", "Webhooks are not delivered", error))
                     reachable = False
                 with suppress(TimeoutError):
                     async with asyncio.timeout(self._times.look):
@@ -154,9 +152,7 @@ class Outbox:
             await self._deliver(outbox)
             await store.release(self._database, outbox.name, self._owner)
         except Exception as error:  # noqa: BLE001 - a mistake of ours must not end it, nor the gateway
-            self._observe(
-                ServiceUnreachable("postgres", f"The webhook {outbox.name} is held up: {describe_failure(error)}")
-            )
+            self._observe(unreachable("postgres", f"The webhook {outbox.name} is held up", error))
         finally:
             self._delivering.discard(outbox.name)
 

@@ -218,6 +218,7 @@ WORDS: list[tuple[events.Event, str, str]] = [
     (events.ConfigurationNoted("why"), "warning", "configuration noted"),
     (events.SchemaIsNewer("why"), "info", "schema is newer"),
     (events.RequestFailed("id", "GET", "/", ValueError()), "error", "request failed"),
+    (events.RequestNotServed("id", "api", "unavailable", "why", "", "what", "why"), "warning", "request not served"),
 ]
 
 

@@ -24,7 +24,7 @@ TABLE: dict[str, str] = {
     "background": "observe.events",
     "batching": "",
     "budget": "fencing.record",
-    "http": "auth.certificates observe.events observe.stages budget fencing.record",
+    "http": "auth.certificates observe.events observe.repeats observe.stages budget fencing.record",
     "config": "fencing text auth.algorithms auth.certificates auth.database_roles auth.grants journal.contents "
     "journal.protocol webhooks.signing",
     "db": "fencing journal.contents journal.protocol budget timeline.history",

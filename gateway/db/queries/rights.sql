@@ -15,6 +15,10 @@ JOIN pg_namespace AS n ON n.oid = p.pronamespace
 WHERE n.nspname = 'fencing' AND (NOT p.prosecdef OR p.proname = ANY ($3::text[]))
   AND NOT has_function_privilege(p.oid, 'EXECUTE')
 
+-- name: take_room
+-- Take so many bytes on the disk of the fencing tables, until the transaction is rolled back.
+INSERT INTO fencing.payload (entry, media_type, body, truncated) VALUES (gen_random_uuid(), 'none', $1, false)
+
 -- name: missing_to_migrate
 -- The right that this session lacks to migrate, and the owner who has it. The owner of the database installs the
 -- schema, and the owner of the schema migrates it.

@@ -11,7 +11,7 @@ from uuid import uuid4
 
 from gateway.db import intents
 from gateway.db.database import Database
-from gateway.errors import NamingChanged, OutcomeUnknown, SqlError, Unavailable
+from gateway.errors import OutcomeUnknown, SqlError, Unavailable
 from gateway.fencing.decision import Enforcement
 from gateway.fencing.intent import (
     LATE_AFTER,
@@ -156,7 +156,7 @@ class Runner:
         except (Unavailable, OutcomeUnknown, SqlError) as error:
             if asked:
                 raise OutcomeUnknown("The database failed while the write was under way.") from error
-            if isinstance(error, SqlError | NamingChanged):
+            if isinstance(error, SqlError | Unavailable):
                 raise
             raise Unavailable(error.message) from error
         finally:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TypeAlias
 
-from gateway.errors import GatewayError, StoreError, Unavailable
+from gateway.errors import AccessRefused, ForOperator, GatewayError, StoreError
 from gateway.fencing.token import Token
 from gateway.objects.s3 import xml
 
@@ -117,6 +117,7 @@ HeadAnswer: TypeAlias = Found | Missing | Unknown
 EXPIRED = "RequestExpired"
 """The code of a request that the store has refused unread, because its signature had expired."""
 
+_CORRECT = "Correct s3.access_key_id, s3.secret_access_key and s3.region."
 # Errors of the store about the gateway's own signature. A client would take them for errors about its own.
 _GATEWAY_AT_FAULT = frozenset(
     {
@@ -129,13 +130,15 @@ _GATEWAY_AT_FAULT = frozenset(
 )
 
 
-def store_refusal(rejected: Rejected) -> GatewayError:
-    """Return the error to answer with where the store refuses a request."""
+def refusing(heard: str, at: str = "") -> AccessRefused:
+    """Return the error for a store that refuses the gateway's own key. ``heard``: what it said; ``at``: its address."""
+    return AccessRefused("The object store refuses the gateway.", operator=ForOperator(_CORRECT, at, heard))
+
+
+def store_refusal(rejected: Rejected, at: str = "") -> GatewayError:
+    """Return the error to answer with where the store, ``at`` its address, refuses a request."""
     if rejected.code in _GATEWAY_AT_FAULT:
-        return Unavailable(
-            f"The object store refuses the gateway: {rejected.code}.",
-            advice="Nothing was written. Ask the operator to run `gateway doctor`.",
-        )
+        return refusing(rejected.code, at)
     return StoreError(rejected.code, rejected.status, rejected.message)
 
 

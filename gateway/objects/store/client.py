@@ -23,7 +23,7 @@ from yarl import URL
 
 from gateway.auth import sigv4
 from gateway.config.stores import ObjectStore
-from gateway.errors import GatewayError, OutcomeUnknown, Unavailable
+from gateway.errors import ForOperator, GatewayError, OutcomeUnknown, Unavailable
 from gateway.fencing.intent import SIGNATURE_LIFETIME
 from gateway.objects.s3.answers import (
     EXPIRED,
@@ -34,10 +34,11 @@ from gateway.objects.s3.answers import (
     Unknown,
     WriteAnswer,
     of_write,
+    refusing,
 )
 from gateway.objects.store.upload_stream import BodyStream, UploadStream
 from gateway.observe.events import Observe, ignore
-from gateway.observe.stages import SENT_ALONG, asking
+from gateway.observe.stages import SENT_ALONG, asking, note_fault
 
 TextHeaders: TypeAlias = Sequence[tuple[str, str]]
 RequestBody: TypeAlias = bytes | BodyStream
@@ -57,6 +58,8 @@ _MD5 = "content-md5"
 _READS = frozenset({"GET", "HEAD", "OPTIONS"})
 _NO_DEFAULTS = ("Accept", "Accept-Encoding", "Content-Type", "User-Agent")
 _ACCEPTED = 202
+_REFUSED = frozenset({401, 403})
+_START = "Start the store, or correct s3.endpoint."
 
 
 class StoreResponse:
@@ -135,6 +138,8 @@ class StoreClient:
         self._observe = observe
         self._endpoint = config.endpoint
         self._host = urlsplit(config.endpoint).netloc.rpartition("@")[2]
+        self.at = _address(config.endpoint)
+        """Host and port of the store, for operators."""
         self._timeout = config.timeout
         self._credentials = sigv4.StoreCredentials(
             config.access_key_id, config.secret_access_key.get_secret_value(), config.region
@@ -271,6 +276,8 @@ class StoreClient:
             # These headers are not signed: a proxy may change them.
             response = await self._sent(session, method, url, [*signed, *SENT_ALONG.get()], body)
             asked.status = response.status
+        if response.status in _REFUSED:
+            note_fault(refusing(f"{method} was answered with {response.status}", self.at))
         return response
 
     def _signed(
@@ -295,7 +302,7 @@ class StoreClient:
                 method, url, headers=headers, data=_payload(body), allow_redirects=False, timeout=limit
             )
         except (aiohttp.ClientError, OSError, _InterruptedError) as error:
-            raise _failure(method, error) from error
+            raise self._failure(method, error) from error
         return self._received(response)
 
     async def _streamed(
@@ -316,9 +323,22 @@ class StoreClient:
                 raise
             if stream.failure is not None:
                 raise stream.failure from None
-            raise _failure(method, error) from error
+            raise self._failure(method, error) from error
         answer = self._received(response)
         return await self._early(response, answer, stream) if stream.missing else answer
+
+    def _failure(self, method: str, error: BaseException) -> GatewayError:
+        """Return the error for a request without an answer, and note it for the log."""
+        operator = ForOperator(_START, self.at, _heard(error))
+        failure: GatewayError
+        if isinstance(error, _NOT_SENT):
+            failure = Unavailable(f"The store cannot be reached: {_reason(error)}.", operator=operator)
+        elif method in _READS:
+            failure = Unavailable(f"The store did not answer: {_reason(error)}.", operator=operator)
+        else:
+            failure = OutcomeUnknown(f"The store did not answer: {_reason(error)}.", operator=operator)
+        note_fault(failure)
+        return failure
 
     async def _early(
         self, response: aiohttp.ClientResponse, answer: StoreResponse, stream: UploadStream
@@ -409,12 +429,19 @@ def _is_skewed(response: StoreResponse, signed_at: datetime) -> bool:
     return response.status == 403 and store_time is not None and abs(store_time - signed_at) > sigv4.MAX_SKEW
 
 
-def _failure(method: str, error: Exception) -> GatewayError:
-    if isinstance(error, _NOT_SENT):
-        return Unavailable(f"The store cannot be reached: {_reason(error)}.")
-    if method in _READS:
-        return Unavailable(f"The store did not answer: {_reason(error)}.")
-    return OutcomeUnknown(f"The store did not answer: {_reason(error)}.")
+def _heard(error: BaseException) -> str:
+    """Return the words of the system about a failed connection."""
+    if isinstance(error, aiohttp.ClientConnectorCertificateError):
+        return str(error.certificate_error)
+    if isinstance(error, aiohttp.ClientConnectorError):
+        return str(error.os_error.strerror or error.os_error)
+    return _reason(error)
+
+
+def _address(endpoint: str) -> str:
+    parts = urlsplit(endpoint)
+    host = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname
+    return f"{host}:{parts.port or (443 if parts.scheme == 'https' else 80)}"
 
 
 def _reason(error: BaseException) -> str:

@@ -12,7 +12,7 @@ from typing import TypeAlias
 from urllib.parse import unquote, unquote_plus
 
 from gateway.config.stores import ObjectStore
-from gateway.errors import Unavailable
+from gateway.errors import ForOperator, Unavailable
 from gateway.journal.evidence import Metadata, Witness
 from gateway.objects.s3 import documents, forwarded_headers, xml
 from gateway.objects.s3.addressing import PartSource
@@ -28,6 +28,7 @@ from gateway.objects.s3.answers import (
     Unknown,
     Uploaded,
     WriteAnswer,
+    store_refusal,
     unquoted,
 )
 from gateway.objects.s3.documents import Part
@@ -77,6 +78,22 @@ class Upstream(StoreClient):
         own = forwarded_headers.own_metadata(resource, token, write_id, tombstone=tombstone)
         signature = self._witness.sign(bucket, raw_key, resource, token, write_id)
         return own if signature is None else (*own, (forwarded_headers.SIGNATURE, signature))
+
+    async def look(self) -> datetime | None:
+        """Return the store's clock, if it tells it.
+
+        Raises ``Unavailable`` where it cannot be reached, and where it refuses the gateway's key. A key that may list
+        no buckets is in order.
+        """
+        async with await self.send("GET", "/") as response:
+            document = await response.read()
+        if response.status >= 500:
+            raise Unavailable(f"The store answers with {response.status}.", operator=ForOperator(at=self.at))
+        if (error := xml.read_error(document)) is not None:
+            refusal = store_refusal(Rejected(response.status, error.code, error.message), self.at)
+            if isinstance(refusal, Unavailable):
+                raise refusal
+        return clock_of(response.header("date"))
 
     async def ask_time(self) -> HeadAnswer:
         """Ask the store for its clock: ``Missing`` with the time, or ``Unknown``."""

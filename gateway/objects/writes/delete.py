@@ -57,7 +57,7 @@ class Deletes:
                     deletes = self._of_key(exchange.request.bucket, entry.key)
                     return await deletes.delete_entry(exchange, entry, write_id)
                 except GatewayError as error:
-                    return error
+                    return exchange.response.note(error)
 
         # A key that is listed twice is deleted twice, one after the other: the second delete finds nothing.
         results = await asyncio.gather(*map(delete, wanted.objects, write_ids(wanted.objects)))
