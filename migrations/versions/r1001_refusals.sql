@@ -7,6 +7,17 @@
 -- A refusal takes a row here `FOR UPDATE`, and appends to that log. No statement ever updates such a row: at REPEATABLE
 -- READ, it could not be locked after an update.
 CREATE TABLE fencing.refusal_log (log integer PRIMARY KEY);
+INSERT INTO fencing.refusal_log (log) SELECT generate_series(0, 7);
+
+-- How many refusals found no room, by the log whose row was locked.
+CREATE SEQUENCE fencing.refusal_more_0 MINVALUE 0 START 0;
+CREATE SEQUENCE fencing.refusal_more_1 MINVALUE 0 START 0;
+CREATE SEQUENCE fencing.refusal_more_2 MINVALUE 0 START 0;
+CREATE SEQUENCE fencing.refusal_more_3 MINVALUE 0 START 0;
+CREATE SEQUENCE fencing.refusal_more_4 MINVALUE 0 START 0;
+CREATE SEQUENCE fencing.refusal_more_5 MINVALUE 0 START 0;
+CREATE SEQUENCE fencing.refusal_more_6 MINVALUE 0 START 0;
+CREATE SEQUENCE fencing.refusal_more_7 MINVALUE 0 START 0;
 
 -- Up to which word each log is on record, and how many refusals of the entry that begins there, since `at`. Also how many
 -- that found no room.
@@ -17,10 +28,11 @@ CREATE TABLE fencing.refusal_log_read (
     counted bigint NOT NULL DEFAULT 0,
     at timestamptz NOT NULL DEFAULT clock_timestamp()
 ) WITH (fillfactor = 50);
+INSERT INTO fencing.refusal_log_read (log) SELECT generate_series(0, 7);
 
--- Name the sequence of a word. Each log is a ring.
+-- Name the sequence of a word; null without room. Each log is a ring.
 CREATE FUNCTION fencing.refusal_word_v1(p_log integer, p_position bigint) RETURNS regclass LANGUAGE sql STABLE
-RETURN ('fencing.refusal_word_' || lpad((p_log * 256 + p_position % 256)::text, 4, '0'))::regclass;
+RETURN to_regclass('fencing.refusal_word_' || lpad((p_log * 256 + p_position % 256)::text, 4, '0'));
 
 -- Read a word, by the name of its sequence. Returns null where nothing has been put there.
 CREATE FUNCTION fencing.read_word_v1(p_word regclass) RETURNS bigint LANGUAGE sql VOLATILE
@@ -31,7 +43,7 @@ CREATE FUNCTION fencing.keep_refusals_v1() RETURNS void
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $function$
 BEGIN
     LOCK TABLE fencing.refusal_log IN SHARE ROW EXCLUSIVE MODE;
-    IF EXISTS (SELECT FROM fencing.refusal_log) THEN
+    IF to_regclass('fencing.refusal_end_0') IS NOT NULL THEN
         RETURN;
     END IF;
     FOR number IN 0..2047 LOOP
@@ -43,10 +55,6 @@ BEGIN
         EXECUTE format('CREATE SEQUENCE fencing.refusal_end_%s MINVALUE 0 START 0', number);
         -- Up to which word the log may be written over.
         EXECUTE format('CREATE SEQUENCE fencing.refusal_free_%s MINVALUE 0 START 0', number);
-        -- How many refusals found no room.
-        EXECUTE format('CREATE SEQUENCE fencing.refusal_more_%s MINVALUE 0 START 0', number);
-        INSERT INTO fencing.refusal_log (log) VALUES (number);
-        INSERT INTO fencing.refusal_log_read (log) VALUES (number);
     END LOOP;
 END
 $function$;
@@ -90,10 +98,6 @@ BEGIN
     IF current_setting('transaction_read_only') = 'on' OR NOT has_sequence_privilege('fencing.refusal', 'UPDATE') THEN
         RETURN;
     END IF;
-    IF NOT EXISTS (SELECT FROM fencing.refusal_log) THEN
-        PERFORM fencing.count_refusal_v1(p_reason, p_target);
-        RETURN;
-    END IF;
     SELECT convert_to(string_agg(translate(coalesce(fact, ''), E'\x01', ''), E'\x01' ORDER BY place), getdatabaseencoding())
     INTO facts
     FROM unnest(ARRAY[
@@ -106,7 +110,7 @@ BEGIN
     size := 5 + (octet_length(facts) + 7) / 8;
     LOOP
         busy := false;
-        FOR step IN 0..7 LOOP
+        FOR step IN 0..CASE WHEN to_regclass('fencing.refusal_end_0') IS NULL THEN -1 ELSE 7 END LOOP
             chosen := ((hash & 7) + step) % 8;
             CONTINUE WHEN NOT fencing.has_room_v1(chosen, hash, size);
             PERFORM FROM fencing.refusal_log l WHERE l.log = chosen FOR UPDATE SKIP LOCKED;
@@ -280,7 +284,7 @@ DECLARE
     missed bigint := 0;
 BEGIN
     PERFORM FROM fencing.refusal_log_read r,
-        LATERAL (SELECT fencing.read_word_v1(format('fencing.refusal_end_%s', r.log)::regclass) AS newest,
+        LATERAL (SELECT fencing.read_word_v1(to_regclass(format('fencing.refusal_end_%s', r.log))) AS newest,
             fencing.read_word_v1(format('fencing.refusal_more_%s', r.log)::regclass) AS more) AS e
     WHERE e.newest >> 16 <> r.position OR e.more <> r.counted
        OR e.newest > 0 AND fencing.read_word_v1(fencing.refusal_word_v1(r.log, r.position + 1)) >> 16 <> r.told;
@@ -297,10 +301,10 @@ BEGIN
     END IF;
     FOR ring IN SELECT r.* FROM fencing.refusal_log_read r ORDER BY r.at LOOP
         -- The words that an earlier transaction has put on record are free. This one may yet be undone.
-        PERFORM setval(format('fencing.refusal_free_%s', ring.log)::regclass, ring.position)
+        PERFORM setval(to_regclass(format('fencing.refusal_free_%s', ring.log)), ring.position)
         WHERE ring.position > coalesce(
-            fencing.read_word_v1(format('fencing.refusal_free_%s', ring.log)::regclass), 0);
-        newest := coalesce(fencing.read_word_v1(format('fencing.refusal_end_%s', ring.log)::regclass), 0);
+            fencing.read_word_v1(to_regclass(format('fencing.refusal_free_%s', ring.log))), 0);
+        newest := coalesce(fencing.read_word_v1(to_regclass(format('fencing.refusal_end_%s', ring.log))), 0);
         WHILE budget > 0 AND newest > 0 LOOP
             head := fencing.read_word_v1(fencing.refusal_word_v1(ring.log, ring.position + 1));
             size := 5 + ((head & 65535) + 7) / 8;

@@ -362,7 +362,7 @@ async def test_no_place_says_that_nothing_was_refused_where_only_the_number_is_k
     guarded: Stage, app: Session
 ) -> None:
     await rights.grant(guarded.owner, guarded.gateway_role)
-    await guarded.execute("DELETE FROM fencing.refusal_log; DELETE FROM fencing.refusal_log_read")
+    await guarded.execute("DROP SEQUENCE fencing.refusal_end_0")  # as if a guard of version 1.0 had made no room
     await hold(app, "order/5", 35)
     for _ in range(3):
         async with refused("FN412"):

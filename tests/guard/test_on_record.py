@@ -25,6 +25,7 @@ from gateway.errors import ConfigurationError, Unavailable
 from gateway.fencing.record import Rejection
 from gateway.fencing.token import Token
 from gateway.guard import installation as guard
+from gateway.guard.script import grants
 from tests.guard.stage import Session, Stage, declare_and_write, hold, hold_and_write, logging_in_as, refused, session
 from tests.postgres import install
 from tests.tiers import first
@@ -279,12 +280,21 @@ async def test_a_gateway_of_the_release_before_puts_the_same_on_record(guarded: 
     assert await guarded.rows("SELECT count(*) FROM fencing.rejection") == [(2,)]
 
 
-async def test_without_room_they_are_counted(guarded: Stage, app: Session) -> None:
-    """A guard of an earlier release has made no room."""
-    await guarded.execute("DELETE FROM fencing.refusal_log; DELETE FROM fencing.refusal_log_read")
-    await refuse(app, 50)
-    assert await looked(guarded.owner) == ([], 50)
-    assert await counts(guarded) == 50
+async def test_without_room_they_are_counted(stage: Stage) -> None:
+    """No guard has made room. None is lost, though all come at once."""
+    await stage.execute(grants(stage.app_role))
+    await overtaken(stage, "order/5")
+    async with AsyncExitStack() as stack:
+        zombies = [await stack.enter_async_context(session(stage.app)) for _ in range(100)]
+
+        async def write(zombie: Session) -> None:
+            async with refused("FN412"):
+                await hold(zombie, "order/5", 34)
+
+        for _ in range(2):
+            await asyncio.gather(*map(write, zombies))
+            assert await looked(stage.owner) == ([], 100)
+    assert await counts(stage) == 200
 
 
 async def test_nobody_can_make_refusals_up(guarded: Stage, app: Session) -> None:
