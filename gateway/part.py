@@ -288,7 +288,7 @@ class Part:
         return "ok"
 
     async def _reach_database(self) -> None:
-        """Raise the error that requests meet. Writing is tried after one of them has met a full disk or a missing right."""
+        """Raise the error that requests meet. After a full disk or a missing right, writing is tried."""
         await self._database.check_answers()
         if self._database.suspect:
             await rights.try_to_write(self._database)

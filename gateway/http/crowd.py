@@ -10,7 +10,7 @@ While the gateway itself works, for example with the database, a connection neve
 """
 
 import resource
-from asyncio import TimerHandle, get_running_loop
+from asyncio import get_running_loop
 from contextlib import suppress
 from heapq import nlargest
 from typing import Any, Protocol, TypeAlias
@@ -18,6 +18,7 @@ from typing import Any, Protocol, TypeAlias
 from gateway.budget import network
 from gateway.http.middleware import Middleware
 from gateway.observe.events import ConnectionsCrowded
+from gateway.observe.repeats import Repeats
 
 FILES = 16_384
 """The limit of open files to which a process raises its own. The system may allow millions, and memory would be gone
@@ -31,8 +32,8 @@ _SHARES = 64
 """Up to a 64th of the files is a network's share. Beyond it, a new connection takes no place of a smaller network."""
 _RANKED, _RANKED_FOR = 64, 1.0
 """Networks in a ranking by their connections that wait for their client, and seconds for which it is used."""
-_TOLD_AFTER, _TOLD_EVERY = 1.0, 60.0
-"""Seconds until the log has a first line about that, which counts what was closed, and between two lines."""
+_TOLD_AFTER = 1.0
+"""Seconds until the log has a first line about that, which counts what was closed."""
 
 
 def set_limit_of_files() -> int:
@@ -86,8 +87,8 @@ class Crowd:
         self._lowest, self._ranked_until = (0, 0), 0.0
         self._others = 0  # open files that are no connections
         self._closed = 0  # connections since the last event
-        self._is_crowded = False  # since the last event
-        self._timer: TimerHandle | None = None
+        self._repeats: Repeats[str] = Repeats(self._tell, after=_TOLD_AFTER, quiet=self._count_anew)
+        self._app: Any = None  # the one that observes
 
     def enter(self, app: Any, file: int, address: str | None) -> Network | None:
         """Return the network of a new connection, for which another one makes way if files are scarce.
@@ -138,9 +139,8 @@ class Crowd:
         if longest is not None:
             longest.make_way()
             self._closed += 1
-        self._is_crowded = True
-        if self._timer is None:
-            self._timer = get_running_loop().call_later(_TOLD_AFTER, self._tell, app)
+        self._app = app
+        self._repeats.note("crowded")
         return longest is not None
 
     def _largest(self) -> Network | None:
@@ -158,16 +158,16 @@ class Crowd:
             largest = self._ranking[0]
         return largest
 
-    def _tell(self, app: Any) -> None:
-        """State the event, if new connections have needed room. After a minute without, count other files anew."""
-        if not self._is_crowded:
-            self._timer, self._others, self._ranking = None, 0, []
-            return
+    def _tell(self, _: str, __: int) -> None:
+        """State the event: new connections have needed room."""
+        app, closed, self._closed = self._app, self._closed, 0
         if isinstance(app, Middleware):
             crowd, limit = self._largest(), resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-            app.observe(ConnectionsCrowded(self.open, limit, self._closed, crowd.name if crowd else None))
-        self._closed, self._is_crowded = 0, False
-        self._timer = get_running_loop().call_later(_TOLD_EVERY, self._tell, app)
+            app.observe(ConnectionsCrowded(self.open, limit, closed, crowd.name if crowd else None))
+
+    def _count_anew(self) -> None:
+        """Count other files anew, after a minute in which no connection has needed room."""
+        self._others, self._ranking, self._app = 0, [], None
 
 
 CROWD = Crowd()

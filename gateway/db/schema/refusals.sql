@@ -392,7 +392,7 @@ BEGIN
                     kind, plane, rule, resource, reason, enforced, epoch, value, holder, caller, target, client, at,
                     fence_epoch, fence_value, fence_holder, fence_caller, fence_raised_at, details)
                 SELECT CASE WHEN one.times = 1 THEN 'rejection' ELSE 'guard-refused' END,
-                    'tables', fact[11], coalesce(fact[2], fact[11]), fact[1], true,
+                    'tables', fact[11], coalesce(fact[2], fact[11], 'fencing.hold'), fact[1], true,
                     shown.epoch, shown.value, fact[4], fact[8], fact[11], fact[10],
                     CASE WHEN one.number = 1 AND ring.told = 0 THEN first_at ELSE last_at END,
                     met.epoch, met.value, fact[6], fact[7],
