@@ -523,6 +523,11 @@ def _find_restored(server: Server) -> Flaw | None:
         shown = f"its server was recovered only up to {server.target}"
     else:
         return None
+    return restored(shown)
+
+
+def restored(shown: str) -> Flaw:
+    """Return the flaw of a database without a journal that was put back. ``shown``: what shows it."""
     return Flaw(Problem.RESTORED, f"it was restored, and no journal shows which fences it has lost: {shown}")
 
 

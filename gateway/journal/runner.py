@@ -139,13 +139,24 @@ class Runner:
         return server
 
     async def look(self) -> None:
-        """Ask the database how far it is, to know later whether it was put back. Close it if it was."""
+        """Ask the database how far it is, to know later whether it was put back.
+
+        End all sessions if it was: a dump can be loaded below them, and another gateway may have closed the database.
+        """
         seen = self._seen
         try:
             server = await self._database.ask()
         except GatewayError:
             return  # requests tell of it
-        await self._note_seen(seen, server)
+        try:
+            await self._note_seen(seen, server)
+            flaw = protocol.judge(server, None, self._mode)
+            if flaw is not None and flaw.problem is Problem.RESTORED:
+                raise _refusal(flaw)
+        except DatabaseClosed:
+            for session in list(self._terms):
+                session.terminate()
+            raise
 
     async def _note_seen(self, seen: Server | None, server: Server) -> None:
         """Note how far the database is. Close it if it was put back. With a journal, its opening finds that."""
@@ -163,7 +174,7 @@ class Runner:
             async with asyncio.timeout(CLOSING):
                 known = max(server.opened.term, self._seen.opened.term if self._seen else 0)
                 await self._database.close(server.run, server.opened.began, known, lost)
-        raise _refusal(Flaw(Problem.RESTORED, f"it was put back: {lost}"))
+        raise _refusal(protocol.restored(lost))
 
     def _note_began(self, term: int) -> None:
         """Note the term in which an operator has accepted a loss: what was acknowledged before may be lost."""
@@ -308,7 +319,9 @@ class Runner:
     async def running(self) -> AsyncIterator[None]:
         """Flush, and write snapshots, in the background while the block runs."""
         if self._journal is None:
-            async with background_tasks(repeat("position", self.look, self._observe, LOOK_INTERVAL, at_once=True)):
+            pause = LOOK_INTERVAL
+            looking = repeat("position", self.look, self._observe, pause, longest=2 * pause, at_once=True)
+            async with background_tasks(looking):
                 yield
             return
         flushing = repeat("journal", self.flush, self._observe, self._flush_interval, longest=30.0)

@@ -264,6 +264,26 @@ def test_a_disk_that_was_put_back_is_found_by_a_gateway_that_has_read_only(
     asyncio.run(play())
 
 
+def test_a_dump_loaded_below_open_sessions_is_found(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A dump ends no session of the database that it is loaded into."""
+    monkeypatch.setattr(runner, "LOOK_INTERVAL", 0.05)
+
+    async def play() -> None:
+        async with site.gateway():
+            assert (await site.write(33)).status_code == 204
+            restore = await asyncio.to_thread(dump_into_the_same_database, site)
+            assert (await site.write(34)).status_code == 204
+            await asyncio.to_thread(restore)
+            await asyncio.to_thread(site.execute, f"GRANT SELECT, UPDATE ON orders TO {GATEWAY}")
+            async with asyncio.timeout(PATIENCE):
+                while (answer := await site.write(33)).status_code != 503 or "it was restored" not in answer.text:
+                    await asyncio.sleep(0.02)
+            assert answer.json()["code"] == "database-closed"
+            assert (await site.ready()).status_code == 503
+
+    asyncio.run(play())
+
+
 async def _statuses(site: Site, *tokens: int) -> list[int]:
     async with site.gateway():
         return [(await site.write(token)).status_code for token in tokens]
