@@ -290,7 +290,7 @@ class Part:
         return "ok"
 
     async def _reach_database(self) -> None:
-        """Raise the error that requests meet. After one of them has met a full disk or a missing right, writing is tried."""
+        """Raise the error that requests meet. After a full disk or a missing right, try to write, too."""
         await self._database.now()
         if self._database.suspect:
             await rights.try_to_write(self._database)
