@@ -78,8 +78,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _fail(problem: GatewayError, cause: Exception | None = None) -> NoReturn:
-    advice = "" if problem.advice == problem.default_advice else problem.advice
-    for line in f"{problem.message} {advice}".rstrip().split("\n"):
+    advice = "" if problem.remedy == problem.cause.default_advice else problem.remedy
+    for line in f"{problem.told} {advice}".rstrip().split("\n"):
         say(f"gateway: {line}")
     raise SystemExit(PROBLEM) from cause
 

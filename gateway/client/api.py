@@ -40,6 +40,9 @@ _BY_CODE = {kind.code: (kind.code, error) for kind, error in _KINDS.items()} | {
     kind.s3_code: (kind.code, error) for kind, error in _KINDS.items() if kind is not codes.LeaseLost
 }
 _BY_CODE |= {kind.code: (kind.code, Unavailable) for kind in _KINDS_OF_UNAVAILABLE}
+_NAME_ITS_AUTHORITY = (
+    "Name its authority: SSL_CERT_FILE in the environment, AWS_CA_BUNDLE for gateway run, or authority of FencedClient."
+)
 _STANDARD = frozenset({"type", "title", "status", "detail", "code", "advice"})
 # Facts that PostgREST's keys and S3's elements contain only as words.
 _SENTENCES = (
@@ -220,6 +223,11 @@ class Api:
                 partial(session.request, method, self._url + path, json=content, headers=headers, timeout=timeout)
             )
         except httpx.TransportError as error:
+            if "CERTIFICATE_VERIFY_FAILED" in str(error):
+                raise Unavailable(
+                    f"The certificate of {self._url} is not of a trusted authority, or not for this name.",
+                    advice=_NAME_ITS_AUTHORITY,
+                ) from error
             raise Unavailable(
                 f"{self._url} cannot be reached: {type(error).__name__} {error}".rstrip() + "."
             ) from error

@@ -64,17 +64,17 @@ class Remembered(Generic[K, V]):
 _LOG = logging.getLogger("gateway.client")
 
 
-async def finish(work: Coroutine[Any, Any, None], seconds: float, what: str) -> None:
+async def finish(work: Coroutine[Any, Any, None], seconds: float, what: str, level: int = logging.WARNING) -> None:
     """Await ``work`` for at most ``seconds``, also where this task is being cancelled; a failure is only logged."""
-    await whole(_bounded(work, seconds, what))
+    await whole(_bounded(work, seconds, what, level))
 
 
-async def _bounded(work: Coroutine[Any, Any, None], seconds: float, what: str) -> None:
+async def _bounded(work: Coroutine[Any, Any, None], seconds: float, what: str, level: int) -> None:
     try:
         async with asyncio.timeout(seconds):
             await work
     except Exception as error:  # noqa: BLE001 - best effort: a lease ends by itself
-        _LOG.warning("%s failed: %s: %s", what, type(error).__name__, error)
+        _LOG.log(level, "%s failed: %s: %s", what, type(error).__name__, error)
 
 
 async def cancellable(request: Callable[[], Awaitable[httpx.Response]]) -> httpx.Response:

@@ -42,6 +42,8 @@ class FencingError(Exception):
     def __init__(
         self, message: str, *, advice: str | None = None, code: str = "", facts: Mapping[str, Any] | None = None
     ) -> None:
+        # Libraries of lock services write several lines. Each failure is one.
+        message = " ".join(message.split())
         super().__init__(message)
         self.message = message
         self.advice = self.default_advice if advice is None else advice

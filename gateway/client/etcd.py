@@ -72,7 +72,7 @@ class EtcdApi:
                 if result.get("canceled"):
                     raise Refused(f"etcd refused the watch: {result.get('cancel_reason', 'no reason')}.", status=403)
         except httpx.TransportError as error:
-            raise _unavailable(error) from error
+            raise self._unreachable(error) from error
         finally:
             await response.aclose()
         raise Unavailable("etcd ended the watch.")
@@ -123,9 +123,13 @@ class EtcdApi:
                 # The next request begins with another one.
                 self._endpoints.append(self._endpoints.pop(0))
             except httpx.TransportError as error:
-                raise _unavailable(error) from error
+                raise self._unreachable(error) from error
         assert failed is not None
-        raise _unavailable(failed) from failed
+        raise self._unreachable(failed) from failed
+
+    def _unreachable(self, error: httpx.TransportError) -> Unavailable:
+        at = ", ".join(self._endpoints)
+        return Unavailable(f"etcd at {at} cannot be reached: {error or type(error).__name__}.")
 
 
 def encoded(data: bytes) -> str:
@@ -168,10 +172,6 @@ async def _refusal(response: httpx.Response, advice: str | None = None) -> Fenci
 def _message(answer: Mapping[str, Any]) -> str:
     error = answer.get("error")
     return str(answer.get("message") or (error.get("message") if isinstance(error, dict) else error) or "no reason")
-
-
-def _unavailable(error: httpx.TransportError) -> Unavailable:
-    return Unavailable(f"etcd cannot be reached: {error or type(error).__name__}.")
 
 
 # Seconds that giving back may take after a cancelled or failed acquire. The lease ends by itself otherwise.

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import logging
 import math
 import re
 from dataclasses import dataclass, replace
@@ -57,9 +58,11 @@ class Leases:
         wanted = _Wanted(resource, holder, ttl, mode, token_hex(16))
         try:
             return await self._acquired(wanted, math.inf if wait is None else wait)
-        except BaseException:
+        except BaseException as error:
             if wanted.is_unclear:
-                await finish(self._withdraw(wanted), GIVING_BACK, f"Withdrawing from {resource}")
+                # A gateway that is away is away for both, and one error tells it.
+                level = logging.DEBUG if isinstance(error, Unavailable) else logging.WARNING
+                await finish(self._withdraw(wanted), GIVING_BACK, f"Withdrawing from {resource}", level)
             raise
 
     async def _acquired(self, wanted: _Wanted, wait: float) -> Held:

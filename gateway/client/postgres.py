@@ -95,6 +95,7 @@ class PostgresSource:
             import psycopg.sql  # noqa: PLC0415
         self._psycopg = psycopg
         self._url = url
+        self._at = _address(url)
         self._table = psycopg.sql.Identifier(*table.split("."))
         self._poll = poll
         self._timeout = timeout
@@ -225,11 +226,23 @@ class PostgresSource:
             advice = "Have an administrator start a new epoch of the resource, and set the value of its row to 0."
             raise FencingError("The row's number has come to its end.", advice=advice) from error
         except TimeoutError as error:
-            raise Unavailable(f"Postgres has not answered within {self._timeout:g} s.") from error
+            raise Unavailable(f"Postgres at {self._at} has not answered within {self._timeout:g} s.") from error
         except (self._psycopg.OperationalError, errors.ReadOnlySqlTransaction) as error:
-            raise Unavailable(f"Postgres cannot work just now: {str(error).strip()}") from error
+            raise Unavailable(f"Postgres at {self._at} cannot work just now: {error}") from error
         except self._psycopg.Error as error:
             raise Refused(f"Postgres refuses: {error}.", status=400) from error
+
+
+def _address(url: str) -> str:
+    """Return hosts and ports of a connection string, without its user and password."""
+    from psycopg import ProgrammingError, conninfo  # noqa: PLC0415 - an extra: the source has looked whether it is there
+
+    try:
+        named = conninfo.conninfo_to_dict(url)
+    except ProgrammingError:  # a request finds out, and says so
+        return "its address"
+    host, port = str(named.get("host") or "localhost"), str(named.get("port") or "5432")
+    return ", ".join(f"{one}:{port}" for one in host.split(",")) if "," not in port else f"{host}:{port}"
 
 
 def _handle(held: Held) -> PostgresHandle:

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 import anyio
 
@@ -85,6 +85,7 @@ class RedisSource:
         with needs("redis"):
             import redis.asyncio  # noqa: F401, PLC0415 - a missing extra is told when the source is made
         self._url = url
+        self._at = urlsplit(url).netloc.rpartition("@")[2]
         self._prefix = prefix
         self._timeout = timeout
         self._clock = clock
@@ -133,7 +134,7 @@ class RedisSource:
 
     async def holds(self, held: Held) -> bool:
         keys = _keys(held)
-        with _translated():
+        with _translated(self._at):
             value = await self._client().get(keys.lock)
         return value is not None and str(value).startswith(f"{held.value} {keys.nonce} ")
 
@@ -157,14 +158,14 @@ class RedisSource:
         # Waiters that all wait for the same end do not come at the same moment.
         longest = (60.0 if expires_in is None else expires_in) + random.uniform(0.001, 0.02)  # noqa: S311
         left = longest if give_up is None else min(longest, give_up - self._clock())
-        with _translated():
+        with _translated(self._at):
             await channel.get_message(ignore_subscribe_messages=True, timeout=max(left, 0.001))
 
     @asynccontextmanager
     async def _told_of_releases(self, channel: str) -> "AsyncIterator[PubSub]":
         """Return a subscription that the server has confirmed: it misses no later release."""
         async with self._client().pubsub() as subscription:
-            with _translated():
+            with _translated(self._at):
                 await subscription.subscribe(channel)
                 if await subscription.get_message(timeout=self._timeout) is None:
                     raise Unavailable("Redis did not confirm a subscription in time.")
@@ -175,7 +176,7 @@ class RedisSource:
 
     async def _run(self, script: str, keys: Sequence[str], arguments: Sequence[str | int]) -> Any:
         client = self._client()
-        with _translated():
+        with _translated(self._at):
             return await client.register_script(script)(keys=list(keys), args=list(arguments))
 
     def _client(self) -> "Redis":
@@ -200,7 +201,7 @@ def _milliseconds(ttl: float) -> int:
 
 
 @contextmanager
-def _translated() -> Iterator[None]:
+def _translated(at: str) -> Iterator[None]:
     """Translate the library's errors to ours. Its authentication errors are connection errors, so they come first."""
     from redis import exceptions  # noqa: PLC0415 - see the constructor
 
@@ -217,7 +218,7 @@ def _translated() -> Iterator[None]:
         exceptions.TryAgainError,
         exceptions.OutOfMemoryError,
     ) as error:
-        raise Unavailable(f"Redis cannot be reached or cannot work just now: {error}") from error
+        raise Unavailable(f"Redis at {at} cannot be reached or cannot work just now: {error}") from error
     except exceptions.RedisError as error:
         raise Refused(f"Redis refused the request: {error}", status=400) from error
 

@@ -46,6 +46,7 @@ class Session:
             **{"hosts": hosts, "timeout": ttl, "connection_retry": again, "logger": self._log, "handler": handler}
             | options
         )
+        self._hosts = hosts
         self._timeout = timeout
         self._connected = False
 
@@ -65,7 +66,7 @@ class Session:
                         await changed.wait()
                         changed.clear()
             except TimeoutError as error:
-                raise Unavailable("ZooKeeper cannot be reached: no session in time.") from error
+                raise Unavailable(f"ZooKeeper at {self._hosts} cannot be reached: no session in time.") from error
         self._connected = True
 
     async def heard(self) -> None:
@@ -164,7 +165,7 @@ class Session:
                 else:
                     answered.set_exception(result.exception)
 
-        with _translated():
+        with _translated(self._hosts):
             method(*arguments, **options).rawlink(lambda result: _in(loop, settle, result))
             async with asyncio.timeout(self._timeout):
                 return await answered
@@ -222,7 +223,7 @@ def _in(loop: asyncio.AbstractEventLoop, call: Callable[..., object], *arguments
 
 
 @contextmanager
-def _translated() -> Iterator[None]:
+def _translated(hosts: str) -> Iterator[None]:
     """Translate the library's errors to ours."""
     from kazoo import exceptions  # noqa: PLC0415 - an extra: the source has looked whether it is there
 
@@ -233,7 +234,7 @@ def _translated() -> Iterator[None]:
     except (exceptions.NoAuthError, exceptions.AuthFailedError, exceptions.InvalidACLError) as error:
         raise Refused("ZooKeeper does not allow this user that.", status=403) from error
     except (exceptions.KazooException, TimeoutError) as error:
-        raise Unavailable(f"ZooKeeper cannot be reached: {type(error).__name__}.") from error
+        raise Unavailable(f"ZooKeeper at {hosts} cannot be reached: {type(error).__name__}.") from error
 
 
 # Seconds that giving back may take after a cancelled or failed acquire. The session ends by itself otherwise.

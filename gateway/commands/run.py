@@ -6,8 +6,10 @@ work.
 """
 
 import asyncio
+import logging
 import os
 import shutil
+import ssl
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from urllib.parse import SplitResult, unquote, urlsplit
@@ -128,6 +130,9 @@ CREDENTIALS_TTL = 43200
 REGION = "us-east-1"
 """The default region. S3 clients need one, and the gateway accepts any."""
 
+_AUTHORITY, _AUTHORITY_OF_AWS = "SSL_CERT_FILE", "AWS_CA_BUNDLE"
+"""Variables that name a file of trusted authorities: of Python's TLS, and of AWS' tools, which the command may use."""
+
 # Variables that some S3 clients would prefer to the fenced credentials, or combine with them.
 _OVERRULING = ("AWS_PROFILE", "AWS_DEFAULT_PROFILE", "AWS_SECURITY_TOKEN")
 
@@ -165,6 +170,8 @@ def run(options: RunOptions, api_key: str, inherited: Mapping[str, str], say: Ca
     if (problem := _cannot_run(options.command[0], inherited)) is not None:
         say(f"{options.command[0]}: {'command not found' if problem == NOT_FOUND else 'cannot be executed'}")
         return problem
+    # kazoo logs each attempt. The error of the last one has the address.
+    logging.getLogger("gateway.client.zookeeper").setLevel(logging.CRITICAL)
     try:
         return asyncio.run(_Run(options, api_key, inherited, say).run())
     except NotAcquired as error:
@@ -218,7 +225,10 @@ class _Run:
             libpq.environment(options.postgres)
         async with (
             FencedClient(
-                options.url, api_key=self._api_key, holder=options.holder or program_name(options.command)
+                options.url,
+                api_key=self._api_key,
+                holder=options.holder or program_name(options.command),
+                authority=_authority(options.url, self._inherited),
             ) as client,
             client.lock(
                 options.resource,
@@ -263,6 +273,9 @@ class _Run:
         kept = {name: value for name, value in self._inherited.items() if not _is_dropped(name, fenced=fenced)}
         if fenced and not {"AWS_REGION", "AWS_DEFAULT_REGION"} & kept.keys():
             kept |= dict.fromkeys(("AWS_REGION", "AWS_DEFAULT_REGION"), REGION)
+        if fenced and not kept.get(_AUTHORITY_OF_AWS) and (authority := self._inherited.get(_AUTHORITY)):
+            # AWS' tools do not read the variable of Python's TLS, and talk to the gateway now.
+            kept[_AUTHORITY_OF_AWS] = authority
         if self._options.pass_api_key:
             kept["GATEWAY_API_KEY"] = self._api_key
         if self._options.postgres is not None:
@@ -279,6 +292,25 @@ class _Run:
             return 0
         self._say(f"{_reason(lock)} The command failed with {ended.code}.")
         return LOST
+
+
+def _authority(url: str, inherited: Mapping[str, str]) -> str | None:
+    """Return the file of the authorities that vouch for the gateway; None for the usual ones.
+
+    Raises ``ConfigurationError`` for a file that has none.
+    """
+    if inherited.get(_AUTHORITY) or not url.startswith("https:"):
+        return None  # httpx reads the former
+    path = inherited.get(_AUTHORITY_OF_AWS) or None
+    if path is not None:
+        try:
+            ssl.create_default_context(cafile=path)
+        except (OSError, ssl.SSLError) as error:
+            raise ConfigurationError(
+                f"{_AUTHORITY_OF_AWS}: {path} has no certificate of an authority.",
+                advice="Correct the path, or remove the variable.",
+            ) from error
+    return path
 
 
 def _reason(lock: Lock) -> str:

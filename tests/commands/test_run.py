@@ -24,6 +24,7 @@ import httpx
 import psutil
 import psycopg
 import pytest
+import trustme
 
 from gateway.client import libpq
 from gateway.commands.run import GATEWAY, RunOptions, run, source_at
@@ -34,8 +35,8 @@ from gateway.guard.installation import GuardRequest
 from tests import ROOT
 from tests.guard.stage import session
 from tests.pausing import pause, resume
-from tests.postgres import as_gateway, fresh_database
-from tests.processes import COMMAND, PATIENCE, free_port, started
+from tests.postgres import as_gateway, fresh, fresh_database
+from tests.processes import COMMAND, PATIENCE, closed_port, free_port, started
 from tests.running import GRANTS_TOML, OPERATOR_TOML, config
 from tests.tiers import first
 
@@ -406,6 +407,58 @@ def test_a_gateway_that_is_not_there_is_another_exit_code(gateway: Gateway, lock
     ended = gateway.run("--lock", lock, "--wait", "0", *python("print('started')"), GATEWAY_URL="http://127.0.0.1:9")
     assert (ended.returncode, ended.stdout) == (69, "")
     assert "gateway run: http://127.0.0.1:9 cannot be reached" in ended.stderr
+
+
+SERVICES = {
+    "etcd": ("etcd://127.0.0.1:{}", "etcd at http://127.0.0.1:{}"),
+    "redis": ("redis://:a-password@127.0.0.1:{}/0", "Redis at 127.0.0.1:{}"),
+    "zookeeper": ("zookeeper://127.0.0.1:{}", "ZooKeeper at 127.0.0.1:{}"),
+    "consul": ("consul://127.0.0.1:{}", "Consul at http://127.0.0.1:{}"),
+    "postgres": ("postgresql://ann:a-password@127.0.0.1:{}/locks", "Postgres at 127.0.0.1:{}"),
+}
+
+
+@pytest.mark.parametrize("service", first(SERVICES))
+def test_a_lock_service_that_is_down_is_named_in_one_line(gateway: Gateway, lock: str, service: str) -> None:
+    address, named = SERVICES[service]
+    with closed_port() as port:
+        source = ("--source", address.format(port), "--wait", "0")
+        ended = gateway.run("--lock", lock, *source, *python("print('started')"))
+    assert (ended.returncode, ended.stdout) == (69, ""), ended.stderr
+    assert ended.stderr.count("\n") == 1, ended.stderr
+    line = ended.stderr
+    assert line.startswith(f"gateway run: {named.format(port)} ")
+    assert "a-password" not in line
+
+
+def test_the_authority_of_aws_tools_vouches_for_the_gateway_and_goes_to_the_command(
+    tmp_path: Path, postgres_server: EmbeddedPostgres, lock: str
+) -> None:
+    authority, port = trustme.CA(), free_port()
+    bundle, own = tmp_path / "authority.pem", tmp_path / "own.pem"
+    authority.cert_pem.write_to_path(bundle)
+    authority.issue_cert("localhost").private_key_and_cert_chain_pem.write_to_path(own)
+    with fresh(postgres_server) as dsn:
+        tls = f'tls_certificate = "{own}"\n[postgres]'
+        text = CONFIGURATION.format(port=port, dsn=dsn).replace("[postgres]", tls, 1)
+        (tmp_path / "gateway.toml").write_text(text)
+        with started("serve", "--config", str(tmp_path / "gateway.toml")) as serving:
+            serving.wait_for(lambda: "listening" in serving.errors.read_text())
+            secure = Gateway(f"https://localhost:{port}", dsn)
+            job = ("--lock", lock, *python(PRINT_ENVIRONMENT))
+            for name in ("AWS_CA_BUNDLE", "SSL_CERT_FILE"):
+                unset = {"SSL_CERT_FILE": "", "AWS_CA_BUNDLE": ""}
+                ended = secure.run(*job, **{**unset, name: str(bundle)})
+                assert (ended.returncode, ended.stderr) == (0, ""), name
+                assert json.loads(ended.stdout)["AWS_CA_BUNDLE"] == str(bundle), name
+            ended = secure.run(*job, SSL_CERT_FILE="")
+            line = ended.stderr
+            assert (ended.returncode, ended.stdout, line.count("\n")) == (69, "", 1), line
+            assert all(word in line for word in (secure.origin, "SSL_CERT_FILE", "AWS_CA_BUNDLE"))
+            ended = secure.run(*job, SSL_CERT_FILE="", AWS_CA_BUNDLE=str(tmp_path / "absent"))
+            assert ended.returncode == 2
+            assert "AWS_CA_BUNDLE" in ended.stderr
+            assert serving.stop() == 0
 
 
 @pytest.mark.thorough
