@@ -263,7 +263,14 @@ def doctor(
 
 @application.command()
 def reload(
-    url: Annotated[list[str], typer.Option(help="The address of a running gateway; repeatable.")],
+    context: typer.Context,
+    url: Annotated[
+        list[str] | None, typer.Option(envvar="GATEWAY_URL", help="The address of a running gateway; repeatable.")
+    ] = None,
+    config: Annotated[
+        Path | None,
+        typer.Option("--config", help="The file gateway.toml of a gateway on this machine, instead of its address."),
+    ] = None,
     api_key_file: Annotated[
         Path | None, typer.Option(help="A file with an administrator's API key, instead of GATEWAY_API_KEY.")
     ] = None,
@@ -275,7 +282,7 @@ def reload(
     from gateway.commands.api_client import Gateway  # noqa: PLC0415 - serving needs no HTTP client
 
     key, refused = api_key(api_key_file), False
-    for address in url:
+    for address in _addresses(context, url or [], config):
         try:
             changes = Gateway(address, key).call("POST", "/v1/config/reload")["changes"]
         except GatewayError as error:
@@ -286,6 +293,18 @@ def reload(
             typer.echo(visible(f"{address}: {line}"))
     if refused:
         raise typer.Exit(1)
+
+
+def _addresses(context: typer.Context, url: list[str], config: Path | None) -> list[str]:
+    """Return the gateways that a command is about. An option counts more than a variable."""
+    given = context.get_parameter_source("url")
+    if config is not None and (given is None or given.name != "COMMANDLINE"):
+        return [load(config).server.local_url]
+    if config is not None:
+        raise ConfigurationError("--url and --config are both given; remove one of them", advice="")
+    if not url:
+        raise ConfigurationError("--url: there is no address of a gateway.", advice="Or set GATEWAY_URL, or --config.")
+    return url
 
 
 @application.command("open")

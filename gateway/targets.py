@@ -192,7 +192,8 @@ async def check(config: Config, places: Places, *, allow_missing: bool, everythi
     except (SqlError, Unavailable) as error:
         # The schema is there from the first migration on, and names are compared after it.
         absent = isinstance(error, SqlError) and error.sqlstate == _NO_SUCH_SCHEMA
-        problem = "the fencing schema is not installed. Run 'gateway migrate' first." if absent else error.message
+        told = f"{error.told} {error.remedy}".rstrip()
+        problem = "the fencing schema is not installed. Run 'gateway migrate' first." if absent else told
         warnings.append(f"The names of tables cannot be checked: {problem}")
         if everything:
             raise Unavailable(warnings[-1]) from error
@@ -202,13 +203,15 @@ async def check(config: Config, places: Places, *, allow_missing: bool, everythi
         raise ConfigurationError(f"{places.describe(('postgres', 'dsn'))}: {problem}") from error
     finally:
         await database.close()
-    if config.s3 is not None and config.objects:
+    if config.s3 is not None:
         try:
             async with asyncio.timeout(_PATIENCE), Upstream(config.s3) as upstream:
+                await upstream.look()
                 found += await unknown_buckets(config, upstream)
         except (GatewayError, TimeoutError) as error:
-            warnings.append("The names of buckets cannot be checked: the store does not answer.")
-            if everything:
+            told = f"{error.told} {error.remedy}" if isinstance(error, GatewayError) else "It did not answer in time."
+            warnings.append(f"The store cannot be used: {told}")
+            if everything and config.objects:
                 raise Unavailable(warnings[-1]) from error
     wrong = [one for one in found if not (one.may_come and allow_missing)]
     if wrong:

@@ -267,15 +267,6 @@ async def test_a_guard_closes_what_it_checks(dsn: str, session: asyncpg.Connecti
     await installation.remove(settings, "public.orders", dsn)
 
 
-async def test_tables_that_are_only_observed_are_not_fenced(
-    dsn: str, session: asyncpg.Connection, names: dict[str, str]
-) -> None:
-    await session.execute("GRANT UPDATE ON orders TO {app}".format(**names))
-    observed = config(dsn, tables=[{"name": "public.orders", "mode": "observe"}])
-    report = await examine(observed, trusted=("postgres",))
-    assert not [check for section in report.sections for check in section.checks if names["app"] in check.detail]
-
-
 @pytest.mark.thorough
 async def test_the_command_says_it_as_json_and_with_its_exit_code(
     dsn: str, session: asyncpg.Connection, names: dict[str, str], tmp_path: Path
@@ -361,3 +352,32 @@ def test_a_policy_says_who_may_write(statement: dict[str, object], who: list[str
 def test_a_policy_denies_writes_to_all_but_some(changed: dict[str, object], only: tuple[str, ...]) -> None:
     statement = {key: value for key, value in {**ALL_BUT_ONE, **changed}.items() if value is not None}
     assert bucket_writers.sole_writers({"Statement": [statement]}, "b") == only
+
+
+async def test_in_observe_mode_the_other_writers_and_their_sessions_are_named(
+    dsn: str, session: asyncpg.Connection, names: dict[str, str]
+) -> None:
+    """A retrofit begins so: the programs that write by themselves are what has to move."""
+    app = names["app"]
+    await session.execute(f"GRANT SELECT, INSERT, UPDATE ON orders TO {app}")
+    sessions = [
+        await asyncpg.connect(re.sub("://[^@]*@", f"://{role}@", dsn), server_settings={"application_name": program})
+        for role, program in ((app, "billing"), (app, "billing"), (GATEWAY, "legacy"))
+    ]
+    writing = sessions[0].transaction()
+    await writing.start()
+    await sessions[0].execute("INSERT INTO orders VALUES (1)")
+    for settings in ({"fencing": {"mode": "observe"}}, {"tables": [{"name": "public.orders", "mode": "observe"}]}):
+        report = await examine(config(dsn, **settings))
+        [section] = [one for one in report.sections if one.title == "other writers"]
+        found = {check.name: check for check in section.checks}
+        assert f"{app} has INSERT, UPDATE" in found["table public.orders"].detail
+        of_app, of_gateway = found[f"sessions as {app}"], found[f"sessions as {GATEWAY}"]
+        assert of_app.detail == "2 of billing, 1 with a write in an open transaction"
+        assert of_gateway.detail == "1 of legacy"
+        assert "the mode is enforce" in of_app.advice
+    enforced = await examine(config(dsn))
+    assert not any(check.name.startswith("sessions") for one in enforced.sections for check in one.checks)
+    await writing.rollback()
+    for one in sessions:
+        await one.close()

@@ -185,6 +185,18 @@ async def test_the_command_reloads_running_gateways(gateway: Served, monkeypatch
     changed = await asyncio.to_thread(called, *arguments)
     assert (changed.returncode, changed.stdout) == (0, f"{gateway.url}: [leases], max_ttl: 3600.0 -> 60.0\n")
     assert gateway.until("configuration reloaded")["caller"] == "root"
+    # The file of the gateway, and a variable, name it as well.
+    named = await asyncio.to_thread(called, "reload", "--config", str(gateway.file))
+    assert (named.returncode, named.stdout) == (0, f"{gateway.url}: nothing has changed\n")
+    monkeypatch.setenv("GATEWAY_URL", gateway.url)
+    named = await asyncio.to_thread(called, "reload")
+    assert (named.returncode, named.stdout) == (0, f"{gateway.url}: nothing has changed\n")
+    monkeypatch.setenv("GATEWAY_URL", "http://127.0.0.1:9")
+    named = await asyncio.to_thread(called, "reload", "--config", str(gateway.file))
+    assert (named.returncode, named.stdout) == (0, f"{gateway.url}: nothing has changed\n"), "an option counts more"
+    monkeypatch.delenv("GATEWAY_URL")
+    named = await asyncio.to_thread(called, "reload")
+    assert (named.returncode, "GATEWAY_URL" in named.stderr) == (2, True)
     gateway.file.write_text("[server")
     wrong = await asyncio.to_thread(called, *arguments)
     assert (wrong.returncode, "not TOML" in wrong.stderr) == (1, True)

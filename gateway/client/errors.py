@@ -42,8 +42,9 @@ class FencingError(Exception):
     def __init__(
         self, message: str, *, advice: str | None = None, code: str = "", facts: Mapping[str, Any] | None = None
     ) -> None:
-        # Libraries of lock services write several lines. Each failure is one.
-        message = " ".join(message.split())
+        # Libraries of lock services write several lines, and psycopg the stack of functions. Each failure is one line.
+        whole, context, _ = message.partition("\nCONTEXT:")
+        message = " ".join(f"{whole}.".split()) if context else " ".join(message.split())
         super().__init__(message)
         self.message = message
         self.advice = self.default_advice if advice is None else advice

@@ -96,5 +96,12 @@ class Server(Section):
         return urlsplit(f"//{self.listen}").hostname or ""
 
     @property
+    def local_url(self) -> str:
+        """Return the address of the gateway on its own machine."""
+        host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self.host, self.host)  # noqa: S104 - it is not bound
+        scheme = "https" if self.tls_certificate else "http"
+        return f"{scheme}://{f'[{host}]' if ':' in host else host}:{self.port}"
+
+    @property
     def port(self) -> int:
         return urlsplit(f"//{self.listen}").port or 0

@@ -56,6 +56,26 @@ async def ways_to_tables(
     return [Way(*(row[name] for name in ("relation", "way", "who", "through", "detail", "fix"))) for row in rows]
 
 
+@dataclass(frozen=True, slots=True)
+class Writers:
+    """The sessions of one program with this database. ``who``: their role; ``own``: it is the gateway's.
+
+    ``writing``: how many of them have written one of the tables in a transaction that is open.
+    """
+
+    who: str
+    application: str
+    own: bool
+    sessions: int
+    writing: int
+
+
+async def sessions(database: Database, tables: Sequence[FencedTable], trusted: Sequence[str]) -> list[Writers]:
+    """Return the sessions that are not those of gateways. PostgreSQL keeps none that have ended."""
+    rows = await database.fetch(_SQL["sessions"], [table.relation for table in tables], list(trusted))
+    return [Writers(**row) for row in rows]
+
+
 async def ways_past_triggers(database: Database, trusted: Sequence[str], version: int) -> list[Way]:
     """Return the roles that could switch a guard off for their session."""
     if version < _PARAMETER_PRIVILEGES:

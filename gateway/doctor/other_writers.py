@@ -1,12 +1,12 @@
 """The roles that could write fenced tables without the gateway. A write that passes it meets no fence."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from gateway.config import Config
 from gateway.db import access, catalog
-from gateway.db.access import FencedTable, Way
+from gateway.db.access import FencedTable, Way, Writers
 from gateway.db.database import Database
-from gateway.doctor.findings import Check, CheckStatus, ok
+from gateway.doctor.findings import Check, CheckStatus, ok, warning
 from gateway.errors import first_few
 from gateway.fencing.decision import Enforcement
 from gateway.guard.installation import judging
@@ -56,6 +56,7 @@ WORDS = {
 # A guard checks direct writes, whatever right they need. The owner can drop it, and replication passes it.
 _PAST_A_GUARD = {"owner", "schema", "code", "subscription"}
 _PAST_TRIGGERS = "past-triggers"
+_MOVE = "Before the mode is enforce, let this program write through the gateway, or under a guard."
 _ADVICE = "gateway doctor --fix-sql prints SQL that closes it, and --trust NAME accepts it (docs/operations.md)."
 
 
@@ -78,6 +79,9 @@ async def check_other_writers(
         general += await access.ways_past_triggers(database, trusted, version)
     later = await access.ways_to_later_tables(database, config.postgres.schemas, trusted)
     checks = [*_of_roles(general), *_of_tables(found), *_of_later(later)]
+    if _observed(config):
+        writers = {way.who for way in (*general, *found)}
+        checks += _of_sessions(await access.sessions(database, tables, trusted), writers)
     open_tables = {way.relation for way in found}
     closed = [table.relation for table in tables if table.relation not in open_tables]
     if closed and not general:
@@ -91,15 +95,31 @@ async def check_other_writers(
 
 
 async def _fenced(config: Config, database: Database) -> list[FencedTable]:
-    rules, default = table_rules(config)
+    """Return the tables whose writers are to be found, whatever their mode: in observe mode one prepares to enforce."""
     snapshot = Snapshot.from_rows(await catalog.relations(database, config.postgres.schemas))
     tables = [
         f"{quote(schema)}.{quote(name)}"
         for (schema, name), table in snapshot.tables.items()
-        if table.kind in ("r", "p") and rules.get(f"{schema}.{name}", default).mode is Enforcement.ENFORCE
+        if table.kind in ("r", "p")
     ]
     guarded = [f"{quote(schema)}.{quote(name)}" for schema, name in await judging(config, database)]
     return await access.fenced_tables(database, tables, guarded)
+
+
+def _observed(config: Config) -> bool:
+    """Return whether any table is in observe mode."""
+    rules, default = table_rules(config)
+    return any(rule.mode is Enforcement.OBSERVE for rule in (default, *rules.values()))
+
+
+def _of_sessions(found: Iterable[Writers], writers: Collection[str]) -> Iterable[Check]:
+    """Yield a warning for the sessions of each program that could write beside the gateway, or does so now."""
+    for one in found:
+        if one.who in writers or one.writing or one.own:
+            detail = f"{one.sessions} of {one.application or 'a program without a name'}"
+            if one.writing:
+                detail += f", {one.writing} with a write in an open transaction"
+            yield warning(f"sessions as {one.who}", detail, _MOVE)
 
 
 def _of_roles(ways: Iterable[Way]) -> Iterable[Check]:

@@ -300,7 +300,7 @@ class SchemaCache:
 
     def _warn(self, snapshot: Snapshot) -> None:
         """Announce the side effects that were not announced before."""
-        found = [one for one in side_effects.find(snapshot, self.rule) if not one.refused]
+        found = [one for one in side_effects.find(snapshot, self.rule) if not (one.refused or one.another_name)]
         for one in found:
             if one not in self._warned:
                 self._observe(CatalogWarning(one.table, one.text))

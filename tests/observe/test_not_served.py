@@ -347,3 +347,49 @@ async def _drop_tablespace(dsn: str) -> None:
     connection = await asyncpg.connect(dsn)
     await connection.execute("DROP TABLESPACE small")
     await connection.close()
+
+
+@pytest.mark.parametrize("name", ["store down", "store refuses", "database down"])
+async def test_a_check_of_the_configuration_tries_both_services(
+    postgres_server: EmbeddedPostgres, tmp_path: Path, name: str
+) -> None:
+    cause = CAUSES[name]
+    async with fresh_database(postgres_server) as dsn, serve(S3Double(buckets=["bucket"])) as endpoint:
+        broken = configured(cause, dsn, endpoint)
+        assert broken.s3 is not None
+        file = tmp_path / "gateway.toml"
+        file.write_text(
+            f'[postgres]\ndsn = "{broken.postgres.dsn.get_secret_value()}"\n'
+            f'[s3]\nendpoint = "{broken.s3.endpoint}"\naccess_key_id = "{broken.s3.access_key_id}"\n'
+            f'secret_access_key = "{broken.s3.secret_access_key.get_secret_value()}"\n'
+        )
+        checked = await asyncio.to_thread(called, "config", "check", "--config", str(file))
+    [line] = [one for one in checked.stderr.splitlines() if cause.said in one]
+    assert cause.advice in line
+    assert cause.particulars in line
+
+
+async def test_another_name_for_the_rows_of_a_table_is_found_by_the_doctor_and_not_logged(
+    dsn: str, written: Any
+) -> None:
+    owner = await asyncpg.connect(dsn)
+    await owner.execute(
+        "CREATE TABLE sales (id bigint, day date, PRIMARY KEY (id, day)) PARTITION BY RANGE (day);"
+        "CREATE TABLE sales_1 PARTITION OF sales FOR VALUES FROM ('2026-01-01') TO ('2026-02-01');"
+        "CREATE VIEW recent AS SELECT id, day FROM sales"
+    )
+    await owner.close()
+    rules = [{"name": "public.sales", "resource": "sale/{id}"}, {"name": "public.recent", "resource": "recent/{id}"}]
+    async with running(config(dsn, tables=rules), Sinks(Events(), logs.log)) as origin, httpx.AsyncClient() as client:
+        await client.get(f"{origin}/v1/tables/sales")
+    assert not lines(written, "catalog warning")
+    report = await examine(config(dsn, tables=rules))
+    found = [check for one in report.sections for check in one.checks if check.name == "table public.sales"]
+    for name in ("sales_1", "recent"):
+        [check] = [one for one in found if f"public.{name}" in one.detail]
+        [rule] = check.rules
+        assert f'name = "public.{name}"' in rule
+        assert 'resource = "sale/{id}"' in rule
+    mended = [rules[0], *({"name": f"public.{name}", "resource": "sale/{id}"} for name in ("sales_1", "recent"))]
+    report = await examine(config(dsn, tables=mended))
+    assert not [check for one in report.sections for check in one.checks if check.name == "table public.sales"]

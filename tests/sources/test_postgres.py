@@ -282,3 +282,16 @@ async def test_each_name_is_a_row_of_its_own(sources: Sources) -> None:
 def test_the_page_has_the_table_as_it_is_made() -> None:
     shown = re.findall(r"```sql\n(CREATE TABLE .*?)```", PAGE.read_text(), re.DOTALL)
     assert [text.split() for text in shown] == [TABLE.format(table="fencing_lock").rstrip().split()]
+
+
+async def test_a_refusal_by_code_in_the_database_is_one_line(sources: Sources, administrator: Administrator) -> None:
+    """psycopg's text also has the stack of functions, a line for each."""
+    source = await sources()
+    await administrator.execute(
+        "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'not now'; END $$;"
+        "CREATE TRIGGER refuse BEFORE INSERT ON fencing_lock FOR EACH ROW WHEN (NEW.resource = 'order/refused') "
+        "EXECUTE FUNCTION refuse()"
+    )
+    with pytest.raises(Refused) as refused:
+        await acquire(source, "order/refused", "one")
+    assert refused.value.message == "Postgres refuses: not now."

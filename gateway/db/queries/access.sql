@@ -42,6 +42,21 @@ SELECT 'gateway', p.rolname, current_user, format('REVOKE %I FROM %I', current_u
 FROM person AS p WHERE NOT p.rolsuper AND pg_has_role(p.oid, (SELECT oid FROM pg_roles WHERE rolname = current_user), $2)
 ORDER BY 1, 2, 3
 
+-- name: sessions
+-- Sessions with this database that are not those of gateways, by role and program. Given: tables, and trusted roles.
+SELECT a.usename::text AS who, coalesce(a.application_name, '') AS application, a.usename = current_user AS own,
+    count(*)::int AS sessions,
+    count(*) FILTER (WHERE EXISTS (
+        SELECT FROM pg_locks AS l
+        WHERE l.pid = a.pid AND l.locktype = 'relation' AND l.mode = 'RowExclusiveLock' AND l.database = a.datid
+          AND l.relation = ANY ($1::text[]::regclass[]::oid[])
+    ))::int AS writing
+FROM pg_stat_activity AS a
+WHERE a.datname = current_database() AND a.usename IS NOT NULL AND a.usename <> ALL ($2::text[])
+  AND coalesce(a.application_name, '') NOT LIKE 'fencing-gateway%'
+GROUP BY 1, 2, 3
+ORDER BY 1, 2
+
 -- name: on_tables
 -- The ways in which a login role could write one of the given tables without the gateway. Given: the tables, trusted
 -- roles, and how one role may act as another. Roles that could write any table are left out.

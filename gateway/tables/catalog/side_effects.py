@@ -23,6 +23,8 @@ class SideEffect:
 
     ``refused``: writes that have this effect are refused, so nothing has to be done. ``refusable``: its table's
     rule can refuse them. ``shared`` are tables with templates that would give their rows one resource.
+    ``another_name``: its rows have another name, with fences of its own. That is a matter of the configuration, so the
+    doctor finds it, and the log does not repeat it at each start.
     """
 
     table: str
@@ -31,6 +33,7 @@ class SideEffect:
     refused: bool = False
     refusable: bool = False
     shared: tuple[tuple[str, str], ...] = ()
+    another_name: bool = False
 
 
 def find(snapshot: Snapshot, rule_of: RuleOf) -> list[SideEffect]:
@@ -43,6 +46,7 @@ class _Search:
     def __init__(self, snapshot: Snapshot, rule_of: RuleOf) -> None:
         self._snapshot, self._rule_of = snapshot, rule_of
         self._known: KnownSteps = {}
+        self._below = frozenset(snapshot.graph.below)
 
     def of(self, table: Table) -> Iterator[SideEffect]:
         name, rule = _name(table), self._rule_of(table.schema, table.name)
@@ -63,20 +67,29 @@ class _Search:
             self._of_step(name, step, fate) for first in reach.all_steps() for step in reach.decisive(first)
         )
         yield from _of_code(table, reach, fate)
-        for child in table.children:
-            yield from self._child(table, self._snapshot.tables.get(child))
+        for child in (*map(self._snapshot.tables.get, table.children), *self._views(table)):
+            if child is not None:
+                yield from self._other_name(table, child)
 
-    def _child(self, table: Table, child: Table | None) -> Iterator[SideEffect]:
-        if child is None:
-            return
+    def _views(self, table: Table) -> Iterator[Table]:
+        """Yield the exposed views that write the rows of a table."""
+        for view in self._snapshot.tables.values():
+            if view.kind == "v" and (view.oid, table.oid) in self._below:
+                yield view
+
+    def _other_name(self, table: Table, child: Table) -> Iterator[SideEffect]:
+        """Yield the finding of a partition, child or view of a table that has other fences for its rows."""
+        writable = child.insertable or child.changeable or child.deletable
         own, other = self._naming(table), self._naming(child)
-        if own is None or other is None or same_names(own, other):
+        if own is None or other is None or not writable or same_names(own, other):
             return
+        known = set(own.fields) <= set(child.columns)  # a view may have other columns
         yield SideEffect(
             _name(table),
             f"its rows in {_name(child)} can be written by that name too, under other fences",
             f"Give both one resource by a template, or do not expose {_name(child)}.",
-            shared=((_name(child), own.template.text),),
+            shared=((_name(child), own.template.text),) if known else (),
+            another_name=True,
         )
 
     def _of_step(self, table: str, step: Step, fate: Cascades) -> SideEffect:
