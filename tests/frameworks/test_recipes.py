@@ -65,7 +65,7 @@ def test_a_zombie(stage: Stage, shop: Shop, name: str) -> None:
         assert stage.row(number) == ("packed", None)
         successor["ship"](number)
         shop.resume.set()
-        with pytest.raises(Stale, match=r"overtaken by 2, raised by .+-\d+-") as refused:
+        with pytest.raises(Stale, match=r"overtaken by 2, raised by .+@.+:\d+-") as refused:
             late.result()
         assert (refused.value.resource, refused.value.token, refused.value.fence) == (f"order/{number}", "1", "2")
     assert stage.row(number) == ("sent", "kept")
