@@ -188,6 +188,7 @@ async def _trickle(origin: str, head: str, size: int, *, connections: int) -> No
 
 def _run(hoards: Sequence[Hoard], origin: str) -> None:
     os.nice(19)  # attackers have computers of their own
+
     async def run() -> None:
         await asyncio.gather(*(hoard(origin) for hoard in hoards))
 
