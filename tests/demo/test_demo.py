@@ -113,6 +113,7 @@ def test_every_printed_command_works_when_pasted_and_nothing_is_left_behind(dire
     assert [record["resource"] for record in records] == [
         "public.accounts/2",
         "s3/reports/2025.txt",
+        "order/5",  # of the guard
         "s3/reports/2024.txt",
         "public.accounts/1",
     ]
