@@ -27,7 +27,7 @@ UPDATE fencing.opening SET installation = $1 WHERE installation IS NULL RETURNIN
 
 -- name: close
 -- Name no run, so that the database is open for none. Put the reason on record.
--- $1: the term of the last accepted loss that this gateway knows of. $4: the latest term that it knows of.
+-- $1: the term of the last accepted loss that is known. $4: the latest term that is known.
 WITH closed AS (
     UPDATE fencing.opening SET term = greatest(term, $4::bigint) + 1, identity = $2::text || ': ' || $3::text
     WHERE began = $1 AND NOT starts_with(identity, $2::text)
