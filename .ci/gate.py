@@ -31,6 +31,9 @@ ALONE = 300.0
 TO_STOP = 15.0
 """Seconds between the interrupt of a step that takes too long and its end by force."""
 
+ended_by: list[int] = []
+"""The signals that told the gate to end. An exception would leave a step running that has just been started."""
+
 FAILED_TESTS = re.compile(r"make(\[\d+\])?: \*\*\* .* Error 1$")
 """How make reports pytest's exit code 1: some tests failed. The other codes stand for errors of pytest itself."""
 SUMMARY = re.compile(r"^=+ .* in [\d.]+s( \([\d:]+\))? =+$|^\d+ (failed|passed).* in [\d.]+s( \([\d:]+\))?$")
@@ -131,8 +134,9 @@ def shown(command: Sequence[str], limit: float, **settings: str) -> tuple[bool, 
     try:
         in_time = _ended(process, limit)
     finally:
-        # Also if the gate itself is interrupted or terminated.
         _stop(process)
+    if ended_by:
+        sys.exit(f"ended by {signal.Signals(ended_by[0]).name}")
     status = process.wait()
     # A process that was left behind may hold the pipe open.
     reader.join(TO_STOP)
@@ -151,15 +155,17 @@ def _stop(process: "subprocess.Popen[bytes]") -> None:
     """End a step that goes on. Pytest gets the time to stop the servers that it has started."""
     if process.poll() is None:
         os.killpg(process.pid, signal.SIGINT)
-        if not _ended(process, TO_STOP):
+        if not _ended(process, TO_STOP, whole=True):
             os.killpg(process.pid, signal.SIGKILL)
 
 
-def _ended(process: "subprocess.Popen[bytes]", limit: float) -> bool:
-    try:
-        process.wait(limit)
-    except subprocess.TimeoutExpired:
-        return False
+def _ended(process: "subprocess.Popen[bytes]", limit: float, *, whole: bool = False) -> bool:
+    """Wait for the end of a process, for at most ``limit`` seconds; unless ``whole``, only while the gate goes on."""
+    until = time.monotonic() + limit
+    while process.poll() is None:
+        if time.monotonic() > until or (ended_by and not whole):
+            return False
+        time.sleep(0.05)
     return True
 
 
@@ -225,5 +231,6 @@ def table(results: Sequence[Result]) -> list[str]:
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit("terminated"))
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda number, _: ended_by.append(number))
     sys.exit(main(*sys.argv[1:]))

@@ -2,9 +2,11 @@
 
 import os
 import re
+import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from textwrap import dedent
 
@@ -184,14 +186,33 @@ def test_a_step_that_fails_without_its_tests_is_red_and_the_others_still_run(
     assert "1 passed" in printed
 
 
-@pytest.mark.thorough
 def test_a_gate_that_is_ended_leaves_nothing_running(tmp_path: Path) -> None:
-    (tmp_path / "Makefile").write_text("endless:\n\techo $$$$ > pid; exec sleep 600\n")
-    gate = subprocess.Popen([sys.executable, ROOT / ".ci/gate.py", "7", "endless=9"], cwd=tmp_path)
-    pid = tmp_path / "pid"
-    while not (pid.exists() and pid.read_text()):
+    """Neither soon after the start of a step, nor as soon as the gate can hear of it."""
+    for number, when in ((signal.SIGTERM, "pid"), (signal.SIGTERM, "step"), (signal.SIGINT, "step")):
+        folder = tmp_path / f"{number}-{when}"
+        folder.mkdir()
+        # The step itself ends the gate, while the gate is still busy with the start of the step.
+        end = f"kill -{number} $$(ps -o ppid= -p $$PPID); " if when == "step" else ""
+        (folder / "Makefile").write_text(f"endless:\n\t{end}echo $$$$ > pid; exec sleep 600\n")
+        gate = subprocess.Popen([sys.executable, ROOT / ".ci/gate.py", "7", "endless=9"], cwd=folder)
+        pid = folder / "pid"
+        soon(lambda pid=pid, gate=gate: (pid.exists() and pid.read_text()) or gate.poll() is not None)
+        gate.send_signal(number)
+        assert gate.wait(PATIENCE) == 1
+        # The step may be over before it has written its number.
+        soon(lambda pid=pid: not pid.exists() or not pid.read_text() or is_gone(int(pid.read_text())))
+
+
+def soon(look: Callable[[], object]) -> None:
+    until = time.monotonic() + PATIENCE
+    while not look():
+        assert time.monotonic() < until, "it does not happen"
         time.sleep(0.01)
-    gate.terminate()
-    assert gate.wait(PATIENCE) == 1
-    while psutil.pid_exists(int(pid.read_text())):
-        time.sleep(0.01)
+
+
+def is_gone(pid: int) -> bool:
+    """An orphan that has ended is a zombie for ever where the first process waits for no child."""
+    try:
+        return bool(psutil.Process(pid).status() == psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return True
