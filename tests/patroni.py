@@ -92,8 +92,11 @@ class Node:
     def _signal(self, number: int) -> list[psutil.Process]:
         """Signal Patroni, then the server, then its sessions: each starts those that follow."""
         signalled: dict[int, psutil.Process] = {}
+        if self.started is None:
+            # Its number of a process is that of another one by now, perhaps.
+            return []
         for _ in range(2):
-            found = [] if self.started is None else [psutil.Process(self.started.pid)]
+            found = [psutil.Process(self.started.pid)]
             pid = self.directory / "data" / "postmaster.pid"
             if pid.exists():
                 try:

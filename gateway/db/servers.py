@@ -43,7 +43,11 @@ _PAUSE = 0.5
 _LOOK = 1.0
 """Seconds that a look takes at most."""
 _OTHERS = 0.5
-"""Seconds that the other servers get to answer, once one takes writes."""
+"""Seconds that the other servers get to answer, once one takes writes.
+
+They get ``_TRUSTED`` if the servers were out of sight for that long, and the first answer shows no new timeline. It may
+be that of a former primary, back from a pause, and its successor may be slower to answer.
+"""
 _TRUSTED = 3.0
 """Seconds after a look in which the answers of its server are trusted. No standby takes over within this time."""
 
@@ -81,6 +85,7 @@ class Servers:
         PostgreSQL reports such a commit as a success, with a warning: it is on the disk of this server only.
         """
         self._seen = float("-inf")
+        self._timeline = 0
         # Sessions to ask the servers on, kept while they are watched.
         self._asked: dict[str, Session] = {}
         self._sessions: WeakSet[Session] = WeakSet()
@@ -205,17 +210,19 @@ class Servers:
                 return
             began = monotonic()
             try:
-                self._move_to(await self._find(limit))
+                self._timeline, primary = await self._find(limit)
+                self._move_to(primary)
             finally:
                 if not self.watched:
                     self._stop_asking()
             self._seen = began
 
-    async def _find(self, limit: float) -> str:
-        """Return the DSN of the server that takes writes; of several, that on the newest timeline."""
+    async def _find(self, limit: float) -> tuple[int, str]:
+        """Return timeline and DSN of the server that takes writes; of several, that on the newest timeline."""
         asking = {asyncio.ensure_future(self._ask(dsn)) for dsn in self._dsns}
         try:
             waiting, answers, until = asking, list[tuple[int, str]](), monotonic() + limit
+            first = 0.0
             while waiting:
                 done, waiting = await asyncio.wait(
                     waiting, timeout=until - monotonic(), return_when=asyncio.FIRST_COMPLETED
@@ -224,9 +231,11 @@ class Servers:
                     break
                 answers += [one.result() for one in done if one.exception() is None]
                 if answers:
-                    until = min(until, monotonic() + _OTHERS)
+                    first = first or monotonic()
+                    known = monotonic() - self._seen <= _TRUSTED or max(answers)[0] > self._timeline
+                    until = min(until, first + _OTHERS) if known else first + _TRUSTED
             if answers:
-                return max(answers)[1]
+                return max(answers)
             errors = [error for one in asking - waiting if (error := one.exception()) is not None]
             raise next((one for one in errors if not _may_be_elsewhere(one)), TimeoutError("No server takes writes."))
         finally:
