@@ -72,36 +72,60 @@ async def test_a_write_that_passes_because_its_rule_observes(places: Places, nam
     await told(places, f"watched/{name}", way, enforced=False)
 
 
+@pytest.mark.parametrize("way", ["patch", "put"])
+async def test_a_holder_whose_lease_has_run_out(places: Places, name: str, way: str) -> None:
+    """The lock service gave both tokens, and knows both holders."""
+    world, resource = places.world, f"any/leased-{name}"
+    late = await world.leased(resource, "ann")
+    await world.lapsed(late)
+    newer = await world.leased(resource, "bob")
+    await world.admin.post(f"/v1/fences/{resource}/barrier", json={"token": newer["token"], "holder": "bob"})
+    one = await refused(places, resource, way, Shown(late["token"], late["sequencer"]))
+    for place in await told_of(places, one, newer["token"], enforced=True):
+        assert "ann" in place
+
+
 async def told(places: Places, resource: str, way: str, *, enforced: bool) -> None:
     """Let bob overtake a writer, whose late write goes this way. Each place has the same five facts."""
-    world, before = places.world, await places.refused()
-    await world.admin.post(f"/v1/fences/{resource}/barrier", json={"token": "9", "holder": "bob"})
-    with suppress(ClientError):  # an upload is refused before what the way is about
-        await WAYS[way](world, resource, Shown("8"))
+    await places.world.admin.post(f"/v1/fences/{resource}/barrier", json={"token": "9", "holder": "bob"})
+    one = await refused(places, resource, way, Shown("8"))
+    assert one["token"] in ("8", "1")  # of an upload
+    await told_of(places, one, "9", enforced=enforced)
 
+
+async def refused(places: Places, resource: str, way: str, shown: Shown) -> dict[str, Any]:
+    """Let a zombie write, and return the entry. The metrics count it."""
+    world, before = places.world, await places.refused()
+    with suppress(ClientError):  # an upload is refused before what the way is about
+        await WAYS[way](world, resource, shown)
+    assert await places.refused() > before
     found = (await world.admin.get("/v1/rejections", params={"resource": resource})).json()["rejections"]
-    one = found[-1]
-    token, at = one["token"], datetime.fromisoformat(one["at"])
-    assert token in ("8", "1")  # of an upload
-    assert (one["reason"], one["caller"], one["fence"], one["raised_by"]) == ("token-stale", "writer", "9", "bob")
+    last: dict[str, Any] = found[-1]
+    return last
+
+
+async def told_of(places: Places, one: dict[str, Any], fence: str, *, enforced: bool) -> tuple[str, str]:
+    """Compare what each place says of an entry. Return the page of its resource, and the report."""
+    world, resource, token, at = places.world, one["resource"], one["token"], datetime.fromisoformat(one["at"])
+    assert (one["reason"], one["caller"], one["fence"], one["raised_by"]) == ("token-stale", "writer", fence, "bob")
     assert one["enforced"] == enforced
     assert one["program"].partition("/")[0] in ("python-httpx", "Boto3")
 
     sent = await places.sent(resource)
     facts = (sent["token"], sent["caller"], sent["fence"], sent["fence_holder"], sent["at"])
-    assert facts == (token, "writer", "9", "bob", one["at"])
+    assert facts == (token, "writer", fence, "bob", one["at"])
 
     listed = (await world.admin.get("/v1/incidents", params={"resource": resource})).json()["incidents"]
     (incident,) = [one for one in listed if one["resource"] == resource]
-    assert (incident["token"], incident["caller"], incident["fence"]) == (token, "writer", "9")
+    assert (incident["token"], incident["caller"], incident["fence"]) == (token, "writer", fence)
     assert (incident["overtaken_by"], incident["first"]) == ("bob", one["at"])
     assert (incident["refused"] > 0) == enforced
 
     page = (await places.page.get(f"/ui/resource?name={quote(resource, safe='')}")).text
     report = (await world.admin.get(f"/v1/reports/{resource}")).text
     for place in (page, report):
-        for fact in ("writer", f"token {token}", "bob", "token 9", at.strftime("%H:%M:%S")):
+        for fact in ("writer", f"token {token}", "bob", f"token {fence}", at.strftime("%H:%M:%S")):
             assert fact in place, fact
         if enforced:
             assert not NOTHING.search(place)
-    assert await places.refused() > before
+    return page, report
