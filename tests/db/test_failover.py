@@ -20,6 +20,7 @@ from tests.objects.clients import connect, in_thread
 from tests.patroni import Cluster, patroni
 from tests.postgres import Server, as_gateway, install
 from tests.running import API_KEY, Events, config, running
+from tests.waiting import PATIENCE
 
 NOTHING_WRITTEN = {Unavailable.code, Unavailable.s3_code, DatabaseClosed.code, JournalUnusable.code}
 UNKNOWN = {OutcomeUnknown.code, OutcomeUnknown.s3_code}
@@ -85,7 +86,7 @@ class Load:
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         """Write until the block ends, and then until each writer has succeeded once more."""
-        async with asyncio.TaskGroup() as group, asyncio.timeout(90):
+        async with asyncio.timeout(6 * PATIENCE), asyncio.TaskGroup() as group:
             for n, series in self.accounts.items():
                 group.create_task(self._write_rows(n, series))
             for n, series in self.objects.items():
