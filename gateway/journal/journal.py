@@ -75,6 +75,8 @@ class Journal:
         self._position_at: datetime | None = None
         self._noted_position = 0
         self._announced: dict[str, datetime] = {}
+        self.made: Marker | None = None
+        """The last marker that this process has made."""
         self._pending: dict[str, Entry] = {}
         self._pending_since, self._pending_term = 0.0, 0
         self._appended = 0
@@ -217,6 +219,8 @@ class Journal:
         """Replace the marker if it still has this version. Return whether it had."""
         self._observe(StepReached("journal.marker.before"))
         created = await self._archive.create_marker(marker, version)
+        if created:
+            self.made = marker
         self._observe(StepReached("journal.marker.after"))
         return created
 

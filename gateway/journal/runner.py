@@ -1,6 +1,7 @@
 """Run the journal's protocol: carry out each effect that it yields, and send it the answer."""
 
 import asyncio
+import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from datetime import datetime, timedelta
@@ -47,6 +48,8 @@ FLUSH_INTERVAL = 1.0
 """Seconds between two flushes of the journal."""
 LOOK_INTERVAL = 5.0
 """Seconds between two looks at how far a database without a journal is."""
+GIVE_WAY = (0.25, 0.5, 1.0, 2.0)
+"""Seconds between two looks at the opening of another gateway, more or less. After the last one, it is overtaken."""
 MOST_WAITING = 100_000
 CLOSING = 5.0
 
@@ -436,6 +439,8 @@ class _Opening:
             case Identify():
                 return await self._database.identify()
             case CreateMarker(marker):
+                if await self._is_opened_meanwhile():
+                    return False
                 self._marker = marker
                 return await self._journal.create_marker(marker, self._version)
             case ReadJournal():
@@ -456,6 +461,24 @@ class _Opening:
             if opened.began == opened.term:
                 self._store.ask_for_snapshot()
         return done
+
+    async def _is_opened_meanwhile(self) -> bool:
+        """Give way to another gateway that is opening the database for this run. Return whether it went on meanwhile.
+
+        Each of two gateways would else overtake the marker of the other, again and again. An opening takes longer than
+        the time until the next request that needs one. A gateway that has died changes nothing, and is overtaken.
+        """
+        marker, server = self._marker, self._asked
+        if marker is None or marker == self._journal.made:
+            return False
+        if marker.run != server.run or marker.term <= server.opened.term:
+            return False
+        for pause in GIVE_WAY:
+            await asyncio.sleep(pause * random.uniform(0.5, 1.5))  # noqa: S311 - for no secret
+            found, now = await self._journal.marker(), await self._database.ask()
+            if (found.version, now.run, now.opened.term) != (self._version, server.run, server.opened.term):
+                return True
+        return False
 
     def adopt(self, opening: Opening) -> None:
         """Let the journal belong to the installation, also where another gateway has opened the database."""

@@ -1,16 +1,19 @@
 """An acknowledged raise survives that the database goes back, with a journal of each kind."""
 
 import asyncio
+import random
 from dataclasses import replace
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 
-from gateway.errors import JournalUnusable
+from gateway.errors import JournalUnusable, Unavailable
 from gateway.fencing.intent import DEAD_AFTER
 from gateway.fencing.token import Token
+from gateway.journal.archive import Store
 from gateway.journal.contents import SEGMENTS, SNAPSHOTS, Contents, Entry, Problem
-from gateway.journal.protocol import Mode
+from gateway.journal.protocol import Marker, Mode
 from tests.journal.installation import Gateway, Installation
 from tests.waiting import PATIENCE
 
@@ -83,6 +86,44 @@ async def test_two_gateways_open_at_the_same_time(installation: Installation) ->
         assert all(opening.continues for opening in openings), turn
         raised = await asyncio.gather(one.raised("a", 2 * turn + 1), other.raised("b", 2 * turn + 1))
         assert list(raised) == [RAISED, RAISED]
+
+
+class Slow:
+    """A store that takes its time, so that openings overlap."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def __getattr__(self, name: str) -> Any:
+        async def later(*arguments: Any) -> Any:
+            await asyncio.sleep(random.uniform(0.02, 0.1))
+            return await getattr(self._store, name)(*arguments)
+
+        return later
+
+
+async def test_gateways_do_not_overtake_the_openings_of_each_other(installation: Installation) -> None:
+    """A gateway opens a database again as soon as it sees a newer marker. In an endless race, no write would succeed."""
+    gateways = [installation.gateway(store=Slow(installation.store)) for _ in range(3)]
+
+    async def write(number: int) -> None:
+        for token in range(1, 6):
+            while True:
+                try:
+                    await gateways[number].raised(f"order/{number}", token)
+                except Unavailable:
+                    continue
+                break
+
+    async with asyncio.timeout(PATIENCE):
+        await asyncio.gather(*map(write, range(3)))
+    assert (await gateways[0].side.ask()).opened.term <= 4
+    # Another gateway has died before it could open the database. The next one waits for it, and then goes on.
+    marker = await gateways[0].journal.marker()
+    await installation.restart()
+    assert isinstance(marker.marker, Marker)
+    assert await gateways[1].journal.create_marker(replace(marker.marker, term=9), marker.version)
+    assert (await gateways[2].runner.ensure_open()).term == 10
 
 
 async def test_a_server_that_was_replaced_acknowledges_no_raise(installation: Installation) -> None:
