@@ -1,5 +1,6 @@
 """References in the documents are valid: modules on the map, links, decisions."""
 
+import ast
 import re
 from collections.abc import Iterator
 from itertools import chain
@@ -52,6 +53,16 @@ def anchors(page: Path) -> set[str]:
 def test_every_module_is_on_the_map_and_nothing_else() -> None:
     named = {name for name in on_the_map((ROOT / "docs/architecture.md").read_text()) if not name.startswith("tests/")}
     assert named == modules()
+
+
+def test_each_folder_opens_with_its_model(subtests: pytest.Subtests) -> None:
+    """Its first lines say what lives there, its model, and what may be imported from it."""
+    package = ROOT / "gateway"
+    for folder in (package, *(folder for folder in package.iterdir() if next(folder.glob("*.py"), None))):
+        with subtests.test(folder=str(folder.relative_to(ROOT))):
+            lines = ast.get_docstring(ast.parse((folder / "__init__.py").read_text())) or ""
+            assert 3 <= len(lines.splitlines()) <= 22
+            assert len(list(folder.glob("*.py"))) > 1, "remove the folder: no module is left in it"
 
 
 def test_every_link_leads_somewhere(subtests: pytest.Subtests) -> None:
