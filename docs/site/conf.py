@@ -1,7 +1,7 @@
 """The documentation as a site: Sphinx reads the Markdown pages of this repository as they are.
 
 ``docs/README.md`` is the navigation: its headings are the parts of the site, its links their pages. A link to a file
-that is no page, such as a module, becomes a download. Decision 095 has the reasons.
+that is no page, such as a module, becomes a download. Sphinx needs neither a network nor a second list of pages.
 """
 
 import hashlib

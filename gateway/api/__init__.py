@@ -1,6 +1,8 @@
 """The fencing API: locks, fences, barriers, transactions, the record of rejections, fenced credentials, health.
 
-It speaks JSON, and OpenAPI describes it at ``/v1/docs``. Each subject has a module.
+It speaks JSON, and OpenAPI describes it at ``/v1/docs``. Each subject has a module with its routes. A resource name is
+its own URL path, read as it was sent. A caller is proven and authorised before its body is read. Endpoints ask the
+services (``leases``, ``db``, ``record``) and decide nothing. Assembly imports this package; the page uses its views.
 """
 
 from collections.abc import Awaitable, Callable

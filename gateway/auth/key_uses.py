@@ -9,7 +9,7 @@ from functools import lru_cache
 from time import monotonic
 
 _PURPOSE = b"fencing-gateway fingerprint of an API key v1"
-# Some 40 ms for each guess, which is more than a guess at the gateway itself takes (docs/decisions/082).
+# scrypt, because the database shows four bytes of it. A guess takes some 40 ms, more than one at the gateway itself.
 _COST, _BLOCK = 2**14, 8
 _LENGTH = 4
 

@@ -3,7 +3,7 @@
 The token is not ``LockIndex``, which Consul's documentation uses as the sequencer. ``LockIndex`` starts again at 1 when
 the key is deleted, for example by a session whose behavior is ``delete``. A plain write of the key sets it to 0.
 The Raft index is ``ModifyIndex`` in the answer of the transaction that takes the key. It belongs to the whole data
-center and grows through both. It goes back only with the servers' data. See docs/sources.md and decision 039.
+center and grows through both. It goes back only with the servers' data. See docs/sources.md.
 """
 
 import asyncio

@@ -3,7 +3,7 @@
 The server ends no Lease. A waiter sees, by its own clock, that the record has not changed for its whole
 duration, as in client-go's leader election. It takes the Lease by an update of the very version it has seen.
 ``leaseTransitions`` counts changes of the holder, so each acquire is a holder of its own here. The count starts anew
-when the object is deleted, and ends at 2^31 - 1. See docs/sources.md and decision 039.
+when the object is deleted, and ends at 2^31 - 1. See docs/sources.md.
 """
 
 import asyncio

@@ -2,7 +2,7 @@
 
 It is for programs with a lock database of their own; behind a gateway, its lease service does the same and more. It is
 not a sequence: a rollback does not undo ``nextval`` together with the row that names the holder. Sessions may also
-cache a sequence's numbers and hand them out in another order. See docs/sources.md and decision 039.
+cache a sequence's numbers and hand them out in another order. See docs/sources.md.
 """
 
 import asyncio

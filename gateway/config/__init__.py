@@ -2,6 +2,9 @@
 
 Each key can also come from the environment: ``GATEWAY_POSTGRES__DSN`` is ``dsn`` of ``[postgres]``, and lists are JSON
 (``GATEWAY_CALLERS='[{"name": "worker", …}]'``). The environment overrides the file. Unknown keys are errors.
+
+A module has one part of the file. ``Config.parts`` has a configuration for each of several databases alone, so that the
+code of a part knows one database only. Assembly, commands and the doctor import it; planes get values of it.
 """
 
 import os

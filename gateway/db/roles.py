@@ -1,4 +1,4 @@
-"""Statements of several requests under a role of the database, in one trip and one transaction (decision 085)."""
+"""Statements of several requests under a role of the database, in one trip and one transaction (decision 016)."""
 
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple

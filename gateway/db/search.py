@@ -1,7 +1,7 @@
 """Searches the record: pages of it, its size, one entry with the entries around it, and counts by a field.
 
 A search goes stretch by stretch from the end at which its page begins. Each stretch is a partition of some days,
-planned by its statistics (decision 044).
+planned by its statistics. One statement for all would be planned for each, and read all for an unknown holder.
 """
 
 from collections.abc import Iterator, Sequence

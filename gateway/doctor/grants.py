@@ -69,7 +69,7 @@ def _almighty(config: Config) -> Iterator[str]:
 def observed(config: Config) -> Iterator[Check]:
     """Yield the callers that a rule refuses although it observes, and those that it lets pass without a grant.
 
-    Observe mode opens no place (docs/decisions/106).
+    Observe mode opens no place: the gateway writes with its own rights, which would be lent to all callers.
     """
     rights = {caller.name: rights_of(config.grants, caller.name, caller.groups) for caller in config.callers}
     for name in dict.fromkeys(name for rule in config.grants for name in rule.callers if config.is_of_issuer(name)):

@@ -80,7 +80,7 @@ class ObjectAuthorisation:
         """Check a write of one key, and the ACL that comes with it. Its spelling is checked with each write.
 
         Return the missing grant of a write that passes because its rule only observes. A grant names its key then, but
-        not its resource (docs/decisions/106).
+        not its resource (docs/decisions/077).
         """
         target, place = self._target(bucket, key), _object(bucket, key)
         limits, resource = place.limits(exchange.principal.rights, Action.WRITE), self._resource(target)

@@ -4,7 +4,7 @@ A storm of them gives way to other work: there is one batch at a time, and a pau
 
 A stranger needs no credentials to be denied. Denials of anonymous callers have a rate, so that none can fill the disk.
 Beyond it they are counted, and the next entry of such a denial has the count. Stale tokens are no denials: no write is
-answered as refused without an entry (docs/decisions/031).
+answered as refused without an entry.
 """
 
 import asyncio

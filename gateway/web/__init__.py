@@ -1,6 +1,9 @@
 """The page at ``/ui/``: the record for people. docs/page.md explains each of its pages.
 
 ``build`` makes the ASGI app. A page is a module with ``routes(site)``. ``LoginGate`` in ``login.py`` guards all pages.
+Every state of a page is an address, and works without scripts. Each expression of a template is escaped by one
+function. Scripts and styles are files of this folder, because a script of this origin can read the record. Only
+assembly imports it.
 """
 
 from starlette.applications import Starlette

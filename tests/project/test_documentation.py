@@ -1,5 +1,6 @@
 """References in the documents are valid: modules on the map, links, decisions."""
 
+import ast
 import re
 from collections.abc import Iterator
 from itertools import chain
@@ -54,6 +55,16 @@ def test_every_module_is_on_the_map_and_nothing_else() -> None:
     assert named == modules()
 
 
+def test_each_folder_opens_with_its_model(subtests: pytest.Subtests) -> None:
+    """Its first lines say what lives there, its model, and what may be imported from it."""
+    package = ROOT / "gateway"
+    for folder in (package, *(folder for folder in package.iterdir() if next(folder.glob("*.py"), None))):
+        with subtests.test(folder=str(folder.relative_to(ROOT))):
+            lines = ast.get_docstring(ast.parse((folder / "__init__.py").read_text())) or ""
+            assert 3 <= len(lines.splitlines()) <= 22
+            assert len(list(folder.glob("*.py"))) > 1, "remove the folder: no module is left in it"
+
+
 def test_every_link_leads_somewhere(subtests: pytest.Subtests) -> None:
     for page in PAGES:
         with subtests.test(page=str(page.relative_to(ROOT))):
@@ -84,10 +95,22 @@ def test_addresses_of_other_sites_are_well_formed() -> None:
 
 
 def test_every_decision_is_on_the_list() -> None:
-    listed = re.findall(r"^\| \[(\d+)\]\(([^)]+)\) \| .+ \|$", (DECISIONS / "README.md").read_text(), re.MULTILINE)
-    written = [path.name for path in sorted(DECISIONS.glob("*.md")) if path.name != "README.md"]
-    assert [name for _, name in listed] == written
-    assert all(name.startswith(f"{number}-") for number, name in listed)
+    index = (DECISIONS / "README.md").read_text()
+    listed = re.findall(r"^\| (?:\[(\d{3})\]\(([^)]+)\)|(\d{3})) \| .+ \|$", index, re.MULTILINE)
+    numbers = [of_page or of_line for of_page, _, of_line in listed]
+    assert numbers == sorted(set(numbers))
+    assert [name for _, name, _ in listed if name] == sorted(page.name for page in DECISIONS.glob("[0-9]*.md"))
+    assert all(name.startswith(number) for number, name, _ in listed)
+    folders = (ROOT / "gateway", ROOT / "docs", ROOT / "tests", ROOT / "migrations")
+    for path in chain.from_iterable(folder.rglob("*.*") for folder in folders):
+        if path.suffix in {".py", ".sql", ".md"}:
+            for number in re.findall(r"[Dd]ecisions?[ /](\d{3})\b", path.read_text()):
+                assert number in numbers, f"{path.relative_to(ROOT)}: decision {number} is not on the list"
+
+
+def test_no_decision_is_long() -> None:
+    lengths = {page.name: len(re.findall(r"\S*\w\S*", page.read_text())) for page in DECISIONS.glob("[0-9]*.md")}
+    assert {name: length for name, length in lengths.items() if length > 500} == {}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

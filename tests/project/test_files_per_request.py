@@ -17,9 +17,9 @@ LIMITS = {
 """The most files of one request. A limit goes up only for a reason that stands here.
 
 The journal has two of each raise, three of a put. The batcher is one of a put. Grants are one of each request, two of
-one that is refused or to an object. The use of a key is noted by one of each request, as decision 082 says.
-Two look for an ACL in a put, which could open the store (decision 083). One gives each caller its share (decision 105).
-One gives keys of a shared bucket to the plane of their database (decision 104). One has the rule for names of buckets,
+one that is refused or to an object. The use of a key is noted by one of each request, as decision 079 says.
+Two look for an ACL in a put, which could open the store (decision 077). One gives each caller its share (decision 105).
+One gives keys of a shared bucket to the plane of their database (decision 099). One has the rule for names of buckets,
 which checks of the configuration share.
 """
 

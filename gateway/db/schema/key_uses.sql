@@ -1,4 +1,4 @@
--- Keys of callers. Decision 082 has the reasons.
+-- Keys of callers. A fingerprint is some bytes of a slow hash: a reader of this table cannot test guesses fast.
 
 -- When a key of a configured caller was last used, as far as gateways have noted it. Rows of former keys stay. `key` is
 -- the fingerprint of an API key, or the access key id of a pair of S3 keys.

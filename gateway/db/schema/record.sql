@@ -42,8 +42,8 @@ CREATE TABLE fencing.intake (
 -- Finds what a transaction under a guard has noted already.
 CREATE INDEX intake_noted ON fencing.intake (request_id, resource) WHERE request_id LIKE 'transaction/%';
 
--- Entries that are sealed. The day is the one on which an entry was sealed. A partition is for a week: a search has a
--- seventh of the partitions to look at that days would make (docs/decisions/044).
+-- Entries that are sealed. The day is the one on which an entry was sealed. A partition is for a week, not for a
+-- day: planning for 400 partitions was most of a search.
 CREATE TABLE fencing.entry (
     position bigint NOT NULL,
     day date NOT NULL,
@@ -82,7 +82,7 @@ CREATE TABLE fencing.entry_other PARTITION OF fencing.entry DEFAULT;
 
 CREATE INDEX entry_id ON fencing.entry (id);
 CREATE INDEX entry_at ON fencing.entry (at);
--- The columns that people search by (docs/decisions/044). For each partition, the newest matches are at the end of
+-- The columns that people search by. For each partition, the newest matches are at the end of
 -- one of these indexes, or there are so few that all can be sorted.
 CREATE INDEX entry_resource ON fencing.entry (resource, position);
 CREATE INDEX entry_caller ON fencing.entry (caller, position);

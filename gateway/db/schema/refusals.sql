@@ -1,4 +1,4 @@
--- Refusals of guards, on record (docs/decisions/106). A refusal is an error, which undoes all that its transaction has
+-- Refusals of guards, on record (docs/decisions/028). A refusal is an error, which undoes all that its transaction has
 -- written. Sequences are not undone. So a refusal keeps its particulars in sequences, and the next look makes entries
 -- of them.
 --

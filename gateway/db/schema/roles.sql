@@ -1,5 +1,5 @@
 -- Roles: statements of requests under roles of the database, those of several requests in one transaction
--- (docs/decisions/085). The gateway prepares such a statement on its session, for each role anew. These functions run it
+-- (docs/decisions/016). The gateway prepares such a statement on its session, for each role anew. These functions run it
 -- once for each request, its member.
 --
 -- Results are taken by their position (gateway/tables/sql/statements.py): one that is null has no type of its own.

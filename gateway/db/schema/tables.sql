@@ -1,6 +1,6 @@
 -- Writes to tables: what each statement asks about its table. These questions are functions. Inside the statement
 -- they would be plans of their own, which PostgreSQL sets up for each execution even where they are not asked. That
--- was half of what a write cost in a batch (docs/decisions/029, 030).
+-- was half of what a write cost in a batch. docs/decisions/004 says why they are asked.
 
 -- Undo a statement whose touched rows do not belong to the claimed resource.
 -- Takes the name that was touched. Raises FN422 with that name as the message.

@@ -1,6 +1,7 @@
 """Announcements of object writes, under the naming in force. Concurrent ones share a transaction.
 
-Each is a statement with a snapshot of its own. One whose batch fails is sent again alone (docs/decisions/075).
+Each is a statement with a snapshot of its own. One whose batch fails is sent again alone: a begin that was
+undone has announced nothing.
 """
 
 from dataclasses import replace

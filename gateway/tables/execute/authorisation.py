@@ -129,7 +129,7 @@ class Authorisation:
     ) -> Sequence[str]:
         """Return the resources that grants cover here. If a rule enforces, all of them have to be covered.
 
-        If it observes, a grant has to name the place (docs/decisions/106).
+        If it observes, a grant has to name the place, since the gateway would lend its own rights there.
         """
         limits = place.limits(sender.rights, action)
         if limits.cover_all(resources):

@@ -1,7 +1,7 @@
 """Batches of fenced statements: statements of one text that arrive together are one transaction and one commit.
 
 A sender sees no difference. A statement whose batch fails is sent again alone. If fences have to rise first, the first
-statement of the batch claims for all others (docs/decisions/074).
+statement of the batch claims for all others (docs/decisions/016).
 """
 
 import asyncio

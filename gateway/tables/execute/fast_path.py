@@ -553,7 +553,7 @@ class FastPath:
         request, rule, table = write.request, write.cached.rule, write.cached.table
         # Such code may change the settings in which the next write of this batch or session makes its names. And a
         # trigger for each statement fires even if the statement finds its fence overtaken. Policies are looked after
-        # where they bind a role (docs/decisions/085), unless they may set parts of the answer.
+        # where they bind a role (docs/decisions/016), unless they may set parts of the answer.
         if write.sender.role is None:
             runs_code = table.runs_code_when_written
         else:
