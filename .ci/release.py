@@ -109,7 +109,7 @@ def check(version: str, tags: list[str]) -> None:
     major = order(version)[0]
     path = (ROOT / "clients/go/go.mod").read_text().splitlines()[0]
     if major > 1 and not path.endswith(f"/v{major}"):
-        raise Refused(f"Go wants /v{major} at the end of its module paths first (docs/versions.md).")
+        raise Refused(f"Go wants /v{major} at the end of its module paths first (docs/guides/upgrade.md).")
 
 
 def order(version: str) -> tuple[int, ...]:

@@ -183,7 +183,7 @@ class UnreleasedSchema(ConfigurationError):
             f"The fencing schema is at {revision}, a revision from before the first release. "
             "It cannot be upgraded, and nothing was changed.",
             advice="Do not drop it: fences would be forgotten, and overtaken holders could write again. "
-            "Adopt it as docs/operations.md explains ('A schema from before the first release').",
+            "Adopt it as docs/guides/upgrade.md explains ('A schema from before the first release').",
         )
 
 

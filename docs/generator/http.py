@@ -169,7 +169,7 @@ def _kind(schema: Mapping[str, Any]) -> str:
 
 _WORDS = {
     "LockMode": "`exclusive` or `shared`",
-    "State": "[state](../page.md#incidents)",
+    "State": "[state](../record.md#incidents)",
     "Kind": "[kind of entry](../record.md#entries)",
     "EntryReason": "[reason](events.md#reasons-of-entries)",
 }

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from gateway.commands.api_client import Gateway
 
 audit = typer.Typer(
-    help="Read the record of refused writes, takeovers, locks and administration (docs/audit.md).",
+    help="Read the record of refused writes, takeovers, locks and administration (docs/record.md).",
     no_args_is_help=True,
 )
 

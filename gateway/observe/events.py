@@ -118,7 +118,7 @@ class LeaseAnswered(NamedTuple):
 class StepReached:
     """A durable step of a write is about to be taken or has been taken, e.g. ``objects.begin.before``.
 
-    The names are listed in docs/operations.md; the crash tests stop and kill the process at each of them.
+    The names are listed in docs/verification.md; the crash tests stop and kill the process at each of them.
     """
 
     name: str

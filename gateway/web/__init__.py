@@ -1,4 +1,4 @@
-"""The page at ``/ui/``: the record for people. docs/page.md explains each of its pages.
+"""The page at ``/ui/``: the record for people. docs/record.md explains it.
 
 ``build`` makes the ASGI app. A page is a module with ``routes(site)``. ``LoginGate`` in ``login.py`` guards all pages.
 Every state of a page is an address, and works without scripts. Each expression of a template is escaped by one

@@ -43,7 +43,7 @@ class Guide:
     def __init__(self) -> None:
         text = (ROOT / "docs/guides/upgrade.md").read_text()
         self.left = set("".join(re.findall(r"```sh\n(.*?)```", text, re.DOTALL)).splitlines())
-        (self.long_transactions,) = re.findall(r"```sql\n(.*?)```", text, re.DOTALL)
+        (self.long_transactions,) = re.findall(r"```sql\n(SELECT .*?)```", text, re.DOTALL)
         self._lines = frozenset(self.left)
 
     def run(self, line: str, release: Release, **values: str) -> "subprocess.CompletedProcess[str]":

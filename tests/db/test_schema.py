@@ -151,7 +151,7 @@ class TestAnUnreleasedSchema:
     async def test_the_documented_steps_make_it_the_released_one_with_all_that_it_has(
         self, unreleased: str, migrated: str
     ) -> None:
-        text = (ROOT / "docs/operations.md").read_text()
+        text = (ROOT / "docs/guides/upgrade.md").read_text()
         section = text.partition("## A schema from before the first release")[2].partition("\n## ")[0]
         (adoption,) = re.findall(r"```sql\n(.*?)```", section, re.DOTALL)
         await execute(unreleased, f"UPDATE fencing.migration SET version_num = '{UNRELEASED}'")

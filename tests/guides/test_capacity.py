@@ -1,4 +1,4 @@
-"""docs/guides/capacity.md: the sizes and the numbers of requests that the page computes with are those of a gateway."""
+"""docs/performance.md: the sizes and the numbers of requests that the page computes with are those of a gateway."""
 
 import asyncio
 import re
@@ -15,7 +15,7 @@ from tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.thorough
 
-PAGE = (ROOT / "docs/guides/capacity.md").read_text()
+PAGE = (ROOT / "docs/performance.md").read_text()
 NUMBER = 300
 HOLDER = "nightly-host7-4711-0123456789ab"
 NEAR = 0.45
