@@ -1,6 +1,7 @@
 """The page of the fencing API: its operations by subject, from its OpenAPI document."""
 
 import json
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from functools import cache
 from http.client import responses
@@ -14,10 +15,12 @@ from gateway import api
 INTRODUCTION = """\
 {introduction}
 A running gateway shows the same at `/v1/docs`, where operations can be tried out, and as OpenAPI at `/v1/openapi.json`.
-[Locks over HTTP](../locks.md) has an example of a whole session. Unless stated otherwise, an operation may also answer
-400, 401, 404 and 503; [errors](errors.md) has all codes."""
+`/v1/docs` has an example of each body, and [Locks](../locks.md#requests) a whole session.
 
-EVERYWHERE = {"400", "401", "404", "503"}
+An operation may also answer 400, 401, 404, 413 and 503. An error has a [Problem](#problem) as its body, and
+[errors](errors.md) has all codes. Names without a place are fields of the body."""
+
+EVERYWHERE = {"400", "401", "404", "413", "503"}
 
 
 @cache
@@ -31,51 +34,107 @@ def make() -> str:
     """Return the page."""
     described = document()
     introduction = INTRODUCTION.format(introduction=described["info"]["description"])
-    return page("The fencing API", introduction, *_subjects(described), "## Objects", *_objects(described))
+    shared = _shared(described)
+    return page(
+        "The fencing API",
+        introduction,
+        "## Common parameters",
+        "Operations name them after *Also*. All are in the query.",
+        table(ROW, [(f"`{name}`", *rest) for name, (_, *rest) in shared.items()]),
+        *_subjects(described, shared),
+        "## Objects",
+        *_objects(described),
+    )
 
 
-def _subjects(described: Mapping[str, Any]) -> Iterator[str]:
+ROW = ("name", "type", "meaning")
+Row = tuple[str, str, str]
+
+
+def _operations(described: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    for path, operations in described["paths"].items():
+        for method, operation in operations.items():
+            yield f"{method.upper()} {path}", operation
+
+
+def _parameters(operation: Mapping[str, Any]) -> dict[str, Row]:
+    return {
+        one["name"]: (
+            f"`{one['name']}` ({one['in']})",
+            cell(_type(one["schema"]).replace(" or null", "")),
+            cell(one.get("description", "")),
+        )
+        for one in operation.get("parameters", [])
+        if one["in"] != "path" or "description" in one
+    }
+
+
+def _shared(described: Mapping[str, Any]) -> dict[str, Row]:
+    """Return the parameters that three operations or more have alike: of two kinds the more frequent one."""
+    rows = Counter(
+        (name, row)
+        for _, operation in _operations(described)
+        for name, row in _parameters(operation).items()
+        if "(query)" in row[0]
+    )
+    found: dict[str, Row] = {}
+    for (name, row), count in rows.most_common():
+        if count > 2:
+            found.setdefault(name, row)
+    return found
+
+
+def _subjects(described: Mapping[str, Any], shared: dict[str, Row]) -> Iterator[str]:
     for tag in described["tags"]:
         yield f"## {tag['name']}"
         yield tag["description"]
-        for path, operations in described["paths"].items():
-            for method, operation in operations.items():
-                if tag["name"] in operation["tags"]:
-                    yield from _operation(described, f"{method.upper()} {path}", operation)
+        for line, operation in _operations(described):
+            if tag["name"] in operation["tags"]:
+                yield from _operation(described, line, operation, shared)
 
 
-def _operation(described: Mapping[str, Any], line: str, operation: Mapping[str, Any]) -> Iterator[str]:
+def _operation(
+    described: Mapping[str, Any], line: str, operation: Mapping[str, Any], shared: dict[str, Row]
+) -> Iterator[str]:
     yield f"### {operation['summary']}"
     yield f"`{line}`"
     yield operation.get("description", "").strip()
-    parameters = [
-        (f"`{one['name']}`", one["in"], cell(_type(one["schema"])), cell(one.get("description", "")))
-        for one in operation.get("parameters", [])
-    ]
-    if parameters:
-        yield table(("parameter", "in", "type", "meaning"), parameters)
+    parameters = _parameters(operation)
+    rows = [row for name, row in parameters.items() if shared.get(name) != row]
     for content in operation.get("requestBody", {}).get("content", {}).values():
-        schema = _resolved(described, content["schema"])
-        if rows := _fields(schema):
-            yield table(("field", "type", "meaning"), rows)
-        yield from _example("Request", schema)
-    answers = [answer for status, answer in operation["responses"].items() if status.startswith("2")]
-    bodies = [content.get("schema", {}) for answer in answers for content in answer.get("content", {}).values()]
-    for body in bodies[:1]:
-        yield from _example("Answer", _resolved(described, body))
-    yield table(("status", "body", "meaning"), list(_answers(operation)))
+        rows += _fields(_resolved(described, content["schema"]))
+    yield from _explained(rows)
+    if others := [f"`{name}`" for name, row in parameters.items() if shared.get(name) == row]:
+        yield f"Also {', '.join(others)}."
+    yield "\n".join(_answers(operation))
 
 
-def _answers(operation: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
+def _explained(rows: list[Row]) -> Iterator[str]:
+    """Yield a table of the rows with a meaning, and a list of the others by their types."""
+    if explained := [row for row in rows if row[2]]:
+        yield table(ROW, explained)
+    plain: dict[str, list[str]] = {}
+    for name, kind, meaning in rows:
+        if not meaning:
+            plain.setdefault(kind, []).append(name)
+    if plain:
+        yield "\n".join(f"- {', '.join(names)}: {kind}" for kind, names in plain.items())
+
+
+def _answers(operation: Mapping[str, Any]) -> Iterator[str]:
+    """Yield a line for each status with a body or a meaning of its own, and one for all others."""
+    others = []
     for status, answer in sorted(operation["responses"].items()):
         plain = answer["description"]
         # FastAPI takes the names of statuses from Python, whose versions differ.
-        unnamed = plain == "Successful Response" or plain in responses.values()
-        if status in EVERYWHERE and unnamed:
-            continue
-        bodies = [_body(kind, content) for kind, content in answer.get("content", {}).items()]
-        meaning = "" if unnamed else plain
-        yield status, ", ".join(bodies), cell(meaning)
+        meaning = "" if plain == "Successful Response" or plain in responses.values() else plain
+        bodies = [] if status[0] != "2" else [_body(kind, one) for kind, one in answer.get("content", {}).items()]
+        if meaning or status.startswith("2"):
+            yield f"- {' '.join([status, *bodies])}{f': {meaning}' if meaning else ''}"
+        elif status not in EVERYWHERE:
+            others.append(status)
+    if others:
+        yield f"- {', '.join(others)}"
 
 
 def _body(kind: str, content: Mapping[str, Any]) -> str:
@@ -84,12 +143,19 @@ def _body(kind: str, content: Mapping[str, Any]) -> str:
 
 
 def _objects(described: Mapping[str, Any]) -> Iterator[str]:
-    for name in sorted(_named(described)):
-        schema = described["components"]["schemas"][name]
-        if "properties" in schema:
-            yield f"### {name}"
-            yield " ".join(schema.get("description", "").replace("``", "`").split())
-            yield table(("field", "type", "meaning"), _fields(schema))
+    named = {name: described["components"]["schemas"][name] for name in sorted(_named(described))}
+    named = {name: schema for name, schema in named.items() if "properties" in schema}
+    rows = Counter(row for schema in named.values() for row in _fields(schema) if row[2])
+    common = {row for row, count in rows.items() if count > 2}
+    yield "Fields of several objects:"
+    yield table(ROW, sorted(common))
+    for name, schema in named.items():
+        yield f"### {name}"
+        yield " ".join(schema.get("description", "").replace("``", "`").split())
+        fields = _fields(schema)
+        yield from _explained([row for row in fields if row not in common])
+        if others := [name for name, *rest in fields if (name, *rest) in common]:
+            yield f"Also {', '.join(others)}."
 
 
 def _named(described: Mapping[str, Any]) -> set[str]:
@@ -128,7 +194,7 @@ def _resolved(described: Mapping[str, Any], schema: Mapping[str, Any]) -> Mappin
     return dict(described["components"]["schemas"][name]) if name else schema
 
 
-def _fields(schema: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+def _fields(schema: Mapping[str, Any]) -> list[Row]:
     required = set(schema.get("required", ()))
     return [
         (f"`{name}`", cell(_type(one, required=name in required)), cell(one.get("description", "")))
@@ -162,7 +228,7 @@ def _kind(schema: Mapping[str, Any]) -> str:
         case {"type": "string", "format": "uuid"}:
             return "UUID"
         case {"type": str(kind)}:
-            return {"string": "text", "integer": "whole number"}.get(kind, kind)
+            return {"string": "text"}.get(kind, kind)
         case _:
             return "any"
 
@@ -173,9 +239,3 @@ _WORDS = {
     "Kind": "[kind of entry](../record.md#entries)",
     "EntryReason": "[reason](events.md#reasons-of-entries)",
 }
-
-
-def _example(title: str, schema: Mapping[str, Any]) -> Iterator[str]:
-    for example in schema.get("examples", ()):
-        yield f"{title}:"
-        yield f"```json\n{json.dumps(example, indent=2, ensure_ascii=False)}\n```"
