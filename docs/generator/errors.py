@@ -22,7 +22,7 @@ Each error has a code, which no other error ever gets. It stands in the answer o
 
 - The fencing API answers with a problem document ([RFC 9457](https://www.rfc-editor.org/rfc/rfc9457)). `code` has the
   code, `type` is `urn:fencing-gateway:` and the code, `detail` says what happened, and `advice` names the next step.
-- Tables answer with PostgREST's four keys: `code`, `message`, `details` and `hint`. [Tables](../tables.md#errors) has
+- Tables answer with PostgREST's four keys: `code`, `message`, `details` and `hint`. [Tables](../dialect.md#errors) has
   the codes of PostgREST.
 - Buckets answer with S3's XML and a `Code` of their own, below after the status.
 - Guards raise SQLSTATEs such as `FN412`, which [guards](../guard.md#errors) explains.
