@@ -1,12 +1,12 @@
 """The page of the command line: each command with its arguments and options, as typer knows them."""
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import typer.main
 
-from docs.generator import cell, markdown, page, table
+from docs.generator import markdown, page
 from gateway.cli import application
 
 INTRODUCTION = """\
@@ -31,13 +31,12 @@ def make() -> str:
         "The command line",
         INTRODUCTION,
         "## Options of several commands",
-        "A command that has one of these names it after *Also*.",
-        table(OPTION, list(shared.values())),
+        "A command that has one of these names it after *Also*. Parentheses have the default.",
+        _list(shared.values()),
         *(part for name, command in commands for part in _command(command, name, shared)),
     )
 
 
-OPTION = ("option", "default", "meaning")
 Row = tuple[str, str, str]
 
 
@@ -74,7 +73,7 @@ def _command(command: Any, name: str, shared: dict[str, Row]) -> Iterator[str]:
         yield "\n".join(f"- `{_place(one)}`: {markdown(one.help or '')}" for one in arguments)
     options = _options(command)
     if own := [row for option, row in options.items() if shared.get(option) != row]:
-        yield table(OPTION, own)
+        yield _list(own)
     if others := [f"`{option}`" for option, row in options.items() if shared.get(option) == row]:
         yield f"Also {', '.join(others)}."
 
@@ -90,10 +89,14 @@ def _place(argument: Any) -> str:
 
 def _option(option: Any) -> Row:
     names = ", ".join((*option.opts, *option.secondary_opts))
-    shown = names if option.is_flag else cell(f"{names} {option.metavar or option.name.upper()}")
-    variable = f"<br>`{option.envvar}`" if option.envvar else ""
-    default = "*required*" if option.required else "" if option.default in (None, False, "") else f"`{option.default}`"
-    return f"`{shown}`{variable}", default, cell(option.help or "")
+    shown = names if option.is_flag else f"{names} {option.metavar or option.name.upper()}"
+    variable = f" `{option.envvar}`" if option.envvar else ""
+    default = "required" if option.required else "" if option.default in (None, False, "") else f"`{option.default}`"
+    return f"`{shown}`{variable}", default, markdown(option.help or "")
+
+
+def _list(rows: Iterable[Row]) -> str:
+    return "\n".join(f"- {option}{f' ({default})' if default else ''}. {meaning}" for option, default, meaning in rows)
 
 
 def _text(text: str) -> str:

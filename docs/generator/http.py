@@ -9,7 +9,7 @@ from inspect import signature
 from typing import Any
 from unittest.mock import MagicMock
 
-from docs.generator import cell, page, table
+from docs.generator import markdown, page
 from gateway import api
 
 INTRODUCTION = """\
@@ -40,14 +40,13 @@ def make() -> str:
         introduction,
         "## Common parameters",
         "Operations name them after *Also*. All are in the query.",
-        table(ROW, [(f"`{name}`", *rest) for name, (_, *rest) in shared.items()]),
+        *_explained([(f"`{name}`", kind, meaning) for name, (_, kind, meaning) in shared.items()]),
         *_subjects(described, shared),
         "## Objects",
         *_objects(described),
     )
 
 
-ROW = ("name", "type", "meaning")
 Row = tuple[str, str, str]
 
 
@@ -61,8 +60,8 @@ def _parameters(operation: Mapping[str, Any]) -> dict[str, Row]:
     return {
         one["name"]: (
             f"`{one['name']}` ({one['in']})",
-            cell(_type(one["schema"]).replace(" or null", "")),
-            cell(one.get("description", "")),
+            markdown(_type(one["schema"]).replace(" or null", "")),
+            markdown(one.get("description", "")),
         )
         for one in operation.get("parameters", [])
         if one["in"] != "path" or "description" in one
@@ -110,15 +109,17 @@ def _operation(
 
 
 def _explained(rows: list[Row]) -> Iterator[str]:
-    """Yield a table of the rows with a meaning, and a list of the others by their types."""
-    if explained := [row for row in rows if row[2]]:
-        yield table(ROW, explained)
+    """Yield a list: what has a meaning one by one, and then the others by their types."""
     plain: dict[str, list[str]] = {}
+    lines = []
     for name, kind, meaning in rows:
-        if not meaning:
+        if meaning:
+            lines.append(f"- {name} {kind}: {meaning}")
+        else:
             plain.setdefault(kind, []).append(name)
-    if plain:
-        yield "\n".join(f"- {', '.join(names)}: {kind}" for kind, names in plain.items())
+    lines += [f"- {', '.join(names)}: {kind}" for kind, names in plain.items()]
+    if lines:
+        yield "\n".join(lines)
 
 
 def _answers(operation: Mapping[str, Any]) -> Iterator[str]:
@@ -148,7 +149,7 @@ def _objects(described: Mapping[str, Any]) -> Iterator[str]:
     rows = Counter(row for schema in named.values() for row in _fields(schema) if row[2])
     common = {row for row, count in rows.items() if count > 2}
     yield "Fields of several objects:"
-    yield table(ROW, sorted(common))
+    yield from _explained(sorted(common))
     for name, schema in named.items():
         yield f"### {name}"
         yield " ".join(schema.get("description", "").replace("``", "`").split())
@@ -197,7 +198,7 @@ def _resolved(described: Mapping[str, Any], schema: Mapping[str, Any]) -> Mappin
 def _fields(schema: Mapping[str, Any]) -> list[Row]:
     required = set(schema.get("required", ()))
     return [
-        (f"`{name}`", cell(_type(one, required=name in required)), cell(one.get("description", "")))
+        (f"`{name}`", markdown(_type(one, required=name in required)), markdown(one.get("description", "")))
         for name, one in schema.get("properties", {}).items()
     ]
 
