@@ -56,10 +56,10 @@ def _section(model: type[BaseModel], place: tuple[str, ...], *, many: bool, requ
             yield from _section(part, (*place, key), many=several, required=False)
 
 
-def sections() -> set[type[BaseModel]]:
-    """Return the models of the sections."""
-    models = (_model(field.annotation)[0] for field in Config.model_fields.values())
-    return {model for model in models if model is not None}
+def sections() -> dict[type[BaseModel], str]:
+    """Return the models of the sections, and the name of each."""
+    models = ((_model(field.annotation)[0], name) for name, field in Config.model_fields.items())
+    return {model: name for model, name in models if model is not None}
 
 
 def _inherited(model: type[BaseModel], key: str) -> bool:
@@ -130,7 +130,7 @@ def _kind(annotation: Any, limits: list[Any], unit: str = "") -> str:
     if issubclass(annotation, Enum):
         return MANY.get(annotation) or _one_of([one.value for one in annotation])
     if issubclass(annotation, BaseModel):
-        return "table, as the section" if annotation in sections() else "table, below"
+        return f"table, as `[{sections()[annotation]}]`" if annotation in sections() else "table, below"
     words = {bool: "boolean", str: "text", Path: "path", SecretStr: "secret"}
     if annotation in words:
         return words[annotation]
@@ -183,7 +183,7 @@ def _default(field: FieldInfo) -> str:
         case tuple():
             return f"`[{', '.join(_text(one) for one in value)}]`"
         case BaseModel():
-            return "as below"
+            return "its own"
         case _:
             return f"`{_text(value)}`"
 
