@@ -70,9 +70,10 @@ def _command(command: Any, name: str, shared: dict[str, Row]) -> Iterator[str]:
     arguments = [one for one in command.params if one.param_type_name == "argument"]
     if arguments:
         yield f"`{' '.join([name, *map(_place, arguments)])}`"
-        yield "\n".join(f"- `{_place(one)}`: {markdown(one.help or '')}" for one in arguments)
     options = _options(command)
-    if own := [row for option, row in options.items() if shared.get(option) != row]:
+    own = [(f"`{_place(one)}`", "", markdown(one.help or "")) for one in arguments]
+    own += [row for option, row in options.items() if shared.get(option) != row]
+    if own:
         yield _list(own)
     if others := [f"`{option}`" for option, row in options.items() if shared.get(option) == row]:
         yield f"Also {', '.join(others)}."

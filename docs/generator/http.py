@@ -87,25 +87,33 @@ def _subjects(described: Mapping[str, Any], shared: dict[str, Row]) -> Iterator[
     for tag in described["tags"]:
         yield f"## {tag['name']}"
         yield tag["description"]
+        said: dict[tuple[str, ...], str] = {}
         for line, operation in _operations(described):
             if tag["name"] in operation["tags"]:
-                yield from _operation(described, line, operation, shared)
+                yield f"### {operation['summary']}"
+                yield f"`{line}`{_success(operation)}"
+                parameters = _parameters(operation)
+                alike = [name for name, row in parameters.items() if name in shared and _alike(row, shared[name])]
+                own = [row for name, row in parameters.items() if name not in alike]
+                content = tuple(_content(described, operation, own))
+                # Two operations of one subject, such as those for entries and for refused writes, may say the same.
+                first = said.setdefault(content, line)
+                yield from content if first == line or not any(content) else (f"As `{first}`.",)
+                if alike:
+                    yield f"Also {', '.join(f'`{name}`' for name in alike)}."
+                yield _refusals(operation)
 
 
-def _operation(
-    described: Mapping[str, Any], line: str, operation: Mapping[str, Any], shared: dict[str, Row]
-) -> Iterator[str]:
-    yield f"### {operation['summary']}"
-    yield f"`{line}`"
+def _alike(row: Row, common: Row) -> bool:
+    return row[1] == common[1] and row[2] in ("", common[2])
+
+
+def _content(described: Mapping[str, Any], operation: Mapping[str, Any], rows: list[Row]) -> Iterator[str]:
+    """Yield the description, and a list of the parameters and fields of an operation."""
     yield operation.get("description", "").strip()
-    parameters = _parameters(operation)
-    rows = [row for name, row in parameters.items() if shared.get(name) != row]
     for content in operation.get("requestBody", {}).get("content", {}).values():
-        rows += _fields(_resolved(described, content["schema"]))
+        rows = [*rows, *_fields(_resolved(described, content["schema"]))]
     yield from _explained(rows)
-    if others := [f"`{name}`" for name, row in parameters.items() if shared.get(name) == row]:
-        yield f"Also {', '.join(others)}."
-    yield "\n".join(_answers(operation))
 
 
 def _explained(rows: list[Row]) -> Iterator[str]:
@@ -122,20 +130,28 @@ def _explained(rows: list[Row]) -> Iterator[str]:
         yield "\n".join(lines)
 
 
-def _answers(operation: Mapping[str, Any]) -> Iterator[str]:
-    """Yield a line for each status with a body or a meaning of its own, and one for all others."""
-    others = []
+def _success(operation: Mapping[str, Any]) -> str:
+    """Return the successful answers with their bodies, as the end of a line."""
+    answers = [
+        " ".join([status, *(_body(kind, one) for kind, one in answer.get("content", {}).items())])
+        for status, answer in sorted(operation["responses"].items())
+        if status.startswith("2")
+    ]
+    return f": {' or '.join(answers)}" if answers else ""
+
+
+def _refusals(operation: Mapping[str, Any]) -> str:
+    """Return a list of the answers that need words, and at its end those that errors explain."""
+    lines, others = [], []
     for status, answer in sorted(operation["responses"].items()):
         plain = answer["description"]
         # FastAPI takes the names of statuses from Python, whose versions differ.
-        meaning = "" if plain == "Successful Response" or plain in responses.values() else plain
-        bodies = [] if status[0] != "2" else [_body(kind, one) for kind, one in answer.get("content", {}).items()]
-        if meaning or status.startswith("2"):
-            yield f"- {' '.join([status, *bodies])}{f': {meaning}' if meaning else ''}"
-        elif status not in EVERYWHERE:
+        if plain != "Successful Response" and plain not in responses.values():
+            lines.append(f"- {status}: {plain}")
+        elif not status.startswith("2") and status not in EVERYWHERE:
             others.append(status)
-    if others:
-        yield f"- {', '.join(others)}"
+    lines += [f"- {', '.join(others)}"] if others else []
+    return "\n".join(["It may answer:\n", *lines]) if lines else ""
 
 
 def _body(kind: str, content: Mapping[str, Any]) -> str:
