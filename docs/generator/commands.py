@@ -1,11 +1,12 @@
 """The page of the command line: each command with its arguments and options, as typer knows them."""
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import typer.main
 
-from docs.generator import cell, page, table
+from docs.generator import markdown, page
 from gateway.cli import application
 
 INTRODUCTION = """\
@@ -24,33 +25,58 @@ check` ends with 78 for a wrong configuration."""
 
 def make() -> str:
     """Return the page."""
-    return page("The command line", INTRODUCTION, *_commands(typer.main.get_command(application), "gateway"))
+    commands = list(_commands(typer.main.get_command(application), "gateway"))
+    shared = _shared([one for _, one in commands])
+    return page(
+        "The command line",
+        INTRODUCTION,
+        "## Options of several commands",
+        "A command that has one of these names it after *Also*. Parentheses have the default.",
+        _list(shared.values()),
+        *(part for name, command in commands for part in _command(command, name, shared)),
+    )
 
 
-def _commands(command: Any, name: str) -> Iterator[str]:
+Row = tuple[str, str, str]
+
+
+def _commands(command: Any, name: str) -> Iterator[tuple[str, Any]]:
+    """Yield the commands and their groups, each group before its commands."""
     for part, inner in sorted(getattr(command, "commands", {}).items()):
-        if inner.hidden:
-            continue
-        whole = f"{name} {part}"
-        if hasattr(inner, "commands"):
-            yield f"## {whole}"
-            yield _text(inner.help)
-            yield from _commands(inner, whole)
-        else:
-            yield from _command(inner, whole)
+        if not inner.hidden:
+            yield f"{name} {part}", inner
+            yield from _commands(inner, f"{name} {part}")
 
 
-def _command(command: Any, name: str) -> Iterator[str]:
+def _options(command: Any) -> dict[str, Row]:
+    return {one.opts[0]: _option(one) for one in command.params if one.param_type_name == "option"}
+
+
+def _shared(commands: list[Any]) -> dict[str, Row]:
+    """Return the options that several commands have alike, each under its name: of two kinds the more frequent one."""
+    rows = Counter((name, row) for command in commands for name, row in _options(command).items())
+    found: dict[str, Row] = {}
+    for (name, row), count in rows.most_common():
+        if count > 1:
+            found.setdefault(name, row)
+    return found
+
+
+def _command(command: Any, name: str, shared: dict[str, Row]) -> Iterator[str]:
     yield f"{'#' * len(name.split())} {name}"
     yield _text(command.help)
+    if hasattr(command, "commands"):
+        return
     arguments = [one for one in command.params if one.param_type_name == "argument"]
-    options = [one for one in command.params if one.param_type_name == "option"]
-    line = [name, *(["[OPTIONS]"] if options else []), *map(_place, arguments)]
-    yield f"```\n{' '.join(line)}\n```"
     if arguments:
-        yield table(("argument", "meaning"), [(f"`{_place(one)}`", cell(one.help or "")) for one in arguments])
-    if options:
-        yield table(("option", "default", "meaning"), [_option(one) for one in options])
+        yield f"`{' '.join([name, *map(_place, arguments)])}`"
+    options = _options(command)
+    own = [(f"`{_place(one)}`", "", markdown(one.help or "")) for one in arguments]
+    own += [row for option, row in options.items() if shared.get(option) != row]
+    if own:
+        yield _list(own)
+    if others := [f"`{option}`" for option, row in options.items() if shared.get(option) == row]:
+        yield f"Also {', '.join(others)}."
 
 
 def _place(argument: Any) -> str:
@@ -62,12 +88,16 @@ def _place(argument: Any) -> str:
     return f"{named}..." if argument.nargs == -1 else named
 
 
-def _option(option: Any) -> tuple[str, str, str]:
+def _option(option: Any) -> Row:
     names = ", ".join((*option.opts, *option.secondary_opts))
     shown = names if option.is_flag else f"{names} {option.metavar or option.name.upper()}"
-    variable = f"<br>`{option.envvar}`" if option.envvar else ""
-    default = "*required*" if option.required else "" if option.default in (None, False) else f"`{option.default}`"
-    return f"`{shown}`{variable}", default, cell(option.help or "")
+    variable = f" `{option.envvar}`" if option.envvar else ""
+    default = "required" if option.required else "" if option.default in (None, False, "") else f"`{option.default}`"
+    return f"`{shown}`{variable}", default, markdown(option.help or "")
+
+
+def _list(rows: Iterable[Row]) -> str:
+    return "\n".join(f"- {option}{f' ({default})' if default else ''}. {meaning}" for option, default, meaning in rows)
 
 
 def _text(text: str) -> str:

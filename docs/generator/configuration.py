@@ -21,11 +21,11 @@ A gateway reads one TOML file, `gateway serve --config gateway.toml`, and the en
 [gateway.example.toml](../../gateway.example.toml) is a template, and `gateway config check` finds mistakes.
 [Operations](../operations.md#checking-the-configuration) explains checks and reloads.
 
-- The environment overrides the file. The variable of a key is below its meaning. A variable for a list is JSON:
-  `GATEWAY_CALLERS='[{"name": "worker", …}]'`.
+- The environment overrides the file. `listen` of `[server]` is `GATEWAY_SERVER__LISTEN`. A variable for a list is
+  JSON, also for a section that repeats: `GATEWAY_CALLERS='[{"name": "worker", …}]'`.
 - Each secret can be in a file: `dsn_file` is the path of a file with the `dsn`. A list of secrets has one on each line.
 - Unknown keys and sections are errors.
-- A *required* key has no default."""
+- A *required* key has no default. An empty default means none."""
 
 
 def make() -> str:
@@ -45,25 +45,39 @@ def _section(model: type[BaseModel], place: tuple[str, ...], *, many: bool, requ
     yield f"{'#' * (len(place) + 1)} `{f'[[{name}]]' if many else f'[{name}]'}`"
     use = "It may be repeated. " if many and len(place) == 1 else ""
     yield f"{markdown(model.__doc__ or '')} {use}{'It is required.' if required else ''}".strip()
-    if many and len(place) == 1:
-        yield f"As a variable: `GATEWAY_{name.upper()}`, a list of tables in JSON."
-    rows = [_row(model, key, field, place, plain=not many) for key, field in model.model_fields.items()]
-    yield table(("key", "type", "default", "meaning"), rows)
+    former = {
+        row for section in sections() if section is not model and issubclass(model, section) for row in _rows(section)
+    }
+    yield table(("key", "type", "default", "meaning"), [row for row in _rows(model) if row not in former])
     for key, field in model.model_fields.items():
         part, several = _model(field.annotation)
-        if part is not None:
+        # A part that another section has, too, is described there.
+        if part is not None and part not in sections() and not _inherited(model, key):
             yield from _section(part, (*place, key), many=several, required=False)
 
 
-def _row(
-    model: type[BaseModel], key: str, field: FieldInfo, place: tuple[str, ...], *, plain: bool
-) -> tuple[str, str, str, str]:
-    variable = f"<br>`GATEWAY_{'__'.join((*place, key)).upper()}`" if plain and len(place) == 1 else ""
+def sections() -> dict[type[BaseModel], str]:
+    """Return the models of the sections, and the name of each."""
+    models = ((_model(field.annotation)[0], name) for name, field in Config.model_fields.items())
+    return {model: name for model, name in models if model is not None}
+
+
+def _inherited(model: type[BaseModel], key: str) -> bool:
+    return any(
+        section is not model and issubclass(model, section) and key in section.model_fields for section in sections()
+    )
+
+
+def _rows(model: type[BaseModel]) -> list[tuple[str, str, str, str]]:
+    return [_row(model, key, field) for key, field in model.model_fields.items()]
+
+
+def _row(model: type[BaseModel], key: str, field: FieldInfo) -> tuple[str, str, str, str]:
     meaning = meaning_of(model, key)
     kind = _kind(field.annotation, _limits(field), unit_of(field.annotation, meaning))
     if issubclass(model, Section) and key in model.secret_keys():
         kind += f", or `{key}{FROM_FILE}`"
-    return f"`{key}`", kind, _default(field), cell(meaning) + variable
+    return f"`{key}`", kind, _default(field), cell(meaning)
 
 
 def meaning_of(model: type[BaseModel], key: str) -> str:
@@ -116,11 +130,11 @@ def _kind(annotation: Any, limits: list[Any], unit: str = "") -> str:
     if issubclass(annotation, Enum):
         return MANY.get(annotation) or _one_of([one.value for one in annotation])
     if issubclass(annotation, BaseModel):
-        return "table, below"
-    words = {bool: "`true` or `false`", str: "text", Path: "path of a file", SecretStr: "secret"}
+        return f"table, as `[{sections()[annotation]}]`" if annotation in sections() else "table, below"
+    words = {bool: "boolean", str: "text", Path: "path", SecretStr: "secret"}
     if annotation in words:
         return words[annotation]
-    number = "whole number" if annotation is int else "number"
+    number = "integer" if annotation is int else "number"
     return " ".join(filter(None, (f"{number} of {unit}" if unit else number, _range(limits))))
 
 
@@ -163,13 +177,13 @@ def _default(field: FieldInfo) -> str:
     value = field.default
     match value:
         case None:
-            return "none"
+            return ""
         case bool():
             return f"`{str(value).lower()}`"
         case tuple():
             return f"`[{', '.join(_text(one) for one in value)}]`"
         case BaseModel():
-            return "as below"
+            return "its own"
         case _:
             return f"`{_text(value)}`"
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from docs.generator import cell, markdown, page, table
+from docs.generator import markdown, page
 from gateway import errors
 from gateway.errors import (
     AccessRefused,
@@ -22,13 +22,13 @@ Each error has a code, which no other error ever gets. It stands in the answer o
 
 - The fencing API answers with a problem document ([RFC 9457](https://www.rfc-editor.org/rfc/rfc9457)). `code` has the
   code, `type` is `urn:fencing-gateway:` and the code, `detail` says what happened, and `advice` names the next step.
-- Tables answer with PostgREST's four keys: `code`, `message`, `details` and `hint`. [Tables](../tables.md#errors) has
+- Tables answer with PostgREST's four keys: `code`, `message`, `details` and `hint`. [Tables](../dialect.md#errors) has
   the codes of PostgREST.
-- Buckets answer with S3's XML, whose `Code` is the *S3 code*.
+- Buckets answer with S3's XML and a `Code` of their own, below after the status.
 - Guards raise SQLSTATEs such as `FN412`, which [guards](../guard.md#errors) explains.
 
-`Retry-After` is in an answer only if a retry can help. The text under *next* is the general advice; a single answer may
-have more exact advice."""
+`Retry-After` is in an answer only if a retry can help. *Next* is the general advice; a single answer may have more
+exact advice."""
 
 FOREIGN = """\
 ## Errors of others
@@ -58,9 +58,7 @@ LEFT_OUT = (
 def make() -> str:
     """Return the page."""
     kinds = sorted(answered(GatewayError), key=lambda kind: kind.status)
-    head = ("status", "code", "S3 code", "title")
-    rows = [(str(one.status), f"[`{one.code}`](#{one.code})", _s3_code(one), cell(one.title)) for one in kinds]
-    return page("Errors", INTRODUCTION, table(head, rows), *map(_entry, kinds), FOREIGN)
+    return page("Errors", INTRODUCTION, *map(_entry, kinds), FOREIGN)
 
 
 def answered(kind: type[GatewayError]) -> Iterator[type[GatewayError]]:
@@ -72,15 +70,11 @@ def answered(kind: type[GatewayError]) -> Iterator[type[GatewayError]]:
             yield from answered(one)
 
 
-def _s3_code(kind: type[GatewayError]) -> str:
-    return "" if kind.s3_code == GatewayError.s3_code else f"`{kind.s3_code}`"
-
-
 def _entry(kind: type[GatewayError]) -> str:
-    retry = kind.retry_after
+    retry = f", `Retry-After: {kind.retry_after}`" if isinstance(kind.retry_after, int) else ""
+    s3_code = "" if kind.s3_code == GatewayError.s3_code else f", `{kind.s3_code}`"
     lines = [
-        f"- Status: {kind.status}" + (f", with `Retry-After: {retry}`" if isinstance(retry, int) else ""),
-        f"- When: {_sentence(kind.title)}{_occasion(kind)}",
+        f"- {kind.status}{s3_code}{retry}: {_sentence(kind.title)}{_occasion(kind)}",
         f"- Next: {markdown(kind.default_advice)}",
     ]
     return f"## {kind.code}\n\n" + "\n".join(lines)

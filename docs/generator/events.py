@@ -1,10 +1,10 @@
-"""The page of events: the lines of the log, from observe/logs.py, and the events that are no lines."""
+"""The page of events: the lines of the log, from observe/logs.py, and the reasons of entries."""
 
 import ast
 import inspect
 import re
 from collections.abc import Iterator
-from typing import NamedTuple, get_args
+from typing import NamedTuple
 
 from docs.generator import cell, page, table
 from docs.generator.errors import answered
@@ -13,9 +13,8 @@ from gateway.fencing.record import EntryReason
 from gateway.observe import events, logs
 
 INTRODUCTION = """\
-The code states events. The log, the metrics and the traces are made of them. The log is JSON lines on standard error:
-`event` names the line, and each line has `level` and `timestamp`. A line about a request also has its `request_id` and,
-in a trace, its `trace_id`. With several workers, each line has the number of its `worker`.
+The log is JSON lines on standard error: `event` names the line, and each line has `level` and `timestamp`. A line about
+a request also has its `request_id` and, in a trace, its `trace_id`. With several workers, each has its `worker`.
 [Observability](../observability.md#log) describes the log, and [the record](../record.md) the entries that are kept."""
 
 
@@ -40,12 +39,6 @@ def make() -> str:
         )
         for line in lines
     ]
-    logged = {line.kind for line in lines}
-    quiet = [
-        (f"`{kind.__name__}`", ", ".join(f"`{name}`" for name in kind.__annotations__), cell(_meaning(kind.__name__)))
-        for kind in get_args(events.Event)
-        if kind.__name__ not in logged
-    ]
     return page(
         "Events",
         INTRODUCTION,
@@ -53,9 +46,6 @@ def make() -> str:
         table(("event", "level", "fields", "meaning"), rows),
         "A storm of refused writes has at most 100 lines a second, and then `more writes refused, all on record` with "
         "the number `left_out`.",
-        "## Events without a line",
-        "They count in [metrics](metrics.md) or appear in traces.",
-        table(("event", "fields", "meaning"), quiet),
         "## Reasons of entries",
         "Entries of [the record](../record.md#entries) about refusals and bypasses have one of these reasons:",
         "\n".join(f"- {_reason(one.value)}" for one in EntryReason),

@@ -1,6 +1,7 @@
 """The page of the fencing API: its operations by subject, from its OpenAPI document."""
 
 import json
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from functools import cache
 from http.client import responses
@@ -8,16 +9,18 @@ from inspect import signature
 from typing import Any
 from unittest.mock import MagicMock
 
-from docs.generator import cell, page, table
+from docs.generator import markdown, page
 from gateway import api
 
 INTRODUCTION = """\
 {introduction}
 A running gateway shows the same at `/v1/docs`, where operations can be tried out, and as OpenAPI at `/v1/openapi.json`.
-[Locks over HTTP](../locks.md) has an example of a whole session. Unless stated otherwise, an operation may also answer
-400, 401, 404 and 503; [errors](errors.md) has all codes."""
+`/v1/docs` has an example of each body, and [Locks](../locks.md#requests) a whole session.
 
-EVERYWHERE = {"400", "401", "404", "503"}
+An operation may also answer 400, 401, 404, 413 and 503. An error has a [Problem](#problem) as its body, and
+[errors](errors.md) has all codes. Names without a place are fields of the body."""
+
+EVERYWHERE = {"400", "401", "404", "413", "503"}
 
 
 @cache
@@ -31,51 +34,124 @@ def make() -> str:
     """Return the page."""
     described = document()
     introduction = INTRODUCTION.format(introduction=described["info"]["description"])
-    return page("The fencing API", introduction, *_subjects(described), "## Objects", *_objects(described))
+    shared = _shared(described)
+    return page(
+        "The fencing API",
+        introduction,
+        "## Common parameters",
+        "Operations name them after *Also*. All are in the query.",
+        *_explained([(f"`{name}`", kind, meaning) for name, (_, kind, meaning) in shared.items()]),
+        *_subjects(described, shared),
+        "## Objects",
+        *_objects(described),
+    )
 
 
-def _subjects(described: Mapping[str, Any]) -> Iterator[str]:
+Row = tuple[str, str, str]
+
+
+def _operations(described: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    for path, operations in described["paths"].items():
+        for method, operation in operations.items():
+            yield f"{method.upper()} {path}", operation
+
+
+def _parameters(operation: Mapping[str, Any]) -> dict[str, Row]:
+    return {
+        one["name"]: (
+            f"`{one['name']}` ({one['in']})",
+            markdown(_type(one["schema"]).replace(" or null", "")),
+            markdown(one.get("description", "")),
+        )
+        for one in operation.get("parameters", [])
+        if one["in"] != "path" or "description" in one
+    }
+
+
+def _shared(described: Mapping[str, Any]) -> dict[str, Row]:
+    """Return the parameters that three operations or more have alike: of two kinds the more frequent one."""
+    rows = Counter(
+        (name, row)
+        for _, operation in _operations(described)
+        for name, row in _parameters(operation).items()
+        if "(query)" in row[0]
+    )
+    found: dict[str, Row] = {}
+    for (name, row), count in rows.most_common():
+        if count > 2:
+            found.setdefault(name, row)
+    return found
+
+
+def _subjects(described: Mapping[str, Any], shared: dict[str, Row]) -> Iterator[str]:
     for tag in described["tags"]:
         yield f"## {tag['name']}"
         yield tag["description"]
-        for path, operations in described["paths"].items():
-            for method, operation in operations.items():
-                if tag["name"] in operation["tags"]:
-                    yield from _operation(described, f"{method.upper()} {path}", operation)
+        said: dict[tuple[str, ...], str] = {}
+        for line, operation in _operations(described):
+            if tag["name"] in operation["tags"]:
+                yield f"### {operation['summary']}"
+                yield f"`{line}`{_success(operation)}"
+                parameters = _parameters(operation)
+                alike = [name for name, row in parameters.items() if name in shared and _alike(row, shared[name])]
+                own = [row for name, row in parameters.items() if name not in alike]
+                content = tuple(_content(described, operation, own))
+                # Two operations of one subject, such as those for entries and for refused writes, may say the same.
+                first = said.setdefault(content, line)
+                yield from content if first == line or not any(content) else (f"As `{first}`.",)
+                if alike:
+                    yield f"Also {', '.join(f'`{name}`' for name in alike)}."
+                yield _refusals(operation)
 
 
-def _operation(described: Mapping[str, Any], line: str, operation: Mapping[str, Any]) -> Iterator[str]:
-    yield f"### {operation['summary']}"
-    yield f"`{line}`"
+def _alike(row: Row, common: Row) -> bool:
+    return row[1] == common[1] and row[2] in ("", common[2])
+
+
+def _content(described: Mapping[str, Any], operation: Mapping[str, Any], rows: list[Row]) -> Iterator[str]:
+    """Yield the description, and a list of the parameters and fields of an operation."""
     yield operation.get("description", "").strip()
-    parameters = [
-        (f"`{one['name']}`", one["in"], cell(_type(one["schema"])), cell(one.get("description", "")))
-        for one in operation.get("parameters", [])
-    ]
-    if parameters:
-        yield table(("parameter", "in", "type", "meaning"), parameters)
     for content in operation.get("requestBody", {}).get("content", {}).values():
-        schema = _resolved(described, content["schema"])
-        if rows := _fields(schema):
-            yield table(("field", "type", "meaning"), rows)
-        yield from _example("Request", schema)
-    answers = [answer for status, answer in operation["responses"].items() if status.startswith("2")]
-    bodies = [content.get("schema", {}) for answer in answers for content in answer.get("content", {}).values()]
-    for body in bodies[:1]:
-        yield from _example("Answer", _resolved(described, body))
-    yield table(("status", "body", "meaning"), list(_answers(operation)))
+        rows = [*rows, *_fields(_resolved(described, content["schema"]))]
+    yield from _explained(rows)
 
 
-def _answers(operation: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
+def _explained(rows: list[Row]) -> Iterator[str]:
+    """Yield a list: what has a meaning one by one, and then the others by their types."""
+    plain: dict[str, list[str]] = {}
+    lines = []
+    for name, kind, meaning in rows:
+        if meaning:
+            lines.append(f"- {name} {kind}: {meaning}")
+        else:
+            plain.setdefault(kind, []).append(name)
+    lines += [f"- {', '.join(names)}: {kind}" for kind, names in plain.items()]
+    if lines:
+        yield "\n".join(lines)
+
+
+def _success(operation: Mapping[str, Any]) -> str:
+    """Return the successful answers with their bodies, as the end of a line."""
+    answers = [
+        " ".join([status, *(_body(kind, one) for kind, one in answer.get("content", {}).items())])
+        for status, answer in sorted(operation["responses"].items())
+        if status.startswith("2")
+    ]
+    return f": {' or '.join(answers)}" if answers else ""
+
+
+def _refusals(operation: Mapping[str, Any]) -> str:
+    """Return a list of the answers that need words, and at its end those that errors explain."""
+    lines, others = [], []
     for status, answer in sorted(operation["responses"].items()):
         plain = answer["description"]
         # FastAPI takes the names of statuses from Python, whose versions differ.
-        unnamed = plain == "Successful Response" or plain in responses.values()
-        if status in EVERYWHERE and unnamed:
-            continue
-        bodies = [_body(kind, content) for kind, content in answer.get("content", {}).items()]
-        meaning = "" if unnamed else plain
-        yield status, ", ".join(bodies), cell(meaning)
+        if plain != "Successful Response" and plain not in responses.values():
+            lines.append(f"- {status}: {plain}")
+        elif not status.startswith("2") and status not in EVERYWHERE:
+            others.append(status)
+    lines += [f"- {', '.join(others)}"] if others else []
+    return "\n".join(["It may answer:\n", *lines]) if lines else ""
 
 
 def _body(kind: str, content: Mapping[str, Any]) -> str:
@@ -84,12 +160,19 @@ def _body(kind: str, content: Mapping[str, Any]) -> str:
 
 
 def _objects(described: Mapping[str, Any]) -> Iterator[str]:
-    for name in sorted(_named(described)):
-        schema = described["components"]["schemas"][name]
-        if "properties" in schema:
-            yield f"### {name}"
-            yield " ".join(schema.get("description", "").replace("``", "`").split())
-            yield table(("field", "type", "meaning"), _fields(schema))
+    named = {name: described["components"]["schemas"][name] for name in sorted(_named(described))}
+    named = {name: schema for name, schema in named.items() if "properties" in schema}
+    rows = Counter(row for schema in named.values() for row in _fields(schema) if row[2])
+    common = {row for row, count in rows.items() if count > 2}
+    yield "Fields of several objects:"
+    yield from _explained(sorted(common))
+    for name, schema in named.items():
+        yield f"### {name}"
+        yield " ".join(schema.get("description", "").replace("``", "`").split())
+        fields = _fields(schema)
+        yield from _explained([row for row in fields if row not in common])
+        if others := [name for name, *rest in fields if (name, *rest) in common]:
+            yield f"Also {', '.join(others)}."
 
 
 def _named(described: Mapping[str, Any]) -> set[str]:
@@ -128,10 +211,10 @@ def _resolved(described: Mapping[str, Any], schema: Mapping[str, Any]) -> Mappin
     return dict(described["components"]["schemas"][name]) if name else schema
 
 
-def _fields(schema: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+def _fields(schema: Mapping[str, Any]) -> list[Row]:
     required = set(schema.get("required", ()))
     return [
-        (f"`{name}`", cell(_type(one, required=name in required)), cell(one.get("description", "")))
+        (f"`{name}`", markdown(_type(one, required=name in required)), markdown(one.get("description", "")))
         for name, one in schema.get("properties", {}).items()
     ]
 
@@ -162,7 +245,7 @@ def _kind(schema: Mapping[str, Any]) -> str:
         case {"type": "string", "format": "uuid"}:
             return "UUID"
         case {"type": str(kind)}:
-            return {"string": "text", "integer": "whole number"}.get(kind, kind)
+            return {"string": "text"}.get(kind, kind)
         case _:
             return "any"
 
@@ -173,9 +256,3 @@ _WORDS = {
     "Kind": "[kind of entry](../record.md#entries)",
     "EntryReason": "[reason](events.md#reasons-of-entries)",
 }
-
-
-def _example(title: str, schema: Mapping[str, Any]) -> Iterator[str]:
-    for example in schema.get("examples", ()):
-        yield f"{title}:"
-        yield f"```json\n{json.dumps(example, indent=2, ensure_ascii=False)}\n```"

@@ -11,8 +11,8 @@ INTRODUCTION = """\
 `GET /v1/metrics` has these metrics. [Observability](../observability.md#metrics) says how to read them, and has a
 runbook for each alert. The database's values are the same at each gateway: take `max` over gateways, not `sum`.
 
-With `gateway serve --workers`, the worker that is asked answers for all. Counters and histograms are sums. The last
-column says how the values of a gauge are joined."""
+With `gateway serve --workers`, the worker that is asked answers for all. Counters, histograms and the gauges marked
+*sum* are sums of all workers; gauges marked *maximum* have the highest value."""
 
 SUBJECTS: Mapping[str, tuple[str, ...]] = {
     "Writes": ("gateway_writes_", "gateway_bypasses_", "gateway_guard_", "gateway_rule_"),
@@ -37,7 +37,7 @@ LIBRARY = """\
 `process_…` and `python_…` are those of prometheus_client: memory, processor time, open files, garbage collections. With
 several workers each `process_…` has the label `worker`, and `python_gc_…` is left out."""
 
-JOINED = {"one": "", "sum": "sum", "max": "maximum"}
+JOINED = {"one": "", "sum": ", sum", "max": ", maximum"}
 
 
 def instruments() -> list[Instrument]:
@@ -51,7 +51,7 @@ def make() -> str:
     for one in instruments():
         title = next(title for title, names in SUBJECTS.items() if one.name.startswith(names))
         subjects[title].append(one)
-    head = ("metric", "kind", "labels", "meaning", "workers")
+    head = ("metric", "kind", "labels", "meaning")
     parts = [part for title, found in subjects.items() for part in (f"## {title}", table(head, list(map(_row, found))))]
     stages = [(f"`{area}`", f"`{name}`", cell(text)) for area, own in STAGES.items() for name, text in own.items()]
     about = "The labels `plane` and `stage` of `gateway_stage_duration_seconds`, and the names of spans in traces."
@@ -60,8 +60,7 @@ def make() -> str:
     )
 
 
-def _row(one: Instrument) -> tuple[str, str, str, str, str]:
-    # A worker that is asked counts the record for all gateways.
-    joined = JOINED[one.over] if isinstance(one, Gauge) else "" if "_record_entries_" in one.name else "sum"
+def _row(one: Instrument) -> tuple[str, str, str, str]:
+    joined = JOINED[one.over] if isinstance(one, Gauge) else ""
     labels = ", ".join(f"`{label}`" for label in one.labels)
-    return f"`{one.name}`", type(one).__name__.lower(), labels, cell(one.text), joined
+    return f"`{one.name}`", type(one).__name__.lower() + joined, labels, cell(one.text)

@@ -26,17 +26,17 @@ SNIPPETS = {
         r"^<!-- run: (\S+) -->\n```(\w+)\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL
     )
 }
-LIBRARIES = ("aiobotocore.session", "boto3", "httpx", "minio", "postgrest", "pyarrow.parquet", "s3fs")
+LIBRARIES = ("boto3", "httpx", "minio", "postgrest", "pyarrow.parquet", "s3fs")
 ELSEWHERE = {"iceberg"}
 """Snippets that need another gateway: ``test_table_formats.py`` runs them."""
-WITHOUT_AN_OBJECT = {"fenced-credentials", "wider-read"}
-OF_TABLES = {"postgrest", "postgrest-request", "postgrest-hook", "postgrest-js", "supabase-js", "curl-tables"}
+WITHOUT_AN_OBJECT = {"fenced-credentials"}
+OF_TABLES = {"postgrest", "postgrest-hook", "postgrest-js", "supabase-js", "curl-tables"}
 
 
 def test_every_snippet_of_code_is_run() -> None:
     blocks = re.findall(r"^```(\w+)$", PAGE.read_text(), re.MULTILINE)
     assert len(blocks) == len(SNIPPETS) + blocks.count("properties") + blocks.count("toml")
-    assert len(SNIPPETS) == 26
+    assert len(SNIPPETS) == 20
 
 
 def test_what_the_page_shows_can_be_pasted_where_the_demo_runs() -> None:

@@ -1,6 +1,6 @@
 """The gateway's assumptions about every store, tried on real ones, and the findings of its own probe and doctor.
 
-docs/stores.md says the same in words.
+docs/stores.md says what follows from them.
 """
 
 import asyncio
