@@ -5,7 +5,6 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, BinaryIO
 
@@ -14,7 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 
 from gateway.commands import incidents as incident_client
-from gateway.commands import parquet, record_client
+from gateway.commands import record_client
 from gateway.commands import verify as verifying
 from gateway.commands.console import print_columns, print_entry, print_table, say
 from gateway.commands.environment import api_key_if_any
@@ -40,7 +39,7 @@ audit = typer.Typer(
     no_args_is_help=True,
 )
 
-_FORMATS = ("ndjson", "csv", "parquet")
+_FORMATS = ("ndjson", "csv")
 
 Url = Annotated[
     str, typer.Option(envvar="GATEWAY_URL", help="The address of the gateway, e.g. https://gateway.example.com.")
@@ -137,7 +136,7 @@ def export(
     filters: record_client.Filters,
     api_key_file: ApiKeyFile = None,
 ) -> None:
-    """Export entries, the oldest first, as NDJSON or Parquet, which can be verified later, or as CSV.
+    """Export entries, the oldest first, as NDJSON, which can be verified later, or as CSV.
 
     The file appears only when it is complete. If one of several databases does not answer, there is none.
     """
@@ -145,20 +144,13 @@ def export(
     chosen = form or (named if named in _FORMATS else "ndjson")
     if chosen not in _FORMATS:
         raise ConfigurationError(f"--format: must be one of {', '.join(_FORMATS)}", advice="")
-    is_parquet = chosen == "parquet"
-    if is_parquet and output is None and sys.stdout.isatty():
-        raise ConfigurationError("Parquet is no text for a terminal.", advice="Name a file with --output.")
     wanted = {**filters, "after": int(after) if after is not None and _is_position(after) else after}
     with (
-        record_client.export_entries(_gateway(url, api_key_file), "ndjson" if is_parquet else chosen, wanted) as pieces,
+        record_client.export_entries(_gateway(url, api_key_file), chosen, wanted) as pieces,
         _written(output) as file,
         _progress(shown=output is not None) as progress,
     ):
         task = progress.add_task("exported", total=None)
-        if is_parquet and not isinstance(file, _Escaping):
-            about = {"filters": {"after": 0, **record_client.given_filters(wanted)}}
-            parquet.write(record_client.lines(pieces), file, about, partial(progress.advance, task))
-            return
         for piece in pieces:
             file.write(piece)
             progress.advance(task, piece.count(b"\n"))

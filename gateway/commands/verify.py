@@ -5,7 +5,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeAlias
 
-from gateway.commands import parquet
 from gateway.commands.record_client import lines
 from gateway.errors import ConfigurationError
 from gateway.fencing.chain_verification import ChainFinding, Flaw, Verifier
@@ -82,13 +81,8 @@ def read(files: Iterable[Path]) -> Iterator[bytes]:
     for path in files:
         try:
             with path.open("rb") as opened:
-                piece = opened.read(_PIECE)
-                if not piece.startswith(parquet.MAGIC):
-                    while piece:
-                        yield piece
-                        piece = opened.read(_PIECE)
-                    continue
-            yield from parquet.read(path)
+                while piece := opened.read(_PIECE):
+                    yield piece
         except OSError as error:
             raise ConfigurationError(f"{path}: cannot be read: {error.strerror}", advice="") from error
 

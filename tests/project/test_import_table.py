@@ -112,7 +112,6 @@ LIBRARIES: dict[str, str] = {
     "postgrest": "client",
     "prometheus_client": "observe.metrics",
     "psycopg": "client.postgres client.sessions",
-    "pyarrow": "commands.parquet",
     "pydantic": "api config http.problems http.raw_routes",
     "pydantic_settings": "config",
     "python_multipart": "objects.body.form",
