@@ -197,11 +197,6 @@ class Part:
         ):
             yield
 
-    @property
-    def streams_closed(self) -> bool:
-        """Return whether the streams of the record have ended."""
-        return self._follower.closed
-
     def close_streams(self) -> None:
         """End the streams of the record."""
         self._follower.close()

@@ -5,7 +5,6 @@ Exports are streamed, so a long record needs little memory.
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 from typing import Annotated, Any, Protocol, TypeAlias
@@ -18,21 +17,21 @@ from gateway.api.record_views import EventFilters, Moment, Position, RejectionFi
 from gateway.api.requests import Authenticate, ResourceName
 from gateway.auth.principal import Principal
 from gateway.db.database import Database
-from gateway.db.export import Export, ExportFormat, open_export
+from gateway.db.export import ExportFormat, open_export
 from gateway.fencing.record import Filters
 from gateway.fencing.resource import canonical
 from gateway.http.problems import Problem
-from gateway.http.streaming import BodyWriter, ReaderSlots, StreamedResponse, Work
+from gateway.http.streaming import ReaderSlots, StreamedResponse, Work
 
 MOST = 4
 """Exports that one process serves at one time. Each occupies a session of the database."""
 
 TYPES = {ExportFormat.CSV: "text/csv; charset=utf-8", ExportFormat.NDJSON: "application/x-ndjson"}
 _DESCRIPTIONS = {
-    ExportFormat.CSV: "RFC 4180, with a header line. With several databases, the first column is `database`. "
+    ExportFormat.CSV: "RFC 4180, with a header line. "
     "An apostrophe precedes text that a spreadsheet would take for a formula.",
     ExportFormat.NDJSON: "One JSON object a line, with the hash of the entry. "
-    "`gateway audit verify` reads this format. With several databases, each line begins with its `database`.",
+    "`gateway audit verify` reads this format.",
 }
 
 
@@ -95,25 +94,14 @@ def _add(
         return answer("events", query, principal)
 
 
-@dataclass(frozen=True, slots=True)
-class ExportWriter:
-    """Writes an export in one form."""
-
-    export: Export
-    form: ExportFormat
-
-    async def __call__(self, outlet: BodyWriter) -> None:
-        await self.export.write(self.form, outlet.write)
-
-
 @asynccontextmanager
 async def _opened(
     database: Database, room: ReaderSlots, form: ExportFormat, filters: Filters, after: int
-) -> AsyncIterator[ExportWriter]:
+) -> AsyncIterator[Work]:
     """Open an export and yield what writes it. Raises ``TooManyReaders``, and ``Unavailable`` without the database."""
     with room.place(audits=filters.shown_to is None):
         async with open_export(database, filters, after) as export:
-            yield ExportWriter(export, form)
+            yield lambda outlet: export.write(form, outlet.write)
 
 
 _REPORT_HEADERS = {

@@ -49,7 +49,7 @@ def routes(database: Database, caller: Authenticate) -> APIRouter:
     @router.get(
         "/v1/record/head",
         summary="Read the end of the record: its last position, and the hash up to there",
-        description="Needs the grant `audit`. Of several databases: `heads`, each with its `database`, and `missing`.",
+        description="Needs the grant `audit`.",
         responses={403: {"model": Problem, "description": "The caller lacks the grant."}},
     )
     async def read_head() -> HeadView:

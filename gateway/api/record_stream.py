@@ -66,9 +66,7 @@ def routes(follower: Follower, caller: Authenticate, limits: StreamLimits | None
     limits = limits or StreamLimits()
     room = ReaderSlots(limits.most, "streams")
     described: dict[str, Any] = {
-        "description": "Server-sent events. The id of each event is its position, or with several databases a cursor. "
-        "Comments keep the connection alive. The events `database-missing` and `database-back` say that one of several "
-        "databases has left the stream, or is in it again.",
+        "description": "Server-sent events. The id of each event is its position. Comments keep the connection alive.",
         "response_class": Response,
         "responses": {200: {"content": {TYPE: {}}}},
     }

@@ -77,8 +77,6 @@ _STYLES = {
 }
 _OBSERVED = "yellow"
 _COLUMNS = ("time", "what", "resource", "token", "holder", "caller", "fence", "by", "late")
-_DATABASE = "database"
-"""The column after these, for entries of several databases."""
 _HOLDER, _CALLER = _COLUMNS.index("holder"), _COLUMNS.index("caller")
 _OPTIONAL = ("late", "by", "caller", "fence", "token")
 """Columns that a narrow terminal loses, the first first."""
@@ -91,7 +89,6 @@ _WIDE = 120
 """Cells of a terminal that has room for whole texts. There a long text is folded, and in a narrower one it is cut."""
 _USUAL = dict(zip(_COLUMNS, (19, 24, 40, 9, 24, 24, 9, 24, 20), strict=True))
 """Widths of a table whose rows are not known yet."""
-_USUAL_OF_SEVERAL = {**_USUAL, _DATABASE: 12}
 
 _LEAST_OF_ALL = {"resource": 10, "writer": 10, "last": 13}
 """Less than a long text needs, so that 80 columns have room for both counts of an incident."""
@@ -108,13 +105,8 @@ def entry_cells(entry: Entry) -> Cells:
         *(entry[name] for name in ("resource", "token", "holder", "caller", "fence")),
         by,
         _late(entry),
-        *((entry[_DATABASE],) if _DATABASE in entry else ()),
     )
     return tuple(visible(str(value)) if value is not None else "" for value in values)
-
-
-def _titles(entry: Entry | None) -> Cells:
-    return (*_COLUMNS, _DATABASE) if entry is not None and _DATABASE in entry else _COLUMNS
 
 
 def print_table(console: Console, entries: Sequence[Entry]) -> None:
@@ -122,22 +114,21 @@ def print_table(console: Console, entries: Sequence[Entry]) -> None:
 
     Writer and reason are in every table. A caller without a column of its own stands in for a missing holder.
     """
-    titles = _titles(entries[0] if entries else None)
     if not console.is_terminal:
-        _plain(console, titles)
+        _plain(console, _COLUMNS)
         for entry in entries:
             print_entry(console, entry)
         return
     rows = [(entry, entry_cells(entry)) for entry in entries]
     wanted = {
-        title: max((cell_len(cells[number]) for _, cells in rows), default=0) for number, title in enumerate(titles)
+        title: max((cell_len(cells[number]) for _, cells in rows), default=0) for number, title in enumerate(_COLUMNS)
     }
     wanted = {title: width and max(width, len(title)) for title, width in wanted.items()}
     if not wanted["holder"] and any(cells[_CALLER] for _, cells in rows):
         wanted["holder"] = len("holder")
     reasons = max((_reason_length(entry) for entry, _ in rows), default=0)
     widths = fit(wanted, console.width, _OPTIONAL, {**_LEAST, "what": reasons})
-    for line in _lines(console, titles, titles, widths):
+    for line in _lines(console, _COLUMNS, _COLUMNS, widths):
         console.print(line, style="bold", soft_wrap=True)
     for entry, cells in rows:
         _print_row(console, entry, cells, widths)
@@ -153,7 +144,7 @@ def _print_row(console: Console, entry: Entry, cells: Cells, widths: Mapping[str
         cells = (*cells[:_HOLDER], cells[_CALLER], *cells[_HOLDER + 1 :])
     style = _OBSERVED if entry["enforced"] is False else _STYLES.get(entry["kind"], "")
     time = widths.get("time", 0)
-    for text in _lines(console, _titles(entry), cells, widths):
+    for text in _lines(console, _COLUMNS, cells, widths):
         line = Text(text)
         line.stylize("dim", 0, time)
         line.stylize(style, time + GAP, time + GAP + widths.get("what", 0))
@@ -216,8 +207,7 @@ def print_columns(titles: Cells, rows: Iterable[Sequence[str]], optional: Sequen
 def print_entry(console: Console, entry: Entry) -> None:
     """Print one entry as a line, which a terminal does not wrap."""
     if console.is_terminal:
-        usual = _USUAL_OF_SEVERAL if _DATABASE in entry else _USUAL
-        _print_row(console, entry, entry_cells(entry), fit(usual, console.width, _OPTIONAL, _LEAST))
+        _print_row(console, entry, entry_cells(entry), fit(_USUAL, console.width, _OPTIONAL, _LEAST))
     else:
         _plain(console, entry_cells(entry))
 

@@ -1,6 +1,6 @@
 """The client of incidents: lists and acknowledgements over HTTP, as rows for the terminal."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 from uuid import UUID
@@ -21,12 +21,11 @@ OPTIONAL = ("first", "id", "overtaken by", "refused")
 
 
 class Found(NamedTuple):
-    """Incidents, the time of their states, whether these are all, and the databases that have not answered."""
+    """Incidents, the time of their states, and whether these are all."""
 
     incidents: list[Incident]
     now: datetime
     complete: bool
-    missing: tuple[str, ...]
 
 
 def find_incidents(gateway: "Gateway", filters: Filters, most: int) -> Found:
@@ -34,24 +33,23 @@ def find_incidents(gateway: "Gateway", filters: Filters, most: int) -> Found:
     page = gateway.call("GET", "/v1/incidents", parameters={**given_filters(filters), "limit": most})
     try:
         now = datetime.fromisoformat(page["now"])
-        return Found(list(page["incidents"]), now, bool(page["complete"]), tuple(map(str, page.get("missing", ()))))
+        return Found(list(page["incidents"]), now, bool(page["complete"]))
     except (LookupError, TypeError, ValueError) as error:
         raise gateway.no_gateway() from error
 
 
-def acknowledge(gateway: "Gateway", identifier: str, note: str) -> Incident:
+def acknowledge(gateway: "Gateway", identifier: str, note: str, database: str | None) -> Incident:
     """Acknowledge the incident of a refused write. Raises ``ConfigurationError``, and what ``Gateway.call`` raises."""
     try:
         incident = UUID(identifier)
     except ValueError as error:
         raise ConfigurationError(f"{identifier} is no id of an incident or of a refused write", advice="") from error
-    answer: Incident = gateway.call("POST", f"/v1/incidents/{incident}/acknowledgements", body={"note": note})
+    answer: Incident = gateway.call(
+        *("POST", f"/v1/incidents/{incident}/acknowledgements"),
+        body={"note": note},
+        parameters=given_filters({"database": database}),
+    )
     return answer
-
-
-def columns(incidents: Sequence[Incident]) -> tuple[str, ...]:
-    """Return the titles of the columns. Incidents of several databases have the name of theirs."""
-    return (*COLUMNS, *(("database",) if incidents and "database" in incidents[0] else ()))
 
 
 def cells(incident: Incident, now: datetime) -> tuple[str, ...]:
@@ -72,5 +70,4 @@ def cells(incident: Incident, now: datetime) -> tuple[str, ...]:
         first,
         last,
         incident["id"] or "",
-        *((incident["database"],) if "database" in incident else ()),
     )

@@ -1,14 +1,13 @@
 """``gateway audit verify``: check an export against its hashes, and report changes of the record."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeAlias
 
 from gateway.commands.record_client import lines
 from gateway.errors import ConfigurationError
 from gateway.fencing.chain_verification import ChainFinding, Flaw, Verifier
-from gateway.fencing.merging import read_line
 
 SHOWN = 20
 """The most findings that are printed one by one."""
@@ -38,42 +37,30 @@ class Verification:
     findings: list[ChainFinding] = field(default_factory=list)
 
 
-Witnesses: TypeAlias = Mapping[str | None, Mapping[int, str]]
-"""Saved heads, by database and position. A record that is the only one has no name."""
+Witnesses: TypeAlias = Mapping[int, str]
+"""Saved heads, by position."""
 
 
 def verify(
     pieces: Iterable[bytes], witnesses: Witnesses, seen: Callable[[int], None], *, whole: bool = False
-) -> dict[str | None, Verification]:
-    """Verify an export, in pieces: the chain of each database by itself.
+) -> Verification:
+    """Verify an export, in pieces. ``seen`` gets the number of lines after each piece.
 
-    ``seen`` gets the number of lines after each piece. ``whole``: the export is the whole record, not a part of it.
-    Raises ``ConfigurationError`` for a head without the database that it needs.
+    ``whole``: the export is the whole record, not a part of it.
     """
-    chains = {name: Verifier(noted, whole=whole) for name, noted in witnesses.items()}
-    verdicts = {name: Verification() for name in chains}
-    number = 0
+    chain, verdict = Verifier(witnesses, whole=whole), Verification()
 
     def counted() -> Iterator[bytes]:
         for piece in pieces:
             yield piece
-            seen(number)
+            seen(chain.lines)
 
-    for number, line in enumerate(lines(counted()), 1):
-        name, own = read_line(line)
-        if name not in chains:
-            chains[name], verdicts[name] = Verifier(whole=whole), Verification()
-        _note(verdicts[name], (replace(one, line=number) for one in chains[name].take(own)))
-    if None in chains and not chains[None].lines and len(chains) > 1:
-        raise ConfigurationError("--head: the export has several databases; write DATABASE:POSITION:HASH", advice="")
-    if not chains:
-        chains[None], verdicts[None] = Verifier(whole=whole), Verification()
-    for name, chain in chains.items():
-        verdict = verdicts[name]
-        _note(verdict, (replace(one, line=number) for one in chain.finish()))
-        verdict.entries, verdict.first, verdict.last = chain.lines, chain.first, chain.last
-        verdict.head, verdict.anchored = chain.head, chain.anchored
-    return verdicts
+    for line in lines(counted()):
+        _note(verdict, chain.take(line))
+    _note(verdict, chain.finish())
+    verdict.entries, verdict.first, verdict.last = chain.lines, chain.first, chain.last
+    verdict.head, verdict.anchored = chain.head, chain.anchored
+    return verdict
 
 
 def read(files: Iterable[Path]) -> Iterator[bytes]:
@@ -87,16 +74,14 @@ def read(files: Iterable[Path]) -> Iterator[bytes]:
             raise ConfigurationError(f"{path}: cannot be read: {error.strerror}", advice="") from error
 
 
-def witnesses(noted: Iterable[str]) -> dict[str | None, dict[int, str]]:
-    """Read saved heads, as ``POSITION:HASH`` or ``DATABASE:POSITION:HASH``. Raises ``ConfigurationError``."""
-    read: dict[str | None, dict[int, str]] = {}
+def witnesses(noted: Iterable[str]) -> dict[int, str]:
+    """Read saved heads, as ``POSITION:HASH``. Raises ``ConfigurationError``."""
+    read: dict[int, str] = {}
     for one in noted:
-        named, _, hash_ = one.rpartition(":")
-        name, colon, position = named.rpartition(":")
-        is_position = position.isascii() and position.isdigit() and len(position) < 19
-        if not (is_position and _is_hash(hash_)) or (colon and not name):
+        position, _, hash_ = one.partition(":")
+        if not (position.isascii() and position.isdigit() and len(position) < 19 and _is_hash(hash_)):
             raise ConfigurationError("--head: must be a position and its hash, such as 4711:9f86d081…", advice="")
-        read.setdefault(name if colon else None, {})[int(position)] = hash_.lower()
+        read[int(position)] = hash_.lower()
     return read
 
 

@@ -23,6 +23,7 @@ from gateway.web.record_lists import form_field, read_filters
 from gateway.web.rendering import Site
 from gateway.web.resource_page import TimelineView, lag, read_timeline
 
+PATH = "/ui/resource/report"
 MOST_WRITES = 1000
 MOST_EVENTS = 500
 """The most refused writes, and the most other events, that a report lists."""
@@ -51,7 +52,7 @@ def routes(site: Site) -> list[Route]:
             )
         return report_answer(await make(site, name, asked.filters.since, asked.filters.until))
 
-    return [Route("/ui/resource/report", download)]
+    return [Route(PATH, download)]
 
 
 async def make(site: Site, resource: str, since: datetime | None, until: datetime | None) -> Report:

@@ -1,7 +1,7 @@
 """The lists of the record: refused writes, and all events, filtered by the parameters of their address."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from urllib.parse import urlencode
@@ -15,12 +15,11 @@ from gateway.db import search
 from gateway.db.database import Database
 from gateway.db.search import Total
 from gateway.errors import RequestMalformed, TokenMalformed
-from gateway.fencing.record import EntryReason, Filters, Kind
+from gateway.fencing.record import Entry, EntryReason, Filters, Kind
 from gateway.fencing.token import Token
+from gateway.http.inner import elsewhere
 from gateway.web.advice import kind_titles, reason_words
-from gateway.web.merged_pages import SIZE, RecordPage, merge_pages
-from gateway.web.places import chosen, names, of_one
-from gateway.web.rendering import Site
+from gateway.web.rendering import Site, database_of
 
 SPANS = {
     "1h": ("Last hour", timedelta(hours=1)),
@@ -40,13 +39,10 @@ REASONS = tuple(
 _NAMES = ("prefix", "resource", "holder", "caller", "plane", "rule")
 _FIELDS = (*_NAMES, "reason", "enforced", "token", "span", "since", "until", "before", "after")
 _TIMES = ("span", "since", "until")
-_POSITIONS = ("before", "after")
 _LONGEST = 1024
 _MAX_POSITION = 10**18 - 1
 _EARLIEST, _LATEST = datetime(1, 1, 2, tzinfo=UTC), datetime(9999, 12, 30, tzinfo=UTC)
 """Moments beyond these would overflow."""
-CHECKED_AT = _EARLIEST + timedelta(days=30)
-"""The moment at which parameters are checked before any database tells its time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +162,23 @@ def _position(name: str, value: str | None) -> int | None:
     return int(value)
 
 
+SIZE = 50
+"""Entries of a page."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecordPage:
+    """A page of a list. ``older`` and ``newer`` are the parameters of the next pages; None if there are none.
+
+    ``total`` is counted for the first page only.
+    """
+
+    entries: Sequence[Entry]
+    total: Total | None
+    newer: Mapping[str, int] | None
+    older: Mapping[str, int] | None
+
+
 async def read_page(database: Database, query: ListQuery, size: int = SIZE) -> RecordPage:
     """Read the requested page. It looks for one entry more, to know whether another page follows."""
     backwards = query.after is not None and query.before is None
@@ -202,8 +215,6 @@ REJECTIONS = ListKind("rejections.html", (Kind.REJECTION,))
 EVENTS = ListKind("events.html", ())
 EXPORTS = ("rejections.csv", "rejections.ndjson", "events.csv", "events.ndjson")
 
-_OF_A_REQUEST = ("type", "asgi", "http_version", "method", "scheme", "headers", "client", "server", "state")
-"""The parts of the scope that belong to the request, without additions of the router."""
 _NO_TIMES = {"since": "", "until": ""}
 """A form field cannot show an invalid time."""
 
@@ -216,75 +227,43 @@ class ApiAnswer(Response):
         self._site, self._path, self._query = site, path, query
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        kept = {name: scope[name] for name in _OF_A_REQUEST if name in scope}
-        forwarded = {"path": self._path, "raw_path": self._path.encode(), "query_string": self._query.encode()}
-        # The API gets another request, so this one has a head of its own.
-        scope["state"].pop("head", None)
-        await self._site.place.api({**kept, **forwarded}, receive, send)
+        await self._site.place.api(elsewhere(scope, self._path, self._query), receive, send)
 
 
 def routes(site: Site) -> list[Route]:
-    """Build the routes ``/ui/rejections`` and ``/ui/events``."""
+    """Build the routes ``/ui/rejections`` and ``/ui/events``, and those of the lists as files (``/ui/events.csv``)."""
     return [
         Route("/ui/rejections", partial(_show, site, REJECTIONS)),
         Route("/ui/events", partial(_show, site, EVENTS)),
+        *(Route(f"/ui/{name}", partial(_export, site, name)) for name in EXPORTS),
     ]
-
-
-def export_routes(site: Site) -> list[Route]:
-    """Build the routes of the lists as files, such as ``/ui/events.csv``."""
-    return [Route(f"/ui/{name}", partial(_export, site, name)) for name in EXPORTS]
 
 
 async def _show(site: Site, one: ListKind, request: Request) -> Response:
     sent = request.query_params.multi_items()
-    shown, now, problem, query = RecordPage((), None, None, None), None, None, None
-    several = site.places[0].name is not None
+    page, problem, query = None, None, None
+    now = await site.place.database.now()
     try:
-        if several:
-            query, shown, now = await _read_all(site, one, request, sent)
-        else:
-            now = await site.place.database.now()
-            query = read_filters(sent, now, one.kinds)
-            shown = await read_page(site.place.database, query)
+        query = read_filters(sent, now, one.kinds)
+        page = await read_page(site.place.database, query)
     except RequestMalformed as error:
         problem = error.message
-    page = shown if problem is None else None
     return site.pages.render(
         request,
         one.template,
-        400 if problem is not None else 503 if several and now is None else 200,
+        200 if problem is None else 400,
         now=now,
         page=page,
         lag=partial(search.lag, takeover=None),
         problem=problem,
         fields=dict(sent) | _NO_TIMES if query is None else query.fields,
         chosen=() if query is None else query.kinds,
-        kept=_kept(query),
+        kept=_kept(query, database_of(request)),
         titles=kind_titles(),
         span_choices=[(span, name) for span, (name, _) in SPANS.items()],
         planes=PLANES,
         reasons=REASONS,
-        places=names(site.places),
     )
-
-
-async def _read_all(
-    site: Site, one: ListKind, request: Request, sent: Sequence[tuple[str, str]]
-) -> tuple[ListQuery, RecordPage, datetime | None]:
-    """Read a page of the list over all databases. The moment is the latest of their clocks; None if all are down."""
-    places = chosen(site.places, request)
-    # The positions of other pages are those of several records. A span ends now, by the clock of each database.
-    filters = [(name, value) for name, value in sent if name not in _POSITIONS]
-    asked = read_filters(filters, CHECKED_AT, one.kinds)
-    query = replace(asked, fields={**asked.fields, **of_one(places, site.places)})
-    found = await merge_pages(
-        places,
-        lambda now: read_filters(filters, now, one.kinds).filters,
-        request.query_params.get("before") or None,
-        request.query_params.get("after") or None,
-    )
-    return query, found.page, found.now
 
 
 async def _export(site: Site, name: str, request: Request) -> Response:
@@ -292,8 +271,9 @@ async def _export(site: Site, name: str, request: Request) -> Response:
     return ApiAnswer(site, f"/v1/{name}", urlencode(query.exported))
 
 
-def _kept(query: ListQuery | None) -> list[tuple[str, str]]:
+def _kept(query: ListQuery | None, of: str | None) -> list[tuple[str, str]]:
     """Return the filters as parameters, for the addresses of other pages of the list and of its exports."""
+    kept = [] if of is None else [("of", of)]
     if query is None:
-        return []
-    return [*query.fields.items(), *(("kind", kind.value) for kind in query.kinds)]
+        return kept
+    return [*kept, *query.fields.items(), *(("kind", kind.value) for kind in query.kinds)]

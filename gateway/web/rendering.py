@@ -194,6 +194,15 @@ def resource_address(resource: str, of: str | None = None) -> str:
     return address("/ui/resource", name=resource, of=of)
 
 
+def database_of(request: Request) -> str | None:
+    """Return the database that the address of a page names, or the resource on it. Its links keep to that one.
+
+    None: the only database, or the one that the browser has chosen.
+    """
+    of: str | None = request.scope["state"].get("of")
+    return of
+
+
 def name(value: str | None) -> Markup:
     """Return a name from outside, isolated from the text around it, with its hidden characters visible and marked."""
     if value is None:

