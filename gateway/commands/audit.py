@@ -22,7 +22,6 @@ from gateway.commands.record_client import (
     WHEN,
     WHERE,
     DatabaseOption,
-    Since,
     fetch_report,
     parse_moment,
     takes_filters,
@@ -187,7 +186,7 @@ def report(
     url: Url,
     resource: Annotated[str, typer.Option(help="The resource of the report.")],
     output: Annotated[Path, typer.Option(help="The file to write, e.g. incident.html.")],
-    since: Since = None,
+    since: Annotated[str | None, typer.Option(metavar="TIME", help="Only from this time on.")] = None,
     until: Annotated[str | None, typer.Option(metavar="TIME", help="Only up to this time. The default is now.")] = None,
     api_key_file: ApiKeyFile = None,
 ) -> None:

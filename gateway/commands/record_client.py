@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeAlias
 import typer
 
 from gateway.errors import ConfigurationError, Unavailable
-from gateway.fencing.record import Kind
+from gateway.fencing.record import FILTERS, Kind
 from gateway.fencing.resource import canonical
 
 if TYPE_CHECKING:
@@ -177,23 +177,18 @@ def parse_moment(option: str, text: str | None) -> datetime | None:
         raise ConfigurationError(f"{option}: must be a time such as 2026-03-01T04:05, in UTC", advice="") from error
 
 
-Since = Annotated[str | None, typer.Option(metavar="TIME", help="Only from this time on, e.g. 2026-03-01T04:05 (UTC).")]
+def _text(name: str) -> Any:
+    return Annotated[str | None, typer.Option(help=FILTERS[name])]
+
+
+def _time(name: str) -> Any:
+    return Annotated[str | None, typer.Option(metavar="TIME", help=FILTERS[name])]
+
 
 WHAT: Mapping[str, Any] = {
-    "kind": Annotated[list[Kind] | None, typer.Option("--kind", help="Only this kind; may be repeated.")],
-    "resource": Annotated[str | None, typer.Option(help="Only this resource.")],
-    "prefix": Annotated[str | None, typer.Option(help="Only resources whose name begins with this.")],
-    "holder": Annotated[str | None, typer.Option(help="Only entries of this holder.")],
-    "caller": Annotated[str | None, typer.Option(help="Only entries of this caller.")],
-    "reason": Annotated[str | None, typer.Option(help="Only writes refused for this reason, e.g. token-stale.")],
-    "plane": Annotated[str | None, typer.Option(help="Only entries of tables, objects or api.")],
-    "rule": Annotated[
-        str | None, typer.Option(help="Only writes under the rule of this table, or this pattern of keys.")
-    ],
-    "token": Annotated[str | None, typer.Option(help="Only entries with this token.")],
-    "enforced": Annotated[
-        bool | None, typer.Option("--enforced/--observed", help="Only refused writes, or only writes that passed.")
-    ],
+    "kind": Annotated[list[Kind] | None, typer.Option("--kind", help=FILTERS["kind"])],
+    **{name: _text(name) for name in ("resource", "prefix", "holder", "caller", "reason", "plane", "rule", "token")},
+    "enforced": Annotated[bool | None, typer.Option("--enforced/--observed", help=FILTERS["enforced"])],
 }
 """Options that filter by the content of entries."""
 
@@ -203,10 +198,7 @@ DatabaseOption = Annotated[
 WHERE: Mapping[str, Any] = {"database": DatabaseOption}
 """The option that chooses a database."""
 
-WHEN: Mapping[str, Any] = {
-    "since": Since,
-    "until": Annotated[str | None, typer.Option(metavar="TIME", help="Only before this time.")],
-}
+WHEN: Mapping[str, Any] = {name: _time(name) for name in ("since", "until")}
 """Options that filter by time."""
 
 

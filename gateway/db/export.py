@@ -28,7 +28,7 @@ _FIELDS = """
 position,id,at,kind,plane,rule,resource,reason,enforced,token,holder,caller,method,target,client,request_id,
 payload_size,payload_sha256,fence,fence_holder,fence_caller,fence_raised_at,details,hash
 """
-_HEADER = ("".join(_FIELDS.split()) + "\n").encode()
+HEADER = ("".join(_FIELDS.split()) + "\n").encode()
 """The first line of a CSV export."""
 
 
@@ -52,7 +52,7 @@ class Export:
     async def write(self, form: ExportFormat, write: Write) -> None:
         """Hand it to ``write`` piece by piece, the oldest first. Raises ``Unavailable``, and what ``write`` raises."""
         if form is ExportFormat.CSV:
-            await write(_HEADER)
+            await write(HEADER)
         delimiter, quote = _SIGNS[form]
         for day in self._days:
             sql, values = self._of(form, day)

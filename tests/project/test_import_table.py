@@ -111,7 +111,7 @@ LIBRARIES: dict[str, str] = {
     "postgrest": "client",
     "prometheus_client": "observe.metrics",
     "psycopg": "client.postgres client.sessions",
-    "pydantic": "api config http.problems http.raw_routes",
+    "pydantic": "api config http.problems http.raw_routes web.record_lists",
     "pydantic_settings": "config",
     "python_multipart": "objects.body.form",
     "redis": "client.redis",
