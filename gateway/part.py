@@ -44,9 +44,8 @@ from gateway.observe.events import Observe, ServiceUnreachable, Sinks
 from gateway.observe.gauges import GaugeReader, StatusGauges
 from gateway.record.audit import Audit
 from gateway.record.denials import Denials
-from gateway.record.flushing import flushing
+from gateway.record.flushing import KeyUses, flushing
 from gateway.record.following import Follower
-from gateway.record.key_uses import KeyUses
 from gateway.record.payload_capture import Capture
 from gateway.record.sealing import Sealing
 from gateway.record.traffic import Traffic

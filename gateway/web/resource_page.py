@@ -18,9 +18,10 @@ from gateway.fencing.decision import Enforcement, Fence
 from gateway.fencing.lease import LockState
 from gateway.fencing.record import Entry, Filters, Kind
 from gateway.text import machine_time
-from gateway.timeline import axis, picture
+from gateway.timeline import history as spans
+from gateway.timeline import picture
 from gateway.timeline.history import History, Span
-from gateway.timeline.shapes import Picture
+from gateway.timeline.picture import Picture
 from gateway.web import record_lists as paging
 from gateway.web.observe_mode import configured_rules
 from gateway.web.record_lists import SPANS, ListQuery, form_field, read_filters
@@ -61,14 +62,14 @@ async def read_timeline(
         span = await _eventful(database, resource, last, head.position, now, whole=whole)
     else:
         until = now if until is None else until
-        span = checked_span(until - axis.DAY if since is None else since, until)
+        span = checked_span(until - spans.DAY if since is None else since, until)
     history = await timeline.read_history(database, resource, span, head.position)
     return TimelineView(history, picture.draw(history), head, now, last)
 
 
 def checked_span(since: datetime, until: datetime) -> Span:
     """Return the requested span. Raises ``RequestMalformed`` if it is invalid."""
-    if not axis.EARLIEST <= since < until <= axis.LATEST:
+    if not spans.EARLIEST <= since < until <= spans.LATEST:
         raise RequestMalformed("since must be before until, and both in a year from 2000 to 2199.")
     return Span(since, until)
 
@@ -77,12 +78,12 @@ async def _eventful(
     database: Database, resource: str, last: datetime | None, position: int, now: datetime, *, whole: bool
 ) -> Span:
     if last is None:
-        return Span(now - axis.DAY, now)
+        return Span(now - spans.DAY, now)
     # The last entry on record need not be the last event, because a late commit is sealed late.
-    within = None if whole else Span(last - axis.DAY, max(now, last))
+    within = None if whole else Span(last - spans.DAY, max(now, last))
     extent = await timeline.read_extent(database, resource, position, within)
     assert extent is not None
-    return axis.fitted(*extent, now)
+    return spans.fitted(*extent, now)
 
 
 PATH = "/ui/resource"
@@ -188,10 +189,10 @@ def _steps(named: Mapping[str, str], found: TimelineView) -> list[SpanLink]:
     """Return the links to other spans. ``named``: the parameters that name the resource."""
     span = found.span
     ways = (
-        ("← Earlier", axis.earlier(span)),
-        ("Zoom out", axis.wider(span, found.now)),
-        ("Zoom in", axis.narrower(span)),
-        ("Later →", axis.later(span, found.now)),
+        ("← Earlier", spans.earlier(span)),
+        ("Zoom out", spans.wider(span, found.now)),
+        ("Zoom in", spans.narrower(span)),
+        ("Later →", spans.later(span, found.now)),
     )
     return [
         *(SpanLink(title, None if to is None else _zoom(named, to)) for title, to in ways),

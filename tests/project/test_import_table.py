@@ -26,7 +26,7 @@ TABLE: dict[str, str] = {
     "budget": "fencing.record",
     "http": "auth.certificates observe.events observe.repeats observe.stages budget fencing.record",
     "config": "fencing text auth.algorithms auth.certificates auth.database_roles auth.grants journal.contents "
-    "journal.protocol webhooks.signing",
+    "journal.protocol webhooks.messages",
     "db": "fencing journal.contents journal.protocol budget timeline.history",
     "observe": "fencing config db",
     "auth": "fencing background config observe",
@@ -143,7 +143,7 @@ PURE = (
     "objects.body.checksums objects.body.chunked naming.change ownership.change objects.probe.judgement "
     "objects.probe.bucket_profile "
     "observe.events "
-    "guard.pack guard.script webhooks.messages webhooks.rate webhooks.signing "
+    "guard.pack guard.script webhooks.messages "
     "client.errors client.libpq commands.columns web.advice web.chart web.verdict"
 )
 IMPURE = {"os", "io", "socket", "asyncio", "subprocess", "time", "threading", "random", "secrets", "pathlib", "logging"}
