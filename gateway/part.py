@@ -16,9 +16,8 @@ from starlette.responses import Response
 from gateway import api, web, wiring
 from gateway.admission import Admission, Issuer
 from gateway.api.authorisation import Authorisation
-from gateway.api.configuration import ConfigurationAccess
-from gateway.api.health import BucketView, HealthCheck, JournalView, MetricsSource
 from gateway.api.incidents import Acknowledging
+from gateway.api.operation import BucketView, ConfigurationAccess, HealthCheck, JournalView, MetricsSource
 from gateway.auth.issuers import Issuers
 from gateway.auth.sigv4 import Signers
 from gateway.background import background_tasks

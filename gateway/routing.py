@@ -16,7 +16,7 @@ import orjson
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gateway import budget, web
-from gateway.api import web_identity
+from gateway.api import credentials
 from gateway.api.requests import MAX_BODY, check_values, path_as_sent
 from gateway.errors import CrossesDatabases, GatewayError, RequestMalformed, StoreError, Unavailable
 from gateway.fencing.ownership import Ownership
@@ -50,7 +50,7 @@ NAMED = re.compile(r"/v1/(fences|leases|rejections|events|incidents|record|webho
 _RENEWALS, _TRANSACTION = "/v1/leases", "/v1/transaction"
 _LIMITS = {_RENEWALS: 1024 * 1024}
 _CREDENTIALS, _SEQUENCERS = "/v1/credentials", "/v1/sequencers/check"
-_OF_IDENTITY = (web_identity.PATH, "/")
+_OF_IDENTITY = (credentials.STS_PATH, "/")
 BODIES = {
     ("PUT", _RENEWALS),
     *(("POST", path) for path in (_CREDENTIALS, _SEQUENCERS, _TRANSACTION, *_OF_IDENTITY)),
@@ -204,7 +204,7 @@ class Routing:
         found = _Owners(self.default.name or "")
         if path in _OF_IDENTITY:
             with suppress(ValueError):  # of a form with too many fields
-                form = dict(parse_qsl(content.decode("latin-1"), max_num_fields=web_identity.MOST_FIELDS))
+                form = dict(parse_qsl(content.decode("latin-1"), max_num_fields=credentials.MOST_FIELDS))
                 role = form.get("RoleArn", "").partition(":role/lock/")[2]
                 found.add(self._ownership.of_resource(role) if role else None)
                 found.anywhere = not role

@@ -13,7 +13,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from gateway.api.exports import report_answer
+from gateway.api.record import report_answer
 from gateway.db import search
 from gateway.errors import RequestMalformed
 from gateway.fencing.decision import Enforcement
