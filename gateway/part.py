@@ -51,10 +51,9 @@ from gateway.record.traffic import Traffic
 from gateway.tables.execute import idempotency
 from gateway.tables.execute.authorisation import Authorisation as TableAuthorisation
 from gateway.tables.pipeline import TablePlane
-from gateway.web import incident_report
-from gateway.web.incident_report import Report
-from gateway.web.places import Place
-from gateway.web.rendering import Site
+from gateway.web import resource_page
+from gateway.web.rendering import Place, Site
+from gateway.web.resource_page import Report
 from gateway.webhooks.alarms import AlarmWatch
 from gateway.webhooks.outbox import Outbox
 from gateway.wiring import alarms, webhooks
@@ -244,7 +243,7 @@ class Part:
         return probes
 
     async def _report(self, resource: str, since: datetime | None, until: datetime | None) -> Report:
-        return await incident_report.make(self._site, resource, since, until)
+        return await resource_page.make_report(self._site, resource, since, until)
 
     async def _document(self, request: Request) -> Response:
         return web.answer_documentation(self._site, request)

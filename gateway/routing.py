@@ -29,8 +29,7 @@ from gateway.http.origins import Sender, sender
 from gateway.objects.s3 import addressing
 from gateway.part import Part, clock
 from gateway.tables.dialect.body import in_pieces
-from gateway.web.places import Health
-from gateway.web.rendering import Site
+from gateway.web.rendering import Health, Site
 
 PARAMETER = "database"
 """The query parameter that names a database."""

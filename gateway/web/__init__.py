@@ -20,22 +20,20 @@ from gateway.http.body import BodyReader, WholeAnswers
 from gateway.web import (
     entry_page,
     incident_pages,
-    incident_report,
     live_page,
     login,
     observe_mode,
     overview_page,
-    provider_login,
     record_lists,
     resource_page,
 )
 from gateway.web.login import HEADERS, Clock, LoginGate, SecurityHeaders
-from gateway.web.places import names
+from gateway.web.overview_page import names
 from gateway.web.rendering import Site, list_address, wants_json
 
 SEGMENT = "ui"
 """The first segment of every path of the page."""
-OF_A_RESOURCE = (resource_page.PATH, incident_report.PATH)
+OF_A_RESOURCE = (resource_page.PATH, resource_page.REPORT_PATH)
 """The pages whose ``name`` is that of a resource, which tells its database."""
 
 
@@ -50,7 +48,7 @@ def build(site: Site, keys: Callers, logins: ProviderLogins, clock: Clock, bodie
         *observe_mode.routes(site),
         *entry_page.routes(site),
         *resource_page.routes(site),
-        *incident_report.routes(site),
+        *resource_page.report_routes(site),
         *live_page.routes(site),
     ]
     if len(site.places) > 1:
@@ -58,7 +56,7 @@ def build(site: Site, keys: Callers, logins: ProviderLogins, clock: Clock, bodie
     app = Starlette(
         routes=[
             *login.routes(keys, logins, clock, site.pages, bodies),
-            *provider_login.routes(logins, clock, site.pages),
+            *login.provider_routes(logins, clock, site.pages),
             *overview_page.routes(site),
             *pages,
             site.assets.route(),

@@ -16,9 +16,8 @@ from gateway.db.traffic import RuleTraffic, WriteCounts
 from gateway.errors import RequestMalformed
 from gateway.fencing.decision import Enforcement
 from gateway.fencing.record import Filters, Kind
-from gateway.web.places import Place
 from gateway.web.record_lists import SPANS
-from gateway.web.rendering import Site
+from gateway.web.rendering import Place, Site
 
 
 @dataclass(frozen=True, slots=True)
