@@ -22,9 +22,8 @@ from typer.completion import completion_init, get_completion_script  # type: ign
 
 from gateway.commands.audit import audit
 from gateway.commands.auth import auth
-from gateway.commands.chosen_databases import DatabaseName, each, the_one
 from gateway.commands.config import AllowMissing, configuration
-from gateway.commands.console import ConfigPath, load, places, print_report, say
+from gateway.commands.console import ConfigPath, DatabaseName, each, load, places, print_report, say, the_one
 from gateway.commands.databases import databases
 from gateway.commands.environment import api_key, environment, secret_of
 from gateway.commands.guard import guard

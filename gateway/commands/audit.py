@@ -1,20 +1,18 @@
-"""``gateway audit``: read the record of a gateway over HTTP, export it, and verify exports."""
+"""``gateway audit``: read the record of a gateway over HTTP, export it, and verify exports against their hashes."""
 
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, BinaryIO
+from typing import TYPE_CHECKING, Annotated, BinaryIO, TypeAlias
 
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 
-from gateway.commands import incidents as incident_client
 from gateway.commands import record_client
-from gateway.commands import verify as verifying
 from gateway.commands.console import print_columns, print_entry, print_table, say
 from gateway.commands.environment import api_key_if_any
 from gateway.commands.record_client import (
@@ -23,16 +21,115 @@ from gateway.commands.record_client import (
     WHERE,
     DatabaseOption,
     fetch_report,
+    lines,
     parse_moment,
     takes_filters,
     write_report,
 )
 from gateway.errors import ConfigurationError
+from gateway.fencing.chain_verification import ChainFinding, Flaw, Verifier
 from gateway.fencing.incident import State
 from gateway.text import visible
 
 if TYPE_CHECKING:
     from gateway.commands.api_client import Gateway
+
+
+SHOWN = 20
+"""The most findings that are printed one by one."""
+
+_PIECE = 256 * 1024
+_WORDS = {
+    Flaw.UNREADABLE: "is no entry of the record",
+    Flaw.START: "is the first entry, but should not be",
+    Flaw.CHANGED: "was changed, or its predecessor was: the hash does not match",
+    Flaw.MISSING: "is missing",
+    Flaw.REORDERED: "is in the wrong place",
+    Flaw.DOUBLED: "appears twice",
+    Flaw.WITNESS: "differs from the saved head: the record was rewritten up to there",
+}
+
+
+@dataclass(slots=True)
+class Verification:
+    """The result. ``anchored``: whether the predecessor of the first entry is known."""
+
+    entries: int = 0
+    first: int = 0
+    last: int = 0
+    head: str = ""
+    anchored: bool = False
+    flaws: int = 0
+    findings: list[ChainFinding] = field(default_factory=list)
+
+
+Witnesses: TypeAlias = Mapping[int, str]
+"""Saved heads, by position."""
+
+
+def verify_export(
+    pieces: Iterable[bytes], witnesses: Witnesses, seen: Callable[[int], None], *, whole: bool = False
+) -> Verification:
+    """Verify an export, in pieces. ``seen`` gets the number of lines after each piece.
+
+    ``whole``: the export is the whole record, not a part of it.
+    """
+    chain, verdict = Verifier(witnesses, whole=whole), Verification()
+
+    def counted() -> Iterator[bytes]:
+        for piece in pieces:
+            yield piece
+            seen(chain.lines)
+
+    for line in lines(counted()):
+        _note(verdict, chain.take(line))
+    _note(verdict, chain.finish())
+    verdict.entries, verdict.first, verdict.last = chain.lines, chain.first, chain.last
+    verdict.head, verdict.anchored = chain.head, chain.anchored
+    return verdict
+
+
+def read_files(files: Iterable[Path]) -> Iterator[bytes]:
+    """Yield the files one after the other, in pieces. Raises ``ConfigurationError`` for an unreadable file."""
+    for path in files:
+        try:
+            with path.open("rb") as opened:
+                while piece := opened.read(_PIECE):
+                    yield piece
+        except OSError as error:
+            raise ConfigurationError(f"{path}: cannot be read: {error.strerror}", advice="") from error
+
+
+def read_heads(noted: Iterable[str]) -> dict[int, str]:
+    """Read saved heads, as ``POSITION:HASH``. Raises ``ConfigurationError``."""
+    read: dict[int, str] = {}
+    for one in noted:
+        position, _, hash_ = one.partition(":")
+        if not (position.isascii() and position.isdigit() and len(position) < 19 and _is_hash(hash_)):
+            raise ConfigurationError("--head: must be a position and its hash, such as 4711:9f86d081…", advice="")
+        read[int(position)] = hash_.lower()
+    return read
+
+
+def describe_finding(finding: ChainFinding) -> str:
+    """Return a finding as a sentence."""
+    if finding.flaw is Flaw.UNREADABLE:
+        return f"Line {finding.line} {_WORDS[finding.flaw]}."
+    if finding.last > finding.position:
+        return f"Entries {finding.position:,} to {finding.last:,}: each {_WORDS[finding.flaw]} (line {finding.line})."
+    return f"Entry {finding.position:,} {_WORDS[finding.flaw]} (line {finding.line})."
+
+
+def _note(verdict: Verification, findings: Iterable[ChainFinding]) -> None:
+    for finding in findings:
+        verdict.flaws += 1
+        if len(verdict.findings) < SHOWN:
+            verdict.findings.append(finding)
+
+
+def _is_hash(text: str) -> bool:
+    return len(text) == 64 and all(digit in "0123456789abcdefABCDEF" for digit in text)
+
 
 audit = typer.Typer(
     help="Read the record of refused writes, takeovers, locks and administration (docs/audit.md).",
@@ -162,11 +259,11 @@ def verify(
     Prints the head at the end. Save it elsewhere, and pass it the next time. Then it shows whether any entry up to
     there was rewritten.
     """
-    witnesses = verifying.witnesses(head or ())
+    witnesses = read_heads(head or ())
     with _progress() as progress:
         if files:
             task = progress.add_task("verified", total=None)
-            verdict = verifying.verify(verifying.read(files), witnesses, _seen(progress, task))
+            verdict = verify_export(read_files(files), witnesses, _seen(progress, task))
         elif url is not None:
             gateway = _gateway(url, api_key_file)
             end, hash_ = record_client.read_head(gateway, database)
@@ -174,7 +271,7 @@ def verify(
             # The gateway's head must match the entries that it hands out.
             known = {**({end: hash_} if end else {}), **witnesses}
             with record_client.export_entries(gateway, "ndjson", {"database": database}) as pieces:
-                verdict = verifying.verify(pieces, known, _seen(progress, task), whole=True)
+                verdict = verify_export(pieces, known, _seen(progress, task), whole=True)
         else:
             raise ConfigurationError("name files to verify, or a gateway with --url", advice="")
     _judge(verdict)
@@ -215,7 +312,7 @@ def incidents(
     The writes that passed under a rule that observes have a column of their own.
     """
     asked = {**filters, "state": [one.value for one in state or ()]}
-    found, now, complete = incident_client.find_incidents(_gateway(url, api_key_file), asked, most)
+    found, now, complete = record_client.find_incidents(_gateway(url, api_key_file), asked, most)
     if as_json:
         console = _console()
         for incident in found:
@@ -223,8 +320,8 @@ def incidents(
     elif not found:
         say("No incident.")
     else:
-        rows = (incident_client.cells(one, now) for one in found)
-        lost = print_columns(incident_client.COLUMNS, rows, incident_client.OPTIONAL)
+        rows = (record_client.incident_cells(one, now) for one in found)
+        lost = print_columns(record_client.INCIDENT_COLUMNS, rows, record_client.OPTIONAL_COLUMNS)
         say(f"{len(found):,} incidents{'' if complete else ', and more: choose a shorter time'}")
         if "id" in lost:
             say("A wider terminal, or --json, shows the ids that gateway audit acknowledge takes.")
@@ -240,15 +337,15 @@ def acknowledge(
     api_key_file: ApiKeyFile = None,
 ) -> None:
     """Acknowledge an incident, with a note, on record. The caller needs the grant break on its resource."""
-    incident = incident_client.acknowledge(_gateway(url, api_key_file), identifier, note, database)
+    incident = record_client.acknowledge_incident(_gateway(url, api_key_file), identifier, note, database)
     say(f"{incident['id']}: {incident['state']}, {len(incident['acknowledgements'])} acknowledgements")
 
 
-def _judge(verdict: verifying.Verification) -> None:
+def _judge(verdict: Verification) -> None:
     """Print the verdict. Exit with 1 for any finding."""
     console = _console()
     for finding in verdict.findings:
-        console.print(verifying.describe(finding), style="bold red")
+        console.print(describe_finding(finding), style="bold red")
     if verdict.flaws > len(verdict.findings):
         console.print(f"And {verdict.flaws - len(verdict.findings):,} findings more.", style="bold red")
     if verdict.entries:

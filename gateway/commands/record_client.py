@@ -1,4 +1,4 @@
-"""The client of the record: pages, a stream that resumes after an interruption, exports, reports."""
+"""The client of the record: pages, a stream that resumes after an interruption, exports, reports, incidents."""
 
 import inspect
 import json
@@ -10,15 +10,18 @@ from functools import wraps
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeAlias
+from uuid import UUID
 
 import typer
 
 from gateway.errors import ConfigurationError, Unavailable
 from gateway.fencing.record import FILTERS, Kind
 from gateway.fencing.resource import canonical
+from gateway.text import age, plain_time
 
 if TYPE_CHECKING:
     from gateway.commands.api_client import Gateway
+
 
 Entry: TypeAlias = Mapping[str, Any]
 """An entry in the form of ``/v1/events``."""
@@ -235,3 +238,64 @@ def _as_filters(said: Mapping[str, Any]) -> Filters:
     """Return the filters with their times in ISO 8601. Raises ``ConfigurationError`` for an invalid time."""
     moments = {name: parse_moment(f"--{name}", said[name]) for name in WHEN if name in said}
     return {**said, **{name: None if read is None else read.isoformat() for name, read in moments.items()}}
+
+
+Incident: TypeAlias = Mapping[str, Any]
+"""An incident in the form of ``/v1/incidents``."""
+
+INCIDENT_COLUMNS = ("state", "resource", "writer", "reason", "overtaken by", "refused", "passed", "first", "last", "id")
+OPTIONAL_COLUMNS = ("first", "id", "overtaken by", "refused")
+"""Columns that a narrow terminal loses, the first first."""
+
+
+class FoundIncidents(NamedTuple):
+    """Incidents, the time of their states, and whether these are all."""
+
+    incidents: list[Incident]
+    now: datetime
+    complete: bool
+
+
+def find_incidents(gateway: "Gateway", filters: Filters, most: int) -> FoundIncidents:
+    """Return at most ``most`` incidents. Raises what ``Gateway.call`` raises."""
+    page = gateway.call("GET", "/v1/incidents", parameters={**given_filters(filters), "limit": most})
+    try:
+        now = datetime.fromisoformat(page["now"])
+        return FoundIncidents(list(page["incidents"]), now, bool(page["complete"]))
+    except (LookupError, TypeError, ValueError) as error:
+        raise gateway.no_gateway() from error
+
+
+def acknowledge_incident(gateway: "Gateway", identifier: str, note: str, database: str | None) -> Incident:
+    """Acknowledge the incident of a refused write. Raises ``ConfigurationError``, and what ``Gateway.call`` raises."""
+    try:
+        incident = UUID(identifier)
+    except ValueError as error:
+        raise ConfigurationError(f"{identifier} is no id of an incident or of a refused write", advice="") from error
+    answer: Incident = gateway.call(
+        *("POST", f"/v1/incidents/{incident}/acknowledgements"),
+        body={"note": note},
+        parameters=given_filters({"database": database}),
+    )
+    return answer
+
+
+def incident_cells(incident: Incident, now: datetime) -> tuple[str, ...]:
+    """Return the columns of an incident, at ``now``."""
+    writer = incident["holder"] or incident["caller"] or ""
+    token = "" if incident["token"] is None else f" ({incident['token']})"
+    over = "" if incident["fence"] is None else f"{incident['overtaken_by']} ({incident['fence']})"
+    last = f"wrote {age(datetime.fromisoformat(incident['last']), now)}"
+    first = plain_time(datetime.fromisoformat(incident["first"]))
+    return (
+        incident["state"],
+        incident["resource"] or "several",
+        f"{writer}{token}",
+        incident["reason"],
+        over,
+        str(incident["count"] - incident["passed"]),
+        str(incident["passed"]),
+        first,
+        last,
+        incident["id"] or "",
+    )

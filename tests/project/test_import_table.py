@@ -144,7 +144,7 @@ PURE = (
     "objects.probe.bucket_profile "
     "observe.events "
     "guard.pack guard.script webhooks.messages "
-    "client.errors client.libpq commands.columns web.advice web.chart web.verdict"
+    "client.errors client.libpq web.advice web.chart web.verdict"
 )
 IMPURE = {"os", "io", "socket", "asyncio", "subprocess", "time", "threading", "random", "secrets", "pathlib", "logging"}
 
