@@ -10,9 +10,8 @@ from datetime import timedelta
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gateway import api, web, wiring
-from gateway.api import web_identity
-from gateway.api.configuration import ConfigurationAccess
-from gateway.api.health import CUSTOMARY_PATHS, MetricsSource
+from gateway.api import credentials
+from gateway.api.operation import CUSTOMARY_PATHS, ConfigurationAccess, MetricsSource
 from gateway.api.requests import OF_LEASES, shown_path
 from gateway.budget import Budget
 from gateway.config import Config, toml
@@ -187,7 +186,7 @@ class Gateway:
                 return "api"
             if head.raw_path == b"/" and b"text/html" in (head.value(b"accept") or b""):
                 return "page"
-        if path == "/" and head.method == "POST" and web_identity.is_asked(head):
+        if path == "/" and head.method == "POST" and credentials.is_sts_request(head):
             return "api"
         first = path[1:].partition("/")[0]
         streams = path.endswith("/stream")

@@ -22,9 +22,8 @@ from typer.completion import completion_init, get_completion_script  # type: ign
 
 from gateway.commands.audit import audit
 from gateway.commands.auth import auth
-from gateway.commands.chosen_databases import DatabaseName, each, the_one
 from gateway.commands.config import AllowMissing, configuration
-from gateway.commands.console import ConfigPath, load, places, print_report, say
+from gateway.commands.console import ConfigPath, DatabaseName, each, load, places, print_report, say, the_one
 from gateway.commands.databases import databases
 from gateway.commands.environment import api_key, environment, secret_of
 from gateway.commands.guard import guard
@@ -412,6 +411,9 @@ def start_epoch(
     prefix: Annotated[
         str | None, typer.Option(help="Instead: every fence whose name begins with this, one by one.")
     ] = None,
+    database: Annotated[
+        str | None, typer.Option(metavar="NAME", help="With --prefix: the database, if the gateway serves several.")
+    ] = None,
     api_key_file: Annotated[
         Path | None, typer.Option(help="A file with an administrator's API key, instead of GATEWAY_API_KEY.")
     ] = None,
@@ -430,7 +432,7 @@ def start_epoch(
     if not prefix or resource is not None or expected is not None:
         raise ConfigurationError("name a RESOURCE and the --expected token, or a --prefix that is not empty", advice="")
     failed = False
-    for fence in api_client.fences_under(gateway, prefix):
+    for fence in api_client.fences_under(gateway, prefix, database):
         try:
             typer.echo(f"{fence.resource}: {fence.token} -> {api_client.start_epoch(gateway, fence, reason)}")
         except GatewayError as error:

@@ -16,9 +16,8 @@ from starlette.responses import Response
 from gateway import api, web, wiring
 from gateway.admission import Admission, Issuer
 from gateway.api.authorisation import Authorisation
-from gateway.api.configuration import ConfigurationAccess
-from gateway.api.health import BucketView, HealthCheck, JournalView, MetricsSource
 from gateway.api.incidents import Acknowledging
+from gateway.api.operation import BucketView, ConfigurationAccess, HealthCheck, JournalView, MetricsSource
 from gateway.auth.issuers import Issuers
 from gateway.auth.sigv4 import Signers
 from gateway.background import background_tasks
@@ -44,19 +43,17 @@ from gateway.observe.events import Observe, ServiceUnreachable, Sinks
 from gateway.observe.gauges import GaugeReader, StatusGauges
 from gateway.record.audit import Audit
 from gateway.record.denials import Denials
-from gateway.record.flushing import flushing
+from gateway.record.flushing import KeyUses, flushing
 from gateway.record.following import Follower
-from gateway.record.key_uses import KeyUses
 from gateway.record.payload_capture import Capture
 from gateway.record.sealing import Sealing
 from gateway.record.traffic import Traffic
 from gateway.tables.execute import idempotency
 from gateway.tables.execute.authorisation import Authorisation as TableAuthorisation
 from gateway.tables.pipeline import TablePlane
-from gateway.web import incident_report
-from gateway.web.incident_report import Report
-from gateway.web.places import Place
-from gateway.web.rendering import Site
+from gateway.web import resource_page
+from gateway.web.rendering import Place, Site
+from gateway.web.resource_page import Report
 from gateway.webhooks.alarms import AlarmWatch
 from gateway.webhooks.outbox import Outbox
 from gateway.wiring import alarms, webhooks
@@ -197,11 +194,6 @@ class Part:
         ):
             yield
 
-    @property
-    def streams_closed(self) -> bool:
-        """Return whether the streams of the record have ended."""
-        return self._follower.closed
-
     def close_streams(self) -> None:
         """End the streams of the record."""
         self._follower.close()
@@ -251,7 +243,7 @@ class Part:
         return probes
 
     async def _report(self, resource: str, since: datetime | None, until: datetime | None) -> Report:
-        return await incident_report.make(self._site, resource, since, until)
+        return await resource_page.make_report(self._site, resource, since, until)
 
     async def _document(self, request: Request) -> Response:
         return web.answer_documentation(self._site, request)

@@ -6,7 +6,7 @@ in two ways is refused, and none is fenced in the wrong database.
 
 import asyncio
 import re
-from collections.abc import Iterable, Mapping, MutableMapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -16,24 +16,25 @@ import orjson
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gateway import budget, web
-from gateway.api import web_identity
+from gateway.api import credentials
 from gateway.api.requests import MAX_BODY, check_values, path_as_sent
 from gateway.errors import CrossesDatabases, GatewayError, RequestMalformed, StoreError, Unavailable
-from gateway.fencing.ownership import Owned, Ownership
+from gateway.fencing.ownership import Ownership
+from gateway.fencing.resource import canonical
 from gateway.http.body import SMALL, BodyReader, ClientGone, offload
 from gateway.http.head import Head
+from gateway.http.inner import Answer, apart, replayed
 from gateway.http.middleware import answer_problem
 from gateway.http.origins import Sender, sender
-from gateway.merged.asking import Answer
-from gateway.merged.dispatch import PARAMETER, Merged, is_for_all
 from gateway.objects.s3 import addressing
 from gateway.part import Part, clock
 from gateway.tables.dialect.body import in_pieces
-from gateway.web.owner_pages import Parts
-from gateway.web.places import PARAMETER as OF
-from gateway.web.places import Health
-from gateway.web.rendering import Site
+from gateway.web.rendering import Health, Site
 
+PARAMETER = "database"
+"""The query parameter that names a database."""
+OF = "of"
+"""The query parameter of links on the page. It names the database of the linked page, and no cookie remembers it."""
 COOKIE = "gateway_database"
 """The cookie that names the database of the page."""
 EVERYTHING = "*"
@@ -48,7 +49,7 @@ NAMED = re.compile(r"/v1/(fences|leases|rejections|events|incidents|record|webho
 _RENEWALS, _TRANSACTION = "/v1/leases", "/v1/transaction"
 _LIMITS = {_RENEWALS: 1024 * 1024}
 _CREDENTIALS, _SEQUENCERS = "/v1/credentials", "/v1/sequencers/check"
-_OF_IDENTITY = (web_identity.PATH, "/")
+_OF_IDENTITY = (credentials.STS_PATH, "/")
 BODIES = {
     ("PUT", _RENEWALS),
     *(("POST", path) for path in (_CREDENTIALS, _SEQUENCERS, _TRANSACTION, *_OF_IDENTITY)),
@@ -63,7 +64,7 @@ class Routing:
     ) -> None:
         """``bodies`` reads the bodies that tell the database. ``largest``: the most bytes of a list of writes.
 
-        ``everywhere``: the page over all databases.
+        ``everywhere``: the overview over all databases.
         """
         self._parts, self._ownership, self._bodies, self._largest = parts, ownership, bodies, largest
         self.default = parts[ownership.default]
@@ -108,55 +109,55 @@ class Routing:
         if (head.method, path) in BODIES:
             return _ByBody(self, path)
         if NAMED.fullmatch(path):
-            named = self._named(head)
-            if len(named) == 1:
-                return _WithoutParameter(named[0].api)
-            if is_for_all(head.method, path):
-                apps = {part.name or "": part.api for part in named or self._parts.values()}
-                refusing = _WithoutParameter(self.default.api)
-                return Merged(apps, self.default.keys, self._is_ending, self._ownership.of_resource, refusing)
-            self.default.keys.by_bearer(head.headers, head.certificate)  # strangers are not told the names
-            raise RequestMalformed(
-                "This gateway serves several databases, and the request is for one of them.",
-                advice=f"Add ?{PARAMETER}= and one of these names: {', '.join(self._parts)}.",
-            )
+            return _WithoutParameter(self._named(head).api)
         return self.default.api
 
-    def _named(self, head: Head) -> list[Part]:
-        """Return the parts of the databases that a query names, each once."""
+    def _named(self, head: Head) -> Part:
+        """Return the part of the database that a query names. Raises ``RequestMalformed`` if it does not name one."""
         query = parse_qsl(head.query_string.decode("latin-1"), keep_blank_values=True)
-        names = [value for key, value in query if key == PARAMETER]
-        if any(name not in self._parts for name in names):
-            self.default.keys.by_bearer(head.headers, head.certificate)  # likewise
-            known = ", ".join(self._parts)
-            raise RequestMalformed(f"There is no such database. There are: {known}.", advice="Name one of them.")
-        return [part for name, part in self._parts.items() if name in names]
-
-    def _is_ending(self) -> bool:
-        return self.default.streams_closed
+        names = {value for key, value in query if key == PARAMETER}
+        if len(names) == 1 and (part := self._parts.get(*names)) is not None:
+            return part
+        self.default.keys.by_bearer(head.headers, head.certificate)  # strangers are not told the names
+        raise RequestMalformed(
+            "This gateway serves several databases, and the request is for one of them.",
+            advice=f"Name one with ?{PARAMETER}= (a command takes --database): {', '.join(self._parts)}.",
+        )
 
     def of_page(self, scope: Scope) -> ASGIApp:
-        """Return the app for a request to the page: over all databases, unless query or cookie name one.
+        """Return the app for a request to the page: of the database that its query or cookie names, or over all.
 
-        A link on another site chooses none. The page that repeats its request does not have the parameter either.
+        The database of a resource is known without either. A link on another site chooses none for later requests. The
+        page that repeats its request does not have the parameter either.
         """
         head, chosen, asked, chooses = Head.of(scope), EVERYTHING, False, False
+        of: str | None = None
         own = sender(head.headers) is not Sender.FOREIGN
         for pair in (head.value(b"cookie") or b"").decode("latin-1").split(";"):
             name, _, value = pair.strip().partition("=")
             if name == COOKIE and value in self._parts:
                 chosen = value
-        for key, value in parse_qsl(head.query_string.decode("latin-1")):
+        query = parse_qsl(head.query_string.decode("latin-1"))
+        for key, value in query:
             asked |= key == PARAMETER
             if own and key == PARAMETER and (value in self._parts or value == EVERYTHING):
                 chosen, chooses = value, True
-            elif key == OF:  # a link of the page over all of them
-                chosen, chooses = EVERYTHING, own
-        scope["state"] |= {"databases": tuple(self._parts), "database": chosen}
-        page = self._everywhere if chosen == EVERYTHING else self._parts[chosen].web
+            elif key == OF and value in self._parts:
+                of = value
+        if of is None and chosen == EVERYTHING and head.path in web.OF_A_RESOURCE:
+            of = self._owner(next((value for key, value in query if key == "name"), ""))
+        scope["state"] |= {"databases": tuple(self._parts), "database": of or chosen, "of": of}
+        page = self._parts[of].web if of else self._everywhere if chosen == EVERYTHING else self._parts[chosen].web
         if chooses:
             page = _Choosing(page, chosen)
         return _WithoutParameter(page) if asked else page
+
+    def _owner(self, name: str) -> str:
+        """Return the database of a resource; the default one for a name that is malformed, whose page tells so."""
+        try:
+            return self._ownership.of_resource(canonical(name))
+        except GatewayError:
+            return self._ownership.default
 
     async def read(self, scope: Scope, receive: Receive, path: str) -> "tuple[bytes, _Owners]":
         """Return the body of a request whose caller is proven, and the owners of what it names.
@@ -177,7 +178,7 @@ class Routing:
         """
         part = self._parts[name]
         with part.memory.held_now(len(content) if len(content) > SMALL else 0):
-            await part.api(scope, _replayed(content, receive), send)
+            await part.api(scope, replayed(content, receive), send)
 
     async def by_any(self, scope: Scope, content: bytes, receive: Receive, send: Send) -> None:
         """Serve a request that belongs to no database by the default one, or by another one if that is down."""
@@ -185,10 +186,10 @@ class Routing:
         answer = Answer()
         for part in parts:
             answer = Answer()
-            inner: MutableMapping[str, Any] = {**scope, "state": dict(scope["state"])}
+            inner = apart(scope)
             with suppress(TimeoutError):
                 async with asyncio.timeout(None if part is parts[-1] else ANSWERS_IN):
-                    await part.api(inner, _replayed(content, receive), answer.take)
+                    await part.api(inner, replayed(content, receive), answer.take)
             scope["state"].update(inner["state"])
             if answer.status < 500:
                 break
@@ -202,7 +203,7 @@ class Routing:
         found = _Owners(self.default.name or "")
         if path in _OF_IDENTITY:
             with suppress(ValueError):  # of a form with too many fields
-                form = dict(parse_qsl(content.decode("latin-1"), max_num_fields=web_identity.MOST_FIELDS))
+                form = dict(parse_qsl(content.decode("latin-1"), max_num_fields=credentials.MOST_FIELDS))
                 role = form.get("RoleArn", "").partition(":role/lock/")[2]
                 found.add(self._ownership.of_resource(role) if role else None)
                 found.anywhere = not role
@@ -354,9 +355,8 @@ class _ByBody:
         async def renewed(name: str, entries: Sequence[tuple[int, Any]]) -> Answer:
             content = orjson.dumps({**document, "leases": [entry for _, entry in entries]})
             answer = Answer()
-            inner: MutableMapping[str, Any] = {**scope, "state": dict(scope["state"])}
             try:
-                await routing.serve(name, content, inner, receive, answer.take)
+                await routing.serve(name, content, apart(scope), receive, answer.take)
             except Unavailable as error:
                 await answer_problem(error, answer.take)
             return answer
@@ -371,28 +371,14 @@ class _ByBody:
             views = orjson.loads(answer.body)["leases"]
             leases.update((number, view) for (number, _), view in zip(entries, views, strict=True))
         body = orjson.dumps({"leases": [leases[number] for number in sorted(leases)]})
-        await answers[0].with_body(body).send(send)
-
-
-def _replayed(content: bytes, receive: Receive) -> Receive:
-    """Return a ``receive`` that gives a body that was read, and then what follows it."""
-    left: list[Message] = [{"type": "http.request", "body": content, "more_body": False}]
-
-    async def replay() -> Message:
-        return left.pop() if left else await receive()
-
-    return replay
+        await answers[0].send(send, body)
 
 
 def page_over(parts: Mapping[str, Part], ownership: Ownership, bodies: BodyReader) -> ASGIApp:
-    """Build the page over all databases. Sessions are the same as on the page of one of them."""
-    places = [
-        replace(part.place, name=name, health=_health(part), owns=Owned(ownership, name).has)
-        for name, part in parts.items()
-    ]
-    pages = Parts({name: part.web for name, part in parts.items()}, ownership)
+    """Build the overview over all databases. Sessions are the same as on the page of one of them."""
+    places = [replace(part.place, name=name, health=_health(part)) for name, part in parts.items()]
     default = parts[ownership.default]
-    return web.build(Site(*places), default.keys, default.logins, clock, bodies, pages)
+    return web.build(Site(*places), default.keys, default.logins, clock, bodies)
 
 
 def _health(part: Part) -> Health:

@@ -40,9 +40,9 @@ from gateway.objects.store.operations import Upstream
 from gateway.observe.events import Observe
 from gateway.table_rules import table_rules
 from gateway.tables.pipeline import Exposure
-from gateway.webhooks import rate, signing
-from gateway.webhooks.alarms import ConfiguredAlarm
+from gateway.webhooks.alarms import AlarmRule, ConfiguredAlarm
 from gateway.webhooks.delivery import Receiver
+from gateway.webhooks.messages import key_of
 from gateway.webhooks.outbox import ConfiguredWebhook
 
 
@@ -267,12 +267,12 @@ def webhooks(config: Config) -> list[ConfiguredWebhook]:
 
 def alarms(config: Config) -> list[ConfiguredAlarm]:
     """Return the alarms."""
-    return [ConfiguredAlarm(one.name, one.prefix, rate.AlarmRule(one.more_than, one.minutes)) for one in config.alarms]
+    return [ConfiguredAlarm(one.name, one.prefix, AlarmRule(one.more_than, one.minutes)) for one in config.alarms]
 
 
 def _webhook(section: WebhookSection, alarms: tuple[AlarmSection, ...]) -> ConfiguredWebhook:
     secrets = [secret for secret in (section.secret, section.former_secret) if secret is not None]
-    keys = tuple(signing.key_of(secret.get_secret_value()) for secret in secrets)
+    keys = tuple(key_of(secret.get_secret_value()) for secret in secrets)
     told = tuple(alarm.name for alarm in alarms if not alarm.webhooks or section.name in alarm.webhooks)
     wanted = EntryFilter(section.kinds, section.prefix, section.observed, told, section.reasons, section.except_reasons)
     return ConfiguredWebhook(section.name, Receiver(section.url, keys), wanted)

@@ -17,25 +17,29 @@ from gateway import budget
 from gateway.admission import Admission
 from gateway.api import (
     credentials,
-    exports,
     fences,
     incidents,
     leases,
-    lock_administration,
+    operation,
     record,
-    record_stream,
     transactions,
-    web_identity,
-    webhooks,
 )
 from gateway.api.authorisation import Authorisation, Authorised, rules_of
-from gateway.api.configuration import ConfigurationAccess, configuration_routes
 from gateway.api.description import INTRODUCTION, TAGS, Subject, with_databases, with_examples, with_names_in_queries
-from gateway.api.exports import MakeReport
 from gateway.api.fences import Barrier
-from gateway.api.health import HealthCheck, JournalState, MetricsSource, ProbedBuckets, health_routes, metrics_routes
 from gateway.api.incidents import Acknowledging
 from gateway.api.leases import LeaseTerms
+from gateway.api.operation import (
+    ConfigurationAccess,
+    HealthCheck,
+    JournalState,
+    MetricsSource,
+    ProbedBuckets,
+    configuration_routes,
+    health_routes,
+    metrics_routes,
+)
+from gateway.api.record import MakeReport
 from gateway.api.requests import MAX_BODY, Authenticate, BodyIntake, PathAsSent
 from gateway.api.transactions import Transact
 from gateway.auth.callers import Callers
@@ -106,20 +110,20 @@ def build(  # noqa: PLR0913 - each subject needs one part, passed by name
     # The router tries routes in this order.
     for subject, router in (
         (Subject.LOCKS, leases.routes(holding, barrier, audit, authorisation, caller)),
-        (Subject.LOCKS, lock_administration.routes(holding, caller)),
+        (Subject.LOCKS, leases.administration_routes(holding, caller)),
         (Subject.FENCES, fences.routes(database, barrier, admission, audit, caller)),
         (Subject.FENCES, fences.epoch_routes(database, barrier, caller)),
-        (Subject.RECORD, record_stream.routes(follower, caller)),
-        (Subject.RECORD, exports.routes(database, caller)),
+        (Subject.RECORD, record.stream_routes(follower, caller)),
+        (Subject.RECORD, record.export_routes(database, caller)),
         (Subject.RECORD, record.rejection_routes(database, caller)),
         (Subject.RECORD, record.routes(database, caller)),
         (Subject.RECORD, incidents.routes(database, acknowledging, caller)),
-        (Subject.RECORD, exports.report_routes(make_report)),
+        (Subject.RECORD, record.report_routes(make_report)),
         (Subject.WRITES, credentials.routes(database, keys, admission, audit, authorisation, caller)),
         (Subject.FENCES, fences.sequencer_routes(database, signer, authorisation, caller)),
-        (Subject.WRITES, web_identity.routes(database, keys, holding, authorisation, bodies)),
+        (Subject.WRITES, credentials.web_identity_routes(database, keys, holding, authorisation, bodies)),
         (Subject.WRITES, transactions.routes(transact, caller)),
-        (Subject.WEBHOOKS, webhooks.routes(outbox)),
+        (Subject.WEBHOOKS, operation.webhook_routes(outbox)),
         (Subject.OPERATION, configuration_routes(configuration, caller)),
         (Subject.OPERATION, health_routes(health, ready, buckets, journal, caller)),
         (Subject.OPERATION, metrics_routes(metrics, caller, authorisation)),

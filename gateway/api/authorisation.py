@@ -111,7 +111,7 @@ RULES: dict[tuple[str, str], Rule] = {
 }
 
 
-def is_denied(rule: Rule, principal: Principal) -> bool:
+def _is_denied(rule: Rule, principal: Principal) -> bool:
     """Return whether a rule about no single resource denies its route to a caller."""
     rights = principal.rights
     if rule.about is About.ALL_RESOURCES:
@@ -202,9 +202,9 @@ class Authorised:
                 await authorisation.on(request, principal, rule.actions, name, held=rule.held)
             case About.BODY if not any(map(principal.rights.have, rule.actions)):
                 raise await authorisation.denied(request, principal, rule.actions, "any resource", EVERYTHING)
-            case About.ALL_RESOURCES if is_denied(rule, principal):
+            case About.ALL_RESOURCES if _is_denied(rule, principal):
                 raise await authorisation.denied(
                     request, principal, rule.actions, f"resources {EVERYTHING}", EVERYTHING
                 )
-            case About.EVERYTHING | About.OWN_ENTRIES if is_denied(rule, principal):
+            case About.EVERYTHING | About.OWN_ENTRIES if _is_denied(rule, principal):
                 raise await authorisation.denied(request, principal, rule.actions, "everything", EVERYTHING)

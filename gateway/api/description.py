@@ -241,23 +241,12 @@ _OF_SEVERAL = re.compile(
     r"|/v1/(?:events|rejections)(?:/stream|\.csv|\.ndjson)"
     r"|/v1/(?:events|rejections|incidents)/\{id\}(?:/acknowledgements)?|/v1/record/head"
 )
-_CURSOR = {"type": "string", "examples": ["north:4711,south:33"]}
-_ENTRIES = ("EntryView", "RejectionView", "RejectionPage", "IncidentView", "FenceView", "LockView", "WebhookView")
-_LISTS = ("EntryList", "RejectionList", "IncidentList", "FenceList", "LockList", "WebhookList")
 _DATABASE = {
     "name": "database",
     "in": "query",
     "required": False,
-    "description": "Of a gateway with several databases: only these. Without it, all of them.",
-    "schema": {"type": "array", "items": {"type": "string"}, "title": "Database"},
-}
-_FIELDS = {
-    "database": {"type": "string", "description": "In answers of several databases: the one that has it."},
-    "missing": {
-        "type": "array",
-        "items": {"type": "string"},
-        "description": "In answers of several databases: those that have not answered, so this is not all.",
-    },
+    "description": "The database, if the gateway serves several. It is needed then.",
+    "schema": {"type": "string", "title": "Database"},
 }
 
 
@@ -277,26 +266,13 @@ def with_names_in_queries(document: dict[str, Any]) -> dict[str, Any]:
 
 
 def with_databases(document: dict[str, Any]) -> dict[str, Any]:
-    """Return the OpenAPI document with what is different if a gateway has several databases.
+    """Return the OpenAPI document with the parameter of a gateway that serves several databases.
 
-    The gateway merges the answers of their APIs, so no model has these parameters and fields (``gateway/merged``).
+    The router reads it (``gateway/routing.py``), so no model has it.
     """
     for path, operations in document["paths"].items():
         operation = operations.get("get", operations.get("post", {}))
-        parameters = operation.setdefault("parameters", []) if _OF_SEVERAL.fullmatch(path) else []
-        if not _OF_SEVERAL.fullmatch(path) or _DATABASE in parameters:
-            continue
-        for one in parameters:
-            if one["name"] in ("before", "after", "last-event-id") and not path.startswith("/v1/fences"):
-                kinds = one["schema"].get("anyOf") or [{"type": one["schema"].pop("type")}]
-                one["schema"]["anyOf"] = [*kinds, _CURSOR]
-        parameters.append(_DATABASE)
-    schemas = document["components"]["schemas"]
-    for names, field in ((_ENTRIES, "database"), (_LISTS, "missing")):
-        for name in names:
-            schemas[name]["properties"][field] = _FIELDS[field]
-    for name in ("EntryList", "RejectionList"):
-        for field in ("before", "after"):
-            kinds = schemas[name]["properties"][field]["anyOf"]
-            kinds += [] if _CURSOR in kinds else [_CURSOR]
+        parameters = operation.setdefault("parameters", []) if _OF_SEVERAL.fullmatch(path) else [_DATABASE]
+        if _DATABASE not in parameters:
+            parameters.append(_DATABASE)
     return document

@@ -9,12 +9,22 @@ from uuid import UUID
 
 from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field
 
-from gateway.api.requests import MAX_PAGE, TokenText, storable
+from gateway.api.requests import MAX_PAGE, TokenText
 from gateway.auth.principal import Principal, shown_to
 from gateway.db import search
 from gateway.db.database import Database
 from gateway.db.search import Total
-from gateway.fencing.record import Entry, EntryReason, Filters, Kind, also_denied, missing_grant, program, trace_id
+from gateway.fencing.record import (
+    FILTERS,
+    Entry,
+    EntryReason,
+    Filters,
+    Kind,
+    also_denied,
+    missing_grant,
+    program,
+    trace_id,
+)
 from gateway.fencing.token import Token
 from gateway.http.problems import Problem
 
@@ -29,66 +39,60 @@ def _on_the_calendar(moment: datetime) -> datetime:
     return moment
 
 
+def _storable(text: str) -> str:
+    if "\0" in text:
+        raise ValueError("a NUL character cannot be part of a name")
+    return text
+
+
 Moment: TypeAlias = Annotated[AwareDatetime, AfterValidator(_on_the_calendar)]
-Text: TypeAlias = Annotated[str, Field(max_length=1024)]
+Text: TypeAlias = Annotated[str, Field(max_length=1024), AfterValidator(_storable)]
 Position: TypeAlias = Annotated[int, Field(ge=0, lt=10**18)]
 Cursor: TypeAlias = Annotated[str, Field(pattern=rf"^({_POSITION}|{_UUID})$", examples=["4711"])]
 
 
+def _told(name: str, **more: Any) -> Any:
+    return Field(description=FILTERS[name], **more)
+
+
 class RejectionFilters(BaseModel):
-    """The filters of rejections. All given ones must hold."""
+    """The filters of rejections. All given ones must hold. Lists, exports, streams and the page all read them here."""
 
     model_config = ConfigDict(extra="forbid")
 
-    resource: Text | None = None
-    prefix: Annotated[Text | None, Field(description="The beginning of the resource's name.")] = None
-    holder: Text | None = None
-    caller: Text | None = None
-    reason: Annotated[EntryReason | None, Field(examples=["token-stale"])] = None
-    plane: Annotated[Text | None, Field(examples=["tables", "objects", "api"])] = None
-    rule: Annotated[
-        Text | None, Field(description="The table, or the pattern of keys, whose rule applied to the write.")
-    ] = None
-    enforced: Annotated[bool | None, Field(description="False: only writes that a rule in observe mode let pass.")] = (
-        None
-    )
-    token: TokenText | None = None
-    since: Annotated[Moment | None, Field(description="Only entries from this time on.")] = None
-    until: Annotated[Moment | None, Field(description="Only entries before this time.")] = None
+    resource: Annotated[Text | None, _told("resource")] = None
+    prefix: Annotated[Text | None, _told("prefix")] = None
+    holder: Annotated[Text | None, _told("holder")] = None
+    caller: Annotated[Text | None, _told("caller")] = None
+    reason: Annotated[EntryReason | None, _told("reason", examples=["token-stale"])] = None
+    plane: Annotated[Text | None, _told("plane", examples=["tables", "objects", "api"])] = None
+    rule: Annotated[Text | None, _told("rule")] = None
+    enforced: Annotated[bool | None, _told("enforced")] = None
+    token: Annotated[TokenText | None, _told("token")] = None
+    since: Annotated[Moment | None, _told("since")] = None
+    until: Annotated[Moment | None, _told("until")] = None
 
-    def _filters_of(self, principal: Principal, kinds: tuple[Kind, ...]) -> Filters:
-        """Return the filters of the record, limited to what this caller may see.
+    def filters(self, kinds: tuple[Kind, ...] = (Kind.REJECTION,), only: str | None = None) -> Filters:
+        """Return the filters of the record. ``only``: the caller that sees no other entries than its own.
 
-        Raises ``RequestMalformed`` and ``TokenMalformed``.
+        Raises ``TokenMalformed``.
         """
-        return Filters(
-            kinds=kinds,
-            resource=storable(self.resource),
-            prefix=storable(self.prefix) or None,
-            holder=storable(self.holder),
-            caller=storable(self.caller),
-            reason=None if self.reason is None else self.reason.value,
-            plane=storable(self.plane),
-            rule=storable(self.rule),
-            enforced=self.enforced,
-            token=None if self.token is None else Token.parse(self.token),
-            since=self.since,
-            until=self.until,
-            shown_to=shown_to(principal),
-        )
+        same = {name: getattr(self, name) for name in RejectionFilters.model_fields.keys() - {"prefix", "token"}}
+        token = None if self.token is None else Token.parse(self.token)
+        return Filters(kinds=kinds, prefix=self.prefix or None, token=token, shown_to=only, **same)
 
     def filters_for(self, principal: Principal) -> Filters:
-        """Return the filters of the record for rejections."""
-        return self._filters_of(principal, (Kind.REJECTION,))
+        """Return the filters of the record, limited to what this caller may see. Raises ``TokenMalformed``."""
+        return self.filters(only=shown_to(principal))
 
 
 class EventFilters(RejectionFilters):
     """The filters of entries. All given ones must hold; of several kinds, one suffices."""
 
-    kind: Annotated[list[Kind], Field(max_length=len(Kind))] = []
+    kind: Annotated[list[Kind], _told("kind", max_length=len(Kind))] = []
 
     def filters_for(self, principal: Principal) -> Filters:
-        return self._filters_of(principal, tuple(dict.fromkeys(self.kind)))
+        return self.filters(tuple(dict.fromkeys(self.kind)), shown_to(principal))
 
 
 class PageQuery(BaseModel):

@@ -7,7 +7,7 @@ from urllib.parse import parse_qsl, unquote
 
 from fastapi import Path, Request
 from pydantic import Field
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gateway.auth.principal import Principal
 from gateway.errors import BodyTooLarge, RequestMalformed
@@ -15,6 +15,7 @@ from gateway.fencing.headers import HOLDER_PATTERN, FencingHeaders
 from gateway.fencing.record import Attempt
 from gateway.http.body import BodyReader, ClientGone
 from gateway.http.head import Head
+from gateway.http.inner import replayed
 
 MAX_PAGE = 1000
 
@@ -84,7 +85,7 @@ class BodyIntake:
         try:
             content = await body.whole(self._limit)
             check_values(content)
-            await self._app(scope, _after(content, receive), send)
+            await self._app(scope, replayed(content, receive), send)
         except ClientGone:
             raise RequestMalformed("The client hung up before its body was complete.") from None
 
@@ -93,16 +94,6 @@ def check_values(content: bytes) -> None:
     """Raise ``BodyTooLarge`` for too many values. Commas inside strings count too: no string here has thousands."""
     if len(content) - len(content.translate(None, _STRUCTURE)) > MAX_VALUES:
         raise BodyTooLarge(f"The body has more than {MAX_VALUES:,} values.", advice="Split the request.")
-
-
-def _after(content: bytes, receive: Receive) -> Receive:
-    """Return a ``receive`` that gives the body that was read, and then what follows it."""
-    left: list[Message] = [{"type": "http.request", "body": content}]
-
-    async def replay() -> Message:
-        return left.pop() if left else await receive()
-
-    return replay
 
 
 ResourceName: TypeAlias = Annotated[

@@ -177,25 +177,18 @@ def start_epoch(gateway: Gateway, fence: CarriedToken, reason: str) -> str:
     return token
 
 
-def fences_under(gateway: Gateway, prefix: str) -> Iterator[CarriedToken]:
-    """Yield every fence whose name starts with ``prefix``, by name. Raises what ``Gateway.call`` raises.
+def fences_under(gateway: Gateway, prefix: str, database: str | None) -> Iterator[CarriedToken]:
+    """Yield every fence of a database whose name starts with ``prefix``, by name. Raises what ``Gateway.call`` raises.
 
-    Raises ``Unavailable`` at the end if a database has not answered: its fences are not among these.
+    ``database``: None if the gateway has only one.
     """
     after: str | None = ""
-    missing: set[str] = set()
+    asked = {"prefix": prefix, "limit": _PAGE} | ({} if database is None else {"database": database})
     while after is not None:
-        parameters = {"prefix": prefix, "after": after, "limit": _PAGE}
-        document = gateway.call("GET", "/v1/fences", parameters=parameters)
+        document = gateway.call("GET", "/v1/fences", parameters={**asked, "after": after})
         try:
             page = [CarriedToken(str(one["resource"]), str(one["token"])) for one in document["fences"]]
             after = document["after"]
-            missing |= {str(name) for name in document.get("missing", ())}
         except (LookupError, TypeError) as error:
             raise gateway.no_gateway() from error
         yield from page
-    if missing:
-        raise Unavailable(
-            f"The fences of these databases are not among them: {', '.join(sorted(missing))}.",
-            advice="Repeat the command when they answer again.",
-        )

@@ -1,46 +1,142 @@
-"""``gateway audit``: read the record of a gateway over HTTP, export it, and verify exports."""
+"""``gateway audit``: read the record of a gateway over HTTP, export it, and verify exports against their hashes."""
 
 import json
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, BinaryIO
+from typing import TYPE_CHECKING, Annotated, BinaryIO, TypeAlias
 
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 
-from gateway.commands import incidents as incident_client
-from gateway.commands import parquet, record_client
-from gateway.commands import verify as verifying
+from gateway.commands import record_client
 from gateway.commands.console import print_columns, print_entry, print_table, say
 from gateway.commands.environment import api_key_if_any
 from gateway.commands.record_client import (
     WHAT,
     WHEN,
     WHERE,
-    Since,
+    DatabaseOption,
     fetch_report,
+    lines,
     parse_moment,
     takes_filters,
     write_report,
 )
 from gateway.errors import ConfigurationError
+from gateway.fencing.chain_verification import ChainFinding, Flaw, Verifier
 from gateway.fencing.incident import State
 from gateway.text import visible
 
 if TYPE_CHECKING:
     from gateway.commands.api_client import Gateway
 
+
+SHOWN = 20
+"""The most findings that are printed one by one."""
+
+_PIECE = 256 * 1024
+_WORDS = {
+    Flaw.UNREADABLE: "is no entry of the record",
+    Flaw.START: "is the first entry, but should not be",
+    Flaw.CHANGED: "was changed, or its predecessor was: the hash does not match",
+    Flaw.MISSING: "is missing",
+    Flaw.REORDERED: "is in the wrong place",
+    Flaw.DOUBLED: "appears twice",
+    Flaw.WITNESS: "differs from the saved head: the record was rewritten up to there",
+}
+
+
+@dataclass(slots=True)
+class Verification:
+    """The result. ``anchored``: whether the predecessor of the first entry is known."""
+
+    entries: int = 0
+    first: int = 0
+    last: int = 0
+    head: str = ""
+    anchored: bool = False
+    flaws: int = 0
+    findings: list[ChainFinding] = field(default_factory=list)
+
+
+Witnesses: TypeAlias = Mapping[int, str]
+"""Saved heads, by position."""
+
+
+def verify_export(
+    pieces: Iterable[bytes], witnesses: Witnesses, seen: Callable[[int], None], *, whole: bool = False
+) -> Verification:
+    """Verify an export, in pieces. ``seen`` gets the number of lines after each piece.
+
+    ``whole``: the export is the whole record, not a part of it.
+    """
+    chain, verdict = Verifier(witnesses, whole=whole), Verification()
+
+    def counted() -> Iterator[bytes]:
+        for piece in pieces:
+            yield piece
+            seen(chain.lines)
+
+    for line in lines(counted()):
+        _note(verdict, chain.take(line))
+    _note(verdict, chain.finish())
+    verdict.entries, verdict.first, verdict.last = chain.lines, chain.first, chain.last
+    verdict.head, verdict.anchored = chain.head, chain.anchored
+    return verdict
+
+
+def read_files(files: Iterable[Path]) -> Iterator[bytes]:
+    """Yield the files one after the other, in pieces. Raises ``ConfigurationError`` for an unreadable file."""
+    for path in files:
+        try:
+            with path.open("rb") as opened:
+                while piece := opened.read(_PIECE):
+                    yield piece
+        except OSError as error:
+            raise ConfigurationError(f"{path}: cannot be read: {error.strerror}", advice="") from error
+
+
+def read_heads(noted: Iterable[str]) -> dict[int, str]:
+    """Read saved heads, as ``POSITION:HASH``. Raises ``ConfigurationError``."""
+    read: dict[int, str] = {}
+    for one in noted:
+        position, _, hash_ = one.partition(":")
+        if not (position.isascii() and position.isdigit() and len(position) < 19 and _is_hash(hash_)):
+            raise ConfigurationError("--head: must be a position and its hash, such as 4711:9f86d081…", advice="")
+        read[int(position)] = hash_.lower()
+    return read
+
+
+def describe_finding(finding: ChainFinding) -> str:
+    """Return a finding as a sentence."""
+    if finding.flaw is Flaw.UNREADABLE:
+        return f"Line {finding.line} {_WORDS[finding.flaw]}."
+    if finding.last > finding.position:
+        return f"Entries {finding.position:,} to {finding.last:,}: each {_WORDS[finding.flaw]} (line {finding.line})."
+    return f"Entry {finding.position:,} {_WORDS[finding.flaw]} (line {finding.line})."
+
+
+def _note(verdict: Verification, findings: Iterable[ChainFinding]) -> None:
+    for finding in findings:
+        verdict.flaws += 1
+        if len(verdict.findings) < SHOWN:
+            verdict.findings.append(finding)
+
+
+def _is_hash(text: str) -> bool:
+    return len(text) == 64 and all(digit in "0123456789abcdefABCDEF" for digit in text)
+
+
 audit = typer.Typer(
     help="Read the record of refused writes, takeovers, locks and administration (docs/record.md).",
     no_args_is_help=True,
 )
 
-_FORMATS = ("ndjson", "csv", "parquet")
+_FORMATS = ("ndjson", "csv")
 
 Url = Annotated[
     str, typer.Option(envvar="GATEWAY_URL", help="The address of the gateway, e.g. https://gateway.example.com.")
@@ -64,30 +160,19 @@ def tail(
     api_key_file: ApiKeyFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Follow the record as it grows. After a lost connection, continue at the last entry.
-
-    Exit code 1: one of several databases did not answer at the end.
-    """
+    """Follow the record as it grows. After a lost connection, continue at the last entry."""
     console = _console()
-    missing: set[str] = set()
 
     def lost(reason: str, pause: float) -> None:
         say(f"gateway audit: {reason} Retrying in {pause:g} seconds.")
 
-    def moved(database: str, is_back: bool) -> None:  # noqa: FBT001 - as it is told
-        (missing.discard if is_back else missing.add)(database)
-        told = "is back" if is_back else "does not answer, and its entries come later"
-        say(f"gateway audit: The database {database} {told}.")
-
     with suppress(KeyboardInterrupt):
         for number, entry in enumerate(
-            record_client.follow_entries(_gateway(url, api_key_file), filters, last, lost, moved), 1
+            record_client.follow_entries(_gateway(url, api_key_file), filters, last, lost), 1
         ):
             _show(console, entry, as_json=as_json)
             if number == most:
                 break
-    if missing:
-        raise typer.Exit(1)
 
 
 @audit.command()
@@ -101,9 +186,9 @@ def search(
     oldest: Annotated[bool, typer.Option("--oldest", help="Show the oldest first, instead of the newest.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Search the record, or those of several databases by time. Exit code 1: one of these did not answer."""
+    """Search the record."""
     order = "oldest" if oldest else "newest"
-    entries, total, missing = record_client.find_entries(_gateway(url, api_key_file), filters, most, order)
+    entries, total = record_client.find_entries(_gateway(url, api_key_file), filters, most, order)
     console = _console()
     if as_json:
         for entry in entries:
@@ -111,7 +196,6 @@ def search(
     else:
         print_table(console, entries)
         say(f"{len(entries):,} of {total}" if entries else "No entry matches.")
-    _check_whole(missing)
 
 
 @audit.command()
@@ -129,36 +213,26 @@ def export(
         ),
     ] = None,
     after: Annotated[
-        str | None,
-        typer.Option(
-            metavar="POSITION", help="Only entries after this position; of several databases: north:4711,south:33."
-        ),
+        int | None, typer.Option(metavar="POSITION", min=0, help="Only entries after this position.")
     ] = None,
     filters: record_client.Filters,
     api_key_file: ApiKeyFile = None,
 ) -> None:
-    """Export entries, the oldest first, as NDJSON or Parquet, which can be verified later, or as CSV.
+    """Export entries, the oldest first, as NDJSON, which can be verified later, or as CSV.
 
-    The file appears only when it is complete. If one of several databases does not answer, there is none.
+    The file appears only when it is complete.
     """
     named = "" if output is None else output.suffix.removeprefix(".")
     chosen = form or (named if named in _FORMATS else "ndjson")
     if chosen not in _FORMATS:
         raise ConfigurationError(f"--format: must be one of {', '.join(_FORMATS)}", advice="")
-    is_parquet = chosen == "parquet"
-    if is_parquet and output is None and sys.stdout.isatty():
-        raise ConfigurationError("Parquet is no text for a terminal.", advice="Name a file with --output.")
-    wanted = {**filters, "after": int(after) if after is not None and _is_position(after) else after}
+    wanted = {**filters, "after": after}
     with (
-        record_client.export_entries(_gateway(url, api_key_file), "ndjson" if is_parquet else chosen, wanted) as pieces,
+        record_client.export_entries(_gateway(url, api_key_file), chosen, wanted) as pieces,
         _written(output) as file,
         _progress(shown=output is not None) as progress,
     ):
         task = progress.add_task("exported", total=None)
-        if is_parquet and not isinstance(file, _Escaping):
-            about = {"filters": {"after": 0, **record_client.given_filters(wanted)}}
-            parquet.write(record_client.lines(pieces), file, about, partial(progress.advance, task))
-            return
         for piece in pieces:
             file.write(piece)
             progress.advance(task, piece.count(b"\n"))
@@ -174,37 +248,33 @@ def verify(
         list[str] | None,
         typer.Option(
             metavar="POSITION:HASH",
-            help="A head that was saved earlier; may be repeated. Of several databases: DATABASE:POSITION:HASH.",
+            help="A head that was saved earlier; may be repeated.",
         ),
     ] = None,
-    database: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME", help="With --url: only this one of several databases; may be repeated."),
-    ] = None,
+    database: DatabaseOption = None,
     api_key_file: ApiKeyFile = None,
 ) -> None:
     """Find entries that were changed, removed or moved. Exit code 1: there are some.
 
     Prints the head at the end. Save it elsewhere, and pass it the next time. Then it shows whether any entry up to
-    there was rewritten. The record of each of several databases is a chain of its own.
+    there was rewritten.
     """
-    witnesses = verifying.witnesses(head or ())
+    witnesses = read_heads(head or ())
     with _progress() as progress:
         if files:
             task = progress.add_task("verified", total=None)
-            verdicts = verifying.verify(verifying.read(files), witnesses, _seen(progress, task))
+            verdict = verify_export(read_files(files), witnesses, _seen(progress, task))
         elif url is not None:
             gateway = _gateway(url, api_key_file)
-            heads = record_client.read_heads(gateway, database or ())
-            task = progress.add_task("verified", total=sum(end for end, _ in heads.values()))
-            # The gateway's heads must match the entries that it hands out.
-            said = {name: {end: hash_} for name, (end, hash_) in heads.items() if end}
-            known = {name: {**said.get(name, {}), **witnesses.get(name, {})} for name in {**heads, **witnesses}}
-            with record_client.export_entries(gateway, "ndjson", {"database": database or []}) as pieces:
-                verdicts = verifying.verify(pieces, known, _seen(progress, task), whole=True)
+            end, hash_ = record_client.read_head(gateway, database)
+            task = progress.add_task("verified", total=end)
+            # The gateway's head must match the entries that it hands out.
+            known = {**({end: hash_} if end else {}), **witnesses}
+            with record_client.export_entries(gateway, "ndjson", {"database": database}) as pieces:
+                verdict = verify_export(pieces, known, _seen(progress, task), whole=True)
         else:
             raise ConfigurationError("name files to verify, or a gateway with --url", advice="")
-    _judge(verdicts)
+    _judge(verdict)
 
 
 @audit.command()
@@ -213,7 +283,7 @@ def report(
     url: Url,
     resource: Annotated[str, typer.Option(help="The resource of the report.")],
     output: Annotated[Path, typer.Option(help="The file to write, e.g. incident.html.")],
-    since: Since = None,
+    since: Annotated[str | None, typer.Option(metavar="TIME", help="Only from this time on.")] = None,
     until: Annotated[str | None, typer.Option(metavar="TIME", help="Only up to this time. The default is now.")] = None,
     api_key_file: ApiKeyFile = None,
 ) -> None:
@@ -240,11 +310,9 @@ def incidents(
     """List incidents: refused writes that belong together. Without --since, those of the last 24 hours.
 
     The writes that passed under a rule that observes have a column of their own.
-
-    Exit code 1: one of several databases did not answer.
     """
     asked = {**filters, "state": [one.value for one in state or ()]}
-    found, now, complete, missing = incident_client.find_incidents(_gateway(url, api_key_file), asked, most)
+    found, now, complete = record_client.find_incidents(_gateway(url, api_key_file), asked, most)
     if as_json:
         console = _console()
         for incident in found:
@@ -252,13 +320,11 @@ def incidents(
     elif not found:
         say("No incident.")
     else:
-        titles = incident_client.columns(found)
-        rows = (incident_client.cells(one, now) for one in found)
-        lost = print_columns(titles, rows, incident_client.OPTIONAL)
+        rows = (record_client.incident_cells(one, now) for one in found)
+        lost = print_columns(record_client.INCIDENT_COLUMNS, rows, record_client.OPTIONAL_COLUMNS)
         say(f"{len(found):,} incidents{'' if complete else ', and more: choose a shorter time'}")
         if "id" in lost:
             say("A wider terminal, or --json, shows the ids that gateway audit acknowledge takes.")
-    _check_whole(missing)
 
 
 @audit.command()
@@ -267,50 +333,36 @@ def acknowledge(
     *,
     url: Url,
     note: Annotated[str, typer.Option(help="A note for the next person. It is on record, and never changed.")] = "",
+    database: DatabaseOption = None,
     api_key_file: ApiKeyFile = None,
 ) -> None:
     """Acknowledge an incident, with a note, on record. The caller needs the grant break on its resource."""
-    incident = incident_client.acknowledge(_gateway(url, api_key_file), identifier, note)
+    incident = record_client.acknowledge_incident(_gateway(url, api_key_file), identifier, note, database)
     say(f"{incident['id']}: {incident['state']}, {len(incident['acknowledgements'])} acknowledgements")
 
 
-def _check_whole(missing: Sequence[str]) -> None:
-    """Exit with 1 if a list lacks databases."""
-    if missing:
-        say(f"gateway audit: This is not all. No answer of: {', '.join(missing)}.")
-        raise typer.Exit(1)
-
-
-def _is_position(text: str) -> bool:
-    return text.isascii() and text.isdigit()
-
-
-def _judge(verdicts: Mapping[str | None, verifying.Verification]) -> None:
-    """Print the verdicts, each with its database if that is known. Exit with 1 for any finding."""
+def _judge(verdict: Verification) -> None:
+    """Print the verdict. Exit with 1 for any finding."""
     console = _console()
-    for name, verdict in verdicts.items():
-        said = "" if name is None else f"{name}: "
-        for finding in verdict.findings:
-            console.print(said + verifying.describe(finding), style="bold red")
-        if verdict.flaws > len(verdict.findings):
-            console.print(f"{said}And {verdict.flaws - len(verdict.findings):,} findings more.", style="bold red")
-        if verdict.entries:
-            console.print(f"{said}{verdict.entries:,} entries, positions {verdict.first:,} to {verdict.last:,}.")
-        else:
-            console.print(f"{said}There are no entries.")
-        if verdict.entries and not verdict.anchored:
-            console.print(
-                f"{said}The predecessor of entry {verdict.first:,} is unknown, so that entry could have been changed. "
-                "Begin with the first entry of the record, or pass the head before it with --head.",
-                style="yellow",
-            )
-    if any(verdict.flaws for verdict in verdicts.values()):
+    for finding in verdict.findings:
+        console.print(describe_finding(finding), style="bold red")
+    if verdict.flaws > len(verdict.findings):
+        console.print(f"And {verdict.flaws - len(verdict.findings):,} findings more.", style="bold red")
+    if verdict.entries:
+        console.print(f"{verdict.entries:,} entries, positions {verdict.first:,} to {verdict.last:,}.")
+    else:
+        console.print("There are no entries.")
+    if verdict.entries and not verdict.anchored:
+        console.print(
+            f"The predecessor of entry {verdict.first:,} is unknown, so that entry could have been changed. "
+            "Begin with the first entry of the record, or pass the head before it with --head.",
+            style="yellow",
+        )
+    if verdict.flaws:
         raise typer.Exit(1)
     console.print("Nothing was changed, removed or moved.", style="green")
-    for name, verdict in verdicts.items():
-        if verdict.entries:
-            of = "" if name is None else f"{name}:"
-            console.out(f"--head {of}{verdict.last}:{verdict.head}", highlight=False)
+    if verdict.entries:
+        console.out(f"--head {verdict.last}:{verdict.head}", highlight=False)
 
 
 def _gateway(url: str, api_key_file: Path | None) -> "Gateway":

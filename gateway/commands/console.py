@@ -1,10 +1,12 @@
-"""The terminal: notices on standard error, findings of the doctor, entries of the record, ``--config``.
+"""The terminal: notices on standard error, findings of the doctor, tables, ``--config`` and ``--database``.
 
 A help text, or a completion, waits for the imports of this module and of ``gateway.cli``. So they import no library of
 the configuration, the planes or HTTP: only the functions that need one do.
+
+Columns fit the terminal: long texts are shortened or folded, and widths count its cells. A wide character takes two.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from itertools import zip_longest
 from pathlib import Path
@@ -16,15 +18,84 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from gateway.commands.columns import GAP, cut, fit, fold, shorten
 from gateway.commands.record_client import Entry
 from gateway.doctor.findings import DoctorReport, render
+from gateway.errors import ConfigurationError, GatewayError
 from gateway.fencing.record import EntryReason, Kind, also_denied, missing_grant
 from gateway.text import plain_time, span, visible
 
 if TYPE_CHECKING:
     from gateway.config import Config
     from gateway.config.places import Places
+
+
+GAP = 2
+"""Cells between two columns."""
+_LEAST = 12
+"""Cells that a long text needs to be told from others."""
+_ELLIPSIS = "…"
+
+
+def shorten(text: str, width: int) -> str:
+    """Return a text of at most so many cells. A longer one loses its middle, because names differ at their ends."""
+    if cell_len(text) <= width:
+        return text
+    if width < 3:
+        return _ELLIPSIS[:width]
+    head, tail = _head(text, (width - 1) - (width - 1) // 2), _head(text[::-1], (width - 1) // 2)[::-1]
+    return f"{head}{_ELLIPSIS}{tail}"
+
+
+def cut(text: str, width: int) -> str:
+    """Return a text of at most so many cells. A longer one loses its end."""
+    return text if cell_len(text) <= width else _head(text, width - 1) + _ELLIPSIS
+
+
+def fold(text: str, width: int) -> list[str]:
+    """Return a text as lines of at most so many cells, whole: they end between words, if a word is not longer."""
+    lines: list[str] = []
+    while cell_len(text) > width:
+        # A character that is wider than the column has a line of its own.
+        head = _head(text, width) or text[:1]
+        if (end := head.rfind(" ")) > 0 and text[len(head) : len(head) + 1] != " ":
+            head = text[:end]
+        lines.append(head)
+        text = text[len(head) :].removeprefix(" ")
+    return [*lines, text]
+
+
+def fit(wanted: Mapping[str, int], room: int, optional: Sequence[str], least: Mapping[str, int]) -> dict[str, int]:
+    """Return the columns that fit into so many cells, in order, with their widths.
+
+    ``wanted`` has the columns with the widths of their longest texts. Columns that are too wide together shrink, but
+    each keeps its ``least`` width. If that is not enough, ``optional`` columns go, the first first.
+    """
+    widths = {name: width for name, width in wanted.items() if width}
+    kept = {name: min(width, least.get(name, _LEAST)) for name, width in widths.items()}
+    droppable = [name for name in optional if name in widths]
+    while droppable and _total(kept) > room:
+        del widths[droppable[0]], kept[droppable.pop(0)]
+    excess = _total(widths) - room
+    # The widest gives first, so that short columns stay whole. A very narrow terminal takes from all.
+    for floor in (kept, dict.fromkeys(widths, 1)):
+        while excess > 0 and (large := [name for name in widths if widths[name] > floor[name]]):
+            widths[max(large, key=widths.__getitem__)] -= 1
+            excess -= 1
+    return widths
+
+
+def _total(widths: Mapping[str, int]) -> int:
+    return sum(widths.values()) + GAP * (len(widths) - 1)
+
+
+def _head(text: str, width: int) -> str:
+    kept = 0
+    for number, character in enumerate(text):
+        kept += cell_len(character)
+        if kept > width:
+            return text[:number]
+    return text
+
 
 STYLES = {"ok": "green", "warning": "yellow", "problem": "bold red"}
 
@@ -77,21 +148,18 @@ _STYLES = {
 }
 _OBSERVED = "yellow"
 _COLUMNS = ("time", "what", "resource", "token", "holder", "caller", "fence", "by", "late")
-_DATABASE = "database"
-"""The column after these, for entries of several databases."""
 _HOLDER, _CALLER = _COLUMNS.index("holder"), _COLUMNS.index("caller")
 _OPTIONAL = ("late", "by", "caller", "fence", "token")
 """Columns that a narrow terminal loses, the first first."""
 _GUARD = "guard: "
 _CUT = ("what", "first", "last")
-_LEAST = {"time": 19, "what": max(len(word) for word in (*Kind, *EntryReason))}
+_LEAST_OF_ENTRY = {"time": 19, "what": max(len(word) for word in (*Kind, *EntryReason))}
 _MINUTES = 17
 """Cells of a time that loses its seconds, with the sign that it does."""
 _WIDE = 120
 """Cells of a terminal that has room for whole texts. There a long text is folded, and in a narrower one it is cut."""
 _USUAL = dict(zip(_COLUMNS, (19, 24, 40, 9, 24, 24, 9, 24, 20), strict=True))
 """Widths of a table whose rows are not known yet."""
-_USUAL_OF_SEVERAL = {**_USUAL, _DATABASE: 12}
 
 _LEAST_OF_ALL = {"resource": 10, "writer": 10, "last": 13}
 """Less than a long text needs, so that 80 columns have room for both counts of an incident."""
@@ -108,13 +176,8 @@ def entry_cells(entry: Entry) -> Cells:
         *(entry[name] for name in ("resource", "token", "holder", "caller", "fence")),
         by,
         _late(entry),
-        *((entry[_DATABASE],) if _DATABASE in entry else ()),
     )
     return tuple(visible(str(value)) if value is not None else "" for value in values)
-
-
-def _titles(entry: Entry | None) -> Cells:
-    return (*_COLUMNS, _DATABASE) if entry is not None and _DATABASE in entry else _COLUMNS
 
 
 def print_table(console: Console, entries: Sequence[Entry]) -> None:
@@ -122,22 +185,21 @@ def print_table(console: Console, entries: Sequence[Entry]) -> None:
 
     Writer and reason are in every table. A caller without a column of its own stands in for a missing holder.
     """
-    titles = _titles(entries[0] if entries else None)
     if not console.is_terminal:
-        _plain(console, titles)
+        _plain(console, _COLUMNS)
         for entry in entries:
             print_entry(console, entry)
         return
     rows = [(entry, entry_cells(entry)) for entry in entries]
     wanted = {
-        title: max((cell_len(cells[number]) for _, cells in rows), default=0) for number, title in enumerate(titles)
+        title: max((cell_len(cells[number]) for _, cells in rows), default=0) for number, title in enumerate(_COLUMNS)
     }
     wanted = {title: width and max(width, len(title)) for title, width in wanted.items()}
     if not wanted["holder"] and any(cells[_CALLER] for _, cells in rows):
         wanted["holder"] = len("holder")
     reasons = max((_reason_length(entry) for entry, _ in rows), default=0)
-    widths = fit(wanted, console.width, _OPTIONAL, {**_LEAST, "what": reasons})
-    for line in _lines(console, titles, titles, widths):
+    widths = fit(wanted, console.width, _OPTIONAL, {**_LEAST_OF_ENTRY, "what": reasons})
+    for line in _lines(console, _COLUMNS, _COLUMNS, widths):
         console.print(line, style="bold", soft_wrap=True)
     for entry, cells in rows:
         _print_row(console, entry, cells, widths)
@@ -153,7 +215,7 @@ def _print_row(console: Console, entry: Entry, cells: Cells, widths: Mapping[str
         cells = (*cells[:_HOLDER], cells[_CALLER], *cells[_HOLDER + 1 :])
     style = _OBSERVED if entry["enforced"] is False else _STYLES.get(entry["kind"], "")
     time = widths.get("time", 0)
-    for text in _lines(console, _titles(entry), cells, widths):
+    for text in _lines(console, _COLUMNS, cells, widths):
         line = Text(text)
         line.stylize("dim", 0, time)
         line.stylize(style, time + GAP, time + GAP + widths.get("what", 0))
@@ -216,8 +278,7 @@ def print_columns(titles: Cells, rows: Iterable[Sequence[str]], optional: Sequen
 def print_entry(console: Console, entry: Entry) -> None:
     """Print one entry as a line, which a terminal does not wrap."""
     if console.is_terminal:
-        usual = _USUAL_OF_SEVERAL if _DATABASE in entry else _USUAL
-        _print_row(console, entry, entry_cells(entry), fit(usual, console.width, _OPTIONAL, _LEAST))
+        _print_row(console, entry, entry_cells(entry), fit(_USUAL, console.width, _OPTIONAL, _LEAST_OF_ENTRY))
     else:
         _plain(console, entry_cells(entry))
 
@@ -254,3 +315,65 @@ def _late(entry: Entry) -> str:
         return ""
     late = datetime.fromisoformat(entry["at"]) - datetime.fromisoformat(entry["fence_raised_at"])
     return span(max(late, timedelta()))
+
+
+DatabaseName = Annotated[
+    str | None,
+    typer.Option("--database", metavar="NAME", help="One of several databases. The default is all of them."),
+]
+PROBLEM = 2
+
+
+def chosen(settings: "Config", name: str | None) -> "dict[str | None, Config]":
+    """Return the configurations of the databases alone: all, or the one of this name.
+
+    Raises ``ConfigurationError`` if there is no such database.
+    """
+    parts = settings.parts
+    if name is None:
+        return parts
+    if name not in parts:
+        known = ", ".join(one for one in parts if one is not None) or "only [postgres], which needs no --database"
+        raise ConfigurationError(f"--database: there is no database {name}; there are: {known}", advice="")
+    return {name: parts[name]}
+
+
+def the_one(settings: "Config", name: str | None, why: str) -> "Config":
+    """Return the configuration of one database alone. Raises ``ConfigurationError`` if it is not clear which one."""
+    found = list(chosen(settings, name).values())
+    if len(found) > 1:
+        raise ConfigurationError(f"{why}; name the database with --database", advice="")
+    return found[0]
+
+
+def of_table(config: Path | None, table: str) -> "Config":
+    """Return the configuration of the database that has a table, ``schema.table``. Without a schema: the default."""
+    settings = load(config)
+    if not settings.databases:
+        return settings
+    schema = table.partition(".")[0] if "." in table else None
+    for one in settings.databases:
+        if one.default if schema is None else schema in one.schemas:
+            return settings.parts[one.name]
+    raise ConfigurationError(f"No database exposes the schema {schema}.", advice="Add it to schemas of one of them.")
+
+
+def each(settings: "Config", name: str | None, act: "Callable[[str | None, Config], None]") -> None:
+    """Act on each of the chosen databases. One that fails does not stop the others: the exit code tells it."""
+    parts = chosen(settings, name)
+    if list(parts) == [None]:
+        act(None, parts[None])
+        return
+    code = 0
+    for database, part in parts.items():
+        typer.echo(f"{database}:")
+        try:
+            act(database, part)
+        except typer.Exit as left:
+            code = max(code, left.exit_code)
+        except GatewayError as error:
+            code = PROBLEM
+            advice = "" if error.advice == error.default_advice else error.advice
+            say(f"gateway: {database}: {error.message} {advice}".rstrip())
+    if code:
+        raise typer.Exit(code)

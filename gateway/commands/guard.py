@@ -5,8 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gateway.commands.chosen_databases import DatabaseName, each, of_table
-from gateway.commands.console import ConfigPath, load, print_report, say
+from gateway.commands.console import ConfigPath, DatabaseName, each, load, of_table, print_report, say
 from gateway.doctor.findings import DoctorReport, ReportSection
 
 if TYPE_CHECKING:

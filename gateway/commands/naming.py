@@ -5,8 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gateway.commands.chosen_databases import DatabaseName, each, the_one
-from gateway.commands.console import ConfigPath, load, say
+from gateway.commands.console import ConfigPath, DatabaseName, each, load, say, the_one
 from gateway.text import visible
 
 if TYPE_CHECKING:

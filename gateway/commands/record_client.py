@@ -1,24 +1,27 @@
-"""The client of the record: pages, a stream that resumes after an interruption, exports, reports."""
+"""The client of the record: pages, a stream that resumes after an interruption, exports, reports, incidents."""
 
 import inspect
 import json
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import wraps
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeAlias
+from uuid import UUID
 
 import typer
 
 from gateway.errors import ConfigurationError, Unavailable
-from gateway.fencing.record import Kind
+from gateway.fencing.record import FILTERS, Kind
 from gateway.fencing.resource import canonical
+from gateway.text import age, plain_time
 
 if TYPE_CHECKING:
     from gateway.commands.api_client import Gateway
+
 
 Entry: TypeAlias = Mapping[str, Any]
 """An entry in the form of ``/v1/events``."""
@@ -38,17 +41,16 @@ def given_filters(filters: Filters) -> dict[str, Any]:
 
 
 class Listing(NamedTuple):
-    """Entries of a list, the total in words, and the databases that have not answered."""
+    """Entries of a list, and the total in words."""
 
     entries: list[Entry]
     total: str
-    missing: tuple[str, ...] = ()
 
 
 def find_entries(gateway: "Gateway", filters: Filters, most: int, order: str = "newest") -> Listing:
     """Return at most ``most`` entries. Raises what ``Gateway.call`` raises."""
     entries: list[Entry] = []
-    total, missing = "", list[str]()
+    total = ""
     bounds: dict[str, Any] = {}
     while len(entries) < most:
         limit = min(_PAGE, most - len(entries))
@@ -58,37 +60,22 @@ def find_entries(gateway: "Gateway", filters: Filters, most: int, order: str = "
         try:
             entries += page["events"]
             total = total or _in_words(page["total"], page["total_exact"])
-            missing = [str(name) for name in page.get("missing", ())]
             bound = "before" if order == "newest" else "after"
-            if page[bound] is None or (missing and len(page["events"]) < limit):
+            if page[bound] is None:
                 break
-            bounds = {bound: page[bound] if "missing" in page else entries[-1]["position"]}
+            bounds = {bound: entries[-1]["position"]}
         except (LookupError, TypeError) as error:
             raise gateway.no_gateway() from error
-    return Listing(entries, total, tuple(missing))
+    return Listing(entries, total)
 
 
-Head: TypeAlias = tuple[int, str]
-"""The end of a record: position and hash."""
-
-
-def read_heads(gateway: "Gateway", databases: Sequence[str]) -> dict[str | None, Head]:
-    """Return the end of the record, or of the record of each database by name.
-
-    Raises ``Unavailable`` if one of them does not answer, and what ``Gateway.call`` raises.
-    """
-    document = gateway.call("GET", "/v1/record/head", parameters=given_filters({"database": list(databases)}))
+def read_head(gateway: "Gateway", database: str | None) -> tuple[int, str]:
+    """Return the end of the record: position and hash. Raises what ``Gateway.call`` raises."""
+    document = gateway.call("GET", "/v1/record/head", parameters=given_filters({"database": database}))
     try:
-        if document.get("missing"):
-            raise _lacking(document["missing"], "verify the others with --database")
-        heads = [(head["database"], head) for head in document["heads"]] if "heads" in document else [(None, document)]
-        return {name: (int(head["position"]), str(head["hash"])) for name, head in heads}
+        return int(document["position"]), str(document["hash"])
     except (LookupError, TypeError, ValueError) as error:
         raise gateway.no_gateway() from error
-
-
-def _lacking(names: Iterable[str], advice: str) -> Unavailable:
-    return Unavailable(f"No answer of: {', '.join(names)}.", advice=f"Retry later, or {advice}.")
 
 
 @contextmanager
@@ -99,17 +86,12 @@ def export_entries(gateway: "Gateway", form: str, filters: Filters) -> Iterator[
 
 
 def follow_entries(
-    gateway: "Gateway",
-    filters: Filters,
-    last: int,
-    lost: Callable[[str, float], None],
-    moved: Callable[[str, bool], None] = lambda _, __: None,
+    gateway: "Gateway", filters: Filters, last: int, lost: Callable[[str, float], None]
 ) -> Iterator[Entry]:
     """Yield the ``last`` entries, and then each new one, forever. No entry is lost or repeated by a reconnection.
 
-    ``lost`` gets the reason of a lost connection, and the seconds until the retry. ``moved`` gets the name of a
-    database that has left the stream or is back, and whether it is back. Raises what ``Gateway.call`` raises, but
-    ``Unavailable`` only before the first connection.
+    ``lost`` gets the reason of a lost connection, and the seconds until the retry. Raises what ``Gateway.call`` raises,
+    but ``Unavailable`` only before the first connection.
     """
     position: str | None = None
     attempts = count()
@@ -119,16 +101,14 @@ def follow_entries(
             with gateway.streamed(
                 "/v1/events/stream", given_filters(filters), headers=headers, silence=_SILENCE_OF_STREAM
             ) as pieces:
-                for identifier, kind, entry in _events(pieces):
+                for identifier, entry in _events(pieces):
                     attempts = count()
                     if position is None and last:
                         # Backwards from the beginning of the stream, so that no entry is missed between the two.
-                        before = {**filters, "before": _behind(identifier)}
+                        before = {**filters, "before": int(identifier) + 1}
                         yield from find_entries(gateway, before, last).entries[::-1]
                     position = identifier
-                    if entry is not None and kind in _MOVES:
-                        moved(entry["database"], _MOVES[kind])
-                    elif entry is not None:
+                    if entry is not None:
                         yield entry
             raise Unavailable("The stream has ended.")
         except Unavailable as error:
@@ -141,15 +121,6 @@ def follow_entries(
             raise gateway.no_gateway() from error
 
 
-_MOVES = {"database-missing": False, "database-back": True}
-
-
-def _behind(identifier: str) -> str:
-    """Return the cursor right behind the position of each database, or behind the only one."""
-    parts = [part.rpartition(":") for part in identifier.split(",")]
-    return ",".join(f"{name}{colon}{int(position) + 1}" for name, colon, position in parts)
-
-
 def lines(pieces: Iterable[bytes]) -> Iterator[bytes]:
     """Yield the lines of a text that arrives in pieces, without their ends. Only a line feed ends a line."""
     rest = b""
@@ -160,8 +131,8 @@ def lines(pieces: Iterable[bytes]) -> Iterator[bytes]:
         yield rest
 
 
-def _events(pieces: Iterable[bytes]) -> Iterator[tuple[str, str, Entry | None]]:
-    """Yield server-sent events: the id, the kind and the entry; None instead of an entry for an id alone."""
+def _events(pieces: Iterable[bytes]) -> Iterator[tuple[str, Entry | None]]:
+    """Yield server-sent events: the id and the entry; None instead of an entry for an id alone."""
     fields: dict[bytes, bytes] = {}
     for line in lines(pieces):
         name, _, value = line.partition(b":")
@@ -169,7 +140,7 @@ def _events(pieces: Iterable[bytes]) -> Iterator[tuple[str, str, Entry | None]]:
             fields[name] = value.removeprefix(b" ")
         elif b"id" in fields:
             entry = json.loads(fields[b"data"]) if b"data" in fields else None
-            yield fields[b"id"].decode(), fields.get(b"event", b"").decode(), entry
+            yield fields[b"id"].decode(), entry
             fields = {}
 
 
@@ -209,42 +180,28 @@ def parse_moment(option: str, text: str | None) -> datetime | None:
         raise ConfigurationError(f"{option}: must be a time such as 2026-03-01T04:05, in UTC", advice="") from error
 
 
-Since = Annotated[str | None, typer.Option(metavar="TIME", help="Only from this time on, e.g. 2026-03-01T04:05 (UTC).")]
+def _text(name: str) -> Any:
+    return Annotated[str | None, typer.Option(help=FILTERS[name])]
+
+
+def _time(name: str) -> Any:
+    return Annotated[str | None, typer.Option(metavar="TIME", help=FILTERS[name])]
+
 
 WHAT: Mapping[str, Any] = {
-    "kind": Annotated[list[Kind] | None, typer.Option("--kind", help="Only this kind; may be repeated.")],
-    "resource": Annotated[str | None, typer.Option(help="Only this resource.")],
-    "prefix": Annotated[str | None, typer.Option(help="Only resources whose name begins with this.")],
-    "holder": Annotated[str | None, typer.Option(help="Only entries of this holder.")],
-    "caller": Annotated[str | None, typer.Option(help="Only entries of this caller.")],
-    "reason": Annotated[str | None, typer.Option(help="Only writes refused for this reason, e.g. token-stale.")],
-    "plane": Annotated[str | None, typer.Option(help="Only entries of tables, objects or api.")],
-    "rule": Annotated[
-        str | None, typer.Option(help="Only writes under the rule of this table, or this pattern of keys.")
-    ],
-    "token": Annotated[str | None, typer.Option(help="Only entries with this token.")],
-    "enforced": Annotated[
-        bool | None, typer.Option("--enforced/--observed", help="Only refused writes, or only writes that passed.")
-    ],
+    "kind": Annotated[list[Kind] | None, typer.Option("--kind", help=FILTERS["kind"])],
+    **{name: _text(name) for name in ("resource", "prefix", "holder", "caller", "reason", "plane", "rule", "token")},
+    "enforced": Annotated[bool | None, typer.Option("--enforced/--observed", help=FILTERS["enforced"])],
 }
 """Options that filter by the content of entries."""
 
-WHERE: Mapping[str, Any] = {
-    "database": Annotated[
-        list[str] | None,
-        typer.Option(
-            "--database",
-            metavar="NAME",
-            help="Only this one of several databases; may be repeated. The default is all.",
-        ),
-    ],
-}
-"""The option that chooses databases."""
+DatabaseOption = Annotated[
+    str | None, typer.Option("--database", metavar="NAME", help="The database, if the gateway serves several.")
+]
+WHERE: Mapping[str, Any] = {"database": DatabaseOption}
+"""The option that chooses a database."""
 
-WHEN: Mapping[str, Any] = {
-    "since": Since,
-    "until": Annotated[str | None, typer.Option(metavar="TIME", help="Only before this time.")],
-}
+WHEN: Mapping[str, Any] = {name: _time(name) for name in ("since", "until")}
 """Options that filter by time."""
 
 
@@ -281,3 +238,64 @@ def _as_filters(said: Mapping[str, Any]) -> Filters:
     """Return the filters with their times in ISO 8601. Raises ``ConfigurationError`` for an invalid time."""
     moments = {name: parse_moment(f"--{name}", said[name]) for name in WHEN if name in said}
     return {**said, **{name: None if read is None else read.isoformat() for name, read in moments.items()}}
+
+
+Incident: TypeAlias = Mapping[str, Any]
+"""An incident in the form of ``/v1/incidents``."""
+
+INCIDENT_COLUMNS = ("state", "resource", "writer", "reason", "overtaken by", "refused", "passed", "first", "last", "id")
+OPTIONAL_COLUMNS = ("first", "id", "overtaken by", "refused")
+"""Columns that a narrow terminal loses, the first first."""
+
+
+class FoundIncidents(NamedTuple):
+    """Incidents, the time of their states, and whether these are all."""
+
+    incidents: list[Incident]
+    now: datetime
+    complete: bool
+
+
+def find_incidents(gateway: "Gateway", filters: Filters, most: int) -> FoundIncidents:
+    """Return at most ``most`` incidents. Raises what ``Gateway.call`` raises."""
+    page = gateway.call("GET", "/v1/incidents", parameters={**given_filters(filters), "limit": most})
+    try:
+        now = datetime.fromisoformat(page["now"])
+        return FoundIncidents(list(page["incidents"]), now, bool(page["complete"]))
+    except (LookupError, TypeError, ValueError) as error:
+        raise gateway.no_gateway() from error
+
+
+def acknowledge_incident(gateway: "Gateway", identifier: str, note: str, database: str | None) -> Incident:
+    """Acknowledge the incident of a refused write. Raises ``ConfigurationError``, and what ``Gateway.call`` raises."""
+    try:
+        incident = UUID(identifier)
+    except ValueError as error:
+        raise ConfigurationError(f"{identifier} is no id of an incident or of a refused write", advice="") from error
+    answer: Incident = gateway.call(
+        *("POST", f"/v1/incidents/{incident}/acknowledgements"),
+        body={"note": note},
+        parameters=given_filters({"database": database}),
+    )
+    return answer
+
+
+def incident_cells(incident: Incident, now: datetime) -> tuple[str, ...]:
+    """Return the columns of an incident, at ``now``."""
+    writer = incident["holder"] or incident["caller"] or ""
+    token = "" if incident["token"] is None else f" ({incident['token']})"
+    over = "" if incident["fence"] is None else f"{incident['overtaken_by']} ({incident['fence']})"
+    last = f"wrote {age(datetime.fromisoformat(incident['last']), now)}"
+    first = plain_time(datetime.fromisoformat(incident["first"]))
+    return (
+        incident["state"],
+        incident["resource"] or "several",
+        f"{writer}{token}",
+        incident["reason"],
+        over,
+        str(incident["count"] - incident["passed"]),
+        str(incident["passed"]),
+        first,
+        last,
+        incident["id"] or "",
+    )

@@ -9,7 +9,7 @@ from pydantic import Field, SecretStr, field_validator
 
 from gateway.config.section import KIBIBYTE, Section
 from gateway.fencing.record import EntryReason, Kind
-from gateway.webhooks import signing
+from gateway.webhooks import messages
 
 
 class Audit(Section):
@@ -58,7 +58,7 @@ class Webhook(Section):
     @classmethod
     def _usable(cls, value: SecretStr | None) -> SecretStr | None:
         if value is not None:
-            signing.key_of(value.get_secret_value())
+            messages.key_of(value.get_secret_value())
         return value
 
     @field_validator("url")

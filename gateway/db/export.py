@@ -47,23 +47,19 @@ class Export:
     """One export, on a session of its own."""
 
     def __init__(self, session: Session, filters: Filters, days: list[date], bounds: tuple[int, int]) -> None:
-        self._session, self._filters, self.days, self._bounds = session, filters, days, bounds
+        self._session, self._filters, self._days, self._bounds = session, filters, days, bounds
 
     async def write(self, form: ExportFormat, write: Write) -> None:
         """Hand it to ``write`` piece by piece, the oldest first. Raises ``Unavailable``, and what ``write`` raises."""
         if form is ExportFormat.CSV:
             await write(HEADER)
-        for day in self.days:
-            await self.write_day(form, day, write)
-
-    async def write_day(self, form: ExportFormat, day: date, write: Write) -> None:
-        """Hand the entries of one of ``days`` to ``write``. Raises ``Unavailable``, and what ``write`` raises."""
-        sql, values = self._of(form, day)
         delimiter, quote = _SIGNS[form]
-        with translated(Unavailable):
-            await self._session.copy_from_query(
-                sql, *values, output=write, format="csv", delimiter=delimiter, quote=quote
-            )
+        for day in self._days:
+            sql, values = self._of(form, day)
+            with translated(Unavailable):
+                await self._session.copy_from_query(
+                    sql, *values, output=write, format="csv", delimiter=delimiter, quote=quote
+                )
 
     def _of(self, form: ExportFormat, day: date) -> tuple[str, list[object]]:
         values = Values()

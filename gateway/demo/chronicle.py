@@ -17,8 +17,8 @@ from gateway.db.traffic import TrafficKey, WriteCounts
 from gateway.fencing.decision import Decision, Enforcement, Fence, Presented, decide
 from gateway.fencing.record import Kind
 from gateway.fencing.token import Token
-from gateway.webhooks import rate
-from gateway.webhooks.rate import AlarmRule, Cleared, Raised, Window
+from gateway.webhooks import alarms
+from gateway.webhooks.alarms import AlarmRule, Cleared, Raised, Window
 
 Columns: TypeAlias = dict[str, Any]
 """One row of ``fencing.intake``, by column; times are texts in ISO form."""
@@ -118,12 +118,12 @@ class Chronicle:
         window, raised = Window(), ""
         for index, entry in enumerate(refused):
             at = datetime.fromisoformat(entry["at"])
-            window, changes = rate.seen(rule, window, [at])
+            window, changes = alarms.seen(rule, window, [at])
             until = at + timedelta(minutes=rule.minutes) + _TICK
             if index + 1 < len(refused):
                 until = min(until, datetime.fromisoformat(refused[index + 1]["at"]))
             while at < until:
-                window, ended = rate.passed(rule, window, at)
+                window, ended = alarms.passed(rule, window, at)
                 changes += [ended] if ended else []
                 at += _TICK
             for change in changes:

@@ -17,7 +17,7 @@ from gateway.demo.chronicle import Act, Actor, BarrierAct, Chronicle, DemoRule, 
 from gateway.fencing.decision import Enforcement
 from gateway.fencing.record import Kind
 from gateway.fencing.token import Token
-from gateway.webhooks.rate import AlarmRule
+from gateway.webhooks.alarms import AlarmRule
 
 SEED = 33
 BUCKET = "reports"

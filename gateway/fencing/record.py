@@ -288,6 +288,23 @@ class Entry:
     details: Mapping[str, object] | None
 
 
+FILTERS: Mapping[str, str] = {
+    "kind": "Only entries of this kind; of several kinds, one suffices.",
+    "resource": "Only entries about this resource.",
+    "prefix": "Only resources whose names begin with this.",
+    "holder": "Only entries of this holder.",
+    "caller": "Only entries of this caller.",
+    "reason": "Only writes refused for this reason, e.g. token-stale.",
+    "plane": "Only entries of tables, objects or api.",
+    "rule": "Only writes under the rule of this table, or this pattern of keys.",
+    "token": "Only entries with this token.",
+    "enforced": "Only refused writes, or only writes that a rule in observe mode let pass.",
+    "since": "Only from this time on, e.g. 2026-03-01T04:05:00Z.",
+    "until": "Only before this time.",
+}
+"""The filters of lists of the record: names in requests and commands. ``gateway.api.record_views`` reads them."""
+
+
 @dataclass(frozen=True, slots=True)
 class Filters:
     """All that are given must hold; None, or no kinds at all, means any.

@@ -41,8 +41,7 @@ class StreamedResponse(Response):
 
     ``opening`` yields the function that writes, and is left with the answer. Its errors are answered like any other.
     An ``endless`` answer is complete whenever the gateway stops. Any other answer that was not written to its end is
-    aborted, so that no client takes it for complete. With ``collect`` in its state, a request gets the answer itself in
-    place of its text.
+    aborted, so that no client takes it for complete.
     """
 
     def __init__(
@@ -56,16 +55,13 @@ class StreamedResponse(Response):
     ) -> None:
         super().__init__(None, 200, headers, media_type)
         del self.headers["content-length"]
-        self.opening, self._endless = opening, endless
+        self._opening, self._endless = opening, endless
         self._timeout = SEND_TIMEOUT if timeout is None else timeout
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if collect := scope["state"].get("collect"):
-            collect(self)  # it becomes a part of another answer
-            return
         if self._endless:
             scope["state"]["area"] = "streams"
-        async with self.opening as work:
+        async with self._opening as work:
             await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
             await self._write(work, scope["state"], receive, send)
 

@@ -11,8 +11,7 @@ from typing import TypeAlias
 from gateway.fencing.incident import counted_only, nothing_refused
 from gateway.fencing.record import Kind
 from gateway.text import span, visible
-from gateway.timeline.axis import format_day, format_time
-from gateway.timeline.history import Activity, Party, Refusals, Remark, Span, Takeover, Totals
+from gateway.timeline.history import Activity, Party, Refusals, Remark, Span, Takeover, Totals, format_day, format_time
 from gateway.timeline.lanes import Lane, LeaseSpan
 
 Sentence: TypeAlias = tuple[str | Party, ...]

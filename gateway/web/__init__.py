@@ -6,6 +6,9 @@ function. Scripts and styles are files of this folder, because a script of this 
 assembly imports it.
 """
 
+from functools import partial
+from typing import Any
+
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -15,54 +18,50 @@ from starlette.types import ASGIApp
 
 from gateway.auth.callers import Callers
 from gateway.auth.provider_logins import ProviderLogins
-from gateway.errors import GatewayError
+from gateway.errors import GatewayError, RequestMalformed
 from gateway.http.body import BodyReader, WholeAnswers
 from gateway.web import (
     entry_page,
     incident_pages,
-    incident_report,
     live_page,
     login,
     observe_mode,
     overview_page,
-    owner_pages,
-    provider_login,
     record_lists,
     resource_page,
 )
 from gateway.web.login import HEADERS, Clock, LoginGate, SecurityHeaders
-from gateway.web.owner_pages import Parts
-from gateway.web.rendering import Site
+from gateway.web.overview_page import names
+from gateway.web.rendering import Site, list_address, wants_json
 
 SEGMENT = "ui"
 """The first segment of every path of the page."""
+OF_A_RESOURCE = (resource_page.PATH, resource_page.REPORT_PATH)
+"""The pages whose ``name`` is that of a resource, which tells its database."""
 
 
-def build(
-    site: Site, keys: Callers, logins: ProviderLogins, clock: Clock, bodies: BodyReader, parts: Parts | None = None
-) -> ASGIApp:
-    """Build the app for everything under ``/ui/``. ``clock`` ends sessions. ``parts``: the pages of each database.
+def build(site: Site, keys: Callers, logins: ProviderLogins, clock: Clock, bodies: BodyReader) -> ASGIApp:
+    """Build the app for everything under ``/ui/``. ``clock`` ends sessions.
 
-    Pages about one thing come from them if the site has several databases.
+    Over several databases there is the overview alone. The other pages are of one database each.
     """
-    single = [
+    pages = [
         *incident_pages.routes(site, bodies),
-        *record_lists.export_routes(site),
+        *record_lists.routes(site),
+        *observe_mode.routes(site),
         *entry_page.routes(site),
         *resource_page.routes(site),
-        *incident_report.routes(site),
+        *resource_page.report_routes(site),
+        *live_page.routes(site),
     ]
+    if len(site.places) > 1:
+        pages = [Route(page.path, partial(_choose, site), methods=page.methods) for page in pages]
     app = Starlette(
         routes=[
             *login.routes(keys, logins, clock, site.pages, bodies),
-            *provider_login.routes(logins, clock, site.pages),
+            *login.provider_routes(logins, clock, site.pages),
             *overview_page.routes(site),
-            *incident_pages.list_routes(site),
-            *record_lists.routes(site),
-            *observe_mode.routes(site),
-            *resource_page.search_routes(site),
-            *live_page.routes(site),
-            *(single if parts is None else owner_pages.routes(site, parts)),
+            *pages,
             site.assets.route(),
             Route("/ui", _to_overview),
             Route("/", _from_root),
@@ -71,6 +70,17 @@ def build(
     )
     app.add_middleware(WholeAnswers, memory=bodies.memory, refuse=site.answer_error)
     return SecurityHeaders(LoginGate(app, keys, logins, clock, site.pages))
+
+
+async def _choose(site: Site, request: Request) -> Response:
+    """Answer a request for a page of one database that names none: with links to that page of each."""
+    error = RequestMalformed("This page is of one database.", advice="Choose a database.")
+    if wants_json(request):
+        raise error
+    kept = [(name, value) for name, value in request.query_params.multi_items() if name != "of"]
+    choices = [(name, list_address(request.url.path, kept, {"of": name})) for name in names(site.places)]
+    told: dict[str, Any] = {"message": error.message, "advice": error.advice, "choices": choices}
+    return site.pages.render(request, "error.html", error.status, title="Several databases", **told)
 
 
 def answer_documentation(site: Site, request: Request) -> Response:

@@ -18,7 +18,7 @@ from gateway.errors import NotFound
 from gateway.fencing.record import Entry, Filters, Kind, also_denied, missing_grant, program, trace_id
 from gateway.text import machine_time
 from gateway.web.advice import kind_title, rejection_advice
-from gateway.web.rendering import Site, address
+from gateway.web.rendering import Site, address, database_of
 
 _PLACEHOLDER = re.compile(r"\{(\w+)\}")
 _LINE = 16
@@ -158,7 +158,7 @@ def routes(site: Site) -> list[Route]:
     async def show_rejection(request: Request) -> Response:
         entry = await _entry(site, request)
         if entry.kind is not Kind.REJECTION:
-            return RedirectResponse(address(f"/ui/events/{entry.id}", of=_of(request)), 307)
+            return RedirectResponse(address(f"/ui/events/{entry.id}", of=database_of(request)), 307)
         takeover = await search.find_takeover(site.place.database, entry)
         lag = search.lag(entry, takeover)
         fence = None if entry.resource is None else await fences.read(site.place.database, entry.resource)
@@ -186,7 +186,7 @@ def routes(site: Site) -> list[Route]:
     async def show_event(request: Request) -> Response:
         entry = await _entry(site, request)
         if entry.kind is Kind.REJECTION:
-            return RedirectResponse(address(f"/ui/rejections/{entry.id}", of=_of(request)), 307)
+            return RedirectResponse(address(f"/ui/rejections/{entry.id}", of=database_of(request)), 307)
         now = await site.place.database.now()
         alarm = alarm_summary(entry)
         return site.pages.render(
@@ -202,12 +202,6 @@ def routes(site: Site) -> list[Route]:
         )
 
     return [Route("/ui/rejections/{id}", show_rejection), Route("/ui/events/{id}", show_event)]
-
-
-def _of(request: Request) -> str | None:
-    """Return the database of the entry, if the page is over several."""
-    of: str | None = request.scope["state"].get("of")
-    return of
 
 
 async def _entry(site: Site, request: Request) -> Entry:

@@ -1,9 +1,8 @@
 """The pages of incidents: their list, one of them with its newest entries, and the form that acknowledges it."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from functools import partial
 from uuid import UUID
 
 from starlette.requests import Request
@@ -13,18 +12,18 @@ from starlette.routing import Route
 from gateway.api.incidents import may_acknowledge
 from gateway.auth.principal import Principal
 from gateway.db import incidents, search, timeline
+from gateway.db.incidents import FoundIncidents
 from gateway.errors import NotFound, RequestMalformed
 from gateway.fencing.incident import GAP, LONGEST_NOTE, MOST_NOTES, QUIET, Incident, State, urgency
-from gateway.fencing.record import Entry, Kind
+from gateway.fencing.record import Entry, Filters, Kind
 from gateway.http.body import BodyReader
 from gateway.text import machine_time
 from gateway.web import chart
 from gateway.web.advice import rejection_advice
 from gateway.web.chart import Chart
 from gateway.web.login import read_form
-from gateway.web.places import Answers, Place, ask, chosen, names, of_one
-from gateway.web.record_lists import CHECKED_AT, PLANES, REASONS, SPANS, read_filters
-from gateway.web.rendering import Site, address
+from gateway.web.record_lists import PLANES, REASONS, SPANS, read_filters
+from gateway.web.rendering import Site, address, database_of
 
 _NEWEST = 20
 _USUAL = "24h"
@@ -55,82 +54,56 @@ def in_order(rows: Iterable[IncidentRow]) -> list[IncidentRow]:
     return sorted(by_time, key=lambda row: urgency(row.state))
 
 
-@dataclass(frozen=True, slots=True)
-class _Found:
-    """The incidents of one database in a time that ends at ``until``."""
-
-    rows: Sequence[IncidentRow]
-    complete: bool
-    since: datetime
-    until: datetime
-    counted: int
-
-
 def list_routes(site: Site) -> list[Route]:
     """Build the route ``/ui/incidents``."""
 
     async def show_list(request: Request) -> Response:
         sent = request.query_params.multi_items()
-        problem, fields = None, dict[str, str]()
-        answers: Answers[_Found] = Answers(())
         wanted = request.query_params.get("state") or ""
+        database, problem, fields = site.place.database, None, dict[str, str]()
+        now = await database.now()
+        filters, found, rows, counted = Filters(), FoundIncidents([], complete=True), list[IncidentRow](), 0
         try:
             if wanted not in {"", *State}:
                 raise RequestMalformed(f"state: must be one of {', '.join(State)}.")
-            places = chosen(site.places, request)
-            asked = read_filters(sent, CHECKED_AT, (Kind.REJECTION,))
-            answers = await ask(places, partial(_find, sent=sent, wanted=wanted))
-            fields = {**asked.fields, **of_one(places, site.places), **({"state": wanted} if wanted else {})}
+            asked = read_filters(sent, now, (Kind.REJECTION,))
+            fields = {**asked.fields, **({"state": wanted} if wanted else {})}
+            filters = asked.filters
+            if filters.since is None:
+                filters = incidents.of_the_last_day(filters, now)
         except RequestMalformed as error:
             problem = error.message
-        found = [one for _, one in answers.found]
-        every = in_order(row for one in found for row in one.rows)
-        shown = every[: incidents.MOST]
-        until = max((one.until for one in found), default=None)
-        begin = min((one.since for one in found), default=None)
+        since, until = filters.since or now, filters.until or now
+        if problem is None:
+            step = max((until - since) / chart.SPARKS, timedelta(seconds=1))
+            found = await incidents.find_incidents(database, filters, now, step=step)
+            rows = in_order(IncidentRow(one, now) for one in found.incidents if wanted in ("", one.state(now)))
+            counted = await timeline.count_counted(database, since, until)
+        shown = rows[: incidents.MOST]
         return site.pages.render(
             request,
             "incidents.html",
-            400 if problem is not None else 200 if found else 503,
+            200 if problem is None else 400,
             problem=problem,
             shown=shown,
-            complete=all(one.complete for one in found) and len(shown) == len(every),
+            complete=found.complete and len(shown) == len(rows),
             total=sum(row.incident.inside for row in shown),
-            counted=sum(one.counted for one in found),
-            since=begin,
-            until=until,
-            sparks=lambda one: chart.sparks(one.steps, begin or one.first, until or one.last),
+            counted=counted,
+            since=since,
+            sparks=lambda one: chart.sparks(one.steps, since, until),
             fields=fields,
-            filtered=bool(fields),
             span_choices=[(span, name) for span, (name, _) in SPANS.items()],
             states=[(state.value, words) for state, words in STATES],
             planes=PLANES,
             reasons=REASONS,
-            looked_at=incidents.LOOKED_AT,
             usual=SPANS[_USUAL][0],
-            places=names(site.places),
-            missing=answers.missing,
         )
 
     return [Route("/ui/incidents", show_list, methods=["GET"])]
 
 
-async def _find(place: Place, sent: Sequence[tuple[str, str]], wanted: str) -> _Found:
-    now = await place.database.now()
-    filters = read_filters(sent, now, (Kind.REJECTION,)).filters
-    if filters.since is None:
-        filters = incidents.of_the_last_day(filters, now)
-    assert filters.since is not None
-    until = filters.until or now
-    step = max((until - filters.since) / chart.SPARKS, timedelta(seconds=1))
-    found = await incidents.find_incidents(place.database, filters, now, step=step)
-    rows = [IncidentRow(one, now, place.name) for one in found.incidents if wanted in ("", one.state(now))]
-    counted = await timeline.count_counted(place.database, filters.since, until)
-    return _Found(rows, found.complete, filters.since, until, counted)
-
-
 def routes(site: Site, bodies: BodyReader) -> list[Route]:
-    """Build the routes of one incident: its page, and the form that acknowledges it."""
+    """Build the routes of the list, of one incident, and of the form that acknowledges it."""
 
     async def show(request: Request) -> Response:
         return await _page(request, _identifier(request))
@@ -140,7 +113,7 @@ def routes(site: Site, bodies: BodyReader) -> list[Route]:
         entries = await incidents.find_newest(site.place.database, incident, _NEWEST)
         now = await site.place.database.now()
         viewer: Principal = request.scope["state"]["viewer"]
-        of = request.scope["state"].get("of")
+        of = database_of(request)
         told = {"problem": None, "note": "", **more}
         return site.pages.render(
             request,
@@ -170,10 +143,11 @@ def routes(site: Site, bodies: BodyReader) -> list[Route]:
             incident = await site.place.acknowledging.add(request, request.scope["state"]["viewer"], identifier, note)
         except RequestMalformed as error:
             return await _page(request, identifier, 400, problem=error.message, note=note)
-        of = request.scope["state"].get("of")
+        of = database_of(request)
         return RedirectResponse(address(f"/ui/incidents/{incident.id}", of=of), 303)
 
     return [
+        *list_routes(site),
         Route("/ui/incidents/{id}", show, methods=["GET"]),
         Route("/ui/incidents/{id}/acknowledge", acknowledge, methods=["POST"]),
     ]

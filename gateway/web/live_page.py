@@ -3,7 +3,7 @@
 import asyncio
 import json
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -15,16 +15,12 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from gateway.db import record, search
-from gateway.errors import RequestMalformed, SqlError, Unavailable
-from gateway.fencing.merging import Page, merge, read_cursor, write_cursor
 from gateway.fencing.record import Entry, Filters, Kind
 from gateway.http.streaming import BodyWriter, ReaderSlots, StreamedResponse
 from gateway.record.following import Subscription
 from gateway.timeline.history import TAKEOVERS
-from gateway.web.merged_pages import MergedPage, RecordPage, merge_pages
-from gateway.web.places import Place, ask, chosen, names, of_one
 from gateway.web.record_lists import form_field
-from gateway.web.rendering import Site
+from gateway.web.rendering import Site, database_of
 
 A_SECOND = 20
 """The most entries that are shown one by one in a second."""
@@ -91,8 +87,6 @@ _SHOWN = 30
 _VIEWERS = 100
 QUIET = 15.0
 """Seconds between two signs of life, which keep the connection open."""
-_AGAIN = 5.0
-"""Seconds between two looks at one of several databases."""
 _DIGITS = 19
 LONGEST = 600.0
 """Seconds after which a stream ends. The browser opens the next one, and the gateway checks its session again."""
@@ -103,35 +97,21 @@ def routes(site: Site) -> list[Route]:
     room = ReaderSlots(_VIEWERS, "live pages")
 
     async def show(request: Request) -> Response:
-        filters, places = _wanted(request), chosen(site.places, request)
-        if places[0].name is None:
-            entries = await search.find_page(site.place.database, filters, _SHOWN)
-            now = await site.place.database.now()
-            found = MergedPage(RecordPage(entries, None, None, None), now, {})
-            after: str | int = entries[0].position if entries else 0
-        else:
-            found = await merge_pages(places, lambda _: filters, size=_SHOWN)
-            after = write_cursor(found.positions)
+        filters = _wanted(request)
+        entries = await search.find_page(site.place.database, filters, _SHOWN)
         return site.pages.render(
             request,
             "live.html",
-            entries=found.page.entries,
-            owners=found.page.databases,
-            missing=found.page.missing,
-            places=names(site.places),
-            fields={"prefix": filters.prefix or "", **of_one(places, site.places)},
+            entries=entries,
+            fields={"prefix": filters.prefix or ""},
             takeovers=len(filters.kinds) > 1,
-            after=after,
-            now=found.now,
+            after=entries[0].position if entries else 0,
+            now=await site.place.database.now(),
         )
 
     async def stream(request: Request) -> Response:
-        filters, places = _wanted(request), chosen(site.places, request)
-        opened = (
-            _opened(site, room, filters, await _position(site, request))
-            if places[0].name is None
-            else _opened_over(site, room, filters, places, _cursor(request, places))
-        )
+        of = database_of(request)
+        opened = _opened(site, room, _wanted(request), await _position(site, request), of)
         return StreamedResponse(opened, "text/event-stream", _HEADERS, endless=True)
 
     return [Route("/ui/live", show), Route("/ui/live/stream", stream)]
@@ -145,34 +125,24 @@ def _wanted(request: Request) -> Filters:
 
 async def _position(site: Site, request: Request) -> int | None:
     """Return the last position that the browser, or else the page, has received. None means from now on."""
-    last = _last(request)
+    last = request.headers.get("last-event-id") or request.query_params.get("after", "")
     if not (last.isascii() and last.isdecimal()) or len(last) > _DIGITS:
         return None
     return int(last) if int(last) <= await record.seal(site.place.database) else None
 
 
-def _last(request: Request) -> str:
-    return request.headers.get("last-event-id") or request.query_params.get("after", "")
-
-
-def _cursor(request: Request, places: Sequence[Place]) -> dict[str, int]:
-    """Return the positions that the browser has received. A database without one is followed from now on."""
-    try:
-        return read_cursor(_last(request), names(places))
-    except RequestMalformed:
-        return {}
-
-
 @asynccontextmanager
 async def _opened(
-    site: Site, room: ReaderSlots, filters: Filters, after: int | None
+    site: Site, room: ReaderSlots, filters: Filters, after: int | None, of: str | None
 ) -> AsyncIterator[Callable[[BodyWriter], Coroutine[Any, Any, None]]]:
     with room.place(audits=True):
         async with site.place.follower.subscribed(filters, after) as subscription:
-            yield partial(_write_entries, site, subscription, filters)
+            yield partial(_write_entries, site, subscription, filters, of)
 
 
-async def _write_entries(site: Site, subscription: Subscription, filters: Filters, outlet: BodyWriter) -> None:
+async def _write_entries(
+    site: Site, subscription: Subscription, filters: Filters, of: str | None, outlet: BodyWriter
+) -> None:
     clock = asyncio.get_running_loop().time
     pace, ends = EntryPacer(clock()), clock() + LONGEST
     await outlet.write(b"retry: 2000\n\n")
@@ -185,123 +155,13 @@ async def _write_entries(site: Site, subscription: Subscription, filters: Filter
         shown = pace.take(entries, clock())
         pieces = []
         if shown:
-            rows = site.pages.piece("live_rows.html", entries=shown[::-1], owners=())
+            rows = site.pages.piece("live_rows.html", entries=shown[::-1], of=of)
             pieces.append(_event("entries", {"count": len(shown), "rows": rows}, shown[-1].position))
         if storm := pace.due(clock()):
-            rows = site.pages.piece("live_storm.html", storm=storm, filters=filters, several=False)
+            rows = site.pages.piece("live_storm.html", storm=storm, filters=filters, of=of)
             pieces.append(_event("storm", {"count": storm.count, "rows": rows}, subscription.position))
         await outlet.write(b"".join(pieces) or b": nothing new\n\n")
 
 
-@asynccontextmanager
-async def _opened_over(
-    site: Site, room: ReaderSlots, filters: Filters, places: Sequence[Place], after: Mapping[str, int]
-) -> AsyncIterator[Callable[[BodyWriter], Coroutine[Any, Any, None]]]:
-    with room.place(audits=True):
-        yield partial(_write_merged, site, places, filters, after)
-
-
-@dataclass(slots=True)
-class _Followed:
-    """The state of a stream over several databases. ``reached``: all entries up to there have arrived.
-
-    ``missing`` do not answer at the moment. ``changed``: there is something to send.
-    """
-
-    reached: dict[str, int]
-    missing: set[str] = field(default_factory=set)
-    waiting: dict[str, Page[Entry]] = field(default_factory=dict)
-    changed: asyncio.Event = field(default_factory=asyncio.Event)
-    taken: asyncio.Event = field(default_factory=asyncio.Event)
-
-    def answers(self, name: str, *, up: bool) -> None:
-        if up is (name in self.missing):
-            (self.missing.discard if up else self.missing.add)(name)
-            self.changed.set()
-
-    async def follow(self, place: Place, filters: Filters) -> None:
-        """Read the entries of one database. They wait until they are taken, so a slow browser costs no memory."""
-        name = place.name or ""
-        while not place.follower.closed:
-            try:
-                async with place.follower.subscribed(filters, self.reached.get(name)) as subscription:
-                    self.answers(name, up=True)
-                    self.reached[name] = subscription.position
-                    while entries := await subscription.next():
-                        while name in self.waiting:
-                            await self.taken.wait()
-                        self.waiting[name] = Page(entries, more=False)
-                        self.reached[name] = subscription.position
-                        self.changed.set()
-            except RequestMalformed:  # its record is another one, or has gone back
-                self.reached.pop(name, None)
-            except (Unavailable, SqlError):
-                self.answers(name, up=False)
-            await asyncio.sleep(_AGAIN)
-
-    async def watch(self, place: Place) -> None:
-        """Notice that a database does not answer. No entry arrives then, and following says nothing."""
-        while True:
-            await asyncio.sleep(_AGAIN)
-            self.answers(place.name or "", up=not (await ask([place], lambda one: one.database.now())).missing)
-
-    def take(self) -> list[tuple[str, Entry]]:
-        """Return all that waits, in the order of time."""
-        pages, self.waiting = self.waiting, {}
-        self.taken.set()
-        self.taken = asyncio.Event()
-        self.changed.clear()
-        most = sum(len(page.entries) for page in pages.values())
-        return merge(
-            pages, most, time=lambda entry: entry.at, position=lambda entry: entry.position, newest_first=False
-        ).entries
-
-
-async def _write_merged(
-    site: Site, places: Sequence[Place], filters: Filters, after: Mapping[str, int], outlet: BodyWriter
-) -> None:
-    clock = asyncio.get_running_loop().time
-    pace, ends = EntryPacer(clock()), clock() + LONGEST
-    absent = {name for name in names(places) if name not in after}
-    followed, sent = _Followed(dict(after), set(absent)), dict(after)
-    told: object = None
-    tasks = [
-        asyncio.ensure_future(work) for one in places for work in (followed.follow(one, filters), followed.watch(one))
-    ]
-    try:
-        await outlet.write(b"retry: 2000\n\n")
-        while clock() < ends and not any(place.follower.closed for place in places):
-            wait = pace.wait(clock())
-            with suppress(TimeoutError):
-                async with asyncio.timeout(QUIET if wait is None else wait):
-                    await followed.changed.wait()
-            arrived = followed.take()
-            shown = len(pace.take([entry for _, entry in arrived], clock()))
-            sent |= {name: entry.position for name, entry in arrived[:shown]}
-            storm = pace.due(clock())
-            if pace.wait(clock()) is None:
-                # Nothing waits to be counted, so all that has arrived is sent.
-                sent |= followed.reached
-            at, pieces = write_cursor(sent), list[bytes]()
-            if shown:
-                newest = arrived[:shown][::-1]
-                given = {"entries": [entry for _, entry in newest], "owners": [name for name, _ in newest]}
-                rows = site.pages.piece("live_rows.html", **given)
-                pieces.append(_event("entries", {"count": shown, "rows": rows}, at))
-            if storm:
-                rows = site.pages.piece("live_storm.html", storm=storm, filters=filters, several=True)
-                pieces.append(_event("storm", {"count": storm.count, "rows": rows}, at))
-            state = sorted(followed.missing), sorted(absent - followed.missing)
-            if state != told:
-                told = state
-                rows = site.pages.piece("live_missing.html", missing=state[0], back=state[1])
-                pieces.append(_event("databases", {"rows": rows}, at))
-            await outlet.write(b"".join(pieces) or b": nothing new\n\n")
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-
-
-def _event(kind: str, data: dict[str, object], position: int | str) -> bytes:
+def _event(kind: str, data: dict[str, object], position: int) -> bytes:
     return f"event: {kind}\nid: {position}\ndata: {json.dumps(data)}\n\n".encode()

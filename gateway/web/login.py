@@ -1,7 +1,11 @@
-"""Access to the pages: the login, sessions, and the gate before all of ``/ui/`` but the login and its static files."""
+"""Access to the pages: the login, sessions, and the gate before all of ``/ui/`` but the login and its static files.
+
+Logins at an issuer have a way there and a way back. ``gateway.auth.provider_logins`` decides about both.
+"""
 
 from collections.abc import Callable
 from datetime import datetime, timedelta
+from functools import partial
 from typing import TypeAlias
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
@@ -13,9 +17,10 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gateway import budget
 from gateway.auth.callers import LIFETIME, Callers
+from gateway.auth.login_cookies import LONGEST_ATTEMPT, Attempt
 from gateway.auth.principal import Principal
-from gateway.auth.provider_logins import CALLBACK, LOGIN, ProviderLogins
-from gateway.errors import BodyTooLarge, RequestMalformed, Unauthenticated
+from gateway.auth.provider_logins import CALLBACK, LOGIN, Provider, ProviderLogins
+from gateway.errors import BodyTooLarge, GatewayError, RequestMalformed, Unauthenticated
 from gateway.fencing.record import ANONYMOUS
 from gateway.http.body import BodyReader, ClientGone
 from gateway.http.head import Head
@@ -274,3 +279,69 @@ class SecurityHeaders:
             await send(message)
 
         await self._app(scope, receive, protected)
+
+
+ATTEMPT_COOKIE = "gateway_login"
+
+
+def provider_routes(logins: ProviderLogins, clock: Clock, pages: Pages) -> list[Route]:
+    """Build two routes for each issuer: the beginning of a login, and the way back from the issuer."""
+
+    # A link, not a form: ``form-action`` of the policy forbids that a form leads to another site.
+    async def begin(provider: Provider, request: Request) -> Response:
+        following = safe(request.query_params.get("next"))
+        if sender(Head.of(request.scope).headers) is Sender.FOREIGN:
+            return RedirectResponse(address(LOGIN, next=following), 303)
+        there, cookie = logins.begin(provider.name, following, clock())
+        answer = RedirectResponse(there, 303)
+        # Not Strict: the browser sends it on its way back from another site.
+        answer.set_cookie(
+            ATTEMPT_COOKIE,
+            cookie,
+            max_age=int(LONGEST_ATTEMPT.total_seconds()),
+            path=provider.path,
+            secure=_is_reached_securely(provider),
+            httponly=True,
+            samesite="lax",
+        )
+        return answer
+
+    async def come_back(provider: Provider, request: Request) -> Response:
+        now, state = clock(), request.query_params.getlist("state")
+        cookie = request.cookies.get(ATTEMPT_COOKIE, "")
+        try:
+            attempt = logins.resume(provider.name, cookie, state[0] if len(state) == 1 else "", now)
+        except GatewayError as error:
+            # The cookie stays: another site has made up this request, and the login may still be under way.
+            return login_page(request, pages, logins, safe(None), error.message, error.status, error.advice)
+        answer = await finish(provider, request, safe(attempt.following), attempt)
+        answer.delete_cookie(
+            ATTEMPT_COOKIE, path=provider.path, secure=_is_reached_securely(provider), httponly=True, samesite="lax"
+        )
+        return answer
+
+    async def finish(provider: Provider, request: Request, following: str, attempt: Attempt) -> Response:
+        try:
+            proven = await logins.finish(provider.name, attempt, request.query_params.multi_items(), clock())
+        except GatewayError as error:
+            return login_page(request, pages, logins, following, error.message, error.status, error.advice)
+        request.state.caller = proven.caller.name
+        if not proven.caller.audits:
+            return login_page(request, pages, logins, following, lacks_audit(proven.caller), 403)
+        # A redirect would still come from the issuer's site, and without the session, which is Strict.
+        answer = pages.render(request, "arrival.html", here=following, again=following)
+        set_session(answer, proven.session, proven.lifetime, secure=_is_reached_securely(provider))
+        return answer
+
+    return [
+        route
+        for one in logins.providers.values()
+        for route in (
+            Route(one.path, partial(begin, one), methods=["GET"]),
+            Route(f"{one.path}{CALLBACK}", partial(come_back, one), methods=["GET"]),
+        )
+    ]
+
+
+def _is_reached_securely(provider: Provider) -> bool:
+    return provider.public_address.startswith("https://")

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
-from functools import partial
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -17,9 +16,8 @@ from gateway.db.traffic import RuleTraffic, WriteCounts
 from gateway.errors import RequestMalformed
 from gateway.fencing.decision import Enforcement
 from gateway.fencing.record import Filters, Kind
-from gateway.web.places import Place, ask
 from gateway.web.record_lists import SPANS
-from gateway.web.rendering import Site
+from gateway.web.rendering import Place, Site
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,16 +130,6 @@ class ObservedRule:
     reasons: Sequence[Group]
 
 
-@dataclass(frozen=True, slots=True)
-class PlaceRules:
-    """The rules of one database, at ``now`` by its clock. ``name``: None if a page shows no other database."""
-
-    name: str | None
-    now: datetime
-    judged: Sequence[ObservedRule]
-    enforced: Sequence[ConfiguredRule]
-
-
 def routes(site: Site) -> list[Route]:
     """Build the route ``/ui/observe``."""
 
@@ -149,28 +137,23 @@ def routes(site: Site) -> list[Route]:
         span = request.query_params.get("span") or _USUAL
         if span not in SPANS:
             raise RequestMalformed(f"span: must be one of {', '.join(SPANS)}.")
-        answers = await ask(site.places, partial(_look, span=span))
+        place = site.place
+        now = await place.database.now()
+        since = now - SPANS[span][1]
+        listed = rules_with_traffic(place.config, await traffic.read_rules(place.database, since, now))
+        judged = [await _judge(place, one, since, now) for one in listed if one.rule.mode is Enforcement.OBSERVE]
         return site.pages.render(
             request,
             "observe.html",
-            200 if answers.found else 503,
-            judged=[(one.name, one.now, rule) for _, one in answers.found for rule in one.judged],
-            enforced=[(one.name, rule) for _, one in answers.found for rule in one.enforced],
-            general=site.places[0].config.fencing.mode,
+            judged=judged,
+            enforced=[one.rule for one in listed if one.rule.mode is Enforcement.ENFORCE],
+            general=place.config.fencing.mode,
+            now=now,
             span=span,
             spans=SPANS,
-            missing=answers.missing,
         )
 
     return [Route("/ui/observe", show)]
-
-
-async def _look(place: Place, span: str) -> PlaceRules:
-    now = await place.database.now()
-    since = now - SPANS[span][1]
-    listed = rules_with_traffic(place.config, await traffic.read_rules(place.database, since, now))
-    judged = [await _judge(place, one, since, now) for one in listed if one.rule.mode is Enforcement.OBSERVE]
-    return PlaceRules(place.name, now, judged, [one.rule for one in listed if one.rule.mode is Enforcement.ENFORCE])
 
 
 async def _judge(place: Place, listed: ConfiguredTraffic, since: datetime, now: datetime) -> ObservedRule:

@@ -1,9 +1,11 @@
 """The overview: the health of the gateway, and how many writes were refused where."""
 
+import asyncio
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from typing import TypeVar
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -16,7 +18,7 @@ from gateway.db.overview import ActiveAlarm, StoreStatus
 from gateway.db.search import DenialGroup
 from gateway.db.traffic import RuleTraffic, TrafficBucket, WriteCounts
 from gateway.db.webhooks import WebhookStatus as Delivery
-from gateway.errors import Denied, RequestMalformed, Unavailable
+from gateway.errors import Denied, RequestMalformed, SqlError, Unavailable
 from gateway.fencing.incident import ZOMBIE, RefusalCounts, State
 from gateway.fencing.record import Filters, Kind
 from gateway.text import machine_time
@@ -24,9 +26,8 @@ from gateway.web import chart
 from gateway.web.chart import Chart, Step
 from gateway.web.incident_pages import IncidentRow, in_order
 from gateway.web.observe_mode import ConfiguredTraffic, rules_with_traffic
-from gateway.web.places import Bucket, Journal, Place, ask, names
 from gateway.web.record_lists import SPANS
-from gateway.web.rendering import Site, address
+from gateway.web.rendering import Bucket, Journal, Place, Site, address
 from gateway.web.verdict import Facts, Happened, assess
 
 _STEPS = {
@@ -41,6 +42,35 @@ _USUAL = "24h"
 _PERIODS = {"1h": "the last hour", "24h": "the last 24 hours", "7d": "the last 7 days", "30d": "the last 30 days"}
 _MOST = 8
 """The most incidents, and the most callers, that are named."""
+
+
+ANSWERS_IN = 5.0
+"""Seconds that a database has to answer, if a page shows others, too."""
+
+Answer = TypeVar("Answer")
+
+
+async def ask(places: Sequence[Place], read: Callable[[Place], Awaitable[Answer]]) -> Sequence[tuple[Place, Answer]]:
+    """Read from each of some databases, side by side. One that is down, late or not as it should be is left out.
+
+    Errors of the only database, and those of a request, are raised.
+    """
+    if len(places) == 1 and places[0].name is None:
+        return [(place, await read(place)) for place in places]
+
+    async def answer(place: Place) -> tuple[Place, Answer] | None:
+        try:
+            async with asyncio.timeout(ANSWERS_IN):
+                return place, await read(place)
+        except (Unavailable, SqlError, TimeoutError):
+            return None
+
+    return [one for one in await asyncio.gather(*map(answer, places)) if one is not None]
+
+
+def names(places: Sequence[Place]) -> list[str]:
+    """Return the names of several databases; nothing if there is only one."""
+    return [place.name for place in places if place.name is not None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,9 +196,9 @@ async def _look_at(places: Sequence[Place], span: str) -> list[PlaceStatus]:
     """Look at each database. Charts of several of them have the same steps."""
     several = places[0].name is not None
     health = await ask(places, lambda place: place.health())
-    states = {place.name: state for place, state in health.found}
+    states = {place.name: state for place, state in health}
     up = [place for place in places if states.get(place.name, {}).get("postgres") == "ok"]
-    clocks = (await ask(up, lambda place: place.database.now())).found if several else ()
+    clocks = (await ask(up, lambda place: place.database.now())) if several else ()
     until = max((now for _, now in clocks), default=None)
 
     async def look(place: Place) -> tuple[Overview | None, Journal | None]:
@@ -177,7 +207,7 @@ async def _look_at(places: Sequence[Place], span: str) -> list[PlaceStatus]:
         except Unavailable:
             return None, None
 
-    looked = {place.name: answer for place, answer in (await ask(up, look)).found}
+    looked = {place.name: answer for place, answer in await ask(up, look)}
     return [_status(place, states.get(place.name), *looked.get(place.name, (None, None))) for place in places]
 
 

@@ -4,23 +4,24 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
+from typing import Annotated, Literal
 from urllib.parse import urlencode
 
+from pydantic import BeforeValidator, ConfigDict, TypeAdapter, ValidationError
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
+from gateway.api.record_views import EventFilters, Moment, Position, Text
 from gateway.db import search
 from gateway.db.database import Database
 from gateway.db.search import Total
 from gateway.errors import RequestMalformed, TokenMalformed
-from gateway.fencing.record import EntryReason, Filters, Kind
-from gateway.fencing.token import Token
+from gateway.fencing.record import Entry, Filters, Kind
+from gateway.http.inner import elsewhere
 from gateway.web.advice import kind_titles, reason_words
-from gateway.web.merged_pages import SIZE, RecordPage, merge_pages
-from gateway.web.places import chosen, names, of_one
-from gateway.web.rendering import Site
+from gateway.web.rendering import Site, database_of
 
 SPANS = {
     "1h": ("Last hour", timedelta(hours=1)),
@@ -37,17 +38,6 @@ REASONS = tuple(
 )
 """The reasons of refused writes, with their words."""
 
-_NAMES = ("prefix", "resource", "holder", "caller", "plane", "rule")
-_FIELDS = (*_NAMES, "reason", "enforced", "token", "span", "since", "until", "before", "after")
-_TIMES = ("span", "since", "until")
-_POSITIONS = ("before", "after")
-_LONGEST = 1024
-_MAX_POSITION = 10**18 - 1
-_EARLIEST, _LATEST = datetime(1, 1, 2, tzinfo=UTC), datetime(9999, 12, 30, tzinfo=UTC)
-"""Moments beyond these would overflow."""
-CHECKED_AT = _EARLIEST + timedelta(days=30)
-"""The moment at which parameters are checked before any database tells its time."""
-
 
 @dataclass(frozen=True, slots=True)
 class ListQuery:
@@ -62,10 +52,31 @@ class ListQuery:
     @property
     def exported(self) -> list[tuple[str, str]]:
         """Return the filters as parameters of the API, whose exports know moments, but no spans."""
-        parameters = [(name, value) for name, value in self.fields.items() if name not in _TIMES]
+        parameters = [(name, value) for name, value in self.fields.items() if name not in ("span", "since", "until")]
         moments = [("since", self.filters.since), ("until", self.filters.until)]
         parameters += [(name, moment.isoformat()) for name, moment in moments if moment is not None]
         return parameters + [("kind", kind.value) for kind in self.kinds]
+
+
+def _in_utc(text: str) -> datetime:
+    """Read a moment in ISO 8601. Without a zone, as form fields send it, it is in UTC."""
+    try:
+        moment = datetime.fromisoformat(text)
+        return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
+    except (ValueError, OverflowError) as error:
+        raise ValueError("must be a time such as 2026-03-01T04:05, in UTC") from error
+
+
+class _Fields(EventFilters):
+    """The fields of a form: the filters of the API, spans up to now, and positions. Others are ignored."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    span: Literal["1h", "24h", "7d", "30d"] | None = None
+    since: Annotated[Moment | None, BeforeValidator(_in_utc)] = None
+    until: Annotated[Moment | None, BeforeValidator(_in_utc)] = None
+    before: Position | None = None
+    after: Position | None = None
 
 
 def read_filters(parameters: Sequence[tuple[str, str]], now: datetime, kinds: tuple[Kind, ...] = ()) -> ListQuery:
@@ -73,97 +84,61 @@ def read_filters(parameters: Sequence[tuple[str, str]], now: datetime, kinds: tu
 
     Raises ``RequestMalformed``, which names the field.
     """
-    fields = {name: _checked(name, value) for name, value in parameters if value != "" and name in _FIELDS}
-    named = [value for name, value in parameters if name == "kind" and value]
-    query_kinds = () if kinds else tuple(dict.fromkeys(map(_kind, named)))
-    span = fields.get("span")
-    if span is not None and span not in SPANS:
-        raise RequestMalformed(f"span: must be one of {', '.join(SPANS)}.")
-    since = _moment("since", fields.get("since"))
-    if since is None and span is not None:
-        since = now - SPANS[span][1]
-    filters = Filters(
-        kinds=query_kinds or kinds,
-        **{name: fields.get(name) for name in _NAMES},
-        reason=_reason(fields.get("reason")),
-        enforced=_choice("enforced", fields.get("enforced")),
-        token=_token(fields.get("token")),
-        since=since,
-        until=_moment("until", fields.get("until")),
-    )
-    before, after = _position("before", fields.get("before")), _position("after", fields.get("after"))
-    kept = {name: value for name, value in fields.items() if name not in ("before", "after", "since", "until")}
-    given: dict[str, str] = {
-        name: _in_form(_moment(name, fields[name])) for name in ("since", "until") if name in fields
+    sent = {name: value for name, value in parameters if value != "" and name in _Fields.model_fields}
+    named = [] if kinds else [value for name, value in parameters if name == "kind" and value]
+    try:
+        read = _Fields.model_validate({**sent, "kind": named})
+        query_kinds = tuple(dict.fromkeys(read.kind))
+        filters = read.filters(query_kinds or kinds)
+    except ValidationError as error:
+        wrong = error.errors()[0]
+        raise RequestMalformed(f"{wrong['loc'][0]}: {_said(wrong['msg'])}.") from error
+    except TokenMalformed as error:
+        raise RequestMalformed("token: must be digits, or epoch.digits.") from error
+    if read.span is not None and read.since is None:
+        filters = replace(filters, since=now - SPANS[read.span][1])
+    moments = {"since": read.since, "until": read.until}
+    # A form field knows no zones.
+    shown = {
+        name: "" if moment is None else moment.replace(tzinfo=None).isoformat(timespec="seconds")
+        for name, moment in moments.items()
+        if name in sent
     }
-    return ListQuery({**kept, **given}, query_kinds, filters, before, after)
+    kept = {name: value for name, value in sent.items() if name not in (*moments, "before", "after", "kind")}
+    return ListQuery({**kept, **shown}, query_kinds, filters, read.before, read.after)
 
 
 def form_field(parameters: Sequence[tuple[str, str]], name: str) -> str | None:
     """Return a field that is no filter; None if it is empty. Raises ``RequestMalformed``."""
-    return next((_checked(name, value) for given, value in parameters if given == name and value), None)
-
-
-def _checked(name: str, value: str) -> str:
-    if "\0" in value:
-        raise RequestMalformed(f"{name}: a NUL character cannot be part of a name.")
-    if len(value) > _LONGEST:
-        raise RequestMalformed(f"{name}: at most {_LONGEST} characters.")
-    return value
-
-
-def _kind(value: str) -> Kind:
+    value = next((value for given, value in parameters if given == name and value), None)
     try:
-        return Kind(value)
-    except ValueError as error:
-        raise RequestMalformed(f"kind: {value[:40]} is unknown.") from error
+        return _TEXT.validate_python(value)
+    except ValidationError as error:
+        raise RequestMalformed(f"{name}: {_said(error.errors()[0]['msg'])}.") from error
 
 
-def _reason(value: str | None) -> str | None:
-    if value is not None and value not in set(EntryReason):
-        raise RequestMalformed(f"reason: must be one of {', '.join(EntryReason)}.")
-    return value
+def _said(message: str) -> str:
+    return message.removeprefix("Value error, ")
 
 
-def _choice(name: str, value: str | None) -> bool | None:
-    if value not in (None, "true", "false"):
-        raise RequestMalformed(f"{name}: must be true or false.")
-    return None if value is None else value == "true"
+_TEXT = TypeAdapter[str | None](Text | None)
 
 
-def _token(value: str | None) -> Token | None:
-    try:
-        return None if value is None else Token.parse(value)
-    except TokenMalformed as error:
-        raise RequestMalformed("token: must be digits, or epoch.digits.") from error
+SIZE = 50
+"""Entries of a page."""
 
 
-def _moment(name: str, value: str | None) -> datetime | None:
-    """Read a moment in ISO 8601. Without a zone, as form fields send it, it is in UTC."""
-    if value is None:
-        return None
-    try:
-        moment = datetime.fromisoformat(value)
-        if moment.tzinfo is None:
-            moment = moment.replace(tzinfo=UTC)
-        if not _EARLIEST <= moment <= _LATEST:
-            raise ValueError("out of range")
-        return moment.astimezone(UTC)
-    except ValueError as error:
-        raise RequestMalformed(f"{name}: must be a time such as 2026-03-01T04:05, in UTC.") from error
+@dataclass(frozen=True, slots=True)
+class RecordPage:
+    """A page of a list. ``older`` and ``newer`` are the parameters of the next pages; None if there are none.
 
+    ``total`` is counted for the first page only.
+    """
 
-def _in_form(moment: datetime | None) -> str:
-    """Return a moment for a form field, which knows no zones."""
-    return "" if moment is None else moment.replace(tzinfo=None).isoformat(timespec="seconds")
-
-
-def _position(name: str, value: str | None) -> int | None:
-    if value is None:
-        return None
-    if not (value.isascii() and value.isdecimal()) or len(value) > 19 or int(value) > _MAX_POSITION:
-        raise RequestMalformed(f"{name}: must be a position in the record.")
-    return int(value)
+    entries: Sequence[Entry]
+    total: Total | None
+    newer: Mapping[str, int] | None
+    older: Mapping[str, int] | None
 
 
 async def read_page(database: Database, query: ListQuery, size: int = SIZE) -> RecordPage:
@@ -202,8 +177,6 @@ REJECTIONS = ListKind("rejections.html", (Kind.REJECTION,))
 EVENTS = ListKind("events.html", ())
 EXPORTS = ("rejections.csv", "rejections.ndjson", "events.csv", "events.ndjson")
 
-_OF_A_REQUEST = ("type", "asgi", "http_version", "method", "scheme", "headers", "client", "server", "state")
-"""The parts of the scope that belong to the request, without additions of the router."""
 _NO_TIMES = {"since": "", "until": ""}
 """A form field cannot show an invalid time."""
 
@@ -216,75 +189,43 @@ class ApiAnswer(Response):
         self._site, self._path, self._query = site, path, query
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        kept = {name: scope[name] for name in _OF_A_REQUEST if name in scope}
-        forwarded = {"path": self._path, "raw_path": self._path.encode(), "query_string": self._query.encode()}
-        # The API gets another request, so this one has a head of its own.
-        scope["state"].pop("head", None)
-        await self._site.place.api({**kept, **forwarded}, receive, send)
+        await self._site.place.api(elsewhere(scope, self._path, self._query), receive, send)
 
 
 def routes(site: Site) -> list[Route]:
-    """Build the routes ``/ui/rejections`` and ``/ui/events``."""
+    """Build the routes ``/ui/rejections`` and ``/ui/events``, and those of the lists as files (``/ui/events.csv``)."""
     return [
         Route("/ui/rejections", partial(_show, site, REJECTIONS)),
         Route("/ui/events", partial(_show, site, EVENTS)),
+        *(Route(f"/ui/{name}", partial(_export, site, name)) for name in EXPORTS),
     ]
-
-
-def export_routes(site: Site) -> list[Route]:
-    """Build the routes of the lists as files, such as ``/ui/events.csv``."""
-    return [Route(f"/ui/{name}", partial(_export, site, name)) for name in EXPORTS]
 
 
 async def _show(site: Site, one: ListKind, request: Request) -> Response:
     sent = request.query_params.multi_items()
-    shown, now, problem, query = RecordPage((), None, None, None), None, None, None
-    several = site.places[0].name is not None
+    page, problem, query = None, None, None
+    now = await site.place.database.now()
     try:
-        if several:
-            query, shown, now = await _read_all(site, one, request, sent)
-        else:
-            now = await site.place.database.now()
-            query = read_filters(sent, now, one.kinds)
-            shown = await read_page(site.place.database, query)
+        query = read_filters(sent, now, one.kinds)
+        page = await read_page(site.place.database, query)
     except RequestMalformed as error:
         problem = error.message
-    page = shown if problem is None else None
     return site.pages.render(
         request,
         one.template,
-        400 if problem is not None else 503 if several and now is None else 200,
+        200 if problem is None else 400,
         now=now,
         page=page,
         lag=partial(search.lag, takeover=None),
         problem=problem,
         fields=dict(sent) | _NO_TIMES if query is None else query.fields,
         chosen=() if query is None else query.kinds,
-        kept=_kept(query),
+        kept=_kept(query, database_of(request)),
         titles=kind_titles(),
         span_choices=[(span, name) for span, (name, _) in SPANS.items()],
         planes=PLANES,
         reasons=REASONS,
-        places=names(site.places),
     )
-
-
-async def _read_all(
-    site: Site, one: ListKind, request: Request, sent: Sequence[tuple[str, str]]
-) -> tuple[ListQuery, RecordPage, datetime | None]:
-    """Read a page of the list over all databases. The moment is the latest of their clocks; None if all are down."""
-    places = chosen(site.places, request)
-    # The positions of other pages are those of several records. A span ends now, by the clock of each database.
-    filters = [(name, value) for name, value in sent if name not in _POSITIONS]
-    asked = read_filters(filters, CHECKED_AT, one.kinds)
-    query = replace(asked, fields={**asked.fields, **of_one(places, site.places)})
-    found = await merge_pages(
-        places,
-        lambda now: read_filters(filters, now, one.kinds).filters,
-        request.query_params.get("before") or None,
-        request.query_params.get("after") or None,
-    )
-    return query, found.page, found.now
 
 
 async def _export(site: Site, name: str, request: Request) -> Response:
@@ -292,8 +233,9 @@ async def _export(site: Site, name: str, request: Request) -> Response:
     return ApiAnswer(site, f"/v1/{name}", urlencode(query.exported))
 
 
-def _kept(query: ListQuery | None) -> list[tuple[str, str]]:
+def _kept(query: ListQuery | None, of: str | None) -> list[tuple[str, str]]:
     """Return the filters as parameters, for the addresses of other pages of the list and of its exports."""
+    kept = [] if of is None else [("of", of)]
     if query is None:
-        return []
-    return [*query.fields.items(), *(("kind", kind.value) for kind in query.kinds)]
+        return kept
+    return [*kept, *query.fields.items(), *(("kind", kind.value) for kind in query.kinds)]

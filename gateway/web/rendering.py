@@ -1,13 +1,14 @@
 """Pages from templates: the one door to Jinja2. Every value in a page is escaped, hidden characters too."""
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from difflib import get_close_matches
 from functools import partial
 from importlib.resources import files
 from importlib.resources.abc import Traversable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, TypeAlias
 from urllib.parse import urlencode
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -16,15 +17,19 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
+from starlette.types import ASGIApp
 
 from gateway import text
+from gateway.api.incidents import Acknowledging
 from gateway.auth.provider_logins import LOGIN
+from gateway.config import Config
+from gateway.db.database import Database
 from gateway.errors import GatewayError, NotFound, for_callers
 from gateway.fencing.incident import nothing_refused
 from gateway.fencing.record import ANONYMOUS
 from gateway.http.middleware import problem
+from gateway.record.following import Follower
 from gateway.web.advice import kind_title, reason_words
-from gateway.web.places import Place
 
 PREFIX = "/ui/static/"
 
@@ -194,6 +199,15 @@ def resource_address(resource: str, of: str | None = None) -> str:
     return address("/ui/resource", name=resource, of=of)
 
 
+def database_of(request: Request) -> str | None:
+    """Return the database that the address of a page names, or the resource on it. Its links keep to that one.
+
+    None: the only database, or the one that the browser has chosen.
+    """
+    of: str | None = request.scope["state"].get("of")
+    return of
+
+
 def name(value: str | None) -> Markup:
     """Return a name from outside, isolated from the text around it, with its hidden characters visible and marked."""
     if value is None:
@@ -226,6 +240,59 @@ def _plain(put: Callable[[Any], str], value: object) -> Markup:
 def _pairs(values: Sequence[str]) -> list[tuple[str, str]]:
     """Return choices of a form whose values are their titles."""
     return [(value, value) for value in values]
+
+
+Health: TypeAlias = Callable[[], Awaitable[dict[str, str]]]
+"""Returns the state of each service behind a database: ``ok``, or the problem."""
+
+
+class Journal(Protocol):
+    """The state of the journal, and the last opening of the database."""
+
+    mode: str
+    state: str
+    term: int
+    opened_at: datetime | None
+    snapshot: int
+    pending: int
+    lag_seconds: float
+
+
+JournalState: TypeAlias = Callable[[], Awaitable[Journal | None]]
+
+
+class Bucket(Protocol):
+    """The result of probing a bucket."""
+
+    @property
+    def writable(self) -> bool:
+        """Return whether the bucket takes fenced writes."""
+
+    @property
+    def missing(self) -> Mapping[str, str]:
+        """Return the probes that the store failed, each with its consequence."""
+
+
+Buckets: TypeAlias = Callable[[], Mapping[str, Bucket]]
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A database with everything that pages need of it. ``name``: None if a page shows no other one.
+
+    Of ``config`` pages show modes of rules, names of webhooks and alarms, never secrets. ``api`` is the fencing API,
+    which takes the viewer in ``scope["state"]`` for its caller. ``acknowledging`` puts acknowledgements on record.
+    """
+
+    name: str | None
+    database: Database
+    follower: Follower
+    config: Config
+    health: Health
+    journal: JournalState
+    buckets: Buckets
+    api: ASGIApp
+    acknowledging: Acknowledging
 
 
 class Site:

@@ -1,16 +1,21 @@
-"""The page of one resource: its timeline, its present state, its refused writes. Also the search for resources."""
+"""The page of one resource: its timeline, its present state, its refused writes. Also the search for resources.
 
-from collections.abc import Callable, Sequence
+Its incident report has the content of the page as a self-contained document, and every refused write up to a number
+that it states. It also names the end of the record at that time, so that a reader can later check it against the
+record.
+"""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import TypeAlias, TypeVar
-from uuid import UUID
 
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
+from gateway.api.record import report_answer
 from gateway.db import fences, leases, overview, record, search, timeline
 from gateway.db.database import Database
 from gateway.db.overview import RefusedResource
@@ -20,14 +25,14 @@ from gateway.fencing.decision import Enforcement, Fence
 from gateway.fencing.lease import LockState
 from gateway.fencing.record import Entry, Filters, Kind
 from gateway.text import machine_time
-from gateway.timeline import axis, picture
+from gateway.timeline import history as spans
+from gateway.timeline import picture
 from gateway.timeline.history import History, Span
-from gateway.timeline.shapes import Picture
+from gateway.timeline.picture import Picture
 from gateway.web import record_lists as paging
 from gateway.web.observe_mode import configured_rules
-from gateway.web.places import Answers, Place, ask, chosen, names, of_one
 from gateway.web.record_lists import SPANS, ListQuery, form_field, read_filters
-from gateway.web.rendering import Site, address, resource_address
+from gateway.web.rendering import Site, address, database_of, resource_address
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,14 +69,14 @@ async def read_timeline(
         span = await _eventful(database, resource, last, head.position, now, whole=whole)
     else:
         until = now if until is None else until
-        span = checked_span(until - axis.DAY if since is None else since, until)
+        span = checked_span(until - spans.DAY if since is None else since, until)
     history = await timeline.read_history(database, resource, span, head.position)
     return TimelineView(history, picture.draw(history), head, now, last)
 
 
 def checked_span(since: datetime, until: datetime) -> Span:
     """Return the requested span. Raises ``RequestMalformed`` if it is invalid."""
-    if not axis.EARLIEST <= since < until <= axis.LATEST:
+    if not spans.EARLIEST <= since < until <= spans.LATEST:
         raise RequestMalformed("since must be before until, and both in a year from 2000 to 2199.")
     return Span(since, until)
 
@@ -80,12 +85,12 @@ async def _eventful(
     database: Database, resource: str, last: datetime | None, position: int, now: datetime, *, whole: bool
 ) -> Span:
     if last is None:
-        return Span(now - axis.DAY, now)
+        return Span(now - spans.DAY, now)
     # The last entry on record need not be the last event, because a late commit is sealed late.
-    within = None if whole else Span(last - axis.DAY, max(now, last))
+    within = None if whole else Span(last - spans.DAY, max(now, last))
     extent = await timeline.read_extent(database, resource, position, within)
     assert extent is not None
-    return axis.fitted(*extent, now)
+    return spans.fitted(*extent, now)
 
 
 PATH = "/ui/resource"
@@ -112,7 +117,7 @@ class SpanLink:
 
 
 def routes(site: Site) -> list[Route]:
-    """Build the route ``/ui/resource?name=…``."""
+    """Build the routes ``/ui/resources`` and ``/ui/resource?name=…``."""
 
     async def show(request: Request) -> Response:
         sent = request.query_params.multi_items()
@@ -124,6 +129,8 @@ def routes(site: Site) -> list[Route]:
         found = await read_timeline(site.place.database, name, asked.filters.since, asked.filters.until, whole=whole)
         page = await paging.read_page(site.place.database, _of_span(asked, name, found.span))
         standing = await _standing(site, name, found)
+        of = database_of(request)
+        named = {"name": name, **({} if of is None else {"of": of})}
         known = standing.fence is not None or found.last is not None or bool(standing.lock.holders)
         return site.pages.render(
             request,
@@ -136,16 +143,16 @@ def routes(site: Site) -> list[Route]:
             lag=lag(found),
             standing=standing,
             now=found.now,
-            zoom=_zoom(name),
-            entry_of=_entry,
-            steps=_steps(name, found),
-            spans=[SpanLink(title, address(PATH, name=name, span=span)) for span, (title, _) in SPANS.items()],
+            zoom=partial(_zoom, named),
+            entry_of=lambda identifier: address(f"/ui/events/{identifier}", of=of),
+            steps=_steps(named, found),
+            spans=[SpanLink(title, address(PATH, named, span=span)) for span, (title, _) in SPANS.items()],
             span=asked.fields.get("span"),
-            kept=[("name", name), *_span_fields(found.span)],
+            kept=[*named.items(), *_span_fields(found.span)],
             fields={"since": _field(found.span.since), "until": _field(found.span.until)},
         )
 
-    return [Route(PATH, show)]
+    return [*search_routes(site), Route(PATH, show)]
 
 
 def _of_span(asked: ListQuery, name: str, span: Span) -> ListQuery:
@@ -181,26 +188,23 @@ def lag(found: TimelineView) -> Callable[[Entry], timedelta | None]:
     return of
 
 
-def _zoom(name: str) -> Callable[[Span], str]:
-    return lambda span: address(PATH, {"name": name, **dict(_span_fields(span))})
+def _zoom(named: Mapping[str, str], span: Span) -> str:
+    return address(PATH, named, **dict(_span_fields(span)))
 
 
-def _entry(identifier: UUID) -> str:
-    return f"/ui/events/{identifier}"
-
-
-def _steps(name: str, found: TimelineView) -> list[SpanLink]:
-    span, zoom = found.span, _zoom(name)
+def _steps(named: Mapping[str, str], found: TimelineView) -> list[SpanLink]:
+    """Return the links to other spans. ``named``: the parameters that name the resource."""
+    span = found.span
     ways = (
-        ("← Earlier", axis.earlier(span)),
-        ("Zoom out", axis.wider(span, found.now)),
-        ("Zoom in", axis.narrower(span)),
-        ("Later →", axis.later(span, found.now)),
+        ("← Earlier", spans.earlier(span)),
+        ("Zoom out", spans.wider(span, found.now)),
+        ("Zoom in", spans.narrower(span)),
+        ("Later →", spans.later(span, found.now)),
     )
     return [
-        *(SpanLink(title, None if to is None else zoom(to)) for title, to in ways),
-        SpanLink("Last eventful day", address(PATH, name=name)),
-        SpanLink("Whole record", address(PATH, name=name, whole="true")),
+        *(SpanLink(title, None if to is None else _zoom(named, to)) for title, to in ways),
+        SpanLink("Last eventful day", address(PATH, named)),
+        SpanLink("Whole record", address(PATH, named, whole="true")),
     ]
 
 
@@ -218,96 +222,118 @@ _MOST = 10
 _LATELY = timedelta(days=7)
 
 
-@dataclass(frozen=True, slots=True)
-class _Known:
-    """The resources of one database: fences after a name. The first page has what happened ``since``, too."""
-
-    now: datetime
-    since: datetime
-    fences: Sequence[Fence]
-    troubled: Sequence[RefusedResource] = ()
-    taken_over: Sequence[Entry] = ()
-    counted: int = 0
-
-
 def search_routes(site: Site) -> list[Route]:
     """Build the route ``/ui/resources``."""
 
     async def show(request: Request) -> Response:
         sent = request.query_params.multi_items()
         prefix, after = form_field(sent, "prefix") or "", form_field(sent, "after_name") or ""
-        places = chosen(site.places, request)
-        answers = await ask(places, partial(_known, prefix=prefix, after=after))
-        known = [one for _, one in answers.found]
-        listed, end = _own(answers)
-        if prefix and not after and not answers.missing and [fence.resource for _, fence in listed] == [prefix]:
-            return RedirectResponse(resource_address(prefix, listed[0][0]), 303)
-        shown, more = _cut(listed, end)
-        troubled = sorted(_named(answers, lambda one: one.troubled), key=lambda row: row[1].refused, reverse=True)
-        taken_over = sorted(_named(answers, lambda one: one.taken_over), key=lambda row: row[1].at, reverse=True)
+        database = site.place.database
+        now = await database.now()
+        since = now - _LATELY
+        found = await fences.list_fences(database, prefix, after, _PAGE + 1)
+        if prefix and not after and [fence.resource for fence in found] == [prefix]:
+            return RedirectResponse(resource_address(prefix, database_of(request)), 303)
+        shown = found[:_PAGE]
+        troubled: Sequence[RefusedResource] = ()
+        taken_over: Sequence[Entry] = ()
+        counted = 0
+        if not (prefix or after):
+            await record.seal(database)
+            troubled = await overview.list_refused_resources(database, since, _MOST)
+            taken_over = await overview.list_takeovers(database, since, _MOST)
+            counted = await timeline.count_counted(database, since)
         return site.pages.render(
             request,
             "resources.html",
-            200 if known else 503,
-            now=max((one.now for one in known), default=None),
-            fields={"prefix": prefix, **of_one(places, site.places)},
+            now=now,
+            fields={"prefix": prefix},
             prefix=prefix,
             found=shown,
-            more=more,
+            more=shown[-1].resource if len(found) > _PAGE else None,
             first=not after,
-            since=min((one.since for one in known), default=None),
-            troubled=troubled[:_MOST],
-            taken_over=taken_over[:_MOST],
+            since=since,
+            troubled=troubled,
+            taken_over=taken_over,
             looked_at=overview.LOOKED_AT,
-            counted=sum(one.counted for one in known),
-            places=names(site.places),
-            missing=answers.missing,
+            counted=counted,
         )
 
     return [Route("/ui/resources", show)]
 
 
-async def _known(place: Place, prefix: str, after: str) -> _Known:
-    database = place.database
-    now = await database.now()
-    since = now - _LATELY
-    found = await fences.list_fences(database, prefix, after, _PAGE + 1)
-    if prefix or after:
-        return _Known(now, since, found)
-    await record.seal(database)
-    return _Known(
-        now,
-        since,
-        found,
-        await overview.list_refused_resources(database, since, _MOST),
-        await overview.list_takeovers(database, since, _MOST),
-        await timeline.count_counted(database, since),
+REPORT_PATH = "/ui/resource/report"
+MOST_WRITES = 1000
+MOST_EVENTS = 500
+"""The most refused writes, and the most other events, that a report lists."""
+
+_STYLES = ("style.css", "timeline.css", "report.css")
+_OTHERS = tuple(kind for kind in Kind if kind is not Kind.REJECTION)
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """A report. ``name`` is the name of its file."""
+
+    content: str
+    name: str
+
+
+def report_routes(site: Site) -> list[Route]:
+    """Build the route ``/ui/resource/report``, which answers with a file."""
+
+    async def download(request: Request) -> Response:
+        sent = request.query_params.multi_items()
+        asked, name = read_filters(sent, await site.place.database.now()), form_field(sent, "name")
+        if name is None:
+            raise RequestMalformed(
+                "name: the resource is missing.", advice="Open the report from the page of a resource."
+            )
+        return report_answer(await make_report(site, name, asked.filters.since, asked.filters.until))
+
+    return [Route(REPORT_PATH, download)]
+
+
+async def make_report(site: Site, resource: str, since: datetime | None, until: datetime | None) -> Report:
+    """Make the report of a span. Without either end it covers the last day on which something of note happened.
+
+    Raises ``RequestMalformed`` for an invalid span.
+    """
+    found = await read_timeline(site.place.database, resource, since, until)
+    writes = await _oldest(site, found, (Kind.REJECTION,), MOST_WRITES)
+    events = await _oldest(site, found, _OTHERS, MOST_EVENTS)
+    styles = "\n".join(site.assets.text(name) for name in _STYLES)
+    content = site.pages.piece(
+        "report.html",
+        styles=styles,
+        found=found,
+        picture=found.picture,
+        resource=resource,
+        writes=writes[:MOST_WRITES],
+        more_writes=len(writes) > MOST_WRITES,
+        events=events[:MOST_EVENTS],
+        more_events=len(events) > MOST_EVENTS,
+        lag=lag(found),
+        observes=any(rule.mode is Enforcement.OBSERVE for rule in configured_rules(site.place.config))
+        or site.place.config.fencing.mode is Enforcement.OBSERVE,
+    )
+    return Report(content, _file_name(resource, found.span.since))
+
+
+async def _oldest(site: Site, found: TimelineView, kinds: Sequence[Kind], most: int) -> list[Entry]:
+    """Return the oldest entries of the span: one more than ``most`` if there are more."""
+    filters = Filters(
+        kinds=tuple(kinds),
+        resource=found.history.resource,
+        since=found.span.since,
+        until=found.span.until + timedelta(microseconds=1),
+    )
+    return await search.find_page(
+        site.place.database, filters, most + 1, before=found.head.position + 1, oldest_first=True
     )
 
 
-Row = TypeVar("Row")
-
-
-def _named(answers: Answers[_Known], rows: Callable[[_Known], Sequence[Row]]) -> list[tuple[str | None, Row]]:
-    """Return the rows of all databases, each with the name of its own."""
-    return [(place.name, row) for place, one in answers.found for row in rows(one)]
-
-
-Listed: TypeAlias = Sequence[tuple[str | None, Fence]]
-
-
-def _own(answers: Answers[_Known]) -> tuple[Listed, str | None]:
-    """Return the fences of all databases by name, each in its owner only, up to the name where one has more."""
-    ends = [one.fences[-1].resource for _, one in answers.found if len(one.fences) > _PAGE]
-    listed = [
-        (place.name, fence)
-        for place, one in answers.found
-        for fence in one.fences
-        if place.owns(fence.resource) and (not ends or fence.resource <= min(ends))
-    ]
-    return sorted(listed, key=lambda row: row[1].resource), min(ends, default=None)
-
-
-def _cut(listed: Listed, end: str | None) -> tuple[Listed, str | None]:
-    """Return the fences of a page, and the name after which the next one begins. ``end``: as of ``_own``."""
-    return (listed, end) if len(listed) <= _PAGE else (listed[:_PAGE], listed[_PAGE - 1][1].resource)
+def _file_name(resource: str, since: datetime) -> str:
+    """Return a file name that is safe in a header and in any file system."""
+    plain = re.sub(r"[^A-Za-z0-9._-]+", "-", resource).strip("-.")[:60] or "resource"
+    return f"incident-{plain}-{since.astimezone(UTC):%Y%m%dT%H%M%SZ}.html"

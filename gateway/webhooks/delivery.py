@@ -13,7 +13,7 @@ from email.utils import parsedate_to_datetime
 
 import httpx
 
-from gateway.webhooks import signing
+from gateway.webhooks import messages
 from gateway.webhooks.messages import Message
 
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 3600.0
@@ -94,7 +94,7 @@ class Courier:
             "Content-Type": "application/json",
             "User-Agent": "fencing-gateway",
             "Accept-Encoding": "identity",
-            **signing.headers(receiver.keys, message.id, int(now.timestamp()), message.body),
+            **messages.headers(receiver.keys, message.id, int(now.timestamp()), message.body),
         }
         try:
             async with asyncio.timeout(self._timeout):

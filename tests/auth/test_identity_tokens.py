@@ -17,7 +17,7 @@ from starlette.responses import RedirectResponse, Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from gateway import app
-from gateway.api.record_stream import StreamLimits
+from gateway.api.record import StreamLimits
 from gateway.auth import key_sets
 from gateway.auth.identity_tokens import LARGEST, TrustedIssuer, read_keys, secret_key, verify
 from gateway.db import rights

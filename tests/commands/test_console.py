@@ -7,9 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from gateway.commands import incidents
-from gateway.commands.columns import GAP, cut, fit, fold, shorten
-from gateway.commands.console import print_columns, print_report, say
+from gateway.commands import record_client
+from gateway.commands.console import GAP, cut, fit, fold, print_columns, print_report, say, shorten
 from gateway.doctor.findings import DoctorReport, ReportSection, ok
 
 NAME = "bucket/a\x1b]0;owned\x07\x9b2Jb\u202ec\rd"
@@ -44,7 +43,7 @@ def test_an_incident_is_one_line_of_a_narrow_terminal_and_whole_in_a_wide_one(
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("NO_COLOR", "1")
     monkeypatch.setenv("COLUMNS", str(width))
-    lost = print_columns(incidents.COLUMNS, [STORM], incidents.OPTIONAL)
+    lost = print_columns(record_client.INCIDENT_COLUMNS, [STORM], record_client.OPTIONAL_COLUMNS)
     head, row, *folded = re.sub(r"\x1b\[[0-9;]*m", "", capsys.readouterr().out).splitlines()
     assert max(map(len, (head, row, *folded))) <= width
     if width >= 120:

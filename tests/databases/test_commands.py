@@ -1,7 +1,6 @@
 """Commands act on all databases of a configuration, or on one by its name. One that fails does not stop the others."""
 
 import asyncio
-import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,9 +10,9 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from gateway.commands.audit import audit
-from gateway.errors import ConfigurationError, Unavailable
+from gateway.errors import GatewayError
 from tests.databases.fleet import Fleet
-from tests.databases.test_merged_record import all_raised, listed, raised, refused
+from tests.databases.test_lists import listed, raised, refused
 from tests.postgres import GATEWAY, Server, as_gateway, fresh
 from tests.processes import called
 from tests.releases import write_toml
@@ -131,7 +130,7 @@ def test_dsns_of_a_migration_may_be_in_files(tmp_path: Path, addresses: dict[str
         assert (refused.returncode, "--dsn-file:" in refused.stderr) == (2, True), refused.stderr
 
 
-# Records: ``gateway audit`` without ``--database`` is about those of all databases. ----------------------------------
+# Records: ``gateway audit`` is about the record of one database. -----------------------------------------------------
 
 
 @pytest.fixture
@@ -147,89 +146,31 @@ async def run(*arguments: str | Path) -> Result:
     return await asyncio.to_thread(lambda: CliRunner().invoke(audit, [str(one) for one in arguments]))
 
 
-def cells(result: Result, *titles: str) -> list[tuple[str, ...]]:
-    header, *lines = (line.split("\t") for line in result.stdout.splitlines())
-    return [tuple(line[header.index(title)] for title in titles) for line in lines]
-
-
-async def test_lists_have_a_column_with_the_database(asked: Fleet, api: httpx.AsyncClient) -> None:
-    resources = await all_raised(api, 5)
-    owners = ["south" if one.startswith("tenant-7/") else "north" for one in resources]
-    found = await run("search", "--kind", "barrier", "--oldest")
-    assert (found.exit_code, found.stderr) == (0, "5 of 5\n")
-    assert cells(found, "resource", "database") == list(zip(resources, owners, strict=True))
-    alone = await run("search", "--kind", "barrier", "--database", "south")
-    assert "database" not in alone.stdout.splitlines()[0]
-    assert len(alone.stdout.splitlines()) == 1 + owners.count("south")
-    for database in ("north", "south"):
-        await refused(api, database, "zombie")
-    incidents = await run("incidents")
-    assert cells(incidents, "resource", "database") == [("tenant-7/zombie", "south"), ("job/zombie", "north")]
-    identifier = cells(incidents, "id")[0][0]
-    assert (await run("acknowledge", identifier, "--note", "seen")).exit_code == 0
-    tailed = await run("tail", "--kind", "barrier", "--last", "4", "--limit", "4", "--json")
-    assert {json.loads(line)["database"] for line in tailed.stdout.splitlines()} == {"north", "south"}
-
-
-async def test_both_chains_of_an_export_are_verified(asked: Fleet, api: httpx.AsyncClient, tmp_path: Path) -> None:
-    await all_raised(api, 8)
-    heads = [
-        f"{one['database']}:{one['position']}:{one['hash']}" for one in (await listed(api, "/v1/record/head"))["heads"]
-    ]
-    for form in ("ndjson", "parquet"):
-        file = tmp_path / f"record.{form}"
-        exported = await run("export", "--output", file)
-        assert exported.exit_code == 0, exported.output
-        judged = await run("verify", file, *(f"--head={head}" for head in heads))
-        assert judged.exit_code == 0, judged.output
-        assert judged.stdout.splitlines()[-2:] == [f"--head {head}" for head in heads]
-    from_gateway = await run("verify")
-    assert from_gateway.stdout.splitlines()[-2:] == [f"--head {head}" for head in heads]
-    assert (await run("verify", "--database", "south")).stdout.splitlines()[-1] == heads[1].replace("south:", "--head ")
-
-    lines = (tmp_path / "record.ndjson").read_text().splitlines()
-    number = next(number for number, line in enumerate(lines) if "tenant-7/1" in line)
-    changed = tmp_path / "changed.ndjson"
-    for text, told in (
-        (lines[number].replace("tenant-7/1", "tenant-7/9"), "was changed"),
-        (lines[number].replace('"south"', '"north"'), "north: Entry "),
-        (lines[number].replace('"database":', '"base":'), "is no entry"),
-    ):
-        changed.write_text("\n".join([*lines[:number], text, *lines[number + 1 :]]) + "\n")
-        judged = await run("verify", changed)
-        assert judged.exit_code == 1
-        assert told in judged.stdout, judged.stdout
-        assert f"line {number + 1}" in judged.stdout.lower()
-    # An export from which a whole database was removed does not pass, if its head was saved.
-    changed.write_text("".join(f"{line}\n" for line in lines if '"database":"north"' in line))
-    judged = await run("verify", changed, *(f"--head={head}" for head in heads))
-    assert judged.exit_code == 1
-    assert "south: Entries 1 to" in judged.stdout
-    refused_head = await run("verify", tmp_path / "record.ndjson", "--head", heads[0].removeprefix("north:"))
-    assert isinstance(refused_head.exception, ConfigurationError)
-
-
-async def test_a_database_that_is_down_is_named_and_changes_the_exit_code(
-    asked: Fleet, api: httpx.AsyncClient, tmp_path: Path
-) -> None:
-    await all_raised(api)
-    asked.lines["south"].cut()
-    for command in ("search", "incidents"):
-        found = await run(command)
-        assert found.exit_code == 1
-        assert "This is not all. No answer of: south." in found.stderr
-    assert cells(await run("search", "--kind", "barrier"), "database") == [("north",)] * 3
+async def test_commands_ask_for_the_database_of_a_record(asked: Fleet, api: httpx.AsyncClient, tmp_path: Path) -> None:
     output = tmp_path / "record.ndjson"
-    for arguments in (("export", "--output", output), ("verify",)):
-        assert isinstance((await run(*arguments)).exception, Unavailable)
+    for database in ("north", "south"):
+        await raised(api, database, "y")
+        await refused(api, database, "zombie")
+    for command in (["search"], ["tail"], ["incidents"], ["verify"], ["export", "--output", output]):
+        answered = await run(*command)
+        assert isinstance(answered.exception, GatewayError), command
+        assert "--database): north, south." in answered.exception.advice
     assert not output.exists()
-    assert (await run("export", "--output", output, "--database", "north")).exit_code == 0
-    following = asyncio.create_task(run("tail", "--last", "0", "--limit", "1"))
-    for number in range(300):
-        await raised(api, "north", f"more-{number}")
-        if following.done():
-            break
-        await asyncio.sleep(0.1)
-    tailed = await following
-    assert tailed.exit_code == 1
-    assert "The database south does not answer" in tailed.stderr
+    of_south = ("--database", "south")
+    found = await run("search", "--kind", "barrier", *of_south)
+    assert ("tenant-7/y" in found.stdout, "job/y" in found.stdout) == (True, False)
+    tailed = await run("tail", "--kind", "barrier", "--last", "1", "--limit", "1", "--json", *of_south)
+    assert "tenant-7/zombie" in tailed.stdout
+    incidents = await run("incidents", *of_south)
+    header, row = (line.split("\t") for line in incidents.stdout.splitlines())
+    assert row[header.index("resource")] == "tenant-7/zombie"
+    assert (await run("acknowledge", row[header.index("id")], "--note", "seen", *of_south)).exit_code == 0
+    assert (await run("export", "--output", output, *of_south)).exit_code == 0
+    head = await listed(api, "/v1/record/head", database="south")
+    for source in ([output], [*of_south]):
+        verified = await run("verify", *source)
+        assert verified.stdout.splitlines()[-1] == f"--head {head['position']}:{head['hash']}", verified.output
+    epoch = ("epoch", "--url", asked.origin, "--reason", "lost", "--prefix", "tenant-7/y")
+    done = await asyncio.to_thread(called, *epoch, *of_south)
+    assert "tenant-7/y: 8 -> 1.0" in done.stdout, done.stderr
+    assert "--database): north, south." in (await asyncio.to_thread(called, *epoch)).stderr

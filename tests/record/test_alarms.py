@@ -16,9 +16,8 @@ from gateway.db import webhooks
 from gateway.db.database import Database
 from gateway.db.record import seal
 from gateway.observe.events import AlarmCleared, AlarmRaised
-from gateway.webhooks import rate
-from gateway.webhooks.alarms import STRETCH, AlarmWatch, ConfiguredAlarm
-from gateway.webhooks.rate import AlarmRule, Change, Cleared, Raised, Window
+from gateway.webhooks import alarms
+from gateway.webhooks.alarms import STRETCH, AlarmRule, AlarmWatch, Change, Cleared, ConfiguredAlarm, Raised, Window
 from tests.patience import patient
 from tests.record.entries import put
 from tests.record.receiver import SECRET, receiving, telling, webhook
@@ -266,9 +265,9 @@ def test_it_is_what_the_model_says_however_the_entries_are_cut_into_looks(
 ) -> None:
     window, model = Window(), Model(rule)
     for times, now in looks:
-        window, changes = rate.seen(rule, window, times)
+        window, changes = alarms.seen(rule, window, times)
         expected = [change for index, moment in enumerate(times) for change in model.seen(index, moment)]
-        window, ended = rate.passed(rule, window, now)
+        window, ended = alarms.passed(rule, window, now)
         assert [*changes, *([ended] if ended else [])] == expected + model.passed(now)
         most = rule.more_than + 1
         assert (window.since, window.moment) == (model.on, model.moment)
@@ -280,7 +279,7 @@ def test_a_burst_as_long_as_the_whole_window_is_never_missed(microseconds: int) 
     """Wherever on the clock it begins: less than a minute, if only by a microsecond, is within a minute."""
     rule, first = AlarmRule(more_than=1, minutes=1), START + timedelta(microseconds=microseconds)
     last = first + timedelta(minutes=1)
-    _, changes = rate.seen(rule, Window(), [first, last - timedelta(microseconds=1)])
+    _, changes = alarms.seen(rule, Window(), [first, last - timedelta(microseconds=1)])
     assert changes == [Raised(last - timedelta(microseconds=1), 2, 1)]
-    _, changes = rate.seen(rule, Window(), [first, last])
+    _, changes = alarms.seen(rule, Window(), [first, last])
     assert changes == []

@@ -15,7 +15,7 @@ import httpx
 import psutil
 import pytest
 
-from gateway.api import exports
+from gateway.api.record import MOST_EXPORTS
 from gateway.db import export, record
 from gateway.db.export import ExportFormat, open_export
 from gateway.fencing.decision import Fence
@@ -321,12 +321,12 @@ class TestClientsThatDoNotRead:
         await sealed(stage.database, BIG)
         await stage.get("/v1/events.ndjson", kind="epoch")
         memory = psutil.Process().memory_info().rss
-        held = [await unread(stage, "/v1/events.ndjson") for _ in range(exports.MOST)]
+        held = [await unread(stage, "/v1/events.ndjson") for _ in range(MOST_EXPORTS)]
         answer = await stage.get("/v1/events.csv")
         assert (answer.status_code, answer.json()["code"]) == (503, "too-many-readers")
         assert "retry-after" in answer.headers
         # If the gateway had buffered the answers, each would have taken some 25 MB.
-        assert psutil.Process().memory_info().rss - memory < exports.MOST * 5_000_000
+        assert psutil.Process().memory_info().rss - memory < MOST_EXPORTS * 5_000_000
         for one in held:
             one.close()
         while (await stage.get("/v1/events.ndjson", kind="epoch")).status_code != 200:

@@ -29,8 +29,7 @@ from gateway.fencing.record import Attempt, Rejection
 from gateway.observe.events import Observe, SweepFailed, WriteAccepted, WriteRefused
 from gateway.record import flushing as flushing_module
 from gateway.record import traffic
-from gateway.record.flushing import Noted, flushing
-from gateway.record.key_uses import KeyUses
+from gateway.record.flushing import KeyUses, Noted, flushing
 from gateway.record.traffic import Traffic
 from tests.doubles.s3 import S3Double, serve
 from tests.identity_provider import claims, shared_key, token

@@ -14,7 +14,7 @@ import pytest
 from gateway.fencing.decision import Fence
 from gateway.fencing.record import Entry, Kind
 from gateway.fencing.token import Token
-from gateway.webhooks import delivery, messages, signing
+from gateway.webhooks import delivery, messages
 
 AT = datetime(2026, 3, 1, 3, 12, 9, 250, tzinfo=UTC)
 REJECTION = Entry(
@@ -175,8 +175,8 @@ PUBLISHED = "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE="
 
 def test_a_message_is_sent_with_its_id_the_time_and_one_signature_for_each_key() -> None:
     other = base64.b64encode(b"o" * 24).decode()
-    keys = [signing.key_of(SECRET), signing.key_of(f"whsec_{other}")]
-    headers = signing.headers(keys, ID, TIMESTAMP, BODY)
+    keys = [messages.key_of(SECRET), messages.key_of(f"whsec_{other}")]
+    headers = messages.headers(keys, ID, TIMESTAMP, BODY)
     second = hmac.new(b"o" * 24, f"{ID}.{TIMESTAMP}.".encode() + BODY, hashlib.sha256).digest()
     assert headers == {
         "webhook-id": ID,
@@ -199,6 +199,6 @@ def test_a_message_is_sent_with_its_id_the_time_and_one_signature_for_each_key()
 )
 def test_what_cannot_be_a_secret_is_not_repeated(secret: str) -> None:
     with pytest.raises(ValueError, match=r"must be whsec_ and the base64 of 24 to 64 random bytes") as caught:
-        signing.key_of(secret)
+        messages.key_of(secret)
     assert not secret or secret not in str(caught.value).removeprefix("must be whsec_")
     assert caught.value.__cause__ is None

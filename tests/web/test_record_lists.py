@@ -70,7 +70,7 @@ def test_exports_get_moments_for_spans() -> None:
         ("after", "٣"),
         ("token", "-1"),
         ("kind", "all"),
-        ("enforced", "True"),
+        ("enforced", "maybe"),
         ("reason", "bogus"),
         ("rule", "a\0b"),
         ("caller", "x" * 1025),

@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 
 from gateway.fencing.record import Kind
 from gateway.fencing.token import Token
-from gateway.timeline import axis
-from gateway.timeline.axis import Axis
-from gateway.timeline.history import Party, Span, Takeover
+from gateway.timeline import history
+from gateway.timeline.history import Axis, Party, Span, Takeover
 from gateway.timeline.lanes import LeaseSpan, lanes
 from gateway.timeline.picture import LEFT, MARK, RIGHT, draw
 from tests.web.timeline_samples import NOON, Story, at, party
@@ -188,23 +187,23 @@ def test_a_fitted_span_has_all_that_happened_and_nothing_to_come(
     first: float, length: float, since_then: float
 ) -> None:
     begin, end, now = at(first), at(first + length), at(first + length + since_then)
-    span = axis.fitted(begin, end, now)
+    span = history.fitted(begin, end, now)
     assert span.since <= begin
-    assert end <= span.until <= max(now, end + axis.SHORTEST / 20)
-    assert span.length >= axis.SHORTEST
+    assert end <= span.until <= max(now, end + history.SHORTEST / 20)
+    assert span.length >= history.SHORTEST
 
 
 def test_from_one_span_to_another() -> None:
     span, now = Span(at(0), at(100)), at(1000)
-    assert axis.wider(span, now) == Span(at(-150), at(250))
-    assert axis.wider(span, at(100)) == Span(at(-300), at(100))
-    assert axis.narrower(span) == Span(at(25), at(75))
-    assert axis.narrower(Span(at(0), at(0.01))) is None
-    assert axis.earlier(span) == Span(at(-50), at(50))
-    assert axis.later(span, now) == Span(at(50), at(150))
-    assert axis.later(span, at(120)) == Span(at(20), at(120))
-    assert axis.later(span, at(100)) is None
-    assert axis.earlier(Span(axis.EARLIEST, at(0))) is None
+    assert history.wider(span, now) == Span(at(-150), at(250))
+    assert history.wider(span, at(100)) == Span(at(-300), at(100))
+    assert history.narrower(span) == Span(at(25), at(75))
+    assert history.narrower(Span(at(0), at(0.01))) is None
+    assert history.earlier(span) == Span(at(-50), at(50))
+    assert history.later(span, now) == Span(at(50), at(150))
+    assert history.later(span, at(120)) == Span(at(20), at(120))
+    assert history.later(span, at(100)) is None
+    assert history.earlier(Span(history.EARLIEST, at(0))) is None
 
 
 def said(story: Story, until: float = 1000) -> str:

@@ -82,10 +82,6 @@
         take(event);
       });
     }
-    stream.addEventListener("databases", (event) => {
-      last = event.lastEventId;
-      document.getElementById("missing").innerHTML = JSON.parse(event.data).rows; // as above
-    });
     stream.addEventListener("error", () => {
       say("lost", "connection lost, trying again");
       // A browser gives up after an answer that is no stream. A restarting gateway gives such answers.

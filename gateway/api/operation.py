@@ -1,6 +1,7 @@
-"""Liveness, health, readiness and metrics, for people, load balancers and Prometheus.
+"""Liveness, health, readiness and metrics; the configuration in force, and its reload; webhooks and their tests.
 
-Each has a second path, where other programs have it. The app sends only requests there that no bucket could serve.
+Health and metrics have a second path, where other programs have it. The app sends only requests there that no bucket
+could serve. The configuration is shown with its secrets redacted. No answer has an address or a secret of a webhook.
 """
 
 import ipaddress
@@ -8,18 +9,23 @@ import re
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, TypeAlias
+from typing import Annotated, Any, TypeAlias
 
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Depends, Request, Response
 from pydantic import BaseModel, Field
 
 from gateway import budget
 from gateway.api.authorisation import Authorisation
-from gateway.api.requests import Authenticate
+from gateway.api.requests import Authenticate, attempt
 from gateway.auth.grants import EVERYTHING, Action
+from gateway.auth.principal import Principal
 from gateway.errors import DatabaseClosed, NotReady, Unauthenticated
+from gateway.fencing.headers import FencingHeaders
 from gateway.fencing.record import ANONYMOUS
 from gateway.http.head import Head
+from gateway.http.problems import Problem
+from gateway.reloading import Reload
+from gateway.webhooks.outbox import Outbox
 
 LIVE, HEALTH, READY, METRICS = "/livez", "/healthz", "/readyz", "/metrics"
 CUSTOMARY_PATHS = frozenset(path.encode() for path in (LIVE, HEALTH, READY, METRICS))
@@ -226,5 +232,109 @@ def metrics_routes(metrics: MetricsSource, authenticate: Authenticate, authorisa
                 raise await authorisation.denied(request, principal, (Action.AUDIT,), "everything", EVERYTHING)
         content, media_type = await metrics.scrape(request.headers.get("accept", ""))
         return Response(content, headers={"Content-Type": media_type, "Cache-Control": "no-store"})
+
+    return router
+
+
+class ConfigurationView(BaseModel):
+    toml: str = Field(
+        description="The whole configuration with its defaults. Secrets and addresses of webhooks are out."
+    )
+
+
+class ReloadView(BaseModel):
+    changes: list[str] = Field(description="The settings that have changed; empty if there was nothing to change.")
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigurationAccess:
+    """``shown`` is the redacted configuration as TOML."""
+
+    shown: str
+    reload: Reload
+
+
+def configuration_routes(configuration: ConfigurationAccess, caller: Authenticate) -> APIRouter:
+    """Build the routes below ``/v1/config``."""
+    router = APIRouter()
+    forbidden: dict[int | str, dict[str, Any]] = {403: {"model": Problem, "description": "The caller lacks the grant."}}
+
+    @router.get(
+        "/v1/config",
+        summary="Show the configuration in force",
+        description="Needs the grant `administer`. Every gateway answers for itself.",
+        responses=forbidden,
+    )
+    async def show_configuration() -> ConfigurationView:
+        return ConfigurationView(toml=configuration.shown)
+
+    @router.post(
+        "/v1/config/reload",
+        summary="Put the configuration in force that stands in the file",
+        description="Needs the grant `administer`. It takes effect as a whole, or not at all. "
+        "Every gateway reloads its own.",
+        responses={**forbidden, 409: {"model": Problem, "description": "It cannot be used, or it needs a restart."}},
+    )
+    async def reload_configuration(request: Request, principal: Annotated[Principal, Depends(caller)]) -> ReloadView:
+        return ReloadView(changes=await configuration.reload(attempt(request, principal, FencingHeaders())))
+
+    return router
+
+
+class WebhookView(BaseModel):
+    """The progress of a webhook. Times are by the database's clock."""
+
+    name: str
+    position: int = Field(description="The webhook has received every entry up to here that it wants.")
+    behind: int = Field(description="Entries of the record after that position.")
+    delivered_at: datetime | None = Field(
+        description="When the receiver last accepted a message; null if it never did."
+    )
+    failures: int = Field(description="Attempts that have failed in a row; 0 if all is well.")
+    failing_since: datetime | None
+    last_error: str | None
+    not_before: datetime | None = Field(description="The time of the next attempt.")
+    paused_at: datetime | None = Field(
+        description="When the receiver answered 410. The gateway sends nothing until a test message is accepted."
+    )
+
+
+class WebhookList(BaseModel):
+    webhooks: list[WebhookView]
+
+
+class TestView(BaseModel):
+    """The result of a test message."""
+
+    delivered: bool
+    status: int | None = Field(description="The status of the answer; null without an answer.")
+    error: str | None
+
+
+def webhook_routes(outbox: Outbox) -> APIRouter:
+    """Build the routes ``/v1/webhooks``."""
+    router = APIRouter()
+
+    @router.get(
+        "/v1/webhooks",
+        summary="List the webhooks and their progress",
+        description="Needs the grant `audit`.",
+        responses={403: {"model": Problem, "description": "The caller lacks the grant."}},
+    )
+    async def list_webhooks() -> WebhookList:
+        standings = await outbox.standings()
+        return WebhookList(webhooks=[WebhookView.model_validate(one, from_attributes=True) for one in standings])
+
+    @router.post(
+        "/v1/webhooks/{name}/test",
+        summary="Send a test message to a webhook",
+        description="Needs the grant `administer`. The gateway sends it at once, not through the outbox. "
+        "If the receiver accepts "
+        "it, a paused webhook resumes with the entries that wait for it.",
+        responses={403: {"model": Problem, "description": "The caller lacks the grant."}},
+    )
+    async def test_webhook(name: str) -> TestView:
+        answer = await outbox.test(name)
+        return TestView(delivered=answer.error is None, status=answer.status, error=answer.error)
 
     return router
