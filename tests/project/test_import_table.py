@@ -90,7 +90,6 @@ TABLE: dict[str, str] = {
 LIBRARIES: dict[str, str] = {
     "aiobotocore": "client.s3",
     "aiohttp": "objects.store.client",
-    "alembic": "db.migrations",
     "anyio": "client",
     "asyncpg": "db demo.demonstration",
     "awscrt": "objects.body.checksums",
