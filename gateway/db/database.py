@@ -396,12 +396,16 @@ class Database:
         """All rows of one autocommitted statement that writes. Raises what ``fetchrow_write`` raises."""
         return await self._alone(asyncpg.Connection.fetch, OutcomeUnknown, sql, arguments)
 
-    async def fetchmany_write(self, sql: str, arguments: Sequence[Sequence[object]]) -> list[Record]:
+    async def fetchmany_write(
+        self, sql: str, arguments: Sequence[Sequence[object]], *, patient: bool = False
+    ) -> list[Record]:
         """Return the rows of one writing statement for each of ``arguments``, in one round trip and one transaction.
 
-        Each statement has its own snapshot. If one of them fails, all are rolled back.
+        Each statement has its own snapshot. If one of them fails, all are rolled back. ``patient``: on one of the
+        sessions that wait longer.
         """
-        return await self._alone(asyncpg.Connection.fetchmany, OutcomeUnknown, sql, (arguments,), self._shared)
+        sessions = self._sessions if patient else self._shared
+        return await self._alone(asyncpg.Connection.fetchmany, OutcomeUnknown, sql, (arguments,), sessions)
 
     async def fetchmany(self, sql: str, arguments: Sequence[Sequence[object]]) -> list[Record]:
         """Return the rows of one reading statement for each of ``arguments``, in one round trip."""
