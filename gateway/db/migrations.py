@@ -13,11 +13,12 @@ from pathlib import Path
 import asyncpg
 
 from gateway.db.database import Database
+from gateway.db.errors import FORBIDDEN
 from gateway.db.pool import load
 from gateway.db.servers import APPLICATION, Servers
 from gateway.errors import ConfigurationError, SchemaLocked, SchemaTooNew, SqlError, UnreleasedSchema
 
-UNDEFINED_TABLE, FORBIDDEN = "42P01", "42501"
+UNDEFINED_TABLE = "42P01"
 
 _CONNECT_TIMEOUT = 5.0
 """Seconds."""

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from gateway.db.database import FORBIDDEN, Database, Transaction
+from gateway.db.database import Database, Transaction
+from gateway.db.errors import FORBIDDEN
 from gateway.db.migrations import LOCK
 from gateway.db.pool import FOLDER, load
 from gateway.errors import ConfigurationError, RightMissing, SqlError

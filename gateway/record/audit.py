@@ -7,7 +7,8 @@ from itertools import islice
 from gateway.batching import Lane
 from gateway.budget import NetworkRates, network
 from gateway.db import rejections
-from gateway.db.database import Database, Transaction, wants_retry
+from gateway.db.database import Database, Transaction
+from gateway.db.errors import wants_retry
 from gateway.errors import GatewayError, OutcomeUnknown, Overloaded, SqlError, TokenImplausible, Unavailable
 from gateway.fencing.decision import Decision, Fence
 from gateway.fencing.policy import ImplausibleToken
