@@ -20,7 +20,7 @@ import asyncpg
 import uvloop
 
 from bench.measure import percentiles
-from gateway.db import rejections
+from gateway.db import record
 from gateway.db.database import Database
 from gateway.fencing.decision import Decision, Fence
 from gateway.fencing.record import Attempt, Refusal
@@ -107,7 +107,7 @@ async def storm(dsn: str, callers: int, seconds: float) -> dict[str, float]:
     attempts = [(RESOURCE, ATTEMPT)] * callers
     try:
         await database.fetchrow_write(_RAISE, RESOURCE)
-        return await _measured(1, seconds, lambda: rejections.record_overtaken(database, attempts, {}), callers)
+        return await _measured(1, seconds, lambda: record.record_overtaken(database, attempts, {}), callers)
     finally:
         await database.close()
 

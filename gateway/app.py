@@ -16,7 +16,6 @@ from gateway.api.requests import OF_LEASES, shown_path
 from gateway.budget import Budget
 from gateway.config import Config, toml
 from gateway.config.changes import Change
-from gateway.db.opening import Wait, wait_in_silence
 from gateway.errors import Forbidden, GatewayError, StoreError, Unavailable
 from gateway.fencing.ownership import Ownership
 from gateway.fencing.record import Attempt
@@ -27,6 +26,7 @@ from gateway.http.crowd import CROWD
 from gateway.http.direct import Prepared
 from gateway.http.head import Head, KnownHeads
 from gateway.http.middleware import Middleware, answer_problem
+from gateway.journal.opening import Wait, wait_in_silence
 from gateway.journal.protocol import Opening
 from gateway.objects.background.bypass_scan import BypassScan
 from gateway.objects.background.sweeper import Sweeper, Swept

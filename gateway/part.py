@@ -25,7 +25,6 @@ from gateway.budget import Budget
 from gateway.config import Config
 from gateway.db import intents, rights
 from gateway.db.notifications import CATALOG, LEASES, RECORD
-from gateway.db.opening import read_opening
 from gateway.db.record import record_administration
 from gateway.errors import GatewayError, Unavailable
 from gateway.fencing.decision import Decision, Fence, Presented
@@ -33,6 +32,7 @@ from gateway.fencing.ownership import Owned
 from gateway.fencing.record import Attempt
 from gateway.guard.watching import GuardWatcher
 from gateway.http.body import BodyReader
+from gateway.journal.opening import read_opening
 from gateway.leases.service import LeaseService
 from gateway.objects.neighbours import Neighbours
 from gateway.objects.pipeline import ObjectPlane, Settings

@@ -21,7 +21,6 @@ from gateway.config.observability import Webhook as WebhookSection
 from gateway.db.database import Database
 from gateway.db.notifications import Channels, Listen
 from gateway.db.notifications import listening as listen
-from gateway.db.opening import OpeningTable, Wait, wait_in_silence
 from gateway.db.servers import Servers
 from gateway.db.spelling import Spellings
 from gateway.db.webhooks import EntryFilter
@@ -32,6 +31,7 @@ from gateway.journal import runner
 from gateway.journal.archive import Store
 from gateway.journal.bucket import BucketStore
 from gateway.journal.journal import Journal
+from gateway.journal.opening import OpeningTable, Wait, wait_in_silence
 from gateway.journal.protocol import Mode
 from gateway.journal.rows import RowStore
 from gateway.leases.service import LeaseService

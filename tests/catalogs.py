@@ -84,11 +84,8 @@ FROM pg_default_acl AS a JOIN home ON a.defaclnamespace = home.oid
 
 _TABLES = """
 SELECT format('fencing.%I', relname) AS name FROM pg_class
-WHERE relnamespace = 'fencing'::regnamespace AND relkind IN ('r', 'p') AND relname <> 'migration'
+WHERE relnamespace = 'fencing'::regnamespace AND relkind IN ('r', 'p')
 """
-
-# Alembic makes this table itself, and keeps one row in it: the revision.
-_OF_ALEMBIC = "fencing.migration"
 
 _COMMENT = re.compile(r"^ *--.*\n", re.MULTILINE)
 
@@ -105,7 +102,7 @@ async def catalog(connection: asyncpg.Connection) -> dict[str, str]:
         for table in await connection.fetch(_TABLES):
             statement = f"SELECT to_jsonb(t) - 'at' - 'identity' FROM {table['name']} AS t"
             found[f"rows {table['name']}"] = "\n".join(sorted(row[0] for row in await connection.fetch(statement)))
-    return {name: definition for name, definition in found.items() if _OF_ALEMBIC not in name}
+    return found
 
 
 def differences(one: dict[str, str], other: dict[str, str]) -> list[str]:

@@ -87,14 +87,7 @@ def next_release(before: Release, folder: Path, script: str = NEXT_SCRIPT) -> Re
     shutil.copytree(before.folder, folder)
     (metadata,) = folder.glob("*.dist-info/METADATA")
     metadata.write_text(re.sub(r"^Version: .*$", "Version: 99.0.0", metadata.read_text(), count=1, flags=re.MULTILINE))
-    versions = folder / "gateway/migrations/versions"
-    (newest,) = versions.glob(f"{migrations.newest()}_*.py")
-    text = newest.read_text().replace(f'revision = "{migrations.newest()}"', f'revision = "{NEXT_REVISION}"', 1)
-    text = re.sub(
-        r"^down_revision = .*$", f'down_revision = "{migrations.newest()}"', text, count=1, flags=re.MULTILINE
-    )
-    (versions / f"{NEXT_REVISION}_next.py").write_text(text)
-    (versions / f"{NEXT_REVISION}_next.sql").write_text(script)
+    (folder / f"gateway/migrations/{NEXT_REVISION}_next.sql").write_text(script)
     fences = folder / "gateway/db/queries/fences.sql"
     if "raise_v2" in script:
         fences.write_text(fences.read_text().replace("fencing.raise_v1(", "fencing.raise_v2("))

@@ -1,45 +1,26 @@
-"""Statements and transactions: the one door to Postgres, where asyncpg's exceptions become ours."""
+"""Statements and transactions: the one door to Postgres. ``gateway.db.errors`` has what its exceptions become."""
 
 import asyncio
-import os
-import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
-from dataclasses import replace
 from datetime import datetime
 from functools import partial
-from typing import Protocol, TypeAlias, TypeGuard, TypeVar, cast
+from typing import NamedTuple, Protocol, TypeAlias, TypeVar, cast
 
 import asyncpg
 
 from gateway.budget import SHARE
 from gateway.db import roles
-from gateway.db.pool import LOST, Session, SessionPool, SessionUse
+from gateway.db.errors import FORBIDDEN, LOST, NOT_PREPARED, Lost, is_read_only, leaves_sound, translated, wants_retry
+from gateway.db.pool import Session, SessionPool, SessionUse
 from gateway.db.roles import ActingBatch, RoleStatements
 from gateway.db.servers import APPLICATION, Servers, pins
-from gateway.errors import (
-    AccessRefused,
-    ForOperator,
-    Full,
-    GatewayError,
-    OutcomeUnknown,
-    Overloaded,
-    RaiseUnsecured,
-    SqlError,
-    Unavailable,
-)
-from gateway.fencing.resource import canonical
+from gateway.errors import Full, OutcomeUnknown, Overloaded, SqlError, Unavailable
 from gateway.fencing.token import Token
-from gateway.journal.contents import Entry
-from gateway.journal.protocol import Acknowledged, Behind, Commit, Committed, Unsecured
 
 Record: TypeAlias = asyncpg.Record
-Lost: TypeAlias = Unavailable | OutcomeUnknown
 Result = TypeVar("Result")
 Claims: TypeAlias = Sequence[tuple[str, Token]]
-
-OWNERSHIP = "#ownership"
-"""The name of the fence of a database's own row in ``fencing.ownership``. No resource can have it."""
 
 SHARED_SESSIONS = 4
 """Sessions for statements that share a trip, beside the ``pool_size`` others."""
@@ -50,7 +31,6 @@ _PROBE = 0.4  # of the time that a request waits for a session: a load balancer 
 SEARCHING_SESSIONS = 4
 """Sessions for searches of the record. Each comes to know hundreds of partitions, which takes its time and memory."""
 
-_ERRNO = re.compile(r"\[Errno (\d+)\]")
 _ATTEMPTS = 5
 _PINNED = {
     "application_name": APPLICATION,
@@ -74,35 +54,18 @@ _SEARCHING = {"plan_cache_mode": "force_custom_plan", "jit": "off", "max_paralle
 # The settings among these whose changes the server reports by itself, under the names it uses then.
 _REPORTED = {"TimeZone": "UTC", "DateStyle": "ISO, YMD", "IntervalStyle": "iso_8601"}
 
-# Errors of fencing.check_secured_v1: raises that are not in the journal, and a database that was opened too long ago.
-_UNSECURED, _BEHIND = "FN504", "FN505"
 _SECURE = "SELECT set_config('fencing.secured', $1, true), set_config('fencing.looked', $2, true)"
-# The database undid the transaction and asks for it again.
-_AGAIN = (asyncpg.SerializationError, asyncpg.DeadlockDetectedError, asyncpg.InvalidCachedStatementError)
-
-# Errors of the server, not of the statement: by class, or by the whole SQLSTATE. The statement is
-# undone, and may succeed another time: connections behind the server, timeouts and cancellations, want of memory or
-# disk, conflicts between transactions. A server that takes no writes has become a standby, or is being maintained.
-_PASSING = ("08", "40", "53", "57", "72", "25006", "25P03", "25P04", "55P03")
-_READ_ONLY = "25006"
-_COMPLETION_UNKNOWN = "40003"
-# A prepared statement is not there. Code in the database has removed it, maybe with others.
-_NOT_PREPARED = "26000"
-# Errors of a server that grants no session: wrong credentials, no such database, no right to connect to it.
-_REFUSES_SESSIONS = ("28", "3D", "42501")
-# It grants one later, so a gateway that starts waits for it.
-_TOO_MANY_SESSIONS = "53300"
-_DISK_FULL = "53100"
-FORBIDDEN = "42501"
-_START = "Start the database, or correct postgres.dsn."
-_CORRECT = "Correct the role, the password or the name of the database in postgres.dsn, or the server's pg_hba.conf."
-_FEWER_SESSIONS = "Raise max_connections of the database, or lower postgres.pool_size."
-_MAKE_ROOM = "Make room on the disk of the database."
-_ENDS_THE_SESSION = ("FATAL", "PANIC")
 
 
 class _RolledBack(Exception):
     """Ends a transaction that has only read."""
+
+
+class Secured(NamedTuple):
+    """Raises that are in the journal, as ``fencing.check_secured_v1`` reads them, and the term of its marker then."""
+
+    raises: str
+    looked: int
 
 
 class Transaction:
@@ -145,17 +108,19 @@ class Transaction:
             await self.execute("DISCARD PLANS")
             roles.planned_for(self._session)[role] = rights
 
-    async def secure(self, entries: Sequence[Entry], looked: int = 0) -> None:
-        """Say that these raises are in the journal, and which term its marker had afterwards."""
-        await self.fetch(_SECURE, _write_entries(entries), str(looked))
+    async def secure(self, secured: Secured) -> None:
+        """Say which raises are in the journal."""
+        await self.fetch(_SECURE, secured.raises, str(secured.looked))
 
     def expect_refused_writes(self) -> None:
         """Take a refused write (25006) for the statement's own fault, because the gateway made this read-only."""
         self._translated = translated(Unavailable, self._at, only_reads=True)
 
 
-CommitClaims: TypeAlias = Callable[[Commit], Awaitable[Committed | Unsecured | Behind]]
-"""Runs the transaction of ``Commit``. It may be called several times; each call that commits nothing leaves nothing."""
+CommitClaims: TypeAlias = Callable[[Secured | None], Awaitable[tuple[object, Claims, Session]]]
+"""Runs a transaction: its outcome, what the fences carry, and its session. It may be called several times. A call that
+raises ``RaiseUnsecured`` has committed nothing.
+"""
 
 
 class Openings(Protocol):
@@ -167,14 +132,11 @@ class Openings(Protocol):
     async def admit(self, session: Session) -> None:
         """Return once the database is open for the run of this session. Raises ``Unavailable`` if it is not."""
 
-    def term(self, session: Session) -> int:
-        """Return the term in which an admitted session found the database open."""
+    async def claim(self, commit: CommitClaims, *, objects: bool = False) -> object:
+        """Run a transaction that may raise fences, and return its outcome once it may be acknowledged.
 
-    def now(self) -> datetime:
-        """Return about the time of the database's clock."""
-
-    async def claim(self, commit: CommitClaims) -> Acknowledged:
-        """Run a transaction that may raise fences, as ``gateway.journal.protocol.claim`` decides."""
+        ``objects``: it announces an object write.
+        """
 
     async def may_send(self, resource: str, token: Token, intended_at: datetime, term: int) -> bool:
         """Return whether the request of an object write may be sent, as ``gateway.journal.protocol.send`` decides."""
@@ -376,32 +338,30 @@ class Database:
             transaction.claimed.extend(claims(result))
             return result
 
-        async def commit(effect: Commit) -> Committed | Unsecured | Behind:
-            if effect.secured:
-                return await self._commit(inside, effect, sessions)
-            try:
-                result, session = await self._on_a_session(fetch, OutcomeUnknown, sql, arguments, sessions)
-            except RaiseUnsecured as error:
-                answer = self._unsecured(error)
-                if objects and isinstance(answer, Unsecured):
-                    return Unsecured(tuple(replace(entry, objects=entry.at) for entry in answer.entries))
-                return answer
-            return self._committed(session, claims(result), result)
+        async def commit(secured: Secured | None) -> tuple[object, Claims, Session]:
+            if secured is not None:
+                return await self._attempt(inside, secured, sessions)
+            result, session = await self._on_a_session(fetch, OutcomeUnknown, sql, arguments, sessions)
+            return result, claims(result), session
 
         if self._openings is None:
             return await self._alone(fetch, OutcomeUnknown, sql, arguments, sessions)
-        return cast(Result, (await self._openings.claim(commit)).outcome)
+        return cast(Result, await self._openings.claim(commit, objects=objects))
 
     async def fetch_write(self, sql: str, *arguments: object) -> list[Record]:
         """All rows of one autocommitted statement that writes. Raises what ``fetchrow_write`` raises."""
         return await self._alone(asyncpg.Connection.fetch, OutcomeUnknown, sql, arguments)
 
-    async def fetchmany_write(self, sql: str, arguments: Sequence[Sequence[object]]) -> list[Record]:
+    async def fetchmany_write(
+        self, sql: str, arguments: Sequence[Sequence[object]], *, patient: bool = False
+    ) -> list[Record]:
         """Return the rows of one writing statement for each of ``arguments``, in one round trip and one transaction.
 
-        Each statement has its own snapshot. If one of them fails, all are rolled back.
+        Each statement has its own snapshot. If one of them fails, all are rolled back. ``patient``: on one of the
+        sessions that wait longer.
         """
-        return await self._alone(asyncpg.Connection.fetchmany, OutcomeUnknown, sql, (arguments,), self._shared)
+        sessions = self._sessions if patient else self._shared
+        return await self._alone(asyncpg.Connection.fetchmany, OutcomeUnknown, sql, (arguments,), sessions)
 
     async def fetchmany(self, sql: str, arguments: Sequence[Sequence[object]]) -> list[Record]:
         """Return the rows of one reading statement for each of ``arguments``, in one round trip."""
@@ -433,8 +393,8 @@ class Database:
         of fences are stored in the journal first, where its mode wants it. ``work`` is then run again.
         """
         if self._openings is None:
-            return (await self._attempt(work, Commit((), 0)))[0]
-        return cast(Result, (await self._openings.claim(partial(self._commit, work))).outcome)
+            return (await self._attempt(work))[0]
+        return cast(Result, await self._openings.claim(partial(self._attempt, work)))
 
     async def read(self, work: Callable[[Transaction], Awaitable[Result]]) -> Result:
         """Run ``work``, which reads for a caller, in a transaction on a session for reads. Raise what ``run`` raises.
@@ -448,7 +408,7 @@ class Database:
             raise _RolledBack
 
         with suppress(_RolledBack):
-            await self._attempt(inside, Commit((), 0), self._reading)
+            await self._attempt(inside, sessions=self._reading)
         return found[0]
 
     async def may_send(self, resource: str, token: Token, intended_at: datetime, term: int) -> bool:
@@ -458,40 +418,15 @@ class Database:
         """
         return self._openings is None or await self._openings.may_send(resource, token, intended_at, term)
 
-    async def _commit(
-        self,
-        work: Callable[[Transaction], Awaitable[object]],
-        effect: Commit,
-        sessions: SessionPool | None = None,
-    ) -> Committed | Unsecured | Behind:
-        try:
-            outcome, transaction, session = await self._attempt(work, effect, sessions)
-        except RaiseUnsecured as error:
-            return self._unsecured(error)
-        return self._committed(session, transaction.claimed, outcome)
-
-    def _committed(self, session: Session, claims: Claims, outcome: object) -> Committed:
-        assert self._openings is not None
-        now = self._openings.now()
-        carried = tuple(Entry(resource, token, now) for resource, token in claims)
-        return Committed(self._openings.term(session), carried, outcome)
-
-    def _unsecured(self, error: RaiseUnsecured) -> Unsecured | Behind:
-        if not error.raises:
-            return Behind(0)
-        assert self._openings is not None
-        try:
-            return Unsecured(_read_entries(error.raises, self._openings.now()))
-        except (GatewayError, ValueError):
-            # Code in the database uses our SQLSTATE. The journal must not get what no fence can carry.
-            raise SqlError(_UNSECURED, "Code in the database names raises of fences that cannot be read.") from error
-
     async def _attempt(
-        self, work: Callable[[Transaction], Awaitable[Result]], effect: Commit, sessions: SessionPool | None = None
-    ) -> tuple[Result, Transaction, Session]:
+        self,
+        work: Callable[[Transaction], Awaitable[Result]],
+        secured: Secured | None = None,
+        sessions: SessionPool | None = None,
+    ) -> tuple[Result, Claims, Session]:
         for attempt in range(_ATTEMPTS):
             try:
-                return await self._run_once(work, effect, sessions or self._sessions, again=attempt > 0)
+                return await self._run_once(work, secured, sessions or self._sessions, again=attempt > 0)
             except Unavailable as error:
                 if not wants_retry(error) or attempt == _ATTEMPTS - 1:
                     raise
@@ -525,7 +460,7 @@ class Database:
             await self._check_lasting(session)
         except BaseException as error:
             self._note(error)
-            if _leaves_sound(error.__cause__):
+            if leaves_sound(error.__cause__):
                 sessions.give(session)  # the server has answered: it is ready for the next
             else:
                 sessions.drop(session)
@@ -534,8 +469,13 @@ class Database:
         return result, session
 
     async def _run_once(
-        self, work: Callable[[Transaction], Awaitable[Result]], effect: Commit, sessions: SessionPool, *, again: bool
-    ) -> tuple[Result, Transaction, Session]:
+        self,
+        work: Callable[[Transaction], Awaitable[Result]],
+        secured: Secured | None,
+        sessions: SessionPool,
+        *,
+        again: bool,
+    ) -> tuple[Result, Claims, Session]:
         with translated(Unavailable, self.servers.at, opening=True):
             session = await sessions.take()
         transaction = session.transaction(isolation="read_committed")
@@ -549,8 +489,8 @@ class Database:
         try:
             try:
                 inside = Transaction(session, self._pinned, again=again, at=self.servers.at)
-                if effect.secured:
-                    await inside.secure(effect.secured, effect.looked)
+                if secured is not None:
+                    await inside.secure(secured)
                 result = await work(inside)
             except BaseException as error:
                 self._note(error)
@@ -558,8 +498,8 @@ class Database:
                 with suppress(asyncpg.PostgresError, *LOST):
                     if not session.is_closed():
                         await transaction.rollback()
-                refused_write = isinstance(error, Unavailable) and _is_read_only(error.__cause__)
-                if refused_write or (isinstance(error, SqlError) and error.sqlstate == _NOT_PREPARED):
+                refused_write = isinstance(error, Unavailable) and is_read_only(error.__cause__)
+                if refused_write or (isinstance(error, SqlError) and error.sqlstate == NOT_PREPARED):
                     session.terminate()
                 raise
             with translated(OutcomeUnknown, self.servers.at):
@@ -568,7 +508,7 @@ class Database:
         finally:
             # One whose transaction could be ended neither way is still in it, and is not reused.
             sessions.give(session)
-        return result, inside, session
+        return result, inside.claimed, session
 
     def _note(self, error: BaseException) -> None:
         forbidden = isinstance(error, SqlError) and error.sqlstate == FORBIDDEN
@@ -594,103 +534,6 @@ def _is_as_pinned(session: Session) -> bool:
     return all(getattr(reported, name, value) == value for name, value in _REPORTED.items())
 
 
-class translated:  # noqa: N801 - reads as a phrase at its call sites
-    """Turns asyncpg's exceptions into ours. ``lost`` is what a lost connection means at this point.
-
-    ``only_reads``: the transaction was made read-only on purpose, so a refused write is the statement's own fault.
-    ``at``: host, port and name of the database. ``opening``: a session is being opened.
-    """
-
-    def __init__(self, lost: type[Lost], at: str = "", *, only_reads: bool = False, opening: bool = False) -> None:
-        self._lost, self._only_reads, self._at, self._opening = lost, only_reads, at, opening
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
-        if error is None:
-            return
-        if _is_answer(error):
-            raise self._of_server(error) from error
-        # asyncpg's complaint about an argument it cannot encode is an InterfaceError too; that one is our own mistake.
-        if isinstance(error, LOST) and not isinstance(error, ValueError):
-            raise self._of_connection(heard(error)) from error
-
-    def _of_connection(self, heard: str) -> Lost:
-        said = "The database cannot be reached." if self._opening else "The database connection was lost."
-        return self._lost(said, operator=ForOperator(_START, self._at, heard))
-
-    def _of_server(self, error: asyncpg.PostgresError) -> Lost | SqlError | RaiseUnsecured:
-        sqlstate, message = error.sqlstate or "XX000", error.message or str(error)
-        if _ends_the_session(error):
-            if sqlstate.startswith((*_REFUSES_SESSIONS, _TOO_MANY_SESSIONS)):
-                remedy = _FEWER_SESSIONS if sqlstate == _TOO_MANY_SESSIONS else _CORRECT
-                return AccessRefused(
-                    f"The database refuses the gateway a session: {message}.", operator=ForOperator(remedy, self._at)
-                )
-            return self._of_connection(message)
-        if sqlstate == _COMPLETION_UNKNOWN:
-            return self._lost(f"The database does not know the outcome: {message}.")
-        if sqlstate in (_UNSECURED, _BEHIND):
-            return RaiseUnsecured((error.detail or "") if sqlstate == _UNSECURED else "")
-        if isinstance(error, asyncpg.LockNotAvailableError):
-            return Unavailable("Another write of this resource is still under way.")
-        if sqlstate == _READ_ONLY and self._only_reads:
-            return SqlError(sqlstate, message, detail=error.detail, hint=error.hint)
-        if sqlstate == _DISK_FULL:
-            return Full("A disk of the database is full.", operator=ForOperator(_MAKE_ROOM, self._at, message))
-        if sqlstate.startswith(_PASSING) or isinstance(error, _AGAIN):
-            return Unavailable(f"The database ended the statement: {message}.")
-        return SqlError(sqlstate, message, detail=error.detail, hint=error.hint)
-
-
-def heard(error: BaseException) -> str:
-    """Return the system's words about a failed connection. The driver's may contain what it connects with."""
-    if isinstance(error, TimeoutError):
-        return "timed out"
-    if isinstance(error, OSError):
-        # For several addresses of one name, the event loop makes one text of all errors.
-        number = error.errno or int((_ERRNO.search(str(error)) or ["", "0"])[1])
-        return os.strerror(number) if number > 0 else error.strerror or type(error).__name__
-    return type(error).__name__
-
-
-def wants_retry(error: GatewayError) -> bool:
-    """Return whether the database undid the transaction because of others, and wants it from the start."""
-    return isinstance(error.__cause__, _AGAIN)
-
-
-def refuses_sessions(error: Unavailable) -> bool:
-    """Return whether the server can be reached, but grants the gateway no session."""
-    cause = error.__cause__
-    return _is_answer(cause) and _ends_the_session(cause) and (cause.sqlstate or "").startswith(_REFUSES_SESSIONS)
-
-
-def _is_answer(error: BaseException | None) -> TypeGuard[asyncpg.PostgresError]:
-    """Return whether the server said this. asyncpg uses the same classes for what it finds out itself."""
-    return isinstance(error, asyncpg.PostgresError) and error.severity is not None
-
-
-def _leaves_sound(error: BaseException | None) -> bool:
-    """Return whether the session can be used again after this."""
-    return (
-        _is_answer(error)
-        and not _ends_the_session(error)
-        and not _is_read_only(error)
-        and error.sqlstate != _NOT_PREPARED
-    )
-
-
-def _is_read_only(error: BaseException | None) -> bool:
-    """Return whether the server takes no writes, such as one that was a primary before."""
-    return _is_answer(error) and error.sqlstate == _READ_ONLY
-
-
-def _ends_the_session(error: asyncpg.PostgresError) -> bool:
-    # The first is the same in all languages of the server. Poolers may send only the second.
-    return (error.severity_en or error.severity) in _ENDS_THE_SESSION
-
-
 def _retrieve(task: asyncio.Future[object]) -> None:
     """Take the error of a task, so that asyncio does not miss its reader."""
     if not task.cancelled():
@@ -699,16 +542,3 @@ def _retrieve(task: asyncio.Future[object]) -> None:
 
 def _milliseconds(seconds: float) -> str:
     return str(max(1, round(seconds * 1000)))
-
-
-def _write_entries(entries: Sequence[Entry]) -> str:
-    return ",".join(f"{entry.resource} {entry.token.epoch}.{entry.token.value}" for entry in entries)
-
-
-def _read_entries(text: str, at: datetime) -> tuple[Entry, ...]:
-    """Return the raises that ``fencing.check_secured_v1`` names. Names of resources contain no comma and no space."""
-    raises = (raised.split(" ") for raised in text.split(","))
-    return tuple(
-        Entry(resource if resource == OWNERSHIP else canonical(resource), Token.parse(token), at)
-        for resource, token in raises
-    )

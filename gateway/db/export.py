@@ -12,7 +12,8 @@ from enum import StrEnum
 from typing import Any, TypeAlias
 
 from gateway.db import record, search
-from gateway.db.database import Database, translated
+from gateway.db.database import Database
+from gateway.db.errors import translated
 from gateway.db.pool import Session, load
 from gateway.db.search import Values, conditions
 from gateway.errors import Unavailable

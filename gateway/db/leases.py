@@ -1,4 +1,8 @@
-"""Locks, leases and queues: the functions that decide about them, and how they stand."""
+"""Locks, leases and queues: the functions that decide about them, and how they stand.
+
+Statements of several askers share a trip, and rather fail than wait. ``patient``: they wait as long as the look at the
+lock takes, as for an asker whose shared trip has failed.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -76,25 +80,20 @@ class Heartbeat:
     due: tuple[str, ...]
 
 
-async def acquire(database: Database, wishes: Sequence[tuple[LockRequest, WaitingPlace | None]]) -> list[LockAnswer]:
+async def acquire(
+    database: Database, wishes: Sequence[tuple[LockRequest, WaitingPlace | None]], *, patient: bool = False
+) -> list[LockAnswer]:
     """Ask for locks, in one transaction; with a place to wait at, or without. They are in the order of their names.
 
     To ask twice is to ask once: ``OutcomeUnknown`` is cleared up by asking again.
     """
-    rows = await database.fetchmany_write(_SQL["acquire"], [_wish(*wish) for wish in wishes])
+    rows = await database.fetchmany_write(_SQL["acquire"], [_wish(*wish) for wish in wishes], patient=patient)
     return [_asked(wanted, row) for (wanted, _), row in zip(wishes, rows, strict=True)]
 
 
-async def acquire_alone(database: Database, wanted: LockRequest, place: WaitingPlace | None) -> LockAnswer:
-    """Acquire one lease, and wait as long as the look at the lock takes."""
-    row = await database.fetchrow_write(_SQL["acquire"], *_wish(wanted, place))
-    assert row is not None
-    return _asked(wanted, row)
-
-
-async def renew(database: Database, renewals: Sequence[Renewal], *, hasty: bool = False) -> list[Lease | bool]:
+async def renew(database: Database, renewals: Sequence[Renewal], *, patient: bool = False) -> list[Lease | bool]:
     """Renew leases in one statement, in the order of names and ids. Return each lease, or whether it is another
-    caller's. ``hasty``: rather fail than wait.
+    caller's.
     """
     arguments = (
         [renewal.resource for renewal in renewals],
@@ -102,29 +101,16 @@ async def renew(database: Database, renewals: Sequence[Renewal], *, hasty: bool 
         [renewal.caller for renewal in renewals],
         [renewal.ttl for renewal in renewals],
     )
-    rows = (
-        await database.fetchmany_write(_SQL["renew"], [arguments])
-        if hasty
-        else await database.fetch_write(_SQL["renew"], *arguments)
-    )
+    rows = await database.fetchmany_write(_SQL["renew"], [arguments], patient=patient)
     return [bool(row["forbidden"]) if row["expires_in"] is None else _lease(row) for row in rows]
 
 
 async def release(
-    database: Database, leases: Sequence[tuple[str, UUID, str]]
+    database: Database, leases: Sequence[tuple[str, UUID, str]], *, patient: bool = False
 ) -> list[tuple[ReleaseOutcome, QueueTurn]]:
     """End leases (resource, id, caller), in one transaction. They are in the order of their names."""
-    rows = await database.fetchmany_write(_SQL["release"], leases)
+    rows = await database.fetchmany_write(_SQL["release"], leases, patient=patient)
     return [(ReleaseOutcome(row["outcome"]), _turn(lease[0], row)) for lease, row in zip(leases, rows, strict=True)]
-
-
-async def release_alone(
-    database: Database, resource: str, lease: UUID, caller: str
-) -> tuple[ReleaseOutcome, QueueTurn]:
-    """Release one lease, and wait as long as the look at the lock takes."""
-    row = await database.fetchrow_write(_SQL["release"], resource, lease, caller)
-    assert row is not None
-    return ReleaseOutcome(row["outcome"]), _turn(resource, row)
 
 
 async def withdraw(database: Database, resource: str, holder: str, caller: str, request: str) -> QueueTurn:
@@ -153,17 +139,10 @@ async def break_lock(
     return row["broken"], _turn(resource, row)
 
 
-async def advance(database: Database, resources: Sequence[str]) -> list[QueueTurn]:
+async def advance(database: Database, resources: Sequence[str], *, patient: bool = False) -> list[QueueTurn]:
     """Look at locks, in one transaction and in the order of their names: end what has lapsed, and hand over."""
-    rows = await database.fetchmany_write(_SQL["advance"], [(resource,) for resource in resources])
+    rows = await database.fetchmany_write(_SQL["advance"], [(one,) for one in resources], patient=patient)
     return [_turn(resource, row) for resource, row in zip(resources, rows, strict=True)]
-
-
-async def advance_alone(database: Database, resource: str) -> QueueTurn:
-    """Advance one queue, and wait as long as the look at the lock takes."""
-    row = await database.fetchrow_write(_SQL["advance"], resource)
-    assert row is not None
-    return _turn(resource, row)
 
 
 async def send_heartbeat(database: Database, attendant: UUID, attended: float) -> Heartbeat:

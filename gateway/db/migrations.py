@@ -1,27 +1,32 @@
-"""Installs and upgrades the ``fencing`` schema with the migrations that come with the package."""
+"""Installs the ``fencing`` schema from ``gateway/db/schema``, and upgrades one that is there by the migrations.
+
+The migrations are files of SQL, ``migrations/r1001_subject.sql``. Each has a number, and brings a schema from the
+revision before to its own.
+"""
 
 import asyncio
+import re
 import time
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import asyncpg
 
 from gateway.db.database import Database
+from gateway.db.errors import FORBIDDEN
 from gateway.db.pool import load
 from gateway.db.servers import APPLICATION, Servers
 from gateway.errors import ConfigurationError, SchemaLocked, SchemaTooNew, SqlError, UnreleasedSchema
 
-if TYPE_CHECKING:
-    from alembic.config import Config as Alembic
-
-UNDEFINED_TABLE, FORBIDDEN = "42P01", "42501"
+UNDEFINED_TABLE = "42P01"
 
 _CONNECT_TIMEOUT = 5.0
 """Seconds."""
 _PACKAGED = Path(__file__).parents[1] / "migrations"
 _CHECKOUT = Path(__file__).parents[2] / "migrations"
+
+_SCHEMA = Path(__file__).with_name("schema")
+_INCLUDE = re.compile(r"^\\ir (.+)$", re.MULTILINE)
 
 BASELINE = "r1000"
 """The first released revision. Earlier ones, 0001 to 0018 and then r0001 on, had other migrations."""
@@ -35,6 +40,20 @@ _PAUSE = 1.0
 """Seconds between two attempts, in which writers go on that had to wait."""
 _LOCKED = ("55P03", "40P01")
 
+# Writers queue up behind a migration that waits for a lock, so its timeout is short. A deadlock, which PostgreSQL finds
+# after a second, ends the migration and no writer. A migration that is paused loses its session, and so its locks.
+#
+# Each node of a Citus cluster has fences of its own. Citus would copy functions and types to the others, and would
+# refuse to make any on a node that is not its coordinator. Other servers take it for a setting without a meaning.
+_ALONE = f"""
+SELECT pg_advisory_xact_lock({LOCK});
+SET LOCAL lock_timeout = '300ms';
+SET LOCAL idle_in_transaction_session_timeout = '5s';
+SET LOCAL citus.enable_ddl_propagation = off
+"""
+_IS_THERE = "SELECT to_regclass('fencing.migration') IS NOT NULL"
+_REVISION = "SELECT version_num FROM fencing.migration"
+
 
 def upgrade(dsn: str) -> None:
     """Bring the schema to the version of this package, in one transaction. Safe to run at any time, in any process.
@@ -43,35 +62,42 @@ def upgrade(dsn: str) -> None:
     database refuses. Raises ``UnreleasedSchema`` or ``SchemaTooNew`` for a schema that is not for this version, and
     ``SchemaLocked`` if other sessions keep its tables locked. Nothing has changed then.
     """
-    asyncio.run(check_rights(dsn))
+    asyncio.run(_upgrade(dsn))
+
+
+async def _upgrade(dsn: str) -> None:
+    await check_rights(dsn)
     deadline = time.monotonic() + PATIENCE
     while True:
         try:
-            _upgrade_once(dsn)
-        except SqlError as error:
+            await _upgrade_once(dsn)
+        except asyncpg.PostgresError as error:
             if error.sqlstate not in _LOCKED:
-                raise
+                raise SqlError(error.sqlstate or "XX000", error.message or str(error)) from error
             if time.monotonic() >= deadline:
                 raise SchemaLocked(PATIENCE) from error
             # Writers queue up behind a migration that waits for a lock. So it waits briefly, and often.
-            time.sleep(_PAUSE)
+            await asyncio.sleep(_PAUSE)
         else:
             return
 
 
-def _upgrade_once(dsn: str) -> None:
-    from alembic import command  # noqa: PLC0415 - half of what starting any command takes, and few migrate
-
+async def _upgrade_once(dsn: str) -> None:
+    session = await Servers(dsn, _CONNECT_TIMEOUT).reach({"application_name": APPLICATION})
     try:
-        command.upgrade(_alembic(dsn), "head")
-    except Exception as error:
-        # Alembic's driver wraps the database's answer, more than once.
-        cause: BaseException | None = error
-        while cause is not None and not isinstance(cause, asyncpg.PostgresError):
-            cause = cause.__cause__
-        if cause is None:
-            raise
-        raise SqlError(cause.sqlstate or "XX000", cause.message or str(cause)) from error
+        async with session.transaction():
+            await session.execute(_ALONE)
+            # Another version may have migrated while this session waited.
+            before = await session.fetchval(_REVISION) if await session.fetchval(_IS_THERE) else None
+            if before is None:
+                await session.execute(_schema())
+                before = await session.fetchval(_REVISION)
+            for revision, step in _steps():
+                if revision > before:
+                    await session.execute(step.read_text())
+                    await session.execute("UPDATE fencing.migration SET version_num = $1", revision)
+    finally:
+        await session.close()
 
 
 async def check_rights(dsn: str) -> None:
@@ -99,7 +125,17 @@ async def check_rights(dsn: str) -> None:
 @cache
 def newest() -> str:
     """Return the revision that this package needs. Later revisions have higher numbers."""
-    return max(path.stem.partition("_")[0] for path in (_folder() / "versions").glob("r*.py"))
+    return _steps()[-1][0]
+
+
+def _schema() -> str:
+    install = (_SCHEMA / "install.sql").read_text()
+    return _INCLUDE.sub(lambda named: (_SCHEMA / named[1]).read_text(), install)
+
+
+def _steps() -> list[tuple[str, Path]]:
+    """Return the revisions in their order, each with the file of its statements."""
+    return [(path.stem.partition("_")[0], path) for path in sorted(_folder().glob("r*.sql"))]
 
 
 async def installed(dsn: str) -> str | None:
@@ -111,7 +147,7 @@ async def installed(dsn: str) -> str | None:
     """
     database = Database(dsn, pool_size=1)
     try:
-        row = await database.fetchrow("SELECT version_num FROM fencing.migration")
+        row = await database.fetchrow(_REVISION)
         revision = None if row is None else str(row["version_num"])
         if revision is not None and revision < BASELINE:
             raise UnreleasedSchema(revision)
@@ -126,16 +162,6 @@ async def installed(dsn: str) -> str | None:
     finally:
         await database.close()
     return revision
-
-
-def _alembic(dsn: str) -> "Alembic":
-    from alembic.config import Config as Alembic  # noqa: PLC0415 - as above
-
-    config = Alembic()
-    config.set_main_option("script_location", str(_folder()))
-    config.attributes["lock"] = LOCK
-    config.attributes["connect"] = partial(Servers(dsn, _CONNECT_TIMEOUT).reach, {"application_name": APPLICATION})
-    return config
 
 
 def _folder() -> Path:

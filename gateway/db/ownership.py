@@ -6,7 +6,8 @@ from collections.abc import AsyncIterator, Sequence
 from time import monotonic
 from uuid import UUID
 
-from gateway.db.database import Database, Record, Transaction, translated
+from gateway.db.database import Database, Record, Transaction
+from gateway.db.errors import FORBIDDEN, translated
 from gateway.db.pool import Session, load
 from gateway.db.servers import APPLICATION
 from gateway.errors import ConfigurationError, OwnershipDiffers, SqlError, Unavailable
@@ -16,12 +17,14 @@ from gateway.fencing.token import Token
 
 _SQL = load("ownership")
 
+OWNERSHIP = "#ownership"
+"""The name of the fence of a database's own row in ``fencing.ownership``. No resource can have it."""
+
 _PATIENCE = 30.0
 """Seconds that sessions get to end."""
 _POLL = 0.05
 _PAGE = 5_000
 """Names that are carried over in one transaction."""
-_FORBIDDEN = "42501"
 _COLUMNS = ("resource", "epoch", "value", "holder", "caller", "raised_at", "write_id")
 
 
@@ -94,7 +97,7 @@ async def end_sessions(database: Database) -> None:
         try:
             await database.fetchrow_write(_SQL["end_sessions"], inside)
         except SqlError as error:
-            if error.sqlstate != _FORBIDDEN:
+            if error.sqlstate != FORBIDDEN:
                 raise
             raise ConfigurationError(
                 f"Gateways have sessions of another role: {_listed(inside)}",

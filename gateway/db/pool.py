@@ -17,17 +17,9 @@ from typing import TypeAlias
 import asyncpg
 
 from gateway.budget import Budget, Room
+from gateway.db.errors import LOST
 
 Session: TypeAlias = "asyncpg.Connection[asyncpg.Record]"
-
-LOST: tuple[type[BaseException], ...] = (
-    OSError,
-    TimeoutError,
-    asyncpg.InterfaceError,
-    asyncpg.InternalClientError,
-    asyncpg.PostgresConnectionError,
-)
-"""Errors of a session that was lost, or never opened. The caller decides whether a statement under way took effect."""
 
 _GOODBYE = 2.0
 """Seconds that a server has to end a session."""

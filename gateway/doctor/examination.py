@@ -14,7 +14,7 @@ from gateway import targets, wiring
 from gateway.config import Config, toml
 from gateway.config.places import Places
 from gateway.config.stores import ObjectStore
-from gateway.db import migrations, opening, ownership, rights
+from gateway.db import migrations, ownership, rights
 from gateway.db.database import Database
 from gateway.db.rights import Exposed, Server
 from gateway.doctor import grants
@@ -37,6 +37,7 @@ from gateway.fencing import shares
 from gateway.fencing.decision import Enforcement
 from gateway.fencing.intent import Duplicates
 from gateway.guard import installation as guard_findings
+from gateway.journal import opening
 from gateway.journal.contents import ADVICE, Flaw, Problem
 from gateway.journal.protocol import Mode, may_serve
 from gateway.naming.plan import naming_changes

@@ -3,9 +3,9 @@
 from collections.abc import Collection, Iterable, Sequence
 
 from gateway.config import Config
-from gateway.db import access, catalog
-from gateway.db.access import FencedTable, Way, Writers
+from gateway.db import catalog, rights
 from gateway.db.database import Database
+from gateway.db.rights import FencedTable, Way, Writers
 from gateway.doctor.findings import Check, CheckStatus, ok, warning
 from gateway.errors import first_few
 from gateway.fencing.decision import Enforcement
@@ -71,17 +71,17 @@ async def check_other_writers(
     guarded = {table.relation for table in tables if table.guarded}
     found = [
         way
-        for way in await access.ways_to_tables(database, tables, trusted, version)
+        for way in await rights.ways_to_tables(database, tables, trusted, version)
         if way.relation not in guarded or way.way in _PAST_A_GUARD
     ]
-    general = await access.ways_to_any_table(database, trusted, version)
+    general = await rights.ways_to_any_table(database, trusted, version)
     if guarded:
-        general += await access.ways_past_triggers(database, trusted, version)
-    later = await access.ways_to_later_tables(database, config.postgres.schemas, trusted)
+        general += await rights.ways_past_triggers(database, trusted, version)
+    later = await rights.ways_to_later_tables(database, config.postgres.schemas, trusted)
     checks = [*_of_roles(general), *_of_tables(found), *_of_later(later)]
     if _observed(config):
         writers = {way.who for way in (*general, *found)}
-        checks += _of_sessions(await access.sessions(database, tables, trusted), writers)
+        checks += _of_sessions(await rights.sessions(database, tables, trusted), writers)
     open_tables = {way.relation for way in found}
     closed = [table.relation for table in tables if table.relation not in open_tables]
     if closed and not general:
@@ -103,7 +103,7 @@ async def _fenced(config: Config, database: Database) -> list[FencedTable]:
         if table.kind in ("r", "p")
     ]
     guarded = [f"{quote(schema)}.{quote(name)}" for schema, name in await judging(config, database)]
-    return await access.fenced_tables(database, tables, guarded)
+    return await rights.fenced_tables(database, tables, guarded)
 
 
 def _observed(config: Config) -> bool:

@@ -4,6 +4,7 @@ import asyncio
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
 from datetime import datetime, timedelta
 from itertools import count
 from typing import Any, NoReturn, assert_never
@@ -11,13 +12,14 @@ from weakref import WeakKeyDictionary
 
 from gateway.background import background_tasks, repeat
 from gateway.batching import Lane
-from gateway.db import opening, ownership
-from gateway.db.database import CommitClaims
+from gateway.db import ownership
+from gateway.db.database import CommitClaims, Secured
+from gateway.db.errors import UNSECURED
 from gateway.db.pool import Session
-from gateway.errors import DatabaseClosed, GatewayError, SqlError, Unavailable
+from gateway.errors import DatabaseClosed, GatewayError, RaiseUnsecured, SqlError, Unavailable
 from gateway.fencing.shares import Owner
 from gateway.fencing.token import Token
-from gateway.journal import protocol
+from gateway.journal import opening, protocol
 from gateway.journal.contents import ADVICE, Contents, Entry, Flaw, Problem
 from gateway.journal.journal import Journal, JournalStatus
 from gateway.journal.protocol import (
@@ -85,7 +87,7 @@ class Runner:
         self._began: int | None = None
         self._announced = False
         self._moments = count()
-        # The terms in which the sessions of the gateway found the database open.
+        # The terms in which the admitted sessions found the database open.
         self._terms: WeakKeyDictionary[Session, int] = WeakKeyDictionary()
         # The database's clock, and this process's own at that moment, in seconds.
         self._clock: tuple[datetime, float] | None = None
@@ -110,11 +112,7 @@ class Runner:
             raise DatabaseClosed(f"The database cannot be opened for its present run: {error.message}.") from error
         self._terms[session] = server.opened.term
 
-    def term(self, session: Session) -> int:
-        """Return the term in which an admitted session found the database open."""
-        return self._terms[session]
-
-    def now(self) -> datetime:
+    def _now(self) -> datetime:
         """Return about the time of the database's clock. A session was admitted before."""
         assert self._clock is not None
         then, at = self._clock
@@ -207,8 +205,8 @@ class Runner:
 
     # Raises -------------------------------------------------------------------------------------------------------
 
-    async def claim(self, commit: CommitClaims) -> Acknowledged:
-        """Carry out the claims of a write or a barrier, and return once the mode lets it be acknowledged.
+    async def claim(self, commit: CommitClaims, *, objects: bool = False) -> object:
+        """Carry out the claims of a write or a barrier, and return its outcome once the mode lets it be acknowledged.
 
         Raises ``JournalUnusable`` where the journal knows a later term than the database, or cannot be used; and what
         ``commit`` raises. Nothing is committed then, unless ``commit`` itself does not know.
@@ -219,7 +217,7 @@ class Runner:
             async def timed(effect: Commit) -> Committed | Unsecured | Behind:
                 nonlocal began, ended
                 began = next(self._moments)
-                answer = await commit(effect)
+                answer = await self._commit(commit, effect, objects=objects)
                 ended = next(self._moments)
                 return answer
 
@@ -227,9 +225,26 @@ class Runner:
             if isinstance(done, Acknowledged):
                 raised = [OwnRaise(entry, began, ended) for entry in done.raised]
                 self._own = protocol.remember_own(self._own, raised)
-                return done
+                return done.outcome
             await self.ensure_open()
         raise Flaw(Problem.BUSY, "it was opened again and again").error()
+
+    async def _commit(self, commit: CommitClaims, effect: Commit, *, objects: bool) -> Committed | Unsecured | Behind:
+        secured = Secured(opening.write_raises(effect.secured), effect.looked) if effect.secured else None
+        try:
+            outcome, claims, session = await commit(secured)
+        except RaiseUnsecured as error:
+            if not error.raises:
+                return Behind(0)
+            try:
+                entries = opening.read_raises(error.raises, self._now())
+            except (GatewayError, ValueError):
+                # Code in the database uses our SQLSTATE. The journal must not get what no fence can carry.
+                said = "Code in the database names raises of fences that cannot be read."
+                raise SqlError(UNSECURED, said) from error
+            return Unsecured(tuple(replace(one, objects=one.at) for one in entries) if objects else entries)
+        now = self._now()
+        return Committed(self._terms[session], tuple(Entry(name, token, now) for name, token in claims), outcome)
 
     @property
     def status(self) -> JournalStatus | None:
@@ -351,7 +366,9 @@ class Runner:
             raise DatabaseClosed(f"The database cannot be opened for its present run: {error.message}.") from error
         return [opening] * len(waiting)
 
-    async def _drive(self, steps: protocol.RaiseSteps[Any], commit: CommitClaims | None = None) -> Any:
+    async def _drive(
+        self, steps: protocol.RaiseSteps[Any], commit: Callable[[Commit], Awaitable[Any]] | None = None
+    ) -> Any:
         async def perform(effect: protocol.RaiseEffect) -> Any:
             match effect:
                 case Commit():

@@ -4,9 +4,11 @@ The number of waiters does not matter: a heartbeat is one statement, and an expi
 """
 
 import asyncio
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from functools import partial
+from typing import Any, TypeVar
 from uuid import UUID
 
 from gateway.background import background_tasks, repeat, unreachable
@@ -22,6 +24,22 @@ QUESTIONS = 32
 """Questions in a batch. A batch keeps all its locks locked until its end. It has to fit into a socket's buffer, or a
 paused gateway could hold the locks of the half that has arrived.
 """
+
+Item = TypeVar("Item")
+Answer = TypeVar("Answer")
+
+
+def lane(
+    together: Callable[..., Awaitable[Sequence[Answer]]], most: int, order: Callable[[Item], Any]
+) -> Lane[Item, Answer]:
+    """Return a lane of questions, each of which goes alone and with ``patient`` if its batch fails."""
+
+    async def alone(item: Item) -> Answer:
+        (answer,) = await together([item], patient=True)
+        return answer
+
+    return Lane(together, alone, most=most, order=order, lone_alone=False)
+
 
 _FIRST_PAUSE = 0.1
 _LONGEST_PAUSE = 5.0
@@ -57,13 +75,7 @@ class Heartbeat:
         self._database, self._observe = database, observe
         self._attendant, self._listen, self._times = attendant, listen, times
         self.queue = WaitQueues(self._is_due)
-        self._looking: Lane[str, QueueTurn] = Lane(
-            partial(leases.advance, database),
-            partial(leases.advance_alone, database),
-            most=QUESTIONS,
-            order=str,
-            lone_alone=False,
-        )
+        self._looking: Lane[str, QueueTurn] = lane(partial(leases.advance, database), QUESTIONS, str)
         self._hears = False
         self._strays: frozenset[int] = frozenset()
 
@@ -136,7 +148,8 @@ class Heartbeat:
         """Record lapsed leases that no client has asked for, and delete what no client waits for."""
         while names := await leases.list_lapsed(self._database, _SWEPT_AT_ONCE):
             for resource in names:
-                self._go_on(await leases.advance_alone(self._database, resource))
+                (turn,) = await leases.advance(self._database, [resource], patient=True)
+                self._go_on(turn)
         await leases.forget(self._database)
 
     async def _attend_if_possible(self) -> None:

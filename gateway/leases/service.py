@@ -25,7 +25,7 @@ from gateway.errors import (
 )
 from gateway.fencing.lease import Granted, Lease, LockRequest, LockState, Renewal
 from gateway.fencing.token import Token
-from gateway.leases.heartbeat import QUESTIONS, Heartbeat, LeaseTimes
+from gateway.leases.heartbeat import QUESTIONS, Heartbeat, LeaseTimes, lane
 from gateway.leases.local_waiters import WaitQueue
 from gateway.observe.events import Answer, LeaseAnswered, Observe
 from gateway.observe.stages import staged
@@ -98,30 +98,14 @@ class LeaseService:
         self._place = WaitingPlace(uuid4(), self._times.attended, self._times.collect)
         self._heartbeat = Heartbeat(database, observe, self._place.attendant, listen, self._times)
         self._queue = self._heartbeat.queue
-        self._acquiring: Lane[tuple[LockRequest, WaitingPlace | None], LockAnswer] = Lane(
-            partial(leases.acquire, database),
-            lambda wish: leases.acquire_alone(database, *wish),
-            most=QUESTIONS,
-            order=lambda wish: wish[0].resource,
-            lone_alone=False,
+        self._acquiring: Lane[tuple[LockRequest, WaitingPlace | None], LockAnswer] = lane(
+            partial(leases.acquire, database), QUESTIONS, lambda wish: wish[0].resource
         )
-        self._releasing: Lane[tuple[str, UUID, str], tuple[ReleaseOutcome, QueueTurn]] = Lane(
-            partial(leases.release, database),
-            lambda lease: leases.release_alone(database, *lease),
-            most=QUESTIONS,
-            order=lambda lease: lease[0],
-            lone_alone=False,
+        self._releasing: Lane[tuple[str, UUID, str], tuple[ReleaseOutcome, QueueTurn]] = lane(
+            partial(leases.release, database), QUESTIONS, lambda lease: lease[0]
         )
-        self._renewing: Lane[Renewal, Lease | bool] = Lane(
-            partial(leases.renew, database, hasty=True),
-            self._renew_alone,
-            most=_RENEWALS,
-            order=_order,
-            lone_alone=False,
-        )
-        self._leaving: Lane[tuple[str, int], None] = Lane(
-            self._leave_together, self._leave_alone, most=_LEAVING, order=lambda place: place, lone_alone=False
-        )
+        self._renewing: Lane[Renewal, Lease | bool] = lane(partial(leases.renew, database), _RENEWALS, _order)
+        self._leaving: Lane[tuple[str, int], None] = lane(self._leave_together, _LEAVING, lambda place: place)
 
     def waiting(self) -> int:
         """Return the number of waiters at this process."""
@@ -166,7 +150,7 @@ class LeaseService:
             try:
                 renewed = await self._renewing.ask(renewal)
             except OutcomeUnknown:
-                renewed = await self._renew_alone(renewal)
+                (renewed,) = await leases.renew(self._database, [renewal], patient=True)
         self._observe(LeaseAnswered("renewed" if isinstance(renewed, Lease) else "lost"))
         if isinstance(renewed, Lease):
             return renewed
@@ -177,9 +161,9 @@ class LeaseService:
         ordered = sorted(set(renewals), key=_order)
         with staged(self._observe, "leases", "renew"):
             try:
-                renewed = await leases.renew(self._database, ordered)
+                renewed = await leases.renew(self._database, ordered, patient=True)
             except OutcomeUnknown:
-                renewed = await leases.renew(self._database, ordered)
+                renewed = await leases.renew(self._database, ordered, patient=True)
         kept = sum(isinstance(lease, Lease) for lease in renewed)
         self._observe(LeaseAnswered("renewed", kept))
         self._observe(LeaseAnswered("lost", len(renewed) - kept))
@@ -192,7 +176,7 @@ class LeaseService:
             try:
                 ended, turn = await self._releasing.ask((resource, lease, caller))
             except OutcomeUnknown:
-                ended, turn = await leases.release_alone(self._database, resource, lease, caller)
+                ((ended, turn),) = await leases.release(self._database, [(resource, lease, caller)], patient=True)
                 if ended is ReleaseOutcome.LOST:
                     # The first attempt may have ended it. It is gone, as the caller wanted.
                     ended = ReleaseOutcome.RELEASED
@@ -300,7 +284,7 @@ class LeaseService:
             asked = await asyncio.shield(asking)
         except OutcomeUnknown:
             try:
-                asked = await leases.acquire_alone(self._database, wanted, place)
+                (asked,) = await leases.acquire(self._database, [(wanted, place)], patient=True)
             except OutcomeUnknown as error:
                 raise Unavailable(
                     error.message, advice="Ask again: if the lock was granted, it will be the same lease and token."
@@ -320,16 +304,10 @@ class LeaseService:
         if asked.ticket is not None and asked.ticket not in self._queue.tickets():
             self._leave(asked.turn.resource, asked.ticket)
 
-    async def _leave_together(self, places: Sequence[tuple[str, int]]) -> Sequence[None]:
+    async def _leave_together(self, places: Sequence[tuple[str, int]], **_: bool) -> Sequence[None]:
         for turn in await leases.leave(self._database, self._place.attendant, places, self._times.linger):
             self._go_on(turn)
         return [None] * len(places)
-
-    async def _leave_alone(self, place: tuple[str, int]) -> None:
-        await self._leave_together([place])
-
-    async def _renew_alone(self, renewal: Renewal) -> Lease | bool:
-        return (await leases.renew(self._database, [renewal]))[0]
 
     def _go_on(self, turn: QueueTurn) -> None:
         self._queue.go_on(turn.resource, turn.handed, turn.look_in)

@@ -5,8 +5,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gateway.db import naming as registry
-from gateway.db.database import OWNERSHIP, Database
+from gateway.db.database import Database
 from gateway.db.naming import Carry
+from gateway.db.ownership import OWNERSHIP
 from gateway.errors import ResourceUnderivable
 from gateway.fencing.decision import Enforcement
 from gateway.fencing.naming import RegisteredNaming, TableNaming, concerning

@@ -6,8 +6,9 @@ from itertools import islice
 
 from gateway.batching import Lane
 from gateway.budget import NetworkRates, network
-from gateway.db import rejections
-from gateway.db.database import Database, Transaction, wants_retry
+from gateway.db import record
+from gateway.db.database import Database, Transaction
+from gateway.db.errors import wants_retry
 from gateway.errors import GatewayError, OutcomeUnknown, Overloaded, SqlError, TokenImplausible, Unavailable
 from gateway.fencing.decision import Decision, Fence
 from gateway.fencing.policy import ImplausibleToken
@@ -52,20 +53,18 @@ class Recorder:
         The answers are in the order of ``attempts``. Raise what ``record`` raises.
         """
         try:
-            return await rejections.record_overtaken(self._database, attempts, TRACE_IDS)
+            return await record.record_overtaken(self._database, attempts, TRACE_IDS)
         except (SqlError, OutcomeUnknown, Unavailable) as error:
             raise _not_recorded() from error
 
     async def _together(self, batch: Sequence[Sequence[Refusal]]) -> list[list[Rejection]]:
         recorded = iter(
-            await rejections.record_rejections(
-                self._database, [one for refusals in batch for one in refusals], TRACE_IDS
-            )
+            await record.record_rejections(self._database, [one for refusals in batch for one in refusals], TRACE_IDS)
         )
         return [list(islice(recorded, len(refusals))) for refusals in batch]
 
     async def _alone(self, refusals: Sequence[Refusal]) -> list[Rejection]:
-        return await rejections.record_rejections(self._database, refusals, TRACE_IDS)
+        return await record.record_rejections(self._database, refusals, TRACE_IDS)
 
 
 def _concerns_all(error: Exception) -> bool:
@@ -139,7 +138,7 @@ class Audit:
         """
         if not self._is_within_rate(notes[0].attempt, len(notes), self._noting):
             return notes
-        return await rejections.record_rejections(transaction, notes, TRACE_IDS)
+        return await record.record_rejections(transaction, notes, TRACE_IDS)
 
     async def passed(self, notes: Sequence[Refusal]) -> None:
         """Record, durably, why a write that has passed would have been refused if its rule were enforced.

@@ -15,7 +15,7 @@ from typing import cast
 from gateway.auth.grants import Missing
 from gateway.batching import Lane
 from gateway.budget import Rate
-from gateway.db import rejections
+from gateway.db import record
 from gateway.db.database import Database
 from gateway.errors import Denied, OutcomeUnknown, SqlError, Unauthenticated, Unavailable
 from gateway.fencing.record import ANONYMOUS, Attempt, MissingGrant, Refusal, Rejection
@@ -81,7 +81,7 @@ class Denials:
             return
         self._counted = 0
         try:
-            await rejections.record_rejections(database, [replace(newest, also_denied=counted - 1)], {})
+            await record.record_rejections(database, [replace(newest, also_denied=counted - 1)], {})
         except BaseException:
             self._counted += counted
             raise
@@ -111,7 +111,7 @@ class Denials:
         if not refusals:
             return []
         try:
-            recorded = await rejections.record_rejections(self._database, refusals, TRACE_IDS)
+            recorded = await record.record_rejections(self._database, refusals, TRACE_IDS)
         except (SqlError, OutcomeUnknown, Unavailable) as error:
             raise Unavailable("The request was denied, but the denial could not be put on record.") from error
         for rejection in recorded:

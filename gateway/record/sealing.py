@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from time import perf_counter
 
 from gateway.background import background_tasks, repeat
-from gateway.db import record, rejections, traffic
+from gateway.db import record, traffic
 from gateway.db.database import Database
 from gateway.observe.events import HeadNoted, Observe, PartitionDropped, RecordSealed
 
@@ -72,7 +72,7 @@ class Sealing:
         last_day = await record.drop_partition(self._database, self._retention)
         if last_day is not None:
             self._observe(PartitionDropped(last_day))
-        while await rejections.drop_payloads(self._database, self._retention, _ROWS_AT_ONCE) == _ROWS_AT_ONCE:
+        while await record.drop_payloads(self._database, self._retention, _ROWS_AT_ONCE) == _ROWS_AT_ONCE:
             pass
         while await traffic.forget(self._database, self._retention, _ROWS_AT_ONCE) == _ROWS_AT_ONCE:
             pass

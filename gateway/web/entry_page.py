@@ -13,7 +13,7 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
 from gateway.config.observability import Ui
-from gateway.db import fences, rejections, search
+from gateway.db import fences, record, search
 from gateway.errors import NotFound
 from gateway.fencing.record import Entry, Filters, Kind, also_denied, missing_grant, program, trace_id
 from gateway.text import machine_time
@@ -162,7 +162,7 @@ def routes(site: Site) -> list[Route]:
         takeover = await search.find_takeover(site.place.database, entry)
         lag = search.lag(entry, takeover)
         fence = None if entry.resource is None else await fences.read(site.place.database, entry.resource)
-        kept = await rejections.read_payload(site.place.database, entry.id)
+        kept = await record.read_payload(site.place.database, entry.id)
         by_caller = Filters(kinds=(Kind.REJECTION,), caller=entry.caller)
         others = await search.find_page(site.place.database, by_caller, _OTHERS + 1)
         return site.pages.render(

@@ -16,7 +16,7 @@ import pytest_asyncio
 from gateway.api.authorisation import RULES, About
 from gateway.auth.grants import Action
 from gateway.auth.sigv4 import RequestHead, StoreCredentials, sign
-from gateway.db import rejections
+from gateway.db import record
 from gateway.db.database import Database
 from gateway.demo.embedded import EmbeddedPostgres
 from gateway.fencing.record import Refusal, Rejection
@@ -158,13 +158,13 @@ async def test_renewals_that_are_not_granted_do_not_hold_the_others_up(
 ) -> None:
     """Their denials share batches, and each lock is denied once. One of them is held by another caller."""
     batches: list[int] = []
-    record = rejections.record_rejections
+    put = record.record_rejections
 
     async def counted(database: Database, refusals: Sequence[Refusal], traces: Mapping[str, str]) -> list[Rejection]:
         batches.append(len(refusals))
-        return await record(database, refusals, traces)
+        return await put(database, refusals, traces)
 
-    monkeypatch.setattr(rejections, "record_rejections", counted)
+    monkeypatch.setattr(record, "record_rejections", counted)
     clerk = Client(stage, "clerk")
     wish = {"holder": "a", "ttl": 60}
     own = {"resource": "order/7", "lease": (await clerk.api("POST", "/v1/leases/order/7", wish)).json()["lease"]}

@@ -11,10 +11,11 @@ import asyncpg
 import httpx
 import pytest
 
-from gateway.db import migrations, opening, rights
+from gateway.db import migrations, rights
 from gateway.db.database import Database
 from gateway.errors import DatabaseClosed
 from gateway.fencing.resource import Template
+from gateway.journal import opening
 from gateway.observe.events import CatalogWarning, Event
 from gateway.tables.naming.plan import Rule
 from gateway.tables.pipeline import Exposure, TablePlane

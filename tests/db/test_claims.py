@@ -14,7 +14,8 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from gateway.db import fences, intents
-from gateway.db.database import OWNERSHIP, Database, Transaction
+from gateway.db.database import Database, Transaction
+from gateway.db.ownership import OWNERSHIP
 from gateway.errors import ResourceMalformed, TokenMalformed
 from gateway.fencing.decision import Decision, Equal, Fence, Presented, Tokens, decide
 from gateway.fencing.resource import canonical, escape

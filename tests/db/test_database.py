@@ -10,7 +10,8 @@ import pytest
 
 from gateway import serving
 from gateway.db import settings
-from gateway.db.database import SHARED_SESSIONS, Database, Transaction, refuses_sessions
+from gateway.db.database import SHARED_SESSIONS, Database, Transaction
+from gateway.db.errors import refuses_sessions
 from gateway.db.pool import Session, SessionPool
 from gateway.errors import ConfigurationError, OutcomeUnknown, Overloaded, SqlError, Unavailable
 from tests.doctor.test_doctor import execute

@@ -13,7 +13,6 @@ from pydantic import SecretStr
 from gateway.config.stores import ObjectStore
 from gateway.db import intents
 from gateway.db.database import Database
-from gateway.db.opening import OpeningTable
 from gateway.demo.embedded import EmbeddedPostgres
 from gateway.fencing.decision import Presented
 from gateway.fencing.token import Token
@@ -21,6 +20,7 @@ from gateway.journal.archive import Store
 from gateway.journal.bucket import BucketStore
 from gateway.journal.contents import Entry, Flaw, Segment, Snapshot
 from gateway.journal.journal import Journal
+from gateway.journal.opening import OpeningTable
 from gateway.journal.protocol import Marker, Mode, Run
 from gateway.journal.rows import RowStore
 from gateway.journal.runner import Runner

@@ -245,7 +245,7 @@ class Both:
         place = None if wish.attendant is None else WaitingPlace(self.attendants[wish.attendant], 100_000.0, COLLECT)
         wanted = LockRequest(self.resource, wish.holder, "writer", wish.ttl, wish.mode, 0.0, wish.request, wish.delay)
         before = self.model.issued
-        asked = await leases.acquire_alone(self.one.database, wanted, place)
+        (asked,) = await leases.acquire(self.one.database, [(wanted, place)], patient=True)
         outcome, value, fresh = self.model.acquire(wish)
         assert (asked.outcome.value, asked.fresh) == (outcome, fresh)
         if outcome == "granted":
@@ -260,12 +260,12 @@ class Both:
 
     async def _renew(self, holder: str) -> None:
         lease, value = self.leases.get(holder, (uuid4(), 0))
-        (renewed,) = await leases.renew(self.one.database, [Renewal(self.resource, lease, "writer")])
+        (renewed,) = await leases.renew(self.one.database, [Renewal(self.resource, lease, "writer")], patient=True)
         assert (renewed is not False) == self.model.renew(holder, value)
 
     async def _release(self, holder: str) -> None:
         lease, value = self.leases.get(holder, (uuid4(), 0))
-        ended, _ = await leases.release_alone(self.one.database, self.resource, lease, "writer")
+        [(ended, _)] = await leases.release(self.one.database, [(self.resource, lease, "writer")], patient=True)
         assert (ended.value == "released") == self.model.release(holder, value)
 
     async def _withdraw(self, holder: str) -> None:
@@ -304,10 +304,10 @@ class Both:
         # The gateway that is due to look finds a change to make, unless another one has looked by now.
         if self.model.view()[0] != before[0] and waits:
             assert attended.due == (self.resource,)
-        await leases.advance_alone(self.one.database, self.resource)
+        await leases.advance(self.one.database, [self.resource], patient=True)
 
     async def _advance(self, _: None) -> None:
-        await leases.advance_alone(self.one.database, self.resource)
+        await leases.advance(self.one.database, [self.resource], patient=True)
         self.model.advance()
 
     async def _fence(self, above: int) -> None:

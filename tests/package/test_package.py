@@ -160,7 +160,7 @@ def test_the_wheel_has_every_file_of_the_package_and_every_migration_and_nothing
     expected = {*tree("gateway"), *(f"gateway/{name}" for name in tree("migrations"))}
     packed = {name for name in wheel.namelist() if ".dist-info/" not in name}
     assert packed == expected
-    for suffix in (".sql", ".html", ".css", ".js", ".svg", "commands.sh", "r1000_baseline.sql"):
+    for suffix in (".sql", ".html", ".css", ".js", ".svg", "commands.sh", "r1001_refusals.sql"):
         assert any(name.endswith(suffix) for name in packed), suffix
 
 
@@ -202,7 +202,7 @@ async def execute(dsn: str, statement: str) -> None:
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 EXTRAS = PROJECT["optional-dependencies"]
 
-SERVER = {"fastapi", "starlette", "uvicorn", "sqlalchemy", "asyncpg", "alembic", "uvloop", "structlog", "jinja2"}
+SERVER = {"fastapi", "starlette", "uvicorn", "sqlalchemy", "asyncpg", "uvloop", "structlog", "jinja2"}
 """Packages that only a server needs, or a program that has them already."""
 
 CALLING = {"run", "audit", "credentials", "epoch"}

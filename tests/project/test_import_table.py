@@ -27,7 +27,7 @@ TABLE: dict[str, str] = {
     "http": "auth.certificates observe.events observe.repeats observe.stages budget fencing.record",
     "config": "fencing text auth.algorithms auth.certificates auth.database_roles auth.grants journal.contents "
     "journal.protocol webhooks.messages",
-    "db": "fencing journal.contents journal.protocol budget timeline.history",
+    "db": "fencing budget timeline.history",
     "observe": "fencing config db",
     "auth": "fencing background config observe",
     "admission": "fencing db observe",
@@ -67,16 +67,16 @@ TABLE: dict[str, str] = {
     "reloading": "fencing config observe",
     "service_manager": "",
     "workers": "config http.crowd http.server observe service_manager",
-    "part": "fencing admission api auth background config db guard.watching http leases objects observe record "
-    "budget tables web webhooks wiring",
+    "part": "fencing admission api auth background config db guard.watching http journal.opening leases objects "
+    "observe record budget tables web webhooks wiring",
     "routing": "fencing api http objects.s3.addressing part budget tables.dialect.body web",
-    "app": "fencing api config db.opening guard.watching http journal.protocol objects observe part reloading routing "
-    "budget web wiring workers",
+    "app": "fencing api config journal.opening guard.watching http journal.protocol objects observe part reloading "
+    "routing budget web wiring workers",
     "naming": "fencing config db objects observe.events table_rules tables wiring",
     "ownership": "fencing config db journal.protocol objects.store observe.events wiring",
     "serving": "config db http.connection http.crowd http.server",
-    "doctor": "fencing auth config db guard journal.contents journal.protocol naming objects observe.events "
-    "table_rules tables.catalog tables.sql targets wiring",
+    "doctor": "fencing auth config db guard journal.contents journal.opening journal.protocol naming objects "
+    "observe.events table_rules tables.catalog tables.sql targets wiring",
     "demo": "fencing app auth.grants config db guard serving webhooks",
     "commands": "fencing app auth client config db.database db.key_uses doctor guard naming observe ownership "
     "http.crowd http.server reloading serving service_manager targets text wiring workers",
@@ -89,7 +89,6 @@ TABLE: dict[str, str] = {
 LIBRARIES: dict[str, str] = {
     "aiobotocore": "client.s3",
     "aiohttp": "objects.store.client",
-    "alembic": "db.migrations",
     "anyio": "client",
     "asyncpg": "db demo.demonstration",
     "awscrt": "objects.body.checksums",

@@ -13,9 +13,9 @@ import pytest_asyncio
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.db import rejections
+from gateway.db import record
 from gateway.db.database import Database
-from gateway.db.rejections import RejectedPayload
+from gateway.db.record import RejectedPayload
 from gateway.demo.embedded import EmbeddedPostgres
 from gateway.fencing.record import CapturedPayload
 from gateway.objects.body import intake
@@ -79,7 +79,7 @@ async def details(stage: Stage, resource: str) -> list[tuple[UUID, dict[str, Any
 async def only(stage: Stage, store: Database, resource: str) -> tuple[RejectedPayload | None, dict[str, Any]]:
     """Return the payload kept with the one entry of a resource, and the details of that entry."""
     ((entry, said),) = await details(stage, resource)
-    kept = await rejections.read_payload(store, entry)
+    kept = await record.read_payload(store, entry)
     if kept is not None:
         assert said["kept"] == len(kept.body)
         assert said["sha256"] == hashlib.sha256(kept.body).hexdigest(), "the entry proves what is kept"
@@ -113,7 +113,7 @@ class TestTables:
         for entry, said in found:
             assert (said["truncated"], said["redacted"]) == (False, True)
             expected = b'{"name":"n","secret":"[redacted]","extra":{"password":"[redacted]"}}'
-            assert await rejections.read_payload(store, entry) == RejectedPayload(
+            assert await record.read_payload(store, entry) == RejectedPayload(
                 "application/json", expected, truncated=False
             )
 
@@ -260,11 +260,11 @@ class TestKeeping:
             f"INSERT INTO fencing.payload SELECT gen_random_uuid(), {TODAY} - days, 'text/old', '', false "
             "FROM unnest('{3, 8, 399, 401, 402, 500}'::integer[]) AS days"
         )
-        assert await rejections.drop_payloads(store, 400, 2) == 2
-        assert await rejections.drop_payloads(store, 400, 10) == 1
+        assert await record.drop_payloads(store, 400, 2) == 2
+        assert await record.drop_payloads(store, 400, 10) == 1
         left = f"SELECT {TODAY} - day AS age FROM fencing.payload WHERE media_type = 'text/old' ORDER BY day DESC"
         assert [row["age"] for row in await shared.rows(left)] == [3, 8, 399]
-        assert await rejections.drop_payloads(store, 0, 100) == 2, "those of a week are never dropped"
+        assert await record.drop_payloads(store, 0, 100) == 2, "those of a week are never dropped"
         assert [row["age"] for row in await shared.rows(left)] == [3]
 
 

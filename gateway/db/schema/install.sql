@@ -1,10 +1,7 @@
--- The schema `fencing` as it is after all migrations, in an order that installs:
+-- The schema `fencing` as it is today, in an order that installs. `gateway migrate` runs these files where there is none,
+-- and the migrations where there is an older one. This does the same as the former:
 --     psql --set ON_ERROR_STOP=1 --single-transaction --file install.sql
---
--- These files are for readers, and for the test that compares them with what the migrations arrive at. `gateway migrate`
--- runs the migrations, and never these files. CONTRIBUTING.md says how to change the schema.
---
--- Alembic makes one more table, fencing.migration. Its one row is the revision.
+-- CONTRIBUTING.md says how to change the schema.
 --
 -- Names of resources, buckets and keys are compared byte by byte, whatever the database's locale: COLLATE "C".
 --
@@ -13,7 +10,18 @@
 --
 -- Most functions are VOLATILE plpgsql for one reason: each statement inside takes a fresh snapshot. So it sees what a
 -- predecessor committed while the function waited for a lock (docs/decisions/004).
-CREATE SCHEMA IF NOT EXISTS fencing;
+
+-- IF NOT EXISTS needs the right to create schemas even if there is one.
+DO $$ BEGIN
+    IF to_regnamespace('fencing') IS NULL THEN
+        CREATE SCHEMA fencing;
+    END IF;
+END $$;
+
+-- The revision of the schema: the newest migration.
+CREATE TABLE fencing.migration (version_num varchar(32) CONSTRAINT migration_pkc PRIMARY KEY);
+INSERT INTO fencing.migration (version_num) VALUES ('r1001');
+
 \ir fences.sql
 \ir opening.sql
 \ir ownership.sql

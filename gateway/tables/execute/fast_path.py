@@ -23,7 +23,8 @@ from gateway.admission import Admission
 from gateway.auth.database_roles import OWN
 from gateway.auth.grants import Rights
 from gateway.auth.principal import Principal
-from gateway.db.database import Database, Record, wants_retry
+from gateway.db.database import Database, Record
+from gateway.db.errors import wants_retry
 from gateway.db.fences import Claim
 from gateway.db.idempotency import IdempotencyKey
 from gateway.errors import GatewayError, SqlError, Unavailable

@@ -12,10 +12,12 @@ from typing import TypeAlias
 from uuid import uuid4
 
 from gateway.db import ownership
-from gateway.db.database import Database, Transaction, translated
+from gateway.db.database import Database, Secured, Transaction
+from gateway.db.errors import translated
 from gateway.db.migrations import newest
 from gateway.db.pool import Session, load
 from gateway.errors import DatabaseClosed, Unavailable
+from gateway.fencing.resource import canonical
 from gateway.fencing.shares import Owner
 from gateway.fencing.token import Token
 from gateway.journal.contents import Entry
@@ -206,8 +208,22 @@ class OpeningTable:
 
 async def _raise(transaction: Transaction, entries: Sequence[Entry], term: int) -> None:
     if entries:
-        await transaction.secure(entries)
+        await transaction.secure(Secured(write_raises(entries), 0))
         await transaction.fetch(_SQL["raise"], *_columns(entries), term)
+
+
+def write_raises(entries: Sequence[Entry]) -> str:
+    """Return raises as ``fencing.check_secured_v1`` reads them."""
+    return ",".join(f"{entry.resource} {entry.token.epoch}.{entry.token.value}" for entry in entries)
+
+
+def read_raises(text: str, at: datetime) -> tuple[Entry, ...]:
+    """Return the raises that ``fencing.check_secured_v1`` names. Names of resources contain no comma and no space."""
+    raises = (raised.split(" ") for raised in text.split(","))
+    return tuple(
+        Entry(resource if resource == ownership.OWNERSHIP else canonical(resource), Token.parse(token), at)
+        for resource, token in raises
+    )
 
 
 def _details(server: Server, effect: OpenDatabase) -> dict[str, object]:
