@@ -41,16 +41,15 @@ from gateway.record.denials import Denials
 from gateway.record.payload_capture import NOTHING, Capture
 from gateway.tables.dialect import errors, openapi, request
 from gateway.tables.dialect.cors import Origins
-from gateway.tables.dialect.overrides import Headers
 from gateway.tables.dialect.request import READS, WRITES, Target
-from gateway.tables.dialect.response import Response
+from gateway.tables.dialect.response import Headers, Response
 from gateway.tables.execute import planning
 from gateway.tables.execute.acting import KnownRole, known_role
 from gateway.tables.execute.authorisation import Authorisation, concerns_table
 from gateway.tables.execute.fast_path import Candidate, FastPath
 from gateway.tables.execute.function_calls import FunctionCalls
 from gateway.tables.execute.planning import EffectivePreferences, ParsedWrite, Planner, Sender
-from gateway.tables.execute.reads import AnswerLimit, Description, Reader, ReadSettings
+from gateway.tables.execute.reads import AnswerLimit, Description, Reader
 from gateway.tables.execute.recipes import PlainHead
 from gateway.tables.execute.transaction import FencedTransactions, Settle, UnitOfWork
 from gateway.tables.execute.write_list import ListSettings, WriteLists, with_details
@@ -67,10 +66,9 @@ class Exposure:
 
     The first of ``schemas`` is the default. ``rules`` go by ``schema.table``. ``max_body``: bytes of a body.
     ``max_rows``: the most rows of one answer. ``functions``: those that can be called, as ``schema.name``.
-    ``tx_override``: callers may have their writes rolled back. ``overrides``: code in the database may set status and
-    headers of answers. ``verbose_errors``: answers repeat the database's details and hints. ``openapi``: the root
-    describes what is served. ``origins``: the origins whose pages may read answers; ``*`` for all. ``required``: tables
-    that must exist before any is served, as ``schema.table``.
+    ``verbose_errors``: answers repeat the database's details and hints. ``openapi``: the root describes what is served.
+    ``origins``: the origins whose pages may read answers; ``*`` for all. ``required``: tables that must exist before
+    any is served, as ``schema.table``.
     """
 
     schemas: tuple[str, ...] = ("public",)
@@ -80,8 +78,6 @@ class Exposure:
     max_body: int = 64 * 1024 * 1024
     max_rows: int | None = None
     functions: frozenset[str] = frozenset()
-    tx_override: bool = False
-    overrides: bool = False
     verbose_errors: bool = True
     openapi: bool = True
     origins: tuple[str, ...] = ()
@@ -176,20 +172,14 @@ class TablePlane:
         functions = FunctionCache(database, exposure.functions)
         self._description = Description(self._schema_cache, functions, exposure.prefixes[0], enabled=exposure.openapi)
         audit = Audit(database, observe, "tables")
-        self._fast_path = FastPath(
-            *(database, admission, audit, observe, exposure.schemas),
-            overrides=exposure.overrides,
-        )
-        preferences = EffectivePreferences(database, tx_override=exposure.tx_override)
+        self._fast_path = FastPath(database, admission, audit, observe, exposure.schemas)
+        preferences = EffectivePreferences(database)
         authorisation = self._authorisation = authorisation or Authorisation(Denials(database, observe))
         self._planner = Planner(database, preferences, authorisation.claims)
         limit = AnswerLimit(exposure.max_body, self._bodies.memory)
-        self._transactions = FencedTransactions(
-            database, admission, authorisation, observe, settle, audit, limit, overrides=exposure.overrides
-        )
+        self._transactions = FencedTransactions(database, admission, authorisation, observe, settle, audit, limit)
         self._preferences = preferences
-        settings = ReadSettings(limit, exposure.max_rows, exposure.overrides)
-        self._reader = Reader(database, self._fast_path, authorisation, settings)
+        self._reader = Reader(database, self._fast_path, authorisation, limit, exposure.max_rows)
         self._function_calls = FunctionCalls(
             functions, preferences, self._reader, self._transactions, authorisation, exposure.default_rule
         )

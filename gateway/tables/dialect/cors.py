@@ -10,8 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from gateway.http import origins
-from gateway.tables.dialect.overrides import Headers
-from gateway.tables.dialect.response import Response
+from gateway.tables.dialect.response import Headers, Response
 
 MAX_AGE = 86_400
 

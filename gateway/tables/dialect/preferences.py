@@ -13,7 +13,7 @@ from gateway.tables.dialect.grammar import kept_if_short
 class Preferences:
     """The ``Prefer`` header, reduced to what is known. ``invalid`` are its other members, as they were sent.
 
-    ``timezone`` is as sent: only the database knows which zones there are.
+    ``timezone`` is as sent: only the database knows which zones there are. ``tx`` has no effect: writes are committed.
     """
 
     returns: Literal["minimal", "headers-only", "representation"] | None = None
@@ -29,7 +29,7 @@ class Preferences:
     @property
     def need_a_transaction(self) -> bool:
         """Whether a write must have a transaction of its own: to be undone by its result, or to have a setting."""
-        return self.max_affected is not None or self.tx == "rollback" or self.timezone is not None
+        return self.max_affected is not None or self.timezone is not None
 
 
 _CHOICES: dict[str, tuple[str, frozenset[str]]] = {
@@ -65,26 +65,22 @@ def parse_preferences(header: str) -> Preferences:
     return Preferences(**chosen, invalid=tuple(unknown))  # type: ignore[arg-type]  # the table above pairs every name with its values
 
 
-def honoured(preferences: Preferences, *, tx_override: bool, zones: Container[str]) -> Preferences:
+def honoured(preferences: Preferences, *, zones: Container[str]) -> Preferences:
     """Return the preferences that can be honoured. ``zones`` are the existing time zones.
 
-    ``tx_override``: the operator lets callers choose how a transaction ends. Raise PGRST122 if handling is strict and a
-    preference cannot be honoured: a caller that insists on a rollback must not get a commit. A caller that insists on a
-    commit gets it in any case.
+    Raise PGRST122 if handling is strict and a preference cannot be honoured: a caller that insists on a rollback must
+    not get a commit. A caller that insists on a commit gets it in any case.
     """
-    chooses = preferences.tx is None or tx_override
     exists = preferences.timezone is None or preferences.timezone in zones
-    if not preferences.invalid and chooses and exists:
+    if not preferences.invalid and preferences.tx is None and exists:
         return preferences
     if preferences.strict:
         invalid = [*preferences.invalid]
-        invalid += [] if chooses or preferences.tx == "commit" else [f"tx={preferences.tx}"]
+        invalid += ["tx=rollback"] if preferences.tx == "rollback" else []
         invalid += [] if exists else [f"timezone={preferences.timezone}"]
         if invalid:
             raise DialectError(
                 "PGRST122", 400, "Invalid preferences given with handling=strict",
                 details=f"Invalid preferences: {', '.join(invalid)[:200]}",
             )  # fmt: skip
-    return replace(
-        preferences, tx=preferences.tx if chooses else None, timezone=preferences.timezone if exists else None
-    )
+    return replace(preferences, tx=None, timezone=preferences.timezone if exists else None)

@@ -77,12 +77,12 @@ def parse(method: str, query_string: bytes, headers: Mapping[bytes, str]) -> Req
     )
 
 
-def settled(request: Request, headers: Mapping[bytes, str], *, tx_override: bool, zones: Container[str]) -> Request:
+def settled(request: Request, headers: Mapping[bytes, str], *, zones: Container[str]) -> Request:
     """Return the request with the preferences that can be honoured. ``zones`` are the existing time zones.
 
     Raise PGRST122 for preferences that strict handling refuses, PGRST107 if no form of answer is acceptable.
     """
-    preferences = honoured(request.preferences, tx_override=tx_override, zones=zones)
+    preferences = honoured(request.preferences, zones=zones)
     accept = headers.get(b"accept", "")
     if accepted(accept) is None:
         raise not_acceptable(accept)

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 from urllib.parse import quote
 
 import orjson
@@ -14,10 +14,11 @@ from gateway.fencing.headers import would_refuse
 from gateway.fencing.token import Token
 from gateway.tables.catalog.snapshot import Table
 from gateway.tables.dialect.etags import quoted, row_changed
-from gateway.tables.dialect.overrides import Headers, Overrides, replaced
 from gateway.tables.dialect.preferences import Preferences
 from gateway.tables.dialect.query import range_error
 from gateway.tables.dialect.request import WRITES, Request
+
+Headers: TypeAlias = list[tuple[bytes, bytes]]
 
 # These statuses go without a body: one would be taken for the beginning of the next answer.
 BODILESS = frozenset((204, 205, 304))
@@ -48,15 +49,14 @@ class Response:
 class Written:
     """The result of a write: the touched rows, the new ones among them, and the returned rows, as texts.
 
-    ``said``: the answer that code in the database has set. ``total``: for a call, the number of rows beyond this page,
-    if they were counted. ``etag``: of the one row written, if asked for.
+    ``total``: for a call, the number of rows beyond this page, if they were counted. ``etag``: of the one row written,
+    if asked for.
     """
 
     touched: int
     inserted: int = 0
     body: str | None = None
     location: str | None = None
-    said: Overrides | None = None
     total: int | None = None
     etag: str | None = None
 
@@ -130,12 +130,12 @@ def call(request: Request, written: Written, accepted: Accepted, *, sets: bool, 
     if names:
         headers.append((b"preference-applied", names.encode()))
     if nothing:
-        return overridden(Response(204, headers), written.said)
+        return Response(204, headers)
     body = written.body or ""
     encoded = (single(body, written.touched) if request.singular and sets else body).encode()
     headers += (request.media.content_type, (b"content-length", str(len(encoded)).encode()))
     status = 206 if total is not None and written.touched < total else 200
-    return overridden(Response(status, headers, b"" if request.method == "HEAD" else encoded), written.said)
+    return Response(status, headers, b"" if request.method == "HEAD" else encoded)
 
 
 def beyond(offset: int, total: int) -> DialectError:
@@ -173,11 +173,11 @@ def write(request: Request, table: Table, written: Written, accepted: Accepted, 
     if not request.wants_rows:
         if request.method == "POST":
             headers.append((b"content-length", b"0"))
-        return overridden(Response(status, headers), written.said)
+        return Response(status, headers)
     body = _empty(request) if written.body is None else written.body
     encoded = (single(body, written.touched) if request.singular else body).encode()
     headers += (request.media.content_type, (b"content-length", str(len(encoded)).encode()))
-    return overridden(Response(status, headers, encoded), written.said)
+    return Response(status, headers, encoded)
 
 
 def etag_header(etag: str) -> tuple[bytes, bytes]:
@@ -199,20 +199,6 @@ def check_single(touched: int) -> None:
             "Cannot coerce the result to a single JSON object",
             details=f"The result contains {touched} rows",
         )
-
-
-def overridden(response: Response, said: Overrides | None) -> Response:
-    """Return the answer with the settings of code in the database."""
-    if said is None:
-        return response
-    headers = replaced(response.headers, said.headers)
-    status = said.status or response.status
-    if status in BODILESS:
-        headers = [pair for pair in headers if pair[0] not in (b"content-type", b"content-length")]
-        return Response(status, headers)
-    if not any(name == b"content-length" for name, _ in headers):
-        headers.append((b"content-length", str(len(response.body)).encode()))
-    return Response(status, headers, response.body)
 
 
 def check_affected(request: Request, touched: int) -> None:
@@ -293,8 +279,6 @@ def applied(method: str, preferences: Preferences) -> Iterable[str]:
         yield f"return={preferences.returns}"
     if preferences.count is not None:
         yield f"count={preferences.count}"
-    if preferences.tx is not None:
-        yield f"tx={preferences.tx}"
     if preferences.strict is not None:
         yield "handling=strict" if preferences.strict else "handling=lenient"
     if preferences.timezone is not None:

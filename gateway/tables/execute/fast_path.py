@@ -38,9 +38,8 @@ from gateway.record.audit import Audit
 from gateway.tables.dialect import body, response
 from gateway.tables.dialect.body import Payload
 from gateway.tables.dialect.errors import MISMATCH, is_of_answer
-from gateway.tables.dialect.overrides import Headers
 from gateway.tables.dialect.request import Request
-from gateway.tables.dialect.response import Accepted, Response, Row, Written, check_put
+from gateway.tables.dialect.response import Accepted, Headers, Response, Row, Written, check_put
 from gateway.tables.execute import recipes
 from gateway.tables.execute.acting import Role, role_of
 from gateway.tables.execute.batches import Acting, Batches, Raises, Storms
@@ -169,11 +168,7 @@ class FastPath:
         audit: Audit,
         observe: Observe,
         schemas: Sequence[str],
-        *,
-        overrides: bool = False,
     ) -> None:
-        """Learn nothing yet. ``overrides``: code in the database may set parts of answers."""
-        self._overrides = overrides
         self._observe = observe
         self._several_schemas = len(schemas) > 1
         # None if no policy ever looks at a token that its fence carries: the hot path then need not ask.
@@ -553,11 +548,8 @@ class FastPath:
         request, rule, table = write.request, write.cached.rule, write.cached.table
         # Such code may change the settings in which the next write of this batch or session makes its names. And a
         # trigger for each statement fires even if the statement finds its fence overtaken. Policies are looked after
-        # where they bind a role (docs/decisions/085), unless they may set parts of the answer.
-        if write.sender.role is None:
-            runs_code = table.runs_code_when_written
-        else:
-            runs_code = table.runs_more_than_policies or (table.row_security and self._overrides)
+        # where they bind a role (docs/decisions/085).
+        runs_code = table.runs_code_when_written if write.sender.role is None else table.runs_more_than_policies
         return (
             rule.mode is Enforcement.ENFORCE
             and rule.equal is Equal.ACCEPT

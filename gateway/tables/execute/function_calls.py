@@ -53,8 +53,7 @@ class _Call:
         if self.request.singular and function.returns_set:
             check_single(touched)
         check_affected(self.request, touched)
-        said = await self.reader.said(transaction)
-        return Written(touched, body=row["body"], total=row["total"], said=said)
+        return Written(touched, body=row["body"], total=row["total"])
 
     async def only_read(self, transaction: Transaction) -> Response:
         written = await self.carry_out(transaction)

@@ -277,13 +277,10 @@ class PlannedWrite:
 
 
 class EffectivePreferences:
-    """Decides which preferences of a request the gateway applies.
+    """Decides which preferences of a request the gateway applies."""
 
-    ``tx_override``: callers may have their writes rolled back.
-    """
-
-    def __init__(self, database: Database, *, tx_override: bool) -> None:
-        self._database, self._tx_override = database, tx_override
+    def __init__(self, database: Database) -> None:
+        self._database = database
         self._zones: frozenset[str] | None = None
 
     async def applied(self, wanted: Request, headers: Mapping[bytes, str]) -> Request:
@@ -294,7 +291,7 @@ class EffectivePreferences:
         zones: frozenset[str] = frozenset()
         if wanted.preferences.timezone is not None:
             zones = await self._known_zones()
-        return request.settled(wanted, headers, tx_override=self._tx_override, zones=zones)
+        return request.settled(wanted, headers, zones=zones)
 
     async def _known_zones(self) -> frozenset[str]:
         """Return the time zones of the server. They come with its software and take long to list: ask once."""

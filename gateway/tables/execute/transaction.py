@@ -28,7 +28,7 @@ from gateway.fencing.record import Attempt, Refusal, Rejection
 from gateway.observe.events import Observe, StepReached, WriteAccepted
 from gateway.observe.stages import staged
 from gateway.record.audit import Audit
-from gateway.tables.dialect import overrides, response
+from gateway.tables.dialect import response
 from gateway.tables.dialect.response import Accepted, Response, Written
 from gateway.tables.dialect.transaction_document import of_write
 from gateway.tables.execute import fenced_write
@@ -108,14 +108,6 @@ class _AlreadyDone(Exception):
         self.key = key
 
 
-class _RolledBack(Exception):
-    """The caller only wants to know what a write would do. Its claims are undone too, and nothing is recorded."""
-
-    def __init__(self, answer: Response) -> None:
-        super().__init__()
-        self.answer = answer
-
-
 @dataclass(frozen=True, slots=True)
 class _Outcome:
     """The answer of a unit of work, and the events to announce once it is committed."""
@@ -148,8 +140,7 @@ class _Unenforced:
 class FencedTransactions:
     """Executes units of work, each in one transaction.
 
-    Without ``settle`` no object store is configured, but mutations from before may still be pending. ``overrides``:
-    code in the database may set parts of answers.
+    Without ``settle`` no object store is configured, but mutations from before may still be pending.
     """
 
     def __init__(
@@ -161,14 +152,12 @@ class FencedTransactions:
         settle: Settle | None,
         audit: Audit,
         limit: AnswerLimit,
-        *,
-        overrides: bool,
     ) -> None:
         self._database, self._observe, self._settle = database, observe, settle
         self._authorisation = authorisation
         self._admission = admission
         self._audit = audit
-        self._overrides, self._limit = overrides, limit
+        self._limit = limit
         self.replay = IdempotentReplay(database, admission, self._settle_claims)
 
     async def execute(self, unit: UnitOfWork) -> Response:
@@ -195,8 +184,6 @@ class FencedTransactions:
                 await self._settle_claims(claims, pending.resources, unit.caller)
                 cause = "Writes of an older holder are still being settled on this resource."
                 continue
-            except _RolledBack as rolled_back:
-                return rolled_back.answer
             except _AlreadyDone as done:
                 shown = [write.tokens for write in unit.writes]
                 # Read again: this transaction was undone, so it has waited for no standby.
@@ -300,18 +287,9 @@ class FencedTransactions:
         """Execute one write. Return its answer and its notes, if observe mode lets it pass."""
         written, observed = await fenced_write.execute(transaction, write, acting, self._limit.most)
         self._observe(WRITE_AFTER)
-        preferences = write.request.preferences
-        runs_code = _runs_code(write)
-        if alone and self._overrides and runs_code and write.call is None:
-            written = replace(written, said=overrides.read(*await settings.read_answer_settings(transaction)))
-        if preferences.tx == "rollback":
-            await acting.as_(write.sender.role)
-            await settings.check_constraints(transaction)
-            self._limit.keep_text(written.body or "")
-            raise _RolledBack(_answer(write, written, Accepted()))
-        if runs_code or write.sender.role is not None:
+        if _runs_code(write) or write.sender.role is not None:
             await acting.restore()
-        elif preferences.timezone is not None and not alone:
+        elif write.request.preferences.timezone is not None and not alone:
             await settings.set_zone(transaction, "UTC")
         unenforced = unenforced.of(write)
         observed += unenforced.observed()
