@@ -53,7 +53,7 @@ from gateway.tables.execute.reads import AnswerLimit, Description, Reader
 from gateway.tables.execute.recipes import PlainHead
 from gateway.tables.execute.transaction import FencedTransactions, Settle, UnitOfWork
 from gateway.tables.execute.write_list import ListSettings, WriteLists, with_details
-from gateway.tables.naming.plan import Rule
+from gateway.tables.naming import Rule
 from gateway.tables.schema_cache import CachedTable, FunctionCache, SchemaCache, watching
 
 Send: TypeAlias = Callable[[Message], Awaitable[None]]

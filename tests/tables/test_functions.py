@@ -8,10 +8,10 @@ from gateway.errors import DialectError
 from gateway.fencing.decision import Enforcement
 from gateway.observe.events import Event
 from gateway.tables import schema_cache
-from gateway.tables.catalog.functions import Choice, Function, Functions, Parameter
-from gateway.tables.dialect.arguments import from_query
+from gateway.tables.dialect.body import arguments_from_query
 from gateway.tables.dialect.media import BodyType
-from gateway.tables.naming.plan import Rule
+from gateway.tables.functions import Choice, Function, Functions, Parameter
+from gateway.tables.naming import Rule
 from gateway.tables.pipeline import Exposure
 from tests.tables.asking import answered, change, client_of, rows
 
@@ -25,7 +25,7 @@ def test_arguments_and_filters_in_a_query(subtests: pytest.Subtests) -> None:
         (b"or=(a.eq.1)", set(), b"or=(a.eq.1)"), (b"apikey=k&a=1", {"a"}, b"apikey=k"), (b"a", set(), b""),
     ):  # fmt: skip
         with subtests.test(query=query):
-            given, left = from_query(query)
+            given, left = arguments_from_query(query)
             assert given.names is not None
             assert (set(given.names), left) == (set(names), rest)
 

@@ -8,8 +8,7 @@ from gateway.tables.dialect.media import (
     accepted,
     root_accepted,
 )
-from gateway.tables.dialect.preferences import parse_preferences
-from gateway.tables.dialect.request import headings, name_of, parse, profile_of
+from gateway.tables.dialect.request import headings, name_of, parse, parse_preferences, profile_of
 
 PREFIXES = ("/v1/tables/", "/rest/v1/")
 

@@ -9,10 +9,10 @@ from urllib.parse import quote
 
 import orjson
 
-from gateway.tables.catalog.functions import Function, Parameter
-from gateway.tables.catalog.snapshot import Column, Table
+from gateway.tables.catalog import Column, Table
 from gateway.tables.dialect.media import OPENAPI
 from gateway.tables.dialect.response import Response
+from gateway.tables.functions import Function, Parameter
 
 
 def options(table: Table) -> Response:

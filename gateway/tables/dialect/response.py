@@ -12,11 +12,10 @@ from gateway.errors import DialectError
 from gateway.fencing.decision import Fence
 from gateway.fencing.headers import would_refuse
 from gateway.fencing.token import Token
-from gateway.tables.catalog.snapshot import Table
+from gateway.tables.catalog import Table
 from gateway.tables.dialect.etags import quoted, row_changed
-from gateway.tables.dialect.preferences import Preferences
 from gateway.tables.dialect.query import range_error
-from gateway.tables.dialect.request import WRITES, Request
+from gateway.tables.dialect.request import WRITES, Preferences, Request
 
 Headers: TypeAlias = list[tuple[bytes, bytes]]
 

@@ -20,7 +20,7 @@ from gateway.tables.execute import reach
 from gateway.tables.execute.acting import Acting
 from gateway.tables.execute.planning import PlannedWrite
 from gateway.tables.execute.reach import Located
-from gateway.tables.naming.plan import table_resource
+from gateway.tables.naming import table_resource
 from gateway.tables.sql.expressions import unchanged
 from gateway.tables.sql.shape import MOST, lower_filters, lower_write
 

@@ -14,9 +14,8 @@ from gateway.fencing.decision import Enforcement
 from gateway.fencing.headers import FencingHeaders
 from gateway.http.body import offload
 from gateway.http.head import Head
-from gateway.tables.catalog.functions import Choice, Functions
-from gateway.tables.dialect import arguments, media, openapi, request, response
-from gateway.tables.dialect.arguments import Arguments
+from gateway.tables.dialect import body, media, openapi, request, response
+from gateway.tables.dialect.body import Arguments
 from gateway.tables.dialect.errors import too_large
 from gateway.tables.dialect.etags import check_preconditions
 from gateway.tables.dialect.grammar import not_implemented
@@ -26,12 +25,12 @@ from gateway.tables.execute.authorisation import Authorisation
 from gateway.tables.execute.planning import EffectivePreferences, PlannedWrite, Sender, explicit_of, key_of, tokens_of
 from gateway.tables.execute.reads import Reader
 from gateway.tables.execute.transaction import FencedTransactions, UnitOfWork
-from gateway.tables.naming.plan import Rule
+from gateway.tables.functions import Choice, Functions
+from gateway.tables.naming import Rule
 from gateway.tables.schema_cache import CachedTable, FunctionCache
-from gateway.tables.sql import function_call
-from gateway.tables.sql.function_call import CallShape
+from gateway.tables.sql import statements
 from gateway.tables.sql.shape import MOST, lower_read
-from gateway.tables.sql.statements import Statements
+from gateway.tables.sql.statements import CallShape, Statements
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +111,7 @@ class FunctionCalls:
 
     async def _read(self, target: Target, head: Head, headers: Mapping[bytes, str], sender: Sender) -> Response:
         """Answer GET or HEAD, with the arguments in the query. A function that tries to write fails (25006, 405)."""
-        given, rest = arguments.from_query(head.query_string)
+        given, rest = body.arguments_from_query(head.query_string)
         wanted = request.parse(head.method, rest, headers)
 
         async def work(functions: Functions) -> Response:
@@ -128,14 +127,14 @@ class FunctionCalls:
         headers: Mapping[bytes, str],
         shown: FencingHeaders,
         sender: Sender,
-        body: Callable[[], Awaitable[bytes]],
+        read: Callable[[], Awaitable[bytes]],
     ) -> Response:
         """Answer POST, with the arguments in the body. A function that may write is a write, any other only reads."""
         wanted = request.parse("POST", sender.query.encode("latin-1"), headers)
         kind = media.body_type(headers)
         request.parse_key(headers)
-        content = await body()
-        given = await offload(len(content), arguments.from_body, kind, content, wanted.query.columns)
+        content = await read()
+        given = await offload(len(content), body.arguments_from_body, kind, content, wanted.query.columns)
         key = await offload(len(content), key_of, sender, target.schema, headers, content)
 
         async def work(functions: Functions) -> Response:
@@ -161,7 +160,7 @@ class FunctionCalls:
             )  # fmt: skip
         read, values = lower_read(wanted, counted=wanted.preferences.count is not None)
         shape = CallShape(choice.function, tuple(sorted(given.names or ())), choice.whole, read)
-        statement = function_call.statement(shape)
+        statement = statements.of_call(shape)
         values[MOST] = self._reader.limit.most
         values["payload"] = given.payload(choice.function, whole=choice.whole)
         return _Call(wanted, choice, statement.text, statement.arrange(values), self._reader)

@@ -32,8 +32,8 @@ from gateway.fencing.token import Token
 from gateway.http.body import offload
 from gateway.http.head import Head
 from gateway.record.payload_capture import NOTHING, Capture
-from gateway.tables.catalog import distribution
-from gateway.tables.catalog.snapshot import Column, Table
+from gateway.tables import naming
+from gateway.tables.catalog import Column, Table, check_distributed
 from gateway.tables.dialect import body, media, request
 from gateway.tables.dialect.body import Payload
 from gateway.tables.dialect.etags import check_preconditions
@@ -42,8 +42,7 @@ from gateway.tables.dialect.request import Request
 from gateway.tables.dialect.response import Accepted, Response, Written
 from gateway.tables.execute import acting
 from gateway.tables.execute.acting import Role
-from gateway.tables.naming import plan
-from gateway.tables.naming.plan import NOTHING_NAMED, Explicit, Naming, Rule, pins_exactly
+from gateway.tables.naming import NOTHING_NAMED, Explicit, Naming, Rule, pins_exactly
 from gateway.tables.schema_cache import CachedTable
 from gateway.tables.sql import statements
 
@@ -214,7 +213,7 @@ class PlannedWrite:
     In observe mode ``tokens`` is None if the write shows none, and ``claimed`` is None if no resource can be derived.
     ``objection`` is the error that an enforcing rule would raise. It is recorded beside the write.
     ``guarded``: the statement must look at the names of rows before it changes them, see
-    ``gateway.tables.naming.plan.Claim``.
+    ``gateway.tables.naming.Claim``.
     ``call``: the function to call, in place of a statement of the table. ``named``: the resources that the writer
     names itself. ``ungranted``: in observe mode, the missing grant of each resource that the caller may not claim. No
     token is shown to its fence.
@@ -258,8 +257,8 @@ class PlannedWrite:
         # A generated column follows others.
         generated = {name for name in reach.keys if name in table.columns and table.columns[name].generated}
         if request.method != "PATCH":
-            kept = {*plan.conflict_target(request, table), *(self.cached.named.fields if self.cached.named else ())}
-            return ("PATCH", columns - kept | generated) if plan.upserts(request, table) else None
+            kept = {*naming.conflict_target(request, table), *(self.cached.named.fields if self.cached.named else ())}
+            return ("PATCH", columns - kept | generated) if naming.upserts(request, table) else None
         # Code may set any column of the row.
         return "PATCH", columns | (reach.keys if table.triggers or table.has_rules else generated)
 
@@ -273,7 +272,7 @@ class PlannedWrite:
         """Return the advice if a touched row has no claim; None for the usual one."""
         if self.request.method != "POST" or self.payload is None or self.cached.named is None:
             return None
-        return plan.computed_key_advice(self.cached.named, self.payload.columns)
+        return naming.computed_key_advice(self.cached.named, self.payload.columns)
 
 
 class EffectivePreferences:
@@ -345,12 +344,12 @@ class Planner:
         try:
             named = cached.naming()
             size = len(payload.text) if payload else 0
-            claim = await offload(size, plan.derive, wanted, payload, named, explicit)
-            asked = await offload(size, plan.questions, claim, named) if claim.rows else None
+            claim = await offload(size, naming.derive, wanted, payload, named, explicit)
+            asked = await offload(size, naming.questions, claim, named) if claim.rows else None
             answers = await self._answers(asked) if asked else {}
             # The statement may read such a value otherwise than it was read here: "today", in the caller's time zone.
             guarded = claim.guarded or (wanted.method == "PATCH" and bool(asked))
-            return await offload(size, plan.resources, claim, named, answers), guarded, None
+            return await offload(size, naming.resources, claim, named, answers), guarded, None
         except (ResourceUnderivable, ResourceMalformed, ResourceMismatch, TokenRequired) as failure:
             if cached.rule.mode is Enforcement.ENFORCE:
                 raise
@@ -371,7 +370,7 @@ def _refused_beforehand(write: PlannedWrite) -> SideEffectRefused | None:
     if reach is None or reach.cascades is Cascades.ALLOW:
         return None
     accept = f'accept such effects unfenced: cascades = "allow" for {name}.'
-    upserts = plan.upserts(write.request, reach.table)
+    upserts = naming.upserts(write.request, reach.table)
     events = {"PATCH": ("update",), "DELETE": ("delete",)}.get(method, ("insert", "update") if upserts else ("insert",))
     what = next((what for event in events for what in reach.written_by_code(event)), None)
     if what is not None:
@@ -426,7 +425,7 @@ def _check_rows(wanted: Request, payload: Payload) -> None:
 
 def _check_columns(wanted: Request, payload: Payload | None, table: Table) -> None:
     """Check against the catalog: the named columns exist, and PUT names its row by the whole key."""
-    distribution.check(table)
+    check_distributed(table)
     if table.reaches_foreign:
         raise not_implemented(
             "A write that may reach a foreign table, or one that Citus manages, whose rows another transaction writes,"

@@ -16,9 +16,7 @@ from gateway.db.database import Database, Transaction
 from gateway.errors import DialectError
 from gateway.fencing.record import ANONYMOUS
 from gateway.http.body import SMALL, twice
-from gateway.tables.catalog import distribution
-from gateway.tables.catalog.functions import Functions
-from gateway.tables.catalog.snapshot import Snapshot
+from gateway.tables.catalog import Snapshot, check_distributed
 from gateway.tables.dialect import media, openapi, response
 from gateway.tables.dialect.errors import too_large
 from gateway.tables.dialect.etags import check_preconditions, names_one_row
@@ -28,6 +26,7 @@ from gateway.tables.execute.acting import Acting
 from gateway.tables.execute.authorisation import Authorisation, concerns_table
 from gateway.tables.execute.fast_path import Candidate, FastPath
 from gateway.tables.execute.planning import Sender
+from gateway.tables.functions import Functions
 from gateway.tables.schema_cache import CachedTable, FunctionCache, SchemaCache
 from gateway.tables.sql.expressions import Statement
 from gateway.tables.sql.shape import MOST, ReadShape, lower_read
@@ -92,7 +91,7 @@ class Reader:
         """
         path, query_string = sender.path, sender.query.encode("latin-1")
         wanted = self.capped(wanted)
-        distribution.check(cached.table)
+        check_distributed(cached.table)
         check_preconditions(wanted.preconditions, wanted.method, wanted.query, cached.table)
         # In another time zone the same row has another text.
         tagged = wanted.preferences.timezone is None and names_one_row(wanted.query, cached.table)

@@ -18,12 +18,12 @@ from gateway.fencing.headers import FencingHeaders
 from gateway.fencing.resource import MAX_BYTES, escape
 from gateway.http.body import SMALL
 from gateway.http.head import LONGEST, Head
-from gateway.tables.catalog.snapshot import Table
+from gateway.tables.catalog import Table
 from gateway.tables.dialect.body import Payload
 from gateway.tables.dialect.grammar import Condition, Field
 from gateway.tables.dialect.query import RESERVED
 from gateway.tables.dialect.request import HEADERS, Request
-from gateway.tables.naming.plan import Naming, canonical_text, pins
+from gateway.tables.naming import Naming, canonical_text, pins
 from gateway.tables.sql.expressions import Statement
 from gateway.tables.sql.shape import MOST
 

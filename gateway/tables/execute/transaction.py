@@ -45,7 +45,7 @@ from gateway.tables.execute.idempotency import SETTLE_ATTEMPTS, IdempotentReplay
 from gateway.tables.execute.planning import PlannedWrite
 from gateway.tables.execute.reach import concerns
 from gateway.tables.execute.reads import AnswerLimit
-from gateway.tables.naming.plan import table_resource
+from gateway.tables.naming import table_resource
 
 CLAIM_AFTER = StepReached("tables.claim.after")
 WRITE_AFTER = StepReached("tables.write.after")

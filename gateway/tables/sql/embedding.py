@@ -7,11 +7,10 @@ import sqlalchemy as sa
 from sqlalchemy.sql.expression import ColumnElement
 
 from gateway.errors import DialectError
-from gateway.tables.catalog.relations import Pairs, Relations, Relationship
-from gateway.tables.catalog.snapshot import Table
-from gateway.tables.sql.expressions import directed, from_table, quoted, reference
+from gateway.tables.catalog import Table
+from gateway.tables.relations import Pairs, Relations, Relationship
+from gateway.tables.sql.expressions import Bind, Conditions, bound_slot, directed, from_table, quoted, reference
 from gateway.tables.sql.shape import EmbedShape, OrderShape
-from gateway.tables.sql.where import Bind, Conditions, bound_slot
 
 # Names of our own inside statements, unlikely to be anyone's table.
 _TARGET, _JUNCTION, _ROWS = "gw_target", "gw_junction", "gw_rows"

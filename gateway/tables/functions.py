@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gateway.errors import DialectError
-from gateway.tables.catalog.snapshot import Column, Table
+from gateway.tables.catalog import Column, Table
 from gateway.tables.dialect.media import BodyType
 
 # Bodies that can be one argument, and the types of a single unnamed parameter that take them.

@@ -7,7 +7,8 @@ from difflib import get_close_matches
 from typing import Any
 
 from gateway.errors import DialectError
-from gateway.tables.catalog.references import Graph
+from gateway.tables.dialect.grammar import not_implemented
+from gateway.tables.references import Graph
 
 _INSERTABLE, _UPDATABLE, _DELETABLE = 8, 4, 16
 # How similar a name must be to be suggested.
@@ -229,3 +230,20 @@ def _table(row: Mapping[str, Any]) -> Table:
 
 def _frozen(fields: Mapping[str, Any]) -> dict[str, Any]:
     return {name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()}
+
+
+CITUS_PROBLEM = "Citus manages it, so its rows and their fences could commit on two nodes, one after the other"
+
+CITUS_ADVICE = (
+    "Make it a table of this node again: SELECT undistribute_table('schema.table'). Or keep it in a database without "
+    "Citus, with a gateway of its own."
+)
+
+
+def check_distributed(table: Table) -> None:
+    """Raise ``DialectError`` for a table that Citus manages.
+
+    Reads are refused, too: Citus would check on another node that the table is the one that was planned.
+    """
+    if table.distributed:
+        raise not_implemented(f"A request for {table.schema}.{table.name}, which Citus manages,", CITUS_ADVICE)

@@ -15,7 +15,7 @@ from gateway.errors import GatewayError, ResourceMismatch, ResourceUnderivable, 
 from gateway.fencing.decision import Cascades, Enforcement, Equal
 from gateway.fencing.naming import NameColumn, TableNaming
 from gateway.fencing.resource import Template, escape
-from gateway.tables.catalog.snapshot import Column, Table
+from gateway.tables.catalog import Column, Table
 from gateway.tables.dialect.body import Payload
 from gateway.tables.dialect.grammar import Condition, Field, Node
 from gateway.tables.dialect.request import Request

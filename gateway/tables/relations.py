@@ -11,7 +11,7 @@ from difflib import get_close_matches
 from typing import Literal, TypeAlias
 
 from gateway.errors import DialectError
-from gateway.tables.catalog.snapshot import ForeignKey, Table
+from gateway.tables.catalog import ForeignKey, Table
 
 Pairs: TypeAlias = tuple[tuple[str, str], ...]
 
