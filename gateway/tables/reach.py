@@ -18,9 +18,20 @@ from typing import TypeAlias
 from gateway.errors import ResourceUnderivable
 from gateway.fencing.decision import Cascades, Enforcement, Equal
 from gateway.fencing.resource import Template
-from gateway.tables.catalog import CITUS_ADVICE, CITUS_PROBLEM, EVENTS, Snapshot, Table, Trigger
+from gateway.tables.catalog import (
+    CITUS_ADVICE,
+    CITUS_PROBLEM,
+    DELETED,
+    EVENTS,
+    Change,
+    Graph,
+    Reference,
+    Relation,
+    Snapshot,
+    Table,
+    Trigger,
+)
 from gateway.tables.naming import Naming, Rule, naming
-from gateway.tables.references import DELETED, Change, Graph, Reference, Relation
 from gateway.tables.sql.expressions import VERSION_TYPES, version_of
 
 RuleOf: TypeAlias = Callable[[str, str], Rule]

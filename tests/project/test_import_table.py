@@ -33,14 +33,13 @@ TABLE: dict[str, str] = {
     "admission": "fencing db observe",
     "record": "fencing auth.grants auth.key_uses background batching budget db observe",
     # The table plane.
-    "tables.references": "",
-    "tables.catalog": "tables.references tables.dialect.grammar",
+    "tables.catalog": "tables.dialect.grammar",
     "tables.functions": "tables.catalog tables.dialect.media",
     "tables.relations": "tables.catalog",
     "tables.dialect": "fencing http.origins tables.catalog tables.functions",
     "tables.naming": "fencing tables.catalog tables.dialect",
     "tables.sql": "tables.catalog tables.dialect tables.functions tables.naming tables.relations",
-    "tables.reach": "fencing tables.catalog tables.naming tables.references tables.sql",
+    "tables.reach": "fencing tables.catalog tables.naming tables.sql",
     "tables.execute": "fencing admission auth background batching http db observe record budget tables",
     "tables": "fencing admission auth background http db observe record budget tables",
     # The object plane.
@@ -144,7 +143,7 @@ PURE = (
     "errors text fencing timeline http.head http.origins "
     "auth.algorithms auth.certificates auth.database_roles auth.temporary_keys auth.grants auth.identity_tokens "
     "auth.login_cookies auth.signature_claims auth.post_policy auth.principal auth.sigv4 "
-    "tables.references tables.catalog tables.functions tables.relations tables.dialect tables.naming tables.sql "
+    "tables.catalog tables.functions tables.relations tables.dialect tables.naming tables.sql "
     "tables.reach objects.s3 objects.protocol "
     "journal.contents journal.evidence journal.format journal.protocol "
     "objects.body.checksums objects.body.chunked naming.change ownership.change objects.probe.judgement "
