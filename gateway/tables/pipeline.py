@@ -125,7 +125,7 @@ class Prepared(NamedTuple):
         role = self.role and partial(self.role.of, packet.changing)
         candidate = Candidate(plain, self.origin.caller, self.rights, role=role)
         self.fast_path.begin(candidate, packet.query_string, packet.content)
-        return None if candidate.match is None else candidate
+        return None if candidate.learnt is None else candidate
 
     def answer(self, begun: Candidate) -> Response | None:
         """Return the answer to a request whose row has come. None if the row does not confirm it, or has failed.

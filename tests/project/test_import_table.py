@@ -23,8 +23,9 @@ TABLE: dict[str, str] = {
     # Shared parts.
     "background": "observe.events",
     "batching": "",
+    "bounded": "",
     "budget": "fencing.record",
-    "http": "auth.certificates observe.events observe.repeats observe.stages budget fencing.record",
+    "http": "auth.certificates bounded observe.events observe.repeats observe.stages budget fencing.record",
     "config": "fencing text auth.algorithms auth.certificates auth.database_roles auth.grants journal.contents "
     "journal.protocol webhooks.signing",
     "db": "fencing journal.contents journal.protocol budget timeline.history",
@@ -40,7 +41,7 @@ TABLE: dict[str, str] = {
     "tables.naming": "fencing tables.catalog tables.dialect",
     "tables.sql": "tables.catalog tables.dialect tables.functions tables.naming tables.relations",
     "tables.reach": "fencing tables.catalog tables.naming tables.sql",
-    "tables.execute": "fencing admission auth background batching http db observe record budget tables",
+    "tables.execute": "fencing admission auth background batching bounded http db observe record budget tables",
     "tables": "fencing admission auth background http db observe record budget tables",
     # The object plane.
     "objects.s3": "fencing",
@@ -140,7 +141,7 @@ OF_FRAMEWORKS = {"client.django": {"django"}, "client.sqlalchemy": {"sqlalchemy"
 
 # Folders and modules that do no I/O and read no clock and no environment.
 PURE = (
-    "errors text fencing timeline http.head http.origins "
+    "bounded errors text fencing timeline http.head http.origins "
     "auth.algorithms auth.certificates auth.database_roles auth.temporary_keys auth.grants auth.identity_tokens "
     "auth.login_cookies auth.signature_claims auth.post_policy auth.principal auth.sigv4 "
     "tables.catalog tables.functions tables.relations tables.dialect tables.naming tables.sql "

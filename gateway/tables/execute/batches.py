@@ -13,6 +13,7 @@ from time import perf_counter
 from typing import Generic, NamedTuple, TypeAlias, TypeVar
 
 from gateway.batching import Lane
+from gateway.bounded import Bounded
 from gateway.budget import CALLER, Caller
 from gateway.db import fences
 from gateway.db.database import Claims, Database, Record
@@ -111,8 +112,14 @@ class _Lanes(ABC, Generic[What, Answer]):
     def __init__(self, observe: Observe) -> None:
         self._observe = observe
         self._lanes: dict[str | tuple[str, str], Lane[_Asked[What], Answer]] = {}
+        # Statements whose last batch has raised a fence.
+        self._rising: Bounded[str | tuple[str, str], None] = Bounded(_MOST_LANES)
         self._under_way = 0
         self._back = float("-inf")
+
+    def expected(self, statement: Statement, role: str | None = None) -> bool:
+        """Return whether fences have risen lately with such statements."""
+        return (statement.text if role is None else (role, statement.text)) in self._rising
 
     def busy(self) -> bool:
         """Return whether a statement is under way, or was a moment ago: writers pause between two statements."""
@@ -138,6 +145,13 @@ class _Lanes(ABC, Generic[What, Answer]):
     @abstractmethod
     def _lane(self, statement: Statement, role: str | None) -> Lane[_Asked[What], Answer]:
         """Return a new lane for a statement."""
+
+    def _note(self, text: str | tuple[str, str], claimed: Record, rows: Sequence[Record]) -> None:
+        """Note whether the claims of a batch have raised fences. ``claimed``: the row that tells."""
+        if claimed["risen"]:
+            self._rising.remember(text, None)
+        elif any(row["held"] for row in rows):  # stale tokens tell nothing about the next holder's
+            self._rising.pop(text, None)
 
     def _begin(self, batch: Sequence[_Asked[What]]) -> float:
         self._under_way += 1
@@ -218,12 +232,6 @@ class Raises(_Lanes[Claim, Record | None]):
     def __init__(self, many: ClaimMany, observe: Observe) -> None:
         super().__init__(observe)
         self._many = many
-        # Statements whose last batch has raised a fence.
-        self._rising: set[str] = set()
-
-    def expected(self, statement: Statement) -> bool:
-        """Return whether fences have risen lately with such statements."""
-        return statement.text in self._rising
 
     def send(
         self, statement: Statement, claim: Claim, arguments: list[object], size: int
@@ -264,12 +272,7 @@ class Raises(_Lanes[Claim, Record | None]):
             claimed, *rows = await self._many(statement.text, sent, carried)
         finally:
             self._end(batch, began)
-        if claimed["risen"]:
-            if len(self._rising) >= _MOST_LANES:
-                self._rising.clear()
-            self._rising.add(statement.text)
-        elif any(row["held"] for row in rows):  # stale tokens tell nothing about the next holder's
-            self._rising.discard(statement.text)
+        self._note(statement.text, claimed, rows)
         return rows
 
 
@@ -303,11 +306,6 @@ class Acting(_Lanes[_Member, Record | None]):
     def __init__(self, database: Database, observe: Observe, *, writes: bool) -> None:
         super().__init__(observe)
         self._database, self._writes = database, writes
-        self._rising: set[tuple[str, str]] = set()
-
-    def expected(self, statement: Statement, role: Role) -> bool:
-        """Return whether fences have risen lately with such statements."""
-        return (role.name, statement.text) in self._rising
 
     def send(
         self,
@@ -354,12 +352,8 @@ class Acting(_Lanes[_Member, Record | None]):
             if len(batch) > 1 or is_of_answer(error):
                 raise
             return [None]
-        if self._writes and rows[0]["risen"]:
-            if len(self._rising) >= _MOST_LANES:
-                self._rising.clear()
-            self._rising.add((role, statement.text))
-        elif self._writes and any(asked.what.raises for asked in batch) and any(row["held"] for row in rows):
-            self._rising.discard((role, statement.text))
+        if any(asked.what.raises for asked in batch):
+            self._note((role, statement.text), rows[0], rows)
         return rows
 
     async def _alone(self, statement: Statement, role: str, asked: _Asked[_Member]) -> Record | None:
