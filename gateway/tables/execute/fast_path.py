@@ -14,7 +14,7 @@ Statements of concurrent requests share round trips. Reads of one row by its key
 """
 
 from asyncio import Future
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple, TypeAlias
@@ -22,8 +22,9 @@ from typing import NamedTuple, TypeAlias
 from gateway.admission import Admission
 from gateway.auth.database_roles import OWN
 from gateway.auth.grants import Rights
-from gateway.auth.principal import Principal
+from gateway.auth.principal import Principal, Proof, Use
 from gateway.bounded import Bounded
+from gateway.budget import CALLER, Caller
 from gateway.db.database import Database, Record, wants_retry
 from gateway.db.fences import Claim
 from gateway.db.idempotency import IdempotencyKey
@@ -32,7 +33,8 @@ from gateway.fencing.decision import Enforcement, Equal
 from gateway.fencing.record import Attempt, refusal_error
 from gateway.fencing.token import Token
 from gateway.http.body import LARGE, SMALL
-from gateway.http.head import Head
+from gateway.http.direct import Origin
+from gateway.http.head import REQUEST_ID, Head, Packet, client_request_id
 from gateway.observe.events import Observe, StepReached, WriteAccepted
 from gateway.record.audit import Audit
 from gateway.tables.dialect import body, response
@@ -40,10 +42,10 @@ from gateway.tables.dialect.errors import MISMATCH, is_of_answer
 from gateway.tables.dialect.request import Request
 from gateway.tables.dialect.response import Accepted, Headers, Response, Row, Written, check_put
 from gateway.tables.execute import recipes
-from gateway.tables.execute.acting import Role, role_of
+from gateway.tables.execute.acting import KnownRole, Role, known_role, role_of
 from gateway.tables.execute.batches import Acting, Batches, Raises, Storms
 from gateway.tables.execute.fenced_write import accepted_under, written_columns
-from gateway.tables.execute.planning import PlannedWrite, Sender
+from gateway.tables.execute.planning import Incoming, PlannedWrite
 from gateway.tables.execute.reach import concerns
 from gateway.tables.execute.recipes import FormReader, PlainHead, PlainRequest, ReadRecipe, RequestForm, WriteRecipe
 from gateway.tables.schema_cache import CachedTable
@@ -133,6 +135,47 @@ class Candidate:
     role: Callable[[], Role] | None = None
 
 
+class Prepared(NamedTuple):
+    """The known part of all requests with one head: their caller, and all but the values of their form.
+
+    ``headers``: of all answers to them. ``proof``: that of the caller, if it can end. ``use``: of its key, if any.
+    ``role``: of the database, if not the gateway's own. ``caller``: all anonymous ones of such requests share a share.
+    """
+
+    fast_path: "FastPath"
+    plain: PlainHead
+    rights: Rights
+    headers: Headers
+    origin: Origin
+    proof: Proof | None
+    use: Use | None
+    role: KnownRole | None
+    caller: Caller
+
+    def begin(self, packet: Packet) -> Candidate | None:
+        """Send the statement of a plain request of a known form. None if the request needs a task."""
+        if self.proof is not None and not self.proof.holds():
+            return None
+        if self.use is not None:
+            self.use.note()
+        CALLER.set(self.caller)  # for a statement that takes a session of its own
+        plain = self.plain.with_query(packet.query_string, packet.changing)
+        role = self.role and partial(self.role.of, packet.changing)
+        candidate = Candidate(plain, self.origin.caller, self.rights, role=role)
+        self.fast_path.begin(candidate, packet.query_string, packet.content)
+        return None if candidate.learnt is None else candidate
+
+    def answer(self, begun: Candidate) -> Response | None:
+        """Return the answer to a request whose row has come. None if the row does not confirm it, or has failed.
+
+        Raises ``GatewayError`` for a row that contradicts the request.
+        """
+        answer = self.fast_path.confirmed(begun)
+        if answer is not None:
+            answer.headers.extend(self.headers)
+        return answer
+
+
 class FastPath:
     """Answers requests by one statement, and learns recipes from those that were planned."""
 
@@ -176,9 +219,28 @@ class FastPath:
         role = partial(role_of, head, principal) if acting else None
         return Candidate(plain, principal.name, principal.rights, role=role)
 
-    def plain_head(self, head: Head, *, acting: bool) -> PlainHead | None:
-        """Return the part of a form that is in the head. None if requests with this head are not plain."""
-        return self._forms.head(head, acting=acting)
+    def prepare(self, head: Head, principal: Principal, headers: Headers) -> Prepared | None:
+        """Prepare for requests with this head, whatever their queries are. None if all of them have to be planned.
+
+        ``headers``: of all answers to them.
+        """
+        acting = principal.role != OWN
+        plain = self._forms.head(head, acting=acting)
+        if plain is None or principal.role is None:
+            return None
+        if acting and head.value(b"cookie") is not None:
+            return None  # policies see cookies, and a cookie may be a secret
+        return Prepared(
+            fast_path=self,
+            plain=plain.without_secrets(),
+            rights=principal.rights,
+            headers=headers,
+            origin=Origin("tables", head.method, head.path, principal.name, client_request_id(head.value(REQUEST_ID))),
+            proof=principal.proof,
+            use=principal.use,
+            role=known_role(head, principal) if acting else None,
+            caller=Caller(principal.name, is_anonymous=principal.is_anonymous),
+        )
 
     def begin(self, candidate: Candidate, query_string: bytes, content: bytes) -> None:
         """Send the statement of a request by its recipe, if it has one."""
@@ -250,12 +312,10 @@ class FastPath:
         self._remember(fenced)
         return self._written(candidate, fenced, found)
 
-    async def answer(
-        self, candidate: Candidate, head: Head, content: Callable[[], Awaitable[bytes]], sender: Callable[[], Sender]
-    ) -> Response | None:
+    async def answer(self, candidate: Candidate, incoming: Incoming) -> Response | None:
         """Answer by a recipe. Return None if there is none, or if the fence does not confirm the token.
 
-        ``content`` reads the body. Raises what ``_confirm`` raises.
+        Raises what ``_confirm`` raises.
         """
         plain = candidate.plain
         if plain is None:
@@ -265,8 +325,8 @@ class FastPath:
             if isinstance(form, _LearntForm):
                 if not candidate.rights.may_write_to(form.table):
                     return None  # the planned request is denied, before its body is read
-                sent = await content()
-            self.begin(candidate, head.query_string, sent)
+                sent = await incoming.content()
+            self.begin(candidate, incoming.head.query_string, sent)
         learnt, fenced = candidate.learnt, candidate.fenced
         if learnt is None:
             return None
@@ -279,7 +339,7 @@ class FastPath:
             row = await self._confirm(
                 fenced,
                 candidate.row,
-                lambda: sender().attempt(claim.token, claim.holder, candidate.content, rule),
+                lambda: incoming.sender.attempt(claim.token, claim.holder, candidate.content, rule),
             )
         except SqlError as error:
             # The schema cache may be out of date. The planned request finds that out.

@@ -4,7 +4,7 @@ The gateway can neither tell which rows a function will write nor verify it afte
 whose lock it holds, and the function runs under that claim. The author of the function ensures that it writes no other.
 """
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from gateway.db.database import Transaction
@@ -22,7 +22,15 @@ from gateway.tables.dialect.grammar import not_implemented
 from gateway.tables.dialect.request import READS, Request, Target
 from gateway.tables.dialect.response import Accepted, Response, Written, check_affected, check_single
 from gateway.tables.execute.authorisation import Authorisation
-from gateway.tables.execute.planning import EffectivePreferences, PlannedWrite, Sender, explicit_of, key_of, tokens_of
+from gateway.tables.execute.planning import (
+    EffectivePreferences,
+    Incoming,
+    PlannedWrite,
+    Sender,
+    explicit_of,
+    key_of,
+    tokens_of,
+)
 from gateway.tables.execute.reads import Reader
 from gateway.tables.execute.transaction import FencedTransactions, UnitOfWork
 from gateway.tables.functions import Choice, Functions
@@ -79,26 +87,18 @@ class FunctionCalls:
         self._functions, self._preferences, self._reader = functions, preferences, reader
         self._transactions, self._authorisation, self._rule = transactions, authorisation, rule
 
-    async def answer(
-        self,
-        head: Head,
-        target: Target,
-        headers: Mapping[bytes, str],
-        sender: Callable[[], Sender],
-        content: Callable[[], Awaitable[bytes]],
-    ) -> Response:
-        """Answer a call by any method. ``headers`` by lower-case name; ``content`` reads the body."""
-        name = f"{target.schema}.{target.name}"
-        await self._authorisation.calls(sender(), name)
+    async def answer(self, incoming: Incoming, target: Target, headers: Mapping[bytes, str]) -> Response:
+        """Answer a call by any method. ``headers`` by lower-case name."""
+        head, sender, name = incoming.head, incoming.sender, f"{target.schema}.{target.name}"
+        await self._authorisation.calls(sender, name)
         if head.method == "OPTIONS":
             return await self._options(target)
         if head.method in READS:
-            await self._authorisation.only_reads(sender(), name)
-            return await self._read(target, head, headers, sender())
+            await self._authorisation.only_reads(sender, name)
+            return await self._read(target, head, headers, sender)
         if head.method != "POST":
             raise DialectError("PGRST101", 405, f"Cannot use the {head.method[:20]} method on RPC")
-        shown = fencing_headers.read(head.headers, pairs=True)
-        return await self._post(target, headers, shown, sender(), content)
+        return await self._post(incoming, target, headers)
 
     async def _options(self, target: Target) -> Response:
         """Return which methods a function allows. Raises PGRST202 if there is none of this name."""
@@ -121,19 +121,13 @@ class FunctionCalls:
 
         return await self._functions.using(work)
 
-    async def _post(
-        self,
-        target: Target,
-        headers: Mapping[bytes, str],
-        shown: FencingHeaders,
-        sender: Sender,
-        read: Callable[[], Awaitable[bytes]],
-    ) -> Response:
+    async def _post(self, incoming: Incoming, target: Target, headers: Mapping[bytes, str]) -> Response:
         """Answer POST, with the arguments in the body. A function that may write is a write, any other only reads."""
+        shown, sender = fencing_headers.read(incoming.head.headers, pairs=True), incoming.sender
         wanted = request.parse("POST", sender.query.encode("latin-1"), headers)
         kind = media.body_type(headers)
         request.parse_key(headers)
-        content = await read()
+        content = await incoming.content()
         given = await offload(len(content), body.arguments_from_body, kind, content, wanted.query.columns)
         key = await offload(len(content), key_of, sender, target.schema, headers, content)
 
@@ -180,5 +174,14 @@ class FunctionCalls:
             raise objection
         cached = CachedTable(table, self._rule, None, Statements(table, None))
         return PlannedWrite(
-            *(call.request, None, content, cached, tokens, names or None, sender, objection), call=call, named=names
+            request=call.request,
+            payload=None,
+            body=content,
+            cached=cached,
+            tokens=tokens,
+            claimed=names or None,
+            sender=sender,
+            objection=objection,
+            call=call,
+            named=names,
         )

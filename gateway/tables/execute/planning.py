@@ -7,6 +7,7 @@ planned this way, alone or in a list. Nothing is written by then.
 import hashlib
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, Protocol, Self
 from uuid import uuid4
 
@@ -29,7 +30,7 @@ from gateway.fencing.decision import Cascades, Enforcement, Equal, Tokens
 from gateway.fencing.headers import FencingHeaders
 from gateway.fencing.record import Attempt, MissingGrant
 from gateway.fencing.token import Token
-from gateway.http.body import offload
+from gateway.http.body import Body, offload
 from gateway.http.head import Head
 from gateway.record.payload_capture import NOTHING, Capture
 from gateway.tables import naming
@@ -122,6 +123,29 @@ class Sender:
             captured=self.capture.of_table(content, self.media_type, table),
             program=self.program,
         )
+
+
+@dataclass
+class Incoming:
+    """One request, whose body may be still to come. Plans and recipes come from its frozen ``head``, and nothing else.
+
+    ``state`` is that of the ASGI scope. ``capture`` is as of ``Sender``. ``max_body``: the most bytes of the body.
+    """
+
+    head: Head
+    state: dict[str, Any]
+    principal: Principal
+    body: Body
+    capture: Capture
+    max_body: int
+
+    @cached_property
+    def sender(self) -> Sender:
+        return Sender.of(self.head, self.state, self.principal, self.capture)
+
+    async def content(self) -> bytes:
+        """Return the whole body. Raises what ``Body.whole`` raises."""
+        return await self.body.whole(self.max_body)
 
 
 @dataclass(frozen=True, slots=True)
@@ -328,7 +352,15 @@ class Planner:
         if parsed.tokens is None:
             objection = TokenRequired("The write carries no fencing token.")
         write = PlannedWrite(
-            *(wanted, parsed.payload, parsed.body, cached, parsed.tokens, claimed, parsed.sender, objection, guarded),
+            request=wanted,
+            payload=parsed.payload,
+            body=parsed.body,
+            cached=cached,
+            tokens=parsed.tokens,
+            claimed=claimed,
+            sender=parsed.sender,
+            objection=objection,
+            guarded=guarded,
             named=explicit.names,
         )
         write = await self._authorise(write)
