@@ -166,7 +166,6 @@ class Table:
 
     @property
     def changeable(self) -> bool:
-        """Return whether its rows can be updated."""
         return bool(self.updatable & _UPDATABLE)
 
     @property

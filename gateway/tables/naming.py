@@ -182,7 +182,6 @@ def naming(table: Table, rule: Rule) -> Naming:
 
 
 def as_registered(named: Naming) -> TableNaming:
-    """Return the naming as the database keeps it."""
     columns = (NameColumn.of(column.name, column.exact_type, column.number) for column in named.columns)
     return TableNaming(named.template.literals, tuple(columns))
 

@@ -230,7 +230,6 @@ class TablePlane:
     async def _read(
         self, incoming: Incoming, candidate: Candidate, target: Target, headers: Mapping[bytes, str]
     ) -> Response:
-        """Parse a read, and execute it."""
         parsed = request.parse(incoming.head.method, incoming.head.query_string, headers)
 
         async def work(cached: CachedTable) -> Response:

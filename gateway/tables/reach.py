@@ -97,7 +97,6 @@ class Reach:
 
     @cached_property
     def references(self) -> list[Reference]:
-        """The keys by which the table's own rows are referred to."""
         return self._graph.referring_to(self.table.oid)
 
     @property
@@ -107,11 +106,9 @@ class Reach:
 
     @cached_property
     def keys(self) -> frozenset[str]:
-        """The columns that other tables refer to."""
         return frozenset(name for one in self.references for name in one.target_columns)
 
     def exposed(self, oids: AbstractSet[int]) -> list[Table]:
-        """Return the exposed ones of these tables."""
         return [self._by_oid[oid] for oid in sorted(oids) if oid in self._by_oid]
 
     def naming(self, table: Table) -> Naming | None:
@@ -431,7 +428,6 @@ class _Search:
 
 
 def _filled(template: Template, column_of: Mapping[str, str]) -> str:
-    """Return a template with other columns."""
     fields = [f"{{{column_of[field]}}}" for field in template.fields]
     return "".join(part for pair in zip(template.literals, [*fields, ""], strict=True) for part in pair)
 

@@ -146,7 +146,6 @@ class SchemaCache:
         self._loading = asyncio.Lock()
 
     def rule(self, schema: str, name: str) -> Rule:
-        """Return the rule of a table."""
         return self._rules.get(f"{schema}.{name}", self._default)
 
     async def snapshot(self) -> Snapshot:
@@ -297,7 +296,6 @@ class SchemaCache:
             return ()
 
     def _warn(self, snapshot: Snapshot) -> None:
-        """Announce the side effects that were not announced before."""
         found = [one for one in find_side_effects(snapshot, self.rule) if not (one.refused or one.another_name)]
         for one in found:
             if one not in self._warned:

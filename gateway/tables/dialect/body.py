@@ -252,7 +252,6 @@ def _urlencoded(content: bytes) -> dict[str, str]:
 
 
 def _made(rows: Sequence[Mapping[str, str | None]], columns: Sequence[str]) -> Payload:
-    """Return a payload of rows that did not come as JSON."""
     return Payload(orjson.dumps(rows).decode(), rows, tuple(sorted(columns)))
 
 

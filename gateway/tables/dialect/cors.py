@@ -30,7 +30,6 @@ class Origins:
     allowed: tuple[str, ...] = ()
 
     def admits(self, origin: bytes) -> bool:
-        """Return whether pages of this origin are let in."""
         return origins.admits(self.allowed, origin)
 
     def preflight(self, method: str, headers: Iterable[tuple[bytes, bytes]]) -> Response | None:
@@ -70,7 +69,6 @@ class Origins:
 
 
 def _single(headers: Iterable[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
-    """Return the headers that occur once."""
     found: dict[bytes, bytes] = {}
     twice: set[bytes] = set()
     for name, value in headers:

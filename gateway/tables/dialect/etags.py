@@ -107,7 +107,6 @@ def row_changed(current: str | None) -> RowChanged:
 
 
 def quoted(tag: str) -> str:
-    """Return a tag in the form of a header."""
     return f'"{tag}"'
 
 

@@ -103,9 +103,8 @@ def read(request: Request, row: Row, path: str, query_string: bytes) -> Response
         return _not_as_expected(request, etag, headers)
     encoded = body.encode()
     headers.append((b"content-length", str(len(encoded)).encode()))
-    _add_applied(headers, request)
-    status = 206 if total is not None and touched < total else 200
-    return Response(status, headers, b"" if request.method == "HEAD" else encoded)
+    _add_applied(headers, applied(request.method, request.preferences))
+    return Response(_read_status(touched, total), headers, b"" if request.method == "HEAD" else encoded)
 
 
 def _not_as_expected(request: Request, etag: str | None, headers: Headers) -> Response:
@@ -125,15 +124,13 @@ def call(request: Request, written: Written, accepted: Accepted, *, sets: bool, 
     if total is not None and offset > total:
         raise beyond(offset, total)
     headers.append((b"content-range", _range(offset, written.touched, "*" if total is None else str(total))))
-    names = ", ".join(applied("RPC", request.preferences))
-    if names:
-        headers.append((b"preference-applied", names.encode()))
+    _add_applied(headers, applied("RPC", request.preferences))
     if nothing:
         return Response(204, headers)
     body = written.body or ""
     encoded = (single(body, written.touched) if request.singular and sets else body).encode()
     headers += (request.media.content_type, (b"content-length", str(len(encoded)).encode()))
-    status = 206 if total is not None and written.touched < total else 200
+    status = _read_status(written.touched, total)
     return Response(status, headers, b"" if request.method == "HEAD" else encoded)
 
 
@@ -159,7 +156,6 @@ def fences(accepted: Accepted) -> Headers:
 
 
 def write(request: Request, table: Table, written: Written, accepted: Accepted, path: str) -> Response:
-    """Return the answer to a write that is durable."""
     headers = fences(accepted)
     if request.method != "PUT":
         headers.append((b"content-range", _write_range(request, written.touched)))
@@ -167,7 +163,7 @@ def write(request: Request, table: Table, written: Written, accepted: Accepted, 
         headers.append((b"location", location(path, table, orjson.loads(written.location))))
     if written.etag is not None:
         headers.append(etag_header(written.etag))
-    _add_applied(headers, _without_resolution(request, table))
+    _add_applied(headers, applied(request.method, _without_resolution(request, table)))
     status = _status(request, written)
     if not request.wants_rows:
         if request.method == "POST":
@@ -227,6 +223,10 @@ def location(path: str, table: Table, keys: Sequence[Any]) -> bytes:
     return f"{quote(path)}?{'&'.join(filters)}".encode()
 
 
+def _read_status(touched: int, total: int | None) -> int:
+    return 206 if total is not None and touched < total else 200
+
+
 def _status(request: Request, written: Written) -> int:
     if request.method == "POST":
         merges = request.preferences.resolution == "merge-duplicates"
@@ -254,16 +254,15 @@ def _range(offset: int, touched: int, total: str) -> bytes:
     return f"{offset}-{offset + touched - 1}/{total}".encode()
 
 
-def _without_resolution(request: Request, table: Table) -> Request:
-    """Return the applied resolution of conflicts. Without possible conflicts there is none."""
+def _without_resolution(request: Request, table: Table) -> Preferences:
+    """Return the preferences. A resolution of conflicts is applied only if there can be any."""
     if request.preferences.resolution is None or request.query.on_conflict or table.primary_key:
-        return request
-    return replace(request, preferences=replace(request.preferences, resolution=None))
+        return request.preferences
+    return replace(request.preferences, resolution=None)
 
 
-def _add_applied(headers: Headers, request: Request) -> None:
-    names = ", ".join(applied(request.method, request.preferences))
-    if names:
+def _add_applied(headers: Headers, preferences: Iterable[str]) -> None:
+    if names := ", ".join(preferences):
         headers.append((b"preference-applied", names.encode()))
 
 

@@ -155,7 +155,6 @@ def _filed(place: Place) -> str:
 
 
 def _written(write: PlannedWrite) -> tuple[Action, Place]:
-    """Return the action of a write or call, and its place."""
     if write.call is not None:
         return Action.CALL, Place(PlaceKind.FUNCTION, write.cached.name)
     return Action.WRITE, Place(PlaceKind.TABLE, write.cached.name)

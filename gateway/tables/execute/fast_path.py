@@ -211,7 +211,6 @@ class FastPath:
         self._recipes = self._size_of_recipes = 0
 
     def candidate(self, head: Head, principal: Principal) -> Candidate:
-        """Return the request as a candidate for the fast path."""
         if principal.role is None:
             return Candidate(None, principal.name, principal.rights)
         acting = principal.role != OWN
@@ -452,7 +451,6 @@ class FastPath:
         return [(b"content-profile", cached.table.schema.encode())] if shown else []
 
     def _written(self, candidate: Candidate, fenced: _Fenced, row: Row) -> Response:
-        """Return the answer to a write that its fence has confirmed."""
         learnt, claim = candidate.learnt, fenced.claim
         assert isinstance(learnt, _LearntWrite)
         answers, recipe = learnt.answers, learnt.recipe

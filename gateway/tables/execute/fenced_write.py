@@ -68,7 +68,6 @@ class Claims:
         return cls(tuple(_groups(writes)), frozenset(name for names in enforced for name in names))
 
     def presented(self, resource: str) -> Presented:
-        """Return what is shown to the fence of a resource."""
         return next(group.tokens.presented(resource) for group in self.groups if resource in group.resources)
 
     def shown(self) -> Iterator[tuple[str, Presented]]:

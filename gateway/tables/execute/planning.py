@@ -214,7 +214,6 @@ def tokens_of(shown: FencingHeaders, rule: Rule) -> Tokens | None:
 
 
 def explicit_of(shown: FencingHeaders) -> Explicit:
-    """Return the resources that a writer names itself."""
     if shown.pairs:
         return Explicit(tuple(name for name, _ in shown.pairs), paired=True)
     return NOTHING_NAMED if shown.resource is None else Explicit((shown.resource,))

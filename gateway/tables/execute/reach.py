@@ -52,7 +52,6 @@ class Located:
 
 
 def concerns(write: PlannedWrite) -> bool:
-    """Return whether a planned write may change rows of other tables by foreign keys."""
     reach, change = write.cached.reach, write.change
     return reach is not None and change is not None and reach.concerns(*change)
 
@@ -162,7 +161,6 @@ class _Walk:
         return self._change[0] == "DELETE" or not set(row["changed"]).isdisjoint(step.reference.target_columns)
 
     async def _lock(self) -> Sequence[Row]:
-        """Lock the rows of the write itself."""
         request, table, located = self._write.request, self._reach.table, self._located
         payload, updates = self._write.payload, self._change[0] == "PATCH"
         keys = sorted(name for name in self._reach.keys if name in table.columns)
@@ -229,7 +227,6 @@ class _Walk:
         return not all(map(self._passes, self._missing.values()))
 
     def _note(self, step: Step, names: Iterable[str | None]) -> None:
-        """Note rows without a claim."""
         observed = step.observed or self._write.cached.rule.mode is Enforcement.OBSERVE
         noted = self._located.missing if observed else self._missing
         for name in names:

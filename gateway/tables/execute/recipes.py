@@ -59,7 +59,6 @@ class RequestForm(NamedTuple):
 
     @property
     def size(self) -> int:
-        """The bytes of its texts."""
         return len(self.path) + sum(map(len, filter(None, self.headers))) + sum(map(len, self.parameters))
 
 
@@ -173,7 +172,6 @@ class WriteRecipe:
     def arguments(
         self, resource: str, shown: FencingHeaders, values: Sequence[str], payload: Payload | None
     ) -> list[object]:
-        """Return the values of the statement, in its order."""
         assert shown.token is not None
         found = dict(self.fixed)
         for number, value in enumerate(values):
@@ -195,7 +193,6 @@ class ReadRecipe:
     profile: Sequence[tuple[bytes, bytes]]
 
     def arguments(self, values: Sequence[str]) -> list[object]:
-        """Return the values of the statement, in its order."""
         found = dict(self.fixed)
         for number, value in enumerate(values):
             found[f"v{number}"] = value

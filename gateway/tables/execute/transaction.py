@@ -93,7 +93,6 @@ class UnitOfWork:
         return next(number for number, write in enumerate(self.writes) if resource in write.claimable)
 
     def attempt(self, resource: str) -> Attempt:
-        """Return the entry of the record for a refusal on a resource."""
         return self.writes[self.claimant(resource)].attempts()(resource)
 
     def answer(self, answers: Sequence[Response]) -> Response:
@@ -125,7 +124,6 @@ class _Unenforced:
     implausible: Mapping[str, ImplausibleToken]
 
     def of(self, write: PlannedWrite) -> "_Unenforced":
-        """Return those of one write."""
         own = set(write.claimable)
         implausible = {name: one for name, one in self.implausible.items() if name in own}
         return _Unenforced([one for one in self.refused if one.resource in own], implausible)

@@ -45,7 +45,6 @@ class Embedding:
         return [self._exists(embed) for embed in self._embeds if embed.shape.inner]
 
     def present(self, number: int) -> ColumnElement[Any]:
-        """Return the condition that there is any related row."""
         return self._exists(self._embeds[number])
 
     def ordered(self, term: OrderShape) -> ColumnElement[Any]:

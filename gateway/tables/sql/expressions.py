@@ -79,7 +79,6 @@ def quoted(name: str) -> quoted_name:
 
 
 def quote(name: str) -> str:
-    """Return a name in quotes."""
     return _QUOTE(checked(name))
 
 
@@ -94,12 +93,10 @@ def string(text: str) -> str:
 
 
 def bound(name: str, type_: sa.types.TypeEngine[Any]) -> sa.BindParameter[Any]:
-    """Return a named value."""
     return sa.bindparam(name, type_=type_)
 
 
 def from_table(table: Table) -> sa.TableClause:
-    """Return the table for FROM, INTO and UPDATE."""
     columns: list[sa.ColumnClause[Any]] = [sa.column(quoted(name)) for name in table.columns]
     return sa.table(quoted(table.name), *columns, schema=quoted(table.schema))
 
@@ -191,7 +188,6 @@ def _string(text: str) -> ColumnElement[Any]:
 
 
 def directed(value: ColumnElement[Any], *, descending: bool, nulls: str | None) -> ColumnElement[Any]:
-    """Return a term of ORDER BY."""
     term = value.desc() if descending else value.asc()
     if nulls is None:
         return term
@@ -336,7 +332,6 @@ _QUANTIFIERS = {"any": sa.func.any, "all": sa.func.all}
 
 
 def bound_slot(slot: int, type_: sa.types.TypeEngine[Any]) -> ColumnElement[Any]:
-    """Return the value as a parameter of its own."""
     return bound(f"v{slot}", type_)
 
 
@@ -391,7 +386,6 @@ class Conditions:
         return [self._one_selected(field, label, cast, source) for field, label, cast in select]
 
     def ordered(self, term: OrderShape, source: str) -> ColumnElement[Any]:
-        """One term of an order."""
         return directed(self.field(term[0], source)[0], descending=term[1], nulls=term[2])
 
     def _one_selected(self, field: FieldShape | None, label: str, cast: str | None, source: str) -> ColumnElement[Any]:

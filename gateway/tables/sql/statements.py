@@ -170,7 +170,6 @@ class Statements:
         return sa.literal_column(f"{reference(self.table.name, column)}::{type_}")
 
     def _located(self) -> ColumnElement[Any]:
-        """Return the condition that a row is one of those that have been locked."""
         places = sa.cast(bound("places", postgresql.ARRAY(sa.Text())), Type("tid[]"))
         relations = bound("relations", postgresql.ARRAY(postgresql.OID()))
         own = sa.tuple_(
@@ -234,7 +233,6 @@ class Statements:
         return check
 
     def _bodies(self, form: Form, order: list[ColumnElement[Any]]) -> ColumnElement[Any]:
-        """Return the columns to return of all touched rows."""
         rows: ColumnElement[Any] = sa.literal_column(f"{_WRITE}.body")
         if form == "csv":
             return separated(rows, sa.literal_column(f"{_WRITE}.line"), order)
