@@ -221,7 +221,7 @@ def _body(table: Table) -> Document:
 def _prefer(method: str) -> Document:
     return {
         "name": "Prefer", "in": "header", "type": "string",
-        "description": f"Any of: {', '.join((*_PREFERENCES[method], 'handling', 'timezone', 'count', 'tx'))}",
+        "description": f"Any of: {', '.join((*_PREFERENCES[method], 'handling', 'timezone', 'count'))}",
     }  # fmt: skip
 
 
