@@ -208,14 +208,13 @@ class TablePlane:
         rule = self._schema_cache.rule(target.schema, target.name)
         # The head comes first: a write without a token is refused before its body is read.
         shown = fencing_headers.read(head.headers, pairs=True)
-        parsed = planning.parse(head.query_string, headers, shown, rule, sender, target.name)
+        parsed = planning.parse(head.query_string, headers, shown, rule, sender, target)
         content = await incoming.content()
         parsed = await offload(len(content), parsed.with_body, content)
         key = await offload(len(content), planning.key_of, sender, target.schema, headers, content)
 
         async def authorise(_: int, resources: Sequence[str]) -> Sequence[str]:
-            name, shows_rows = f"{target.schema}.{target.name}", parsed.request.wants_rows
-            return await self._authorisation.replays(sender, name, resources, rule.mode, shows_rows=shows_rows)
+            return await self._authorisation.replays(parsed, resources)
 
         async def work(cached: CachedTable) -> Response:
             write = await self._planner.plan(parsed, cached)

@@ -39,7 +39,7 @@ from gateway.tables.dialect import body, media, request
 from gateway.tables.dialect.body import Payload
 from gateway.tables.dialect.etags import check_preconditions
 from gateway.tables.dialect.grammar import not_implemented
-from gateway.tables.dialect.request import Request
+from gateway.tables.dialect.request import Request, Target
 from gateway.tables.dialect.response import Accepted, Response, Written
 from gateway.tables.execute import acting
 from gateway.tables.execute.acting import Role
@@ -150,9 +150,14 @@ class Incoming:
 
 @dataclass(frozen=True, slots=True)
 class ParsedWrite:
-    """A write as its sender asks for it. ``headers`` are those of the dialect, by lower-case name."""
+    """A write as its sender asks for it. ``headers`` are those of the dialect, by lower-case name.
+
+    ``table``: ``schema.name``. ``rule``: that of the table.
+    """
 
     request: Request
+    table: str
+    rule: Rule
     headers: Mapping[bytes, str]
     shown: FencingHeaders
     tokens: Tokens | None
@@ -170,16 +175,16 @@ class ParsedWrite:
 
 
 def parse(
-    query_string: bytes, headers: Mapping[bytes, str], shown: FencingHeaders, rule: Rule, sender: Sender, name: str
+    query_string: bytes, headers: Mapping[bytes, str], shown: FencingHeaders, rule: Rule, sender: Sender, target: Target
 ) -> ParsedWrite:
-    """Parse the head of a write. ``rule`` and ``name`` are those of the table.
+    """Parse the head of a write to ``target``, a table with this rule.
 
     Raises ``TokenRequired`` if the rule enforces and the write shows no token, ``DialectError`` for what no write may
     be, ``RequestMalformed`` for malformed headers.
     """
     tokens = tokens_of(shown, rule)
     if tokens is None and rule.mode is Enforcement.ENFORCE:
-        raise TokenRequired(f"A write to {name} needs a fencing token.")
+        raise TokenRequired(f"A write to {target.name} needs a fencing token.")
     parsed = request.parse(sender.method, query_string, headers)
     # A parameter without "=" is no filter, but its sender may have meant one.
     all_complete = all(b"=" in part for part in query_string.split(b"&") if part)
@@ -187,7 +192,7 @@ def parse(
     if parsed.method != "DELETE":
         media.body_type(headers)
     request.parse_key(headers)
-    return ParsedWrite(parsed, headers, shown, tokens, sender)
+    return ParsedWrite(parsed, f"{target.schema}.{target.name}", rule, headers, shown, tokens, sender)
 
 
 def key_of(sender: Sender, schema: str, headers: Mapping[bytes, str], content: bytes) -> IdempotencyKey | None:

@@ -64,9 +64,7 @@ class WriteLists:
         tokens = [one.tokens for one in parsed]
 
         async def authorise(number: int, resources: Sequence[str]) -> Sequence[str]:
-            name, mode = ".".join(targets[number]), self._schema_cache.rule(*targets[number]).mode
-            shows_rows = parsed[number].request.wants_rows
-            return await self._authorisation.replays(sender, name, resources, mode, shows_rows=shows_rows)
+            return await self._authorisation.replays(parsed[number], resources)
 
         if key is not None and (kept := await self._transactions.replay.kept(key, tokens, sender.caller, authorise)):
             return kept
@@ -86,7 +84,7 @@ class WriteLists:
         role = None if sender.role is None else sender.role.at(entry.method, path)
         alone = replace(sender, method=entry.method, path=path, query=entry.query.decode(), role=role)
         rule = self._schema_cache.rule(target.schema, target.name)
-        parsed = parse(entry.query, entry.headers, entry.shown, rule, alone, target.name).with_body(entry.body)
+        parsed = parse(entry.query, entry.headers, entry.shown, rule, alone, target).with_body(entry.body)
         if parsed.request.preferences.tx is not None:
             raise RequestMalformed(
                 "One write of a list cannot be committed or rolled back by itself.", advice="Leave out 'tx'."
