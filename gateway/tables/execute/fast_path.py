@@ -334,7 +334,8 @@ class FastPath:
                 assert candidate.row is not None
                 found = await candidate.row
                 return None if found is None else self._read(candidate, found)
-            claim, rule = fenced.claim, learnt.cached.name
+            assert isinstance(learnt, _LearntWrite)
+            claim, rule = fenced.claim, learnt.table
             row = await self._confirm(
                 fenced,
                 candidate.row,
