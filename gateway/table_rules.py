@@ -2,7 +2,7 @@
 
 from gateway.config import Config
 from gateway.fencing.resource import Template
-from gateway.tables.naming.plan import Rule
+from gateway.tables.naming import Rule
 
 
 def table_rules(config: Config) -> tuple[dict[str, Rule], Rule]:

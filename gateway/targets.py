@@ -17,8 +17,7 @@ from gateway.fencing.resource import Template
 from gateway.objects.resource_rules import KeyRule
 from gateway.objects.s3 import xml
 from gateway.objects.store.operations import Upstream
-from gateway.tables.catalog import distribution
-from gateway.tables.catalog.snapshot import Snapshot, Table
+from gateway.tables.catalog import CITUS_ADVICE, CITUS_PROBLEM, Snapshot, Table
 
 _PATIENCE = 5.0
 """Seconds that the store gets at a start: the gateway must start without it, too."""
@@ -81,7 +80,7 @@ def _unknown_tables(config: Config, tables: Mapping[str, Table]) -> Iterator[Unk
             advice = _advice(rule.name, tables)
             yield UnknownName(("tables", index, "name"), f"there is no table {rule.name}.{advice}", may_come=True)
         elif tables[rule.name].distributed:
-            problem = f"{rule.name} cannot be served: {distribution.PROBLEM}. {distribution.ADVICE}"
+            problem = f"{rule.name} cannot be served: {CITUS_PROBLEM}. {CITUS_ADVICE}"
             yield UnknownName(("tables", index, "name"), problem)
         else:
             columns = tables[rule.name].columns

@@ -251,8 +251,6 @@ def exposure(config: Config, *, allow_missing: bool = True) -> Exposure:
         postgres.max_body,
         max_rows=postgres.max_rows,
         functions=frozenset(postgres.functions),
-        tx_override=postgres.tx_override,
-        overrides=postgres.overrides,
         verbose_errors=postgres.verbose_errors,
         openapi=postgres.openapi,
         origins=config.server.cors_origins,

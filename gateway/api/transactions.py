@@ -9,18 +9,8 @@ from starlette.types import Receive
 
 from gateway.api.requests import Authenticate
 from gateway.auth.principal import Principal
+from gateway.http.direct import Answer
 from gateway.http.problems import Problem
-
-
-class Answer(Protocol):
-    """A finished answer."""
-
-    @property
-    def status(self) -> int: ...
-    @property
-    def headers(self) -> list[tuple[bytes, bytes]]: ...
-    @property
-    def body(self) -> bytes: ...
 
 
 class Transact(Protocol):

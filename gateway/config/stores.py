@@ -1,6 +1,7 @@
 """Sections of the configuration: the database, and the object store."""
 
-from typing import Annotated, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, SecretStr, field_validator, model_validator
 
@@ -12,6 +13,13 @@ from gateway.fencing.ownership import Domain
 from gateway.fencing.resource import check_pattern
 from gateway.journal.contents import PREFIX
 from gateway.journal.protocol import Mode
+
+_FORMER = {
+    "tx_override": "a write with 'Prefer: tx=rollback' is committed, so check writes in a database for tests",
+    "overrides": "raise PTnnn or PGRST in functions and triggers in place of response.status and response.headers",
+}
+"""Removed keys of ``[postgres]``, and what to do in place of each."""
+_OFF = ("false", "0", "no", "off", "f", "n")
 
 
 class RoleRule(Section):
@@ -76,10 +84,6 @@ class Postgres(Section):
     roles: tuple[RoleRule, ...] = ()
     """The roles under which requests to tables and functions run. Without any, all run with the gateway's own rights.
     With some, a caller that no rule names is denied."""
-    tx_override: bool = False
-    """Let callers roll back a write at its end, with ``Prefer: tx=rollback``."""
-    overrides: bool = False
-    """Let functions, triggers and views set ``response.status`` and ``response.headers`` of answers."""
     verbose_errors: bool = True
     """Include the database's details and hints in errors. They may quote rows and name other parts of the schema."""
     openapi: bool = True
@@ -89,6 +93,17 @@ class Postgres(Section):
     def database_roles(self) -> tuple[str, ...]:
         """Return the roles of the database that requests may run under, beside the gateway's own."""
         return tuple(dict.fromkeys(name for rule in self.roles for name in rule.named))
+
+    @model_validator(mode="before")
+    @classmethod
+    def _former_keys(cls, given: Any) -> Any:
+        """Refuse a removed key that was on: without it, a write would be committed, or an answer be another one."""
+        if not isinstance(given, Mapping):
+            return given
+        for key, advice in _FORMER.items():
+            if key in given and str(given[key]).lower() not in _OFF:
+                raise Misplaced((key,), f"it was removed; {advice}, and remove the key")
+        return {key: value for key, value in given.items() if key not in _FORMER}
 
     @field_validator("schemas")
     @classmethod

@@ -65,10 +65,7 @@ async def check_constraints(transaction: Transaction) -> None:
 
 
 async def restore_pins(transaction: Transaction) -> None:
-    """Pin the session again to its settings, even if code in this transaction has changed them beyond its end.
-
-    The answer that such code has set is gone then.
-    """
+    """Pin the session again to its settings, even if code in this transaction has changed them beyond its end."""
     await transaction.restore_pins()
 
 
@@ -80,10 +77,3 @@ async def make_read_only(transaction: Transaction, limit: float | None = None) -
     brief = "" if limit is None else f"; SET LOCAL statement_timeout = {round(limit * 1000)}"
     await transaction.execute(_SQL["read_only"] + brief)
     transaction.expect_refused_writes()
-
-
-async def read_answer_settings(transaction: Transaction) -> tuple[str | None, str | None]:
-    """Return the headers and the status that code has set for the answer, as texts; None or empty for nothing."""
-    row = await transaction.fetchrow(_SQL["answer"])
-    assert row is not None
-    return row["headers"], row["status"]

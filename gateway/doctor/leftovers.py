@@ -11,9 +11,8 @@ from gateway.doctor.findings import Check, CheckStatus, attempt, ok, problem, wa
 from gateway.fencing.decision import Cascades
 from gateway.objects.background.sweeper import LEFT_BEHIND
 from gateway.table_rules import table_rules
-from gateway.tables.catalog import side_effects
-from gateway.tables.catalog.side_effects import SideEffect
-from gateway.tables.catalog.snapshot import Snapshot
+from gateway.tables.catalog import Snapshot
+from gateway.tables.reach import SideEffect, find_side_effects
 
 _MOST_PENDING = 1000
 _LONG_PENDING = timedelta(minutes=1)
@@ -75,7 +74,7 @@ async def check_side_effects(config: Config, database: Database) -> Sequence[Che
     rows = await catalog.relations(database, config.postgres.schemas)
     snapshot = Snapshot.from_rows(rows, await catalog.references(database))
     rules, default = table_rules(config)
-    found = side_effects.find(snapshot, lambda schema, name: rules.get(f"{schema}.{name}", default))
+    found = find_side_effects(snapshot, lambda schema, name: rules.get(f"{schema}.{name}", default))
     if not found:
         return [ok("reach", "no write of an exposed table reaches rows whose fences are not claimed")]
     return [

@@ -11,7 +11,7 @@ from gateway.errors import first_few
 from gateway.fencing.decision import Enforcement
 from gateway.guard.installation import judging
 from gateway.table_rules import table_rules
-from gateway.tables.catalog.snapshot import Snapshot
+from gateway.tables.catalog import Snapshot
 from gateway.tables.sql.expressions import quote
 
 OWNER = "fencing_tables"

@@ -21,9 +21,8 @@ from gateway.guard.script import WATCH, Guard
 from gateway.guard.watching import GuardWatcher
 from gateway.observe.events import ignore
 from gateway.table_rules import table_rules
-from gateway.tables.catalog import distribution
-from gateway.tables.catalog.snapshot import Snapshot, Table
-from gateway.tables.naming.plan import Naming, Rule, naming
+from gateway.tables.catalog import CITUS_ADVICE, CITUS_PROBLEM, Snapshot, Table
+from gateway.tables.naming import Naming, Rule, naming
 
 
 async def examine(config: Config, database: Database) -> list[Check]:
@@ -260,7 +259,7 @@ async def _table(database: Database, schema_name: str, name: str) -> tuple[Table
             f"{qualified} is {_KINDS[table.kind]}.", advice="Install the guard on the tables that hold its rows."
         )
     if table.distributed:
-        raise ConfigurationError(f"{qualified} cannot be guarded: {distribution.PROBLEM}.", advice=distribution.ADVICE)
+        raise ConfigurationError(f"{qualified} cannot be guarded: {CITUS_PROBLEM}.", advice=CITUS_ADVICE)
     if table.reaches_foreign:
         raise ConfigurationError(
             f"{qualified} has rows in a foreign table, which are written by another transaction.",

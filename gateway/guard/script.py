@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from hashlib import sha256
 
 from gateway.fencing.decision import Enforcement, Equal
-from gateway.tables.catalog.snapshot import Column
-from gateway.tables.naming.plan import Naming, table_resource
+from gateway.tables.catalog import Column
+from gateway.tables.naming import Naming, table_resource
 from gateway.tables.sql.expressions import quote, string
 from gateway.tables.sql.statements import name_expression
 

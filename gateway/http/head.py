@@ -12,6 +12,7 @@ from hashlib import blake2b
 from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 from gateway.auth.certificates import ClientCertificate
+from gateway.bounded import Bounded
 from gateway.http.origins import Sender, sender
 
 Headers: TypeAlias = tuple[tuple[bytes, bytes], ...]
@@ -149,14 +150,14 @@ class KnownHeads(Generic[Prepared]):
         """
         self._prepare = prepare
         self._digest = blake2b(digest_size=16, key=key)
-        self._known: dict[bytes, Prepared] = {}
-        self._marks: set[int] = set()
-        self._seen: set[int] = set()
+        # By the hash of a head, which costs less than a digest, but could be that of two heads.
+        self._known: Bounded[int, tuple[bytes, Prepared]] = Bounded(MOST)
+        self._seen: Bounded[int, None] = Bounded(MOST)
 
     def find(self, packet: Packet) -> Prepared | None:
         """Return the thing that was prepared for requests with this head."""
-        # The hash rules out nearly all other heads. It costs less than a digest, but could be that of two heads.
-        return self._known.get(self._of(packet)) if hash(packet.head) in self._marks else None
+        known = self._known.get(hash(packet.head))
+        return known[1] if known is not None and known[0] == self._of(packet) else None
 
     def learn(self, packet: Packet, scope: Scope) -> None:
         """Prepare for further requests with this head. ``scope`` is what the parser has made of the packet."""
@@ -164,9 +165,7 @@ class KnownHeads(Generic[Prepared]):
             return
         mark = hash(packet.head)
         if mark not in self._seen:  # preparing is not worth it for a head that is seen once
-            if len(self._seen) >= MOST:
-                self._seen.clear()
-            self._seen.add(mark)
+            self._seen.remember(mark, None)
             return
         # These headers were read off the packet, so the parser must have read the same. No other may have a say in the
         # framing.
@@ -174,11 +173,7 @@ class KnownHeads(Generic[Prepared]):
         parsed = sorted(header for header in Head.of(scope).headers if header[0] in read_off)
         prepared = self._prepare(scope) if parsed == sorted(packet.changing.items()) else None
         if prepared is not None:
-            if len(self._known) >= MOST:
-                self._known.clear()
-                self._marks.clear()
-            self._known[self._of(packet)] = prepared
-            self._marks.add(mark)
+            self._known.remember(mark, (self._of(packet), prepared))
 
     def _of(self, packet: Packet) -> bytes:
         digest = self._digest.copy()

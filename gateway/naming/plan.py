@@ -25,7 +25,7 @@ from gateway.objects.run.runner import Runner
 from gateway.objects.store.operations import Upstream
 from gateway.observe.events import ignore
 from gateway.table_rules import table_rules
-from gateway.tables.catalog.snapshot import Snapshot
+from gateway.tables.catalog import Snapshot
 
 Change: TypeAlias = TableChange | BucketChange
 

@@ -12,8 +12,8 @@ from gateway.errors import ResourceUnderivable
 from gateway.fencing.decision import Enforcement
 from gateway.fencing.naming import RegisteredNaming, TableNaming, concerning
 from gateway.fencing.resource import Template
-from gateway.tables.catalog.snapshot import Snapshot, Table
-from gateway.tables.naming.plan import Naming, Rule, as_registered, naming
+from gateway.tables.catalog import Snapshot, Table
+from gateway.tables.naming import Naming, Rule, as_registered, naming
 from gateway.tables.sql.expressions import quote, string
 from gateway.tables.sql.statements import name_expression
 

@@ -28,13 +28,11 @@ from gateway.errors import (
 from gateway.fencing.decision import Enforcement
 from gateway.fencing.naming import RegisteredNaming, TableNaming, check_table, concerning
 from gateway.observe.events import CatalogWarning, Observe
-from gateway.tables.catalog import side_effects
-from gateway.tables.catalog.functions import Functions
-from gateway.tables.catalog.reach import KnownSteps, Reach
-from gateway.tables.catalog.relations import Relations
-from gateway.tables.catalog.side_effects import SideEffect
-from gateway.tables.catalog.snapshot import Snapshot, Table
-from gateway.tables.naming.plan import Naming, Rule, as_registered, naming
+from gateway.tables.catalog import Snapshot, Table
+from gateway.tables.functions import Functions
+from gateway.tables.naming import Naming, Rule, as_registered, naming
+from gateway.tables.reach import KnownSteps, Reach, SideEffect, find_side_effects
+from gateway.tables.relations import Relations
 from gateway.tables.sql import expressions
 from gateway.tables.sql.expressions import version_of
 from gateway.tables.sql.statements import Statements
@@ -148,7 +146,6 @@ class SchemaCache:
         self._loading = asyncio.Lock()
 
     def rule(self, schema: str, name: str) -> Rule:
-        """Return the rule of a table."""
         return self._rules.get(f"{schema}.{name}", self._default)
 
     async def snapshot(self) -> Snapshot:
@@ -299,8 +296,7 @@ class SchemaCache:
             return ()
 
     def _warn(self, snapshot: Snapshot) -> None:
-        """Announce the side effects that were not announced before."""
-        found = [one for one in side_effects.find(snapshot, self.rule) if not (one.refused or one.another_name)]
+        found = [one for one in find_side_effects(snapshot, self.rule) if not (one.refused or one.another_name)]
         for one in found:
             if one not in self._warned:
                 self._observe(CatalogWarning(one.table, one.text))

@@ -17,7 +17,7 @@ from gateway.errors import DatabaseClosed
 from gateway.fencing.resource import Template
 from gateway.journal import opening
 from gateway.observe.events import CatalogWarning, Event
-from gateway.tables.naming.plan import Rule
+from gateway.tables.naming import Rule
 from gateway.tables.pipeline import Exposure, TablePlane
 from tests.callers import known
 from tests.citus.cluster import ROLE, Cluster, asked, execute, serving, session

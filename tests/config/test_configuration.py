@@ -14,7 +14,7 @@ from gateway.config.access import CallerKeys
 from gateway.db.database import Database
 from gateway.errors import ConfigurationError, Unavailable
 from gateway.fencing.decision import Enforcement
-from gateway.tables.naming.plan import Rule
+from gateway.tables.naming import Rule
 from gateway.tables.schema_cache import SchemaCache
 from tests.doubles.s3 import S3Double, serve
 from tests.postgres import as_gateway

@@ -64,7 +64,6 @@ def _config(dsn: str, endpoint: str, port: int, limits: dict[str, dict[str, Any]
             "dsn": dsn,
             "schemas": ["public", "other"],
             "functions": ["public.add_account"],
-            "tx_override": True,
             "connect_timeout": 30,
             "idle_timeout": 30,
             **limits.get("postgres", {}),

@@ -103,7 +103,7 @@ class Slow:
 
 
 async def test_gateways_do_not_overtake_the_openings_of_each_other(installation: Installation) -> None:
-    """A gateway opens a database again as soon as it sees a newer marker. In an endless race, no write would succeed."""
+    """A gateway opens a database again when it sees a newer marker. In an endless race, no write would succeed."""
     gateways = [installation.gateway(store=Slow(installation.store)) for _ in range(3)]
 
     async def write(number: int) -> None:

@@ -23,8 +23,9 @@ TABLE: dict[str, str] = {
     # Shared parts.
     "background": "observe.events",
     "batching": "",
+    "bounded": "",
     "budget": "fencing.record",
-    "http": "auth.certificates observe.events observe.repeats observe.stages budget fencing.record",
+    "http": "auth.certificates bounded observe.events observe.repeats observe.stages budget fencing.record",
     "config": "fencing text auth.algorithms auth.certificates auth.database_roles auth.grants journal.contents "
     "journal.protocol webhooks.messages",
     "db": "fencing budget timeline.history",
@@ -33,11 +34,14 @@ TABLE: dict[str, str] = {
     "admission": "fencing db observe",
     "record": "fencing auth.grants auth.key_uses background batching budget db observe",
     # The table plane.
-    "tables.dialect": "fencing http.origins tables.catalog",
-    "tables.catalog": "fencing tables.dialect tables.naming tables.sql",
-    "tables.naming": "fencing tables.dialect tables.catalog",
-    "tables.sql": "tables.dialect tables.naming tables.catalog",
-    "tables.execute": "fencing admission auth background batching http db observe record budget tables",
+    "tables.catalog": "tables.dialect.grammar",
+    "tables.functions": "tables.catalog tables.dialect.media",
+    "tables.relations": "tables.catalog",
+    "tables.dialect": "fencing http.origins tables.catalog tables.functions",
+    "tables.naming": "fencing tables.catalog tables.dialect",
+    "tables.sql": "tables.catalog tables.dialect tables.functions tables.naming tables.relations",
+    "tables.reach": "fencing tables.catalog tables.naming tables.sql",
+    "tables.execute": "fencing admission auth background batching bounded http db observe record budget tables",
     "tables": "fencing admission auth background http db observe record budget tables",
     # The object plane.
     "objects.s3": "fencing",
@@ -76,7 +80,7 @@ TABLE: dict[str, str] = {
     "ownership": "fencing config db journal.protocol objects.store observe.events wiring",
     "serving": "config db http.connection http.crowd http.server",
     "doctor": "fencing auth config db guard journal.contents journal.opening journal.protocol naming objects "
-    "observe.events table_rules tables.catalog tables.sql targets wiring",
+    "observe.events table_rules tables.catalog tables.reach tables.sql targets wiring",
     "demo": "fencing app auth.grants config db guard serving webhooks",
     "commands": "fencing app auth client config db.database db.key_uses doctor guard naming observe ownership "
     "http.crowd http.server reloading serving service_manager targets text wiring workers",
@@ -134,10 +138,11 @@ OF_FRAMEWORKS = {"client.django": {"django"}, "client.sqlalchemy": {"sqlalchemy"
 
 # Folders and modules that do no I/O and read no clock and no environment.
 PURE = (
-    "errors text fencing timeline http.head http.origins "
+    "bounded errors text fencing timeline http.head http.origins "
     "auth.algorithms auth.certificates auth.database_roles auth.temporary_keys auth.grants auth.identity_tokens "
     "auth.login_cookies auth.signature_claims auth.post_policy auth.principal auth.sigv4 "
-    "tables.dialect tables.catalog tables.naming tables.sql objects.s3 objects.protocol "
+    "tables.catalog tables.functions tables.relations tables.dialect tables.naming tables.sql "
+    "tables.reach objects.s3 objects.protocol "
     "journal.contents journal.evidence journal.format journal.protocol "
     "objects.body.checksums objects.body.chunked naming.change ownership.change objects.probe.judgement "
     "objects.probe.bucket_profile "

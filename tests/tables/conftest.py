@@ -13,7 +13,7 @@ from gateway.demo.embedded import EmbeddedPostgres
 from gateway.fencing.decision import Enforcement, Equal
 from gateway.fencing.resource import Template
 from gateway.observe.events import Event
-from gateway.tables.naming.plan import Rule
+from gateway.tables.naming import Rule
 from gateway.tables.pipeline import Exposure, TablePlane
 from tests.callers import known
 from tests.postgres import fresh

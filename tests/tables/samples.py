@@ -1,6 +1,6 @@
 """Tables as the catalog would show them."""
 
-from gateway.tables.catalog.snapshot import Column, Table
+from gateway.tables.catalog import Column, Table
 
 
 def column(name: str, type_: str = "bigint", **more: object) -> Column:

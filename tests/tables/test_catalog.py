@@ -9,12 +9,9 @@ from gateway.db import catalog
 from gateway.db.database import Database
 from gateway.fencing.decision import Cascades, Enforcement
 from gateway.fencing.resource import Template
-from gateway.tables.catalog import side_effects
-from gateway.tables.catalog.reach import Reach
-from gateway.tables.catalog.references import Graph, Reference, Relation
-from gateway.tables.catalog.side_effects import SideEffect
-from gateway.tables.catalog.snapshot import ForeignKey, RewriteRule, Snapshot, Table, Trigger
-from gateway.tables.naming.plan import Rule
+from gateway.tables.catalog import ForeignKey, Graph, Reference, Relation, RewriteRule, Snapshot, Table, Trigger
+from gateway.tables.naming import Rule
+from gateway.tables.reach import Reach, SideEffect, find_side_effects
 from tests.tables.asking import change
 from tests.tables.samples import column, table
 
@@ -170,7 +167,7 @@ ALLOW = Rule(cascades=Cascades.ALLOW)
 def found(tables: Sequence[Table], graph: Graph, default: Rule, rules: Mapping[str, str]) -> list[SideEffect]:
     known = {name: replace(default, template=Template.parse(text)) for name, text in rules.items()}
     snapshot = Snapshot({(each.schema, each.name): each for each in tables}, graph)
-    effects = side_effects.find(snapshot, lambda schema, name: known.get(name, default))
+    effects = find_side_effects(snapshot, lambda schema, name: known.get(name, default))
     assert all(one.advice for one in effects)
     return effects
 

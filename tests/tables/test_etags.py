@@ -19,7 +19,7 @@ from gateway.tables.dialect.etags import (
     parse_preconditions,
     row_changed,
 )
-from gateway.tables.naming.plan import Rule
+from gateway.tables.naming import Rule
 from gateway.tables.pipeline import Exposure
 from tests.tables.asking import answered, change, row, rows
 from tests.tables.conftest import RULES

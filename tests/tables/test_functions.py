@@ -8,10 +8,10 @@ from gateway.errors import DialectError
 from gateway.fencing.decision import Enforcement
 from gateway.observe.events import Event
 from gateway.tables import schema_cache
-from gateway.tables.catalog.functions import Choice, Function, Functions, Parameter
-from gateway.tables.dialect.arguments import from_query
+from gateway.tables.dialect.body import arguments_from_query
 from gateway.tables.dialect.media import BodyType
-from gateway.tables.naming.plan import Rule
+from gateway.tables.functions import Choice, Function, Functions, Parameter
+from gateway.tables.naming import Rule
 from gateway.tables.pipeline import Exposure
 from tests.tables.asking import answered, change, client_of, rows
 
@@ -25,7 +25,7 @@ def test_arguments_and_filters_in_a_query(subtests: pytest.Subtests) -> None:
         (b"or=(a.eq.1)", set(), b"or=(a.eq.1)"), (b"apikey=k&a=1", {"a"}, b"apikey=k"), (b"a", set(), b""),
     ):  # fmt: skip
         with subtests.test(query=query):
-            given, left = from_query(query)
+            given, left = arguments_from_query(query)
             assert given.names is not None
             assert (set(given.names), left) == (set(names), rest)
 
@@ -121,10 +121,6 @@ CREATE FUNCTION failing() RETURNS void LANGUAGE plpgsql
     AS $$BEGIN UPDATE users SET name = 'x'; RAISE SQLSTATE 'PT402' USING message = 'pay'; END$$;
 CREATE FUNCTION full_control() RETURNS void LANGUAGE plpgsql STABLE AS $$BEGIN RAISE SQLSTATE 'PGRST'
     USING message = '{"code":"C","message":"M","hint":"H"}', detail = '{"status":451,"headers":{"X-Why":"law"}}'; END$$;
-CREATE FUNCTION teapot() RETURNS text LANGUAGE sql AS $$
-    SELECT set_config('response.status', '418', true);
-    SELECT set_config('response.headers', '[{"X-Tea": "green"}]', true);
-    SELECT 'tea'$$;
 CREATE FUNCTION unlisted() RETURNS int LANGUAGE sql IMMUTABLE AS 'SELECT 1';
 CREATE FUNCTION lasting() RETURNS text LANGUAGE sql VOLATILE AS $$
     SELECT set_config('TimeZone', 'Asia/Tokyo', false); SELECT set_config('synchronous_commit', 'off', false);
@@ -135,7 +131,7 @@ CREATE FUNCTION now_shown() RETURNS text LANGUAGE sql STABLE AS $$SELECT current
 """
 NAMES = (
     "add", "evens", "rich_users", "pair", "listed", "total", "echo", "shout", "size", "vague", "pay",
-    "lying", "touch_all", "failing", "full_control", "teapot", "now_shown", "later", "lasting", "lasting_read",
+    "lying", "touch_all", "failing", "full_control", "now_shown", "later", "lasting", "lasting_read",
 )  # fmt: skip
 LOCK = {"fencing-token": "5", "fencing-resource": "account/1"}
 
@@ -143,7 +139,7 @@ LOCK = {"fencing-token": "5", "fencing-resource": "account/1"}
 @pytest.fixture
 def exposure() -> Exposure:
     names = frozenset(f"public.{name}" for name in NAMES)
-    return Exposure(functions=names, overrides=True, tx_override=True)
+    return Exposure(functions=names)
 
 
 @pytest.fixture
@@ -249,20 +245,16 @@ async def test_a_call_that_fails_leaves_nothing_behind(client: httpx.AsyncClient
     limited, pay = {"prefer": "handling=strict,max-affected=1"}, {"account": 1, "amount": 1}
     answered(await client.post("/rpc/touch_all", headers={**LOCK, **limited}), 400, "PGRST124")
     answered(await client.post("/rpc/pay", json=pay, headers={**LOCK, **limited}), 400, "PGRST128")
-    answered(await client.post("/rpc/touch_all", headers={**LOCK, "prefer": "tx=rollback"}), 200)
     assert await rows(tables, "SELECT resource FROM fencing.fence") == []
     assert ("x",) not in await rows(tables, "SELECT name FROM users")
     answer = await client.post("/rpc/touch_all", headers={**LOCK, "prefer": "handling=strict,max-affected=2"})
     assert answer.headers["preference-applied"] == "handling=strict, max-affected=2"
 
 
-async def test_a_function_may_set_status_and_headers(client: httpx.AsyncClient) -> None:
+async def test_a_function_may_raise_an_answer(client: httpx.AsyncClient) -> None:
     answer = await client.get("/rpc/full_control")
     assert (answer.status_code, answer.headers["x-why"]) == (451, "law")
     assert answer.json() == {"code": "C", "message": "M", "details": None, "hint": "H"}
-    answer = await client.post("/rpc/teapot", headers=LOCK)
-    assert (answer.status_code, answer.headers["x-tea"], answer.json()) == (418, "green", "tea")
-    answered(await client.get("/rpc/add?a=1"), 200)
 
 
 async def test_a_call_follows_a_changed_function(

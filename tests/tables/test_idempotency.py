@@ -249,11 +249,6 @@ class TestFailures:
         await client.delete(ROW, headers={"Fencing-Token": "5"})
         assert (await client.post("/accounts", json={"id": 1}, headers=sent)).status_code == 201
 
-    async def test_a_dry_run_keeps_nothing(self, database: Database, tables: Database) -> None:
-        async with client_of(database, Exposure(rules=RULES, tx_override=True)) as client:
-            assert (await post(client, Prefer="return=representation, tx=rollback")).status_code == 201
-        assert await rows(tables, "SELECT * FROM fencing.idempotency") == []
-
     async def test_a_key_does_not_stand_in_for_a_token(self, client: httpx.AsyncClient) -> None:
         answered(await post(client, token=None), 428, "token-required")
         await post(client)

@@ -295,4 +295,4 @@ async def test_a_read_with_embedded_tables_shares_no_trip(stage: Stage) -> None:
     async with stage.client(ANN) as client:
         for _ in range(2):
             answered(await client.get("/notes?id=eq.2&select=id,replies(*)"), 200)
-    assert stage.planes[0]._fast_path._reads == {}
+    assert stage.planes[0]._fast_path._learnt == {}

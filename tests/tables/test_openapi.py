@@ -20,10 +20,10 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from gateway.demo.embedded import EmbeddedPostgres
-from gateway.tables.catalog.functions import Function, Parameter
-from gateway.tables.catalog.snapshot import ForeignKey, Table
+from gateway.tables.catalog import ForeignKey, Table
 from gateway.tables.dialect import openapi
 from gateway.tables.dialect.openapi import document
+from gateway.tables.functions import Function, Parameter
 from tests.tables.raw_http import Watched, watched_gateway
 from tests.tables.samples import column, table
 from tests.waiting import PATIENCE

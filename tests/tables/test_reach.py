@@ -18,7 +18,7 @@ from gateway.fencing.decision import Cascades, Enforcement, Equal
 from gateway.fencing.resource import Template
 from gateway.observe.events import Event, StepReached
 from gateway.tables import schema_cache
-from gateway.tables.naming.plan import Rule
+from gateway.tables.naming import Rule
 from gateway.tables.pipeline import Exposure, TablePlane
 from tests.guard.stage import session
 from tests.tables.asking import TESTER, answered, change, over_asgi, rows, send

@@ -10,7 +10,7 @@ from gateway.tables.dialect import body
 from gateway.tables.dialect.request import parse
 from gateway.tables.execute import recipes
 from gateway.tables.execute.recipes import FormReader, RequestForm, WriteRecipe
-from gateway.tables.naming.plan import Rule, naming
+from gateway.tables.naming import Rule, naming
 from gateway.tables.sql.shape import CHECKS, CLAIMS, lower_write
 from gateway.tables.sql.statements import Statements
 from tests.tables.samples import ACCOUNTS

@@ -24,7 +24,7 @@ from gateway.fencing.resource import MAX_BYTES, Template
 from gateway.observe.events import Event, WriteRefused, ignore
 from gateway.record import audit
 from gateway.tables.execute import batches
-from gateway.tables.naming.plan import Rule
+from gateway.tables.naming import Rule
 from gateway.tables.pipeline import Exposure, TablePlane
 from tests.patience import patient
 from tests.tables.asking import TESTER, Send, answered, change, client_of, over_asgi, row, rows, send

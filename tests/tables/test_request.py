@@ -8,8 +8,7 @@ from gateway.tables.dialect.media import (
     accepted,
     root_accepted,
 )
-from gateway.tables.dialect.preferences import parse_preferences
-from gateway.tables.dialect.request import headings, name_of, parse, profile_of
+from gateway.tables.dialect.request import headings, name_of, parse, parse_preferences, profile_of
 
 PREFIXES = ("/v1/tables/", "/rest/v1/")
 
@@ -52,7 +51,7 @@ def test_headers_by_name_whatever_their_case() -> None:
 
 def test_what_needs_a_transaction_of_its_own(subtests: pytest.Subtests) -> None:
     for header, needed in (
-        ("return=representation,count=exact,tx=commit", False), ("tx=rollback", True), ("timezone=UTC", True),
+        ("return=representation,count=exact,tx=commit", False), ("tx=rollback", False), ("timezone=UTC", True),
         ("handling=strict,max-affected=1", True),
     ):  # fmt: skip
         with subtests.test(header=header):

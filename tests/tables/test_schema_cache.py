@@ -21,7 +21,7 @@ from gateway.demo.embedded import postgres
 from gateway.fencing.decision import Cascades
 from gateway.observe.events import CatalogWarning, Event, ServiceUnreachable
 from gateway.tables import schema_cache
-from gateway.tables.naming.plan import Rule
+from gateway.tables.naming import Rule
 from gateway.tables.pipeline import Exposure, TablePlane
 from tests import ROOT
 from tests.tables.asking import Send, answered, change, client_of, row, rows, send

@@ -12,7 +12,7 @@ from gateway.db.database import Database
 from gateway.fencing.decision import Enforcement
 from gateway.fencing.resource import Template
 from gateway.observe.events import Event, WriteRefused
-from gateway.tables.naming.plan import MAX_RESOURCES, Rule
+from gateway.tables.naming import MAX_RESOURCES, Rule
 from gateway.tables.pipeline import Exposure
 from tests.tables.asking import Send, answered, change, row, rows
 from tests.tables.conftest import RULES

@@ -9,9 +9,9 @@ import pytest
 
 from gateway.errors import DialectError, SqlError
 from gateway.fencing.resource import Template
-from gateway.tables.catalog.snapshot import Trigger
+from gateway.tables.catalog import Trigger
 from gateway.tables.dialect.request import parse
-from gateway.tables.naming.plan import Rule, naming
+from gateway.tables.naming import Rule, naming
 from gateway.tables.sql import expressions
 from gateway.tables.sql.expressions import (
     Statement,

@@ -15,10 +15,6 @@ SET CONSTRAINTS ALL IMMEDIATE; SELECT fencing.check_one_node_v1()
 -- The transaction writes nothing, whatever is called in it.
 SET TRANSACTION READ ONLY
 
--- name: answer
--- Return the answer that code in the database has set in this transaction. An earlier transaction leaves an empty text.
-SELECT current_setting('response.headers', true) AS headers, current_setting('response.status', true) AS status
-
 -- name: zones
 -- The time zones the server knows by name.
 SELECT name FROM pg_timezone_names

@@ -3,20 +3,25 @@
 The resource of a row is derived from what is read here, and the row is written from what the database reads in the
 text. Both take the last of a key that stands twice; where a number has no exact form here, ``exact_rows`` has its
 digits.
+
+The arguments of a call come from a body, too, or from the query string beside what is asked of the result.
 """
 
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NoReturn
-from urllib.parse import parse_qsl
+from urllib.parse import parse_qsl, unquote_plus
 
 import orjson
 
 from gateway.errors import BodyTooLarge, DialectError
+from gateway.tables.dialect.filters import PLAIN, QUANTIFIABLE, SEARCHES
 from gateway.tables.dialect.media import BodyType, type_not_acceptable
+from gateway.tables.dialect.query import RESERVED
+from gateway.tables.functions import Function
 
 MOST_VALUES = 1_000_000
 """In one body. They are read one by one, and other requests wait meanwhile."""
@@ -247,7 +252,6 @@ def _urlencoded(content: bytes) -> dict[str, str]:
 
 
 def _made(rows: Sequence[Mapping[str, str | None]], columns: Sequence[str]) -> Payload:
-    """Return a payload of rows that did not come as JSON."""
     return Payload(orjson.dumps(rows).decode(), rows, tuple(sorted(columns)))
 
 
@@ -275,3 +279,90 @@ def _invalid() -> DialectError:
 
 def _no_constant(_: str) -> NoReturn:
     raise ValueError("NaN and Infinity are no JSON")
+
+
+_TREES = ("and", "or", "not.and", "not.or")
+_OPERATORS = "|".join(sorted(QUANTIFIABLE | PLAIN | SEARCHES | {"in", "is", "not"}))
+_OPERATOR = re.compile(rf"(?:{_OPERATORS})(?:\([^)]*\))?\.")
+
+
+@dataclass(frozen=True, slots=True)
+class Arguments:
+    """The arguments of a call. ``named`` holds the texts of a query or a form, by name, in their order; ``text`` is a
+    body as it came. ``names`` None: the body names nothing, and can only be passed as a whole.
+    """
+
+    names: frozenset[str] | None
+    text: str = ""
+    named: Mapping[str, Sequence[str]] = field(default_factory=dict)
+
+    def payload(self, function: Function, *, whole: bool) -> str:
+        """Return the one value of the statement: a JSON object by the names of parameters, or the body itself."""
+        if whole or not self.named:
+            return self.text
+        several = {one.name for one in function.parameters if one.variadic}
+        return orjson.dumps(
+            {name: list(values) if name in several else values[-1] for name, values in self.named.items()}
+        ).decode()
+
+
+def arguments_from_body(kind: BodyType, content: bytes, columns: Sequence[str] | None) -> Arguments:
+    """``columns``, from the query, narrows the names that are used. Raises PGRST102 for what cannot be read."""
+    if kind == "json":
+        return _from_json(content or b"{}", columns)
+    if kind == "urlencoded":
+        pairs = _pairs(content)
+        return Arguments(_narrowed(pairs, columns), named=pairs)
+    if kind == "binary":
+        return Arguments(None, content.hex())
+    if kind == "text":
+        try:
+            return Arguments(None, content.decode())
+        except UnicodeDecodeError as error:
+            raise DialectError("PGRST102", 400, "The text is not in UTF-8") from error
+    raise type_not_acceptable("text/csv")
+
+
+def arguments_from_query(query_string: bytes) -> tuple[Arguments, bytes]:
+    """Return the arguments and the rest of the query string: a parameter whose value begins with an operator is a
+    filter.
+    """
+    named: dict[str, list[str]] = {}
+    rest = []
+    for part in query_string.split(b"&"):
+        raw_name, _, raw_value = part.partition(b"=")
+        name, value = _unquoted(raw_name), _unquoted(raw_value)
+        if name in RESERVED or name in _TREES or name == "apikey" or _OPERATOR.match(value):
+            rest.append(part)
+        elif b"=" in part:
+            named.setdefault(name, []).append(value)
+    return Arguments(frozenset(named), "{}", named), b"&".join(rest)
+
+
+def _from_json(content: bytes, columns: Sequence[str] | None) -> Arguments:
+    try:
+        document = in_pieces(content, orjson.loads)
+    except orjson.JSONDecodeError as error:
+        raise DialectError("PGRST102", 400, "Empty or invalid json") from error
+    if not isinstance(document, dict):
+        return Arguments(None, content.decode())
+    return Arguments(_narrowed(document, columns), content.decode())
+
+
+def _pairs(content: bytes) -> dict[str, list[str]]:
+    named: dict[str, list[str]] = {}
+    try:
+        pairs = parse_qsl(content.decode("ascii"), keep_blank_values=True, errors="strict", max_num_fields=10_000)
+    except ValueError as error:
+        raise DialectError("PGRST102", 400, "Empty or invalid form") from error
+    for name, value in pairs:
+        named.setdefault(name, []).append(value)
+    return named
+
+
+def _narrowed(names: Mapping[str, object], columns: Sequence[str] | None) -> frozenset[str]:
+    return frozenset(names if columns is None else columns)
+
+
+def _unquoted(raw: bytes) -> str:
+    return unquote_plus(raw.decode("latin-1"), errors="replace")

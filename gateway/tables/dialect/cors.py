@@ -10,8 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from gateway.http import origins
-from gateway.tables.dialect.overrides import Headers
-from gateway.tables.dialect.response import Response
+from gateway.tables.dialect.response import Headers, Response
 
 MAX_AGE = 86_400
 
@@ -31,7 +30,6 @@ class Origins:
     allowed: tuple[str, ...] = ()
 
     def admits(self, origin: bytes) -> bool:
-        """Return whether pages of this origin are let in."""
         return origins.admits(self.allowed, origin)
 
     def preflight(self, method: str, headers: Iterable[tuple[bytes, bytes]]) -> Response | None:
@@ -71,7 +69,6 @@ class Origins:
 
 
 def _single(headers: Iterable[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
-    """Return the headers that occur once."""
     found: dict[bytes, bytes] = {}
     twice: set[bytes] = set()
     for name, value in headers:

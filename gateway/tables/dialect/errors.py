@@ -1,14 +1,18 @@
-"""The answers to errors: PostgREST's four keys and its status for each error."""
+"""The answers to errors: PostgREST's four keys and its status for each error.
+
+Code in the database can raise an error with SQLSTATE ``PGRST``. Its message and detail are JSON, and all of the answer.
+It cannot set headers that frame a message, or headers that belong to the gateway.
+"""
 
 import re
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 import orjson
 
 from gateway.errors import BodyTooLarge, DialectError, GatewayError, ResourceMismatch, RowChanged, SqlError
-from gateway.tables.dialect import overrides
 from gateway.tables.dialect.media import JSON
-from gateway.tables.dialect.overrides import Headers
-from gateway.tables.dialect.response import BODILESS, Response
+from gateway.tables.dialect.response import BODILESS, Headers, Response
 
 # PostgREST's statuses by SQLSTATE; the longest prefix wins, and whatever is not here is 400. They differ about 54001:
 # what is nested too deeply for the database was so in the request. Errors of the server itself are not here: the
@@ -26,6 +30,19 @@ ANSWER = "#answer"
 """A statement refuses this in place of a row: its own answer, which is too large."""
 _CODE = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
+_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,100}")
+# Visible characters of Latin-1, spaces and tabs; above all no end of line.
+_VALUE = re.compile(r"[\t\x20-\x7e\xa0-\xff]{0,8000}")
+_OURS = frozenset((
+    "connection", "content-length", "content-range", "date", "etag", "keep-alive", "preference-applied", "proxy-status",
+    "server", "te", "trailer", "transfer-encoding", "upgrade", "www-authenticate", "x-request-id",
+))  # fmt: skip
+_OUR_STARTS = ("access-control-", "fencing-", "proxy-", "x-fencing-")
+_MESSAGE_HINT = (
+    "MESSAGE must be a JSON object with obligatory keys: 'code', 'message' and optional keys: 'details', 'hint'."
+)
+_DETAIL_HINT = "DETAIL must be a JSON object with obligatory keys: 'status', 'headers' and optional key: 'status_text'."
+
 
 def of_database(error: SqlError, *, known_caller: bool, verbose: bool) -> GatewayError:
     """Return an error of the database as PostgREST answers it: the SQLSTATE is the code.
@@ -42,7 +59,7 @@ def of_database(error: SqlError, *, known_caller: bool, verbose: bool) -> Gatewa
     if error.sqlstate == MISMATCH:
         return mismatch(error.message or None, error.hint)
     if error.sqlstate == "PGRST":
-        return overrides.raised(error)
+        return raised(error)
     status = _status(error.sqlstate, error.message)
     return DialectError(
         error.sqlstate, 401 if error.sqlstate == "42501" and not known_caller else status, error.message,
@@ -84,7 +101,8 @@ def answer(failure: GatewayError, *, verbose: bool = True) -> Response:
     if isinstance(failure, RowChanged) and failure.facts["etag"] is not None:
         headers.append((b"etag", str(failure.facts["etag"]).encode("latin-1")))
     if isinstance(failure, DialectError):
-        headers = overrides.replaced([JSON.content_type, *headers], list(failure.headers))
+        own = {name for name, _ in failure.headers}
+        headers = [pair for pair in (JSON.content_type, *headers) if pair[0] not in own] + list(failure.headers)
     else:
         headers.append(JSON.content_type)
     if failure.status in BODILESS:
@@ -127,3 +145,58 @@ def _status(sqlstate: str, message: str) -> int:
         if prefix in _STATUS_OF_SQLSTATE:
             return _STATUS_OF_SQLSTATE[prefix]
     return 400
+
+
+def raised(error: SqlError) -> DialectError:
+    """Return the answer of an error with SQLSTATE ``PGRST``: its message and detail, or else PGRST121."""
+    try:
+        message = _object(error.message)
+        code, text = _text(message["code"]), _text(message["message"])
+        details, hint = _optional(message.get("details")), _optional(message.get("hint"))
+    except (KeyError, TypeError, ValueError):
+        return _unreadable(f"Invalid JSON value for MESSAGE: '{error.message[:500]}'", _MESSAGE_HINT)
+    if error.detail is None:
+        return _unreadable("DETAIL is missing in the RAISE statement", _DETAIL_HINT)
+    try:
+        detail = _object(error.detail)
+        status = detail["status"]
+        if type(status) is not int or not 200 <= status <= 599 or not isinstance(detail["headers"], dict):
+            raise TypeError
+        headers = _allowed([(name, _text(value)) for name, value in detail["headers"].items()])
+    except (KeyError, TypeError, ValueError):
+        return _unreadable(f"Invalid JSON value for DETAIL: '{error.detail[:500]}'", _DETAIL_HINT)
+    return DialectError(code, status, text, details=details, hint=hint, headers=headers)
+
+
+def _allowed(pairs: Iterable[tuple[str, str]]) -> Headers:
+    found: Headers = []
+    for name, value in pairs:
+        if not _NAME.fullmatch(name) or not _VALUE.fullmatch(value):
+            raise ValueError(name)
+        lower = name.lower()
+        if lower not in _OURS and not lower.startswith(_OUR_STARTS):
+            found.append((lower.encode(), value.encode("latin-1")))
+    return found
+
+
+def _object(text: str) -> Mapping[str, Any]:
+    document = orjson.loads(text)
+    if not isinstance(document, dict):
+        raise TypeError
+    return document
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError
+    return value
+
+
+def _optional(value: Any) -> str | None:
+    return None if value is None else _text(value)
+
+
+def _unreadable(details: str, hint: str) -> DialectError:
+    return DialectError(
+        "PGRST121", 500, "Could not parse JSON in the \"RAISE SQLSTATE 'PGRST'\" error", details=details, hint=hint
+    )

@@ -8,7 +8,7 @@ import re
 from dataclasses import dataclass
 
 from gateway.errors import ConditionUnsupported, RequestMalformed, RowChanged
-from gateway.tables.catalog.snapshot import Table
+from gateway.tables.catalog import Table
 from gateway.tables.dialect.grammar import Condition
 from gateway.tables.dialect.query import Query
 
@@ -107,7 +107,6 @@ def row_changed(current: str | None) -> RowChanged:
 
 
 def quoted(tag: str) -> str:
-    """Return a tag in the form of a header."""
     return f'"{tag}"'
 
 

@@ -178,7 +178,6 @@ class Cursor:
 
     @property
     def next(self) -> str:
-        """The next character; empty at the end."""
         return self.text[self.position : self.position + 1]
 
     def fail(self, expecting: str) -> NoReturn:

@@ -22,7 +22,6 @@ class Media:
 
     @property
     def content_type(self) -> tuple[bytes, bytes]:
-        """The header that says so."""
         return b"content-type", f"{self.name}; charset=utf-8".encode()
 
 
@@ -56,7 +55,6 @@ def accepted(accept: str) -> Media | None:
 
 @kept_if_short
 def root_accepted(accept: str) -> Media | None:
-    """Return the same for the description of the root."""
     return OPENAPI if not accept else _best(accept, _ROOT)
 
 

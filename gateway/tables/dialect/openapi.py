@@ -9,14 +9,13 @@ from urllib.parse import quote
 
 import orjson
 
-from gateway.tables.catalog.functions import Function, Parameter
-from gateway.tables.catalog.snapshot import Column, Table
+from gateway.tables.catalog import Column, Table
 from gateway.tables.dialect.media import OPENAPI
 from gateway.tables.dialect.response import Response
+from gateway.tables.functions import Function, Parameter
 
 
 def options(table: Table) -> Response:
-    """Return what the table permits, and the gateway."""
     return allowed("OPTIONS", "GET", "HEAD", *permitted(table))
 
 
@@ -37,7 +36,6 @@ def permitted(table: Table) -> Iterable[str]:
 
 
 def allowed(*methods: str) -> Response:
-    """Return the answer to OPTIONS."""
     return Response(200, [(b"allow", ",".join(methods).encode()), (b"content-length", b"0")])
 
 
@@ -69,59 +67,32 @@ _FENCED = {
     "foreign keys, triggers or rules (side-effect-refused). Or its resource is unknown (resource-underivable).",
     "428": "A write needs a fencing token (token-required).",
 }
+# Each parameter by its name in references: its own name, where it stands, and its meaning.
 _PARAMETERS: Document = {
-    "select": {"name": "select", "in": "query", "type": "string", "description": "Columns of the answer"},
-    "order": {"name": "order", "in": "query", "type": "string", "description": "Order of the rows"},
-    "limit": {"name": "limit", "in": "query", "type": "string", "description": "The most rows of the answer"},
-    "offset": {"name": "offset", "in": "query", "type": "string", "description": "Rows to leave out first"},
-    "on_conflict": {"name": "on_conflict", "in": "query", "type": "string", "description": "Columns in conflict"},
-    "range": {"name": "Range", "in": "header", "type": "string", "description": "Rows of the answer, such as 0-9"},
-    "fencing_token": {
-        "name": "Fencing-Token",
-        "in": "header",
-        "type": "string",
-        "required": True,
-        "description": "The token that came with the lock: digits, or epoch.value; or several as resource=token, …",
-    },
-    "fencing_sequencer": {
-        "name": "Fencing-Sequencer",
-        "in": "header",
-        "type": "string",
-        "description": "What proves the token, as resource:mode:token:signature, where its resource wants a proof",
-    },
-    "fencing_resource": {
-        "name": "Fencing-Resource",
-        "in": "header",
-        "type": "string",
-        "description": "The resource the lock is for, where the request itself does not tell",
-    },
-    "fencing_holder": {
-        "name": "Fencing-Holder",
-        "in": "header",
-        "type": "string",
-        "description": "Who holds the lock: two holders with one token are told apart",
-    },
-    "idempotency_key": {
-        "name": "Idempotency-Key",
-        "in": "header",
-        "type": "string",
-        "description": "Sent again with the same key, a write takes effect once, and its first answer comes again",
-    },
-    "if_match": {
-        "name": "If-Match",
-        "in": "header",
-        "type": "string",
-        "description": "Write only if this still is the ETag of the row, which the filters name by its whole key",
-    },
-    "if_none_match": {
-        "name": "If-None-Match",
-        "in": "header",
-        "type": "string",
-        "description": "Of a read: nothing new if this is the ETag; of a PUT, as *: only create",
-    },
-}
-
-
+    name: {"name": shown, "in": place, "type": "string", "description": meaning}
+    for name, shown, place, meaning in (
+        ("select", "select", "query", "Columns of the answer"),
+        ("order", "order", "query", "Order of the rows"),
+        ("limit", "limit", "query", "The most rows of the answer"),
+        ("offset", "offset", "query", "Rows to leave out first"),
+        ("on_conflict", "on_conflict", "query", "Columns in conflict"),
+        ("range", "Range", "header", "Rows of the answer, such as 0-9"),
+        ("fencing_token", "Fencing-Token", "header",
+         "The token that came with the lock: digits, or epoch.value; or several as resource=token, …"),
+        ("fencing_sequencer", "Fencing-Sequencer", "header",
+         "What proves the token, as resource:mode:token:signature, where its resource wants a proof"),
+        ("fencing_resource", "Fencing-Resource", "header",
+         "The resource the lock is for, where the request itself does not tell"),
+        ("fencing_holder", "Fencing-Holder", "header", "Who holds the lock: two holders with one token are told apart"),
+        ("idempotency_key", "Idempotency-Key", "header",
+         "Sent again with the same key, a write takes effect once, and its first answer comes again"),
+        ("if_match", "If-Match", "header",
+         "Write only if this still is the ETag of the row, which the filters name by its whole key"),
+        ("if_none_match", "If-None-Match", "header",
+         "Of a read: nothing new if this is the ETag; of a PUT, as *: only create"),
+    )
+}  # fmt: skip
+_PARAMETERS["fencing_token"]["required"] = True
 _OF_WRITES = ("fencing_token", "fencing_sequencer", "fencing_resource", "fencing_holder", "idempotency_key")
 _CONDITIONS = {"PATCH": ("if_match",), "PUT": ("if_match", "if_none_match"), "DELETE": ("if_match",)}
 
@@ -250,7 +221,7 @@ def _body(table: Table) -> Document:
 def _prefer(method: str) -> Document:
     return {
         "name": "Prefer", "in": "header", "type": "string",
-        "description": f"Any of: {', '.join((*_PREFERENCES[method], 'handling', 'timezone', 'count', 'tx'))}",
+        "description": f"Any of: {', '.join((*_PREFERENCES[method], 'handling', 'timezone', 'count'))}",
     }  # fmt: skip
 
 

@@ -93,7 +93,6 @@ class _Parameters:
         return self.embedded.setdefault(path, _Level()) if path else self.root
 
     def add(self, path: tuple[str, ...], node: Node) -> None:
-        """One filter of the table that ``path`` leads to."""
         self.level(path).filters.append(node)
         self.count(terms(node))
 

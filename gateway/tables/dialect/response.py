@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 from urllib.parse import quote
 
 import orjson
@@ -12,12 +12,12 @@ from gateway.errors import DialectError
 from gateway.fencing.decision import Fence
 from gateway.fencing.headers import would_refuse
 from gateway.fencing.token import Token
-from gateway.tables.catalog.snapshot import Table
+from gateway.tables.catalog import Table
 from gateway.tables.dialect.etags import quoted, row_changed
-from gateway.tables.dialect.overrides import Headers, Overrides, replaced
-from gateway.tables.dialect.preferences import Preferences
 from gateway.tables.dialect.query import range_error
-from gateway.tables.dialect.request import WRITES, Request
+from gateway.tables.dialect.request import WRITES, Preferences, Request
+
+Headers: TypeAlias = list[tuple[bytes, bytes]]
 
 # These statuses go without a body: one would be taken for the beginning of the next answer.
 BODILESS = frozenset((204, 205, 304))
@@ -48,15 +48,14 @@ class Response:
 class Written:
     """The result of a write: the touched rows, the new ones among them, and the returned rows, as texts.
 
-    ``said``: the answer that code in the database has set. ``total``: for a call, the number of rows beyond this page,
-    if they were counted. ``etag``: of the one row written, if asked for.
+    ``total``: for a call, the number of rows beyond this page, if they were counted. ``etag``: of the one row written,
+    if asked for.
     """
 
     touched: int
     inserted: int = 0
     body: str | None = None
     location: str | None = None
-    said: Overrides | None = None
     total: int | None = None
     etag: str | None = None
 
@@ -104,9 +103,8 @@ def read(request: Request, row: Row, path: str, query_string: bytes) -> Response
         return _not_as_expected(request, etag, headers)
     encoded = body.encode()
     headers.append((b"content-length", str(len(encoded)).encode()))
-    _add_applied(headers, request)
-    status = 206 if total is not None and touched < total else 200
-    return Response(status, headers, b"" if request.method == "HEAD" else encoded)
+    _add_applied(headers, applied(request.method, request.preferences))
+    return Response(_read_status(touched, total), headers, b"" if request.method == "HEAD" else encoded)
 
 
 def _not_as_expected(request: Request, etag: str | None, headers: Headers) -> Response:
@@ -126,16 +124,14 @@ def call(request: Request, written: Written, accepted: Accepted, *, sets: bool, 
     if total is not None and offset > total:
         raise beyond(offset, total)
     headers.append((b"content-range", _range(offset, written.touched, "*" if total is None else str(total))))
-    names = ", ".join(applied("RPC", request.preferences))
-    if names:
-        headers.append((b"preference-applied", names.encode()))
+    _add_applied(headers, applied("RPC", request.preferences))
     if nothing:
-        return overridden(Response(204, headers), written.said)
+        return Response(204, headers)
     body = written.body or ""
     encoded = (single(body, written.touched) if request.singular and sets else body).encode()
     headers += (request.media.content_type, (b"content-length", str(len(encoded)).encode()))
-    status = 206 if total is not None and written.touched < total else 200
-    return overridden(Response(status, headers, b"" if request.method == "HEAD" else encoded), written.said)
+    status = _read_status(written.touched, total)
+    return Response(status, headers, b"" if request.method == "HEAD" else encoded)
 
 
 def beyond(offset: int, total: int) -> DialectError:
@@ -160,7 +156,6 @@ def fences(accepted: Accepted) -> Headers:
 
 
 def write(request: Request, table: Table, written: Written, accepted: Accepted, path: str) -> Response:
-    """Return the answer to a write that is durable."""
     headers = fences(accepted)
     if request.method != "PUT":
         headers.append((b"content-range", _write_range(request, written.touched)))
@@ -168,16 +163,16 @@ def write(request: Request, table: Table, written: Written, accepted: Accepted, 
         headers.append((b"location", location(path, table, orjson.loads(written.location))))
     if written.etag is not None:
         headers.append(etag_header(written.etag))
-    _add_applied(headers, _without_resolution(request, table))
+    _add_applied(headers, applied(request.method, _without_resolution(request, table)))
     status = _status(request, written)
     if not request.wants_rows:
         if request.method == "POST":
             headers.append((b"content-length", b"0"))
-        return overridden(Response(status, headers), written.said)
+        return Response(status, headers)
     body = _empty(request) if written.body is None else written.body
     encoded = (single(body, written.touched) if request.singular else body).encode()
     headers += (request.media.content_type, (b"content-length", str(len(encoded)).encode()))
-    return overridden(Response(status, headers, encoded), written.said)
+    return Response(status, headers, encoded)
 
 
 def etag_header(etag: str) -> tuple[bytes, bytes]:
@@ -199,20 +194,6 @@ def check_single(touched: int) -> None:
             "Cannot coerce the result to a single JSON object",
             details=f"The result contains {touched} rows",
         )
-
-
-def overridden(response: Response, said: Overrides | None) -> Response:
-    """Return the answer with the settings of code in the database."""
-    if said is None:
-        return response
-    headers = replaced(response.headers, said.headers)
-    status = said.status or response.status
-    if status in BODILESS:
-        headers = [pair for pair in headers if pair[0] not in (b"content-type", b"content-length")]
-        return Response(status, headers)
-    if not any(name == b"content-length" for name, _ in headers):
-        headers.append((b"content-length", str(len(response.body)).encode()))
-    return Response(status, headers, response.body)
 
 
 def check_affected(request: Request, touched: int) -> None:
@@ -242,6 +223,10 @@ def location(path: str, table: Table, keys: Sequence[Any]) -> bytes:
     return f"{quote(path)}?{'&'.join(filters)}".encode()
 
 
+def _read_status(touched: int, total: int | None) -> int:
+    return 206 if total is not None and touched < total else 200
+
+
 def _status(request: Request, written: Written) -> int:
     if request.method == "POST":
         merges = request.preferences.resolution == "merge-duplicates"
@@ -269,16 +254,15 @@ def _range(offset: int, touched: int, total: str) -> bytes:
     return f"{offset}-{offset + touched - 1}/{total}".encode()
 
 
-def _without_resolution(request: Request, table: Table) -> Request:
-    """Return the applied resolution of conflicts. Without possible conflicts there is none."""
+def _without_resolution(request: Request, table: Table) -> Preferences:
+    """Return the preferences. A resolution of conflicts is applied only if there can be any."""
     if request.preferences.resolution is None or request.query.on_conflict or table.primary_key:
-        return request
-    return replace(request, preferences=replace(request.preferences, resolution=None))
+        return request.preferences
+    return replace(request.preferences, resolution=None)
 
 
-def _add_applied(headers: Headers, request: Request) -> None:
-    names = ", ".join(applied(request.method, request.preferences))
-    if names:
+def _add_applied(headers: Headers, preferences: Iterable[str]) -> None:
+    if names := ", ".join(preferences):
         headers.append((b"preference-applied", names.encode()))
 
 
@@ -293,8 +277,6 @@ def applied(method: str, preferences: Preferences) -> Iterable[str]:
         yield f"return={preferences.returns}"
     if preferences.count is not None:
         yield f"count={preferences.count}"
-    if preferences.tx is not None:
-        yield f"tx={preferences.tx}"
     if preferences.strict is not None:
         yield "handling=strict" if preferences.strict else "handling=lenient"
     if preferences.timezone is not None:

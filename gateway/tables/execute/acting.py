@@ -49,7 +49,6 @@ class KnownRole(NamedTuple):
 
 
 def known_role(head: Head, principal: Principal) -> KnownRole:
-    """Return the role of all requests with this head."""
     return KnownRole(role_of(head, principal), _shown(head))
 
 

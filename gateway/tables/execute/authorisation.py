@@ -15,7 +15,7 @@ from gateway.fencing.ownership import Owned
 from gateway.fencing.record import ANONYMOUS, MissingGrant
 from gateway.fencing.resource import escape
 from gateway.record.denials import Denials
-from gateway.tables.execute.planning import PlannedWrite, Sender
+from gateway.tables.execute.planning import ParsedWrite, PlannedWrite, Sender
 
 
 def concerns_table(rights: Rights, name: str) -> bool:
@@ -100,16 +100,15 @@ class Authorisation:
             await self._spellings.check(write.named)
         return claimable
 
-    async def replays(
-        self, sender: Sender, name: str, resources: Sequence[str], mode: Enforcement, *, shows_rows: bool
-    ) -> Sequence[str]:
+    async def replays(self, write: ParsedWrite, resources: Sequence[str]) -> Sequence[str]:
         """Check the resources of a write to a table that has been answered before, perhaps with rows.
 
-        ``mode``: that of its rule. Return the resources that it may claim.
+        Return the resources that it may claim.
         """
-        claimable = await self._covered(sender, Action.WRITE, Place(PlaceKind.TABLE, name), resources, mode)
-        if shows_rows:
-            await self._shows(sender, name, resources)
+        place = Place(PlaceKind.TABLE, write.table)
+        claimable = await self._covered(write.sender, Action.WRITE, place, resources, write.rule.mode)
+        if write.request.wants_rows:
+            await self._shows(write.sender, write.table, resources)
         return claimable
 
     async def _shows(self, sender: Sender, name: str, resources: Sequence[str] | None) -> None:
@@ -155,7 +154,6 @@ def _filed(place: Place) -> str:
 
 
 def _written(write: PlannedWrite) -> tuple[Action, Place]:
-    """Return the action of a write or call, and its place."""
     if write.call is not None:
         return Action.CALL, Place(PlaceKind.FUNCTION, write.cached.name)
     return Action.WRITE, Place(PlaceKind.TABLE, write.cached.name)

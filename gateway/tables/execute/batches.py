@@ -13,6 +13,7 @@ from time import perf_counter
 from typing import Generic, NamedTuple, TypeAlias, TypeVar
 
 from gateway.batching import Lane
+from gateway.bounded import Bounded
 from gateway.budget import CALLER, Caller
 from gateway.db import fences
 from gateway.db.database import Claims, Database, Record
@@ -93,11 +94,13 @@ _LARGER = 8
 class _Asked(Generic[What]):
     """The values of one statement, when it was asked for, and the request that asked. ``what``: what it is about.
 
+    ``resource``: that of its claim, if any. A batch has its statements in the order of these.
     ``caller``: of the request. A batch belongs to no caller, and a session for one statement counts in its share.
     """
 
     what: What
     arguments: list[object]
+    resource: str | None
     since: float
     origin: object | None
     caller: Caller | None
@@ -107,12 +110,20 @@ class _Lanes(ABC, Generic[What, Answer]):
     """A lane for each text of a statement, and for each role under which it runs."""
 
     _writes = True
+    # Whether a statement that is alone in its batch needs no batch.
+    _lone_alone = False
 
     def __init__(self, observe: Observe) -> None:
         self._observe = observe
         self._lanes: dict[str | tuple[str, str], Lane[_Asked[What], Answer]] = {}
+        # Statements whose last batch has raised a fence.
+        self._rising: Bounded[str | tuple[str, str], None] = Bounded(_MOST_LANES)
         self._under_way = 0
         self._back = float("-inf")
+
+    def expected(self, statement: Statement, role: str | None = None) -> bool:
+        """Return whether fences have risen lately with such statements."""
+        return (statement.text if role is None else (role, statement.text)) in self._rising
 
     def busy(self) -> bool:
         """Return whether a statement is under way, or was a moment ago: writers pause between two statements."""
@@ -133,11 +144,33 @@ class _Lanes(ABC, Generic[What, Answer]):
             if len(self._lanes) >= _MOST_LANES or len(statement.text) > _LONG:
                 self._lanes = {sql: lane for sql, lane in self._lanes.items() if not lane.idle()}
             lane = self._lanes[text] = self._lane(statement, role)
-        return lane.ask(_asked(what, arguments), key=resource, size=size)
+        return lane.ask(_asked(what, arguments, resource), key=resource, size=size)
+
+    def _lane(self, statement: Statement, role: str | None) -> Lane[_Asked[What], Answer]:
+        return Lane(
+            partial(self._together, statement, role),
+            partial(self._alone, statement, role),
+            most=MOST,
+            room=ROOM,
+            order=lambda asked: asked.resource or "",
+            lone_alone=self._lone_alone,
+            overlap=OVERLAP,
+        )
 
     @abstractmethod
-    def _lane(self, statement: Statement, role: str | None) -> Lane[_Asked[What], Answer]:
-        """Return a new lane for a statement."""
+    async def _together(
+        self, statement: Statement, role: str | None, batch: Sequence[_Asked[What]]
+    ) -> Sequence[Answer]: ...
+
+    @abstractmethod
+    async def _alone(self, statement: Statement, role: str | None, asked: _Asked[What]) -> Answer: ...
+
+    def _note(self, text: str | tuple[str, str], claimed: Record, rows: Sequence[Record]) -> None:
+        """Note whether the claims of a batch have raised fences. ``claimed``: the row that tells."""
+        if claimed["risen"]:
+            self._rising.remember(text, None)
+        elif any(row["held"] for row in rows):  # stale tokens tell nothing about the next holder's
+            self._rising.pop(text, None)
 
     def _begin(self, batch: Sequence[_Asked[What]]) -> float:
         self._under_way += 1
@@ -151,12 +184,14 @@ class _Lanes(ABC, Generic[What, Answer]):
         self._observe(BatchSent(self._writes, len(batch), waited, self._back - began))
 
 
-def _asked(what: What, arguments: list[object]) -> _Asked[What]:
-    return _Asked(what, arguments, perf_counter(), ORIGIN.get(), CALLER.get())
+def _asked(what: What, arguments: list[object], resource: str | None) -> _Asked[What]:
+    return _Asked(what, arguments, resource, perf_counter(), ORIGIN.get(), CALLER.get())
 
 
-class Batches(_Lanes[str | None, Record]):
+class Batches(_Lanes[None, Record]):
     """Sends statements that answer with exactly one row each: by itself with ``one``, or ``many`` in one round trip."""
+
+    _lone_alone = True
 
     def __init__(self, one: SendOne, many: SendMany, *, writes: bool = True, observe: Observe = ignore) -> None:
         """Send by ``one`` and ``many``. ``writes`` tells ``observe`` whether the statements write."""
@@ -171,37 +206,26 @@ class Batches(_Lanes[str | None, Record]):
         ``size``: bytes of its values. Statements for one ``resource`` are sent in the order in which they come.
         """
         if size > LARGEST:
-            checks = statement.names.index(CHECKS)
-            return asyncio.ensure_future(self._alone(statement.text, checks, _asked(resource, arguments)))
-        return self._ask(statement, resource, arguments, resource, size)
+            return asyncio.ensure_future(self._alone(statement, None, _asked(None, arguments, resource)))
+        return self._ask(statement, None, arguments, resource, size)
 
-    def _lane(self, statement: Statement, _: str | None) -> Lane[_Asked[str | None], Record]:
-        sql, checks = statement.text, statement.names.index(CHECKS)
-        return Lane(
-            partial(self._together, sql, checks),
-            partial(self._alone, sql, checks),
-            most=MOST,
-            room=ROOM,
-            order=lambda asked: asked.what or "",
-            overlap=OVERLAP,
-        )
-
-    async def _together(self, sql: str, checks: int, batch: Sequence[_Asked[str | None]]) -> list[Record]:
+    async def _together(self, statement: Statement, _: str | None, batch: Sequence[_Asked[None]]) -> list[Record]:
         # The first statement of a transaction checks its table. The result holds until the transaction ends.
+        checks = statement.names.index(CHECKS)
         for asked in batch[1:]:
             asked.arguments[checks] = False
         began = self._begin(batch)
         try:
-            return await self._many(sql, [asked.arguments for asked in batch])
+            return await self._many(statement.text, [asked.arguments for asked in batch])
         finally:
             self._end(batch, began)
 
-    async def _alone(self, sql: str, checks: int, asked: _Asked[str | None]) -> Record:
-        asked.arguments[checks] = True
+    async def _alone(self, statement: Statement, _: str | None, asked: _Asked[None]) -> Record:
+        asked.arguments[statement.names.index(CHECKS)] = True
         CALLER.set(asked.caller)
         began = self._begin([asked])
         try:
-            row = await self._one(sql, *asked.arguments)
+            row = await self._one(statement.text, *asked.arguments)
         finally:
             self._end([asked], began)
         assert row is not None
@@ -218,12 +242,6 @@ class Raises(_Lanes[Claim, Record | None]):
     def __init__(self, many: ClaimMany, observe: Observe) -> None:
         super().__init__(observe)
         self._many = many
-        # Statements whose last batch has raised a fence.
-        self._rising: set[str] = set()
-
-    def expected(self, statement: Statement) -> bool:
-        """Return whether fences have risen lately with such statements."""
-        return statement.text in self._rising
 
     def send(
         self, statement: Statement, claim: Claim, arguments: list[object], size: int
@@ -237,18 +255,7 @@ class Raises(_Lanes[Claim, Record | None]):
             return None
         return self._ask(statement, claim, arguments, claim.resource, size)
 
-    def _lane(self, statement: Statement, _: str | None) -> Lane[_Asked[Claim], Record | None]:
-        return Lane(
-            partial(self._together, statement),
-            _not_alone,
-            most=MOST,
-            room=ROOM,
-            order=lambda asked: asked.what.resource,
-            lone_alone=False,
-            overlap=OVERLAP,
-        )
-
-    async def _together(self, statement: Statement, batch: Sequence[_Asked[Claim]]) -> list[Record]:
+    async def _together(self, statement: Statement, _: str | None, batch: Sequence[_Asked[Claim]]) -> list[Record]:
         first: dict[str, object] = {CHECKS: True, CLAIMS: _claims(asked.what for asked in batch)}
         checks = statement.names.index(CHECKS)
         for asked in batch:
@@ -264,17 +271,11 @@ class Raises(_Lanes[Claim, Record | None]):
             claimed, *rows = await self._many(statement.text, sent, carried)
         finally:
             self._end(batch, began)
-        if claimed["risen"]:
-            if len(self._rising) >= _MOST_LANES:
-                self._rising.clear()
-            self._rising.add(statement.text)
-        elif any(row["held"] for row in rows):  # stale tokens tell nothing about the next holder's
-            self._rising.discard(statement.text)
+        self._note(statement.text, claimed, rows)
         return rows
 
-
-async def _not_alone(_: _Asked[Claim]) -> None:
-    """Leave a statement whose batch has failed to a transaction of its own."""
+    async def _alone(self, statement: Statement, _: str | None, asked: _Asked[Claim]) -> None:
+        """Leave a statement whose batch has failed to a transaction of its own."""
 
 
 def _claims(claims: Iterable[Claim]) -> str:
@@ -303,11 +304,6 @@ class Acting(_Lanes[_Member, Record | None]):
     def __init__(self, database: Database, observe: Observe, *, writes: bool) -> None:
         super().__init__(observe)
         self._database, self._writes = database, writes
-        self._rising: set[tuple[str, str]] = set()
-
-    def expected(self, statement: Statement, role: Role) -> bool:
-        """Return whether fences have risen lately with such statements."""
-        return (role.name, statement.text) in self._rising
 
     def send(
         self,
@@ -330,39 +326,25 @@ class Acting(_Lanes[_Member, Record | None]):
             resource = claim.resource
             size += len(resource) + len(claim.holder or "") + len(claim.caller)
         if size > _LARGER * LARGEST:
-            return asyncio.ensure_future(self._alone(statement, role.name, _asked(member, arguments)))
+            return asyncio.ensure_future(self._alone(statement, role.name, _asked(member, arguments, resource)))
         return self._ask(statement, member, arguments, resource, size, role.name)
 
-    def _lane(self, statement: Statement, role: str | None) -> Lane[_Asked[_Member], Record | None]:
-        assert role is not None
-        return Lane(
-            partial(self._together, statement, role),
-            partial(self._alone, statement, role),
-            most=MOST,
-            room=ROOM,
-            order=lambda asked: asked.what.claim.resource if asked.what.claim else "",
-            lone_alone=False,
-            overlap=OVERLAP,
-        )
-
     async def _together(
-        self, statement: Statement, role: str, batch: Sequence[_Asked[_Member]]
+        self, statement: Statement, role: str | None, batch: Sequence[_Asked[_Member]]
     ) -> Sequence[Record | None]:
+        assert role is not None
         try:
             rows = await self._sent(statement, role, batch)
         except SqlError as error:
             if len(batch) > 1 or is_of_answer(error):
                 raise
             return [None]
-        if self._writes and rows[0]["risen"]:
-            if len(self._rising) >= _MOST_LANES:
-                self._rising.clear()
-            self._rising.add((role, statement.text))
-        elif self._writes and any(asked.what.raises for asked in batch) and any(row["held"] for row in rows):
-            self._rising.discard((role, statement.text))
+        if any(asked.what.raises for asked in batch):
+            self._note((role, statement.text), rows[0], rows)
         return rows
 
-    async def _alone(self, statement: Statement, role: str, asked: _Asked[_Member]) -> Record | None:
+    async def _alone(self, statement: Statement, role: str | None, asked: _Asked[_Member]) -> Record | None:
+        assert role is not None
         if asked.what.raises:
             return None
         CALLER.set(asked.caller)

@@ -14,7 +14,7 @@ Statements of concurrent requests share round trips. Reads of one row by its key
 """
 
 from asyncio import Future
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple, TypeAlias
@@ -22,31 +22,30 @@ from typing import NamedTuple, TypeAlias
 from gateway.admission import Admission
 from gateway.auth.database_roles import OWN
 from gateway.auth.grants import Rights
-from gateway.auth.principal import Principal
-from gateway.db.database import Database, Record
-from gateway.db.errors import wants_retry
+from gateway.auth.principal import Principal, Proof, Use
+from gateway.bounded import Bounded
+from gateway.budget import CALLER, Caller
+from gateway.db.database import Database, Record, wants_retry
 from gateway.db.fences import Claim
 from gateway.db.idempotency import IdempotencyKey
 from gateway.errors import GatewayError, SqlError, Unavailable
 from gateway.fencing.decision import Enforcement, Equal
-from gateway.fencing.headers import FencingHeaders
 from gateway.fencing.record import Attempt, refusal_error
 from gateway.fencing.token import Token
 from gateway.http.body import LARGE, SMALL
-from gateway.http.head import Head
+from gateway.http.direct import Origin
+from gateway.http.head import REQUEST_ID, Head, Packet, client_request_id
 from gateway.observe.events import Observe, StepReached, WriteAccepted
 from gateway.record.audit import Audit
 from gateway.tables.dialect import body, response
-from gateway.tables.dialect.body import Payload
 from gateway.tables.dialect.errors import MISMATCH, is_of_answer
-from gateway.tables.dialect.overrides import Headers
 from gateway.tables.dialect.request import Request
-from gateway.tables.dialect.response import Accepted, Response, Row, Written, check_put
+from gateway.tables.dialect.response import Accepted, Headers, Response, Row, Written, check_put
 from gateway.tables.execute import recipes
-from gateway.tables.execute.acting import Role, role_of
+from gateway.tables.execute.acting import KnownRole, Role, known_role, role_of
 from gateway.tables.execute.batches import Acting, Batches, Raises, Storms
 from gateway.tables.execute.fenced_write import accepted_under, written_columns
-from gateway.tables.execute.planning import PlannedWrite, Sender
+from gateway.tables.execute.planning import Incoming, PlannedWrite
 from gateway.tables.execute.reach import concerns
 from gateway.tables.execute.recipes import FormReader, PlainHead, PlainRequest, ReadRecipe, RequestForm, WriteRecipe
 from gateway.tables.schema_cache import CachedTable
@@ -62,9 +61,7 @@ _MOST_RECIPES = 4096
 # Bytes of all recipes, roughly: their statements, and the objects that their forms were read to.
 _LARGEST_RECIPES = 8 * 1024 * 1024
 _OF_OBJECTS = 8
-_MOST_OVERTAKEN = 4096
-_MOST_RAISED = 4096
-_MOST_LARGE = 4096
+_MOST_FENCES = 4096
 
 # Classes of SQLSTATE: invalid values, unknown names, unknown schemas.
 _OF_NAMES_AND_VALUES = frozenset(("22", "42", "3F"))
@@ -89,30 +86,6 @@ class _LearntWrite(NamedTuple):
     accepted: WriteAccepted
     shows_rows: bool
     answers: dict[tuple[int, int], Response]
-
-
-class _LearntRead(NamedTuple):
-    recipe: ReadRecipe
-    cached: CachedTable
-    profile: Headers
-
-
-class _Match(NamedTuple):
-    """A write with its recipe: the resource and the token that it claims, its fencing headers and its body."""
-
-    learnt: _LearntWrite
-    resource: str
-    token: Token
-    shown: FencingHeaders
-    payload: Payload | None
-    content: bytes
-
-
-class _ReadMatch(NamedTuple):
-    """A read with its recipe."""
-
-    learnt: _LearntRead
-    query_string: bytes
 
 
 @dataclass(slots=True)
@@ -144,20 +117,63 @@ class _Fenced:
 class Candidate:
     """A request that may take the fast path. ``plain`` is None if the request has no form.
 
-    ``match``: its recipe, once it has begun. ``fenced``: its statement by that recipe, if it is a write. ``row``: the
-    row to come of the statement that was sent. It is None if none was sent, because the fence is known to be higher.
-    ``sent``: the statement wrote nothing, so no second one is sent. ``role``: makes the role of the database that the
-    request runs under; None for the gateway's own.
+    ``learnt``: its recipe, once it has begun, and ``content`` the body that it began with. ``fenced``: its statement by
+    that recipe, if it is a write. ``row``: the row to come of the statement that was sent. It is None if none was sent,
+    because the fence is known to be higher. ``sent``: the statement wrote nothing, so no second one is sent. ``role``:
+    makes the role of the database that the request runs under; None for the gateway's own.
     """
 
     plain: PlainRequest | None
     caller: str
     rights: Rights
-    match: _Match | _ReadMatch | None = None
+    learnt: _LearntWrite | ReadRecipe | None = None
+    query_string: bytes = b""
+    content: bytes = b""
     fenced: _Fenced | None = None
     row: "Future[Record] | Future[Record | None] | None" = None
     sent: bool = False
     role: Callable[[], Role] | None = None
+
+
+class Prepared(NamedTuple):
+    """The known part of all requests with one head: their caller, and all but the values of their form.
+
+    ``headers``: of all answers to them. ``proof``: that of the caller, if it can end. ``use``: of its key, if any.
+    ``role``: of the database, if not the gateway's own. ``caller``: all anonymous ones of such requests share a share.
+    """
+
+    fast_path: "FastPath"
+    plain: PlainHead
+    rights: Rights
+    headers: Headers
+    origin: Origin
+    proof: Proof | None
+    use: Use | None
+    role: KnownRole | None
+    caller: Caller
+
+    def begin(self, packet: Packet) -> Candidate | None:
+        """Send the statement of a plain request of a known form. None if the request needs a task."""
+        if self.proof is not None and not self.proof.holds():
+            return None
+        if self.use is not None:
+            self.use.note()
+        CALLER.set(self.caller)  # for a statement that takes a session of its own
+        plain = self.plain.with_query(packet.query_string, packet.changing)
+        role = self.role and partial(self.role.of, packet.changing)
+        candidate = Candidate(plain, self.origin.caller, self.rights, role=role)
+        self.fast_path.begin(candidate, packet.query_string, packet.content)
+        return None if candidate.learnt is None else candidate
+
+    def answer(self, begun: Candidate) -> Response | None:
+        """Return the answer to a request whose row has come. None if the row does not confirm it, or has failed.
+
+        Raises ``GatewayError`` for a row that contradicts the request.
+        """
+        answer = self.fast_path.confirmed(begun)
+        if answer is not None:
+            answer.headers.extend(self.headers)
+        return answer
 
 
 class FastPath:
@@ -170,11 +186,7 @@ class FastPath:
         audit: Audit,
         observe: Observe,
         schemas: Sequence[str],
-        *,
-        overrides: bool = False,
     ) -> None:
-        """Learn nothing yet. ``overrides``: code in the database may set parts of answers."""
-        self._overrides = overrides
         self._observe = observe
         self._several_schemas = len(schemas) > 1
         # None if no policy ever looks at a token that its fence carries: the hot path then need not ask.
@@ -189,18 +201,16 @@ class FastPath:
         self._storms = Storms(audit, lambda: any(one.busy() for one in writing))
         # Fences that were higher than a token shown to them. A fence never goes down, so a write with a lower token is
         # not sent again. Its answer is what the database says when the refusal is recorded.
-        self._overtaken: dict[str, Token] = {}
+        self._overtaken: Bounded[str, Token] = Bounded(_MOST_FENCES)
         # Tokens that fences carry since a write of this gateway has raised them.
-        self._raised: dict[str, Token] = {}
+        self._raised: Bounded[str, Token] = Bounded(_MOST_FENCES)
         # Statements, with their resources, whose answer was too large for a shared trip: it undid the whole batch.
-        self._large: set[tuple[str, str]] = set()
+        self._large: Bounded[tuple[str, str], None] = Bounded(_MOST_FENCES)
         self._forms = FormReader()
-        self._writes: dict[RequestForm, _LearntForm] = {}
-        self._reads: dict[RequestForm, _LearntRead] = {}
+        self._learnt: dict[RequestForm, _LearntForm | ReadRecipe] = {}
         self._recipes = self._size_of_recipes = 0
 
     def candidate(self, head: Head, principal: Principal) -> Candidate:
-        """Return the request as a candidate for the fast path."""
         if principal.role is None:
             return Candidate(None, principal.name, principal.rights)
         acting = principal.role != OWN
@@ -208,91 +218,128 @@ class FastPath:
         role = partial(role_of, head, principal) if acting else None
         return Candidate(plain, principal.name, principal.rights, role=role)
 
-    def plain_head(self, head: Head, *, acting: bool) -> PlainHead | None:
-        """Return the part of a form that is in the head. None if requests with this head are not plain."""
-        return self._forms.head(head, acting=acting)
+    def prepare(self, head: Head, principal: Principal, headers: Headers) -> Prepared | None:
+        """Prepare for requests with this head, whatever their queries are. None if all of them have to be planned.
+
+        ``headers``: of all answers to them.
+        """
+        acting = principal.role != OWN
+        plain = self._forms.head(head, acting=acting)
+        if plain is None or principal.role is None:
+            return None
+        if acting and head.value(b"cookie") is not None:
+            return None  # policies see cookies, and a cookie may be a secret
+        return Prepared(
+            fast_path=self,
+            plain=plain.without_secrets(),
+            rights=principal.rights,
+            headers=headers,
+            origin=Origin("tables", head.method, head.path, principal.name, client_request_id(head.value(REQUEST_ID))),
+            proof=principal.proof,
+            use=principal.use,
+            role=known_role(head, principal) if acting else None,
+            caller=Caller(principal.name, is_anonymous=principal.is_anonymous),
+        )
 
     def begin(self, candidate: Candidate, query_string: bytes, content: bytes) -> None:
         """Send the statement of a request by its recipe, if it has one."""
         plain = candidate.plain
-        if plain is None:
+        learnt = None if plain is None else self._learnt.get(plain.form)
+        if plain is None or learnt is None:
             return
-        if plain.form in self._writes:
-            match = self._match(plain, content)
-            if (
-                match is not None
-                and candidate.rights.may_write(match.learnt.table, match.resource, shows=match.learnt.shows_rows)
-                and not self._is_large(match.learnt.recipe.statement, match.resource)
-            ):
-                candidate.match = match
-                recipe, resource = match.learnt.recipe, match.resource
-                arguments = recipe.arguments(resource, match.shown, plain.values, match.payload)
-                claim = Claim(resource, match.token, match.shown.holder, candidate.caller)
-                size = len(content) + len(resource)
-                role = candidate.role and _declaring(candidate.role(), match.learnt.cached, claim)
-                candidate.fenced = _Fenced(recipe.statement, arguments, claim, size, match.learnt.may_raise, role=role)
-                candidate.row = self._send(candidate.fenced)
-        elif plain.form in self._reads:
-            learnt = self._reads[plain.form]
-            if learnt.cached.current and candidate.rights.may_read(learnt.recipe.statement.tables):
-                candidate.match = _ReadMatch(learnt, query_string)
-                arguments = learnt.recipe.arguments(plain.values)
-                size = len(query_string)
-                if candidate.role is None:
-                    candidate.row = self._read_batches.send(learnt.recipe.statement, arguments, None, size)
-                else:
-                    role = candidate.role()
-                    candidate.row = self._acting_reads.send(learnt.recipe.statement, role, arguments, size)
+        if isinstance(learnt, _LearntForm):
+            self._begin_write(candidate, plain, learnt, content)
+        elif learnt.cached.current and candidate.rights.may_read(learnt.statement.tables):
+            candidate.learnt, candidate.query_string = learnt, query_string
+            arguments, size = learnt.arguments(plain.values), len(query_string)
+            if candidate.role is None:
+                candidate.row = self._read_batches.send(learnt.statement, arguments, None, size)
+            else:
+                candidate.row = self._acting_reads.send(learnt.statement, candidate.role(), arguments, size)
+
+    def _begin_write(self, candidate: Candidate, plain: PlainRequest, form: _LearntForm, content: bytes) -> None:
+        """Send the statement of a write by a recipe of its form, unless the write has to be planned."""
+        if len(content) > LARGE:
+            return
+        try:
+            payload = None if plain.form.method == "DELETE" else body.parse(content, form.columns)
+            shown = plain.shown()
+        except GatewayError:
+            return
+        learnt, token = form.by_body.get(payload.columns if payload else ()), shown.token
+        if learnt is None or token is None or not learnt.cached.current:
+            return
+        if payload is not None and len(payload.rows) != 1:
+            return
+        recipe = learnt.recipe
+        resource = recipe.resource(plain.values, payload)
+        if resource is None or shown.resource not in (None, resource) or self._admits_each_time(resource, token):
+            return
+        if not candidate.rights.may_write(learnt.table, resource, shows=learnt.shows_rows):
+            return
+        if self._is_large(recipe.statement, resource):
+            return
+        claim = Claim(resource, token, shown.holder, candidate.caller)
+        candidate.learnt, candidate.content = learnt, content
+        candidate.fenced = _Fenced(
+            recipe.statement,
+            recipe.arguments(resource, shown, plain.values, payload),
+            claim,
+            size=len(content) + len(resource),
+            may_raise=learnt.may_raise,
+            role=candidate.role and _declaring(candidate.role(), learnt.cached, claim),
+        )
+        candidate.row = self._send(candidate.fenced)
 
     def confirmed(self, candidate: Candidate) -> Response | None:
         """Return the answer to a request whose row has come. None if the row does not confirm it, or has failed.
 
         Raises ``DialectError`` for a row that contradicts the request.
         """
-        match, row = candidate.match, candidate.row
-        assert match is not None
+        row, fenced = candidate.row, candidate.fenced
         assert row is not None
         if row.cancelled() or row.exception() is not None:
             return None
         found = row.result()
         if found is None:
             return None
-        if isinstance(match, _ReadMatch):
-            return self._read(candidate, match, found)
+        if fenced is None:
+            return self._read(candidate, found)
         if not found["held"]:
             return None
-        assert candidate.fenced is not None
-        self._observe(RAISE_AFTER if candidate.fenced.claimed else FAST_AFTER)
-        self._remember(candidate.fenced)
-        return self._written(candidate, match, found)
+        self._observe(RAISE_AFTER if fenced.claimed else FAST_AFTER)
+        self._remember(fenced)
+        return self._written(candidate, fenced, found)
 
-    async def answer(
-        self, candidate: Candidate, head: Head, content: Callable[[], Awaitable[bytes]], sender: Callable[[], Sender]
-    ) -> Response | None:
+    async def answer(self, candidate: Candidate, incoming: Incoming) -> Response | None:
         """Answer by a recipe. Return None if there is none, or if the fence does not confirm the token.
 
-        ``content`` reads the body. Raises what ``_confirm`` raises.
+        Raises what ``_confirm`` raises.
         """
         plain = candidate.plain
         if plain is None:
             return None
-        if candidate.match is None:
-            form = self._writes.get(plain.form)
-            if form is not None and not candidate.rights.may_write_to(form.table):
-                return None  # the planned request is denied, before its body is read
-            self.begin(candidate, head.query_string, b"" if form is None else await content())
-        match = candidate.match
-        if match is None:
+        if candidate.learnt is None:
+            form, sent = self._learnt.get(plain.form), b""
+            if isinstance(form, _LearntForm):
+                if not candidate.rights.may_write_to(form.table):
+                    return None  # the planned request is denied, before its body is read
+                sent = await incoming.content()
+            self.begin(candidate, incoming.head.query_string, sent)
+        learnt, fenced = candidate.learnt, candidate.fenced
+        if learnt is None:
             return None
         try:
-            if isinstance(match, _ReadMatch):
+            if fenced is None:
                 assert candidate.row is not None
                 found = await candidate.row
-                return None if found is None else self._read(candidate, match, found)
-            rule, holder = match.learnt.cached.name, match.shown.holder
-            assert candidate.fenced is not None
+                return None if found is None else self._read(candidate, found)
+            assert isinstance(learnt, _LearntWrite)
+            claim, rule = fenced.claim, learnt.table
             row = await self._confirm(
-                candidate.fenced, candidate.row, lambda: sender().attempt(match.token, holder, match.content, rule)
+                fenced,
+                candidate.row,
+                lambda: incoming.sender.attempt(claim.token, claim.holder, candidate.content, rule),
             )
         except SqlError as error:
             # The schema cache may be out of date. The planned request finds that out.
@@ -303,7 +350,7 @@ class FastPath:
         if row is None:
             candidate.sent = True
             return None
-        return self._written(candidate, match, row)
+        return self._written(candidate, fenced, row)
 
     async def execute(self, candidate: Candidate, write: PlannedWrite, key: IdempotencyKey | None) -> Response | None:
         """Execute a planned write by one statement, and keep its recipe if it is plain. ``key``: to keep the answer by.
@@ -356,11 +403,15 @@ class FastPath:
     ) -> None:
         """Keep the recipe of a read that was planned, if it is plain and reads one row by its key."""
         plain = candidate.plain
-        if plain is None or (recipe := recipes.read_recipe(plain, request, cached.table, statement, values)) is None:
+        if plain is None:
             return
-        if plain.form not in self._reads:
+        profile = self._profile(plain, b"accept-profile", cached)
+        recipe = recipes.read_recipe(plain, request, cached, statement, values, profile)
+        if recipe is None:
+            return
+        if plain.form not in self._learnt:
             self._make_room(plain.form, statement)
-        self._reads[plain.form] = _LearntRead(recipe, cached, self._profile(plain, b"accept-profile", cached))
+        self._learnt[plain.form] = recipe
 
     def _learn_write(
         self, plain: PlainRequest, write: PlannedWrite, columns: tuple[str, ...], statement: Statement, values: Values
@@ -369,22 +420,28 @@ class FastPath:
         recipe = recipes.write_recipe(plain, write.request, columns, cached.naming(), statement, values)
         if recipe is None:
             return
-        known = self._writes.get(plain.form)
-        if known is None or columns not in known.by_body:
+        form = self._learnt.get(plain.form)
+        if not isinstance(form, _LearntForm) or columns not in form.by_body:
             self._make_room(plain.form, statement)
-        form = self._writes.setdefault(plain.form, _LearntForm(cached.name, write.request.query.columns))
-        profile = self._profile(plain, b"content-profile", cached)
+            form = self._learnt.get(plain.form)
+        if not isinstance(form, _LearntForm):
+            form = self._learnt[plain.form] = _LearntForm(cached.name, write.request.query.columns)
         form.by_body[columns] = _LearntWrite(
-            *(recipe, cached, cached.name, profile, _may_share_a_raise(write)),
-            *(WriteAccepted("tables", cached.name, "recipe"), write.shows_rows, {}),
+            recipe,
+            cached,
+            table=cached.name,
+            profile=self._profile(plain, b"content-profile", cached),
+            may_raise=_may_share_a_raise(write),
+            accepted=WriteAccepted("tables", cached.name, "recipe"),
+            shows_rows=write.shows_rows,
+            answers={},
         )
 
     def _make_room(self, form: RequestForm, statement: Statement) -> None:
         """Forget all recipes if they would be too many with the next one, or too large."""
         size = _OF_OBJECTS * form.size + len(statement.text)
         if self._recipes >= _MOST_RECIPES or self._size_of_recipes + size > _LARGEST_RECIPES:
-            self._writes.clear()
-            self._reads.clear()
+            self._learnt.clear()
             self._recipes = self._size_of_recipes = 0
         self._recipes += 1
         self._size_of_recipes += size
@@ -394,60 +451,38 @@ class FastPath:
         shown = self._several_schemas or header in plain.headers
         return [(b"content-profile", cached.table.schema.encode())] if shown else []
 
-    def _written(self, candidate: Candidate, match: _Match, row: Row) -> Response:
-        """Return the answer to a write that its fence has confirmed."""
-        recipe, cached, _, profile, _, event, _, answers = match.learnt
+    def _written(self, candidate: Candidate, fenced: _Fenced, row: Row) -> Response:
+        learnt, claim = candidate.learnt, fenced.claim
+        assert isinstance(learnt, _LearntWrite)
+        answers, recipe = learnt.answers, learnt.recipe
         written = Written.from_row(row)
         known = answers.get((written.touched, written.inserted)) if written.is_brief else None
         if known is None:
             check_put(recipe.request, written.touched)
             assert candidate.plain is not None
-            known = response.write(recipe.request, cached.table, written, Accepted(), candidate.plain.form.path)
-            known.headers.extend(profile)
+            path = candidate.plain.form.path
+            known = response.write(recipe.request, learnt.cached.table, written, Accepted(), path)
+            known.headers.extend(learnt.profile)
             if written.is_brief and written.touched <= 1:
                 answers[written.touched, written.inserted] = known
-        self._observe(event)
-        fences = response.fences(Accepted(match.token, (match.resource,)))
+        self._observe(learnt.accepted)
+        fences = response.fences(Accepted(claim.token, (claim.resource,)))
         return Response(known.status, fences + known.headers, known.body)
 
-    def _match(self, plain: PlainRequest, content: bytes) -> _Match | None:
-        """Return the recipe of a write and what it claims. None if the write has to be planned."""
-        form = self._writes[plain.form]
-        if len(content) > LARGE:
-            return None
-        try:
-            payload = None if plain.form.method == "DELETE" else body.parse(content, form.columns)
-            shown = plain.shown()
-        except GatewayError:
-            return None
-        learnt = form.by_body.get(payload.columns if payload else ())
-        if learnt is None or shown.token is None or not learnt.cached.current:
-            return None
-        if payload is not None and len(payload.rows) != 1:
-            return None
-        resource = learnt.recipe.resource(plain.values, payload)
-        if resource is None or shown.resource not in (None, resource) or self._admits_each_time(resource, shown.token):
-            return None
-        return _Match(learnt, resource, shown.token, shown, payload, content)
-
-    def _read(self, candidate: Candidate, match: _ReadMatch, row: Row) -> Response | None:
+    def _read(self, candidate: Candidate, row: Row) -> Response | None:
         """Return the answer to a read. None if it is too large to share a trip."""
         if row["body"] is None:
             return None
-        recipe, _, profile = match.learnt
-        assert candidate.plain is not None
-        answer = response.read(recipe.request, row, candidate.plain.form.path, match.query_string)
-        answer.headers.extend(profile)
+        recipe, plain = candidate.learnt, candidate.plain
+        assert isinstance(recipe, ReadRecipe)
+        assert plain is not None
+        answer = response.read(recipe.request, row, plain.form.path, candidate.query_string)
+        answer.headers.extend(recipe.profile)
         return answer
 
     def _admits_each_time(self, resource: str, token: Token) -> bool:
         """Return whether a policy has to look at this token although the fence carries it."""
         return self._admission is not None and self._admission.asks_about(resource, token)
-
-    def _is_overtaken(self, claim: Claim) -> bool:
-        """Return whether the fence is known to be higher than this token."""
-        overtaken_by = self._overtaken.get(claim.resource)
-        return overtaken_by is not None and claim.token < overtaken_by
 
     def _send(self, fenced: _Fenced) -> "Future[Record] | Future[Record | None] | None":
         """Send a fenced statement: behind a claim, if fences have risen lately with such statements.
@@ -455,10 +490,11 @@ class FastPath:
         Return None if the fence is known to be higher.
         """
         resource, token, _, _ = claim = fenced.claim
-        if self._overtaken and self._is_overtaken(claim):
+        overtaken_by = self._overtaken.get(resource)
+        if overtaken_by is not None and token < overtaken_by:
             return None
         role, statement = fenced.role, fenced.statement
-        expected = self._raises.expected(statement) if role is None else self._acting.expected(statement, role)
+        expected = self._raises.expected(statement) if role is None else self._acting.expected(statement, role.name)
         if expected and self._raised.get(resource) != token:
             sent = self._send_behind_claim(fenced)
             if sent is not None:
@@ -506,7 +542,7 @@ class FastPath:
                 raise
             except SqlError as error:
                 if is_of_answer(error):
-                    self._remember_large(fenced)
+                    self._large.remember((fenced.statement.text, fenced.claim.resource), None)
                 raise
             if row is None:
                 return None
@@ -525,18 +561,11 @@ class FastPath:
     def _remember(self, fenced: _Fenced) -> None:
         """Remember that the fence carries the token, if a claim went before the statement."""
         if fenced.claimed:
-            if len(self._raised) >= _MOST_RAISED:
-                self._raised.clear()
-            self._raised[fenced.claim.resource] = fenced.claim.token
+            self._raised.remember(fenced.claim.resource, fenced.claim.token)
 
     def _is_large(self, statement: Statement, resource: str) -> bool:
         """Return whether the answer of such a write was too large for a shared trip. The next one shares none."""
         return bool(self._large) and (statement.text, resource) in self._large
-
-    def _remember_large(self, fenced: _Fenced) -> None:
-        if len(self._large) >= _MOST_LARGE:
-            self._large.clear()
-        self._large.add((fenced.statement.text, fenced.claim.resource))
 
     async def _refuse(self, resource: str, attempt: Attempt) -> None:
         """Record the refusal and raise it. Return if the fence carries no higher token after all."""
@@ -544,9 +573,7 @@ class FastPath:
         if rejection is None:
             return
         assert rejection.fence is not None
-        if len(self._overtaken) >= _MOST_OVERTAKEN:
-            self._overtaken.clear()
-        self._overtaken[resource] = rejection.fence.token
+        self._overtaken.remember(resource, rejection.fence.token)
         raise refusal_error(rejection)
 
     def _is_eligible(self, write: PlannedWrite, columns: tuple[str, ...]) -> bool:
@@ -554,11 +581,8 @@ class FastPath:
         request, rule, table = write.request, write.cached.rule, write.cached.table
         # Such code may change the settings in which the next write of this batch or session makes its names. And a
         # trigger for each statement fires even if the statement finds its fence overtaken. Policies are looked after
-        # where they bind a role (docs/decisions/016), unless they may set parts of the answer.
-        if write.sender.role is None:
-            runs_code = table.runs_code_when_written
-        else:
-            runs_code = table.runs_more_than_policies or (table.row_security and self._overrides)
+        # where they bind a role (docs/decisions/016).
+        runs_code = table.runs_code_when_written if write.sender.role is None else table.runs_more_than_policies
         return (
             rule.mode is Enforcement.ENFORCE
             and rule.equal is Equal.ACCEPT

@@ -20,7 +20,7 @@ from gateway.tables.execute import reach
 from gateway.tables.execute.acting import Acting
 from gateway.tables.execute.planning import PlannedWrite
 from gateway.tables.execute.reach import Located
-from gateway.tables.naming.plan import table_resource
+from gateway.tables.naming import table_resource
 from gateway.tables.sql.expressions import unchanged
 from gateway.tables.sql.shape import MOST, lower_filters, lower_write
 
@@ -68,7 +68,6 @@ class Claims:
         return cls(tuple(_groups(writes)), frozenset(name for names in enforced for name in names))
 
     def presented(self, resource: str) -> Presented:
-        """Return what is shown to the fence of a resource."""
         return next(group.tokens.presented(resource) for group in self.groups if resource in group.resources)
 
     def shown(self) -> Iterator[tuple[str, Presented]]:

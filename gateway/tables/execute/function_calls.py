@@ -4,7 +4,7 @@ The gateway can neither tell which rows a function will write nor verify it afte
 whose lock it holds, and the function runs under that claim. The author of the function ensures that it writes no other.
 """
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from gateway.db.database import Transaction
@@ -14,24 +14,31 @@ from gateway.fencing.decision import Enforcement
 from gateway.fencing.headers import FencingHeaders
 from gateway.http.body import offload
 from gateway.http.head import Head
-from gateway.tables.catalog.functions import Choice, Functions
-from gateway.tables.dialect import arguments, media, openapi, request, response
-from gateway.tables.dialect.arguments import Arguments
+from gateway.tables.dialect import body, media, openapi, request, response
+from gateway.tables.dialect.body import Arguments
 from gateway.tables.dialect.errors import too_large
 from gateway.tables.dialect.etags import check_preconditions
 from gateway.tables.dialect.grammar import not_implemented
 from gateway.tables.dialect.request import READS, Request, Target
 from gateway.tables.dialect.response import Accepted, Response, Written, check_affected, check_single
 from gateway.tables.execute.authorisation import Authorisation
-from gateway.tables.execute.planning import EffectivePreferences, PlannedWrite, Sender, explicit_of, key_of, tokens_of
+from gateway.tables.execute.planning import (
+    EffectivePreferences,
+    Incoming,
+    PlannedWrite,
+    Sender,
+    explicit_of,
+    key_of,
+    tokens_of,
+)
 from gateway.tables.execute.reads import Reader
 from gateway.tables.execute.transaction import FencedTransactions, UnitOfWork
-from gateway.tables.naming.plan import Rule
+from gateway.tables.functions import Choice, Functions
+from gateway.tables.naming import Rule
 from gateway.tables.schema_cache import CachedTable, FunctionCache
-from gateway.tables.sql import function_call
-from gateway.tables.sql.function_call import CallShape
+from gateway.tables.sql import statements
 from gateway.tables.sql.shape import MOST, lower_read
-from gateway.tables.sql.statements import Statements
+from gateway.tables.sql.statements import CallShape, Statements
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +60,7 @@ class _Call:
         if self.request.singular and function.returns_set:
             check_single(touched)
         check_affected(self.request, touched)
-        said = await self.reader.said(transaction)
-        return Written(touched, body=row["body"], total=row["total"], said=said)
+        return Written(touched, body=row["body"], total=row["total"])
 
     async def only_read(self, transaction: Transaction) -> Response:
         written = await self.carry_out(transaction)
@@ -81,26 +87,18 @@ class FunctionCalls:
         self._functions, self._preferences, self._reader = functions, preferences, reader
         self._transactions, self._authorisation, self._rule = transactions, authorisation, rule
 
-    async def answer(
-        self,
-        head: Head,
-        target: Target,
-        headers: Mapping[bytes, str],
-        sender: Callable[[], Sender],
-        content: Callable[[], Awaitable[bytes]],
-    ) -> Response:
-        """Answer a call by any method. ``headers`` by lower-case name; ``content`` reads the body."""
-        name = f"{target.schema}.{target.name}"
-        await self._authorisation.calls(sender(), name)
+    async def answer(self, incoming: Incoming, target: Target, headers: Mapping[bytes, str]) -> Response:
+        """Answer a call by any method. ``headers`` by lower-case name."""
+        head, sender, name = incoming.head, incoming.sender, f"{target.schema}.{target.name}"
+        await self._authorisation.calls(sender, name)
         if head.method == "OPTIONS":
             return await self._options(target)
         if head.method in READS:
-            await self._authorisation.only_reads(sender(), name)
-            return await self._read(target, head, headers, sender())
+            await self._authorisation.only_reads(sender, name)
+            return await self._read(target, head, headers, sender)
         if head.method != "POST":
             raise DialectError("PGRST101", 405, f"Cannot use the {head.method[:20]} method on RPC")
-        shown = fencing_headers.read(head.headers, pairs=True)
-        return await self._post(target, headers, shown, sender(), content)
+        return await self._post(incoming, target, headers)
 
     async def _options(self, target: Target) -> Response:
         """Return which methods a function allows. Raises PGRST202 if there is none of this name."""
@@ -113,7 +111,7 @@ class FunctionCalls:
 
     async def _read(self, target: Target, head: Head, headers: Mapping[bytes, str], sender: Sender) -> Response:
         """Answer GET or HEAD, with the arguments in the query. A function that tries to write fails (25006, 405)."""
-        given, rest = arguments.from_query(head.query_string)
+        given, rest = body.arguments_from_query(head.query_string)
         wanted = request.parse(head.method, rest, headers)
 
         async def work(functions: Functions) -> Response:
@@ -123,20 +121,14 @@ class FunctionCalls:
 
         return await self._functions.using(work)
 
-    async def _post(
-        self,
-        target: Target,
-        headers: Mapping[bytes, str],
-        shown: FencingHeaders,
-        sender: Sender,
-        body: Callable[[], Awaitable[bytes]],
-    ) -> Response:
+    async def _post(self, incoming: Incoming, target: Target, headers: Mapping[bytes, str]) -> Response:
         """Answer POST, with the arguments in the body. A function that may write is a write, any other only reads."""
+        shown, sender = fencing_headers.read(incoming.head.headers, pairs=True), incoming.sender
         wanted = request.parse("POST", sender.query.encode("latin-1"), headers)
         kind = media.body_type(headers)
         request.parse_key(headers)
-        content = await body()
-        given = await offload(len(content), arguments.from_body, kind, content, wanted.query.columns)
+        content = await incoming.content()
+        given = await offload(len(content), body.arguments_from_body, kind, content, wanted.query.columns)
         key = await offload(len(content), key_of, sender, target.schema, headers, content)
 
         async def work(functions: Functions) -> Response:
@@ -162,7 +154,7 @@ class FunctionCalls:
             )  # fmt: skip
         read, values = lower_read(wanted, counted=wanted.preferences.count is not None)
         shape = CallShape(choice.function, tuple(sorted(given.names or ())), choice.whole, read)
-        statement = function_call.statement(shape)
+        statement = statements.of_call(shape)
         values[MOST] = self._reader.limit.most
         values["payload"] = given.payload(choice.function, whole=choice.whole)
         return _Call(wanted, choice, statement.text, statement.arrange(values), self._reader)
@@ -182,5 +174,14 @@ class FunctionCalls:
             raise objection
         cached = CachedTable(table, self._rule, None, Statements(table, None))
         return PlannedWrite(
-            *(call.request, None, content, cached, tokens, names or None, sender, objection), call=call, named=names
+            request=call.request,
+            payload=None,
+            body=content,
+            cached=cached,
+            tokens=tokens,
+            claimed=names or None,
+            sender=sender,
+            objection=objection,
+            call=call,
+            named=names,
         )

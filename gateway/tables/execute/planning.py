@@ -7,6 +7,7 @@ planned this way, alone or in a list. Nothing is written by then.
 import hashlib
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, Protocol, Self
 from uuid import uuid4
 
@@ -29,21 +30,20 @@ from gateway.fencing.decision import Cascades, Enforcement, Equal, Tokens
 from gateway.fencing.headers import FencingHeaders
 from gateway.fencing.record import Attempt, MissingGrant
 from gateway.fencing.token import Token
-from gateway.http.body import offload
+from gateway.http.body import Body, offload
 from gateway.http.head import Head
 from gateway.record.payload_capture import NOTHING, Capture
-from gateway.tables.catalog import distribution
-from gateway.tables.catalog.snapshot import Column, Table
+from gateway.tables import naming
+from gateway.tables.catalog import Column, Table, check_distributed
 from gateway.tables.dialect import body, media, request
 from gateway.tables.dialect.body import Payload
 from gateway.tables.dialect.etags import check_preconditions
 from gateway.tables.dialect.grammar import not_implemented
-from gateway.tables.dialect.request import Request
+from gateway.tables.dialect.request import Request, Target
 from gateway.tables.dialect.response import Accepted, Response, Written
 from gateway.tables.execute import acting
 from gateway.tables.execute.acting import Role
-from gateway.tables.naming import plan
-from gateway.tables.naming.plan import NOTHING_NAMED, Explicit, Naming, Rule, pins_exactly
+from gateway.tables.naming import NOTHING_NAMED, Explicit, Naming, Rule, pins_exactly
 from gateway.tables.schema_cache import CachedTable
 from gateway.tables.sql import statements
 
@@ -125,11 +125,39 @@ class Sender:
         )
 
 
+@dataclass
+class Incoming:
+    """One request, whose body may be still to come. Plans and recipes come from its frozen ``head``, and nothing else.
+
+    ``state`` is that of the ASGI scope. ``capture`` is as of ``Sender``. ``max_body``: the most bytes of the body.
+    """
+
+    head: Head
+    state: dict[str, Any]
+    principal: Principal
+    body: Body
+    capture: Capture
+    max_body: int
+
+    @cached_property
+    def sender(self) -> Sender:
+        return Sender.of(self.head, self.state, self.principal, self.capture)
+
+    async def content(self) -> bytes:
+        """Return the whole body. Raises what ``Body.whole`` raises."""
+        return await self.body.whole(self.max_body)
+
+
 @dataclass(frozen=True, slots=True)
 class ParsedWrite:
-    """A write as its sender asks for it. ``headers`` are those of the dialect, by lower-case name."""
+    """A write as its sender asks for it. ``headers`` are those of the dialect, by lower-case name.
+
+    ``table``: ``schema.name``. ``rule``: that of the table.
+    """
 
     request: Request
+    table: str
+    rule: Rule
     headers: Mapping[bytes, str]
     shown: FencingHeaders
     tokens: Tokens | None
@@ -147,16 +175,16 @@ class ParsedWrite:
 
 
 def parse(
-    query_string: bytes, headers: Mapping[bytes, str], shown: FencingHeaders, rule: Rule, sender: Sender, name: str
+    query_string: bytes, headers: Mapping[bytes, str], shown: FencingHeaders, rule: Rule, sender: Sender, target: Target
 ) -> ParsedWrite:
-    """Parse the head of a write. ``rule`` and ``name`` are those of the table.
+    """Parse the head of a write to ``target``, a table with this rule.
 
     Raises ``TokenRequired`` if the rule enforces and the write shows no token, ``DialectError`` for what no write may
     be, ``RequestMalformed`` for malformed headers.
     """
     tokens = tokens_of(shown, rule)
     if tokens is None and rule.mode is Enforcement.ENFORCE:
-        raise TokenRequired(f"A write to {name} needs a fencing token.")
+        raise TokenRequired(f"A write to {target.name} needs a fencing token.")
     parsed = request.parse(sender.method, query_string, headers)
     # A parameter without "=" is no filter, but its sender may have meant one.
     all_complete = all(b"=" in part for part in query_string.split(b"&") if part)
@@ -164,7 +192,7 @@ def parse(
     if parsed.method != "DELETE":
         media.body_type(headers)
     request.parse_key(headers)
-    return ParsedWrite(parsed, headers, shown, tokens, sender)
+    return ParsedWrite(parsed, f"{target.schema}.{target.name}", rule, headers, shown, tokens, sender)
 
 
 def key_of(sender: Sender, schema: str, headers: Mapping[bytes, str], content: bytes) -> IdempotencyKey | None:
@@ -191,7 +219,6 @@ def tokens_of(shown: FencingHeaders, rule: Rule) -> Tokens | None:
 
 
 def explicit_of(shown: FencingHeaders) -> Explicit:
-    """Return the resources that a writer names itself."""
     if shown.pairs:
         return Explicit(tuple(name for name, _ in shown.pairs), paired=True)
     return NOTHING_NAMED if shown.resource is None else Explicit((shown.resource,))
@@ -214,7 +241,7 @@ class PlannedWrite:
     In observe mode ``tokens`` is None if the write shows none, and ``claimed`` is None if no resource can be derived.
     ``objection`` is the error that an enforcing rule would raise. It is recorded beside the write.
     ``guarded``: the statement must look at the names of rows before it changes them, see
-    ``gateway.tables.naming.plan.Claim``.
+    ``gateway.tables.naming.Claim``.
     ``call``: the function to call, in place of a statement of the table. ``named``: the resources that the writer
     names itself. ``ungranted``: in observe mode, the missing grant of each resource that the caller may not claim. No
     token is shown to its fence.
@@ -258,8 +285,8 @@ class PlannedWrite:
         # A generated column follows others.
         generated = {name for name in reach.keys if name in table.columns and table.columns[name].generated}
         if request.method != "PATCH":
-            kept = {*plan.conflict_target(request, table), *(self.cached.named.fields if self.cached.named else ())}
-            return ("PATCH", columns - kept | generated) if plan.upserts(request, table) else None
+            kept = {*naming.conflict_target(request, table), *(self.cached.named.fields if self.cached.named else ())}
+            return ("PATCH", columns - kept | generated) if naming.upserts(request, table) else None
         # Code may set any column of the row.
         return "PATCH", columns | (reach.keys if table.triggers or table.has_rules else generated)
 
@@ -273,17 +300,14 @@ class PlannedWrite:
         """Return the advice if a touched row has no claim; None for the usual one."""
         if self.request.method != "POST" or self.payload is None or self.cached.named is None:
             return None
-        return plan.computed_key_advice(self.cached.named, self.payload.columns)
+        return naming.computed_key_advice(self.cached.named, self.payload.columns)
 
 
 class EffectivePreferences:
-    """Decides which preferences of a request the gateway applies.
+    """Decides which preferences of a request the gateway applies."""
 
-    ``tx_override``: callers may have their writes rolled back.
-    """
-
-    def __init__(self, database: Database, *, tx_override: bool) -> None:
-        self._database, self._tx_override = database, tx_override
+    def __init__(self, database: Database) -> None:
+        self._database = database
         self._zones: frozenset[str] | None = None
 
     async def applied(self, wanted: Request, headers: Mapping[bytes, str]) -> Request:
@@ -294,7 +318,7 @@ class EffectivePreferences:
         zones: frozenset[str] = frozenset()
         if wanted.preferences.timezone is not None:
             zones = await self._known_zones()
-        return request.settled(wanted, headers, tx_override=self._tx_override, zones=zones)
+        return request.settled(wanted, headers, zones=zones)
 
     async def _known_zones(self) -> frozenset[str]:
         """Return the time zones of the server. They come with its software and take long to list: ask once."""
@@ -332,7 +356,15 @@ class Planner:
         if parsed.tokens is None:
             objection = TokenRequired("The write carries no fencing token.")
         write = PlannedWrite(
-            *(wanted, parsed.payload, parsed.body, cached, parsed.tokens, claimed, parsed.sender, objection, guarded),
+            request=wanted,
+            payload=parsed.payload,
+            body=parsed.body,
+            cached=cached,
+            tokens=parsed.tokens,
+            claimed=claimed,
+            sender=parsed.sender,
+            objection=objection,
+            guarded=guarded,
             named=explicit.names,
         )
         write = await self._authorise(write)
@@ -348,12 +380,12 @@ class Planner:
         try:
             named = cached.naming()
             size = len(payload.text) if payload else 0
-            claim = await offload(size, plan.derive, wanted, payload, named, explicit)
-            asked = await offload(size, plan.questions, claim, named) if claim.rows else None
+            claim = await offload(size, naming.derive, wanted, payload, named, explicit)
+            asked = await offload(size, naming.questions, claim, named) if claim.rows else None
             answers = await self._answers(asked) if asked else {}
             # The statement may read such a value otherwise than it was read here: "today", in the caller's time zone.
             guarded = claim.guarded or (wanted.method == "PATCH" and bool(asked))
-            return await offload(size, plan.resources, claim, named, answers), guarded, None
+            return await offload(size, naming.resources, claim, named, answers), guarded, None
         except (ResourceUnderivable, ResourceMalformed, ResourceMismatch, TokenRequired) as failure:
             if cached.rule.mode is Enforcement.ENFORCE:
                 raise
@@ -374,7 +406,7 @@ def _refused_beforehand(write: PlannedWrite) -> SideEffectRefused | None:
     if reach is None or reach.cascades is Cascades.ALLOW:
         return None
     accept = f'accept such effects unfenced: cascades = "allow" for {name}.'
-    upserts = plan.upserts(write.request, reach.table)
+    upserts = naming.upserts(write.request, reach.table)
     events = {"PATCH": ("update",), "DELETE": ("delete",)}.get(method, ("insert", "update") if upserts else ("insert",))
     what = next((what for event in events for what in reach.written_by_code(event)), None)
     if what is not None:
@@ -429,7 +461,7 @@ def _check_rows(wanted: Request, payload: Payload) -> None:
 
 def _check_columns(wanted: Request, payload: Payload | None, table: Table) -> None:
     """Check against the catalog: the named columns exist, and PUT names its row by the whole key."""
-    distribution.check(table)
+    check_distributed(table)
     if table.reaches_foreign:
         raise not_implemented(
             "A write that may reach a foreign table, or one that Citus manages, whose rows another transaction writes,"

@@ -14,11 +14,11 @@ from gateway.db.database import Transaction
 from gateway.errors import GatewayError, RightMissing, SideEffectRefused, SqlError
 from gateway.fencing.decision import Cascades, Enforcement, Equal
 from gateway.fencing.headers import MAX_PAIRS
-from gateway.tables.catalog.reach import Place, Reach, Step
-from gateway.tables.catalog.references import Graph
+from gateway.tables.catalog import Graph
 from gateway.tables.dialect.response import Row
 from gateway.tables.execute.acting import Acting
 from gateway.tables.execute.planning import PlannedWrite
+from gateway.tables.reach import Place, Reach, Step
 from gateway.tables.sql.expressions import changed_meanwhile, quote, reference, unchanged
 from gateway.tables.sql.shape import LockShape, lower_filters
 from gateway.tables.sql.statements import name_expression
@@ -52,7 +52,6 @@ class Located:
 
 
 def concerns(write: PlannedWrite) -> bool:
-    """Return whether a planned write may change rows of other tables by foreign keys."""
     reach, change = write.cached.reach, write.change
     return reach is not None and change is not None and reach.concerns(*change)
 
@@ -162,7 +161,6 @@ class _Walk:
         return self._change[0] == "DELETE" or not set(row["changed"]).isdisjoint(step.reference.target_columns)
 
     async def _lock(self) -> Sequence[Row]:
-        """Lock the rows of the write itself."""
         request, table, located = self._write.request, self._reach.table, self._located
         payload, updates = self._write.payload, self._change[0] == "PATCH"
         keys = sorted(name for name in self._reach.keys if name in table.columns)
@@ -229,7 +227,6 @@ class _Walk:
         return not all(map(self._passes, self._missing.values()))
 
     def _note(self, step: Step, names: Iterable[str | None]) -> None:
-        """Note rows without a claim."""
         observed = step.observed or self._write.cached.rule.mode is Enforcement.OBSERVE
         noted = self._located.missing if observed else self._missing
         for name in names:

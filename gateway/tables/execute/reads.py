@@ -16,19 +16,17 @@ from gateway.db.database import Database, Transaction
 from gateway.errors import DialectError
 from gateway.fencing.record import ANONYMOUS
 from gateway.http.body import SMALL, twice
-from gateway.tables.catalog import distribution
-from gateway.tables.catalog.functions import Functions
-from gateway.tables.catalog.snapshot import Snapshot
-from gateway.tables.dialect import media, openapi, overrides, response
+from gateway.tables.catalog import Snapshot, check_distributed
+from gateway.tables.dialect import media, openapi, response
 from gateway.tables.dialect.errors import too_large
 from gateway.tables.dialect.etags import check_preconditions, names_one_row
-from gateway.tables.dialect.overrides import Overrides
 from gateway.tables.dialect.request import READS, Request, unsupported
 from gateway.tables.dialect.response import Response, Row
 from gateway.tables.execute.acting import Acting
 from gateway.tables.execute.authorisation import Authorisation, concerns_table
 from gateway.tables.execute.fast_path import Candidate, FastPath
 from gateway.tables.execute.planning import Sender
+from gateway.tables.functions import Functions
 from gateway.tables.schema_cache import CachedTable, FunctionCache, SchemaCache
 from gateway.tables.sql.expressions import Statement
 from gateway.tables.sql.shape import MOST, ReadShape, lower_read
@@ -68,27 +66,23 @@ class AnswerLimit:
             self.memory.keep_now(twice(memory))
 
 
-@dataclass(frozen=True, slots=True)
-class ReadSettings:
-    """``max_rows``: the most rows of one answer; None for no limit. ``overrides``: code may set parts of answers."""
-
-    limit: AnswerLimit
-    max_rows: int | None = None
-    overrides: bool = False
-
-
 ANONYMOUS_TIMEOUT = 3.0
 """Seconds that a statement of an anonymous caller may take, if no less is configured."""
 
 
 class Reader:
-    """Executes reads, which need no token and claim nothing."""
+    """Executes reads, which need no token and claim nothing. ``max_rows``: the most of one answer; None: no limit."""
 
     def __init__(
-        self, database: Database, fast_path: FastPath, authorisation: Authorisation, settings: ReadSettings
+        self,
+        database: Database,
+        fast_path: FastPath,
+        authorisation: Authorisation,
+        limit: AnswerLimit,
+        max_rows: int | None,
     ) -> None:
-        self._database, self._fast_path, self._settings = database, fast_path, settings
-        self._authorisation, self.limit = authorisation, settings.limit
+        self._database, self._fast_path, self._max_rows = database, fast_path, max_rows
+        self._authorisation, self.limit = authorisation, limit
 
     async def execute(self, candidate: Candidate, wanted: Request, cached: CachedTable, sender: Sender) -> Response:
         """Return the answer. A read of one statement leaves its recipe behind.
@@ -97,7 +91,7 @@ class Reader:
         """
         path, query_string = sender.path, sender.query.encode("latin-1")
         wanted = self.capped(wanted)
-        distribution.check(cached.table)
+        check_distributed(cached.table)
         check_preconditions(wanted.preconditions, wanted.method, wanted.query, cached.table)
         # In another time zone the same row has another text.
         tagged = wanted.preferences.timezone is None and names_one_row(wanted.query, cached.table)
@@ -115,18 +109,17 @@ class Reader:
             return response.read(wanted, row, path, query_string)
 
         async def work(transaction: Transaction) -> Response:
-            row, said = await self._row(transaction, wanted, cached, shape, statement, values)
-            return response.overridden(response.read(wanted, row, path, query_string), said)
+            row = await self._row(transaction, wanted, cached, shape, statement, values)
+            return response.read(wanted, row, path, query_string)
 
         answer = await self.read_only(wanted, sender, work)
-        says_more = statement.runs_code and self._settings.overrides
-        if plain or (sender.role is not None and not needs_more and not says_more):
+        if plain or (sender.role is not None and not needs_more):
             self._fast_path.learn_read(candidate, wanted, cached, statement, values)
         return answer
 
     def capped(self, wanted: Request) -> Request:
         """Limit the request to the most rows of one answer, and of each embedded table in a row."""
-        most = self._settings.max_rows
+        most = self._max_rows
         return wanted if most is None else replace(wanted, query=wanted.query.capped(most))
 
     async def read_only(
@@ -151,10 +144,6 @@ class Reader:
         """Return the seconds that a statement may take; None for those of the session."""
         return min(ANONYMOUS_TIMEOUT, self._database.read_timeout) if sender.caller == ANONYMOUS else None
 
-    async def said(self, transaction: Transaction) -> Overrides | None:
-        """Return what code in the database has set of the answer, if the configuration lets it."""
-        return overrides.read(*await settings.read_answer_settings(transaction)) if self._settings.overrides else None
-
     async def _row(
         self,
         transaction: Transaction,
@@ -163,22 +152,21 @@ class Reader:
         shape: ReadShape,
         statement: Statement,
         values: dict[str, object],
-    ) -> tuple[Row, Overrides | None]:
+    ) -> Row:
         row = await transaction.fetchrow(statement.text, *statement.arrange(values))
         assert row is not None
         self.limit.keep(row)
-        said = await self.said(transaction) if statement.runs_code else None
         if not self._estimates(wanted):
-            return row, said
+            return row
         matching = cached.statements.matching(shape)
         total = await self._estimate(transaction, wanted, matching.text, matching.arrange(values))
-        return {"touched": row["touched"], "body": row["body"], "total": total, "etag": row["etag"]}, said
+        return {"touched": row["touched"], "body": row["body"], "total": total, "etag": row["etag"]}
 
     async def _estimate(self, transaction: Transaction, wanted: Request, matching: str, arguments: list[object]) -> int:
         """Return how many rows match: count up to the most of an answer, beyond that use the planner's estimate."""
         counted = 0
         if wanted.preferences.count == "estimated":
-            most = self._settings.max_rows
+            most = self._max_rows
             assert most is not None
             row = await transaction.fetchrow(
                 f"SELECT count(*) AS total FROM ({matching} LIMIT {most + 1}) AS gw_page",  # noqa: S608 - our own text
@@ -194,7 +182,7 @@ class Reader:
 
     def _estimates(self, wanted: Request) -> bool:
         count = wanted.preferences.count
-        return count == "planned" or (count == "estimated" and self._settings.max_rows is not None)
+        return count == "planned" or (count == "estimated" and self._max_rows is not None)
 
     def _counts_exactly(self, wanted: Request) -> bool:
         return wanted.preferences.count is not None and not self._estimates(wanted)

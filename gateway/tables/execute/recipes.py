@@ -13,17 +13,18 @@ from functools import lru_cache
 from types import MappingProxyType
 from typing import NamedTuple, TypeAlias
 
+from gateway.bounded import Bounded
 from gateway.fencing import headers as fencing_headers
 from gateway.fencing.headers import FencingHeaders
 from gateway.fencing.resource import MAX_BYTES, escape
 from gateway.http.body import SMALL
 from gateway.http.head import LONGEST, Head
-from gateway.tables.catalog.snapshot import Table
 from gateway.tables.dialect.body import Payload
 from gateway.tables.dialect.grammar import Condition, Field
 from gateway.tables.dialect.query import RESERVED
 from gateway.tables.dialect.request import HEADERS, Request
-from gateway.tables.naming.plan import Naming, canonical_text, pins
+from gateway.tables.naming import Naming, canonical_text, pins
+from gateway.tables.schema_cache import CachedTable
 from gateway.tables.sql.expressions import Statement
 from gateway.tables.sql.shape import MOST
 
@@ -58,7 +59,6 @@ class RequestForm(NamedTuple):
 
     @property
     def size(self) -> int:
-        """The bytes of its texts."""
         return len(self.path) + sum(map(len, filter(None, self.headers))) + sum(map(len, self.parameters))
 
 
@@ -116,7 +116,7 @@ class FormReader:
 
     def __init__(self) -> None:
         # Clients repeat the same names in the same order.
-        self._plain: dict[tuple[bytes, ...], bool] = {}
+        self._plain: Bounded[tuple[bytes, ...], bool] = Bounded(MOST_NAMES)
 
     def head(self, head: Head, *, acting: bool = False) -> PlainHead | None:
         """Return the head of a plain request. None if the request is not plain, whatever its query is."""
@@ -141,10 +141,7 @@ class FormReader:
     def _learnt(self, names: tuple[bytes, ...]) -> bool:
         if len(names) > _MOST_IN_ONE or sum(map(len, names)) > LONGEST:
             return False
-        if len(self._plain) >= MOST_NAMES:
-            self._plain.clear()
-        plain = self._plain[names] = not any(map(_is_special, names))
-        return plain
+        return self._plain.remember(names, not any(map(_is_special, names)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +172,6 @@ class WriteRecipe:
     def arguments(
         self, resource: str, shown: FencingHeaders, values: Sequence[str], payload: Payload | None
     ) -> list[object]:
-        """Return the values of the statement, in its order."""
         assert shown.token is not None
         found = dict(self.fixed)
         for number, value in enumerate(values):
@@ -188,14 +184,15 @@ class WriteRecipe:
 
 @dataclass(frozen=True, slots=True)
 class ReadRecipe:
-    """How a read of one form becomes one statement."""
+    """How a read of one form becomes one statement. ``profile``: headers that name the schema, if one is to."""
 
     request: Request
     statement: Statement
     fixed: Mapping[str, object]
+    cached: CachedTable
+    profile: Sequence[tuple[bytes, bytes]]
 
     def arguments(self, values: Sequence[str]) -> list[object]:
-        """Return the values of the statement, in its order."""
         found = dict(self.fixed)
         for number, value in enumerate(values):
             found[f"v{number}"] = value
@@ -231,9 +228,15 @@ def write_recipe(
 
 
 def read_recipe(
-    plain: PlainRequest, request: Request, table: Table, statement: Statement, values: Mapping[str, object]
+    plain: PlainRequest,
+    request: Request,
+    cached: CachedTable,
+    statement: Statement,
+    values: Mapping[str, object],
+    profile: Sequence[tuple[bytes, bytes]],
 ) -> ReadRecipe | None:
     """Return the recipe of a read of one row by its whole key. None for any other: a scan would delay its batch."""
+    table = cached.table
     if (
         not _is_understood(plain, request)
         or (table.runs_code_when_read and not plain.form.acting)
@@ -243,7 +246,7 @@ def read_recipe(
     ):
         return None
     # Many share a trip, so a large answer takes one of its own.
-    return ReadRecipe(request, statement, {**values, MOST: SMALL})
+    return ReadRecipe(request, statement, {**values, MOST: SMALL}, cached, profile)
 
 
 _JSON = b"application/json"

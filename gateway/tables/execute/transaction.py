@@ -28,7 +28,7 @@ from gateway.fencing.record import Attempt, Refusal, Rejection
 from gateway.observe.events import Observe, StepReached, WriteAccepted
 from gateway.observe.stages import staged
 from gateway.record.audit import Audit
-from gateway.tables.dialect import overrides, response
+from gateway.tables.dialect import response
 from gateway.tables.dialect.response import Accepted, Response, Written
 from gateway.tables.dialect.transaction_document import of_write
 from gateway.tables.execute import fenced_write
@@ -45,7 +45,7 @@ from gateway.tables.execute.idempotency import SETTLE_ATTEMPTS, IdempotentReplay
 from gateway.tables.execute.planning import PlannedWrite
 from gateway.tables.execute.reach import concerns
 from gateway.tables.execute.reads import AnswerLimit
-from gateway.tables.naming.plan import table_resource
+from gateway.tables.naming import table_resource
 
 CLAIM_AFTER = StepReached("tables.claim.after")
 WRITE_AFTER = StepReached("tables.write.after")
@@ -93,7 +93,6 @@ class UnitOfWork:
         return next(number for number, write in enumerate(self.writes) if resource in write.claimable)
 
     def attempt(self, resource: str) -> Attempt:
-        """Return the entry of the record for a refusal on a resource."""
         return self.writes[self.claimant(resource)].attempts()(resource)
 
     def answer(self, answers: Sequence[Response]) -> Response:
@@ -106,14 +105,6 @@ class _AlreadyDone(Exception):
     def __init__(self, key: IdempotencyKey) -> None:
         super().__init__()
         self.key = key
-
-
-class _RolledBack(Exception):
-    """The caller only wants to know what a write would do. Its claims are undone too, and nothing is recorded."""
-
-    def __init__(self, answer: Response) -> None:
-        super().__init__()
-        self.answer = answer
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +124,6 @@ class _Unenforced:
     implausible: Mapping[str, ImplausibleToken]
 
     def of(self, write: PlannedWrite) -> "_Unenforced":
-        """Return those of one write."""
         own = set(write.claimable)
         implausible = {name: one for name, one in self.implausible.items() if name in own}
         return _Unenforced([one for one in self.refused if one.resource in own], implausible)
@@ -148,8 +138,7 @@ class _Unenforced:
 class FencedTransactions:
     """Executes units of work, each in one transaction.
 
-    Without ``settle`` no object store is configured, but mutations from before may still be pending. ``overrides``:
-    code in the database may set parts of answers.
+    Without ``settle`` no object store is configured, but mutations from before may still be pending.
     """
 
     def __init__(
@@ -161,14 +150,12 @@ class FencedTransactions:
         settle: Settle | None,
         audit: Audit,
         limit: AnswerLimit,
-        *,
-        overrides: bool,
     ) -> None:
         self._database, self._observe, self._settle = database, observe, settle
         self._authorisation = authorisation
         self._admission = admission
         self._audit = audit
-        self._overrides, self._limit = overrides, limit
+        self._limit = limit
         self.replay = IdempotentReplay(database, admission, self._settle_claims)
 
     async def execute(self, unit: UnitOfWork) -> Response:
@@ -195,8 +182,6 @@ class FencedTransactions:
                 await self._settle_claims(claims, pending.resources, unit.caller)
                 cause = "Writes of an older holder are still being settled on this resource."
                 continue
-            except _RolledBack as rolled_back:
-                return rolled_back.answer
             except _AlreadyDone as done:
                 shown = [write.tokens for write in unit.writes]
                 # Read again: this transaction was undone, so it has waited for no standby.
@@ -300,18 +285,9 @@ class FencedTransactions:
         """Execute one write. Return its answer and its notes, if observe mode lets it pass."""
         written, observed = await fenced_write.execute(transaction, write, acting, self._limit.most)
         self._observe(WRITE_AFTER)
-        preferences = write.request.preferences
-        runs_code = _runs_code(write)
-        if alone and self._overrides and runs_code and write.call is None:
-            written = replace(written, said=overrides.read(*await settings.read_answer_settings(transaction)))
-        if preferences.tx == "rollback":
-            await acting.as_(write.sender.role)
-            await settings.check_constraints(transaction)
-            self._limit.keep_text(written.body or "")
-            raise _RolledBack(_answer(write, written, Accepted()))
-        if runs_code or write.sender.role is not None:
+        if _runs_code(write) or write.sender.role is not None:
             await acting.restore()
-        elif preferences.timezone is not None and not alone:
+        elif write.request.preferences.timezone is not None and not alone:
             await settings.set_zone(transaction, "UTC")
         unenforced = unenforced.of(write)
         observed += unenforced.observed()

@@ -4,36 +4,26 @@ Each write is parsed and planned as if it were alone, so a list allows nothing t
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from gateway.db.idempotency import IdempotencyKey
 from gateway.errors import DialectError, GatewayError, RequestMalformed
 from gateway.fencing import headers as fencing_headers
-from gateway.http.body import Body, offload
-from gateway.http.head import Head
+from gateway.http.body import offload
 from gateway.tables.dialect import request, transaction_document
 from gateway.tables.dialect.request import Target
 from gateway.tables.dialect.response import Response
 from gateway.tables.dialect.transaction_document import Entry, of_write
 from gateway.tables.execute.authorisation import Authorisation
-from gateway.tables.execute.planning import ParsedWrite, Planner, Sender, parse
+from gateway.tables.execute.planning import Incoming, ParsedWrite, Planner, Sender, parse
 from gateway.tables.execute.transaction import FencedTransactions, UnitOfWork
 from gateway.tables.schema_cache import CachedTable, Name, SchemaCache
 
 _NO_SUCH_TABLE = "PGRST205"
 
 
-@dataclass(frozen=True, slots=True)
-class ListSettings:
-    """The exposed schemas and the path prefix of tables. ``max_body`` is in bytes."""
-
-    schemas: tuple[str, ...]
-    prefix: str
-    max_body: int
-
-
 class WriteLists:
-    """Executes lists of writes."""
+    """Executes lists of writes. ``schemas`` are the exposed ones, ``prefix`` that of paths to tables."""
 
     def __init__(
         self,
@@ -41,22 +31,23 @@ class WriteLists:
         planner: Planner,
         transactions: FencedTransactions,
         authorisation: Authorisation,
-        settings: ListSettings,
+        schemas: Sequence[str],
+        prefix: str,
     ) -> None:
         self._schema_cache, self._planner, self._authorisation = schema_cache, planner, authorisation
-        self._transactions, self._settings = transactions, settings
+        self._transactions, self._schemas, self._prefix = transactions, schemas, prefix
 
-    async def execute(self, head: Head, body: Body, sender: Sender) -> Response:
+    async def execute(self, incoming: Incoming) -> Response:
         """Answer ``POST /v1/transaction``. Raises the error that refuses a write; none has taken effect then.
 
         The facts of the error have the number of the write, if it is about one.
         """
-        headers = request.headings(head.headers)
+        sender, headers = incoming.sender, request.headings(incoming.head.headers)
         _check_head(headers)
-        shown = fencing_headers.read(head.headers, pairs=True)
+        shown = fencing_headers.read(incoming.head.headers, pairs=True)
         name = request.parse_key(headers)
         await self._authorisation.writes_anything(sender)
-        content = await body.whole(self._settings.max_body)
+        content = await incoming.content()
         listed = await offload(len(content), transaction_document.parse, content, shown)
         key = (
             None
@@ -66,16 +57,14 @@ class WriteLists:
         parsed, targets = [], []
         for number, entry in enumerate(listed):
             with of_write(number):
-                target = request.target(entry.table, entry.schema, self._settings.schemas)
+                target = request.target(entry.table, entry.schema, self._schemas)
                 await self._authorisation.writes(sender, f"{target.schema}.{target.name}")
                 parsed.append(await offload(len(entry.body), self._parsed, entry, target, sender))
             targets.append((target.schema, target.name))
         tokens = [one.tokens for one in parsed]
 
         async def authorise(number: int, resources: Sequence[str]) -> Sequence[str]:
-            name, mode = ".".join(targets[number]), self._schema_cache.rule(*targets[number]).mode
-            shows_rows = parsed[number].request.wants_rows
-            return await self._authorisation.replays(sender, name, resources, mode, shows_rows=shows_rows)
+            return await self._authorisation.replays(parsed[number], resources)
 
         if key is not None and (kept := await self._transactions.replay.kept(key, tokens, sender.caller, authorise)):
             return kept
@@ -91,11 +80,11 @@ class WriteLists:
 
     def _parsed(self, entry: Entry, target: Target, sender: Sender) -> ParsedWrite:
         """Parse a write as if it were alone."""
-        path = f"{self._settings.prefix}{target.name}"
+        path = f"{self._prefix}{target.name}"
         role = None if sender.role is None else sender.role.at(entry.method, path)
         alone = replace(sender, method=entry.method, path=path, query=entry.query.decode(), role=role)
         rule = self._schema_cache.rule(target.schema, target.name)
-        parsed = parse(entry.query, entry.headers, entry.shown, rule, alone, target.name).with_body(entry.body)
+        parsed = parse(entry.query, entry.headers, entry.shown, rule, alone, target).with_body(entry.body)
         if parsed.request.preferences.tx is not None:
             raise RequestMalformed(
                 "One write of a list cannot be committed or rolled back by itself.", advice="Leave out 'tx'."

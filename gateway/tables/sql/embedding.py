@@ -7,11 +7,10 @@ import sqlalchemy as sa
 from sqlalchemy.sql.expression import ColumnElement
 
 from gateway.errors import DialectError
-from gateway.tables.catalog.relations import Pairs, Relations, Relationship
-from gateway.tables.catalog.snapshot import Table
-from gateway.tables.sql.expressions import directed, from_table, quoted, reference
+from gateway.tables.catalog import Table
+from gateway.tables.relations import Pairs, Relations, Relationship
+from gateway.tables.sql.expressions import Bind, Conditions, bound_slot, directed, from_table, quoted, reference
 from gateway.tables.sql.shape import EmbedShape, OrderShape
-from gateway.tables.sql.where import Bind, Conditions, bound_slot
 
 # Names of our own inside statements, unlikely to be anyone's table.
 _TARGET, _JUNCTION, _ROWS = "gw_target", "gw_junction", "gw_rows"
@@ -46,7 +45,6 @@ class Embedding:
         return [self._exists(embed) for embed in self._embeds if embed.shape.inner]
 
     def present(self, number: int) -> ColumnElement[Any]:
-        """Return the condition that there is any related row."""
         return self._exists(self._embeds[number])
 
     def ordered(self, term: OrderShape) -> ColumnElement[Any]:

@@ -6,13 +6,13 @@
 from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple, TypeAlias
 
-from gateway.tables.catalog.snapshot import Table
+from gateway.tables.catalog import Table
 from gateway.tables.dialect.etags import names_one_row
 from gateway.tables.dialect.grammar import Condition, Embedded, Field, Node, Order, Selected
 from gateway.tables.dialect.media import Form
 from gateway.tables.dialect.query import Embed, position_of
 from gateway.tables.dialect.request import Request
-from gateway.tables.naming.plan import conflict_target
+from gateway.tables.naming import conflict_target
 
 # A field: name, then each step of its path as (arrow, is it an index?, slot of the key).
 FieldShape: TypeAlias = tuple[str, tuple[tuple[str, bool, int], ...]]

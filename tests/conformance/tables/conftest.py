@@ -37,7 +37,7 @@ def configuration(dsn: str, mode: str = "enforce") -> Config:
     """Return a configuration with all options for PostgREST's defaults on. ``mode`` observe: writes need no token."""
     return Config.model_validate({
         "postgres": {
-            "dsn": dsn, "schemas": SCHEMAS, "functions": FUNCTIONS, "overrides": True,
+            "dsn": dsn, "schemas": SCHEMAS, "functions": FUNCTIONS,
             **LIMITS,
         },
         "server": {"rest_v1": True, "cors_origins": ["*"]},

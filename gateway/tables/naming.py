@@ -15,7 +15,7 @@ from gateway.errors import GatewayError, ResourceMismatch, ResourceUnderivable, 
 from gateway.fencing.decision import Cascades, Enforcement, Equal
 from gateway.fencing.naming import NameColumn, TableNaming
 from gateway.fencing.resource import Template, escape
-from gateway.tables.catalog.snapshot import Column, Table
+from gateway.tables.catalog import Column, Table
 from gateway.tables.dialect.body import Payload
 from gateway.tables.dialect.grammar import Condition, Field, Node
 from gateway.tables.dialect.request import Request
@@ -182,7 +182,6 @@ def naming(table: Table, rule: Rule) -> Naming:
 
 
 def as_registered(named: Naming) -> TableNaming:
-    """Return the naming as the database keeps it."""
     columns = (NameColumn.of(column.name, column.exact_type, column.number) for column in named.columns)
     return TableNaming(named.template.literals, tuple(columns))
 

@@ -11,7 +11,7 @@ from difflib import get_close_matches
 from typing import Literal, TypeAlias
 
 from gateway.errors import DialectError
-from gateway.tables.catalog.snapshot import ForeignKey, Table
+from gateway.tables.catalog import ForeignKey, Table
 
 Pairs: TypeAlias = tuple[tuple[str, str], ...]
 
@@ -45,7 +45,6 @@ class Relationship:
 
     @property
     def between(self) -> tuple[Table, ...]:
-        """Return the junction table, if there is one."""
         return (self.junction.table,) if self.junction else ()
 
     @property
@@ -66,7 +65,6 @@ class Relations:
     """All relationships between the exposed tables."""
 
     def __init__(self, tables: Mapping[tuple[str, str], Table]) -> None:
-        """``tables`` by schema and name."""
         self._tables = tables
 
     def find(self, origin: Table, name: str, hint: str | None) -> Relationship:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gateway.errors import DialectError
-from gateway.tables.catalog.snapshot import Column, Table
+from gateway.tables.catalog import Column, Table
 from gateway.tables.dialect.media import BodyType
 
 # Bodies that can be one argument, and the types of a single unnamed parameter that take them.
@@ -55,13 +55,11 @@ class Function:
 
     @property
     def result(self) -> Table:
-        """Return its result in the form of a table."""
         columns = self.columns if self.composite else (Column(self.name, self.type, self.type, self.type),)
         return Table(self.schema, self.name, "function", {column.name: column for column in columns}, ())
 
     @property
     def shown(self) -> str:
-        """Return the function with its parameters, for a message."""
         parameters = ", ".join(f"{one.name} => {one.type}" for one in self.parameters)
         return f"{self.schema}.{self.name}({parameters})"
 

@@ -7,11 +7,11 @@ import pytest
 
 from gateway.errors import ResourceMalformed, ResourceMismatch, ResourceUnderivable
 from gateway.fencing.resource import Template
-from gateway.tables.catalog.snapshot import Table, Trigger
+from gateway.tables.catalog import Table, Trigger
 from gateway.tables.dialect import body
 from gateway.tables.dialect.query import parse_query
 from gateway.tables.dialect.request import Request, parse
-from gateway.tables.naming.plan import (
+from gateway.tables.naming import (
     MAX_RESOURCES,
     Claim,
     Explicit,
