@@ -180,7 +180,7 @@ async def check(config: Config, places: Places, *, allow_missing: bool, everythi
     """
     found, warnings = list(unreadable_rules(config)), []
     database = Database(
-        config.postgres.dsn.get_secret_value(), pool_size=1, connect_timeout=config.postgres.connect_timeout
+        config.postgres.dsn.get_secret_value(), pool_size=1, connect_timeout=config.limits.connect_timeout
     )
     try:
         found += await unknown_in_database(config, database)

@@ -19,8 +19,6 @@ from gateway.config import Config
 from gateway.config.observability import Alarm as AlarmSection
 from gateway.config.observability import Webhook as WebhookSection
 from gateway.db.database import Database
-from gateway.db.notifications import Channels, Listen
-from gateway.db.notifications import listening as listen
 from gateway.db.opening import OpeningTable, Wait, wait_in_silence
 from gateway.db.servers import Servers
 from gateway.db.spelling import Spellings
@@ -74,7 +72,7 @@ def lease_terms(
     """Return the lease service with its limits."""
     settings = config.leases
     return LeaseTerms(
-        service, signer.sign, policies.lock_delay, settings.max_ttl, settings.max_wait, settings.issuer, observe
+        service, signer.sign, policies.lock_delay, settings.max_ttl, config.limits.max_wait, settings.issuer, observe
     )
 
 
@@ -199,7 +197,7 @@ def storage(
     postgres, journal = config.postgres, config.journal
     dsn, mode = postgres.dsn.get_secret_value(), journal.effective_mode
     # Openings come before the first session is admitted.
-    idle, connecting = postgres.idle_timeout, postgres.connect_timeout
+    idle, connecting = config.limits.idle_timeout, config.limits.connect_timeout
     servers = Servers(dsn, connecting)
     behind = [Database(dsn, pool_size=2, idle_timeout=idle, connect_timeout=connecting, servers=servers)]
     store: Store | None = None
@@ -221,7 +219,7 @@ def storage(
         "share": config.server.share,
         "statement_timeout": postgres.statement_timeout,
         "read_timeout": postgres.read_timeout,
-        "lock_timeout": postgres.lock_timeout,
+        "lock_timeout": config.limits.lock_timeout,
         "idle_timeout": idle,
         "connect_timeout": connecting,
     } | settings
@@ -229,14 +227,8 @@ def storage(
     return Storage(database, openings, tuple(behind))
 
 
-def listening(config: Config, database: Database, channels: Channels) -> Listen | None:
-    """Return the function that listens to these channels; None if the configuration forbids listening."""
-    return partial(listen, database.servers, channels) if config.postgres.listen else None
-
-
-def table_prefixes(config: Config) -> tuple[str, ...]:
-    """Return the prefixes of paths to tables."""
-    return ("/v1/tables/", "/rest/v1/") if config.server.rest_v1 else ("/v1/tables/",)
+TABLE_PREFIXES = ("/v1/tables/", "/rest/v1/")
+"""The prefixes of paths to tables. Clients made for PostgREST append the second one themselves."""
 
 
 def exposure(config: Config, *, allow_missing: bool = True) -> Exposure:
@@ -247,8 +239,8 @@ def exposure(config: Config, *, allow_missing: bool = True) -> Exposure:
         postgres.schemas,
         rules,
         default,
-        table_prefixes(config),
-        postgres.max_body,
+        TABLE_PREFIXES,
+        config.limits.table_body,
         max_rows=postgres.max_rows,
         functions=frozenset(postgres.functions),
         tx_override=postgres.tx_override,

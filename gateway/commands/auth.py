@@ -135,7 +135,7 @@ async def _last_uses(settings: "Config") -> "list[LastUse]":
     from gateway.db.database import Database  # noqa: PLC0415 - likewise
 
     postgres = settings.postgres
-    database = Database(postgres.dsn.get_secret_value(), pool_size=1, connect_timeout=postgres.connect_timeout)
+    database = Database(postgres.dsn.get_secret_value(), pool_size=1)
     try:
         return await key_uses.read(database)
     finally:

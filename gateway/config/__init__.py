@@ -7,18 +7,27 @@ Each key can also come from the environment: ``GATEWAY_POSTGRES__DSN`` is ``dsn`
 import os
 import re
 import tomllib
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from pydantic import Field, PrivateAttr, ValidationError, model_validator
-from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
+from pydantic_settings import (
+    BaseSettings,
+    EnvSettingsSource,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    TomlConfigSettingsSource,
+)
 from pydantic_settings.exceptions import SettingsError
 
+from gateway.config import former
 from gateway.config.access import CallerKeys, GrantRule, Identity, Issuer
 from gateway.config.fencing import Fencing, Leases, ObjectRule, ResourceRule, TableRule
 from gateway.config.observability import Alarm, Audit, Telemetry, Ui, Webhook
 from gateway.config.ownership import Elsewhere, PlacesAlone, alone, misplaced_databases, misplaced_rules
 from gateway.config.places import Places, explain, nearest
-from gateway.config.section import Misplaced
+from gateway.config.section import Limits, Misplaced
 from gateway.config.server import Server
 from gateway.config.stores import DatabaseEntry, Journal, ObjectStore, Postgres, StoreEntry
 from gateway.errors import ConfigurationError
@@ -56,6 +65,7 @@ class Config(BaseSettings):
     telemetry: Telemetry = Telemetry()
     ui: Ui = Ui()
 
+    _limits: Limits = PrivateAttr(default_factory=Limits)
     _elsewhere: Elsewhere = PrivateAttr(default_factory=Elsewhere)
     _owner: Owner = PrivateAttr(default_factory=Owner)
 
@@ -82,6 +92,11 @@ class Config(BaseSettings):
         return found
 
     @property
+    def limits(self) -> Limits:
+        """Return the limits that no file sets."""
+        return self._limits
+
+    @property
     def elsewhere(self) -> Elsewhere:
         """Return what is in other databases, for the configuration of one of several alone."""
         return self._elsewhere
@@ -94,6 +109,11 @@ class Config(BaseSettings):
     def places_of(self, database: str | None, places: Places) -> Places:
         """Return the places of the configuration of one database alone."""
         return places if database is None else PlacesAlone(places, alone(self)[database].moved)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _former_keys(cls, given: Any) -> Any:
+        return former.without_former(given) if isinstance(given, Mapping) else given
 
     @model_validator(mode="after")
     def _databases_own_names(self) -> "Config":
@@ -295,6 +315,16 @@ def load(path: Path | None) -> Config:
     _check_secrets(config, known)
     # Two configurations are equal only if they are of one class, and only those of a known class travel to workers.
     return Config.model_construct(config.model_fields_set, **dict(config))
+
+
+def former_keys(path: Path | None) -> list[str]:
+    """Return a line for each former key that a configuration has: its place, and what to write instead."""
+    known = places(path)
+    values = dict(known.values)
+    for section, given in EnvSettingsSource(Config)().items():
+        inside = values.get(section)
+        values[section] = {**inside, **given} if isinstance(inside, Mapping) and isinstance(given, Mapping) else given
+    return [f"{known.describe(place)}: is a former key. {one.told}" for place, one, _ in former.found(values)]
 
 
 def _check_variables() -> None:

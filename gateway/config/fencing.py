@@ -35,8 +35,6 @@ class Leases(Section):
 
     max_ttl: Annotated[float, Field(ge=0.1, le=31_622_400)] = 3600.0
     """Seconds, at most a year: the longest lease without renewal."""
-    max_wait: Annotated[float, Field(ge=0)] = 60.0
-    """Seconds: the longest time that one request may wait in a queue."""
     signing_keys: tuple[Annotated[SecretStr, Field(min_length=32)], ...] = ()
     """Secrets that sign sequencers. The first one signs, all verify. All gateways need the same ones."""
     issuer: str | None = None

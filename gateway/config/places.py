@@ -28,7 +28,7 @@ class Places:
     """The places of one configuration: ``text`` of the file ``source``, with its ``values``, under the environment."""
 
     def __init__(self, source: str, text: str, values: Mapping[str, Any], environment: Mapping[str, str]) -> None:
-        self._source, self._values = source, values
+        self._source, self.values = source, values
         self._lines = _lines(text)
         self._environment = {name.upper(): value for name, value in environment.items()}
 
@@ -59,7 +59,7 @@ class Places:
         return f"{words}, {', '.join(keys)}" if keys else words
 
     def _entry(self, section: str, index: Any) -> str:
-        entries = self._values.get(section)
+        entries = self.values.get(section)
         if overriding := self._environment.get(f"GATEWAY_{section.upper()}"):
             try:
                 entries = json.loads(overriding)

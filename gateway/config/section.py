@@ -1,6 +1,7 @@
 """The base of all sections of the configuration. A secret may come from a file: ``dsn_file`` stands for ``dsn``."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
 from urllib.parse import urlsplit
@@ -10,6 +11,32 @@ from pydantic import BaseModel, ConfigDict, SecretStr, model_validator
 KIBIBYTE = 1024
 MEBIBYTE = 1024 * KIBIBYTE
 FROM_FILE = "_file"
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Limits that no file sets. Only tests have others, to be quick or patient. In seconds, or bytes."""
+
+    body_timeout: float = 30.0
+    """The longest pause within a body. In all it may take as long, and one second more per 16 KiB."""
+    lock_timeout: float = 10.0
+    """A write waits for the fence row of its resource, or for another row."""
+    idle_timeout: float = 5.0
+    """Then the database ends the transaction of a gateway that was paused inside it."""
+    connect_timeout: float = 5.0
+    """A new session opens."""
+    table_body: int = 64 * MEBIBYTE
+    """The largest request to a table, and the largest answer."""
+    store_timeout: float = 60.0
+    """One request to the store. For a streamed body: without progress."""
+    memory_threshold: int = 8 * MEBIBYTE
+    """Bodies up to this are put from memory. Larger ones are staged in the store as parts, as they arrive."""
+    pending_wait: float = 5.0
+    """A writer waits for another write of its own holder to the same key before it settles that one."""
+    sweep_interval: float = 60.0
+    """Between two rounds of the sweeper; 0: never."""
+    max_wait: float = 60.0
+    """One request waits in the queue of a lock."""
 
 
 class Misplaced(ValueError):

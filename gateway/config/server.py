@@ -34,8 +34,6 @@ class Server(Section):
     """A file with the authorities that sign client certificates. Without it the gateway asks for none."""
     client_certificates: ClientCertificates = ClientCertificates.ASK
     """Whether a connection needs a client certificate: ask accepts one without, demand does not."""
-    rest_v1: bool = False
-    """Serve tables at ``/rest/v1/{table}`` too, for clients that append that path themselves."""
     max_body: Annotated[int, Field(gt=0)] = 5 * 1024 * MEBIBYTE
     """The largest object, or part of one, in a request; in bytes."""
     domains: tuple[str, ...] = ()
@@ -44,9 +42,6 @@ class Server(Section):
     """Bytes of bodies and answers in memory at one time, on all planes. A request that needs more waits."""
     share: Annotated[float, Field(gt=0, le=1)] = 0.25
     """The most that one caller may have: of the memory, of the sessions with a database, of the time of strangers."""
-    body_timeout: Annotated[float, Field(gt=0)] = 30.0
-    """Seconds that a client may pause within a body. In all it may take as long, and one second more per 16 KiB."""
-
     watch: bool = False
     """Reload the configuration when its files change, those of secrets and certificates included."""
     drain: Annotated[int, Field(ge=1, le=3600)] = 30

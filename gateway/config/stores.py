@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 from pydantic import Field, SecretStr, field_validator, model_validator
 
 from gateway.auth.database_roles import OWN
-from gateway.config.section import MEBIBYTE, Misplaced, Section, origin
+from gateway.config.section import Misplaced, Section, origin
 from gateway.errors import ResourceMalformed
 from gateway.fencing.intent import LATE_AFTER, Duplicates
 from gateway.fencing.ownership import Domain
@@ -57,18 +57,6 @@ class Postgres(Section):
     """Seconds that one statement may take."""
     read_timeout: Annotated[float, Field(gt=0)] = 10.0
     """Seconds that the statement of a read may take. A read without credentials has 3 at most."""
-    lock_timeout: Annotated[float, Field(gt=0)] = 10.0
-    """Seconds that a write waits for the fence row of its resource."""
-    idle_timeout: Annotated[float, Field(gt=0)] = 5.0
-    """Seconds after which the database ends the transaction of a gateway that was paused inside it."""
-    connect_timeout: Annotated[float, Field(gt=0)] = 5.0
-    """Seconds that a new session may take to open."""
-    listen: bool = True
-    """Keep sessions that receive notifications of changed tables, hand-overs of locks and entries of the record."""
-    idempotency_retention: Annotated[float, Field(ge=1)] = 24 * 3600.0
-    """Seconds, by the database's clock, for which the answer to a write is kept under its Idempotency-Key."""
-    max_body: Annotated[int, Field(gt=0)] = 64 * MEBIBYTE
-    """The largest request to a table, and the largest answer, in bytes."""
     max_rows: Annotated[int, Field(gt=0)] | None = None
     """The most rows in the answer to a read. It does not limit writes."""
     functions: tuple[Annotated[str, Field(pattern=r"^[^.]+\.[^.]+$")], ...] = ()
@@ -120,17 +108,9 @@ class ObjectStore(Section):
     """The secret part of that pair."""
     evidence_keys: tuple[SecretStr, ...] = ()
     """Keys that prove which token wrote an object. The first one signs; the secret access key is the last."""
-    timeout: Annotated[float, Field(gt=0)] = 60.0
-    """Seconds that one request to the store may take. For a streamed body: seconds without progress."""
-    memory_threshold: Annotated[int, Field(ge=0)] = 8 * MEBIBYTE
-    """Bodies up to so many bytes are put from memory. Larger ones are staged in the store as parts, as they arrive."""
-    pending_wait: Annotated[float, Field(ge=0)] = 5.0
-    """Seconds that a writer waits for another write of its own holder to the same key before it settles that one."""
     late_after: Annotated[float, Field(ge=1)] = LATE_AFTER.total_seconds()
     """Seconds after which a request has had its effect once the store has begun with it. Longer than the store waits
     for the rest of an interrupted body. A lost write without a condition blocks newer holders for so long."""
-    sweep_interval: Annotated[float, Field(ge=0)] = 60.0
-    """Seconds between two rounds of the sweeper, which removes leftover tombstones, uploads and intents; 0: never."""
     sweep_unconditionally: bool = False
     """Remove tombstones also if the store ignores the condition of a delete. If such a removal gets lost, writes of
     its key wait for ``late_after``."""

@@ -18,7 +18,7 @@ from gateway.tables.catalog.snapshot import Snapshot
 _MOST_PENDING = 1000
 _LONG_PENDING = timedelta(minutes=1)
 _MANY = 10_000
-_SWEEP = "Running gateways clear them away, unless s3.sweep_interval is 0. Run gateway sweep to do it now."
+_SWEEP = "Running gateways clear them away. Run gateway sweep to do it now."
 
 UNKNOWN = problem("intents", "not known without the database", "")
 

@@ -160,8 +160,8 @@ async def in_rows(dsn: str) -> AsyncIterator[tuple[Store, S3Double | None]]:
 
 @asynccontextmanager
 async def connected(endpoint: str, key: str = ACCESS_KEY, secret: str = SECRET_KEY) -> AsyncIterator[Upstream]:
-    config = ObjectStore(endpoint=endpoint, access_key_id=key, secret_access_key=SecretStr(secret), timeout=PATIENCE)
-    async with Upstream(config) as upstream:
+    config = ObjectStore(endpoint=endpoint, access_key_id=key, secret_access_key=SecretStr(secret))
+    async with Upstream(config, timeout=PATIENCE) as upstream:
         yield upstream
 
 

@@ -110,7 +110,7 @@ class Stage:
     def settings(self) -> ObjectStore:
         """The store, as another gateway would have it in its configuration."""
         keys = {"access_key_id": STORE_ACCESS_KEY, "secret_access_key": SecretStr(STORE_SECRET_KEY)}
-        return ObjectStore.model_validate({"endpoint": self.endpoint, "timeout": PATIENCE, **keys})
+        return ObjectStore.model_validate({"endpoint": self.endpoint, **keys})
 
     def beside(self) -> S3Client:
         """A client of the store itself."""

@@ -64,8 +64,8 @@ def _upstream(endpoint: str, secret: str = SECRET_KEY, seconds: float = PATIENCE
             region=REGION,
             access_key_id=ACCESS_KEY,
             secret_access_key=SecretStr(secret),
-            timeout=seconds,
-        )
+        ),
+        timeout=seconds,
     )
 
 

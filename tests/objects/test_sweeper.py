@@ -234,10 +234,13 @@ async def buried_and_swept(stage: Stage) -> None:
             await asyncio.sleep(0.02)
 
 
+OFTEN = {"sweep_interval": 0.05}
+
+
 class TestAtWork:
     async def test_a_gateway_sweeps_by_itself(self, postgres_server: EmbeddedPostgres) -> None:
-        settings = {"sweep_interval": 0.05, "sweep_unconditionally": True}
-        async with staged(postgres_server, forgetful(), s3=settings) as stage:
+        settings = {"sweep_unconditionally": True}
+        async with staged(postgres_server, forgetful(), s3=settings, limits=OFTEN) as stage:
             await buried_and_swept(stage)
             stage.double.cut(operation="ListBuckets", times=4)  # a read is tried twice
             async with asyncio.timeout(PATIENCE):
@@ -246,8 +249,8 @@ class TestAtWork:
             await buried_and_swept(stage)
 
     async def test_a_sweep_under_way_finishes_when_the_gateway_stops(self, postgres_server: EmbeddedPostgres) -> None:
-        double, settings = forgetful(), {"sweep_interval": 0.05, "sweep_unconditionally": True}
-        async with staged(postgres_server, double, s3=settings) as stage:
+        double, settings = forgetful(), {"sweep_unconditionally": True}
+        async with staged(postgres_server, double, s3=settings, limits=OFTEN) as stage:
             client = connect(stage.origin, "1")
             await call(client.put_object, Key="k", Body=b"x")
             held = double.hold(operation="DeleteObject", key="k")

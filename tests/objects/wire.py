@@ -118,7 +118,6 @@ async def upstream(store: Store, *, timeout: float = 20, scheme: str = "http") -
         region="eu-west-1",
         access_key_id="AKGATEWAY",
         secret_access_key=SecretStr("gateway-secret"),
-        timeout=timeout,
     )
-    async with Upstream(config) as opened:
+    async with Upstream(config, timeout=timeout) as opened:
         yield opened

@@ -1,0 +1,105 @@
+"""Former keys of the configuration. For one minor version, a configuration that has one still starts, with a warning.
+
+A former key whose loss would open something, or lose a promise, is an error instead. This module goes with the version.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from gateway.config.section import Misplaced
+
+Place: TypeAlias = tuple[str | int, ...]
+Values: TypeAlias = MutableMapping[str, Any]
+
+_COPIES = {"postgres": ("databases",), "s3": ("stores",), "journal": ("databases.journal",)}
+"""Sections whose keys the entries of a list have as well."""
+
+
+@dataclass(frozen=True, slots=True)
+class Former:
+    """A key that is no more. ``advice``: what to write instead, or what holds now.
+
+    ``follow`` writes its value where it belongs now, into the whole configuration and the section of the key.
+    ``is_lost`` says of a value that the gateway could not keep its promise.
+    """
+
+    advice: str
+    follow: Callable[[Values, Values, Any], None] | None = None
+    is_lost: Callable[[Any], bool] | None = None
+
+    @property
+    def told(self) -> str:
+        """The advice as a sentence."""
+        return f"It {self.advice}."
+
+
+def _fixed(value: str, is_lost: Callable[[Any], bool] | None = None) -> Former:
+    return Former(f"has no effect: {value}; remove it", is_lost=is_lost)
+
+
+FORMER: Mapping[tuple[str, str], Former] = {
+    ("server", "rest_v1"): _fixed("tables are always at /rest/v1/, too"),
+    ("server", "body_timeout"): _fixed("the value is 30 seconds"),
+    ("postgres", "lock_timeout"): _fixed("the value is 10 seconds"),
+    ("postgres", "idle_timeout"): _fixed("the value is 5 seconds"),
+    ("postgres", "connect_timeout"): _fixed("the value is 5 seconds"),
+    ("postgres", "listen"): _fixed("the gateway always listens"),
+    ("postgres", "idempotency_retention"): _fixed("the value is 86400 seconds", lambda value: float(value) > 86400),
+    ("postgres", "max_body"): _fixed("the value is 64 MiB"),
+    ("s3", "timeout"): _fixed("the value is 60 seconds"),
+    ("s3", "memory_threshold"): _fixed("the value is 8 MiB"),
+    ("s3", "pending_wait"): _fixed("the value is 5 seconds"),
+    ("s3", "sweep_interval"): _fixed("the value is 60 seconds"),
+    ("leases", "max_wait"): _fixed("the value is 60 seconds"),
+}
+"""Each former key, by its section and name."""
+
+
+def found(values: Mapping[str, Any]) -> Iterator[tuple[Place, Former, Values]]:
+    """Yield each former key that a configuration has, with its place, and the section that has it."""
+    for (section, key), former in FORMER.items():
+        for place, keys in _sections(values, section):
+            if key in keys:
+                yield (*place, key), former, keys
+
+
+def _sections(values: Mapping[str, Any], section: str) -> Iterator[tuple[Place, Values]]:
+    for path in (section, *_COPIES.get(section, ())):
+        yield from _at((), values, path.split("."))
+
+
+def _at(place: Place, value: Any, path: Sequence[str]) -> Iterator[tuple[Place, Values]]:
+    """Yield the sections at a path below a value, and each entry of a list on it."""
+    if isinstance(value, list | tuple):
+        for number, entry in enumerate(value):
+            yield from _at((*place, number), entry, path)
+    elif isinstance(value, MutableMapping):
+        if not path:
+            yield place, value
+        elif path[0] in value:
+            yield from _at((*place, path[0]), value[path[0]], path[1:])
+
+
+def without_former(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a configuration that has its former keys as they are written now.
+
+    Raises ``Misplaced`` for a value that no other key keeps.
+    """
+    current = deepcopy(dict(values)) if any(found(values)) else dict(values)
+    for place, former, section in list(found(current)):
+        value = section.pop(str(place[-1]))
+        if former.is_lost is not None and _is(former.is_lost, value):
+            raise Misplaced(place, f"is a former key, and {value} cannot be kept: it {former.advice}")
+        if former.follow is not None:
+            former.follow(current, section, value)
+    return current
+
+
+def _is(condition: Callable[[Any], bool], value: Any) -> bool:
+    """Return whether it holds for a value, or the value is none that can be compared."""
+    try:
+        return condition(value)
+    except (TypeError, ValueError):
+        return True
