@@ -78,7 +78,7 @@ def lease_terms(
 
 def policies(config: Config) -> Policies:
     """Return the policies of resources."""
-    default = Policy(config.fencing.tokens, config.fencing.max_jump)
+    default = Policy(config.fencing.tokens)
     return Policies(
         default,
         [
@@ -86,7 +86,7 @@ def policies(config: Config) -> Policies:
                 rule.match,
                 Policy(
                     rule.tokens or default.tokens,
-                    rule.max_jump or default.max_jump,
+                    rule.max_jump,
                     rule.unreachable or Unreachable.REFUSE,
                     rule.lock_delay or 0.0,
                 ),
@@ -111,9 +111,8 @@ def issuers(config: Config, clock: Callable[[], datetime], observe: Observe) -> 
     """Return the trusted issuers of identity tokens."""
     found = []
     for one in config.issuers:
-        algorithms = one.effective_algorithms
         trusted = TrustedIssuer(
-            *(one.name, one.issuer, one.audiences, algorithms, one.leeway, one.caller_claim, one.groups_claim),
+            *(one.name, one.issuer, one.audiences, one.caller_claim, one.groups_claim),
             login_client=None if one.login is None else one.login.client_id,
         )
         secret = None if one.secret is None else one.secret.get_secret_value().encode()
@@ -131,7 +130,7 @@ def logins(config: Config, issuers: Issuers, callers: Callers, observe: Observe)
         providers.append(
             Provider(
                 Terms(one.name, one.issuer, one.login.client_id),
-                one.login.title or one.name,
+                one.name,
                 None if secret is None else secret.get_secret_value(),
                 one.login.authorization_url,
                 one.login.token_url,
@@ -206,7 +205,7 @@ def storage(
         behind.append(second)
         store = RowStore(second)
     elif mode is not Mode.OFF and journal.bucket is not None and upstream is not None:
-        store = BucketStore(upstream, journal.bucket, journal.prefix)
+        store = BucketStore(upstream, journal.bucket.partition("/")[0], journal.prefix)
     kept = None if store is None else Journal(store, retention=timedelta(days=journal.retention_days), observe=observe)
     owner = config.owner if owned else None
     table = OpeningTable(behind[0], owner, wait=wait)
@@ -245,8 +244,8 @@ def exposure(config: Config, *, allow_missing: bool = True) -> Exposure:
         functions=frozenset(postgres.functions),
         tx_override=postgres.tx_override,
         overrides=postgres.overrides,
-        verbose_errors=postgres.verbose_errors,
-        openapi=postgres.openapi,
+        verbose_errors=postgres.verbose,
+        openapi=postgres.verbose,
         origins=config.server.cors_origins,
         required=frozenset() if allow_missing else frozenset(rules),
     )
@@ -266,5 +265,5 @@ def _webhook(section: WebhookSection, alarms: tuple[AlarmSection, ...]) -> Confi
     secrets = [secret for secret in (section.secret, section.former_secret) if secret is not None]
     keys = tuple(signing.key_of(secret.get_secret_value()) for secret in secrets)
     told = tuple(alarm.name for alarm in alarms if not alarm.webhooks or section.name in alarm.webhooks)
-    wanted = EntryFilter(section.kinds, section.prefix, section.observed, told, section.reasons, section.except_reasons)
+    wanted = EntryFilter(section.kinds, section.prefix, section.observed, told, section.except_reasons)
     return ConfiguredWebhook(section.name, Receiver(section.url, keys), wanted)

@@ -30,8 +30,8 @@ A gateway reads one TOML file, `gateway serve --config gateway.toml`, and the en
 
 
 FORMER_KEYS = """\
-A configuration that has one of these still starts, until the next minor version. The log and `gateway config check` warn
-of it. `[[databases]]` and `[[stores]]` have the former keys of `[postgres]`, `[journal]` and `[s3]`."""
+A configuration that has one of these still starts, until the next minor version. The log and `gateway config check`
+warn of it. `[[databases]]` and `[[stores]]` have the former keys of `[postgres]`, `[journal]` and `[s3]`."""
 
 
 def make() -> str:

@@ -6,7 +6,6 @@ from typing import Annotated
 from pydantic import Field, SecretStr, ValidationInfo, field_validator, model_validator
 
 from gateway.auth import certificates
-from gateway.auth.algorithms import ASYMMETRIC, SYMMETRIC
 from gateway.auth.grants import AT_PLACES, OF_ALL, OF_RESOURCES, Action, PlaceKind
 from gateway.config.section import Misplaced, Section, browser_address, web_address
 from gateway.errors import ResourceMalformed
@@ -99,8 +98,6 @@ class Login(Section):
     """The address to which browsers are sent."""
     token_url: str
     """The address at which the gateway redeems codes. ``authorities`` of the issuer holds for it, too."""
-    title: Annotated[str, Field(min_length=1, max_length=50)] | None = None
-    """The name on the button. The default is the name of the issuer."""
     scopes: tuple[Annotated[str, Field(pattern=r"^[!#-\[\]-~]+$")], ...] = ("openid",)
     """The scopes that the gateway requests. ``openid`` must be one of them."""
     session: Annotated[float, Field(ge=60, le=43200)] = 43200.0
@@ -143,10 +140,6 @@ class Issuer(Section):
     """A file with the certificates of the authorities for ``keys_url``. The default are those of the system."""
     token_path: Path | None = None
     """A file with the token that ``keys_url`` asks for, as Kubernetes does. It is read anew each time."""
-    algorithms: tuple[str, ...] = ()
-    """The algorithms of its signatures: RS256 and ES256 by default, HS256 with a secret."""
-    leeway: Annotated[float, Field(ge=0, le=300)] = 30.0
-    """Seconds by which its clock and that of the gateway may differ."""
     caller_claim: Annotated[tuple[str, ...], Field(min_length=1)] = ("sub",)
     """The claim that names the caller: its key, or the keys on the way to it."""
     groups_claim: tuple[str, ...] = ()
@@ -170,10 +163,6 @@ class Issuer(Section):
     def _has_keys(self) -> "Issuer":
         if [self.keys_url, self.keys_path, self.secret].count(None) != 2:
             raise ValueError("needs exactly one of keys_url, keys_path and secret")
-        known = SYMMETRIC if self.secret is not None else ASYMMETRIC
-        for algorithm in self.algorithms:
-            if algorithm not in known:
-                raise Misplaced(("algorithms",), f"{algorithm} must be one of {', '.join(known)}")
         if self.secret is None and (self.issuer is None or not (self.audiences or self.login)):
             raise ValueError("needs issuer and audiences, so that tokens for others prove nothing here")
         if self.secret is not None and len(self.secret.get_secret_value().encode()) < _SHORTEST_SHARED:
@@ -192,10 +181,6 @@ class Issuer(Section):
                 "is among audiences, so that the ID token of a login would be an API token; use a client of its own",
             )
         return self
-
-    @property
-    def effective_algorithms(self) -> tuple[str, ...]:
-        return self.algorithms or (("RS256", "ES256") if self.secret is None else ("HS256",))
 
 
 class Identity(Section):

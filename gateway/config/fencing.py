@@ -12,8 +12,6 @@ from gateway.fencing.resource import Template, check_pattern
 from gateway.fencing.token import MAX_VALUE
 from gateway.text import is_sendable
 
-MaxJump = Annotated[int, Field(ge=1, le=MAX_VALUE)]
-
 
 class Fencing(Section):
     """The defaults of tables, objects and resources without a rule of their own."""
@@ -26,8 +24,6 @@ class Fencing(Section):
     """The accepted tokens: any, or only those that the lease service issued, or signed, or whose lease is running."""
     cascades: Cascades = Cascades.REFUSE
     """The fate of a write to a table that reaches rows of other resources, by foreign keys, triggers or rules."""
-    max_jump: MaxJump = MAX_JUMP
-    """The farthest that a token may be ahead of its fence if any token is accepted. No issuer skips that many."""
 
 
 class Leases(Section):
@@ -68,8 +64,8 @@ class ResourceRule(Section):
     """A resource. A segment ``*`` is any one segment, a last ``**`` all remaining ones. The first match holds."""
     tokens: TokenPolicy | None = None
     """As in ``[fencing]``, for these resources."""
-    max_jump: MaxJump | None = None
-    """As in ``[fencing]``, for these resources."""
+    max_jump: Annotated[int, Field(ge=1, le=MAX_VALUE)] = MAX_JUMP
+    """The farthest that a token may be ahead of its fence if any token is accepted. No issuer skips that many."""
     unreachable: Unreachable | None = None
     """The policy while ``leases.issuer`` is unreachable: refuse all writes, or let the order of tokens decide."""
     lock_delay: Annotated[float, Field(ge=0, le=3600)] | None = None

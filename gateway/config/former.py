@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from gateway.config.section import Misplaced
+from gateway.fencing.record import EntryReason
 
 Place: TypeAlias = tuple[str | int, ...]
 Values: TypeAlias = MutableMapping[str, Any]
@@ -39,6 +40,27 @@ def _fixed(value: str, is_lost: Callable[[Any], bool] | None = None) -> Former:
     return Former(f"has no effect: {value}; remove it", is_lost=is_lost)
 
 
+def _discreet(_: Values, section: Values, value: Any) -> None:
+    if str(value).lower() in ("false", "0", "off", "no", "n", "f"):
+        section["verbose"] = False
+
+
+def _prefix_of_journal(_: Values, section: Values, value: Any) -> None:
+    if section.get("bucket") is not None:
+        section["bucket"] = f"{section['bucket']}/{value}"
+
+
+def _max_jump(config: Values, _: Values, value: Any) -> None:
+    rules = [{"max_jump": value, **rule} for rule in config.get("resources") or ()]
+    rest = [] if any(rule.get("match") == "**" for rule in rules) else [{"match": "**", "max_jump": value}]
+    config["resources"] = [*rules, *rest]
+
+
+def _except_others(_: Values, section: Values, value: Any) -> None:
+    others = [reason.value for reason in EntryReason if reason.value not in value] if value else []
+    section["except_reasons"] = list(dict.fromkeys([*section.get("except_reasons", ()), *others]))
+
+
 FORMER: Mapping[tuple[str, str], Former] = {
     ("server", "rest_v1"): _fixed("tables are always at /rest/v1/, too"),
     ("server", "body_timeout"): _fixed("the value is 30 seconds"),
@@ -52,6 +74,18 @@ FORMER: Mapping[tuple[str, str], Former] = {
     ("s3", "memory_threshold"): _fixed("the value is 8 MiB"),
     ("s3", "pending_wait"): _fixed("the value is 5 seconds"),
     ("s3", "sweep_interval"): _fixed("the value is 60 seconds"),
+    ("postgres", "verbose_errors"): Former("is read as verbose; write verbose", _discreet),
+    ("postgres", "openapi"): Former("is read as verbose; write verbose", _discreet),
+    ("journal", "prefix"): Former('is read as the end of bucket; write bucket = "BUCKET/PREFIX/"', _prefix_of_journal),
+    ("fencing", "max_jump"): Former(
+        'is read as that of resources; write it into [[resources]], the last with match = "**"', _max_jump
+    ),
+    ("issuers", "algorithms"): _fixed("a signature is by any algorithm of the issuer's keys"),
+    ("issuers", "leeway"): _fixed("the value is 30 seconds", lambda value: float(value) < 30),
+    ("issuers.login", "title"): _fixed("the button has the name of the issuer"),
+    ("webhooks", "reasons"): Former("is read as except_reasons with all other reasons; write those", _except_others),
+    ("telemetry", "sample"): _fixed("set OTEL_TRACES_SAMPLER=parentbased_traceidratio and OTEL_TRACES_SAMPLER_ARG"),
+    ("telemetry", "service"): _fixed("set OTEL_SERVICE_NAME"),
     ("leases", "max_wait"): _fixed("the value is 60 seconds"),
 }
 """Each former key, by its section and name."""

@@ -49,10 +49,9 @@ class Webhook(Section):
     """Only entries of resources whose name begins with this."""
     observed: bool = True
     """Whether it also receives writes that passed because their rule observes."""
-    reasons: tuple[EntryReason, ...] = ()
-    """Of entries with a reason, such as refused writes, only those with one of these. All by default."""
     except_reasons: tuple[EntryReason, ...] = ()
-    """Of entries with a reason, none with one of these: ``["denied"]`` leaves out requests without a grant."""
+    """Of entries with a reason, such as refused writes, none with one of these: ``["denied"]`` leaves out requests
+    without a grant."""
 
     @field_validator("secret", "former_secret")
     @classmethod
@@ -134,10 +133,6 @@ class Telemetry(Section):
     """Whether each request is a line of the log."""
     traces: str | None = None
     """The OTLP/HTTP endpoint for traces, such as ``http://127.0.0.1:4318``. Needs the extra ``tracing``."""
-    sample: Annotated[float, Field(ge=0, le=1)] = 1.0
-    """The share of traces begun here that are sent. The caller decides about a trace that it began."""
-    service: Annotated[str, Field(min_length=1)] = "fencing-gateway"
-    """The name of this gateway in traces."""
 
     @field_validator("traces")
     @classmethod

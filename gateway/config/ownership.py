@@ -100,7 +100,9 @@ def _meet(one: "DatabaseEntry", other: "DatabaseEntry", endpoints: Mapping[str |
     mine, theirs = one.journal, other.journal
     if mine.dsn is not None or theirs.dsn is not None:
         return mine.dsn == theirs.dsn
-    if mine.bucket is None or mine.bucket != theirs.bucket or endpoints.get(one.store) != endpoints.get(other.store):
+    if mine.bucket is None or theirs.bucket is None or endpoints.get(one.store) != endpoints.get(other.store):
+        return False
+    if mine.bucket.partition("/")[0] != theirs.bucket.partition("/")[0]:
         return False
     return mine.prefix.startswith(theirs.prefix) or theirs.prefix.startswith(mine.prefix)
 

@@ -68,10 +68,9 @@ class Postgres(Section):
     """Let callers roll back a write at its end, with ``Prefer: tx=rollback``."""
     overrides: bool = False
     """Let functions, triggers and views set ``response.status`` and ``response.headers`` of answers."""
-    verbose_errors: bool = True
-    """Include the database's details and hints in errors. They may quote rows and name other parts of the schema."""
-    openapi: bool = True
-    """Serve an OpenAPI description of the tables at the root."""
+    verbose: bool = True
+    """Tell callers of the database: an OpenAPI description of its tables at the root, and details and hints in errors,
+    which may quote rows and name other parts of the schema."""
 
     @property
     def database_roles(self) -> tuple[str, ...]:
@@ -132,10 +131,8 @@ class Journal(Section):
 
     mode: Mode = Mode.ASYNC
     """The losses of the database that an acknowledged raise survives: async, sync or off. Without a store: off."""
-    bucket: str | None = None
-    """The bucket of [s3] that holds the journal."""
-    prefix: Annotated[str, Field(pattern=r"^[^/].*/$")] = PREFIX
-    """The beginning of the journal's keys in its bucket."""
+    bucket: Annotated[str, Field(pattern=r"^[^/]+(/[^/].*/)?$")] | None = None
+    """The bucket of [s3] that holds the journal, or ``bucket/prefix/`` for its keys below a prefix."""
     dsn: SecretStr | None = None
     """A second PostgreSQL that holds the journal, in place of a bucket."""
     retention_days: Annotated[int, Field(ge=7)] = 35
@@ -148,6 +145,11 @@ class Journal(Section):
         if self.bucket is None and self.dsn is None and "mode" in self.model_fields_set and self.mode is not Mode.OFF:
             raise Misplaced(("mode",), f"mode {self.mode} needs a store; set bucket or dsn")
         return self
+
+    @property
+    def prefix(self) -> str:
+        """The beginning of its keys in its bucket."""
+        return (self.bucket or "").partition("/")[2] or PREFIX
 
     @property
     def effective_mode(self) -> Mode:

@@ -1,10 +1,15 @@
 """Former keys: a configuration that has one starts, and tells what to write instead."""
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from gateway.config import former_keys, load
+from gateway.errors import ConfigurationError
+from gateway.fencing.record import EntryReason
+from gateway.journal.contents import PREFIX
 from tests.processes import called, started
 
 DSN = '[postgres]\ndsn = "postgresql://gateway@db/app"\n'
@@ -41,6 +46,53 @@ def test_variables_have_the_same_former_keys(file: Path, monkeypatch: pytest.Mon
     monkeypatch.setenv("GATEWAY_POSTGRES__MAX_BODY", "10")
     (line,) = warnings(file, DSN)
     assert line.startswith("the environment, GATEWAY_POSTGRES__MAX_BODY: [postgres], max_body: is a former key.")
+
+
+FOLLOWED: dict[str, tuple[Callable[[Any], Any], Any]] = {
+    "[postgres] openapi = false": (lambda one: one.postgres.verbose, False),
+    "[postgres] verbose_errors = true": (lambda one: one.postgres.verbose, True),
+    '[journal] bucket = "b"\nprefix = "p/q/"': (
+        lambda one: (one.journal.bucket, one.journal.prefix),
+        ("b/p/q/", "p/q/"),
+    ),
+    '[journal] bucket = "b"': (lambda one: one.journal.prefix, PREFIX),
+    '[fencing] max_jump = 5\n[[resources]]\nmatch = "a/*"\n[[resources]]\nmatch = "b/*"\nmax_jump = 9': (
+        lambda one: [(rule.match, rule.max_jump) for rule in one.resources],
+        [("a/*", 5), ("b/*", 9), ("**", 5)],
+    ),
+    '[[webhooks]] reasons = ["denied"]\nexcept_reasons = ["denied"]': (
+        lambda one: set(one.webhooks[0].except_reasons),
+        set(EntryReason),
+    ),
+    '[[webhooks]] reasons = ["denied"]': (
+        lambda one: set(EntryReason) - set(one.webhooks[0].except_reasons),
+        {EntryReason.DENIED},
+    ),
+}
+UNTOUCHED = '[journal] bucket = "b"'
+HOOK = 'name = "a"\nurl = "https://a"\nsecret = "whsec_aHVudGVyMi1zZWNyZXQtaHVudGVyMi1zZWNyZXQ="\n'
+STORE = '[s3]\nendpoint = "http://s3"\naccess_key_id = "a"\nsecret_access_key = "b"\n'
+
+
+@pytest.mark.parametrize("text", FOLLOWED)
+def test_a_key_that_has_another_name_is_read(file: Path, text: str) -> None:
+    header, _, keys = text.partition(" ")
+    written = DSN + (keys if header == "[postgres]" else STORE + f"{header}\n{HOOK * (header == '[[webhooks]]')}{keys}")
+    assert bool(warnings(file, written)) == (text != UNTOUCHED)
+    value, expected = FOLLOWED[text]
+    assert value(load(file)) == expected
+
+
+ISSUER = '[[issuers]]\nname = "id"\nissuer = "https://a"\naudiences = ["g"]\nkeys_url = "https://a/keys"\n'
+
+
+@pytest.mark.parametrize("text", [ISSUER + "leeway = 5", "idempotency_retention = 90000"])
+def test_a_value_that_cannot_be_kept_is_an_error(file: Path, text: str) -> None:
+    file.write_text(DSN + text)
+    with pytest.raises(ConfigurationError, match=r"is a former key, and .* cannot be kept"):
+        load(file)
+    file.write_text(DSN + text.replace("= 5", "= 60").replace("= 90000", "= 5"))
+    load(file)
 
 
 def test_the_check_and_the_log_tell(dsn: str, file: Path) -> None:

@@ -226,7 +226,7 @@ async def opened(postgres: EmbeddedPostgres, patch: pytest.MonkeyPatch) -> Async
     sections: dict[str, Any] = {
         "callers": [{"name": "writer", "groups": ["admins"], **keys}],
         "limits": {"memory_threshold": 100},
-        "postgres": {"functions": ["public.annotate", "public.notes"], "openapi": True},
+        "postgres": {"functions": ["public.annotate", "public.notes"]},
         "tables": [{"name": "public.watched", "mode": "observe"}],
         "leases": {"signing_keys": ["k" * 32]},
     }

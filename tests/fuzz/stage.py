@@ -50,7 +50,7 @@ _PUBLISHED = "public.entries, public.accounts, other.entries, other.accounts, fe
 
 _SMALL: dict[str, dict[str, Any]] = {
     "server": {"max_body": 15000, "memory": 100000},
-    "postgres": {"max_rows": 1, "pool_size": 2, "verbose_errors": False},
+    "postgres": {"max_rows": 1, "pool_size": 2, "verbose": False},
 }
 
 

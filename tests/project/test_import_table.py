@@ -25,7 +25,7 @@ TABLE: dict[str, str] = {
     "batching": "",
     "budget": "fencing.record",
     "http": "auth.certificates observe.events observe.repeats observe.stages budget fencing.record",
-    "config": "fencing text auth.algorithms auth.certificates auth.database_roles auth.grants journal.contents "
+    "config": "fencing text auth.certificates auth.database_roles auth.grants journal.contents "
     "journal.protocol webhooks.signing",
     "db": "fencing journal.contents journal.protocol budget timeline.history",
     "observe": "fencing config db",
@@ -138,7 +138,7 @@ OF_FRAMEWORKS = {"client.django": {"django"}, "client.sqlalchemy": {"sqlalchemy"
 # Folders and modules that do no I/O and read no clock and no environment.
 PURE = (
     "errors text fencing timeline http.head http.origins "
-    "auth.algorithms auth.certificates auth.database_roles auth.temporary_keys auth.grants auth.identity_tokens "
+    "auth.certificates auth.database_roles auth.temporary_keys auth.grants auth.identity_tokens "
     "auth.login_cookies auth.signature_claims auth.post_policy auth.principal auth.sigv4 "
     "tables.dialect tables.catalog tables.naming tables.sql objects.s3 objects.protocol "
     "journal.contents journal.evidence journal.format journal.protocol "

@@ -471,7 +471,7 @@ def _given(mode: str, sites: list[_Site], store: int) -> dict[str, Any]:
         for ground, section, journal in zip(grounds, sections, journals, strict=True):
             owned = {"name": ground.name, "schemas": [ground.schema], "resources": [f"{ground.kind}**"]}
             section |= {**owned, "buckets": [ground.bucket], "default": ground is grounds[0]}
-            placed = journal if mode == "off" else {**journal, "prefix": f"{ground.name}/"}
+            placed = journal if mode == "off" else {**journal, "bucket": f"{_JOURNAL}/{ground.name}/"}
             databases["databases"].append({**section, "journal": placed})
     return {
         **usual,
