@@ -16,7 +16,7 @@ from gateway.api.health import CUSTOMARY_PATHS, MetricsSource
 from gateway.api.requests import OF_LEASES, shown_path
 from gateway.budget import Budget
 from gateway.config import Config, toml
-from gateway.config.changes import Change
+from gateway.config.toml import Change
 from gateway.db.opening import Wait, wait_in_silence
 from gateway.errors import Forbidden, GatewayError, StoreError, Unavailable
 from gateway.fencing.ownership import Ownership

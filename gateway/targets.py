@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from gateway.auth.grants import Action, covers_name
 from gateway.config import Config
-from gateway.config.places import Place, Places, nearest
+from gateway.config.toml import Place, Places, nearest
 from gateway.db import catalog
 from gateway.db.database import Database
 from gateway.errors import ConfigurationError, GatewayError, SqlError, Unavailable

@@ -16,8 +16,8 @@ from gateway.auth.key_sets import KeySource
 from gateway.auth.login_cookies import Terms
 from gateway.auth.provider_logins import Provider, ProviderLogins
 from gateway.config import Config
-from gateway.config.observability import Alarm as AlarmSection
-from gateway.config.observability import Webhook as WebhookSection
+from gateway.config.rules import Alarm as AlarmSection
+from gateway.config.rules import Webhook as WebhookSection
 from gateway.db.database import Database
 from gateway.db.opening import OpeningTable, Wait, wait_in_silence
 from gateway.db.servers import Servers

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from gateway.config import Config
-from gateway.config.section import Limits
+from gateway.config.sections import Limits
 from gateway.db import database
 from gateway.db.database import Database
 from tests.waiting import PATIENCE

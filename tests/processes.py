@@ -31,7 +31,7 @@ _LIMITED = (
     """import json, sys
 from gateway.cli import main
 from gateway.config import Config
-from gateway.config.section import Limits
+from gateway.config.sections import Limits
 limits = Limits(**json.loads(sys.argv.pop(1)))
 Config.__private_attributes__["_limits"].default_factory = lambda: limits
 main()""",

@@ -65,7 +65,7 @@ ACCESS_KEY, SECRET_KEY, API_KEY = "AKIAWRITER", "writer-secret", "writer-api-key
 def config(dsn: str, endpoint: str | None = None, *, limits: dict[str, float] | None = None, **sections: Any) -> Config:
     """A configuration with one caller, ``writer``. ``endpoint`` is that of an S3 double, which is not swept.
 
-    ``limits``: those of ``gateway.config.section.Limits`` that differ from ``tests.patience.OF_GATEWAYS``.
+    ``limits``: those of ``gateway.config.sections.Limits`` that differ from ``tests.patience.OF_GATEWAYS``.
     ``sections`` replace those from here; None: the section is left out.
     """
     store = {

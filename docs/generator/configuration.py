@@ -14,7 +14,7 @@ from pydantic.fields import FieldInfo
 from docs.generator import attributes, cell, markdown, page, table
 from gateway.config import Config
 from gateway.config.former import FORMER
-from gateway.config.section import FROM_FILE, Section
+from gateway.config.sections import FROM_FILE, Section
 from gateway.fencing.record import EntryReason, Kind
 
 INTRODUCTION = """\

@@ -24,7 +24,7 @@ from gateway.text import plain_time, span, visible
 
 if TYPE_CHECKING:
     from gateway.config import Config
-    from gateway.config.places import Places
+    from gateway.config.toml import Places
 
 STYLES = {"ok": "green", "warning": "yellow", "problem": "bold red"}
 

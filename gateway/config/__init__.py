@@ -23,13 +23,21 @@ from pydantic_settings.exceptions import SettingsError
 
 from gateway.config import former
 from gateway.config.access import CallerKeys, GrantRule, Identity, Issuer
-from gateway.config.fencing import Fencing, Leases, ObjectRule, ResourceRule, TableRule
-from gateway.config.observability import Alarm, Audit, Telemetry, Ui, Webhook
-from gateway.config.ownership import Elsewhere, PlacesAlone, alone, misplaced_databases, misplaced_rules
-from gateway.config.places import Places, explain, nearest
-from gateway.config.section import Limits, Misplaced
-from gateway.config.server import Server
-from gateway.config.stores import DatabaseEntry, Journal, ObjectStore, Postgres, StoreEntry
+from gateway.config.databases import Elsewhere, PlacesAlone, alone, misplaced_databases, misplaced_rules
+from gateway.config.rules import (
+    Alarm,
+    Audit,
+    Fencing,
+    Leases,
+    ObjectRule,
+    ResourceRule,
+    TableRule,
+    Telemetry,
+    Ui,
+    Webhook,
+)
+from gateway.config.sections import DatabaseEntry, Journal, Limits, Misplaced, ObjectStore, Postgres, Server, StoreEntry
+from gateway.config.toml import Places, explain, nearest
 from gateway.errors import ConfigurationError
 from gateway.fencing.policy import TokenPolicy
 from gateway.fencing.record import ANONYMOUS

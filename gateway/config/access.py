@@ -7,7 +7,7 @@ from pydantic import Field, SecretStr, ValidationInfo, field_validator, model_va
 
 from gateway.auth import certificates
 from gateway.auth.grants import AT_PLACES, OF_ALL, OF_RESOURCES, Action, PlaceKind
-from gateway.config.section import Misplaced, Section, browser_address, web_address
+from gateway.config.sections import Misplaced, Section, browser_address, web_address
 from gateway.errors import ResourceMalformed
 from gateway.fencing.record import ANONYMOUS, PROCESS, ROLE, SWEEPER, is_own_name
 from gateway.fencing.resource import check_pattern

@@ -8,7 +8,7 @@ from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from gateway.config.section import Misplaced
+from gateway.config.sections import Misplaced
 from gateway.fencing.record import EntryReason
 
 Place: TypeAlias = tuple[str | int, ...]

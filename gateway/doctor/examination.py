@@ -12,9 +12,8 @@ from urllib.parse import urlsplit
 
 from gateway import targets, wiring
 from gateway.config import Config, toml
-from gateway.config.places import Places
-from gateway.config.section import Limits
-from gateway.config.stores import ObjectStore
+from gateway.config.sections import Limits, ObjectStore
+from gateway.config.toml import Places
 from gateway.db import migrations, opening, ownership, rights
 from gateway.db.database import Database
 from gateway.db.rights import Exposed, Server

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 
 from gateway.config import Config, toml
-from gateway.config.fencing import TableRule
+from gateway.config.rules import TableRule
 from gateway.db import catalog, intents, uploads
 from gateway.db.database import Database
 from gateway.doctor.findings import Check, CheckStatus, attempt, ok, problem, warning

@@ -15,9 +15,7 @@ from typer.main import get_group
 
 from gateway.cli import application
 from gateway.config import Config, load
-from gateway.config.section import Section
-from gateway.config.server import Server
-from gateway.config.stores import ObjectStore, Postgres
+from gateway.config.sections import ObjectStore, Postgres, Section, Server
 from tests import ROOT
 
 

@@ -10,7 +10,7 @@ from uuid import UUID, uuid4
 import asyncpg
 from pydantic import SecretStr
 
-from gateway.config.stores import ObjectStore
+from gateway.config.sections import ObjectStore
 from gateway.db import intents
 from gateway.db.database import Database
 from gateway.db.opening import OpeningTable

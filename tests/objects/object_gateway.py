@@ -13,7 +13,7 @@ import pytest_asyncio
 from mypy_boto3_s3 import S3Client
 from pydantic import SecretStr
 
-from gateway.config.stores import ObjectStore
+from gateway.config.sections import ObjectStore
 from gateway.demo.embedded import EmbeddedPostgres
 from gateway.objects.probe.probe import PREFIX
 from tests.doubles.s3 import ACCESS_KEY as STORE_ACCESS_KEY

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from pydantic import SecretStr
 
-from gateway.config.stores import ObjectStore
+from gateway.config.sections import ObjectStore
 from gateway.errors import StoreError, Unavailable
 from gateway.objects.probe import judgement
 from gateway.objects.probe.bucket_profile import KEYS, SPELLINGS, Probe, Profile, mistakable

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 
 from pydantic import SecretStr
 
-from gateway.config.stores import ObjectStore
+from gateway.config.sections import ObjectStore
 from gateway.objects.s3.answers import WriteAnswer
 from gateway.objects.store.operations import Upstream
 

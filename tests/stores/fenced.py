@@ -13,7 +13,7 @@ import httpx
 from mypy_boto3_s3 import S3Client
 from pydantic import SecretStr
 
-from gateway.config.stores import ObjectStore
+from gateway.config.sections import ObjectStore
 from gateway.db.database import Database
 from gateway.demo.embedded import EmbeddedPostgres
 from gateway.fencing.resource import escape_path

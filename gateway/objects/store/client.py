@@ -22,8 +22,7 @@ import aiohttp
 from yarl import URL
 
 from gateway.auth import sigv4
-from gateway.config.section import Limits
-from gateway.config.stores import ObjectStore
+from gateway.config.sections import Limits, ObjectStore
 from gateway.errors import ForOperator, GatewayError, OutcomeUnknown, Unavailable
 from gateway.fencing.intent import SIGNATURE_LIFETIME
 from gateway.objects.s3.answers import (

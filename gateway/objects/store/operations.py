@@ -11,8 +11,7 @@ from datetime import datetime
 from typing import TypeAlias
 from urllib.parse import unquote, unquote_plus
 
-from gateway.config.section import Limits
-from gateway.config.stores import ObjectStore
+from gateway.config.sections import Limits, ObjectStore
 from gateway.errors import ForOperator, Unavailable
 from gateway.journal.evidence import Metadata, Witness
 from gateway.objects.s3 import documents, forwarded_headers, xml

@@ -5,15 +5,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 from urllib.parse import urlsplit
 
-from gateway.config.fencing import ObjectRule
-from gateway.config.places import Place, Places
+from gateway.config.rules import ObjectRule
+from gateway.config.toml import Place, Places
 from gateway.fencing.ownership import OWN_KEYS, Owned, Ownership
 from gateway.fencing.ownership_checks import KeyNames, Names, conflicts, foreign_to
 from gateway.fencing.shares import Owner, share_of
 
 if TYPE_CHECKING:
     from gateway.config import Config
-    from gateway.config.stores import DatabaseEntry
+    from gateway.config.sections import DatabaseEntry
 
 Problem: TypeAlias = tuple[tuple[str | int, ...], str]
 """A place in the configuration, and what is wrong there."""

@@ -1,17 +1,228 @@
-"""Sections of the configuration: the database, and the object store."""
+"""Sections of the configuration: the server, the databases and stores, and the base of all sections.
 
-from typing import Annotated, Literal
+A secret may come from a file: ``dsn_file`` stands for ``dsn``.
+"""
 
-from pydantic import Field, SecretStr, field_validator, model_validator
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_args
+from urllib.parse import urlsplit
+
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
 
 from gateway.auth.database_roles import OWN
-from gateway.config.section import Misplaced, Section, origin
 from gateway.errors import ResourceMalformed
 from gateway.fencing.intent import LATE_AFTER, Duplicates
 from gateway.fencing.ownership import Domain
 from gateway.fencing.resource import check_pattern
 from gateway.journal.contents import PREFIX
 from gateway.journal.protocol import Mode
+
+KIBIBYTE = 1024
+MEBIBYTE = 1024 * KIBIBYTE
+FROM_FILE = "_file"
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Limits that no file sets. Only tests have others, to be quick or patient. In seconds, or bytes."""
+
+    body_timeout: float = 30.0
+    """The longest pause within a body. In all it may take as long, and one second more per 16 KiB."""
+    lock_timeout: float = 10.0
+    """A write waits for the fence row of its resource, or for another row."""
+    idle_timeout: float = 5.0
+    """Then the database ends the transaction of a gateway that was paused inside it."""
+    connect_timeout: float = 5.0
+    """A new session opens."""
+    table_body: int = 64 * MEBIBYTE
+    """The largest request to a table, and the largest answer."""
+    store_timeout: float = 60.0
+    """One request to the store. For a streamed body: without progress."""
+    memory_threshold: int = 8 * MEBIBYTE
+    """Bodies up to this are put from memory. Larger ones are staged in the store as parts, as they arrive."""
+    pending_wait: float = 5.0
+    """A writer waits for another write of its own holder to the same key before it settles that one."""
+    sweep_interval: float = 60.0
+    """Between two rounds of the sweeper; 0: never."""
+    max_wait: float = 60.0
+    """One request waits in the queue of a lock."""
+
+
+class Misplaced(ValueError):
+    """A problem that concerns the key at ``place``, as seen from the section that found it."""
+
+    def __init__(self, place: tuple[str | int, ...], problem: str) -> None:
+        super().__init__(problem)
+        self.place = place
+
+
+class Section(BaseModel):
+    """A section. It is frozen, and unknown keys are errors."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    @classmethod
+    def secret_keys(cls) -> tuple[str, ...]:
+        """Return the keys with secrets, each of which can be in a file of its own."""
+        return tuple(name for name, field in cls.model_fields.items() if _holds_secret(field.annotation))
+
+    @model_validator(mode="before")
+    @classmethod
+    def _secrets_from_files(cls, given: Any) -> Any:
+        if not isinstance(given, Mapping):
+            return given
+        values = dict(given)
+        for key in cls.secret_keys():
+            path = values.pop(key + FROM_FILE, None)
+            if path is None:
+                continue
+            if given.get(key) is not None:
+                raise Misplaced((key + FROM_FILE,), f"{key} is given as well; remove one of them")
+            secret = _read(key + FROM_FILE, path)
+            many = "tuple" in str(cls.model_fields[key].annotation)
+            values[key] = secret.splitlines() if many else secret
+        return values
+
+
+def _holds_secret(annotation: Any) -> bool:
+    return annotation is SecretStr or any(_holds_secret(part) for part in get_args(annotation))
+
+
+def _read(key: str, path: Any) -> str:
+    """Return the secret in a file, without one newline at its end. No message repeats what the file holds."""
+    if not isinstance(path, str | Path):
+        raise Misplaced((key,), "must be a path in quotes")
+    try:
+        secret = Path(path).read_text(encoding="utf-8")
+    except OSError as error:
+        raise Misplaced((key,), f"{path} cannot be read: {error.strerror}; correct the path or its rights") from error
+    except ValueError as error:
+        raise Misplaced((key,), f"{path} is not text in UTF-8; write the secret into it as text") from error
+    secret = secret.removesuffix("\n").removesuffix("\r")
+    if not secret.strip():
+        raise Misplaced((key,), f"{path} is empty; write the secret into it")
+    return secret
+
+
+def origin(value: str) -> str:
+    """Return an address that has only scheme, host and port. Raises ``ValueError`` for any other."""
+    parts = urlsplit(value)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ValueError("must be an http:// or https:// address")
+    if parts.path.strip("/") or parts.query or parts.fragment or parts.username is not None:
+        raise ValueError("must have only scheme, host and port")
+    return value.rstrip("/")
+
+
+def web_address(value: str) -> str:
+    """Return an address with its path. Raises ``ValueError`` unless it is http:// or https://, without credentials."""
+    parts = urlsplit(value)
+    if parts.scheme not in ("http", "https") or not parts.hostname or parts.username or parts.fragment:
+        raise ValueError("must be an http:// or https:// address")
+    return value
+
+
+def browser_address(value: str) -> str:
+    """Return an address at which browsers log in. Raises ``ValueError`` unless it is https://, or on this machine."""
+    host = urlsplit(web_address(value)).hostname
+    if urlsplit(value).scheme != "https" and host not in ("localhost", "127.0.0.1", "::1"):
+        raise ValueError("must be an https:// address; http:// is for localhost alone")
+    return value
+
+
+class ClientCertificates(StrEnum):
+    """The gateway's wish for certificates of clients."""
+
+    ASK = "ask"
+    """A connection may be without one."""
+    DEMAND = "demand"
+    """No connection is."""
+
+
+class Server(Section):
+    """The address that the gateway listens on, and the limits of requests."""
+
+    listen: str = "127.0.0.1:8080"
+    """The address on which the gateway listens, as ``host:port``."""
+    tls_certificate: Path | None = None
+    """A file with the certificate of the gateway and those between it and the root. With ``tls_key``: https."""
+    tls_key: Path | None = None
+    """A file with the private key of the certificate."""
+    public_address: str | None = None
+    """The address by which browsers reach the gateway, or the proxy in front of it. Issuers send people back there."""
+    client_authorities: Path | None = None
+    """A file with the authorities that sign client certificates. Without it the gateway asks for none."""
+    client_certificates: ClientCertificates = ClientCertificates.ASK
+    """Whether a connection needs a client certificate: ask accepts one without, demand does not."""
+    max_body: Annotated[int, Field(gt=0)] = 5 * 1024 * MEBIBYTE
+    """The largest object, or part of one, in a request; in bytes."""
+    domains: tuple[str, ...] = ()
+    """Hosts whose subdomains are buckets: ``s3.example.com`` serves ``bucket.s3.example.com``."""
+    memory: Annotated[int, Field(gt=0)] = 256 * MEBIBYTE
+    """Bytes of bodies and answers in memory at one time, on all planes. A request that needs more waits."""
+    share: Annotated[float, Field(gt=0, le=1)] = 0.25
+    """The most that one caller may have: of the memory, of the sessions with a database, of the time of strangers."""
+    watch: bool = False
+    """Reload the configuration when its files change, those of secrets and certificates included."""
+    drain: Annotated[int, Field(ge=1, le=3600)] = 30
+    """Seconds that running requests get to finish after the gateway is told to stop."""
+    cors_origins: tuple[str, ...] = ()
+    """Origins whose pages may use tables from a browser, such as ``https://app.example.com``; ``*`` for all."""
+
+    @field_validator("cors_origins")
+    @classmethod
+    def _origins(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for one in value:
+            parts = urlsplit(one)
+            exact = parts.scheme in ("http", "https") and one == f"{parts.scheme}://{parts.netloc}".lower()
+            if one != "*" and not (exact and parts.hostname and parts.username is None and "*" not in one):
+                raise ValueError(f"{one} must be scheme://host[:port] in lower case, or *")
+        return value
+
+    @field_validator("public_address")
+    @classmethod
+    def _public(cls, value: str | None) -> str | None:
+        return None if value is None else browser_address(origin(value))
+
+    @field_validator("listen")
+    @classmethod
+    def _host_and_port(cls, value: str) -> str:
+        try:
+            parts = urlsplit(f"//{value}")
+            named = bool(parts.hostname) and parts.port is not None
+        except ValueError:
+            named = False
+        if not named:
+            raise ValueError("must be host:port, such as 127.0.0.1:8080")
+        return value
+
+    @model_validator(mode="after")
+    def _whole_pair(self) -> "Server":
+        if self.tls_key is not None and self.tls_certificate is None:
+            raise Misplaced(("tls_key",), "needs tls_certificate; set it as well")
+        if self.client_authorities is not None and self.tls_certificate is None:
+            raise Misplaced(("client_authorities",), "needs tls_certificate, because clients show certificates in TLS")
+        if self.client_certificates is ClientCertificates.DEMAND and self.client_authorities is None:
+            raise Misplaced(("client_certificates",), "needs client_authorities; set it as well")
+        return self
+
+    @property
+    def host(self) -> str:
+        return urlsplit(f"//{self.listen}").hostname or ""
+
+    @property
+    def local_url(self) -> str:
+        """Return the address of the gateway on its own machine."""
+        host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self.host, self.host)  # noqa: S104 - it is not bound
+        scheme = "https" if self.tls_certificate else "http"
+        return f"{scheme}://{f'[{host}]' if ':' in host else host}:{self.port}"
+
+    @property
+    def port(self) -> int:
+        return urlsplit(f"//{self.listen}").port or 0
 
 
 class RoleRule(Section):
