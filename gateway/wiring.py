@@ -9,11 +9,10 @@ from typing import Any
 from gateway.admission import Issuer
 from gateway.api.leases import LeaseTerms
 from gateway.auth.callers import Callers
-from gateway.auth.database_roles import RoleRule
 from gateway.auth.identity_tokens import TrustedIssuer
-from gateway.auth.issuers import Issuers
-from gateway.auth.key_sets import KeySource
+from gateway.auth.issuers import Issuers, KeySource
 from gateway.auth.login_cookies import Terms
+from gateway.auth.principal import RoleRule
 from gateway.auth.provider_logins import Provider, ProviderLogins
 from gateway.config import Config
 from gateway.config.rules import Alarm as AlarmSection

@@ -10,7 +10,7 @@ from joserfc import errors, jws
 from joserfc.jwk import ECKey, Key, OctKey, OKPKey, RSAKey, import_key
 from joserfc.jwt import JWTClaimsRegistry
 
-from gateway.auth.database_roles import claim_of
+from gateway.auth.principal import claim_of
 from gateway.errors import Unauthenticated
 
 LARGEST = 8 * 1024

@@ -16,8 +16,7 @@ from urllib.parse import quote_plus, urlencode
 
 from gateway.auth import login_cookies
 from gateway.auth.identity_tokens import LOG_IN_AGAIN, Identity
-from gateway.auth.issuer_requests import IssuerFailed, ask
-from gateway.auth.issuers import Admit, Issuers
+from gateway.auth.issuers import Admit, IssuerFailed, Issuers, ask
 from gateway.auth.login_cookies import Attempt, Session, Terms
 from gateway.auth.principal import Principal
 from gateway.errors import Forbidden, RequestMalformed, Unauthenticated, Unavailable

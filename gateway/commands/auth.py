@@ -89,7 +89,7 @@ def _of(settings: "Config", name: str | None) -> "Config":
 def _roles(settings: "Config", caller: str, groups: Sequence[str]) -> Iterator[str]:
     """Yield sentences on the role of the database for a caller. There are none if it has no role."""
     from gateway.auth.callers import names_of  # noqa: PLC0415 - it imports what only a gateway needs
-    from gateway.auth.database_roles import OWN  # noqa: PLC0415 - likewise
+    from gateway.auth.principal import OWN  # noqa: PLC0415 - likewise
 
     rules = settings.postgres.roles
     patterns = (name for rule in rules for name in rule.callers)
@@ -144,7 +144,7 @@ async def _last_uses(settings: "Config") -> "list[LastUse]":
 
 def _configured(settings: "Config") -> Iterator[tuple[str, str, str, str]]:
     """Yield each key of the configuration as caller, kind, shown name and setting."""
-    from gateway.auth.key_uses import KeyKind, digest_of, fingerprint  # noqa: PLC0415 - likewise
+    from gateway.auth.callers import KeyKind, digest_of, fingerprint  # noqa: PLC0415 - likewise
 
     for caller in settings.callers:
         first = 0 if caller.api_key is None else 1

@@ -5,8 +5,8 @@ from typing import Annotated
 
 from pydantic import Field, SecretStr, ValidationInfo, field_validator, model_validator
 
-from gateway.auth import certificates
 from gateway.auth.grants import AT_PLACES, OF_ALL, OF_RESOURCES, Action, PlaceKind
+from gateway.auth.principal import check_name
 from gateway.config.sections import Misplaced, Section, browser_address, web_address
 from gateway.errors import ResourceMalformed
 from gateway.fencing.record import ANONYMOUS, PROCESS, ROLE, SWEEPER, is_own_name
@@ -48,7 +48,7 @@ class CallerKeys(Section):
     @field_validator("certificates")
     @classmethod
     def _exact_names(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        return tuple(map(certificates.check_name, value))
+        return tuple(map(check_name, value))
 
     @field_validator("name")
     @classmethod

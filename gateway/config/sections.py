@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
 
-from gateway.auth.database_roles import OWN
+from gateway.auth.principal import OWN
 from gateway.errors import ResourceMalformed
 from gateway.fencing.intent import LATE_AFTER, Duplicates
 from gateway.fencing.ownership import Domain

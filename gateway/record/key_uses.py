@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Sequence
 from time import monotonic
 
-from gateway.auth.key_uses import KeyUse
+from gateway.auth.callers import KeyUse
 from gateway.db import key_uses as store
 from gateway.db.database import Database
 

@@ -21,9 +21,8 @@ from typing import Any, NamedTuple, TypeAlias
 
 from gateway import budget
 from gateway.admission import Admission
-from gateway.auth.database_roles import OWN
 from gateway.auth.grants import Rights
-from gateway.auth.principal import Principal, Proof, Use
+from gateway.auth.principal import OWN, Principal, Proof, Use
 from gateway.budget import CALLER, Budget, Caller
 from gateway.db import rights
 from gateway.db.database import Database

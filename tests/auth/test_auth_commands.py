@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gateway.auth.key_uses import digest_of, fingerprint
+from gateway.auth.callers import digest_of, fingerprint
 from gateway.db import key_uses
 from gateway.db.database import Database
 from tests.processes import called

@@ -7,9 +7,8 @@ import pytest
 from pydantic import SecretStr
 
 from gateway.auth.callers import Callers
-from gateway.auth.certificates import ClientCertificate, check_name
 from gateway.auth.grants import Action
-from gateway.auth.principal import Principal
+from gateway.auth.principal import ClientCertificate, Principal, check_name
 from gateway.config.access import CallerKeys, GrantRule
 from gateway.errors import Unauthenticated
 from tests.running import GRANT_RULES

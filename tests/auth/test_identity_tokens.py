@@ -18,7 +18,7 @@ from starlette.types import Receive, Scope, Send
 
 from gateway import app
 from gateway.api.record_stream import StreamLimits
-from gateway.auth import key_sets
+from gateway.auth import issuers
 from gateway.auth.identity_tokens import LARGEST, LEEWAY, TrustedIssuer, read_keys, secret_key, verify
 from gateway.db import rights
 from gateway.errors import Unauthenticated
@@ -310,8 +310,8 @@ async def test_names_of_one_issuer_are_no_names_of_another(orders: str, provider
 async def test_keys_rotate_and_the_old_ones_stop(
     orders: str, provider: Provider, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(key_sets, "PAUSE", 0.2)
-    monkeypatch.setattr(key_sets, "REFRESH", 0.2)
+    monkeypatch.setattr(issuers, "PAUSE", 0.2)
+    monkeypatch.setattr(issuers, "REFRESH", 0.2)
     events = Events()
     async with running(config(orders, issuers=[issuer(provider)], grants=grants("id:*")), events) as origin:
         old, new = Asking(origin, token(RSA, claims())), ec_key("two")
@@ -360,7 +360,7 @@ async def test_an_issuer_that_answers_wrongly_is_no_reason_to_believe_anybody(
     orders: str, provider: Provider, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A good token is asked to come again, because its keys may be had later. Known keys stay known."""
-    monkeypatch.setattr(key_sets, "PAUSE", 0.1)
+    monkeypatch.setattr(issuers, "PAUSE", 0.1)
     events = Events()
     answer = HOSTILE[kind]
     provider.answer = answer(provider)
@@ -394,8 +394,8 @@ class Hanging(Response):
 async def test_an_issuer_that_hangs_delays_nobody_else(
     orders: str, provider: Provider, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(key_sets, "TIMEOUT", 2 * PATIENCE)
-    monkeypatch.setattr(key_sets, "PAUSE", 0.0)
+    monkeypatch.setattr(issuers, "TIMEOUT", 2 * PATIENCE)
+    monkeypatch.setattr(issuers, "PAUSE", 0.0)
     first, second = Hanging(), Hanging()
     provider.answer = first
     settings = config(orders, issuers=[issuer(provider)], grants=[*grants("id:*"), *grants("writer")])
@@ -407,7 +407,7 @@ async def test_an_issuer_that_hangs_delays_nobody_else(
         assert await Asking(origin, "writer-api-key").status() == 200
         assert not waiting.done()
         # The next fetch is given up, though the issuer still hangs.
-        monkeypatch.setattr(key_sets, "TIMEOUT", 0.3)
+        monkeypatch.setattr(issuers, "TIMEOUT", 0.3)
         provider.answer = second
         first.may.set()
         assert await waiting == 503

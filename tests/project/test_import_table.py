@@ -24,14 +24,13 @@ TABLE: dict[str, str] = {
     "background": "observe.events",
     "batching": "",
     "budget": "fencing.record",
-    "http": "auth.certificates observe.events observe.repeats observe.stages budget fencing.record",
-    "config": "fencing text auth.certificates auth.database_roles auth.grants journal.contents "
-    "journal.protocol webhooks.signing",
+    "http": "auth.principal observe.events observe.repeats observe.stages budget fencing.record",
+    "config": "fencing text auth.principal auth.grants journal.contents journal.protocol webhooks.signing",
     "db": "fencing journal.contents journal.protocol budget timeline.history",
     "observe": "fencing config db",
     "auth": "fencing background config observe",
     "admission": "fencing db observe",
-    "record": "fencing auth.grants auth.key_uses background batching budget db observe",
+    "record": "fencing auth.callers auth.grants background batching budget db observe",
     # The table plane.
     "tables.dialect": "fencing http.origins tables.catalog",
     "tables.catalog": "fencing tables.dialect tables.naming tables.sql",
@@ -100,7 +99,7 @@ LIBRARIES: dict[str, str] = {
     "django": "client.django",
     "fastapi": "api http.problems http.raw_routes",
     "httptools": "http.connection",
-    "httpx": "admission auth.issuer_requests client commands demo webhooks.delivery",
+    "httpx": "admission auth.issuers client commands demo webhooks.delivery",
     "jinja2": "web.rendering",
     "joserfc": "auth.identity_tokens",
     "kazoo": "client.zookeeper",
@@ -138,7 +137,7 @@ OF_FRAMEWORKS = {"client.django": {"django"}, "client.sqlalchemy": {"sqlalchemy"
 # Folders and modules that do no I/O and read no clock and no environment.
 PURE = (
     "errors text fencing timeline http.head http.origins "
-    "auth.certificates auth.database_roles auth.temporary_keys auth.grants auth.identity_tokens "
+    "auth.temporary_keys auth.grants auth.identity_tokens "
     "auth.login_cookies auth.signature_claims auth.post_policy auth.principal auth.sigv4 "
     "tables.dialect tables.catalog tables.naming tables.sql objects.s3 objects.protocol "
     "journal.contents journal.evidence journal.format journal.protocol "

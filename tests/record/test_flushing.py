@@ -15,8 +15,7 @@ import pytest
 import pytest_asyncio
 
 from gateway import part
-from gateway.auth.callers import Callers
-from gateway.auth.key_uses import KeyKind, KeyUse, digest_of, fingerprint
+from gateway.auth.callers import Callers, KeyKind, KeyUse, digest_of, fingerprint
 from gateway.auth.principal import Principal
 from gateway.db import key_uses as stored_uses
 from gateway.db import traffic as stored_counts

@@ -20,9 +20,8 @@ from functools import partial
 from typing import NamedTuple, TypeAlias
 
 from gateway.admission import Admission
-from gateway.auth.database_roles import OWN
 from gateway.auth.grants import Rights
-from gateway.auth.principal import Principal
+from gateway.auth.principal import OWN, Principal
 from gateway.db.database import Database, Record, wants_retry
 from gateway.db.fences import Claim
 from gateway.db.idempotency import IdempotencyKey
