@@ -115,7 +115,7 @@ def issuers(config: Config, clock: Callable[[], datetime], observe: Observe) -> 
             login_client=None if one.login is None else one.login.client_id,
         )
         secret = None if one.secret is None else one.secret.get_secret_value().encode()
-        found.append((trusted, KeySource(one.keys_url, one.keys_path, secret, one.authorities, one.token_path)))
+        found.append((trusted, KeySource(one.keys, secret, one.authorities, one.token_path)))
     return Issuers(found, clock, observe)
 
 

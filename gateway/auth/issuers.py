@@ -13,6 +13,7 @@ from datetime import datetime
 from http import HTTPStatus
 from pathlib import Path
 from typing import TypeAlias
+from urllib.parse import urlsplit
 
 import httpx
 
@@ -81,14 +82,13 @@ _LARGEST = 256 * 1024
 
 @dataclass(frozen=True, slots=True)
 class KeySource:
-    """The source of an issuer's keys: one of an address, a file, and a shared secret.
+    """The source of an issuer's keys: an address, or the path of a file; or a shared secret.
 
     ``authorities``: the file with the certificates that the address has to show one of. ``token_file``: the file with
     the token that the address wants.
     """
 
-    url: str | None = None
-    path: Path | None = None
+    keys: str | None = None
     secret: bytes | None = None
     authorities: Path | None = None
     token_file: Path | None = None
@@ -142,16 +142,16 @@ class KeySet:
 
     async def _document(self) -> bytes:
         source = self._source
-        if source.path is not None:
-            return await asyncio.to_thread(source.path.read_bytes)
-        assert source.url is not None
+        assert source.keys is not None
+        if not urlsplit(source.keys).scheme:
+            return await asyncio.to_thread(Path(source.keys).read_bytes)
         # Kubernetes knows keys by the second name alone, and refuses requests that do not accept it.
         headers = {"Accept": "application/json, application/jwk-set+json"}
         if source.token_file is not None:
             token = await asyncio.to_thread(source.token_file.read_text)
             headers["Authorization"] = f"Bearer {token.strip()}"
         status, content = await ask(
-            *("GET", source.url, self._observe),
+            *("GET", source.keys, self._observe),
             headers=headers,
             authorities=source.authorities,
             seconds=TIMEOUT,

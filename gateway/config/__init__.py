@@ -345,20 +345,7 @@ def _check_variables() -> None:
 
 
 def _check_secrets(config: Config, known: Places) -> None:
-    """Raise ``ConfigurationError`` for a secret that is empty, and for one of a caller that can be found by trying."""
-    stores: list[tuple[tuple[str | int, ...], ObjectStore]] = [
-        *([(("s3",), config.s3)] if config.s3 else []),
-        *((("stores", number), one) for number, one in enumerate(config.stores)),
-    ]
-    for place, secret in (
-        *(((*at, "dsn"), one.dsn) for at, one in config.placed),
-        (("journal", "dsn"), config.journal.dsn),
-        *((("databases", number, "journal", "dsn"), one.journal.dsn) for number, one in enumerate(config.databases)),
-        *(((*at, "secret_access_key"), one.secret_access_key) for at, one in stores),
-        *(((*at, "evidence_keys", number), key) for at, one in stores for number, key in enumerate(one.evidence_keys)),
-    ):
-        if secret is not None and not secret.get_secret_value():
-            raise ConfigurationError(f"{known.describe(place)}: is empty; set it")
+    """Raise ``ConfigurationError`` for a secret of a caller that can be found by trying."""
     for index, caller in enumerate(config.callers):
         pairs = [("secret_access_key", pair.secret_access_key) for pair in caller.every_pair]
         for key, secret in (*(("api_key", one) for one in caller.every_api_key), *pairs):

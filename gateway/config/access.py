@@ -2,6 +2,7 @@
 
 from pathlib import Path
 from typing import Annotated
+from urllib.parse import urlsplit
 
 from pydantic import Field, SecretStr, ValidationInfo, field_validator, model_validator
 
@@ -130,16 +131,14 @@ class Issuer(Section):
     """The claim ``iss`` of its tokens, to the letter. None for tokens without one, of which one issuer may be."""
     audiences: tuple[Annotated[str, Field(min_length=1)], ...] = ()
     """The claim ``aud`` has to name one of them."""
-    keys_url: str | None = None
-    """The address of its JSON Web Key Set."""
-    keys_path: Path | None = None
-    """A file with its JSON Web Key Set."""
+    keys: Annotated[str, Field(min_length=1)] | None = None
+    """The address of its JSON Web Key Set, or the path of a file with it."""
     secret: SecretStr | None = None
     """In place of keys: the secret that it shares with the gateway, as PostgREST's ``jwt-secret``."""
     authorities: Path | None = None
-    """A file with the certificates of the authorities for ``keys_url``. The default are those of the system."""
+    """A file with the certificates of the authorities for that address. The default are those of the system."""
     token_path: Path | None = None
-    """A file with the token that ``keys_url`` asks for, as Kubernetes does. It is read anew each time."""
+    """A file with the token that the address asks for, as Kubernetes does. It is read anew each time."""
     caller_claim: Annotated[tuple[str, ...], Field(min_length=1)] = ("sub",)
     """The claim that names the caller: its key, or the keys on the way to it."""
     groups_claim: tuple[str, ...] = ()
@@ -154,15 +153,15 @@ class Issuer(Section):
             raise ValueError(f"{value}: is how the gateway's own names begin; choose another name")
         return value
 
-    @field_validator("keys_url")
+    @field_validator("keys")
     @classmethod
     def _address(cls, value: str | None) -> str | None:
-        return None if value is None else web_address(value)
+        return web_address(value) if value is not None and urlsplit(value).scheme else value
 
     @model_validator(mode="after")
     def _has_keys(self) -> "Issuer":
-        if [self.keys_url, self.keys_path, self.secret].count(None) != 2:
-            raise ValueError("needs exactly one of keys_url, keys_path and secret")
+        if (self.keys is None) == (self.secret is None):
+            raise ValueError("needs either keys or secret")
         if self.secret is None and (self.issuer is None or not (self.audiences or self.login)):
             raise ValueError("needs issuer and audiences, so that tokens for others prove nothing here")
         if self.secret is not None and len(self.secret.get_secret_value().encode()) < _SHORTEST_SHARED:
@@ -174,7 +173,7 @@ class Issuer(Section):
     @model_validator(mode="after")
     def _logins_prove_no_requests(self) -> "Issuer":
         if self.login is not None and self.secret is not None:
-            raise Misplaced(("login",), "needs keys_url or keys_path in place of secret")
+            raise Misplaced(("login",), "needs keys in place of secret")
         if self.login is not None and self.login.client_id in self.audiences:
             raise Misplaced(
                 ("login", "client_id"),

@@ -50,6 +50,11 @@ def _prefix_of_journal(_: Values, section: Values, value: Any) -> None:
         section["bucket"] = f"{section['bucket']}/{value}"
 
 
+def _keys(_: Values, section: Values, value: Any) -> None:
+    if value is not None and section.setdefault("keys", value) != value:
+        raise Misplaced(("issuers",), "an issuer has its keys in one place; keep one of keys, keys_url and keys_path")
+
+
 def _max_jump(config: Values, _: Values, value: Any) -> None:
     rules = [{"max_jump": value, **rule} for rule in config.get("resources") or ()]
     rest = [] if any(rule.get("match") == "**" for rule in rules) else [{"match": "**", "max_jump": value}]
@@ -80,6 +85,8 @@ FORMER: Mapping[tuple[str, str], Former] = {
     ("fencing", "max_jump"): Former(
         'is read as that of resources; write it into [[resources]], the last with match = "**"', _max_jump
     ),
+    ("issuers", "keys_url"): Former("is read as keys; write keys", _keys),
+    ("issuers", "keys_path"): Former("is read as keys; write keys", _keys),
     ("issuers", "algorithms"): _fixed("a signature is by any algorithm of the issuer's keys"),
     ("issuers", "leeway"): _fixed("the value is 30 seconds", lambda value: float(value) < 30),
     ("issuers.login", "title"): _fixed("the button has the name of the issuer"),

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal, TypeAlias, get_args
 from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
@@ -23,6 +23,7 @@ from gateway.journal.protocol import Mode
 KIBIBYTE = 1024
 MEBIBYTE = 1024 * KIBIBYTE
 FROM_FILE = "_file"
+Secret: TypeAlias = Annotated[SecretStr, Field(min_length=1)]
 
 
 @dataclass(frozen=True)
@@ -258,7 +259,7 @@ class RoleRule(Section):
 class Postgres(Section):
     """The database with the fenced tables and the fencing schema. Required, unless there are ``[[databases]]``."""
 
-    dsn: SecretStr
+    dsn: Secret
     """The address of the database, as ``postgresql://user:password@host/database``. It may name several hosts."""
     schemas: Annotated[tuple[str, ...], Field(min_length=1)] = ("public",)
     """Exposed schemas. The first one is the default."""
@@ -314,9 +315,9 @@ class ObjectStore(Section):
     """The region that signatures name."""
     access_key_id: str
     """The public part of the gateway's key pair at the store."""
-    secret_access_key: SecretStr
+    secret_access_key: Secret
     """The secret part of that pair."""
-    evidence_keys: tuple[SecretStr, ...] = ()
+    evidence_keys: tuple[Secret, ...] = ()
     """Keys that prove which token wrote an object. The first one signs; the secret access key is the last."""
     late_after: Annotated[float, Field(ge=1)] = LATE_AFTER.total_seconds()
     """Seconds after which a request has had its effect once the store has begun with it. Longer than the store waits
@@ -344,7 +345,7 @@ class Journal(Section):
     """The losses of the database that an acknowledged raise survives: async, sync or off. Without a store: off."""
     bucket: Annotated[str, Field(pattern=r"^[^/]+(/[^/].*/)?$")] | None = None
     """The bucket of [s3] that holds the journal, or ``bucket/prefix/`` for its keys below a prefix."""
-    dsn: SecretStr | None = None
+    dsn: Secret | None = None
     """A second PostgreSQL that holds the journal, in place of a bucket."""
     retention_days: Annotated[int, Field(ge=7)] = 35
     """The age of the oldest backup that can be opened with this journal."""

@@ -178,7 +178,7 @@ async def provider() -> AsyncIterator[Provider]:
 
 
 def issuer(provider: Provider, **more: Any) -> dict[str, Any]:
-    return {"name": "id", "issuer": ISSUER, "audiences": [AUDIENCE], "keys_url": provider.url, **more}
+    return {"name": "id", "issuer": ISSUER, "audiences": [AUDIENCE], "keys": provider.url, **more}
 
 
 def grants(*callers: str, groups: tuple[str, ...] = ()) -> list[dict[str, Any]]:
@@ -456,6 +456,6 @@ async def test_the_keys_may_be_in_a_file_and_the_address_may_want_a_token(
     # An API server of Kubernetes answers 406 to any other request.
     assert "application/jwk-set+json" in provider.asked[0].headers["accept"]
     (tmp_path / "keys.json").write_bytes(provider.document())
-    from_file = {**issuer(provider, keys_path=str(tmp_path / "keys.json")), "keys_url": None}
+    from_file = issuer(provider, keys=str(tmp_path / "keys.json"))
     async with running(config(orders, issuers=[from_file], grants=grants("id:*"))) as origin:
         assert await Asking(origin, token(RSA, claims())).status() == 200

@@ -70,6 +70,11 @@ FOLLOWED: dict[str, tuple[Callable[[Any], Any], Any]] = {
     ),
 }
 UNTOUCHED = '[journal] bucket = "b"'
+TRUSTED = '[[issuers]] name = "id"\nissuer = "https://a"\naudiences = ["g"]\n'
+FOLLOWED |= {
+    f'{TRUSTED}keys_url = "https://a/keys"': (lambda one: one.issuers[0].keys, "https://a/keys"),
+    f'{TRUSTED}keys_path = "keys.json"': (lambda one: one.issuers[0].keys, "keys.json"),
+}
 HOOK = 'name = "a"\nurl = "https://a"\nsecret = "whsec_aHVudGVyMi1zZWNyZXQtaHVudGVyMi1zZWNyZXQ="\n'
 STORE = '[s3]\nendpoint = "http://s3"\naccess_key_id = "a"\nsecret_access_key = "b"\n'
 
@@ -83,7 +88,7 @@ def test_a_key_that_has_another_name_is_read(file: Path, text: str) -> None:
     assert value(load(file)) == expected
 
 
-ISSUER = '[[issuers]]\nname = "id"\nissuer = "https://a"\naudiences = ["g"]\nkeys_url = "https://a/keys"\n'
+ISSUER = '[[issuers]]\nname = "id"\nissuer = "https://a"\naudiences = ["g"]\nkeys = "https://a/keys"\n'
 
 
 @pytest.mark.parametrize("text", [ISSUER + "leeway = 5", "idempotency_retention = 90000"])

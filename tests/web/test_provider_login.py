@@ -65,7 +65,7 @@ def stage(dsn: str, port: int, provider: Provider) -> Iterator[Stage]:
         "authorization_url": f"{provider.issuer}/auth",
         "token_url": f"{provider.issuer}/token",
     }
-    issuer = {"keys_url": f"{provider.issuer}/jwks", "groups_claim": ["groups"]}
+    issuer = {"keys": f"{provider.issuer}/jwks", "groups_claim": ["groups"]}
     sections: dict[str, Any] = {
         "callers": CALLERS,
         "server": {"public_address": f"http://127.0.0.1:{port}"},
