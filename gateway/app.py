@@ -408,10 +408,7 @@ async def sweep(config: Config, observe: Observe = log) -> Swept:
             late_after=timedelta(seconds=config.s3.late_after),
         )
         scan = BypassScan(database, upstream, resources, observe)
-        sweeper = Sweeper(
-            *(database, upstream, profiles, runner, observe, scan),
-            unconditionally=config.s3.sweep_unconditionally,
-        )
+        sweeper = Sweeper(database, upstream, profiles, runner, observe, scan)
         swept = await sweeper.sweep()
         return replace(swept, bypasses=swept.bypasses + rows)
 

@@ -313,7 +313,6 @@ class Part:
                 pending_wait=config.limits.pending_wait,
                 duplicates=config.s3.duplicates,
                 late_after=timedelta(seconds=config.s3.late_after),
-                sweep_unconditionally=config.s3.sweep_unconditionally,
                 capture=self._capture,
             ),
             bodies=self._shared.bodies,

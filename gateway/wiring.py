@@ -121,24 +121,13 @@ def issuers(config: Config, clock: Callable[[], datetime], observe: Observe) -> 
 
 def logins(config: Config, issuers: Issuers, callers: Callers, observe: Observe) -> ProviderLogins:
     """Return the issuers at which people log in to the page."""
-    providers = []
-    for one in config.issuers:
-        if one.login is None or one.issuer is None or config.server.public_address is None:
-            continue
-        secret = one.login.client_secret
-        providers.append(
-            Provider(
-                Terms(one.name, one.issuer, one.login.client_id),
-                one.name,
-                None if secret is None else secret.get_secret_value(),
-                one.login.authorization_url,
-                one.login.token_url,
-                one.login.scopes,
-                timedelta(seconds=one.login.session),
-                config.server.public_address,
-                one.authorities,
-            )
+    providers = [
+        Provider(
+            Terms(one.name, one.issuer, one.login.client_id), one.login, config.server.public_address, one.authorities
         )
+        for one in config.issuers
+        if one.login is not None and one.issuer is not None and config.server.public_address is not None
+    ]
     signing_keys = [key.get_secret_value() for key in config.identity.signing_keys]
     groups = [group for rule in config.grants for group in rule.groups]
     groups += [group for rule in config.postgres.roles for group in rule.groups]

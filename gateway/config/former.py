@@ -93,6 +93,7 @@ FORMER: Mapping[tuple[str, str], Former] = {
     ("webhooks", "reasons"): Former("is read as except_reasons with all other reasons; write those", _except_others),
     ("telemetry", "sample"): _fixed("set OTEL_TRACES_SAMPLER=parentbased_traceidratio and OTEL_TRACES_SAMPLER_ARG"),
     ("telemetry", "service"): _fixed("set OTEL_SERVICE_NAME"),
+    ("s3", "sweep_unconditionally"): _fixed("tombstones stay where the store ignores the condition of a delete"),
     ("leases", "max_wait"): _fixed("the value is 60 seconds"),
 }
 """Each former key, by its section and name."""

@@ -281,8 +281,8 @@ class Postgres(Section):
     overrides: bool = False
     """Let functions, triggers and views set ``response.status`` and ``response.headers`` of answers."""
     verbose: bool = True
-    """Tell callers of the database: an OpenAPI description of its tables at the root, and details and hints in errors,
-    which may quote rows and name other parts of the schema."""
+    """Describe the tables at the root (OpenAPI), and include the database's details and hints in errors. They may quote
+    rows and name other parts of the schema."""
 
     @property
     def database_roles(self) -> tuple[str, ...]:
@@ -322,10 +322,6 @@ class ObjectStore(Section):
     late_after: Annotated[float, Field(ge=1)] = LATE_AFTER.total_seconds()
     """Seconds after which a request has had its effect once the store has begun with it. Longer than the store waits
     for the rest of an interrupted body. A lost write without a condition blocks newer holders for so long."""
-    sweep_unconditionally: bool = False
-    """Remove tombstones also if the store ignores the condition of a delete. If such a removal gets lost, writes of
-    its key wait for ``late_after``."""
-
     duplicates: Duplicates = Duplicates.TOLERATE
     """Whether a write passes or waits if duplicates of finished requests could match every ETag it could leave."""
     distrust: tuple[Literal["complete", "delete"], ...] = ()
