@@ -250,8 +250,7 @@ def alarms(config: Config) -> list[ConfiguredAlarm]:
 
 
 def _webhook(section: WebhookSection, alarms: tuple[AlarmSection, ...]) -> ConfiguredWebhook:
-    secrets = [secret for secret in (section.secret, section.former_secret) if secret is not None]
-    keys = tuple(signing.key_of(secret.get_secret_value()) for secret in secrets)
+    keys = tuple(signing.key_of(secret.get_secret_value()) for secret in section.secret)
     told = tuple(alarm.name for alarm in alarms if not alarm.webhooks or section.name in alarm.webhooks)
     wanted = EntryFilter(section.kinds, section.prefix, section.observed, told, section.except_reasons)
     return ConfiguredWebhook(section.name, Receiver(section.url, keys), wanted)

@@ -199,7 +199,7 @@ class Callers:
         for caller in callers:
             role = role_of(roles, [caller.name, "*"], caller.groups, None)
             principal = Principal(caller.name, rights_of(grants, caller.name, caller.groups), role=role)
-            api_keys = [key.get_secret_value() for key in caller.every_api_key]
+            api_keys = [key.get_secret_value() for key in caller.api_key]
             for digest in dict.fromkeys(digest_of(key.encode()) for key in api_keys):
                 self._digests.append((digest, self._by_key(principal, KeyKind.API, digest)))
             if api_keys:

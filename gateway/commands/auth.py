@@ -147,11 +147,9 @@ def _configured(settings: "Config") -> Iterator[tuple[str, str, str, str]]:
     from gateway.auth.callers import KeyKind, digest_of, fingerprint  # noqa: PLC0415 - likewise
 
     for caller in settings.callers:
-        first = 0 if caller.api_key is None else 1
-        for number, secret in enumerate(caller.every_api_key):
+        for number, secret in enumerate(caller.api_key, 1):
             shown = fingerprint(caller.name, digest_of(secret.get_secret_value().encode()))
-            setting = "api_key" if number < first else f"api_keys, number {number - first + 1}"
-            yield caller.name, KeyKind.API, shown, setting
+            yield caller.name, KeyKind.API, shown, "api_key" if number == 1 else f"api_key, number {number}"
         first = 0 if caller.access_key_id is None else 1
         for number, pair in enumerate(caller.every_pair):
             setting = "access_key_id" if number < first else f"keys, number {number - first + 1}"

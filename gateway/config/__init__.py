@@ -227,7 +227,7 @@ class Config(BaseSettings):
         named: dict[str, str] = {}
         ids: set[str] = set()
         for index, caller in enumerate(self.callers):
-            for key in caller.every_api_key:
+            for key in caller.api_key:
                 if (other := owners.setdefault(key.get_secret_value(), caller.name)) != caller.name:
                     raise Misplaced(("callers", index), f"has the same api_key as {other}; give each its own")
             for name in caller.certificates:
@@ -348,7 +348,7 @@ def _check_secrets(config: Config, known: Places) -> None:
     """Raise ``ConfigurationError`` for a secret of a caller that can be found by trying."""
     for index, caller in enumerate(config.callers):
         pairs = [("secret_access_key", pair.secret_access_key) for pair in caller.every_pair]
-        for key, secret in (*(("api_key", one) for one in caller.every_api_key), *pairs):
+        for key, secret in (*(("api_key", one) for one in caller.api_key), *pairs):
             if (length := len(secret.get_secret_value())) < SHORTEST:
                 problem = "is empty" if not length else f"has fewer than {SHORTEST} characters"
                 raise ConfigurationError(

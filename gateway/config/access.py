@@ -8,7 +8,7 @@ from pydantic import Field, SecretStr, ValidationInfo, field_validator, model_va
 
 from gateway.auth.grants import AT_PLACES, OF_ALL, OF_RESOURCES, Action, PlaceKind
 from gateway.auth.principal import check_name
-from gateway.config.sections import Misplaced, Section, browser_address, web_address
+from gateway.config.sections import Misplaced, Secrets, Section, browser_address, web_address
 from gateway.errors import ResourceMalformed
 from gateway.fencing.record import ANONYMOUS, PROCESS, ROLE, SWEEPER, is_own_name
 from gateway.fencing.resource import check_pattern
@@ -35,10 +35,9 @@ class CallerKeys(Section):
     """The public part of the key pair that signs S3 requests."""
     secret_access_key: SecretStr | None = None
     """The secret part of that pair, with 8 characters or more."""
-    api_key: SecretStr | None = None
-    """The key for tables and the fencing API, sent as ``Authorization: Bearer``. It has 8 characters or more."""
-    api_keys: tuple[SecretStr, ...] = ()
-    """Further API keys of the same caller."""
+    api_key: Secrets = ()
+    """The key for tables and the fencing API, sent as ``Authorization: Bearer``; or a list, to change keys without a
+    pause. It has 8 characters or more."""
     keys: tuple[KeyPair, ...] = ()
     """Further pairs of the same caller. Fenced credentials are derived from the first one of all."""
     certificates: tuple[str, ...] = ()
@@ -68,13 +67,9 @@ class CallerKeys(Section):
     def _provable(self) -> "CallerKeys":
         if (self.access_key_id is None) != (self.secret_access_key is None):
             raise ValueError("access_key_id and secret_access_key belong together: set both, or neither")
-        if not self.every_pair and not self.every_api_key and not self.certificates:
+        if not self.every_pair and not self.api_key and not self.certificates:
             raise ValueError("needs an api_key, or an access_key_id with its secret_access_key, or certificates")
         return self
-
-    @property
-    def every_api_key(self) -> tuple[SecretStr, ...]:
-        return (*(() if self.api_key is None else (self.api_key,)), *self.api_keys)
 
     @property
     def every_pair(self) -> tuple[KeyPair, ...]:
@@ -84,7 +79,7 @@ class CallerKeys(Section):
 
     def has_shorter_secret(self, length: int) -> bool:
         """Return whether one of its secrets has fewer characters."""
-        secrets = (*self.every_api_key, *(pair.secret_access_key for pair in self.every_pair))
+        secrets = (*self.api_key, *(pair.secret_access_key for pair in self.every_pair))
         return any(len(secret.get_secret_value()) < length for secret in secrets)
 
 

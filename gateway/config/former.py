@@ -8,7 +8,7 @@ from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from gateway.config.sections import Misplaced
+from gateway.config.sections import FROM_FILE, Misplaced, read_secret
 from gateway.fencing.record import EntryReason
 
 Place: TypeAlias = tuple[str | int, ...]
@@ -61,6 +61,18 @@ def _max_jump(config: Values, _: Values, value: Any) -> None:
     config["resources"] = [*rules, *rest]
 
 
+def _more(key: str, former: str) -> Callable[[Values, Values, Any], None]:
+    """Return what adds a former key's secrets, or those in its file, to a list of secrets."""
+
+    def follow(_: Values, section: Values, value: Any) -> None:
+        own, path = section.pop(key, None) or (), section.pop(key + FROM_FILE, None)
+        more = read_secret(former, value).splitlines() if former.endswith(FROM_FILE) else value
+        files = () if path is None else read_secret(key + FROM_FILE, path).splitlines()
+        section[key] = [one for given in (own, files, more) for one in ([given] if isinstance(given, str) else given)]
+
+    return follow
+
+
 def _except_others(_: Values, section: Values, value: Any) -> None:
     others = [reason.value for reason in EntryReason if reason.value not in value] if value else []
     section["except_reasons"] = list(dict.fromkeys([*section.get("except_reasons", ()), *others]))
@@ -90,6 +102,14 @@ FORMER: Mapping[tuple[str, str], Former] = {
     ("issuers", "algorithms"): _fixed("a signature is by any algorithm of the issuer's keys"),
     ("issuers", "leeway"): _fixed("the value is 30 seconds", lambda value: float(value) < 30),
     ("issuers.login", "title"): _fixed("the button has the name of the issuer"),
+    ("webhooks", "former_secret"): Former("is read as more of secret; write a list", _more("secret", "former_secret")),
+    ("webhooks", "former_secret_file"): Former(
+        "is read as more of secret; write both into one file", _more("secret", "former_secret_file")
+    ),
+    ("callers", "api_keys"): Former("is read as more of api_key; write a list", _more("api_key", "api_keys")),
+    ("callers", "api_keys_file"): Former(
+        "is read as more of api_key; write all into one file", _more("api_key", "api_keys_file")
+    ),
     ("webhooks", "reasons"): Former("is read as except_reasons with all other reasons; write those", _except_others),
     ("telemetry", "sample"): _fixed("set OTEL_TRACES_SAMPLER=parentbased_traceidratio and OTEL_TRACES_SAMPLER_ARG"),
     ("telemetry", "service"): _fixed("set OTEL_SERVICE_NAME"),

@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 
 from pydantic import Field, SecretStr, field_validator, model_validator
 
-from gateway.config.sections import KIBIBYTE, Misplaced, Section, origin
+from gateway.config.sections import KIBIBYTE, Misplaced, Secrets, Section, origin
 from gateway.errors import ConfigurationError, ResourceMalformed
 from gateway.fencing.decision import Cascades, Enforcement, Equal
 from gateway.fencing.policy import MAX_JUMP, TokenPolicy, Unreachable
@@ -158,10 +158,9 @@ class Webhook(Section):
     """Its name in alarms, metrics and the API."""
     url: str
     """The address that receives messages. It is not shown again, because it may contain a secret."""
-    secret: SecretStr
-    """The key that signs messages: ``whsec_`` and the base64 of 24 to 64 random bytes."""
-    former_secret: SecretStr | None = None
-    """The previous key. While it is set, both keys sign messages, so that receivers can switch."""
+    secret: Annotated[Secrets, Field(min_length=1)]
+    """The key that signs messages: ``whsec_`` and the base64 of 24 to 64 random bytes. All of a list sign, so that
+    receivers can switch."""
     kinds: tuple[Kind, ...] = (Kind.REJECTION,)
     """The kinds of entries that it receives. Without any, it receives only the alarms that name it."""
     prefix: str = ""
@@ -172,11 +171,11 @@ class Webhook(Section):
     """Of entries with a reason, such as refused writes, none with one of these: ``["denied"]`` leaves out requests
     without a grant."""
 
-    @field_validator("secret", "former_secret")
+    @field_validator("secret")
     @classmethod
-    def _usable(cls, value: SecretStr | None) -> SecretStr | None:
-        if value is not None:
-            signing.key_of(value.get_secret_value())
+    def _usable(cls, value: tuple[SecretStr, ...]) -> tuple[SecretStr, ...]:
+        for one in value:
+            signing.key_of(one.get_secret_value())
         return value
 
     @field_validator("url")

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias, get_args
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, field_validator, model_validator
 
 from gateway.auth.principal import OWN
 from gateway.errors import ResourceMalformed
@@ -24,6 +24,10 @@ KIBIBYTE = 1024
 MEBIBYTE = 1024 * KIBIBYTE
 FROM_FILE = "_file"
 Secret: TypeAlias = Annotated[SecretStr, Field(min_length=1)]
+Secrets: TypeAlias = Annotated[
+    tuple[SecretStr, ...], BeforeValidator(lambda given: (given,) if isinstance(given, str | SecretStr) else given)
+]
+"""One secret, or a list of them."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +86,7 @@ class Section(BaseModel):
                 continue
             if given.get(key) is not None:
                 raise Misplaced((key + FROM_FILE,), f"{key} is given as well; remove one of them")
-            secret = _read(key + FROM_FILE, path)
+            secret = read_secret(key + FROM_FILE, path)
             many = "tuple" in str(cls.model_fields[key].annotation)
             values[key] = secret.splitlines() if many else secret
         return values
@@ -92,7 +96,7 @@ def _holds_secret(annotation: Any) -> bool:
     return annotation is SecretStr or any(_holds_secret(part) for part in get_args(annotation))
 
 
-def _read(key: str, path: Any) -> str:
+def read_secret(key: str, path: Any) -> str:
     """Return the secret in a file, without one newline at its end. No message repeats what the file holds."""
     if not isinstance(path, str | Path):
         raise Misplaced((key,), "must be a path in quotes")

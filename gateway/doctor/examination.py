@@ -157,7 +157,7 @@ def _callers(config: Config) -> Iterable[Check]:
         return
     names = [*(caller.name for caller in config.callers), *(f"{issuer.name}:…" for issuer in config.issuers)]
     yield ok("callers", ", ".join(names))
-    without = [caller.name for caller in config.callers if not caller.every_api_key and not caller.certificates]
+    without = [caller.name for caller in config.callers if not caller.api_key and not caller.certificates]
     if without:
         yield warning("api keys", f"without one: {', '.join(without)}", "They cannot use tables and the fencing API.")
     unsigned = [caller for caller in config.callers if not caller.every_pair and not caller.certificates]

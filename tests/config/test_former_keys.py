@@ -91,6 +91,20 @@ def test_a_key_that_has_another_name_is_read(file: Path, text: str) -> None:
 ISSUER = '[[issuers]]\nname = "id"\nissuer = "https://a"\naudiences = ["g"]\nkeys = "https://a/keys"\n'
 
 
+def test_former_secrets_are_read_with_their_files(file: Path) -> None:
+    """Without one of them, a client or a receiver that has not changed yet is shut out."""
+    for name in ("new", "old"):
+        file.with_name(name).write_text(f"the-{name}-api-key\n")
+    keys = f'api_key_file = "{file.with_name("new")}"\napi_keys = ["the-third-api-key"]\n'
+    assert len(warnings(file, DSN + f'[[callers]]\nname = "a"\n{keys}api_keys_file = "{file.with_name("old")}"\n')) == 2
+    read = {key.get_secret_value() for key in load(file).callers[0].api_key}
+    assert read == {"the-new-api-key", "the-old-api-key", "the-third-api-key"}
+    secrets = [f"whsec_{sign * 32}" for sign in "ab"]
+    hook = f'[[webhooks]]\nname = "a"\nurl = "https://a"\nsecret = "{secrets[0]}"\nformer_secret = "{secrets[1]}"\n'
+    assert len(warnings(file, DSN + hook)) == 1
+    assert [one.get_secret_value() for one in load(file).webhooks[0].secret] == secrets
+
+
 @pytest.mark.parametrize("text", [ISSUER + "leeway = 5", "idempotency_retention = 90000"])
 def test_a_value_that_cannot_be_kept_is_an_error(file: Path, text: str) -> None:
     file.write_text(DSN + text)

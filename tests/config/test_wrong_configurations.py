@@ -187,7 +187,7 @@ WRONG_BESIDE_IT: list[tuple[str, ...]] = [
     (CALLER + GRANT + 'buckets = ["**"]', "must begin with the name of a bucket"),
     (CALLER + LOCKS + 'tables = ["public.t"]', "lock goes by resources; set resources as well"),
     (CALLER + AUDITS + 'resources = ["a"]', "audit is about the whole record"),
-    (CALLER + "apikeys = []", 'line 6: [[callers]] "ann", apikeys: unknown key', "Did you mean api_keys?"),
+    (CALLER + "apikeys = []", 'line 6: [[callers]] "ann", apikeys: unknown key', "Did you mean api_key?"),
     ('[[callers]]\nname = "a"\napi_key = "k3y"', "line 5", "has fewer than 8 characters", "openssl rand"),
     (
         CALLER + '[[callers.keys]]\naccess_key_id = "a"\n',
@@ -278,8 +278,7 @@ def test_secrets_come_from_files(tmp_path: Path) -> None:
     for name, content in (
         ("dsn", "postgresql://db/app\n"),
         ("store", "store-secret\n"),
-        ("api", "first-api-key"),
-        ("more", "second-api-key\nthird-api-key\n"),
+        ("api", "first-api-key\nsecond-api-key\n"),
         ("pair", "pair-secret\r\n"),
         ("signing", f"{'s' * 32}\n{'t' * 32}\n"),
     ):
@@ -288,7 +287,7 @@ def test_secrets_come_from_files(tmp_path: Path) -> None:
     file.write_text(
         f'[postgres]\ndsn_file = "{tmp_path}/dsn"\n{STORE}secret_access_key_file = "{tmp_path}/store"\n'
         f'[leases]\nsigning_keys_file = "{tmp_path}/signing"\n'
-        f'[[callers]]\nname = "ann"\napi_key_file = "{tmp_path}/api"\napi_keys_file = "{tmp_path}/more"\n'
+        f'[[callers]]\nname = "ann"\napi_key_file = "{tmp_path}/api"\n'
         f'[[callers.keys]]\naccess_key_id = "AKIAANN"\nsecret_access_key_file = "{tmp_path}/pair"\n'
     )
     config = load(file)
@@ -296,9 +295,7 @@ def test_secrets_come_from_files(tmp_path: Path) -> None:
     assert config.s3 is not None
     assert config.s3.secret_access_key.get_secret_value() == "store-secret"
     caller = config.callers[0]
-    assert [key.get_secret_value() for key in caller.every_api_key] == [
-        "first-api-key", "second-api-key", "third-api-key",
-    ]  # fmt: skip
+    assert [key.get_secret_value() for key in caller.api_key] == ["first-api-key", "second-api-key"]
     assert caller.every_pair[0].secret_access_key.get_secret_value() == "pair-secret"
     assert [key.get_secret_value()[0] for key in config.leases.signing_keys] == ["s", "t"]
 

@@ -248,8 +248,7 @@ SECRET = "a-secret-that-is-shared-with-an-issuer"
 WORKER: dict[str, Any] = {
     "name": "worker",
     "groups": ["auditors"],
-    "api_key": NEW,
-    "api_keys": [OLD],
+    "api_key": [NEW, OLD],
     "keys": [{"access_key_id": name, "secret_access_key": secret} for name, secret in PAIRS.items()],
 }
 ISSUER = {"name": "app", "secret": SECRET, "issuer": "https://issuer.example"}
