@@ -15,7 +15,7 @@ from gateway.api.operation import CUSTOMARY_PATHS, ConfigurationAccess, MetricsS
 from gateway.api.requests import OF_LEASES, shown_path
 from gateway.budget import Budget
 from gateway.config import Config, toml
-from gateway.config.changes import Change
+from gateway.config.toml import Change
 from gateway.errors import Forbidden, GatewayError, StoreError, Unavailable
 from gateway.fencing.ownership import Ownership
 from gateway.fencing.record import Attempt
@@ -71,13 +71,14 @@ class Gateway:
         # Requests that wait for one database must not use up the memory of the others.
         shares = len(alone) + 1 if config.databases else 1
         settings, what = config.server, "bytes of memory for requests of this database"
-        pace = Pace(idle=settings.body_timeout, grace=settings.body_timeout)
+        patience = config.limits.body_timeout
+        pace = Pace(idle=patience, grace=patience)
         sizes = [settings.memory // shares] * shares
-        waiting = {"share": settings.share, "patience": settings.body_timeout}
+        waiting = {"share": settings.share, "patience": patience}
         bodies = [BodyReader(Budget(size, what, **waiting), pace) for size in sizes]
         self._bodies = bodies
         stores = {id(one.s3): one.s3 for one in alone.values() if one.s3 is not None}
-        upstreams = {key: Upstream(store, observe) for key, store in stores.items()}
+        upstreams = {key: Upstream(store, observe, config.limits.store_timeout) for key, store in stores.items()}
         profiles = {key: Profiles(upstreams[key], store.distrust) for key, store in stores.items()}
         self._upstreams = list(upstreams.values())
         ownership = None if not config.databases else Ownership([one.domain for one in config.databases])
@@ -104,12 +105,11 @@ class Gateway:
         self._routing = None
         if ownership is not None:
             named = {name: part for name, part in self._parts.items() if name is not None}
-            largest = max(one.max_body for one in config.databases)
             everywhere = page_over(named, ownership, bodies[-1])
-            self._routing = Routing(named, ownership, bodies[-1], largest, everywhere)
+            self._routing = Routing(named, ownership, bodies[-1], config.limits.table_body, everywhere)
         self._first = next(iter(self._parts.values())) if self._routing is None else self._routing.default
         self._has_objects = bool(upstreams)
-        self._table_prefixes = wiring.table_prefixes(config)
+        self._table_prefixes = wiring.TABLE_PREFIXES
         self._domains = config.server.domains
         self._cors_origins = config.server.cors_origins
         self.known_heads = KnownHeads(self._prepare, secrets.token_bytes(32))
@@ -403,14 +403,11 @@ async def sweep(config: Config, observe: Observe = log) -> Swept:
         resources = wiring.resources(config)
         profiles = Profiles(upstream, config.s3.distrust)
         runner = Runner(
-            *(database, upstream, profiles, observe, config.s3.pending_wait, resources, config.s3.duplicates),
+            *(database, upstream, profiles, observe, config.limits.pending_wait, resources, config.s3.duplicates),
             late_after=timedelta(seconds=config.s3.late_after),
         )
         scan = BypassScan(database, upstream, resources, observe)
-        sweeper = Sweeper(
-            *(database, upstream, profiles, runner, observe, scan),
-            unconditionally=config.s3.sweep_unconditionally,
-        )
+        sweeper = Sweeper(database, upstream, profiles, runner, observe, scan)
         swept = await sweeper.sweep()
         return replace(swept, bypasses=swept.bypasses + rows)
 

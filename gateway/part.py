@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
 from contextlib import asynccontextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Literal
 
 from starlette.requests import Request
@@ -24,7 +25,7 @@ from gateway.background import background_tasks
 from gateway.budget import Budget
 from gateway.config import Config
 from gateway.db import intents, rights
-from gateway.db.notifications import CATALOG, LEASES, RECORD
+from gateway.db.notifications import CATALOG, LEASES, RECORD, listening
 from gateway.db.record import record_administration
 from gateway.errors import GatewayError, Unavailable
 from gateway.fencing.decision import Decision, Fence, Presented
@@ -102,9 +103,8 @@ class Part:
         self._observe = observe = Sinks(shared.observe, self._traffic)
         self._storage = wiring.storage(config, shared.observe, upstream)
         self._database = self._storage.database
-        self._listen = wiring.listening(config, self._database, CATALOG)
-        self._retention = config.postgres.idempotency_retention
-        self._sweep_interval = 0.0 if config.s3 is None else config.s3.sweep_interval * shared.workers
+        self._listen = partial(listening, self._database.servers, CATALOG)
+        self._sweep_interval = config.limits.sweep_interval * shared.workers
         self._capture = Capture(config.audit.capture, config.audit.redact)
         self.keys = wiring.callers(config, shared.issuers, clock)
         self._denials = Denials(self._database, observe)
@@ -113,9 +113,9 @@ class Part:
         self._admission = Admission(self._database, policies, signer, shared.issuer)
         self.objects = self._build_objects(config)
         self.tables = self._build_tables(config, owned)
-        self._leases = LeaseService(self._database, observe, listen=wiring.listening(config, self._database, LEASES))
+        self._leases = LeaseService(self._database, observe, listen=partial(listening, self._database.servers, LEASES))
         self._sealing = Sealing(self._database, observe, config.audit.retention)
-        self._follower = Follower(self._database, observe, wiring.listening(config, self._database, RECORD))
+        self._follower = Follower(self._database, observe, partial(listening, self._database.servers, RECORD))
         self._outbox = Outbox(self._database, webhooks(config), observe)
         self._watch = AlarmWatch(self._database, alarms(config), observe)
         authorisation = Authorisation(self._denials, owned, self._spellings)
@@ -186,7 +186,7 @@ class Part:
         async with (
             self._sealing.running(),
             self._follower.running(),
-            idempotency.cleanup(self._database, self._retention, self._observe),
+            idempotency.cleanup(self._database, idempotency.RETENTION, self._observe),
             GuardWatcher(self._database, self._observe).running(),
             self._outbox.running(),
             self._watch.running(),
@@ -301,11 +301,10 @@ class Part:
             settings=Settings(
                 domains=config.server.domains,
                 max_body=config.server.max_body,
-                threshold=config.s3.memory_threshold,
-                pending_wait=config.s3.pending_wait,
+                threshold=config.limits.memory_threshold,
+                pending_wait=config.limits.pending_wait,
                 duplicates=config.s3.duplicates,
                 late_after=timedelta(seconds=config.s3.late_after),
-                sweep_unconditionally=config.s3.sweep_unconditionally,
                 capture=self._capture,
             ),
             bodies=self._shared.bodies,

@@ -15,7 +15,7 @@ from typing import Any, Self, TypeAlias
 
 import uvicorn
 
-from gateway.config.server import ClientCertificates, Server
+from gateway.config.sections import ClientCertificates, Server
 from gateway.db import migrations
 from gateway.db.errors import refuses_sessions
 from gateway.errors import ConfigurationError, SessionsShared, SqlError, Unavailable

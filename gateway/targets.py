@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from gateway.auth.grants import Action, covers_name
 from gateway.config import Config
-from gateway.config.places import Place, Places, nearest
+from gateway.config.toml import Place, Places, nearest
 from gateway.db import catalog
 from gateway.db.database import Database
 from gateway.errors import ConfigurationError, GatewayError, SqlError, Unavailable
@@ -179,7 +179,7 @@ async def check(config: Config, places: Places, *, allow_missing: bool, everythi
     """
     found, warnings = list(unreadable_rules(config)), []
     database = Database(
-        config.postgres.dsn.get_secret_value(), pool_size=1, connect_timeout=config.postgres.connect_timeout
+        config.postgres.dsn.get_secret_value(), pool_size=1, connect_timeout=config.limits.connect_timeout
     )
     try:
         found += await unknown_in_database(config, database)

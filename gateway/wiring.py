@@ -9,18 +9,15 @@ from typing import Any
 from gateway.admission import Issuer
 from gateway.api.leases import LeaseTerms
 from gateway.auth.callers import Callers
-from gateway.auth.database_roles import RoleRule
 from gateway.auth.identity_tokens import TrustedIssuer
-from gateway.auth.issuers import Issuers
-from gateway.auth.key_sets import KeySource
+from gateway.auth.issuers import Issuers, KeySource
 from gateway.auth.login_cookies import Terms
+from gateway.auth.principal import RoleRule
 from gateway.auth.provider_logins import Provider, ProviderLogins
 from gateway.config import Config
-from gateway.config.observability import Alarm as AlarmSection
-from gateway.config.observability import Webhook as WebhookSection
+from gateway.config.rules import Alarm as AlarmSection
+from gateway.config.rules import Webhook as WebhookSection
 from gateway.db.database import Database
-from gateway.db.notifications import Channels, Listen
-from gateway.db.notifications import listening as listen
 from gateway.db.servers import Servers
 from gateway.db.spelling import Spellings
 from gateway.db.webhooks import EntryFilter
@@ -74,13 +71,13 @@ def lease_terms(
     """Return the lease service with its limits."""
     settings = config.leases
     return LeaseTerms(
-        service, signer.sign, policies.lock_delay, settings.max_ttl, settings.max_wait, settings.issuer, observe
+        service, signer.sign, policies.lock_delay, settings.max_ttl, config.limits.max_wait, settings.issuer, observe
     )
 
 
 def policies(config: Config) -> Policies:
     """Return the policies of resources."""
-    default = Policy(config.fencing.tokens, config.fencing.max_jump)
+    default = Policy(config.fencing.tokens)
     return Policies(
         default,
         [
@@ -88,7 +85,7 @@ def policies(config: Config) -> Policies:
                 rule.match,
                 Policy(
                     rule.tokens or default.tokens,
-                    rule.max_jump or default.max_jump,
+                    rule.max_jump,
                     rule.unreachable or Unreachable.REFUSE,
                     rule.lock_delay or 0.0,
                 ),
@@ -113,36 +110,24 @@ def issuers(config: Config, clock: Callable[[], datetime], observe: Observe) -> 
     """Return the trusted issuers of identity tokens."""
     found = []
     for one in config.issuers:
-        algorithms = one.effective_algorithms
         trusted = TrustedIssuer(
-            *(one.name, one.issuer, one.audiences, algorithms, one.leeway, one.caller_claim, one.groups_claim),
+            *(one.name, one.issuer, one.audiences, one.caller_claim, one.groups_claim),
             login_client=None if one.login is None else one.login.client_id,
         )
         secret = None if one.secret is None else one.secret.get_secret_value().encode()
-        found.append((trusted, KeySource(one.keys_url, one.keys_path, secret, one.authorities, one.token_path)))
+        found.append((trusted, KeySource(one.keys, secret, one.authorities, one.token_path)))
     return Issuers(found, clock, observe)
 
 
 def logins(config: Config, issuers: Issuers, callers: Callers, observe: Observe) -> ProviderLogins:
     """Return the issuers at which people log in to the page."""
-    providers = []
-    for one in config.issuers:
-        if one.login is None or one.issuer is None or config.server.public_address is None:
-            continue
-        secret = one.login.client_secret
-        providers.append(
-            Provider(
-                Terms(one.name, one.issuer, one.login.client_id),
-                one.login.title or one.name,
-                None if secret is None else secret.get_secret_value(),
-                one.login.authorization_url,
-                one.login.token_url,
-                one.login.scopes,
-                timedelta(seconds=one.login.session),
-                config.server.public_address,
-                one.authorities,
-            )
+    providers = [
+        Provider(
+            Terms(one.name, one.issuer, one.login.client_id), one.login, config.server.public_address, one.authorities
         )
+        for one in config.issuers
+        if one.login is not None and one.issuer is not None and config.server.public_address is not None
+    ]
     signing_keys = [key.get_secret_value() for key in config.identity.signing_keys]
     groups = [group for rule in config.grants for group in rule.groups]
     groups += [group for rule in config.postgres.roles for group in rule.groups]
@@ -199,7 +184,7 @@ def storage(
     postgres, journal = config.postgres, config.journal
     dsn, mode = postgres.dsn.get_secret_value(), journal.effective_mode
     # Openings come before the first session is admitted.
-    idle, connecting = postgres.idle_timeout, postgres.connect_timeout
+    idle, connecting = config.limits.idle_timeout, config.limits.connect_timeout
     servers = Servers(dsn, connecting)
     behind = [Database(dsn, pool_size=2, idle_timeout=idle, connect_timeout=connecting, servers=servers)]
     store: Store | None = None
@@ -208,7 +193,7 @@ def storage(
         behind.append(second)
         store = RowStore(second)
     elif mode is not Mode.OFF and journal.bucket is not None and upstream is not None:
-        store = BucketStore(upstream, journal.bucket, journal.prefix)
+        store = BucketStore(upstream, journal.bucket.partition("/")[0], journal.prefix)
     kept = None if store is None else Journal(store, retention=timedelta(days=journal.retention_days), observe=observe)
     owner = config.owner if owned else None
     table = OpeningTable(behind[0], owner, wait=wait)
@@ -221,7 +206,7 @@ def storage(
         "share": config.server.share,
         "statement_timeout": postgres.statement_timeout,
         "read_timeout": postgres.read_timeout,
-        "lock_timeout": postgres.lock_timeout,
+        "lock_timeout": config.limits.lock_timeout,
         "idle_timeout": idle,
         "connect_timeout": connecting,
     } | settings
@@ -229,14 +214,8 @@ def storage(
     return Storage(database, openings, tuple(behind))
 
 
-def listening(config: Config, database: Database, channels: Channels) -> Listen | None:
-    """Return the function that listens to these channels; None if the configuration forbids listening."""
-    return partial(listen, database.servers, channels) if config.postgres.listen else None
-
-
-def table_prefixes(config: Config) -> tuple[str, ...]:
-    """Return the prefixes of paths to tables."""
-    return ("/v1/tables/", "/rest/v1/") if config.server.rest_v1 else ("/v1/tables/",)
+TABLE_PREFIXES = ("/v1/tables/", "/rest/v1/")
+"""The prefixes of paths to tables. Clients made for PostgREST append the second one themselves."""
 
 
 def exposure(config: Config, *, allow_missing: bool = True) -> Exposure:
@@ -247,12 +226,12 @@ def exposure(config: Config, *, allow_missing: bool = True) -> Exposure:
         postgres.schemas,
         rules,
         default,
-        table_prefixes(config),
-        postgres.max_body,
+        TABLE_PREFIXES,
+        config.limits.table_body,
         max_rows=postgres.max_rows,
         functions=frozenset(postgres.functions),
-        verbose_errors=postgres.verbose_errors,
-        openapi=postgres.openapi,
+        verbose_errors=postgres.verbose,
+        openapi=postgres.verbose,
         origins=config.server.cors_origins,
         required=frozenset() if allow_missing else frozenset(rules),
     )
@@ -269,8 +248,7 @@ def alarms(config: Config) -> list[ConfiguredAlarm]:
 
 
 def _webhook(section: WebhookSection, alarms: tuple[AlarmSection, ...]) -> ConfiguredWebhook:
-    secrets = [secret for secret in (section.secret, section.former_secret) if secret is not None]
-    keys = tuple(key_of(secret.get_secret_value()) for secret in secrets)
+    keys = tuple(key_of(secret.get_secret_value()) for secret in section.secret)
     told = tuple(alarm.name for alarm in alarms if not alarm.webhooks or section.name in alarm.webhooks)
-    wanted = EntryFilter(section.kinds, section.prefix, section.observed, told, section.reasons, section.except_reasons)
+    wanted = EntryFilter(section.kinds, section.prefix, section.observed, told, section.except_reasons)
     return ConfiguredWebhook(section.name, Receiver(section.url, keys), wanted)

@@ -6,12 +6,22 @@ from typing import Any
 
 import pytest
 
+from gateway.config import Config
+from gateway.config.sections import Limits
 from gateway.db import database
 from gateway.db.database import Database
 from tests.waiting import PATIENCE
 
 LIMITS = {"connect_timeout": PATIENCE, "idle_timeout": PATIENCE}
-"""Settings of the section ``postgres``: sessions open, and transactions stand still, as a busy machine has it."""
+"""Limits of a database: sessions open, and transactions stand still, as a busy machine has it."""
+OF_GATEWAYS = {**LIMITS, "store_timeout": PATIENCE, "sweep_interval": 0.0}
+"""Limits of a gateway in a test: those of its database, a patient store, and no rounds of the sweeper."""
+
+
+def limited(config: Config, **limits: float) -> Config:
+    """Return the configuration with these limits, which no file sets."""
+    config._limits = Limits(**{**OF_GATEWAYS, **limits})  # type: ignore[arg-type]
+    return config
 
 
 def patient(dsn: str, **settings: Any) -> Database:

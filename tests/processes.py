@@ -1,6 +1,7 @@
 """The command ``gateway`` as a process of its own, and without one."""
 
 import io
+import json
 import os
 import signal
 import socket
@@ -24,6 +25,18 @@ from tests import ROOT
 
 COMMAND = (sys.executable, "-m", "gateway")
 PATIENCE = 120.0
+_LIMITED = (
+    sys.executable,
+    "-c",
+    """import json, sys
+from gateway.cli import main
+from gateway.config import Config
+from gateway.config.sections import Limits
+limits = Limits(**json.loads(sys.argv.pop(1)))
+Config.__private_attributes__["_limits"].default_factory = lambda: limits
+main()""",
+)
+"""The command, with limits that its first argument has in JSON."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,10 +71,12 @@ def started(
     temporary: Path | None = None,
     more: Mapping[str, str] | None = None,
     files: tuple[int, int] | None = None,
+    limits: Mapping[str, float] | None = None,
 ) -> Iterator[Running]:
     """Start the command; killed on exit if it still runs. ``temporary`` is where it makes its temporary directories.
 
     ``more``: what its environment has beside ours. ``files``: the soft and the hard limit of its open files.
+    ``limits``: those that no file sets and that differ.
     """
     environment = {**os.environ, "PYTHONPATH": str(ROOT), **(more or {})}
     if temporary is not None:
@@ -70,7 +85,7 @@ def started(
         output, errors = Path(name) / "output", Path(name) / "errors"
         with output.open("wb") as standard_output, errors.open("wb") as standard_error:
             process = subprocess.Popen(
-                [*COMMAND, *arguments],
+                [*(COMMAND if limits is None else (*_LIMITED, json.dumps(limits))), *arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=standard_output,
                 stderr=standard_error,
@@ -88,7 +103,13 @@ def started(
 
 def run(*arguments: str) -> "subprocess.CompletedProcess[str]":
     """Run the command to its end."""
-    return subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, timeout=PATIENCE, check=False)
+    return subprocess.run(
+        [*COMMAND, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+    )
 
 
 def called(*arguments: str) -> "subprocess.CompletedProcess[str]":

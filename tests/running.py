@@ -19,9 +19,8 @@ from gateway.http.server import HttpServer
 from gateway.observe.events import Event, Observe
 from gateway.ownership.plan import claim_if_new
 from gateway.serving import Renewable
-from tests.patience import LIMITS
+from tests.patience import limited
 from tests.postgres import as_gateway
-from tests.waiting import PATIENCE
 
 ORDINARY = (Action.READ, Action.WRITE, Action.CALL, Action.LOCK, Action.BARRIER, Action.CREDENTIALS)
 """The actions of callers that write, and no more."""
@@ -63,25 +62,24 @@ OPEN: list[dict[str, Any]] = [
 ACCESS_KEY, SECRET_KEY, API_KEY = "AKIAWRITER", "writer-secret", "writer-api-key"
 
 
-def config(dsn: str, endpoint: str | None = None, **sections: Any) -> Config:
+def config(dsn: str, endpoint: str | None = None, *, limits: dict[str, float] | None = None, **sections: Any) -> Config:
     """A configuration with one caller, ``writer``. ``endpoint`` is that of an S3 double, which is not swept.
 
+    ``limits``: those of ``gateway.config.sections.Limits`` that differ from ``tests.patience.OF_GATEWAYS``.
     ``sections`` replace those from here; None: the section is left out.
     """
     store = {
         "endpoint": endpoint,
         "access_key_id": "AKIADOUBLE",
         "secret_access_key": "double-secret",
-        "timeout": PATIENCE,
-        "sweep_interval": 0,
     }
     keys = {"access_key_id": ACCESS_KEY, "secret_access_key": SECRET_KEY, "api_key": API_KEY}
     caller = {"name": "writer", "groups": ["auditors"], **keys}
-    database = {"dsn": as_gateway(dsn), **LIMITS}
-    given = {"postgres": database, "s3": store if endpoint else None, "callers": [caller], **sections}
+    given = {"postgres": {"dsn": as_gateway(dsn)}, "s3": store if endpoint else None, "callers": [caller], **sections}
     groups = {group for one in given["callers"] for group in one.get("groups", ())}
     grants = [one for one in GRANTS if groups.issuperset(one.get("groups", ()))]
-    return Config.model_validate({"grants": grants, **{key: one for key, one in given.items() if one is not None}})
+    built = {"grants": grants, **{key: one for key, one in given.items() if one is not None}}
+    return limited(Config.model_validate(built), **(limits or {}))
 
 
 class Events(list[Event]):

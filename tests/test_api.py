@@ -350,9 +350,10 @@ async def test_readiness_is_about_the_database_and_not_about_its_load(postgres_s
         stack.push_async_callback(beside.close)
         stack.push_async_callback(locking.close)
         await beside.execute(SLOW)
-        postgres = {"dsn": line.address(listener.sockets[0].getsockname()[1]), "pool_size": 4, "lock_timeout": PATIENCE}
-        postgres |= {"statement_timeout": PATIENCE, "read_timeout": PATIENCE, "connect_timeout": 2.5}
-        settings = config(dsn, postgres=postgres, server={"share": 1.0})
+        postgres = {"dsn": line.address(listener.sockets[0].getsockname()[1]), "pool_size": 4}
+        postgres |= {"statement_timeout": PATIENCE, "read_timeout": PATIENCE}
+        limits = {"lock_timeout": PATIENCE, "connect_timeout": 2.5}
+        settings = config(dsn, postgres=postgres, server={"share": 1.0}, limits=limits)
         origin = await stack.enter_async_context(running(settings))
         client = await stack.enter_async_context(calling(origin))
         async with asyncio.timeout(PATIENCE):

@@ -24,7 +24,7 @@ import trustme
 from gateway import app, reloading
 from gateway.app import Gateway
 from gateway.config import Config
-from gateway.config.changes import Change
+from gateway.config.toml import Change
 from gateway.errors import ConfigurationError, ReloadRefused, Unavailable
 from gateway.fencing.record import Attempt
 from gateway.reloading import Reload, Reloading, Source
@@ -287,7 +287,7 @@ async def test_before_it_serves_a_hangup_does_nothing(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as database:
         file.write_text(
             f'[server]\nlisten = "127.0.0.1:{free_port()}"\n'
-            f'[postgres]\ndsn = "postgresql://a@127.0.0.1:{database.getsockname()[1]}/a"\nconnect_timeout = 1\n'
+            f'[postgres]\ndsn = "postgresql://a@127.0.0.1:{database.getsockname()[1]}/a"\n'
         )
         with started("serve", "--config", str(file)) as process:
             (await asyncio.to_thread(database.accept))[0].close()

@@ -13,7 +13,8 @@ from pydantic.fields import FieldInfo
 
 from docs.generator import attributes, cell, markdown, page, table
 from gateway.config import Config
-from gateway.config.section import FROM_FILE, Section
+from gateway.config.former import FORMER
+from gateway.config.sections import FROM_FILE, Section
 from gateway.fencing.record import EntryReason, Kind
 
 INTRODUCTION = """\
@@ -28,9 +29,19 @@ A gateway reads one TOML file, `gateway serve --config gateway.toml`, and the en
 - A *required* key has no default. An empty default means none."""
 
 
+FORMER_KEYS = """\
+A configuration that has one of these still starts, until the next minor version. The log and `gateway config check`
+warn of it. `[[databases]]` and `[[stores]]` have the former keys of `[postgres]`, `[journal]` and `[s3]`."""
+
+
 def make() -> str:
     """Return the page."""
-    return page("Configuration", INTRODUCTION, *_sections())
+    return page("Configuration", INTRODUCTION, *_sections(), "## Former keys", FORMER_KEYS, _former())
+
+
+def _former() -> str:
+    rows = [(f"`[{section}]`", f"`{key}`", cell(former.told)) for (section, key), former in FORMER.items()]
+    return table(("section", "key", "now"), rows)
 
 
 def _sections() -> Iterator[str]:

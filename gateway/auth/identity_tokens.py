@@ -2,7 +2,6 @@
 
 import hmac
 import json
-import math
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, NamedTuple, TypeAlias
@@ -11,7 +10,7 @@ from joserfc import errors, jws
 from joserfc.jwk import ECKey, Key, OctKey, OKPKey, RSAKey, import_key
 from joserfc.jwt import JWTClaimsRegistry
 
-from gateway.auth.database_roles import claim_of
+from gateway.auth.principal import claim_of
 from gateway.errors import Unauthenticated
 
 LARGEST = 8 * 1024
@@ -31,6 +30,12 @@ _MOST_TRIED = 8
 _SHORTEST_RSA = 342
 _LONGEST_NAME = 200
 
+LEEWAY = 30
+"""Seconds by which the clocks of an issuer and of the gateway may differ."""
+# RFC 7518, 8037. The kind of the key decides, or a public key could be taken for a shared secret.
+_SYMMETRIC = ("HS256", "HS384", "HS512")
+_ASYMMETRIC = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA", "Ed25519")
+
 Keys: TypeAlias = Sequence[Key]
 
 
@@ -38,16 +43,13 @@ class TrustedIssuer(NamedTuple):
     """An issuer, and which of its tokens are for this gateway.
 
     ``issuer``: the claim ``iss``; None for tokens without one. ``audiences``: the claim ``aud`` has one of them; empty
-    if it is not looked at. ``algorithms``: all others are refused. ``leeway``: seconds between clocks.
-    ``caller_claim`` and ``groups_claim`` are paths of keys. ``login_client``: the client id by which the gateway logs
-    people in there; None if it does not. Tokens for this client prove a login, and no request.
+    if it is not looked at. ``caller_claim`` and ``groups_claim`` are paths of keys. ``login_client``: the client id by
+    which the gateway logs people in there; None if it does not. Tokens for this client prove a login, and no request.
     """
 
     name: str
     issuer: str | None
     audiences: tuple[str, ...]
-    algorithms: tuple[str, ...]
-    leeway: float = 30.0
     caller_claim: tuple[str, ...] = ("sub",)
     groups_claim: tuple[str, ...] = ()
     login_client: str | None = None
@@ -158,8 +160,8 @@ def _verify(token: bytes, trusted: TrustedIssuer, keys: Keys, now: datetime, lar
     if trusted.audiences:
         options["aud"] = {"essential": True, "values": list(trusted.audiences)}
     try:
-        JWTClaimsRegistry(now=int(now.timestamp()), leeway=math.ceil(trusted.leeway), **options).validate(claims)
-        expires = datetime.fromtimestamp(float(claims["exp"]) + trusted.leeway, UTC)
+        JWTClaimsRegistry(now=int(now.timestamp()), leeway=LEEWAY, **options).validate(claims)
+        expires = datetime.fromtimestamp(float(claims["exp"]) + LEEWAY, UTC)
     except errors.ExpiredTokenError as error:
         raise Unauthenticated("The identity token has expired.", advice="Get a new one from its issuer.") from error
     except errors.ClaimError as error:
@@ -193,8 +195,9 @@ def _signed(token: bytes, trusted: TrustedIssuer, keys: Keys, largest: int) -> b
         problem = f"The issuer {trusted.name} has no key with the id (kid) that the identity token names."
         raise Unauthenticated(problem, advice=_GET_ANOTHER)
     for key in named[:_MOST_TRIED]:
+        algorithms = _SYMMETRIC if isinstance(key, OctKey) else _ASYMMETRIC
         try:
-            return jws.deserialize_compact(token, key, trusted.algorithms, _registry(trusted.algorithms)).payload
+            return jws.deserialize_compact(token, key, algorithms, _registry(algorithms)).payload
         except (errors.JoseError, ValueError, TypeError, RecursionError):
             continue  # another key of this name, or of none, may prove it
     problem = f"No key of the issuer {trusted.name} verifies the identity token with an allowed algorithm."

@@ -1,18 +1,177 @@
-"""Trusted issuers of identity tokens: which caller a token proves. Proven tokens are remembered."""
+"""Trusted issuers: requests to their configured addresses, their keys, and the callers that their tokens prove.
 
+Keys are kept, and fetched again when a token names another one. Proven tokens are remembered.
+"""
+
+import asyncio
 import hashlib
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+import ssl
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
+from http import HTTPStatus
+from pathlib import Path
 from typing import TypeAlias
+from urllib.parse import urlsplit
+
+import httpx
 
 from gateway.auth import identity_tokens
-from gateway.auth.identity_tokens import Identity, TrustedIssuer, Unverified
-from gateway.auth.key_sets import KeySet, KeySource, keeping
+from gateway.auth.identity_tokens import Identity, Keys, TrustedIssuer, Unverified, read_keys, secret_key
 from gateway.auth.principal import Principal
-from gateway.errors import GatewayError, Unauthenticated
-from gateway.observe.events import Observe
+from gateway.background import background_tasks
+from gateway.errors import GatewayError, Unauthenticated, Unavailable
+from gateway.observe.events import KeysChanged, Observe, ServiceUnreachable
+from gateway.observe.stages import asking
+
+
+class IssuerFailed(Exception):
+    """An issuer could not be asked, or its answer cannot be used. The text says why, and contains no secret."""
+
+
+async def ask(
+    method: str,
+    url: str,
+    observe: Observe,
+    *,
+    headers: Mapping[str, str],
+    form: Mapping[str, str] | None = None,
+    authorities: Path | None,
+    seconds: float,
+    largest: int,
+) -> tuple[int, bytes]:
+    """Return status and body of an answer. Raises ``IssuerFailed``, also if it takes longer than ``seconds`` in all.
+
+    ``authorities``: a file with the certificates of which the address has to show one. ``largest``: bytes of a body.
+    """
+    sent = {"Accept": "application/json", "Accept-Encoding": "identity", **headers}
+    content = b""
+    try:
+        context = ssl.create_default_context(cafile=authorities)
+        # trust_env off: no proxy of the environment gets to choose keys, or sees a code. No redirect is followed.
+        async with (
+            asyncio.timeout(seconds),
+            httpx.AsyncClient(verify=context, trust_env=False, follow_redirects=False, timeout=seconds) as client,
+        ):
+            with asking(observe, "issuer", method, "/") as exchange:
+                async with client.stream(method, url, headers=sent, data=form) as answer:
+                    exchange.status = answer.status_code
+                    async for chunk in answer.aiter_raw():
+                        content += chunk
+                        if len(content) > largest:
+                            raise ValueError("its answer is too long")
+    except TimeoutError as error:
+        raise IssuerFailed(f"it does not answer within {seconds:g} seconds") from error
+    except (httpx.HTTPError, httpx.InvalidURL, OSError, ValueError) as error:
+        raise IssuerFailed(str(error) or type(error).__name__) from error
+    return answer.status_code, content
+
+
+TIMEOUT = 5.0
+"""Seconds for one fetch."""
+REFRESH = 300.0
+"""Seconds between two fetches of known keys. A key that the issuer has withdrawn proves nothing after that."""
+LONGEST_KEPT = 24 * 3600.0
+"""Seconds for which keys are kept while the issuer cannot be asked."""
+PAUSE = 10.0
+"""Seconds after a fetch before tokens with unknown keys cause the next one. Any sender can make such tokens up."""
+
+_LARGEST = 256 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class KeySource:
+    """The source of an issuer's keys: an address, or the path of a file; or a shared secret.
+
+    ``authorities``: the file with the certificates that the address has to show one of. ``token_file``: the file with
+    the token that the address wants.
+    """
+
+    keys: str | None = None
+    secret: bytes | None = None
+    authorities: Path | None = None
+    token_file: Path | None = None
+
+
+class KeySet:
+    """The keys of one issuer. ``keys`` is None as long as none have been found."""
+
+    def __init__(self, issuer: str, source: KeySource, observe: Observe) -> None:
+        self._issuer, self._source, self._observe = issuer, source, observe
+        self._keys: Keys | None = None if source.secret is None else secret_key(source.secret)
+        self._found = self._asked = float("-inf")
+        self._fetching = asyncio.Lock()
+        self.version = 0
+        """It changes with the keys."""
+
+    @property
+    def keys(self) -> Keys:
+        """Return the keys. Raises ``Unavailable`` if there are none, or if they are too old."""
+        if self._keys is None or (self._source.secret is None and self._age(self._found) > LONGEST_KEPT):
+            raise Unavailable(f"The keys of the issuer {self._issuer} cannot be had at the moment.")
+        return self._keys
+
+    async def renew(self) -> None:
+        """Fetch the keys, unless that was done a moment ago. Callers at the same time wait for one fetch."""
+        if self._source.secret is not None:
+            return
+        async with self._fetching:
+            if self._age(self._asked) >= PAUSE:
+                await self._renew()
+                self._asked = asyncio.get_running_loop().time()
+
+    async def keep(self) -> None:
+        """Renew the keys from time to time, without end."""
+        while self._source.secret is None:
+            await self.renew()
+            await asyncio.sleep(REFRESH if self._keys is not None else PAUSE)
+
+    async def _renew(self) -> None:
+        try:
+            async with asyncio.timeout(TIMEOUT):
+                document = await self._document()
+            keys = read_keys(document)
+        except (IssuerFailed, OSError, ValueError, TimeoutError) as error:
+            self._observe(ServiceUnreachable("issuer", f"{self._issuer}: {str(error) or type(error).__name__}"))
+            return
+        if self._keys is None or [key.as_dict() for key in keys] != [key.as_dict() for key in self._keys]:
+            self._keys, self.version = keys, self.version + 1
+            self._observe(KeysChanged(self._issuer, len(keys)))
+        self._found = asyncio.get_running_loop().time()
+
+    async def _document(self) -> bytes:
+        source = self._source
+        assert source.keys is not None
+        if not urlsplit(source.keys).scheme:
+            return await asyncio.to_thread(Path(source.keys).read_bytes)
+        # Kubernetes knows keys by the second name alone, and refuses requests that do not accept it.
+        headers = {"Accept": "application/json, application/jwk-set+json"}
+        if source.token_file is not None:
+            token = await asyncio.to_thread(source.token_file.read_text)
+            headers["Authorization"] = f"Bearer {token.strip()}"
+        status, content = await ask(
+            *("GET", source.keys, self._observe),
+            headers=headers,
+            authorities=source.authorities,
+            seconds=TIMEOUT,
+            largest=_LARGEST,
+        )
+        if status != HTTPStatus.OK:
+            raise ValueError(f"it answers with {status}")
+        return content
+
+    @staticmethod
+    def _age(moment: float) -> float:
+        return asyncio.get_running_loop().time() - moment
+
+
+@asynccontextmanager
+async def keeping(sets: Mapping[str, KeySet]) -> AsyncIterator[None]:
+    """Keep the keys of all issuers up to date."""
+    async with background_tasks(*(one.keep() for one in sets.values())):
+        yield
+
 
 MOST_REMEMBERED = 4096
 

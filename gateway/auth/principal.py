@@ -1,17 +1,121 @@
-"""The proven caller of a request, its rights, and the scope that binds a caller with fenced credentials."""
+"""The proven caller of a request: the names in its certificate, its role of the database, its rights and its scope."""
 
-from collections.abc import Callable, Mapping
+import json
+import ssl
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
-from typing import Protocol, TypeAlias
+from datetime import UTC, datetime
+from hashlib import sha256
+from typing import Any, NamedTuple, Protocol, TypeAlias
+from urllib.parse import urlsplit
 
-from gateway.auth.database_roles import OWN
 from gateway.auth.grants import EVERYTHING, NO_RIGHTS, Action, Rights
 from gateway.errors import RequestMalformed, StoreError
 from gateway.fencing import record
+from gateway.fencing.record import ANONYMOUS
 from gateway.fencing.resource import check_pattern, covers
 from gateway.fencing.sequencer import Sequencer
 from gateway.fencing.token import Token
+
+COMMON_NAME = "commonName"
+_ALTERNATIVE = frozenset(("URI", "DNS"))
+"""Kinds of alternative names, as OpenSSL prints them."""
+
+
+class ClientCertificate(NamedTuple):
+    """A verified certificate. ``names``: ``URI:…``, ``DNS:…`` and ``CN:…``. ``expires`` is aware.
+
+    ``digest`` is the SHA-256 of the certificate: no two have the same one.
+    """
+
+    names: frozenset[str]
+    expires: datetime
+    digest: bytes
+
+    @classmethod
+    def of(cls, decoded: Mapping[str, Any], encoded: bytes) -> "ClientCertificate":
+        """Return a certificate from what Python's ``getpeercert`` returns in both of its forms."""
+        alternatives = decoded.get("subjectAltName", ())
+        names = {f"{kind}:{value}" for kind, value in alternatives if kind in _ALTERNATIVE}
+        common = [value for part in decoded.get("subject", ()) for kind, value in part if kind == COMMON_NAME]
+        if len(common) == 1:  # of several, none is the name of the subject
+            names.add(f"CN:{common[0]}")
+        expires = datetime.fromtimestamp(ssl.cert_time_to_seconds(decoded["notAfter"]), UTC)
+        return cls(frozenset(names), expires, sha256(encoded).digest())
+
+
+def check_name(name: str) -> str:
+    """Return the name of a certificate as the configuration has it. Raises ``ValueError`` for any other form."""
+    kind, _, value = name.partition(":")
+    if kind not in ("URI", "DNS", "CN") or not value:
+        raise ValueError(f"{name} must be URI:spiffe://…, DNS:… or CN:…, as in 'openssl x509 -ext subjectAltName'")
+    if value != value.strip() or not value.isprintable():
+        raise ValueError(f"{name!a} must not begin or end with a space, nor contain invisible characters")
+    if kind != "CN" and "*" in value:
+        raise ValueError(f"{name} has a *, but names are compared as they are; write the whole name")
+    if kind == "URI" and not urlsplit(value).scheme:
+        raise ValueError(f"{name} must have a scheme, such as URI:spiffe://shop/worker")
+    return name
+
+
+OWN = "none"
+"""The gateway's own role, as in SET ROLE NONE."""
+
+Claims: TypeAlias = Mapping[str, object]
+
+
+class RoleRule(NamedTuple):
+    """A rule of ``postgres.roles``: whom it is for, and the role, or the claim that names one of ``allowed``.
+
+    ``callers`` are names, or patterns as grants have them.
+    """
+
+    callers: tuple[str, ...]
+    groups: tuple[str, ...]
+    role: str | None
+    claim: tuple[str, ...] = ()
+    allowed: tuple[str, ...] = ()
+
+
+def role_of(
+    rules: Sequence[RoleRule], names: Sequence[str], groups: Sequence[str], claims: Claims | None
+) -> str | None:
+    """Return the role that the first matching rule gives a caller. None if rules exist and none of them matches.
+
+    ``names``: the caller and the patterns that cover it. ``claims``: those of its token, if it has shown one.
+    """
+    if not rules:
+        return OWN
+    for rule in rules:
+        if not (set(rule.callers).intersection(names) or set(rule.groups).intersection(groups)):
+            continue
+        if rule.role is not None:
+            return rule.role
+        named = claim_of(claims or {}, rule.claim)
+        roles = named if isinstance(named, list) else [named]
+        found = next((role for role in rule.allowed if role in roles), None)
+        if found is not None:
+            return found
+    return None
+
+
+def claim_of(claims: Claims, path: Sequence[str]) -> object:
+    """Return the claim at a path of keys; None if there is none."""
+    found: object = claims
+    for key in path:
+        if not isinstance(found, Mapping):
+            return None
+        found = found.get(key)
+    return found
+
+
+def shown_claims(role: str, caller: str, claims: Claims | None) -> str:
+    """Return the claims that policies of the database see, as JSON. ``role`` is among them, as with PostgREST.
+
+    A caller without a token has its name as ``sub``.
+    """
+    own: Claims = {} if caller == ANONYMOUS else {"sub": caller}
+    return json.dumps({**(own if claims is None else claims), "role": role}, separators=(",", ":"))
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,10 +16,10 @@ from urllib.parse import quote_plus, urlencode
 
 from gateway.auth import login_cookies
 from gateway.auth.identity_tokens import LOG_IN_AGAIN, Identity
-from gateway.auth.issuer_requests import IssuerFailed, ask
-from gateway.auth.issuers import Admit, Issuers
+from gateway.auth.issuers import Admit, IssuerFailed, Issuers, ask
 from gateway.auth.login_cookies import Attempt, Session, Terms
 from gateway.auth.principal import Principal
+from gateway.config.access import Login
 from gateway.errors import Forbidden, RequestMalformed, Unauthenticated, Unavailable
 from gateway.observe.events import Observe, ServiceUnreachable
 
@@ -43,18 +43,18 @@ _AGAIN = "Log in again, and keep this browser."
 class Provider:
     """An issuer at which people log in, and come back from to the gateway's ``public_address``.
 
-    ``lifetime``: that of sessions. ``authorities``: the file with the certificates that ``token_url`` has to show.
+    ``authorities``: the file with the certificates that the issuer has to show where codes are redeemed.
     """
 
     terms: Terms
-    title: str
-    client_secret: str | None = field(repr=False)
-    authorization_url: str
-    token_url: str
-    scopes: tuple[str, ...]
-    lifetime: timedelta
+    login: Login
     public_address: str
     authorities: Path | None = None
+
+    @property
+    def lifetime(self) -> timedelta:
+        """Return that of sessions."""
+        return timedelta(seconds=self.login.session)
 
     @property
     def name(self) -> str:
@@ -111,13 +111,13 @@ class ProviderLogins:
             "response_type": "code",
             "client_id": provider.terms.client_id,
             "redirect_uri": provider.returning,
-            "scope": " ".join(provider.scopes),
+            "scope": " ".join(provider.login.scopes),
             "state": attempt.state,
             "nonce": attempt.nonce,
             "code_challenge": base64.urlsafe_b64encode(challenge).rstrip(b"=").decode(),
             "code_challenge_method": "S256",
         }
-        url = provider.authorization_url
+        url = provider.login.authorization_url
         return f"{url}{'&' if '?' in url else '?'}{urlencode(asked)}", cookie
 
     def resume(self, name: str, cookie: str, state: str, now: datetime) -> Attempt:
@@ -169,15 +169,15 @@ class ProviderLogins:
             "code_verifier": verifier,
         }
         headers = {}
-        if provider.client_secret is None:
+        if (secret := provider.login.client_secret) is None:
             form["client_id"] = provider.terms.client_id
         else:
-            pair = f"{quote_plus(provider.terms.client_id)}:{quote_plus(provider.client_secret)}"
+            pair = f"{quote_plus(provider.terms.client_id)}:{quote_plus(secret.get_secret_value())}"
             headers["Authorization"] = f"Basic {base64.b64encode(pair.encode()).decode()}"
         try:
             async with asyncio.timeout(TIMEOUT), self._redeeming:
                 status, content = await ask(
-                    *("POST", provider.token_url, self._observe),
+                    *("POST", provider.login.token_url, self._observe),
                     headers=headers,
                     form=form,
                     authorities=provider.authorities,
@@ -194,17 +194,17 @@ class ProviderLogins:
             said = str(error) or f"it does not answer within {TIMEOUT:g} seconds"
             self._observe(ServiceUnreachable("issuer", f"{provider.name}: {said}"))
             raise Unavailable(
-                f"{provider.title} cannot confirm the login at the moment.", advice="Log in again in a moment."
+                f"{provider.name} cannot confirm the login at the moment.", advice="Log in again in a moment."
             ) from None
         if refused:
             if refused != "invalid_grant":  # any stranger can send a wrong code
                 self._observe(ServiceUnreachable("issuer", f"{provider.name}: it refuses logins: {_bounded(refused)}"))
             raise Unauthenticated(
-                f"{provider.title} does not confirm the login: {_bounded(refused)}.", advice=LOG_IN_AGAIN
+                f"{provider.name} does not confirm the login: {_bounded(refused)}.", advice=LOG_IN_AGAIN
             )
         token = found.get("id_token")
         if not isinstance(token, str):
-            raise Unauthenticated(f"{provider.title} sent no ID token.", advice=LOG_IN_AGAIN)
+            raise Unauthenticated(f"{provider.name} sent no ID token.", advice=LOG_IN_AGAIN)
         return token
 
 
@@ -213,17 +213,17 @@ def _code(provider: Provider, answer: Sequence[tuple[str, str]]) -> str:
     known = [(name, value) for name, value in answer if name in _KNOWN]
     given = dict(known)
     if len(given) != len(known):
-        raise RequestMalformed(f"The answer of {provider.title} has a parameter twice.", advice=_AGAIN)
+        raise RequestMalformed(f"The answer of {provider.name} has a parameter twice.", advice=_AGAIN)
     if given.get("iss", provider.terms.issuer) != provider.terms.issuer:
         raise Unauthenticated("The answer is of another issuer than the login.", advice=LOG_IN_AGAIN)
     if error := given.get("error"):
         said = _bounded(error)
         if described := given.get("error_description"):
             said += f" ({_bounded(described)})"
-        raise Forbidden(f"{provider.title} has not logged you in: {said}.", advice="Log in again, or ask there.")
+        raise Forbidden(f"{provider.name} has not logged you in: {said}.", advice="Log in again, or ask there.")
     code = given.get("code", "")
     if not 0 < len(code) <= _LONGEST_CODE:
-        raise RequestMalformed(f"The answer of {provider.title} has no code.", advice=_AGAIN)
+        raise RequestMalformed(f"The answer of {provider.name} has no code.", advice=_AGAIN)
     return code
 
 

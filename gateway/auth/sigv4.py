@@ -10,8 +10,7 @@ from datetime import UTC, datetime, timedelta
 from urllib.parse import quote
 
 from gateway.auth import signature_claims
-from gateway.auth.certificates import ClientCertificate
-from gateway.auth.principal import Principal, SecretOf, owner
+from gateway.auth.principal import ClientCertificate, Principal, SecretOf, owner
 from gateway.auth.signature_claims import MAX_LIFETIME, PayloadMode, RequestHead, SignatureClaim
 from gateway.errors import StoreError
 

@@ -89,7 +89,7 @@ def _of(settings: "Config", name: str | None) -> "Config":
 def _roles(settings: "Config", caller: str, groups: Sequence[str]) -> Iterator[str]:
     """Yield sentences on the role of the database for a caller. There are none if it has no role."""
     from gateway.auth.callers import names_of  # noqa: PLC0415 - it imports what only a gateway needs
-    from gateway.auth.database_roles import OWN  # noqa: PLC0415 - likewise
+    from gateway.auth.principal import OWN  # noqa: PLC0415 - likewise
 
     rules = settings.postgres.roles
     patterns = (name for rule in rules for name in rule.callers)
@@ -135,7 +135,7 @@ async def _last_uses(settings: "Config") -> "list[LastUse]":
     from gateway.db.database import Database  # noqa: PLC0415 - likewise
 
     postgres = settings.postgres
-    database = Database(postgres.dsn.get_secret_value(), pool_size=1, connect_timeout=postgres.connect_timeout)
+    database = Database(postgres.dsn.get_secret_value(), pool_size=1)
     try:
         return await key_uses.read(database)
     finally:
@@ -144,14 +144,12 @@ async def _last_uses(settings: "Config") -> "list[LastUse]":
 
 def _configured(settings: "Config") -> Iterator[tuple[str, str, str, str]]:
     """Yield each key of the configuration as caller, kind, shown name and setting."""
-    from gateway.auth.key_uses import KeyKind, digest_of, fingerprint  # noqa: PLC0415 - likewise
+    from gateway.auth.callers import KeyKind, digest_of, fingerprint  # noqa: PLC0415 - likewise
 
     for caller in settings.callers:
-        first = 0 if caller.api_key is None else 1
-        for number, secret in enumerate(caller.every_api_key):
+        for number, secret in enumerate(caller.api_key, 1):
             shown = fingerprint(caller.name, digest_of(secret.get_secret_value().encode()))
-            setting = "api_key" if number < first else f"api_keys, number {number - first + 1}"
-            yield caller.name, KeyKind.API, shown, setting
+            yield caller.name, KeyKind.API, shown, "api_key" if number == 1 else f"api_key, number {number}"
         first = 0 if caller.access_key_id is None else 1
         for number, pair in enumerate(caller.every_pair):
             setting = "access_key_id" if number < first else f"keys, number {number - first + 1}"

@@ -27,13 +27,14 @@ AllowMissing: TypeAlias = Annotated[
 def check(config: ConfigPath = None, *, allow_missing: AllowMissing = False) -> None:
     """Check the configuration as 'gateway serve' does. Exit code 78: it is wrong."""
     from gateway import serving, targets  # noqa: PLC0415 - it imports the libraries of both planes
+    from gateway.config import former_keys  # noqa: PLC0415 - help needs no settings
     from gateway.doctor import grants  # noqa: PLC0415 - the same
     from gateway.ownership import plan  # noqa: PLC0415 - the same
 
     try:
         settings = load(config)
         serving.check_tls(settings.server)
-        known, warnings = places(config), list[str]()
+        known, warnings = places(config), former_keys(config)
         for name, part in settings.parts.items():
             found = asyncio.run(targets.check(part, settings.places_of(name, known), allow_missing=allow_missing))
             found += [f"{one.name}: {one.detail}. {one.advice}" for one in grants.observed(part)]

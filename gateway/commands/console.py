@@ -26,7 +26,7 @@ from gateway.text import plain_time, span, visible
 
 if TYPE_CHECKING:
     from gateway.config import Config
-    from gateway.config.places import Places
+    from gateway.config.toml import Places
 
 
 GAP = 2

@@ -15,9 +15,9 @@ from gateway import serving, targets
 from gateway.app import build
 from gateway.commands.console import load, places
 from gateway.commands.environment import environment, taken_from_environment
-from gateway.config import Config
-from gateway.config.places import Places
-from gateway.config.server import Server
+from gateway.config import Config, former_keys
+from gateway.config.sections import Server
+from gateway.config.toml import Places
 from gateway.errors import ConfigurationError, ReloadRefused, Unavailable
 from gateway.http.crowd import set_limit_of_files
 from gateway.http.server import HttpServer
@@ -192,6 +192,8 @@ def _server(
 
 
 def _check_at_start(origin: Origin, config: Config) -> None:
+    for line in former_keys(origin.path):
+        logs.log(events.ConfigurationNoted(line))
     for name, part in config.parts.items():
         try:
             if notice := asyncio.run(serving.check_schema(part.postgres.dsn.get_secret_value())):

@@ -10,20 +10,37 @@ code of a part knows one database only. Assembly, commands and the doctor import
 import os
 import re
 import tomllib
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from pydantic import Field, PrivateAttr, ValidationError, model_validator
-from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
+from pydantic_settings import (
+    BaseSettings,
+    EnvSettingsSource,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    TomlConfigSettingsSource,
+)
 from pydantic_settings.exceptions import SettingsError
 
+from gateway.config import former
 from gateway.config.access import CallerKeys, GrantRule, Identity, Issuer
-from gateway.config.fencing import Fencing, Leases, ObjectRule, ResourceRule, TableRule
-from gateway.config.observability import Alarm, Audit, Telemetry, Ui, Webhook
-from gateway.config.ownership import Elsewhere, PlacesAlone, alone, misplaced_databases, misplaced_rules
-from gateway.config.places import Places, explain, nearest
-from gateway.config.section import Misplaced
-from gateway.config.server import Server
-from gateway.config.stores import DatabaseEntry, Journal, ObjectStore, Postgres, StoreEntry
+from gateway.config.databases import Elsewhere, PlacesAlone, alone, misplaced_databases, misplaced_rules
+from gateway.config.rules import (
+    Alarm,
+    Audit,
+    Fencing,
+    Leases,
+    ObjectRule,
+    ResourceRule,
+    TableRule,
+    Telemetry,
+    Ui,
+    Webhook,
+)
+from gateway.config.sections import DatabaseEntry, Journal, Limits, Misplaced, ObjectStore, Postgres, Server, StoreEntry
+from gateway.config.toml import Places, explain, nearest
 from gateway.errors import ConfigurationError
 from gateway.fencing.policy import TokenPolicy
 from gateway.fencing.record import ANONYMOUS
@@ -59,6 +76,7 @@ class Config(BaseSettings):
     telemetry: Telemetry = Telemetry()
     ui: Ui = Ui()
 
+    _limits: Limits = PrivateAttr(default_factory=Limits)
     _elsewhere: Elsewhere = PrivateAttr(default_factory=Elsewhere)
     _owner: Owner = PrivateAttr(default_factory=Owner)
 
@@ -85,6 +103,11 @@ class Config(BaseSettings):
         return found
 
     @property
+    def limits(self) -> Limits:
+        """Return the limits that no file sets."""
+        return self._limits
+
+    @property
     def elsewhere(self) -> Elsewhere:
         """Return what is in other databases, for the configuration of one of several alone."""
         return self._elsewhere
@@ -97,6 +120,11 @@ class Config(BaseSettings):
     def places_of(self, database: str | None, places: Places) -> Places:
         """Return the places of the configuration of one database alone."""
         return places if database is None else PlacesAlone(places, alone(self)[database].moved)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _former_keys(cls, given: Any) -> Any:
+        return former.without_former(given) if isinstance(given, Mapping) else given
 
     @model_validator(mode="after")
     def _databases_own_names(self) -> "Config":
@@ -202,7 +230,7 @@ class Config(BaseSettings):
         named: dict[str, str] = {}
         ids: set[str] = set()
         for index, caller in enumerate(self.callers):
-            for key in caller.every_api_key:
+            for key in caller.api_key:
                 if (other := owners.setdefault(key.get_secret_value(), caller.name)) != caller.name:
                     raise Misplaced(("callers", index), f"has the same api_key as {other}; give each its own")
             for name in caller.certificates:
@@ -300,6 +328,16 @@ def load(path: Path | None) -> Config:
     return Config.model_construct(config.model_fields_set, **dict(config))
 
 
+def former_keys(path: Path | None) -> list[str]:
+    """Return a line for each former key that a configuration has: its place, and what to write instead."""
+    known = places(path)
+    values = dict(known.values)
+    for section, given in EnvSettingsSource(Config)().items():
+        inside = values.get(section)
+        values[section] = {**inside, **given} if isinstance(inside, Mapping) and isinstance(given, Mapping) else given
+    return [f"{known.describe(place)}: is a former key. {one.told}" for place, one, _ in former.found(values)]
+
+
 def _check_variables() -> None:
     """Raise ``ConfigurationError`` for a variable of a section that does not exist, which would have no effect."""
     for variable in os.environ:  # noqa: TID251 - this package reads it
@@ -310,23 +348,10 @@ def _check_variables() -> None:
 
 
 def _check_secrets(config: Config, known: Places) -> None:
-    """Raise ``ConfigurationError`` for a secret that is empty, and for one of a caller that can be found by trying."""
-    stores: list[tuple[tuple[str | int, ...], ObjectStore]] = [
-        *([(("s3",), config.s3)] if config.s3 else []),
-        *((("stores", number), one) for number, one in enumerate(config.stores)),
-    ]
-    for place, secret in (
-        *(((*at, "dsn"), one.dsn) for at, one in config.placed),
-        (("journal", "dsn"), config.journal.dsn),
-        *((("databases", number, "journal", "dsn"), one.journal.dsn) for number, one in enumerate(config.databases)),
-        *(((*at, "secret_access_key"), one.secret_access_key) for at, one in stores),
-        *(((*at, "evidence_keys", number), key) for at, one in stores for number, key in enumerate(one.evidence_keys)),
-    ):
-        if secret is not None and not secret.get_secret_value():
-            raise ConfigurationError(f"{known.describe(place)}: is empty; set it")
+    """Raise ``ConfigurationError`` for a secret of a caller that can be found by trying."""
     for index, caller in enumerate(config.callers):
         pairs = [("secret_access_key", pair.secret_access_key) for pair in caller.every_pair]
-        for key, secret in (*(("api_key", one) for one in caller.every_api_key), *pairs):
+        for key, secret in (*(("api_key", one) for one in caller.api_key), *pairs):
             if (length := len(secret.get_secret_value())) < SHORTEST:
                 problem = "is empty" if not length else f"has fewer than {SHORTEST} characters"
                 raise ConfigurationError(

@@ -2,13 +2,13 @@
 
 from pathlib import Path
 from typing import Annotated
+from urllib.parse import urlsplit
 
 from pydantic import Field, SecretStr, ValidationInfo, field_validator, model_validator
 
-from gateway.auth import certificates
-from gateway.auth.algorithms import ASYMMETRIC, SYMMETRIC
 from gateway.auth.grants import AT_PLACES, OF_ALL, OF_RESOURCES, Action, PlaceKind
-from gateway.config.section import Misplaced, Section, browser_address, web_address
+from gateway.auth.principal import check_name
+from gateway.config.sections import Misplaced, Secrets, Section, browser_address, web_address
 from gateway.errors import ResourceMalformed
 from gateway.fencing.record import ANONYMOUS, PROCESS, ROLE, SWEEPER, is_own_name
 from gateway.fencing.resource import check_pattern
@@ -35,10 +35,9 @@ class CallerKeys(Section):
     """The public part of the key pair that signs S3 requests."""
     secret_access_key: SecretStr | None = None
     """The secret part of that pair, with 8 characters or more."""
-    api_key: SecretStr | None = None
-    """The key for tables and the fencing API, sent as ``Authorization: Bearer``. It has 8 characters or more."""
-    api_keys: tuple[SecretStr, ...] = ()
-    """Further API keys of the same caller."""
+    api_key: Secrets = ()
+    """The key for tables and the fencing API, sent as ``Authorization: Bearer``; or a list, to change keys without a
+    pause. It has 8 characters or more."""
     keys: tuple[KeyPair, ...] = ()
     """Further pairs of the same caller. Fenced credentials are derived from the first one of all."""
     certificates: tuple[str, ...] = ()
@@ -49,7 +48,7 @@ class CallerKeys(Section):
     @field_validator("certificates")
     @classmethod
     def _exact_names(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        return tuple(map(certificates.check_name, value))
+        return tuple(map(check_name, value))
 
     @field_validator("name")
     @classmethod
@@ -68,13 +67,9 @@ class CallerKeys(Section):
     def _provable(self) -> "CallerKeys":
         if (self.access_key_id is None) != (self.secret_access_key is None):
             raise ValueError("access_key_id and secret_access_key belong together: set both, or neither")
-        if not self.every_pair and not self.every_api_key and not self.certificates:
+        if not self.every_pair and not self.api_key and not self.certificates:
             raise ValueError("needs an api_key, or an access_key_id with its secret_access_key, or certificates")
         return self
-
-    @property
-    def every_api_key(self) -> tuple[SecretStr, ...]:
-        return (*(() if self.api_key is None else (self.api_key,)), *self.api_keys)
 
     @property
     def every_pair(self) -> tuple[KeyPair, ...]:
@@ -84,7 +79,7 @@ class CallerKeys(Section):
 
     def has_shorter_secret(self, length: int) -> bool:
         """Return whether one of its secrets has fewer characters."""
-        secrets = (*self.every_api_key, *(pair.secret_access_key for pair in self.every_pair))
+        secrets = (*self.api_key, *(pair.secret_access_key for pair in self.every_pair))
         return any(len(secret.get_secret_value()) < length for secret in secrets)
 
 
@@ -99,8 +94,6 @@ class Login(Section):
     """The address to which browsers are sent."""
     token_url: str
     """The address at which the gateway redeems codes. ``authorities`` of the issuer holds for it, too."""
-    title: Annotated[str, Field(min_length=1, max_length=50)] | None = None
-    """The name on the button. The default is the name of the issuer."""
     scopes: tuple[Annotated[str, Field(pattern=r"^[!#-\[\]-~]+$")], ...] = ("openid",)
     """The scopes that the gateway requests. ``openid`` must be one of them."""
     session: Annotated[float, Field(ge=60, le=43200)] = 43200.0
@@ -133,20 +126,14 @@ class Issuer(Section):
     """The claim ``iss`` of its tokens, to the letter. None for tokens without one, of which one issuer may be."""
     audiences: tuple[Annotated[str, Field(min_length=1)], ...] = ()
     """The claim ``aud`` has to name one of them."""
-    keys_url: str | None = None
-    """The address of its JSON Web Key Set."""
-    keys_path: Path | None = None
-    """A file with its JSON Web Key Set."""
+    keys: Annotated[str, Field(min_length=1)] | None = None
+    """The address of its JSON Web Key Set, or the path of a file with it."""
     secret: SecretStr | None = None
     """In place of keys: the secret that it shares with the gateway, as PostgREST's ``jwt-secret``."""
     authorities: Path | None = None
-    """A file with the certificates of the authorities for ``keys_url``. The default are those of the system."""
+    """A file with the certificates of the authorities for that address. The default are those of the system."""
     token_path: Path | None = None
-    """A file with the token that ``keys_url`` asks for, as Kubernetes does. It is read anew each time."""
-    algorithms: tuple[str, ...] = ()
-    """The algorithms of its signatures: RS256 and ES256 by default, HS256 with a secret."""
-    leeway: Annotated[float, Field(ge=0, le=300)] = 30.0
-    """Seconds by which its clock and that of the gateway may differ."""
+    """A file with the token that the address asks for, as Kubernetes does. It is read anew each time."""
     caller_claim: Annotated[tuple[str, ...], Field(min_length=1)] = ("sub",)
     """The claim that names the caller: its key, or the keys on the way to it."""
     groups_claim: tuple[str, ...] = ()
@@ -161,19 +148,15 @@ class Issuer(Section):
             raise ValueError(f"{value}: is how the gateway's own names begin; choose another name")
         return value
 
-    @field_validator("keys_url")
+    @field_validator("keys")
     @classmethod
     def _address(cls, value: str | None) -> str | None:
-        return None if value is None else web_address(value)
+        return web_address(value) if value is not None and urlsplit(value).scheme else value
 
     @model_validator(mode="after")
     def _has_keys(self) -> "Issuer":
-        if [self.keys_url, self.keys_path, self.secret].count(None) != 2:
-            raise ValueError("needs exactly one of keys_url, keys_path and secret")
-        known = SYMMETRIC if self.secret is not None else ASYMMETRIC
-        for algorithm in self.algorithms:
-            if algorithm not in known:
-                raise Misplaced(("algorithms",), f"{algorithm} must be one of {', '.join(known)}")
+        if (self.keys is None) == (self.secret is None):
+            raise ValueError("needs either keys or secret")
         if self.secret is None and (self.issuer is None or not (self.audiences or self.login)):
             raise ValueError("needs issuer and audiences, so that tokens for others prove nothing here")
         if self.secret is not None and len(self.secret.get_secret_value().encode()) < _SHORTEST_SHARED:
@@ -185,17 +168,13 @@ class Issuer(Section):
     @model_validator(mode="after")
     def _logins_prove_no_requests(self) -> "Issuer":
         if self.login is not None and self.secret is not None:
-            raise Misplaced(("login",), "needs keys_url or keys_path in place of secret")
+            raise Misplaced(("login",), "needs keys in place of secret")
         if self.login is not None and self.login.client_id in self.audiences:
             raise Misplaced(
                 ("login", "client_id"),
                 "is among audiences, so that the ID token of a login would be an API token; use a client of its own",
             )
         return self
-
-    @property
-    def effective_algorithms(self) -> tuple[str, ...]:
-        return self.algorithms or (("RS256", "ES256") if self.secret is None else ("HS256",))
 
 
 class Identity(Section):

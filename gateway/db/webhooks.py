@@ -31,14 +31,13 @@ class ClaimedWebhook:
 class EntryFilter:
     """Which entries a webhook is sent: ``kinds`` at resources that begin with ``prefix``; those of ``alarms``.
 
-    Entries with a reason need one of ``reasons``, if there are any, and none of ``except_reasons``.
+    Entries with a reason have none of ``except_reasons``.
     """
 
     kinds: tuple[Kind, ...]
     prefix: str
     observed: bool
     alarms: tuple[str, ...]
-    reasons: tuple[EntryReason, ...] = ()
     except_reasons: tuple[EntryReason, ...] = ()
 
 
@@ -85,7 +84,6 @@ async def read_entries(
         selection.observed,
         list(selection.alarms),
         most,
-        [reason.value for reason in selection.reasons],
         [reason.value for reason in selection.except_reasons],
     )
     return [(entry_from_row(row), RecordPosition(row["position"], row["day"])) for row in rows]

@@ -12,8 +12,8 @@ from urllib.parse import urlsplit
 
 from gateway import targets, wiring
 from gateway.config import Config, toml
-from gateway.config.places import Places
-from gateway.config.stores import ObjectStore
+from gateway.config.sections import Limits, ObjectStore
+from gateway.config.toml import Places
 from gateway.db import migrations, ownership, rights
 from gateway.db.database import Database
 from gateway.db.rights import Exposed, Server
@@ -77,7 +77,7 @@ async def examine(
     """
     known = known or Places("the configuration", "", config.model_dump(), {})
     database = Database(
-        config.postgres.dsn.get_secret_value(), pool_size=1, connect_timeout=config.postgres.connect_timeout
+        config.postgres.dsn.get_secret_value(), pool_size=1, connect_timeout=config.limits.connect_timeout
     )
     try:
         server = await _connect(database)
@@ -110,7 +110,7 @@ def _of_configuration(config: Config, known: Places) -> Iterable[Check]:
     yield ok("tables", f"the schemas {', '.join(config.postgres.schemas)} are exposed")
     yield _endpoint(config.s3) if config.s3 else ok("objects", "no object store is configured")
     if config.s3:
-        yield _found(config.s3)
+        yield ok("bypasses", _FOUND)
         yield _repeated(config.s3)
     yield from _unknown(targets.unreadable_rules(config), known)
     yield from _callers(config)
@@ -138,11 +138,10 @@ def _endpoint(store: ObjectStore) -> Check:
     return ok("objects", detail)
 
 
-def _found(store: ObjectStore) -> Check:
-    by_write = "an object that was changed without the gateway is found by its next write"
-    if not store.sweep_interval:
-        return ok("bypasses", f"{by_write}; nobody looks for them, since s3.sweep_interval is 0")
-    return ok("bypasses", f"{by_write}, and by rounds every {store.sweep_interval:g} s")
+_FOUND = (
+    "an object that was changed without the gateway is found by its next write, and by rounds every "
+    f"{Limits.sweep_interval:g} s"
+)
 
 
 def _repeated(store: ObjectStore) -> Check:
@@ -159,7 +158,7 @@ def _callers(config: Config) -> Iterable[Check]:
         return
     names = [*(caller.name for caller in config.callers), *(f"{issuer.name}:…" for issuer in config.issuers)]
     yield ok("callers", ", ".join(names))
-    without = [caller.name for caller in config.callers if not caller.every_api_key and not caller.certificates]
+    without = [caller.name for caller in config.callers if not caller.api_key and not caller.certificates]
     if without:
         yield warning("api keys", f"without one: {', '.join(without)}", "They cannot use tables and the fencing API.")
     unsigned = [caller for caller in config.callers if not caller.every_pair and not caller.certificates]
@@ -322,7 +321,11 @@ async def _of_run(config: Config, database: Database) -> Sequence[Check]:
 
 async def _flaw_of_journal(config: Config) -> Flaw | None:
     async with AsyncExitStack() as stack:
-        upstream = None if config.s3 is None else await stack.enter_async_context(Upstream(config.s3))
+        upstream = (
+            None
+            if config.s3 is None
+            else await stack.enter_async_context(Upstream(config.s3, timeout=config.limits.store_timeout))
+        )
         storage = wiring.storage(config, ignore, upstream, owned=False)
         stack.push_async_callback(storage.close)
         try:
@@ -393,7 +396,7 @@ async def _of_other_writers(
     if isinstance(server, Server):
         checks += await attempt("tables", check_other_writers(config, database, server.version_number, trusted))
     if config.s3 is not None:
-        async with Upstream(config.s3) as upstream:
+        async with Upstream(config.s3, timeout=config.limits.store_timeout) as upstream:
             for bucket in await _buckets(config, upstream):
                 checks += await attempt(f"bucket {bucket}", check_bucket_writers(upstream, bucket, trusted))
     return checks
@@ -440,7 +443,7 @@ def _skew(name: str, ahead: timedelta, other: str, advice: str) -> Check:
 async def _of_store(config: Config, now: Now | None, known: Places) -> Sequence[Check]:
     if config.s3 is None:
         return [ok("connection", "not configured")]
-    async with Upstream(config.s3) as upstream:
+    async with Upstream(config.s3, timeout=config.limits.store_timeout) as upstream:
         checks = [*await attempt("connection", _of_endpoint(upstream, now))]
         if any(check.name == "connection" and check.status is CheckStatus.PROBLEM for check in checks):
             return checks

@@ -7,7 +7,7 @@ from gateway.auth.callers import rights_of
 from gateway.auth.grants import EVERYTHING, Action, Limits, PlaceKind, Rights, covers_name
 from gateway.config import Config
 from gateway.config.access import GrantRule
-from gateway.config.places import nearest
+from gateway.config.toml import nearest
 from gateway.doctor.findings import Check, ok, warning
 from gateway.errors import first_few
 from gateway.fencing.decision import Enforcement

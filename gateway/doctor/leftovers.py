@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 
 from gateway.config import Config, toml
-from gateway.config.fencing import TableRule
+from gateway.config.rules import TableRule
 from gateway.db import catalog, intents, uploads
 from gateway.db.database import Database
 from gateway.doctor.findings import Check, CheckStatus, attempt, ok, problem, warning
@@ -17,7 +17,7 @@ from gateway.tables.reach import SideEffect, find_side_effects
 _MOST_PENDING = 1000
 _LONG_PENDING = timedelta(minutes=1)
 _MANY = 10_000
-_SWEEP = "Running gateways clear them away, unless s3.sweep_interval is 0. Run gateway sweep to do it now."
+_SWEEP = "Running gateways clear them away. Run gateway sweep to do it now."
 
 UNKNOWN = problem("intents", "not known without the database", "")
 

@@ -372,6 +372,4 @@ def _database(config: Config, dsn: str | None) -> Database:
         dsn or postgres.dsn.get_secret_value(),
         pool_size=1,
         statement_timeout=postgres.statement_timeout,
-        lock_timeout=postgres.lock_timeout,
-        connect_timeout=postgres.connect_timeout,
     )

@@ -20,7 +20,7 @@ from uvicorn.protocols.http.httptools_impl import (
     RequestResponseCycle,
 )
 
-from gateway.auth.certificates import ClientCertificate
+from gateway.auth.principal import ClientCertificate
 from gateway.errors import Overloaded
 from gateway.fencing.record import ANONYMOUS
 from gateway.http import head

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, MutableMapping
 from hashlib import blake2b
 from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
-from gateway.auth.certificates import ClientCertificate
+from gateway.auth.principal import ClientCertificate
 from gateway.bounded import Bounded
 from gateway.http.origins import Sender, sender
 

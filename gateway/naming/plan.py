@@ -159,7 +159,7 @@ async def naming_changes(config: Config, *, only_look: bool = False) -> AsyncIte
             upstream = await stack.enter_async_context(Upstream(config.s3, ignore))
         if only_look:
             dsn = postgres.dsn.get_secret_value()
-            database = Database(dsn, connect_timeout=postgres.connect_timeout, **limits)
+            database = Database(dsn, connect_timeout=config.limits.connect_timeout, **limits)
             stack.push_async_callback(database.close)
         else:
             storage = wiring.storage(config, ignore, upstream, **limits)
@@ -170,7 +170,7 @@ async def naming_changes(config: Config, *, only_look: bool = False) -> AsyncIte
             return
         profiles = Profiles(upstream, config.s3.distrust)
         runner = Runner(
-            *(database, upstream, profiles, ignore, config.s3.pending_wait, wiring.resources(config)),
+            *(database, upstream, profiles, ignore, config.limits.pending_wait, wiring.resources(config)),
             late_after=timedelta(seconds=config.s3.late_after),
         )
         yield NamingChanges(config, database, upstream, runner)

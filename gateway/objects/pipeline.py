@@ -64,7 +64,7 @@ class Settings:
     ``domains``: hosts under which a bucket may be a label of its own. In bytes: ``max_body`` of one request,
     ``threshold`` up to which a body is put from memory. ``pending_wait`` in seconds. ``capture``: what the record keeps
     of the payloads of refused writes. ``duplicates``: what a write does where a finished request may arrive again.
-    ``late_after``: how long a request can take to have its effect. ``sweep_unconditionally``: as of ``Sweeper``.
+    ``late_after``: how long a request can take to have its effect.
     """
 
     domains: tuple[str, ...]
@@ -74,7 +74,6 @@ class Settings:
     capture: Capture = NOTHING
     duplicates: Duplicates = Duplicates.TOLERATE
     late_after: timedelta = LATE_AFTER
-    sweep_unconditionally: bool = False
 
 
 class ObjectPlane:
@@ -103,10 +102,7 @@ class ObjectPlane:
             late_after=settings.late_after,
         )
         scan = BypassScan(database, upstream, resources, observe)
-        self.sweeper = Sweeper(
-            *(database, upstream, profiles, self._runner, observe, scan),
-            unconditionally=settings.sweep_unconditionally,
-        )
+        self.sweeper = Sweeper(database, upstream, profiles, self._runner, observe, scan)
         self._scope = ReadScope(resources, profiles)
         self._reads = Reads(upstream)
         self._listings = Listings(self._databases_of, upstream)

@@ -32,7 +32,7 @@ class Observability:
         sinks = [observe, *([log_requests] if config.telemetry.access_log else ()), self._measures]
         self._tracing = None
         if config.telemetry.traces is not None:
-            self._tracing = _tracing(config, config.telemetry.traces, Sinks(*sinks))
+            self._tracing = _tracing(config.telemetry.traces, Sinks(*sinks))
             sinks.append(self._tracing)
         self.observe = Sinks(*sinks)
 
@@ -70,12 +70,11 @@ def _version() -> str:
         return "unknown"
 
 
-def _tracing(config: Config, endpoint: str, observe: Observe) -> "Tracing":
+def _tracing(endpoint: str, observe: Observe) -> "Tracing":
     try:
         from gateway.observe.tracing import Tracing as Traces  # noqa: PLC0415 - not everybody has it, nor wants it
     except ImportError as error:
         raise ConfigurationError(
             "telemetry.traces: opentelemetry is not installed.", advice="pip install 'fencing-gateway[tracing]'"
         ) from error
-    telemetry = config.telemetry
-    return Traces(endpoint, service=telemetry.service, version=_version(), sample=telemetry.sample, observe=observe)
+    return Traces(endpoint, version=_version(), observe=observe)

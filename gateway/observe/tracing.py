@@ -15,10 +15,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
-from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.resources import OTELResourceDetector, Resource
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
-from opentelemetry.sdk.trace.sampling import ParentBased, TraceIdRatioBased
 from opentelemetry.trace import Link, Span, SpanKind, Status, StatusCode, set_span_in_context
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -72,17 +71,19 @@ _OPEN: ContextVar[_Open | None] = ContextVar("open", default=None)
 class Tracing:
     """The traces of one gateway."""
 
-    def __init__(self, endpoint: str, *, service: str, version: str, sample: float, observe: Observe) -> None:
-        """``endpoint``: the origin of an OTLP/HTTP collector. ``sample``: the share of traces begun here that are sent.
+    def __init__(self, endpoint: str, *, version: str, observe: Observe) -> None:
+        """``endpoint``: the origin of an OTLP/HTTP collector. The library reads its own variables, such as
+        ``OTEL_SERVICE_NAME`` and ``OTEL_TRACES_SAMPLER``.
 
         ``observe`` is told what has become of them, from another thread.
         """
         # The library's own messages would be lines of another form. Counters show the sent and the lost spans.
         logging.getLogger("opentelemetry").addHandler(logging.NullHandler())
         logging.getLogger("opentelemetry").propagate = False
-        resource = Resource.create({"service.name": service, "service.version": version})
+        own = Resource({"service.name": "fencing-gateway", "service.version": version})
+        resource = Resource.create().merge(own).merge(OTELResourceDetector().detect())
         exporter = OTLPSpanExporter(f"{endpoint.rstrip('/')}/v1/traces", timeout=TIMEOUT)
-        self._provider = TracerProvider(ParentBased(TraceIdRatioBased(sample)), resource, shutdown_on_exit=False)
+        self._provider = TracerProvider(resource=resource, shutdown_on_exit=False)
         self._provider.add_span_processor(
             BatchSpanProcessor(
                 _Told(exporter, observe),

@@ -380,7 +380,7 @@ async def fleet(config: Config, *, opens: bool = True) -> AsyncIterator[Fleet]:
     async with AsyncExitStack() as stack:
         seats = []
         for name, part in config.parts.items():
-            dsn, timeout = part.postgres.dsn.get_secret_value(), part.postgres.connect_timeout
+            dsn, timeout = part.postgres.dsn.get_secret_value(), part.limits.connect_timeout
             database = Database(dsn, pool_size=1, connect_timeout=timeout, statement_timeout=600.0)
             stack.push_async_callback(database.close)
             share = share_of(name, domains) if name is not None else None

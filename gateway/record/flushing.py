@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager, suppress
 from time import monotonic
 from typing import Protocol
 
-from gateway.auth.key_uses import KeyUse
+from gateway.auth.callers import KeyUse
 from gateway.background import background_tasks, describe_failure
 from gateway.db import key_uses as store
 from gateway.db.database import Database

@@ -146,7 +146,7 @@ def login_page(
     """Return the login. ``following``: the page that it leads to. ``problem``: why the last one has failed."""
     to = None if following == HOME else following
     # Under the public address, because the issuer sends the browser back there, and it must have the cookie then.
-    buttons = [(one.title, address(f"{one.public_address}{one.path}", next=to)) for one in logins.providers.values()]
+    buttons = [(one.name, address(f"{one.public_address}{one.path}", next=to)) for one in logins.providers.values()]
     told = {"next": following, "problem": problem, "advice": advice, "providers": buttons, "wrong_key": wrong_key}
     return pages.render(request, "login.html", status, here=address(LOGIN, next=to), **told)
 

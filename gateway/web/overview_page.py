@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from gateway.config.observability import Alarm
+from gateway.config.rules import Alarm
 from gateway.db import incidents, overview, search, traffic, webhooks
 from gateway.db.incidents import FoundIncidents, Notable
 from gateway.db.overview import ActiveAlarm, StoreStatus

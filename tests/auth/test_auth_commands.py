@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gateway.auth.key_uses import digest_of, fingerprint
+from gateway.auth.callers import digest_of, fingerprint
 from gateway.db import key_uses
 from gateway.db.database import Database
 from tests.processes import called
@@ -22,8 +22,7 @@ functions = ["public.reckon"]
 [[callers]]
 name = "billing"
 groups = ["services"]
-api_key = "{NEW}"
-api_keys = ["{OLD}"]
+api_key = ["{NEW}", "{OLD}"]
 access_key_id = "AKIANEW"
 secret_access_key = "secret-of-the-new-pair"
 keys = [{{{{ access_key_id = "AKIAOLD", secret_access_key = "secret-of-the-old-pair" }}}}]
@@ -267,7 +266,7 @@ async def test_the_last_use_of_each_key_is_shown(dsn: str, database: Database, t
     other = fingerprint("reports", digest_of(b"the-key-of-reports"))
     assert [line[:4] for line in lines] == [
         ["billing", "api", shown[NEW], "api_key"],
-        ["billing", "api", shown[OLD], "api_keys, number 1"],
+        ["billing", "api", shown[OLD], "api_key, number 2"],
         ["billing", "s3", "AKIANEW", "access_key_id"],
         ["billing", "s3", "AKIAOLD", "keys, number 1"],
         ["reports", "api", other, "api_key"],

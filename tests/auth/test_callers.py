@@ -7,15 +7,14 @@ import pytest
 from pydantic import SecretStr
 
 from gateway.auth.callers import Callers
-from gateway.auth.certificates import ClientCertificate, check_name
 from gateway.auth.grants import Action
-from gateway.auth.principal import Principal
+from gateway.auth.principal import ClientCertificate, Principal, check_name
 from gateway.config.access import CallerKeys, GrantRule
 from gateway.errors import Unauthenticated
 from tests.running import GRANT_RULES
 
 BATCH = {"name": "batch", "api_key": "batch-key", "access_key_id": "AKBATCH", "secret_access_key": "batch-secret"}
-CALLERS = (CallerKeys(name="worker", api_key=SecretStr("worker-key")), CallerKeys.model_validate(BATCH))
+CALLERS = (CallerKeys(name="worker", api_key=(SecretStr("worker-key"),)), CallerKeys.model_validate(BATCH))
 ANYBODY_READS = (GrantRule(callers=("anonymous",), actions=(Action.READ,), everything=True),)
 Headers = list[tuple[bytes, bytes]]
 
@@ -59,7 +58,7 @@ def test_a_wrong_key_is_refused_even_if_anonymous_callers_are_admitted(headers: 
 
 
 def test_an_empty_configured_key_admits_no_caller() -> None:
-    keys = Callers([CallerKeys(name="hollow", api_key=SecretStr(""))], ANYBODY_READS)
+    keys = Callers([CallerKeys(name="hollow", api_key=(SecretStr(""),))], ANYBODY_READS)
     with pytest.raises(Unauthenticated):
         keys.by_bearer([(b"apikey", b"")])
 

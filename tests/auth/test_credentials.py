@@ -44,7 +44,7 @@ def caller(name: str, secret: str = "batch-secret", **more: Any) -> CallerKeys:
     return CallerKeys(name=name, access_key_id=f"AK{name}", secret_access_key=SecretStr(secret), **more)
 
 
-KNOWN = (caller("batch"), caller("other", "other-secret"), CallerKeys(name="k", api_key=SecretStr("k")))
+KNOWN = (caller("batch"), caller("other", "other-secret"), CallerKeys(name="k", api_key=(SecretStr("k"),)))
 EVERYTHING_GRANTED = GrantRule(callers=("batch",), actions=tuple(Action), everything=True)
 KEYS = Callers(KNOWN, [EVERYTHING_GRANTED])
 BATCH = Principal("batch")

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.auth.database_roles import OWN, RoleRule, role_of
 from gateway.auth.grants import Action, Grant, Rights
+from gateway.auth.principal import OWN, RoleRule, role_of
 
 
 def rights(*actions: Action, **limits: tuple[str, ...]) -> Rights:

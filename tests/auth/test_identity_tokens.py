@@ -18,8 +18,8 @@ from starlette.types import Receive, Scope, Send
 
 from gateway import app
 from gateway.api.record import StreamLimits
-from gateway.auth import key_sets
-from gateway.auth.identity_tokens import LARGEST, TrustedIssuer, read_keys, secret_key, verify
+from gateway.auth import issuers
+from gateway.auth.identity_tokens import LARGEST, LEEWAY, TrustedIssuer, read_keys, secret_key, verify
 from gateway.db import rights
 from gateway.errors import Unauthenticated
 from gateway.observe.events import KeysChanged, RequestAnswered, ServiceUnreachable
@@ -43,8 +43,8 @@ from tests.waiting import PATIENCE
 
 RSA, EC, FOREIGN = rsa_key("one"), ec_key("two"), rsa_key("one")
 SECRET = "a secret that the issuer and the gateway share"
-TRUSTED = TrustedIssuer("id", ISSUER, (AUDIENCE, "other"), ("RS256", "ES256"), groups_claim=("realm", "roles"))
-SHARED = TrustedIssuer("shared", None, (), ("HS256",))
+TRUSTED = TrustedIssuer("id", ISSUER, (AUDIENCE, "other"), groups_claim=("realm", "roles"))
+SHARED = TrustedIssuer("shared", None, ())
 NOW = datetime.now(UTC)
 
 
@@ -178,7 +178,7 @@ async def provider() -> AsyncIterator[Provider]:
 
 
 def issuer(provider: Provider, **more: Any) -> dict[str, Any]:
-    return {"name": "id", "issuer": ISSUER, "audiences": [AUDIENCE], "keys_url": provider.url, **more}
+    return {"name": "id", "issuer": ISSUER, "audiences": [AUDIENCE], "keys": provider.url, **more}
 
 
 def grants(*callers: str, groups: tuple[str, ...] = ()) -> list[dict[str, Any]]:
@@ -246,7 +246,7 @@ async def test_a_token_that_has_ended_proves_nothing_more_and_its_stream_ends(
     monkeypatch.setattr(StreamLimits, "__init__", partialmethod(StreamLimits.__init__, heartbeat=0.2))
     auditors = [*grants("id:*"), {"callers": ["id:*"], "actions": ["audit"], "everything": True}]
     until = datetime.now(UTC).replace(microsecond=0) + timedelta(hours=1)
-    async with running(config(orders, issuers=[issuer(provider, leeway=0)], grants=auditors)) as origin:
+    async with running(config(orders, issuers=[issuer(provider)], grants=auditors)) as origin:
         headers = {"Authorization": f"Bearer {token(RSA, claims(exp=int(until.timestamp())))}"}
         async with httpx.AsyncClient(base_url=origin, timeout=PATIENCE, headers=headers) as client:
             write = partial(
@@ -259,7 +259,7 @@ async def test_a_token_that_has_ended_proves_nothing_more_and_its_stream_ends(
                 lines = stream.aiter_lines()
                 while await anext(lines) != ": still here":
                     pass
-                past.append(until)
+                past.append(until + timedelta(seconds=LEEWAY))
                 assert [line async for line in lines if line.startswith("data")] == []
             answer = await write()
             assert (answer.status_code, "has expired" in answer.text) == (401, True)
@@ -310,8 +310,8 @@ async def test_names_of_one_issuer_are_no_names_of_another(orders: str, provider
 async def test_keys_rotate_and_the_old_ones_stop(
     orders: str, provider: Provider, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(key_sets, "PAUSE", 0.2)
-    monkeypatch.setattr(key_sets, "REFRESH", 0.2)
+    monkeypatch.setattr(issuers, "PAUSE", 0.2)
+    monkeypatch.setattr(issuers, "REFRESH", 0.2)
     events = Events()
     async with running(config(orders, issuers=[issuer(provider)], grants=grants("id:*")), events) as origin:
         old, new = Asking(origin, token(RSA, claims())), ec_key("two")
@@ -360,7 +360,7 @@ async def test_an_issuer_that_answers_wrongly_is_no_reason_to_believe_anybody(
     orders: str, provider: Provider, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A good token is asked to come again, because its keys may be had later. Known keys stay known."""
-    monkeypatch.setattr(key_sets, "PAUSE", 0.1)
+    monkeypatch.setattr(issuers, "PAUSE", 0.1)
     events = Events()
     answer = HOSTILE[kind]
     provider.answer = answer(provider)
@@ -394,8 +394,8 @@ class Hanging(Response):
 async def test_an_issuer_that_hangs_delays_nobody_else(
     orders: str, provider: Provider, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(key_sets, "TIMEOUT", 2 * PATIENCE)
-    monkeypatch.setattr(key_sets, "PAUSE", 0.0)
+    monkeypatch.setattr(issuers, "TIMEOUT", 2 * PATIENCE)
+    monkeypatch.setattr(issuers, "PAUSE", 0.0)
     first, second = Hanging(), Hanging()
     provider.answer = first
     settings = config(orders, issuers=[issuer(provider)], grants=[*grants("id:*"), *grants("writer")])
@@ -407,7 +407,7 @@ async def test_an_issuer_that_hangs_delays_nobody_else(
         assert await Asking(origin, "writer-api-key").status() == 200
         assert not waiting.done()
         # The next fetch is given up, though the issuer still hangs.
-        monkeypatch.setattr(key_sets, "TIMEOUT", 0.3)
+        monkeypatch.setattr(issuers, "TIMEOUT", 0.3)
         provider.answer = second
         first.may.set()
         assert await waiting == 503
@@ -456,6 +456,6 @@ async def test_the_keys_may_be_in_a_file_and_the_address_may_want_a_token(
     # An API server of Kubernetes answers 406 to any other request.
     assert "application/jwk-set+json" in provider.asked[0].headers["accept"]
     (tmp_path / "keys.json").write_bytes(provider.document())
-    from_file = {**issuer(provider, keys_path=str(tmp_path / "keys.json")), "keys_url": None}
+    from_file = issuer(provider, keys=str(tmp_path / "keys.json"))
     async with running(config(orders, issuers=[from_file], grants=grants("id:*"))) as origin:
         assert await Asking(origin, token(RSA, claims())).status() == 200

@@ -94,7 +94,7 @@ def config(**changed: Any) -> Config:
     issuer = {
         "name": "id",
         "issuer": TERMS.issuer,
-        "keys_path": "keys.json",
+        "keys": "keys.json",
         "login": login,
         **changed.pop("issuer", {}),
     }

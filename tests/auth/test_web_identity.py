@@ -81,7 +81,7 @@ class Cluster:
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def cluster(postgres_server: EmbeddedPostgres) -> AsyncIterator[Cluster]:
     async with Provider(KEY).running() as provider:
-        issuer = {"name": "kubernetes", "issuer": ISSUER, "audiences": [AUDIENCE], "keys_url": provider.url}
+        issuer = {"name": "kubernetes", "issuer": ISSUER, "audiences": [AUDIENCE], "keys": provider.url}
         async with staged(
             postgres_server,
             S3Double(buckets=["bucket"]),

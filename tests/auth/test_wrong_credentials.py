@@ -50,7 +50,7 @@ async def stage(postgres_server: EmbeddedPostgres) -> AsyncIterator[Stage]:
             S3Double(buckets=["bucket", "scratch"]),
             callers=[{"name": "root", **ROOT}],
             issuers=[
-                {"name": "id", "issuer": "https://issuer.example", "audiences": ["gateway"], "keys_url": provider.url},
+                {"name": "id", "issuer": "https://issuer.example", "audiences": ["gateway"], "keys": provider.url},
                 {"name": "app", "issuer": "https://app.example", "secret": SECRET, "audiences": ["gateway"]},
             ],
             grants=[{"callers": ["root", "id:ann", "app:ann"], **ALL}],

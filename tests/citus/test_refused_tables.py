@@ -182,8 +182,7 @@ STRICTLY = {"Prefer": "handling=strict,max-affected=1"}
 @pytest.fixture
 async def gateway(dsn: str) -> AsyncIterator[Gateway]:
     """A gateway that can be stopped at a step of a write."""
-    postgres = {"dsn": as_gateway(dsn), "idle_timeout": 60, "lock_timeout": 30}
-    with Nursery({"dsn": dsn, "postgres": postgres}) as nursery:
+    with Nursery({"dsn": dsn, "limits": {"idle_timeout": 60, "lock_timeout": 30}}) as nursery:
         yield await asyncio.to_thread(nursery.hatch)
 
 

@@ -30,10 +30,10 @@ from tests.running import ACCESS_KEY, API_KEY, SECRET_KEY, config, running
 BUCKET = "reports"
 KEYS = {"api_key": API_KEY, "access_key_id": ACCESS_KEY, "secret_access_key": SECRET_KEY}
 SECTIONS: dict[str, Any] = {
-    "server": {"rest_v1": True},
     "objects": [{"match": f"{BUCKET}/accounts/{{id}}/**", "resource": "public.accounts/{id}"}],
     # Shorter than the client likes to wait: it has to ask again, and again.
-    "leases": {"max_wait": 1, "signing_keys": ["a key that signs sequencers in tests"]},
+    "limits": {"max_wait": 1},
+    "leases": {"signing_keys": ["a key that signs sequencers in tests"]},
     "resources": [{"match": "signed/**", "tokens": "signed"}, {"match": "capped/**", "max_jump": 1000}],
     "callers": [
         {"name": "writer", "access_key_id": ACCESS_KEY, "secret_access_key": SECRET_KEY, "api_key": API_KEY},

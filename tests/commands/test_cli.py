@@ -27,7 +27,7 @@ from cryptography.hazmat.primitives.serialization import (
 from gateway import app, serving
 from gateway.commands.health import _context
 from gateway.config import Config
-from gateway.config.server import Server
+from gateway.config.sections import Server
 from gateway.db import migrations
 from gateway.demo.embedded import EmbeddedPostgres, postgres
 from gateway.errors import ConfigurationError

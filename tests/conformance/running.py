@@ -32,7 +32,7 @@ def configuration(
     return Config.model_validate(
         {
             "postgres": {"dsn": dsn},
-            "s3": {"endpoint": store.endpoint, "region": REGION, "timeout": 30, **keys},
+            "s3": {"endpoint": store.endpoint, "region": REGION, **keys},
             "callers": [
                 {
                     "name": caller.name,

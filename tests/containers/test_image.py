@@ -242,7 +242,7 @@ def stand_ins(machine: Engine) -> dict[str, str]:
 def caller() -> dict[str, str]:
     caller = load(ROOT / "gateway.example.toml").callers[0]
     return {
-        "api_key": caller.every_api_key[0].get_secret_value(),
+        "api_key": caller.api_key[0].get_secret_value(),
         "access_key_id": caller.every_pair[0].access_key_id,
         "secret_access_key": caller.every_pair[0].secret_access_key.get_secret_value(),
     }

@@ -11,8 +11,7 @@ from tests.crash.kinds import SOURCE, SOURCE_BODY
 from tests.crash.processes import Gateway, Nursery, Victims
 from tests.crash.stage import Postgres, Stage
 from tests.doubles.s3 import ACCESS_KEY, SECRET_KEY, DoubleProcess
-from tests.patience import LIMITS
-from tests.postgres import Server, as_gateway, fresh
+from tests.postgres import Server, fresh
 
 # A victim that is to be paused inside a transaction is thrown out of it after this many seconds. All others may sleep
 # there for longer, as they do on a busy machine.
@@ -35,14 +34,13 @@ def crash_postgres(crash_dsn: str) -> Iterator[Postgres]:
 
 @pytest.fixture(scope="session")
 def stage(crash_dsn: str, crash_postgres: Postgres) -> Iterator[Stage]:
-    database = {"dsn": as_gateway(crash_dsn), **LIMITS}
     # The timeout is longer than any test holds a request, and no request waits long for another write of its own.
-    limits = {"timeout": 60, "pending_wait": 0.3, "memory_threshold": 1024 * 1024, "sweep_interval": 0}
+    limits = {"store_timeout": 60, "pending_wait": 0.3, "memory_threshold": 1024 * 1024}
     with ExitStack() as stack:
         double = stack.enter_context(DoubleProcess.start(buckets=["bucket"]))
-        s3 = {"endpoint": double.endpoint, "access_key_id": ACCESS_KEY, "secret_access_key": SECRET_KEY, **limits}
+        s3 = {"endpoint": double.endpoint, "access_key_id": ACCESS_KEY, "secret_access_key": SECRET_KEY}
         objects = [{"match": "bucket/accounts/{id}/**", "resource": "public.accounts/{id}"}]
-        given = {"dsn": crash_dsn, "postgres": database, "objects": objects, "s3": s3}
+        given = {"dsn": crash_dsn, "limits": limits, "objects": objects, "s3": s3}
         nursery = stack.enter_context(Nursery(given))
 
         def hatch(known: str | None = BUCKET, **sections: Any) -> Gateway:
@@ -52,7 +50,7 @@ def stage(crash_dsn: str, crash_postgres: Postgres) -> Iterator[Stage]:
             return gateway
 
         def hatch_sleeper() -> Gateway:
-            return hatch(postgres={**database, "idle_timeout": IDLE_TIMEOUT})
+            return hatch(limits={**limits, "idle_timeout": IDLE_TIMEOUT})
 
         healthy = hatch(known=None)
         assert Client(healthy.port, 1).put(SOURCE, SOURCE_BODY).succeeded

@@ -14,6 +14,7 @@ from gateway.config import Config
 from gateway.ownership.plan import claim_if_new
 from tests.doctor.test_doctor import execute
 from tests.doubles.s3 import S3Double, serve
+from tests.patience import limited
 from tests.postgres import GATEWAY, Server, fresh_database
 from tests.postgres_relay import connect
 from tests.running import ACCESS_KEY, API_KEY, GRANTS, SECRET_KEY, Events, running
@@ -117,8 +118,7 @@ class Fleet:
 
 def databases(north: str, south: str, *, gives_up: float = PATIENCE, **more: Any) -> list[dict[str, Any]]:
     """Return both databases. ``gives_up``: the seconds after which the gateway gives one up that does not answer."""
-    common = dict.fromkeys(("statement_timeout", "lock_timeout", "connect_timeout"), gives_up)
-    common |= {"idle_timeout": PATIENCE}
+    common = {"statement_timeout": gives_up}
     return [
         {"name": "north", "dsn": north, "schemas": ["north"], "default": True, **common},
         {"name": "south", "dsn": south, "schemas": ["south"], **common, "resources": ["tenant-7/**"], **more},
@@ -127,10 +127,11 @@ def databases(north: str, south: str, *, gives_up: float = PATIENCE, **more: Any
 
 def settings(listed: list[dict[str, Any]], endpoint: str | None = None, **sections: Any) -> Config:
     """Return the configuration of a gateway with these databases, and with the store at an endpoint."""
+    gives_up = min(one.get("statement_timeout", PATIENCE) for one in listed)
     store: dict[str, Any] = {"endpoint": endpoint, "access_key_id": "AKIADOUBLE", "secret_access_key": "double-secret"}
-    store |= {"timeout": PATIENCE, "sweep_interval": 0}
     given = {"databases": listed, "s3": endpoint and store, "callers": CALLERS, "grants": GRANTS[:1], **sections}
-    return Config.model_validate({key: value for key, value in given.items() if value is not None})
+    config = Config.model_validate({key: value for key, value in given.items() if value is not None})
+    return limited(config, connect_timeout=gives_up, lock_timeout=gives_up)
 
 
 @asynccontextmanager

@@ -261,7 +261,6 @@ async def serving(postgres_server: Server, doubles: dict[str, S3Double]) -> Asyn
                 "endpoint": await stack.enter_async_context(serve(double)),
                 "access_key_id": ACCESS_KEY,
                 "secret_access_key": SECRET_KEY,
-                "sweep_interval": 0,
             }
             for name, double in doubles.items()
         ]

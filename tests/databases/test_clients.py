@@ -65,7 +65,7 @@ IN_BOTH = {"north": "s3/northern/job", "south": "s3/southern/job"}
 @pytest_asyncio.fixture
 async def trusting(request: pytest.FixtureRequest, postgres_server: Server) -> AsyncIterator[Fleet]:
     async with Provider(KEY).running() as provider:
-        issuer = {"name": "kubernetes", "issuer": ISSUER, "audiences": [AUDIENCE], "keys_url": provider.url}
+        issuer = {"name": "kubernetes", "issuer": ISSUER, "audiences": [AUDIENCE], "keys": provider.url}
         async with fleet(
             postgres_server,
             S3Double(buckets=["northern", "southern"]),

@@ -29,7 +29,7 @@ def addresses(postgres_server: Server) -> Iterator[dict[str, str]]:
 
 def written(directory: Path, addresses: dict[str, str], **others: str) -> Path:
     entries = [
-        {"name": name, "dsn": dsn, "schemas": [f"public_{name}"], "default": name == "north", "connect_timeout": 30}
+        {"name": name, "dsn": dsn, "schemas": [f"public_{name}"], "default": name == "north"}
         for name, dsn in {**addresses, **others}.items()
     ]
     callers = [{"name": "ann", "api_key": "a-key-of-ann-that-is-long"}]

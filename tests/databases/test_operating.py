@@ -46,7 +46,7 @@ class Site:
         sections = {
             "server": {"listen": f"127.0.0.1:{self.port}", "drain": 5},
             "databases": [
-                {"name": name, "schemas": [name], "connect_timeout": self.gives_up, **place}
+                {"name": name, "schemas": [name], **place}
                 for name, place in (("north", north), ("south", {"dsn_file": str(secret)}))
             ],
             "callers": CALLERS,
@@ -57,7 +57,9 @@ class Site:
 
     @contextmanager
     def served(self, *arguments: str) -> Iterator[Running]:
-        with started("serve", "--config", str(self.file), *arguments) as process:
+        with started(
+            "serve", "--config", str(self.file), *arguments, limits={"connect_timeout": self.gives_up}
+        ) as process:
             process.wait_for(lambda: "listening" in process.errors.read_text())
             yield process
             workers = psutil.Process(process.process.pid).children() if process.process.poll() is None else []

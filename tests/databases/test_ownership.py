@@ -55,7 +55,7 @@ class Addresses(dict[str, str]):
         listed = databases(at["north"], at["south"], **rules)
         listed[0] |= north_has or {}
         if west is not None:
-            listed.append({"name": "west", "dsn": at["west"], "connect_timeout": PATIENCE, "schemas": ["w"], **west})
+            listed.append({"name": "west", "dsn": at["west"], "schemas": ["w"], **west})
         return settings(listed)
 
 

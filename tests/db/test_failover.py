@@ -273,10 +273,10 @@ async def site(cluster: Cluster) -> AsyncIterator[Site]:
     async with AsyncExitStack() as stack:
         endpoint = await stack.enter_async_context(serve(double))
         dsn = as_gateway(cluster.dsn())
-        postgres = {"dsn": dsn, "connect_timeout": 5.0, "idle_timeout": 5.0}
+        limits = {"connect_timeout": 5.0, "idle_timeout": 5.0}
         origins = [
             await stack.enter_async_context(
-                running(config(dsn, endpoint, postgres=postgres, tables=[ENTRIES], journal=journal), Events())
+                running(config(dsn, endpoint, tables=[ENTRIES], journal=journal, limits=limits), Events())
             )
             for _ in range(GATEWAYS)
         ]

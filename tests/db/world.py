@@ -21,7 +21,6 @@ from gateway.demo.embedded import EmbeddedPostgres
 from tests.doubles.s3 import S3Double
 from tests.objects.clients import connect, outcome
 from tests.objects.object_gateway import Stage, staged
-from tests.patience import LIMITS
 from tests.running import ACCESS_KEY, API_KEY, SECRET_KEY
 from tests.waiting import PATIENCE
 
@@ -226,8 +225,8 @@ async def opened(postgres: EmbeddedPostgres, patch: pytest.MonkeyPatch) -> Async
     keys = {"access_key_id": ACCESS_KEY, "secret_access_key": SECRET_KEY, "api_key": API_KEY}
     sections: dict[str, Any] = {
         "callers": [{"name": "writer", "groups": ["admins"], **keys}],
-        "s3": {"memory_threshold": 100},
-        "postgres": {"functions": ["public.annotate", "public.notes"], "openapi": True, **LIMITS},
+        "limits": {"memory_threshold": 100},
+        "postgres": {"functions": ["public.annotate", "public.notes"]},
         "tables": [{"name": "public.watched", "mode": "observe"}],
         "leases": {"signing_keys": ["k" * 32]},
     }

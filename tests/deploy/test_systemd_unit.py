@@ -23,7 +23,7 @@ from typer.main import get_group
 from gateway.cli import application
 from gateway.commands.environment import taken_from_environment
 from gateway.commands.run import _is_dropped
-from gateway.config.server import Server
+from gateway.config.sections import Server
 from gateway.service_manager import VARIABLES, ServiceManager
 from gateway.workers.parent import KILLED_AFTER
 from tests import ROOT

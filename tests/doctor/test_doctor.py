@@ -210,7 +210,7 @@ class TestConfiguration:
 
     async def test_an_endpoint_in_the_clear_is_a_warning(self, dsn: str) -> None:
         store = {"endpoint": "http://192.0.2.1", "access_key_id": "a", "secret_access_key": "b"}
-        settings = config(dsn, s3={**store, "timeout": 0.05})
+        settings = config(dsn, s3=store, limits={"store_timeout": 0.05})
         check = found(await examine(settings), "objects")
         assert check.status is CheckStatus.WARNING
         assert "http://192.0.2.1" in check.detail

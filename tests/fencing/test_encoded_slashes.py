@@ -14,7 +14,6 @@ import pytest_asyncio
 from gateway.demo.embedded import EmbeddedPostgres
 from tests.doctor.test_doctor import execute
 from tests.doubles.s3 import S3Double, serve
-from tests.patience import LIMITS
 from tests.postgres import as_gateway, fresh_database
 from tests.running import ACCESS_KEY, API_KEY, SECRET_KEY, config, running
 from tests.waiting import PATIENCE
@@ -85,7 +84,7 @@ async def a_world(server: EmbeddedPostgres, rules: dict[str, Any]) -> AsyncItera
     async with fresh_database(server) as dsn, serve(S3Double(buckets=["bucket"])) as endpoint:
         await execute(dsn, TABLES)
         callers = [{"name": "writer", "groups": ["admins"], **KEYS}]
-        postgres = {"dsn": as_gateway(dsn), **LIMITS, "functions": ["public.touch"]}
+        postgres = {"dsn": as_gateway(dsn), "functions": ["public.touch"]}
         async with (
             running(config(dsn, endpoint, callers=callers, postgres=postgres, **rules)) as origin,
             httpx.AsyncClient(base_url=origin, headers={"Authorization": f"Bearer {API_KEY}"}, timeout=PATIENCE) as api,

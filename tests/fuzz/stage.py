@@ -49,8 +49,8 @@ _TABLES = f"""
 _PUBLISHED = "public.entries, public.accounts, other.entries, other.accounts, fencing.fence, fencing.lease"
 
 _SMALL: dict[str, dict[str, Any]] = {
-    "server": {"max_body": 15000, "memory": 100000, "body_timeout": 1.0},
-    "postgres": {"max_body": 4096, "max_rows": 1, "pool_size": 2, "verbose_errors": False},
+    "server": {"max_body": 15000, "memory": 100000},
+    "postgres": {"max_rows": 1, "pool_size": 2, "verbose": False},
 }
 
 
@@ -64,16 +64,12 @@ def _config(dsn: str, endpoint: str, port: int, limits: dict[str, dict[str, Any]
             "dsn": dsn,
             "schemas": ["public", "other"],
             "functions": ["public.add_account"],
-            "connect_timeout": 30,
-            "idle_timeout": 30,
             **limits.get("postgres", {}),
         },
         "s3": {
             "endpoint": endpoint,
             "access_key_id": STORE_KEY,
             "secret_access_key": STORE_SECRET,
-            "pending_wait": 0.3,
-            "sweep_interval": 1,
         },
         "telemetry": {"access_log": True},
         "audit": {"capture": 512},
@@ -158,10 +154,12 @@ def staged() -> Iterator[Stage]:
         stack.callback(database.close)
         database.rows(f"CREATE PUBLICATION {PUBLICATION} FOR TABLE {_PUBLISHED}")
         gateways = {}
-        for name, limits in (("usual", {}), ("small", _SMALL)):
+        usual = {"connect_timeout": 30, "idle_timeout": 30, "pending_wait": 0.3, "sweep_interval": 1}
+        small = {**usual, "table_body": 4096, "body_timeout": 1.0}
+        for name, sections, limits in (("usual", {}, usual), ("small", _SMALL, small)):
             port = free_port()
-            config = write_toml(directory / f"{name}.toml", _config(dsn, double.endpoint, port, limits))
-            gateways[name] = Gateway(port, stack.enter_context(started("serve", "--config", config)))
+            config = write_toml(directory / f"{name}.toml", _config(dsn, double.endpoint, port, sections))
+            gateways[name] = Gateway(port, stack.enter_context(started("serve", "--config", config, limits=limits)))
         for gateway in gateways.values():
             gateway.running.wait_for(lambda port=gateway.port: _is_ready(port))  # type: ignore[misc]
             _warm(gateway.port)

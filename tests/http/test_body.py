@@ -74,8 +74,8 @@ async def stage(database_of_stage: str) -> AsyncIterator[Stage]:
     events = Events()
     callers = [{"name": "writer", "groups": ["admins"], "api_key": API_KEY}, {"name": "idle", "api_key": IDLE}]
     grants = [one for one in GRANTS if one.get("groups") == ["admins"]]
-    server = {"body_timeout": PATIENCE, "memory": 8 * MEBIBYTE}
-    settings = config(database_of_stage, callers=callers, grants=grants, server=server)
+    server, limits = {"memory": 8 * MEBIBYTE}, {"body_timeout": PATIENCE}
+    settings = config(database_of_stage, callers=callers, grants=grants, server=server, limits=limits)
     gateway = app.Gateway(settings, Observability(settings, events))
     async with served(Middleware(gateway, events)) as port:
         yield Stage(gateway, port, events)

@@ -41,7 +41,7 @@ INSERT INTO large VALUES (1, repeat('x', 900000));
 """
 ROOMY = "memory = 1073741824\nshare = 1.0"
 """Memory for the answers to a crowd, so that its requests do not wait for that."""
-PUBLIC = "[telemetry]\npublic_metrics = true\n[leases]\nmax_wait = 600\n"
+PUBLIC = "[telemetry]\npublic_metrics = true\n"
 
 
 @asynccontextmanager
@@ -51,7 +51,7 @@ async def served(
     file, port = folder / "gateway.toml", free_port()
     Served(None, file, dsn, port, server).write(PUBLIC)  # type: ignore[arg-type]  # not running yet
     arguments = ("serve", "--config", str(file), "--workers", str(workers))
-    with started(*arguments, files=files) as process:
+    with started(*arguments, files=files, limits={"max_wait": 600}) as process:
         gateway = Served(process, file, dsn, port, server)
         gateway.until("listening")
         wait_for_workers(gateway, workers)

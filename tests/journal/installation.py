@@ -10,7 +10,7 @@ from uuid import UUID, uuid4
 import asyncpg
 from pydantic import SecretStr
 
-from gateway.config.stores import ObjectStore
+from gateway.config.sections import ObjectStore
 from gateway.db import intents
 from gateway.db.database import Database
 from gateway.demo.embedded import EmbeddedPostgres
@@ -160,8 +160,8 @@ async def in_rows(dsn: str) -> AsyncIterator[tuple[Store, S3Double | None]]:
 
 @asynccontextmanager
 async def connected(endpoint: str, key: str = ACCESS_KEY, secret: str = SECRET_KEY) -> AsyncIterator[Upstream]:
-    config = ObjectStore(endpoint=endpoint, access_key_id=key, secret_access_key=SecretStr(secret), timeout=PATIENCE)
-    async with Upstream(config) as upstream:
+    config = ObjectStore(endpoint=endpoint, access_key_id=key, secret_access_key=SecretStr(secret))
+    async with Upstream(config, timeout=PATIENCE) as upstream:
         yield upstream
 
 

@@ -61,10 +61,10 @@ class Stage:
     def config(self, tables: Sequence[dict[str, str]] = (), **journal: Any) -> Any:
         given = config(self.dsn, self.endpoint).model_dump(exclude_unset=True)
         given |= {"journal": {"mode": "sync", "bucket": BUCKET, **journal}, "tables": tables}
-        given["s3"] |= {"late_after": LATE_AFTER, "pending_wait": 0.1}
+        given["s3"] |= {"late_after": LATE_AFTER}
         if self.role is not None:
             given["postgres"]["roles"] = [{"callers": ["*"], "role": self.role}]
-        return config(self.dsn, self.endpoint, **given)
+        return config(self.dsn, self.endpoint, **given, limits={"pending_wait": 0.1})
 
     @asynccontextmanager
     async def gateway(self, **journal: Any) -> AsyncIterator["Stage"]:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import yaml  # type: ignore[import-untyped]
 
-from gateway.config.server import Server
+from gateway.config.sections import Server
 from tests import ROOT
 from tests.kubernetes.cluster import CHART, VALUES, helm_alone, only, rendered, template
 

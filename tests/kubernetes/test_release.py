@@ -266,7 +266,7 @@ async def test_a_zombie_pod_is_refused(cluster: Cluster, shop: str, dsn: str, tm
         "name": "kubernetes",
         "issuer": issuer,
         "audiences": ["gateway"],
-        "keys_url": f"{cluster.server.endpoint}/openid/v1/jwks",
+        "keys": f"{cluster.server.endpoint}/openid/v1/jwks",
         "authorities": str(cluster.server.directory / "certificates/apiserver.crt"),
         "token_path": str(tmp_path / "token"),
     }

@@ -18,8 +18,8 @@ SIGNING_KEY = "a key that signs sequencers in tests"
 async def service(postgres_server: EmbeddedPostgres) -> AsyncIterator[Service]:
     async with fresh_database(postgres_server) as dsn:
         resources = [{"match": "delayed/*", "lock_delay": 600}]
-        leases = {"signing_keys": [SIGNING_KEY], "max_ttl": 600, "max_wait": 30}
-        async with served(dsn, leases=leases, resources=resources) as one:
+        leases = {"signing_keys": [SIGNING_KEY], "max_ttl": 600}
+        async with served(dsn, leases=leases, resources=resources, limits={"max_wait": 30}) as one:
             yield one
 
 

@@ -158,8 +158,7 @@ async def test_without_it_the_fence_stays_where_it_is(service: Service, job: str
 
 
 async def test_a_barrier_that_fails_leaves_the_lease_to_be_asked_for_again(service: Service, job: str) -> None:
-    impatient = {"dsn": service.dsn, "lock_timeout": 0.2}
-    async with served(service.dsn, postgres=impatient) as gateway:
+    async with served(service.dsn, postgres={"dsn": service.dsn}, limits={"lock_timeout": 0.2}) as gateway:
         async with fence_in_use(service, job):
             failed = await gateway.writer.acquire(job, "a", barrier=True)
             assert problem(failed) == (503, "unavailable")

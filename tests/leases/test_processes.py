@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.config.server import Server
+from gateway.config.sections import Server
 from gateway.demo.embedded import postgres
 from tests import ROOT
 from tests.clients.commands import Shell

@@ -13,7 +13,7 @@ import pytest_asyncio
 from mypy_boto3_s3 import S3Client
 from pydantic import SecretStr
 
-from gateway.config.stores import ObjectStore
+from gateway.config.sections import ObjectStore
 from gateway.demo.embedded import EmbeddedPostgres
 from gateway.objects.probe.probe import PREFIX
 from tests.doubles.s3 import ACCESS_KEY as STORE_ACCESS_KEY
@@ -110,7 +110,7 @@ class Stage:
     def settings(self) -> ObjectStore:
         """The store, as another gateway would have it in its configuration."""
         keys = {"access_key_id": STORE_ACCESS_KEY, "secret_access_key": SecretStr(STORE_SECRET_KEY)}
-        return ObjectStore.model_validate({"endpoint": self.endpoint, "timeout": PATIENCE, **keys})
+        return ObjectStore.model_validate({"endpoint": self.endpoint, **keys})
 
     def beside(self) -> S3Client:
         """A client of the store itself."""

@@ -49,7 +49,6 @@ async def sweeper(stage: Stage, **settings: Any) -> AsyncIterator[tuple[Sweeper,
         async with Upstream(stage.settings()) as upstream:
             profiles = Profiles(upstream)
             runner = Runner(database, upstream, profiles, events, settings.get("pending_wait", 0.2))
-            unconditionally = settings.get("unconditionally", False)
-            yield Sweeper(database, upstream, profiles, runner, events, unconditionally=unconditionally), events
+            yield Sweeper(database, upstream, profiles, runner, events), events
     finally:
         await database.close()

@@ -33,7 +33,7 @@ DENIED = (403, "AccessDenied")
 ENABLED: Any = {"Status": "Enabled"}
 
 
-shared = module_stage(RecordingDouble, callers=CALLERS, s3={"timeout": 10.0})
+shared = module_stage(RecordingDouble, callers=CALLERS, limits={"store_timeout": 10.0})
 
 
 @pytest.fixture

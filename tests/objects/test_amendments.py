@@ -24,7 +24,7 @@ UNTIL = datetime(2040, 1, 1, tzinfo=UTC)
 # The buckets "other" and "fresh" keep versions.
 shared = module_stage(
     lambda: store("bucket", "other", "fresh", kind=RecordingDouble, versioned=("other", "fresh")),
-    s3={"pending_wait": PATIENCE},
+    limits={"pending_wait": PATIENCE},
 )
 
 

@@ -21,7 +21,7 @@ KEPT = ("content-type", "cache-control", "content-encoding", "content-language",
 
 
 # The bucket "other" keeps versions.
-shared = module_stage(lambda: store(versioned=["other"]), s3={"memory_threshold": MEBIBYTE})
+shared = module_stage(lambda: store(versioned=["other"]), limits={"memory_threshold": MEBIBYTE})
 
 
 async def sourced(stage: Stage, key: str, size: str = "small", bucket: str = "bucket") -> dict[str, Any]:

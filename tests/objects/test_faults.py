@@ -33,7 +33,7 @@ UNKNOWN, UNAVAILABLE = (503, "FencingOutcomeUnknown"), (503, "ServiceUnavailable
 shared = module_stage(
     lambda: store("bucket"),
     lambda one: warm_up(connect(one.origin, "1"), "warm"),
-    s3={"timeout": TIMEOUT, "pending_wait": 0.3},
+    limits={"store_timeout": TIMEOUT, "pending_wait": 0.3},
 )
 
 
@@ -103,7 +103,7 @@ class TestAnswersThatAreLost:
 
 
 async def test_two_writers_of_one_holder_write_one_after_the_other(postgres_server: EmbeddedPostgres, key: str) -> None:
-    async with staged(postgres_server, S3Double(buckets=["bucket"]), s3={"pending_wait": PATIENCE}) as patient:
+    async with staged(postgres_server, S3Double(buckets=["bucket"]), limits={"pending_wait": PATIENCE}) as patient:
         s3 = connect(patient.origin, "33", "ann")
         bodies = [f"body {number}".encode() for number in range(2)]
         answers = await asyncio.gather(*(outcome(s3.put_object, Key=key, Body=body) for body in bodies))
@@ -177,7 +177,7 @@ stormy = module_stage(
     lambda: store("bucket"),
     lambda one: warm_up(connect(one.origin, "1"), "warm/up"),
     objects=[{"match": "bucket/{job}/**", "resource": "job/{job}"}],
-    s3={"timeout": SHORT, "pending_wait": 0.3},
+    limits={"store_timeout": SHORT, "pending_wait": 0.3},
 )
 
 

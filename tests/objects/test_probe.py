@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from pydantic import SecretStr
 
-from gateway.config.stores import ObjectStore
+from gateway.config.sections import ObjectStore
 from gateway.errors import StoreError, Unavailable
 from gateway.objects.probe import judgement
 from gateway.objects.probe.bucket_profile import KEYS, SPELLINGS, Probe, Profile, mistakable
@@ -64,8 +64,8 @@ def _upstream(endpoint: str, secret: str = SECRET_KEY, seconds: float = PATIENCE
             region=REGION,
             access_key_id=ACCESS_KEY,
             secret_access_key=SecretStr(secret),
-            timeout=seconds,
-        )
+        ),
+        timeout=seconds,
     )
 
 

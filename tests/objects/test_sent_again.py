@@ -210,7 +210,7 @@ TAGS = {"TagSet": [{"Key": "stage", "Value": "draft"}]}
 
 
 def repeating(duplicates: Duplicates) -> dict[str, Any]:
-    return {"s3": {"duplicates": duplicates, "pending_wait": 0.1}, "callers": [ADMIN]}
+    return {"s3": {"duplicates": duplicates}, "limits": {"pending_wait": 0.1}, "callers": [ADMIN]}
 
 
 tolerating = module_stage(**repeating(Duplicates.TOLERATE))

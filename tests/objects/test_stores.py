@@ -151,7 +151,7 @@ AS_PATHS = ["/d/k", "//d/k", "d//k", "d/./k", "./d/k", "d/../d/k", "d/k/", "d/k/
 
 
 # A store that takes keys for paths; each test keeps to a directory of its own.
-paths = module_stage(lambda: store("bucket", keys="paths"), s3={"memory_threshold": 1024})
+paths = module_stage(lambda: store("bucket", keys="paths"), limits={"memory_threshold": 1024})
 
 
 @pytest.mark.asyncio(loop_scope="module")

@@ -18,9 +18,10 @@ from gateway.fencing.intent import Announcement, MutationKind
 from gateway.fencing.token import Token
 from gateway.objects.background.sweeper import Swept
 from gateway.observe.events import IntentSettled, SweepFailed, TombstoneSwept, UploadSwept
+from tests.doubles.s3 import S3Double
 from tests.objects.clients import call, connect, outcome
 from tests.objects.object_gateway import Stage, staged
-from tests.objects.sweeping import entomb, forgetful, sweeper
+from tests.objects.sweeping import entomb, sweeper
 from tests.patience import patient
 from tests.processes import run
 from tests.tiers import first
@@ -32,14 +33,10 @@ def of_kind(events: list[Any], kind: type) -> list[Any]:
 
 
 class TestTombstones:
-    @pytest.mark.parametrize("ignored", first([frozenset({"DeleteObject"}), frozenset[str]()]))
-    async def test_a_tombstone_is_removed_only_when_absence_may_come_back(
-        self, stage: Stage, ignored: frozenset[str]
-    ) -> None:
-        stage.double.behave(ignored_conditions=ignored)
+    async def test_a_tombstone_is_removed_only_when_absence_may_come_back(self, stage: Stage) -> None:
         await entomb(stage, "needed", forbidden=True)
         await entomb(stage, "not-needed")
-        async with sweeper(stage, unconditionally=True) as (one, events):
+        async with sweeper(stage) as (one, events):
             assert await one.sweep() == Swept(tombstones=1)
             assert set(stage.double.objects("bucket")) == {"needed"}
             (swept,) = of_kind(events, TombstoneSwept)
@@ -225,19 +222,19 @@ class TestIntents:
 
 
 async def buried_and_swept(stage: Stage) -> None:
-    """Delete an object, and wait until the gateway has swept its tombstone."""
-    client = connect(stage.origin, "1")
-    await call(client.put_object, Key="k", Body=b"x")
-    await call(client.delete_object, Key="k")
+    """Leave a tombstone, and wait until the gateway has swept it."""
+    await entomb(stage, "k")
     async with asyncio.timeout(PATIENCE):
         while stage.double.objects("bucket"):
             await asyncio.sleep(0.02)
 
 
+OFTEN = {"sweep_interval": 0.05}
+
+
 class TestAtWork:
     async def test_a_gateway_sweeps_by_itself(self, postgres_server: EmbeddedPostgres) -> None:
-        settings = {"sweep_interval": 0.05, "sweep_unconditionally": True}
-        async with staged(postgres_server, forgetful(), s3=settings) as stage:
+        async with staged(postgres_server, S3Double(buckets=["bucket"]), limits=OFTEN) as stage:
             await buried_and_swept(stage)
             stage.double.cut(operation="ListBuckets", times=4)  # a read is tried twice
             async with asyncio.timeout(PATIENCE):
@@ -246,12 +243,10 @@ class TestAtWork:
             await buried_and_swept(stage)
 
     async def test_a_sweep_under_way_finishes_when_the_gateway_stops(self, postgres_server: EmbeddedPostgres) -> None:
-        double, settings = forgetful(), {"sweep_interval": 0.05, "sweep_unconditionally": True}
-        async with staged(postgres_server, double, s3=settings) as stage:
-            client = connect(stage.origin, "1")
-            await call(client.put_object, Key="k", Body=b"x")
+        double = S3Double(buckets=["bucket"])
+        async with staged(postgres_server, double, limits=OFTEN) as stage:
             held = double.hold(operation="DeleteObject", key="k")
-            await call(client.delete_object, Key="k")
+            await entomb(stage, "k")
             await held.arrived.wait()
             asyncio.get_running_loop().call_later(0.3, held.release)
         assert not double.objects("bucket")

@@ -19,7 +19,7 @@ from tests.tiers import first
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 STALE = (412, "StaleFencingToken")
-SETTINGS = {"pending_wait": 0.2}
+LIMITS = {"pending_wait": 0.2}
 
 
 MEBIBYTE = 1024 * 1024
@@ -29,7 +29,7 @@ shared = module_stage(
     lambda: store("bucket"),
     lambda one: warm_up(connect(one.origin, "1"), "warm"),
     objects=[{"match": "bucket/jobs/{job}/**", "resource": "job/{job}"}],
-    s3=SETTINGS,
+    limits=LIMITS,
 )
 
 
@@ -234,7 +234,7 @@ TIMEOUT = 6.0
 """Seconds that the gateway waits for the store: longer than a busy machine takes to answer when no test holds it up."""
 
 
-recording = module_stage(RecordingDouble, s3={"timeout": TIMEOUT})
+recording = module_stage(RecordingDouble, limits={"store_timeout": TIMEOUT})
 
 
 async def test_the_intent_has_the_time_and_the_end_of_the_signature(recording: Stage, key: str) -> None:
@@ -269,8 +269,8 @@ async def test_the_clock_of_the_store_counts_whatever_the_database_says(postgres
 async def test_late_after_is_a_setting(postgres_server: EmbeddedPostgres, key: str) -> None:
     """A request that has begun in time may take effect for so long. The intent says so to every gateway."""
     double = store(kind=RecordingDouble, ignored_conditions=frozenset({"CompleteMultipartUpload"}))
-    settings = {"pending_wait": 0.1, "late_after": 3_600.0}
-    async with staged(postgres_server, double, s3=settings) as stage:
+    settings, limits = {"late_after": 3_600.0}, {"pending_wait": 0.1}
+    async with staged(postgres_server, double, s3=settings, limits=limits) as stage:
         await call(connect(stage.origin, "33").put_object, Key=key, Body=b"before")
         double.cut(operation="PutObject", key=key)
         await outcome(connect(stage.origin, "33").put_object, Key=key, Body=b"zombie")

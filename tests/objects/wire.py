@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 
 from pydantic import SecretStr
 
-from gateway.config.stores import ObjectStore
+from gateway.config.sections import ObjectStore
 from gateway.objects.s3.answers import WriteAnswer
 from gateway.objects.store.operations import Upstream
 
@@ -118,7 +118,6 @@ async def upstream(store: Store, *, timeout: float = 20, scheme: str = "http") -
         region="eu-west-1",
         access_key_id="AKGATEWAY",
         secret_access_key=SecretStr("gateway-secret"),
-        timeout=timeout,
     )
-    async with Upstream(config) as opened:
+    async with Upstream(config, timeout=timeout) as opened:
         yield opened

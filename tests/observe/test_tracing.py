@@ -215,9 +215,10 @@ class TestObjects:
 
 class TestTheIssuer:
     async def test_what_another_gateway_is_asked_is_in_the_trace(
-        self, postgres_server: EmbeddedPostgres, collector: Collector
+        self, postgres_server: EmbeddedPostgres, collector: Collector, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        telemetry = {"traces": collector.origin, "service": "issuer"}
+        telemetry = {"traces": collector.origin}
+        monkeypatch.setenv("OTEL_SERVICE_NAME", "issuer")
         async with (
             scene(postgres_server, telemetry=telemetry, leases={"signing_keys": ["k" * 32]}) as issuer,
             issuer.api() as locks,
@@ -225,6 +226,7 @@ class TestTheIssuer:
         ):
             lease = (await locks.post("/v1/leases/order/5", json={"holder": "me"})).json()
             leases = {"issuer": issuer.origin, "issuer_api_key": API_KEY}
+            monkeypatch.delenv("OTEL_SERVICE_NAME")
             asking = config(dsn, leases=leases, fencing={"tokens": "issued"}, telemetry={"traces": collector.origin})
             async with running(asking) as origin:
                 trace = uuid4().hex
@@ -254,10 +256,13 @@ class TestWhoseTrace:
     @pytest.mark.thorough
     @pytest.mark.parametrize("sample", [0.0, 1.0])
     async def test_the_share_of_those_begun_here(
-        self, postgres_server: EmbeddedPostgres, collector: Collector, sample: float
+        self, postgres_server: EmbeddedPostgres, collector: Collector, sample: float, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         west = f"west-{sample}"
-        async with traced(postgres_server, collector, sample=sample, service=west) as stage, stage.api() as api:
+        monkeypatch.setenv("OTEL_SERVICE_NAME", west)
+        monkeypatch.setenv("OTEL_TRACES_SAMPLER", "parentbased_traceidratio")
+        monkeypatch.setenv("OTEL_TRACES_SAMPLER_ARG", str(sample))
+        async with traced(postgres_server, collector) as stage, stage.api() as api:
             assert await patch(api, 1, 5) == 204
             trace = uuid4().hex
             assert await patch(api, 1, 6, **within(trace)) == 204

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from textwrap import dedent
 
@@ -196,11 +197,19 @@ def test_a_gate_that_is_ended_leaves_nothing_running(tmp_path: Path) -> None:
         (folder / "Makefile").write_text(f"endless:\n\t{end}echo $$$$ > pid; exec sleep 600\n")
         gate = subprocess.Popen([sys.executable, ROOT / ".ci/gate.py", "7", "endless=9"], cwd=folder)
         pid = folder / "pid"
-        soon(lambda pid=pid, gate=gate: (pid.exists() and pid.read_text()) or gate.poll() is not None)
+        soon(partial(has_begun, gate, pid))
         gate.send_signal(number)
         assert gate.wait(PATIENCE) == 1
         # The step may be over before it has written its number.
-        soon(lambda pid=pid: not pid.exists() or not pid.read_text() or is_gone(int(pid.read_text())))
+        soon(partial(is_over, pid))
+
+
+def has_begun(gate: "subprocess.Popen[bytes]", pid: Path) -> bool:
+    return (pid.exists() and pid.read_text() != "") or gate.poll() is not None
+
+
+def is_over(pid: Path) -> bool:
+    return not pid.exists() or not pid.read_text() or is_gone(int(pid.read_text()))
 
 
 def soon(look: Callable[[], object]) -> None:

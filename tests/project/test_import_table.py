@@ -25,14 +25,13 @@ TABLE: dict[str, str] = {
     "batching": "",
     "bounded": "",
     "budget": "fencing.record",
-    "http": "auth.certificates bounded observe.events observe.repeats observe.stages budget fencing.record",
-    "config": "fencing text auth.algorithms auth.certificates auth.database_roles auth.grants journal.contents "
-    "journal.protocol webhooks.messages",
+    "http": "auth.principal bounded observe.events observe.repeats observe.stages budget fencing.record",
+    "config": "fencing text auth.principal auth.grants journal.contents journal.protocol webhooks.messages",
     "db": "fencing budget timeline.history",
     "observe": "fencing config db",
     "auth": "fencing background config observe",
     "admission": "fencing db observe",
-    "record": "fencing auth.grants auth.key_uses background batching budget db observe",
+    "record": "fencing auth.callers auth.grants background batching budget db observe",
     # The table plane.
     "tables.catalog": "tables.dialect.grammar",
     "tables.functions": "tables.catalog tables.dialect.media",
@@ -102,7 +101,7 @@ LIBRARIES: dict[str, str] = {
     "django": "client.django",
     "fastapi": "api http.problems http.raw_routes",
     "httptools": "http.connection",
-    "httpx": "admission auth.issuer_requests client commands demo webhooks.delivery",
+    "httpx": "admission auth.issuers client commands demo webhooks.delivery",
     "jinja2": "web.rendering",
     "joserfc": "auth.identity_tokens",
     "kazoo": "client.zookeeper",
@@ -139,7 +138,7 @@ OF_FRAMEWORKS = {"client.django": {"django"}, "client.sqlalchemy": {"sqlalchemy"
 # Folders and modules that do no I/O and read no clock and no environment.
 PURE = (
     "bounded errors text fencing timeline http.head http.origins "
-    "auth.algorithms auth.certificates auth.database_roles auth.temporary_keys auth.grants auth.identity_tokens "
+    "auth.temporary_keys auth.grants auth.identity_tokens "
     "auth.login_cookies auth.signature_claims auth.post_policy auth.principal auth.sigv4 "
     "tables.catalog tables.functions tables.relations tables.dialect tables.naming tables.sql "
     "tables.reach objects.s3 objects.protocol "

@@ -231,7 +231,8 @@ class TestWhoIsShownWhat:
 
 
 async def test_the_answer_of_a_gateway_without_database(dsn: str) -> None:
-    async with watched(dsn, postgres={"dsn": "postgresql://nobody@127.0.0.1:9/none", "connect_timeout": 0.5}) as stage:
+    postgres, limits = {"dsn": "postgresql://nobody@127.0.0.1:9/none"}, {"connect_timeout": 0.5}
+    async with watched(dsn, postgres=postgres, limits=limits) as stage:
         for path in ("events", "events.csv", "rejections/stream"):
             answer = await stage.get(f"/v1/{path}")
             assert (answer.status_code, answer.json()["code"]) == (503, "unavailable")

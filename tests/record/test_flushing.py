@@ -15,8 +15,7 @@ import pytest
 import pytest_asyncio
 
 from gateway import part
-from gateway.auth.callers import Callers
-from gateway.auth.key_uses import KeyKind, KeyUse, digest_of, fingerprint
+from gateway.auth.callers import Callers, KeyKind, KeyUse, digest_of, fingerprint
 from gateway.auth.principal import Principal
 from gateway.db import key_uses as stored_uses
 from gateway.db import traffic as stored_counts
@@ -248,8 +247,7 @@ SECRET = "a-secret-that-is-shared-with-an-issuer"
 WORKER: dict[str, Any] = {
     "name": "worker",
     "groups": ["auditors"],
-    "api_key": NEW,
-    "api_keys": [OLD],
+    "api_key": [NEW, OLD],
     "keys": [{"access_key_id": name, "secret_access_key": secret} for name, secret in PAIRS.items()],
 }
 ISSUER = {"name": "app", "secret": SECRET, "issuer": "https://issuer.example"}

@@ -340,7 +340,8 @@ STALE = (412, "StaleFencingToken")
 async def shared(postgres_server: EmbeddedPostgres) -> AsyncIterator[Stage]:
     keys = {"access_key_id": ACCESS_KEY, "secret_access_key": SECRET_KEY, "api_key": API_KEY}
     callers = [{"name": "writer", "groups": ["admins"], **keys}]
-    async with staged(postgres_server, S3Double(buckets=["bucket"]), callers=callers, s3={"pending_wait": 0.2}) as one:
+    double, limits = S3Double(buckets=["bucket"]), {"pending_wait": 0.2}
+    async with staged(postgres_server, double, callers=callers, limits=limits) as one:
         yield one
 
 

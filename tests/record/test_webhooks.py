@@ -324,10 +324,10 @@ async def test_a_zombie_is_told_of_and_so_is_the_alarm_that_it_raises(dsn: str, 
 
 
 @pytest.mark.thorough
-async def test_a_former_secret_signs_beside_the_new_one(dsn: str, database: Database) -> None:
+async def test_all_secrets_of_a_list_sign(dsn: str, database: Database) -> None:
     new = "whsec_" + "bmV3" * 12
     async with receiving() as receiver:
-        hooks = [{"name": "ops", "url": receiver.url, "secret": new, "former_secret": SECRET}]
+        hooks = [{"name": "ops", "url": receiver.url, "secret": [new, SECRET]}]
         async with running(config(dsn, webhooks=hooks)):
             await known(database, "ops")
             await put(database)

@@ -13,7 +13,7 @@ import httpx
 from mypy_boto3_s3 import S3Client
 from pydantic import SecretStr
 
-from gateway.config.stores import ObjectStore
+from gateway.config.sections import ObjectStore
 from gateway.db.database import Database
 from gateway.demo.embedded import EmbeddedPostgres
 from gateway.fencing.resource import escape_path
@@ -93,8 +93,6 @@ async def fenced(postgres: EmbeddedPostgres, store: Store, *, versioned: bool = 
         "region": REGION,
         "access_key_id": store.owner.access_key_id,
         "secret_access_key": SecretStr(store.owner.secret_access_key),
-        "timeout": 60,
-        "sweep_interval": 0,
         # As docs/stores.md says of it: its conditional delete loses a race now and then.
         "distrust": ("delete",) if store.name == "versitygw" else (),
     }

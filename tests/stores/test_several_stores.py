@@ -44,8 +44,6 @@ async def origin(postgres_server: Server, stores: dict[str, Store]) -> AsyncIter
                 "region": REGION,
                 "access_key_id": store.owner.access_key_id,
                 "secret_access_key": store.owner.secret_access_key,
-                "sweep_interval": 0,
-                "timeout": 2,
             }
             for name, store in stores.items()
         ]

@@ -15,7 +15,7 @@ from gateway import app, serving
 from gateway.config import Config
 from gateway.demo.embedded import EmbeddedPostgres
 from gateway.observe.events import Event, RequestFailed
-from tests.patience import LIMITS
+from tests.patience import limited
 from tests.postgres import fresh
 from tests.running import OPEN
 
@@ -133,9 +133,9 @@ def watched_gateway(server: EmbeddedPostgres, setup: str, /, **sections: Any) ->
         stack.callback(lambda: runner.run(connection.close()))
         runner.run(connection.execute(setup))
         events: list[Event] = []
-        database = {"dsn": dsn, **LIMITS}
-        config = {"postgres": database, "grants": OPEN, **sections}
-        gateway = app.build(Config.model_validate(config), events.append)
+        limits = sections.pop("limits", {})
+        config = Config.model_validate({"postgres": {"dsn": dsn}, "grants": OPEN, **sections})
+        gateway = app.build(limited(config, **limits), events.append)
         listener = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
         stack.enter_context(serving.in_background(gateway, listener))
         client = RawClient(listener.getsockname()[1])

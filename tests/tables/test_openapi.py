@@ -151,7 +151,7 @@ DOCUMENTS = {"/v1/openapi.json": [*CHECKS, status_code_conformance], "/v1/tables
 @pytest.fixture(scope="module")
 def gateway(postgres_server: EmbeddedPostgres) -> Iterator[Watched]:
     # The document's own example waits for ten seconds if its lock is taken.
-    with watched_gateway(postgres_server, TABLES, leases={"max_wait": 10}) as watched:
+    with watched_gateway(postgres_server, TABLES, limits={"max_wait": 10}) as watched:
         yield watched
 
 

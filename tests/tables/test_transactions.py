@@ -18,7 +18,6 @@ from gateway.fencing.token import Token
 from gateway.tables.dialect import transaction_document
 from gateway.tables.dialect.response import Response
 from gateway.tables.dialect.transaction_document import Entry, of_write
-from tests.patience import LIMITS
 from tests.running import API_KEY, config, running
 from tests.tables.asking import change, row, rows
 from tests.waiting import PATIENCE, waiting
@@ -201,8 +200,7 @@ CREATE TRIGGER care AFTER INSERT ON careless FOR EACH ROW EXECUTE FUNCTION care(
 async def api(tables: Database, dsn: str) -> AsyncIterator[httpx.AsyncClient]:
     """The gateway over real HTTP, with a caller of its own."""
     await change(tables, MORE)
-    database = {"dsn": dsn, "max_body": 200_000, **LIMITS}
-    served = config(dsn, postgres=database, tables=RULES)
+    served = config(dsn, postgres={"dsn": dsn}, tables=RULES, limits={"table_body": 200_000})
     async with running(served) as origin:
         headers = {"Authorization": f"Bearer {API_KEY}"}
         async with httpx.AsyncClient(base_url=origin, headers=headers, timeout=PATIENCE) as client:

@@ -271,7 +271,7 @@ def test_the_change_of_configuration_is_the_whole_rule() -> None:
     config = Config.model_validate(
         {
             "postgres": {"dsn": "postgresql://nowhere"},
-            "fencing": {"mode": "observe", "max_jump": 5},
+            "fencing": {"mode": "observe", "equal": "strict"},
             "tables": [
                 {"name": "public.b", "resource": "order/{id}", "version": "changed", "equal": "strict"},
                 {"name": "public.w", "resource": "w", "unfiltered": True, "mode": "observe"},

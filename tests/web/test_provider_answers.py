@@ -47,7 +47,7 @@ async def provider() -> AsyncIterator[LoginProvider]:
 
 
 def configuration(dsn: str, provider: LoginProvider, login: dict[str, Any] | None = None, **issuer: Any) -> Config:
-    section = {"name": "id", "issuer": ISSUER, "audiences": [AUDIENCE], "keys_url": provider.url, **issuer}
+    section = {"name": "id", "issuer": ISSUER, "audiences": [AUDIENCE], "keys": provider.url, **issuer}
     return running.config(
         dsn,
         callers=CALLERS,

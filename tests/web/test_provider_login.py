@@ -60,13 +60,12 @@ def provider(port: int) -> Iterator[Provider]:
 def stage(dsn: str, port: int, provider: Provider) -> Iterator[Stage]:
     """A gateway at which people of one issuer log in."""
     login = {
-        "title": "Example Inc",
         "client_id": CLIENT,
         "client_secret": CLIENT_SECRET,
         "authorization_url": f"{provider.issuer}/auth",
         "token_url": f"{provider.issuer}/token",
     }
-    issuer = {"keys_url": f"{provider.issuer}/jwks", "groups_claim": ["groups"]}
+    issuer = {"keys": f"{provider.issuer}/jwks", "groups_claim": ["groups"]}
     sections: dict[str, Any] = {
         "callers": CALLERS,
         "server": {"public_address": f"http://127.0.0.1:{port}"},
@@ -83,7 +82,7 @@ def stage(dsn: str, port: int, provider: Provider) -> Iterator[Stage]:
 
 def log_in(page: Page, name: str) -> None:
     """Press the button, log in at the provider and consent."""
-    page.get_by_role("link", name="Log in with Example Inc").click()
+    page.get_by_role("link", name="Log in with id").click()
     page.get_by_placeholder("Enter any login").fill(name)
     page.get_by_placeholder("and password").fill("any")
     page.get_by_role("button", name="Sign-in").click()
@@ -108,6 +107,6 @@ def test_a_person_logs_in_sees_the_record_and_logs_out(
     page.goto("/ui/")
     expect(page).to_have_title("Log in – Fencing gateway")
     # The provider still knows the person: the next login asks for nothing.
-    page.get_by_role("link", name="Log in with Example Inc").click()
+    page.get_by_role("link", name="Log in with id").click()
     expect(page).to_have_url(f"{stage.origin}/ui/")
     expect(page.get_by_text("id:ann")).to_be_visible()

@@ -20,7 +20,7 @@ SELECT e.* FROM fencing.entry e
 WHERE e.day >= $1 AND (e.day, e.position) > ($1, $2) AND e.position <= $3
   AND (
     (e.kind = ANY ($4::text[]) AND ($5 = '' OR starts_with(e.resource, $5)) AND ($6 OR e.enforced IS DISTINCT FROM false)
-        AND (e.reason IS NULL OR ((cardinality($9::text[]) = 0 OR e.reason = ANY ($9::text[])) AND e.reason <> ALL ($10::text[]))))
+        AND (e.reason IS NULL OR e.reason <> ALL ($9::text[])))
     OR (e.kind IN ('alarm-raised', 'alarm-cleared') AND e.details ->> 'alarm' = ANY ($7::text[]))
   )
 ORDER BY e.day, e.position LIMIT $8

@@ -68,17 +68,13 @@ class Sweeper:
         runner: Runner,
         observe: Observe,
         scan: BypassScan | None = None,
-        *,
-        unconditionally: bool = False,
     ) -> None:
-        """``unconditionally``: remove tombstones also if the store ignores the condition of a delete."""
         self._database = database
         self._upstream = upstream
         self._profiles = profiles
         self._runner = runner
         self._observe = observe
         self._scan = scan
-        self._unconditionally = unconditionally
         self._stopping = asyncio.Event()
 
     @asynccontextmanager
@@ -141,8 +137,7 @@ class Sweeper:
 
     async def _sweep_tombstone(self, grave: Tombstone, *, doomed: bool) -> bool:
         conditional = await self._deletes_conditionally(grave.bucket)
-        unconditionally = doomed or (self._unconditionally and self._runner.duplicates is Duplicates.TOLERATE)
-        if not conditional and (conditional is None or not unconditionally):
+        if not conditional and (conditional is None or not doomed):
             return False  # only time stops a delete without a condition, if it is late or arrives twice
         write = Announcement(
             grave.resource, grave.bucket, grave.key, uuid4(), presented=None, caller=SWEEPER, mode=Enforcement.OBSERVE

@@ -22,7 +22,7 @@ import aiohttp
 from yarl import URL
 
 from gateway.auth import sigv4
-from gateway.config.stores import ObjectStore
+from gateway.config.sections import Limits, ObjectStore
 from gateway.errors import ForOperator, GatewayError, OutcomeUnknown, Unavailable
 from gateway.fencing.intent import SIGNATURE_LIFETIME
 from gateway.objects.s3.answers import (
@@ -134,13 +134,13 @@ class StoreClient:
     ``send`` returns a response. ``exchange`` sends a write and returns what its answer means to the protocol.
     """
 
-    def __init__(self, config: ObjectStore, observe: Observe = ignore) -> None:
+    def __init__(self, config: ObjectStore, observe: Observe = ignore, timeout: float = Limits.store_timeout) -> None:
         self._observe = observe
         self._endpoint = config.endpoint
         self._host = urlsplit(config.endpoint).netloc.rpartition("@")[2]
         self.at = _address(config.endpoint)
         """Host and port of the store, for operators."""
-        self._timeout = config.timeout
+        self._timeout = timeout
         self._credentials = sigv4.StoreCredentials(
             config.access_key_id, config.secret_access_key.get_secret_value(), config.region
         )

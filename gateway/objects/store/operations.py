@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import TypeAlias
 from urllib.parse import unquote, unquote_plus
 
-from gateway.config.stores import ObjectStore
+from gateway.config.sections import Limits, ObjectStore
 from gateway.errors import ForOperator, Unavailable
 from gateway.journal.evidence import Metadata, Witness
 from gateway.objects.s3 import documents, forwarded_headers, xml
@@ -60,8 +60,8 @@ _MAX_PAGE_BYTES = 1024 * 1024
 class Upstream(StoreClient):
     """One object store, by its operations. ``raw_key`` is a key as it stands in a path, percent-encoded."""
 
-    def __init__(self, config: ObjectStore, observe: Observe = ignore) -> None:
-        super().__init__(config, observe)
+    def __init__(self, config: ObjectStore, observe: Observe = ignore, timeout: float = Limits.store_timeout) -> None:
+        super().__init__(config, observe, timeout)
         self._unquoted: set[str] = set()
         # Other keys are given where the secret of the store was replaced.
         keys = (*config.evidence_keys, config.secret_access_key)

@@ -8,8 +8,7 @@ from collections.abc import Mapping
 from http.cookies import CookieError, SimpleCookie
 from typing import NamedTuple, Self
 
-from gateway.auth import database_roles
-from gateway.auth.principal import Principal
+from gateway.auth.principal import Principal, shown_claims
 from gateway.db import settings
 from gateway.db.database import Transaction
 from gateway.http.head import Head
@@ -59,7 +58,7 @@ def role_of(head: Head, principal: Principal) -> Role:
     role = Role(
         name,
         {
-            "request.jwt.claims": database_roles.shown_claims(name, principal.name, principal.claims),
+            "request.jwt.claims": shown_claims(name, principal.name, principal.claims),
             "request.headers": json.dumps(_shown(head)),
             "request.cookies": json.dumps(_cookies(head.value(b"cookie") or b"")),
         },

@@ -20,12 +20,12 @@ from functools import partial
 from typing import NamedTuple, TypeAlias
 
 from gateway.admission import Admission
-from gateway.auth.database_roles import OWN
 from gateway.auth.grants import Rights
-from gateway.auth.principal import Principal, Proof, Use
+from gateway.auth.principal import OWN, Principal, Proof, Use
 from gateway.bounded import Bounded
 from gateway.budget import CALLER, Caller
-from gateway.db.database import Database, Record, wants_retry
+from gateway.db.database import Database, Record
+from gateway.db.errors import wants_retry
 from gateway.db.fences import Claim
 from gateway.db.idempotency import IdempotencyKey
 from gateway.errors import GatewayError, SqlError, Unavailable

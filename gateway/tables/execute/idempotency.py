@@ -23,6 +23,8 @@ from gateway.tables.dialect.response import Response
 from gateway.tables.execute.fenced_write import ClaimGroup, Claims
 
 SETTLE_ATTEMPTS = 3
+RETENTION = 24 * 3600.0
+"""Seconds, by the database's clock, for which an answer is kept."""
 
 SettleClaims = Callable[[Claims, Sequence[str], str], Awaitable[None]]
 """Settles the mutations of older holders on some of the claimed resources, for a caller. Raises if it cannot."""

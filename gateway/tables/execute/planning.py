@@ -11,9 +11,8 @@ from functools import cached_property
 from typing import Any, Protocol, Self
 from uuid import uuid4
 
-from gateway.auth.database_roles import OWN
 from gateway.auth.grants import Rights
-from gateway.auth.principal import Principal
+from gateway.auth.principal import OWN, Principal
 from gateway.db import settings
 from gateway.db.database import Database, Transaction
 from gateway.db.idempotency import IdempotencyKey

@@ -11,7 +11,7 @@ from gateway.config import Config
 from gateway.demo.embedded import EmbeddedPostgres
 from tests.conformance.tables.asking import Asker
 from tests.conformance.tables.stage import SCHEMAS, Stage
-from tests.patience import LIMITS
+from tests.patience import limited
 from tests.postgres import fresh
 from tests.running import OPEN, Events
 
@@ -35,18 +35,17 @@ FUNCTIONS = (
 
 def configuration(dsn: str, mode: str = "enforce") -> Config:
     """Return a configuration with all options for PostgREST's defaults on. ``mode`` observe: writes need no token."""
-    return Config.model_validate({
+    return limited(Config.model_validate({
         "postgres": {
             "dsn": dsn, "schemas": SCHEMAS, "functions": FUNCTIONS,
-            **LIMITS,
         },
-        "server": {"rest_v1": True, "cors_origins": ["*"]},
+        "server": {"cors_origins": ["*"]},
         "grants": OPEN,
         "fencing": {"mode": mode},
         "tables": [
             {"name": f"cinema.{name}", "resource": f"cinema/{name.replace(' ', '-').lower()}"} for name in TABLES
         ],
-    })  # fmt: skip
+    }))  # fmt: skip
 
 
 @contextmanager

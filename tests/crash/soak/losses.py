@@ -29,7 +29,7 @@ from tests.crash.soak.checker import Checker, Verdict
 from tests.crash.soak.holders import MARK, Ground, Holder, Notes, look_at_rows, number_of
 from tests.crash.soak.proxy import Proxy
 from tests.crash.soak.servers import POOLER, Database
-from tests.crash.soak.stage import Faults, configured
+from tests.crash.soak.stage import LIMITS, Faults, configured
 from tests.crash.stage import Postgres
 from tests.doubles.s3 import DoubleProcess
 from tests.postgres import as_gateway, install, memory_or_disk
@@ -464,15 +464,14 @@ def _given(mode: str, sites: list[_Site], store: int) -> dict[str, Any]:
     grounds = [site.ground for site in sites]
     usual = configured(sites[0].address, f"http://127.0.0.1:{store}")
     journals = [{"mode": mode} if mode == "off" else {"mode": mode, "bucket": _JOURNAL} for _ in sites]
-    timeouts = {"idle_timeout": 2, "lock_timeout": 2, "connect_timeout": 3}
-    sections = [{"dsn": as_gateway(site.address), **timeouts} for site in sites]
+    sections: list[dict[str, Any]] = [{"dsn": as_gateway(site.address)} for site in sites]
     databases: dict[str, Any] = {"postgres": sections[0], "journal": journals[0]}
     if len(sites) > 1:
         databases = {"postgres": None, "databases": []}
         for ground, section, journal in zip(grounds, sections, journals, strict=True):
             owned = {"name": ground.name, "schemas": [ground.schema], "resources": [f"{ground.kind}**"]}
             section |= {**owned, "buckets": [ground.bucket], "default": ground is grounds[0]}
-            placed = journal if mode == "off" else {**journal, "prefix": f"{ground.name}/"}
+            placed = journal if mode == "off" else {**journal, "bucket": f"{_JOURNAL}/{ground.name}/"}
             databases["databases"].append({**section, "journal": placed})
     return {
         **usual,
@@ -486,5 +485,6 @@ def _given(mode: str, sites: list[_Site], store: int) -> dict[str, Any]:
         "objects": [
             {"match": f"{ground.bucket}/jobs/{{job}}/**", "resource": f"{ground.kind}{{job}}"} for ground in grounds
         ],
-        "s3": {**usual["s3"], "timeout": 3, "late_after": _LATE_AFTER},
+        "s3": {**usual["s3"], "late_after": _LATE_AFTER},
+        "limits": {**LIMITS, "idle_timeout": 2, "connect_timeout": 3, "store_timeout": 3},
     }

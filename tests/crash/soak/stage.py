@@ -124,7 +124,7 @@ def staged(seed: int) -> Iterator[Soak]:
     """Everything a run needs, in processes of its own."""
     with (
         services(seed) as (dsn, double),
-        Nursery({"dsn": dsn, **configured(dsn, double.endpoint)}) as nursery,
+        Nursery({"dsn": dsn, "limits": LIMITS, **configured(dsn, double.endpoint)}) as nursery,
     ):
         yield Soak(seed, double, nursery.hatch, dsn)
 
@@ -157,14 +157,24 @@ def _prepared(dsn: str) -> None:
     database.close()
 
 
+LIMITS = {
+    "connect_timeout": 5,
+    "idle_timeout": 0.5,
+    "lock_timeout": 2,
+    "store_timeout": 2,
+    "pending_wait": 0.3,
+    "memory_threshold": MEMORY_THRESHOLD,
+    "sweep_interval": 1,
+}
+"""Limits of a gateway that meets every fault within the minutes of a soak."""
+
+
 def configured(dsn: str, endpoint: str) -> dict[str, Any]:
     """Return the sections of a gateway's configuration."""
     keys = {"access_key_id": ACCESS_KEY, "secret_access_key": SECRET_KEY, "api_key": API_KEY}
     return {
         "postgres": {
             "dsn": as_gateway(dsn),
-            "idle_timeout": 0.5,
-            "lock_timeout": 2,
             "functions": ["public.write_entry"],
         },
         "tables": [{"name": "public.entries", "resource": "job/{job}"}],
@@ -173,10 +183,6 @@ def configured(dsn: str, endpoint: str) -> dict[str, Any]:
         "grants": GRANTS,
         "s3": {
             "endpoint": endpoint,
-            "timeout": 2,
-            "pending_wait": 0.3,
-            "memory_threshold": MEMORY_THRESHOLD,
-            "sweep_interval": 1,
             "access_key_id": STORE_KEY,
             "secret_access_key": STORE_SECRET,
         },

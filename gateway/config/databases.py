@@ -5,15 +5,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 from urllib.parse import urlsplit
 
-from gateway.config.fencing import ObjectRule
-from gateway.config.places import Place, Places
+from gateway.config.rules import ObjectRule
+from gateway.config.toml import Place, Places
 from gateway.fencing.ownership import OWN_KEYS, Owned, Ownership
 from gateway.fencing.ownership_checks import KeyNames, Names, conflicts, foreign_to
 from gateway.fencing.shares import Owner, share_of
 
 if TYPE_CHECKING:
     from gateway.config import Config
-    from gateway.config.stores import DatabaseEntry
+    from gateway.config.sections import DatabaseEntry
 
 Problem: TypeAlias = tuple[tuple[str | int, ...], str]
 """A place in the configuration, and what is wrong there."""
@@ -100,7 +100,9 @@ def _meet(one: "DatabaseEntry", other: "DatabaseEntry", endpoints: Mapping[str |
     mine, theirs = one.journal, other.journal
     if mine.dsn is not None or theirs.dsn is not None:
         return mine.dsn == theirs.dsn
-    if mine.bucket is None or mine.bucket != theirs.bucket or endpoints.get(one.store) != endpoints.get(other.store):
+    if mine.bucket is None or theirs.bucket is None or endpoints.get(one.store) != endpoints.get(other.store):
+        return False
+    if mine.bucket.partition("/")[0] != theirs.bucket.partition("/")[0]:
         return False
     return mine.prefix.startswith(theirs.prefix) or theirs.prefix.startswith(mine.prefix)
 

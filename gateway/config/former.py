@@ -1,0 +1,179 @@
+"""Former keys of the configuration. For one minor version, a configuration that has one still starts, with a warning.
+
+A former key whose loss would open something, or lose a promise, is an error instead. This module goes with the version.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from gateway.config.sections import FROM_FILE, Misplaced, read_secret
+from gateway.fencing.record import EntryReason
+
+Place: TypeAlias = tuple[str | int, ...]
+Values: TypeAlias = MutableMapping[str, Any]
+
+_COPIES = {"postgres": ("databases",), "s3": ("stores",), "journal": ("databases.journal",)}
+"""Sections whose keys the entries of a list have as well."""
+
+
+@dataclass(frozen=True, slots=True)
+class Former:
+    """A key that is no more. ``advice``: what to write instead, or what holds now.
+
+    ``follow`` writes its value where it belongs now, into the whole configuration and the section of the key.
+    ``is_lost`` says of a value that the gateway could not keep its promise.
+    """
+
+    advice: str
+    follow: Callable[[Values, Values, Any], None] | None = None
+    is_lost: Callable[[Any], bool] | None = None
+
+    @property
+    def told(self) -> str:
+        """The advice as a sentence."""
+        return f"It {self.advice}."
+
+
+def _fixed(value: str, is_lost: Callable[[Any], bool] | None = None) -> Former:
+    return Former(f"has no effect: {value}; remove it", is_lost=is_lost)
+
+
+def _is_on(value: Any) -> bool:
+    return str(value).lower() not in ("false", "0", "off", "no", "n", "f")
+
+
+def _discreet(_: Values, section: Values, value: Any) -> None:
+    if not _is_on(value):
+        section["verbose"] = False
+
+
+def _prefix_of_journal(_: Values, section: Values, value: Any) -> None:
+    if section.get("bucket") is not None:
+        section["bucket"] = f"{section['bucket']}/{value}"
+
+
+def _keys(_: Values, section: Values, value: Any) -> None:
+    if value is not None and section.setdefault("keys", value) != value:
+        raise Misplaced(("issuers",), "an issuer has its keys in one place; keep one of keys, keys_url and keys_path")
+
+
+def _max_jump(config: Values, _: Values, value: Any) -> None:
+    rules = [{"max_jump": value, **rule} for rule in config.get("resources") or ()]
+    rest = [] if any(rule.get("match") == "**" for rule in rules) else [{"match": "**", "max_jump": value}]
+    config["resources"] = [*rules, *rest]
+
+
+def _more(key: str, former: str) -> Callable[[Values, Values, Any], None]:
+    """Return what adds a former key's secrets, or those in its file, to a list of secrets."""
+
+    def follow(_: Values, section: Values, value: Any) -> None:
+        own, path = section.pop(key, None) or (), section.pop(key + FROM_FILE, None)
+        more = read_secret(former, value).splitlines() if former.endswith(FROM_FILE) else value
+        files = () if path is None else read_secret(key + FROM_FILE, path).splitlines()
+        section[key] = [one for given in (own, files, more) for one in ([given] if isinstance(given, str) else given)]
+
+    return follow
+
+
+def _except_others(_: Values, section: Values, value: Any) -> None:
+    others = [reason.value for reason in EntryReason if reason.value not in value] if value else []
+    section["except_reasons"] = list(dict.fromkeys([*section.get("except_reasons", ()), *others]))
+
+
+FORMER: Mapping[tuple[str, str], Former] = {
+    ("server", "rest_v1"): _fixed("tables are always at /rest/v1/, too"),
+    ("server", "body_timeout"): _fixed("the value is 30 seconds"),
+    ("postgres", "lock_timeout"): _fixed("the value is 10 seconds"),
+    ("postgres", "idle_timeout"): _fixed("the value is 5 seconds"),
+    ("postgres", "connect_timeout"): _fixed("the value is 5 seconds"),
+    ("postgres", "listen"): _fixed("the gateway always listens"),
+    ("postgres", "idempotency_retention"): _fixed("the value is 86400 seconds", lambda value: float(value) > 86400),
+    ("postgres", "max_body"): _fixed("the value is 64 MiB"),
+    ("s3", "timeout"): _fixed("the value is 60 seconds"),
+    ("s3", "memory_threshold"): _fixed("the value is 8 MiB"),
+    ("s3", "pending_wait"): _fixed("the value is 5 seconds"),
+    ("s3", "sweep_interval"): _fixed("the value is 60 seconds"),
+    ("postgres", "tx_override"): Former(
+        "is no more; a write with 'Prefer: tx=rollback' is committed, so check writes in a database for tests",
+        None,
+        _is_on,
+    ),
+    ("postgres", "overrides"): Former(
+        "is no more; raise PTnnn or PGRST in place of response.status and response.headers", None, _is_on
+    ),
+    ("postgres", "verbose_errors"): Former("is read as verbose; write verbose", _discreet),
+    ("postgres", "openapi"): Former("is read as verbose; write verbose", _discreet),
+    ("journal", "prefix"): Former('is read as the end of bucket; write bucket = "BUCKET/PREFIX/"', _prefix_of_journal),
+    ("fencing", "max_jump"): Former(
+        'is read as that of resources; write it into [[resources]], the last with match = "**"', _max_jump
+    ),
+    ("issuers", "keys_url"): Former("is read as keys; write keys", _keys),
+    ("issuers", "keys_path"): Former("is read as keys; write keys", _keys),
+    ("issuers", "algorithms"): _fixed("a signature is by any algorithm of the issuer's keys"),
+    ("issuers", "leeway"): _fixed("the value is 30 seconds", lambda value: float(value) < 30),
+    ("issuers.login", "title"): _fixed("the button has the name of the issuer"),
+    ("webhooks", "former_secret"): Former("is read as more of secret; write a list", _more("secret", "former_secret")),
+    ("webhooks", "former_secret_file"): Former(
+        "is read as more of secret; write both into one file", _more("secret", "former_secret_file")
+    ),
+    ("callers", "api_keys"): Former("is read as more of api_key; write a list", _more("api_key", "api_keys")),
+    ("callers", "api_keys_file"): Former(
+        "is read as more of api_key; write all into one file", _more("api_key", "api_keys_file")
+    ),
+    ("webhooks", "reasons"): Former("is read as except_reasons with all other reasons; write those", _except_others),
+    ("telemetry", "sample"): _fixed("set OTEL_TRACES_SAMPLER=parentbased_traceidratio and OTEL_TRACES_SAMPLER_ARG"),
+    ("telemetry", "service"): _fixed("set OTEL_SERVICE_NAME"),
+    ("s3", "sweep_unconditionally"): _fixed("tombstones stay where the store ignores the condition of a delete"),
+    ("leases", "max_wait"): _fixed("the value is 60 seconds"),
+}
+"""Each former key, by its section and name."""
+
+
+def found(values: Mapping[str, Any]) -> Iterator[tuple[Place, Former, Values]]:
+    """Yield each former key that a configuration has, with its place, and the section that has it."""
+    for (section, key), former in FORMER.items():
+        for place, keys in _sections(values, section):
+            if key in keys:
+                yield (*place, key), former, keys
+
+
+def _sections(values: Mapping[str, Any], section: str) -> Iterator[tuple[Place, Values]]:
+    for path in (section, *_COPIES.get(section, ())):
+        yield from _at((), values, path.split("."))
+
+
+def _at(place: Place, value: Any, path: Sequence[str]) -> Iterator[tuple[Place, Values]]:
+    """Yield the sections at a path below a value, and each entry of a list on it."""
+    if isinstance(value, list | tuple):
+        for number, entry in enumerate(value):
+            yield from _at((*place, number), entry, path)
+    elif isinstance(value, MutableMapping):
+        if not path:
+            yield place, value
+        elif path[0] in value:
+            yield from _at((*place, path[0]), value[path[0]], path[1:])
+
+
+def without_former(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a configuration that has its former keys as they are written now.
+
+    Raises ``Misplaced`` for a value that no other key keeps.
+    """
+    current = deepcopy(dict(values)) if any(found(values)) else dict(values)
+    for place, former, section in list(found(current)):
+        value = section.pop(str(place[-1]))
+        if former.is_lost is not None and _is(former.is_lost, value):
+            raise Misplaced(place, f"is a former key, and {value} cannot be kept: it {former.advice}")
+        if former.follow is not None:
+            former.follow(current, section, value)
+    return current
+
+
+def _is(condition: Callable[[Any], bool], value: Any) -> bool:
+    """Return whether it holds for a value, or the value is none that can be compared."""
+    try:
+        return condition(value)
+    except (TypeError, ValueError):
+        return True

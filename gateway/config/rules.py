@@ -1,0 +1,262 @@
+"""Sections of the configuration: accepted tokens, rules of tables, keys and resources, the record, and telemetry."""
+
+import re
+from collections.abc import Collection
+from typing import Annotated
+from urllib.parse import urlsplit
+
+from pydantic import Field, SecretStr, field_validator, model_validator
+
+from gateway.config.sections import KIBIBYTE, Misplaced, Secrets, Section, origin
+from gateway.errors import ConfigurationError, ResourceMalformed
+from gateway.fencing.decision import Cascades, Enforcement, Equal
+from gateway.fencing.policy import MAX_JUMP, TokenPolicy, Unreachable
+from gateway.fencing.record import EntryReason, Kind
+from gateway.fencing.resource import Template, check_pattern
+from gateway.fencing.token import MAX_VALUE
+from gateway.text import is_sendable
+from gateway.webhooks import messages
+
+
+class Fencing(Section):
+    """The defaults of tables, objects and resources without a rule of their own."""
+
+    mode: Enforcement = Enforcement.ENFORCE
+    """Whether refused writes are refused (enforce), or pass and are recorded (observe)."""
+    equal: Equal = Equal.ACCEPT
+    """Whether a token may write again: accept lets it, strict lets each token write once."""
+    tokens: TokenPolicy = TokenPolicy.ANY
+    """The accepted tokens: any, or only those that the lease service issued, or signed, or whose lease is running."""
+    cascades: Cascades = Cascades.REFUSE
+    """The fate of a write to a table that reaches rows of other resources, by foreign keys, triggers or rules."""
+
+
+class Leases(Section):
+    """The built-in lock service."""
+
+    max_ttl: Annotated[float, Field(ge=0.1, le=31_622_400)] = 3600.0
+    """Seconds, at most a year: the longest lease without renewal."""
+    signing_keys: tuple[Annotated[SecretStr, Field(min_length=32)], ...] = ()
+    """Secrets that sign sequencers. The first one signs, all verify. All gateways need the same ones."""
+    issuer: str | None = None
+    """The origin of another gateway, whose lease service issues the tokens instead of this one's; None for this one."""
+    issuer_api_key: SecretStr | None = None
+    """The API key of this gateway there."""
+
+    @field_validator("issuer")
+    @classmethod
+    def _origin_only(cls, value: str | None) -> str | None:
+        return None if value is None else origin(value)
+
+    @field_validator("issuer_api_key")
+    @classmethod
+    def _sendable(cls, value: SecretStr | None) -> SecretStr | None:
+        if value is not None and not (value.get_secret_value() and is_sendable(value.get_secret_value())):
+            raise ValueError("must be printable ASCII")
+        return value
+
+    @model_validator(mode="after")
+    def _both(self) -> "Leases":
+        if (self.issuer is None) != (self.issuer_api_key is None):
+            raise ValueError("issuer and issuer_api_key belong together: set both, or neither")
+        return self
+
+
+class ResourceRule(Section):
+    """The tokens that resources accept. ``[fencing]`` has the defaults."""
+
+    match: Annotated[str, Field(min_length=1)]
+    """A resource. A segment ``*`` is any one segment, a last ``**`` all remaining ones. The first match holds."""
+    tokens: TokenPolicy | None = None
+    """As in ``[fencing]``, for these resources."""
+    max_jump: Annotated[int, Field(ge=1, le=MAX_VALUE)] = MAX_JUMP
+    """The farthest that a token may be ahead of its fence if any token is accepted. No issuer skips that many."""
+    unreachable: Unreachable | None = None
+    """The policy while ``leases.issuer`` is unreachable: refuse all writes, or let the order of tokens decide."""
+    lock_delay: Annotated[float, Field(ge=0, le=3600)] | None = None
+    """Seconds for which a lock stays closed after its holder was lost, because of writers that cannot be fenced."""
+
+    @field_validator("match")
+    @classmethod
+    def _pattern(cls, value: str) -> str:
+        try:
+            check_pattern(value)
+        except ResourceMalformed as error:
+            raise ValueError(error.message) from error
+        return value
+
+
+class _Rule(Section):
+    mode: Enforcement | None = None
+    """As in ``[fencing]``, for writes under this rule."""
+    equal: Equal | None = None
+    """As in ``[fencing]``, for writes under this rule."""
+    resource: str | None = None
+    """The template of the resource's name, with columns of the table or segments of the key in braces."""
+
+    @field_validator("resource")
+    @classmethod
+    def _readable(cls, value: str | None) -> str | None:
+        if value is not None:
+            try:
+                Template.parse(value)
+            except ConfigurationError as error:
+                raise ValueError(error.message) from error
+        return value
+
+
+class TableRule(_Rule):
+    """The mapping of a table's rows to resources. ``resource`` defaults to ``{name}/{primary key}``."""
+
+    name: Annotated[str, Field(pattern=r"^[^.]+\.[^.]+$")]
+    """``schema.table``."""
+    version: Annotated[str, Field(min_length=1)] | None = None
+    """The column that changes with every change of a row and serves as its ETag. The default is a digest of the row."""
+    cascades: Cascades | None = None
+    """As in ``[fencing]``, for writes of this table."""
+    unfiltered: bool = False
+    """Allow updates and deletes without a filter. ``resource`` must have no columns, so it is the whole table."""
+
+    @model_validator(mode="after")
+    def _whole_table(self) -> "TableRule":
+        if self.unfiltered and (self.resource is None or Template.parse(self.resource).fields):
+            raise Misplaced(("unfiltered",), f"needs a resource without columns, such as {self.name!r}; set resource")
+        return self
+
+
+class ObjectRule(_Rule):
+    """The mapping of keys to resources. ``resource`` defaults to ``s3/{bucket}/{key}``."""
+
+    match: Annotated[str, Field(min_length=3)]
+    """A ``bucket/key`` pattern: ``{name}`` and ``*`` are one segment, a last ``**`` is all remaining ones."""
+
+
+class Audit(Section):
+    """The record: its retention, and the payloads it keeps."""
+
+    retention: Annotated[int, Field(ge=7)] = 400
+    """Days for which the record is kept. Fences are kept forever."""
+    capture: Annotated[int, Field(ge=0, le=1024 * KIBIBYTE)] = 0
+    """Bytes of a refused write's payload that are kept with its entry; 0 for none."""
+    redact: tuple[Annotated[str, Field(min_length=1)], ...] = ()
+    """Columns whose values are removed from kept payloads: ``schema.table.column``, or ``column`` of any table."""
+
+    @field_validator("redact")
+    @classmethod
+    def _columns(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for name in value:
+            # A name of two parts could mean the column of a table, and would redact nothing.
+            if name.count(".") not in (0, 2) or not all(name.split(".")):
+                raise ValueError(f"{name!r} must be schema.table.column, or the column alone")
+        return value
+
+
+class Webhook(Section):
+    """An address that receives entries of the record."""
+
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
+    """Its name in alarms, metrics and the API."""
+    url: str
+    """The address that receives messages. It is not shown again, because it may contain a secret."""
+    secret: Annotated[Secrets, Field(min_length=1)]
+    """The key that signs messages: ``whsec_`` and the base64 of 24 to 64 random bytes. All of a list sign, so that
+    receivers can switch."""
+    kinds: tuple[Kind, ...] = (Kind.REJECTION,)
+    """The kinds of entries that it receives. Without any, it receives only the alarms that name it."""
+    prefix: str = ""
+    """Only entries of resources whose name begins with this."""
+    observed: bool = True
+    """Whether it also receives writes that passed because their rule observes."""
+    except_reasons: tuple[EntryReason, ...] = ()
+    """Of entries with a reason, such as refused writes, none with one of these: ``["denied"]`` leaves out requests
+    without a grant."""
+
+    @field_validator("secret")
+    @classmethod
+    def _usable(cls, value: tuple[SecretStr, ...]) -> tuple[SecretStr, ...]:
+        for one in value:
+            messages.key_of(one.get_secret_value())
+        return value
+
+    @field_validator("url")
+    @classmethod
+    def _address(cls, value: str) -> str:
+        parts = urlsplit(value)
+        if parts.scheme not in ("http", "https") or not parts.hostname or parts.username is not None or parts.fragment:
+            raise ValueError("must be an http:// or https:// address without user or fragment")
+        return value
+
+
+class Alarm(Section):
+    """An alarm: more than so many refused writes within so many minutes."""
+
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
+    """Its name in the record, metrics and messages."""
+    prefix: str = ""
+    """Only refused writes to resources whose name begins with this."""
+    more_than: Annotated[int, Field(ge=0, le=10_000)]
+    """The alarm keeps the times of so many refused writes, and of one more."""
+    minutes: Annotated[int, Field(ge=1, le=1440)]
+    """The length of the window in minutes."""
+    webhooks: tuple[str, ...] = ()
+    """Names of webhooks; all of them by default."""
+
+
+_PLACEHOLDER = re.compile(r"\{(\w+)\}")
+_PRINTABLE = re.compile(r"[!-~]+")
+
+
+class Ui(Section):
+    """The pages at ``/ui/``: links from entries to other programs."""
+
+    trace_url: str | None = None
+    """The address of a trace: ``{trace_id}`` stands for its id, ``{since}`` and ``{until}`` for an hour around it."""
+    log_url: str | None = None
+    """The address of a request's log lines: ``{request_id}`` stands for its id, the others as in ``trace_url``."""
+
+    @field_validator("trace_url")
+    @classmethod
+    def _of_trace(cls, value: str | None) -> str | None:
+        return None if value is None else _link(value, "trace_id", ("since", "until"))
+
+    @field_validator("log_url")
+    @classmethod
+    def _of_log(cls, value: str | None) -> str | None:
+        return None if value is None else _link(value, "request_id", ("since", "until"))
+
+
+def _link(template: str, needed: str, others: Collection[str]) -> str:
+    """Check the template of a link. The page puts names into it, percent-encoded, so its host must be a literal."""
+    parts = urlsplit(template)
+    is_address = parts.scheme in ("http", "https") and parts.hostname and parts.username is None
+    if not is_address or not _PRINTABLE.fullmatch(template):
+        raise ValueError("must be an http:// or https:// address without user; percent-encode spaces in it")
+    found = set(_PLACEHOLDER.findall(template))
+    known = ", ".join(f"{{{name}}}" for name in (needed, *others))
+    if found - {needed, *others} or set("{}") & set(_PLACEHOLDER.sub("", template)):
+        raise ValueError(f"only {known} can stand in braces; write other braces as %7B and %7D")
+    if needed not in found:
+        raise ValueError(f"must contain {{{needed}}}")
+    if set("{}") & set(parts.netloc):
+        raise ValueError("the host must be a literal: a placeholder belongs into the path, the query or the fragment")
+    return template
+
+
+class Telemetry(Section):
+    """Metrics, traces, and the log of requests."""
+
+    public_metrics: bool = False
+    """Whether ``/v1/metrics`` is for all callers. Else it is for programs on this host, and callers with ``audit``."""
+    access_log: bool = False
+    """Whether each request is a line of the log."""
+    traces: str | None = None
+    """The OTLP/HTTP endpoint for traces, such as ``http://127.0.0.1:4318``. Needs the extra ``tracing``."""
+
+    @field_validator("traces")
+    @classmethod
+    def _collector(cls, value: str | None) -> str | None:
+        if value is not None:
+            parts = urlsplit(value)
+            if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
+                raise ValueError("must be an http:// or https:// address, such as http://127.0.0.1:4318")
+        return value

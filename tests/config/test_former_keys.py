@@ -1,0 +1,124 @@
+"""Former keys: a configuration that has one starts, and tells what to write instead."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gateway.config import former_keys, load
+from gateway.errors import ConfigurationError
+from gateway.fencing.record import EntryReason
+from gateway.journal.contents import PREFIX
+from tests.processes import called, started
+
+DSN = '[postgres]\ndsn = "postgresql://gateway@db/app"\n'
+BOTH = (
+    '[[databases]]\nname = "north"\ndefault = true\ndsn = "postgresql://north"\n'
+    '[[databases]]\nname = "south"\nschemas = ["south"]\ndsn = "postgresql://south"\n'
+)
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "gateway.toml"
+
+
+def warnings(file: Path, text: str) -> list[str]:
+    """Load a configuration that works, and return its warnings."""
+    file.write_text(text)
+    load(file)
+    return former_keys(file)
+
+
+def test_a_key_that_has_no_effect_is_a_warning(file: Path) -> None:
+    (line,) = warnings(file, DSN + "connect_timeout = 7\n")
+    assert line.startswith(f"{file}, line 3: [postgres], connect_timeout: is a former key.")
+    assert line.endswith("It has no effect: the value is 5 seconds; remove it.")
+
+
+def test_entries_of_several_databases_have_the_same_former_keys(file: Path) -> None:
+    (line,) = warnings(file, BOTH + "listen = false\n")
+    assert '[[databases]] "south", listen: is a former key' in line
+
+
+def test_variables_have_the_same_former_keys(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GATEWAY_POSTGRES__MAX_BODY", "10")
+    (line,) = warnings(file, DSN)
+    assert line.startswith("the environment, GATEWAY_POSTGRES__MAX_BODY: [postgres], max_body: is a former key.")
+
+
+FOLLOWED: dict[str, tuple[Callable[[Any], Any], Any]] = {
+    "[postgres] openapi = false": (lambda one: one.postgres.verbose, False),
+    "[postgres] verbose_errors = true": (lambda one: one.postgres.verbose, True),
+    '[journal] bucket = "b"\nprefix = "p/q/"': (
+        lambda one: (one.journal.bucket, one.journal.prefix),
+        ("b/p/q/", "p/q/"),
+    ),
+    '[journal] bucket = "b"': (lambda one: one.journal.prefix, PREFIX),
+    '[fencing] max_jump = 5\n[[resources]]\nmatch = "a/*"\n[[resources]]\nmatch = "b/*"\nmax_jump = 9': (
+        lambda one: [(rule.match, rule.max_jump) for rule in one.resources],
+        [("a/*", 5), ("b/*", 9), ("**", 5)],
+    ),
+    '[[webhooks]] reasons = ["denied"]\nexcept_reasons = ["denied"]': (
+        lambda one: set(one.webhooks[0].except_reasons),
+        set(EntryReason),
+    ),
+    '[[webhooks]] reasons = ["denied"]': (
+        lambda one: set(EntryReason) - set(one.webhooks[0].except_reasons),
+        {EntryReason.DENIED},
+    ),
+}
+UNTOUCHED = '[journal] bucket = "b"'
+TRUSTED = '[[issuers]] name = "id"\nissuer = "https://a"\naudiences = ["g"]\n'
+FOLLOWED |= {
+    f'{TRUSTED}keys_url = "https://a/keys"': (lambda one: one.issuers[0].keys, "https://a/keys"),
+    f'{TRUSTED}keys_path = "keys.json"': (lambda one: one.issuers[0].keys, "keys.json"),
+}
+HOOK = 'name = "a"\nurl = "https://a"\nsecret = "whsec_aHVudGVyMi1zZWNyZXQtaHVudGVyMi1zZWNyZXQ="\n'
+STORE = '[s3]\nendpoint = "http://s3"\naccess_key_id = "a"\nsecret_access_key = "b"\n'
+
+
+@pytest.mark.parametrize("text", FOLLOWED)
+def test_a_key_that_has_another_name_is_read(file: Path, text: str) -> None:
+    header, _, keys = text.partition(" ")
+    written = DSN + (keys if header == "[postgres]" else STORE + f"{header}\n{HOOK * (header == '[[webhooks]]')}{keys}")
+    assert bool(warnings(file, written)) == (text != UNTOUCHED)
+    value, expected = FOLLOWED[text]
+    assert value(load(file)) == expected
+
+
+ISSUER = '[[issuers]]\nname = "id"\nissuer = "https://a"\naudiences = ["g"]\nkeys = "https://a/keys"\n'
+
+
+def test_former_secrets_are_read_with_their_files(file: Path) -> None:
+    """Without one of them, a client or a receiver that has not changed yet is shut out."""
+    for name in ("new", "old"):
+        file.with_name(name).write_text(f"the-{name}-api-key\n")
+    keys = f'api_key_file = "{file.with_name("new")}"\napi_keys = ["the-third-api-key"]\n'
+    assert len(warnings(file, DSN + f'[[callers]]\nname = "a"\n{keys}api_keys_file = "{file.with_name("old")}"\n')) == 2
+    read = {key.get_secret_value() for key in load(file).callers[0].api_key}
+    assert read == {"the-new-api-key", "the-old-api-key", "the-third-api-key"}
+    secrets = [f"whsec_{sign * 32}" for sign in "ab"]
+    hook = f'[[webhooks]]\nname = "a"\nurl = "https://a"\nsecret = "{secrets[0]}"\nformer_secret = "{secrets[1]}"\n'
+    assert len(warnings(file, DSN + hook)) == 1
+    assert [one.get_secret_value() for one in load(file).webhooks[0].secret] == secrets
+
+
+@pytest.mark.parametrize("text", [ISSUER + "leeway = 5", "idempotency_retention = 90000"])
+def test_a_value_that_cannot_be_kept_is_an_error(file: Path, text: str) -> None:
+    file.write_text(DSN + text)
+    with pytest.raises(ConfigurationError, match=r"is a former key, and .* cannot be kept"):
+        load(file)
+    file.write_text(DSN + text.replace("= 5", "= 60").replace("= 90000", "= 5"))
+    load(file)
+
+
+def test_the_check_and_the_log_tell(dsn: str, file: Path) -> None:
+    file.write_text(f'[server]\nlisten = "127.0.0.1:0"\nrest_v1 = false\n[postgres]\ndsn = "{dsn}"\n')
+    told = "[server], rest_v1: is a former key. It has no effect"
+    checked = called("config", "check", "--config", str(file))
+    assert (checked.returncode, told in checked.stderr) == (0, True), checked.stderr
+    with started("serve", "--config", str(file)) as gateway:
+        gateway.wait_for(lambda: '"listening"' in gateway.errors.read_text())
+        assert told in gateway.errors.read_text()
