@@ -37,9 +37,9 @@ from gateway.http.body import BodyReader
 from gateway.leases.service import LeaseService
 from gateway.objects.neighbours import Neighbours
 from gateway.objects.pipeline import ObjectPlane, Settings
-from gateway.objects.probe.bucket_profile import Profile
-from gateway.objects.probe.probe import Profiles
+from gateway.objects.store.bucket_profile import Profile
 from gateway.objects.store.operations import Upstream
+from gateway.objects.store.probe import Profiles
 from gateway.observe.events import Observe, ServiceUnreachable, Sinks
 from gateway.observe.gauges import GaugeReader, StatusGauges
 from gateway.record.audit import Audit

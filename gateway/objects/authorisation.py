@@ -9,13 +9,13 @@ from gateway.fencing.record import MissingGrant
 from gateway.fencing.resource import escape
 from gateway.http.body import offload
 from gateway.objects.exchange import Exchange
-from gateway.objects.probe import bucket_profile
-from gateway.objects.probe.bucket_profile import KEYS
-from gateway.objects.probe.probe import Profiles
+from gateway.objects.key_rules import ObjectTarget, Resources
 from gateway.objects.reads import ABOUT_A_BUCKET, LISTINGS
-from gateway.objects.resource_rules import ObjectTarget, Resources
 from gateway.objects.s3.access_control import destinations
 from gateway.objects.s3.operations import Level, Operation, OperationKind
+from gateway.objects.store import bucket_profile
+from gateway.objects.store.bucket_profile import KEYS
+from gateway.objects.store.probe import Profiles
 from gateway.objects.store_rights import StoreRights
 from gateway.record.denials import Denials
 

@@ -14,9 +14,9 @@ from gateway.fencing.headers import would_refuse
 from gateway.fencing.record import Attempt, CapturedPayload
 from gateway.http.body import Body, ClientGone
 from gateway.http.head import Head
-from gateway.objects.body.intake import VerifiedBody, WriteBody, media_type_of
+from gateway.objects.body import VerifiedBody, WriteBody, media_type_of
 from gateway.objects.protocol.effects import Deleted
-from gateway.objects.s3 import forwarded_headers, xml
+from gateway.objects.s3 import request_headers, xml
 from gateway.objects.s3.answers import Applied, RawHeaders
 from gateway.objects.s3.documents import MAX_DOCUMENT
 from gateway.objects.s3.operations import Operation
@@ -49,8 +49,8 @@ _DELETE_HEADERS = frozenset({b"x-amz-delete-marker", b"x-amz-version-id"})
 # The gateway returns the fence's marks in the metadata under the names of the request headers. A client that copies the
 # metadata of an object then does not present an old token with it.
 _RENAMED = {
-    forwarded_headers.TOKEN.encode(): b"fencing-token",
-    forwarded_headers.RESOURCE.encode(): b"fencing-resource",
+    request_headers.TOKEN.encode(): b"fencing-token",
+    request_headers.RESOURCE.encode(): b"fencing-resource",
 }
 
 
@@ -264,7 +264,7 @@ def headers_left_by(deleted: Deleted) -> list[tuple[bytes, bytes]]:
 
 def is_tombstone(response: StoreResponse) -> bool:
     """Return whether an answer is about a tombstone, the object that stands for a deleted one."""
-    return response.header(forwarded_headers.TOMBSTONE) == "true"
+    return response.header(request_headers.TOMBSTONE) == "true"
 
 
 def _client_headers(headers: RawHeaders) -> list[tuple[bytes, bytes]]:
@@ -272,7 +272,7 @@ def _client_headers(headers: RawHeaders) -> list[tuple[bytes, bytes]]:
     kept = []
     for raw_name, value in headers:
         name = raw_name.lower()
-        if name in _HOP_BY_HOP or (name not in _RENAMED and forwarded_headers.is_own(name.decode("latin-1"))):
+        if name in _HOP_BY_HOP or (name not in _RENAMED and request_headers.is_own(name.decode("latin-1"))):
             continue
         kept.append((_RENAMED.get(name, name), value))
     return kept

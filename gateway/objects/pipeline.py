@@ -2,7 +2,7 @@
 
 Form uploads and preflights leave after the first stage: a form is signed in its fields, a preflight is never signed.
 The last two stages belong to the handler of the operation. A handler of writes goes through the stages of
-``writes/fenced_write.py``; ``protocol/mutation.py`` decides what happens in Postgres and in the store.
+``fenced_write.py``; ``protocol/mutation.py`` decides what happens in Postgres and in the store.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -23,32 +23,32 @@ from gateway.fencing.intent import LATE_AFTER, Duplicates
 from gateway.http import origins
 from gateway.http.body import BodyReader, ClientGone
 from gateway.http.head import Head
+from gateway.objects.amend import Amendments
 from gateway.objects.authorisation import ObjectAuthorisation
-from gateway.objects.background.bypass_scan import BypassScan
-from gateway.objects.background.sweeper import Sweeper
-from gateway.objects.bucket_administration import Administration
+from gateway.objects.buckets import Administration
+from gateway.objects.bypass_scan import BypassScan
+from gateway.objects.copy import Copies, Sources
+from gateway.objects.delete import Deletes
 from gateway.objects.exchange import Exchange, ResponseWriter
-from gateway.objects.list_objects import Listings
+from gateway.objects.fenced_write import FencedWrites, unavailable
+from gateway.objects.form import FormUploads
+from gateway.objects.key_rules import Resources
+from gateway.objects.listings import Listings
+from gateway.objects.multipart import Uploads
 from gateway.objects.neighbours import Neighbours
-from gateway.objects.probe.probe import Profiles
 from gateway.objects.protocol import mutation
 from gateway.objects.protocol.effects import Barred, FenceRefused, NotDone
+from gateway.objects.protocol.runner import Runner
+from gateway.objects.put import Puts
 from gateway.objects.reads import Reads, ReadScope
-from gateway.objects.resource_rules import Resources
-from gateway.objects.run.runner import Runner
 from gateway.objects.s3 import addressing
 from gateway.objects.s3.answers import RawHeaders
 from gateway.objects.s3.operations import Operation, OperationKind
 from gateway.objects.s3.request import classify
 from gateway.objects.store.operations import Upstream
+from gateway.objects.store.probe import Profiles
 from gateway.objects.store_rights import StoreRights
-from gateway.objects.writes.amend import Amendments
-from gateway.objects.writes.copy import Copies, Sources
-from gateway.objects.writes.delete import Deletes
-from gateway.objects.writes.fenced_write import FencedWrites, unavailable
-from gateway.objects.writes.form import FormUploads
-from gateway.objects.writes.multipart_upload import Uploads
-from gateway.objects.writes.put import Puts
+from gateway.objects.sweeper import Sweeper
 from gateway.observe.events import Observe
 from gateway.record.audit import Audit
 from gateway.record.denials import Denials

@@ -14,16 +14,16 @@ from gateway.auth.sigv4 import RequestHead
 from gateway.errors import GatewayError, StoreError
 from gateway.fencing.resource import covers, includes, overlap
 from gateway.objects.exchange import Exchange, ResponseWriter, is_tombstone
-from gateway.objects.probe import bucket_profile
-from gateway.objects.probe.bucket_profile import KEYS
-from gateway.objects.probe.probe import Profiles
-from gateway.objects.resource_rules import Resources
+from gateway.objects.key_rules import Resources
 from gateway.objects.s3 import addressing
 from gateway.objects.s3.answers import RawHeaders, Rejected, of_write, store_refusal
 from gateway.objects.s3.operations import Level, Operation, OperationKind
 from gateway.objects.s3.request import S3Request
+from gateway.objects.store import bucket_profile
+from gateway.objects.store.bucket_profile import KEYS
 from gateway.objects.store.client import StoreResponse
 from gateway.objects.store.operations import Upstream
+from gateway.objects.store.probe import Profiles
 
 # Operations that read what belongs to an object beside its bytes. A tombstone has nothing of the kind.
 _BESIDE_BYTES = frozenset(

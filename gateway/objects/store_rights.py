@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from gateway.auth.grants import Action, Rights
 from gateway.errors import ResourceMalformed, RightsAtTheStore, StoreError
-from gateway.objects.resource_rules import Resources
+from gateway.objects.key_rules import Resources
 from gateway.objects.s3 import access_control, xml
 from gateway.objects.s3.access_control import AclRight, PolicyRight
 from gateway.objects.s3.operations import Operation

@@ -12,11 +12,11 @@ from gateway.auth.principal import FencedScope, Principal
 from gateway.config.access import CallerKeys
 from gateway.errors import StoreError
 from gateway.fencing.token import Token
-from gateway.objects.probe.bucket_profile import Probe
+from gateway.objects.key_rules import KeyRule, Resources
 from gateway.objects.reads import ReadScope
-from gateway.objects.resource_rules import KeyRule, Resources
 from gateway.objects.s3.operations import Level, Operation, OperationKind
 from gateway.objects.s3.request import S3Request, classify
+from gateway.objects.store.bucket_profile import Probe
 from tests.objects.clients import body_of, call, connect, outcome
 from tests.objects.object_gateway import Stage, module_stage, store
 from tests.running import ACCESS_KEY, SECRET_KEY

@@ -14,10 +14,6 @@ from pydantic import SecretStr
 
 from gateway.config.stores import ObjectStore
 from gateway.errors import StoreError, Unavailable
-from gateway.objects.probe import judgement
-from gateway.objects.probe.bucket_profile import KEYS, SPELLINGS, Probe, Profile, mistakable
-from gateway.objects.probe.judgement import Contender, Etags, Observation, of_spelling
-from gateway.objects.probe.probe import PREFIX, Profiles, probe
 from gateway.objects.s3.answers import (
     Applied,
     Found,
@@ -29,7 +25,11 @@ from gateway.objects.s3.answers import (
     Unknown,
     WriteAnswer,
 )
+from gateway.objects.store import judgement
+from gateway.objects.store.bucket_profile import KEYS, SPELLINGS, Probe, Profile, mistakable
+from gateway.objects.store.judgement import Contender, Etags, Observation, of_spelling
 from gateway.objects.store.operations import Upstream
+from gateway.objects.store.probe import PREFIX, Profiles, probe
 from tests.doubles.s3 import ACCESS_KEY, REGION, SECRET_KEY, S3Double, serve
 from tests.tiers import first
 from tests.waiting import PATIENCE

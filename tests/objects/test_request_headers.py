@@ -11,9 +11,9 @@ from gateway.fencing.headers import FencingHeaders
 from gateway.fencing.token import Token
 from gateway.objects.s3 import addressing, conditions
 from gateway.objects.s3.conditions import Expect, WriteCondition, for_entry
-from gateway.objects.s3.forwarded_headers import forwarded
 from gateway.objects.s3.operations import Operation, OperationKind
 from gateway.objects.s3.request import S3Request, classify, read_fencing
+from gateway.objects.s3.request_headers import forwarded
 
 # The headers that go on to the store, by the model that S3's own clients use.
 

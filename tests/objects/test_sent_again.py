@@ -9,7 +9,7 @@ from botocore.exceptions import ClientError
 
 from gateway.fencing.decision import Equal
 from gateway.fencing.intent import Duplicates
-from gateway.objects.writes import fenced_write
+from gateway.objects import fenced_write
 from tests.clients.lossy import losing
 from tests.doubles.s3 import Rule
 from tests.objects import raw

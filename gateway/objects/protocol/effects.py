@@ -1,6 +1,6 @@
 """The vocabulary of the object protocol: the effects that it yields, and the outcomes that it returns.
 
-``generator.py`` yields effects and is sent their answers. ``run/runner.py`` carries them out with Postgres and S3. The
+``mutation.py`` yields effects and is sent their answers. ``runner.py`` carries them out with Postgres and S3. The
 explorer in ``tests/model`` carries them out in memory, in every possible order.
 """
 

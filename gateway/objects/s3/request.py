@@ -13,7 +13,7 @@ from urllib.parse import parse_qsl, quote
 from gateway.errors import RequestMalformed, ResourceMalformed, StoreError
 from gateway.fencing import headers as fencing
 from gateway.fencing.headers import FencingHeaders
-from gateway.objects.s3 import addressing, conditions, forwarded_headers
+from gateway.objects.s3 import addressing, conditions, request_headers
 from gateway.objects.s3.addressing import CopySource
 from gateway.objects.s3.conditions import WriteCondition
 from gateway.objects.s3.operations import Level, Operation, OperationKind, not_implemented, recognise
@@ -211,7 +211,7 @@ def classify(
         key,
         quote(key, safe="/"),
         query.parameters,
-        forwarded_headers.forwarded(operation, named),
+        request_headers.forwarded(operation, named),
         read_fencing(operation, carried, query.fencing, session),
         conditions.read(operation, named) if writes and _CONDITIONS & named.keys() else None,
         addressing.read_copy_source(operation, named) if operation.copies else None,

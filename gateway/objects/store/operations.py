@@ -14,7 +14,7 @@ from urllib.parse import unquote, unquote_plus
 from gateway.config.stores import ObjectStore
 from gateway.errors import ForOperator, Unavailable
 from gateway.journal.evidence import Metadata, Witness
-from gateway.objects.s3 import documents, forwarded_headers, xml
+from gateway.objects.s3 import documents, request_headers, xml
 from gateway.objects.s3.addressing import PartSource
 from gateway.objects.s3.answers import (
     Applied,
@@ -75,9 +75,9 @@ class Upstream(StoreClient):
         self, bucket: str, raw_key: str, resource: str, token: str, write_id: str, *, tombstone: bool = False
     ) -> TextHeaders:
         """Return the metadata that the gateway gives each of its objects, signed: whose write it is, by which token."""
-        own = forwarded_headers.own_metadata(resource, token, write_id, tombstone=tombstone)
+        own = request_headers.own_metadata(resource, token, write_id, tombstone=tombstone)
         signature = self._witness.sign(bucket, raw_key, resource, token, write_id)
-        return own if signature is None else (*own, (forwarded_headers.SIGNATURE, signature))
+        return own if signature is None else (*own, (request_headers.SIGNATURE, signature))
 
     async def look(self) -> datetime | None:
         """Return the store's clock, if it tells it.
@@ -113,7 +113,7 @@ class Upstream(StoreClient):
 
     def _with_evidence(self, bucket: str, raw_key: str, response: StoreResponse, answer: HeadAnswer) -> HeadAnswer:
         """Return what was found with the token that its metadata prove."""
-        signature = response.header(forwarded_headers.SIGNATURE)
+        signature = response.header(request_headers.SIGNATURE)
         if not isinstance(answer, Found) or signature is None:
             return answer
         found = Metadata(bucket, raw_key, answer.resource, answer.token, answer.write_id, signature)
@@ -352,14 +352,14 @@ def _head_answer(response: StoreResponse) -> HeadAnswer:
         return Unknown(f"HEAD was answered with {response.status}")
     return Found(
         etag,
-        write_id=response.header(forwarded_headers.WRITE_ID),
-        tombstone=response.header(forwarded_headers.TOMBSTONE) == "true",
-        resource=response.header(forwarded_headers.RESOURCE),
-        token=response.header(forwarded_headers.TOKEN),
+        write_id=response.header(request_headers.WRITE_ID),
+        tombstone=response.header(request_headers.TOMBSTONE) == "true",
+        resource=response.header(request_headers.RESOURCE),
+        token=response.header(request_headers.TOKEN),
         size=int(size) if size and size.isdecimal() else 0,
         date=date,
         last_modified=clock_of(response.header("last-modified")),
-        invocation=response.header(forwarded_headers.INVOCATION),
+        invocation=response.header(request_headers.INVOCATION),
     )
 
 

@@ -15,8 +15,8 @@ from gateway.db import bypasses
 from gateway.db.bypasses import RememberedObject, ScanPosition
 from gateway.db.database import Database
 from gateway.errors import GatewayError, Unavailable
-from gateway.objects.resource_rules import Resources
-from gateway.objects.run.bypass_check import etag_of, evidence
+from gateway.objects.bypass import etag_of, evidence
+from gateway.objects.key_rules import Resources
 from gateway.objects.s3 import listing_pages, xml
 from gateway.objects.s3.answers import Found, Unknown, unquoted
 from gateway.objects.s3.listing_pages import ListingEntry

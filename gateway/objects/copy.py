@@ -11,21 +11,21 @@ from gateway.budget import Budget
 from gateway.db.database import Database
 from gateway.errors import GatewayError, StoreError, Unavailable
 from gateway.http.body import twice
-from gateway.objects.body.checksums import Digests
-from gateway.objects.body.intake import VerifiedBody
+from gateway.objects.body import VerifiedBody
 from gateway.objects.exchange import Exchange, is_tombstone
+from gateway.objects.fenced_write import FencedWrite, FencedWrites
+from gateway.objects.protocol.runner import path_of
+from gateway.objects.put import Puts
 from gateway.objects.reads import raise_gateway_fault
-from gateway.objects.run.runner import path_of
-from gateway.objects.s3 import documents, forwarded_headers
+from gateway.objects.s3 import documents, request_headers
 from gateway.objects.s3.addressing import CopySource, PartSource
 from gateway.objects.s3.answers import Applied, Rejected, Uploaded, store_refusal, unquoted
+from gateway.objects.s3.checksums import Digests
 from gateway.objects.s3.documents import Part
 from gateway.objects.s3.request import S3Request
+from gateway.objects.staging import Staging, part_size
 from gateway.objects.store.client import StoreResponse, TextHeaders
 from gateway.objects.store.operations import Upstream
-from gateway.objects.writes.fenced_write import FencedWrite, FencedWrites
-from gateway.objects.writes.put import Puts
-from gateway.objects.writes.staging import Staging, part_size
 
 # Headers that describe the bytes. A copy has them from its source, or all of them from its request.
 _DESCRIPTION = frozenset(
@@ -57,13 +57,13 @@ class SourceObject:
         return [
             (name, value)
             for name, value in self.headers.items()
-            if describes(name) and not forwarded_headers.is_own(name)
+            if describes(name) and not request_headers.is_own(name)
         ]
 
 
 def describes(name: str) -> bool:
     """Return whether a header (lower-case name) describes an object, so that a copy has it from source or request."""
-    return name in _DESCRIPTION or name.startswith(forwarded_headers.METADATA)
+    return name in _DESCRIPTION or name.startswith(request_headers.METADATA)
 
 
 class Sources:

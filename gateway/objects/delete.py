@@ -6,17 +6,17 @@ from uuid import UUID, uuid4
 
 from gateway.errors import GatewayError, StoreError
 from gateway.http.body import offload
+from gateway.objects.amend import Amendments
 from gateway.objects.exchange import Exchange, headers_left_by
+from gateway.objects.fenced_write import FencedWrite, FencedWrites
 from gateway.objects.protocol import mutation
 from gateway.objects.protocol.effects import Deleted, InParts
-from gateway.objects.run.runner import OperationPayload
+from gateway.objects.protocol.runner import OperationPayload
+from gateway.objects.put import Puts
 from gateway.objects.s3 import conditions, documents
 from gateway.objects.s3.conditions import WriteCondition
 from gateway.objects.s3.documents import DeletedObject, ObjectToDelete
 from gateway.objects.store.client import TextHeaders
-from gateway.objects.writes.amend import Amendments
-from gateway.objects.writes.fenced_write import FencedWrite, FencedWrites
-from gateway.objects.writes.put import Puts
 
 _AT_A_TIME = 16
 

@@ -13,10 +13,10 @@ from gateway.db.database import Database
 from gateway.db.uploads import RecordedUpload, UploadKey
 from gateway.errors import OutcomeUnknown, SqlError, StoreError, Unavailable
 from gateway.http.body import twice
-from gateway.objects.body.form import FormBody
-from gateway.objects.body.intake import VerifiedBody
+from gateway.objects.body import VerifiedBody
 from gateway.objects.exchange import Exchange
-from gateway.objects.probe.bucket_profile import Profile
+from gateway.objects.fenced_write import FencedWrite, FencedWrites
+from gateway.objects.form_body import FormBody
 from gateway.objects.protocol import mutation
 from gateway.objects.protocol.effects import (
     Candidate,
@@ -27,14 +27,14 @@ from gateway.objects.protocol.effects import (
     WriteOutcome,
     tombstone_body,
 )
-from gateway.objects.run.runner import OperationPayload, path_of
+from gateway.objects.protocol.runner import OperationPayload, path_of
 from gateway.objects.s3.answers import Uploaded
 from gateway.objects.s3.conditions import WriteCondition
 from gateway.objects.s3.documents import Part
+from gateway.objects.staging import Staged, Staging, part_size, store_failure
+from gateway.objects.store.bucket_profile import Profile
 from gateway.objects.store.client import TextHeaders
 from gateway.objects.store.operations import Upstream
-from gateway.objects.writes.fenced_write import FencedWrite, FencedWrites
-from gateway.objects.writes.staging import Staged, Staging, part_size, store_failure
 
 _SMALL_PARTS = 64 * 1024 * 1024
 

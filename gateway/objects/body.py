@@ -13,9 +13,9 @@ from gateway.auth.sigv4 import VerifiedSignature
 from gateway.errors import BodyTooLarge, GatewayError, StoreError
 from gateway.fencing.record import CapturedPayload
 from gateway.http.body import ArrivingBody, ClientGone
-from gateway.objects.body import checksums
-from gateway.objects.body.checksums import Digests, Proof, Verification
-from gateway.objects.body.chunked import Decoder, Signatures
+from gateway.objects.s3 import checksums
+from gateway.objects.s3.checksums import Digests, Proof, Verification
+from gateway.objects.s3.chunked import Decoder, Signatures
 from gateway.record.payload_capture import NOTHING, Capture
 
 _DIGITS = frozenset("0123456789")

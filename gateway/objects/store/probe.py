@@ -12,12 +12,12 @@ from typing import Any, TypeAlias
 from uuid import uuid4
 
 from gateway.errors import GatewayError, StoreError, Unavailable
-from gateway.objects.probe import bucket_profile, judgement
-from gateway.objects.probe.bucket_profile import COMPLETE_CONDITIONS, DELETE_CONDITION, SPELLINGS, Probe, Profile
-from gateway.objects.probe.judgement import Contender, Etags, Observation
-from gateway.objects.probe.scratch_keys import PREFIX, ScratchKeys, ScratchUpload, ScratchWrite, conclusive
 from gateway.objects.s3.answers import Applied, Found, NotApplied, Rejected, WriteAnswer
+from gateway.objects.store import bucket_profile, judgement
+from gateway.objects.store.bucket_profile import COMPLETE_CONDITIONS, DELETE_CONDITION, SPELLINGS, Probe, Profile
+from gateway.objects.store.judgement import Contender, Etags, Observation
 from gateway.objects.store.operations import Upstream
+from gateway.objects.store.probe_keys import PREFIX, ScratchKeys, ScratchUpload, ScratchWrite, conclusive
 
 __all__ = ["PREFIX", "Profiles", "probe"]
 

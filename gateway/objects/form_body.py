@@ -16,8 +16,8 @@ from python_multipart.multipart import parse_options_header
 from gateway.errors import BodyTooLarge, GatewayError, StoreError
 from gateway.fencing.record import CapturedPayload
 from gateway.http.body import ArrivingBody, ClientGone
-from gateway.objects.body.checksums import Declared, Proof, Verification
-from gateway.objects.body.intake import CAPTURE_TIMEOUT, CaptureBuffer, VerifiedBody, whole
+from gateway.objects.body import CAPTURE_TIMEOUT, CaptureBuffer, VerifiedBody, whole
+from gateway.objects.s3.checksums import Declared, Proof, Verification
 from gateway.record.payload_capture import NOTHING, Capture
 
 MEDIA_TYPE = "multipart/form-data"

@@ -13,7 +13,7 @@ from typing import Protocol, TypeAlias
 from uuid import UUID
 
 from gateway.errors import GatewayError, Unavailable
-from gateway.objects.body.intake import WriteBody
+from gateway.objects.body import WriteBody
 from gateway.objects.s3.answers import Applied, NotApplied, NotSent, Started, Unknown, Uploaded, store_refusal
 from gateway.objects.s3.documents import Part, etag_of_parts
 from gateway.objects.store.client import TextHeaders

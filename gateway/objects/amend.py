@@ -6,16 +6,16 @@ signature can stop them once they are on their way, so the signature is a short 
 
 from gateway.errors import StoreError, Unavailable
 from gateway.objects.exchange import Exchange
+from gateway.objects.fenced_write import FencedWrite, FencedWrites
 from gateway.objects.protocol import mutation
 from gateway.objects.protocol.effects import Stored
-from gateway.objects.run.runner import Amendment, OperationPayload
+from gateway.objects.protocol.runner import Amendment, OperationPayload
 from gateway.objects.s3 import xml
 from gateway.objects.s3.operations import Operation, not_implemented
 from gateway.objects.s3.request import S3Request
 from gateway.objects.store.client import TextHeaders, query_of
 from gateway.objects.store.operations import Upstream
 from gateway.objects.store_rights import StoreRights
-from gateway.objects.writes.fenced_write import FencedWrite, FencedWrites
 
 MAX_DOCUMENT = 1024 * 1024
 """Bytes of a document of tags, grants or the like. An annotation is the largest of them."""

@@ -17,16 +17,15 @@ from gateway.errors import StoreError, TokenRequired
 from gateway.http import origins
 from gateway.http.body import Body
 from gateway.http.head import Head
-from gateway.objects.body import checksums
-from gateway.objects.body.checksums import Declared
-from gateway.objects.body.form import FormBody, is_form_upload
 from gateway.objects.exchange import Exchange, ResponseWriter
+from gateway.objects.fenced_write import FencedWrite, FencedWrites
+from gateway.objects.form_body import FormBody, is_form_upload
 from gateway.objects.protocol.effects import Stored
-from gateway.objects.s3 import addressing, conditions, documents, forwarded_headers, xml
+from gateway.objects.put import Puts
+from gateway.objects.s3 import addressing, checksums, conditions, documents, request_headers, xml
+from gateway.objects.s3.checksums import Declared
 from gateway.objects.s3.operations import Operation, not_implemented
 from gateway.objects.s3.request import S3Request, read_fencing
-from gateway.objects.writes.fenced_write import FencedWrite, FencedWrites
-from gateway.objects.writes.put import Puts
 from gateway.record.payload_capture import NOTHING, Capture
 
 _FILENAME = "${filename}"
@@ -243,7 +242,7 @@ def _headers(fields: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
             raise StoreError("InvalidArgument", 400, f"The form has both a field {field} and a field {header}.")
         if value:
             given[header] = value
-    headers = forwarded_headers.forwarded(Operation.PUT_OBJECT, given)
+    headers = request_headers.forwarded(Operation.PUT_OBJECT, given)
     for name, value in headers:
         # A field may have characters that a header cannot.
         if not _TOKEN.fullmatch(name) or _CONTROL.search(value):

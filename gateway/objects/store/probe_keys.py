@@ -9,11 +9,11 @@ from urllib.parse import quote
 from uuid import uuid4
 
 from gateway.errors import GatewayError, StoreError, Unavailable
-from gateway.objects.probe.judgement import Contender
-from gateway.objects.s3 import forwarded_headers, xml
+from gateway.objects.s3 import request_headers, xml
 from gateway.objects.s3.answers import Applied, Found, Missing, NotSent, Rejected, Unknown, Uploaded, WriteAnswer
 from gateway.objects.s3.documents import Part
 from gateway.objects.store.client import query_of
+from gateway.objects.store.judgement import Contender
 from gateway.objects.store.operations import WITHOUT_ETAG, Upstream
 
 PREFIX = ".fencing-gateway/probe/"
@@ -234,4 +234,4 @@ def _inconclusive(reason: str, advice: str = "") -> Unavailable:
 
 
 def _metadata(write_id: str) -> Sequence[tuple[str, str]]:
-    return forwarded_headers.own_metadata("fencing-gateway/probe", "0", write_id)
+    return request_headers.own_metadata("fencing-gateway/probe", "0", write_id)

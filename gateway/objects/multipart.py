@@ -7,10 +7,12 @@ from gateway.db.uploads import RecordedUpload, UploadKey
 from gateway.errors import GatewayError, StoreError, Unavailable
 from gateway.fencing.decision import Fence
 from gateway.http.body import offload, twice
+from gateway.objects.copy import Sources
 from gateway.objects.exchange import Exchange
+from gateway.objects.fenced_write import CaptureStart, FencedWrite, FencedWrites, after_the_effect
 from gateway.objects.protocol import mutation
 from gateway.objects.protocol.effects import Stored
-from gateway.objects.run.runner import OperationPayload, path_of
+from gateway.objects.protocol.runner import OperationPayload, path_of
 from gateway.objects.s3 import documents
 from gateway.objects.s3.addressing import PartSource
 from gateway.objects.s3.answers import (
@@ -25,10 +27,8 @@ from gateway.objects.s3.answers import (
     store_refusal,
 )
 from gateway.objects.s3.documents import etag_of_parts
+from gateway.objects.staging import forward_part
 from gateway.objects.store.operations import Upstream
-from gateway.objects.writes.copy import Sources
-from gateway.objects.writes.fenced_write import CaptureStart, FencedWrite, FencedWrites, after_the_effect
-from gateway.objects.writes.staging import forward_part
 
 
 class Uploads:

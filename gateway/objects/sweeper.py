@@ -22,13 +22,13 @@ from gateway.errors import GatewayError, StoreError, Unavailable
 from gateway.fencing.decision import Enforcement
 from gateway.fencing.intent import Announcement, Duplicates, Intent
 from gateway.fencing.record import SWEEPER
-from gateway.objects.background.bypass_scan import BypassScan
-from gateway.objects.probe.probe import Profiles
+from gateway.objects.bypass_scan import BypassScan
 from gateway.objects.protocol import mutation, settling
 from gateway.objects.protocol.effects import Deleted, NotDone, StoreRefused, Uncertain
-from gateway.objects.run.runner import Amendment, OperationPayload, Runner, path_of
+from gateway.objects.protocol.runner import Amendment, OperationPayload, Runner, path_of
 from gateway.objects.s3.answers import store_refusal
 from gateway.objects.store.operations import Upstream
+from gateway.objects.store.probe import Profiles
 from gateway.observe.events import Observe, SweepFailed, TombstoneSwept, UploadSwept
 
 LEFT_BEHIND = timedelta(minutes=15)

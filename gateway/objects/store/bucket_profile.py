@@ -1,7 +1,7 @@
 """The behaviour of a bucket with conditions, ETags and keys, and what follows for fenced writes to it.
 
 A store that ignores a condition answers exactly like one that honours it, until it loses data. So nothing is taken on
-trust: ``probe/probe.py`` tries, and ``probe/judgement.py`` judges the result.
+trust: ``probe.py`` tries, and ``judgement.py`` judges the result.
 
 To S3 a key is its bytes. A store that keeps objects as files may find one file under several keys. Then a fenced key
 could be written under another name. The probe tries each kind of spelling. The gateway writes no key of a kind that the

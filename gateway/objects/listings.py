@@ -17,8 +17,8 @@ from gateway.db.database import Database
 from gateway.errors import GatewayError, Unavailable
 from gateway.objects.exchange import Exchange, is_tombstone
 from gateway.objects.protocol.effects import TOMBSTONE_SIZE
+from gateway.objects.protocol.runner import path_of
 from gateway.objects.reads import raise_gateway_fault
-from gateway.objects.run.runner import path_of
 from gateway.objects.s3 import listing_pages, xml
 from gateway.objects.s3.listing_pages import COMMON_PREFIXES, ListingEntry, ListingPage
 from gateway.objects.s3.operations import Operation

@@ -11,7 +11,7 @@ from urllib.parse import urlencode
 from gateway.errors import Unavailable
 from gateway.objects.protocol.effects import UploadForm
 from gateway.objects.protocol.mutation import candidates, choose
-from gateway.objects.s3 import forwarded_headers
+from gateway.objects.s3 import request_headers
 from gateway.objects.s3.answers import NotApplied, NotSent, Rejected, Started, Unknown, Uploaded, WriteAnswer
 from gateway.objects.s3.documents import Part, etag_of_parts
 from gateway.objects.store.client import StoreResponse, TextHeaders, path
@@ -136,7 +136,7 @@ class _Rewriting:
 def _kept(response: StoreResponse) -> TextHeaders:
     """Return the headers that make it the same object again, the gateway's own metadata included."""
     named = [(name.decode("latin-1").lower(), value.decode("utf-8", "replace")) for name, value in response.headers]
-    return [(name, value) for name, value in named if name in _KEPT or name.startswith(forwarded_headers.METADATA)]
+    return [(name, value) for name, value in named if name in _KEPT or name.startswith(request_headers.METADATA)]
 
 
 async def _tags(upstream: Upstream, bucket: str, raw_key: str, response: StoreResponse) -> TextHeaders:

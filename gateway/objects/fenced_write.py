@@ -41,9 +41,7 @@ from gateway.fencing.intent import Announcement, Intent, MutationKind
 from gateway.fencing.record import Attempt, CapturedPayload, MissingGrant, Refusal
 from gateway.fencing.token import MAX_EPOCH
 from gateway.objects.exchange import Exchange
-from gateway.objects.probe import bucket_profile
-from gateway.objects.probe.bucket_profile import KEYS, Profile
-from gateway.objects.probe.probe import Profiles
+from gateway.objects.key_rules import ObjectTarget, Resources
 from gateway.objects.protocol import mutation
 from gateway.objects.protocol.effects import (
     Barred,
@@ -60,13 +58,15 @@ from gateway.objects.protocol.effects import (
     Uncertain,
     WriteOutcome,
 )
-from gateway.objects.resource_rules import ObjectTarget, Resources
-from gateway.objects.run.runner import NO_PAYLOAD, OperationPayload, Runner, path_of
-from gateway.objects.s3 import forwarded_headers
+from gateway.objects.protocol.runner import NO_PAYLOAD, OperationPayload, Runner, path_of
+from gateway.objects.s3 import request_headers
 from gateway.objects.s3.answers import Found, HeadAnswer, Rejected, store_refusal
 from gateway.objects.s3.operations import Operation
+from gateway.objects.store import bucket_profile
+from gateway.objects.store.bucket_profile import KEYS, Profile
 from gateway.objects.store.client import TextHeaders
 from gateway.objects.store.operations import Upstream
+from gateway.objects.store.probe import Profiles
 from gateway.observe.events import Observe, WriteAccepted
 from gateway.record.audit import Audit
 
@@ -134,7 +134,7 @@ class FencedWrite:
 
     def call_marks(self) -> TextHeaders:
         """Return the metadata that tell of which call the object is."""
-        return () if self.evidence in (None, str(self.mark)) else ((forwarded_headers.INVOCATION, self.evidence),)
+        return () if self.evidence in (None, str(self.mark)) else ((request_headers.INVOCATION, self.evidence),)
 
     def with_payload(self, size: int, sha256: str | None) -> "FencedWrite":
         """Return the write once its body is known: ``size`` in bytes, SHA-256 in hex."""

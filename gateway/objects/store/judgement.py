@@ -5,16 +5,6 @@ No I/O.
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from gateway.objects.probe.bucket_profile import (
-    COMPLETE_CONDITIONS,
-    DELETE_CONDITION,
-    KEYS,
-    PUT_CONDITIONS,
-    REQUIRED,
-    Probe,
-    ProbeFinding,
-    Profile,
-)
 from gateway.objects.s3.answers import (
     Applied,
     Found,
@@ -25,6 +15,16 @@ from gateway.objects.s3.answers import (
     Rejected,
     Unknown,
     WriteAnswer,
+)
+from gateway.objects.store.bucket_profile import (
+    COMPLETE_CONDITIONS,
+    DELETE_CONDITION,
+    KEYS,
+    PUT_CONDITIONS,
+    REQUIRED,
+    Probe,
+    ProbeFinding,
+    Profile,
 )
 
 # Some stores answer so to a conditional write that lost a race inside them: Ceph says 500 UnknownError. The object

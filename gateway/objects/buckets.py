@@ -6,16 +6,16 @@ from typing import TypeAlias
 from gateway.db import bypasses, intents, record
 from gateway.db.database import Database
 from gateway.errors import OutcomeUnknown, StoreError, Unavailable
-from gateway.objects.background.sweeper import Sweeper
 from gateway.objects.exchange import Exchange
-from gateway.objects.list_objects import Listings
-from gateway.objects.probe.probe import Profiles
+from gateway.objects.fenced_write import after_the_effect
+from gateway.objects.listings import Listings
 from gateway.objects.s3.answers import NotSent, Rejected, store_refusal
 from gateway.objects.s3.operations import Operation
 from gateway.objects.store.client import StoreReply
 from gateway.objects.store.operations import Upstream
+from gateway.objects.store.probe import Profiles
 from gateway.objects.store_rights import StoreRights
-from gateway.objects.writes.fenced_write import after_the_effect
+from gateway.objects.sweeper import Sweeper
 from gateway.observe.events import BucketAdministered, Observe
 
 MAX_DOCUMENT = 1024 * 1024

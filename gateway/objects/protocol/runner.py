@@ -23,7 +23,10 @@ from gateway.fencing.intent import (
     MutationKind,
 )
 from gateway.fencing.record import SWEEPER
-from gateway.objects.probe.probe import Profiles
+from gateway.objects.bypass import BypassCheck
+from gateway.objects.key_rules import Resources
+from gateway.objects.protocol.announcements import Announcements
+from gateway.objects.protocol.bump import NO_FORM_LEFT, bump
 from gateway.objects.protocol.effects import (
     Abandon,
     Amend,
@@ -45,14 +48,11 @@ from gateway.objects.protocol.effects import (
     UploadForm,
     tombstone_body,
 )
-from gateway.objects.resource_rules import Resources
-from gateway.objects.run.announcements import Announcements
-from gateway.objects.run.bump import NO_FORM_LEFT, bump
-from gateway.objects.run.bypass_check import BypassCheck
 from gateway.objects.s3.answers import Applied, NotSent, Unknown, WriteAnswer
 from gateway.objects.s3.documents import Part
 from gateway.objects.store.client import TextHeaders
 from gateway.objects.store.operations import WITHOUT_ETAG, Upstream
+from gateway.objects.store.probe import Profiles
 from gateway.observe.events import IntentSettled, Observe, OutcomeLost, StepReached
 from gateway.observe.stages import staged
 

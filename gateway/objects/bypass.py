@@ -12,6 +12,7 @@ from gateway.db.bypasses import FoundObject
 from gateway.db.database import Database
 from gateway.errors import GatewayError
 from gateway.fencing.intent import Announcement, Begun
+from gateway.objects.key_rules import Resources
 from gateway.objects.protocol.effects import (
     Amend,
     Begin,
@@ -24,7 +25,6 @@ from gateway.objects.protocol.effects import (
     Look,
     Put,
 )
-from gateway.objects.resource_rules import Resources
 from gateway.objects.s3.answers import Found, HeadAnswer, Missing, Unknown
 from gateway.objects.store.operations import Upstream
 from gateway.observe.events import BypassFound, Observe, SweepFailed
