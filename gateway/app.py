@@ -29,9 +29,9 @@ from gateway.http.direct import Prepared
 from gateway.http.head import Head, KnownHeads
 from gateway.http.middleware import Middleware, answer_problem
 from gateway.journal.protocol import Opening
-from gateway.objects.bypass_scan import BypassScan
+from gateway.objects.bypass import BypassScan
 from gateway.objects.exchange import ResponseWriter
-from gateway.objects.neighbours import Neighbours
+from gateway.objects.pipeline import Neighbours
 from gateway.objects.protocol.runner import Runner
 from gateway.objects.s3.addressing import bucket_of_host
 from gateway.objects.store.operations import Upstream

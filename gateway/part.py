@@ -35,8 +35,7 @@ from gateway.fencing.record import Attempt
 from gateway.guard.watching import GuardWatcher
 from gateway.http.body import BodyReader
 from gateway.leases.service import LeaseService
-from gateway.objects.neighbours import Neighbours
-from gateway.objects.pipeline import ObjectPlane, Settings
+from gateway.objects.pipeline import Neighbours, ObjectPlane, Settings
 from gateway.objects.store.bucket_profile import Profile
 from gateway.objects.store.operations import Upstream
 from gateway.objects.store.probe import Profiles

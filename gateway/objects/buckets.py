@@ -6,6 +6,7 @@ from typing import TypeAlias
 from gateway.db import bypasses, intents, record
 from gateway.db.database import Database
 from gateway.errors import OutcomeUnknown, StoreError, Unavailable
+from gateway.objects.authorisation import StoreRights
 from gateway.objects.exchange import Exchange
 from gateway.objects.fenced_write import after_the_effect
 from gateway.objects.listings import Listings
@@ -14,7 +15,6 @@ from gateway.objects.s3.operations import Operation
 from gateway.objects.store.client import StoreReply
 from gateway.objects.store.operations import Upstream
 from gateway.objects.store.probe import Profiles
-from gateway.objects.store_rights import StoreRights
 from gateway.objects.sweeper import Sweeper
 from gateway.observe.events import BucketAdministered, Observe
 

@@ -1,16 +1,24 @@
-"""Notice, during a write, that its key is not as the last write through the gateway has left it.
+"""Find writes that bypassed the gateway: during a write of the same key, and by a scan of the store's listings.
 
-The check decides nothing. While a write is announced and not being settled, nothing else that passes the gateway can
-change its key. An object that is seen then, and is neither that write's nor the remembered one, came from elsewhere.
+The check during a write decides nothing. While a write is announced and not being settled, nothing else that passes the
+gateway can change its key. An object that is seen then, and is neither that write's nor the remembered one, came from
+elsewhere.
+
+A round of the scan is some pages of listings, bucket by bucket. The next round goes on where it ended, in whichever
+gateway. The scan asks for a key itself only where the listing differs from what is remembered. That may be a write
+under way, a listing that is behind, or a store whose listings have other ETags than its objects.
 """
 
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from urllib.parse import quote
 
 from gateway.db import bypasses
-from gateway.db.bypasses import FoundObject
+from gateway.db.bypasses import FoundObject, RememberedObject, ScanPosition
 from gateway.db.database import Database
-from gateway.errors import GatewayError
+from gateway.errors import GatewayError, Unavailable
 from gateway.fencing.intent import Announcement, Begun
 from gateway.objects.key_rules import Resources
 from gateway.objects.protocol.effects import (
@@ -25,7 +33,10 @@ from gateway.objects.protocol.effects import (
     Look,
     Put,
 )
-from gateway.objects.s3.answers import Found, HeadAnswer, Missing, Unknown
+from gateway.objects.s3 import listing_pages, xml
+from gateway.objects.s3.answers import Found, HeadAnswer, Missing, Unknown, unquoted
+from gateway.objects.s3.listing_pages import ListingEntry
+from gateway.objects.store.client import query_of
 from gateway.objects.store.operations import Upstream
 from gateway.observe.events import BypassFound, Observe, SweepFailed
 
@@ -124,3 +135,162 @@ def _is_of(write: Announcement, state: HeadAnswer) -> bool:
 
 def _isoformat(moment: datetime | None) -> str | None:
     return None if moment is None else moment.isoformat().replace("+00:00", "Z")
+
+
+PAGE = 1000
+"""Keys that are compared at a time, and listed."""
+MOST_PAGES = 10
+"""Pages of a round, at the most."""
+_AT_A_TIME = 8
+_MAX_DOCUMENT = 16 * 1024 * 1024
+# Sorts behind everything that a key is made of.
+_LAST = "\U0010fffd"
+_SPACE, _BEFORE_SURROGATES, _AFTER_SURROGATES = 0x20, 0xD7FF, 0xE000
+
+
+@dataclass(frozen=True, slots=True)
+class _Listed:
+    """A page of the store's listing: its objects by their keys. ``last``: the key it ends with, None at the end."""
+
+    objects: dict[str, ListingEntry]
+    last: str | None
+
+
+class BypassScan:
+    """Scans all buckets of one store."""
+
+    def __init__(
+        self, database: Database, upstream: Upstream, resources: Resources, observe: Observe, page: int = PAGE
+    ) -> None:
+        self._database = database
+        self._upstream = upstream
+        self._resources = resources
+        self._observe = observe
+        self._page = page
+
+    async def round(self, pages: int = MOST_PAGES) -> int:
+        """Compare up to so many pages, and return how many bypasses that has found. Raises ``GatewayError``.
+
+        A bucket that cannot be listed is an event. The scan goes on with the next one.
+        """
+        started, found = await self._database.now(), 0
+        await bypasses.enlist_buckets(self._database)
+        while pages > 0 and (beat := await bypasses.take_bucket(self._database, started)) is not None:
+            bucket = beat.bucket
+            try:
+                while pages > 0 and beat is not None:
+                    pages -= 1
+                    findings, beat = await self._scan_page(beat)
+                    found += findings
+            except GatewayError as error:
+                self._observe(SweepFailed(bucket, error.message))
+        return found
+
+    async def _scan_page(self, beat: ScanPosition) -> tuple[int, ScanPosition | None]:
+        """Compare one page of a bucket. Return how many bypasses it has, and where to go on; None at the
+        bucket's end.
+        """
+        rows = await bypasses.read_remembered(self._database, beat, self._page)
+        listed = await self._listed(beat, rows) if rows else _Listed({}, None)
+        ends = [rows[-1].key] if len(rows) == self._page else []
+        if listed is None:
+            if await self._bucket_vanished(beat.bucket, rows):
+                return 1, None
+        elif listed.last is not None:
+            ends.append(listed.last)
+        end = min(ends, default=None)
+        scanned = [row for row in rows if end is None or row.key <= end]
+        found = 0 if listed is None else await self._compared(beat.bucket, scanned, listed)
+        await bypasses.save_position(self._database, beat, end or "")
+        return found, None if end is None else ScanPosition(beat.bucket, end)
+
+    async def _bucket_vanished(self, bucket: str, rows: Sequence[RememberedObject]) -> bool:
+        """Record that a bucket is gone, if one of these rows shows that it was not deleted through the gateway."""
+        target = f"/{bucket}"
+        count = await bypasses.record_vanished_bucket(self._database, bucket, target, rows)
+        if count:
+            self._observe(BypassFound("objects", "bucket-vanished", None, target, "sweep", count))
+            return True
+        stands = [row for row in rows if row.witnessed and row.etag is not None and not row.tombstone]
+        await bypasses.forget_objects(self._database, bucket, [row for row in rows if row not in stands])
+        return False
+
+    async def _compared(self, bucket: str, rows: Sequence[RememberedObject], listed: _Listed) -> int:
+        fits = {row.key for row in rows if row.etag == _etag(listed.objects.get(row.key))}
+        outdated = [row for row in rows if self._resource(bucket, row.key) != row.resource]
+        await bypasses.forget_objects(self._database, bucket, outdated)
+        suspects = [row for row in rows if row.witnessed and row.key not in fits and row not in outdated]
+        gate = asyncio.Semaphore(_AT_A_TIME)
+
+        async def examine(row: RememberedObject) -> bool:
+            async with gate:
+                return await self._examine(bucket, row, listed.objects.get(row.key))
+
+        return sum(await asyncio.gather(*(examine(row) for row in suspects)))
+
+    async def _examine(self, bucket: str, row: RememberedObject, entry: ListingEntry | None) -> bool:
+        """Ask for the key itself, and record what is there if it still differs from what is remembered."""
+        state = await self._upstream.head(bucket, quote(row.key, safe="/"))
+        if isinstance(state, Unknown) or etag_of(state) == row.etag or (isinstance(state, Found) and state.tombstone):
+            return False
+        owner = _owner(entry)
+        seen = evidence(self._resources, bucket, row.key, state, found_by="sweep", owner=owner)
+        reason = await bypasses.record_by_sweep(self._database, row, seen)
+        if reason is not None:
+            self._observe(BypassFound("objects", reason, row.resource, seen.target, "sweep"))
+        return reason is not None
+
+    async def _listed(self, beat: ScanPosition, rows: Sequence[RememberedObject]) -> _Listed | None:
+        """Return the page of the store that begins with the first of these keys; None where there is no such bucket."""
+        after = max(beat.after, _just_before(rows[0].key))
+        query = query_of(
+            {
+                "list-type": "2",
+                "encoding-type": "url",
+                "fetch-owner": "true",
+                "max-keys": self._page,
+                "start-after": after or None,
+            }
+        )
+        async with await self._upstream.send("GET", f"/{beat.bucket}", query) as response:
+            document = await response.read(_MAX_DOCUMENT)
+        if response.status == 404:
+            error = xml.read_error(document)
+            if error is not None and error.code == "NoSuchBucket":
+                return None
+        page = await asyncio.to_thread(listing_pages.read, document) if response.status == 200 else None
+        if page is None:
+            raise Unavailable(f"The store answered with {response.status} when asked for a listing of {beat.bucket}.")
+        objects = {entry.name: entry for entry in page.entries if entry.kind == listing_pages.CONTENTS}
+        last = max(objects, default=None) if page.is_truncated else None
+        if page.is_truncated and (last is None or last <= after):
+            raise Unavailable(f"The store's listing of {beat.bucket} does not go on.")
+        return _Listed(objects, last)
+
+    def _resource(self, bucket: str, key: str) -> str | None:
+        try:
+            return self._resources.target(bucket, key).resource
+        except GatewayError:
+            return None
+
+
+def _etag(entry: ListingEntry | None) -> str | None:
+    return None if entry is None else unquoted(entry.text("ETag").strip())
+
+
+def _owner(entry: ListingEntry | None) -> str | None:
+    """Return the owner of the object, as the store names it."""
+    if entry is None:
+        return None
+    names = {xml.local(field): field.text for child in entry.element if xml.local(child) == "Owner" for field in child}
+    return names.get("DisplayName") or names.get("ID")
+
+
+def _just_before(key: str) -> str:
+    """Return a key that sorts right before another, so that a listing after it begins with that key: '' if there is
+    none.
+    """
+    head, last = key[:-1], ord(key[-1])
+    if last <= _SPACE:
+        return head
+    return f"{head}{chr(_BEFORE_SURROGATES if last == _AFTER_SURROGATES else last - 1)}{_LAST}"

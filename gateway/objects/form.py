@@ -22,7 +22,7 @@ from gateway.objects.fenced_write import FencedWrite, FencedWrites
 from gateway.objects.form_body import FormBody, is_form_upload
 from gateway.objects.protocol.effects import Stored
 from gateway.objects.put import Puts
-from gateway.objects.s3 import addressing, checksums, conditions, documents, request_headers, xml
+from gateway.objects.s3 import addressing, checksums, documents, request_headers, xml
 from gateway.objects.s3.checksums import Declared
 from gateway.objects.s3.operations import Operation, not_implemented
 from gateway.objects.s3.request import S3Request, read_fencing
@@ -200,7 +200,7 @@ def read_form(fields: Mapping[str, str]) -> FormRequest:
     addressing.check(bucket, key)
     raw = [(name.encode(), value.encode()) for name, value in fields.items()]
     writer = read_fencing(Operation.POST_OBJECT, raw, session=fields.get("x-amz-security-token"))
-    condition = conditions.read(Operation.POST_OBJECT, fields)
+    condition = request_headers.read_condition(Operation.POST_OBJECT, fields)
     request = S3Request(
         Operation.POST_OBJECT, bucket, key, quote(key, safe="/"), (), _headers(fields), writer, condition
     )

@@ -29,8 +29,8 @@ from gateway.objects.protocol.effects import (
 )
 from gateway.objects.protocol.runner import OperationPayload, path_of
 from gateway.objects.s3.answers import Uploaded
-from gateway.objects.s3.conditions import WriteCondition
 from gateway.objects.s3.documents import Part
+from gateway.objects.s3.request_headers import WriteCondition
 from gateway.objects.staging import Staged, Staging, part_size, store_failure
 from gateway.objects.store.bucket_profile import Profile
 from gateway.objects.store.client import TextHeaders

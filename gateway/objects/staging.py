@@ -16,9 +16,8 @@ from gateway.errors import GatewayError, Unavailable
 from gateway.objects.body import WriteBody
 from gateway.objects.s3.answers import Applied, NotApplied, NotSent, Started, Unknown, Uploaded, store_refusal
 from gateway.objects.s3.documents import Part, etag_of_parts
-from gateway.objects.store.client import TextHeaders
+from gateway.objects.store.client import BodyStream, TextHeaders
 from gateway.objects.store.operations import Failure, Upstream
-from gateway.objects.store.upload_stream import BodyStream
 
 ObjectPlace: TypeAlias = tuple[str, str]
 """Bucket and raw key."""

@@ -22,7 +22,7 @@ from gateway.errors import GatewayError, StoreError, Unavailable
 from gateway.fencing.decision import Enforcement
 from gateway.fencing.intent import Announcement, Duplicates, Intent
 from gateway.fencing.record import SWEEPER
-from gateway.objects.bypass_scan import BypassScan
+from gateway.objects.bypass import BypassScan
 from gateway.objects.protocol import mutation, settling
 from gateway.objects.protocol.effects import Deleted, NotDone, StoreRefused, Uncertain
 from gateway.objects.protocol.runner import Amendment, OperationPayload, Runner, path_of

@@ -19,7 +19,7 @@ from gateway.errors import Unavailable
 from gateway.fencing.decision import Presented
 from gateway.fencing.intent import Announcement, Intent
 from gateway.fencing.token import Token
-from gateway.objects.bypass_scan import BypassScan
+from gateway.objects.bypass import BypassScan
 from gateway.objects.key_rules import KeyRule, Resources
 from gateway.objects.protocol import settling
 from gateway.objects.store.operations import Upstream

@@ -16,7 +16,7 @@ from gateway.auth.sigv4 import RequestHead, verify
 from gateway.errors import OutcomeUnknown, StoreError, Unavailable
 from gateway.objects.s3.answers import Applied, Found, NotSent, Rejected, Unknown
 from gateway.objects.store import client
-from gateway.objects.store.upload_stream import BodyStream
+from gateway.objects.store.client import BodyStream
 from tests.clock import Clock
 from tests.objects.wire import AT, HANG, OK, RESET, Store, answer, listening, put, upstream
 

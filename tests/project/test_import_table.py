@@ -134,7 +134,7 @@ PURE = (
     "tables.dialect tables.catalog tables.naming tables.sql objects.s3 "
     "objects.protocol.effects objects.protocol.mutation objects.protocol.settling "
     "journal.contents journal.evidence journal.format journal.protocol "
-    "naming.change ownership.change objects.store.judgement objects.store.bucket_profile "
+    "naming.change ownership.change objects.store.bucket_profile "
     "observe.events "
     "guard.pack guard.script webhooks.messages webhooks.rate webhooks.signing "
     "client.errors client.libpq commands.columns web.advice web.chart web.verdict"

@@ -13,10 +13,10 @@ from urllib.parse import parse_qsl, quote
 from gateway.errors import RequestMalformed, ResourceMalformed, StoreError
 from gateway.fencing import headers as fencing
 from gateway.fencing.headers import FencingHeaders
-from gateway.objects.s3 import addressing, conditions, request_headers
+from gateway.objects.s3 import addressing, request_headers
 from gateway.objects.s3.addressing import CopySource
-from gateway.objects.s3.conditions import WriteCondition
 from gateway.objects.s3.operations import Level, Operation, OperationKind, not_implemented, recognise
+from gateway.objects.s3.request_headers import WriteCondition
 
 FENCING_PARAMETERS = frozenset({"fencing-token", "fencing-holder", "fencing-resource", "fencing-sequencer"})
 """The names in the query of a presigned request."""
@@ -213,7 +213,7 @@ def classify(
         query.parameters,
         request_headers.forwarded(operation, named),
         read_fencing(operation, carried, query.fencing, session),
-        conditions.read(operation, named) if writes and _CONDITIONS & named.keys() else None,
+        request_headers.read_condition(operation, named) if writes and _CONDITIONS & named.keys() else None,
         addressing.read_copy_source(operation, named) if operation.copies else None,
         query.headers,
     )

@@ -13,9 +13,25 @@ from uuid import uuid4
 
 from gateway.errors import GatewayError, StoreError, Unavailable
 from gateway.objects.s3.answers import Applied, Found, NotApplied, Rejected, WriteAnswer
-from gateway.objects.store import bucket_profile, judgement
-from gateway.objects.store.bucket_profile import COMPLETE_CONDITIONS, DELETE_CONDITION, SPELLINGS, Probe, Profile
-from gateway.objects.store.judgement import Contender, Etags, Observation
+from gateway.objects.store.bucket_profile import (
+    COMPLETE_CONDITIONS,
+    DELETE_CONDITION,
+    PUT_CONDITIONS,
+    SPELLINGS,
+    Contender,
+    Etags,
+    Observation,
+    Probe,
+    Profile,
+    conclude,
+    is_inconclusive,
+    judge_race,
+    judge_reading,
+    judge_spelling,
+    judge_state,
+    judge_trial,
+    lost_race,
+)
 from gateway.objects.store.operations import Upstream
 from gateway.objects.store.probe_keys import PREFIX, ScratchKeys, ScratchUpload, ScratchWrite, conclusive
 
@@ -117,13 +133,13 @@ class _Examination:
         """Run all probes, except those that cannot pass any more."""
         await self._try_puts()
         await self._try_absence()
-        if self._passing(bucket_profile.PUT_CONDITIONS):
+        if self._passing(PUT_CONDITIONS):
             await self._race_puts()
-        if self._passing(bucket_profile.PUT_CONDITIONS):
+        if self._passing(PUT_CONDITIONS):
             await self._try_completions()
             await self._try_deletes()
             await self._try_spellings()
-        return judgement.conclude(self._seen, self._etags())
+        return conclude(self._seen, self._etags())
 
     async def _try_puts(self) -> None:
         name = "put"
@@ -136,9 +152,9 @@ class _Examination:
         if second.etag is None:
             return
         state = await self._scratch.head(name)
-        self._seen.append(judgement.of_reading(state, second.etag, second.write_id))
+        self._seen.append(judge_reading(state, second.etag, second.write_id))
         await self._put(Probe.PUT_IF_MATCH, name, _WRONG, "If-Match with another ETag", holds=False)
-        self._seen.append(judgement.of_state(Probe.PUT_IF_MATCH, await self._scratch.head(name), second.write_id))
+        self._seen.append(judge_state(Probe.PUT_IF_MATCH, await self._scratch.head(name), second.write_id))
 
     async def _rewrite(self, name: str, etag: str) -> ScratchWrite:
         """Write with If-Match and the right ETag, in quotation marks as of RFC 9110. Some releases of Ceph need it
@@ -158,7 +174,7 @@ class _Examination:
         """Try absence before an object was there, and after it was deleted: versioned buckets differ."""
         name = "absent"
         await self._put(Probe.PUT_IF_MATCH, name, _WRONG, "If-Match without an object", holds=False)
-        self._seen.append(judgement.of_state(Probe.PUT_IF_MATCH, await self._scratch.head(name), None))
+        self._seen.append(judge_state(Probe.PUT_IF_MATCH, await self._scratch.head(name), None))
         created = await self._scratch.put(name, _BODY, expected=None)
         if created.etag is not None and await self._scratch.remove(name):
             await self._put(Probe.PUT_IF_MATCH, name, created.etag, "If-Match on a deleted object", holds=False)
@@ -178,7 +194,7 @@ class _Examination:
             return
         self._multipart.append(created.etag)
         state = await self._scratch.head(name)
-        self._seen.append(judgement.of_reading(state, created.etag, created.write_id))
+        self._seen.append(judge_reading(state, created.etag, created.write_id))
         await self._complete(Probe.COMPLETE_IF_NONE_MATCH, name, None, "If-None-Match: * on an object", holds=False)
         standing = created
         if self._passing(frozenset({Probe.COMPLETE_IF_NONE_MATCH})):
@@ -186,7 +202,7 @@ class _Examination:
         await self._complete(Probe.COMPLETE_IF_MATCH, name, _WRONG, "If-Match with another ETag", holds=False)
         if self._passing(COMPLETE_CONDITIONS):
             state = await self._scratch.head(name)
-            self._seen.append(judgement.of_state(Probe.COMPLETE_IF_MATCH, state, standing.write_id))
+            self._seen.append(judge_state(Probe.COMPLETE_IF_MATCH, state, standing.write_id))
         if self._passing(COMPLETE_CONDITIONS):
             await self._race_completions(name)
 
@@ -203,15 +219,15 @@ class _Examination:
             return
         self._plain.append(written.etag)
         answer = await self._scratch.delete(name, expected=_WRONG)
-        self._seen.append(judgement.of_trial(Probe.DELETE_IF_MATCH, "If-Match with another ETag", answer, holds=False))
+        self._seen.append(judge_trial(Probe.DELETE_IF_MATCH, "If-Match with another ETag", answer, holds=False))
         if not self._passing(DELETE_CONDITION):
             return
-        self._seen.append(judgement.of_state(Probe.DELETE_IF_MATCH, await self._scratch.head(name), written.write_id))
+        self._seen.append(judge_state(Probe.DELETE_IF_MATCH, await self._scratch.head(name), written.write_id))
         for _ in range(_ROUNDS):
             await self._race_deletes(name, await self._etag(name))
         answer = await self._scratch.delete(name, expected=await self._etag(name))
-        self._seen.append(judgement.of_trial(Probe.DELETE_IF_MATCH, "If-Match", answer, holds=True))
-        self._seen.append(judgement.of_state(Probe.DELETE_IF_MATCH, await self._scratch.head(name), None))
+        self._seen.append(judge_trial(Probe.DELETE_IF_MATCH, "If-Match", answer, holds=True))
+        self._seen.append(judge_state(Probe.DELETE_IF_MATCH, await self._scratch.head(name), None))
 
     async def _race_deletes(self, name: str, etag: str) -> None:
         def delete() -> Coroutine[Any, Any, Contender]:
@@ -242,9 +258,9 @@ class _Examination:
         for kind, each in SPELLINGS.items():
             answers = {other: others[other].answer for other in each.others}
             standing = plain[each.plain].answer
-            seen += judgement.of_spelling(kind, each.plain, standing, answers, undisturbed=each.plain in undisturbed)
+            seen += judge_spelling(kind, each.plain, standing, answers, undisturbed=each.plain in undisturbed)
         answered = [each.answer for each in (*plain.values(), *others.values())]
-        return seen, any(judgement.is_inconclusive(each) for each in answered)
+        return seen, any(is_inconclusive(each) for each in answered)
 
     async def _is_still_there(self, name: str, put: Contender) -> bool:
         """Return whether the object that was put at a key is still there."""
@@ -267,7 +283,7 @@ class _Examination:
         return written
 
     def _note(self, kind: Probe, written: ScratchWrite, condition: str, *, holds: bool) -> None:
-        self._seen.append(judgement.of_trial(kind, condition, written.answer, holds=holds))
+        self._seen.append(judge_trial(kind, condition, written.answer, holds=holds))
         if written.etag is not None:
             self._plain.append(written.etag)
 
@@ -276,10 +292,10 @@ class _Examination:
     ) -> ScratchWrite | None:
         upload = await self._scratch.start(name, _BODY)
         if isinstance(upload, Rejected):
-            self._seen.append(judgement.of_trial(kind, "A multipart upload", upload, holds=holds))
+            self._seen.append(judge_trial(kind, "A multipart upload", upload, holds=holds))
             return None
         written = await self._scratch.complete(upload, expected=expected)
-        self._seen.append(judgement.of_trial(kind, condition, written.answer, holds=holds))
+        self._seen.append(judge_trial(kind, condition, written.answer, holds=holds))
         return written
 
     async def _race(self, kind: Probe, name: str, before: str | None, entries: Sequence[Racer]) -> None:
@@ -287,9 +303,9 @@ class _Examination:
             tasks = [group.create_task(entry()) for entry in entries]
         contenders = [task.result() for task in tasks]
         for contender in contenders:
-            if not judgement.lost_race(contender.answer):
+            if not lost_race(contender.answer):
                 conclusive(contender.answer)
-        self._seen.append(judgement.of_race(kind, before, contenders, await self._scratch.head(name)))
+        self._seen.append(judge_race(kind, before, contenders, await self._scratch.head(name)))
 
     def _writers(self, name: str, expected: str | None, count: int) -> list[Racer]:
         """Return writers of different bytes on one condition, with the large bodies first."""

@@ -12,8 +12,8 @@ from gateway.errors import GatewayError, StoreError, Unavailable
 from gateway.objects.s3 import request_headers, xml
 from gateway.objects.s3.answers import Applied, Found, Missing, NotSent, Rejected, Unknown, Uploaded, WriteAnswer
 from gateway.objects.s3.documents import Part
+from gateway.objects.store.bucket_profile import Contender
 from gateway.objects.store.client import query_of
-from gateway.objects.store.judgement import Contender
 from gateway.objects.store.operations import WITHOUT_ETAG, Upstream
 
 PREFIX = ".fencing-gateway/probe/"
