@@ -7,14 +7,11 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from urllib.parse import urlencode
 
-from gateway.budget import Budget
-from gateway.db.database import Database
 from gateway.errors import GatewayError, StoreError, Unavailable
 from gateway.http.body import twice
 from gateway.objects.body import VerifiedBody
-from gateway.objects.exchange import Exchange, is_tombstone
-from gateway.objects.fenced_write import FencedWrite, FencedWrites
-from gateway.objects.protocol.runner import path_of
+from gateway.objects.exchange import Exchange
+from gateway.objects.fenced_write import FencedWrite
 from gateway.objects.put import Puts
 from gateway.objects.reads import raise_gateway_fault
 from gateway.objects.s3 import documents, request_headers
@@ -82,7 +79,7 @@ class Sources:
                 raise StoreError(
                     "PreconditionFailed", 412, "At least one of the pre-conditions you specified did not hold"
                 )
-            if response.status == 404 or is_tombstone(response):
+            if response.status == 404 or response.is_tombstone:
                 raise await self._missing(source)
             await raise_gateway_fault(response)
             return _object(response)
@@ -129,25 +126,11 @@ _AT_A_TIME = 4
 
 
 class Copies:
-    """Copies inside the store. ``threshold``: the largest object, in bytes, that is copied through memory."""
+    """Copies inside the store. What is not larger than ``puts.threshold`` passes through memory."""
 
-    def __init__(
-        self,
-        database: Database,
-        upstream: Upstream,
-        writes: FencedWrites,
-        puts: Puts,
-        sources: Sources,
-        memory: Budget,
-        threshold: int,
-    ) -> None:
-        self._database = database
-        self._upstream = upstream
-        self._writes = writes
-        self._puts = puts
-        self._sources = sources
-        self._memory = memory
-        self._threshold = threshold
+    def __init__(self, puts: Puts, sources: Sources) -> None:
+        self._puts, self._sources = puts, sources
+        self._upstream, self._writes = puts.upstream, puts.writes
 
     async def copy(self, exchange: Exchange) -> None:
         """Serve a CopyObject."""
@@ -160,8 +143,8 @@ class Copies:
         profile = await self._writes.profile_for(write)
         found = await self._sources.find(source)
         headers = await self._headers(request, source, found)
-        if found.size <= self._threshold:
-            async with self._memory.held(twice(found.size)):
+        if found.size <= self._puts.threshold:
+            async with self._puts.memory.held(twice(found.size)):
                 body = await self._sources.read(source, found)
                 stored = await self._puts.put_from_memory(write, profile, body, headers, request.condition)
         else:
@@ -197,9 +180,7 @@ class Copies:
             span = (first, min(first + size, found.size) - 1)
             wanted = PartSource(source.bucket, source.key, found.etag, source.version_id, span)
             async with gate:
-                copied = await self._upstream.upload_part_copy(
-                    write.bucket, path_of(write.key), upload_id, number, wanted
-                )
+                copied = await self._upstream.upload_part_copy(*write.place, upload_id, number, wanted)
             if isinstance(copied, Uploaded):
                 await staging.touch(upload_id)
                 return Part(number, copied.etag)

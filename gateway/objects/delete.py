@@ -13,13 +13,14 @@ from uuid import UUID, uuid4
 from gateway.errors import GatewayError, StoreError, Unavailable
 from gateway.http.body import offload
 from gateway.objects.authorisation import StoreRights
-from gateway.objects.exchange import Exchange, headers_left_by
+from gateway.objects.exchange import Exchange, client_headers
 from gateway.objects.fenced_write import FencedWrite, FencedWrites
 from gateway.objects.protocol import mutation
 from gateway.objects.protocol.effects import Deleted, InParts, Stored
-from gateway.objects.protocol.runner import Amendment, OperationPayload
+from gateway.objects.protocol.runner import OperationPayload
 from gateway.objects.put import Puts
 from gateway.objects.s3 import documents, request_headers, xml
+from gateway.objects.s3.answers import RawHeaders
 from gateway.objects.s3.documents import DeletedObject, ObjectToDelete
 from gateway.objects.s3.operations import Operation, not_implemented
 from gateway.objects.s3.request import S3Request
@@ -65,11 +66,12 @@ class Amendments:
             await self._rights.check_document(request, body.content)
             if request.operation is Operation.RESTORE_OBJECT:
                 _refuse_output(body.content)
-        amendment = Amendment(
-            exchange.head.method,
-            request.query,
-            (*request.headers, *((body.digests.content_md5, *body.digests.headers) if body else ())),
-            body.content if body else b"",
+        vouched = () if body is None else (body.digests.content_md5, *body.digests.headers)
+        amendment = OperationPayload(
+            b"" if body is None else body.content,
+            (*request.headers, *vouched),
+            method=exchange.head.method,
+            query=request.query,
         )
         if body is not None:
             write = write.with_payload(body.digests.size, body.digests.sha256)
@@ -104,18 +106,21 @@ class Amendments:
 
     async def remove_version(self, write: FencedWrite, version_id: str, headers: TextHeaders) -> Stored:
         """Delete one version of an object, for good."""
-        amendment = Amendment("DELETE", query_of({"versionId": version_id}), tuple(headers))
+        amendment = OperationPayload(headers=headers, method="DELETE", query=query_of({"versionId": version_id}))
         return await self._run(write, amendment, on_version=True, uncovers=True)
 
-    async def _run(self, write: FencedWrite, amendment: Amendment, *, on_version: bool, uncovers: bool) -> Stored:
+    async def _run(
+        self, write: FencedWrite, amendment: OperationPayload, *, on_version: bool, uncovers: bool
+    ) -> Stored:
         profile = await self._writes.profile_for(write)
         steps = mutation.amend(write.announcement(), on_version=on_version, uncovers=uncovers, bumps=profile.can_bump)
-        stored = await self._writes.run(write, steps, OperationPayload(amendment=amendment))
+        stored = await self._writes.run(write, steps, amendment)
         assert isinstance(stored, Stored)
         return stored
 
 
 _AT_A_TIME = 16
+_DELETE_HEADERS = frozenset({b"x-amz-delete-marker", b"x-amz-version-id"})
 
 
 class Deletes:
@@ -137,7 +142,7 @@ class Deletes:
             return
         write = await self._writes.prepare(exchange)
         deleted = await self._delete(write, exchange.request.headers, exchange.request.condition)
-        await exchange.response.deleted(deleted, write.target.resource)
+        await exchange.response.acknowledged(204, headers_left_by(deleted), write.target.resource, deleted.fence)
 
     async def delete_many(self, exchange: Exchange) -> None:
         """Serve a DeleteObjects. Each key is fenced, refused and recorded by itself; the answer has each outcome."""
@@ -183,6 +188,15 @@ class Deletes:
             return await self._puts.entomb(write, condition, deleted)
         assert isinstance(deleted, Deleted)
         return deleted
+
+
+def headers_left_by(deleted: Deleted) -> RawHeaders:
+    """Return the headers of a delete in a bucket with versions. A tombstone passes for a delete marker."""
+    headers = deleted.applied.headers if deleted.applied else ()
+    kept = [pair for pair in client_headers(headers) if pair[0] in _DELETE_HEADERS]
+    if [name for name, _ in kept] == [b"x-amz-version-id"]:
+        kept.append((b"x-amz-delete-marker", b"true"))
+    return tuple(kept)
 
 
 def write_ids(objects: Sequence[ObjectToDelete]) -> list[UUID]:

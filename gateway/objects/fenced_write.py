@@ -6,21 +6,18 @@
 - ``run``: the protocol carries the write out. Refusals go on record, and other outcomes become errors.
 """
 
-import asyncio
-import hashlib
 import math
-import re
-from collections.abc import Awaitable, Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import TypeAlias, cast
+from typing import TypeAlias
 from uuid import UUID, uuid4
 
 from gateway.admission import Admission
 from gateway.db import fences
 from gateway.db.database import Database
-from gateway.db.uploads import RecordedUpload
+from gateway.db.uploads import RecordedUpload, UploadKey
 from gateway.errors import (
     Denied,
     Fact,
@@ -40,6 +37,7 @@ from gateway.fencing.headers import FencingHeaders
 from gateway.fencing.intent import Announcement, Intent, MutationKind
 from gateway.fencing.record import Attempt, CapturedPayload, MissingGrant, Refusal
 from gateway.fencing.token import MAX_EPOCH
+from gateway.objects import earlier_attempt
 from gateway.objects.exchange import Exchange
 from gateway.objects.key_rules import ObjectTarget, Resources
 from gateway.objects.protocol import mutation
@@ -49,7 +47,6 @@ from gateway.objects.protocol.effects import (
     Deleted,
     FenceRefused,
     InParts,
-    Look,
     NotDone,
     Obstacle,
     Steps,
@@ -60,8 +57,7 @@ from gateway.objects.protocol.effects import (
 )
 from gateway.objects.protocol.runner import NO_PAYLOAD, OperationPayload, Runner, path_of
 from gateway.objects.s3 import request_headers
-from gateway.objects.s3.answers import Found, HeadAnswer, Rejected, store_refusal
-from gateway.objects.s3.operations import Operation
+from gateway.objects.s3.answers import Rejected, store_refusal
 from gateway.objects.store import bucket_profile
 from gateway.objects.store.bucket_profile import KEYS, Profile
 from gateway.objects.store.client import TextHeaders
@@ -69,13 +65,6 @@ from gateway.objects.store.operations import Upstream
 from gateway.objects.store.probe import Profiles
 from gateway.observe.events import Observe, WriteAccepted
 from gateway.record.audit import Audit
-
-_INVOCATION = b"amz-sdk-invocation-id"
-"""The header in which each SDK of AWS sends one value for all attempts of a call."""
-_VISIBLE = re.compile(rb"[!-~]{1,128}")
-
-EVIDENCE_TIMEOUT = 1.0
-"""Seconds that a refused writer waits for the store to say whose object stands at its key."""
 
 Authorise: TypeAlias = Callable[["Exchange", str, str], Awaitable[MissingGrant | None]]
 """Raises ``Denied`` if the caller may not write a key of a bucket. In observe mode it may return the missing grant."""
@@ -126,10 +115,32 @@ class FencedWrite:
             mark=self.mark,
         )
 
+    @property
+    def place(self) -> tuple[str, str]:
+        """Return the bucket, and the key as it stands in a path."""
+        return self.bucket, path_of(self.key)
+
+    def upload_key(self, upload_id: str) -> UploadKey:
+        """Return what the database knows an upload for this write by."""
+        return UploadKey(self.target.resource, self.bucket, self.key, upload_id)
+
+    def upload(self, upload_id: str, *, staged: bool) -> RecordedUpload:
+        """Return an upload for this write, for the database. ``staged``: the gateway opened it for itself."""
+        token, sequencer = (self.presented.token, self.presented.sequencer) if self.presented else (None, None)
+        return RecordedUpload(
+            self.upload_key(upload_id),
+            self.write_id,
+            token,
+            self.attempt.holder,
+            self.attempt.caller,
+            staged=staged,
+            sequencer=None if staged else sequencer,
+        )
+
     def marks(self, upstream: Upstream, *, tombstone: bool = False) -> TextHeaders:
         """Return the metadata that tell whose write the object is, and of which call."""
-        token, place = str(self.presented.token) if self.presented else "", (self.bucket, path_of(self.key))
-        own = upstream.own_metadata(*place, self.target.resource, token, str(self.mark), tombstone=tombstone)
+        token = str(self.presented.token) if self.presented else ""
+        own = upstream.own_metadata(*self.place, self.target.resource, token, str(self.mark), tombstone=tombstone)
         return own if tombstone else (*own, *self.call_marks())
 
     def call_marks(self) -> TextHeaders:
@@ -216,7 +227,7 @@ class FencedWrites:
             presented = Presented(writer.token, writer.holder, write_id, next(iter(writer.sequencers), None))
         attempt = replace(exchange.attempt(), token=writer.token, holder=writer.holder, rule=target.rule)
         mark = opened.write_id if opened else write_id
-        evidence = _evidence(exchange, mark)
+        evidence = earlier_attempt.evidence_of(exchange, mark)
         write = FencedWrite(
             *(request.bucket, key, target, presented, attempt, write_id, mark),
             objections=tuple(objections),
@@ -240,7 +251,7 @@ class FencedWrites:
             return write
         if mode is Enforcement.ENFORCE:
             error = await self._audit.implausible(refused, await write.recorded_attempt())
-            raise await self._with_earlier_attempt(write, error)
+            raise await self._told(write, error)
         return replace(write, presented=None, objections=(Objection(TokenImplausible.code),))
 
     async def refuse_if_stale(self, write: FencedWrite, fence: Fence | None = None) -> None:
@@ -302,7 +313,7 @@ class FencedWrites:
             case FenceRefused(decision, fence):
                 raise await self._refused(write, decision, fence)
             case ConditionFailed(error):
-                raise await self._with_earlier_attempt(write, error)
+                raise await self._told(write, error)
             case StoreRefused(rejected):
                 # The store stops an overtaken holder's write without a condition. The stale token is the real reason.
                 await self.refuse_if_stale(write)
@@ -337,26 +348,11 @@ class FencedWrites:
     async def _refused(self, write: FencedWrite, decision: Decision, fence: Fence) -> GatewayError:
         """Put a refusal on record. Return the error to answer with."""
         error = await self._audit.refused([(decision, fence)], await write.recorded_attempt())
-        return await self._with_earlier_attempt(write, error)
+        return await self._told(write, error)
 
-    async def _with_earlier_attempt(self, write: FencedWrite, error: GatewayError) -> GatewayError:
-        """Return the error, which says so where an earlier attempt of the same call stands at the key.
-
-        This is about the earlier attempt only: the refused one has written nothing. The gateway does not wait for a
-        store that is slow or away.
-        """
-        if write.evidence is None:
-            return error
-        with suppress(GatewayError, TimeoutError):
-            async with asyncio.timeout(EVIDENCE_TIMEOUT):
-                there = await self._runner.run(_look(write))
-            if isinstance(there, Found) and write.evidence in (there.invocation, there.write_id):
-                error.message += (
-                    " This request has written nothing, but an earlier attempt of it took effect: it wrote the object "
-                    "that stands at the key."
-                )
-                error.facts["earlier-attempt"] = "took-effect"
-        return error
+    async def _told(self, write: FencedWrite, error: GatewayError) -> GatewayError:
+        """Return the error with what became of an earlier attempt of the same call."""
+        return await earlier_attempt.told(error, self._runner, write.bucket, write.key, write.evidence)
 
     async def _record_acceptance(self, write: FencedWrite, decision: Decision | None, fence: Fence | None) -> None:
         """Count an accepted write. In observe mode, put on record that the fence would have refused it."""
@@ -373,10 +369,6 @@ class FencedWrites:
             if write.tell is not None:
                 for one in why:
                     write.tell(one.reason, fence)
-
-
-def _look(write: FencedWrite) -> Steps[HeadAnswer]:
-    return cast(HeadAnswer, (yield Look(write.bucket, write.key)))
 
 
 def _writer(exchange: Exchange, resource: str, opened: RecordedUpload | None) -> FencingHeaders:
@@ -397,31 +389,6 @@ def _writer(exchange: Exchange, resource: str, opened: RecordedUpload | None) ->
 
 def _denied(message: str) -> StoreError:
     return StoreError("AccessDenied", 403, message)
-
-
-def _evidence(exchange: Exchange, mark: UUID) -> str | None:
-    """Return the mark that an earlier attempt of the same call has left, if it has written the object at the key."""
-    request = exchange.request
-    match request.operation:
-        case Operation.COMPLETE_MULTIPART_UPLOAD:
-            return str(mark)
-        case Operation.PUT_OBJECT | Operation.COPY_OBJECT:
-            return digest(exchange.head.headers, exchange.principal.name, request.bucket, request.key)
-        case _:
-            return None
-
-
-def digest(headers: Iterable[tuple[bytes, bytes]], caller: str, bucket: str, key: str) -> str | None:
-    """Return the mark of a call in the metadata of the object it writes; None if the client names no call.
-
-    No caller can name the call of another caller, or of another key. ``headers`` are raw, with names in lower case.
-    """
-    named = [value for name, value in headers if name == _INVOCATION]
-    if len(named) != 1 or not _VISIBLE.fullmatch(named[0]):
-        return None
-    parts = (named[0], caller.encode(), bucket.encode(), key.encode())
-    # A hash of hashes: no two calls have one text.
-    return hashlib.sha256(b"".join(hashlib.sha256(part).digest() for part in parts)).hexdigest()[:32]
 
 
 _ADVICE = {

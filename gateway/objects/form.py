@@ -146,7 +146,7 @@ async def _respond(exchange: Exchange, form: FormRequest, write: FencedWrite, st
     etag = applied.etag or ""
     address = redirect_address(form, etag)
     if address is not None:
-        await exchange.response.redirected(address, resource, fence)
+        await exchange.response.acknowledged(303, ((b"location", address.encode("ascii")),), resource, fence)
         return
     location = exchange.address
     headers = (*applied.headers, (b"location", location.encode("latin-1", "replace")))

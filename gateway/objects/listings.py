@@ -15,7 +15,7 @@ from gateway.auth.grants import IN_A_BUCKET, Action
 from gateway.db import intents, uploads
 from gateway.db.database import Database
 from gateway.errors import GatewayError, Unavailable
-from gateway.objects.exchange import Exchange, is_tombstone
+from gateway.objects.exchange import Exchange
 from gateway.objects.protocol.effects import TOMBSTONE_SIZE
 from gateway.objects.protocol.runner import path_of
 from gateway.objects.reads import raise_gateway_fault
@@ -222,7 +222,7 @@ class Listings:
 
     async def _pass(self, exchange: Exchange, response: StoreResponse) -> None:
         await raise_gateway_fault(response)
-        await exchange.response.stream(exchange.request, response)
+        await exchange.response.stream(response)
 
 
 class _Tombstones:
@@ -262,7 +262,7 @@ class _Tombstones:
                     return version_of is None
                 if response.status != 200:
                     raise Unavailable(f"The store answered with {response.status} when asked about a key it lists.")
-                return is_tombstone(response)
+                return response.is_tombstone
 
         return await _filtered(is_one, entries, _AT_A_TIME)
 

@@ -1,18 +1,17 @@
 """Multipart uploads by clients. Parts are staged; the completion is the fenced write."""
 
-from gateway.budget import Budget
 from gateway.db import uploads
-from gateway.db.database import Database
 from gateway.db.uploads import RecordedUpload, UploadKey
 from gateway.errors import GatewayError, StoreError, Unavailable
 from gateway.fencing.decision import Fence
 from gateway.http.body import offload, twice
 from gateway.objects.copy import Sources
 from gateway.objects.exchange import Exchange
-from gateway.objects.fenced_write import CaptureStart, FencedWrite, FencedWrites, after_the_effect
+from gateway.objects.fenced_write import CaptureStart, FencedWrite, after_the_effect
 from gateway.objects.protocol import mutation
 from gateway.objects.protocol.effects import Stored
-from gateway.objects.protocol.runner import OperationPayload, path_of
+from gateway.objects.protocol.runner import OperationPayload
+from gateway.objects.put import Puts
 from gateway.objects.s3 import documents
 from gateway.objects.s3.addressing import PartSource
 from gateway.objects.s3.answers import (
@@ -28,28 +27,16 @@ from gateway.objects.s3.answers import (
 )
 from gateway.objects.s3.documents import etag_of_parts
 from gateway.objects.staging import forward_part
-from gateway.objects.store.operations import Upstream
 
 
 class Uploads:
     """CreateMultipartUpload, UploadPart, UploadPartCopy, CompleteMultipartUpload, AbortMultipartUpload."""
 
-    def __init__(
-        self,
-        database: Database,
-        upstream: Upstream,
-        writes: FencedWrites,
-        sources: Sources,
-        memory: Budget,
-        threshold: int,
-    ) -> None:
-        """``threshold``: the largest part, in bytes, that may be read into memory."""
-        self._database = database
-        self._upstream = upstream
-        self._writes = writes
+    def __init__(self, puts: Puts, sources: Sources) -> None:
+        """``puts.threshold``: the largest part, in bytes, that may be read into memory."""
+        self._database, self._upstream, self._writes = puts.database, puts.upstream, puts.writes
+        self._memory, self._threshold = puts.memory, puts.threshold
         self._sources = sources
-        self._memory = memory
-        self._threshold = threshold
 
     async def create(self, exchange: Exchange) -> None:
         """Open an upload. The token presented with it is valid for its parts and its completion."""
@@ -57,20 +44,10 @@ class Uploads:
         await self._writes.refuse_if_stale(write)
         await self._writes.profile_for(write)
         headers = [*exchange.request.headers, *write.marks(self._upstream)]
-        started = await self._upstream.create_multipart(write.bucket, path_of(write.key), headers)
+        started = await self._upstream.create_multipart(*write.place, headers)
         if not isinstance(started, Started):
             raise _failure(started)
-        presented = write.presented
-        place = _place(write, started.upload_id)
-        upload = RecordedUpload(
-            place,
-            write.write_id,
-            presented.token if presented else None,
-            write.attempt.holder,
-            write.attempt.caller,
-            sequencer=presented.sequencer if presented else None,
-        )
-        await uploads.record_opened(self._database, upload)
+        await uploads.record_opened(self._database, write.upload(started.upload_id, staged=False))
         document = documents.initiated(write.bucket, write.key, started.upload_id)
         await exchange.response.stored(Applied(None, started.headers), write.target.resource, None, document=document)
 
@@ -81,14 +58,7 @@ class Uploads:
         incoming = exchange.incoming()
         async with self._memory.held(twice(min(incoming.length, self._threshold) if incoming.trailing else 0)):
             uploaded = await forward_part(
-                self._upstream,
-                write.bucket,
-                path_of(write.key),
-                upload_id,
-                number,
-                incoming,
-                exchange.request.headers,
-                memory_threshold=self._threshold,
+                self._upstream, *write.place, upload_id, number, incoming, exchange.request.headers, self._threshold
             )
         if not isinstance(uploaded, Uploaded):
             raise _failure(uploaded)
@@ -101,13 +71,9 @@ class Uploads:
         source = exchange.request.source
         assert source is not None
         found = await self._sources.find(source)
+        wanted = PartSource(source.bucket, source.key, found.etag, source.version_id, source.range)
         copied = await self._upstream.upload_part_copy(
-            write.bucket,
-            path_of(write.key),
-            upload_id,
-            number,
-            PartSource(source.bucket, source.key, found.etag, source.version_id, source.range),
-            exchange.request.headers,
+            *write.place, upload_id, number, wanted, exchange.request.headers
         )
         if not isinstance(copied, Uploaded):
             raise _failure(copied)
@@ -119,12 +85,11 @@ class Uploads:
         """Abort an upload. A stale token is refused: the upload may be its successor's by now."""
         upload_id = exchange.request.parameter("uploadId") or ""
         write = await self._pending_write(exchange, upload_id)
-        place = _place(write, upload_id)
-        answer = await self._upstream.abort_multipart(write.bucket, path_of(write.key), upload_id)
+        answer = await self._upstream.abort_multipart(*write.place, upload_id)
         if isinstance(answer, Rejected | NotSent | Unknown):
             raise _failure(answer)
         with after_the_effect("noted"):
-            await uploads.remove(self._database, place)
+            await uploads.remove(self._database, write.upload_key(upload_id))
         if isinstance(answer, NotApplied):
             raise _no_such_upload()
         await exchange.response.passed(204, (), b"", write.target.resource)
@@ -152,7 +117,7 @@ class Uploads:
         stored = await self._writes.run(write, steps, OperationPayload(headers=exchange.request.headers, parts=listed))
         assert isinstance(stored, Stored)
         with after_the_effect("noted"):
-            await uploads.mark_completed(self._database, _place(write, upload_id))
+            await uploads.mark_completed(self._database, write.upload_key(upload_id))
         await self._answer(exchange, write, stored.applied, stored.fence)
 
     async def _answer(self, exchange: Exchange, write: FencedWrite, applied: Applied, fence: Fence | None) -> None:
@@ -164,7 +129,7 @@ class Uploads:
 
         A client that has lost the answer to its completion sends it again.
         """
-        state = await self._upstream.head(write.bucket, path_of(write.key))
+        state = await self._upstream.head(*write.place)
         if isinstance(state, Found) and state.write_id == str(write.mark):
             return Applied(state.etag)
         return None
@@ -191,10 +156,6 @@ class Uploads:
         if fence is not None:
             await self._writes.refuse_if_stale(write, fence)
         return write, upload
-
-
-def _place(write: FencedWrite, upload_id: str) -> UploadKey:
-    return UploadKey(write.target.resource, write.bucket, write.key, upload_id)
 
 
 def _addressed(exchange: Exchange) -> tuple[str, int]:

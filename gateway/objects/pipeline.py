@@ -163,7 +163,7 @@ class ObjectPlane:
         )
         amendments = Amendments(upstream, writes, rights)
         self.deletes = Deletes(writes, puts, amendments, self._deletes_of)
-        self._handlers = {**self._listing_handlers(), **self._write_handlers(writes, puts, amendments)}
+        self._handlers = {**self._listing_handlers(), **self._write_handlers(puts, amendments)}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         response = ResponseWriter(scope, send)
@@ -254,12 +254,10 @@ class ObjectPlane:
             Operation.LIST_MULTIPART_UPLOADS: self._listings.list_uploads,
         }
 
-    def _write_handlers(self, writes: FencedWrites, puts: Puts, amendments: Amendments) -> Mapping[Operation, Handler]:
+    def _write_handlers(self, puts: Puts, amendments: Amendments) -> Mapping[Operation, Handler]:
         """Return the handlers of fenced writes, and of the uploads that stage them."""
-        database, upstream, deletes = self.database, self.upstream, self.deletes
-        sources, memory, threshold = Sources(upstream), self._bodies.memory, self._settings.threshold
-        uploads = Uploads(database, upstream, writes, sources, memory, threshold)
-        copies = Copies(database, upstream, writes, puts, sources, memory, threshold)
+        sources, deletes = Sources(self.upstream), self.deletes
+        uploads, copies = Uploads(puts, sources), Copies(puts, sources)
         return {
             Operation.PUT_OBJECT: puts.put,
             Operation.POST_OBJECT: self.forms.refuse,

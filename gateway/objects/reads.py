@@ -13,7 +13,7 @@ from gateway.auth.principal import FencedScope
 from gateway.auth.sigv4 import RequestHead
 from gateway.errors import GatewayError, StoreError
 from gateway.fencing.resource import covers, includes, overlap
-from gateway.objects.exchange import Exchange, ResponseWriter, is_tombstone
+from gateway.objects.exchange import Exchange, ResponseWriter
 from gateway.objects.key_rules import Resources
 from gateway.objects.s3 import addressing
 from gateway.objects.s3.answers import RawHeaders, Rejected, of_write, store_refusal
@@ -50,6 +50,10 @@ _OF_CORS = frozenset(
 _CORS_TIMEOUT = 1.0
 """Seconds that a refusal waits for the store to name the CORS headers."""
 
+# With the bucket in the path, an object has the origin of the page at /ui/, where people are logged in. The sandbox
+# keeps scripts in objects from running there.
+_SANDBOX = (b"content-security-policy", b"sandbox")
+
 _PREFLIGHT = frozenset({"origin", "access-control-request-headers", "access-control-request-method"})
 
 
@@ -71,7 +75,12 @@ class Reads:
         method = "HEAD" if request.operation in (Operation.HEAD_BUCKET, Operation.HEAD_OBJECT) else "GET"
         response = await self._upstream.send(method, request.raw_path, request.query, request.headers)
         await raise_gateway_fault(response)
-        await exchange.response.stream(request, response, hosted=exchange.hosted)
+        if request.operation in (Operation.GET_OBJECT, Operation.HEAD_OBJECT) and response.is_tombstone:
+            async with response:
+                await _absent(exchange, response)
+            return
+        sandboxed = request.operation is Operation.GET_OBJECT and not exchange.hosted and not _is_pdf(response)
+        await exchange.response.stream(response, (_SANDBOX,) if sandboxed else ())
 
     async def preflight(self, head: RequestHead, host_bucket: str | None, response: ResponseWriter) -> None:
         """Ask the store whether the bucket's CORS rules allow a page's request. A preflight is never signed."""
@@ -106,8 +115,28 @@ class Reads:
         version = request.parameter("versionId")
         query = "" if version is None else request.query
         async with await self._upstream.send("HEAD", request.raw_path, _only_version(query)) as response:
-            if is_tombstone(response):
+            if response.is_tombstone:
                 raise StoreError("NoSuchKey", 404, "The specified key does not exist.")
+
+
+async def _absent(exchange: Exchange, response: StoreResponse) -> None:
+    """Send what S3 says of a deleted key. In a bucket with versions a tombstone is a delete marker with an id."""
+    error, marks = StoreError("NoSuchKey", 404, "The specified key does not exist."), []
+    version_id = response.header("x-amz-version-id")
+    if version_id is not None:
+        marks = [(b"x-amz-delete-marker", b"true"), (b"x-amz-version-id", version_id.encode("latin-1"))]
+        if exchange.request.parameter("versionId") is not None:
+            error = StoreError("MethodNotAllowed", 405, "This version is a delete marker: it can only be deleted.")
+            marks.append((b"allow", b"DELETE"))
+    await exchange.response.refusal(error, tuple(marks))
+
+
+def _is_pdf(response: StoreResponse) -> bool:
+    """Return whether the browser's own viewer shows it, which belongs to no origin and refuses to work in a sandbox.
+
+    The comparison is literal: of ``application/pdf;,text/html`` a browser takes the end.
+    """
+    return (response.header("content-type") or "").lower() == "application/pdf"
 
 
 def _only_version(query: str) -> str:

@@ -9,18 +9,19 @@ import math
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias
+from typing import TypeAlias
 from uuid import UUID
 
-from gateway.errors import GatewayError, Unavailable
+from gateway.db import uploads
+from gateway.db.database import Database
+from gateway.errors import GatewayError, OutcomeUnknown, SqlError, Unavailable
 from gateway.objects.body import WriteBody
+from gateway.objects.fenced_write import FencedWrite
 from gateway.objects.s3.answers import Applied, NotApplied, NotSent, Started, Unknown, Uploaded, store_refusal
 from gateway.objects.s3.documents import Part, etag_of_parts
 from gateway.objects.store.client import BodyStream, TextHeaders
 from gateway.objects.store.operations import Failure, Upstream
 
-ObjectPlace: TypeAlias = tuple[str, str]
-"""Bucket and raw key."""
 PartBodies: TypeAlias = AsyncGenerator[bytes | BodyStream, None]
 
 _MEBIBYTE = 1024 * 1024
@@ -32,16 +33,6 @@ _SIZES = 64
 _PARTS = 8
 _MOST = 4 * 1024 * _MEBIBYTE  # S3 takes 5 GiB
 _TOUCH = 60.0
-
-
-class Register(Protocol):
-    """Notes the uploads that would stay behind if the gateway went away."""
-
-    async def opened(self, upload_id: str) -> None: ...
-
-    async def touched(self, upload_id: str) -> None: ...
-
-    async def closed(self, upload_id: str) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,16 +48,16 @@ class Staged:
 
 
 class Staging:
-    """Stages the body of one object as the parts of a new upload.
+    """Stages the body of one write as the parts of a new upload.
 
-    If staging fails, it aborts the upload. Then it raises the store's refusal, ``Unavailable``, or an error of the body
-    itself. Nothing is written then.
+    The database knows of the upload, so that the sweeper finds one that a lost gateway leaves behind. If staging fails,
+    it aborts the upload, and nothing is written. It raises the store's refusal, ``Unavailable``, or an error of the
+    body itself.
     """
 
-    def __init__(self, upstream: Upstream, place: ObjectPlace, register: Register) -> None:
-        self._upstream = upstream
-        self._place = place
-        self._register = register
+    def __init__(self, database: Database, upstream: Upstream, write: FencedWrite) -> None:
+        self._database, self._upstream, self._write = database, upstream, write
+        self._place = write.place
         self._touched = asyncio.get_running_loop().time()
 
     async def stage(self, incoming: WriteBody, headers: TextHeaders, write_id: UUID) -> Staged:
@@ -86,6 +77,14 @@ class Staging:
         """
         return await self._stage_chunks(chunks, headers, lambda touching: _pieces(touching, size))
 
+    async def stage_whole(self, body: bytes, headers: TextHeaders) -> Staged:
+        """Stage a body that is in memory, as one part."""
+
+        async def one() -> PartBodies:
+            yield body
+
+        return await self.stage_parts(headers, lambda upload_id: self._store(upload_id, one()))
+
     async def stage_parts(
         self, headers: TextHeaders, store_parts: Callable[[str], Awaitable[tuple[Part, ...]]]
     ) -> Staged:
@@ -95,7 +94,7 @@ class Staging:
             raise store_failure(started)
         done = False
         try:
-            await self._register.opened(started.upload_id)
+            await uploads.record_opened(self._database, self._write.upload(started.upload_id, staged=True))
             parts = await store_parts(started.upload_id)
             done = True
         finally:
@@ -104,20 +103,23 @@ class Staging:
         return Staged(started.upload_id, parts, etag_of_parts(parts))
 
     async def touch(self, upload_id: str) -> None:
-        """Tell the register now and then that the body is still on its way."""
+        """Note now and then that the body is still on its way."""
         moment = asyncio.get_running_loop().time()
         if moment - self._touched >= _TOUCH:
             self._touched = moment
-            await self._register.touched(upload_id)
+            await uploads.touch(self._database, self._write.upload_key(upload_id))
 
     async def abort(self, upload_id: str) -> None:
-        """Abort the upload if possible. If the store does not confirm it, the upload stays on the register, for the
-        sweeper.
-        """
+        """Abort the upload if possible. If the store does not confirm it, the database keeps it, for the sweeper."""
         with suppress(GatewayError):
             answer = await self._upstream.abort_multipart(*self._place, upload_id)
             if isinstance(answer, Applied | NotApplied):
-                await self._register.closed(upload_id)
+                await uploads.remove(self._database, self._write.upload_key(upload_id))
+
+    async def close(self, upload_id: str) -> None:
+        """Forget an upload that has become the object. The write has taken effect: the sweeper finds what stays."""
+        with suppress(Unavailable, OutcomeUnknown, SqlError):
+            await uploads.remove(self._database, self._write.upload_key(upload_id))
 
     async def _stage_chunks(
         self,
@@ -157,7 +159,6 @@ async def forward_part(
     number: int,
     incoming: WriteBody,
     headers: TextHeaders,
-    *,
     memory_threshold: int,
 ) -> Uploaded | Failure:
     """Store a part of a client's own upload as it arrives. A part that is not proven never becomes whole.

@@ -25,7 +25,7 @@ from gateway.fencing.record import SWEEPER
 from gateway.objects.bypass import BypassScan
 from gateway.objects.protocol import mutation, settling
 from gateway.objects.protocol.effects import Deleted, NotDone, StoreRefused, Uncertain
-from gateway.objects.protocol.runner import Amendment, OperationPayload, Runner, path_of
+from gateway.objects.protocol.runner import OperationPayload, Runner, path_of
 from gateway.objects.s3.answers import store_refusal
 from gateway.objects.store.operations import Upstream
 from gateway.objects.store.probe import Profiles
@@ -41,7 +41,7 @@ _MOST_BATCHES = 10
 _CONDITIONS = 5000
 _AT_A_TIME = 8
 _GRACE = 5.0  # seconds
-_UNCONDITIONAL = OperationPayload(amendment=Amendment("DELETE"))
+_UNCONDITIONAL = OperationPayload(method="DELETE")
 
 Item = TypeVar("Item")
 

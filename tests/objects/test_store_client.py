@@ -114,7 +114,7 @@ async def test_an_unreachable_store_has_received_nothing() -> None:
         assert isinstance(await put(up), NotSent)
         assert isinstance(await up.delete("bucket", "key", expected="e", signed_at=AT), NotSent)
         assert isinstance(await up.put_in_parts("bucket", "key", b"", expected="e", signed_at=AT), NotSent)
-        amended, _ = await up.amend("PUT", "bucket", "key", "acl=", (), b"", signed_at=AT)
+        amended, _ = await up.exchange("PUT", "/bucket/key", "acl=", (), b"", signed_at=AT)
         assert isinstance(amended, NotSent)
         assert isinstance(await up.head("bucket", "key"), Unknown)
         with pytest.raises(Unavailable, match="cannot be reached"):

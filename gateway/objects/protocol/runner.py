@@ -50,7 +50,7 @@ from gateway.objects.protocol.effects import (
 )
 from gateway.objects.s3.answers import Applied, NotSent, Unknown, WriteAnswer
 from gateway.objects.s3.documents import Part
-from gateway.objects.store.client import TextHeaders
+from gateway.objects.store.client import TextHeaders, path
 from gateway.objects.store.operations import WITHOUT_ETAG, Upstream
 from gateway.objects.store.probe import Profiles
 from gateway.observe.events import IntentSettled, Observe, OutcomeLost, StepReached
@@ -81,26 +81,17 @@ _LOOKS: dict[type, str] = {Look: "head", AwaitTurn: "turn"}
 
 
 @dataclass(frozen=True, slots=True)
-class Amendment:
-    """A request that goes to the store as it is: method, encoded query, headers, document."""
-
-    method: str
-    query: str = ""
-    headers: TextHeaders = ()
-    body: bytes = b""
-
-
-@dataclass(frozen=True, slots=True)
 class OperationPayload:
-    """The body and headers that one operation sends to the store.
+    """The body and headers that one operation sends to the store: a verified body, or the parts of an upload.
 
-    The body is a verified body, the parts that complete an upload, or an amendment.
+    An amendment goes to the store as it is, with its ``method`` and its encoded ``query``.
     """
 
     body: bytes = b""
     headers: TextHeaders = ()
     parts: Sequence[Part] = ()
-    amendment: Amendment | None = None
+    method: str = ""
+    query: str = ""
 
 
 NO_PAYLOAD = OperationPayload()
@@ -299,15 +290,14 @@ class Runner:
         return self._note_lost(write, answer)
 
     async def _amend(self, effect: Amend, payload: OperationPayload) -> WriteAnswer:
-        write, amendment = effect.write, payload.amendment
-        assert amendment is not None, "an amendment has nothing else to send"
-        answer, reply = await self._upstream.amend(
-            amendment.method,
-            write.bucket,
-            path_of(write.key),
-            amendment.query,
-            amendment.headers,
-            amendment.body,
+        write = effect.write
+        assert payload.method, "an amendment has nothing else to send"
+        answer, reply = await self._upstream.exchange(
+            payload.method,
+            path(write.bucket, path_of(write.key)),
+            payload.query,
+            payload.headers,
+            payload.body,
             signed_at=effect.signed_at,
         )
         if isinstance(answer, Applied) and reply is not None:

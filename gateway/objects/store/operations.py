@@ -35,7 +35,6 @@ from gateway.objects.s3.documents import Part
 from gateway.objects.store.client import (
     RequestBody,
     StoreClient,
-    StoreReply,
     StoreResponse,
     TextHeaders,
     clock_of,
@@ -192,24 +191,6 @@ class Upstream(StoreClient):
         conditional = [*headers, self._condition(bucket, expected)]
         answer, _ = await self.exchange("DELETE", path(bucket, raw_key), "", conditional, b"", signed_at=signed_at)
         return Applied(None, answer.headers) if isinstance(answer, Applied) else answer
-
-    async def amend(
-        self,
-        method: str,
-        bucket: str,
-        raw_key: str,
-        query: str,
-        headers: TextHeaders,
-        body: bytes,
-        *,
-        signed_at: datetime,
-    ) -> tuple[WriteAnswer, StoreReply | None]:
-        """Change what belongs to an object, such as its tags, or delete one version of it.
-
-        S3 has no condition for that; the signature ends its validity. The second value is the store's own answer, None
-        where there was none.
-        """
-        return await self.exchange(method, path(bucket, raw_key), query, headers, body, signed_at=signed_at)
 
     async def create_multipart(self, bucket: str, raw_key: str, headers: TextHeaders = ()) -> Started | Failure:
         """Open a multipart upload. ``headers`` are those of the object it will be."""
