@@ -240,10 +240,15 @@ class Observation:
 
 @dataclass(frozen=True, slots=True)
 class Contender:
-    """One of several concurrent writes with the same condition. ``write_id`` is None for a delete."""
+    """A write and the store's answer to it, often one of several with the same condition. A delete has no write-id."""
 
     write_id: str | None
     answer: WriteAnswer
+
+    @property
+    def etag(self) -> str | None:
+        """The ETag that the write has left; None where it was not accepted."""
+        return self.answer.etag if isinstance(self.answer, Applied) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -347,7 +352,7 @@ def _described(answer: WriteAnswer) -> str:
             return "success"
 
 
-def judge_reading(state: HeadAnswer, etag: str | None, write_id: str) -> Observation:
+def judge_reading(state: HeadAnswer, etag: str | None, write_id: str | None) -> Observation:
     """Judge the answer to HEAD right after an accepted write."""
     if not isinstance(state, Found):
         return Observation(Probe.READ_BACK, "an object that was just written is not there")

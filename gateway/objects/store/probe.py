@@ -8,6 +8,7 @@ is enough.
 import asyncio
 import hashlib
 from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, TypeAlias
 from uuid import uuid4
 
@@ -33,7 +34,7 @@ from gateway.objects.store.bucket_profile import (
     lost_race,
 )
 from gateway.objects.store.operations import Upstream
-from gateway.objects.store.probe_keys import PREFIX, ScratchKeys, ScratchUpload, ScratchWrite, conclusive
+from gateway.objects.store.probe_keys import PREFIX, ScratchKeys, ScratchUpload, conclusive
 
 __all__ = ["PREFIX", "Profiles", "probe"]
 
@@ -156,7 +157,7 @@ class _Examination:
         await self._put(Probe.PUT_IF_MATCH, name, _WRONG, "If-Match with another ETag", holds=False)
         self._seen.append(judge_state(Probe.PUT_IF_MATCH, await self._scratch.head(name), second.write_id))
 
-    async def _rewrite(self, name: str, etag: str) -> ScratchWrite:
+    async def _rewrite(self, name: str, etag: str) -> Contender:
         """Write with If-Match and the right ETag, in quotation marks as of RFC 9110. Some releases of Ceph need it
         without.
         """
@@ -209,7 +210,8 @@ class _Examination:
     async def _race_completions(self, name: str) -> None:
         etag = await self._etag(name)
         uploads = [await self._scratch.start(name, _unique()) for _ in range(_UPLOADS)]
-        entries = [_completion_racer(self._scratch, each, etag) for each in uploads if isinstance(each, ScratchUpload)]
+        contend = partial(self._scratch.contend_upload, expected=etag)
+        entries: list[Racer] = [partial(contend, each) for each in uploads if isinstance(each, ScratchUpload)]
         await self._race(Probe.COMPLETE_RACE, name, etag, [*entries, *self._writers(name, etag, _UPLOADS)])
 
     async def _try_deletes(self) -> None:
@@ -230,13 +232,11 @@ class _Examination:
         self._seen.append(judge_state(Probe.DELETE_IF_MATCH, await self._scratch.head(name), None))
 
     async def _race_deletes(self, name: str, etag: str) -> None:
-        def delete() -> Coroutine[Any, Any, Contender]:
-            return self._scratch.contend_delete(name, expected=etag)
-
-        def put() -> Coroutine[Any, Any, Contender]:
-            return self._scratch.contend(name, _unique(), expected=etag)
-
-        await self._race(Probe.DELETE_RACE, name, etag, [delete, put] * _DELETES)
+        entries: list[Racer] = []
+        for _ in range(_DELETES):
+            entries.append(partial(self._scratch.contend_delete, name, expected=etag))
+            entries.append(partial(self._scratch.contend, name, _unique(), expected=etag))
+        await self._race(Probe.DELETE_RACE, name, etag, entries)
 
     async def _try_spellings(self) -> None:
         """Try spellings, and again where an answer is open: a store with a moment of trouble must not pass for one that
@@ -276,20 +276,20 @@ class _Examination:
 
     async def _put(
         self, kind: Probe, name: str, expected: str | None, condition: str, *, holds: bool = True
-    ) -> ScratchWrite:
+    ) -> Contender:
         """Put the usual bytes."""
         written = await self._scratch.put(name, _BODY, expected=expected)
         self._note(kind, written, condition, holds=holds)
         return written
 
-    def _note(self, kind: Probe, written: ScratchWrite, condition: str, *, holds: bool) -> None:
+    def _note(self, kind: Probe, written: Contender, condition: str, *, holds: bool) -> None:
         self._seen.append(judge_trial(kind, condition, written.answer, holds=holds))
         if written.etag is not None:
             self._plain.append(written.etag)
 
     async def _complete(
         self, kind: Probe, name: str, expected: str | None, condition: str, *, holds: bool = True
-    ) -> ScratchWrite | None:
+    ) -> Contender | None:
         upload = await self._scratch.start(name, _BODY)
         if isinstance(upload, Rejected):
             self._seen.append(judge_trial(kind, "A multipart upload", upload, holds=holds))
@@ -310,7 +310,7 @@ class _Examination:
     def _writers(self, name: str, expected: str | None, count: int) -> list[Racer]:
         """Return writers of different bytes on one condition, with the large bodies first."""
         bodies = [_unique().ljust(_LARGE if 2 * number < count else 0) for number in range(count)]
-        return [_put_racer(self._scratch, name, body, expected) for body in bodies]
+        return [partial(self._scratch.contend, name, body, expected=expected) for body in bodies]
 
     async def _etag(self, name: str) -> str:
         """Return the ETag that stands at the key. If no contender has won, put an object there."""
@@ -339,11 +339,3 @@ def _check_admission(answer: WriteAnswer) -> None:
 def _unique() -> bytes:
     """Return bytes of a contender's own. With the same bytes it would leave the ETag of the next one's condition."""
     return f"{uuid4()}\n".encode()
-
-
-def _put_racer(scratch: ScratchKeys, name: str, body: bytes, expected: str | None) -> Racer:
-    return lambda: scratch.contend(name, body, expected=expected)
-
-
-def _completion_racer(scratch: ScratchKeys, upload: ScratchUpload, expected: str) -> Racer:
-    return lambda: scratch.contend_upload(upload, expected=expected)
