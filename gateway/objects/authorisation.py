@@ -21,8 +21,6 @@ from gateway.objects.s3 import access_control, xml
 from gateway.objects.s3.access_control import AclRight, PolicyRight, destinations
 from gateway.objects.s3.operations import Level, Operation, OperationKind
 from gateway.objects.s3.request import S3Request
-from gateway.objects.store import bucket_profile
-from gateway.objects.store.bucket_profile import KEYS
 from gateway.objects.store.client import query_of
 from gateway.objects.store.operations import Upstream
 from gateway.objects.store.probe import Profiles
@@ -187,13 +185,10 @@ class ObjectAuthorisation:
 
     async def _is_one_key(self, bucket: str, key: str) -> bool:
         """Return whether the store cannot take this key for another one, which no grant may be about."""
-        if bucket_profile.mistakable(key, KEYS) is None:
-            return True
         try:
-            profile = await self._profiles.of(bucket)
+            return not await self._profiles.confuses(bucket, key)
         except StoreError:
             return False
-        return bucket_profile.mistakable(key, profile.confused) is None
 
     def _target(self, bucket: str, key: str) -> ObjectTarget | None:
         """Return what fences a key. None if it is too long for a resource, or the gateway's own."""

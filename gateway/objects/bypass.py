@@ -13,7 +13,6 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from urllib.parse import quote
 
 from gateway.db import bypasses
 from gateway.db.bypasses import FoundObject, RememberedObject, ScanPosition
@@ -36,7 +35,7 @@ from gateway.objects.protocol.effects import (
 from gateway.objects.s3 import listing_pages, xml
 from gateway.objects.s3.answers import Found, HeadAnswer, Missing, Unknown, unquoted
 from gateway.objects.s3.listing_pages import ListingEntry
-from gateway.objects.store.client import query_of
+from gateway.objects.store.client import path_of, query_of
 from gateway.objects.store.operations import Upstream
 from gateway.observe.events import BypassFound, Observe, SweepFailed
 
@@ -61,7 +60,7 @@ class BypassCheck:
                 self._begun, self._sent, self._may_have_removed = answer, False, False
                 self._write = write if answer.signed_at is not None else None
                 if self._write is not None and answer.differs:
-                    await self._record(write, await self._upstream.head(write.bucket, quote(write.key, safe="/")))
+                    await self._record(write, await self._upstream.head(write.bucket, path_of(write.key)))
             case Delete() | Amend():
                 self._sent = self._sent or isinstance(effect, Delete)
                 self._may_have_removed = isinstance(answer, Unknown)
@@ -111,7 +110,7 @@ def evidence(
             # This proves nothing: a copy takes the metadata with it.
             "written_as": None if state.write_id is None else f"{state.resource}={state.token}",
         }
-    target = f"/{bucket}/{quote(key, safe='/')}"
+    target = f"/{bucket}/{path_of(key)}"
     return FoundObject(bucket, key, etag_of(state), rule_of(resources, bucket, key), target, details)
 
 
@@ -230,7 +229,7 @@ class BypassScan:
 
     async def _examine(self, bucket: str, row: RememberedObject, entry: ListingEntry | None) -> bool:
         """Ask for the key itself, and record what is there if it still differs from what is remembered."""
-        state = await self._upstream.head(bucket, quote(row.key, safe="/"))
+        state = await self._upstream.head(bucket, path_of(row.key))
         if isinstance(state, Unknown) or etag_of(state) == row.etag or (isinstance(state, Found) and state.tombstone):
             return False
         owner = _owner(entry)

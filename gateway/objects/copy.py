@@ -16,7 +16,7 @@ from gateway.objects.put import Puts
 from gateway.objects.reads import raise_gateway_fault
 from gateway.objects.s3 import documents, request_headers
 from gateway.objects.s3.addressing import CopySource, PartSource
-from gateway.objects.s3.answers import Applied, Rejected, Uploaded, store_refusal, unquoted
+from gateway.objects.s3.answers import Applied, Uploaded, no_such_key, step_failure, unquoted
 from gateway.objects.s3.checksums import Digests
 from gateway.objects.s3.documents import Part
 from gateway.objects.s3.request import S3Request
@@ -90,7 +90,7 @@ class Sources:
         async with bucket:
             if bucket.status == 404:
                 return StoreError("NoSuchBucket", 404, "The specified bucket does not exist.")
-        return StoreError("NoSuchKey", 404, "The specified key does not exist.")
+        return no_such_key()
 
     async def read(self, source: CopySource, found: SourceObject) -> VerifiedBody:
         """Return the bytes of a small source that was found, if they are still the same."""
@@ -184,11 +184,7 @@ class Copies:
             if isinstance(copied, Uploaded):
                 await staging.touch(upload_id)
                 return Part(number, copied.etag)
-            raise (
-                store_refusal(copied)
-                if isinstance(copied, Rejected)
-                else Unavailable(f"Nothing was written: {copied.reason}.")
-            )
+            raise step_failure(copied)
 
         starts = range(0, found.size, size)
         try:

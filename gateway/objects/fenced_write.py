@@ -55,12 +55,12 @@ from gateway.objects.protocol.effects import (
     Uncertain,
     WriteOutcome,
 )
-from gateway.objects.protocol.runner import NO_PAYLOAD, OperationPayload, Runner, path_of
+from gateway.objects.protocol.runner import NO_PAYLOAD, OperationPayload, Runner
 from gateway.objects.s3 import request_headers
 from gateway.objects.s3.answers import Rejected, store_refusal
 from gateway.objects.store import bucket_profile
 from gateway.objects.store.bucket_profile import KEYS, Profile
-from gateway.objects.store.client import TextHeaders
+from gateway.objects.store.client import TextHeaders, path_of
 from gateway.objects.store.operations import Upstream
 from gateway.objects.store.probe import Profiles
 from gateway.observe.events import Observe, WriteAccepted

@@ -17,13 +17,12 @@ from gateway.db.database import Database
 from gateway.errors import GatewayError, Unavailable
 from gateway.objects.exchange import Exchange
 from gateway.objects.protocol.effects import TOMBSTONE_SIZE
-from gateway.objects.protocol.runner import path_of
 from gateway.objects.reads import raise_gateway_fault
 from gateway.objects.s3 import listing_pages, xml
 from gateway.objects.s3.listing_pages import COMMON_PREFIXES, ListingEntry, ListingPage
 from gateway.objects.s3.operations import Operation
 from gateway.objects.s3.request import S3Request
-from gateway.objects.store.client import StoreResponse, TextHeaders, path, query_of
+from gateway.objects.store.client import StoreResponse, TextHeaders, path, path_of, query_of
 from gateway.objects.store.operations import Upstream
 
 Item = TypeVar("Item")

@@ -2,7 +2,7 @@
 
 from gateway.db import uploads
 from gateway.db.uploads import RecordedUpload, UploadKey
-from gateway.errors import GatewayError, StoreError, Unavailable
+from gateway.errors import StoreError
 from gateway.fencing.decision import Fence
 from gateway.http.body import offload, twice
 from gateway.objects.copy import Sources
@@ -23,7 +23,7 @@ from gateway.objects.s3.answers import (
     Started,
     Unknown,
     Uploaded,
-    store_refusal,
+    step_failure,
 )
 from gateway.objects.s3.documents import etag_of_parts
 from gateway.objects.staging import forward_part
@@ -46,7 +46,7 @@ class Uploads:
         headers = [*exchange.request.headers, *write.marks(self._upstream)]
         started = await self._upstream.create_multipart(*write.place, headers)
         if not isinstance(started, Started):
-            raise _failure(started)
+            raise step_failure(started)
         await uploads.record_opened(self._database, write.upload(started.upload_id, staged=False))
         document = documents.initiated(write.bucket, write.key, started.upload_id)
         await exchange.response.stored(Applied(None, started.headers), write.target.resource, None, document=document)
@@ -61,7 +61,7 @@ class Uploads:
                 self._upstream, *write.place, upload_id, number, incoming, exchange.request.headers, self._threshold
             )
         if not isinstance(uploaded, Uploaded):
-            raise _failure(uploaded)
+            raise step_failure(uploaded)
         await exchange.response.stored(Applied(uploaded.etag, uploaded.headers), write.target.resource, None)
 
     async def part_copy(self, exchange: Exchange) -> None:
@@ -76,7 +76,7 @@ class Uploads:
             *write.place, upload_id, number, wanted, exchange.request.headers
         )
         if not isinstance(copied, Uploaded):
-            raise _failure(copied)
+            raise step_failure(copied)
         await exchange.response.stored(
             Applied(copied.etag, copied.headers), write.target.resource, None, document=copied.document
         )
@@ -87,7 +87,7 @@ class Uploads:
         write = await self._pending_write(exchange, upload_id)
         answer = await self._upstream.abort_multipart(*write.place, upload_id)
         if isinstance(answer, Rejected | NotSent | Unknown):
-            raise _failure(answer)
+            raise step_failure(answer)
         with after_the_effect("noted"):
             await uploads.remove(self._database, write.upload_key(upload_id))
         if isinstance(answer, NotApplied):
@@ -170,9 +170,3 @@ def _no_such_upload() -> StoreError:
         "The specified upload does not exist. The upload ID may be invalid, or the upload may have been aborted or "
         "completed, or it was not opened through this gateway.",
     )
-
-
-def _failure(answer: Rejected | NotSent | Unknown) -> GatewayError:
-    if isinstance(answer, Rejected):
-        return store_refusal(answer)
-    return Unavailable(f"Nothing was written: {answer.reason}.")

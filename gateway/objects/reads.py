@@ -16,11 +16,9 @@ from gateway.fencing.resource import covers, includes, overlap
 from gateway.objects.exchange import Exchange, ResponseWriter
 from gateway.objects.key_rules import Resources
 from gateway.objects.s3 import addressing
-from gateway.objects.s3.answers import RawHeaders, Rejected, of_write, store_refusal
+from gateway.objects.s3.answers import RawHeaders, Rejected, no_such_key, of_write, store_refusal
 from gateway.objects.s3.operations import Level, Operation, OperationKind
 from gateway.objects.s3.request import S3Request
-from gateway.objects.store import bucket_profile
-from gateway.objects.store.bucket_profile import KEYS
 from gateway.objects.store.client import StoreResponse
 from gateway.objects.store.operations import Upstream
 from gateway.objects.store.probe import Profiles
@@ -116,12 +114,12 @@ class Reads:
         query = "" if version is None else request.query
         async with await self._upstream.send("HEAD", request.raw_path, _only_version(query)) as response:
             if response.is_tombstone:
-                raise StoreError("NoSuchKey", 404, "The specified key does not exist.")
+                raise no_such_key()
 
 
 async def _absent(exchange: Exchange, response: StoreResponse) -> None:
     """Send what S3 says of a deleted key. In a bucket with versions a tombstone is a delete marker with an id."""
-    error, marks = StoreError("NoSuchKey", 404, "The specified key does not exist."), []
+    error, marks = no_such_key(), []
     version_id = response.header("x-amz-version-id")
     if version_id is not None:
         marks = [(b"x-amz-delete-marker", b"true"), (b"x-amz-version-id", version_id.encode("latin-1"))]
@@ -209,14 +207,12 @@ class ReadScope:
 
     async def _check_spelling(self, scope: FencedScope, bucket: str, key: str) -> None:
         """Refuse a key that the store may take for another one, whose resource is not checked here."""
-        if bucket_profile.mistakable(key, KEYS) is None:
-            return
         try:
-            profile = await self._profiles.of(bucket)
+            confused = await self._profiles.confuses(bucket, key)
         except StoreError as error:
             reason = f"whether the store of bucket {bucket} keeps {key[:200]!a} apart from others cannot be tried"
             raise _denied(scope, reason) from error
-        if bucket_profile.mistakable(key, profile.confused) is not None:
+        if confused:
             raise _denied(scope, f"the store of bucket {bucket} may take {key[:200]!a} for another key")
 
     def _has_a_key_in(self, scope: FencedScope, bucket: str) -> bool:

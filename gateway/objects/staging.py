@@ -19,7 +19,7 @@ from gateway.objects.body import WriteBody
 from gateway.objects.fenced_write import FencedWrite
 from gateway.objects.s3.answers import Applied, NotApplied, NotSent, Started, Unknown, Uploaded, store_refusal
 from gateway.objects.s3.documents import Part, etag_of_parts
-from gateway.objects.store.client import BodyStream, TextHeaders
+from gateway.objects.store.client import BodyStream, TextHeaders, pieces_of
 from gateway.objects.store.operations import Failure, Upstream
 
 PartBodies: TypeAlias = AsyncGenerator[bytes | BodyStream, None]
@@ -75,7 +75,7 @@ class Staging:
 
         ``size``: bytes of each part but the last. ``chunks`` end where the body is proven.
         """
-        return await self._stage_chunks(chunks, headers, lambda touching: _pieces(touching, size))
+        return await self._stage_chunks(chunks, headers, lambda touching: pieces_of(touching, size))
 
     async def stage_whole(self, body: bytes, headers: TextHeaders) -> Staged:
         """Stage a body that is in memory, as one part."""
@@ -206,24 +206,6 @@ async def _streams(chunks: AsyncGenerator[bytes, None], left: int, size: int) ->
         length = min(size, left)
         yield BodyStream(source.take(length), length)
         left -= length
-
-
-async def _pieces(chunks: AsyncGenerator[bytes, None], size: int) -> PartBodies:
-    """Cut a body of any length into parts that are put together here. An empty body is one part."""
-    held: list[bytes] = []
-    missing, first = size, True
-    async for chunk in chunks:
-        rest = chunk
-        while len(rest) >= missing:
-            held.append(rest[:missing])
-            piece, rest = b"".join(held), rest[missing:]
-            held.clear()
-            yield piece
-            missing, first = size, False
-        held.append(rest)
-        missing -= len(rest)
-    if first or missing < size:
-        yield b"".join(held)
 
 
 class _Source:

@@ -25,8 +25,9 @@ from gateway.fencing.record import SWEEPER
 from gateway.objects.bypass import BypassScan
 from gateway.objects.protocol import mutation, settling
 from gateway.objects.protocol.effects import Deleted, NotDone, StoreRefused, Uncertain
-from gateway.objects.protocol.runner import OperationPayload, Runner, path_of
+from gateway.objects.protocol.runner import OperationPayload, Runner
 from gateway.objects.s3.answers import store_refusal
+from gateway.objects.store.client import path_of
 from gateway.objects.store.operations import Upstream
 from gateway.objects.store.probe import Profiles
 from gateway.observe.events import Observe, SweepFailed, TombstoneSwept, UploadSwept

@@ -2,8 +2,7 @@
 
 import hashlib
 import secrets
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import aclosing
+from collections.abc import Awaitable, Callable
 from datetime import datetime
 from typing import TypeAlias
 from urllib.parse import urlencode
@@ -12,9 +11,8 @@ from gateway.errors import Unavailable
 from gateway.objects.protocol.effects import UploadForm
 from gateway.objects.protocol.mutation import candidates, choose
 from gateway.objects.s3 import request_headers
-from gateway.objects.s3.answers import NotApplied, NotSent, Rejected, Started, Unknown, Uploaded, WriteAnswer
-from gateway.objects.s3.documents import Part, etag_of_parts
-from gateway.objects.store.client import StoreResponse, TextHeaders, path
+from gateway.objects.s3.answers import NotApplied, NotSent, WriteAnswer
+from gateway.objects.store.client import StoreResponse, TextHeaders, path, pieces_of
 from gateway.objects.store.operations import Upstream
 
 MEBIBYTE = 1024 * 1024
@@ -67,70 +65,26 @@ async def bump(
             return NotSent("the store does not say how long the object is")
         try:
             tags = await _tags(upstream, bucket, raw_key, response)
-            rewriting = _Rewriting(upstream, bucket, raw_key, etag, sign, [*_kept(response), *tags])
-            if int(length) <= SMALL:
-                return await rewriting.put_from_memory(await response.read(SMALL), forbidden | {etag})
+            headers, excluded = [*_kept(response), *tags], forbidden | {etag}
+            if int(length) > SMALL:
+                pieces = pieces_of(response.chunks(), _part_size(int(length)))
+                return await upstream.put_pieces(
+                    bucket, raw_key, pieces, headers, expected=etag, sign=sign, excluded=excluded
+                )
+            body = await response.read(SMALL)
+            form = choose(candidates(hashlib.md5(body, usedforsecurity=False).hexdigest()), excluded)
+            if form is None:
+                return NO_FORM_LEFT
+            send = upstream.put if form is UploadForm.PLAIN else upstream.put_in_parts
+            return await send(bucket, raw_key, body, headers, expected=etag, signed_at=await sign())
         except Unavailable as error:
             return NotSent(error.message)
-        return await rewriting.in_parts(response, _part_size(int(length)), forbidden | {etag})
 
 
 def _part_size(length: int) -> int:
     """Return a size of parts that no upload of the object is likely to have had, so that the ETag is a new one."""
     least = max(_LEAST, length // _PARTS)
     return least + secrets.randbelow(min(length, least + _USUAL) - least)
-
-
-class _Rewriting:
-    """Writes one object back to its key, on condition that it is still there."""
-
-    def __init__(
-        self, upstream: Upstream, bucket: str, raw_key: str, etag: str, sign: Sign, headers: TextHeaders
-    ) -> None:
-        self._upstream = upstream
-        self._place = (bucket, raw_key)
-        self._etag = etag
-        self._sign = sign
-        self._headers = headers
-
-    async def put_from_memory(self, body: bytes, excluded: ForbiddenEtags) -> WriteAnswer:
-        md5 = hashlib.md5(body, usedforsecurity=False).hexdigest()
-        form = choose(candidates(md5), excluded)
-        if form is None:
-            return NO_FORM_LEFT
-        send = self._upstream.put if form is UploadForm.PLAIN else self._upstream.put_in_parts
-        return await send(*self._place, body, self._headers, expected=self._etag, signed_at=await self._sign())
-
-    async def in_parts(self, response: StoreResponse, part_size: int, excluded: ForbiddenEtags) -> WriteAnswer:
-        """Write it in parts. Nothing takes effect before all of them are stored, which may take long."""
-        started = await self._upstream.create_multipart(*self._place, self._headers)
-        if not isinstance(started, Started):
-            return NotSent(started.reason) if isinstance(started, Unknown) else started
-        answer: WriteAnswer = NotSent("the object could not be read to its end")
-        try:
-            parts = await self._upload(started.upload_id, response, part_size)
-            if isinstance(parts, list) and etag_of_parts(parts) in excluded:
-                answer = NotSent("parts of this size give a forbidden ETag")
-            elif isinstance(parts, list):
-                answer = await self._upstream.complete_multipart(
-                    *self._place, started.upload_id, parts, expected=self._etag, signed_at=await self._sign()
-                )
-            else:
-                answer = parts
-        except Unavailable:
-            pass
-        if isinstance(answer, NotApplied | Rejected | NotSent):
-            await self._upstream.abort_multipart(*self._place, started.upload_id)
-        return answer
-
-    async def _upload(self, upload_id: str, response: StoreResponse, part_size: int) -> list[Part] | Rejected | NotSent:
-        parts: list[Part] = []
-        async for body in _pieces(response, part_size):
-            stored = await self._upstream.upload_part(*self._place, upload_id, len(parts) + 1, body)
-            if not isinstance(stored, Uploaded):
-                return NotSent(stored.reason) if isinstance(stored, Unknown) else stored
-            parts.append(Part(len(parts) + 1, stored.etag))
-        return parts
 
 
 def _kept(response: StoreResponse) -> TextHeaders:
@@ -144,16 +98,3 @@ async def _tags(upstream: Upstream, bucket: str, raw_key: str, response: StoreRe
     if response.header("x-amz-tagging-count") in (None, "0"):
         return ()
     return [("x-amz-tagging", urlencode(await upstream.tagging(bucket, raw_key) or []))]
-
-
-async def _pieces(response: StoreResponse, size: int) -> AsyncIterator[bytes]:
-    """Yield the body in pieces of ``size`` bytes, the last one shorter."""
-    piece = bytearray()
-    async with aclosing(response.chunks()) as chunks:
-        async for chunk in chunks:
-            piece += chunk
-            while len(piece) >= size:
-                yield bytes(piece[:size])
-                del piece[:size]
-    if piece:
-        yield bytes(piece)

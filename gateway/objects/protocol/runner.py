@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
 from typing import TypeVar, assert_never
-from urllib.parse import quote
 from uuid import uuid4
 
 from gateway.db import intents
@@ -50,7 +49,7 @@ from gateway.objects.protocol.effects import (
 )
 from gateway.objects.s3.answers import Applied, NotSent, Unknown, WriteAnswer
 from gateway.objects.s3.documents import Part
-from gateway.objects.store.client import TextHeaders, path
+from gateway.objects.store.client import TextHeaders, path, path_of
 from gateway.objects.store.operations import WITHOUT_ETAG, Upstream
 from gateway.objects.store.probe import Profiles
 from gateway.observe.events import IntentSettled, Observe, OutcomeLost, StepReached
@@ -345,11 +344,6 @@ class Runner:
         except TimeoutError:
             return False
         return True
-
-
-def path_of(key: str) -> str:
-    """Return the key as it stands in a path, each byte encoded in the one way that all stores read alike."""
-    return quote(key, safe="/")
 
 
 def _is_the_write(effect: Effect) -> bool:

@@ -445,6 +445,29 @@ class StoreClient:
         return StoreResponse(response)
 
 
+def path_of(key: str) -> str:
+    """Return the key as it stands in a path, each byte encoded in the one way that all stores read alike."""
+    return quote(key, safe="/")
+
+
+async def pieces_of(chunks: AsyncIterator[bytes], size: int) -> AsyncGenerator[bytes, None]:
+    """Cut a body of any length into pieces of ``size`` bytes, the last one shorter. An empty body is one piece."""
+    held: list[bytes] = []
+    missing, first = size, True
+    async for chunk in chunks:
+        rest = chunk
+        while len(rest) >= missing:
+            held.append(rest[:missing])
+            piece, rest = b"".join(held), rest[missing:]
+            held.clear()
+            yield piece
+            missing, first = size, False
+        held.append(rest)
+        missing -= len(rest)
+    if first or missing < size:
+        yield b"".join(held)
+
+
 def path(bucket: str, raw_key: str) -> str:
     """Return the path of an object as it stands on the wire."""
     return f"/{bucket}/{raw_key}"

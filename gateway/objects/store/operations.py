@@ -5,7 +5,8 @@ it if it comes late. Nothing of a multipart upload takes effect before its compl
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Sequence
+from contextlib import aclosing, suppress
 from dataclasses import replace
 from datetime import datetime
 from typing import TypeAlias
@@ -31,7 +32,7 @@ from gateway.objects.s3.answers import (
     store_refusal,
     unquoted,
 )
-from gateway.objects.s3.documents import Part
+from gateway.objects.s3.documents import Part, etag_of_parts
 from gateway.objects.store.client import (
     RequestBody,
     StoreClient,
@@ -157,26 +158,63 @@ class Upstream(StoreClient):
         signed_at: datetime,
     ) -> WriteAnswer:
         """Put the object as a multipart upload of one part, which gives the same bytes another ETag than ``put``."""
+
+        async def whole() -> AsyncGenerator[bytes, None]:
+            yield body
+
+        async def sign() -> datetime:
+            return signed_at
+
         # The checksum of the whole body is not one of an upload.
         checks = ("x-amz-checksum-", "content-md5")
-        started = await self.create_multipart(
-            bucket, raw_key, [header for header in headers if not header[0].lower().startswith(checks)]
-        )
+        headers = [header for header in headers if not header[0].lower().startswith(checks)]
+        return await self.put_pieces(bucket, raw_key, whole(), headers, expected=expected, sign=sign)
+
+    async def put_pieces(
+        self,
+        bucket: str,
+        raw_key: str,
+        pieces: AsyncGenerator[bytes, None],
+        headers: TextHeaders,
+        *,
+        expected: str | None,
+        sign: Callable[[], Awaitable[datetime]],
+        excluded: Collection[str] = (),
+    ) -> WriteAnswer:
+        """Put the object as a multipart upload of these pieces, unless its ETag would be one of ``excluded``.
+
+        Nothing takes effect before all of them are stored, which may take long. So ``sign`` returns the time of the
+        completion's signature once they are.
+        """
+        started = await self.create_multipart(bucket, raw_key, headers)
         if not isinstance(started, Started):
             return _no_effect(started)
-        upload_id = started.upload_id
-        part = await self.upload_part(bucket, raw_key, upload_id, 1, body)
-        answer: WriteAnswer
-        if isinstance(part, Uploaded):
-            parts = [Part(1, part.etag)]
-            answer = await self.complete_multipart(
-                bucket, raw_key, upload_id, parts, expected=expected, signed_at=signed_at
-            )
-        else:
-            answer = _no_effect(part)
+        answer: WriteAnswer = NotSent("the object could not be read to its end")
+        with suppress(Unavailable):
+            parts = await self._upload(bucket, raw_key, started.upload_id, pieces)
+            if not isinstance(parts, list):
+                answer = parts
+            elif etag_of_parts(parts) in excluded:
+                answer = NotSent("parts of this size give a forbidden ETag")
+            else:
+                answer = await self.complete_multipart(
+                    bucket, raw_key, started.upload_id, parts, expected=expected, signed_at=await sign()
+                )
         if isinstance(answer, NotApplied | Rejected | NotSent):
-            await self.abort_multipart(bucket, raw_key, upload_id)
+            await self.abort_multipart(bucket, raw_key, started.upload_id)
         return answer
+
+    async def _upload(
+        self, bucket: str, raw_key: str, upload_id: str, pieces: AsyncGenerator[bytes, None]
+    ) -> list[Part] | Rejected | NotSent:
+        parts: list[Part] = []
+        async with aclosing(pieces):
+            async for piece in pieces:
+                stored = await self.upload_part(bucket, raw_key, upload_id, len(parts) + 1, piece)
+                if not isinstance(stored, Uploaded):
+                    return _no_effect(stored)
+                parts.append(Part(len(parts) + 1, stored.etag))
+        return parts
 
     async def delete(
         self,

@@ -17,6 +17,7 @@ from gateway.objects.s3.answers import Applied, Found, NotApplied, Rejected, Wri
 from gateway.objects.store.bucket_profile import (
     COMPLETE_CONDITIONS,
     DELETE_CONDITION,
+    KEYS,
     PUT_CONDITIONS,
     SPELLINGS,
     Contender,
@@ -32,6 +33,7 @@ from gateway.objects.store.bucket_profile import (
     judge_state,
     judge_trial,
     lost_race,
+    mistakable,
 )
 from gateway.objects.store.operations import Upstream
 from gateway.objects.store.probe_keys import PREFIX, ScratchKeys, ScratchUpload, conclusive
@@ -94,6 +96,13 @@ class Profiles:
             if failure is not None:
                 raise failure
         return known
+
+    async def confuses(self, bucket: str, key: str) -> bool:
+        """Return whether the store may take a key for another one. Raises what ``probe`` raises.
+
+        Most keys have a spelling that no store mistakes. No probe is needed for these.
+        """
+        return mistakable(key, KEYS) is not None and mistakable(key, (await self.of(bucket)).confused) is not None
 
     def forget(self, bucket: str) -> None:
         """Probe the bucket again before the next write: it may do something else from now on."""

@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from urllib.parse import quote
 from uuid import uuid4
 
 from gateway.errors import GatewayError, StoreError, Unavailable
@@ -14,7 +13,7 @@ from gateway.objects.s3 import request_headers, xml
 from gateway.objects.s3.answers import Applied, Found, Missing, NotSent, Rejected, Unknown, Uploaded, WriteAnswer
 from gateway.objects.s3.documents import Part
 from gateway.objects.store.bucket_profile import Contender
-from gateway.objects.store.client import query_of
+from gateway.objects.store.client import path_of, query_of
 from gateway.objects.store.operations import WITHOUT_ETAG, Upstream
 
 PREFIX = ".fencing-gateway/probe/"
@@ -69,7 +68,7 @@ class ScratchKeys:
 
         ``template`` is the key, with ``{}`` for the folder. The key may be outside of ``PREFIX`` by a slash in front.
         """
-        return await self._put(_raw(template.format(f"{self._prefix}{folder}/")), b"", None)
+        return await self._put(path_of(template.format(f"{self._prefix}{folder}/")), b"", None)
 
     async def start(self, name: str, body: bytes) -> ScratchUpload | Rejected:
         """Open an upload and store its part. Raises ``Unavailable``."""
@@ -147,7 +146,7 @@ class ScratchKeys:
                 listed = xml.read_versions(await response.read(_MAX_LISTING))
             async with asyncio.TaskGroup() as group:
                 for key, version_id in listed:
-                    group.create_task(self._remove(_raw(key), query_of({"versionId": version_id})))
+                    group.create_task(self._remove(path_of(key), query_of({"versionId": version_id})))
 
     async def _put(self, key: str, body: bytes, expected: str | None) -> Contender:
         write_id = uuid4().hex
@@ -167,12 +166,7 @@ class ScratchKeys:
         return response.status in (200, 204)
 
     def _key(self, name: str) -> str:
-        return _raw(self._prefix + name)
-
-
-def _raw(key: str) -> str:
-    """Return a key as it stands in a path."""
-    return quote(key, safe="/")
+        return path_of(self._prefix + name)
 
 
 def conclusive(answer: WriteAnswer) -> WriteAnswer:
