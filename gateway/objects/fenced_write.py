@@ -84,7 +84,7 @@ class Objection:
 class FencedWrite:
     """A fenced write of one key: its fence, the token its sender presents, and how it goes on record."""
 
-    bucket: str
+    exchange: Exchange
     key: str
     target: ObjectTarget
     presented: Presented | None
@@ -98,8 +98,10 @@ class FencedWrite:
     """Set while the body is not read. None where there is no body, or none worth keeping."""
     evidence: str | None = None
     """The mark of an earlier attempt of the same call in the object's metadata; None if no attempt leaves one."""
-    tell: Callable[[str, Fence | None], None] | None = None
-    """Tells the sender, with the answer, why an enforcing rule would have refused a write that passes."""
+
+    @property
+    def bucket(self) -> str:
+        return self.exchange.request.bucket
 
     def announcement(self) -> Announcement:
         """Return what the protocol is to announce."""
@@ -229,11 +231,7 @@ class FencedWrites:
         mark = opened.write_id if opened else write_id
         evidence = earlier_attempt.evidence_of(exchange, mark)
         write = FencedWrite(
-            *(request.bucket, key, target, presented, attempt, write_id, mark),
-            objections=tuple(objections),
-            capture_start=capture_start,
-            evidence=evidence,
-            tell=exchange.response.would_refuse,
+            exchange, key, target, presented, attempt, write_id, mark, tuple(objections), capture_start, evidence
         )
         return await self._apply_policy(write)
 
@@ -366,9 +364,8 @@ class FencedWrites:
             ]
             with after_the_effect("put on record"):
                 await self._audit.passed(notes)
-            if write.tell is not None:
-                for one in why:
-                    write.tell(one.reason, fence)
+            for one in why:
+                write.exchange.response.would_refuse(one.reason, fence)
 
 
 def _writer(exchange: Exchange, resource: str, opened: RecordedUpload | None) -> FencingHeaders:

@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from itertools import chain, repeat
-from typing import Protocol, TypeAlias, TypeVar
+from typing import TypeAlias, TypeVar
 
 from gateway.auth.grants import IN_A_BUCKET, Action
 from gateway.db import intents, uploads
@@ -34,22 +34,6 @@ _MAX_PAGE = 16 * 1024 * 1024  # bytes: a thousand of the longest keys, each char
 _LARGE = 512 * 1024
 _AT_A_TIME = 16
 _PREFIXES_AT_A_TIME = 4
-
-
-class _Hidden(Protocol):
-    """The entries that a listing of one kind leaves out. ``parameters`` list the same below a prefix."""
-
-    operation: Operation
-    parameters: Mapping[str, str]
-
-    async def any_in(self, bucket: str) -> bool:
-        """Return whether the bucket may have such entries."""
-
-    async def among(self, bucket: str, entries: Sequence[ListingEntry]) -> list[ListingEntry]:
-        """Return which of these entries clients are not to see."""
-
-    async def below(self, bucket: str, prefixes: Sequence[str]) -> frozenset[str]:
-        """Return below which of these prefixes there may be such entries."""
 
 
 class Listings:
@@ -119,7 +103,7 @@ class Listings:
     def _tombstones(self, request: S3Request) -> "_Tombstones":
         return _Tombstones(self._databases(request.bucket, request.parameter("prefix") or ""), self._upstream)
 
-    async def _list_visible(self, exchange: Exchange, kind: _Hidden) -> None:
+    async def _list_visible(self, exchange: Exchange, kind: "_Hidden") -> None:
         request = exchange.request
         if not await kind.any_in(request.bucket):
             await self._pass(exchange, await self._ask(request.bucket, request.query, request.headers))
@@ -180,7 +164,7 @@ class Listings:
             return document
         return listing_pages.written(operation, first, entries, last, decode=document is None and first.encoded)
 
-    async def _hidden_entries(self, kind: _Hidden, bucket: str, entries: Sequence[ListingEntry]) -> set[ListingEntry]:
+    async def _hidden_entries(self, kind: "_Hidden", bucket: str, entries: Sequence[ListingEntry]) -> set[ListingEntry]:
         """Return the entries that a page leaves out: hidden ones, and prefixes that have nothing else below them."""
         known = [entry for entry in entries if _storable(entry.name)]
         hidden = await kind.among(bucket, [entry for entry in known if entry.kind != COMMON_PREFIXES])
@@ -193,7 +177,7 @@ class Listings:
         suspected = [entry for entry in prefixes if entry.name in suspects]
         return {*hidden, *await _filtered(only_hidden, suspected, _PREFIXES_AT_A_TIME)}
 
-    async def _has_only_hidden(self, kind: _Hidden, bucket: str, prefix: str) -> bool:
+    async def _has_only_hidden(self, kind: "_Hidden", bucket: str, prefix: str) -> bool:
         """Return whether everything below a prefix is hidden. False where that would take too long to find out."""
         asked = {**kind.parameters, "encoding-type": "url", **({"prefix": prefix} if prefix else {})}
         limit = "max-uploads" if kind.operation is Operation.LIST_MULTIPART_UPLOADS else "max-keys"
@@ -225,7 +209,11 @@ class Listings:
 
 
 class _Tombstones:
-    """Tombstones, the objects that stand for deleted ones."""
+    """Tombstones, the objects that stand for deleted ones.
+
+    ``any_in``: whether a bucket may have any; ``among``: which of these entries are some; ``below``: below which of
+    these prefixes there may be some. ``parameters`` list the same below a prefix.
+    """
 
     operation = Operation.LIST_OBJECTS_V2
     parameters: Mapping[str, str] = {"list-type": "2"}
@@ -267,7 +255,7 @@ class _Tombstones:
 
 
 class _OwnUploads:
-    """Uploads that take a body in for the gateway. Clients cannot use them."""
+    """Uploads that take a body in for the gateway, asked for as tombstones are. Clients cannot use them."""
 
     operation = Operation.LIST_MULTIPART_UPLOADS
     parameters: Mapping[str, str] = {"uploads": ""}
@@ -287,6 +275,10 @@ class _OwnUploads:
     async def below(self, bucket: str, prefixes: Sequence[str]) -> frozenset[str]:
         found = await _of_each(uploads.staged_below(database, bucket, prefixes) for database in self._databases)
         return frozenset[str]().union(*found)
+
+
+_Hidden: TypeAlias = _Tombstones | _OwnUploads
+"""The entries that a listing of one kind leaves out."""
 
 
 async def _of_each(asked: Iterable[Awaitable[Item]]) -> list[Item]:
