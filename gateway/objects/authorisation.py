@@ -1,5 +1,8 @@
 """Authorisation: what grants let a caller do with buckets and keys, before the store or any fence is asked.
 
+Fenced credentials read keys whose resources their scope covers, and list nothing else. ``ReadScope`` refuses each of
+their reads that no rule here allows. A caller without a scope reads what its grants allow.
+
 A request may also give others rights at the store, by an ACL or a policy. The store does not ask the gateway about
 these. A right to write there would be an unfenced way in. A right to read would show what no grant shows, or tell a
 client that an object is public which is not.
@@ -9,14 +12,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from gateway.auth.grants import IN_A_BUCKET, Action, Missing, Place, PlaceKind, Rights, nearest
+from gateway.auth.principal import FencedScope
 from gateway.errors import GatewayError, ResourceMalformed, RightsAtTheStore, StoreError
 from gateway.fencing.decision import Enforcement
 from gateway.fencing.record import MissingGrant
-from gateway.fencing.resource import escape
+from gateway.fencing.resource import covers, escape, includes, overlap
 from gateway.http.body import offload
 from gateway.objects.exchange import Exchange
 from gateway.objects.key_rules import ObjectTarget, Resources
-from gateway.objects.reads import ABOUT_A_BUCKET, LISTINGS
 from gateway.objects.s3 import access_control, xml
 from gateway.objects.s3.access_control import AclRight, PolicyRight, destinations
 from gateway.objects.s3.operations import Level, Operation, OperationKind
@@ -25,6 +28,17 @@ from gateway.objects.store.client import query_of
 from gateway.objects.store.operations import Upstream
 from gateway.objects.store.probe import Profiles
 from gateway.record.denials import Denials
+
+LISTINGS = frozenset(
+    {
+        Operation.LIST_MULTIPART_UPLOADS,
+        Operation.LIST_OBJECTS,
+        Operation.LIST_OBJECTS_V2,
+        Operation.LIST_OBJECT_VERSIONS,
+    }
+)
+# Clients ask for these before they write. They tell no more than that the bucket exists, and its location.
+ABOUT_A_BUCKET = frozenset({Operation.HEAD_BUCKET, Operation.GET_BUCKET_LOCATION})
 
 _PUBLIC = "the caller anonymous lacks the grant read for all of it"
 
@@ -39,11 +53,9 @@ class StoreRights:
         self._upstream, self._resources, self._public = upstream, resources, public
 
     async def check_headers(self, request: S3Request) -> None:
-        """Check the ACL in the headers of a request, or in the fields of a form."""
         await self._check_acl(request, access_control.acl_of_headers(request.headers), f"/{request.bucket}")
 
     async def check_document(self, request: S3Request, body: bytes) -> None:
-        """Check the document of a request, which may be an ACL or a policy."""
         if request.operation is Operation.PUT_BUCKET_POLICY:
             for allowed in access_control.policy_rights(body, request.bucket):
                 self._check_policy(request.bucket, allowed)
@@ -210,7 +222,6 @@ class ObjectAuthorisation:
         raise await self._denied(exchange, Missing(action, on, _filed(bucket), near))
 
     async def _denied(self, exchange: Exchange, missing: Missing) -> GatewayError:
-        """Record a denial, and return its error."""
         return await self._denials.refuse(replace(missing, on=missing.on[:_SHOWN]), exchange.attempt())
 
 
@@ -226,3 +237,67 @@ def _missing(exchange: Exchange, action: Action, place: Place, resource: str | N
 def _filed(bucket: str) -> str:
     """Return the resource under which the record files a denial of a whole bucket."""
     return f"s3/{escape(bucket)}"
+
+
+class ReadScope:
+    """Holds reads by fenced credentials against their scope."""
+
+    def __init__(self, resources: Resources, profiles: Profiles) -> None:
+        self._resources = resources
+        self._profiles = profiles
+
+    async def check(self, request: S3Request, scope: FencedScope) -> None:
+        """Raise ``StoreError`` AccessDenied for a read beyond the scope, or for a copy from beyond it."""
+        if scope.reads_everything:
+            return
+        if request.source is not None:
+            await self._check_key(scope, request.source.bucket, request.source.key)
+        operation = request.operation
+        if operation.kind is not OperationKind.READ:
+            return
+        if operation.level is Level.OBJECT:
+            await self._check_key(scope, request.bucket, request.key)
+        elif operation in LISTINGS:
+            await self._check_listing(scope, request.bucket, request.parameter("prefix") or "")
+        elif operation not in ABOUT_A_BUCKET or not self._has_a_key_in(scope, request.bucket):
+            raise _beyond(scope, f"{operation} is about more than that")
+
+    async def _check_key(self, scope: FencedScope, bucket: str, key: str) -> None:
+        resource = self._resources.of_any(bucket, key).resource
+        if not any(covers(pattern, resource) for pattern in scope.readable):
+            raise _beyond(scope, f"this key belongs to {resource}")
+        await self._check_spelling(scope, bucket, key)
+
+    async def _check_listing(self, scope: FencedScope, bucket: str, prefix: str) -> None:
+        for pattern in self._resources.below(bucket, prefix):
+            if not any(includes(readable, pattern) for readable in scope.readable):
+                raise _beyond(
+                    scope,
+                    f"the prefix {prefix[:200]!a} may show keys of {pattern}. List with a longer prefix that ends in a "
+                    "slash",
+                )
+        if prefix:
+            await self._check_spelling(scope, bucket, prefix.removesuffix("/"))
+
+    async def _check_spelling(self, scope: FencedScope, bucket: str, key: str) -> None:
+        """Refuse a key that the store may take for another one, whose resource is not checked here."""
+        try:
+            confused = await self._profiles.confuses(bucket, key)
+        except StoreError as error:
+            reason = f"whether the store of bucket {bucket} keeps {key[:200]!a} apart from others cannot be tried"
+            raise _beyond(scope, reason) from error
+        if confused:
+            raise _beyond(scope, f"the store of bucket {bucket} may take {key[:200]!a} for another key")
+
+    def _has_a_key_in(self, scope: FencedScope, bucket: str) -> bool:
+        below = list(self._resources.below(bucket, ""))
+        return any(overlap(readable, pattern) for readable in scope.readable for pattern in below)
+
+
+def _beyond(scope: FencedScope, reason: str) -> StoreError:
+    return StoreError(
+        "AccessDenied",
+        403,
+        f"These fenced credentials read what {', '.join(scope.readable)} covers, and {reason}. Ask for credentials "
+        'with a wider "read" where their user needs more.',
+    )

@@ -242,14 +242,12 @@ class Inspection:
 
 
 def whole(content: Iterable[bytes], proof: Proof) -> VerifiedBody:
-    """Return a body in memory with its proof, which has all digests."""
     assert proof.md5 is not None
     assert proof.sha256 is not None
     return VerifiedBody(b"".join(content), Digests(proof.size, proof.md5, proof.sha256, proof.headers))
 
 
 def _length(headers: Mapping[str, str], *, framed: bool) -> int:
-    """Return the decoded length that the head declares."""
     if not framed:
         if "x-amz-trailer" in headers:
             raise StoreError("InvalidRequest", 400, "Only a body in chunks has a trailer.")
@@ -299,7 +297,6 @@ class CaptureBuffer:
 
 
 def media_type_of(headers: Iterable[tuple[bytes, bytes]]) -> str:
-    """Return the media type that the client gives its body."""
     return next((value.decode("latin-1") for name, value in headers if name == b"content-type"), "")
 
 
@@ -327,7 +324,6 @@ class WriteBody:
 
     @property
     def length(self) -> int:
-        """The length of the decoded body that the head declares, in bytes."""
         return self._inspection.length
 
     @property
@@ -337,12 +333,10 @@ class WriteBody:
 
     @property
     def trailing(self) -> bool:
-        """Whether the client's checksum comes only at the end."""
         return bool(self._inspection.declared.trailers)
 
     @property
     def proof(self) -> Proof:
-        """The proof of a body that has been read."""
         assert self._proof is not None, "the body has not been taken in"
         return self._proof
 

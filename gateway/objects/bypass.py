@@ -41,8 +41,6 @@ from gateway.observe.events import BypassFound, Observe, SweepFailed
 
 
 class BypassCheck:
-    """Watches one operation of the protocol."""
-
     def __init__(self, database: Database, upstream: Upstream, observe: Observe, resources: Resources) -> None:
         self._database = database
         self._upstream = upstream
@@ -156,8 +154,6 @@ class _Listed:
 
 
 class BypassScan:
-    """Scans all buckets of one store."""
-
     def __init__(
         self, database: Database, upstream: Upstream, resources: Resources, observe: Observe, page: int = PAGE
     ) -> None:
@@ -278,7 +274,6 @@ def _etag(entry: ListingEntry | None) -> str | None:
 
 
 def _owner(entry: ListingEntry | None) -> str | None:
-    """Return the owner of the object, as the store names it."""
     if entry is None:
         return None
     names = {xml.local(field): field.text for child in entry.element if xml.local(child) == "Owner" for field in child}

@@ -64,8 +64,6 @@ def describes(name: str) -> bool:
 
 
 class Sources:
-    """Reads the sources of copies."""
-
     def __init__(self, upstream: Upstream) -> None:
         self._upstream = upstream
 
@@ -133,7 +131,6 @@ class Copies:
         self._upstream, self._writes = puts.upstream, puts.writes
 
     async def copy(self, exchange: Exchange) -> None:
-        """Serve a CopyObject."""
         request = exchange.request
         source = request.source
         assert source is not None
@@ -159,7 +156,6 @@ class Copies:
         await exchange.response.stored(applied, write.target.resource, stored.fence, document=document)
 
     async def _headers(self, request: S3Request, source: CopySource, found: SourceObject) -> TextHeaders:
-        """Return the headers of the object that the copy will be."""
         own = [pair for pair in request.headers if not describes(pair[0]) and pair[0] not in _NOT_OF_THE_COPY]
         described = [pair for pair in request.headers if describes(pair[0])]
         tags = [pair for pair in request.headers if pair[0] == "x-amz-tagging"]

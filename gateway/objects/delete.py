@@ -55,7 +55,6 @@ class Amendments:
         self._understood: set[tuple[str, str]] = set()
 
     async def amend(self, exchange: Exchange) -> None:
-        """Serve an operation on a subresource of an object, or of one of its versions."""
         request = exchange.request
         write = await self._writes.prepare(exchange)
         await self._writes.refuse_if_stale(write)
@@ -105,7 +104,6 @@ class Amendments:
         self._understood.add((request.bucket, subresource))
 
     async def remove_version(self, write: FencedWrite, version_id: str, headers: TextHeaders) -> Stored:
-        """Delete one version of an object, for good."""
         amendment = OperationPayload(headers=headers, method="DELETE", query=query_of({"versionId": version_id}))
         return await self._run(write, amendment, on_version=True, uncovers=True)
 
@@ -124,8 +122,6 @@ _DELETE_HEADERS = frozenset({b"x-amz-delete-marker", b"x-amz-version-id"})
 
 
 class Deletes:
-    """Deletes of objects, one or many."""
-
     def __init__(
         self, writes: FencedWrites, puts: Puts, amendments: Amendments, of_key: Callable[[str, str], "Deletes"]
     ) -> None:

@@ -68,7 +68,6 @@ class ResponseWriter:
 
     @property
     def started(self) -> bool:
-        """Whether the response has begun."""
         return self._started
 
     def note(self, error: GatewayError) -> GatewayError:
@@ -105,7 +104,6 @@ class ResponseWriter:
     async def acknowledged(
         self, status: int, headers: RawHeaders, resource: str, fence: Fence | None, body: bytes = b""
     ) -> None:
-        """Acknowledge a write with headers of the gateway's own."""
         await self._whole(status, [*headers, *_fencing(resource, fence)], body)
 
     async def passed(self, status: int, headers: RawHeaders, body: bytes, resource: str | None = None) -> None:
@@ -118,7 +116,6 @@ class ResponseWriter:
         await self._whole(status, [*kept, *fencing], body)
 
     async def document(self, body: bytes, status: int = 200) -> None:
-        """Send a document of the gateway's own."""
         await self._whole(status, [(b"content-type", b"application/xml")], body)
 
     async def stream(self, response: StoreResponse, more: RawHeaders = ()) -> None:

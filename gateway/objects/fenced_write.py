@@ -104,7 +104,6 @@ class FencedWrite:
         return self.exchange.request.bucket
 
     def announcement(self) -> Announcement:
-        """Return what the protocol is to announce."""
         return Announcement(
             self.target.resource,
             self.bucket,
@@ -123,7 +122,6 @@ class FencedWrite:
         return self.bucket, path_of(self.key)
 
     def upload_key(self, upload_id: str) -> UploadKey:
-        """Return what the database knows an upload for this write by."""
         return UploadKey(self.target.resource, self.bucket, self.key, upload_id)
 
     def upload(self, upload_id: str, *, staged: bool) -> RecordedUpload:
@@ -140,7 +138,6 @@ class FencedWrite:
         )
 
     def marks(self, upstream: Upstream, *, tombstone: bool = False) -> TextHeaders:
-        """Return the metadata that tell whose write the object is, and of which call."""
         token = str(self.presented.token) if self.presented else ""
         own = upstream.own_metadata(*self.place, self.target.resource, token, str(self.mark), tombstone=tombstone)
         return own if tombstone else (*own, *self.call_marks())
@@ -344,12 +341,10 @@ class FencedWrites:
                 raise AssertionError(outcome)
 
     async def _refused(self, write: FencedWrite, decision: Decision, fence: Fence) -> GatewayError:
-        """Put a refusal on record. Return the error to answer with."""
         error = await self._audit.refused([(decision, fence)], await write.recorded_attempt())
         return await self._told(write, error)
 
     async def _told(self, write: FencedWrite, error: GatewayError) -> GatewayError:
-        """Return the error with what became of an earlier attempt of the same call."""
         return await earlier_attempt.told(error, self._runner, write.bucket, write.key, write.evidence)
 
     async def _record_acceptance(self, write: FencedWrite, decision: Decision | None, fence: Fence | None) -> None:

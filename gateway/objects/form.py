@@ -251,7 +251,6 @@ def _headers(fields: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
 
 
 def _tags(document: str) -> str:
-    """Return the tags of a ``<Tagging>`` document, as the header of a PutObject has them."""
     if not document.strip():
         return ""
     tags = xml.read_tags(document.encode())

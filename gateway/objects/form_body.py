@@ -238,7 +238,6 @@ class FormBody:
 
     @property
     def proof(self) -> Proof:
-        """The proof of a file that has been read."""
         assert self._proof is not None, "the file has not been taken in"
         return self._proof
 
@@ -249,7 +248,6 @@ class FormBody:
         return whole(content, self.proof)
 
     def captured(self) -> CapturedPayload | None:
-        """Return what the record keeps of a file that has been read."""
         return self._kept.captured(self.proof.size)
 
     async def capture_start(self) -> CapturedPayload | None:
@@ -309,7 +307,6 @@ class FormBody:
 
 
 def is_form_upload(headers: Iterable[tuple[bytes, bytes]]) -> bool:
-    """Return whether a request with these headers brings a form."""
     return any(name.lower() == b"content-type" and is_form(value.decode("latin-1")) for name, value in headers)
 
 

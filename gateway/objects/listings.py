@@ -57,11 +57,9 @@ class Listings:
         await exchange.response.passed(200, response.headers, page)
 
     async def list_objects(self, exchange: Exchange) -> None:
-        """Serve ListObjects and ListObjectsV2, without tombstones."""
         await self._list_visible(exchange, self._tombstones(exchange.request))
 
     async def list_uploads(self, exchange: Exchange) -> None:
-        """Serve ListMultipartUploads, without the uploads that stage a body."""
         request = exchange.request
         listed = self._databases(request.bucket, request.parameter("prefix") or "")
         await self._list_visible(exchange, _OwnUploads(listed))

@@ -52,7 +52,6 @@ class Uploads:
         await exchange.response.stored(Applied(None, started.headers), write.target.resource, None, document=document)
 
     async def part(self, exchange: Exchange) -> None:
-        """Pass a part on. It has no effect before the completion."""
         upload_id, number = _addressed(exchange)
         write = await self._pending_write(exchange, upload_id, exchange.capture_start)
         incoming = exchange.incoming()
@@ -95,7 +94,6 @@ class Uploads:
         await exchange.response.passed(204, (), b"", write.target.resource)
 
     async def complete(self, exchange: Exchange) -> None:
-        """Make the parts the object."""
         upload_id = exchange.request.parameter("uploadId") or ""
         write, upload = await self._write_of_upload(exchange, upload_id)
         body = await exchange.document()

@@ -24,7 +24,7 @@ from gateway.fencing.ownership import Ownership
 from gateway.http import origins
 from gateway.http.body import BodyReader, ClientGone
 from gateway.http.head import Head
-from gateway.objects.authorisation import ObjectAuthorisation, StoreRights
+from gateway.objects.authorisation import ObjectAuthorisation, ReadScope, StoreRights
 from gateway.objects.buckets import Administration
 from gateway.objects.bypass import BypassScan
 from gateway.objects.copy import Copies, Sources
@@ -39,7 +39,7 @@ from gateway.objects.protocol import mutation
 from gateway.objects.protocol.effects import Barred, FenceRefused, NotDone
 from gateway.objects.protocol.runner import Runner
 from gateway.objects.put import Puts
-from gateway.objects.reads import Reads, ReadScope
+from gateway.objects.reads import Reads
 from gateway.objects.s3 import addressing
 from gateway.objects.s3.answers import RawHeaders
 from gateway.objects.s3.operations import Operation, OperationKind

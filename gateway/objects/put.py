@@ -44,7 +44,6 @@ class Puts:
         self.memory, self.threshold = memory, threshold
 
     async def put(self, exchange: Exchange) -> None:
-        """Serve a PutObject."""
         write = await self.writes.prepare(exchange, capture_start=exchange.capture_start)
         incoming = exchange.incoming()
         # An early refusal spares the client a large body. For a small one the write itself finds out.
@@ -88,7 +87,6 @@ class Puts:
         headers: TextHeaders,
         condition: WriteCondition | None = None,
     ) -> Stored:
-        """Write a body that is in memory."""
         write = write.with_payload(body.digests.size, body.digests.sha256)
         steps = mutation.put(write.announcement(), _candidates(profile, body), condition)
         payload = OperationPayload(body.content, [*headers, *body.digests.headers, *write.call_marks()])

@@ -1,27 +1,18 @@
-"""Reads: they pass through to the store. A tombstone is absence.
-
-Fenced credentials read keys whose resources their scope covers, and list nothing else. ``ReadScope`` checks each of
-their requests before the gateway asks the store, and refuses every read that no rule here allows. A caller without a
-scope reads what its grants allow (``authorisation.py``).
-"""
+"""Reads: they pass through to the store. A tombstone is absence."""
 
 import asyncio
 from contextlib import suppress
 from urllib.parse import quote
 
-from gateway.auth.principal import FencedScope
 from gateway.auth.sigv4 import RequestHead
 from gateway.errors import GatewayError, StoreError
-from gateway.fencing.resource import covers, includes, overlap
 from gateway.objects.exchange import Exchange, ResponseWriter
-from gateway.objects.key_rules import Resources
 from gateway.objects.s3 import addressing
 from gateway.objects.s3.answers import RawHeaders, Rejected, no_such_key, of_write, store_refusal
-from gateway.objects.s3.operations import Level, Operation, OperationKind
+from gateway.objects.s3.operations import Operation
 from gateway.objects.s3.request import S3Request
 from gateway.objects.store.client import StoreResponse
 from gateway.objects.store.operations import Upstream
-from gateway.objects.store.probe import Profiles
 
 # Operations that read what belongs to an object beside its bytes. A tombstone has nothing of the kind.
 _BESIDE_BYTES = frozenset(
@@ -151,79 +142,3 @@ async def raise_gateway_fault(response: StoreResponse) -> None:
             rejected = of_write(response.status, None, await response.read())
         assert isinstance(rejected, Rejected)
         raise store_refusal(rejected)
-
-
-LISTINGS = frozenset(
-    {
-        Operation.LIST_MULTIPART_UPLOADS,
-        Operation.LIST_OBJECTS,
-        Operation.LIST_OBJECTS_V2,
-        Operation.LIST_OBJECT_VERSIONS,
-    }
-)
-# Clients ask for these before they write. They tell no more than that the bucket exists, and its location.
-ABOUT_A_BUCKET = frozenset({Operation.HEAD_BUCKET, Operation.GET_BUCKET_LOCATION})
-
-
-class ReadScope:
-    """Holds reads by fenced credentials against their scope."""
-
-    def __init__(self, resources: Resources, profiles: Profiles) -> None:
-        self._resources = resources
-        self._profiles = profiles
-
-    async def check(self, request: S3Request, scope: FencedScope) -> None:
-        """Raise ``StoreError`` AccessDenied for a read beyond the scope, or for a copy from beyond it."""
-        if scope.reads_everything:
-            return
-        if request.source is not None:
-            await self._check_key(scope, request.source.bucket, request.source.key)
-        operation = request.operation
-        if operation.kind is not OperationKind.READ:
-            return
-        if operation.level is Level.OBJECT:
-            await self._check_key(scope, request.bucket, request.key)
-        elif operation in LISTINGS:
-            await self._check_listing(scope, request.bucket, request.parameter("prefix") or "")
-        elif operation not in ABOUT_A_BUCKET or not self._has_a_key_in(scope, request.bucket):
-            raise _denied(scope, f"{operation} is about more than that")
-
-    async def _check_key(self, scope: FencedScope, bucket: str, key: str) -> None:
-        resource = self._resources.of_any(bucket, key).resource
-        if not any(covers(pattern, resource) for pattern in scope.readable):
-            raise _denied(scope, f"this key belongs to {resource}")
-        await self._check_spelling(scope, bucket, key)
-
-    async def _check_listing(self, scope: FencedScope, bucket: str, prefix: str) -> None:
-        for pattern in self._resources.below(bucket, prefix):
-            if not any(includes(readable, pattern) for readable in scope.readable):
-                raise _denied(
-                    scope,
-                    f"the prefix {prefix[:200]!a} may show keys of {pattern}. List with a longer prefix that ends in a "
-                    "slash",
-                )
-        if prefix:
-            await self._check_spelling(scope, bucket, prefix.removesuffix("/"))
-
-    async def _check_spelling(self, scope: FencedScope, bucket: str, key: str) -> None:
-        """Refuse a key that the store may take for another one, whose resource is not checked here."""
-        try:
-            confused = await self._profiles.confuses(bucket, key)
-        except StoreError as error:
-            reason = f"whether the store of bucket {bucket} keeps {key[:200]!a} apart from others cannot be tried"
-            raise _denied(scope, reason) from error
-        if confused:
-            raise _denied(scope, f"the store of bucket {bucket} may take {key[:200]!a} for another key")
-
-    def _has_a_key_in(self, scope: FencedScope, bucket: str) -> bool:
-        below = list(self._resources.below(bucket, ""))
-        return any(overlap(readable, pattern) for readable in scope.readable for pattern in below)
-
-
-def _denied(scope: FencedScope, reason: str) -> StoreError:
-    return StoreError(
-        "AccessDenied",
-        403,
-        f"These fenced credentials read what {', '.join(scope.readable)} covers, and {reason}. Ask for credentials "
-        'with a wider "read" where their user needs more.',
-    )

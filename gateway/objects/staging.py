@@ -78,7 +78,6 @@ class Staging:
         return await self._stage_chunks(chunks, headers, lambda touching: pieces_of(touching, size))
 
     async def stage_whole(self, body: bytes, headers: TextHeaders) -> Staged:
-        """Stage a body that is in memory, as one part."""
 
         async def one() -> PartBodies:
             yield body
@@ -134,7 +133,6 @@ class Staging:
         return await self.stage_parts(headers, store_parts)
 
     async def _store(self, upload_id: str, bodies: PartBodies) -> tuple[Part, ...]:
-        """Store each of the bodies as a part."""
         parts: list[Part] = []
         async for body in bodies:
             number = len(parts) + 1
@@ -216,7 +214,6 @@ class _Source:
         self._rest = b""
 
     def take(self, size: int) -> "_Piece":
-        """Return the next ``size`` bytes, as they arrive."""
         return _Piece(self, size)
 
     async def next(self, most: int) -> bytes:

@@ -12,8 +12,8 @@ from gateway.auth.principal import FencedScope, Principal
 from gateway.config.access import CallerKeys
 from gateway.errors import StoreError
 from gateway.fencing.token import Token
+from gateway.objects.authorisation import ReadScope
 from gateway.objects.key_rules import KeyRule, Resources
-from gateway.objects.reads import ReadScope
 from gateway.objects.s3.operations import Level, Operation, OperationKind
 from gateway.objects.s3.request import S3Request, classify
 from gateway.objects.store.bucket_profile import Probe

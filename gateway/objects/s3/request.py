@@ -155,16 +155,13 @@ class S3Request:
 
     @property
     def raw_path(self) -> str:
-        """The path to ask the store for."""
         return f"/{self.bucket}/{self.raw_key}" if self.raw_key else f"/{self.bucket}"
 
     @property
     def query(self) -> str:
-        """The query to ask the store with, encoded."""
         return "&".join(f"{quote(name, safe='')}={quote(value, safe='')}" for name, value in self.parameters)
 
     def parameter(self, name: str) -> str | None:
-        """Return the value of a query parameter, None where it is not there."""
         return next((value for given, value in self.parameters if given == name), None)
 
 

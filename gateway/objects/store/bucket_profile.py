@@ -353,7 +353,6 @@ def _described(answer: WriteAnswer) -> str:
 
 
 def judge_reading(state: HeadAnswer, etag: str | None, write_id: str | None) -> Observation:
-    """Judge the answer to HEAD right after an accepted write."""
     if not isinstance(state, Found):
         return Observation(Probe.READ_BACK, "an object that was just written is not there")
     if state.etag != etag:

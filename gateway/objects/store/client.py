@@ -469,7 +469,6 @@ async def pieces_of(chunks: AsyncIterator[bytes], size: int) -> AsyncGenerator[b
 
 
 def path(bucket: str, raw_key: str) -> str:
-    """Return the path of an object as it stands on the wire."""
     return f"/{bucket}/{raw_key}"
 
 

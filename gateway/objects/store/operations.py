@@ -104,7 +104,6 @@ class Upstream(StoreClient):
             return Unknown(error.message)
 
     async def head(self, bucket: str, raw_key: str) -> HeadAnswer:
-        """Return the object as it is now."""
         try:
             async with await self.send("HEAD", path(bucket, raw_key)) as response:
                 return self._with_evidence(bucket, raw_key, response, _head_answer(response))
@@ -112,7 +111,6 @@ class Upstream(StoreClient):
             return Unknown(error.message)
 
     def _with_evidence(self, bucket: str, raw_key: str, response: StoreResponse, answer: HeadAnswer) -> HeadAnswer:
-        """Return what was found with the token that its metadata prove."""
         signature = response.header(request_headers.SIGNATURE)
         if not isinstance(answer, Found) or signature is None:
             return answer

@@ -272,7 +272,6 @@ class _Examination:
         return seen, any(is_inconclusive(each) for each in answered)
 
     async def _is_still_there(self, name: str, put: Contender) -> bool:
-        """Return whether the object that was put at a key is still there."""
         if not isinstance(put.answer, Applied):
             return False
         after = await self._scratch.head(name)
@@ -286,7 +285,6 @@ class _Examination:
     async def _put(
         self, kind: Probe, name: str, expected: str | None, condition: str, *, holds: bool = True
     ) -> Contender:
-        """Put the usual bytes."""
         written = await self._scratch.put(name, _BODY, expected=expected)
         self._note(kind, written, condition, holds=holds)
         return written

@@ -37,8 +37,6 @@ class ScratchUpload:
 
 
 class ScratchKeys:
-    """The keys of one probe in a bucket."""
-
     def __init__(self, upstream: Upstream, bucket: str) -> None:
         self._upstream = upstream
         self._bucket = bucket
