@@ -6,6 +6,7 @@ with signatures and a trailer.
 """
 
 import asyncio
+import base64
 import hashlib
 import re
 from collections.abc import AsyncGenerator, Iterable, Mapping
@@ -20,7 +21,7 @@ from gateway.errors import BodyTooLarge, GatewayError, StoreError
 from gateway.fencing.record import CapturedPayload
 from gateway.http.body import ArrivingBody, ClientGone
 from gateway.objects.s3 import checksums
-from gateway.objects.s3.checksums import Digests, Proof, Verification
+from gateway.objects.s3.checksums import Proof, Verification
 from gateway.record.payload_capture import NOTHING, Capture
 
 MAX_LINE = 4096
@@ -184,10 +185,24 @@ _DIGITS = frozenset("0123456789")
 
 @dataclass(frozen=True, slots=True)
 class VerifiedBody:
-    """A body that is what its sender declared. ``digests.headers`` may go to the store."""
+    """A body that is what its sender declared: its MD5 and SHA-256 in hex, and checksum headers that are true of it.
+
+    The headers may go to the store.
+    """
 
     content: bytes
-    digests: Digests
+    md5: str
+    sha256: str
+    headers: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def size(self) -> int:
+        return len(self.content)
+
+    @property
+    def content_md5(self) -> tuple[str, str]:
+        """The header that vouches for the body: S3 wants one with some documents, whatever else does."""
+        return "content-md5", base64.b64encode(bytes.fromhex(self.md5)).decode()
 
 
 class Inspection:
@@ -244,7 +259,7 @@ class Inspection:
 def whole(content: Iterable[bytes], proof: Proof) -> VerifiedBody:
     assert proof.md5 is not None
     assert proof.sha256 is not None
-    return VerifiedBody(b"".join(content), Digests(proof.size, proof.md5, proof.sha256, proof.headers))
+    return VerifiedBody(b"".join(content), proof.md5, proof.sha256, proof.headers)
 
 
 def _length(headers: Mapping[str, str], *, framed: bool) -> int:

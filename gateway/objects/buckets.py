@@ -72,7 +72,7 @@ class Administration:
             await self._authorise(exchange, body.content)
             await self._rights.check_document(request, body.content)
         await record.record_administration(self._database, exchange.attempt(), request.operation, bucket=request.bucket)
-        headers = [*request.headers, *((body.digests.content_md5, *body.digests.headers) if body else ())]
+        headers = [*request.headers, *((body.content_md5, *body.headers) if body else ())]
         content = body.content if body else b""
         try:
             reply = await self.send(exchange.head.method, request.raw_path, request.query, headers, content)

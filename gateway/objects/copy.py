@@ -17,7 +17,6 @@ from gateway.objects.reads import raise_gateway_fault
 from gateway.objects.s3 import documents, request_headers
 from gateway.objects.s3.addressing import CopySource, PartSource
 from gateway.objects.s3.answers import Applied, Uploaded, no_such_key, step_failure, unquoted
-from gateway.objects.s3.checksums import Digests
 from gateway.objects.s3.documents import Part
 from gateway.objects.s3.request import S3Request
 from gateway.objects.staging import Staging, part_size
@@ -101,7 +100,7 @@ class Sources:
         if response.status != 200 or len(content) != found.size:
             raise Unavailable("Nothing was written: the source of the copy could not be read.")
         md5 = hashlib.md5(content, usedforsecurity=False).hexdigest()
-        return VerifiedBody(content, Digests(len(content), md5, hashlib.sha256(content).hexdigest(), ()))
+        return VerifiedBody(content, md5, hashlib.sha256(content).hexdigest())
 
     async def tags(self, source: CopySource) -> TextHeaders:
         """Return the tags of the source as the header that gives them to its copy."""

@@ -65,7 +65,7 @@ class Amendments:
             await self._rights.check_document(request, body.content)
             if request.operation is Operation.RESTORE_OBJECT:
                 _refuse_output(body.content)
-        vouched = () if body is None else (body.digests.content_md5, *body.digests.headers)
+        vouched = () if body is None else (body.content_md5, *body.headers)
         amendment = OperationPayload(
             b"" if body is None else body.content,
             (*request.headers, *vouched),
@@ -73,7 +73,7 @@ class Amendments:
             query=request.query,
         )
         if body is not None:
-            write = write.with_payload(body.digests.size, body.digests.sha256)
+            write = write.with_payload(body.size, body.sha256)
         uncovers = request.operation is Operation.DELETE_OBJECT
         stored = await self._run(
             write, amendment, on_version=request.parameter("versionId") is not None, uncovers=uncovers
@@ -122,14 +122,9 @@ _DELETE_HEADERS = frozenset({b"x-amz-delete-marker", b"x-amz-version-id"})
 
 
 class Deletes:
-    def __init__(
-        self, writes: FencedWrites, puts: Puts, amendments: Amendments, of_key: Callable[[str, str], "Deletes"]
-    ) -> None:
+    def __init__(self, puts: Puts, amendments: Amendments, of_key: Callable[[str, str], "Deletes"]) -> None:
         """``of_key`` returns those of the database that fences a key of a bucket."""
-        self._of_key = of_key
-        self._writes = writes
-        self._puts = puts
-        self._amendments = amendments
+        self._puts, self._writes, self._amendments, self._of_key = puts, puts.writes, amendments, of_key
 
     async def delete(self, exchange: Exchange) -> None:
         """Serve a DeleteObject. The delete of one version is an amendment: a version has no ETag for a condition."""

@@ -18,7 +18,7 @@ from gateway.http import origins
 from gateway.http.body import Body
 from gateway.http.head import Head
 from gateway.objects.exchange import Exchange, ResponseWriter
-from gateway.objects.fenced_write import FencedWrite, FencedWrites
+from gateway.objects.fenced_write import FencedWrite
 from gateway.objects.form_body import FormBody, is_form_upload
 from gateway.objects.protocol.effects import Stored
 from gateway.objects.put import Puts
@@ -75,7 +75,6 @@ class FormUploads:
 
     def __init__(
         self,
-        writes: FencedWrites,
         puts: Puts,
         signers: Signers,
         of_key: Callable[[str, str], "FormUploads"],
@@ -83,12 +82,8 @@ class FormUploads:
         capture: Capture = NOTHING,
     ) -> None:
         """``of_key`` returns those of the database that fences a key of a bucket."""
-        self._of_key = of_key
-        self._writes = writes
-        self._puts = puts
-        self._signers = signers
-        self._max_body = max_body
-        self._capture = capture
+        self._puts, self._signers, self._of_key = puts, signers, of_key
+        self._max_body, self._capture = max_body, capture
 
     def bucket(self, head: RequestHead, host_bucket: str | None) -> str | None:
         """Return the bucket that a form is posted to; None for every other POST."""
@@ -135,7 +130,7 @@ class FormUploads:
 
     async def _prepare(self, exchange: Exchange, incoming: FormBody) -> FencedWrite:
         try:
-            return await self._writes.prepare(exchange, capture_start=incoming.capture_start)
+            return await self._puts.writes.prepare(exchange, capture_start=incoming.capture_start)
         except TokenRequired as error:
             advice = "Give the form a field x-amz-meta-fencing-token with a condition for it in its policy."
             raise TokenRequired(error.message, advice=advice, facts=error.facts) from error

@@ -159,10 +159,10 @@ class ObjectPlane:
         )
         puts = Puts(database, upstream, writes, bodies.memory, settings.threshold)
         self.forms = FormUploads(
-            *(writes, puts, signers, self._forms_of, settings.max_body, settings.capture),
+            *(puts, signers, self._forms_of, settings.max_body, settings.capture),
         )
         amendments = Amendments(upstream, writes, rights)
-        self.deletes = Deletes(writes, puts, amendments, self._deletes_of)
+        self.deletes = Deletes(puts, amendments, self._deletes_of)
         self._handlers = {**self._listing_handlers(), **self._write_handlers(puts, amendments)}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -87,9 +87,9 @@ class Puts:
         headers: TextHeaders,
         condition: WriteCondition | None = None,
     ) -> Stored:
-        write = write.with_payload(body.digests.size, body.digests.sha256)
+        write = write.with_payload(body.size, body.sha256)
         steps = mutation.put(write.announcement(), _candidates(profile, body), condition)
-        payload = OperationPayload(body.content, [*headers, *body.digests.headers, *write.call_marks()])
+        payload = OperationPayload(body.content, [*headers, *body.headers, *write.call_marks()])
         done = await self.writes.run(write, steps, payload)
         if isinstance(done, InParts):
             staged = await self.staging(write).stage_whole(body.content, [*headers, *write.marks(self.upstream)])
@@ -161,5 +161,5 @@ def _candidates(profile: Profile, body: VerifiedBody) -> tuple[Candidate, ...]:
     An ETag may be a hash even where the probe has seen unique ETags. The object may be encrypted otherwise than its
     bucket is by default, and that default may have changed since.
     """
-    candidates = mutation.candidates(body.digests.md5)
+    candidates = mutation.candidates(body.md5)
     return candidates if profile.can_bump else candidates[:1]

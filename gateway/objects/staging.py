@@ -169,7 +169,7 @@ async def forward_part(
     # An empty body has no last piece to hold back.
     if incoming.length == 0 or (incoming.trailing and incoming.length <= memory_threshold):
         body = await incoming.whole()
-        return await upstream.upload_part(*place, body.content, [*headers, *body.digests.headers])
+        return await upstream.upload_part(*place, body.content, [*headers, *body.headers])
     async with aclosing(incoming.chunks()) as chunks:
         stream = BodyStream(chunks, incoming.length)
         return await upstream.upload_part(*place, stream, [*headers, *incoming.checksum_headers])
