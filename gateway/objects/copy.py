@@ -123,7 +123,7 @@ _AT_A_TIME = 4
 
 
 class Copies:
-    """Copies inside the store. What is not larger than ``puts.threshold`` passes through memory."""
+    """Copies inside the store. An object up to ``puts.threshold`` bytes passes through memory."""
 
     def __init__(self, puts: Puts, sources: Sources) -> None:
         self._puts, self._sources = puts, sources

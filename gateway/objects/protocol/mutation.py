@@ -569,7 +569,7 @@ def barrier(resource: str, presented: Presented, caller: str) -> Steps[WriteOutc
     return _unsettled(unsettled) if unsettled else Barred(raised.decision, raised.fence)
 
 
-# What the operations and their answers have in common.
+# Rules that the operations and their answers share.
 
 
 def candidates(md5: str) -> tuple[Candidate, ...]:
