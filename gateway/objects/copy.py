@@ -135,8 +135,7 @@ class Copies:
         assert source is not None
         write = await self._writes.prepare(exchange)
         _refuse_in_place(request, source)
-        await self._writes.refuse_if_stale(write)
-        profile = await self._writes.profile_for(write)
+        profile = await self._writes.ready(write)
         found = await self._sources.find(source)
         headers = await self._headers(request, source, found)
         if found.size <= self._puts.threshold:

@@ -1,8 +1,8 @@
 """A fenced write of one key, whatever its form. The stages, in order:
 
 - ``prepare``: the resource of the key, the token that counts, and the policy of the resource.
-- ``refuse_if_stale``: a stale token is refused before the body is asked for or anything is staged.
-- ``profile_for``: a bucket that cannot be fenced is not written to.
+- ``ready``: a stale token is refused before the body is asked for or anything is staged. A bucket that cannot be fenced
+  is not written to.
 - ``run``: the protocol carries the write out. Refusals go on record, and other outcomes become errors.
 """
 
@@ -248,6 +248,15 @@ class FencedWrites:
             error = await self._audit.implausible(refused, await write.recorded_attempt())
             raise await self._told(write, error)
         return replace(write, presented=None, objections=(Objection(TokenImplausible.code),))
+
+    async def ready(self, write: FencedWrite, *, early: bool = True) -> Profile:
+        """Return what the bucket of a write does. ``early``: refuse a stale token now, before the write itself does.
+
+        Raises what ``refuse_if_stale`` and ``profile_for`` raise.
+        """
+        if early:
+            await self.refuse_if_stale(write)
+        return await self.profile_for(write)
 
     async def refuse_if_stale(self, write: FencedWrite, fence: Fence | None = None) -> None:
         """Raise the refusal (recorded) of a token that is stale already.

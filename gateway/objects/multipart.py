@@ -41,8 +41,7 @@ class Uploads:
     async def create(self, exchange: Exchange) -> None:
         """Open an upload. The token presented with it is valid for its parts and its completion."""
         write = await self._writes.prepare(exchange)
-        await self._writes.refuse_if_stale(write)
-        await self._writes.profile_for(write)
+        await self._writes.ready(write)
         headers = [*exchange.request.headers, *write.marks(self._upstream)]
         started = await self._upstream.create_multipart(*write.place, headers)
         if not isinstance(started, Started):

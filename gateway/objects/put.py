@@ -1,6 +1,6 @@
 """PutObject: a small body is put from memory, a large one is staged in parts as it arrives. The stages, in order:
 
-prepare the write, refuse a stale token, learn what the bucket does, take the body in, run the protocol, respond.
+prepare the write, make sure that it can be written, take the body in, run the protocol, respond.
 """
 
 from dataclasses import replace
@@ -47,9 +47,8 @@ class Puts:
         write = await self.writes.prepare(exchange, capture_start=exchange.capture_start)
         incoming = exchange.incoming()
         # An early refusal spares the client a large body. For a small one the write itself finds out.
-        if exchange.awaits_continue or incoming.length > self.threshold:
-            await self.writes.refuse_if_stale(write)
-        profile = await self.writes.profile_for(write)
+        early = exchange.awaits_continue or incoming.length > self.threshold
+        profile = await self.writes.ready(write, early=early)
         headers, condition = exchange.request.headers, exchange.request.condition
         if incoming.length <= self.threshold:
             async with self.memory.held(twice(incoming.length)):

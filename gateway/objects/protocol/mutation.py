@@ -5,6 +5,9 @@ the outcome. A process may stop at each ``yield``, for an hour or for ever. A re
 store at any later time. The promise must hold all the same; ``tests/model`` tries all of it. ``settling.py`` makes
 certain of the mutations of older holders.
 
+Read ``_fenced`` first: it is the way of every mutation. ``put``, ``complete``, ``delete``, ``amend`` and ``sweep`` hand
+it what they send under the announcement.
+
 The rules that carry the promise:
 
 - A mutation is announced in Postgres before it is sent, and conditioned on the ETag the key has.
