@@ -7,13 +7,14 @@ tombstone is a fenced delete of its own, and the rest can be done twice.
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
 from typing import TypeVar
 from uuid import uuid4
 
+from gateway.background import background_tasks, repeat
 from gateway.db import intents, uploads
 from gateway.db.database import Database
 from gateway.db.intents import Tombstone
@@ -80,7 +81,7 @@ class Sweeper:
         self._observe = observe
         self._scan = scan
         self._unconditionally = unconditionally
-        self._stopping = asyncio.Event()
+        self._stopping, self._under_way = asyncio.Event(), asyncio.Lock()
 
     @asynccontextmanager
     async def running(self, interval: float) -> AsyncIterator[None]:
@@ -91,28 +92,18 @@ class Sweeper:
         if not interval:
             yield
             return
-        async with asyncio.TaskGroup() as group:
-            task = group.create_task(self._keep_sweeping(interval))
+        async with background_tasks(repeat("everything", self._round, self._observe, interval)):
             try:
                 yield
             finally:
                 self._stopping.set()
-                await asyncio.wait([task], timeout=_GRACE)
-                task.cancel()
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(_GRACE), self._under_way:
+                        pass
 
-    async def _keep_sweeping(self, interval: float) -> None:
-        while not self._stopping.is_set():
-            try:
-                async with asyncio.timeout(interval):
-                    await self._stopping.wait()
-            except TimeoutError:
-                await self._sweep_safely()
-
-    async def _sweep_safely(self) -> None:
-        try:
+    async def _round(self) -> None:
+        async with self._under_way:
             await self.sweep()
-        except Exception as error:  # noqa: BLE001 - a fault of one round must not end the others, nor the gateway
-            self._observe(SweepFailed("everything", type(error).__name__))
 
     async def sweep(self) -> Swept:
         """Run one round. A failure of one part does not keep it from the next."""

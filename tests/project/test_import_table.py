@@ -43,7 +43,7 @@ TABLE: dict[str, str] = {
     "objects.s3": "fencing",
     "objects.store": "fencing auth config journal.evidence observe objects.s3",
     "objects.protocol": "batching fencing db observe objects.s3 objects.store objects.bypass objects.key_rules",
-    "objects": "fencing admission auth http db observe record objects budget",
+    "objects": "fencing admission auth background http db observe record objects budget",
     # The other parts of a gateway.
     "journal": "fencing background batching db observe objects.s3 objects.store",
     "leases": "fencing background batching db observe",
