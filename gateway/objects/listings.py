@@ -30,6 +30,9 @@ Item = TypeVar("Item")
 Databases: TypeAlias = Callable[[str, str], Sequence[Database]]
 """Returns the databases that fence keys of a bucket with a prefix."""
 
+Select: TypeAlias = Callable[[ListingPage, listing_pages.Fetch], Awaitable[tuple[list[ListingEntry], ListingPage]]]
+"""Returns the entries of an answer, and the last page that they come from, given the first."""
+
 _MAX_PAGE = 16 * 1024 * 1024  # bytes: a thousand of the longest keys, each character escaped, and their owners
 _LARGE = 512 * 1024
 _AT_A_TIME = 16
@@ -115,11 +118,7 @@ class Listings:
 
         await self._rewrite(exchange, select)
 
-    async def _rewrite(
-        self,
-        exchange: Exchange,
-        select: Callable[[ListingPage, listing_pages.Fetch], Awaitable[tuple[list[ListingEntry], ListingPage]]],
-    ) -> None:
+    async def _rewrite(self, exchange: Exchange, select: Select) -> None:
         """Answer with what ``select`` makes of the first page, and of those it fetches after it."""
         request, parameters = exchange.request, dict(exchange.request.parameters)
         response = await self._ask(request.bucket, request.query, request.headers)
@@ -129,38 +128,30 @@ class Listings:
         async with response:
             document = await response.read(_MAX_PAGE)
         try:
-            body = await self._document(
-                request.operation, request.bucket, parameters, request.headers, select, document
-            )
+            body = await self._document(request, parameters, select, document)
         except Unavailable:
             # A key may have characters that XML does not allow. S3 writes them all the same, and some clients read it.
             if "encoding-type" in parameters:
                 raise
             parameters["encoding-type"] = "url"
-            body = await self._document(request.operation, request.bucket, parameters, request.headers, select)
+            body = await self._document(request, parameters, select)
         await exchange.response.passed(200, response.headers, body)
 
     async def _document(
-        self,
-        operation: Operation,
-        bucket: str,
-        parameters: Mapping[str, str],
-        headers: TextHeaders,
-        select: Callable[[ListingPage, listing_pages.Fetch], Awaitable[tuple[list[ListingEntry], ListingPage]]],
-        document: bytes | None = None,
+        self, request: S3Request, parameters: Mapping[str, str], select: Select, document: bytes | None = None
     ) -> bytes:
         """Return the document to answer with. Without a first document, names are written as if they were not
         encoded.
         """
 
         async def fetch(following: Mapping[str, str]) -> ListingPage:
-            return await self._page(bucket, {**parameters, **following}, headers)
+            return await self._page(request.bucket, {**parameters, **following}, request.headers)
 
         first = await fetch({}) if document is None else await _read(document)
         entries, last = await select(first, fetch)
         if document is not None and tuple(entries) == first.entries:
             return document
-        return listing_pages.written(operation, first, entries, last, decode=document is None and first.encoded)
+        return listing_pages.written(request.operation, first, entries, last, decode=document is None and first.encoded)
 
     async def _hidden_entries(self, kind: "_Hidden", bucket: str, entries: Sequence[ListingEntry]) -> set[ListingEntry]:
         """Return the entries that a page leaves out: hidden ones, and prefixes that have nothing else below them."""
