@@ -67,7 +67,6 @@ class Put:
     write: Announcement
     form: UploadForm
     expected: str | None
-    fence: Fence | None
     signed_at: datetime
 
 

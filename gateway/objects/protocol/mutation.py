@@ -308,7 +308,7 @@ def put(
         if form is None:
             yield Abandon(write)
             return _forbidden("a late request may be waiting for every ETag that these bytes can have", begun, etags)
-        answer: WriteAnswer = yield Put(write, form, begun.key.etag, begun.fence, signed_at)
+        answer: WriteAnswer = yield Put(write, form, begun.key.etag, signed_at)
         return (yield from _conclude(write, begun, answer))
 
     etags = tuple(candidate.etag for candidate in candidates)
