@@ -63,6 +63,7 @@ class Administration:
         self._observe = observe
 
     async def administer(self, exchange: Exchange) -> None:
+        """Pass one request on. Its caller has the right to it."""
         request = exchange.request
         if request.operation is Operation.DELETE_BUCKET and self._is_shared(request.bucket):
             # The other databases would still remember its objects, and look for their tombstones.
