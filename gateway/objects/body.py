@@ -342,6 +342,11 @@ class WriteBody:
         return self._inspection.length
 
     @property
+    def most(self) -> int:
+        """The most bytes that the body can have."""
+        return self.length
+
+    @property
     def checksum_headers(self) -> tuple[tuple[str, str], ...]:
         """The checksums that the head declares. They may be sent on ahead of the proof: the store checks them too."""
         return self._inspection.declared.headers

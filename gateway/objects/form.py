@@ -126,7 +126,8 @@ class FormUploads:
     async def store(self, exchange: Exchange, incoming: FormBody) -> tuple[FencedWrite, Stored]:
         """Store the file of a form whose policy is verified, at a key that is fenced here. Raises ``GatewayError``."""
         write = await self._prepare(exchange, incoming)
-        return write, await self._puts.put_form(write, incoming, exchange.request.headers)
+        early = incoming.most > self._puts.threshold
+        return write, await self._puts.store(write, incoming, exchange.request.headers, early=early)
 
     async def _prepare(self, exchange: Exchange, incoming: FormBody) -> FencedWrite:
         try:

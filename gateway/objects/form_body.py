@@ -247,8 +247,9 @@ class FormBody:
             content = [piece async for piece in pieces]
         return whole(content, self.proof)
 
-    def captured(self) -> CapturedPayload | None:
-        return self._kept.captured(self.proof.size)
+    def captured(self, content: bytes | None = None) -> CapturedPayload | None:
+        """Return what the record keeps of a file that has been read. ``content``: the whole file, if in memory."""
+        return self._kept.captured(self.proof.size, content)
 
     async def capture_start(self) -> CapturedPayload | None:
         """Return what the record keeps of a file whose write is refused: as much of it as arrives within a second."""

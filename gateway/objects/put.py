@@ -10,7 +10,7 @@ from gateway.budget import Budget
 from gateway.db.database import Database
 from gateway.errors import StoreError, Unavailable
 from gateway.http.body import twice
-from gateway.objects.body import VerifiedBody
+from gateway.objects.body import VerifiedBody, WriteBody
 from gateway.objects.exchange import Exchange
 from gateway.objects.fenced_write import FencedWrite, FencedWrites
 from gateway.objects.form_body import FormBody
@@ -48,35 +48,38 @@ class Puts:
         incoming = exchange.incoming()
         # An early refusal spares the client a large body. For a small one the write itself finds out.
         early = exchange.awaits_continue or incoming.length > self.threshold
-        profile = await self.writes.ready(write, early=early)
-        headers, condition = exchange.request.headers, exchange.request.condition
-        if incoming.length <= self.threshold:
-            async with self.memory.held(twice(incoming.length)):
-                body = await incoming.whole()
-                write = write.with_captured(incoming.captured(body.content))
-                stored = await self.put_from_memory(write, profile, body, headers, condition)
-        else:
-            staged = await self.staging(write).stage(incoming, [*headers, *write.marks(self.upstream)], write.write_id)
-            write = write.with_payload(incoming.length, incoming.proof.sha256).with_captured(incoming.captured())
-            stored = await self.complete(write, profile, staged, condition)
+        stored = await self.store(write, incoming, exchange.request.headers, exchange.request.condition, early=early)
         await exchange.response.stored(stored.applied, write.target.resource, stored.fence)
 
-    async def put_form(self, write: FencedWrite, incoming: FormBody, headers: TextHeaders) -> Stored:
-        """Write the file of a form. Only its end tells how long it is. ``headers`` are the object's."""
-        profile = await self.writes.profile_for(write)
-        most = incoming.most
-        if most <= self.threshold:
-            async with self.memory.held(twice(most)):
+    async def store(
+        self,
+        write: FencedWrite,
+        incoming: WriteBody | FormBody,
+        headers: TextHeaders,
+        condition: WriteCondition | None = None,
+        *,
+        early: bool,
+    ) -> Stored:
+        """Write a body as it arrives: a small one from memory, a large one in parts. ``headers`` are the object's.
+
+        ``early``: refuse a stale token before the body is taken in.
+        """
+        profile = await self.writes.ready(write, early=early)
+        if incoming.most <= self.threshold:
+            async with self.memory.held(twice(incoming.most)):
                 body = await incoming.whole()
-                return await self.put_from_memory(write.with_captured(incoming.captured()), profile, body, headers)
-        await self.writes.refuse_if_stale(write)
-        # One part at a time is put together in memory, so its size must not grow with the body.
-        size = part_size(min(most, _SMALL_PARTS), write.write_id)
-        async with self.memory.held(twice(size)):
-            headers = [*headers, *write.marks(self.upstream)]
-            staged = await self.staging(write).stage_unsized(incoming.chunks(), headers, size)
+                write = write.with_captured(incoming.captured(body.content))
+                return await self.put_from_memory(write, profile, body, headers, condition)
+        staging, headers = self.staging(write), [*headers, *write.marks(self.upstream)]
+        if isinstance(incoming, WriteBody):
+            staged = await staging.stage(incoming, headers, write.write_id)
+        else:
+            # One part at a time is put together in memory, so its size must not grow with the body.
+            size = part_size(min(incoming.most, _SMALL_PARTS), write.write_id)
+            async with self.memory.held(twice(size)):
+                staged = await staging.stage_unsized(incoming.chunks(), headers, size)
         write = write.with_payload(incoming.proof.size, incoming.proof.sha256).with_captured(incoming.captured())
-        return await self.complete(write, profile, staged, None)
+        return await self.complete(write, profile, staged, condition)
 
     async def put_from_memory(
         self,
@@ -84,7 +87,7 @@ class Puts:
         profile: Profile,
         body: VerifiedBody,
         headers: TextHeaders,
-        condition: WriteCondition | None = None,
+        condition: WriteCondition | None,
     ) -> Stored:
         write = write.with_payload(body.size, body.sha256)
         steps = mutation.put(write.announcement(), _candidates(profile, body), condition)
