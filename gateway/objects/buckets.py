@@ -52,15 +52,9 @@ class Administration:
         is_shared: Callable[[str], bool],
     ) -> None:
         """``is_shared``: whether several databases have keys in a bucket."""
-        self._is_shared = is_shared
-        self._database = database
-        self._upstream = upstream
-        self._profiles = profiles
-        self._listings = listings
-        self._sweeper = sweeper
-        self._rights = rights
-        self._authorise = authorise
-        self._observe = observe
+        self._is_shared, self._database, self._upstream = is_shared, database, upstream
+        self._profiles, self._listings, self._sweeper = profiles, listings, sweeper
+        self._rights, self._authorise, self._observe = rights, authorise, observe
 
     async def administer(self, exchange: Exchange) -> None:
         """Pass one request on. Its caller has the right to it."""

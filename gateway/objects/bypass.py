@@ -42,10 +42,8 @@ from gateway.observe.events import BypassFound, Observe, SweepFailed
 
 class BypassCheck:
     def __init__(self, database: Database, upstream: Upstream, observe: Observe, resources: Resources) -> None:
-        self._database = database
-        self._upstream = upstream
-        self._observe = observe
-        self._resources = resources
+        self._database, self._upstream = database, upstream
+        self._observe, self._resources = observe, resources
         self._write: Announcement | None = None
         self._begun = Begun(None, None)
         self._sent = False
@@ -157,11 +155,8 @@ class BypassScan:
     def __init__(
         self, database: Database, upstream: Upstream, resources: Resources, observe: Observe, page: int = PAGE
     ) -> None:
-        self._database = database
-        self._upstream = upstream
-        self._resources = resources
-        self._observe = observe
-        self._page = page
+        self._database, self._upstream, self._resources = database, upstream, resources
+        self._observe, self._page = observe, page
 
     async def round(self, pages: int = MOST_PAGES) -> int:
         """Compare up to so many pages, and return how many bypasses that has found. Raises ``GatewayError``.

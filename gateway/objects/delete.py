@@ -49,9 +49,7 @@ class Amendments:
     """Fenced writes to what belongs to an object beside its bytes."""
 
     def __init__(self, upstream: Upstream, writes: FencedWrites, rights: StoreRights) -> None:
-        self._upstream = upstream
-        self._writes = writes
-        self._rights = rights
+        self._upstream, self._writes, self._rights = upstream, writes, rights
         self._understood: set[tuple[str, str]] = set()
 
     async def amend(self, exchange: Exchange) -> None:

@@ -177,12 +177,8 @@ class FencedWrites:
         observe: Observe,
     ) -> None:
         self._database, self._authorise = database, authorise
-        self._observe = observe
-        self._admission = admission
-        self._profiles = profiles
-        self._resources = resources
-        self._runner = runner
-        self._audit = audit
+        self._observe, self._admission, self._profiles = observe, admission, profiles
+        self._resources, self._runner, self._audit = resources, runner, audit
 
     def target(self, bucket: str, key: str, named: str | None = None) -> ObjectTarget:
         """Return what fences a key. ``named``: the resource in the request, which can only be the same."""

@@ -74,13 +74,9 @@ class Sweeper:
         unconditionally: bool = False,
     ) -> None:
         """``unconditionally``: remove tombstones also if the store ignores the condition of a delete."""
-        self._database = database
-        self._upstream = upstream
-        self._profiles = profiles
-        self._runner = runner
-        self._observe = observe
-        self._scan = scan
-        self._unconditionally = unconditionally
+        self._database, self._upstream, self._profiles = database, upstream, profiles
+        self._runner, self._observe = runner, observe
+        self._scan, self._unconditionally = scan, unconditionally
         self._stopping, self._under_way = asyncio.Event(), asyncio.Lock()
 
     @asynccontextmanager

@@ -114,13 +114,9 @@ class Runner:
 
         ``late_after``: how long a request can take to have its effect once the store has begun with it.
         """
-        self.duplicates = duplicates
-        self._late_after = late_after
-        self._database = database
-        self._upstream = upstream
-        self._profiles = profiles
-        self._observe = observe
-        self._pending_wait = pending_wait
+        self.duplicates, self._late_after, self._database = duplicates, late_after, database
+        self._upstream, self._profiles = upstream, profiles
+        self._observe, self._pending_wait = observe, pending_wait
         self._resources = resources or Resources()
         self._announcements = Announcements(database, self._resources)
 
