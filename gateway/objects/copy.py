@@ -13,7 +13,6 @@ from gateway.objects.body import VerifiedBody
 from gateway.objects.exchange import Exchange
 from gateway.objects.fenced_write import FencedWrite
 from gateway.objects.put import Puts
-from gateway.objects.reads import raise_gateway_fault
 from gateway.objects.s3 import documents, request_headers
 from gateway.objects.s3.addressing import CopySource, PartSource
 from gateway.objects.s3.answers import Applied, Uploaded, no_such_key, step_failure, unquoted
@@ -78,7 +77,7 @@ class Sources:
                 )
             if response.status == 404 or response.is_tombstone:
                 raise await self._missing(source)
-            await raise_gateway_fault(response)
+            await response.raise_gateway_fault()
             return _object(response)
 
     async def _missing(self, source: CopySource) -> StoreError:
@@ -95,7 +94,7 @@ class Sources:
         async with response:
             if response.status == 412:
                 raise StoreError("PreconditionFailed", 412, "The source of the copy has changed meanwhile.")
-            await raise_gateway_fault(response)
+            await response.raise_gateway_fault()
             content = await response.read(found.size + 1) if response.status == 200 else b""
         if response.status != 200 or len(content) != found.size:
             raise Unavailable("Nothing was written: the source of the copy could not be read.")

@@ -17,7 +17,6 @@ from gateway.db.database import Database
 from gateway.errors import GatewayError, Unavailable
 from gateway.objects.exchange import Exchange
 from gateway.objects.protocol.effects import TOMBSTONE_SIZE
-from gateway.objects.reads import raise_gateway_fault
 from gateway.objects.s3 import listing_pages, xml
 from gateway.objects.s3.listing_pages import COMMON_PREFIXES, ListingEntry, ListingPage
 from gateway.objects.s3.operations import Operation
@@ -193,7 +192,7 @@ class Listings:
         return await self._upstream.send("GET", f"/{bucket}", query, headers)
 
     async def _pass(self, exchange: Exchange, response: StoreResponse) -> None:
-        await raise_gateway_fault(response)
+        await response.raise_gateway_fault()
         await exchange.response.stream(response)
 
 

@@ -1,10 +1,13 @@
 """Multipart uploads by clients. Parts are staged; the completion is the fenced write."""
 
+from contextlib import aclosing
+
 from gateway.db import uploads
 from gateway.db.uploads import RecordedUpload, UploadKey
 from gateway.errors import StoreError
 from gateway.fencing.decision import Fence
 from gateway.http.body import offload, twice
+from gateway.objects.body import WriteBody
 from gateway.objects.copy import Sources
 from gateway.objects.exchange import Exchange
 from gateway.objects.fenced_write import CaptureStart, FencedWrite, after_the_effect
@@ -26,7 +29,8 @@ from gateway.objects.s3.answers import (
     step_failure,
 )
 from gateway.objects.s3.documents import etag_of_parts
-from gateway.objects.staging import forward_part
+from gateway.objects.store.client import BodyStream, TextHeaders
+from gateway.objects.store.operations import Failure
 
 
 class Uploads:
@@ -55,12 +59,26 @@ class Uploads:
         write = await self._pending_write(exchange, upload_id, exchange.capture_start)
         incoming = exchange.incoming()
         async with self._memory.held(twice(min(incoming.length, self._threshold) if incoming.trailing else 0)):
-            uploaded = await forward_part(
-                self._upstream, *write.place, upload_id, number, incoming, exchange.request.headers, self._threshold
-            )
+            uploaded = await self._forward((*write.place, upload_id, number), incoming, exchange.request.headers)
         if not isinstance(uploaded, Uploaded):
             raise step_failure(uploaded)
         await exchange.response.stored(Applied(uploaded.etag, uploaded.headers), write.target.resource, None)
+
+    async def _forward(
+        self, part: tuple[str, str, str, int], incoming: WriteBody, headers: TextHeaders
+    ) -> Uploaded | Failure:
+        """Store a part as it arrives. A part that is not proven never becomes whole.
+
+        A checksum in the client's head goes with it. A checksum in the trailer would be known too late. Such a part is
+        read into memory first, up to the threshold; a larger one goes without. Raises what ``WriteBody.chunks`` raises.
+        """
+        # An empty body has no last piece to hold back.
+        if incoming.length == 0 or (incoming.trailing and incoming.length <= self._threshold):
+            body = await incoming.whole()
+            return await self._upstream.upload_part(*part, body.content, [*headers, *body.headers])
+        async with aclosing(incoming.chunks()) as chunks:
+            stream = BodyStream(chunks, incoming.length)
+            return await self._upstream.upload_part(*part, stream, [*headers, *incoming.checksum_headers])
 
     async def part_copy(self, exchange: Exchange) -> None:
         """Let the store copy a part, if the caller may read its source."""

@@ -8,7 +8,7 @@ from gateway.auth.sigv4 import RequestHead
 from gateway.errors import GatewayError, StoreError
 from gateway.objects.exchange import Exchange, ResponseWriter
 from gateway.objects.s3 import addressing
-from gateway.objects.s3.answers import RawHeaders, Rejected, no_such_key, of_write, store_refusal
+from gateway.objects.s3.answers import RawHeaders, no_such_key
 from gateway.objects.s3.operations import Operation
 from gateway.objects.s3.request import S3Request
 from gateway.objects.store.client import StoreResponse
@@ -63,7 +63,7 @@ class Reads:
             await self._refuse_tombstone(request)
         method = "HEAD" if request.operation in (Operation.HEAD_BUCKET, Operation.HEAD_OBJECT) else "GET"
         response = await self._upstream.send(method, request.raw_path, request.query, request.headers)
-        await raise_gateway_fault(response)
+        await response.raise_gateway_fault()
         if request.operation in (Operation.GET_OBJECT, Operation.HEAD_OBJECT) and response.is_tombstone:
             async with response:
                 await _absent(exchange, response)
@@ -130,15 +130,3 @@ def _is_pdf(response: StoreResponse) -> bool:
 
 def _only_version(query: str) -> str:
     return "&".join(pair for pair in query.split("&") if pair.startswith("versionId="))
-
-
-async def raise_gateway_fault(response: StoreResponse) -> None:
-    """Raise the error for an answer that may be about the gateway: its signature, or the address of the store.
-
-    The client must not see such an answer as if it were about its own request.
-    """
-    if response.status in (400, 403) or (300 <= response.status < 400 and response.status != 304):
-        async with response:
-            rejected = of_write(response.status, None, await response.read())
-        assert isinstance(rejected, Rejected)
-        raise store_refusal(rejected)

@@ -1,7 +1,6 @@
 """Large bodies on their way to the store, staged as parts of an upload. Only its completion takes effect.
 
-The gateway holds no part in memory, unless only the end of the body tells how long it is. A part of a client's own
-upload goes through in the same way.
+The gateway holds no part in memory, unless only the end of the body tells how long it is.
 """
 
 import asyncio
@@ -147,32 +146,6 @@ class Staging:
             async for chunk in chunks:
                 await self.touch(upload_id)
                 yield chunk
-
-
-async def forward_part(
-    upstream: Upstream,
-    bucket: str,
-    raw_key: str,
-    upload_id: str,
-    number: int,
-    incoming: WriteBody,
-    headers: TextHeaders,
-    memory_threshold: int,
-) -> Uploaded | Failure:
-    """Store a part of a client's own upload as it arrives. A part that is not proven never becomes whole.
-
-    A checksum in the client's head goes with it. A checksum in the trailer would be known too late. Such a part is
-    read into memory first, up to ``memory_threshold`` bytes; a larger one goes without. Raises what
-    ``WriteBody.chunks`` raises.
-    """
-    place = (bucket, raw_key, upload_id, number)
-    # An empty body has no last piece to hold back.
-    if incoming.length == 0 or (incoming.trailing and incoming.length <= memory_threshold):
-        body = await incoming.whole()
-        return await upstream.upload_part(*place, body.content, [*headers, *body.headers])
-    async with aclosing(incoming.chunks()) as chunks:
-        stream = BodyStream(chunks, incoming.length)
-        return await upstream.upload_part(*place, stream, [*headers, *incoming.checksum_headers])
 
 
 def part_size(length: int, write_id: UUID) -> int:

@@ -36,6 +36,7 @@ from gateway.objects.s3.answers import (
     WriteAnswer,
     of_write,
     refusing,
+    store_refusal,
 )
 from gateway.observe.events import Observe, ignore
 from gateway.observe.stages import SENT_ALONG, asking, note_fault
@@ -181,6 +182,17 @@ class StoreResponse:
                 yield chunk
         except (aiohttp.ClientError, OSError) as error:
             raise Unavailable(f"The store's answer broke off: {_reason(error)}.") from error
+
+    async def raise_gateway_fault(self) -> None:
+        """Raise the error for an answer that may be about the gateway: its signature, or the address of the store.
+
+        The client must not see such an answer as if it were about its own request.
+        """
+        if self.status in (400, 403) or (300 <= self.status < 400 and self.status != 304):
+            async with self:
+                rejected = of_write(self.status, None, await self.read())
+            assert isinstance(rejected, Rejected)
+            raise store_refusal(rejected)
 
     def close(self) -> None:
         """Give the connection back if the body has been read to its end, else close it."""
