@@ -28,14 +28,14 @@ from gateway.http.head import Head, KnownHeads
 from gateway.http.middleware import Middleware, answer_problem
 from gateway.journal.opening import Wait, wait_in_silence
 from gateway.journal.protocol import Opening
-from gateway.objects.background.bypass_scan import BypassScan
-from gateway.objects.background.sweeper import Sweeper, Swept
+from gateway.objects.bypass import BypassScan
 from gateway.objects.exchange import ResponseWriter
-from gateway.objects.neighbours import Neighbours
-from gateway.objects.probe.probe import Profiles
-from gateway.objects.run.runner import Runner
+from gateway.objects.pipeline import Neighbours
+from gateway.objects.protocol.runner import Runner
 from gateway.objects.s3.addressing import bucket_of_host
 from gateway.objects.store.operations import Upstream
+from gateway.objects.store.probe import Profiles
+from gateway.objects.sweeper import Sweeper, Swept
 from gateway.observe.events import Observe
 from gateway.observe.gauges import Counted, Snapshot, StatusGauges
 from gateway.observe.logs import log

@@ -35,11 +35,10 @@ from gateway.guard.watching import GuardWatcher
 from gateway.http.body import BodyReader
 from gateway.journal.opening import read_opening
 from gateway.leases.service import LeaseService
-from gateway.objects.neighbours import Neighbours
-from gateway.objects.pipeline import ObjectPlane, Settings
-from gateway.objects.probe.bucket_profile import Profile
-from gateway.objects.probe.probe import Profiles
+from gateway.objects.pipeline import Neighbours, ObjectPlane, Settings
+from gateway.objects.store.bucket_profile import Profile
 from gateway.objects.store.operations import Upstream
+from gateway.objects.store.probe import Profiles
 from gateway.observe.events import Observe, ServiceUnreachable, Sinks
 from gateway.observe.gauges import GaugeReader, StatusGauges
 from gateway.record.audit import Audit

@@ -14,7 +14,7 @@ from gateway.db import catalog
 from gateway.db.database import Database
 from gateway.errors import ConfigurationError, GatewayError, SqlError, Unavailable
 from gateway.fencing.resource import Template
-from gateway.objects.resource_rules import KeyRule
+from gateway.objects.key_rules import KeyRule
 from gateway.objects.s3 import xml
 from gateway.objects.store.operations import Upstream
 from gateway.tables.catalog import CITUS_ADVICE, CITUS_PROBLEM, Snapshot, Table

@@ -32,7 +32,7 @@ from gateway.journal.opening import OpeningTable, Wait, wait_in_silence
 from gateway.journal.protocol import Mode
 from gateway.journal.rows import RowStore
 from gateway.leases.service import LeaseService
-from gateway.objects.resource_rules import DEFAULT_TEMPLATE, KeyRule, Resources
+from gateway.objects.key_rules import DEFAULT_TEMPLATE, KeyRule, Resources
 from gateway.objects.store.operations import Upstream
 from gateway.observe.events import Observe
 from gateway.table_rules import table_rules

@@ -10,7 +10,7 @@ import pytest
 from fastapi.dependencies import models
 
 from gateway.db.database import Database
-from gateway.objects.probe import probe
+from gateway.objects.store import probe
 from tests.patience import patient
 from tests.postgres import Server, a_server, fresh
 from tests.tiers import pytest_ignore_collect, pytest_itemcollected

@@ -41,10 +41,10 @@ from gateway.journal import opening
 from gateway.journal.contents import ADVICE, Flaw, Problem
 from gateway.journal.protocol import Mode, may_serve
 from gateway.naming.plan import naming_changes
-from gateway.objects.probe.bucket_profile import REQUIRED, ProbeFinding, Profile
-from gateway.objects.probe.probe import PREFIX, probe
 from gateway.objects.s3 import xml
+from gateway.objects.store.bucket_profile import REQUIRED, ProbeFinding, Profile
 from gateway.objects.store.operations import Upstream
+from gateway.objects.store.probe import PREFIX, probe
 from gateway.observe.events import ignore
 from gateway.tables.sql.expressions import quote
 

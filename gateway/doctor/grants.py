@@ -13,7 +13,7 @@ from gateway.errors import first_few
 from gateway.fencing.decision import Enforcement
 from gateway.fencing.record import ANONYMOUS
 from gateway.fencing.resource import includes, overlap
-from gateway.objects.resource_rules import DEFAULT_TEMPLATE, KeyRule
+from gateway.objects.key_rules import DEFAULT_TEMPLATE, KeyRule
 
 
 def check(config: Config) -> Iterable[Check]:

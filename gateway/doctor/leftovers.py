@@ -9,7 +9,7 @@ from gateway.db import catalog, intents, uploads
 from gateway.db.database import Database
 from gateway.doctor.findings import Check, CheckStatus, attempt, ok, problem, warning
 from gateway.fencing.decision import Cascades
-from gateway.objects.background.sweeper import LEFT_BEHIND
+from gateway.objects.sweeper import LEFT_BEHIND
 from gateway.table_rules import table_rules
 from gateway.tables.catalog import Snapshot
 from gateway.tables.reach import SideEffect, find_side_effects

@@ -9,13 +9,13 @@ from urllib.parse import quote
 
 from gateway.errors import JournalUnusable, StoreError, Unavailable
 from gateway.journal.contents import PREFIX, Flaw, Problem
-from gateway.objects.probe.bucket_profile import Profile
-from gateway.objects.probe.probe import Profiles
 from gateway.objects.s3 import listing_pages, xml
 from gateway.objects.s3.answers import Applied, NotApplied, NotSent, Rejected, Unknown, WriteAnswer
 from gateway.objects.s3.operations import Operation
+from gateway.objects.store.bucket_profile import Profile
 from gateway.objects.store.client import StoreResponse, path, query_of
 from gateway.objects.store.operations import Upstream
+from gateway.objects.store.probe import Profiles
 
 _MAX_OBJECT = 4 * 1024**3
 _MAX_PAGE = 16 * 1024**2

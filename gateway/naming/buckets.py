@@ -11,7 +11,7 @@ from gateway.db.database import Database
 from gateway.db.naming import Carry
 from gateway.errors import GatewayError, Unavailable
 from gateway.fencing.naming import BucketNaming, RegisteredNaming
-from gateway.objects.resource_rules import DEFAULT_TEMPLATE, KeyRule, Resources
+from gateway.objects.key_rules import DEFAULT_TEMPLATE, KeyRule, Resources
 from gateway.objects.s3 import listing_pages, xml
 from gateway.objects.store.client import query_of
 from gateway.objects.store.operations import Upstream

@@ -19,10 +19,10 @@ from gateway.naming import buckets, tables
 from gateway.naming.buckets import BucketChange
 from gateway.naming.change import CarryOver, Close, Effect, FindPending, Settle, change
 from gateway.naming.tables import TableChange
-from gateway.objects.probe.probe import Profiles
 from gateway.objects.protocol import settling
-from gateway.objects.run.runner import Runner
+from gateway.objects.protocol.runner import Runner
 from gateway.objects.store.operations import Upstream
+from gateway.objects.store.probe import Profiles
 from gateway.observe.events import ignore
 from gateway.table_rules import table_rules
 from gateway.tables.catalog import Snapshot

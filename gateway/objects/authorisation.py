@@ -1,23 +1,108 @@
-"""Authorisation: what grants let a caller do with buckets and keys, before the store or any fence is asked."""
+"""Authorisation: what grants let a caller do with buckets and keys, before the store or any fence is asked.
 
+Fenced credentials read keys whose resources their scope covers, and list nothing else. ``ReadScope`` refuses each of
+their reads that no rule here allows. A caller without a scope reads what its grants allow.
+
+A request may also give others rights at the store, by an ACL or a policy. The store does not ask the gateway about
+these. A right to write there would be an unfenced way in. A right to read would show what no grant shows, or tell a
+client that an object is public which is not.
+"""
+
+from collections.abc import Sequence
 from dataclasses import replace
 
-from gateway.auth.grants import IN_A_BUCKET, Action, Missing, Place, PlaceKind, nearest
-from gateway.errors import GatewayError, ResourceMalformed, StoreError
+from gateway.auth.grants import IN_A_BUCKET, Action, Missing, Place, PlaceKind, Rights, nearest
+from gateway.auth.principal import FencedScope
+from gateway.errors import GatewayError, ResourceMalformed, RightsAtTheStore, StoreError
 from gateway.fencing.decision import Enforcement
 from gateway.fencing.record import MissingGrant
-from gateway.fencing.resource import escape
+from gateway.fencing.resource import covers, escape, includes, overlap
 from gateway.http.body import offload
 from gateway.objects.exchange import Exchange
-from gateway.objects.probe import bucket_profile
-from gateway.objects.probe.bucket_profile import KEYS
-from gateway.objects.probe.probe import Profiles
-from gateway.objects.reads import ABOUT_A_BUCKET, LISTINGS
-from gateway.objects.resource_rules import ObjectTarget, Resources
-from gateway.objects.s3.access_control import destinations
+from gateway.objects.key_rules import ObjectTarget, Resources
+from gateway.objects.s3 import access_control, xml
+from gateway.objects.s3.access_control import AclRight, PolicyRight, destinations
 from gateway.objects.s3.operations import Level, Operation, OperationKind
-from gateway.objects.store_rights import StoreRights
+from gateway.objects.s3.request import S3Request
+from gateway.objects.store.client import query_of
+from gateway.objects.store.operations import Upstream
+from gateway.objects.store.probe import Profiles
 from gateway.record.denials import Denials
+
+LISTINGS = frozenset(
+    {
+        Operation.LIST_MULTIPART_UPLOADS,
+        Operation.LIST_OBJECTS,
+        Operation.LIST_OBJECTS_V2,
+        Operation.LIST_OBJECT_VERSIONS,
+    }
+)
+# Clients ask for these before they write. They tell no more than that the bucket exists, and its location.
+ABOUT_A_BUCKET = frozenset({Operation.HEAD_BUCKET, Operation.GET_BUCKET_LOCATION})
+
+_PUBLIC = "the caller anonymous lacks the grant read for all of it"
+
+
+class StoreRights:
+    """Checks ACLs and policies. ``public``: the rights of the caller ``anonymous``, and so of all the world.
+
+    Each method raises ``RightsAtTheStore``, or ``StoreError`` for what cannot be read.
+    """
+
+    def __init__(self, upstream: Upstream, resources: Resources, public: Rights) -> None:
+        self._upstream, self._resources, self._public = upstream, resources, public
+
+    async def check_headers(self, request: S3Request) -> None:
+        await self._check_acl(request, access_control.acl_of_headers(request.headers), f"/{request.bucket}")
+
+    async def check_document(self, request: S3Request, body: bytes) -> None:
+        if request.operation is Operation.PUT_BUCKET_POLICY:
+            for allowed in access_control.policy_rights(body, request.bucket):
+                self._check_policy(request.bucket, allowed)
+        elif request.operation in (Operation.PUT_OBJECT_ACL, Operation.PUT_BUCKET_ACL) and body:
+            await self._check_acl(request, access_control.acl_of_document(body), request.raw_path)
+
+    async def _check_acl(self, request: S3Request, rights: Sequence[AclRight], path: str) -> None:
+        """``path``: the bucket or object whose owner may have every right."""
+        if not rights:
+            return
+        ids = {right.grantee for right in rights} - {None}
+        owner = await self._owner(path, request) if ids else None
+        others = [right for right in rights if owner is None or right.grantee != owner]
+        if any(right.writes for right in others):
+            raise RightsAtTheStore("This ACL would let others write at the store, past the gateway and its fences.")
+        if request.key:
+            if others and not self._is_public(request.bucket, request.key):
+                raise RightsAtTheStore(f"This ACL would show the object to others at the store, but {_PUBLIC}.")
+        elif any(right.grantee is None for right in others) and not self._public.bucket(Action.READ, request.bucket):
+            raise RightsAtTheStore(f"This ACL would open the bucket at the store to all the world, but {_PUBLIC}.")
+
+    def _check_policy(self, bucket: str, allowed: PolicyRight) -> None:
+        if allowed.writes:
+            raise RightsAtTheStore("This policy would let others write at the store, past the gateway and its fences.")
+        if allowed.public and not all(self._covers(bucket, keys) for keys in allowed.keys):
+            raise RightsAtTheStore(f"This policy would open the bucket at the store to all the world, but {_PUBLIC}.")
+
+    def _covers(self, bucket: str, keys: tuple[str, bool] | None) -> bool:
+        if keys is None:
+            return self._public.bucket(Action.READ, bucket)
+        name, is_prefix = keys
+        return self._public.below(Action.READ, bucket, name) if is_prefix else self._is_public(bucket, name)
+
+    def _is_public(self, bucket: str, key: str) -> bool:
+        try:
+            resource = self._resources.of_any(bucket, key).resource
+        except (ResourceMalformed, StoreError):
+            resource = None
+        return self._public.key(Action.READ, bucket, key).allow(Action.READ, resource)
+
+    async def _owner(self, path: str, request: S3Request) -> str | None:
+        """Return the id of the owner of a bucket or object; None where the store does not say."""
+        query = query_of({"acl": "", "versionId": request.parameter("versionId")})
+        async with await self._upstream.send("GET", path, query) as response:
+            owner, _ = xml.read_acl(await response.read())
+        return owner or None
+
 
 _WITH_A_DESTINATION = frozenset(
     {
@@ -112,13 +197,10 @@ class ObjectAuthorisation:
 
     async def _is_one_key(self, bucket: str, key: str) -> bool:
         """Return whether the store cannot take this key for another one, which no grant may be about."""
-        if bucket_profile.mistakable(key, KEYS) is None:
-            return True
         try:
-            profile = await self._profiles.of(bucket)
+            return not await self._profiles.confuses(bucket, key)
         except StoreError:
             return False
-        return bucket_profile.mistakable(key, profile.confused) is None
 
     def _target(self, bucket: str, key: str) -> ObjectTarget | None:
         """Return what fences a key. None if it is too long for a resource, or the gateway's own."""
@@ -140,7 +222,6 @@ class ObjectAuthorisation:
         raise await self._denied(exchange, Missing(action, on, _filed(bucket), near))
 
     async def _denied(self, exchange: Exchange, missing: Missing) -> GatewayError:
-        """Record a denial, and return its error."""
         return await self._denials.refuse(replace(missing, on=missing.on[:_SHOWN]), exchange.attempt())
 
 
@@ -156,3 +237,67 @@ def _missing(exchange: Exchange, action: Action, place: Place, resource: str | N
 def _filed(bucket: str) -> str:
     """Return the resource under which the record files a denial of a whole bucket."""
     return f"s3/{escape(bucket)}"
+
+
+class ReadScope:
+    """Holds reads by fenced credentials against their scope."""
+
+    def __init__(self, resources: Resources, profiles: Profiles) -> None:
+        self._resources = resources
+        self._profiles = profiles
+
+    async def check(self, request: S3Request, scope: FencedScope) -> None:
+        """Raise ``StoreError`` AccessDenied for a read beyond the scope, or for a copy from beyond it."""
+        if scope.reads_everything:
+            return
+        if request.source is not None:
+            await self._check_key(scope, request.source.bucket, request.source.key)
+        operation = request.operation
+        if operation.kind is not OperationKind.READ:
+            return
+        if operation.level is Level.OBJECT:
+            await self._check_key(scope, request.bucket, request.key)
+        elif operation in LISTINGS:
+            await self._check_listing(scope, request.bucket, request.parameter("prefix") or "")
+        elif operation not in ABOUT_A_BUCKET or not self._has_a_key_in(scope, request.bucket):
+            raise _beyond(scope, f"{operation} is about more than that")
+
+    async def _check_key(self, scope: FencedScope, bucket: str, key: str) -> None:
+        resource = self._resources.of_any(bucket, key).resource
+        if not any(covers(pattern, resource) for pattern in scope.readable):
+            raise _beyond(scope, f"this key belongs to {resource}")
+        await self._check_spelling(scope, bucket, key)
+
+    async def _check_listing(self, scope: FencedScope, bucket: str, prefix: str) -> None:
+        for pattern in self._resources.below(bucket, prefix):
+            if not any(includes(readable, pattern) for readable in scope.readable):
+                raise _beyond(
+                    scope,
+                    f"the prefix {prefix[:200]!a} may show keys of {pattern}. List with a longer prefix that ends in a "
+                    "slash",
+                )
+        if prefix:
+            await self._check_spelling(scope, bucket, prefix.removesuffix("/"))
+
+    async def _check_spelling(self, scope: FencedScope, bucket: str, key: str) -> None:
+        """Refuse a key that the store may take for another one, whose resource is not checked here."""
+        try:
+            confused = await self._profiles.confuses(bucket, key)
+        except StoreError as error:
+            reason = f"whether the store of bucket {bucket} keeps {key[:200]!a} apart from others cannot be tried"
+            raise _beyond(scope, reason) from error
+        if confused:
+            raise _beyond(scope, f"the store of bucket {bucket} may take {key[:200]!a} for another key")
+
+    def _has_a_key_in(self, scope: FencedScope, bucket: str) -> bool:
+        below = list(self._resources.below(bucket, ""))
+        return any(overlap(readable, pattern) for readable in scope.readable for pattern in below)
+
+
+def _beyond(scope: FencedScope, reason: str) -> StoreError:
+    return StoreError(
+        "AccessDenied",
+        403,
+        f"These fenced credentials read what {', '.join(scope.readable)} covers, and {reason}. Ask for credentials "
+        'with a wider "read" where their user needs more.',
+    )

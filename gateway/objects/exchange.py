@@ -8,18 +8,16 @@ from starlette.types import Scope, Send
 
 from gateway.auth.principal import Principal
 from gateway.auth.sigv4 import VerifiedSignature
-from gateway.errors import GatewayError, StoreError, Unavailable, for_callers
+from gateway.errors import GatewayError, Unavailable, for_callers
 from gateway.fencing.decision import Fence
 from gateway.fencing.headers import would_refuse
 from gateway.fencing.record import Attempt, CapturedPayload
 from gateway.http.body import Body, ClientGone
 from gateway.http.head import Head
-from gateway.objects.body.intake import VerifiedBody, WriteBody, media_type_of
-from gateway.objects.protocol.effects import Deleted
-from gateway.objects.s3 import forwarded_headers, xml
+from gateway.objects.body import VerifiedBody, WriteBody, media_type_of
+from gateway.objects.s3 import request_headers, xml
 from gateway.objects.s3.answers import Applied, RawHeaders
 from gateway.objects.s3.documents import MAX_DOCUMENT
-from gateway.objects.s3.operations import Operation
 from gateway.objects.s3.request import S3Request
 from gateway.objects.store.client import StoreResponse
 from gateway.record.payload_capture import NOTHING, Capture
@@ -42,15 +40,11 @@ _HOP_BY_HOP = frozenset(
     }
 )
 _BODY_HEADERS = frozenset({b"content-length", b"content-type"})
-# With the bucket in the path, an object has the origin of the page at /ui/, where people are logged in. The sandbox
-# keeps scripts in objects from running there.
-_SANDBOX = (b"content-security-policy", b"sandbox")
-_DELETE_HEADERS = frozenset({b"x-amz-delete-marker", b"x-amz-version-id"})
 # The gateway returns the fence's marks in the metadata under the names of the request headers. A client that copies the
 # metadata of an object then does not present an old token with it.
 _RENAMED = {
-    forwarded_headers.TOKEN.encode(): b"fencing-token",
-    forwarded_headers.RESOURCE.encode(): b"fencing-resource",
+    request_headers.TOKEN.encode(): b"fencing-token",
+    request_headers.RESOURCE.encode(): b"fencing-resource",
 }
 
 
@@ -74,7 +68,6 @@ class ResponseWriter:
 
     @property
     def started(self) -> bool:
-        """Whether the response has begun."""
         return self._started
 
     def note(self, error: GatewayError) -> GatewayError:
@@ -90,6 +83,10 @@ class ResponseWriter:
         self._state["error"] = error
         if self._started:
             raise error
+        await self.refusal(error, more)
+
+    async def refusal(self, error: GatewayError, more: RawHeaders = ()) -> None:
+        """Send the document of an error, which is no fault of the request: the key of a read is absent."""
         status, headers, body = xml.answer(error, method=self._method, path=self._path, request_id=self._request_id)
         await self._whole(status, [*headers, *more], body)
 
@@ -97,49 +94,40 @@ class ResponseWriter:
         self, applied: Applied, resource: str, fence: Fence | None, document: bytes = b"", status: int = 200
     ) -> None:
         """Acknowledge a write. ``document``: what S3 says of it in XML, instead of in headers."""
-        kept = [pair for pair in _client_headers(applied.headers) if pair[0] not in _BODY_HEADERS]
+        kept = [pair for pair in client_headers(applied.headers) if pair[0] not in _BODY_HEADERS]
         if document:
             kept = [pair for pair in kept if pair[0] != b"etag"] + [(b"content-type", b"application/xml")]
         elif applied.etag is not None and not any(name == b"etag" for name, _ in kept):
             kept.append((b"etag", f'"{applied.etag}"'.encode("latin-1")))
-        await self._whole(status, [*kept, *_fencing(resource, fence)], document)
+        await self.acknowledged(status, tuple(kept), resource, fence, document)
 
-    async def deleted(self, deleted: Deleted, resource: str) -> None:
-        """Acknowledge a delete that has taken effect, or found nothing."""
-        await self._whole(204, [*headers_left_by(deleted), *_fencing(resource, deleted.fence)], b"")
+    async def acknowledged(
+        self, status: int, headers: RawHeaders, resource: str, fence: Fence | None, body: bytes = b""
+    ) -> None:
+        await self._whole(status, [*headers, *_fencing(resource, fence)], body)
 
     async def passed(self, status: int, headers: RawHeaders, body: bytes, resource: str | None = None) -> None:
         """Pass the store's answer on under the id of this request, also where an error document names the id."""
         fencing = [] if resource is None else _fencing(resource, None)
-        kept = [pair for pair in _client_headers(headers) if pair[0] != b"content-length"]
+        kept = [pair for pair in client_headers(headers) if pair[0] != b"content-length"]
         theirs = next((value for name, value in headers if name.lower() == b"x-amz-request-id"), b"")
         if status >= 400 and theirs:
             body = body.replace(theirs, self._request_id.encode())
         await self._whole(status, [*kept, *fencing], body)
 
     async def document(self, body: bytes, status: int = 200) -> None:
-        """Send a document of the gateway's own."""
         await self._whole(status, [(b"content-type", b"application/xml")], body)
 
-    async def redirected(self, address: str, resource: str, fence: Fence | None) -> None:
-        """Send See Other, for the browser of a form upload that has taken effect. ``address`` is ASCII."""
-        await self._whole(303, [(b"location", address.encode("ascii")), *_fencing(resource, fence)], b"")
+    async def stream(self, response: StoreResponse, more: RawHeaders = ()) -> None:
+        """Pass the store's answer to a read on as it arrives, and ``more`` headers with a success.
 
-    async def stream(self, request: S3Request, response: StoreResponse, *, hosted: bool = False) -> None:
-        """Pass the store's answer to a read on as it arrives. A tombstone is absence. Raises ``ClientGone``.
-
-        ``hosted``: the bucket stands in the host, so that browsers take it for another origin.
+        Raises ``ClientGone``.
         """
         async with response:
-            if request.operation in (Operation.GET_OBJECT, Operation.HEAD_OBJECT) and is_tombstone(response):
-                await self._absent(response, of_version=request.parameter("versionId") is not None)
-                return
             if response.status >= 400 and self._method != "HEAD":
                 await self.passed(response.status, response.headers, await response.read())
                 return
-            kept = _client_headers(response.headers)
-            sandboxed = request.operation is Operation.GET_OBJECT and not hosted and not _is_pdf(response)
-            await self._start(response.status, [*kept, _SANDBOX] if sandboxed else kept)
+            await self._start(response.status, [*client_headers(response.headers), *more])
             if self._method != "HEAD":
                 await self._stream_body(response)
             await self._send({"type": "http.response.body", "body": b""})
@@ -150,18 +138,6 @@ class ResponseWriter:
                 if self._client_gone():
                     raise ClientGone
                 await self._send({"type": "http.response.body", "body": chunk, "more_body": True})
-
-    async def _absent(self, response: StoreResponse, *, of_version: bool) -> None:
-        """Send what S3 says of a deleted key. In a bucket with versions a tombstone is a delete marker with an id."""
-        error, marks = StoreError("NoSuchKey", 404, "The specified key does not exist."), []
-        version_id = response.header("x-amz-version-id")
-        if version_id is not None:
-            marks = [(b"x-amz-delete-marker", b"true"), (b"x-amz-version-id", version_id.encode("latin-1"))]
-            if of_version:
-                error = StoreError("MethodNotAllowed", 405, "This version is a delete marker: it can only be deleted.")
-                marks.append((b"allow", b"DELETE"))
-        status, headers, body = xml.answer(error, method=self._method, path=self._path, request_id=self._request_id)
-        await self._whole(status, [*headers, *marks], body)
 
     async def _whole(self, status: int, headers: list[tuple[bytes, bytes]], body: bytes) -> None:
         if status != 204 and self._method != "HEAD" and not any(name == b"content-length" for name, _ in headers):
@@ -253,26 +229,12 @@ class Exchange:
         )
 
 
-def headers_left_by(deleted: Deleted) -> list[tuple[bytes, bytes]]:
-    """Return the headers of a delete in a bucket with versions. A tombstone passes for a delete marker."""
-    headers = deleted.applied.headers if deleted.applied else ()
-    kept = [pair for pair in _client_headers(headers) if pair[0] in _DELETE_HEADERS]
-    if [name for name, _ in kept] == [b"x-amz-version-id"]:
-        kept.append((b"x-amz-delete-marker", b"true"))
-    return kept
-
-
-def is_tombstone(response: StoreResponse) -> bool:
-    """Return whether an answer is about a tombstone, the object that stands for a deleted one."""
-    return response.header(forwarded_headers.TOMBSTONE) == "true"
-
-
-def _client_headers(headers: RawHeaders) -> list[tuple[bytes, bytes]]:
+def client_headers(headers: RawHeaders) -> list[tuple[bytes, bytes]]:
     """Return the store's headers without the gateway's own marks, and without those of the hop."""
     kept = []
     for raw_name, value in headers:
         name = raw_name.lower()
-        if name in _HOP_BY_HOP or (name not in _RENAMED and forwarded_headers.is_own(name.decode("latin-1"))):
+        if name in _HOP_BY_HOP or (name not in _RENAMED and request_headers.is_own(name.decode("latin-1"))):
             continue
         kept.append((_RENAMED.get(name, name), value))
     return kept
@@ -281,11 +243,3 @@ def _client_headers(headers: RawHeaders) -> list[tuple[bytes, bytes]]:
 def _fencing(resource: str, fence: Fence | None) -> list[tuple[bytes, bytes]]:
     token = [] if fence is None else [(b"fencing-token", str(fence.token).encode())]
     return [*token, (b"fencing-resource", resource.encode())]
-
-
-def _is_pdf(response: StoreResponse) -> bool:
-    """Return whether the browser's own viewer shows it, which belongs to no origin and refuses to work in a sandbox.
-
-    The comparison is literal: of ``application/pdf;,text/html`` a browser takes the end.
-    """
-    return (response.header("content-type") or "").lower() == "application/pdf"

@@ -2,7 +2,7 @@
 
 Form uploads and preflights leave after the first stage: a form is signed in its fields, a preflight is never signed.
 The last two stages belong to the handler of the operation. A handler of writes goes through the stages of
-``writes/fenced_write.py``; ``protocol/mutation.py`` decides what happens in Postgres and in the store.
+``fenced_write.py``; ``protocol/mutation.py`` decides what happens in Postgres and in the store.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -17,38 +17,36 @@ from gateway.admission import Admission
 from gateway.auth.grants import NO_RIGHTS
 from gateway.auth.sigv4 import RequestHead, Signers, VerifiedSignature
 from gateway.db.database import Database
-from gateway.errors import GatewayError
+from gateway.errors import GatewayError, StoreError
 from gateway.fencing.decision import Decision, Fence, Presented
 from gateway.fencing.intent import LATE_AFTER, Duplicates
+from gateway.fencing.ownership import Ownership
 from gateway.http import origins
 from gateway.http.body import BodyReader, ClientGone
 from gateway.http.head import Head
-from gateway.objects.authorisation import ObjectAuthorisation
-from gateway.objects.background.bypass_scan import BypassScan
-from gateway.objects.background.sweeper import Sweeper
-from gateway.objects.bucket_administration import Administration
+from gateway.objects.authorisation import ObjectAuthorisation, ReadScope, StoreRights
+from gateway.objects.buckets import Administration
+from gateway.objects.bypass import BypassScan
+from gateway.objects.copy import Copies, Sources
+from gateway.objects.delete import Amendments, Deletes
 from gateway.objects.exchange import Exchange, ResponseWriter
-from gateway.objects.list_objects import Listings
-from gateway.objects.neighbours import Neighbours
-from gateway.objects.probe.probe import Profiles
+from gateway.objects.fenced_write import FencedWrites, unavailable
+from gateway.objects.form import FormUploads
+from gateway.objects.key_rules import Resources
+from gateway.objects.listings import Listings
+from gateway.objects.multipart import Uploads
 from gateway.objects.protocol import mutation
 from gateway.objects.protocol.effects import Barred, FenceRefused, NotDone
-from gateway.objects.reads import Reads, ReadScope
-from gateway.objects.resource_rules import Resources
-from gateway.objects.run.runner import Runner
+from gateway.objects.protocol.runner import Runner
+from gateway.objects.put import Puts
+from gateway.objects.reads import Reads
 from gateway.objects.s3 import addressing
 from gateway.objects.s3.answers import RawHeaders
 from gateway.objects.s3.operations import Operation, OperationKind
-from gateway.objects.s3.request import classify
+from gateway.objects.s3.request import S3Request, classify
 from gateway.objects.store.operations import Upstream
-from gateway.objects.store_rights import StoreRights
-from gateway.objects.writes.amend import Amendments
-from gateway.objects.writes.copy import Copies, Sources
-from gateway.objects.writes.delete import Deletes
-from gateway.objects.writes.fenced_write import FencedWrites, unavailable
-from gateway.objects.writes.form import FormUploads
-from gateway.objects.writes.multipart_upload import Uploads
-from gateway.objects.writes.put import Puts
+from gateway.objects.store.probe import Profiles
+from gateway.objects.sweeper import Sweeper
 from gateway.observe.events import Observe
 from gateway.record.audit import Audit
 from gateway.record.denials import Denials
@@ -74,6 +72,44 @@ class Settings:
     capture: Capture = NOTHING
     duplicates: Duplicates = Duplicates.TOLERATE
     late_after: timedelta = LATE_AFTER
+
+
+class Neighbours:
+    """The planes of all databases. Without rules of ownership there is only one.
+
+    In a bucket that several databases share, each fences the keys that it owns. A request about one key reaches the
+    plane of that key at once. Lists of keys, forms and listings reach the plane of their bucket, which finds the others
+    here. So each key is fenced by its own plane, whatever the request names it in.
+    """
+
+    def __init__(self, ownership: Ownership | None = None) -> None:
+        self._ownership = ownership
+        self._planes: dict[str, ObjectPlane] = {}
+
+    def join(self, database: str | None, plane: "ObjectPlane") -> None:
+        """Add the plane of a database. Its requests come later."""
+        self._planes[database or ""] = plane
+
+    def of_key(self, bucket: str, key: str) -> "ObjectPlane":
+        """Return the plane that fences a key of a bucket in this store."""
+        return self._planes["" if self._ownership is None else self._ownership.of_key(bucket, key)]
+
+    def of_keys(self, bucket: str, prefix: str) -> "list[ObjectPlane]":
+        """Return the planes that fence keys with a prefix."""
+        names = [""] if self._ownership is None else self._ownership.of_keys(bucket, prefix)
+        return [self._planes[name] for name in names]
+
+    def is_shared(self, bucket: str) -> bool:
+        """Return whether several databases have keys in a bucket."""
+        return len(self.of_keys(bucket, "")) > 1
+
+    def check_source(self, request: S3Request, plane: "ObjectPlane") -> None:
+        """Raise ``StoreError`` if a copy that reaches a plane reads a bucket in another store."""
+        if request.source is None or self._ownership is None:
+            return
+        other = self._planes.get(self._ownership.of_bucket(request.source.bucket))
+        if other is None or other.upstream is not plane.upstream:
+            raise StoreError("NotImplemented", 501, "A copy cannot have its source in another store. Upload it.")
 
 
 class ObjectPlane:
@@ -119,11 +155,11 @@ class ObjectPlane:
         )
         puts = Puts(database, upstream, writes, bodies.memory, settings.threshold)
         self.forms = FormUploads(
-            *(writes, puts, signers, self._forms_of, settings.max_body, settings.capture),
+            *(puts, signers, self._forms_of, settings.max_body, settings.capture),
         )
         amendments = Amendments(upstream, writes, rights)
-        self.deletes = Deletes(writes, puts, amendments, self._deletes_of)
-        self._handlers = {**self._listing_handlers(), **self._write_handlers(writes, puts, amendments)}
+        self.deletes = Deletes(puts, amendments, self._deletes_of)
+        self._handlers = {**self._listing_handlers(), **self._write_handlers(puts, amendments)}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         response = ResponseWriter(scope, send)
@@ -214,12 +250,10 @@ class ObjectPlane:
             Operation.LIST_MULTIPART_UPLOADS: self._listings.list_uploads,
         }
 
-    def _write_handlers(self, writes: FencedWrites, puts: Puts, amendments: Amendments) -> Mapping[Operation, Handler]:
+    def _write_handlers(self, puts: Puts, amendments: Amendments) -> Mapping[Operation, Handler]:
         """Return the handlers of fenced writes, and of the uploads that stage them."""
-        database, upstream, deletes = self.database, self.upstream, self.deletes
-        sources, memory, threshold = Sources(upstream), self._bodies.memory, self._settings.threshold
-        uploads = Uploads(database, upstream, writes, sources, memory, threshold)
-        copies = Copies(database, upstream, writes, puts, sources, memory, threshold)
+        sources, deletes = Sources(self.upstream), self.deletes
+        uploads, copies = Uploads(puts, sources), Copies(puts, sources)
         return {
             Operation.PUT_OBJECT: puts.put,
             Operation.POST_OBJECT: self.forms.refuse,

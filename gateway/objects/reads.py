@@ -1,26 +1,15 @@
-"""Reads: they pass through to the store. A tombstone is absence.
-
-Fenced credentials read keys whose resources their scope covers, and list nothing else. ``ReadScope`` checks each of
-their requests before the gateway asks the store, and refuses every read that no rule here allows. A caller without a
-scope reads what its grants allow (``authorisation.py``).
-"""
+"""Reads: they pass through to the store. A tombstone is absence."""
 
 import asyncio
 from contextlib import suppress
 from urllib.parse import quote
 
-from gateway.auth.principal import FencedScope
 from gateway.auth.sigv4 import RequestHead
 from gateway.errors import GatewayError, StoreError
-from gateway.fencing.resource import covers, includes, overlap
-from gateway.objects.exchange import Exchange, ResponseWriter, is_tombstone
-from gateway.objects.probe import bucket_profile
-from gateway.objects.probe.bucket_profile import KEYS
-from gateway.objects.probe.probe import Profiles
-from gateway.objects.resource_rules import Resources
+from gateway.objects.exchange import Exchange, ResponseWriter
 from gateway.objects.s3 import addressing
-from gateway.objects.s3.answers import RawHeaders, Rejected, of_write, store_refusal
-from gateway.objects.s3.operations import Level, Operation, OperationKind
+from gateway.objects.s3.answers import RawHeaders, no_such_key
+from gateway.objects.s3.operations import Operation
 from gateway.objects.s3.request import S3Request
 from gateway.objects.store.client import StoreResponse
 from gateway.objects.store.operations import Upstream
@@ -50,6 +39,10 @@ _OF_CORS = frozenset(
 _CORS_TIMEOUT = 1.0
 """Seconds that a refusal waits for the store to name the CORS headers."""
 
+# With the bucket in the path, an object has the origin of the page at /ui/, where people are logged in. The sandbox
+# keeps scripts in objects from running there.
+_SANDBOX = (b"content-security-policy", b"sandbox")
+
 _PREFLIGHT = frozenset({"origin", "access-control-request-headers", "access-control-request-method"})
 
 
@@ -70,8 +63,13 @@ class Reads:
             await self._refuse_tombstone(request)
         method = "HEAD" if request.operation in (Operation.HEAD_BUCKET, Operation.HEAD_OBJECT) else "GET"
         response = await self._upstream.send(method, request.raw_path, request.query, request.headers)
-        await raise_gateway_fault(response)
-        await exchange.response.stream(request, response, hosted=exchange.hosted)
+        await response.raise_gateway_fault()
+        if request.operation in (Operation.GET_OBJECT, Operation.HEAD_OBJECT) and response.is_tombstone:
+            async with response:
+                await _absent(exchange, response)
+            return
+        sandboxed = request.operation is Operation.GET_OBJECT and not exchange.hosted and not _is_pdf(response)
+        await exchange.response.stream(response, (_SANDBOX,) if sandboxed else ())
 
     async def preflight(self, head: RequestHead, host_bucket: str | None, response: ResponseWriter) -> None:
         """Ask the store whether the bucket's CORS rules allow a page's request. A preflight is never signed."""
@@ -106,99 +104,29 @@ class Reads:
         version = request.parameter("versionId")
         query = "" if version is None else request.query
         async with await self._upstream.send("HEAD", request.raw_path, _only_version(query)) as response:
-            if is_tombstone(response):
-                raise StoreError("NoSuchKey", 404, "The specified key does not exist.")
+            if response.is_tombstone:
+                raise no_such_key()
+
+
+async def _absent(exchange: Exchange, response: StoreResponse) -> None:
+    """Send what S3 says of a deleted key. In a bucket with versions a tombstone is a delete marker with an id."""
+    error, marks = no_such_key(), []
+    version_id = response.header("x-amz-version-id")
+    if version_id is not None:
+        marks = [(b"x-amz-delete-marker", b"true"), (b"x-amz-version-id", version_id.encode("latin-1"))]
+        if exchange.request.parameter("versionId") is not None:
+            error = StoreError("MethodNotAllowed", 405, "This version is a delete marker: it can only be deleted.")
+            marks.append((b"allow", b"DELETE"))
+    await exchange.response.refusal(error, tuple(marks))
+
+
+def _is_pdf(response: StoreResponse) -> bool:
+    """Return whether the browser's own viewer shows it, which belongs to no origin and refuses to work in a sandbox.
+
+    The comparison is literal: of ``application/pdf;,text/html`` a browser takes the end.
+    """
+    return (response.header("content-type") or "").lower() == "application/pdf"
 
 
 def _only_version(query: str) -> str:
     return "&".join(pair for pair in query.split("&") if pair.startswith("versionId="))
-
-
-async def raise_gateway_fault(response: StoreResponse) -> None:
-    """Raise the error for an answer that may be about the gateway: its signature, or the address of the store.
-
-    The client must not see such an answer as if it were about its own request.
-    """
-    if response.status in (400, 403) or (300 <= response.status < 400 and response.status != 304):
-        async with response:
-            rejected = of_write(response.status, None, await response.read())
-        assert isinstance(rejected, Rejected)
-        raise store_refusal(rejected)
-
-
-LISTINGS = frozenset(
-    {
-        Operation.LIST_MULTIPART_UPLOADS,
-        Operation.LIST_OBJECTS,
-        Operation.LIST_OBJECTS_V2,
-        Operation.LIST_OBJECT_VERSIONS,
-    }
-)
-# Clients ask for these before they write. They tell no more than that the bucket exists, and its location.
-ABOUT_A_BUCKET = frozenset({Operation.HEAD_BUCKET, Operation.GET_BUCKET_LOCATION})
-
-
-class ReadScope:
-    """Holds reads by fenced credentials against their scope."""
-
-    def __init__(self, resources: Resources, profiles: Profiles) -> None:
-        self._resources = resources
-        self._profiles = profiles
-
-    async def check(self, request: S3Request, scope: FencedScope) -> None:
-        """Raise ``StoreError`` AccessDenied for a read beyond the scope, or for a copy from beyond it."""
-        if scope.reads_everything:
-            return
-        if request.source is not None:
-            await self._check_key(scope, request.source.bucket, request.source.key)
-        operation = request.operation
-        if operation.kind is not OperationKind.READ:
-            return
-        if operation.level is Level.OBJECT:
-            await self._check_key(scope, request.bucket, request.key)
-        elif operation in LISTINGS:
-            await self._check_listing(scope, request.bucket, request.parameter("prefix") or "")
-        elif operation not in ABOUT_A_BUCKET or not self._has_a_key_in(scope, request.bucket):
-            raise _denied(scope, f"{operation} is about more than that")
-
-    async def _check_key(self, scope: FencedScope, bucket: str, key: str) -> None:
-        resource = self._resources.of_any(bucket, key).resource
-        if not any(covers(pattern, resource) for pattern in scope.readable):
-            raise _denied(scope, f"this key belongs to {resource}")
-        await self._check_spelling(scope, bucket, key)
-
-    async def _check_listing(self, scope: FencedScope, bucket: str, prefix: str) -> None:
-        for pattern in self._resources.below(bucket, prefix):
-            if not any(includes(readable, pattern) for readable in scope.readable):
-                raise _denied(
-                    scope,
-                    f"the prefix {prefix[:200]!a} may show keys of {pattern}. List with a longer prefix that ends in a "
-                    "slash",
-                )
-        if prefix:
-            await self._check_spelling(scope, bucket, prefix.removesuffix("/"))
-
-    async def _check_spelling(self, scope: FencedScope, bucket: str, key: str) -> None:
-        """Refuse a key that the store may take for another one, whose resource is not checked here."""
-        if bucket_profile.mistakable(key, KEYS) is None:
-            return
-        try:
-            profile = await self._profiles.of(bucket)
-        except StoreError as error:
-            reason = f"whether the store of bucket {bucket} keeps {key[:200]!a} apart from others cannot be tried"
-            raise _denied(scope, reason) from error
-        if bucket_profile.mistakable(key, profile.confused) is not None:
-            raise _denied(scope, f"the store of bucket {bucket} may take {key[:200]!a} for another key")
-
-    def _has_a_key_in(self, scope: FencedScope, bucket: str) -> bool:
-        below = list(self._resources.below(bucket, ""))
-        return any(overlap(readable, pattern) for readable in scope.readable for pattern in below)
-
-
-def _denied(scope: FencedScope, reason: str) -> StoreError:
-    return StoreError(
-        "AccessDenied",
-        403,
-        f"These fenced credentials read what {', '.join(scope.readable)} covers, and {reason}. Ask for credentials "
-        'with a wider "read" where their user needs more.',
-    )

@@ -20,7 +20,7 @@ from gateway.db import record
 from gateway.db.database import Database
 from gateway.demo.embedded import EmbeddedPostgres
 from gateway.fencing.record import Refusal, Rejection
-from gateway.objects.reads import ABOUT_A_BUCKET
+from gateway.objects.authorisation import ABOUT_A_BUCKET
 from gateway.objects.s3.operations import Level, Operation, OperationKind
 from tests.doubles.s3 import S3Double
 from tests.objects.object_gateway import Stage, staged

@@ -27,7 +27,7 @@ from gateway.config.access import CallerKeys, GrantRule
 from gateway.demo.embedded import EmbeddedPostgres
 from gateway.errors import ResourceMalformed, StoreError
 from gateway.fencing.token import Token
-from gateway.objects.resource_rules import KeyRule
+from gateway.objects.key_rules import KeyRule
 from tests.objects.clients import in_thread
 from tests.postgres import fresh_database
 from tests.processes import called

@@ -9,9 +9,9 @@ from gateway import serving
 from gateway.app import build
 from gateway.config import Config
 from gateway.demo.embedded import EmbeddedPostgres
-from gateway.objects.probe import probe
-from gateway.objects.probe.bucket_profile import Profile
 from gateway.objects.s3 import xml
+from gateway.objects.store import probe
+from gateway.objects.store.bucket_profile import Profile
 from gateway.objects.store.operations import Upstream
 from tests.postgres import fresh
 from tests.running import GRANTS, Events

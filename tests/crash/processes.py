@@ -29,8 +29,8 @@ import psutil
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gateway import app, serving
-from gateway.objects.probe import probe
-from gateway.objects.probe.bucket_profile import Profile
+from gateway.objects.store import probe
+from gateway.objects.store.bucket_profile import Profile
 from gateway.objects.store.operations import Upstream
 from gateway.observe.events import Event, RequestFailed, StepReached
 from gateway.tables.execute.batches import Acting, Raises

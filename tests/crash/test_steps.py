@@ -6,7 +6,7 @@ from typing import get_args
 
 import pytest
 
-from gateway.objects.run import runner
+from gateway.objects.protocol import runner
 from gateway.observe.events import Plane, StepReached
 from gateway.tables.execute import fast_path, transaction
 from tests import ROOT

@@ -15,8 +15,8 @@ from botocore.credentials import Credentials
 from mypy_boto3_s3 import S3Client
 
 from gateway.app import sweep
-from gateway.objects.background.sweeper import Swept
 from gateway.objects.protocol.effects import tombstone_body
+from gateway.objects.sweeper import Swept
 from gateway.observe.events import SweepFailed
 from tests.databases.fleet import Fleet, databases, fleet, settings
 from tests.doubles.s3 import ACCESS_KEY, SECRET_KEY, S3Double, serve

@@ -14,7 +14,7 @@ from gateway.fencing.ownership import Domain, Owned, Ownership
 from gateway.fencing.ownership_checks import KeyNames, Names, conflicts, foreign_to
 from gateway.fencing.resource import escape_path
 from gateway.fencing.shares import Owner, Registered, Target, check, owners_in, share_of, shares_in, shown, written
-from gateway.objects.resource_rules import DEFAULT_TEMPLATE, KeyRule, Resources
+from gateway.objects.key_rules import DEFAULT_TEMPLATE, KeyRule, Resources
 from gateway.objects.s3 import addressing
 from gateway.objects.s3.request import classify
 

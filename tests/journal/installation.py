@@ -24,7 +24,7 @@ from gateway.journal.opening import OpeningTable
 from gateway.journal.protocol import Marker, Mode, Run
 from gateway.journal.rows import RowStore
 from gateway.journal.runner import Runner
-from gateway.objects.probe.bucket_profile import Profile
+from gateway.objects.store.bucket_profile import Profile
 from gateway.objects.store.operations import Upstream
 from tests.doubles.s3 import ACCESS_KEY, SECRET_KEY, S3Double, serve
 from tests.patience import patient

@@ -15,7 +15,7 @@ from pydantic import SecretStr
 
 from gateway.config.sections import ObjectStore
 from gateway.demo.embedded import EmbeddedPostgres
-from gateway.objects.probe.probe import PREFIX
+from gateway.objects.store.probe import PREFIX
 from tests.doubles.s3 import ACCESS_KEY as STORE_ACCESS_KEY
 from tests.doubles.s3 import SECRET_KEY as STORE_SECRET_KEY
 from tests.doubles.s3 import Rule, S3Double, serve

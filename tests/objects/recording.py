@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import parse_qsl, unquote
 
-from gateway.objects.probe.probe import PREFIX
+from gateway.objects.store.probe import PREFIX
 from tests.doubles.s3 import S3Double
 from tests.doubles.s3.signature import TIMESTAMP
 from tests.doubles.s3.wire import Receive, Scope, Send

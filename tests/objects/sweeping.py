@@ -5,11 +5,11 @@ from contextlib import asynccontextmanager
 from typing import Any
 from uuid import uuid4
 
-from gateway.objects.background.sweeper import Sweeper
-from gateway.objects.probe.probe import Profiles
 from gateway.objects.protocol.effects import tombstone_body
-from gateway.objects.run.runner import Runner
+from gateway.objects.protocol.runner import Runner
 from gateway.objects.store.operations import Upstream
+from gateway.objects.store.probe import Profiles
+from gateway.objects.sweeper import Sweeper
 from tests.doubles.s3 import S3Double
 from tests.objects.object_gateway import Stage
 from tests.patience import patient

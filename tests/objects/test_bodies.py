@@ -15,10 +15,9 @@ from gateway.auth.principal import Principal
 from gateway.auth.sigv4 import ChunkSignatures, PayloadMode, VerifiedSignature
 from gateway.errors import BodyTooLarge, GatewayError, StoreError
 from gateway.http.body import ArrivingBody, ClientGone, Pace
-from gateway.objects.body import checksums
-from gateway.objects.body.checksums import Algorithm, Verification
-from gateway.objects.body.chunked import MAX_LINE, Decoder
-from gateway.objects.body.intake import Inspection, WriteBody, whole
+from gateway.objects.body import MAX_LINE, Decoder, Inspection, WriteBody, whole
+from gateway.objects.s3 import checksums
+from gateway.objects.s3.checksums import Algorithm, Verification
 from tests.clock import Clock
 
 Headers = list[tuple[bytes, bytes]]

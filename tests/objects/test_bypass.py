@@ -19,9 +19,9 @@ from gateway.errors import Unavailable
 from gateway.fencing.decision import Presented
 from gateway.fencing.intent import Announcement, Intent
 from gateway.fencing.token import Token
-from gateway.objects.background.bypass_scan import BypassScan
+from gateway.objects.bypass import BypassScan
+from gateway.objects.key_rules import KeyRule, Resources
 from gateway.objects.protocol import settling
-from gateway.objects.resource_rules import KeyRule, Resources
 from gateway.objects.store.operations import Upstream
 from gateway.observe.events import BypassFound, SweepFailed
 from tests.doubles.s3 import S3Double

@@ -1,27 +1,40 @@
-"""DeleteObjects fences each key by itself; DeleteObject of a version is an amendment."""
+"""DeleteObjects fences each key by itself; what S3 has no condition for is fenced by the end of a signature.
 
+That is the delete of a version, and tags, ACLs, retention and legal holds.
+"""
+
+import asyncio
 import base64
 import hashlib
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from mypy_boto3_s3 import S3Client
 
+from gateway.fencing.intent import DEAD_AFTER
 from tests.doubles.s3.objects import DeleteMarker
+from tests.doubles.s3.wire import Receive, Scope, Send
 from tests.objects import raw
 from tests.objects.clients import body_of, call, connect, outcome
 from tests.objects.object_gateway import Stage, module_stage, store
 from tests.objects.recording import RecordingDouble, recorded
+from tests.objects.sweeping import entomb
 from tests.tiers import first
+from tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 STALE = (412, "StaleFencingToken")
 
 
-# Keys below jobs/x belong to the resource job/x. The bucket "other" keeps versions.
+TAGS = {"TagSet": [{"Key": "colour", "Value": "red"}]}
+UNTIL = datetime(2040, 1, 1, tzinfo=UTC)
+# Keys below jobs/x belong to the resource job/x. The buckets "other" and "fresh" keep versions.
 shared = module_stage(
-    lambda: store(kind=RecordingDouble, versioned=["other"]),
+    lambda: store("bucket", "other", "fresh", kind=RecordingDouble, versioned=("other", "fresh")),
     objects=[{"match": "bucket/jobs/{job}/**", "resource": "job/{job}"}],
+    s3={"pending_wait": PATIENCE},
 )
 
 
@@ -202,3 +215,225 @@ async def deletion(s3: Any, key: str, version: str, *, many: bool) -> str:
 def history(stage: Stage, key: str) -> list[Any]:
     """The versions of a key in the store, the newest first."""
     return list(stage.double.store.bucket("other").history.get(key, []))
+
+
+# Writes for which S3 has no condition.
+
+
+def amendments(s3: S3Client) -> dict[str, tuple[Any, dict[str, Any]]]:
+    """One of each kind."""
+    return {
+        "tagging": (s3.put_object_tagging, {"Tagging": TAGS}),
+        "acl": (s3.put_object_acl, {"ACL": "private"}),
+        "retention": (s3.put_object_retention, {"Retention": {"Mode": "GOVERNANCE", "RetainUntilDate": UNTIL}}),
+        "legal-hold": (s3.put_object_legal_hold, {"LegalHold": {"Status": "ON"}}),
+    }
+
+
+PARTS = ["tagging", "acl", "retention", "legal-hold"]
+
+
+def amended(stage: Stage, key: str, part: str, bucket: str = "bucket") -> bool:
+    """Whether the amendment of that kind stands in the store."""
+    content = stage.double.objects(bucket)[key].content
+    if part == "tagging":
+        return content.tags == {"colour": "red"}
+    words = {"acl": b"FULL_CONTROL", "retention": b"GOVERNANCE", "legal-hold": b"ON"}
+    return words[part] in content.documents.get(part, b"")
+
+
+class TestEach:
+    @pytest.mark.parametrize("part", first(PARTS))
+    async def test_is_written_by_the_holder(self, shared: Stage, key: str, part: str) -> None:
+        s3 = connect(shared.origin, "34", "ann")
+        put = await call(s3.put_object, Key=key, Body=b"x", Metadata={"colour": "red"})
+        assert not amended(shared, key, part)
+        function, arguments = amendments(s3)[part]
+        answer = await call(function, Key=key, **arguments)
+        assert amended(shared, key, part)
+        assert answer["ResponseMetadata"]["HTTPHeaders"]["fencing-token"] == "34"
+        assert answer["ResponseMetadata"]["HTTPHeaders"]["fencing-resource"] == f"s3/bucket/{key}"
+        found = await call(s3.head_object, Key=key)
+        assert (found["ETag"], found["Metadata"]) == (put["ETag"], {"colour": "red"}), "nothing else has changed"
+        assert await shared.count("intent", key) == 0
+
+    @pytest.mark.parametrize("part", first(PARTS))
+    async def test_is_refused_to_an_overtaken_one(self, shared: Stage, key: str, part: str) -> None:
+        s3 = connect(shared.origin, "33", "ann")
+        await call(s3.put_object, Key=key, Body=b"x")
+        assert (await shared.barrier(f"s3/bucket/{key}", "34")).status_code == 200
+        since = len(recorded(shared).asked)
+        function, arguments = amendments(s3)[part]
+        assert await outcome(function, Key=key, **arguments) == STALE
+        assert recorded(shared).asked[since:] == []
+        assert not amended(shared, key, part)
+        (rejection,) = await shared.rejections(resource=f"s3/bucket/{key}")
+        assert (rejection["token"], rejection["fence"], rejection["method"]) == ("33", "34", "PUT")
+        assert rejection["target"] == f"/bucket/{key}?{part}"
+
+    @pytest.mark.parametrize("part", first(PARTS))
+    async def test_has_a_signature_that_ends_soon(self, shared: Stage, key: str, part: str) -> None:
+        """The settling of it goes by the time of the announcement and by that lifetime."""
+        s3 = connect(shared.origin, "34")
+        shared.double.put("bucket", key, b"x")
+        since = len(recorded(shared).asked)
+        function, arguments = amendments(s3)[part]
+        held, running = await shared.late(outcome(function, Key=key, **arguments), method="PUT", key=key)
+        (intent,) = await shared.rows("SELECT * FROM fencing.intent WHERE key = $1", key)
+        held.release()
+        assert await running == (200, "")
+        (asked,) = recorded(shared).changing(since)
+        assert (asked.lifetime, part in asked.parameters) == (15, True)
+        assert asked.signed_at == intent["signed_at"].replace(microsecond=0)
+        assert (intent["kind"], intent["dead_after"]) == ("amendment", DEAD_AFTER)
+        assert await shared.fence(f"s3/bucket/{key}") == "34"
+
+    @pytest.mark.parametrize("part", first(PARTS))
+    async def test_of_nothing_or_a_tombstone(self, shared: Stage, key: str, part: str) -> None:
+        function, arguments = amendments(connect(shared.origin, "34"))[part]
+        assert await outcome(function, Key=key, **arguments) == (404, "NoSuchKey")
+        await entomb(shared, key)
+        since = len(recorded(shared).asked)
+        assert await outcome(function, Key=key, **arguments) == (404, "NoSuchKey")
+        assert recorded(shared).changing(since) == []
+        assert not amended(shared, key, part)
+        assert await shared.count("intent", key) == 0
+
+    @pytest.mark.parametrize("part", first(PARTS))
+    async def test_of_a_version_below_one_that_stands_for_absence(self, shared: Stage, key: str, part: str) -> None:
+        """In this bucket no caller has asked before whether the store knows of the version."""
+        s3 = connect(shared.origin, "34")
+        where = {"Bucket": "fresh", "Key": key}
+        version = (await call(s3.put_object, **where, Body=b"one"))["VersionId"]
+        marker = (await call(s3.delete_object, **where))["VersionId"]
+        function, arguments = amendments(s3)[part]
+        assert await outcome(function, **where, **arguments) == (404, "NoSuchKey")
+        assert (await outcome(function, **where, **arguments, VersionId=marker))[0] == 405
+        assert await outcome(function, **where, **arguments, VersionId="0" * 32) == (404, "NoSuchVersion")
+        assert await outcome(function, **where, **arguments, VersionId=version) == (200, "")
+        await call(s3.delete_object, **where, VersionId=marker)
+        assert amended(shared, key, part, bucket="fresh")
+        await entomb(shared, key, bucket="fresh")
+        tombstone = shared.double.objects("fresh")[key].version_id
+        assert await outcome(function, **where, **arguments, VersionId=version) == (200, "")
+        assert await shared.count("intent", key) == 0
+        assert shared.double.objects("fresh")[key].version_id == tombstone
+
+
+async def test_tags_are_deleted(shared: Stage, key: str) -> None:
+    s3 = connect(shared.origin, "34")
+    await call(s3.put_object, Key=key, Body=b"x", Tagging="colour=red")
+    since = len(recorded(shared).asked)
+    assert await outcome(s3.delete_object_tagging, Key=key) == (204, "")
+    assert shared.double.objects("bucket")[key].content.tags == {}
+    (asked,) = recorded(shared).changing(since)
+    assert (asked.method, asked.lifetime) == ("DELETE", 15)
+    assert await outcome(connect(shared.origin, "33").delete_object_tagging, Key=key) == STALE
+    await entomb(shared, key)
+    assert await outcome(s3.delete_object_tagging, Key=key) == (404, "NoSuchKey")
+
+
+async def test_an_error_of_the_store_is_passed_on(shared: Stage, key: str) -> None:
+    s3 = connect(shared.origin, "34")
+    shared.double.put("bucket", key, b"x")
+    tags = {"TagSet": [{"Key": str(number), "Value": "x"} for number in range(11)]}
+    assert await outcome(s3.put_object_tagging, Key=key, Tagging=tags) == (400, "InvalidTag")
+    assert await shared.count("intent", key) == 0
+    assert await outcome(s3.put_object_tagging, Key=key, Tagging=TAGS) == (200, "")
+
+
+class Unknowing(RecordingDouble):
+    """A store that passes over the parameters it does not know: GET ?tagging is a GetObject to it."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.behave(check_signatures=False)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        query = scope["query_string"].decode()
+        pairs = [pair for pair in query.split("&") if pair.partition("=")[0] not in PARTS]
+        await super().__call__({**scope, "query_string": "&".join(pairs).encode()}, receive, send)
+
+
+unknowing = module_stage(Unknowing)
+
+
+@pytest.mark.parametrize("part", first(PARTS))
+async def test_a_store_that_does_not_know_it(unknowing: Stage, key: str, part: str) -> None:
+    """There, the document would become the object."""
+    s3 = connect(unknowing.origin, "34")
+    unknowing.double.put("bucket", key, b"precious")
+    since = len(recorded(unknowing).asked)
+    function, arguments = amendments(s3)[part]
+    for _ in range(2):
+        assert await outcome(function, Key=key, **arguments) == (501, "NotImplemented")
+    assert await outcome(s3.delete_object_tagging, Key=key) == (501, "NotImplemented"), "it would delete the object"
+    assert recorded(unknowing).changing(since) == []
+    assert await body_of(s3, key) == b"precious"
+
+
+@pytest.mark.parametrize("part", first(PARTS))
+async def test_an_error_about_a_version_is_no_proof_of_knowing_it(unknowing: Stage, key: str, part: str) -> None:
+    """Any store says so of a version that is not there, whatever it was asked about it."""
+    s3 = connect(unknowing.origin, "34")
+    unknowing.double.store.bucket("other").versioning = "Enabled"
+    where = {"Bucket": "other", "Key": key}
+    await call(s3.put_object, **where, Body=b"precious")
+    marker = (await call(s3.delete_object, **where))["VersionId"]
+    version = (await call(s3.put_object, **where, Body=b"precious"))["VersionId"]
+    since = len(recorded(unknowing).asked)
+    function, arguments = amendments(s3)[part]
+    for named, status in ((marker, 405), ("0" * 32, 404), ("nonsense", 400), (version, 501)):
+        assert (await outcome(function, **where, **arguments, VersionId=named))[0] == status
+        assert recorded(unknowing).changing(since) == []
+
+
+async def test_writes_of_one_holder_take_turns_with_an_amendment(shared: Stage, key: str) -> None:
+    """Else the tags that were meant for what was there would be those of a new object."""
+    s3 = connect(shared.origin, "34", "ann")
+    await call(s3.put_object, Key=key, Body=b"x")
+    put_tags = outcome(s3.put_object_tagging, Key=key, Tagging=TAGS)
+    held, tagging = await shared.late(put_tags, operation="PutObjectTagging", key=key)
+    since = len(recorded(shared).asked)
+    acl = asyncio.ensure_future(outcome(s3.put_object_acl, Key=key, ACL="private"))
+    put = asyncio.ensure_future(outcome(s3.put_object, Key=key, Body=b"new"))
+    await asyncio.sleep(0.3)
+    assert recorded(shared).changing(since) == [], "they wait"
+    assert not acl.done()
+    held.release()
+    assert [await tagging, await acl, await put] == [(200, "")] * 3
+    assert (shared.body(key), amended(shared, key, "tagging")) == (b"new", False)
+    assert await shared.count("intent", key) == 0
+
+
+async def test_a_settlers_bump_that_is_late_does_not_bring_older_tags_back(shared: Stage, key: str) -> None:
+    """The write that the bump was to settle has ended by itself, so no other gateway has to settle it."""
+    old, new = connect(shared.origin, "33"), connect(shared.origin, "35")
+    await call(old.put_object, Key=key, Body=b"X", Tagging="colour=blue")
+    shared.double.fail(400, code="EntityTooLarge", operation="PutObject", key=key)
+    putting, place = outcome(old.put_object, Key=key, Body=b"Y"), {"at": "arrival", "key": key}
+    held, zombie = await shared.late(putting, operation="PutObject", **place)
+    raising = shared.barrier(f"s3/bucket/{key}", "34")
+    bump, barrier = await shared.late(raising, operation="CompleteMultipartUpload", **place)
+    held.release()
+    assert await zombie == STALE
+    assert (await shared.barrier(f"s3/bucket/{key}", "35")).status_code == 200
+    assert await outcome(new.put_object_tagging, Key=key, Tagging=TAGS) == (200, "")
+    bump.release()
+    assert (await barrier).status_code == 200
+    assert bump.statuses == [412]
+    assert (await call(new.get_object_tagging, Key=key))["TagSet"] == TAGS["TagSet"]
+    assert shared.body(key) == b"X"
+
+
+async def test_the_document_is_verified(shared: Stage, key: str) -> None:
+    shared.double.put("bucket", key, b"x")
+    s3 = connect(shared.origin, "34")
+
+    def spoil(params: dict[str, Any], **_: Any) -> None:
+        params["headers"]["Content-MD5"] = "AAAAAAAAAAAAAAAAAAAAAA=="
+
+    s3.meta.events.register("before-call.s3.PutObjectTagging", spoil)
+    since = len(recorded(shared).asked)
+    assert await outcome(s3.put_object_tagging, Key=key, Tagging=TAGS) == (400, "BadDigest")
+    assert recorded(shared).changing(since) == []

@@ -12,11 +12,12 @@ from gateway.auth.principal import FencedScope, Principal
 from gateway.config.access import CallerKeys
 from gateway.errors import StoreError
 from gateway.fencing.token import Token
-from gateway.objects.probe.bucket_profile import Probe
-from gateway.objects.reads import ReadScope
-from gateway.objects.resource_rules import KeyRule, Resources
+from gateway.objects.authorisation import ReadScope
+from gateway.objects.key_rules import KeyRule, Resources
 from gateway.objects.s3.operations import Level, Operation, OperationKind
 from gateway.objects.s3.request import S3Request, classify
+from gateway.objects.store.bucket_profile import Probe
+from gateway.objects.store.probe import Profiles
 from tests.objects.clients import body_of, call, connect, outcome
 from tests.objects.object_gateway import Stage, module_stage, store
 from tests.running import ACCESS_KEY, SECRET_KEY
@@ -227,7 +228,7 @@ READING = [operation for operation in Operation if operation.kind is OperationKi
 LISTINGS = [operation for operation in READING if "prefix" in operation.optional and operation.level is Level.BUCKET]
 
 
-class Tried:
+class Tried(Profiles):
     """The profile of every bucket: which kinds of keys it takes for others."""
 
     def __init__(self, *confused: Probe) -> None:
@@ -237,7 +238,7 @@ class Tried:
         return self
 
 
-class Untried:
+class Untried(Tried):
     async def of(self, bucket: str) -> Any:
         raise StoreError("AccessDenied", 403, "The store does not let the gateway write.")
 

@@ -14,10 +14,6 @@ from pydantic import SecretStr
 
 from gateway.config.sections import ObjectStore
 from gateway.errors import StoreError, Unavailable
-from gateway.objects.probe import judgement
-from gateway.objects.probe.bucket_profile import KEYS, SPELLINGS, Probe, Profile, mistakable
-from gateway.objects.probe.judgement import Contender, Etags, Observation, of_spelling
-from gateway.objects.probe.probe import PREFIX, Profiles, probe
 from gateway.objects.s3.answers import (
     Applied,
     Found,
@@ -29,7 +25,24 @@ from gateway.objects.s3.answers import (
     Unknown,
     WriteAnswer,
 )
+from gateway.objects.store.bucket_profile import (
+    KEYS,
+    SPELLINGS,
+    Contender,
+    Etags,
+    Observation,
+    Probe,
+    Profile,
+    conclude,
+    judge_race,
+    judge_reading,
+    judge_spelling,
+    judge_state,
+    judge_trial,
+    mistakable,
+)
 from gateway.objects.store.operations import Upstream
+from gateway.objects.store.probe import PREFIX, Profiles, probe
 from tests.doubles.s3 import ACCESS_KEY, REGION, SECRET_KEY, S3Double, serve
 from tests.tiers import first
 from tests.waiting import PATIENCE
@@ -309,11 +322,11 @@ ODD = Unknown("500 UnknownError")
 
 
 def without(*failing: Probe, etags: Etags = HASHES) -> Profile:
-    return judgement.conclude([Observation(probe, "no" if probe in failing else None) for probe in Probe], etags)
+    return conclude([Observation(probe, "no" if probe in failing else None) for probe in Probe], etags)
 
 
 def test_an_untried_ability_counts_as_missing() -> None:
-    unseen = judgement.conclude([], Etags([], MD5, [], OF_PARTS))
+    unseen = conclude([], Etags([], MD5, [], OF_PARTS))
     assert not without(Probe.READ_BACK).writable
     assert not any((unseen.writable, unseen.conditional_delete, unseen.can_bump, unseen.unique_etags))
     assert all("not tried" in finding.detail for finding in unseen.findings)
@@ -354,7 +367,7 @@ def test_an_etag_that_may_come_back_must_be_predictable(
 def test_a_condition_must_let_through_what_it_should_and_nothing_else(
     *, answer: WriteAnswer, holds: bool, complaint: str | None
 ) -> None:
-    seen = judgement.of_trial(Probe.PUT_IF_MATCH, "If-Match", answer, holds=holds)
+    seen = judge_trial(Probe.PUT_IF_MATCH, "If-Match", answer, holds=holds)
     assert (seen.complaint is None) == (complaint is None)
     assert (complaint or "") in (seen.complaint or "")
 
@@ -379,7 +392,7 @@ def test_a_race_has_one_winner_and_it_is_what_stands_there(
     answers: dict[str | None, WriteAnswer], after: HeadAnswer, complaint: str | None
 ) -> None:
     contenders = [Contender(write_id, answer) for write_id, answer in answers.items()]
-    seen = judgement.of_race(Probe.PUT_RACE_IF_MATCH, STALE, contenders, after)
+    seen = judge_race(Probe.PUT_RACE_IF_MATCH, STALE, contenders, after)
     assert (seen.complaint is None) == (complaint is None)
     assert (complaint or "") in (seen.complaint or "")
 
@@ -387,7 +400,7 @@ def test_a_race_has_one_winner_and_it_is_what_stands_there(
 def test_two_deletes_do_not_harm_each_other() -> None:
     """Some stores answer the deletion of what is gone with success."""
     contenders = [Contender(None, DONE), Contender(None, DONE)]
-    assert judgement.of_race(Probe.DELETE_RACE, STALE, contenders, Missing()).complaint is None
+    assert judge_race(Probe.DELETE_RACE, STALE, contenders, Missing()).complaint is None
 
 
 @pytest.mark.parametrize(
@@ -395,7 +408,7 @@ def test_two_deletes_do_not_harm_each_other() -> None:
     [(Found("e", "w"), True), (Found("f", "w"), False), (Found("e", None), False), (Missing(), False)],
 )
 def test_a_write_must_be_read_back_with_its_etag_and_metadata(*, state: HeadAnswer, good: bool) -> None:
-    assert (judgement.of_reading(state, "e", "w").complaint is None) is good
+    assert (judge_reading(state, "e", "w").complaint is None) is good
 
 
 @pytest.mark.parametrize(
@@ -403,7 +416,7 @@ def test_a_write_must_be_read_back_with_its_etag_and_metadata(*, state: HeadAnsw
     [(Found("e", "w"), "w", True), (Found("e", "v"), "w", False), (Missing(), None, True), (Found("e"), None, False)],
 )
 def test_a_refused_write_must_have_no_effect(*, state: HeadAnswer, write_id: str | None, good: bool) -> None:
-    assert (judgement.of_state(Probe.PUT_IF_MATCH, state, write_id).complaint is None) is good
+    assert (judge_state(Probe.PUT_IF_MATCH, state, write_id).complaint is None) is good
 
 
 # Keys in other than plain spelling are known for what they are; no plain key is taken for one of them.
@@ -460,6 +473,6 @@ STANDING = Applied("etag")
 def test_only_two_objects_are_two_keys(
     *, standing: WriteAnswer, answer: WriteAnswer, undisturbed: bool, complaint: str | None
 ) -> None:
-    (seen,) = of_spelling(Probe.KEYS_ODD_SEGMENTS, "{}a", standing, {"/{}a": answer}, undisturbed=undisturbed)
+    (seen,) = judge_spelling(Probe.KEYS_ODD_SEGMENTS, "{}a", standing, {"/{}a": answer}, undisturbed=undisturbed)
     assert (seen.complaint is None) == (complaint is None)
     assert (complaint or "") in (seen.complaint or "")

@@ -9,11 +9,10 @@ import pytest
 from gateway.errors import RequestMalformed, ResourceMalformed, StoreError, TokenMalformed
 from gateway.fencing.headers import FencingHeaders
 from gateway.fencing.token import Token
-from gateway.objects.s3 import addressing, conditions
-from gateway.objects.s3.conditions import Expect, WriteCondition, for_entry
-from gateway.objects.s3.forwarded_headers import forwarded
+from gateway.objects.s3 import addressing, request_headers
 from gateway.objects.s3.operations import Operation, OperationKind
 from gateway.objects.s3.request import S3Request, classify, read_fencing
+from gateway.objects.s3.request_headers import Expect, WriteCondition, condition_of_entry, forwarded
 
 # The headers that go on to the store, by the model that S3's own clients use.
 
@@ -179,13 +178,13 @@ CONDITIONAL = (
 def test_no_condition_is_dropped_silently(headers: dict[str, str]) -> None:
     unconditional = [one for one in Operation if one.kind is not OperationKind.READ and one not in CONDITIONAL]
     for operation in unconditional:
-        assert refusal(conditions.read, operation, headers) == ("NotImplemented", 501), operation
-        assert conditions.read(operation, {}) is None, operation
+        assert refusal(request_headers.read_condition, operation, headers) == ("NotImplemented", 501), operation
+        assert request_headers.read_condition(operation, {}) is None, operation
 
 
 @pytest.mark.parametrize("etag", ["", '"', '"a', 'W/"a"', '"a", "b"', "a b"])
 def test_entries_that_s3_does_not_know_either(etag: str) -> None:
-    assert refusal(for_entry, etag) == ("NotImplemented", 501)
+    assert refusal(condition_of_entry, etag) == ("NotImplemented", 501)
 
 
 # A presigned request says in its query what others say in headers. All of it is signed.

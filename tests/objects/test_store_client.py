@@ -16,7 +16,7 @@ from gateway.auth.sigv4 import RequestHead, verify
 from gateway.errors import OutcomeUnknown, StoreError, Unavailable
 from gateway.objects.s3.answers import Applied, Found, NotSent, Rejected, Unknown
 from gateway.objects.store import client
-from gateway.objects.store.upload_stream import BodyStream
+from gateway.objects.store.client import BodyStream
 from tests.clock import Clock
 from tests.objects.wire import AT, HANG, OK, RESET, Store, answer, listening, put, upstream
 
@@ -114,7 +114,7 @@ async def test_an_unreachable_store_has_received_nothing() -> None:
         assert isinstance(await put(up), NotSent)
         assert isinstance(await up.delete("bucket", "key", expected="e", signed_at=AT), NotSent)
         assert isinstance(await up.put_in_parts("bucket", "key", b"", expected="e", signed_at=AT), NotSent)
-        amended, _ = await up.amend("PUT", "bucket", "key", "acl=", (), b"", signed_at=AT)
+        amended, _ = await up.exchange("PUT", "/bucket/key", "acl=", (), b"", signed_at=AT)
         assert isinstance(amended, NotSent)
         assert isinstance(await up.head("bucket", "key"), Unknown)
         with pytest.raises(Unavailable, match="cannot be reached"):

@@ -16,7 +16,7 @@ from gateway.demo.embedded import EmbeddedPostgres
 from gateway.fencing.decision import Presented
 from gateway.fencing.intent import Announcement, MutationKind
 from gateway.fencing.token import Token
-from gateway.objects.background.sweeper import Swept
+from gateway.objects.sweeper import Swept
 from gateway.observe.events import IntentSettled, SweepFailed, TombstoneSwept, UploadSwept
 from tests.doubles.s3 import S3Double
 from tests.objects.clients import call, connect, outcome

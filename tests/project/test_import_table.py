@@ -44,20 +44,11 @@ TABLE: dict[str, str] = {
     "tables": "fencing admission auth background http db observe record budget tables",
     # The object plane.
     "objects.s3": "fencing",
-    "objects.protocol": "fencing objects.s3",
-    "objects.body": "fencing auth http record",
     "objects.store": "fencing auth config journal.evidence observe objects.s3",
-    "objects.probe": "objects.s3 objects.store",
-    "objects.run": "batching fencing db observe objects.protocol objects.s3 objects.store objects.probe "
-    "objects.resource_rules",
-    "objects.writes": "fencing admission auth http db observe record objects.exchange objects.reads objects.body "
-    "objects.protocol objects.s3 objects.store objects.probe objects.run objects.resource_rules objects.store_rights "
-    "budget",
-    "objects.background": "fencing db observe objects.protocol objects.s3 objects.store objects.probe objects.run "
-    "objects.resource_rules",
-    "objects": "fencing admission auth http db observe record objects budget",
+    "objects.protocol": "batching fencing db observe objects.s3 objects.store objects.bypass objects.key_rules",
+    "objects": "fencing admission auth background http db observe record objects budget",
     # The other parts of a gateway.
-    "journal": "fencing background batching db observe objects.probe objects.s3 objects.store",
+    "journal": "fencing background batching db observe objects.s3 objects.store",
     "leases": "fencing background batching db observe",
     "webhooks": "fencing background db observe",
     "table_rules": "fencing config tables.naming",
@@ -94,7 +85,7 @@ LIBRARIES: dict[str, str] = {
     "aiohttp": "objects.store.client",
     "anyio": "client",
     "asyncpg": "db demo.demonstration",
-    "awscrt": "objects.body.checksums",
+    "awscrt": "objects.s3.checksums",
     "boto3": "client.s3 demo",
     "botocore": "client.s3 demo",
     "defusedxml": "objects.s3.xml",
@@ -115,11 +106,11 @@ LIBRARIES: dict[str, str] = {
     "psycopg": "client.postgres client.sessions",
     "pydantic": "api config http.problems http.raw_routes web.record_lists",
     "pydantic_settings": "config",
-    "python_multipart": "objects.body.form",
+    "python_multipart": "objects.form_body",
     "redis": "client.redis",
     "rich": "commands demo",
     "sqlalchemy": "client.sqlalchemy tables.sql",
-    "starlette": "api app http objects.exchange objects.pipeline objects.writes.form observe part reloading "
+    "starlette": "api app http objects.exchange objects.pipeline objects.form observe part reloading "
     "routing tables web",
     "structlog": "observe.logs",
     "typer": "cli commands",
@@ -141,10 +132,10 @@ PURE = (
     "auth.temporary_keys auth.grants auth.identity_tokens "
     "auth.login_cookies auth.signature_claims auth.post_policy auth.principal auth.sigv4 "
     "tables.catalog tables.functions tables.relations tables.dialect tables.naming tables.sql "
-    "tables.reach objects.s3 objects.protocol "
+    "tables.reach objects.s3 "
+    "objects.protocol.effects objects.protocol.mutation objects.protocol.settling "
     "journal.contents journal.evidence journal.format journal.protocol "
-    "objects.body.checksums objects.body.chunked naming.change ownership.change objects.probe.judgement "
-    "objects.probe.bucket_profile "
+    "naming.change ownership.change objects.store.bucket_profile "
     "observe.events "
     "guard.pack guard.script webhooks.messages "
     "client.errors client.libpq web.advice web.chart web.verdict"

@@ -17,8 +17,8 @@ from gateway.config.sections import ObjectStore
 from gateway.db.database import Database
 from gateway.demo.embedded import EmbeddedPostgres
 from gateway.fencing.resource import escape_path
-from gateway.objects.background.bypass_scan import BypassScan
-from gateway.objects.resource_rules import KeyRule, Resources
+from gateway.objects.bypass import BypassScan
+from gateway.objects.key_rules import KeyRule, Resources
 from gateway.objects.store.operations import Upstream
 from gateway.observe.events import SweepFailed
 from tests.objects.clients import connect

@@ -21,7 +21,7 @@ from gateway.demo.embedded import EmbeddedPostgres
 from gateway.doctor.bucket_writers import check_bucket_writers
 from gateway.doctor.findings import Check, CheckStatus
 from gateway.fencing.intent import LATE_AFTER
-from gateway.objects.probe.bucket_profile import (
+from gateway.objects.store.bucket_profile import (
     COMPLETE_CONDITIONS,
     DELETE_CONDITION,
     KEYS,
@@ -29,8 +29,8 @@ from gateway.objects.probe.bucket_profile import (
     Probe,
     Profile,
 )
-from gateway.objects.probe.probe import probe
 from gateway.objects.store.operations import Upstream
+from gateway.objects.store.probe import probe
 from tests.journal.installation import connected
 from tests.objects.clients import body_of, call, outcome
 from tests.stores.fenced import Fenced, fenced

@@ -1,6 +1,6 @@
 """The vocabulary of the object protocol: the effects that it yields, and the outcomes that it returns.
 
-``generator.py`` yields effects and is sent their answers. ``run/runner.py`` carries them out with Postgres and S3. The
+``mutation.py`` yields effects and is sent their answers. ``runner.py`` carries them out with Postgres and S3. The
 explorer in ``tests/model`` carries them out in memory, in every possible order.
 """
 
@@ -8,7 +8,7 @@ from collections.abc import Generator
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
-from typing import TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 from uuid import UUID
 
 from gateway.errors import StoreError
@@ -67,7 +67,6 @@ class Put:
     write: Announcement
     form: UploadForm
     expected: str | None
-    fence: Fence | None
     signed_at: datetime
 
 
@@ -321,8 +320,8 @@ WriteOutcome: TypeAlias = (
 )
 
 Result = TypeVar("Result")
-Steps: TypeAlias = Generator[Effect, EffectAnswer, Result]
-"""An operation under way: it yields effects, is sent their answers, and returns what it came to."""
+Steps: TypeAlias = Generator[Effect, Any, Result]
+"""An operation under way: it yields effects, is sent the answer that each of them names, and returns its outcome."""
 
 # How often a write starts again because the key has changed, and a settler because the store did not answer.
 ATTEMPTS = 5

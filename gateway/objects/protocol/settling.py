@@ -5,8 +5,6 @@ depends on what stops the mutation if it is late: see ``gateway.fencing.intent.M
 settles an older one by itself, without any of this: see ``mutation.py``.
 """
 
-from typing import cast
-
 from gateway.fencing.intent import ABSENCE, ForbiddenETags, Intent, MutationKind
 from gateway.objects.protocol.effects import (
     ATTEMPTS,
@@ -41,21 +39,21 @@ def _settle_conditional(intent: Intent) -> Steps[Unsettled | None]:
 
     A mutation that has landed is over, and a request is delivered once. Then nothing has to be forbidden.
     """
-    state = cast(HeadAnswer, (yield Look(intent.bucket, intent.key)))
+    state: HeadAnswer = yield Look(intent.bucket, intent.key)
     if isinstance(state, Found) and state.write_id == str(intent.write_id) and state.etag != intent.expected:
         yield Abandon(intent, seen=True, spent=(ABSENCE if intent.expected is None else intent.expected,))
         return None
-    forbidden = cast(ForbiddenETags, (yield Forbid(intent)))
+    forbidden: ForbiddenETags = yield Forbid(intent)
     answered = False
     for _ in range(ATTEMPTS):
-        state = cast(HeadAnswer, (yield Look(intent.bucket, intent.key)))
+        state = yield Look(intent.bucket, intent.key)
         if isinstance(state, Unknown):
             continue
         answered = True
         if _etag(state) != intent.expected:
             yield Abandon(intent, seen=isinstance(state, Found) and state.write_id == str(intent.write_id))
             return None
-        answer = cast(WriteAnswer, (yield _displace(intent, state, forbidden)))
+        answer: WriteAnswer = yield _displace(intent, state, forbidden)
         if isinstance(answer, NotSent | Rejected) and _is_dead(intent, state):
             yield Abandon(intent)
             return None
@@ -79,7 +77,7 @@ def _settle_amendment(intent: Intent) -> Steps[Unsettled | None]:
 
 def settle_by_the_clock(intent: Intent) -> Steps[Unsettled | None]:
     """Forget the mutation if the store itself would refuse it by now. Write nothing."""
-    state = cast(HeadAnswer, (yield Look(intent.bucket, intent.key)))
+    state: HeadAnswer = yield Look(intent.bucket, intent.key)
     if isinstance(state, Unknown):
         return Unsettled(intent, None)
     if not _is_dead(intent, state):

@@ -127,12 +127,10 @@ class CopySource:
 
     @property
     def raw_path(self) -> str:
-        """The path to ask the store for."""
         return f"/{self.bucket}/{self.raw_key}"
 
     @property
     def query(self) -> str:
-        """The query to ask the store with, encoded."""
         return "" if self.version_id is None else f"versionId={quote(self.version_id, safe='')}"
 
 

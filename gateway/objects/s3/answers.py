@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TypeAlias
 
-from gateway.errors import AccessRefused, ForOperator, GatewayError, StoreError
+from gateway.errors import AccessRefused, ForOperator, GatewayError, StoreError, Unavailable
 from gateway.fencing.token import Token
 from gateway.objects.s3 import xml
 
@@ -78,7 +78,7 @@ class Found:
     last_modified: datetime | None = None
     """By the store's clock."""
     invocation: str | None = None
-    """The digest of the call that wrote it: see ``writes/fenced_write.py``."""
+    """The digest of the call that wrote it: see ``earlier_attempt.py``."""
     proven: Token | None = None
     """The token that wrote it, where a signature of the gateway proves it."""
 
@@ -140,6 +140,18 @@ def store_refusal(rejected: Rejected, at: str = "") -> GatewayError:
     if rejected.code in _GATEWAY_AT_FAULT:
         return refusing(rejected.code, at)
     return StoreError(rejected.code, rejected.status, rejected.message)
+
+
+def step_failure(answer: Rejected | NotSent | Unknown) -> GatewayError:
+    """Return the error to answer with where a step failed that writes nothing by itself."""
+    if isinstance(answer, Rejected):
+        return store_refusal(answer)
+    return Unavailable(f"Nothing was written: {answer.reason}.")
+
+
+def no_such_key() -> StoreError:
+    """Return S3's error for a key without an object."""
+    return StoreError("NoSuchKey", 404, "The specified key does not exist.")
 
 
 # Other conflicts have nothing to do with the write's condition, such as a key where the store has a directory.

@@ -147,7 +147,6 @@ def copied(etag: str, modified: str) -> bytes:
 
 
 def initiated(bucket: str, key: str, upload_id: str) -> bytes:
-    """Return the answer to a CreateMultipartUpload."""
     fields = {"Bucket": bucket, "Key": key, "UploadId": upload_id}
     return _document("InitiateMultipartUploadResult", _fields(fields))
 

@@ -13,10 +13,10 @@ from urllib.parse import parse_qsl, quote
 from gateway.errors import RequestMalformed, ResourceMalformed, StoreError
 from gateway.fencing import headers as fencing
 from gateway.fencing.headers import FencingHeaders
-from gateway.objects.s3 import addressing, conditions, forwarded_headers
+from gateway.objects.s3 import addressing, request_headers
 from gateway.objects.s3.addressing import CopySource
-from gateway.objects.s3.conditions import WriteCondition
 from gateway.objects.s3.operations import Level, Operation, OperationKind, not_implemented, recognise
+from gateway.objects.s3.request_headers import WriteCondition
 
 FENCING_PARAMETERS = frozenset({"fencing-token", "fencing-holder", "fencing-resource", "fencing-sequencer"})
 """The names in the query of a presigned request."""
@@ -155,16 +155,13 @@ class S3Request:
 
     @property
     def raw_path(self) -> str:
-        """The path to ask the store for."""
         return f"/{self.bucket}/{self.raw_key}" if self.raw_key else f"/{self.bucket}"
 
     @property
     def query(self) -> str:
-        """The query to ask the store with, encoded."""
         return "&".join(f"{quote(name, safe='')}={quote(value, safe='')}" for name, value in self.parameters)
 
     def parameter(self, name: str) -> str | None:
-        """Return the value of a query parameter, None where it is not there."""
         return next((value for given, value in self.parameters if given == name), None)
 
 
@@ -211,9 +208,9 @@ def classify(
         key,
         quote(key, safe="/"),
         query.parameters,
-        forwarded_headers.forwarded(operation, named),
+        request_headers.forwarded(operation, named),
         read_fencing(operation, carried, query.fencing, session),
-        conditions.read(operation, named) if writes and _CONDITIONS & named.keys() else None,
+        request_headers.read_condition(operation, named) if writes and _CONDITIONS & named.keys() else None,
         addressing.read_copy_source(operation, named) if operation.copies else None,
         query.headers,
     )

@@ -8,8 +8,8 @@ import asyncio
 import hashlib
 import io
 from base64 import b64encode
-from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import aclosing, suppress
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
@@ -25,6 +25,7 @@ from gateway.auth import sigv4
 from gateway.config.sections import Limits, ObjectStore
 from gateway.errors import ForOperator, GatewayError, OutcomeUnknown, Unavailable
 from gateway.fencing.intent import SIGNATURE_LIFETIME
+from gateway.objects.s3 import request_headers
 from gateway.objects.s3.answers import (
     EXPIRED,
     NotApplied,
@@ -35,10 +36,81 @@ from gateway.objects.s3.answers import (
     WriteAnswer,
     of_write,
     refusing,
+    store_refusal,
 )
-from gateway.objects.store.upload_stream import BodyStream, UploadStream
 from gateway.observe.events import Observe, ignore
 from gateway.observe.stages import SENT_ALONG, asking, note_fault
+
+
+@dataclass(frozen=True, slots=True)
+class BodyStream:
+    """A body of ``length`` bytes, known beforehand. An error in ``chunks`` breaks the request off unfinished."""
+
+    chunks: AsyncIterator[bytes]
+    length: int
+
+
+class UploadStream:
+    """One stream on its way out. The HTTP library iterates over it and writes each piece to the store.
+
+    ``timeout``: seconds that the store may take to accept a piece. ``missing``: bytes not yet handed over.
+    ``failure``: the error that the stream itself has raised.
+    """
+
+    def __init__(self, body: BodyStream, timeout: float) -> None:
+        self._source = body.chunks
+        self._timeout = timeout
+        self._limit: asyncio.Timeout | None = None
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self.missing = body.length
+        self.failure: Exception | None = None
+
+    @asynccontextmanager
+    async def watched(self) -> AsyncGenerator[None, None]:
+        """Raise ``TimeoutError`` where the store stops accepting pieces while the context lasts.
+
+        The time that the source takes does not count: its client has limits of its own.
+        """
+        async with asyncio.timeout(None) as limit:
+            self._limit = limit
+            try:
+                yield
+            finally:
+                self._limit = None
+
+    async def until_idle(self) -> None:
+        """Return once nothing waits for the source any more, so that it can be closed."""
+        await self._idle.wait()
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> bytes:
+        self._expect_progress(within=None)
+        self._idle.clear()
+        try:
+            chunk = await anext(self._source)
+            if len(chunk) > self.missing:
+                raise ValueError("a stream is longer than its length")
+        except StopAsyncIteration:
+            if self.missing:
+                self.failure = ValueError("a stream is shorter than its length")
+                raise self.failure from None
+            raise
+        except Exception as error:
+            self.failure = error
+            raise
+        finally:
+            self._idle.set()
+        self.missing -= len(chunk)
+        self._expect_progress(within=self._timeout)
+        return chunk
+
+    def _expect_progress(self, *, within: float | None) -> None:
+        if self._limit is not None:
+            self._limit.reschedule(None if within is None else asyncio.get_running_loop().time() + within)
+
 
 TextHeaders: TypeAlias = Sequence[tuple[str, str]]
 RequestBody: TypeAlias = bytes | BodyStream
@@ -85,6 +157,11 @@ class StoreResponse:
         """Return the value of one header; None where the response does not have it."""
         return self._response.headers.get(name)
 
+    @property
+    def is_tombstone(self) -> bool:
+        """Whether the answer is about a tombstone, the object that stands for a deleted one."""
+        return self.header(request_headers.TOMBSTONE) == "true"
+
     async def read(self, limit: int = _MAX_DOCUMENT) -> bytes:
         """Return the body up to ``limit`` bytes. Raises ``Unavailable`` where it breaks off."""
         body = bytearray()
@@ -105,6 +182,17 @@ class StoreResponse:
                 yield chunk
         except (aiohttp.ClientError, OSError) as error:
             raise Unavailable(f"The store's answer broke off: {_reason(error)}.") from error
+
+    async def raise_gateway_fault(self) -> None:
+        """Raise the error for an answer that may be about the gateway: its signature, or the address of the store.
+
+        The client must not see such an answer as if it were about its own request.
+        """
+        if self.status in (400, 403) or (300 <= self.status < 400 and self.status != 304):
+            async with self:
+                rejected = of_write(self.status, None, await self.read())
+            assert isinstance(rejected, Rejected)
+            raise store_refusal(rejected)
 
     def close(self) -> None:
         """Give the connection back if the body has been read to its end, else close it."""
@@ -369,8 +457,30 @@ class StoreClient:
         return StoreResponse(response)
 
 
+def path_of(key: str) -> str:
+    """Return the key as it stands in a path, each byte encoded in the one way that all stores read alike."""
+    return quote(key, safe="/")
+
+
+async def pieces_of(chunks: AsyncIterator[bytes], size: int) -> AsyncGenerator[bytes, None]:
+    """Cut a body of any length into pieces of ``size`` bytes, the last one shorter. An empty body is one piece."""
+    held: list[bytes] = []
+    missing, first = size, True
+    async for chunk in chunks:
+        rest = chunk
+        while len(rest) >= missing:
+            held.append(rest[:missing])
+            piece, rest = b"".join(held), rest[missing:]
+            held.clear()
+            yield piece
+            missing, first = size, False
+        held.append(rest)
+        missing -= len(rest)
+    if first or missing < size:
+        yield b"".join(held)
+
+
 def path(bucket: str, raw_key: str) -> str:
-    """Return the path of an object as it stands on the wire."""
     return f"/{bucket}/{raw_key}"
 
 

@@ -5,7 +5,8 @@ it if it comes late. Nothing of a multipart upload takes effect before its compl
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Sequence
+from contextlib import aclosing, suppress
 from dataclasses import replace
 from datetime import datetime
 from typing import TypeAlias
@@ -14,7 +15,7 @@ from urllib.parse import unquote, unquote_plus
 from gateway.config.sections import Limits, ObjectStore
 from gateway.errors import ForOperator, Unavailable
 from gateway.journal.evidence import Metadata, Witness
-from gateway.objects.s3 import documents, forwarded_headers, xml
+from gateway.objects.s3 import documents, request_headers, xml
 from gateway.objects.s3.addressing import PartSource
 from gateway.objects.s3.answers import (
     Applied,
@@ -31,11 +32,10 @@ from gateway.objects.s3.answers import (
     store_refusal,
     unquoted,
 )
-from gateway.objects.s3.documents import Part
+from gateway.objects.s3.documents import Part, etag_of_parts
 from gateway.objects.store.client import (
     RequestBody,
     StoreClient,
-    StoreReply,
     StoreResponse,
     TextHeaders,
     clock_of,
@@ -75,9 +75,9 @@ class Upstream(StoreClient):
         self, bucket: str, raw_key: str, resource: str, token: str, write_id: str, *, tombstone: bool = False
     ) -> TextHeaders:
         """Return the metadata that the gateway gives each of its objects, signed: whose write it is, by which token."""
-        own = forwarded_headers.own_metadata(resource, token, write_id, tombstone=tombstone)
+        own = request_headers.own_metadata(resource, token, write_id, tombstone=tombstone)
         signature = self._witness.sign(bucket, raw_key, resource, token, write_id)
-        return own if signature is None else (*own, (forwarded_headers.SIGNATURE, signature))
+        return own if signature is None else (*own, (request_headers.SIGNATURE, signature))
 
     async def look(self) -> datetime | None:
         """Return the store's clock, if it tells it.
@@ -104,7 +104,6 @@ class Upstream(StoreClient):
             return Unknown(error.message)
 
     async def head(self, bucket: str, raw_key: str) -> HeadAnswer:
-        """Return the object as it is now."""
         try:
             async with await self.send("HEAD", path(bucket, raw_key)) as response:
                 return self._with_evidence(bucket, raw_key, response, _head_answer(response))
@@ -112,8 +111,7 @@ class Upstream(StoreClient):
             return Unknown(error.message)
 
     def _with_evidence(self, bucket: str, raw_key: str, response: StoreResponse, answer: HeadAnswer) -> HeadAnswer:
-        """Return what was found with the token that its metadata prove."""
-        signature = response.header(forwarded_headers.SIGNATURE)
+        signature = response.header(request_headers.SIGNATURE)
         if not isinstance(answer, Found) or signature is None:
             return answer
         found = Metadata(bucket, raw_key, answer.resource, answer.token, answer.write_id, signature)
@@ -158,26 +156,63 @@ class Upstream(StoreClient):
         signed_at: datetime,
     ) -> WriteAnswer:
         """Put the object as a multipart upload of one part, which gives the same bytes another ETag than ``put``."""
+
+        async def whole() -> AsyncGenerator[bytes, None]:
+            yield body
+
+        async def sign() -> datetime:
+            return signed_at
+
         # The checksum of the whole body is not one of an upload.
         checks = ("x-amz-checksum-", "content-md5")
-        started = await self.create_multipart(
-            bucket, raw_key, [header for header in headers if not header[0].lower().startswith(checks)]
-        )
+        headers = [header for header in headers if not header[0].lower().startswith(checks)]
+        return await self.put_pieces(bucket, raw_key, whole(), headers, expected=expected, sign=sign)
+
+    async def put_pieces(
+        self,
+        bucket: str,
+        raw_key: str,
+        pieces: AsyncGenerator[bytes, None],
+        headers: TextHeaders,
+        *,
+        expected: str | None,
+        sign: Callable[[], Awaitable[datetime]],
+        excluded: Collection[str] = (),
+    ) -> WriteAnswer:
+        """Put the object as a multipart upload of these pieces, unless its ETag would be one of ``excluded``.
+
+        Nothing takes effect before all of them are stored, which may take long. So ``sign`` returns the time of the
+        completion's signature once they are.
+        """
+        started = await self.create_multipart(bucket, raw_key, headers)
         if not isinstance(started, Started):
             return _no_effect(started)
-        upload_id = started.upload_id
-        part = await self.upload_part(bucket, raw_key, upload_id, 1, body)
-        answer: WriteAnswer
-        if isinstance(part, Uploaded):
-            parts = [Part(1, part.etag)]
-            answer = await self.complete_multipart(
-                bucket, raw_key, upload_id, parts, expected=expected, signed_at=signed_at
-            )
-        else:
-            answer = _no_effect(part)
+        answer: WriteAnswer = NotSent("the object could not be read to its end")
+        with suppress(Unavailable):
+            parts = await self._upload(bucket, raw_key, started.upload_id, pieces)
+            if not isinstance(parts, list):
+                answer = parts
+            elif etag_of_parts(parts) in excluded:
+                answer = NotSent("parts of this size give a forbidden ETag")
+            else:
+                answer = await self.complete_multipart(
+                    bucket, raw_key, started.upload_id, parts, expected=expected, signed_at=await sign()
+                )
         if isinstance(answer, NotApplied | Rejected | NotSent):
-            await self.abort_multipart(bucket, raw_key, upload_id)
+            await self.abort_multipart(bucket, raw_key, started.upload_id)
         return answer
+
+    async def _upload(
+        self, bucket: str, raw_key: str, upload_id: str, pieces: AsyncGenerator[bytes, None]
+    ) -> list[Part] | Rejected | NotSent:
+        parts: list[Part] = []
+        async with aclosing(pieces):
+            async for piece in pieces:
+                stored = await self.upload_part(bucket, raw_key, upload_id, len(parts) + 1, piece)
+                if not isinstance(stored, Uploaded):
+                    return _no_effect(stored)
+                parts.append(Part(len(parts) + 1, stored.etag))
+        return parts
 
     async def delete(
         self,
@@ -192,24 +227,6 @@ class Upstream(StoreClient):
         conditional = [*headers, self._condition(bucket, expected)]
         answer, _ = await self.exchange("DELETE", path(bucket, raw_key), "", conditional, b"", signed_at=signed_at)
         return Applied(None, answer.headers) if isinstance(answer, Applied) else answer
-
-    async def amend(
-        self,
-        method: str,
-        bucket: str,
-        raw_key: str,
-        query: str,
-        headers: TextHeaders,
-        body: bytes,
-        *,
-        signed_at: datetime,
-    ) -> tuple[WriteAnswer, StoreReply | None]:
-        """Change what belongs to an object, such as its tags, or delete one version of it.
-
-        S3 has no condition for that; the signature ends its validity. The second value is the store's own answer, None
-        where there was none.
-        """
-        return await self.exchange(method, path(bucket, raw_key), query, headers, body, signed_at=signed_at)
 
     async def create_multipart(self, bucket: str, raw_key: str, headers: TextHeaders = ()) -> Started | Failure:
         """Open a multipart upload. ``headers`` are those of the object it will be."""
@@ -352,14 +369,14 @@ def _head_answer(response: StoreResponse) -> HeadAnswer:
         return Unknown(f"HEAD was answered with {response.status}")
     return Found(
         etag,
-        write_id=response.header(forwarded_headers.WRITE_ID),
-        tombstone=response.header(forwarded_headers.TOMBSTONE) == "true",
-        resource=response.header(forwarded_headers.RESOURCE),
-        token=response.header(forwarded_headers.TOKEN),
+        write_id=response.header(request_headers.WRITE_ID),
+        tombstone=response.header(request_headers.TOMBSTONE) == "true",
+        resource=response.header(request_headers.RESOURCE),
+        token=response.header(request_headers.TOKEN),
         size=int(size) if size and size.isdecimal() else 0,
         date=date,
         last_modified=clock_of(response.header("last-modified")),
-        invocation=response.header(forwarded_headers.INVOCATION),
+        invocation=response.header(request_headers.INVOCATION),
     )
 
 

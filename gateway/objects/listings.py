@@ -9,21 +9,19 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from itertools import chain, repeat
-from typing import Protocol, TypeAlias, TypeVar
+from typing import TypeAlias, TypeVar
 
 from gateway.auth.grants import IN_A_BUCKET, Action
 from gateway.db import intents, uploads
 from gateway.db.database import Database
 from gateway.errors import GatewayError, Unavailable
-from gateway.objects.exchange import Exchange, is_tombstone
+from gateway.objects.exchange import Exchange
 from gateway.objects.protocol.effects import TOMBSTONE_SIZE
-from gateway.objects.reads import raise_gateway_fault
-from gateway.objects.run.runner import path_of
 from gateway.objects.s3 import listing_pages, xml
 from gateway.objects.s3.listing_pages import COMMON_PREFIXES, ListingEntry, ListingPage
 from gateway.objects.s3.operations import Operation
 from gateway.objects.s3.request import S3Request
-from gateway.objects.store.client import StoreResponse, TextHeaders, path, query_of
+from gateway.objects.store.client import StoreResponse, TextHeaders, path, path_of, query_of
 from gateway.objects.store.operations import Upstream
 
 Item = TypeVar("Item")
@@ -31,26 +29,13 @@ Item = TypeVar("Item")
 Databases: TypeAlias = Callable[[str, str], Sequence[Database]]
 """Returns the databases that fence keys of a bucket with a prefix."""
 
+Select: TypeAlias = Callable[[ListingPage, listing_pages.Fetch], Awaitable[tuple[list[ListingEntry], ListingPage]]]
+"""Returns the entries of an answer, and the last page that they come from, given the first."""
+
 _MAX_PAGE = 16 * 1024 * 1024  # bytes: a thousand of the longest keys, each character escaped, and their owners
 _LARGE = 512 * 1024
 _AT_A_TIME = 16
 _PREFIXES_AT_A_TIME = 4
-
-
-class _Hidden(Protocol):
-    """The entries that a listing of one kind leaves out. ``parameters`` list the same below a prefix."""
-
-    operation: Operation
-    parameters: Mapping[str, str]
-
-    async def any_in(self, bucket: str) -> bool:
-        """Return whether the bucket may have such entries."""
-
-    async def among(self, bucket: str, entries: Sequence[ListingEntry]) -> list[ListingEntry]:
-        """Return which of these entries clients are not to see."""
-
-    async def below(self, bucket: str, prefixes: Sequence[str]) -> frozenset[str]:
-        """Return below which of these prefixes there may be such entries."""
 
 
 class Listings:
@@ -74,11 +59,9 @@ class Listings:
         await exchange.response.passed(200, response.headers, page)
 
     async def list_objects(self, exchange: Exchange) -> None:
-        """Serve ListObjects and ListObjectsV2, without tombstones."""
         await self._list_visible(exchange, self._tombstones(exchange.request))
 
     async def list_uploads(self, exchange: Exchange) -> None:
-        """Serve ListMultipartUploads, without the uploads that stage a body."""
         request = exchange.request
         listed = self._databases(request.bucket, request.parameter("prefix") or "")
         await self._list_visible(exchange, _OwnUploads(listed))
@@ -120,7 +103,7 @@ class Listings:
     def _tombstones(self, request: S3Request) -> "_Tombstones":
         return _Tombstones(self._databases(request.bucket, request.parameter("prefix") or ""), self._upstream)
 
-    async def _list_visible(self, exchange: Exchange, kind: _Hidden) -> None:
+    async def _list_visible(self, exchange: Exchange, kind: "_Hidden") -> None:
         request = exchange.request
         if not await kind.any_in(request.bucket):
             await self._pass(exchange, await self._ask(request.bucket, request.query, request.headers))
@@ -134,11 +117,7 @@ class Listings:
 
         await self._rewrite(exchange, select)
 
-    async def _rewrite(
-        self,
-        exchange: Exchange,
-        select: Callable[[ListingPage, listing_pages.Fetch], Awaitable[tuple[list[ListingEntry], ListingPage]]],
-    ) -> None:
+    async def _rewrite(self, exchange: Exchange, select: Select) -> None:
         """Answer with what ``select`` makes of the first page, and of those it fetches after it."""
         request, parameters = exchange.request, dict(exchange.request.parameters)
         response = await self._ask(request.bucket, request.query, request.headers)
@@ -148,40 +127,32 @@ class Listings:
         async with response:
             document = await response.read(_MAX_PAGE)
         try:
-            body = await self._document(
-                request.operation, request.bucket, parameters, request.headers, select, document
-            )
+            body = await self._document(request, parameters, select, document)
         except Unavailable:
             # A key may have characters that XML does not allow. S3 writes them all the same, and some clients read it.
             if "encoding-type" in parameters:
                 raise
             parameters["encoding-type"] = "url"
-            body = await self._document(request.operation, request.bucket, parameters, request.headers, select)
+            body = await self._document(request, parameters, select)
         await exchange.response.passed(200, response.headers, body)
 
     async def _document(
-        self,
-        operation: Operation,
-        bucket: str,
-        parameters: Mapping[str, str],
-        headers: TextHeaders,
-        select: Callable[[ListingPage, listing_pages.Fetch], Awaitable[tuple[list[ListingEntry], ListingPage]]],
-        document: bytes | None = None,
+        self, request: S3Request, parameters: Mapping[str, str], select: Select, document: bytes | None = None
     ) -> bytes:
         """Return the document to answer with. Without a first document, names are written as if they were not
         encoded.
         """
 
         async def fetch(following: Mapping[str, str]) -> ListingPage:
-            return await self._page(bucket, {**parameters, **following}, headers)
+            return await self._page(request.bucket, {**parameters, **following}, request.headers)
 
         first = await fetch({}) if document is None else await _read(document)
         entries, last = await select(first, fetch)
         if document is not None and tuple(entries) == first.entries:
             return document
-        return listing_pages.written(operation, first, entries, last, decode=document is None and first.encoded)
+        return listing_pages.written(request.operation, first, entries, last, decode=document is None and first.encoded)
 
-    async def _hidden_entries(self, kind: _Hidden, bucket: str, entries: Sequence[ListingEntry]) -> set[ListingEntry]:
+    async def _hidden_entries(self, kind: "_Hidden", bucket: str, entries: Sequence[ListingEntry]) -> set[ListingEntry]:
         """Return the entries that a page leaves out: hidden ones, and prefixes that have nothing else below them."""
         known = [entry for entry in entries if _storable(entry.name)]
         hidden = await kind.among(bucket, [entry for entry in known if entry.kind != COMMON_PREFIXES])
@@ -194,7 +165,7 @@ class Listings:
         suspected = [entry for entry in prefixes if entry.name in suspects]
         return {*hidden, *await _filtered(only_hidden, suspected, _PREFIXES_AT_A_TIME)}
 
-    async def _has_only_hidden(self, kind: _Hidden, bucket: str, prefix: str) -> bool:
+    async def _has_only_hidden(self, kind: "_Hidden", bucket: str, prefix: str) -> bool:
         """Return whether everything below a prefix is hidden. False where that would take too long to find out."""
         asked = {**kind.parameters, "encoding-type": "url", **({"prefix": prefix} if prefix else {})}
         limit = "max-uploads" if kind.operation is Operation.LIST_MULTIPART_UPLOADS else "max-keys"
@@ -221,12 +192,16 @@ class Listings:
         return await self._upstream.send("GET", f"/{bucket}", query, headers)
 
     async def _pass(self, exchange: Exchange, response: StoreResponse) -> None:
-        await raise_gateway_fault(response)
-        await exchange.response.stream(exchange.request, response)
+        await response.raise_gateway_fault()
+        await exchange.response.stream(response)
 
 
 class _Tombstones:
-    """Tombstones, the objects that stand for deleted ones."""
+    """Tombstones, the objects that stand for deleted ones.
+
+    ``any_in``: whether a bucket may have any; ``among``: which of these entries are some; ``below``: below which of
+    these prefixes there may be some. ``parameters`` list the same below a prefix.
+    """
 
     operation = Operation.LIST_OBJECTS_V2
     parameters: Mapping[str, str] = {"list-type": "2"}
@@ -262,13 +237,13 @@ class _Tombstones:
                     return version_of is None
                 if response.status != 200:
                     raise Unavailable(f"The store answered with {response.status} when asked about a key it lists.")
-                return is_tombstone(response)
+                return response.is_tombstone
 
         return await _filtered(is_one, entries, _AT_A_TIME)
 
 
 class _OwnUploads:
-    """Uploads that take a body in for the gateway. Clients cannot use them."""
+    """Uploads that take a body in for the gateway, asked for as tombstones are. Clients cannot use them."""
 
     operation = Operation.LIST_MULTIPART_UPLOADS
     parameters: Mapping[str, str] = {"uploads": ""}
@@ -288,6 +263,10 @@ class _OwnUploads:
     async def below(self, bucket: str, prefixes: Sequence[str]) -> frozenset[str]:
         found = await _of_each(uploads.staged_below(database, bucket, prefixes) for database in self._databases)
         return frozenset[str]().union(*found)
+
+
+_Hidden: TypeAlias = _Tombstones | _OwnUploads
+"""The entries that a listing of one kind leaves out."""
 
 
 async def _of_each(asked: Iterable[Awaitable[Item]]) -> list[Item]:

@@ -5,15 +5,15 @@ the end.
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from urllib.parse import quote
+from functools import partial
 from uuid import uuid4
 
 from gateway.errors import GatewayError, StoreError, Unavailable
-from gateway.objects.probe.judgement import Contender
-from gateway.objects.s3 import forwarded_headers, xml
+from gateway.objects.s3 import request_headers, xml
 from gateway.objects.s3.answers import Applied, Found, Missing, NotSent, Rejected, Unknown, Uploaded, WriteAnswer
 from gateway.objects.s3.documents import Part
-from gateway.objects.store.client import query_of
+from gateway.objects.store.bucket_profile import Contender
+from gateway.objects.store.client import path_of, query_of
 from gateway.objects.store.operations import WITHOUT_ETAG, Upstream
 
 PREFIX = ".fencing-gateway/probe/"
@@ -27,19 +27,6 @@ _READ_ADVICE = "The gateway needs s3:GetObject and, to be told of absence, s3:Li
 
 
 @dataclass(frozen=True, slots=True)
-class ScratchWrite:
-    """A write and the store's answer to it."""
-
-    write_id: str
-    answer: WriteAnswer
-
-    @property
-    def etag(self) -> str | None:
-        """The ETag that the write has left; None where it was not accepted."""
-        return self.answer.etag if isinstance(self.answer, Applied) else None
-
-
-@dataclass(frozen=True, slots=True)
 class ScratchUpload:
     """A multipart upload of one part that only has to be completed."""
 
@@ -50,8 +37,6 @@ class ScratchUpload:
 
 
 class ScratchKeys:
-    """The keys of one probe in a bucket."""
-
     def __init__(self, upstream: Upstream, bucket: str) -> None:
         self._upstream = upstream
         self._bucket = bucket
@@ -63,31 +48,25 @@ class ScratchKeys:
         """Send If-Match to this bucket without quotation marks from now on."""
         self._upstream.drop_quotes(self._bucket)
 
-    async def put(self, name: str, body: bytes, *, expected: str | None) -> ScratchWrite:
+    async def put(self, name: str, body: bytes, *, expected: str | None) -> Contender:
         """Send a conditional PutObject. Raises ``Unavailable`` where the outcome is not known, ``StoreError`` where the
         gateway may not write to the bucket, or there is none.
         """
-
-        async def send() -> ScratchWrite:
-            return await self._put(name, body, expected)
-
-        written = await _with_retries(send)
+        written = await _with_retries(partial(self.contend, name, body, expected=expected))
         if isinstance(written.answer, Rejected) and written.answer.status in (401, 403, 404):
             raise StoreError(written.answer.code, written.answer.status, written.answer.message)
         return written
 
     async def contend(self, name: str, body: bytes, *, expected: str | None) -> Contender:
         """Send a conditional PutObject in a race; its answer may be anything."""
-        written = await self._put(name, body, expected)
-        return Contender(written.write_id, written.answer)
+        return await self._put(self._key(name), body, expected)
 
     async def occupy(self, template: str, folder: str) -> Contender:
         """Put an empty object where there is none; the answer may be anything.
 
         ``template`` is the key, with ``{}`` for the folder. The key may be outside of ``PREFIX`` by a slash in front.
         """
-        written = await self._put_at(_raw(template.format(f"{self._prefix}{folder}/")), b"", None)
-        return Contender(written.write_id, written.answer)
+        return await self._put(path_of(template.format(f"{self._prefix}{folder}/")), b"", None)
 
     async def start(self, name: str, body: bytes) -> ScratchUpload | Rejected:
         """Open an upload and store its part. Raises ``Unavailable``."""
@@ -103,25 +82,34 @@ class ScratchKeys:
             raise _inconclusive(part.reason)
         return ScratchUpload(key, started.upload_id, part.etag, write_id) if isinstance(part, Uploaded) else part
 
-    async def complete(self, upload: ScratchUpload, *, expected: str | None) -> ScratchWrite:
+    async def complete(self, upload: ScratchUpload, *, expected: str | None) -> Contender:
         """Send a conditional CompleteMultipartUpload. Raises ``Unavailable``."""
-
-        async def send() -> ScratchWrite:
-            return ScratchWrite(upload.write_id, await self._complete(upload, expected))
-
-        return await _with_retries(send)
+        return await _with_retries(partial(self.contend_upload, upload, expected=expected))
 
     async def contend_upload(self, upload: ScratchUpload, *, expected: str | None) -> Contender:
         """Send a conditional CompleteMultipartUpload in a race; its answer may be anything."""
-        return Contender(upload.write_id, await self._complete(upload, expected))
+        self._written.add(upload.key)
+        place, parts = (self._bucket, upload.key), [Part(1, upload.part)]
+        answer = await self._upstream.complete_multipart(
+            *place, upload.upload_id, parts, expected=expected, signed_at=await self._upstream.time()
+        )
+        if answer == WITHOUT_ETAG:
+            state = await self._upstream.head(*place)
+            if isinstance(state, Found) and state.write_id == upload.write_id:
+                answer = Applied(state.etag)
+        if isinstance(answer, Applied):
+            self._open.discard((upload.key, upload.upload_id))
+        return Contender(upload.write_id, answer)
 
     async def delete(self, name: str, *, expected: str) -> WriteAnswer:
         """Send a conditional DeleteObject. Raises ``Unavailable``."""
-        return conclusive(await self._delete(name, expected))
+        return conclusive((await self.contend_delete(name, expected=expected)).answer)
 
     async def contend_delete(self, name: str, *, expected: str) -> Contender:
         """Send a conditional DeleteObject in a race; its answer may be anything."""
-        return Contender(None, await self._delete(name, expected))
+        signed_at = await self._upstream.time()
+        answer = await self._upstream.delete(self._bucket, self._key(name), expected=expected, signed_at=signed_at)
+        return Contender(None, answer)
 
     async def head(self, name: str) -> Found | Missing:
         """Return the object at the key. Raises ``Unavailable`` where the store does not say."""
@@ -156,40 +144,15 @@ class ScratchKeys:
                 listed = xml.read_versions(await response.read(_MAX_LISTING))
             async with asyncio.TaskGroup() as group:
                 for key, version_id in listed:
-                    group.create_task(self._remove(_raw(key), query_of({"versionId": version_id})))
+                    group.create_task(self._remove(path_of(key), query_of({"versionId": version_id})))
 
-    async def _put(self, name: str, body: bytes, expected: str | None) -> ScratchWrite:
-        return await self._put_at(self._key(name), body, expected)
-
-    async def _put_at(self, key: str, body: bytes, expected: str | None) -> ScratchWrite:
+    async def _put(self, key: str, body: bytes, expected: str | None) -> Contender:
         write_id = uuid4().hex
         self._written.add(key)
         answer = await self._upstream.put(
             self._bucket, key, body, _metadata(write_id), expected=expected, signed_at=await self._upstream.time()
         )
-        return ScratchWrite(write_id, answer)
-
-    async def _complete(self, upload: ScratchUpload, expected: str | None) -> WriteAnswer:
-        self._written.add(upload.key)
-        answer = await self._upstream.complete_multipart(
-            self._bucket,
-            upload.key,
-            upload.upload_id,
-            [Part(1, upload.part)],
-            expected=expected,
-            signed_at=await self._upstream.time(),
-        )
-        if answer == WITHOUT_ETAG:
-            state = await self._upstream.head(self._bucket, upload.key)
-            if isinstance(state, Found) and state.write_id == upload.write_id:
-                answer = Applied(state.etag)
-        if isinstance(answer, Applied):
-            self._open.discard((upload.key, upload.upload_id))
-        return answer
-
-    async def _delete(self, name: str, expected: str) -> WriteAnswer:
-        signed_at = await self._upstream.time()
-        return await self._upstream.delete(self._bucket, self._key(name), expected=expected, signed_at=signed_at)
+        return Contender(write_id, answer)
 
     async def _remove(self, key: str, query: str = "") -> bool:
         try:
@@ -201,12 +164,7 @@ class ScratchKeys:
         return response.status in (200, 204)
 
     def _key(self, name: str) -> str:
-        return _raw(self._prefix + name)
-
-
-def _raw(key: str) -> str:
-    """Return a key as it stands in a path."""
-    return quote(key, safe="/")
+        return path_of(self._prefix + name)
 
 
 def conclusive(answer: WriteAnswer) -> WriteAnswer:
@@ -216,7 +174,7 @@ def conclusive(answer: WriteAnswer) -> WriteAnswer:
     return answer
 
 
-async def _with_retries(send: Callable[[], Awaitable[ScratchWrite]]) -> ScratchWrite:
+async def _with_retries(send: Callable[[], Awaitable[Contender]]) -> Contender:
     """Send a write again if the store refuses it because of the writes just before."""
     for _ in range(_ATTEMPTS):
         written = await send()
@@ -234,4 +192,4 @@ def _inconclusive(reason: str, advice: str = "") -> Unavailable:
 
 
 def _metadata(write_id: str) -> Sequence[tuple[str, str]]:
-    return forwarded_headers.own_metadata("fencing-gateway/probe", "0", write_id)
+    return request_headers.own_metadata("fencing-gateway/probe", "0", write_id)

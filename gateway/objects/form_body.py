@@ -16,8 +16,8 @@ from python_multipart.multipart import parse_options_header
 from gateway.errors import BodyTooLarge, GatewayError, StoreError
 from gateway.fencing.record import CapturedPayload
 from gateway.http.body import ArrivingBody, ClientGone
-from gateway.objects.body.checksums import Declared, Proof, Verification
-from gateway.objects.body.intake import CAPTURE_TIMEOUT, CaptureBuffer, VerifiedBody, whole
+from gateway.objects.body import CAPTURE_TIMEOUT, CaptureBuffer, VerifiedBody, whole
+from gateway.objects.s3.checksums import Declared, Proof, Verification
 from gateway.record.payload_capture import NOTHING, Capture
 
 MEDIA_TYPE = "multipart/form-data"
@@ -238,7 +238,6 @@ class FormBody:
 
     @property
     def proof(self) -> Proof:
-        """The proof of a file that has been read."""
         assert self._proof is not None, "the file has not been taken in"
         return self._proof
 
@@ -248,9 +247,9 @@ class FormBody:
             content = [piece async for piece in pieces]
         return whole(content, self.proof)
 
-    def captured(self) -> CapturedPayload | None:
-        """Return what the record keeps of a file that has been read."""
-        return self._kept.captured(self.proof.size)
+    def captured(self, content: bytes | None = None) -> CapturedPayload | None:
+        """Return what the record keeps of a file that has been read. ``content``: the whole file, if in memory."""
+        return self._kept.captured(self.proof.size, content)
 
     async def capture_start(self) -> CapturedPayload | None:
         """Return what the record keeps of a file whose write is refused: as much of it as arrives within a second."""
@@ -309,7 +308,6 @@ class FormBody:
 
 
 def is_form_upload(headers: Iterable[tuple[bytes, bytes]]) -> bool:
-    """Return whether a request with these headers brings a form."""
     return any(name.lower() == b"content-type" and is_form(value.decode("latin-1")) for name, value in headers)
 
 

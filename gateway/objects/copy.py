@@ -7,25 +7,20 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from urllib.parse import urlencode
 
-from gateway.budget import Budget
-from gateway.db.database import Database
 from gateway.errors import GatewayError, StoreError, Unavailable
 from gateway.http.body import twice
-from gateway.objects.body.checksums import Digests
-from gateway.objects.body.intake import VerifiedBody
-from gateway.objects.exchange import Exchange, is_tombstone
-from gateway.objects.reads import raise_gateway_fault
-from gateway.objects.run.runner import path_of
-from gateway.objects.s3 import documents, forwarded_headers
+from gateway.objects.body import VerifiedBody
+from gateway.objects.exchange import Exchange
+from gateway.objects.fenced_write import FencedWrite
+from gateway.objects.put import Puts
+from gateway.objects.s3 import documents, request_headers
 from gateway.objects.s3.addressing import CopySource, PartSource
-from gateway.objects.s3.answers import Applied, Rejected, Uploaded, store_refusal, unquoted
+from gateway.objects.s3.answers import Applied, Uploaded, no_such_key, step_failure, unquoted
 from gateway.objects.s3.documents import Part
 from gateway.objects.s3.request import S3Request
+from gateway.objects.staging import Staging, part_size
 from gateway.objects.store.client import StoreResponse, TextHeaders
 from gateway.objects.store.operations import Upstream
-from gateway.objects.writes.fenced_write import FencedWrite, FencedWrites
-from gateway.objects.writes.put import Puts
-from gateway.objects.writes.staging import Staging, part_size
 
 # Headers that describe the bytes. A copy has them from its source, or all of them from its request.
 _DESCRIPTION = frozenset(
@@ -57,18 +52,16 @@ class SourceObject:
         return [
             (name, value)
             for name, value in self.headers.items()
-            if describes(name) and not forwarded_headers.is_own(name)
+            if describes(name) and not request_headers.is_own(name)
         ]
 
 
 def describes(name: str) -> bool:
     """Return whether a header (lower-case name) describes an object, so that a copy has it from source or request."""
-    return name in _DESCRIPTION or name.startswith(forwarded_headers.METADATA)
+    return name in _DESCRIPTION or name.startswith(request_headers.METADATA)
 
 
 class Sources:
-    """Reads the sources of copies."""
-
     def __init__(self, upstream: Upstream) -> None:
         self._upstream = upstream
 
@@ -82,9 +75,9 @@ class Sources:
                 raise StoreError(
                     "PreconditionFailed", 412, "At least one of the pre-conditions you specified did not hold"
                 )
-            if response.status == 404 or is_tombstone(response):
+            if response.status == 404 or response.is_tombstone:
                 raise await self._missing(source)
-            await raise_gateway_fault(response)
+            await response.raise_gateway_fault()
             return _object(response)
 
     async def _missing(self, source: CopySource) -> StoreError:
@@ -93,7 +86,7 @@ class Sources:
         async with bucket:
             if bucket.status == 404:
                 return StoreError("NoSuchBucket", 404, "The specified bucket does not exist.")
-        return StoreError("NoSuchKey", 404, "The specified key does not exist.")
+        return no_such_key()
 
     async def read(self, source: CopySource, found: SourceObject) -> VerifiedBody:
         """Return the bytes of a small source that was found, if they are still the same."""
@@ -101,12 +94,12 @@ class Sources:
         async with response:
             if response.status == 412:
                 raise StoreError("PreconditionFailed", 412, "The source of the copy has changed meanwhile.")
-            await raise_gateway_fault(response)
+            await response.raise_gateway_fault()
             content = await response.read(found.size + 1) if response.status == 200 else b""
         if response.status != 200 or len(content) != found.size:
             raise Unavailable("Nothing was written: the source of the copy could not be read.")
         md5 = hashlib.md5(content, usedforsecurity=False).hexdigest()
-        return VerifiedBody(content, Digests(len(content), md5, hashlib.sha256(content).hexdigest(), ()))
+        return VerifiedBody(content, md5, hashlib.sha256(content).hexdigest())
 
     async def tags(self, source: CopySource) -> TextHeaders:
         """Return the tags of the source as the header that gives them to its copy."""
@@ -129,39 +122,23 @@ _AT_A_TIME = 4
 
 
 class Copies:
-    """Copies inside the store. ``threshold``: the largest object, in bytes, that is copied through memory."""
+    """Copies inside the store. An object up to ``puts.threshold`` bytes passes through memory."""
 
-    def __init__(
-        self,
-        database: Database,
-        upstream: Upstream,
-        writes: FencedWrites,
-        puts: Puts,
-        sources: Sources,
-        memory: Budget,
-        threshold: int,
-    ) -> None:
-        self._database = database
-        self._upstream = upstream
-        self._writes = writes
-        self._puts = puts
-        self._sources = sources
-        self._memory = memory
-        self._threshold = threshold
+    def __init__(self, puts: Puts, sources: Sources) -> None:
+        self._puts, self._sources = puts, sources
+        self._upstream, self._writes = puts.upstream, puts.writes
 
     async def copy(self, exchange: Exchange) -> None:
-        """Serve a CopyObject."""
         request = exchange.request
         source = request.source
         assert source is not None
         write = await self._writes.prepare(exchange)
         _refuse_in_place(request, source)
-        await self._writes.refuse_if_stale(write)
-        profile = await self._writes.profile_for(write)
+        profile = await self._writes.ready(write)
         found = await self._sources.find(source)
         headers = await self._headers(request, source, found)
-        if found.size <= self._threshold:
-            async with self._memory.held(twice(found.size)):
+        if found.size <= self._puts.threshold:
+            async with self._puts.memory.held(twice(found.size)):
                 body = await self._sources.read(source, found)
                 stored = await self._puts.put_from_memory(write, profile, body, headers, request.condition)
         else:
@@ -176,7 +153,6 @@ class Copies:
         await exchange.response.stored(applied, write.target.resource, stored.fence, document=document)
 
     async def _headers(self, request: S3Request, source: CopySource, found: SourceObject) -> TextHeaders:
-        """Return the headers of the object that the copy will be."""
         own = [pair for pair in request.headers if not describes(pair[0]) and pair[0] not in _NOT_OF_THE_COPY]
         described = [pair for pair in request.headers if describes(pair[0])]
         tags = [pair for pair in request.headers if pair[0] == "x-amz-tagging"]
@@ -197,17 +173,11 @@ class Copies:
             span = (first, min(first + size, found.size) - 1)
             wanted = PartSource(source.bucket, source.key, found.etag, source.version_id, span)
             async with gate:
-                copied = await self._upstream.upload_part_copy(
-                    write.bucket, path_of(write.key), upload_id, number, wanted
-                )
+                copied = await self._upstream.upload_part_copy(*write.place, upload_id, number, wanted)
             if isinstance(copied, Uploaded):
                 await staging.touch(upload_id)
                 return Part(number, copied.etag)
-            raise (
-                store_refusal(copied)
-                if isinstance(copied, Rejected)
-                else Unavailable(f"Nothing was written: {copied.reason}.")
-            )
+            raise step_failure(copied)
 
         starts = range(0, found.size, size)
         try:

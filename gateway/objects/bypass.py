@@ -1,28 +1,136 @@
-"""Compare the remembered state of objects with the store's listings, bucket by bucket, and find writes that bypassed
-the gateway.
+"""Find writes that bypassed the gateway: during a write of the same key, and by a scan of the store's listings.
 
-A round is some pages of listings. The next round goes on where it ended, in whichever gateway. The scan asks for a key
-itself only where the listing differs from what is remembered. That may be a write under way, a listing that is behind,
-or a store whose listings have other ETags than its objects.
+The check during a write decides nothing. While a write is announced and not being settled, nothing else that passes the
+gateway can change its key. An object that is seen then, and is neither that write's nor the remembered one, came from
+elsewhere.
+
+A round of the scan is some pages of listings, bucket by bucket. The next round goes on where it ended, in whichever
+gateway. The scan asks for a key itself only where the listing differs from what is remembered. That may be a write
+under way, a listing that is behind, or a store whose listings have other ETags than its objects.
 """
 
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
-from urllib.parse import quote
+from datetime import datetime
 
 from gateway.db import bypasses
-from gateway.db.bypasses import RememberedObject, ScanPosition
+from gateway.db.bypasses import FoundObject, RememberedObject, ScanPosition
 from gateway.db.database import Database
 from gateway.errors import GatewayError, Unavailable
-from gateway.objects.resource_rules import Resources
-from gateway.objects.run.bypass_check import etag_of, evidence
+from gateway.fencing.intent import Announcement, Begun
+from gateway.objects.key_rules import Resources
+from gateway.objects.protocol.effects import (
+    Amend,
+    Begin,
+    Complete,
+    Delete,
+    Effect,
+    EffectAnswer,
+    Entomb,
+    Finish,
+    Look,
+    Put,
+)
 from gateway.objects.s3 import listing_pages, xml
-from gateway.objects.s3.answers import Found, Unknown, unquoted
+from gateway.objects.s3.answers import Found, HeadAnswer, Missing, Unknown, unquoted
 from gateway.objects.s3.listing_pages import ListingEntry
-from gateway.objects.store.client import query_of
+from gateway.objects.store.client import path_of, query_of
 from gateway.objects.store.operations import Upstream
 from gateway.observe.events import BypassFound, Observe, SweepFailed
+
+
+class BypassCheck:
+    def __init__(self, database: Database, upstream: Upstream, observe: Observe, resources: Resources) -> None:
+        self._database, self._upstream = database, upstream
+        self._observe, self._resources = observe, resources
+        self._write: Announcement | None = None
+        self._begun = Begun(None, None)
+        self._sent = False
+        self._may_have_removed = False
+
+    async def after(self, effect: Effect, answer: EffectAnswer) -> None:
+        """Note an effect and its answer. Never raises ``GatewayError``: the write goes on in any case."""
+        match effect:
+            case Begin(write) if isinstance(answer, Begun):
+                self._begun, self._sent, self._may_have_removed = answer, False, False
+                self._write = write if answer.signed_at is not None else None
+                if self._write is not None and answer.differs:
+                    await self._record(write, await self._upstream.head(write.bucket, path_of(write.key)))
+            case Delete() | Amend():
+                self._sent = self._sent or isinstance(effect, Delete)
+                self._may_have_removed = isinstance(answer, Unknown)
+            case Put() | Complete() | Entomb():
+                self._sent = True
+            case Look(bucket, key) if self._write and (bucket, key) == (self._write.bucket, self._write.key):
+                await self._record(self._write, answer)
+            case _:
+                pass
+
+    def is_certain(self, finish: Finish) -> bool:
+        """Return whether the ETag is the outcome of the write, and not what was seen before its announcement."""
+        return self._sent or finish.etag != self._begun.key.etag
+
+    async def _record(self, write: Announcement, state: EffectAnswer) -> None:
+        if not isinstance(state, HeadAnswer) or isinstance(state, Unknown) or _is_of(write, state):
+            return
+        if isinstance(state, Missing) and self._may_have_removed:
+            return  # a missing object does not tell who has deleted it
+        if etag_of(state) == self._begun.key.etag and not self._begun.differs:
+            return
+        seen = evidence(self._resources, write.bucket, write.key, state, found_by="write")
+        try:
+            reason = await bypasses.record_by_write(self._database, write, seen)
+        except GatewayError as error:
+            self._observe(SweepFailed(f"{write.bucket}/{write.key}", error.message))
+            return
+        if reason is not None:
+            self._observe(BypassFound("objects", reason, write.resource, seen.target, "write"))
+
+
+def evidence(
+    resources: Resources, bucket: str, key: str, state: HeadAnswer, *, found_by: str, owner: str | None = None
+) -> FoundObject:
+    """Return what goes on record of the object at a key."""
+    details: dict[str, object] = {
+        "bucket": bucket,
+        "key": key,
+        "found_by": found_by,
+        "found": etag_of(state),
+        "owner": owner,
+    }
+    if isinstance(state, Found):
+        details |= {
+            "size": state.size,
+            "last_modified": _isoformat(state.last_modified),
+            # This proves nothing: a copy takes the metadata with it.
+            "written_as": None if state.write_id is None else f"{state.resource}={state.token}",
+        }
+    target = f"/{bucket}/{path_of(key)}"
+    return FoundObject(bucket, key, etag_of(state), rule_of(resources, bucket, key), target, details)
+
+
+def etag_of(state: HeadAnswer) -> str | None:
+    """Return the ETag of the object at a key; None for no object."""
+    return state.etag if isinstance(state, Found) else None
+
+
+def rule_of(resources: Resources, bucket: str, key: str) -> str | None:
+    """Return the rule of a key; None where its name is too long for any resource."""
+    try:
+        return resources.of_any(bucket, key).rule
+    except GatewayError:
+        return None
+
+
+def _is_of(write: Announcement, state: HeadAnswer) -> bool:
+    """Return whether it is the write's own object, or a tombstone: every tombstone is the gateway's."""
+    return isinstance(state, Found) and (state.tombstone or state.write_id == str(write.mark or write.write_id))
+
+
+def _isoformat(moment: datetime | None) -> str | None:
+    return None if moment is None else moment.isoformat().replace("+00:00", "Z")
+
 
 PAGE = 1000
 """Keys that are compared at a time, and listed."""
@@ -44,16 +152,11 @@ class _Listed:
 
 
 class BypassScan:
-    """Scans all buckets of one store."""
-
     def __init__(
         self, database: Database, upstream: Upstream, resources: Resources, observe: Observe, page: int = PAGE
     ) -> None:
-        self._database = database
-        self._upstream = upstream
-        self._resources = resources
-        self._observe = observe
-        self._page = page
+        self._database, self._upstream, self._resources = database, upstream, resources
+        self._observe, self._page = observe, page
 
     async def round(self, pages: int = MOST_PAGES) -> int:
         """Compare up to so many pages, and return how many bypasses that has found. Raises ``GatewayError``.
@@ -117,7 +220,7 @@ class BypassScan:
 
     async def _examine(self, bucket: str, row: RememberedObject, entry: ListingEntry | None) -> bool:
         """Ask for the key itself, and record what is there if it still differs from what is remembered."""
-        state = await self._upstream.head(bucket, quote(row.key, safe="/"))
+        state = await self._upstream.head(bucket, path_of(row.key))
         if isinstance(state, Unknown) or etag_of(state) == row.etag or (isinstance(state, Found) and state.tombstone):
             return False
         owner = _owner(entry)
@@ -166,7 +269,6 @@ def _etag(entry: ListingEntry | None) -> str | None:
 
 
 def _owner(entry: ListingEntry | None) -> str | None:
-    """Return the owner of the object, as the store names it."""
     if entry is None:
         return None
     names = {xml.local(field): field.text for child in entry.element if xml.local(child) == "Owner" for field in child}

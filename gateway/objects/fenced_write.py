@@ -1,26 +1,23 @@
 """A fenced write of one key, whatever its form. The stages, in order:
 
 - ``prepare``: the resource of the key, the token that counts, and the policy of the resource.
-- ``refuse_if_stale``: a stale token is refused before the body is asked for or anything is staged.
-- ``profile_for``: a bucket that cannot be fenced is not written to.
+- ``ready``: a stale token is refused before the body is asked for or anything is staged. A bucket that cannot be fenced
+  is not written to.
 - ``run``: the protocol carries the write out. Refusals go on record, and other outcomes become errors.
 """
 
-import asyncio
-import hashlib
 import math
-import re
-from collections.abc import Awaitable, Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import TypeAlias, cast
+from typing import TypeAlias
 from uuid import UUID, uuid4
 
 from gateway.admission import Admission
 from gateway.db import fences
 from gateway.db.database import Database
-from gateway.db.uploads import RecordedUpload
+from gateway.db.uploads import RecordedUpload, UploadKey
 from gateway.errors import (
     Denied,
     Fact,
@@ -40,10 +37,9 @@ from gateway.fencing.headers import FencingHeaders
 from gateway.fencing.intent import Announcement, Intent, MutationKind
 from gateway.fencing.record import Attempt, CapturedPayload, MissingGrant, Refusal
 from gateway.fencing.token import MAX_EPOCH
+from gateway.objects import earlier_attempt
 from gateway.objects.exchange import Exchange
-from gateway.objects.probe import bucket_profile
-from gateway.objects.probe.bucket_profile import KEYS, Profile
-from gateway.objects.probe.probe import Profiles
+from gateway.objects.key_rules import ObjectTarget, Resources
 from gateway.objects.protocol import mutation
 from gateway.objects.protocol.effects import (
     Barred,
@@ -51,7 +47,6 @@ from gateway.objects.protocol.effects import (
     Deleted,
     FenceRefused,
     InParts,
-    Look,
     NotDone,
     Obstacle,
     Steps,
@@ -60,22 +55,16 @@ from gateway.objects.protocol.effects import (
     Uncertain,
     WriteOutcome,
 )
-from gateway.objects.resource_rules import ObjectTarget, Resources
-from gateway.objects.run.runner import NO_PAYLOAD, OperationPayload, Runner, path_of
-from gateway.objects.s3 import forwarded_headers
-from gateway.objects.s3.answers import Found, HeadAnswer, Rejected, store_refusal
-from gateway.objects.s3.operations import Operation
-from gateway.objects.store.client import TextHeaders
+from gateway.objects.protocol.runner import NO_PAYLOAD, OperationPayload, Runner
+from gateway.objects.s3 import request_headers
+from gateway.objects.s3.answers import Rejected, store_refusal
+from gateway.objects.store import bucket_profile
+from gateway.objects.store.bucket_profile import KEYS, Profile
+from gateway.objects.store.client import TextHeaders, path_of
 from gateway.objects.store.operations import Upstream
+from gateway.objects.store.probe import Profiles
 from gateway.observe.events import Observe, WriteAccepted
 from gateway.record.audit import Audit
-
-_INVOCATION = b"amz-sdk-invocation-id"
-"""The header in which each SDK of AWS sends one value for all attempts of a call."""
-_VISIBLE = re.compile(rb"[!-~]{1,128}")
-
-EVIDENCE_TIMEOUT = 1.0
-"""Seconds that a refused writer waits for the store to say whose object stands at its key."""
 
 Authorise: TypeAlias = Callable[["Exchange", str, str], Awaitable[MissingGrant | None]]
 """Raises ``Denied`` if the caller may not write a key of a bucket. In observe mode it may return the missing grant."""
@@ -95,7 +84,7 @@ class Objection:
 class FencedWrite:
     """A fenced write of one key: its fence, the token its sender presents, and how it goes on record."""
 
-    bucket: str
+    exchange: Exchange
     key: str
     target: ObjectTarget
     presented: Presented | None
@@ -109,11 +98,12 @@ class FencedWrite:
     """Set while the body is not read. None where there is no body, or none worth keeping."""
     evidence: str | None = None
     """The mark of an earlier attempt of the same call in the object's metadata; None if no attempt leaves one."""
-    tell: Callable[[str, Fence | None], None] | None = None
-    """Tells the sender, with the answer, why an enforcing rule would have refused a write that passes."""
+
+    @property
+    def bucket(self) -> str:
+        return self.exchange.request.bucket
 
     def announcement(self) -> Announcement:
-        """Return what the protocol is to announce."""
         return Announcement(
             self.target.resource,
             self.bucket,
@@ -126,15 +116,35 @@ class FencedWrite:
             mark=self.mark,
         )
 
+    @property
+    def place(self) -> tuple[str, str]:
+        """Return the bucket, and the key as it stands in a path."""
+        return self.bucket, path_of(self.key)
+
+    def upload_key(self, upload_id: str) -> UploadKey:
+        return UploadKey(self.target.resource, self.bucket, self.key, upload_id)
+
+    def upload(self, upload_id: str, *, staged: bool) -> RecordedUpload:
+        """Return an upload for this write, for the database. ``staged``: the gateway opened it for itself."""
+        token, sequencer = (self.presented.token, self.presented.sequencer) if self.presented else (None, None)
+        return RecordedUpload(
+            self.upload_key(upload_id),
+            self.write_id,
+            token,
+            self.attempt.holder,
+            self.attempt.caller,
+            staged=staged,
+            sequencer=None if staged else sequencer,
+        )
+
     def marks(self, upstream: Upstream, *, tombstone: bool = False) -> TextHeaders:
-        """Return the metadata that tell whose write the object is, and of which call."""
-        token, place = str(self.presented.token) if self.presented else "", (self.bucket, path_of(self.key))
-        own = upstream.own_metadata(*place, self.target.resource, token, str(self.mark), tombstone=tombstone)
+        token = str(self.presented.token) if self.presented else ""
+        own = upstream.own_metadata(*self.place, self.target.resource, token, str(self.mark), tombstone=tombstone)
         return own if tombstone else (*own, *self.call_marks())
 
     def call_marks(self) -> TextHeaders:
         """Return the metadata that tell of which call the object is."""
-        return () if self.evidence in (None, str(self.mark)) else ((forwarded_headers.INVOCATION, self.evidence),)
+        return () if self.evidence in (None, str(self.mark)) else ((request_headers.INVOCATION, self.evidence),)
 
     def with_payload(self, size: int, sha256: str | None) -> "FencedWrite":
         """Return the write once its body is known: ``size`` in bytes, SHA-256 in hex."""
@@ -167,12 +177,8 @@ class FencedWrites:
         observe: Observe,
     ) -> None:
         self._database, self._authorise = database, authorise
-        self._observe = observe
-        self._admission = admission
-        self._profiles = profiles
-        self._resources = resources
-        self._runner = runner
-        self._audit = audit
+        self._observe, self._admission, self._profiles = observe, admission, profiles
+        self._resources, self._runner, self._audit = resources, runner, audit
 
     def target(self, bucket: str, key: str, named: str | None = None) -> ObjectTarget:
         """Return what fences a key. ``named``: the resource in the request, which can only be the same."""
@@ -216,13 +222,9 @@ class FencedWrites:
             presented = Presented(writer.token, writer.holder, write_id, next(iter(writer.sequencers), None))
         attempt = replace(exchange.attempt(), token=writer.token, holder=writer.holder, rule=target.rule)
         mark = opened.write_id if opened else write_id
-        evidence = _evidence(exchange, mark)
+        evidence = earlier_attempt.evidence_of(exchange, mark)
         write = FencedWrite(
-            *(request.bucket, key, target, presented, attempt, write_id, mark),
-            objections=tuple(objections),
-            capture_start=capture_start,
-            evidence=evidence,
-            tell=exchange.response.would_refuse,
+            exchange, key, target, presented, attempt, write_id, mark, tuple(objections), capture_start, evidence
         )
         return await self._apply_policy(write)
 
@@ -240,8 +242,17 @@ class FencedWrites:
             return write
         if mode is Enforcement.ENFORCE:
             error = await self._audit.implausible(refused, await write.recorded_attempt())
-            raise await self._with_earlier_attempt(write, error)
+            raise await self._told(write, error)
         return replace(write, presented=None, objections=(Objection(TokenImplausible.code),))
+
+    async def ready(self, write: FencedWrite, *, early: bool = True) -> Profile:
+        """Return what the bucket of a write does. ``early``: refuse a stale token now, before the write itself does.
+
+        Raises what ``refuse_if_stale`` and ``profile_for`` raise.
+        """
+        if early:
+            await self.refuse_if_stale(write)
+        return await self.profile_for(write)
 
     async def refuse_if_stale(self, write: FencedWrite, fence: Fence | None = None) -> None:
         """Raise the refusal (recorded) of a token that is stale already.
@@ -302,7 +313,7 @@ class FencedWrites:
             case FenceRefused(decision, fence):
                 raise await self._refused(write, decision, fence)
             case ConditionFailed(error):
-                raise await self._with_earlier_attempt(write, error)
+                raise await self._told(write, error)
             case StoreRefused(rejected):
                 # The store stops an overtaken holder's write without a condition. The stale token is the real reason.
                 await self.refuse_if_stale(write)
@@ -335,28 +346,11 @@ class FencedWrites:
                 raise AssertionError(outcome)
 
     async def _refused(self, write: FencedWrite, decision: Decision, fence: Fence) -> GatewayError:
-        """Put a refusal on record. Return the error to answer with."""
         error = await self._audit.refused([(decision, fence)], await write.recorded_attempt())
-        return await self._with_earlier_attempt(write, error)
+        return await self._told(write, error)
 
-    async def _with_earlier_attempt(self, write: FencedWrite, error: GatewayError) -> GatewayError:
-        """Return the error, which says so where an earlier attempt of the same call stands at the key.
-
-        This is about the earlier attempt only: the refused one has written nothing. The gateway does not wait for a
-        store that is slow or away.
-        """
-        if write.evidence is None:
-            return error
-        with suppress(GatewayError, TimeoutError):
-            async with asyncio.timeout(EVIDENCE_TIMEOUT):
-                there = await self._runner.run(_look(write))
-            if isinstance(there, Found) and write.evidence in (there.invocation, there.write_id):
-                error.message += (
-                    " This request has written nothing, but an earlier attempt of it took effect: it wrote the object "
-                    "that stands at the key."
-                )
-                error.facts["earlier-attempt"] = "took-effect"
-        return error
+    async def _told(self, write: FencedWrite, error: GatewayError) -> GatewayError:
+        return await earlier_attempt.told(error, self._runner, write.bucket, write.key, write.evidence)
 
     async def _record_acceptance(self, write: FencedWrite, decision: Decision | None, fence: Fence | None) -> None:
         """Count an accepted write. In observe mode, put on record that the fence would have refused it."""
@@ -370,13 +364,8 @@ class FencedWrites:
             ]
             with after_the_effect("put on record"):
                 await self._audit.passed(notes)
-            if write.tell is not None:
-                for one in why:
-                    write.tell(one.reason, fence)
-
-
-def _look(write: FencedWrite) -> Steps[HeadAnswer]:
-    return cast(HeadAnswer, (yield Look(write.bucket, write.key)))
+            for one in why:
+                write.exchange.response.would_refuse(one.reason, fence)
 
 
 def _writer(exchange: Exchange, resource: str, opened: RecordedUpload | None) -> FencingHeaders:
@@ -397,31 +386,6 @@ def _writer(exchange: Exchange, resource: str, opened: RecordedUpload | None) ->
 
 def _denied(message: str) -> StoreError:
     return StoreError("AccessDenied", 403, message)
-
-
-def _evidence(exchange: Exchange, mark: UUID) -> str | None:
-    """Return the mark that an earlier attempt of the same call has left, if it has written the object at the key."""
-    request = exchange.request
-    match request.operation:
-        case Operation.COMPLETE_MULTIPART_UPLOAD:
-            return str(mark)
-        case Operation.PUT_OBJECT | Operation.COPY_OBJECT:
-            return digest(exchange.head.headers, exchange.principal.name, request.bucket, request.key)
-        case _:
-            return None
-
-
-def digest(headers: Iterable[tuple[bytes, bytes]], caller: str, bucket: str, key: str) -> str | None:
-    """Return the mark of a call in the metadata of the object it writes; None if the client names no call.
-
-    No caller can name the call of another caller, or of another key. ``headers`` are raw, with names in lower case.
-    """
-    named = [value for name, value in headers if name == _INVOCATION]
-    if len(named) != 1 or not _VISIBLE.fullmatch(named[0]):
-        return None
-    parts = (named[0], caller.encode(), bucket.encode(), key.encode())
-    # A hash of hashes: no two calls have one text.
-    return hashlib.sha256(b"".join(hashlib.sha256(part).digest() for part in parts)).hexdigest()[:32]
 
 
 _ADVICE = {

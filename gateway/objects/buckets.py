@@ -6,16 +6,16 @@ from typing import TypeAlias
 from gateway.db import bypasses, intents, record
 from gateway.db.database import Database
 from gateway.errors import OutcomeUnknown, StoreError, Unavailable
-from gateway.objects.background.sweeper import Sweeper
+from gateway.objects.authorisation import StoreRights
 from gateway.objects.exchange import Exchange
-from gateway.objects.list_objects import Listings
-from gateway.objects.probe.probe import Profiles
+from gateway.objects.fenced_write import after_the_effect
+from gateway.objects.listings import Listings
 from gateway.objects.s3.answers import NotSent, Rejected, store_refusal
 from gateway.objects.s3.operations import Operation
 from gateway.objects.store.client import StoreReply
 from gateway.objects.store.operations import Upstream
-from gateway.objects.store_rights import StoreRights
-from gateway.objects.writes.fenced_write import after_the_effect
+from gateway.objects.store.probe import Profiles
+from gateway.objects.sweeper import Sweeper
 from gateway.observe.events import BucketAdministered, Observe
 
 MAX_DOCUMENT = 1024 * 1024
@@ -52,15 +52,9 @@ class Administration:
         is_shared: Callable[[str], bool],
     ) -> None:
         """``is_shared``: whether several databases have keys in a bucket."""
-        self._is_shared = is_shared
-        self._database = database
-        self._upstream = upstream
-        self._profiles = profiles
-        self._listings = listings
-        self._sweeper = sweeper
-        self._rights = rights
-        self._authorise = authorise
-        self._observe = observe
+        self._is_shared, self._database, self._upstream = is_shared, database, upstream
+        self._profiles, self._listings, self._sweeper = profiles, listings, sweeper
+        self._rights, self._authorise, self._observe = rights, authorise, observe
 
     async def administer(self, exchange: Exchange) -> None:
         """Pass one request on. Its caller has the right to it."""
@@ -73,7 +67,7 @@ class Administration:
             await self._authorise(exchange, body.content)
             await self._rights.check_document(request, body.content)
         await record.record_administration(self._database, exchange.attempt(), request.operation, bucket=request.bucket)
-        headers = [*request.headers, *((body.digests.content_md5, *body.digests.headers) if body else ())]
+        headers = [*request.headers, *((body.content_md5, *body.headers) if body else ())]
         content = body.content if body else b""
         try:
             reply = await self.send(exchange.head.method, request.raw_path, request.query, headers, content)

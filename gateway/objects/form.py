@@ -17,16 +17,15 @@ from gateway.errors import StoreError, TokenRequired
 from gateway.http import origins
 from gateway.http.body import Body
 from gateway.http.head import Head
-from gateway.objects.body import checksums
-from gateway.objects.body.checksums import Declared
-from gateway.objects.body.form import FormBody, is_form_upload
 from gateway.objects.exchange import Exchange, ResponseWriter
+from gateway.objects.fenced_write import FencedWrite
+from gateway.objects.form_body import FormBody, is_form_upload
 from gateway.objects.protocol.effects import Stored
-from gateway.objects.s3 import addressing, conditions, documents, forwarded_headers, xml
+from gateway.objects.put import Puts
+from gateway.objects.s3 import addressing, checksums, documents, request_headers, xml
+from gateway.objects.s3.checksums import Declared
 from gateway.objects.s3.operations import Operation, not_implemented
 from gateway.objects.s3.request import S3Request, read_fencing
-from gateway.objects.writes.fenced_write import FencedWrite, FencedWrites
-from gateway.objects.writes.put import Puts
 from gateway.record.payload_capture import NOTHING, Capture
 
 _FILENAME = "${filename}"
@@ -76,7 +75,6 @@ class FormUploads:
 
     def __init__(
         self,
-        writes: FencedWrites,
         puts: Puts,
         signers: Signers,
         of_key: Callable[[str, str], "FormUploads"],
@@ -84,12 +82,8 @@ class FormUploads:
         capture: Capture = NOTHING,
     ) -> None:
         """``of_key`` returns those of the database that fences a key of a bucket."""
-        self._of_key = of_key
-        self._writes = writes
-        self._puts = puts
-        self._signers = signers
-        self._max_body = max_body
-        self._capture = capture
+        self._puts, self._signers, self._of_key = puts, signers, of_key
+        self._max_body, self._capture = max_body, capture
 
     def bucket(self, head: RequestHead, host_bucket: str | None) -> str | None:
         """Return the bucket that a form is posted to; None for every other POST."""
@@ -132,11 +126,12 @@ class FormUploads:
     async def store(self, exchange: Exchange, incoming: FormBody) -> tuple[FencedWrite, Stored]:
         """Store the file of a form whose policy is verified, at a key that is fenced here. Raises ``GatewayError``."""
         write = await self._prepare(exchange, incoming)
-        return write, await self._puts.put_form(write, incoming, exchange.request.headers)
+        early = incoming.most > self._puts.threshold
+        return write, await self._puts.store(write, incoming, exchange.request.headers, early=early)
 
     async def _prepare(self, exchange: Exchange, incoming: FormBody) -> FencedWrite:
         try:
-            return await self._writes.prepare(exchange, capture_start=incoming.capture_start)
+            return await self._puts.writes.prepare(exchange, capture_start=incoming.capture_start)
         except TokenRequired as error:
             advice = "Give the form a field x-amz-meta-fencing-token with a condition for it in its policy."
             raise TokenRequired(error.message, advice=advice, facts=error.facts) from error
@@ -147,7 +142,7 @@ async def _respond(exchange: Exchange, form: FormRequest, write: FencedWrite, st
     etag = applied.etag or ""
     address = redirect_address(form, etag)
     if address is not None:
-        await exchange.response.redirected(address, resource, fence)
+        await exchange.response.acknowledged(303, ((b"location", address.encode("ascii")),), resource, fence)
         return
     location = exchange.address
     headers = (*applied.headers, (b"location", location.encode("latin-1", "replace")))
@@ -201,7 +196,7 @@ def read_form(fields: Mapping[str, str]) -> FormRequest:
     addressing.check(bucket, key)
     raw = [(name.encode(), value.encode()) for name, value in fields.items()]
     writer = read_fencing(Operation.POST_OBJECT, raw, session=fields.get("x-amz-security-token"))
-    condition = conditions.read(Operation.POST_OBJECT, fields)
+    condition = request_headers.read_condition(Operation.POST_OBJECT, fields)
     request = S3Request(
         Operation.POST_OBJECT, bucket, key, quote(key, safe="/"), (), _headers(fields), writer, condition
     )
@@ -243,7 +238,7 @@ def _headers(fields: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
             raise StoreError("InvalidArgument", 400, f"The form has both a field {field} and a field {header}.")
         if value:
             given[header] = value
-    headers = forwarded_headers.forwarded(Operation.PUT_OBJECT, given)
+    headers = request_headers.forwarded(Operation.PUT_OBJECT, given)
     for name, value in headers:
         # A field may have characters that a header cannot.
         if not _TOKEN.fullmatch(name) or _CONTROL.search(value):
@@ -252,7 +247,6 @@ def _headers(fields: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
 
 
 def _tags(document: str) -> str:
-    """Return the tags of a ``<Tagging>`` document, as the header of a PutObject has them."""
     if not document.strip():
         return ""
     tags = xml.read_tags(document.encode())

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
 from typing import TypeVar, assert_never
-from urllib.parse import quote
 from uuid import uuid4
 
 from gateway.db import intents
@@ -23,7 +22,10 @@ from gateway.fencing.intent import (
     MutationKind,
 )
 from gateway.fencing.record import SWEEPER
-from gateway.objects.probe.probe import Profiles
+from gateway.objects.bypass import BypassCheck
+from gateway.objects.key_rules import Resources
+from gateway.objects.protocol.announcements import Announcements
+from gateway.objects.protocol.bump import NO_FORM_LEFT, bump
 from gateway.objects.protocol.effects import (
     Abandon,
     Amend,
@@ -45,14 +47,11 @@ from gateway.objects.protocol.effects import (
     UploadForm,
     tombstone_body,
 )
-from gateway.objects.resource_rules import Resources
-from gateway.objects.run.announcements import Announcements
-from gateway.objects.run.bump import NO_FORM_LEFT, bump
-from gateway.objects.run.bypass_check import BypassCheck
 from gateway.objects.s3.answers import Applied, NotSent, Unknown, WriteAnswer
 from gateway.objects.s3.documents import Part
-from gateway.objects.store.client import TextHeaders
+from gateway.objects.store.client import TextHeaders, path, path_of
 from gateway.objects.store.operations import WITHOUT_ETAG, Upstream
+from gateway.objects.store.probe import Profiles
 from gateway.observe.events import IntentSettled, Observe, OutcomeLost, StepReached
 from gateway.observe.stages import staged
 
@@ -81,26 +80,17 @@ _LOOKS: dict[type, str] = {Look: "head", AwaitTurn: "turn"}
 
 
 @dataclass(frozen=True, slots=True)
-class Amendment:
-    """A request that goes to the store as it is: method, encoded query, headers, document."""
-
-    method: str
-    query: str = ""
-    headers: TextHeaders = ()
-    body: bytes = b""
-
-
-@dataclass(frozen=True, slots=True)
 class OperationPayload:
-    """The body and headers that one operation sends to the store.
+    """The body and headers that one operation sends to the store: a verified body, or the parts of an upload.
 
-    The body is a verified body, the parts that complete an upload, or an amendment.
+    An amendment goes to the store as it is, with its ``method`` and its encoded ``query``.
     """
 
     body: bytes = b""
     headers: TextHeaders = ()
     parts: Sequence[Part] = ()
-    amendment: Amendment | None = None
+    method: str = ""
+    query: str = ""
 
 
 NO_PAYLOAD = OperationPayload()
@@ -124,13 +114,9 @@ class Runner:
 
         ``late_after``: how long a request can take to have its effect once the store has begun with it.
         """
-        self.duplicates = duplicates
-        self._late_after = late_after
-        self._database = database
-        self._upstream = upstream
-        self._profiles = profiles
-        self._observe = observe
-        self._pending_wait = pending_wait
+        self.duplicates, self._late_after, self._database = duplicates, late_after, database
+        self._upstream, self._profiles = upstream, profiles
+        self._observe, self._pending_wait = observe, pending_wait
         self._resources = resources or Resources()
         self._announcements = Announcements(database, self._resources)
 
@@ -299,15 +285,14 @@ class Runner:
         return self._note_lost(write, answer)
 
     async def _amend(self, effect: Amend, payload: OperationPayload) -> WriteAnswer:
-        write, amendment = effect.write, payload.amendment
-        assert amendment is not None, "an amendment has nothing else to send"
-        answer, reply = await self._upstream.amend(
-            amendment.method,
-            write.bucket,
-            path_of(write.key),
-            amendment.query,
-            amendment.headers,
-            amendment.body,
+        write = effect.write
+        assert payload.method, "an amendment has nothing else to send"
+        answer, reply = await self._upstream.exchange(
+            payload.method,
+            path(write.bucket, path_of(write.key)),
+            payload.query,
+            payload.headers,
+            payload.body,
             signed_at=effect.signed_at,
         )
         if isinstance(answer, Applied) and reply is not None:
@@ -355,11 +340,6 @@ class Runner:
         except TimeoutError:
             return False
         return True
-
-
-def path_of(key: str) -> str:
-    """Return the key as it stands in a path, each byte encoded in the one way that all stores read alike."""
-    return quote(key, safe="/")
 
 
 def _is_the_write(effect: Effect) -> bool:

@@ -1,16 +1,20 @@
 """Multipart uploads by clients. Parts are staged; the completion is the fenced write."""
 
-from gateway.budget import Budget
+from contextlib import aclosing
+
 from gateway.db import uploads
-from gateway.db.database import Database
 from gateway.db.uploads import RecordedUpload, UploadKey
-from gateway.errors import GatewayError, StoreError, Unavailable
+from gateway.errors import StoreError
 from gateway.fencing.decision import Fence
 from gateway.http.body import offload, twice
+from gateway.objects.body import WriteBody
+from gateway.objects.copy import Sources
 from gateway.objects.exchange import Exchange
+from gateway.objects.fenced_write import CaptureStart, FencedWrite, after_the_effect
 from gateway.objects.protocol import mutation
 from gateway.objects.protocol.effects import Stored
-from gateway.objects.run.runner import OperationPayload, path_of
+from gateway.objects.protocol.runner import OperationPayload
+from gateway.objects.put import Puts
 from gateway.objects.s3 import documents
 from gateway.objects.s3.addressing import PartSource
 from gateway.objects.s3.answers import (
@@ -22,77 +26,59 @@ from gateway.objects.s3.answers import (
     Started,
     Unknown,
     Uploaded,
-    store_refusal,
+    step_failure,
 )
 from gateway.objects.s3.documents import etag_of_parts
-from gateway.objects.store.operations import Upstream
-from gateway.objects.writes.copy import Sources
-from gateway.objects.writes.fenced_write import CaptureStart, FencedWrite, FencedWrites, after_the_effect
-from gateway.objects.writes.staging import forward_part
+from gateway.objects.store.client import BodyStream, TextHeaders
+from gateway.objects.store.operations import Failure
 
 
 class Uploads:
     """CreateMultipartUpload, UploadPart, UploadPartCopy, CompleteMultipartUpload, AbortMultipartUpload."""
 
-    def __init__(
-        self,
-        database: Database,
-        upstream: Upstream,
-        writes: FencedWrites,
-        sources: Sources,
-        memory: Budget,
-        threshold: int,
-    ) -> None:
-        """``threshold``: the largest part, in bytes, that may be read into memory."""
-        self._database = database
-        self._upstream = upstream
-        self._writes = writes
+    def __init__(self, puts: Puts, sources: Sources) -> None:
+        """``puts.threshold``: the largest part, in bytes, that may be read into memory."""
+        self._database, self._upstream, self._writes = puts.database, puts.upstream, puts.writes
+        self._memory, self._threshold = puts.memory, puts.threshold
         self._sources = sources
-        self._memory = memory
-        self._threshold = threshold
 
     async def create(self, exchange: Exchange) -> None:
         """Open an upload. The token presented with it is valid for its parts and its completion."""
         write = await self._writes.prepare(exchange)
-        await self._writes.refuse_if_stale(write)
-        await self._writes.profile_for(write)
+        await self._writes.ready(write)
         headers = [*exchange.request.headers, *write.marks(self._upstream)]
-        started = await self._upstream.create_multipart(write.bucket, path_of(write.key), headers)
+        started = await self._upstream.create_multipart(*write.place, headers)
         if not isinstance(started, Started):
-            raise _failure(started)
-        presented = write.presented
-        place = _place(write, started.upload_id)
-        upload = RecordedUpload(
-            place,
-            write.write_id,
-            presented.token if presented else None,
-            write.attempt.holder,
-            write.attempt.caller,
-            sequencer=presented.sequencer if presented else None,
-        )
-        await uploads.record_opened(self._database, upload)
+            raise step_failure(started)
+        await uploads.record_opened(self._database, write.upload(started.upload_id, staged=False))
         document = documents.initiated(write.bucket, write.key, started.upload_id)
         await exchange.response.stored(Applied(None, started.headers), write.target.resource, None, document=document)
 
     async def part(self, exchange: Exchange) -> None:
-        """Pass a part on. It has no effect before the completion."""
         upload_id, number = _addressed(exchange)
         write = await self._pending_write(exchange, upload_id, exchange.capture_start)
         incoming = exchange.incoming()
         async with self._memory.held(twice(min(incoming.length, self._threshold) if incoming.trailing else 0)):
-            uploaded = await forward_part(
-                self._upstream,
-                write.bucket,
-                path_of(write.key),
-                upload_id,
-                number,
-                incoming,
-                exchange.request.headers,
-                memory_threshold=self._threshold,
-            )
+            uploaded = await self._forward((*write.place, upload_id, number), incoming, exchange.request.headers)
         if not isinstance(uploaded, Uploaded):
-            raise _failure(uploaded)
+            raise step_failure(uploaded)
         await exchange.response.stored(Applied(uploaded.etag, uploaded.headers), write.target.resource, None)
+
+    async def _forward(
+        self, part: tuple[str, str, str, int], incoming: WriteBody, headers: TextHeaders
+    ) -> Uploaded | Failure:
+        """Store a part as it arrives. A part that is not proven never becomes whole.
+
+        A checksum in the client's head goes with it. A checksum in the trailer would be known too late. Such a part is
+        read into memory first, up to the threshold; a larger one goes without. Raises what ``WriteBody.chunks`` raises.
+        """
+        # An empty body has no last piece to hold back.
+        if incoming.length == 0 or (incoming.trailing and incoming.length <= self._threshold):
+            body = await incoming.whole()
+            return await self._upstream.upload_part(*part, body.content, [*headers, *body.headers])
+        async with aclosing(incoming.chunks()) as chunks:
+            stream = BodyStream(chunks, incoming.length)
+            return await self._upstream.upload_part(*part, stream, [*headers, *incoming.checksum_headers])
 
     async def part_copy(self, exchange: Exchange) -> None:
         """Let the store copy a part, if the caller may read its source."""
@@ -101,16 +87,12 @@ class Uploads:
         source = exchange.request.source
         assert source is not None
         found = await self._sources.find(source)
+        wanted = PartSource(source.bucket, source.key, found.etag, source.version_id, source.range)
         copied = await self._upstream.upload_part_copy(
-            write.bucket,
-            path_of(write.key),
-            upload_id,
-            number,
-            PartSource(source.bucket, source.key, found.etag, source.version_id, source.range),
-            exchange.request.headers,
+            *write.place, upload_id, number, wanted, exchange.request.headers
         )
         if not isinstance(copied, Uploaded):
-            raise _failure(copied)
+            raise step_failure(copied)
         await exchange.response.stored(
             Applied(copied.etag, copied.headers), write.target.resource, None, document=copied.document
         )
@@ -119,18 +101,16 @@ class Uploads:
         """Abort an upload. A stale token is refused: the upload may be its successor's by now."""
         upload_id = exchange.request.parameter("uploadId") or ""
         write = await self._pending_write(exchange, upload_id)
-        place = _place(write, upload_id)
-        answer = await self._upstream.abort_multipart(write.bucket, path_of(write.key), upload_id)
+        answer = await self._upstream.abort_multipart(*write.place, upload_id)
         if isinstance(answer, Rejected | NotSent | Unknown):
-            raise _failure(answer)
+            raise step_failure(answer)
         with after_the_effect("noted"):
-            await uploads.remove(self._database, place)
+            await uploads.remove(self._database, write.upload_key(upload_id))
         if isinstance(answer, NotApplied):
             raise _no_such_upload()
         await exchange.response.passed(204, (), b"", write.target.resource)
 
     async def complete(self, exchange: Exchange) -> None:
-        """Make the parts the object."""
         upload_id = exchange.request.parameter("uploadId") or ""
         write, upload = await self._write_of_upload(exchange, upload_id)
         body = await exchange.document()
@@ -152,7 +132,7 @@ class Uploads:
         stored = await self._writes.run(write, steps, OperationPayload(headers=exchange.request.headers, parts=listed))
         assert isinstance(stored, Stored)
         with after_the_effect("noted"):
-            await uploads.mark_completed(self._database, _place(write, upload_id))
+            await uploads.mark_completed(self._database, write.upload_key(upload_id))
         await self._answer(exchange, write, stored.applied, stored.fence)
 
     async def _answer(self, exchange: Exchange, write: FencedWrite, applied: Applied, fence: Fence | None) -> None:
@@ -164,7 +144,7 @@ class Uploads:
 
         A client that has lost the answer to its completion sends it again.
         """
-        state = await self._upstream.head(write.bucket, path_of(write.key))
+        state = await self._upstream.head(*write.place)
         if isinstance(state, Found) and state.write_id == str(write.mark):
             return Applied(state.etag)
         return None
@@ -193,10 +173,6 @@ class Uploads:
         return write, upload
 
 
-def _place(write: FencedWrite, upload_id: str) -> UploadKey:
-    return UploadKey(write.target.resource, write.bucket, write.key, upload_id)
-
-
 def _addressed(exchange: Exchange) -> tuple[str, int]:
     """Return upload and part number of a request; ``classify`` has checked both."""
     return exchange.request.parameter("uploadId") or "", int(exchange.request.parameter("partNumber") or 0)
@@ -209,9 +185,3 @@ def _no_such_upload() -> StoreError:
         "The specified upload does not exist. The upload ID may be invalid, or the upload may have been aborted or "
         "completed, or it was not opened through this gateway.",
     )
-
-
-def _failure(answer: Rejected | NotSent | Unknown) -> GatewayError:
-    if isinstance(answer, Rejected):
-        return store_refusal(answer)
-    return Unavailable(f"Nothing was written: {answer.reason}.")

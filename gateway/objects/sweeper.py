@@ -7,13 +7,14 @@ tombstone is a fenced delete of its own, and the rest can be done twice.
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
 from typing import TypeVar
 from uuid import uuid4
 
+from gateway.background import background_tasks, repeat
 from gateway.db import intents, uploads
 from gateway.db.database import Database
 from gateway.db.intents import Tombstone
@@ -22,13 +23,14 @@ from gateway.errors import GatewayError, StoreError, Unavailable
 from gateway.fencing.decision import Enforcement
 from gateway.fencing.intent import Announcement, Duplicates, Intent
 from gateway.fencing.record import SWEEPER
-from gateway.objects.background.bypass_scan import BypassScan
-from gateway.objects.probe.probe import Profiles
+from gateway.objects.bypass import BypassScan
 from gateway.objects.protocol import mutation, settling
 from gateway.objects.protocol.effects import Deleted, NotDone, StoreRefused, Uncertain
-from gateway.objects.run.runner import Amendment, OperationPayload, Runner, path_of
+from gateway.objects.protocol.runner import OperationPayload, Runner
 from gateway.objects.s3.answers import store_refusal
+from gateway.objects.store.client import path_of
 from gateway.objects.store.operations import Upstream
+from gateway.objects.store.probe import Profiles
 from gateway.observe.events import Observe, SweepFailed, TombstoneSwept, UploadSwept
 
 LEFT_BEHIND = timedelta(minutes=15)
@@ -41,7 +43,7 @@ _MOST_BATCHES = 10
 _CONDITIONS = 5000
 _AT_A_TIME = 8
 _GRACE = 5.0  # seconds
-_UNCONDITIONAL = OperationPayload(amendment=Amendment("DELETE"))
+_UNCONDITIONAL = OperationPayload(method="DELETE")
 
 Item = TypeVar("Item")
 
@@ -69,13 +71,9 @@ class Sweeper:
         observe: Observe,
         scan: BypassScan | None = None,
     ) -> None:
-        self._database = database
-        self._upstream = upstream
-        self._profiles = profiles
-        self._runner = runner
-        self._observe = observe
-        self._scan = scan
-        self._stopping = asyncio.Event()
+        self._database, self._upstream, self._profiles = database, upstream, profiles
+        self._runner, self._observe, self._scan = runner, observe, scan
+        self._stopping, self._under_way = asyncio.Event(), asyncio.Lock()
 
     @asynccontextmanager
     async def running(self, interval: float) -> AsyncIterator[None]:
@@ -86,28 +84,18 @@ class Sweeper:
         if not interval:
             yield
             return
-        async with asyncio.TaskGroup() as group:
-            task = group.create_task(self._keep_sweeping(interval))
+        async with background_tasks(repeat("everything", self._round, self._observe, interval)):
             try:
                 yield
             finally:
                 self._stopping.set()
-                await asyncio.wait([task], timeout=_GRACE)
-                task.cancel()
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(_GRACE), self._under_way:
+                        pass
 
-    async def _keep_sweeping(self, interval: float) -> None:
-        while not self._stopping.is_set():
-            try:
-                async with asyncio.timeout(interval):
-                    await self._stopping.wait()
-            except TimeoutError:
-                await self._sweep_safely()
-
-    async def _sweep_safely(self) -> None:
-        try:
+    async def _round(self) -> None:
+        async with self._under_way:
             await self.sweep()
-        except Exception as error:  # noqa: BLE001 - a fault of one round must not end the others, nor the gateway
-            self._observe(SweepFailed("everything", type(error).__name__))
 
     async def sweep(self) -> Swept:
         """Run one round. A failure of one part does not keep it from the next."""

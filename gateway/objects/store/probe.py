@@ -8,16 +8,35 @@ is enough.
 import asyncio
 import hashlib
 from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, TypeAlias
 from uuid import uuid4
 
 from gateway.errors import GatewayError, StoreError, Unavailable
-from gateway.objects.probe import bucket_profile, judgement
-from gateway.objects.probe.bucket_profile import COMPLETE_CONDITIONS, DELETE_CONDITION, SPELLINGS, Probe, Profile
-from gateway.objects.probe.judgement import Contender, Etags, Observation
-from gateway.objects.probe.scratch_keys import PREFIX, ScratchKeys, ScratchUpload, ScratchWrite, conclusive
 from gateway.objects.s3.answers import Applied, Found, NotApplied, Rejected, WriteAnswer
+from gateway.objects.store.bucket_profile import (
+    COMPLETE_CONDITIONS,
+    DELETE_CONDITION,
+    KEYS,
+    PUT_CONDITIONS,
+    SPELLINGS,
+    Contender,
+    Etags,
+    Observation,
+    Probe,
+    Profile,
+    conclude,
+    is_inconclusive,
+    judge_race,
+    judge_reading,
+    judge_spelling,
+    judge_state,
+    judge_trial,
+    lost_race,
+    mistakable,
+)
 from gateway.objects.store.operations import Upstream
+from gateway.objects.store.probe_keys import PREFIX, ScratchKeys, ScratchUpload, conclusive
 
 __all__ = ["PREFIX", "Profiles", "probe"]
 
@@ -78,6 +97,13 @@ class Profiles:
                 raise failure
         return known
 
+    async def confuses(self, bucket: str, key: str) -> bool:
+        """Return whether the store may take a key for another one. Raises what ``probe`` raises.
+
+        Most keys have a spelling that no store mistakes. No probe is needed for these.
+        """
+        return mistakable(key, KEYS) is not None and mistakable(key, (await self.of(bucket)).confused) is not None
+
     def forget(self, bucket: str) -> None:
         """Probe the bucket again before the next write: it may do something else from now on."""
         self._known.pop(bucket, None)
@@ -117,13 +143,13 @@ class _Examination:
         """Run all probes, except those that cannot pass any more."""
         await self._try_puts()
         await self._try_absence()
-        if self._passing(bucket_profile.PUT_CONDITIONS):
+        if self._passing(PUT_CONDITIONS):
             await self._race_puts()
-        if self._passing(bucket_profile.PUT_CONDITIONS):
+        if self._passing(PUT_CONDITIONS):
             await self._try_completions()
             await self._try_deletes()
             await self._try_spellings()
-        return judgement.conclude(self._seen, self._etags())
+        return conclude(self._seen, self._etags())
 
     async def _try_puts(self) -> None:
         name = "put"
@@ -136,11 +162,11 @@ class _Examination:
         if second.etag is None:
             return
         state = await self._scratch.head(name)
-        self._seen.append(judgement.of_reading(state, second.etag, second.write_id))
+        self._seen.append(judge_reading(state, second.etag, second.write_id))
         await self._put(Probe.PUT_IF_MATCH, name, _WRONG, "If-Match with another ETag", holds=False)
-        self._seen.append(judgement.of_state(Probe.PUT_IF_MATCH, await self._scratch.head(name), second.write_id))
+        self._seen.append(judge_state(Probe.PUT_IF_MATCH, await self._scratch.head(name), second.write_id))
 
-    async def _rewrite(self, name: str, etag: str) -> ScratchWrite:
+    async def _rewrite(self, name: str, etag: str) -> Contender:
         """Write with If-Match and the right ETag, in quotation marks as of RFC 9110. Some releases of Ceph need it
         without.
         """
@@ -158,7 +184,7 @@ class _Examination:
         """Try absence before an object was there, and after it was deleted: versioned buckets differ."""
         name = "absent"
         await self._put(Probe.PUT_IF_MATCH, name, _WRONG, "If-Match without an object", holds=False)
-        self._seen.append(judgement.of_state(Probe.PUT_IF_MATCH, await self._scratch.head(name), None))
+        self._seen.append(judge_state(Probe.PUT_IF_MATCH, await self._scratch.head(name), None))
         created = await self._scratch.put(name, _BODY, expected=None)
         if created.etag is not None and await self._scratch.remove(name):
             await self._put(Probe.PUT_IF_MATCH, name, created.etag, "If-Match on a deleted object", holds=False)
@@ -178,7 +204,7 @@ class _Examination:
             return
         self._multipart.append(created.etag)
         state = await self._scratch.head(name)
-        self._seen.append(judgement.of_reading(state, created.etag, created.write_id))
+        self._seen.append(judge_reading(state, created.etag, created.write_id))
         await self._complete(Probe.COMPLETE_IF_NONE_MATCH, name, None, "If-None-Match: * on an object", holds=False)
         standing = created
         if self._passing(frozenset({Probe.COMPLETE_IF_NONE_MATCH})):
@@ -186,14 +212,15 @@ class _Examination:
         await self._complete(Probe.COMPLETE_IF_MATCH, name, _WRONG, "If-Match with another ETag", holds=False)
         if self._passing(COMPLETE_CONDITIONS):
             state = await self._scratch.head(name)
-            self._seen.append(judgement.of_state(Probe.COMPLETE_IF_MATCH, state, standing.write_id))
+            self._seen.append(judge_state(Probe.COMPLETE_IF_MATCH, state, standing.write_id))
         if self._passing(COMPLETE_CONDITIONS):
             await self._race_completions(name)
 
     async def _race_completions(self, name: str) -> None:
         etag = await self._etag(name)
         uploads = [await self._scratch.start(name, _unique()) for _ in range(_UPLOADS)]
-        entries = [_completion_racer(self._scratch, each, etag) for each in uploads if isinstance(each, ScratchUpload)]
+        contend = partial(self._scratch.contend_upload, expected=etag)
+        entries: list[Racer] = [partial(contend, each) for each in uploads if isinstance(each, ScratchUpload)]
         await self._race(Probe.COMPLETE_RACE, name, etag, [*entries, *self._writers(name, etag, _UPLOADS)])
 
     async def _try_deletes(self) -> None:
@@ -203,24 +230,22 @@ class _Examination:
             return
         self._plain.append(written.etag)
         answer = await self._scratch.delete(name, expected=_WRONG)
-        self._seen.append(judgement.of_trial(Probe.DELETE_IF_MATCH, "If-Match with another ETag", answer, holds=False))
+        self._seen.append(judge_trial(Probe.DELETE_IF_MATCH, "If-Match with another ETag", answer, holds=False))
         if not self._passing(DELETE_CONDITION):
             return
-        self._seen.append(judgement.of_state(Probe.DELETE_IF_MATCH, await self._scratch.head(name), written.write_id))
+        self._seen.append(judge_state(Probe.DELETE_IF_MATCH, await self._scratch.head(name), written.write_id))
         for _ in range(_ROUNDS):
             await self._race_deletes(name, await self._etag(name))
         answer = await self._scratch.delete(name, expected=await self._etag(name))
-        self._seen.append(judgement.of_trial(Probe.DELETE_IF_MATCH, "If-Match", answer, holds=True))
-        self._seen.append(judgement.of_state(Probe.DELETE_IF_MATCH, await self._scratch.head(name), None))
+        self._seen.append(judge_trial(Probe.DELETE_IF_MATCH, "If-Match", answer, holds=True))
+        self._seen.append(judge_state(Probe.DELETE_IF_MATCH, await self._scratch.head(name), None))
 
     async def _race_deletes(self, name: str, etag: str) -> None:
-        def delete() -> Coroutine[Any, Any, Contender]:
-            return self._scratch.contend_delete(name, expected=etag)
-
-        def put() -> Coroutine[Any, Any, Contender]:
-            return self._scratch.contend(name, _unique(), expected=etag)
-
-        await self._race(Probe.DELETE_RACE, name, etag, [delete, put] * _DELETES)
+        entries: list[Racer] = []
+        for _ in range(_DELETES):
+            entries.append(partial(self._scratch.contend_delete, name, expected=etag))
+            entries.append(partial(self._scratch.contend, name, _unique(), expected=etag))
+        await self._race(Probe.DELETE_RACE, name, etag, entries)
 
     async def _try_spellings(self) -> None:
         """Try spellings, and again where an answer is open: a store with a moment of trouble must not pass for one that
@@ -242,12 +267,11 @@ class _Examination:
         for kind, each in SPELLINGS.items():
             answers = {other: others[other].answer for other in each.others}
             standing = plain[each.plain].answer
-            seen += judgement.of_spelling(kind, each.plain, standing, answers, undisturbed=each.plain in undisturbed)
+            seen += judge_spelling(kind, each.plain, standing, answers, undisturbed=each.plain in undisturbed)
         answered = [each.answer for each in (*plain.values(), *others.values())]
-        return seen, any(judgement.is_inconclusive(each) for each in answered)
+        return seen, any(is_inconclusive(each) for each in answered)
 
     async def _is_still_there(self, name: str, put: Contender) -> bool:
-        """Return whether the object that was put at a key is still there."""
         if not isinstance(put.answer, Applied):
             return False
         after = await self._scratch.head(name)
@@ -260,26 +284,25 @@ class _Examination:
 
     async def _put(
         self, kind: Probe, name: str, expected: str | None, condition: str, *, holds: bool = True
-    ) -> ScratchWrite:
-        """Put the usual bytes."""
+    ) -> Contender:
         written = await self._scratch.put(name, _BODY, expected=expected)
         self._note(kind, written, condition, holds=holds)
         return written
 
-    def _note(self, kind: Probe, written: ScratchWrite, condition: str, *, holds: bool) -> None:
-        self._seen.append(judgement.of_trial(kind, condition, written.answer, holds=holds))
+    def _note(self, kind: Probe, written: Contender, condition: str, *, holds: bool) -> None:
+        self._seen.append(judge_trial(kind, condition, written.answer, holds=holds))
         if written.etag is not None:
             self._plain.append(written.etag)
 
     async def _complete(
         self, kind: Probe, name: str, expected: str | None, condition: str, *, holds: bool = True
-    ) -> ScratchWrite | None:
+    ) -> Contender | None:
         upload = await self._scratch.start(name, _BODY)
         if isinstance(upload, Rejected):
-            self._seen.append(judgement.of_trial(kind, "A multipart upload", upload, holds=holds))
+            self._seen.append(judge_trial(kind, "A multipart upload", upload, holds=holds))
             return None
         written = await self._scratch.complete(upload, expected=expected)
-        self._seen.append(judgement.of_trial(kind, condition, written.answer, holds=holds))
+        self._seen.append(judge_trial(kind, condition, written.answer, holds=holds))
         return written
 
     async def _race(self, kind: Probe, name: str, before: str | None, entries: Sequence[Racer]) -> None:
@@ -287,14 +310,14 @@ class _Examination:
             tasks = [group.create_task(entry()) for entry in entries]
         contenders = [task.result() for task in tasks]
         for contender in contenders:
-            if not judgement.lost_race(contender.answer):
+            if not lost_race(contender.answer):
                 conclusive(contender.answer)
-        self._seen.append(judgement.of_race(kind, before, contenders, await self._scratch.head(name)))
+        self._seen.append(judge_race(kind, before, contenders, await self._scratch.head(name)))
 
     def _writers(self, name: str, expected: str | None, count: int) -> list[Racer]:
         """Return writers of different bytes on one condition, with the large bodies first."""
         bodies = [_unique().ljust(_LARGE if 2 * number < count else 0) for number in range(count)]
-        return [_put_racer(self._scratch, name, body, expected) for body in bodies]
+        return [partial(self._scratch.contend, name, body, expected=expected) for body in bodies]
 
     async def _etag(self, name: str) -> str:
         """Return the ETag that stands at the key. If no contender has won, put an object there."""
@@ -323,11 +346,3 @@ def _check_admission(answer: WriteAnswer) -> None:
 def _unique() -> bytes:
     """Return bytes of a contender's own. With the same bytes it would leave the ETag of the next one's condition."""
     return f"{uuid4()}\n".encode()
-
-
-def _put_racer(scratch: ScratchKeys, name: str, body: bytes, expected: str | None) -> Racer:
-    return lambda: scratch.contend(name, body, expected=expected)
-
-
-def _completion_racer(scratch: ScratchKeys, upload: ScratchUpload, expected: str) -> Racer:
-    return lambda: scratch.contend_upload(upload, expected=expected)

@@ -1,7 +1,6 @@
 """Large bodies on their way to the store, staged as parts of an upload. Only its completion takes effect.
 
-The gateway holds no part in memory, unless only the end of the body tells how long it is. A part of a client's own
-upload goes through in the same way.
+The gateway holds no part in memory, unless only the end of the body tells how long it is.
 """
 
 import asyncio
@@ -9,19 +8,19 @@ import math
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias
+from typing import TypeAlias
 from uuid import UUID
 
-from gateway.errors import GatewayError, Unavailable
-from gateway.objects.body.intake import WriteBody
+from gateway.db import uploads
+from gateway.db.database import Database
+from gateway.errors import GatewayError, OutcomeUnknown, SqlError, Unavailable
+from gateway.objects.body import WriteBody
+from gateway.objects.fenced_write import FencedWrite
 from gateway.objects.s3.answers import Applied, NotApplied, NotSent, Started, Unknown, Uploaded, store_refusal
 from gateway.objects.s3.documents import Part, etag_of_parts
-from gateway.objects.store.client import TextHeaders
+from gateway.objects.store.client import BodyStream, TextHeaders, pieces_of
 from gateway.objects.store.operations import Failure, Upstream
-from gateway.objects.store.upload_stream import BodyStream
 
-ObjectPlace: TypeAlias = tuple[str, str]
-"""Bucket and raw key."""
 PartBodies: TypeAlias = AsyncGenerator[bytes | BodyStream, None]
 
 _MEBIBYTE = 1024 * 1024
@@ -33,16 +32,6 @@ _SIZES = 64
 _PARTS = 8
 _MOST = 4 * 1024 * _MEBIBYTE  # S3 takes 5 GiB
 _TOUCH = 60.0
-
-
-class Register(Protocol):
-    """Notes the uploads that would stay behind if the gateway went away."""
-
-    async def opened(self, upload_id: str) -> None: ...
-
-    async def touched(self, upload_id: str) -> None: ...
-
-    async def closed(self, upload_id: str) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,16 +47,16 @@ class Staged:
 
 
 class Staging:
-    """Stages the body of one object as the parts of a new upload.
+    """Stages the body of one write as the parts of a new upload.
 
-    If staging fails, it aborts the upload. Then it raises the store's refusal, ``Unavailable``, or an error of the body
-    itself. Nothing is written then.
+    The database knows of the upload, so that the sweeper finds one that a lost gateway leaves behind. If staging fails,
+    it aborts the upload, and nothing is written. It raises the store's refusal, ``Unavailable``, or an error of the
+    body itself.
     """
 
-    def __init__(self, upstream: Upstream, place: ObjectPlace, register: Register) -> None:
-        self._upstream = upstream
-        self._place = place
-        self._register = register
+    def __init__(self, database: Database, upstream: Upstream, write: FencedWrite) -> None:
+        self._database, self._upstream, self._write = database, upstream, write
+        self._place = write.place
         self._touched = asyncio.get_running_loop().time()
 
     async def stage(self, incoming: WriteBody, headers: TextHeaders, write_id: UUID) -> Staged:
@@ -85,7 +74,14 @@ class Staging:
 
         ``size``: bytes of each part but the last. ``chunks`` end where the body is proven.
         """
-        return await self._stage_chunks(chunks, headers, lambda touching: _pieces(touching, size))
+        return await self._stage_chunks(chunks, headers, lambda touching: pieces_of(touching, size))
+
+    async def stage_whole(self, body: bytes, headers: TextHeaders) -> Staged:
+
+        async def one() -> PartBodies:
+            yield body
+
+        return await self.stage_parts(headers, lambda upload_id: self._store(upload_id, one()))
 
     async def stage_parts(
         self, headers: TextHeaders, store_parts: Callable[[str], Awaitable[tuple[Part, ...]]]
@@ -96,7 +92,7 @@ class Staging:
             raise store_failure(started)
         done = False
         try:
-            await self._register.opened(started.upload_id)
+            await uploads.record_opened(self._database, self._write.upload(started.upload_id, staged=True))
             parts = await store_parts(started.upload_id)
             done = True
         finally:
@@ -105,20 +101,23 @@ class Staging:
         return Staged(started.upload_id, parts, etag_of_parts(parts))
 
     async def touch(self, upload_id: str) -> None:
-        """Tell the register now and then that the body is still on its way."""
+        """Note now and then that the body is still on its way."""
         moment = asyncio.get_running_loop().time()
         if moment - self._touched >= _TOUCH:
             self._touched = moment
-            await self._register.touched(upload_id)
+            await uploads.touch(self._database, self._write.upload_key(upload_id))
 
     async def abort(self, upload_id: str) -> None:
-        """Abort the upload if possible. If the store does not confirm it, the upload stays on the register, for the
-        sweeper.
-        """
+        """Abort the upload if possible. If the store does not confirm it, the database keeps it, for the sweeper."""
         with suppress(GatewayError):
             answer = await self._upstream.abort_multipart(*self._place, upload_id)
             if isinstance(answer, Applied | NotApplied):
-                await self._register.closed(upload_id)
+                await uploads.remove(self._database, self._write.upload_key(upload_id))
+
+    async def close(self, upload_id: str) -> None:
+        """Forget an upload that has become the object. The write has taken effect: the sweeper finds what stays."""
+        with suppress(Unavailable, OutcomeUnknown, SqlError):
+            await uploads.remove(self._database, self._write.upload_key(upload_id))
 
     async def _stage_chunks(
         self,
@@ -133,7 +132,6 @@ class Staging:
         return await self.stage_parts(headers, store_parts)
 
     async def _store(self, upload_id: str, bodies: PartBodies) -> tuple[Part, ...]:
-        """Store each of the bodies as a part."""
         parts: list[Part] = []
         async for body in bodies:
             number = len(parts) + 1
@@ -148,33 +146,6 @@ class Staging:
             async for chunk in chunks:
                 await self.touch(upload_id)
                 yield chunk
-
-
-async def forward_part(
-    upstream: Upstream,
-    bucket: str,
-    raw_key: str,
-    upload_id: str,
-    number: int,
-    incoming: WriteBody,
-    headers: TextHeaders,
-    *,
-    memory_threshold: int,
-) -> Uploaded | Failure:
-    """Store a part of a client's own upload as it arrives. A part that is not proven never becomes whole.
-
-    A checksum in the client's head goes with it. A checksum in the trailer would be known too late. Such a part is
-    read into memory first, up to ``memory_threshold`` bytes; a larger one goes without. Raises what
-    ``WriteBody.chunks`` raises.
-    """
-    place = (bucket, raw_key, upload_id, number)
-    # An empty body has no last piece to hold back.
-    if incoming.length == 0 or (incoming.trailing and incoming.length <= memory_threshold):
-        body = await incoming.whole()
-        return await upstream.upload_part(*place, body.content, [*headers, *body.digests.headers])
-    async with aclosing(incoming.chunks()) as chunks:
-        stream = BodyStream(chunks, incoming.length)
-        return await upstream.upload_part(*place, stream, [*headers, *incoming.checksum_headers])
 
 
 def part_size(length: int, write_id: UUID) -> int:
@@ -208,24 +179,6 @@ async def _streams(chunks: AsyncGenerator[bytes, None], left: int, size: int) ->
         left -= length
 
 
-async def _pieces(chunks: AsyncGenerator[bytes, None], size: int) -> PartBodies:
-    """Cut a body of any length into parts that are put together here. An empty body is one part."""
-    held: list[bytes] = []
-    missing, first = size, True
-    async for chunk in chunks:
-        rest = chunk
-        while len(rest) >= missing:
-            held.append(rest[:missing])
-            piece, rest = b"".join(held), rest[missing:]
-            held.clear()
-            yield piece
-            missing, first = size, False
-        held.append(rest)
-        missing -= len(rest)
-    if first or missing < size:
-        yield b"".join(held)
-
-
 class _Source:
     """A stream cut into parts, none of which is ever put together."""
 
@@ -234,7 +187,6 @@ class _Source:
         self._rest = b""
 
     def take(self, size: int) -> "_Piece":
-        """Return the next ``size`` bytes, as they arrive."""
         return _Piece(self, size)
 
     async def next(self, most: int) -> bytes:

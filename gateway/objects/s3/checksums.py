@@ -102,21 +102,6 @@ class Proof:
     headers: tuple[tuple[str, str], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Digests:
-    """A verified body's size in bytes, its MD5 and SHA-256 in hex, and the checksum headers that are true of it."""
-
-    size: int
-    md5: str
-    sha256: str
-    headers: tuple[tuple[str, str], ...]
-
-    @property
-    def content_md5(self) -> tuple[str, str]:
-        """The header that vouches for the body: S3 wants one with some documents, whatever else does."""
-        return "content-md5", base64.b64encode(bytes.fromhex(self.md5)).decode()
-
-
 def declared(headers: Mapping[str, str]) -> Declared:
     """Read the declarations of a request, given its headers by lower-case name, each once.
 

@@ -16,7 +16,7 @@ from gateway.db.intents import Begin, Finish
 from gateway.errors import SqlError, Unavailable
 from gateway.fencing.intent import Begun
 from gateway.fencing.naming import check
-from gateway.objects.resource_rules import Resources
+from gateway.objects.key_rules import Resources
 
 MOST = 32
 # Bytes of values, which fit into the socket's buffer: a gateway that pauses half-way would hold locks.

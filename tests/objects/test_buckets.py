@@ -10,7 +10,7 @@ from botocore.exceptions import ClientError
 from mypy_boto3_s3 import S3Client
 
 from gateway.demo.embedded import EmbeddedPostgres
-from gateway.objects.probe.probe import PREFIX
+from gateway.objects.store.probe import PREFIX
 from gateway.observe.events import BucketAdministered
 from tests.objects.clients import call, connect, outcome, refused
 from tests.objects.object_gateway import ADMIN, WRITER, Stage, module_stage, staged

@@ -11,7 +11,7 @@ from gateway.demo.embedded import EmbeddedPostgres
 from gateway.errors import ConfigurationError, ResourceMalformed, StoreError
 from gateway.fencing.decision import Enforcement, Equal
 from gateway.fencing.resource import canonical, covers
-from gateway.objects.resource_rules import KeyRule, Resources
+from gateway.objects.key_rules import KeyRule, Resources
 from gateway.observe.events import WriteRefused
 from tests.doubles.s3 import S3Double
 from tests.objects.clients import body_of, call, connect, opened, outcome

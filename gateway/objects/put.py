@@ -1,0 +1,167 @@
+"""PutObject: a small body is put from memory, a large one is staged in parts as it arrives. The stages, in order:
+
+prepare the write, make sure that it can be written, take the body in, run the protocol, respond.
+"""
+
+from dataclasses import replace
+from uuid import uuid4
+
+from gateway.budget import Budget
+from gateway.db.database import Database
+from gateway.errors import StoreError, Unavailable
+from gateway.http.body import twice
+from gateway.objects.body import VerifiedBody, WriteBody
+from gateway.objects.exchange import Exchange
+from gateway.objects.fenced_write import FencedWrite, FencedWrites
+from gateway.objects.form_body import FormBody
+from gateway.objects.protocol import mutation
+from gateway.objects.protocol.effects import (
+    Candidate,
+    Deleted,
+    InParts,
+    Steps,
+    Stored,
+    WriteOutcome,
+    tombstone_body,
+)
+from gateway.objects.protocol.runner import OperationPayload
+from gateway.objects.s3.request_headers import WriteCondition
+from gateway.objects.staging import Staged, Staging, part_size
+from gateway.objects.store.bucket_profile import Profile
+from gateway.objects.store.client import TextHeaders
+from gateway.objects.store.operations import Upstream
+
+_SMALL_PARTS = 64 * 1024 * 1024
+
+
+class Puts:
+    """Writes of whole bodies. ``threshold``: the largest body, in bytes, that is put from memory."""
+
+    def __init__(
+        self, database: Database, upstream: Upstream, writes: FencedWrites, memory: Budget, threshold: int
+    ) -> None:
+        self.database, self.upstream, self.writes = database, upstream, writes
+        self.memory, self.threshold = memory, threshold
+
+    async def put(self, exchange: Exchange) -> None:
+        write = await self.writes.prepare(exchange, capture_start=exchange.capture_start)
+        incoming = exchange.incoming()
+        # An early refusal spares the client a large body. For a small one the write itself finds out.
+        early = exchange.awaits_continue or incoming.length > self.threshold
+        stored = await self.store(write, incoming, exchange.request.headers, exchange.request.condition, early=early)
+        await exchange.response.stored(stored.applied, write.target.resource, stored.fence)
+
+    async def store(
+        self,
+        write: FencedWrite,
+        incoming: WriteBody | FormBody,
+        headers: TextHeaders,
+        condition: WriteCondition | None = None,
+        *,
+        early: bool,
+    ) -> Stored:
+        """Write a body as it arrives: a small one from memory, a large one in parts. ``headers`` are the object's.
+
+        ``early``: refuse a stale token before the body is taken in.
+        """
+        profile = await self.writes.ready(write, early=early)
+        if incoming.most <= self.threshold:
+            async with self.memory.held(twice(incoming.most)):
+                body = await incoming.whole()
+                write = write.with_captured(incoming.captured(body.content))
+                return await self.put_from_memory(write, profile, body, headers, condition)
+        staging, headers = self.staging(write), [*headers, *write.marks(self.upstream)]
+        if isinstance(incoming, WriteBody):
+            staged = await staging.stage(incoming, headers, write.write_id)
+        else:
+            # One part at a time is put together in memory, so its size must not grow with the body.
+            size = part_size(min(incoming.most, _SMALL_PARTS), write.write_id)
+            async with self.memory.held(twice(size)):
+                staged = await staging.stage_unsized(incoming.chunks(), headers, size)
+        write = write.with_payload(incoming.proof.size, incoming.proof.sha256).with_captured(incoming.captured())
+        return await self.complete(write, profile, staged, condition)
+
+    async def put_from_memory(
+        self,
+        write: FencedWrite,
+        profile: Profile,
+        body: VerifiedBody,
+        headers: TextHeaders,
+        condition: WriteCondition | None,
+    ) -> Stored:
+        write = write.with_payload(body.size, body.sha256)
+        steps = mutation.put(write.announcement(), _candidates(profile, body), condition)
+        payload = OperationPayload(body.content, [*headers, *body.headers, *write.call_marks()])
+        done = await self.writes.run(write, steps, payload)
+        if isinstance(done, InParts):
+            staged = await self.staging(write).stage_whole(body.content, [*headers, *write.marks(self.upstream)])
+            return await self.complete(write, profile, staged, condition, after=done)
+        return _stored(done)
+
+    async def entomb(self, write: FencedWrite, condition: WriteCondition | None, after: InParts) -> Deleted:
+        """Delete an object by an upload of a tombstone. ``after`` is why."""
+        marks = write.marks(self.upstream, tombstone=True)
+        staged = await self.staging(write).stage_whole(tombstone_body(uuid4()), marks)
+        announced = replace(write.announcement(), attempt=after.attempt, entombs=True, removes=True)
+        steps = mutation.complete(
+            announced, staged.upload_id, staged.etag, condition, conditional=False, tombstone=True
+        )
+        done = await self._completed(write, staged, steps)
+        assert isinstance(done, Deleted)
+        return done
+
+    def staging(self, write: FencedWrite) -> Staging:
+        """Return the staging of a write's body."""
+        return Staging(self.database, self.upstream, write)
+
+    async def complete(
+        self,
+        write: FencedWrite,
+        profile: Profile,
+        staged: Staged,
+        condition: WriteCondition | None,
+        after: InParts | None = None,
+    ) -> Stored:
+        """Make what was staged the object. If that fails, nothing stays staged.
+
+        ``after``: why a small body is staged, if it is one.
+        """
+        steps = mutation.complete(
+            replace(write.announcement(), attempt=1 if after is None else after.attempt),
+            staged.upload_id,
+            staged.etag,
+            condition,
+            conditional=after is None and profile.complete_conditions,
+        )
+        return _stored(await self._completed(write, staged, steps))
+
+    async def _completed(
+        self, write: FencedWrite, staged: Staged, steps: Steps[WriteOutcome]
+    ) -> Stored | Deleted | InParts:
+        done = False
+        try:
+            result = await self.writes.run(write, steps, OperationPayload(parts=staged.parts))
+            done = not isinstance(result, Deleted) or result.applied is not None  # else there was nothing to delete
+            return result
+        except StoreError as error:
+            if error.s3_code != mutation.NO_SUCH_UPLOAD:
+                raise
+            raise Unavailable("Nothing was written: the staged upload has been aborted meanwhile.") from error
+        finally:
+            staging = self.staging(write)
+            await (staging.close(staged.upload_id) if done else staging.abort(staged.upload_id))
+
+
+def _stored(done: Stored | Deleted | InParts) -> Stored:
+    assert isinstance(done, Stored)
+    return done
+
+
+def _candidates(profile: Profile, body: VerifiedBody) -> tuple[Candidate, ...]:
+    """Return the forms in which this store takes the body, with their ETags where ETags are hashes.
+
+    An ETag may be a hash even where the probe has seen unique ETags. The object may be encrypted otherwise than its
+    bucket is by default, and that default may have changed since.
+    """
+    candidates = mutation.candidates(body.md5)
+    return candidates if profile.can_bump else candidates[:1]
