@@ -14,7 +14,17 @@ from gateway.auth.principal import Principal, shown_to
 from gateway.db import search
 from gateway.db.database import Database
 from gateway.db.search import Total
-from gateway.fencing.record import Entry, EntryReason, Filters, Kind, also_denied, missing_grant, program, trace_id
+from gateway.fencing.record import (
+    Entry,
+    EntryReason,
+    Filters,
+    Kind,
+    also_denied,
+    missing_grant,
+    program,
+    statement,
+    trace_id,
+)
 from gateway.fencing.token import Token
 from gateway.http.problems import Problem
 
@@ -195,6 +205,9 @@ class RejectionView(BaseModel):
     also_denied: int = Field(description="Denials without credentials that this entry stands for, besides its own.")
     trace_id: str | None = Field(description="The trace of the request, if the gateway sends traces.")
     program: str | None = Field(description="The name that the program gave itself, such as its ``User-Agent``.")
+    statement: str | None = Field(
+        description="The first words of the statement that a guard judged, without values: ``UPDATE orders SET``."
+    )
 
 
 class EntryView(BaseModel):
@@ -283,6 +296,7 @@ def rejection_view(entry: Entry, takeover: Entry | None = None) -> RejectionView
         also_denied=also_denied(entry.details),
         trace_id=trace_id(entry.details),
         program=program(entry.details),
+        statement=statement(entry.details),
     )
 
 
