@@ -73,6 +73,18 @@ BEGIN
 END
 $function$;
 
+-- Tell the first words of a statement: at most three names or keywords, without comments before them. A word next to a
+-- quote, a dollar sign or a letter beyond ASCII ends them. So no literal, parameter or comment is ever told.
+-- Takes the text of the statement. Returns at most 100 characters, null where no such word comes first.
+--
+-- A line's comment goes to the end of the line, whatever is in it. A comment within a comment is not removed, and hides all.
+CREATE FUNCTION fencing.first_words_v1(p_statement text) RETURNS text LANGUAGE sql IMMUTABLE
+RETURN nullif(left(rtrim(regexp_replace(substring(
+    regexp_replace(left(p_statement, 2000) COLLATE "C",
+        '^(?:\s|--[^\n\r]*(?:[\n\r]|$)|/\*(?:[^*/]|\*(?!/)|/(?!\*))*\*/)+', ''),
+    '^((?:(?:[A-Za-z_][A-Za-z0-9_]*|"[A-Za-z0-9_]+")(?:\.(?:[A-Za-z_][A-Za-z0-9_]*|"[A-Za-z0-9_]+"))*'
+    '(?=[\s(),;:=<>*]|\[|$)\s*){1,3})'), '\s+', ' ', 'g')), 100), '');
+
 -- Keep the particulars of a refusal, beyond the rollback that it causes. If a log cannot take them, only count it.
 -- Takes what word_refusal_v1 does. Does nothing in a read-only transaction, or without the right to count.
 --
@@ -103,7 +115,8 @@ BEGIN
     FROM unnest(ARRAY[
         p_reason, left(p_resource, 512), left(p_token, 64), left(p_holder, 200),
         fencing.token_v1(p_fence.epoch, p_fence.value), left(p_fence.holder, 200), left(p_fence.caller, 200),
-        fencing.session_role_v1(), current_setting('application_name'), host(inet_client_addr()), p_target
+        fencing.session_role_v1(), current_setting('application_name'), host(inet_client_addr()), p_target,
+        fencing.first_words_v1(current_query())
     ]) WITH ORDINALITY AS each (fact, place);
     hash := ('x' || encode(substr(sha256(facts), 1, 8), 'hex'))::bit(64)::bigint;
     moment := extract(epoch FROM clock_timestamp()) * 1000000;
@@ -343,6 +356,7 @@ BEGIN
                     jsonb_strip_nulls(jsonb_build_object(
                         'by', CASE WHEN fact[11] IS NULL THEN 'fencing.hold' ELSE 'guard' END,
                         'program', fact[9],
+                        'statement', fact[12],
                         'count', nullif(one.times, 1),
                         -- Of more than two, only the first and the last one have a time of their own.
                         'since', CASE WHEN one.number < least(fresh, 1001) AND (one.number > 1 OR ring.told > 0) OR one.times > 1
@@ -395,3 +409,29 @@ $function$;
 
 -- Guards that are there get the room now, others when they are installed.
 SELECT fencing.keep_refusals_v1() WHERE EXISTS (SELECT FROM fencing.guarded);
+
+-- Put on record what a guard objects to that only observes: once for each transaction, resource, reason and table.
+-- Notes of this transaction are still in the intake: nothing is sealed before it is committed.
+CREATE OR REPLACE FUNCTION fencing.guard_note_v1(
+    p_reason text, p_resource text, p_token text, p_holder text, p_fence fencing.fence, p_target text, p_operation text
+) RETURNS void LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $function$
+DECLARE
+    shown record := fencing.read_token_v1(p_token);
+    noted_in text := 'transaction/' || pg_current_xact_id();
+BEGIN
+    INSERT INTO fencing.intake (
+        kind, plane, rule, resource, reason, enforced, epoch, value, holder, caller, method, target, client, request_id,
+        fence_epoch, fence_value, fence_holder, fence_caller, fence_raised_at, details)
+    SELECT 'rejection', 'tables', p_target, left(p_resource, 512), p_reason, false, shown.epoch, shown.value,
+        left(p_holder, 200), fencing.session_role_v1(), p_operation, p_target, host(inet_client_addr()), noted_in,
+        p_fence.epoch, p_fence.value, p_fence.holder, p_fence.caller, p_fence.raised_at,
+        jsonb_strip_nulls(jsonb_build_object(
+            'by', 'guard',
+            'program', nullif(current_setting('application_name'), ''),
+            'statement', fencing.first_words_v1(current_query())))
+    WHERE NOT EXISTS (
+        SELECT FROM fencing.intake i
+        WHERE i.request_id LIKE 'transaction/%' AND i.request_id = noted_in
+          AND (i.resource, i.reason, i.target) = (left(p_resource, 512), p_reason, p_target));
+END
+$function$;

@@ -23,6 +23,7 @@ from gateway.fencing.record import (
     also_denied,
     missing_grant,
     program,
+    statement,
     trace_id,
 )
 from gateway.fencing.token import Token
@@ -199,6 +200,9 @@ class RejectionView(BaseModel):
     also_denied: int = Field(description="Denials without credentials that this entry stands for, besides its own.")
     trace_id: str | None = Field(description="The trace of the request, if the gateway sends traces.")
     program: str | None = Field(description="The name that the program gave itself, such as its ``User-Agent``.")
+    statement: str | None = Field(
+        description="The first words of the statement that a guard judged, without values: ``UPDATE orders SET``."
+    )
 
 
 class EntryView(BaseModel):
@@ -287,6 +291,7 @@ def rejection_view(entry: Entry, takeover: Entry | None = None) -> RejectionView
         also_denied=also_denied(entry.details),
         trace_id=trace_id(entry.details),
         program=program(entry.details),
+        statement=statement(entry.details),
     )
 
 

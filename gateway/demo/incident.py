@@ -205,7 +205,7 @@ def beside(now: datetime, _: Random) -> Iterator[Act]:
         "caller": "role:reporting",
         "target": ACCOUNTS.name,
         "client": "10.20.9.40",
-        "details": {"by": "guard", "program": "psql"},
+        "details": {"by": "guard", "program": "psql", "statement": "UPDATE accounts SET"},
     }
     change = {
         "plane": "tables",

@@ -196,6 +196,12 @@ def program(details: Mapping[str, object] | None) -> str | None:
     return found if isinstance(found, str) and found else None
 
 
+def statement(details: Mapping[str, object] | None) -> str | None:
+    """Return the first words of the statement that a guard judged. None for other entries, and those from before."""
+    found = (details or {}).get("statement")
+    return found if isinstance(found, str) and found else None
+
+
 def also_denied(details: Mapping[str, object] | None) -> int:
     """Return how many denials without an entry the entry with these details stands for, besides its own."""
     count = (details or {}).get("also_denied")

@@ -15,7 +15,7 @@ from starlette.routing import Route
 from gateway.config.rules import Ui
 from gateway.db import fences, record, search
 from gateway.errors import NotFound
-from gateway.fencing.record import Entry, Filters, Kind, also_denied, missing_grant, program, trace_id
+from gateway.fencing.record import Entry, Filters, Kind, also_denied, missing_grant, program, statement, trace_id
 from gateway.text import machine_time
 from gateway.web.advice import kind_title, rejection_advice
 from gateway.web.rendering import Site, address, database_of
@@ -175,6 +175,7 @@ def routes(site: Site) -> list[Route]:
             missing=missing_grant(entry.details),
             also_denied=also_denied(entry.details),
             program=program(entry.details),
+            statement=statement(entry.details),
             links=links(site.place.config.ui, entry),
             kept=kept,
             payload=None if kept is None else payload_lines(kept.body),

@@ -208,6 +208,9 @@ class TestAnUnreleasedSchema:
 _SAME_REFUSALS = "it does the same, and the record gets the particulars of refusals, too"
 ALLOWED: dict[str, str] = {
     "function fencing.record_refusals_v1(timestamp with time zone) is another one": _SAME_REFUSALS,
+    "function fencing.guard_note_v1(text,text,text,text,fencing.fence,text,text) is another one": (
+        "it does the same, and the record gets the program and the statement's first words, too"
+    ),
     "function fencing.refuse_v1(text,text,text,text,fencing.fence,text) is another one": _SAME_REFUSALS,
 }
 """Findings that harm no older gateway all the same, and why: a repaired function, say."""

@@ -322,6 +322,8 @@ async def test_every_place_tells_of_a_zombie_that_a_guard_refused_while_no_gatew
 
             (listed,) = (await client.get("/v1/rejections", params={"resource": "order/5"})).json()["rejections"]
             assert (listed["token"], listed["holder"], listed["fence"], listed["at"]) == ("34", "ann", "35", sent["at"])
+            assert listed["statement"] == "UPDATE shipments SET"
+            assert "UPDATE shipments SET" in await shown(origin, f"/ui/rejections/{listed['id']}")
             (incident,) = (await client.get("/v1/incidents")).json()["incidents"]
             assert (incident["resource"], incident["token"], incident["holder"]) == ("order/5", "34", "ann")
             assert (incident["fence"], incident["overtaken_by"], incident["first"]) == ("35", "bob", sent["at"])

@@ -142,7 +142,80 @@ async def test_a_refusal_is_on_record_after_its_session_is_gone(guarded: Stage, 
         f"SELECT kind, at, details::text FROM fencing.record WHERE id = '{refusal.id}'"
     )
     assert (kind, at) == ("rejection", refusal.at)
-    assert json.loads(details) == {"by": "guard", "program": "nightly"}
+    assert json.loads(details) == {"by": "guard", "program": "nightly", "statement": "UPDATE shipments SET"}
+
+
+WORDS = {
+    "UPDATE orders SET state = 'secret' WHERE id = 5": "UPDATE orders SET",
+    "  \n/* secret */ -- secret /* secret\n\tDELETE\n FROM  public.orders WHERE true": "DELETE FROM public.orders",
+    "SELECT secret_function('secret')": "SELECT secret_function",
+    'UPDATE "Orders"."of_2" SET state = $1': 'UPDATE "Orders"."of_2" SET',
+    "BEGIN; UPDATE orders SET state = 'secret'": "BEGIN",
+    "DO $secret$ BEGIN DELETE FROM orders; END $secret$": "DO",
+    "SELECT x$secret$": "SELECT",
+    "SELECT E'secret'": "SELECT",
+    "SELECT U&'secret', U&\"secret\"": "SELECT",
+    "SELECT 'secret'::text": "SELECT",
+    "SELECT date 'secret'": "SELECT date",
+    "SELECT interval'secret'": "SELECT",
+    "SELECT state::text FROM orders": "SELECT state",
+    'UPDATE "it\'s secret" SET state = 1': "UPDATE",
+    "UPDATE gr\u00f6\u00dfe SET state = 'secret'": "UPDATE",
+    "EXECUTE late('secret', 5)": "EXECUTE late",
+    "VALUES (5, 'secret')": "VALUES",
+    "SELECT 5 AS secret": "SELECT",
+    "WITH/* secret */x AS (SELECT 1) SELECT": None,
+    "/* of /* a */ secret */ UPDATE orders": None,
+    "/* secret": None,
+    "-- secret": None,
+    "'secret'": None,
+    "": None,
+    # A line's comment ends with its line, though it looks as if another kind of comment began in it.
+    "-- a /*\nUPDATE orders SET state = '*/ secret'": "UPDATE orders SET",
+    "/**/ /***/ UPDATE orders SET": "UPDATE orders SET",
+    f"UPDATE {'x' * 200} SET": f"UPDATE {'x' * 93}",
+    f"/*{' secret' * 1000}*/ UPDATE orders": None,
+    f"UPDATE orders SET state = '{'secret' * 100_000}'": "UPDATE orders SET",
+}
+
+
+async def test_of_a_statement_only_its_first_words_are_told(guarded: Stage) -> None:
+    """Values and comments stay off the record, whatever the statement looks like."""
+    async with session(guarded.owner) as owner:
+        found = {statement: await owner.fetchval("SELECT fencing.first_words_v1($1)", statement) for statement in WORDS}
+    assert found == WORDS
+
+
+async def test_neither_values_nor_parameters_of_a_refused_statement_get_on_record(guarded: Stage, app: Session) -> None:
+    for statement, parameters in (
+        ("UPDATE shipments SET state = 'hunter2' /* hunter2 */", ()),
+        ("/* hunter2 */ UPDATE shipments SET state = $1", ("hunter2",)),
+        ("DO $$ BEGIN UPDATE shipments SET state = 'hunter2'; END $$", ()),
+        ("SELECT 'hunter2'; UPDATE shipments SET state = 'hunter2'", ()),
+    ):
+        async with refused("FN428"):
+            await app.execute(statement, *parameters)
+    assert len((await looked(guarded.owner))[0]) == 4
+    told_words = await guarded.rows("SELECT details ->> 'statement' FROM fencing.record WHERE kind = 'rejection'")
+    assert Counter(told_words) == {("UPDATE shipments SET",): 2, ("DO",): 1, ("SELECT",): 1}
+    entries = await guarded.rows("SELECT r::text FROM fencing.record r")
+    assert not [entry for entry in entries if "hunter2" in entry[0]]
+
+
+async def test_an_entry_from_before_is_read_without_a_statement(guarded: Stage, app: Session) -> None:
+    """The logs may still have entries of eleven facts when the schema is new."""
+    ((body,),) = await guarded.rows("SELECT pg_get_functiondef('fencing.keep_refusal_v1'::regproc)")
+    twelfth = ",\n        fencing.first_words_v1(current_query())"
+    assert twelfth in body
+    await guarded.execute(body.replace(twelfth, ""))
+    await refuse(app)
+    await guarded.execute(body)
+    await refuse(app)
+    assert told((await looked(guarded.owner))[0]) == {("token-required", TABLE, "order/5"): 2}
+    statements = await guarded.rows(
+        "SELECT details ->> 'statement' FROM fencing.record WHERE kind = 'rejection' ORDER BY at"
+    )
+    assert statements == [(None,), ("UPDATE shipments SET",)]
 
 
 async def address_of(stage: Stage) -> str | None:

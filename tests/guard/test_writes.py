@@ -374,6 +374,8 @@ async def test_each_objection_is_noted_once_a_transaction(watched: Stage, app: S
         "SELECT DISTINCT enforced, caller, request_id LIKE 'transaction/%' FROM fencing.rejection"
     )
     assert noted == [(False, f"role:{watched.app_role}", True)]
+    statements = await watched.rows("SELECT DISTINCT details ->> 'statement' FROM fencing.record")
+    assert statements == [("UPDATE shipments SET",)]
 
 
 async def test_what_passes_is_noted_with_the_fence_it_would_have_met(watched: Stage, app: Session) -> None:

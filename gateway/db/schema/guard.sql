@@ -260,10 +260,14 @@ DECLARE
 BEGIN
     INSERT INTO fencing.intake (
         kind, plane, rule, resource, reason, enforced, epoch, value, holder, caller, method, target, client, request_id,
-        fence_epoch, fence_value, fence_holder, fence_caller, fence_raised_at)
+        fence_epoch, fence_value, fence_holder, fence_caller, fence_raised_at, details)
     SELECT 'rejection', 'tables', p_target, left(p_resource, 512), p_reason, false, shown.epoch, shown.value,
         left(p_holder, 200), fencing.session_role_v1(), p_operation, p_target, host(inet_client_addr()), noted_in,
-        p_fence.epoch, p_fence.value, p_fence.holder, p_fence.caller, p_fence.raised_at
+        p_fence.epoch, p_fence.value, p_fence.holder, p_fence.caller, p_fence.raised_at,
+        jsonb_strip_nulls(jsonb_build_object(
+            'by', 'guard',
+            'program', nullif(current_setting('application_name'), ''),
+            'statement', fencing.first_words_v1(current_query())))
     WHERE NOT EXISTS (
         SELECT FROM fencing.intake i
         WHERE i.request_id LIKE 'transaction/%' AND i.request_id = noted_in

@@ -131,6 +131,18 @@ BEGIN
 END
 $function$;
 
+-- Tell the first words of a statement: at most three names or keywords, without comments before them. A word next to a
+-- quote, a dollar sign or a letter beyond ASCII ends them. So no literal, parameter or comment is ever told.
+-- Takes the text of the statement. Returns at most 100 characters, null where no such word comes first.
+--
+-- A line's comment goes to the end of the line, whatever is in it. A comment within a comment is not removed, and hides all.
+CREATE FUNCTION fencing.first_words_v1(p_statement text) RETURNS text LANGUAGE sql IMMUTABLE
+RETURN nullif(left(rtrim(regexp_replace(substring(
+    regexp_replace(left(p_statement, 2000) COLLATE "C",
+        '^(?:\s|--[^\n\r]*(?:[\n\r]|$)|/\*(?:[^*/]|\*(?!/)|/(?!\*))*\*/)+', ''),
+    '^((?:(?:[A-Za-z_][A-Za-z0-9_]*|"[A-Za-z0-9_]+")(?:\.(?:[A-Za-z_][A-Za-z0-9_]*|"[A-Za-z0-9_]+"))*'
+    '(?=[\s(),;:=<>*]|\[|$)\s*){1,3})'), '\s+', ' ', 'g')), 100), '');
+
 -- Keep the particulars of a refusal, beyond the rollback that it causes. If a log cannot take them, only count it.
 -- Takes what word_refusal_v1 does. Does nothing in a read-only transaction, or without the right to count.
 --
@@ -161,7 +173,8 @@ BEGIN
     FROM unnest(ARRAY[
         p_reason, left(p_resource, 512), left(p_token, 64), left(p_holder, 200),
         fencing.token_v1(p_fence.epoch, p_fence.value), left(p_fence.holder, 200), left(p_fence.caller, 200),
-        fencing.session_role_v1(), current_setting('application_name'), host(inet_client_addr()), p_target
+        fencing.session_role_v1(), current_setting('application_name'), host(inet_client_addr()), p_target,
+        fencing.first_words_v1(current_query())
     ]) WITH ORDINALITY AS each (fact, place);
     hash := ('x' || encode(substr(sha256(facts), 1, 8), 'hex'))::bit(64)::bigint;
     moment := extract(epoch FROM clock_timestamp()) * 1000000;
@@ -401,6 +414,7 @@ BEGIN
                     jsonb_strip_nulls(jsonb_build_object(
                         'by', CASE WHEN fact[11] IS NULL THEN 'fencing.hold' ELSE 'guard' END,
                         'program', fact[9],
+                        'statement', fact[12],
                         'count', nullif(one.times, 1),
                         -- Of more than two, only the first and the last one have a time of their own.
                         'since', CASE WHEN one.number < least(fresh, 1001) AND (one.number > 1 OR ring.told > 0) OR one.times > 1
