@@ -34,7 +34,7 @@ UNTIL = datetime(2040, 1, 1, tzinfo=UTC)
 shared = module_stage(
     lambda: store("bucket", "other", "fresh", kind=RecordingDouble, versioned=("other", "fresh")),
     objects=[{"match": "bucket/jobs/{job}/**", "resource": "job/{job}"}],
-    s3={"pending_wait": PATIENCE},
+    limits={"pending_wait": PATIENCE},
 )
 
 
