@@ -280,10 +280,6 @@ class Postgres(Section):
     roles: tuple[RoleRule, ...] = ()
     """The roles under which requests to tables and functions run. Without any, all run with the gateway's own rights.
     With some, a caller that no rule names is denied."""
-    tx_override: bool = False
-    """Let callers roll back a write at its end, with ``Prefer: tx=rollback``."""
-    overrides: bool = False
-    """Let functions, triggers and views set ``response.status`` and ``response.headers`` of answers."""
     verbose: bool = True
     """Describe the tables at the root (OpenAPI), and include the database's details and hints in errors. They may quote
     rows and name other parts of the schema."""

@@ -30,8 +30,8 @@ LOCKS_OF_SOUTH = SOUTH + 'resources = ["tenant-7/**"]\n'
 
 # The text of a file, and words that its message has.
 WRONG: list[tuple[str, ...]] = [
-    (DSN + "tx_override = true", "tx_override: it was removed", "remove the key"),
-    (NORTH + "overrides = true\n" + SOUTH, "overrides: it was removed", "raise PTnnn or PGRST", "remove the key"),
+    (DSN + "tx_override = true", "tx_override: is a former key", "in a database for tests"),
+    (NORTH + "overrides = true\n" + SOUTH, "overrides: is a former key", "raise PTnnn or PGRST"),
     (SOUTH, "exactly one database owns what no rule names", "set default = true in one of them"),
     (BOTH.replace('["south"]', '["public"]'), '[[databases]] "south", schemas: public belongs to north'),
     (BOTH.replace('["south"]', '["public.eu"]'), "schemas: public.eu has a dot in its name", "rename it"),
