@@ -109,7 +109,7 @@ class Gateway:
             self._routing = Routing(named, ownership, bodies[-1], config.limits.table_body, everywhere)
         self._first = next(iter(self._parts.values())) if self._routing is None else self._routing.default
         self._has_objects = bool(upstreams)
-        self._table_prefixes = wiring.TABLE_PREFIXES
+        self._table_prefixes = wiring.table_prefixes(config)
         self._domains = config.server.domains
         self._cors_origins = config.server.cors_origins
         self.known_heads = KnownHeads(self._prepare, secrets.token_bytes(32))

@@ -214,8 +214,9 @@ def storage(
     return Storage(database, openings, tuple(behind))
 
 
-TABLE_PREFIXES = ("/v1/tables/", "/rest/v1/")
-"""The prefixes of paths to tables. Clients made for PostgREST append the second one themselves."""
+def table_prefixes(config: Config) -> tuple[str, ...]:
+    """Return the prefixes of paths to tables. Clients made for PostgREST append the second one themselves."""
+    return ("/v1/tables/", "/rest/v1/") if config.server.rest_v1 else ("/v1/tables/",)
 
 
 def exposure(config: Config, *, allow_missing: bool = True) -> Exposure:
@@ -226,7 +227,7 @@ def exposure(config: Config, *, allow_missing: bool = True) -> Exposure:
         postgres.schemas,
         rules,
         default,
-        TABLE_PREFIXES,
+        table_prefixes(config),
         config.limits.table_body,
         max_rows=postgres.max_rows,
         functions=frozenset(postgres.functions),

@@ -83,7 +83,6 @@ def _except_others(_: Values, section: Values, value: Any) -> None:
 
 
 FORMER: Mapping[tuple[str, str], Former] = {
-    ("server", "rest_v1"): _fixed("tables are always at /rest/v1/, too"),
     ("server", "body_timeout"): _fixed("the value is 30 seconds"),
     ("postgres", "lock_timeout"): _fixed("the value is 10 seconds"),
     ("postgres", "idle_timeout"): _fixed("the value is 5 seconds"),

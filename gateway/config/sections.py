@@ -162,6 +162,9 @@ class Server(Section):
     """A file with the authorities that sign client certificates. Without it the gateway asks for none."""
     client_certificates: ClientCertificates = ClientCertificates.ASK
     """Whether a connection needs a client certificate: ask accepts one without, demand does not."""
+    rest_v1: bool = False
+    """Serve tables at ``/rest/v1/{table}`` too, for clients that append that path themselves. It hides keys that begin
+    with ``v1/`` in a bucket named ``rest``."""
     max_body: Annotated[int, Field(gt=0)] = 5 * 1024 * MEBIBYTE
     """The largest object, or part of one, in a request; in bytes."""
     domains: tuple[str, ...] = ()

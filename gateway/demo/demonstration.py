@@ -117,6 +117,7 @@ def configuration(dsn: str, endpoint: str) -> Config:
         {
             "postgres": {"dsn": dsn},
             "s3": {"endpoint": endpoint, "access_key_id": "embedded", "secret_access_key": "embedded"},
+            "server": {"rest_v1": True},
             "callers": [{"name": "demo", **keys}],
             # The pasted commands use tables, locks and the record without a key. Objects need the demo's own keys.
             "grants": [

@@ -32,6 +32,7 @@ KEYS = {"api_key": API_KEY, "access_key_id": ACCESS_KEY, "secret_access_key": SE
 SECTIONS: dict[str, Any] = {
     "objects": [{"match": f"{BUCKET}/accounts/{{id}}/**", "resource": "public.accounts/{id}"}],
     # Shorter than the client likes to wait: it has to ask again, and again.
+    "server": {"rest_v1": True},
     "limits": {"max_wait": 1},
     "leases": {"signing_keys": ["a key that signs sequencers in tests"]},
     "resources": [{"match": "signed/**", "tokens": "signed"}, {"match": "capped/**", "max_jump": 1000}],

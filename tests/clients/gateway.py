@@ -32,6 +32,7 @@ TOKEN, NEWER = "33", "34"
 CONFIGURATION = """
 [server]
 listen = "127.0.0.1:{port}"
+rest_v1 = true
 {tls}
 
 [postgres]

@@ -134,6 +134,7 @@ async def origin(dsn: str) -> AsyncIterator[str]:
     act = {"callers": ["app:*", "public:*"], "claim": ["role"], "allowed": ["authenticated", "anon"]}
     settings = config(
         dsn,
+        server={"rest_v1": True},
         postgres={"dsn": usual.dsn.get_secret_value(), "roles": [act]},
         issuers=[USERS, PUBLIC],
         grants=[{"callers": ["app:*"], **GRANT}, {"callers": ["public:anon"], **GRANT, "actions": ["read"]}],

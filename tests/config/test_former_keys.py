@@ -115,8 +115,8 @@ def test_a_value_that_cannot_be_kept_is_an_error(file: Path, text: str) -> None:
 
 
 def test_the_check_and_the_log_tell(dsn: str, file: Path) -> None:
-    file.write_text(f'[server]\nlisten = "127.0.0.1:0"\nrest_v1 = false\n[postgres]\ndsn = "{dsn}"\n')
-    told = "[server], rest_v1: is a former key. It has no effect"
+    file.write_text(f'[server]\nlisten = "127.0.0.1:0"\nbody_timeout = 20\n[postgres]\ndsn = "{dsn}"\n')
+    told = "[server], body_timeout: is a former key. It has no effect"
     checked = called("config", "check", "--config", str(file))
     assert (checked.returncode, told in checked.stderr) == (0, True), checked.stderr
     with started("serve", "--config", str(file)) as gateway:

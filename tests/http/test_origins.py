@@ -90,7 +90,7 @@ async def test_a_page_of_an_allowed_origin_passes() -> None:
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 REFUSED = "A page of another origin must not change anything here."
 APP = "https://app.example"
-SECTIONS: dict[str, Any] = {"grants": OPEN, "server": {"cors_origins": [APP]}}
+SECTIONS: dict[str, Any] = {"grants": OPEN, "server": {"cors_origins": [APP], "rest_v1": True}}
 FOREIGN: list[dict[str, str]] = [
     {"Origin": "https://evil.example"},
     {"Origin": "null"},

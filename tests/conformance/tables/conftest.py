@@ -39,7 +39,7 @@ def configuration(dsn: str, mode: str = "enforce") -> Config:
         "postgres": {
             "dsn": dsn, "schemas": SCHEMAS, "functions": FUNCTIONS,
         },
-        "server": {"cors_origins": ["*"]},
+        "server": {"rest_v1": True, "cors_origins": ["*"]},
         "grants": OPEN,
         "fencing": {"mode": mode},
         "tables": [
