@@ -428,7 +428,10 @@ BEGIN
         jsonb_strip_nulls(jsonb_build_object(
             'by', 'guard',
             'program', nullif(current_setting('application_name'), ''),
-            'statement', fencing.first_words_v1(current_query())))
+            -- Only the first note of a transaction has it: current_query() copies a statement that may name many rows.
+            'statement', CASE WHEN NOT EXISTS (
+                SELECT FROM fencing.intake i WHERE i.request_id LIKE 'transaction/%' AND i.request_id = noted_in
+            ) THEN fencing.first_words_v1(current_query()) END))
     WHERE NOT EXISTS (
         SELECT FROM fencing.intake i
         WHERE i.request_id LIKE 'transaction/%' AND i.request_id = noted_in

@@ -79,6 +79,8 @@ def _more(key: str, former: str) -> Callable[[Values, Values, Any], None]:
 
 def _except_others(_: Values, section: Values, value: Any) -> None:
     others = [reason.value for reason in EntryReason if reason.value not in value] if value else []
+    if unknown := set(value or ()) - {reason.value for reason in EntryReason}:
+        raise ValueError(f"there is no reason {min(unknown)}")
     section["except_reasons"] = list(dict.fromkeys([*section.get("except_reasons", ()), *others]))
 
 
@@ -89,11 +91,11 @@ FORMER: Mapping[tuple[str, str], Former] = {
     ("postgres", "connect_timeout"): _fixed("the value is 5 seconds"),
     ("postgres", "listen"): _fixed("the gateway always listens"),
     ("postgres", "idempotency_retention"): _fixed("the value is 86400 seconds", lambda value: float(value) > 86400),
-    ("postgres", "max_body"): _fixed("the value is 64 MiB"),
+    ("postgres", "max_body"): _fixed("the value is 64 MiB", lambda value: int(value) != 64 << 20),
     ("s3", "timeout"): _fixed("the value is 60 seconds"),
     ("s3", "memory_threshold"): _fixed("the value is 8 MiB"),
     ("s3", "pending_wait"): _fixed("the value is 5 seconds"),
-    ("s3", "sweep_interval"): _fixed("the value is 60 seconds"),
+    ("s3", "sweep_interval"): _fixed("the value is 60 seconds", lambda value: float(value) == 0),
     ("postgres", "tx_override"): Former(
         "is no more; a write with 'Prefer: tx=rollback' is committed, so check writes in a database for tests",
         None,
@@ -110,7 +112,7 @@ FORMER: Mapping[tuple[str, str], Former] = {
     ),
     ("issuers", "keys_url"): Former("is read as keys; write keys", _keys),
     ("issuers", "keys_path"): Former("is read as keys; write keys", _keys),
-    ("issuers", "algorithms"): _fixed("a signature is by any algorithm of the issuer's keys"),
+    ("issuers", "algorithms"): _fixed("a signature is by any algorithm of the issuer's keys", lambda _: True),
     ("issuers", "leeway"): _fixed("the value is 30 seconds", lambda value: float(value) < 30),
     ("issuers.login", "title"): _fixed("the button has the name of the issuer"),
     ("webhooks", "former_secret"): Former("is read as more of secret; write a list", _more("secret", "former_secret")),
@@ -122,7 +124,9 @@ FORMER: Mapping[tuple[str, str], Former] = {
         "is read as more of api_key; write all into one file", _more("api_key", "api_keys_file")
     ),
     ("webhooks", "reasons"): Former("is read as except_reasons with all other reasons; write those", _except_others),
-    ("telemetry", "sample"): _fixed("set OTEL_TRACES_SAMPLER=parentbased_traceidratio and OTEL_TRACES_SAMPLER_ARG"),
+    ("telemetry", "sample"): _fixed(
+        "set OTEL_TRACES_SAMPLER=parentbased_traceidratio and OTEL_TRACES_SAMPLER_ARG", lambda value: float(value) != 1
+    ),
     ("telemetry", "service"): _fixed("set OTEL_SERVICE_NAME"),
     ("s3", "sweep_unconditionally"): _fixed("tombstones stay where the store ignores the condition of a delete"),
     ("leases", "max_wait"): _fixed("the value is 60 seconds"),
@@ -166,7 +170,12 @@ def without_former(values: Mapping[str, Any]) -> dict[str, Any]:
         if former.is_lost is not None and _is(former.is_lost, value):
             raise Misplaced(place, f"is a former key, and {value} cannot be kept: it {former.advice}")
         if former.follow is not None:
-            former.follow(current, section, value)
+            try:
+                former.follow(current, section, value)
+            except Misplaced:
+                raise
+            except (AttributeError, TypeError, ValueError) as error:
+                raise Misplaced(place, f"is a former key, and its value cannot be read: it {former.advice}") from error
     return current
 
 

@@ -48,6 +48,7 @@ _LOCKED = ("55P03", "40P01")
 _ALONE = f"""
 SELECT pg_advisory_xact_lock({LOCK});
 SET LOCAL lock_timeout = '300ms';
+SET LOCAL standard_conforming_strings = on;
 SET LOCAL idle_in_transaction_session_timeout = '5s';
 SET LOCAL citus.enable_ddl_propagation = off
 """
@@ -85,7 +86,7 @@ async def _upgrade(dsn: str) -> None:
 async def _upgrade_once(dsn: str) -> None:
     session = await Servers(dsn, _CONNECT_TIMEOUT).reach({"application_name": APPLICATION})
     try:
-        async with session.transaction():
+        async with session.transaction(isolation="read_committed"):
             await session.execute(_ALONE)
             # Another version may have migrated while this session waited.
             before = await session.fetchval(_REVISION) if await session.fetchval(_IS_THERE) else None

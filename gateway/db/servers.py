@@ -45,8 +45,8 @@ _LOOK = 1.0
 _OTHERS = 0.5
 """Seconds that the other servers get to answer, once one takes writes.
 
-They get ``_TRUSTED`` if the servers were out of sight for that long, and the first answer shows no new timeline. It may
-be that of a former primary, back from a pause, and its successor may be slower to answer.
+They get nearly ``_TRUSTED`` if the servers were out of sight for that long. The first answer may be that of a former
+primary, back from a pause, and its successor may be slower to answer.
 """
 _TRUSTED = 3.0
 """Seconds after a look in which the answers of its server are trusted. No standby takes over within this time."""
@@ -84,8 +84,8 @@ class Servers:
 
         PostgreSQL reports such a commit as a success, with a warning: it is on the disk of this server only.
         """
-        self._seen = float("-inf")
-        self._timeline = 0
+        # The begin of the last look that has found a server, and its end.
+        self._seen = self._looked = float("-inf")
         # Sessions to ask the servers on, kept while they are watched.
         self._asked: dict[str, Session] = {}
         self._sessions: WeakSet[Session] = WeakSet()
@@ -160,7 +160,7 @@ class Servers:
         """
         if monotonic() - self._seen > _TRUSTED:
             try:
-                await self._look(_LOOK)
+                await self._look(_LOOK, unless_seen=True)
             except Exception:  # noqa: BLE001 - no server says that it takes writes
                 return False
         return session in self._sessions
@@ -200,29 +200,31 @@ class Servers:
             raise ValueError(UNREADABLE) from None
         return opened
 
-    async def _look(self, limit: float, lost: str | None = None) -> None:
+    async def _look(self, limit: float, lost: str | None = None, *, unless_seen: bool = False) -> None:
         """Find the server that takes writes, in ``limit`` seconds, and move to it. Raises what connecting raises.
 
-        ``lost``: the one that did not answer. Nothing is done if another one was found meanwhile.
+        ``lost``: the one that did not answer. Nothing is done if another one was found meanwhile; with ``unless_seen``,
+        if the look of another statement can be trusted.
         """
         async with self._looking:
-            if lost not in (None, self._primary):
+            if lost not in (None, self._primary) or (unless_seen and monotonic() - self._seen <= _TRUSTED):
                 return
             began = monotonic()
             try:
-                self._timeline, primary = await self._find(limit)
-                self._move_to(primary)
+                self._move_to(await self._find(limit))
             finally:
                 if not self.watched:
                     self._stop_asking()
-            self._seen = began
+            self._seen, self._looked = began, monotonic()
 
-    async def _find(self, limit: float) -> tuple[int, str]:
-        """Return timeline and DSN of the server that takes writes; of several, that on the newest timeline."""
+    async def _find(self, limit: float) -> str:
+        """Return the DSN of the server that takes writes; of several, that on the newest timeline."""
         asking = {asyncio.ensure_future(self._ask(dsn)) for dsn in self._dsns}
         try:
-            waiting, answers, until = asking, list[tuple[int, str]](), monotonic() + limit
-            first = 0.0
+            waiting, answers, began = asking, list[tuple[int, str]](), monotonic()
+            until = began + limit
+            # The first look of all has no server to mistrust.
+            out_of_sight = self._looked > 0 and began - self._looked > _TRUSTED
             while waiting:
                 done, waiting = await asyncio.wait(
                     waiting, timeout=until - monotonic(), return_when=asyncio.FIRST_COMPLETED
@@ -231,11 +233,10 @@ class Servers:
                     break
                 answers += [one.result() for one in done if one.exception() is None]
                 if answers:
-                    first = first or monotonic()
-                    known = monotonic() - self._seen <= _TRUSTED or max(answers)[0] > self._timeline
-                    until = min(until, first + _OTHERS) if known else first + _TRUSTED
+                    # So the answer of the look can be trusted for a moment.
+                    until = began + _TRUSTED - _OTHERS if out_of_sight else min(until, monotonic() + _OTHERS)
             if answers:
-                return max(answers)
+                return max(answers)[1]
             errors = [error for one in asking - waiting if (error := one.exception()) is not None]
             raise next((one for one in errors if not _may_be_elsewhere(one)), TimeoutError("No server takes writes."))
         finally:

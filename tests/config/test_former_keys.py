@@ -43,9 +43,11 @@ def test_entries_of_several_databases_have_the_same_former_keys(file: Path) -> N
 
 
 def test_variables_have_the_same_former_keys(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("GATEWAY_POSTGRES__MAX_BODY", "10")
+    monkeypatch.setenv("GATEWAY_POSTGRES__LOCK_TIMEOUT", "10")
     (line,) = warnings(file, DSN)
-    assert line.startswith("the environment, GATEWAY_POSTGRES__MAX_BODY: [postgres], max_body: is a former key.")
+    assert line.startswith(
+        "the environment, GATEWAY_POSTGRES__LOCK_TIMEOUT: [postgres], lock_timeout: is a former key."
+    )
 
 
 FOLLOWED: dict[str, tuple[Callable[[Any], Any], Any]] = {
@@ -105,13 +107,33 @@ def test_former_secrets_are_read_with_their_files(file: Path) -> None:
     assert [one.get_secret_value() for one in load(file).webhooks[0].secret] == secrets
 
 
-@pytest.mark.parametrize("text", [ISSUER + "leeway = 5", "idempotency_retention = 90000"])
-def test_a_value_that_cannot_be_kept_is_an_error(file: Path, text: str) -> None:
+@pytest.mark.parametrize(
+    ("text", "kept"),
+    [
+        (ISSUER + "leeway = 5", ISSUER + "leeway = 60"),
+        (ISSUER + 'algorithms = ["ES256"]', ISSUER),
+        ("idempotency_retention = 90000", "idempotency_retention = 5"),
+        ("max_body = 1000000", "max_body = 67108864"),
+        (STORE + "sweep_interval = 0", STORE + "sweep_interval = 10"),
+        ("[telemetry]\nsample = 0.01", "[telemetry]\nsample = 1.0"),
+    ],
+)
+def test_a_value_that_cannot_be_kept_is_an_error(file: Path, text: str, kept: str) -> None:
+    """With the fixed value, a promise would be lost, or more would be accepted, sent or done than before."""
     file.write_text(DSN + text)
     with pytest.raises(ConfigurationError, match=r"is a former key, and .* cannot be kept"):
         load(file)
-    file.write_text(DSN + text.replace("= 5", "= 60").replace("= 90000", "= 5"))
+    file.write_text(DSN + kept)
     load(file)
+
+
+@pytest.mark.parametrize(
+    "text", [f'[[webhooks]]\n{HOOK}reasons = ["token-stal"]', 'resources = ["x"]\n[fencing]\nmax_jump = 5']
+)
+def test_a_value_that_cannot_be_read_is_an_error(file: Path, text: str) -> None:
+    file.write_text((text + "\n" + DSN) if text.startswith("resources") else DSN + text)
+    with pytest.raises(ConfigurationError, match="is a former key, and its value cannot be read"):
+        load(file)
 
 
 def test_the_check_and_the_log_tell(dsn: str, file: Path) -> None:
