@@ -222,9 +222,7 @@ class Servers:
         asking = {asyncio.ensure_future(self._ask(dsn)) for dsn in self._dsns}
         try:
             waiting, answers, began = asking, list[tuple[int, str]](), monotonic()
-            until = began + limit
-            # The first look of all has no server to mistrust.
-            out_of_sight = self._looked > 0 and began - self._looked > _TRUSTED
+            until, out_of_sight = began + limit, False
             while waiting:
                 done, waiting = await asyncio.wait(
                     waiting, timeout=until - monotonic(), return_when=asyncio.FIRST_COMPLETED
@@ -232,7 +230,9 @@ class Servers:
                 if not done:
                     break
                 answers += [one.result() for one in done if one.exception() is None]
-                if answers:
+                if answers and not out_of_sight:
+                    # The first look of all has no server to mistrust.
+                    out_of_sight = self._looked > 0 and monotonic() - self._looked > _TRUSTED
                     # So the answer of the look can be trusted for a moment.
                     until = began + _TRUSTED - _OTHERS if out_of_sight else min(until, monotonic() + _OTHERS)
             if answers:
