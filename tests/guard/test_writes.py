@@ -374,8 +374,12 @@ async def test_each_objection_is_noted_once_a_transaction(watched: Stage, app: S
         "SELECT DISTINCT enforced, caller, request_id LIKE 'transaction/%' FROM fencing.rejection"
     )
     assert noted == [(False, f"role:{watched.app_role}", True)]
-    statements = await watched.rows("SELECT DISTINCT details ->> 'statement' FROM fencing.record")
-    assert statements == [("UPDATE shipments SET",)]
+    # Of a transaction, the first note has it: the copy of a long statement for each of its rows would cost too much.
+    told = await watched.rows(
+        "SELECT request_id, details ->> 'statement' FROM fencing.record WHERE details ->> 'statement' IS NOT NULL"
+    )
+    assert [statement for _, statement in told] == ["UPDATE shipments SET"] * 2
+    assert len({transaction for transaction, _ in told}) == 2
 
 
 async def test_what_passes_is_noted_with_the_fence_it_would_have_met(watched: Stage, app: Session) -> None:
