@@ -165,7 +165,7 @@ async def test_its_answers_count_only_if_no_other_server_has_taken_over(own: tup
                 await asyncio.sleep(3.2)
                 await asyncio.to_thread(pair.promote)
                 slow.enter_context(paused(pair.data))
-            await asyncio.sleep(1.0)
+            await asyncio.sleep(0.7)
         answer = await waiting
         assert answer.status_code == 503, answer.text
         assert answer.json()["code"] == OutcomeUnknown.code
