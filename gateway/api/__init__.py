@@ -45,7 +45,7 @@ from gateway.api.transactions import Transact
 from gateway.auth.callers import Callers
 from gateway.auth.principal import Principal
 from gateway.db.database import Database
-from gateway.fencing.sequencer import Signer
+from gateway.fencing.lease import Signer
 from gateway.http import problems
 from gateway.http.body import BodyReader, WholeAnswers
 from gateway.http.head import Head

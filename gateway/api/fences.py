@@ -25,9 +25,8 @@ from gateway.errors import ExpectedMismatch, OutcomeUnknown, TokensExhausted, Un
 from gateway.fencing import headers
 from gateway.fencing.decision import Decision, Fence, Presented
 from gateway.fencing.headers import FencingHeaders
-from gateway.fencing.lease import LockMode
+from gateway.fencing.lease import LockMode, Sequencer, Signer
 from gateway.fencing.resource import canonical
-from gateway.fencing.sequencer import Sequencer, Signer
 from gateway.fencing.token import Token
 from gateway.http.problems import Problem
 from gateway.record.audit import Audit

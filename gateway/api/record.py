@@ -38,7 +38,7 @@ from gateway.api.requests import Authenticate, ResourceName
 from gateway.auth.principal import Principal, Proof, shown_to
 from gateway.db import record, search
 from gateway.db.database import Database
-from gateway.db.export import ExportFormat, open_export
+from gateway.db.search import ExportFormat, open_export
 from gateway.errors import NotFound
 from gateway.fencing.record import Entry, Filters, Kind
 from gateway.fencing.resource import canonical

@@ -7,9 +7,8 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from gateway.fencing.bucket_names import is_valid
 from gateway.fencing.ownership import OBJECTS, Domain
-from gateway.fencing.resource import escape, includes, overlap
+from gateway.fencing.resource import escape, includes, is_bucket_name, overlap
 
 _FIELD = re.compile(r"\{[^{}/]+\}")
 
@@ -76,7 +75,7 @@ def _unfit_for_keys(rule: str) -> str | None:
     # Stores that keep objects as files take such a key for another one.
     if {"", ".", ".."} & {bucket, *prefix.split("/")[:-1]}:
         return f"{rule} has an empty segment, or . or .., which some stores leave out; choose another prefix"
-    if not is_valid(bucket):  # no request can name it, and the default database would serve what was meant
+    if not is_bucket_name(bucket):  # no request can name it, and the default database would serve what was meant
         return f"no request can name the bucket {bucket}; use the bucket's own name in S3"
     return None
 

@@ -7,6 +7,7 @@ A name stands in the path of a URL exactly as it is. HTTP clients and proxies fo
 percent-encoded ones, and would name another resource then. So no name has such a segment: see ``escape``.
 """
 
+import ipaddress
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -179,3 +180,27 @@ def overlap(one: str, other: str) -> bool:
     ):
         return False
     return all(a == b or "*" in (a, b) for a, b in zip(left, right, strict=False))
+
+
+_BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
+# No bucket has a name that ends like this. AWS makes such names for access points: other names of a bucket, and so of
+# every object in it.
+_ALIASES = ("-s3alias", "--op-s3", "--ol-s3", "--xa-s3", ".mrap")
+
+
+def is_bucket_alias(name: str) -> bool:
+    """Return whether a name is that of an access point, not of a bucket."""
+    return name.endswith(_ALIASES)
+
+
+def is_bucket_name(name: str) -> bool:
+    """Return whether a bucket can have this name."""
+    if is_bucket_alias(name) or not _BUCKET.fullmatch(name) or ".." in name:
+        return False
+    if not name.replace(".", "").isdecimal():
+        return True
+    try:
+        ipaddress.IPv4Address(name)
+    except ValueError:
+        return True
+    return False

@@ -4,11 +4,14 @@ The database decides (``gateway.db.leases``), by its own clock alone. This proce
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass
 from functools import partial
+from typing import Any, TypeVar
 from uuid import UUID, uuid4
 
+from gateway.background import background_tasks, repeat, unreachable
 from gateway.batching import Lane
 from gateway.db import leases
 from gateway.db.database import Database
@@ -25,10 +28,153 @@ from gateway.errors import (
 )
 from gateway.fencing.lease import Granted, Lease, LockRequest, LockState, Renewal
 from gateway.fencing.token import Token
-from gateway.leases.heartbeat import QUESTIONS, Heartbeat, LeaseTimes, lane
-from gateway.leases.local_waiters import WaitQueue
+from gateway.leases.local_waiters import WaitQueue, WaitQueues
 from gateway.observe.events import Answer, LeaseAnswered, Observe
 from gateway.observe.stages import staged
+
+QUESTIONS = 32
+"""Questions in a batch. A batch keeps all its locks locked until its end. It has to fit into a socket's buffer, or a
+paused gateway could hold the locks of the half that has arrived.
+"""
+
+Question = TypeVar("Question")
+Result = TypeVar("Result")
+
+
+def lane(
+    together: Callable[..., Awaitable[Sequence[Result]]], most: int, order: Callable[[Question], Any]
+) -> Lane[Question, Result]:
+    """Return a lane of questions, each of which goes alone and with ``patient`` if its batch fails."""
+
+    async def alone(question: Question) -> Result:
+        (result,) = await together([question], patient=True)
+        return result
+
+    return Lane(together, alone, most=most, order=order, lone_alone=False)
+
+
+_FIRST_PAUSE = 0.1
+_LONGEST_PAUSE = 5.0
+# Seconds until a look that has failed is tried again.
+_AGAIN = 0.5
+_SWEPT_AT_ONCE = 100
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseTimes:
+    """Seconds. They do not decide which client holds a lock: the times in the database do."""
+
+    attended: float = 10.0
+    """A waiter is skipped once its gateway has sent no heartbeat for so long."""
+    beat: float = 3.0
+    """The pause between two heartbeats of a gateway with waiters."""
+    look: float = 1.0
+    """The same pause for a gateway that receives no notifications and has to ask."""
+    collect: float = 5.0
+    """A lease that is handed over and not collected within this time goes to the next waiter."""
+    linger: float = 5.0
+    """A waiter that names its request keeps its place for so long after its ``wait``."""
+    sweep: float = 10.0
+    """The pause between two sweeps of lapsed leases that no client asks for."""
+
+
+class Heartbeat:
+    """Sends heartbeats for the waiters of this process, hears of hand-overs, and looks at locks in time.
+
+    The number of waiters does not matter: a heartbeat is one statement, and an expired lease or delay costs one look.
+    """
+
+    def __init__(
+        self, database: Database, observe: Observe, attendant: UUID, listen: Listen | None, times: LeaseTimes
+    ) -> None:
+        self._database, self._observe = database, observe
+        self._attendant, self._listen, self._times = attendant, listen, times
+        self.queue = WaitQueues(self._is_due)
+        self._looking: Lane[str, QueueTurn] = lane(partial(leases.advance, database), QUESTIONS, str)
+        self._hears = False
+        self._strays: frozenset[int] = frozenset()
+
+    def running(self) -> AbstractAsyncContextManager[None]:
+        """Return a context in which the background work runs."""
+        sweep = repeat("leases that have lapsed", self.sweep, self._observe, self._times.sweep)
+        if self._listen is None:
+            return background_tasks(self._beat(), sweep)
+        return background_tasks(self._beat(), sweep, self._hear(self._listen))
+
+    async def attend(self) -> None:
+        """Send one heartbeat, and make up for missed notifications."""
+        before, quiet = self.queue.tickets(), self.queue.quiet()
+        attended = await leases.send_heartbeat(self._database, self._attendant, self._times.attended)
+        # A place that is gone was handed over without a notification that arrived, or it is lost.
+        self.queue.ask_again(before - attended.waiting)
+        for resource in attended.due:
+            self._is_due(resource)
+        await self._see_off(attended.waiting - before if quiet else frozenset())
+
+    async def _see_off(self, strangers: frozenset[int]) -> None:
+        """Give up places in the queue that had no waiter at two heartbeats in a row."""
+        strays, self._strays = strangers & self._strays - self.queue.tickets(), strangers
+        if strays:
+            places = await leases.read_places(self._database, self._attendant, sorted(strays))
+            for turn in await leases.leave(self._database, self._attendant, places, self._times.linger):
+                self._go_on(turn)
+
+    async def _beat(self) -> None:
+        loop = asyncio.get_running_loop()
+        last = float("-inf")
+        while True:
+            await self.queue.peopled.wait()
+            await asyncio.sleep(min(self._times.look, self._times.beat))
+            if not self._hears or loop.time() - last >= self._times.beat:
+                await self._attend_if_possible()
+                last = loop.time()
+
+    def _is_due(self, resource: str) -> None:
+        self._looking.ask(resource).add_done_callback(partial(self._looked, resource))
+
+    def _looked(self, resource: str, looking: "asyncio.Future[QueueTurn]") -> None:
+        if looking.cancelled() or looking.exception() is not None:
+            self.queue.go_on(resource, None, _AGAIN)
+        else:
+            self._go_on(looking.result())
+
+    async def _hear(self, listen: Listen) -> None:
+        pause = _FIRST_PAUSE
+        while True:
+            try:
+                async with listen() as announced:
+                    self._hears = True
+                    pause = _FIRST_PAUSE
+                    if self.queue.peopled.is_set():
+                        await self.attend()
+                    while True:
+                        for payload in await announced.next():
+                            handed, look_in, resource = payload.split(" ", 2)
+                            self.queue.go_on(resource, int(handed), float(look_in))
+            except Exception as error:  # noqa: BLE001 - a mistake of ours must not end it, nor the gateway
+                if pause == _FIRST_PAUSE:
+                    self._observe(unreachable("postgres", "No notifications of hand-overs", error))
+            finally:
+                self._hears = False
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, _LONGEST_PAUSE)
+
+    async def sweep(self) -> None:
+        """Record lapsed leases that no client has asked for, and delete what no client waits for."""
+        while names := await leases.list_lapsed(self._database, _SWEPT_AT_ONCE):
+            for resource in names:
+                (turn,) = await leases.advance(self._database, [resource], patient=True)
+                self._go_on(turn)
+        await leases.forget(self._database)
+
+    async def _attend_if_possible(self) -> None:
+        try:
+            await self.attend()
+        except Exception as error:  # noqa: BLE001 - a mistake of ours must not end it, nor the gateway
+            self._observe(unreachable("postgres", "No heartbeat for waiters", error))
+
+    def _go_on(self, turn: QueueTurn) -> None:
+        self.queue.go_on(turn.resource, turn.handed, turn.look_in)
 
 
 def granted(wanted: LockRequest, asked: LockAnswer) -> Granted:

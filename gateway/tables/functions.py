@@ -7,7 +7,7 @@ from typing import Any
 
 from gateway.errors import DialectError
 from gateway.tables.catalog import Column, Table
-from gateway.tables.dialect.media import BodyType
+from gateway.tables.dialect.request import BodyType
 
 # Bodies that can be one argument, and the types of a single unnamed parameter that take them.
 _WHOLE: Mapping[BodyType, frozenset[str]] = {

@@ -38,17 +38,15 @@ from gateway.record.audit import Audit
 from gateway.record.denials import Denials
 from gateway.record.payload_capture import NOTHING, Capture
 from gateway.tables.dialect import errors, openapi, request
-from gateway.tables.dialect.cors import Origins
 from gateway.tables.dialect.request import READS, WRITES, Target
-from gateway.tables.dialect.response import Response
+from gateway.tables.dialect.response import Origins, Response
 from gateway.tables.execute import planning
 from gateway.tables.execute.authorisation import Authorisation, concerns_table
 from gateway.tables.execute.fast_path import Candidate, FastPath, Prepared
 from gateway.tables.execute.function_calls import FunctionCalls
 from gateway.tables.execute.planning import EffectivePreferences, Incoming, Planner
 from gateway.tables.execute.reads import AnswerLimit, Description, Reader
-from gateway.tables.execute.transaction import FencedTransactions, Settle, UnitOfWork
-from gateway.tables.execute.write_list import WriteLists, with_details
+from gateway.tables.execute.transaction import FencedTransactions, Settle, UnitOfWork, WriteLists, with_details
 from gateway.tables.naming import Rule
 from gateway.tables.schema_cache import CachedTable, FunctionCache, SchemaCache, watching
 

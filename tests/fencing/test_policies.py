@@ -12,6 +12,7 @@ from gateway.admission import Admission
 from gateway.db.database import Database
 from gateway.errors import ResourceMalformed
 from gateway.fencing.decision import Presented
+from gateway.fencing.lease import Signer
 from gateway.fencing.policy import (
     MAX_EPOCHS,
     MAX_JUMP,
@@ -24,7 +25,6 @@ from gateway.fencing.policy import (
     judge,
     relax_to_order,
 )
-from gateway.fencing.sequencer import Signer
 from gateway.fencing.token import MAX_EPOCH, MAX_VALUE, Token
 from gateway.observe.events import StepReached
 from tests.fencing.policy_gateway import FORGED, KEYS, WAYS, Shown, Way, World, client, row_of, sequencer

@@ -11,8 +11,7 @@ from gateway.db.database import Database
 from gateway.db.notifications import LEASES, listening
 from gateway.db.servers import Servers
 from gateway.fencing.lease import Lease, LockMode, LockRequest, LockState
-from gateway.leases.heartbeat import LeaseTimes
-from gateway.leases.service import LeaseService
+from gateway.leases.service import LeaseService, LeaseTimes
 from tests.running import Events
 from tests.waiting import PATIENCE
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from gateway.errors import BodyTooLarge, DialectError
 from gateway.tables.dialect import body as dialect_body
 from gateway.tables.dialect.body import MAX_VALUES, PIECE, in_pieces, parse, parse_csv, read
-from gateway.tables.dialect.media import BodyType
+from gateway.tables.dialect.request import BodyType
 
 
 @pytest.mark.parametrize(

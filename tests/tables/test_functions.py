@@ -9,7 +9,7 @@ from gateway.fencing.decision import Enforcement
 from gateway.observe.events import Event
 from gateway.tables import schema_cache
 from gateway.tables.dialect.body import arguments_from_query
-from gateway.tables.dialect.media import BodyType
+from gateway.tables.dialect.request import BodyType
 from gateway.tables.functions import Choice, Function, Functions, Parameter
 from gateway.tables.naming import Rule
 from gateway.tables.pipeline import Exposure

@@ -11,21 +11,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.errors import DialectError
-from gateway.tables.dialect.filters import PLAIN, QUANTIFIABLE, SEARCHES, parse_filter, parse_tree
 from gateway.tables.dialect.grammar import (
     MAX_TERMS,
+    PLAIN,
+    QUANTIFIABLE,
+    SEARCHES,
     Condition,
     Cursor,
     Embedded,
     Field,
     Logic,
     Node,
+    parse_filter,
+    parse_tree,
     read_field,
     read_name,
     read_quoted,
 )
-from gateway.tables.dialect.query import MAX_BYTES, Embed, parse_query
-from gateway.tables.dialect.selection import parse_names, parse_order, parse_select
+from gateway.tables.dialect.query import MAX_BYTES, Embed, parse_names, parse_order, parse_query, parse_select
 
 
 @pytest.mark.parametrize("text", ["", ":", "-a", "(", '""', '"a', "  ", ";", "%"])

@@ -3,12 +3,16 @@
 import pytest
 
 from gateway.errors import DialectError
-from gateway.tables.dialect.media import (
+from gateway.tables.dialect.request import (
     OPENAPI,
     accepted,
+    headings,
+    name_of,
+    parse,
+    parse_preferences,
+    profile_of,
     root_accepted,
 )
-from gateway.tables.dialect.request import headings, name_of, parse, parse_preferences, profile_of
 
 PREFIXES = ("/v1/tables/", "/rest/v1/")
 

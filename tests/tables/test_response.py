@@ -11,7 +11,7 @@ from gateway.fencing.decision import Fence
 from gateway.fencing.record import Attempt, Rejection, refusal_error
 from gateway.fencing.token import Token
 from gateway.tables.dialect import errors, response
-from gateway.tables.dialect.cors import Origins
+from gateway.tables.dialect.response import Origins
 from tests.tables.samples import column, table
 
 

@@ -10,7 +10,7 @@ from functools import lru_cache
 from urllib.parse import quote, unquote_to_bytes
 
 from gateway.errors import StoreError
-from gateway.fencing import bucket_names
+from gateway.fencing import resource
 from gateway.objects.s3.operations import Operation, not_implemented
 
 MAX_KEY_BYTES = 1024
@@ -60,14 +60,14 @@ def read(raw_path: bytes, bucket_of_host: str | None = None) -> tuple[str, str]:
 
 def check(bucket: str, key: str) -> None:
     """Raise ``StoreError`` 400 where the bucket's name is none by S3's rules, or the key is too long."""
-    if bucket_names.is_alias(bucket):
+    if resource.is_bucket_alias(bucket):
         raise StoreError(
             "InvalidBucketName",
             400,
             "The specified bucket is not valid: it is the alias of an access point. Objects are fenced by the name of "
             "their bucket, so use that.",
         )
-    if not bucket_names.is_valid(bucket):
+    if not resource.is_bucket_name(bucket):
         raise StoreError("InvalidBucketName", 400, "The specified bucket is not valid.")
     if len(key.encode()) > MAX_KEY_BYTES:
         raise StoreError("KeyTooLongError", 400, f"Your key is too long: a key has at most {MAX_KEY_BYTES} bytes.")

@@ -18,9 +18,9 @@ from urllib.parse import parse_qsl, unquote_plus
 import orjson
 
 from gateway.errors import BodyTooLarge, DialectError
-from gateway.tables.dialect.filters import PLAIN, QUANTIFIABLE, SEARCHES
-from gateway.tables.dialect.media import BodyType, type_not_acceptable
+from gateway.tables.dialect.grammar import PLAIN, QUANTIFIABLE, SEARCHES
 from gateway.tables.dialect.query import RESERVED
+from gateway.tables.dialect.request import BodyType, type_not_acceptable
 from gateway.tables.functions import Function
 
 MOST_VALUES = 1_000_000

@@ -11,7 +11,7 @@ from typing import Any
 import orjson
 
 from gateway.errors import BodyTooLarge, DialectError, GatewayError, ResourceMismatch, RowChanged, SqlError
-from gateway.tables.dialect.media import JSON
+from gateway.tables.dialect.request import JSON
 from gateway.tables.dialect.response import BODILESS, Headers, Response
 
 # PostgREST's statuses by SQLSTATE; the longest prefix wins, and whatever is not here is 400. They differ about 54001:

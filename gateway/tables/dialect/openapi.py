@@ -10,7 +10,7 @@ from urllib.parse import quote
 import orjson
 
 from gateway.tables.catalog import Column, Table
-from gateway.tables.dialect.media import OPENAPI
+from gateway.tables.dialect.request import OPENAPI
 from gateway.tables.dialect.response import Response
 from gateway.tables.functions import Function, Parameter
 

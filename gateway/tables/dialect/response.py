@@ -1,5 +1,6 @@
 """The answers to successful requests: statuses, headers and bodies of the dialect."""
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -12,6 +13,7 @@ from gateway.errors import DialectError
 from gateway.fencing.decision import Fence
 from gateway.fencing.headers import would_refuse
 from gateway.fencing.token import Token
+from gateway.http import origins
 from gateway.tables.catalog import Table
 from gateway.tables.dialect.etags import quoted, row_changed
 from gateway.tables.dialect.query import range_error
@@ -302,3 +304,74 @@ def _content_location(path: str, query_string: bytes) -> bytes:
 @lru_cache
 def _quoted(path: str) -> bytes:
     return quote(path).encode()
+
+
+MAX_AGE = 86_400
+
+_EXPOSED = (
+    b"Content-Encoding, Content-Location, Content-Profile, Content-Range, Content-Type, Date, ETag, Fencing-Resource, "
+    b"Fencing-Token, Fencing-Would-Refuse, Idempotency-Replayed, Location, Preference-Applied, Proxy-Status, "
+    b"Retry-After, X-Request-Id"
+)
+_METHODS = b"GET, HEAD, POST, PATCH, PUT, DELETE, OPTIONS"
+_REQUESTED = re.compile(rb"[A-Za-z0-9!#$%&'*+.^_`|~, -]{1,2000}")
+
+
+@dataclass(frozen=True, slots=True)
+class Origins:
+    """The origins whose pages in a browser may read answers: exact ones, or ``*`` for all. None by default.
+
+    Callers prove themselves by a header, never by what a browser adds on its own. So no answer allows credentials.
+    ``gateway/http/origins.py`` checks which pages may write.
+    """
+
+    allowed: tuple[str, ...] = ()
+
+    def admits(self, origin: bytes) -> bool:
+        return origins.admits(self.allowed, origin)
+
+    def preflight(self, method: str, headers: Iterable[tuple[bytes, bytes]]) -> Response | None:
+        """Return the answer to a browser's preflight request; None for any other request.
+
+        A preflight carries no key, so it is answered before authentication, and tells nothing about tables. The other
+        headers come from ``headers``.
+        """
+        found = _single(headers)
+        origin = found.get(b"origin")
+        asks = method == "OPTIONS" and b"access-control-request-method" in found
+        if not asks or origin is None or not self.admits(origin):
+            return None
+        answer: Headers = [
+            (b"access-control-allow-methods", _METHODS),
+            (b"access-control-max-age", str(MAX_AGE).encode()),
+            (b"content-length", b"0"),
+        ]
+        asked = found.get(b"access-control-request-headers")
+        if asked is not None and _REQUESTED.fullmatch(asked):
+            answer.append((b"access-control-allow-headers", asked))
+        return Response(200, answer)
+
+    def headers(self, origin: bytes | None) -> Headers:
+        """Return the headers of every answer, for any origin, so that no cache mixes them up."""
+        if not self.allowed:
+            return []
+        every = "*" in self.allowed
+        vary = [] if every else [(b"vary", b"Origin")]
+        if origin is None or not self.admits(origin):
+            return vary
+        return [
+            *vary,
+            (b"access-control-allow-origin", b"*" if every else origin),
+            (b"access-control-expose-headers", _EXPOSED),
+        ]
+
+
+def _single(headers: Iterable[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
+    found: dict[bytes, bytes] = {}
+    twice: set[bytes] = set()
+    for name, value in headers:
+        lower = name.lower()
+        if lower in found:
+            twice.add(lower)
+        found[lower] = value
+    return {name: value for name, value in found.items() if name not in twice}

@@ -17,8 +17,7 @@ from gateway.errors import GatewayError, RequestMalformed, ResourceMalformed
 from gateway.fencing import headers as fencing_headers
 from gateway.fencing.headers import FencingHeaders
 from gateway.tables.dialect.body import in_pieces
-from gateway.tables.dialect.media import JSON
-from gateway.tables.dialect.request import WRITES, digest
+from gateway.tables.dialect.request import JSON, WRITES, digest
 from gateway.tables.dialect.response import Response
 
 MOST_WRITES = 100

@@ -14,7 +14,7 @@ from gateway.fencing.decision import Enforcement
 from gateway.fencing.headers import FencingHeaders
 from gateway.http.body import offload
 from gateway.http.head import Head
-from gateway.tables.dialect import body, media, openapi, request, response
+from gateway.tables.dialect import body, openapi, request, response
 from gateway.tables.dialect.body import Arguments
 from gateway.tables.dialect.errors import too_large
 from gateway.tables.dialect.etags import check_preconditions
@@ -125,7 +125,7 @@ class FunctionCalls:
         """Answer POST, with the arguments in the body. A function that may write is a write, any other only reads."""
         shown, sender = fencing_headers.read(incoming.head.headers, pairs=True), incoming.sender
         wanted = request.parse("POST", sender.query.encode("latin-1"), headers)
-        kind = media.body_type(headers)
+        kind = request.body_type(headers)
         request.parse_key(headers)
         content = await incoming.content()
         given = await offload(len(content), body.arguments_from_body, kind, content, wanted.query.columns)

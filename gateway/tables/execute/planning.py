@@ -34,7 +34,7 @@ from gateway.http.head import Head
 from gateway.record.payload_capture import NOTHING, Capture
 from gateway.tables import naming
 from gateway.tables.catalog import Column, Table, check_distributed
-from gateway.tables.dialect import body, media, request
+from gateway.tables.dialect import body, request
 from gateway.tables.dialect.body import Payload
 from gateway.tables.dialect.etags import check_preconditions
 from gateway.tables.dialect.grammar import not_implemented
@@ -168,7 +168,7 @@ class ParsedWrite:
         """Return it with its body. Raises ``DialectError`` for a body that is malformed, or that no such write has."""
         if self.request.method == "DELETE":
             return replace(self, body=content)
-        payload = body.read(media.body_type(self.headers), content, self.request.query.columns)
+        payload = body.read(request.body_type(self.headers), content, self.request.query.columns)
         _check_rows(self.request, payload)
         return replace(self, body=content, payload=payload)
 
@@ -189,7 +189,7 @@ def parse(
     all_complete = all(b"=" in part for part in query_string.split(b"&") if part)
     _check_filters(parsed, unfiltered=rule.unfiltered and all_complete)
     if parsed.method != "DELETE":
-        media.body_type(headers)
+        request.body_type(headers)
     request.parse_key(headers)
     return ParsedWrite(parsed, f"{target.schema}.{target.name}", rule, headers, shown, tokens, sender)
 

@@ -17,7 +17,7 @@ from gateway.errors import DialectError
 from gateway.fencing.record import ANONYMOUS
 from gateway.http.body import SMALL, twice
 from gateway.tables.catalog import Snapshot, check_distributed
-from gateway.tables.dialect import media, openapi, response
+from gateway.tables.dialect import openapi, request, response
 from gateway.tables.dialect.errors import too_large
 from gateway.tables.dialect.etags import check_preconditions, names_one_row
 from gateway.tables.dialect.request import READS, Request, unsupported
@@ -220,8 +220,8 @@ class Description:
         if not self._enabled:
             raise DialectError("PGRST126", 404, "Root endpoint metadata is disabled")
         accept = headers.get(b"accept", "")
-        if media.root_accepted(accept) is None:
-            raise media.not_acceptable(accept)
+        if request.root_accepted(accept) is None:
+            raise request.not_acceptable(accept)
         snapshot, known = await self._tables.snapshot(), await self._functions.all()
         tables = [
             one

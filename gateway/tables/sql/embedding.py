@@ -7,8 +7,7 @@ import sqlalchemy as sa
 from sqlalchemy.sql.expression import ColumnElement
 
 from gateway.errors import DialectError
-from gateway.tables.catalog import Table
-from gateway.tables.relations import Pairs, Relations, Relationship
+from gateway.tables.catalog import Pairs, Relations, Relationship, Table
 from gateway.tables.sql.expressions import Bind, Conditions, bound_slot, directed, from_table, quoted, reference
 from gateway.tables.sql.shape import EmbedShape, OrderShape
 

@@ -18,9 +18,8 @@ from sqlalchemy.sql.expression import ColumnElement
 
 from gateway.errors import DialectError, SqlError
 from gateway.tables.catalog import Table
-from gateway.tables.dialect.filters import IS_WORDS
-from gateway.tables.dialect.grammar import not_implemented
-from gateway.tables.dialect.media import Form
+from gateway.tables.dialect.grammar import IS_WORDS, not_implemented
+from gateway.tables.dialect.request import Form
 from gateway.tables.sql.shape import MOST, FieldShape, FilterShape, OrderShape, SelectShape
 
 MOST_KEPT = 2048

@@ -9,9 +9,8 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 from gateway.tables.catalog import Table
 from gateway.tables.dialect.etags import names_one_row
 from gateway.tables.dialect.grammar import Condition, Embedded, Field, Node, Order, Selected
-from gateway.tables.dialect.media import Form
 from gateway.tables.dialect.query import Embed, position_of
-from gateway.tables.dialect.request import Request
+from gateway.tables.dialect.request import Form, Request
 from gateway.tables.naming import conflict_target
 
 # A field: name, then each step of its path as (arrow, is it an index?, slot of the key).
