@@ -49,17 +49,6 @@ class QueueTurn:
 
 
 @dataclass(frozen=True, slots=True)
-class WaitingPlace:
-    """The place of a waiter: at a gateway (``attendant``) that counts as dead after ``attended`` seconds without a
-    heartbeat. A lease handed over to it is good for ``collect`` seconds.
-    """
-
-    attendant: UUID
-    attended: float
-    collect: float
-
-
-@dataclass(frozen=True, slots=True)
 class LockAnswer:
     """The answer to a wish. ``lease``: the one granted, or one that is in the way. ``place``: in the queue, from 1."""
 
@@ -80,15 +69,13 @@ class Heartbeat:
     due: tuple[str, ...]
 
 
-async def acquire(
-    database: Database, wishes: Sequence[tuple[LockRequest, WaitingPlace | None]], *, patient: bool = False
-) -> list[LockAnswer]:
-    """Ask for locks, in one transaction; with a place to wait at, or without. They are in the order of their names.
+async def acquire(database: Database, wishes: Sequence[LockRequest], *, patient: bool = False) -> list[LockAnswer]:
+    """Ask for locks, in one transaction. They are in the order of their names.
 
     To ask twice is to ask once: ``OutcomeUnknown`` is cleared up by asking again.
     """
-    rows = await database.fetchmany_write(_SQL["acquire"], [_wish(*wish) for wish in wishes], patient=patient)
-    return [_asked(wanted, row) for (wanted, _), row in zip(wishes, rows, strict=True)]
+    rows = await database.fetchmany_write(_SQL["acquire"], [_wish(one) for one in wishes], patient=patient)
+    return [_asked(wanted, row) for wanted, row in zip(wishes, rows, strict=True)]
 
 
 async def renew(database: Database, renewals: Sequence[Renewal], *, patient: bool = False) -> list[Lease | bool]:
@@ -178,9 +165,9 @@ async def list_held(database: Database, prefix: str, after: str, limit: int) -> 
     return [row["resource"] for row in await database.fetch(_SQL["held"], prefix, after, limit)]
 
 
-def _wish(wanted: LockRequest, place: WaitingPlace | None) -> tuple[object, ...]:
+def _wish(wanted: LockRequest) -> tuple[object, ...]:
+    who, place = (wanted.resource, wanted.holder, wanted.caller), wanted.place
     where = (None, None, None) if place is None else (place.attendant, place.attended, place.collect)
-    who = (wanted.resource, wanted.holder, wanted.caller)
     return (*who, wanted.mode, wanted.request, wanted.ttl, wanted.delay, *where)
 
 

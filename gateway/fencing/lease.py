@@ -27,12 +27,24 @@ class LockMode(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class WaitingPlace:
+    """The place of a waiter: at a gateway (``attendant``) that counts as dead after ``attended`` seconds without a
+    heartbeat. A lease handed over to it is good for ``collect`` seconds.
+    """
+
+    attendant: UUID
+    attended: float
+    collect: float
+
+
+@dataclass(frozen=True, slots=True)
 class LockRequest:
     """One wish for a lock. ``resource`` is in canonical form; ``caller`` is the proven identity of the holder.
 
     ``request`` is the client's own id of this wish. With one, the client keeps its place in the queue for a few seconds
     after ``wait`` is over, and may withdraw it. ``delay``: seconds for which the lock stays closed after this lease was
-    lost without a release (lock-delay), for writers that cannot be fenced.
+    lost without a release (lock-delay), for writers that cannot be fenced. ``place``: where it waits in the queue; None
+    if it does not.
     """
 
     resource: str
@@ -43,6 +55,7 @@ class LockRequest:
     wait: float = 0.0
     request: str | None = None
     delay: float = 0.0
+    place: WaitingPlace | None = None
 
 
 @dataclass(frozen=True, slots=True)

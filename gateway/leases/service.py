@@ -6,7 +6,7 @@ The database decides (``gateway.db.leases``), by its own clock alone. This proce
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeVar
 from uuid import UUID, uuid4
@@ -15,7 +15,7 @@ from gateway.background import background_tasks, repeat, unreachable
 from gateway.batching import Lane
 from gateway.db import leases
 from gateway.db.database import Database
-from gateway.db.leases import LockAnswer, LockOutcome, QueueTurn, ReleaseOutcome, WaitingPlace
+from gateway.db.leases import LockAnswer, LockOutcome, QueueTurn, ReleaseOutcome
 from gateway.db.notifications import Listen
 from gateway.errors import (
     ExpectedMismatch,
@@ -26,7 +26,7 @@ from gateway.errors import (
     TokensExhausted,
     Unavailable,
 )
-from gateway.fencing.lease import Granted, Lease, LockRequest, LockState, Renewal
+from gateway.fencing.lease import Granted, Lease, LockRequest, LockState, Renewal, WaitingPlace
 from gateway.fencing.token import Token
 from gateway.leases.local_waiters import WaitQueue, WaitQueues
 from gateway.observe.events import Answer, LeaseAnswered, Observe
@@ -244,8 +244,8 @@ class LeaseService:
         self._place = WaitingPlace(uuid4(), self._times.attended, self._times.collect)
         self._heartbeat = Heartbeat(database, observe, self._place.attendant, listen, self._times)
         self._queue = self._heartbeat.queue
-        self._acquiring: Lane[tuple[LockRequest, WaitingPlace | None], LockAnswer] = lane(
-            partial(leases.acquire, database), QUESTIONS, lambda wish: wish[0].resource
+        self._acquiring: Lane[LockRequest, LockAnswer] = lane(
+            partial(leases.acquire, database), QUESTIONS, lambda wish: wish.resource
         )
         self._releasing: Lane[tuple[str, UUID, str], tuple[ReleaseOutcome, QueueTurn]] = lane(
             partial(leases.release, database), QUESTIONS, lambda lease: lease[0]
@@ -280,7 +280,7 @@ class LeaseService:
                 asked = await self._wait(line, wanted, ends)
         else:
             with staged(self._observe, "leases", "acquire"):
-                asked = await self._ask(wanted, None)
+                asked = await self._ask(wanted)
         answer: Answer = "refused" if not _is_granted(asked) else "granted" if asked.fresh else "kept"
         self._observe(LeaseAnswered(answer))
         return granted(wanted, asked)
@@ -399,7 +399,7 @@ class LeaseService:
         self, line: WaitQueue, wanted: LockRequest
     ) -> "tuple[LockAnswer, asyncio.Future[None] | None]":
         with self._queue.asking(line) as asking:
-            asked = await self._ask(wanted, self._place)
+            asked = await self._ask(replace(wanted, place=self._place))
             if asked.ticket is None:
                 return asked, None
             return asked, self._queue.take(line, asking, asked.ticket)
@@ -409,7 +409,7 @@ class LeaseService:
         last = self._queue.give_up(line, ticket, turn)
         asked = None
         try:
-            asked = await self._ask(wanted, None)
+            asked = await self._ask(wanted)
         finally:
             left = self._leave(line.resource, ticket) if last and not _is_granted(asked) else None
         if left is not None:
@@ -423,14 +423,14 @@ class LeaseService:
         left.add_done_callback(lambda left: left.cancelled() or left.exception())
         return left
 
-    async def _ask(self, wanted: LockRequest, place: WaitingPlace | None) -> LockAnswer:
-        asking = self._acquiring.ask((wanted, place))
+    async def _ask(self, wanted: LockRequest) -> LockAnswer:
+        asking = self._acquiring.ask(wanted)
         try:
             # A question that was asked is carried out. A client that goes away meanwhile leaves a place or a lease.
             asked = await asyncio.shield(asking)
         except OutcomeUnknown:
             try:
-                (asked,) = await leases.acquire(self._database, [(wanted, place)], patient=True)
+                (asked,) = await leases.acquire(self._database, [wanted], patient=True)
             except OutcomeUnknown as error:
                 raise Unavailable(
                     error.message, advice="Ask again: if the lock was granted, it will be the same lease and token."

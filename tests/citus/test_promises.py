@@ -63,7 +63,7 @@ async def test_each_node_has_fences_and_locks_of_its_own(cluster: Cluster, name:
         database = Database(as_gateway(node.dsn(name)))
         try:
             for expected in range(1, 4 + number):
-                (answer,) = await leases.acquire(database, [(LockRequest("job/1", "ann", "tester", 30.0), None)])
+                (answer,) = await leases.acquire(database, [LockRequest("job/1", "ann", "tester", 30.0)])
                 assert answer.lease is not None
                 assert answer.lease.token.value == expected
                 await leases.release(database, [("job/1", answer.lease.id, "tester")])

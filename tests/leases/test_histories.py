@@ -10,8 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gateway.db import leases
-from gateway.db.leases import WaitingPlace
-from gateway.fencing.lease import LockMode, LockRequest, Renewal
+from gateway.fencing.lease import LockMode, LockRequest, Renewal, WaitingPlace
 from gateway.fencing.token import Token
 from tests.leases.stage import Gateway, pass_time, rows
 
@@ -243,9 +242,11 @@ class Both:
 
     async def _acquire(self, wish: Wish) -> None:
         place = None if wish.attendant is None else WaitingPlace(self.attendants[wish.attendant], 100_000.0, COLLECT)
-        wanted = LockRequest(self.resource, wish.holder, "writer", wish.ttl, wish.mode, 0.0, wish.request, wish.delay)
+        wanted = LockRequest(
+            self.resource, wish.holder, "writer", wish.ttl, wish.mode, 0.0, wish.request, wish.delay, place
+        )
         before = self.model.issued
-        (asked,) = await leases.acquire(self.one.database, [(wanted, place)], patient=True)
+        (asked,) = await leases.acquire(self.one.database, [wanted], patient=True)
         outcome, value, fresh = self.model.acquire(wish)
         assert (asked.outcome.value, asked.fresh) == (outcome, fresh)
         if outcome == "granted":

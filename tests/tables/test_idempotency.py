@@ -8,12 +8,12 @@ import asyncpg
 import httpx
 import pytest
 
-from gateway.db import idempotency as kept_answers
 from gateway.db.database import Database, Transaction
 from gateway.errors import RequestMalformed
 from gateway.fencing.decision import Presented
 from gateway.observe.events import Event, StepReached
 from gateway.tables.dialect.request import HEADER, digest, fingerprint, parse_key
+from gateway.tables.execute import idempotency as kept_answers
 from gateway.tables.execute import transaction as slow
 from gateway.tables.execute.idempotency import cleanup, delete_old
 from gateway.tables.pipeline import Exposure

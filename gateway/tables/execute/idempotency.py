@@ -6,21 +6,23 @@ its fence raises nothing and is not refused, because its write has been done. Th
 mutation is under way.
 """
 
+import json
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
 from functools import partial
 
 from gateway.admission import Admission
 from gateway.background import background_tasks, repeat
-from gateway.db import idempotency
-from gateway.db.database import Database
-from gateway.db.idempotency import IdempotencyKey
+from gateway.db.database import Database, Transaction
+from gateway.db.pool import load
 from gateway.errors import IdempotencyMismatch, Unavailable
 from gateway.fencing.decision import Equal, Tokens
 from gateway.observe.events import Observe
 from gateway.tables.dialect.request import REPLAYED
 from gateway.tables.dialect.response import Response
 from gateway.tables.execute.fenced_write import ClaimGroup, Claims
+from gateway.tables.execute.planning import IdempotencyKey
 
 SETTLE_ATTEMPTS = 3
 RETENTION = 24 * 3600.0
@@ -31,6 +33,60 @@ SettleClaims = Callable[[Claims, Sequence[str], str], Awaitable[None]]
 
 Authorise = Callable[[int, Sequence[str]], Awaitable[Sequence[str]]]
 """Returns the resources that a write, by its number, may claim. Raises ``Denied`` if an enforcing rule needs more."""
+
+
+_SQL = load("idempotency")
+
+
+@dataclass(frozen=True, slots=True)
+class StoredAnswer:
+    """A request with a key, by its fingerprint, and its answer.
+
+    ``claimed``: the resources of the fences it was written under, each with the number of the write that claimed it.
+    """
+
+    fingerprint: bytes
+    status: int
+    headers: list[tuple[bytes, bytes]]
+    body: bytes
+    claimed: list[tuple[str, int]]
+
+
+async def take(transaction: Transaction, key: IdempotencyKey) -> StoredAnswer | None:
+    """Give the key to the write under way. Return the answer of a finished write that has it already.
+
+    If that write is still under way, wait for its end. Raise ``Unavailable`` if it takes too long.
+    """
+    while True:
+        taken = await transaction.fetchrow(_SQL["take"], key.caller, key.text, key.fingerprint)
+        if taken is not None:
+            return None
+        # Each statement has a snapshot of its own. Nothing here: it has just been forgotten, and is free again.
+        found = await read_answer(transaction, key)
+        if found is not None:
+            return found
+
+
+async def read_answer(executor: Database | Transaction, key: IdempotencyKey) -> StoredAnswer | None:
+    """Return the answer of a finished write; None if there is none with this key."""
+    row = await executor.fetchrow(_SQL["kept"], key.caller, key.text)
+    if row is None:
+        return None
+    headers = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in json.loads(row["headers"])]
+    claimed = [(resource, number) for resource, number in json.loads(row["claimed"])]
+    return StoredAnswer(row["fingerprint"], row["status"], headers, row["body"], claimed)
+
+
+async def store_answer(transaction: Transaction, key: IdempotencyKey, kept: StoredAnswer) -> None:
+    """Keep the answer to the write under way, for later requests with the key."""
+    headers = json.dumps([(name.decode("latin-1"), value.decode("latin-1")) for name, value in kept.headers])
+    claimed = json.dumps(kept.claimed)
+    await transaction.execute(_SQL["keep"], key.caller, key.text, kept.status, headers, kept.body, claimed)
+
+
+async def forget_answers(database: Database, retention: float, limit: int) -> int:
+    """Remove at most ``limit`` answers older than ``retention`` seconds, by the database's clock; how many it were."""
+    return len(await database.run(lambda transaction: transaction.fetch(_SQL["forget"], retention, limit)))
 
 
 class IdempotentReplay:
@@ -49,7 +105,7 @@ class IdempotentReplay:
         Raises ``IdempotencyMismatch``, ``OutcomeUnknown`` if no standby has the answer, and ``Unavailable`` if the
         fences cannot be raised.
         """
-        kept = await idempotency.read_answer(self._database, key)
+        kept = await read_answer(self._database, key)
         if kept is None:
             return None
         if kept.fingerprint != key.fingerprint:
@@ -103,7 +159,7 @@ async def delete_old(database: Database, retention: float) -> int:
     """Delete answers older than ``retention`` in small batches, so that no transaction is long. Return how many."""
     deleted = 0
     for _ in range(_MOST_BATCHES):
-        batch = await idempotency.forget_answers(database, retention, _BATCH)
+        batch = await forget_answers(database, retention, _BATCH)
         deleted += batch
         if batch < _BATCH:
             break

@@ -10,10 +10,9 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from gateway.admission import Admission
-from gateway.db import idempotency, settings
+from gateway.db import settings
 from gateway.db.database import Database, Transaction
 from gateway.db.fences import ClaimResult
-from gateway.db.idempotency import IdempotencyKey, StoredAnswer
 from gateway.errors import (
     AnswerTooLarge,
     Denied,
@@ -36,7 +35,7 @@ from gateway.tables.dialect import request, response, transaction_document
 from gateway.tables.dialect.request import Target
 from gateway.tables.dialect.response import Accepted, Response, Written
 from gateway.tables.dialect.transaction_document import Entry, of_write
-from gateway.tables.execute import fenced_write
+from gateway.tables.execute import fenced_write, idempotency
 from gateway.tables.execute.acting import Acting
 from gateway.tables.execute.authorisation import Authorisation
 from gateway.tables.execute.fenced_write import (
@@ -46,9 +45,9 @@ from gateway.tables.execute.fenced_write import (
     ObservedRefusal,
     accepted_under,
 )
-from gateway.tables.execute.idempotency import SETTLE_ATTEMPTS, IdempotentReplay
-from gateway.tables.execute.planning import Incoming, ParsedWrite, PlannedWrite, Planner, Sender, parse
-from gateway.tables.execute.reach import concerns
+from gateway.tables.execute.idempotency import SETTLE_ATTEMPTS, IdempotentReplay, StoredAnswer
+from gateway.tables.execute.planning import IdempotencyKey, Incoming, ParsedWrite, PlannedWrite, Planner, Sender, parse
+from gateway.tables.execute.reached_rows import concerns
 from gateway.tables.execute.reads import AnswerLimit
 from gateway.tables.naming import table_resource
 from gateway.tables.schema_cache import CachedTable, Name, SchemaCache

@@ -20,9 +20,9 @@ from gateway.tables.dialect.grammar import not_implemented
 from gateway.tables.dialect.request import Form
 from gateway.tables.functions import Function, Parameter
 from gateway.tables.naming import Naming
-from gateway.tables.sql.embedding import Embedding
 from gateway.tables.sql.expressions import (
     Conditions,
+    Embedding,
     Statement,
     Type,
     answered,
@@ -217,7 +217,7 @@ class Statements:
     def _as_planned(self, shape: WriteShape) -> str:
         """Return SQL that checks the table, and that a delete or a new key has no effects that the plan did not know.
 
-        The tables behind a view, and partitions, are looked at in a statement of its own (``execute/reach.py``).
+        The tables behind a view, and partitions, are looked at in a statement of its own (``execute/reached_rows.py``).
         """
         check = unchanged(self.table, self._generation)
         if self.table.is_view:
