@@ -12,7 +12,7 @@ from gateway.fencing.decision import Cascades
 from gateway.objects.sweeper import LEFT_BEHIND
 from gateway.table_rules import table_rules
 from gateway.tables.catalog import Snapshot
-from gateway.tables.reach import SideEffect, find_side_effects
+from gateway.tables.side_effects import SideEffect, find_side_effects
 
 _MOST_PENDING = 1000
 _LONG_PENDING = timedelta(minutes=1)

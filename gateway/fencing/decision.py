@@ -1,7 +1,7 @@
-"""The rules of fencing: given the fence and what a writer presents, what happens. No I/O, no clock.
+"""The rules of fencing as values: given the fence and what a writer presents, what happens. No I/O, no clock.
 
-The SQL function ``fencing.claim_v1`` makes the same decision under the lock of the fence row; a test drives both with
-the same histories.
+A write is decided in SQL, under the lock of its fence row: ``gateway/db/schema/claim.sql``. ``decide`` is the same
+rule, for early refusals. A test drives both with the same histories.
 """
 
 from collections.abc import Mapping

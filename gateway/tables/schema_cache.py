@@ -31,7 +31,7 @@ from gateway.observe.events import CatalogWarning, Observe
 from gateway.tables.catalog import Relations, Snapshot, Table
 from gateway.tables.functions import Functions
 from gateway.tables.naming import Naming, Rule, as_registered, naming
-from gateway.tables.reach import KnownSteps, Reach, SideEffect, find_side_effects
+from gateway.tables.side_effects import KnownSteps, Reach, SideEffect, find_side_effects
 from gateway.tables.sql import expressions
 from gateway.tables.sql.expressions import version_of
 from gateway.tables.sql.statements import Statements

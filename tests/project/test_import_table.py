@@ -38,7 +38,7 @@ TABLE: dict[str, str] = {
     "tables.dialect": "fencing http.origins tables.catalog tables.functions",
     "tables.naming": "fencing tables.catalog tables.dialect",
     "tables.sql": "tables.catalog tables.dialect tables.functions tables.naming",
-    "tables.reach": "fencing tables.catalog tables.naming tables.sql",
+    "tables.side_effects": "fencing tables.catalog tables.naming tables.sql",
     "tables.execute": "fencing admission auth background batching bounded http db observe record budget tables",
     "tables": "fencing admission auth background http db observe record budget tables",
     # The object plane.
@@ -69,7 +69,7 @@ TABLE: dict[str, str] = {
     "ownership": "fencing config db journal.protocol objects.store observe.events wiring",
     "serving": "config db http.connection http.crowd http.server",
     "doctor": "fencing auth config db guard journal.contents journal.opening journal.protocol naming objects "
-    "observe.events table_rules tables.catalog tables.reach tables.sql targets wiring",
+    "observe.events table_rules tables.catalog tables.side_effects tables.sql targets wiring",
     "demo": "fencing app auth.grants config db guard serving webhooks",
     "commands": "fencing app auth client config db.database db.key_uses doctor guard naming observe ownership "
     "http.crowd http.server reloading serving service_manager targets text wiring workers",
@@ -131,7 +131,7 @@ PURE = (
     "auth.temporary_keys auth.grants auth.identity_tokens "
     "auth.login_cookies auth.signature_claims auth.post_policy auth.principal auth.sigv4 "
     "tables.catalog tables.functions tables.dialect tables.naming tables.sql "
-    "tables.reach objects.s3 "
+    "tables.side_effects objects.s3 "
     "objects.protocol.effects objects.protocol.mutation objects.protocol.settling "
     "journal.contents journal.evidence journal.format journal.protocol "
     "naming.change ownership.change objects.store.bucket_profile "

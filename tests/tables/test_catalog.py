@@ -11,7 +11,7 @@ from gateway.fencing.decision import Cascades, Enforcement
 from gateway.fencing.resource import Template
 from gateway.tables.catalog import ForeignKey, Graph, Reference, Relation, RewriteRule, Snapshot, Table, Trigger
 from gateway.tables.naming import Rule
-from gateway.tables.reach import Reach, SideEffect, find_side_effects
+from gateway.tables.side_effects import Reach, SideEffect, find_side_effects
 from tests.tables.asking import change
 from tests.tables.samples import column, table
 

@@ -294,7 +294,7 @@ class _Member(NamedTuple):
     raises: bool
 
 
-class Acting(_Lanes[_Member, Record | None]):
+class RoleBatches(_Lanes[_Member, Record | None]):
     """Sends statements of requests under roles of the database. Each batch is one statement, under one role.
 
     Only success counts. The row is None if the statement has failed, or cannot be sent so. Nothing is written then, and

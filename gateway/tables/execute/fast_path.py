@@ -27,7 +27,6 @@ from gateway.budget import CALLER, Caller
 from gateway.db.database import Database, Record
 from gateway.db.errors import wants_retry
 from gateway.db.fences import Claim
-from gateway.db.idempotency import IdempotencyKey
 from gateway.errors import GatewayError, SqlError, Unavailable
 from gateway.fencing.decision import Enforcement, Equal
 from gateway.fencing.record import Attempt, refusal_error
@@ -43,10 +42,10 @@ from gateway.tables.dialect.request import Request
 from gateway.tables.dialect.response import Accepted, Headers, Response, Row, Written, check_put
 from gateway.tables.execute import recipes
 from gateway.tables.execute.acting import KnownRole, Role, known_role, role_of
-from gateway.tables.execute.batches import Acting, Batches, Raises, Storms
+from gateway.tables.execute.batches import Batches, Raises, RoleBatches, Storms
 from gateway.tables.execute.fenced_write import accepted_under, written_columns
-from gateway.tables.execute.planning import Incoming, PlannedWrite
-from gateway.tables.execute.reach import concerns
+from gateway.tables.execute.planning import IdempotencyKey, Incoming, PlannedWrite
+from gateway.tables.execute.reached_rows import concerns
 from gateway.tables.execute.recipes import FormReader, PlainHead, PlainRequest, ReadRecipe, RequestForm, WriteRecipe
 from gateway.tables.schema_cache import CachedTable
 from gateway.tables.sql.expressions import Statement
@@ -195,8 +194,8 @@ class FastPath:
         self._write_batches = Batches(database.fetchrow_write, database.fetchmany_write, observe=observe)
         self._read_batches = Batches(database.fetchrow_read, database.fetchmany, writes=False, observe=observe)
         self._raises = Raises(database.fetchmany_claim, observe)
-        self._acting = Acting(database, observe, writes=True)
-        self._acting_reads = Acting(database, observe, writes=False)
+        self._acting = RoleBatches(database, observe, writes=True)
+        self._acting_reads = RoleBatches(database, observe, writes=False)
         writing = (self._write_batches, self._raises, self._acting)
         self._storms = Storms(audit, lambda: any(one.busy() for one in writing))
         # Fences that were higher than a token shown to them. A fence never goes down, so a write with a lower token is

@@ -16,10 +16,10 @@ from gateway.tables.dialect.etags import row_changed
 from gateway.tables.dialect.grammar import not_implemented
 from gateway.tables.dialect.request import Request
 from gateway.tables.dialect.response import Accepted, Row, Written, check_affected, check_put, check_single
-from gateway.tables.execute import reach
+from gateway.tables.execute import reached_rows
 from gateway.tables.execute.acting import Acting
 from gateway.tables.execute.planning import PlannedWrite
-from gateway.tables.execute.reach import Located
+from gateway.tables.execute.reached_rows import Located
 from gateway.tables.naming import table_resource
 from gateway.tables.sql.expressions import unchanged
 from gateway.tables.sql.shape import MOST, lower_filters, lower_write
@@ -245,12 +245,12 @@ async def execute(
     if write.request.preferences.timezone is not None:
         await settings.set_zone(transaction, write.request.preferences.timezone)
     reaches = write.cached.reach is not None
-    located = await reach.locate(transaction, write, acting) if reaches else None
+    located = await reached_rows.locate(transaction, write, acting) if reaches else None
     await acting.as_(role)
     row = await _row(transaction, write, located, most, creates=creates)
     if reaches:
         await acting.as_(None)
-        await reach.verify(transaction, write, located)
+        await reached_rows.verify(transaction, write, located)
     written = Written.from_row(row)
     if creates and not written.touched:
         await acting.as_(role)

@@ -15,7 +15,6 @@ from gateway.auth.grants import Rights
 from gateway.auth.principal import OWN, Principal
 from gateway.db import settings
 from gateway.db.database import Database, Transaction
-from gateway.db.idempotency import IdempotencyKey
 from gateway.errors import (
     DialectError,
     GatewayError,
@@ -192,6 +191,15 @@ def parse(
         request.body_type(headers)
     request.parse_key(headers)
     return ParsedWrite(parsed, f"{target.schema}.{target.name}", rule, headers, shown, tokens, sender)
+
+
+@dataclass(frozen=True, slots=True)
+class IdempotencyKey:
+    """A key as its caller gave it, and the fingerprint of the request it came with."""
+
+    caller: str
+    text: str
+    fingerprint: bytes
 
 
 def key_of(sender: Sender, schema: str, headers: Mapping[bytes, str], content: bytes) -> IdempotencyKey | None:

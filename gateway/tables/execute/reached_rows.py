@@ -18,7 +18,7 @@ from gateway.tables.catalog import Graph
 from gateway.tables.dialect.response import Row
 from gateway.tables.execute.acting import Acting
 from gateway.tables.execute.planning import PlannedWrite
-from gateway.tables.reach import Place, Reach, Step
+from gateway.tables.side_effects import Place, Reach, Step
 from gateway.tables.sql.expressions import changed_meanwhile, quote, reference, unchanged
 from gateway.tables.sql.shape import LockShape, lower_filters
 from gateway.tables.sql.statements import name_expression
