@@ -85,7 +85,6 @@ class Lane(Generic[Item, Answer]):
         return member.answer
 
     def idle(self) -> bool:
-        """Return whether the lane holds nothing."""
         return not (self._waiting or self._under_way or self._occupied)
 
     async def close(self, seconds: float) -> None:

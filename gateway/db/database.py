@@ -216,7 +216,6 @@ class Database:
         return {"own": self._sessions.use, "reading": self._reading.use, "shared": self._shared.use}
 
     async def close(self) -> None:
-        """Close all sessions. The database cannot be used afterwards."""
         if self._probe is not None:
             self._probe.cancel()
         await self._sessions.close()
@@ -225,7 +224,6 @@ class Database:
         await self._searching.close()
 
     async def now(self) -> datetime:
-        """Return the time of the database's clock, the only one that is trusted."""
         row = await self.fetchrow("SELECT now() AS now")
         assert row is not None
         moment: datetime = row["now"]
@@ -255,11 +253,9 @@ class Database:
         return sum(pool.answers for pool in (self._sessions, self._reading, self._shared, self._searching))
 
     async def fetch(self, sql: str, *arguments: object) -> list[Record]:
-        """All rows of one statement that reads."""
         return await self._alone(asyncpg.Connection.fetch, Unavailable, sql, arguments)
 
     async def fetchrow(self, sql: str, *arguments: object) -> Record | None:
-        """Return the first row of one reading statement."""
         return await self._alone(asyncpg.Connection.fetchrow, Unavailable, sql, arguments)
 
     async def fetchrow_read(self, sql: str, *arguments: object) -> Record | None:
@@ -267,7 +263,6 @@ class Database:
         return await self._alone(asyncpg.Connection.fetchrow, Unavailable, sql, arguments, self._reading)
 
     async def search(self, sql: str, *arguments: object) -> list[Record]:
-        """All rows of one statement that looks into the record, on one of the few sessions for that."""
         return await self._alone(asyncpg.Connection.fetch, Unavailable, sql, arguments, self._searching)
 
     @asynccontextmanager

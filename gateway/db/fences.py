@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
-from uuid import UUID, uuid4
+from uuid import uuid4
 
 import orjson
 
@@ -32,25 +32,43 @@ class ClaimResult:
 
 
 async def claim(
-    transaction: Transaction, resources: Sequence[str], tokens: Tokens, equal: Equal, caller: str
+    transaction: Transaction,
+    resources: Sequence[str],
+    tokens: Tokens,
+    equal: Equal,
+    caller: str,
+    *,
+    writes: bool = True,
 ) -> list[ClaimResult]:
     """Claim every resource for this write, in one order; the rows stay locked until the transaction ends.
 
     Return the claims that do not pass or have something pending, in the order of names. The fences of all others carry
     the tokens shown. ``resources`` differ from each other. After a decision that does not pass, the caller must leave
     the transaction with an error, so that raises are rolled back.
+
+    A request that ``writes`` nothing does not use up its token. A decision that does not pass rolls back nothing then.
     """
-    return await _claim(transaction, resources, tokens, equal, caller, tokens.write_id or uuid4())
-
-
-async def raise_all(
-    transaction: Transaction, resources: Sequence[str], tokens: Tokens, caller: str
-) -> list[ClaimResult]:
-    """Claim for a request that writes nothing: on strict resources, it does not use up its token.
-
-    A decision that does not pass has raised nothing, and rolls back nothing.
-    """
-    return await _claim(transaction, resources, tokens, Equal.ACCEPT, caller, None)
+    # One token goes but once, for all of them.
+    shown = [tokens.token] if tokens.token else [tokens.pairs[resource] for resource in resources]
+    rows = await transaction.fetch(
+        _SQL["claim_many"],
+        ",".join(resources),
+        [token.epoch for token in shown],
+        [token.value for token in shown],
+        tokens.holder,
+        caller,
+        equal is Equal.STRICT,
+        (tokens.write_id or uuid4()) if writes else None,
+    )
+    claims = [
+        ClaimResult(row["fence"]["resource"], Decision(row["decision"]), fence_from_row(row["fence"]), row["pending"])
+        for row in rows
+    ]
+    refused = {one.resource for one in claims if not one.decision.passes}
+    transaction.claimed += [
+        (resource, tokens.token or tokens.pairs[resource]) for resource in resources if resource not in refused
+    ]
+    return claims
 
 
 class Claim(NamedTuple):
@@ -87,37 +105,6 @@ async def lock(transaction: Transaction, resources: Sequence[str]) -> None:
     await transaction.fetch(_SQL["lock"], resources)
 
 
-async def _claim(
-    transaction: Transaction,
-    resources: Sequence[str],
-    tokens: Tokens,
-    equal: Equal,
-    caller: str,
-    write_id: UUID | None,
-) -> list[ClaimResult]:
-    # One token goes but once, for all of them.
-    shown = [tokens.token] if tokens.token else [tokens.pairs[resource] for resource in resources]
-    rows = await transaction.fetch(
-        _SQL["claim_many"],
-        ",".join(resources),
-        [token.epoch for token in shown],
-        [token.value for token in shown],
-        tokens.holder,
-        caller,
-        equal is Equal.STRICT,
-        write_id,
-    )
-    claims = [
-        ClaimResult(row["fence"]["resource"], Decision(row["decision"]), fence_from_row(row["fence"]), row["pending"])
-        for row in rows
-    ]
-    refused = {one.resource for one in claims if not one.decision.passes}
-    transaction.claimed += [
-        (resource, tokens.token or tokens.pairs[resource]) for resource in resources if resource not in refused
-    ]
-    return claims
-
-
 async def read(database: Database, resource: str) -> Fence | None:
     """Return the fence of one resource; None if it has seen no token yet."""
     row = await database.fetchrow(_SQL["read"], resource)
@@ -130,7 +117,6 @@ async def list_fences(database: Database, prefix: str, after: str, limit: int) -
 
 
 def fence_from_row(row: Record) -> Fence:
-    """Return the fence of a row of ``fencing.fence``."""
     return Fence(
         row["resource"],
         Token(row["epoch"], row["value"]),

@@ -19,8 +19,6 @@ _SQL = load("leases")
 
 
 class LockOutcome(StrEnum):
-    """The outcome of a wish."""
-
     GRANTED = "granted"
     WAITING = "waiting"
     HELD = "held"
@@ -30,8 +28,6 @@ class LockOutcome(StrEnum):
 
 
 class ReleaseOutcome(StrEnum):
-    """The outcome of a release."""
-
     RELEASED = "released"
     LOST = "lost"
     FORBIDDEN = "forbidden"
@@ -101,7 +97,6 @@ async def release(
 
 
 async def withdraw(database: Database, resource: str, holder: str, caller: str, request: str) -> QueueTurn:
-    """End a wish, whether it waits or was granted."""
     row = await database.fetchrow_write(_SQL["withdraw"], resource, holder, caller, request)
     assert row is not None
     return _turn(resource, row)

@@ -61,7 +61,6 @@ class SessionPool:
 
     @property
     def use(self) -> "SessionUse":
-        """How they are used at the moment."""
         budget = self._budget
         return SessionUse(budget.size, budget.used, len(self._idle), budget.waiting)
 

@@ -111,8 +111,6 @@ _MOST = 64
 
 
 class Grouping(StrEnum):
-    """By what entries are counted."""
-
     RESOURCE = "resource"
     HOLDER = "holder"
     CALLER = "caller"
@@ -374,8 +372,6 @@ HEADER = ("".join(_FIELDS.split()) + "\n").encode()
 
 
 class ExportFormat(StrEnum):
-    """The format of an export."""
-
     CSV = "csv"
     NDJSON = "ndjson"
 

@@ -66,8 +66,6 @@ def pins(settings: Mapping[str, str]) -> str:
 
 
 class Servers:
-    """The servers of one DSN, and the sessions with them."""
-
     def __init__(self, dsn: str, timeout: float) -> None:
         """``timeout``: seconds to open a session in, a third of them for each attempt if there are several servers."""
         # The server of before, then all of them at once, then the one that was found.

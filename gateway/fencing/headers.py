@@ -30,7 +30,6 @@ _HOLDER = re.compile(HOLDER_PATTERN)
 
 
 def is_holder(name: str) -> bool:
-    """Return whether a text can be the name of a holder."""
     return _HOLDER.fullmatch(name) is not None
 
 

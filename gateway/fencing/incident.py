@@ -66,7 +66,6 @@ class IncidentKey:
 
 
 def key_of(entry: Entry) -> IncidentKey:
-    """Return the key of a refused write."""
     reason = entry.reason or ""
     if reason not in OF_A_TOKEN:
         return IncidentKey(reason, entry.caller)
@@ -146,7 +145,6 @@ class Incident:
 
     @property
     def refused(self) -> int:
-        """Return how many of its writes had no effect."""
         return self.count - self.passed
 
     @property
@@ -160,7 +158,6 @@ class Incident:
 
     @property
     def acknowledged(self) -> Acknowledgement | None:
-        """Return the newest acknowledgement."""
         return self.acknowledgements[-1] if self.acknowledgements else None
 
     def state(self, now: datetime) -> State:
@@ -226,7 +223,6 @@ def acknowledged_key(entry: Entry) -> IncidentKey | None:
 
 
 def acknowledgement_details(incident: Incident, note: str) -> dict[str, object]:
-    """Return the details of the entry that acknowledges an incident."""
     return {
         "incident": str(incident.id),
         "reason": incident.key.reason,
@@ -301,7 +297,6 @@ class RefusalCounts:
 
     @property
     def others(self) -> int:
-        """Return the refusals for any other reason."""
         return sum(one.count for one in self.counts if one.reason != ZOMBIE and not one.passed)
 
     @property

@@ -110,8 +110,6 @@ class Hold:
 
 @dataclass(frozen=True, slots=True)
 class Waiter:
-    """A waiter in the queue of a lock."""
-
     holder: str
     caller: str
     mode: LockMode
@@ -135,7 +133,6 @@ class LockState:
 
     @property
     def mode(self) -> LockMode | None:
-        """How the lock is held, None where it is not."""
         return self.holders[0].mode if self.holders else None
 
 
@@ -196,7 +193,6 @@ class Signer:
         return f"{signed}:{_mac(self._keys[0], signed)}"
 
     def is_authentic(self, sequencer: Sequencer) -> bool:
-        """Whether one of the keys has signed it."""
         signed = _signed(sequencer.resource, sequencer.mode, sequencer.token)
         # All of them, and the texts rather than the bytes: base64 has several texts for the same bytes.
         found = [hmac.compare_digest(_mac(key, signed), sequencer.signature) for key in self._keys]

@@ -23,8 +23,6 @@ MAX_EPOCHS = 1000
 
 
 class TokenPolicy(StrEnum):
-    """Which tokens a resource takes."""
-
     ANY = "any"
     ISSUED = "issued"
     SIGNED = "signed"
@@ -39,8 +37,6 @@ class Unreachable(StrEnum):
 
 
 class Reason(StrEnum):
-    """Why a token is not taken."""
-
     JUMP = "jump"
     NOT_ISSUED = "not-issued"
     NO_SEQUENCER = "no-sequencer"
@@ -89,7 +85,6 @@ class Policies:
         self._never = not any(policy.asks_every_time for policy in (default, *(policy for _, policy in rules)))
 
     def of(self, resource: str) -> Policy:
-        """Return the policy of a resource, named in canonical form."""
         for beginning, pattern, policy in self._rules:
             if resource.startswith(beginning) and covers(pattern, resource):
                 return policy

@@ -50,8 +50,6 @@ def is_own_name(caller: str) -> bool:
 
 
 class Kind(StrEnum):
-    """The subject of an entry of the record."""
-
     REJECTION = "rejection"
     """A write was refused or, where its rule observes, passed and would have been."""
     RAISED = "raised"
@@ -335,7 +333,6 @@ class Filters:
     shown_to: str | None = None
 
     def admit(self, entry: Entry) -> bool:
-        """Whether the entry is one of those that are asked for."""
         asked = (
             (self.resource, entry.resource),
             (self.holder, entry.holder),

@@ -194,7 +194,6 @@ def is_bucket_alias(name: str) -> bool:
 
 
 def is_bucket_name(name: str) -> bool:
-    """Return whether a bucket can have this name."""
     if is_bucket_alias(name) or not _BUCKET.fullmatch(name) or ".." in name:
         return False
     if not name.replace(".", "").isdecimal():

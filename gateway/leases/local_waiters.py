@@ -95,7 +95,6 @@ class WaitQueues:
             self._schedule(line, look_in)
 
     def tickets(self) -> set[int]:
-        """Return all tickets that have a waiter here."""
         return {ticket for line in self._lines.values() for ticket in line.places}
 
     def places(self, tickets: Collection[int]) -> list[tuple[str, int]]:

@@ -95,7 +95,6 @@ class Heartbeat:
         self._strays: frozenset[int] = frozenset()
 
     def running(self) -> AbstractAsyncContextManager[None]:
-        """Return a context in which the background work runs."""
         sweep = repeat("leases that have lapsed", self.sweep, self._observe, self._times.sweep)
         if self._listen is None:
             return background_tasks(self._beat(), sweep)
@@ -254,7 +253,6 @@ class LeaseService:
         self._leaving: Lane[tuple[str, int], None] = lane(self._leave_together, _LEAVING, lambda place: place)
 
     def waiting(self) -> int:
-        """Return the number of waiters at this process."""
         return len(self._queue.tickets())
 
     @asynccontextmanager
@@ -343,7 +341,6 @@ class LeaseService:
         self._observe(LeaseAnswered("withdrawn"))
 
     async def inspect(self, resource: str) -> LockState:
-        """Return the state of a lock."""
         (view,) = await leases.read_locks(self._database, [resource], QUEUE_SHOWN)
         return view
 

@@ -243,7 +243,6 @@ class Reference:
 
     @property
     def actions(self) -> str:
-        """Return all of its actions, as SQL spells them."""
         by_verb = (("DELETE", self.on_delete), ("UPDATE", self.on_update))
         return ", ".join(f"ON {verb} {_ACTIONS[action]}" for verb, action in by_verb if action in _ACTIONS)
 
@@ -267,7 +266,6 @@ class Graph:
         return cls(references, tuple((above, below) for above, below in json.loads(row["below"])))
 
     def part(self, oids: AbstractSet[int]) -> "Graph":
-        """Return all that leads away from these relations."""
         return Graph(
             tuple(one for one in self.references if one.target.oid in oids),
             tuple(pair for pair in self.below if pair[0] in oids),

@@ -64,7 +64,6 @@ class Function:
         return f"{self.schema}.{self.name}({parameters})"
 
     def takes(self, names: Collection[str]) -> bool:
-        """Return whether it can be called with exactly these arguments."""
         known = {one.name for one in self.parameters}
         return set(names) <= known and {one.name for one in self.parameters if one.required} <= set(names)
 
@@ -85,8 +84,6 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Functions:
-    """All exposed functions, by schema and name."""
-
     forms: Mapping[tuple[str, str], Sequence[Function]]
 
     @classmethod

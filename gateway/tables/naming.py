@@ -181,6 +181,13 @@ def naming(table: Table, rule: Rule) -> Naming:
     return Naming(table, template, tuple(table.columns[name] for name in template.fields))
 
 
+def naming_if_any(table: Table, rule: Rule) -> Naming | None:
+    try:
+        return naming(table, rule)
+    except ResourceUnderivable:
+        return None
+
+
 def as_registered(named: Naming) -> TableNaming:
     columns = (NameColumn.of(column.name, column.exact_type, column.number) for column in named.columns)
     return TableNaming(named.template.literals, tuple(columns))

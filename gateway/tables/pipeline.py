@@ -172,7 +172,6 @@ class TablePlane:
             raise await self._of_database(incoming.principal, error) from error
 
     async def _answer(self, incoming: Incoming, candidate: Candidate) -> Response:
-        """Parse what the request is for, authorise it, and answer it."""
         head, sender = incoming.head, incoming.sender
         kind, name = request.name_of(head.path, self._exposure.prefixes)
         headers = request.headings(head.headers)

@@ -30,7 +30,7 @@ from gateway.fencing.naming import RegisteredNaming, TableNaming, check_table, c
 from gateway.observe.events import CatalogWarning, Observe
 from gateway.tables.catalog import Relations, Snapshot, Table
 from gateway.tables.functions import Functions
-from gateway.tables.naming import Naming, Rule, as_registered, naming
+from gateway.tables.naming import Naming, Rule, as_registered, naming, naming_if_any
 from gateway.tables.side_effects import KnownSteps, Reach, SideEffect, find_side_effects
 from gateway.tables.sql import expressions
 from gateway.tables.sql.expressions import version_of
@@ -64,7 +64,6 @@ class CachedTable:
 
     @property
     def name(self) -> str:
-        """``schema.table``, the name of its rule in the configuration."""
         return f"{self.table.schema}.{self.table.name}"
 
     def naming(self) -> Naming:
@@ -162,10 +161,7 @@ class SchemaCache:
         snapshot = await self.snapshot()
         table = snapshot.table(schema, name)
         rule = self.rule(schema, name)
-        try:
-            named = naming(table, rule)
-        except ResourceUnderivable:
-            named = None
+        named = naming_if_any(table, rule)
         generation, reach = self._generation(table, rule, named), Reach(snapshot, table, self.rule, self._steps)
         statements = Statements(
             table,

@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from typing import TypeAlias
 
-from gateway.errors import ResourceUnderivable
 from gateway.fencing.decision import Cascades, Enforcement, Equal
 from gateway.fencing.resource import Template
 from gateway.tables.catalog import (
@@ -31,7 +30,7 @@ from gateway.tables.catalog import (
     Table,
     Trigger,
 )
-from gateway.tables.naming import Naming, Rule, naming
+from gateway.tables.naming import Naming, Rule, naming_if_any
 from gateway.tables.sql.expressions import VERSION_TYPES, version_of
 
 RuleOf: TypeAlias = Callable[[str, str], Rule]
@@ -84,7 +83,7 @@ class Reach:
         self._graph, self._rule_of, self._tables = snapshot.graph, rule_of, snapshot.tables
         self.table, rule = table, rule_of(table.schema, table.name)
         self.cascades = rule.cascades
-        self._root = _naming(table, rule)
+        self._root = naming_if_any(table, rule)
         self._by_oid = {one.oid: one for one in snapshot.tables.values()}
         self._steps: KnownSteps = {} if known is None else known
         self._useful: dict[Place, tuple[Step, ...]] = {}
@@ -114,7 +113,7 @@ class Reach:
     def naming(self, table: Table) -> Naming | None:
         """Return how the rows of an exposed table are named. None if nothing names them, or its rule only observes."""
         rule = self._rule_of(table.schema, table.name)
-        return None if rule.mode is Enforcement.OBSERVE else _naming(table, rule)
+        return None if rule.mode is Enforcement.OBSERVE else naming_if_any(table, rule)
 
     def concerns(self, method: str, columns: AbstractSet[str]) -> bool:
         """Return whether a write may change rows of other tables by foreign keys. ``columns``: those it sets."""
@@ -207,7 +206,7 @@ class Reach:
         source = reference.source
         table = self._by_oid.get(source.oid)
         rule = Rule() if table is None else self._rule_of(table.schema, table.name)
-        named = None if table is None else _naming(table, rule)
+        named = None if table is None else naming_if_any(table, rule)
         shares = place.shares and place.named is not None and named is not None and _follows(
             place.named, named, reference, change
         )  # fmt: skip
@@ -216,7 +215,7 @@ class Reach:
         parts = self.exposed(frozenset(self._graph.family(source.oid)[1:])) if named is None else []
         for part in parts:
             rule = self._rule_of(part.schema, part.name)
-            if own := _naming(part, rule):
+            if own := naming_if_any(part, rule):
                 relation = Relation(part.oid, part.schema, part.name, part.kind)
                 yield self._step(reference, relation, part, own, rule, change, None)
 
@@ -247,7 +246,6 @@ class Reach:
 
 
 def same_names(own: Naming, other: Naming) -> bool:
-    """Return whether two tables give a row the same name."""
     return own.template.literals == other.template.literals and own.fields == other.fields
 
 
@@ -259,13 +257,6 @@ def _follows(own: Naming, other: Naming, reference: Reference, change: Change) -
         return False
     referred = dict(zip(reference.columns, reference.target_columns, strict=True))
     return all(referred.get(field) == target for field, target in zip(other.fields, own.fields, strict=True))
-
-
-def _naming(table: Table, rule: Rule) -> Naming | None:
-    try:
-        return naming(table, rule)
-    except ResourceUnderivable:
-        return None
 
 
 _COMMENT = re.compile(r"--[^\n]*|/\*.*?\*/", re.DOTALL)
@@ -283,7 +274,7 @@ def _foreign_code(table: Table, event: str, tables: Iterable[Table], rule_of: Ru
     Only a table counts whose fences are enforced. If both templates have the same fixed parts, their rows may share
     resources: the operator has then said so.
     """
-    own = _naming(table, rule_of(table.schema, table.name))
+    own = naming_if_any(table, rule_of(table.schema, table.name))
     pieces = [("trigger", one.name, one.events, one.source) for one in table.triggers]
     pieces += [("rule", one.name, one.events, one.source) for one in table.rules]
     for kind, name, events, source in pieces:
@@ -292,7 +283,7 @@ def _foreign_code(table: Table, event: str, tables: Iterable[Table], rule_of: Ru
             if other.oid == table.oid or other.is_view or not _is_among(other, written):
                 continue
             rule = rule_of(other.schema, other.name)
-            named = _naming(other, rule)
+            named = naming_if_any(other, rule)
             if named is None or rule.mode is Enforcement.OBSERVE:
                 continue
             if own is None or own.template.literals != named.template.literals:
@@ -337,7 +328,6 @@ class SideEffect:
 
 
 def find_side_effects(snapshot: Snapshot, rule_of: RuleOf) -> list[SideEffect]:
-    """Return the side effects of all tables, in the order of their names. ``rule_of`` takes a schema and a name."""
     search = _Search(snapshot, rule_of)
     return [found for table in snapshot.tables.values() for found in search.of(table)]
 
@@ -380,7 +370,7 @@ class _Search:
     def _other_name(self, table: Table, child: Table) -> Iterator[SideEffect]:
         """Yield the finding of a partition, child or view of a table that has other fences for its rows."""
         writable = child.insertable or child.changeable or child.deletable
-        own, other = self._naming(table), self._naming(child)
+        own, other = (naming_if_any(one, self._rule_of(one.schema, one.name)) for one in (table, child))
         if own is None or other is None or not writable or same_names(own, other):
             return
         known = set(own.fields) <= set(child.columns)  # a view may have other columns
@@ -414,17 +404,11 @@ class _Search:
         key = step.reference
         column_of = dict(zip(key.target_columns, key.columns, strict=True))
         parent = self._snapshot.tables.get((key.target.schema, key.target.name))
-        named = None if parent is None else self._naming(parent)
+        named = None if parent is None else naming_if_any(parent, self._rule_of(parent.schema, parent.name))
         if named is not None and set(named.fields) <= set(column_of):
             return ((step.relation.title, _filled(named.template, column_of)),)
         whole = f"{key.target.title}/" + "/".join(f"{{{column}}}" for column in key.target_columns)
         return ((key.target.title, whole), (step.relation.title, _filled(Template.parse(whole), column_of)))
-
-    def _naming(self, table: Table) -> Naming | None:
-        try:
-            return naming(table, self._rule_of(table.schema, table.name))
-        except ResourceUnderivable:
-            return None
 
 
 def _filled(template: Template, column_of: Mapping[str, str]) -> str:

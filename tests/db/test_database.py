@@ -13,7 +13,7 @@ from gateway.db import settings
 from gateway.db.database import SHARED_SESSIONS, Database, Transaction
 from gateway.db.errors import refuses_sessions
 from gateway.db.pool import Session, SessionPool
-from gateway.errors import ConfigurationError, OutcomeUnknown, Overloaded, SqlError, Unavailable
+from gateway.errors import ConfigurationError, OutcomeUnknown, SqlError, Unavailable
 from tests.doctor.test_doctor import execute
 from tests.patience import LIMITS
 from tests.waiting import PATIENCE
@@ -372,28 +372,6 @@ async def make(dsn: str) -> AsyncIterator[Make]:
     await asyncio.sleep(0)
 
 
-async def test_no_more_than_the_limit_and_each_in_its_turn(make: Make) -> None:
-    sessions = make(2)
-    held = [await sessions.take(), await sessions.take()]
-    order: list[int] = []
-
-    async def taker(number: int) -> None:
-        session = await sessions.take()
-        order.append(number)
-        await session.execute("SELECT 1")
-        sessions.give(session)
-
-    async with asyncio.TaskGroup() as tasks:
-        for number in range(5):
-            tasks.create_task(taker(number))
-            await asyncio.sleep(0)
-        await asyncio.sleep(0.05)
-        assert order == []
-        sessions.give(held[0])
-    sessions.give(held[1])
-    assert order == [0, 1, 2, 3, 4]
-
-
 async def test_a_session_is_reused_unless_it_is_inside_a_transaction(make: Make) -> None:
     sessions = make(1)
     first = await sessions.take()
@@ -405,28 +383,6 @@ async def test_a_session_is_reused_unless_it_is_inside_a_transaction(make: Make)
     assert second is not first
     assert not second.is_in_transaction()
     sessions.give(second)
-
-
-async def test_waiting_ends(make: Make) -> None:
-    sessions = make(1, timeout=0.1)
-    held = await sessions.take()
-    with pytest.raises(Overloaded, match="All sessions with the database are in use"):
-        await sessions.take()
-    sessions.give(held)
-    assert await sessions.take() is held
-    sessions.give(held)
-
-
-async def test_who_gives_up_does_not_take_the_turn_of_the_next(make: Make) -> None:
-    sessions = make(1)
-    held = await sessions.take()
-    impatient, next_one = asyncio.create_task(sessions.take()), asyncio.create_task(sessions.take())
-    await asyncio.sleep(0)
-    sessions.give(held)
-    impatient.cancel()
-    async with asyncio.timeout(PATIENCE):
-        assert await next_one is held
-    sessions.give(held)
 
 
 async def test_a_failed_connect_makes_room_again() -> None:

@@ -36,11 +36,6 @@ def test_what_is_written_reads_back(token: Token) -> None:
     assert Token.parse(str(token)) == token
 
 
-@given(tokens, tokens)
-def test_the_epoch_counts_first(one: Token, other: Token) -> None:
-    assert (one < other) == ((one.epoch, one.value) < (other.epoch, other.value))
-
-
 @given(st.text(max_size=30))
 def test_anything_else_is_refused_or_canonical(text: str) -> None:
     try:

@@ -256,20 +256,6 @@ async def test_a_list_of_renewals_that_cannot_be(service: Service) -> None:
     assert problem(misnamed) == MISNAMED
 
 
-@pytest.mark.parametrize("name", ["job/%c3%a9", "a,b", "job/%6b", "job/%2f", "a%7Eb", "x" * 513, ""])
-async def test_what_is_no_canonical_name(service: Service, name: str) -> None:
-    lease = uuid4()
-    for asked in (
-        service.writer.http.post(f"/v1/leases/{name}", json={"holder": "a"}),
-        service.writer.http.get(f"/v1/leases/{name}"),
-        service.writer.http.put(f"/v1/leases/{name}/{lease}", json={}),
-        service.writer.http.delete(f"/v1/leases/{name}/{lease}"),
-        service.writer.http.post(f"/v1/withdrawals/{name}", json={"holder": "a", "request": "r"}),
-        service.operator.http.post(f"/v1/breaks/{name}", json={"expected": "1", "reason": "r"}),
-    ):
-        assert problem(await asked) == MISNAMED
-
-
 async def test_a_withdrawal_a_listing_and_a_lease_that_cannot_be(service: Service, job: str) -> None:
     bodies: list[Any] = [{"holder": "a"}, {"request": "r"}, {"holder": "a", "request": "a\0b"}, []]
     for body in bodies:

@@ -264,12 +264,6 @@ class TestWriting:
         assert again.headers["etag"] == answer.headers["etag"]
         assert await rows(tables, "SELECT owner FROM accounts WHERE id = 50") == [("new",)]
 
-    async def test_put_still_wants_the_row_of_its_url(self, client: httpx.AsyncClient) -> None:
-        headers = {"Fencing-Token": "5", "If-None-Match": "*", "Fencing-Resource": "public.accounts/60"}
-        wrong = await client.put("/accounts?id=eq.60", json={"id": 61}, headers=headers)
-        assert wrong.status_code in (400, 422)
-        assert wrong.json()["code"] in ("PGRST115", "resource-mismatch")
-
     async def test_a_written_row_that_is_returned_has_its_etag(self, client: httpx.AsyncClient) -> None:
         for token in (5, 5, 6):  # raised, held, raised
             answer = await patch(client, {}, token, Prefer="return=representation")

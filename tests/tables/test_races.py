@@ -122,15 +122,6 @@ async def test_all_writes_of_one_holder_to_one_row_take_effect(write: Send) -> N
     assert {(one.status_code, one.headers["content-range"]) for one in responses} == {(204, "0-0/1")}
 
 
-async def test_opposite_orders_do_not_deadlock(write: Send) -> None:
-    targets = ["/accounts?id=in.(1,2,3)", "/accounts?id=in.(3,2,1)"]
-    responses = await asyncio.gather(
-        *(write("PATCH", targets[number % 2], {"note": str(number)}, token=number + 1) for number in range(20))
-    )
-    assert {response.status_code for response in responses} <= {204, 412}
-    assert any(response.is_success for response in responses)
-
-
 PENDING = """
 INSERT INTO fencing.intent (resource, bucket, key, write_id, epoch, value, attempt)
 VALUES ('public.accounts/1', 'reports', 'k', gen_random_uuid(), 0, 4, 1)

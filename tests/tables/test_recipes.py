@@ -11,7 +11,7 @@ from gateway.tables.dialect.request import parse
 from gateway.tables.execute import recipes
 from gateway.tables.execute.recipes import FormReader, RequestForm, WriteRecipe
 from gateway.tables.naming import Rule, naming
-from gateway.tables.sql.shape import CHECKS, CLAIMS, lower_write
+from gateway.tables.sql.shape import lower_write
 from gateway.tables.sql.statements import Statements
 from tests.tables.samples import ACCOUNTS
 
@@ -112,38 +112,11 @@ def learnt(method: str, query: str, content: str, template_of: Rule | None = Non
     return recipes.write_recipe(plain, wanted, columns, named, statement, values)
 
 
-def test_a_recipe_takes_the_values_of_the_next_request() -> None:
-    recipe = learnt("PATCH", "owner=eq.ann&id=eq.1", '{"note": "x"}')
-    assert recipe is not None
-    payload = body.parse(b'{"note": "y"}', None)
-    values = ["bob", "22"]
-    resource = recipe.resource(values, payload)
-    assert resource == "public.accounts/22"
-    shown = FencingHeaders(Token(2, 7), None, "me")
-    found = dict(zip(recipe.statement.names, recipe.arguments(resource, shown, values, payload), strict=True))
-    assert found == {
-        "v0": "bob", "v1": "22", "resource": resource, "epoch": 2, "value": 7, "holder": "me", "payload": payload.text,
-        CHECKS: True, CLAIMS: None,
-    }  # fmt: skip
-
-
 @pytest.mark.parametrize("value", ["05", "-0", "x", "1.0", "+1"])
 def test_a_value_that_is_not_canonical_has_no_resource_name(value: str) -> None:
     recipe = learnt("PATCH", "id=eq.1", '{"note": "x"}')
     assert recipe is not None
     assert recipe.resource([value], None) is None
-
-
-@pytest.mark.parametrize(("text", "name"), [("5", "5"), ('"5"', "5"), ("true", None), ("5.0", None), ("null", None)])
-def test_the_name_of_a_new_row_comes_from_the_body(text: str, name: str | None) -> None:
-    recipe = learnt("POST", "", '{"id": 1}')
-    assert recipe is not None
-    payload = body.parse(f'{{"id": {text}}}'.encode(), None)
-    assert recipe.resource([], payload) == (name and f"public.accounts/{name}")
-
-
-def test_a_write_that_may_move_a_row_has_no_recipe() -> None:
-    assert learnt("PATCH", "id=eq.1", '{"id": 1}') is None
 
 
 def test_an_api_key_in_the_query_is_not_a_filter() -> None:

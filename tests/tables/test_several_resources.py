@@ -111,19 +111,6 @@ class TestSeveralTokens:
         answered(response, 412, "token-duplicate")
         assert "public.accounts/2" in response.json()["message"]
 
-    async def test_malformed_pairs_are_refused(self, write: Send, tables: Database) -> None:
-        for token, resource, code in (
-            ("public.accounts/1=5, public.accounts/1=5", None, "token-malformed"),
-            ("public.accounts/1=5, 6", None, "token-malformed"),
-            ("public.accounts/1=", None, "token-malformed"),
-            ("public accounts=5", None, "resource-malformed"),
-            ("public.accounts/1=5", "public.accounts/1", "resource-malformed"),
-            (", ".join(f"r/{number}=1" for number in range(101)), None, "token-malformed"),
-        ):
-            answer = await write("PATCH", "/accounts?id=eq.1", {"note": "x"}, token=token, resource=resource)
-            answered(answer, 400, code)
-        assert await fences_of(tables) == {}
-
     async def test_in_observe_mode_a_write_passes_and_each_objection_is_on_record(
         self, write: Send, tables: Database
     ) -> None:

@@ -73,7 +73,6 @@ def is_of_answer(error: SqlError) -> bool:
 
 
 def too_large(most: int | None) -> BodyTooLarge:
-    """Return the error for an answer of more than ``most`` bytes."""
     limit = "the gateway answers with" if most is None else f"{most:,} bytes"
     return BodyTooLarge(
         f"The answer has more than {limit}. Nothing was written.",

@@ -40,7 +40,6 @@ def allowed(*methods: str) -> Response:
 
 
 def root(body: bytes, *, with_body: bool) -> Response:
-    """Return the answer of the root. ``body``: a document as JSON."""
     headers = [OPENAPI.content_type, (b"content-length", str(len(body)).encode())]
     return Response(200, headers, body if with_body else b"")
 
@@ -135,7 +134,6 @@ def document(tables: Sequence[Table], functions: Sequence[Function], prefix: str
 
 
 def as_json(tables: Sequence[Table], functions: Sequence[Function], prefix: str) -> bytes:
-    """Return the same as JSON."""
     return orjson.dumps(document(tables, functions, prefix))
 
 

@@ -83,8 +83,6 @@ class Query:
 
 @dataclass(slots=True)
 class _Level:
-    """The parameters of the table itself, or of one that is embedded."""
-
     filters: list[Node] = field(default_factory=list)
     reserved: dict[str, str] = field(default_factory=dict)
 

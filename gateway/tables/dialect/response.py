@@ -39,8 +39,6 @@ class Row(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """One answer, finished."""
-
     status: int
     headers: Headers = field(default_factory=list)
     body: bytes = b""
@@ -144,7 +142,6 @@ def beyond(offset: int, total: int) -> DialectError:
 
 
 def fences(accepted: Accepted) -> Headers:
-    """Return the headers of the fences of an accepted write."""
     headers: Headers = []
     if accepted.pairs:
         headers.append((b"fencing-token", _bounded([f"{resource}={token}" for resource, token in accepted.pairs])))

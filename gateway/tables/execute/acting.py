@@ -52,7 +52,6 @@ def known_role(head: Head, principal: Principal) -> KnownRole:
 
 
 def role_of(head: Head, principal: Principal) -> Role:
-    """Return the role under which a request runs. The caller has one, beside the gateway's own."""
     name = principal.role
     assert name is not None
     role = Role(

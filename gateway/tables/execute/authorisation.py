@@ -41,7 +41,6 @@ class Authorisation:
         self._denials, self._owned, self._spellings = denials, owned, spellings
 
     async def reads(self, sender: Sender, names: Iterable[str]) -> None:
-        """Check a read of the rows of these tables."""
         for name in names:
             if not sender.rights.may_read((name,)):
                 raise await self._denied(sender, Action.READ, Place(PlaceKind.TABLE, name))
@@ -59,7 +58,6 @@ class Authorisation:
             raise await self._denied(sender, Action.WRITE, Place(PlaceKind.TABLE, "*"))
 
     async def calls(self, sender: Sender, name: str) -> None:
-        """Check that the caller calls a function at all."""
         limits = sender.rights.function(name)
         if not (limits.placed or limits.patterns):
             raise await self._denied(sender, Action.CALL, Place(PlaceKind.FUNCTION, name))

@@ -38,8 +38,6 @@ GIVING_WAY = 0.05
 
 
 class Storms:
-    """Records refusals, one batch at a time."""
-
     def __init__(self, audit: Audit, busy: Callable[[], bool]) -> None:
         """``busy`` returns whether other writes are under way."""
         self._audit, self._busy = audit, busy
@@ -279,7 +277,6 @@ class Raises(_Lanes[Claim, Record | None]):
 
 
 def _claims(claims: Iterable[Claim]) -> str:
-    """Return claims as their statement takes them: one for each resource."""
     first: dict[str, Claim] = {}
     for claim in claims:
         first.setdefault(claim.resource, claim)

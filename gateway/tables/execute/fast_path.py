@@ -607,7 +607,6 @@ def _may_share_a_raise(write: PlannedWrite) -> bool:
 
 
 def _declaring(role: Role, cached: CachedTable, claim: Claim) -> Role:
-    """Return the role of a write that may run code of policies, with the fence that it holds."""
     if not cached.table.row_security:
         return role
     return role.holding({claim.resource: {"token": str(claim.token), "holder": claim.holder}})

@@ -111,7 +111,10 @@ class Claims:
         Return the resources on which an S3 mutation of a holder older than the caller is under way.
         """
         await self._secure(transaction)
-        claims = [await fences.raise_all(transaction, group.resources, group.tokens, caller) for group in self.groups]
+        claims = [
+            await fences.claim(transaction, group.resources, group.tokens, Equal.ACCEPT, caller, writes=False)
+            for group in self.groups
+        ]
         return [one.resource for group in claims for one in group if one.pending]
 
     async def _secure(self, transaction: Transaction) -> None:

@@ -88,7 +88,6 @@ class FunctionCalls:
         self._transactions, self._authorisation, self._rule = transactions, authorisation, rule
 
     async def answer(self, incoming: Incoming, target: Target, headers: Mapping[bytes, str]) -> Response:
-        """Answer a call by any method. ``headers`` by lower-case name."""
         head, sender, name = incoming.head, incoming.sender, f"{target.schema}.{target.name}"
         await self._authorisation.calls(sender, name)
         if head.method == "OPTIONS":

@@ -7,7 +7,7 @@ refusal is recorded before it is answered.
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import TypeAlias
 
 from gateway.admission import Admission
 from gateway.db import settings
@@ -65,13 +65,10 @@ _SEND_AGAIN = (
 )
 
 
-class Settle(Protocol):
-    """Ensures that no S3 mutation of an older holder can take effect any more: the barrier of the object plane.
-
-    Raises a ``GatewayError`` if it cannot.
-    """
-
-    async def __call__(self, resource: str, presented: Presented, caller: str) -> None: ...
+Settle: TypeAlias = Callable[[str, Presented, str], Awaitable[None]]
+"""Ensures, for a resource, a token and a caller, that no S3 mutation of an older holder can take effect any more: the
+barrier of the object plane. Raises a ``GatewayError`` if it cannot.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +177,9 @@ class FencedTransactions:
         for _ in range(SETTLE_ATTEMPTS):
             try:
                 with staged(self._observe, "tables", "transaction"):
-                    outcome = await self._database.run(self._work(unit, claims, implausible))
+                    outcome = await self._database.run(
+                        lambda transaction: self._in_transaction(transaction, unit, claims, implausible)
+                    )
             except ClaimsRefused as refused:
                 raise await self._refusal(unit, refused.claims) from None
             except ClaimsPending as pending:
@@ -226,16 +225,6 @@ class FencedTransactions:
             raise error
         return {one.resource: one for one in found}
 
-    def _work(
-        self, unit: UnitOfWork, claims: Claims, implausible: Mapping[str, ImplausibleToken]
-    ) -> Callable[[Transaction], Awaitable[_Outcome]]:
-        """Return the work of a transaction. The database calls it again after it has undone a first attempt."""
-
-        async def work(transaction: Transaction) -> _Outcome:
-            return await self._in_transaction(transaction, unit, claims, implausible)
-
-        return work
-
     async def _in_transaction(
         self,
         transaction: Transaction,
@@ -243,7 +232,10 @@ class FencedTransactions:
         claims: Claims,
         implausible: Mapping[str, ImplausibleToken],
     ) -> _Outcome:
-        """Claim, write and keep the answer. Any error undoes everything, claims and key included."""
+        """Claim, write and keep the answer. Any error undoes everything, claims and key included.
+
+        The database calls it again after it has undone a first attempt.
+        """
         if unit.key is not None and await idempotency.take(transaction, unit.key) is not None:
             raise _AlreadyDone(unit.key)
         if transaction.again:
@@ -421,7 +413,6 @@ class WriteLists:
         return await self._with_tables(targets, work)
 
     def _parsed(self, entry: Entry, target: Target, sender: Sender) -> ParsedWrite:
-        """Parse a write as if it were alone."""
         path = f"{self._prefix}{target.name}"
         role = None if sender.role is None else sender.role.at(entry.method, path)
         alone = replace(sender, method=entry.method, path=path, query=entry.query.decode(), role=role)

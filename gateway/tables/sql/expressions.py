@@ -53,8 +53,6 @@ class Statement:
 
 
 class Type(sa.types.UserDefinedType[Any]):
-    """A type by the text the catalog has for it."""
-
     cache_ok = True
 
     def __init__(self, text: str) -> None:
@@ -347,7 +345,6 @@ class Conditions:
         self._bind, self._present = bind, present
 
     def condition(self, shape: FilterShape, source: str) -> ColumnElement[Any]:
-        """One filter, or one tree of filters."""
         if shape[0] in ("and", "or"):
             children = (self.condition(child, source) for child in shape[2])
             condition: ColumnElement[Any] = (sa.and_ if shape[0] == "and" else sa.or_)(*children)
@@ -459,7 +456,6 @@ class Embedding:
         return [self._value(embed) for embed in self._embeds if embed.shape.select]
 
     def required(self) -> list[ColumnElement[Any]]:
-        """Return the conditions that come with ``!inner``."""
         return [self._exists(embed) for embed in self._embeds if embed.shape.inner]
 
     def present(self, number: int) -> ColumnElement[Any]:
@@ -502,7 +498,6 @@ class Embedding:
         return rows
 
     def _rows(self, embed: "_Embed", columns: list[ColumnElement[Any]]) -> sa.Select[Any]:
-        """Return the related rows that pass the embedded table's own filters."""
         relation = embed.relation
         sources: list[sa.FromClause] = [from_table(relation.target).alias(_TARGET)]
         junction = relation.junction

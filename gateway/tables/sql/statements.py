@@ -52,6 +52,7 @@ from gateway.tables.sql.shape import CHECKS, CLAIMS, FilterShape, LockShape, Rea
 _PLAIN_TYPES = frozenset(("smallint", "integer", "bigint", "uuid", "date", "boolean"))
 # Names of our own inside statements, unlikely to be anyone's table.
 _BODY, _ELEMENT, _FENCE, _WRITE, _PAGE = "gw_body", "gw_element", "gw_fence", "gw_write", "gw_page"
+_CALL, _RESULT = "gw_call", "gw_result"
 
 
 class Statements:
@@ -97,11 +98,6 @@ class Statements:
         rows = rows.order_by(
             *(conditions.ordered(term, name) if term.embed is None else embedding.ordered(term) for term in shape.order)
         )
-        if shape.limited:
-            rows = rows.limit(bound("limit", sa.BigInteger()))
-        if shape.offset:
-            rows = rows.offset(bound("offset", sa.BigInteger()))
-        page = rows.subquery(_PAGE)
         total = sa.select(sa.func.count()).select_from(self._target).where(*where).scalar_subquery()
         row = sa.select(
             _if_asked(" AND ".join(map(same_relation, tables))).label("current"),
@@ -111,7 +107,7 @@ class Statements:
             (self._tag_of(where) if shape.tagged else sa.null()).label("etag"),
         )
         return compiled(
-            answered(row.select_from(page)),
+            answered(row.select_from(_page(rows, shape))),
             runs_code=any(table.runs_code_when_read for table in tables),
             tables=tuple(f"{table.schema}.{table.name}" for table in tables),
         )
@@ -381,6 +377,14 @@ def canonical(column: Column) -> str:
     )
 
 
+def _page(rows: sa.Select[Any], shape: ReadShape) -> sa.Subquery:
+    if shape.limited:
+        rows = rows.limit(bound("limit", sa.BigInteger()))
+    if shape.offset:
+        rows = rows.offset(bound("offset", sa.BigInteger()))
+    return rows.subquery(_PAGE)
+
+
 def _fence() -> CTE:
     """Return the fence row, locked against a raise, if it carries exactly the presented token and nothing older is
     pending.
@@ -462,9 +466,6 @@ def _or_default(column: Column, element: ColumnElement[Any], value: ColumnElemen
     return sa.case((absent, sa.literal_column(checked(column.default))), else_=value)
 
 
-_BODY, _CALL, _PAGE, _RESULT = "gw_body", "gw_call", "gw_page", "gw_result"
-
-
 class CallShape(NamedTuple):
     """A call without its values: the ``names`` of its arguments, sorted, and what is asked of the result.
 
@@ -489,10 +490,6 @@ def of_call(shape: CallShape) -> Statement:
     where = [conditions.condition(one, _CALL) for one in read.filters]
     rows = sa.select(*conditions.selected(read.select, _CALL)).select_from(call).where(*where)
     rows = rows.order_by(*(conditions.ordered(term, _CALL) for term in read.order))
-    if read.limited:
-        rows = rows.limit(bound("limit", sa.BigInteger()))
-    if read.offset:
-        rows = rows.offset(bound("offset", sa.BigInteger()))
     total: ColumnElement[Any] = sa.null()
     if read.counted:
         total = sa.select(sa.func.count()).select_from(call).where(*where).scalar_subquery()
@@ -501,7 +498,7 @@ def of_call(shape: CallShape) -> Statement:
         _body(function, read.form).label("body"),
         total.label("total"),
     )
-    return compiled(answered(row.select_from(rows.subquery(_PAGE))))
+    return compiled(answered(row.select_from(_page(rows, read))))
 
 
 def _call(shape: CallShape) -> CTE:
