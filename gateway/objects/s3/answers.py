@@ -78,7 +78,7 @@ class Found:
     last_modified: datetime | None = None
     """By the store's clock."""
     invocation: str | None = None
-    """The digest of the call that wrote it: see ``earlier_attempt.py``."""
+    """The digest of the call that wrote it: see ``fenced_write.py``."""
     proven: Token | None = None
     """The token that wrote it, where a signature of the gateway proves it."""
 
