@@ -13,11 +13,11 @@ from gateway.objects.body import VerifiedBody
 from gateway.objects.exchange import Exchange
 from gateway.objects.fenced_write import FencedWrite
 from gateway.objects.put import Puts
-from gateway.objects.s3 import documents, request_headers
+from gateway.objects.s3 import xml
 from gateway.objects.s3.addressing import CopySource, PartSource
 from gateway.objects.s3.answers import Applied, Uploaded, no_such_key, step_failure, unquoted
-from gateway.objects.s3.documents import Part
-from gateway.objects.s3.request import S3Request
+from gateway.objects.s3.request import METADATA, S3Request, is_own
+from gateway.objects.s3.xml import Part
 from gateway.objects.staging import Staging, part_size
 from gateway.objects.store.client import StoreResponse, TextHeaders
 from gateway.objects.store.operations import Upstream
@@ -49,16 +49,12 @@ class SourceObject:
 
     def description(self) -> TextHeaders:
         """Return the headers and metadata that a copy takes over."""
-        return [
-            (name, value)
-            for name, value in self.headers.items()
-            if describes(name) and not request_headers.is_own(name)
-        ]
+        return [(name, value) for name, value in self.headers.items() if describes(name) and not is_own(name)]
 
 
 def describes(name: str) -> bool:
     """Return whether a header (lower-case name) describes an object, so that a copy has it from source or request."""
-    return name in _DESCRIPTION or name.startswith(request_headers.METADATA)
+    return name in _DESCRIPTION or name.startswith(METADATA)
 
 
 class Sources:
@@ -148,7 +144,7 @@ class Copies:
                 lambda upload_id: self._copy_parts(write, source, found, staging, upload_id),
             )
             stored = await self._puts.complete(write.with_payload(found.size, None), profile, staged, request.condition)
-        document = documents.copied(stored.applied.etag or "", _text(self._upstream.store_time))
+        document = xml.copied(stored.applied.etag or "", _text(self._upstream.store_time))
         applied = stored.applied if found.version_id is None else _from_version(stored.applied, found.version_id)
         await exchange.response.stored(applied, write.target.resource, stored.fence, document=document)
 

@@ -15,10 +15,10 @@ from gateway.fencing.record import Attempt, CapturedPayload
 from gateway.http.body import Body, ClientGone
 from gateway.http.head import Head
 from gateway.objects.body import VerifiedBody, WriteBody, media_type_of
-from gateway.objects.s3 import request_headers, xml
+from gateway.objects.s3 import xml
 from gateway.objects.s3.answers import Applied, RawHeaders
-from gateway.objects.s3.documents import MAX_DOCUMENT
-from gateway.objects.s3.request import S3Request
+from gateway.objects.s3.request import Mark, S3Request, is_own
+from gateway.objects.s3.xml import MAX_DOCUMENT
 from gateway.objects.store.client import StoreResponse
 from gateway.record.payload_capture import NOTHING, Capture
 
@@ -43,8 +43,8 @@ _BODY_HEADERS = frozenset({b"content-length", b"content-type"})
 # The gateway returns the fence's marks in the metadata under the names of the request headers. A client that copies the
 # metadata of an object then does not present an old token with it.
 _RENAMED = {
-    request_headers.TOKEN.encode(): b"fencing-token",
-    request_headers.RESOURCE.encode(): b"fencing-resource",
+    Mark.TOKEN.encode(): b"fencing-token",
+    Mark.RESOURCE.encode(): b"fencing-resource",
 }
 
 
@@ -234,7 +234,7 @@ def client_headers(headers: RawHeaders) -> list[tuple[bytes, bytes]]:
     kept = []
     for raw_name, value in headers:
         name = raw_name.lower()
-        if name in _HOP_BY_HOP or (name not in _RENAMED and request_headers.is_own(name.decode("latin-1"))):
+        if name in _HOP_BY_HOP or (name not in _RENAMED and is_own(name.decode("latin-1"))):
             continue
         kept.append((_RENAMED.get(name, name), value))
     return kept

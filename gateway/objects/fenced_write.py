@@ -63,9 +63,9 @@ from gateway.objects.protocol.effects import (
     WriteOutcome,
 )
 from gateway.objects.protocol.runner import NO_PAYLOAD, OperationPayload, Runner
-from gateway.objects.s3 import request_headers
 from gateway.objects.s3.answers import Found, HeadAnswer, Rejected, store_refusal
 from gateway.objects.s3.operations import Operation
+from gateway.objects.s3.request import Mark
 from gateway.objects.store import bucket_profile
 from gateway.objects.store.bucket_profile import KEYS, Profile
 from gateway.objects.store.client import TextHeaders, path_of
@@ -152,7 +152,7 @@ class FencedWrite:
 
     def call_marks(self) -> TextHeaders:
         """Return the metadata that tell of which call the object is."""
-        return () if self.evidence in (None, str(self.mark)) else ((request_headers.INVOCATION, self.evidence),)
+        return () if self.evidence in (None, str(self.mark)) else ((Mark.INVOCATION, self.evidence),)
 
     def with_payload(self, size: int, sha256: str | None) -> "FencedWrite":
         """Return the write once its body is known: ``size`` in bytes, SHA-256 in hex."""

@@ -22,10 +22,10 @@ from gateway.objects.fenced_write import FencedWrite
 from gateway.objects.form_body import FormBody, is_form_upload
 from gateway.objects.protocol.effects import Stored
 from gateway.objects.put import Puts
-from gateway.objects.s3 import addressing, checksums, documents, request_headers, xml
+from gateway.objects.s3 import addressing, checksums, xml
 from gateway.objects.s3.checksums import Declared
 from gateway.objects.s3.operations import Operation, not_implemented
-from gateway.objects.s3.request import S3Request, read_fencing
+from gateway.objects.s3.request import S3Request, forwarded, read_condition, read_fencing
 from gateway.record.payload_capture import NOTHING, Capture
 
 _FILENAME = "${filename}"
@@ -146,7 +146,7 @@ async def _respond(exchange: Exchange, form: FormRequest, write: FencedWrite, st
         return
     location = exchange.address
     headers = (*applied.headers, (b"location", location.encode("latin-1", "replace")))
-    document = documents.posted(location, write.bucket, write.key, etag) if form.status == 201 else b""
+    document = xml.posted(location, write.bucket, write.key, etag) if form.status == 201 else b""
     await exchange.response.stored(replace(applied, headers=headers), resource, fence, document, form.status)
 
 
@@ -196,7 +196,7 @@ def read_form(fields: Mapping[str, str]) -> FormRequest:
     addressing.check(bucket, key)
     raw = [(name.encode(), value.encode()) for name, value in fields.items()]
     writer = read_fencing(Operation.POST_OBJECT, raw, session=fields.get("x-amz-security-token"))
-    condition = request_headers.read_condition(Operation.POST_OBJECT, fields)
+    condition = read_condition(Operation.POST_OBJECT, fields)
     request = S3Request(
         Operation.POST_OBJECT, bucket, key, quote(key, safe="/"), (), _headers(fields), writer, condition
     )
@@ -238,7 +238,7 @@ def _headers(fields: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
             raise StoreError("InvalidArgument", 400, f"The form has both a field {field} and a field {header}.")
         if value:
             given[header] = value
-    headers = request_headers.forwarded(Operation.PUT_OBJECT, given)
+    headers = forwarded(Operation.PUT_OBJECT, given)
     for name, value in headers:
         # A field may have characters that a header cannot.
         if not _TOKEN.fullmatch(name) or _CONTROL.search(value):

@@ -15,7 +15,7 @@ from gateway.objects.protocol import mutation
 from gateway.objects.protocol.effects import Stored
 from gateway.objects.protocol.runner import OperationPayload
 from gateway.objects.put import Puts
-from gateway.objects.s3 import documents
+from gateway.objects.s3 import xml
 from gateway.objects.s3.addressing import PartSource
 from gateway.objects.s3.answers import (
     Applied,
@@ -28,7 +28,7 @@ from gateway.objects.s3.answers import (
     Uploaded,
     step_failure,
 )
-from gateway.objects.s3.documents import etag_of_parts
+from gateway.objects.s3.xml import etag_of_parts
 from gateway.objects.store.client import BodyStream, TextHeaders
 from gateway.objects.store.operations import Failure
 
@@ -51,7 +51,7 @@ class Uploads:
         if not isinstance(started, Started):
             raise step_failure(started)
         await uploads.record_opened(self._database, write.upload(started.upload_id, staged=False))
-        document = documents.initiated(write.bucket, write.key, started.upload_id)
+        document = xml.initiated(write.bucket, write.key, started.upload_id)
         await exchange.response.stored(Applied(None, started.headers), write.target.resource, None, document=document)
 
     async def part(self, exchange: Exchange) -> None:
@@ -114,7 +114,7 @@ class Uploads:
         upload_id = exchange.request.parameter("uploadId") or ""
         write, upload = await self._write_of_upload(exchange, upload_id)
         body = await exchange.document()
-        listed = await offload(len(body.content), documents.completion, body.content)
+        listed = await offload(len(body.content), xml.completion, body.content)
         profile = await self._writes.profile_for(write)
         if upload.completed:
             # This acknowledges a new holder too, although it writes nothing.
@@ -136,7 +136,7 @@ class Uploads:
         await self._answer(exchange, write, stored.applied, stored.fence)
 
     async def _answer(self, exchange: Exchange, write: FencedWrite, applied: Applied, fence: Fence | None) -> None:
-        document = documents.completed(exchange.address, write.bucket, write.key, applied.etag or "", applied.details)
+        document = xml.completed(exchange.address, write.bucket, write.key, applied.etag or "", applied.details)
         await exchange.response.stored(applied, write.target.resource, fence, document=document)
 
     async def _completed_before(self, write: FencedWrite) -> Applied | None:

@@ -25,7 +25,7 @@ from gateway.objects.protocol.effects import (
     tombstone_body,
 )
 from gateway.objects.protocol.runner import OperationPayload
-from gateway.objects.s3.request_headers import WriteCondition
+from gateway.objects.s3.request import WriteCondition
 from gateway.objects.staging import Staged, Staging, part_size
 from gateway.objects.store.bucket_profile import Profile
 from gateway.objects.store.client import TextHeaders

@@ -17,7 +17,7 @@ from gateway.errors import GatewayError, OutcomeUnknown, SqlError, Unavailable
 from gateway.objects.body import WriteBody
 from gateway.objects.fenced_write import FencedWrite
 from gateway.objects.s3.answers import Applied, NotApplied, NotSent, Started, Unknown, Uploaded, store_refusal
-from gateway.objects.s3.documents import Part, etag_of_parts
+from gateway.objects.s3.xml import Part, etag_of_parts
 from gateway.objects.store.client import BodyStream, TextHeaders, pieces_of
 from gateway.objects.store.operations import Failure, Upstream
 

@@ -18,7 +18,7 @@ from bench import memory
 from bench.services import Services
 from gateway.http.crowd import CROWD
 from gateway.objects.s3.answers import Started
-from gateway.objects.s3.documents import Part, etag_of_parts
+from gateway.objects.s3.xml import Part, etag_of_parts
 from gateway.objects.staging import part_size
 from gateway.objects.store.operations import Upstream
 from gateway.observe.events import Event, RequestAnswered

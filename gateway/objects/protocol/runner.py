@@ -56,9 +56,9 @@ from gateway.objects.protocol.effects import (
     tombstone_body,
 )
 from gateway.objects.protocol.mutation import candidates, choose
-from gateway.objects.s3 import request_headers
 from gateway.objects.s3.answers import Applied, NotApplied, NotSent, Unknown, WriteAnswer
-from gateway.objects.s3.documents import Part
+from gateway.objects.s3.request import METADATA
+from gateway.objects.s3.xml import Part
 from gateway.objects.store.client import StoreResponse, TextHeaders, path, path_of, pieces_of
 from gateway.objects.store.operations import WITHOUT_ETAG, Upstream
 from gateway.objects.store.probe import Profiles
@@ -84,10 +84,14 @@ class Announcements:
     def __init__(self, database: Database, resources: Resources) -> None:
         self._database, self._resources = database, resources
         self._namings: dict[str, UUID] = {}
-        self._lane = partial(Lane, most=MOST, room=ROOM, order=_place, overlap=OVERLAP)
         self._begins: dict[str, Lane[intents.Begin, Begun]] = {}
-        self._finishes: Lane[intents.Finish, bool] = self._lane(
-            partial(intents.finish_many, database), partial(intents.finish, database)
+        self._finishes: Lane[intents.Finish, bool] = Lane(
+            partial(intents.finish_many, database),
+            partial(intents.finish, database),
+            most=MOST,
+            room=ROOM,
+            order=_place,
+            overlap=OVERLAP,
         )
 
     async def begin(self, asked: intents.Begin, *, proven: bool) -> Begun:
@@ -115,8 +119,13 @@ class Announcements:
         if asked.size > ROOM:
             return await intents.begin(self._database, asked)
         if asked.sql not in self._begins:
-            self._begins[asked.sql] = self._lane(
-                partial(intents.begin_many, self._database), partial(intents.begin, self._database)
+            self._begins[asked.sql] = Lane(
+                partial(intents.begin_many, self._database),
+                partial(intents.begin, self._database),
+                most=MOST,
+                room=ROOM,
+                order=_place,
+                overlap=OVERLAP,
             )
         return await self._begins[asked.sql].ask(asked, size=asked.size)
 
@@ -513,7 +522,7 @@ def _part_size(length: int) -> int:
 def _kept(response: StoreResponse) -> TextHeaders:
     """Return the headers that make it the same object again, the gateway's own metadata included."""
     named = [(name.decode("latin-1").lower(), value.decode("utf-8", "replace")) for name, value in response.headers]
-    return [(name, value) for name, value in named if name in _KEPT or name.startswith(request_headers.METADATA)]
+    return [(name, value) for name, value in named if name in _KEPT or name.startswith(METADATA)]
 
 
 async def _tags(upstream: Upstream, bucket: str, raw_key: str, response: StoreResponse) -> TextHeaders:

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 from uuid import uuid4
 
 from gateway.errors import GatewayError, StoreError, Unavailable
-from gateway.objects.s3 import request_headers, xml
+from gateway.objects.s3 import xml
 from gateway.objects.s3.answers import (
     Applied,
     Found,
@@ -26,7 +26,8 @@ from gateway.objects.s3.answers import (
     Uploaded,
     WriteAnswer,
 )
-from gateway.objects.s3.documents import Part
+from gateway.objects.s3.request import own_metadata
+from gateway.objects.s3.xml import Part
 from gateway.objects.store.bucket_profile import (
     COMPLETE_CONDITIONS,
     DELETE_CONDITION,
@@ -227,7 +228,7 @@ def _inconclusive(reason: str, advice: str = "") -> Unavailable:
 
 
 def _metadata(write_id: str) -> Sequence[tuple[str, str]]:
-    return request_headers.own_metadata("fencing-gateway/probe", "0", write_id)
+    return own_metadata("fencing-gateway/probe", "0", write_id)
 
 
 __all__ = ["PREFIX", "Profiles", "probe"]
