@@ -1,8 +1,10 @@
 """One request to the object plane and its answer: a verified S3 request, and the writer of its response."""
 
-from collections.abc import Callable
-from contextlib import aclosing
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Iterable
+from contextlib import aclosing, suppress
 from dataclasses import dataclass
+from typing import Protocol
 
 from starlette.types import Scope, Send
 
@@ -14,9 +16,9 @@ from gateway.fencing.headers import would_refuse
 from gateway.fencing.record import Attempt, CapturedPayload
 from gateway.http.body import Body, ClientGone
 from gateway.http.head import Head
-from gateway.objects.body import VerifiedBody, WriteBody, media_type_of
 from gateway.objects.s3 import xml
 from gateway.objects.s3.answers import Applied, RawHeaders
+from gateway.objects.s3.body import FileInspection, Inspection, Proof, VerifiedBody, whole
 from gateway.objects.s3.request import Mark, S3Request, is_own
 from gateway.objects.s3.xml import MAX_DOCUMENT
 from gateway.objects.store.client import StoreResponse
@@ -46,6 +48,119 @@ _RENAMED = {
     Mark.TOKEN.encode(): b"fencing-token",
     Mark.RESOURCE.encode(): b"fencing-resource",
 }
+
+
+CAPTURE_TIMEOUT = 1.0
+"""Seconds to wait for the start of a body, for the record of a write that is refused already."""
+
+
+class Arrivals(Protocol):
+    """The bytes of a body: those of a request, or of the file in a form."""
+
+    async def next(self) -> tuple[bytes, bool]: ...
+
+
+class CaptureBuffer:
+    """The start of a body, as much as the record is to keep of it and no more."""
+
+    def __init__(self, capture: Capture, media_type: str) -> None:
+        self._capture, self._media_type = capture, media_type
+        self._bytes = b""
+        self.seen = 0
+        """Bytes of the body so far."""
+
+    @property
+    def is_full(self) -> bool:
+        return len(self._bytes) >= self._capture.most
+
+    def add(self, piece: bytes) -> None:
+        self.seen += len(piece)
+        if not self.is_full:
+            self._bytes += piece[: self._capture.most - len(self._bytes)]
+
+    def captured(self, size: int, content: bytes | None = None) -> CapturedPayload | None:
+        """Return what the record keeps of a body of ``size`` bytes. ``content``: the whole body, if in memory."""
+        if not self._capture.most:
+            return None
+        kept = self._bytes if content is None else content
+        return self._capture.of_object(kept, self._media_type, more=content is None and len(kept) < size)
+
+
+def media_type_of(headers: Iterable[tuple[bytes, bytes]]) -> str:
+    return next((value.decode("latin-1") for name, value in headers if name == b"content-type"), "")
+
+
+class WriteBody:
+    """A body that is not asked for yet: read whole into memory, or piece by piece to be sent on.
+
+    ``length`` is in bytes. Unless it is ``exact``, it is the most that the body can have.
+    """
+
+    def __init__(self, arrivals: Arrivals, inspection: Inspection | FileInspection, kept: CaptureBuffer) -> None:
+        self._arrivals, self._inspection, self._kept = arrivals, inspection, kept
+        self.length, self.exact = inspection.length, inspection.exact
+        self._ended = False
+        self._proof: Proof | None = None
+
+    @property
+    def checksum_headers(self) -> tuple[tuple[str, str], ...]:
+        """The checksums that the head declares. They may be sent on ahead of the proof: the store checks them too."""
+        return self._inspection.declared.headers
+
+    @property
+    def trailing(self) -> bool:
+        return bool(self._inspection.declared.trailers)
+
+    @property
+    def proof(self) -> Proof:
+        assert self._proof is not None, "the body has not been taken in"
+        return self._proof
+
+    async def whole(self) -> VerifiedBody:
+        """Return the whole body, with all its digests. Raises ``StoreError``, ``BodyTooSlow`` or ``ClientGone``."""
+        self._inspection.request_digests()
+        async with aclosing(self._decoded()) as pieces:
+            content = [piece async for piece in pieces]
+        return whole(content, self.proof)
+
+    async def chunks(self) -> AsyncGenerator[bytes, None]:
+        """Yield the decoded body as it arrives, for sending it on. Raises what ``whole`` raises.
+
+        The last piece is held back until the body is proven. So a body that is not what was declared never becomes
+        whole anywhere. An empty body has nothing to hold back.
+        """
+        held = b""
+        async with aclosing(self._decoded()) as pieces:
+            async for piece in pieces:
+                self._kept.add(piece)
+                if held:
+                    yield held
+                held = piece
+        if held:
+            yield held
+
+    def captured(self, content: bytes | None = None) -> CapturedPayload | None:
+        """Return what the record keeps of a body that has been read. ``content``: the whole body, if in memory."""
+        return self._kept.captured(self._kept.seen if self._ended else self.length, content)
+
+    async def capture_start(self) -> CapturedPayload | None:
+        """Return what the record keeps of a body that the gateway does not want: as much as arrives within a second."""
+        with suppress(GatewayError, ClientGone, TimeoutError):
+            async with asyncio.timeout(CAPTURE_TIMEOUT), aclosing(self._decoded()) as pieces:
+                while not self._kept.is_full and (piece := await anext(pieces, None)) is not None:
+                    self._kept.add(piece)
+        return self.captured()
+
+    async def _decoded(self) -> AsyncGenerator[bytes, None]:
+        """Yield each decoded piece. The body is proven when this ends."""
+        more = True
+        while more:
+            data, more = await self._arrivals.next()
+            piece = self._inspection.feed(data)
+            if piece:
+                yield piece
+        self._ended = True
+        self._proof = self._inspection.finish()
 
 
 class ResponseWriter:
@@ -192,7 +307,9 @@ class Exchange:
         """Return the body, not asked for yet. Raises ``BodyTooLarge``, or ``StoreError`` for a contradictory head."""
         size = self.max_body if max_size is None else min(max_size, self.max_body)
         headers = [*self.head.headers, *((name.encode(), value.encode()) for name, value in self.request.hoisted)]
-        return WriteBody(self.body, headers, self.signature, size, self.capture)
+        signature = self.signature
+        inspection = Inspection(headers, sha256=signature.sha256, signatures=signature.chunks, max_size=size)
+        return WriteBody(self.body, inspection, CaptureBuffer(self.capture, media_type_of(headers)))
 
     async def document(self) -> VerifiedBody:
         """Return a body that is an S3 document, in memory. Raises what ``WriteBody.whole`` raises."""

@@ -7,9 +7,8 @@ from gateway.db.uploads import RecordedUpload, UploadKey
 from gateway.errors import StoreError
 from gateway.fencing.decision import Fence
 from gateway.http.body import offload, twice
-from gateway.objects.body import WriteBody
 from gateway.objects.copy import Sources
-from gateway.objects.exchange import Exchange
+from gateway.objects.exchange import Exchange, WriteBody
 from gateway.objects.fenced_write import CaptureStart, FencedWrite, after_the_effect
 from gateway.objects.protocol import mutation
 from gateway.objects.protocol.effects import Stored

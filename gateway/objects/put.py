@@ -10,10 +10,8 @@ from gateway.budget import Budget
 from gateway.db.database import Database
 from gateway.errors import StoreError, Unavailable
 from gateway.http.body import twice
-from gateway.objects.body import VerifiedBody, WriteBody
-from gateway.objects.exchange import Exchange
+from gateway.objects.exchange import Exchange, WriteBody
 from gateway.objects.fenced_write import FencedWrite, FencedWrites
-from gateway.objects.form_body import FormBody
 from gateway.objects.protocol import mutation
 from gateway.objects.protocol.effects import (
     Candidate,
@@ -25,6 +23,7 @@ from gateway.objects.protocol.effects import (
     tombstone_body,
 )
 from gateway.objects.protocol.runner import OperationPayload
+from gateway.objects.s3.body import VerifiedBody
 from gateway.objects.s3.request import WriteCondition
 from gateway.objects.staging import Staged, Staging, part_size
 from gateway.objects.store.bucket_profile import Profile
@@ -46,36 +45,37 @@ class Puts:
     async def put(self, exchange: Exchange) -> None:
         write = await self.writes.prepare(exchange, capture_start=exchange.capture_start)
         incoming = exchange.incoming()
-        # An early refusal spares the client a large body. For a small one the write itself finds out.
-        early = exchange.awaits_continue or incoming.length > self.threshold
-        stored = await self.store(write, incoming, exchange.request.headers, exchange.request.condition, early=early)
+        request, early = exchange.request, exchange.awaits_continue
+        stored = await self.store(write, incoming, request.headers, request.condition, early=early)
         await exchange.response.stored(stored.applied, write.target.resource, stored.fence)
 
     async def store(
         self,
         write: FencedWrite,
-        incoming: WriteBody | FormBody,
+        incoming: WriteBody,
         headers: TextHeaders,
         condition: WriteCondition | None = None,
         *,
-        early: bool,
+        early: bool = False,
     ) -> Stored:
         """Write a body as it arrives: a small one from memory, a large one in parts. ``headers`` are the object's.
 
-        ``early``: refuse a stale token before the body is taken in.
+        ``early``: refuse a stale token before the body is taken in, also of a small body.
         """
-        profile = await self.writes.ready(write, early=early)
-        if incoming.most <= self.threshold:
-            async with self.memory.held(twice(incoming.most)):
+        small = incoming.length <= self.threshold
+        # An early refusal spares the client a large body. For a small one the write itself finds out.
+        profile = await self.writes.ready(write, early=early or not small)
+        if small:
+            async with self.memory.held(twice(incoming.length)):
                 body = await incoming.whole()
                 write = write.with_captured(incoming.captured(body.content))
                 return await self.put_from_memory(write, profile, body, headers, condition)
         staging, headers = self.staging(write), [*headers, *write.marks(self.upstream)]
-        if isinstance(incoming, WriteBody):
+        if incoming.exact:
             staged = await staging.stage(incoming, headers, write.write_id)
         else:
             # One part at a time is put together in memory, so its size must not grow with the body.
-            size = part_size(min(incoming.most, _SMALL_PARTS), write.write_id)
+            size = part_size(min(incoming.length, _SMALL_PARTS), write.write_id)
             async with self.memory.held(twice(size)):
                 staged = await staging.stage_unsized(incoming.chunks(), headers, size)
         write = write.with_payload(incoming.proof.size, incoming.proof.sha256).with_captured(incoming.captured())

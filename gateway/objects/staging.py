@@ -14,7 +14,7 @@ from uuid import UUID
 from gateway.db import uploads
 from gateway.db.database import Database
 from gateway.errors import GatewayError, OutcomeUnknown, SqlError, Unavailable
-from gateway.objects.body import WriteBody
+from gateway.objects.exchange import WriteBody
 from gateway.objects.fenced_write import FencedWrite
 from gateway.objects.s3.answers import Applied, NotApplied, NotSent, Started, Unknown, Uploaded, store_refusal
 from gateway.objects.s3.xml import Part, etag_of_parts
