@@ -33,13 +33,12 @@ from gateway.objects.exchange import Exchange, ResponseWriter
 from gateway.objects.fenced_write import FencedWrites, unavailable
 from gateway.objects.form import FormUploads
 from gateway.objects.key_rules import Resources
-from gateway.objects.listings import Listings
 from gateway.objects.multipart import Uploads
 from gateway.objects.protocol import mutation
 from gateway.objects.protocol.effects import Barred, FenceRefused, NotDone
 from gateway.objects.protocol.runner import Runner
 from gateway.objects.put import Puts
-from gateway.objects.reads import Reads
+from gateway.objects.reads import Listings, Reads
 from gateway.objects.s3 import addressing
 from gateway.objects.s3.answers import RawHeaders
 from gateway.objects.s3.operations import Operation, OperationKind
