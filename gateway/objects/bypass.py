@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
+from gateway.background import at_a_time
 from gateway.db import bypasses
 from gateway.db.bypasses import FoundObject, RememberedObject, ScanPosition
 from gateway.db.database import Database
@@ -210,13 +211,11 @@ class BypassScan:
         outdated = [row for row in rows if self._resource(bucket, row.key) != row.resource]
         await bypasses.forget_objects(self._database, bucket, outdated)
         suspects = [row for row in rows if row.witnessed and row.key not in fits and row not in outdated]
-        gate = asyncio.Semaphore(_AT_A_TIME)
 
         async def examine(row: RememberedObject) -> bool:
-            async with gate:
-                return await self._examine(bucket, row, listed.objects.get(row.key))
+            return await self._examine(bucket, row, listed.objects.get(row.key))
 
-        return sum(await asyncio.gather(*(examine(row) for row in suspects)))
+        return sum(await at_a_time(_AT_A_TIME, examine, suspects))
 
     async def _examine(self, bucket: str, row: RememberedObject, entry: ListingEntry | None) -> bool:
         """Ask for the key itself, and record what is there if it still differs from what is remembered."""

@@ -1,13 +1,13 @@
 """CopyObject: a read and a fenced write. Small objects pass through memory, large ones never leave the store."""
 
-import asyncio
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from urllib.parse import urlencode
 
-from gateway.errors import GatewayError, StoreError, Unavailable
+from gateway.background import at_a_time
+from gateway.errors import StoreError, Unavailable
 from gateway.http.body import twice
 from gateway.objects.exchange import Exchange
 from gateway.objects.fenced_write import FencedWrite
@@ -162,25 +162,18 @@ class Copies:
     ) -> tuple[Part, ...]:
         """Let the store copy all parts of an upload, from a source that must not change meanwhile."""
         size = part_size(found.size, write.write_id)
-        gate = asyncio.Semaphore(_AT_A_TIME)
 
-        async def copy_part(number: int, first: int) -> Part:
+        async def copy_part(first: int) -> Part:
+            number = first // size + 1
             span = (first, min(first + size, found.size) - 1)
             wanted = PartSource(source.bucket, source.key, found.etag, source.version_id, span)
-            async with gate:
-                copied = await self._upstream.upload_part_copy(*write.place, upload_id, number, wanted)
+            copied = await self._upstream.upload_part_copy(*write.place, upload_id, number, wanted)
             if isinstance(copied, Uploaded):
                 await staging.touch(upload_id)
                 return Part(number, copied.etag)
             raise step_failure(copied)
 
-        starts = range(0, found.size, size)
-        try:
-            async with asyncio.TaskGroup() as group:
-                tasks = [group.create_task(copy_part(number, first)) for number, first in enumerate(starts, 1)]
-        except* GatewayError as errors:
-            raise errors.exceptions[0] from None
-        return tuple(task.result() for task in tasks)
+        return tuple(await at_a_time(_AT_A_TIME, copy_part, range(0, found.size, size)))
 
 
 def _refuse_in_place(request: S3Request, source: CopySource) -> None:

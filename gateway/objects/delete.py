@@ -6,10 +6,10 @@ wait for their turn. Nothing but the end of their signature can stop them once t
 is a short one.
 """
 
-import asyncio
 from collections.abc import Callable, Sequence
 from uuid import UUID, uuid4
 
+from gateway.background import at_a_time
 from gateway.errors import GatewayError, StoreError, Unavailable
 from gateway.http.body import offload
 from gateway.objects.authorisation import StoreRights
@@ -139,18 +139,18 @@ class Deletes:
         wanted = await offload(len(body.content), xml.deletion, body.content)
         # A bucket that does not exist is an error of the request, not one of each key.
         await self._writes.writable_profile(exchange.request.bucket)
-        gate = asyncio.Semaphore(_AT_A_TIME)
 
-        async def delete(entry: ObjectToDelete, write_id: UUID) -> GatewayError | DeletedObject:
-            async with gate:
-                try:
-                    deletes = self._of_key(exchange.request.bucket, entry.key)
-                    return await deletes.delete_entry(exchange, entry, write_id)
-                except GatewayError as error:
-                    return exchange.response.note(error)
+        async def delete(named: tuple[ObjectToDelete, UUID]) -> GatewayError | DeletedObject:
+            entry, write_id = named
+            try:
+                deletes = self._of_key(exchange.request.bucket, entry.key)
+                return await deletes.delete_entry(exchange, entry, write_id)
+            except GatewayError as error:
+                return exchange.response.note(error)
 
         # A key that is listed twice is deleted twice, one after the other: the second delete finds nothing.
-        results = await asyncio.gather(*map(delete, wanted.objects, write_ids(wanted.objects)))
+        entries = zip(wanted.objects, write_ids(wanted.objects), strict=True)
+        results = await at_a_time(_AT_A_TIME, delete, entries)
         listed = zip(wanted.objects, results, strict=True)
         await exchange.response.document(xml.deleted(listed, quiet=wanted.quiet))
 

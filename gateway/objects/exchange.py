@@ -13,7 +13,7 @@ from gateway.auth.sigv4 import VerifiedSignature
 from gateway.errors import GatewayError, Unavailable, for_callers
 from gateway.fencing.decision import Fence
 from gateway.fencing.headers import would_refuse
-from gateway.fencing.record import Attempt, CapturedPayload
+from gateway.fencing.record import Attempt, CapturedPayload, MissingGrant
 from gateway.http.body import Body, ClientGone
 from gateway.http.head import Head
 from gateway.objects.s3 import xml
@@ -274,7 +274,8 @@ class Exchange:
     """A request whose sender is proven and whose head is parsed, with its body and the writer of its response.
 
     ``max_body`` is in bytes, decoded. ``hosted``: the bucket stands in the host, not in the path. ``capture``: how much
-    of the body the record keeps, should the gateway refuse the request.
+    of the body the record keeps, should the gateway refuse the request. ``authorised``: the key that its caller may
+    write, and the grant that is missing for that where its rule only observes.
     """
 
     scope: Scope
@@ -286,6 +287,7 @@ class Exchange:
     max_body: int
     hosted: bool = False
     capture: Capture = NOTHING
+    authorised: tuple[str, MissingGrant | None] | None = None
 
     @property
     def principal(self) -> Principal:

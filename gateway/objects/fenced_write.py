@@ -210,7 +210,10 @@ class FencedWrites:
         """
         request = exchange.request
         key = request.key if key is None else key
-        lacking = await self._authorise(exchange, request.bucket, key)
+        authorised = exchange.authorised
+        if authorised is None or authorised[0] != key:  # the key of a form, or one of several
+            authorised = key, await self._authorise(exchange, request.bucket, key)
+        lacking = authorised[1]
         target = self.target(request.bucket, key, request.fencing.resource)
         writer = _writer(exchange, target.resource, opened)
         if writer.token is None and target.mode is Enforcement.ENFORCE:

@@ -24,7 +24,7 @@ from gateway.fencing.ownership import Ownership
 from gateway.http import origins
 from gateway.http.body import BodyReader, ClientGone
 from gateway.http.head import Head
-from gateway.objects.authorisation import ObjectAuthorisation, ReadScope, StoreRights
+from gateway.objects.authorisation import ObjectAuthorisation, StoreRights
 from gateway.objects.buckets import Administration
 from gateway.objects.bypass import BypassScan
 from gateway.objects.copy import Copies, Sources
@@ -138,7 +138,6 @@ class ObjectPlane:
         )
         scan = BypassScan(database, upstream, resources, observe)
         self.sweeper = Sweeper(database, upstream, profiles, self._runner, observe, scan)
-        self._scope = ReadScope(resources, profiles)
         self._reads = Reads(upstream)
         self._listings = Listings(self._databases_of, upstream)
         audit = Audit(database, observe, "objects")
@@ -189,7 +188,7 @@ class ObjectPlane:
             exchange = Exchange(
                 scope, head, body, response, request, signature, settings.max_body, hosted, settings.capture
             )
-            await self._authorise(exchange)
+            exchange = await self._authorisation.check(exchange)
             await self._handler(request.operation)(exchange)
 
     async def _cors(self, scope: Scope) -> RawHeaders:
@@ -224,12 +223,6 @@ class ObjectPlane:
 
     def _deletes_of(self, bucket: str, key: str) -> Deletes:
         return self._neighbours.of_key(bucket, key).deletes
-
-    async def _authorise(self, exchange: Exchange) -> None:
-        """Hold a request against the grants of its caller, and a read by fenced credentials against their scope."""
-        await self._authorisation.check(exchange)
-        if exchange.principal.scope is not None:
-            await self._scope.check(exchange.request, exchange.principal.scope)
 
     def _handler(self, operation: Operation) -> Handler:
         """Return the handler of an operation. Only an operation that is known to change nothing may lack one."""

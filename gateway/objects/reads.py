@@ -14,6 +14,7 @@ from urllib.parse import quote
 
 from gateway.auth.grants import IN_A_BUCKET, Action
 from gateway.auth.sigv4 import RequestHead
+from gateway.background import at_a_time
 from gateway.db import intents, uploads
 from gateway.db.database import Database
 from gateway.errors import GatewayError, StoreError, Unavailable
@@ -419,17 +420,8 @@ def _storable(name: str) -> bool:
     return False
 
 
-async def _filtered(check: Callable[[Item], Awaitable[bool]], items: Iterable[Item], at_a_time: int) -> list[Item]:
+async def _filtered(check: Callable[[Item], Awaitable[bool]], items: Iterable[Item], most: int) -> list[Item]:
     """Return the items that pass a check, in their order. Raises the error of the first check that fails."""
-    gate, wanted = asyncio.Semaphore(at_a_time), list(items)
-
-    async def checked(item: Item) -> bool:
-        async with gate:
-            return await check(item)
-
-    try:
-        async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(checked(item)) for item in wanted]
-    except* GatewayError as errors:
-        raise errors.exceptions[0] from None
-    return [item for item, task in zip(wanted, tasks, strict=True) if task.result()]
+    wanted = list(items)
+    passed = await at_a_time(most, check, wanted)
+    return [item for item, passes in zip(wanted, passed, strict=True) if passes]
