@@ -36,8 +36,6 @@ _CHANGES_THE_PROFILE = frozenset(
 
 
 class Administration:
-    """Creating, deleting and configuring buckets."""
-
     def __init__(
         self,
         database: Database,

@@ -92,7 +92,6 @@ class BypassCheck:
 def evidence(
     resources: Resources, bucket: str, key: str, state: HeadAnswer, *, found_by: str, owner: str | None = None
 ) -> FoundObject:
-    """Return what goes on record of the object at a key."""
     details: dict[str, object] = {
         "bucket": bucket,
         "key": key,
@@ -112,7 +111,6 @@ def evidence(
 
 
 def etag_of(state: HeadAnswer) -> str | None:
-    """Return the ETag of the object at a key; None for no object."""
     return state.etag if isinstance(state, Found) else None
 
 
@@ -178,9 +176,7 @@ class BypassScan:
         return found
 
     async def _scan_page(self, beat: ScanPosition) -> tuple[int, ScanPosition | None]:
-        """Compare one page of a bucket. Return how many bypasses it has, and where to go on; None at the
-        bucket's end.
-        """
+        """Compare one page. Return its number of bypasses, and where to go on; None at the bucket's end."""
         rows = await bypasses.read_remembered(self._database, beat, self._page)
         listed = await self._listed(beat, rows) if rows else _Listed({}, None)
         ends = [rows[-1].key] if len(rows) == self._page else []
@@ -275,9 +271,7 @@ def _owner(entry: ListingEntry | None) -> str | None:
 
 
 def _just_before(key: str) -> str:
-    """Return a key that sorts right before another, so that a listing after it begins with that key: '' if there is
-    none.
-    """
+    """Return a key that sorts right before another, for a listing that begins with it; empty if there is none."""
     head, last = key[:-1], ord(key[-1])
     if last <= _SPACE:
         return head

@@ -47,7 +47,6 @@ class SourceObject:
         return self.headers.get("x-amz-version-id")
 
     def description(self) -> TextHeaders:
-        """Return the headers and metadata that a copy takes over."""
         return [(name, value) for name, value in self.headers.items() if describes(name) and not is_own(name)]
 
 
@@ -61,9 +60,7 @@ class Sources:
         self._upstream = upstream
 
     async def find(self, source: CopySource) -> SourceObject:
-        """Return the source, if it fulfils its conditions. Raises ``StoreError``: NoSuchKey, or 412 where it
-        does not.
-        """
+        """Return the source. Raises ``StoreError``: NoSuchKey, or 412 where it does not fulfil its conditions."""
         response = await self._upstream.send("HEAD", source.raw_path, source.query, source.conditions)
         async with response:
             if response.status in (304, 412):
@@ -97,7 +94,6 @@ class Sources:
         return VerifiedBody(content, md5, hashlib.sha256(content).hexdigest())
 
     async def tags(self, source: CopySource) -> TextHeaders:
-        """Return the tags of the source as the header that gives them to its copy."""
         tags = await self._upstream.tagging(source.bucket, source.raw_key, source.version_id)
         return [("x-amz-tagging", urlencode(tags))] if tags else []
 

@@ -332,7 +332,6 @@ class Exchange:
         return await incoming.capture_start()
 
     def attempt(self) -> Attempt:
-        """Return how the request goes on record."""
         path, query = self.head.raw_path.decode("latin-1"), self.head.query_string.decode("latin-1")
         state = self.scope["state"]
         return Attempt(

@@ -126,7 +126,6 @@ class FencedWrite:
 
     @property
     def place(self) -> tuple[str, str]:
-        """Return the bucket, and the key as it stands in a path."""
         return self.bucket, path_of(self.key)
 
     def upload_key(self, upload_id: str) -> UploadKey:
@@ -160,19 +159,15 @@ class FencedWrite:
         return replace(self, attempt=attempt, capture_start=None)
 
     def with_captured(self, captured: CapturedPayload | None) -> "FencedWrite":
-        """Return the write with what the record keeps of its body, should the write be refused."""
         return replace(self, attempt=replace(self.attempt, captured=captured))
 
     async def recorded_attempt(self) -> Attempt:
-        """Return how a refusal of the write goes on record."""
         if self.capture_start is None:
             return self.attempt
         return replace(self.attempt, captured=await self.capture_start())
 
 
 class FencedWrites:
-    """The stages that all fenced writes share."""
-
     def __init__(
         self,
         database: Database,
@@ -428,7 +423,6 @@ def unavailable(outcome: NotDone, message: str, now: datetime) -> Unavailable:
 
 
 def _described(intent: Intent) -> str:
-    """Return an earlier write in a few words: its kind, its place, its token."""
     if intent.kind is MutationKind.LOST:
         return "writes of this resource that the database has forgotten"
     token = "housekeeping" if intent.token.epoch == MAX_EPOCH else f"token {intent.token}"

@@ -44,7 +44,6 @@ _AS_IT_IS = frozenset({b"7bit", b"8bit", b"binary"})
 
 
 def is_form(content_type: str) -> bool:
-    """Return whether a body of this type is a form that can hold a file."""
     return content_type.partition(";")[0].strip().lower() == MEDIA_TYPE
 
 
@@ -352,7 +351,6 @@ class FormUploads:
         await _respond(exchange, form, write, stored)
 
     async def refuse(self, exchange: Exchange) -> None:
-        """Refuse a PostObject that is no form."""
         raise StoreError(
             "PreconditionFailed",
             412,

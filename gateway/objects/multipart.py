@@ -33,8 +33,6 @@ from gateway.objects.store.operations import Failure
 
 
 class Uploads:
-    """CreateMultipartUpload, UploadPart, UploadPartCopy, CompleteMultipartUpload, AbortMultipartUpload."""
-
     def __init__(self, puts: Puts, sources: Sources) -> None:
         """``puts.threshold``: the largest part, in bytes, that may be read into memory."""
         self._database, self._upstream, self._writes = puts.database, puts.upstream, puts.writes

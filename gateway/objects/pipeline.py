@@ -90,16 +90,13 @@ class Neighbours:
         self._planes[database or ""] = plane
 
     def of_key(self, bucket: str, key: str) -> "ObjectPlane":
-        """Return the plane that fences a key of a bucket in this store."""
         return self._planes["" if self._ownership is None else self._ownership.of_key(bucket, key)]
 
     def of_keys(self, bucket: str, prefix: str) -> "list[ObjectPlane]":
-        """Return the planes that fence keys with a prefix."""
         names = [""] if self._ownership is None else self._ownership.of_keys(bucket, prefix)
         return [self._planes[name] for name in names]
 
     def is_shared(self, bucket: str) -> bool:
-        """Return whether several databases have keys in a bucket."""
         return len(self.of_keys(bucket, "")) > 1
 
     def check_source(self, request: S3Request, plane: "ObjectPlane") -> None:
@@ -192,7 +189,6 @@ class ObjectPlane:
             await self._handler(request.operation)(exchange)
 
     async def _cors(self, scope: Scope) -> RawHeaders:
-        """Return the CORS headers for the refusal of a request."""
         head = Head.of(scope)
         asked = RequestHead(head.method, head.raw_path, head.query_string, head.headers)
         return await self._reads.cors(asked, addressing.bucket_of_host(head.headers, self._settings.domains))
@@ -215,7 +211,6 @@ class ObjectPlane:
         return signature
 
     def _databases_of(self, bucket: str, prefix: str) -> Sequence[Database]:
-        """Return the databases that have keys with a prefix."""
         return [plane.database for plane in self._neighbours.of_keys(bucket, prefix)]
 
     def _forms_of(self, bucket: str, key: str) -> FormUploads:
@@ -233,7 +228,6 @@ class ObjectPlane:
         return self._handlers[operation]
 
     def _listing_handlers(self) -> Mapping[Operation, Handler]:
-        """Return the handlers of the reads that do not pass through as they are."""
         return {
             Operation.LIST_BUCKETS: self._listings.list_buckets,
             Operation.LIST_OBJECTS: self._listings.list_objects,
@@ -243,7 +237,6 @@ class ObjectPlane:
         }
 
     def _write_handlers(self, puts: Puts, amendments: Amendments) -> Mapping[Operation, Handler]:
-        """Return the handlers of fenced writes, and of the uploads that stage them."""
         sources, deletes = Sources(self.upstream), self.deletes
         uploads, copies = Uploads(puts, sources), Copies(puts, sources)
         return {

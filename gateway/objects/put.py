@@ -308,7 +308,6 @@ class Puts:
         return done
 
     def staging(self, write: FencedWrite) -> Staging:
-        """Return the staging of a write's body."""
         return Staging(self.database, self.upstream, write)
 
     async def complete(

@@ -67,7 +67,6 @@ class Reads:
         self._upstream = upstream
 
     async def read(self, exchange: Exchange) -> None:
-        """Pass one read through."""
         request = exchange.request
         if exchange.principal.is_anonymous and any(name.startswith("response-") for name, _ in request.parameters):
             # Else a link of a third party could choose the type of an object, such as a page of HTML.
@@ -261,9 +260,7 @@ class Listings:
     async def _document(
         self, request: S3Request, parameters: Mapping[str, str], select: Select, document: bytes | None = None
     ) -> bytes:
-        """Return the document to answer with. Without a first document, names are written as if they were not
-        encoded.
-        """
+        """Return the document to answer with. Without a first one, names are written as if they were not encoded."""
 
         async def fetch(following: Mapping[str, str]) -> ListingPage:
             return await self._page(request.bucket, {**parameters, **following}, request.headers)

@@ -60,8 +60,6 @@ class Swept:
 
 
 class Sweeper:
-    """Sweeps all buckets of one store, or one bucket."""
-
     def __init__(
         self,
         database: Database,

@@ -193,8 +193,6 @@ NO_PAYLOAD = OperationPayload()
 
 
 class Runner:
-    """Runs operations of the protocol, each with its own generator."""
-
     def __init__(
         self,
         database: Database,

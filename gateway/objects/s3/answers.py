@@ -85,8 +85,6 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Missing:
-    """There is no object at this key."""
-
     date: datetime | None = None
 
 
@@ -150,7 +148,6 @@ def step_failure(answer: Rejected | NotSent | Unknown) -> GatewayError:
 
 
 def no_such_key() -> StoreError:
-    """Return S3's error for a key without an object."""
     return StoreError("NoSuchKey", 404, "The specified key does not exist.")
 
 

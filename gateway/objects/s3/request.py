@@ -264,9 +264,7 @@ def read_condition(operation: Operation, headers: Mapping[str, str]) -> WriteCon
 
 
 def condition_of_entry(etag: str) -> WriteCondition:
-    """Return the condition in the ``<ETag>`` of one object of a DeleteObjects: the same as If-Match of a
-    DeleteObject.
-    """
+    """Return the condition in the ``<ETag>`` of an object of a DeleteObjects: that of a DeleteObject."""
     return _matching(etag.strip(), f"{Operation.DELETE_OBJECTS} with this form of ETag")
 
 

@@ -58,8 +58,6 @@ def escaped(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ErrorDocument:
-    """The content of an error document of the store."""
-
     code: str
     message: str
 
@@ -196,8 +194,6 @@ class ObjectToDelete:
 
 @dataclass(frozen=True, slots=True)
 class Deletion:
-    """The content of a DeleteObjects. ``quiet``: answer only the errors."""
-
     objects: tuple[ObjectToDelete, ...]
     quiet: bool
 
@@ -260,7 +256,6 @@ def _part(element: Element) -> Part:
 
 
 def complete(parts: Iterable[Part]) -> bytes:
-    """Return the document that completes an upload of these parts."""
     listed = []
     for part in parts:
         number, etag = f"<PartNumber>{part.number}</PartNumber>", f"<ETag>&quot;{escaped(part.etag)}&quot;</ETag>"
@@ -281,7 +276,6 @@ def etag_of_parts(parts: Iterable[Part]) -> str | None:
 
 
 def deleted(results: Iterable[tuple[ObjectToDelete, "GatewayError | DeletedObject"]], *, quiet: bool) -> bytes:
-    """Return the answer to a DeleteObjects: the outcome for each object."""
     elements = []
     for entry, result in results:
         if isinstance(result, GatewayError):
@@ -296,8 +290,6 @@ def deleted(results: Iterable[tuple[ObjectToDelete, "GatewayError | DeletedObjec
 
 @dataclass(frozen=True, slots=True)
 class DeletedObject:
-    """The store's answer about an object that it deleted."""
-
     delete_marker: str | None = None
     marker_version_id: str | None = None
 

@@ -154,7 +154,6 @@ class StoreResponse:
         return tuple(self._response.raw_headers)
 
     def header(self, name: str) -> str | None:
-        """Return the value of one header; None where the response does not have it."""
         return self._response.headers.get(name)
 
     @property

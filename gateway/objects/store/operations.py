@@ -224,7 +224,6 @@ class Upstream(StoreClient):
         expected: str,
         signed_at: datetime,
     ) -> WriteAnswer:
-        """Delete the object if its ETag is ``expected``."""
         conditional = [*headers, self._condition(bucket, expected)]
         answer, _ = await self.exchange("DELETE", path(bucket, raw_key), "", conditional, b"", signed_at=signed_at)
         return Applied(None, answer.headers) if isinstance(answer, Applied) else answer

@@ -142,7 +142,6 @@ class ScratchKeys:
         return conclusive((await self.contend_delete(name, expected=expected)).answer)
 
     async def contend_delete(self, name: str, *, expected: str) -> Contender:
-        """Send a conditional DeleteObject in a race; its answer may be anything."""
         signed_at = await self._upstream.time()
         answer = await self._upstream.delete(self._bucket, self._key(name), expected=expected, signed_at=signed_at)
         return Contender(None, answer)
@@ -159,9 +158,7 @@ class ScratchKeys:
         return await self._remove(self._key(name))
 
     async def clear(self) -> None:
-        """Remove all that the probe has written. A key that the store keeps stays under ``PREFIX``, where it does no
-        harm.
-        """
+        """Remove all that the probe has written. A key that the store keeps does no harm under ``PREFIX``."""
         try:
             async with asyncio.timeout(_CLEARING), asyncio.TaskGroup() as group:
                 for key, upload_id in self._open:
@@ -303,7 +300,6 @@ class Profiles:
 
     @property
     def known(self) -> Mapping[str, Profile]:
-        """The profiles of the buckets that have been probed."""
         return dict(self._known)
 
     async def _find_out(self, bucket: str) -> Profile:
@@ -324,8 +320,6 @@ class Profiles:
 
 
 class _Examination:
-    """One probe under way, with its observations so far."""
-
     def __init__(self, scratch: ScratchKeys) -> None:
         self._scratch = scratch
         self._seen: list[Observation] = []
@@ -360,9 +354,7 @@ class _Examination:
         self._seen.append(judge_state(Probe.PUT_IF_MATCH, await self._scratch.head(name), second.write_id))
 
     async def _rewrite(self, name: str, etag: str) -> Contender:
-        """Write with If-Match and the right ETag, in quotation marks as of RFC 9110. Some releases of Ceph need it
-        without.
-        """
+        """Write with If-Match in quotation marks as of RFC 9110, or without, as some releases of Ceph need it."""
         written = await self._scratch.put(name, _BODY, expected=etag)
         quoted = not isinstance(written.answer, NotApplied)
         if not quoted:
@@ -441,9 +433,7 @@ class _Examination:
         await self._race(Probe.DELETE_RACE, name, etag, entries)
 
     async def _try_spellings(self) -> None:
-        """Try spellings, and again where an answer is open: a store with a moment of trouble must not pass for one that
-        confuses keys.
-        """
+        """Try spellings, and again where an answer is open: a moment of trouble must not pass for a confusion."""
         first, open_ended = await self._try_folder("first")
         self._seen += (await self._try_folder("second"))[0] if open_ended else first
 
