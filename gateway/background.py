@@ -1,12 +1,34 @@
-"""Background tasks of a gateway. They run as long as the gateway does, in spite of errors."""
+"""Many tasks at a time, and background tasks, which run as long as the gateway does, in spite of errors."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 from gateway.errors import GatewayError
 from gateway.observe.events import Observe, Service, ServiceUnreachable, SweepFailed
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+async def at_a_time(most: int, work: Callable[[Item], Awaitable[Result]], items: Iterable[Item]) -> list[Result]:
+    """Return what ``work`` returns for each item, in their order. Raises the first ``GatewayError`` of them.
+
+    ``most``: the number of items that are worked on at one time.
+    """
+    gate = asyncio.Semaphore(most)
+
+    async def one(item: Item) -> Result:
+        async with gate:
+            return await work(item)
+
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(one(item)) for item in items]
+    except* GatewayError as errors:
+        raise errors.exceptions[0] from None
+    return [task.result() for task in tasks]
 
 
 @asynccontextmanager

@@ -57,13 +57,11 @@ class Begin:
 
     @property
     def size(self) -> int:
-        """Return about how many bytes the statement's values have."""
         write = self.write
         listed = sum(map(len, self.outcomes or ())) + 32 * len(self.over)
         return 256 + len(write.resource) + len(write.caller) + len(write.bucket) + 4 * len(write.key) + listed
 
     def values(self) -> tuple[object, ...]:
-        """Return the values of the statement."""
         write, looked = self.write, self.looked
         presented = write.presented
         return (
@@ -97,12 +95,10 @@ class Begin:
         )
 
     def claims(self, row: Record) -> Claims:
-        """Return what the fence carries, by the row of the statement."""
         presented = self.write.presented
         return _claims(self.write.resource, presented.token if presented else None, row)
 
     def begun(self, row: Record) -> Begun:
-        """Return the result, by the row of the statement."""
         return Begun(
             decision=None if row["decision"] is None else Decision(row["decision"]),
             fence=_fence(row["fence"]),
@@ -156,12 +152,10 @@ class Finish:
 
     @property
     def size(self) -> int:
-        """Return about how many bytes the statement's values have."""
         write = self.write
         return 128 + len(write.resource) + len(write.bucket) + 4 * len(write.key) + sum(map(len, self.spent))
 
     def values(self) -> tuple[object, ...]:
-        """Return the values of the statement."""
         write = self.write
         return (
             *(write.resource, write.bucket, write.key, write.write_id, write.attempt),
@@ -258,7 +252,6 @@ async def raise_fence(database: Database, resource: str, presented: Presented, c
 
 
 async def is_pending(database: Database, intent: Intent) -> bool:
-    """Whether this mutation is still announced."""
     row = await database.fetchrow(
         _SQL["pending"], intent.resource, intent.bucket, intent.key, intent.write_id, intent.attempt
     )
@@ -284,7 +277,6 @@ def _intents(rows: list[Record] | None) -> tuple[Intent, ...]:
 
 
 def intent_from_row(row: Record) -> Intent:
-    """Return the intent of a row of ``fencing.intent``."""
     return Intent(
         row["resource"],
         row["bucket"],
@@ -302,8 +294,6 @@ def intent_from_row(row: Record) -> Intent:
 
 @dataclass(frozen=True, slots=True)
 class Tombstone:
-    """A key at which a tombstone may stand."""
-
     resource: str
     bucket: str
     key: str
@@ -320,7 +310,6 @@ async def tombstones_below(database: Database, bucket: str, prefixes: Sequence[s
 
 
 async def any_tombstone_in(database: Database, bucket: str) -> bool:
-    """Whether any key of the bucket may be a tombstone."""
     row = await database.fetchrow(_SQL["any"], bucket)
     return row is not None and bool(row["any"])
 

@@ -16,8 +16,6 @@ _SQL = load("uploads")
 
 @dataclass(frozen=True, slots=True)
 class UploadKey:
-    """Which upload it is."""
-
     resource: str
     bucket: str
     key: str
@@ -70,12 +68,10 @@ async def peek(database: Database, place: UploadKey) -> tuple[Fence | None, Reco
 
 
 async def touch(database: Database, place: UploadKey) -> None:
-    """Note that the upload is in use, so that the sweeper leaves it alone."""
     await database.fetchrow_write(_SQL["touched"], *_key(place))
 
 
 async def mark_completed(database: Database, place: UploadKey) -> None:
-    """Note that the upload has become the object."""
     await database.fetchrow_write(_SQL["completed"], *_key(place))
 
 
@@ -95,7 +91,6 @@ async def list_left_behind(database: Database, seconds: float, limit: int) -> li
 
 
 async def any_staged(database: Database, bucket: str) -> bool:
-    """Whether the gateway has uploads of its own in the bucket."""
     row = await database.fetchrow(_SQL["any_staged"], bucket)
     return row is not None and bool(row["any"])
 

@@ -122,10 +122,23 @@ class ObjectAuthorisation:
 
     def __init__(self, resources: Resources, profiles: Profiles, denials: Denials, rights: StoreRights) -> None:
         self._resources, self._profiles, self._denials = resources, profiles, denials
-        self._store_rights = rights
+        self._store_rights, self._scope = rights, ReadScope(resources, profiles)
 
-    async def check(self, exchange: Exchange) -> None:
-        """Check a request by what its head tells. The keys in a document or a form are checked one by one, later."""
+    async def check(self, exchange: Exchange) -> Exchange:
+        """Check a request by what its head tells, and return it. A write is authorised for its key then.
+
+        The keys in a document or a form are checked one by one, later. Reads by fenced credentials are also held
+        against their scope.
+        """
+        lacking = await self._check_grants(exchange)
+        if exchange.principal.scope is not None:
+            await self._scope.check(exchange.request, exchange.principal.scope)
+        operation = exchange.request.operation
+        if operation.level is not Level.OBJECT or operation.kind is OperationKind.READ:
+            return exchange
+        return replace(exchange, authorised=(exchange.request.key, lacking))
+
+    async def _check_grants(self, exchange: Exchange) -> MissingGrant | None:
         request, rights = exchange.request, exchange.principal.rights
         operation, bucket = request.operation, request.bucket
         if request.source is not None:
@@ -137,7 +150,7 @@ class ObjectAuthorisation:
         elif operation.level is Level.OBJECT and operation.kind is OperationKind.READ:
             await self.reads(exchange, bucket, request.key)
         elif operation.level is Level.OBJECT:
-            await self.writes(exchange, bucket, request.key)
+            return await self.writes(exchange, bucket, request.key)
         elif operation.kind is not OperationKind.READ:
             granted = rights.inside(bucket, Action.WRITE)
             await self._require(exchange, Action.WRITE, f"bucket {bucket}", granted=granted)
@@ -150,6 +163,7 @@ class ObjectAuthorisation:
             await self._lists(exchange, bucket, request.parameter("prefix") or "")
         else:
             await self._require(exchange, Action.READ, f"bucket {bucket}", granted=rights.bucket(Action.READ, bucket))
+        return None
 
     async def reads(self, exchange: Exchange, bucket: str, key: str) -> None:
         """Check a read of one object, also as the source of a copy."""

@@ -9,7 +9,7 @@ from gateway.errors import OutcomeUnknown, StoreError, Unavailable
 from gateway.objects.authorisation import StoreRights
 from gateway.objects.exchange import Exchange
 from gateway.objects.fenced_write import after_the_effect
-from gateway.objects.listings import Listings
+from gateway.objects.reads import Listings
 from gateway.objects.s3.answers import NotSent, Rejected, store_refusal
 from gateway.objects.s3.operations import Operation
 from gateway.objects.store.client import StoreReply
@@ -36,8 +36,6 @@ _CHANGES_THE_PROFILE = frozenset(
 
 
 class Administration:
-    """Creating, deleting and configuring buckets."""
-
     def __init__(
         self,
         database: Database,

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
+from gateway.background import at_a_time
 from gateway.db import bypasses
 from gateway.db.bypasses import FoundObject, RememberedObject, ScanPosition
 from gateway.db.database import Database
@@ -91,7 +92,6 @@ class BypassCheck:
 def evidence(
     resources: Resources, bucket: str, key: str, state: HeadAnswer, *, found_by: str, owner: str | None = None
 ) -> FoundObject:
-    """Return what goes on record of the object at a key."""
     details: dict[str, object] = {
         "bucket": bucket,
         "key": key,
@@ -111,7 +111,6 @@ def evidence(
 
 
 def etag_of(state: HeadAnswer) -> str | None:
-    """Return the ETag of the object at a key; None for no object."""
     return state.etag if isinstance(state, Found) else None
 
 
@@ -177,9 +176,7 @@ class BypassScan:
         return found
 
     async def _scan_page(self, beat: ScanPosition) -> tuple[int, ScanPosition | None]:
-        """Compare one page of a bucket. Return how many bypasses it has, and where to go on; None at the
-        bucket's end.
-        """
+        """Compare one page. Return its number of bypasses, and where to go on; None at the bucket's end."""
         rows = await bypasses.read_remembered(self._database, beat, self._page)
         listed = await self._listed(beat, rows) if rows else _Listed({}, None)
         ends = [rows[-1].key] if len(rows) == self._page else []
@@ -210,13 +207,11 @@ class BypassScan:
         outdated = [row for row in rows if self._resource(bucket, row.key) != row.resource]
         await bypasses.forget_objects(self._database, bucket, outdated)
         suspects = [row for row in rows if row.witnessed and row.key not in fits and row not in outdated]
-        gate = asyncio.Semaphore(_AT_A_TIME)
 
         async def examine(row: RememberedObject) -> bool:
-            async with gate:
-                return await self._examine(bucket, row, listed.objects.get(row.key))
+            return await self._examine(bucket, row, listed.objects.get(row.key))
 
-        return sum(await asyncio.gather(*(examine(row) for row in suspects)))
+        return sum(await at_a_time(_AT_A_TIME, examine, suspects))
 
     async def _examine(self, bucket: str, row: RememberedObject, entry: ListingEntry | None) -> bool:
         """Ask for the key itself, and record what is there if it still differs from what is remembered."""
@@ -276,9 +271,7 @@ def _owner(entry: ListingEntry | None) -> str | None:
 
 
 def _just_before(key: str) -> str:
-    """Return a key that sorts right before another, so that a listing after it begins with that key: '' if there is
-    none.
-    """
+    """Return a key that sorts right before another, for a listing that begins with it; empty if there is none."""
     head, last = key[:-1], ord(key[-1])
     if last <= _SPACE:
         return head

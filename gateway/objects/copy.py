@@ -1,24 +1,23 @@
 """CopyObject: a read and a fenced write. Small objects pass through memory, large ones never leave the store."""
 
-import asyncio
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from urllib.parse import urlencode
 
-from gateway.errors import GatewayError, StoreError, Unavailable
+from gateway.background import at_a_time
+from gateway.errors import StoreError, Unavailable
 from gateway.http.body import twice
-from gateway.objects.body import VerifiedBody
 from gateway.objects.exchange import Exchange
 from gateway.objects.fenced_write import FencedWrite
-from gateway.objects.put import Puts
-from gateway.objects.s3 import documents, request_headers
+from gateway.objects.put import Puts, Staging, part_size
+from gateway.objects.s3 import xml
 from gateway.objects.s3.addressing import CopySource, PartSource
 from gateway.objects.s3.answers import Applied, Uploaded, no_such_key, step_failure, unquoted
-from gateway.objects.s3.documents import Part
-from gateway.objects.s3.request import S3Request
-from gateway.objects.staging import Staging, part_size
+from gateway.objects.s3.body import VerifiedBody
+from gateway.objects.s3.request import METADATA, S3Request, is_own
+from gateway.objects.s3.xml import Part
 from gateway.objects.store.client import StoreResponse, TextHeaders
 from gateway.objects.store.operations import Upstream
 
@@ -48,17 +47,12 @@ class SourceObject:
         return self.headers.get("x-amz-version-id")
 
     def description(self) -> TextHeaders:
-        """Return the headers and metadata that a copy takes over."""
-        return [
-            (name, value)
-            for name, value in self.headers.items()
-            if describes(name) and not request_headers.is_own(name)
-        ]
+        return [(name, value) for name, value in self.headers.items() if describes(name) and not is_own(name)]
 
 
 def describes(name: str) -> bool:
     """Return whether a header (lower-case name) describes an object, so that a copy has it from source or request."""
-    return name in _DESCRIPTION or name.startswith(request_headers.METADATA)
+    return name in _DESCRIPTION or name.startswith(METADATA)
 
 
 class Sources:
@@ -66,9 +60,7 @@ class Sources:
         self._upstream = upstream
 
     async def find(self, source: CopySource) -> SourceObject:
-        """Return the source, if it fulfils its conditions. Raises ``StoreError``: NoSuchKey, or 412 where it
-        does not.
-        """
+        """Return the source. Raises ``StoreError``: NoSuchKey, or 412 where it does not fulfil its conditions."""
         response = await self._upstream.send("HEAD", source.raw_path, source.query, source.conditions)
         async with response:
             if response.status in (304, 412):
@@ -102,7 +94,6 @@ class Sources:
         return VerifiedBody(content, md5, hashlib.sha256(content).hexdigest())
 
     async def tags(self, source: CopySource) -> TextHeaders:
-        """Return the tags of the source as the header that gives them to its copy."""
         tags = await self._upstream.tagging(source.bucket, source.raw_key, source.version_id)
         return [("x-amz-tagging", urlencode(tags))] if tags else []
 
@@ -148,7 +139,7 @@ class Copies:
                 lambda upload_id: self._copy_parts(write, source, found, staging, upload_id),
             )
             stored = await self._puts.complete(write.with_payload(found.size, None), profile, staged, request.condition)
-        document = documents.copied(stored.applied.etag or "", _text(self._upstream.store_time))
+        document = xml.copied(stored.applied.etag or "", _text(self._upstream.store_time))
         applied = stored.applied if found.version_id is None else _from_version(stored.applied, found.version_id)
         await exchange.response.stored(applied, write.target.resource, stored.fence, document=document)
 
@@ -167,25 +158,18 @@ class Copies:
     ) -> tuple[Part, ...]:
         """Let the store copy all parts of an upload, from a source that must not change meanwhile."""
         size = part_size(found.size, write.write_id)
-        gate = asyncio.Semaphore(_AT_A_TIME)
 
-        async def copy_part(number: int, first: int) -> Part:
+        async def copy_part(first: int) -> Part:
+            number = first // size + 1
             span = (first, min(first + size, found.size) - 1)
             wanted = PartSource(source.bucket, source.key, found.etag, source.version_id, span)
-            async with gate:
-                copied = await self._upstream.upload_part_copy(*write.place, upload_id, number, wanted)
+            copied = await self._upstream.upload_part_copy(*write.place, upload_id, number, wanted)
             if isinstance(copied, Uploaded):
                 await staging.touch(upload_id)
                 return Part(number, copied.etag)
             raise step_failure(copied)
 
-        starts = range(0, found.size, size)
-        try:
-            async with asyncio.TaskGroup() as group:
-                tasks = [group.create_task(copy_part(number, first)) for number, first in enumerate(starts, 1)]
-        except* GatewayError as errors:
-            raise errors.exceptions[0] from None
-        return tuple(task.result() for task in tasks)
+        return tuple(await at_a_time(_AT_A_TIME, copy_part, range(0, found.size, size)))
 
 
 def _refuse_in_place(request: S3Request, source: CopySource) -> None:

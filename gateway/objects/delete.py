@@ -6,10 +6,10 @@ wait for their turn. Nothing but the end of their signature can stop them once t
 is a short one.
 """
 
-import asyncio
 from collections.abc import Callable, Sequence
 from uuid import UUID, uuid4
 
+from gateway.background import at_a_time
 from gateway.errors import GatewayError, StoreError, Unavailable
 from gateway.http.body import offload
 from gateway.objects.authorisation import StoreRights
@@ -19,12 +19,11 @@ from gateway.objects.protocol import mutation
 from gateway.objects.protocol.effects import Deleted, InParts, Stored
 from gateway.objects.protocol.runner import OperationPayload
 from gateway.objects.put import Puts
-from gateway.objects.s3 import documents, request_headers, xml
+from gateway.objects.s3 import xml
 from gateway.objects.s3.answers import RawHeaders
-from gateway.objects.s3.documents import DeletedObject, ObjectToDelete
 from gateway.objects.s3.operations import Operation, not_implemented
-from gateway.objects.s3.request import S3Request
-from gateway.objects.s3.request_headers import WriteCondition
+from gateway.objects.s3.request import S3Request, WriteCondition, condition_of_entry
+from gateway.objects.s3.xml import DeletedObject, ObjectToDelete
 from gateway.objects.store.client import TextHeaders, query_of
 from gateway.objects.store.operations import Upstream
 
@@ -137,23 +136,23 @@ class Deletes:
         """Serve a DeleteObjects. Each key is fenced, refused and recorded by itself; the answer has each outcome."""
         _require_digest(exchange)
         body = await exchange.document()
-        wanted = await offload(len(body.content), documents.deletion, body.content)
+        wanted = await offload(len(body.content), xml.deletion, body.content)
         # A bucket that does not exist is an error of the request, not one of each key.
         await self._writes.writable_profile(exchange.request.bucket)
-        gate = asyncio.Semaphore(_AT_A_TIME)
 
-        async def delete(entry: ObjectToDelete, write_id: UUID) -> GatewayError | DeletedObject:
-            async with gate:
-                try:
-                    deletes = self._of_key(exchange.request.bucket, entry.key)
-                    return await deletes.delete_entry(exchange, entry, write_id)
-                except GatewayError as error:
-                    return exchange.response.note(error)
+        async def delete(named: tuple[ObjectToDelete, UUID]) -> GatewayError | DeletedObject:
+            entry, write_id = named
+            try:
+                deletes = self._of_key(exchange.request.bucket, entry.key)
+                return await deletes.delete_entry(exchange, entry, write_id)
+            except GatewayError as error:
+                return exchange.response.note(error)
 
         # A key that is listed twice is deleted twice, one after the other: the second delete finds nothing.
-        results = await asyncio.gather(*map(delete, wanted.objects, write_ids(wanted.objects)))
+        entries = zip(wanted.objects, write_ids(wanted.objects), strict=True)
+        results = await at_a_time(_AT_A_TIME, delete, entries)
         listed = zip(wanted.objects, results, strict=True)
-        await exchange.response.document(documents.deleted(listed, quiet=wanted.quiet))
+        await exchange.response.document(xml.deleted(listed, quiet=wanted.quiet))
 
     async def delete_entry(self, exchange: Exchange, entry: ObjectToDelete, write_id: UUID) -> DeletedObject:
         """Delete one of the keys of a DeleteObjects, which its database fences. Raises ``GatewayError``."""
@@ -161,7 +160,7 @@ class Deletes:
         if entry.version_id is not None:
             stored = await self._amendments.remove_version(write, entry.version_id, exchange.request.headers)
             return _deleted_object(dict(stored.applied.headers))
-        condition = None if entry.etag is None else request_headers.condition_of_entry(entry.etag)
+        condition = None if entry.etag is None else condition_of_entry(entry.etag)
         deleted = await self._delete(write, exchange.request.headers, condition)
         return _deleted_object(dict(headers_left_by(deleted)))
 

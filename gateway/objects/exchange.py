@@ -1,8 +1,10 @@
 """One request to the object plane and its answer: a verified S3 request, and the writer of its response."""
 
-from collections.abc import Callable
-from contextlib import aclosing
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Iterable
+from contextlib import aclosing, suppress
 from dataclasses import dataclass
+from typing import Protocol
 
 from starlette.types import Scope, Send
 
@@ -11,14 +13,14 @@ from gateway.auth.sigv4 import VerifiedSignature
 from gateway.errors import GatewayError, Unavailable, for_callers
 from gateway.fencing.decision import Fence
 from gateway.fencing.headers import would_refuse
-from gateway.fencing.record import Attempt, CapturedPayload
+from gateway.fencing.record import Attempt, CapturedPayload, MissingGrant
 from gateway.http.body import Body, ClientGone
 from gateway.http.head import Head
-from gateway.objects.body import VerifiedBody, WriteBody, media_type_of
-from gateway.objects.s3 import request_headers, xml
+from gateway.objects.s3 import xml
 from gateway.objects.s3.answers import Applied, RawHeaders
-from gateway.objects.s3.documents import MAX_DOCUMENT
-from gateway.objects.s3.request import S3Request
+from gateway.objects.s3.body import FileInspection, Inspection, Proof, VerifiedBody, whole
+from gateway.objects.s3.request import Mark, S3Request, is_own
+from gateway.objects.s3.xml import MAX_DOCUMENT
 from gateway.objects.store.client import StoreResponse
 from gateway.record.payload_capture import NOTHING, Capture
 
@@ -43,9 +45,122 @@ _BODY_HEADERS = frozenset({b"content-length", b"content-type"})
 # The gateway returns the fence's marks in the metadata under the names of the request headers. A client that copies the
 # metadata of an object then does not present an old token with it.
 _RENAMED = {
-    request_headers.TOKEN.encode(): b"fencing-token",
-    request_headers.RESOURCE.encode(): b"fencing-resource",
+    Mark.TOKEN.encode(): b"fencing-token",
+    Mark.RESOURCE.encode(): b"fencing-resource",
 }
+
+
+CAPTURE_TIMEOUT = 1.0
+"""Seconds to wait for the start of a body, for the record of a write that is refused already."""
+
+
+class Arrivals(Protocol):
+    """The bytes of a body: those of a request, or of the file in a form."""
+
+    async def next(self) -> tuple[bytes, bool]: ...
+
+
+class CaptureBuffer:
+    """The start of a body, as much as the record is to keep of it and no more."""
+
+    def __init__(self, capture: Capture, media_type: str) -> None:
+        self._capture, self._media_type = capture, media_type
+        self._bytes = b""
+        self.seen = 0
+        """Bytes of the body so far."""
+
+    @property
+    def is_full(self) -> bool:
+        return len(self._bytes) >= self._capture.most
+
+    def add(self, piece: bytes) -> None:
+        self.seen += len(piece)
+        if not self.is_full:
+            self._bytes += piece[: self._capture.most - len(self._bytes)]
+
+    def captured(self, size: int, content: bytes | None = None) -> CapturedPayload | None:
+        """Return what the record keeps of a body of ``size`` bytes. ``content``: the whole body, if in memory."""
+        if not self._capture.most:
+            return None
+        kept = self._bytes if content is None else content
+        return self._capture.of_object(kept, self._media_type, more=content is None and len(kept) < size)
+
+
+def media_type_of(headers: Iterable[tuple[bytes, bytes]]) -> str:
+    return next((value.decode("latin-1") for name, value in headers if name == b"content-type"), "")
+
+
+class WriteBody:
+    """A body that is not asked for yet: read whole into memory, or piece by piece to be sent on.
+
+    ``length`` is in bytes. Unless it is ``exact``, it is the most that the body can have.
+    """
+
+    def __init__(self, arrivals: Arrivals, inspection: Inspection | FileInspection, kept: CaptureBuffer) -> None:
+        self._arrivals, self._inspection, self._kept = arrivals, inspection, kept
+        self.length, self.exact = inspection.length, inspection.exact
+        self._ended = False
+        self._proof: Proof | None = None
+
+    @property
+    def checksum_headers(self) -> tuple[tuple[str, str], ...]:
+        """The checksums that the head declares. They may be sent on ahead of the proof: the store checks them too."""
+        return self._inspection.declared.headers
+
+    @property
+    def trailing(self) -> bool:
+        return bool(self._inspection.declared.trailers)
+
+    @property
+    def proof(self) -> Proof:
+        assert self._proof is not None, "the body has not been taken in"
+        return self._proof
+
+    async def whole(self) -> VerifiedBody:
+        """Return the whole body, with all its digests. Raises ``StoreError``, ``BodyTooSlow`` or ``ClientGone``."""
+        self._inspection.request_digests()
+        async with aclosing(self._decoded()) as pieces:
+            content = [piece async for piece in pieces]
+        return whole(content, self.proof)
+
+    async def chunks(self) -> AsyncGenerator[bytes, None]:
+        """Yield the decoded body as it arrives, for sending it on. Raises what ``whole`` raises.
+
+        The last piece is held back until the body is proven. So a body that is not what was declared never becomes
+        whole anywhere. An empty body has nothing to hold back.
+        """
+        held = b""
+        async with aclosing(self._decoded()) as pieces:
+            async for piece in pieces:
+                self._kept.add(piece)
+                if held:
+                    yield held
+                held = piece
+        if held:
+            yield held
+
+    def captured(self, content: bytes | None = None) -> CapturedPayload | None:
+        """Return what the record keeps of a body that has been read. ``content``: the whole body, if in memory."""
+        return self._kept.captured(self._kept.seen if self._ended else self.length, content)
+
+    async def capture_start(self) -> CapturedPayload | None:
+        """Return what the record keeps of a body that the gateway does not want: as much as arrives within a second."""
+        with suppress(GatewayError, ClientGone, TimeoutError):
+            async with asyncio.timeout(CAPTURE_TIMEOUT), aclosing(self._decoded()) as pieces:
+                while not self._kept.is_full and (piece := await anext(pieces, None)) is not None:
+                    self._kept.add(piece)
+        return self.captured()
+
+    async def _decoded(self) -> AsyncGenerator[bytes, None]:
+        """Yield each decoded piece. The body is proven when this ends."""
+        more = True
+        while more:
+            data, more = await self._arrivals.next()
+            piece = self._inspection.feed(data)
+            if piece:
+                yield piece
+        self._ended = True
+        self._proof = self._inspection.finish()
 
 
 class ResponseWriter:
@@ -159,7 +274,8 @@ class Exchange:
     """A request whose sender is proven and whose head is parsed, with its body and the writer of its response.
 
     ``max_body`` is in bytes, decoded. ``hosted``: the bucket stands in the host, not in the path. ``capture``: how much
-    of the body the record keeps, should the gateway refuse the request.
+    of the body the record keeps, should the gateway refuse the request. ``authorised``: the key that its caller may
+    write, and the grant that is missing for that where its rule only observes.
     """
 
     scope: Scope
@@ -171,6 +287,7 @@ class Exchange:
     max_body: int
     hosted: bool = False
     capture: Capture = NOTHING
+    authorised: tuple[str, MissingGrant | None] | None = None
 
     @property
     def principal(self) -> Principal:
@@ -192,7 +309,9 @@ class Exchange:
         """Return the body, not asked for yet. Raises ``BodyTooLarge``, or ``StoreError`` for a contradictory head."""
         size = self.max_body if max_size is None else min(max_size, self.max_body)
         headers = [*self.head.headers, *((name.encode(), value.encode()) for name, value in self.request.hoisted)]
-        return WriteBody(self.body, headers, self.signature, size, self.capture)
+        signature = self.signature
+        inspection = Inspection(headers, sha256=signature.sha256, signatures=signature.chunks, max_size=size)
+        return WriteBody(self.body, inspection, CaptureBuffer(self.capture, media_type_of(headers)))
 
     async def document(self) -> VerifiedBody:
         """Return a body that is an S3 document, in memory. Raises what ``WriteBody.whole`` raises."""
@@ -213,7 +332,6 @@ class Exchange:
         return await incoming.capture_start()
 
     def attempt(self) -> Attempt:
-        """Return how the request goes on record."""
         path, query = self.head.raw_path.decode("latin-1"), self.head.query_string.decode("latin-1")
         state = self.scope["state"]
         return Attempt(
@@ -234,7 +352,7 @@ def client_headers(headers: RawHeaders) -> list[tuple[bytes, bytes]]:
     kept = []
     for raw_name, value in headers:
         name = raw_name.lower()
-        if name in _HOP_BY_HOP or (name not in _RENAMED and request_headers.is_own(name.decode("latin-1"))):
+        if name in _HOP_BY_HOP or (name not in _RENAMED and is_own(name.decode("latin-1"))):
             continue
         kept.append((_RENAMED.get(name, name), value))
     return kept

@@ -4,14 +4,21 @@
 - ``ready``: a stale token is refused before the body is asked for or anything is staged. A bucket that cannot be fenced
   is not written to.
 - ``run``: the protocol carries the write out. Refusals go on record, and other outcomes become errors.
+
+The SDKs of AWS send a request again by themselves, with one id for all attempts of a call. If the first attempt took
+effect and its answer got lost, the second one is refused: the key has changed. The refusal then says what became of the
+first. So each object has in its metadata which call has written it.
 """
 
+import asyncio
+import hashlib
 import math
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+import re
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import TypeAlias
+from typing import TypeAlias, cast
 from uuid import UUID, uuid4
 
 from gateway.admission import Admission
@@ -37,7 +44,6 @@ from gateway.fencing.headers import FencingHeaders
 from gateway.fencing.intent import Announcement, Intent, MutationKind
 from gateway.fencing.record import Attempt, CapturedPayload, MissingGrant, Refusal
 from gateway.fencing.token import MAX_EPOCH
-from gateway.objects import earlier_attempt
 from gateway.objects.exchange import Exchange
 from gateway.objects.key_rules import ObjectTarget, Resources
 from gateway.objects.protocol import mutation
@@ -47,6 +53,7 @@ from gateway.objects.protocol.effects import (
     Deleted,
     FenceRefused,
     InParts,
+    Look,
     NotDone,
     Obstacle,
     Steps,
@@ -56,8 +63,9 @@ from gateway.objects.protocol.effects import (
     WriteOutcome,
 )
 from gateway.objects.protocol.runner import NO_PAYLOAD, OperationPayload, Runner
-from gateway.objects.s3 import request_headers
-from gateway.objects.s3.answers import Rejected, store_refusal
+from gateway.objects.s3.answers import Found, HeadAnswer, Rejected, store_refusal
+from gateway.objects.s3.operations import Operation
+from gateway.objects.s3.request import Mark
 from gateway.objects.store import bucket_profile
 from gateway.objects.store.bucket_profile import KEYS, Profile
 from gateway.objects.store.client import TextHeaders, path_of
@@ -118,7 +126,6 @@ class FencedWrite:
 
     @property
     def place(self) -> tuple[str, str]:
-        """Return the bucket, and the key as it stands in a path."""
         return self.bucket, path_of(self.key)
 
     def upload_key(self, upload_id: str) -> UploadKey:
@@ -144,7 +151,7 @@ class FencedWrite:
 
     def call_marks(self) -> TextHeaders:
         """Return the metadata that tell of which call the object is."""
-        return () if self.evidence in (None, str(self.mark)) else ((request_headers.INVOCATION, self.evidence),)
+        return () if self.evidence in (None, str(self.mark)) else ((Mark.INVOCATION, self.evidence),)
 
     def with_payload(self, size: int, sha256: str | None) -> "FencedWrite":
         """Return the write once its body is known: ``size`` in bytes, SHA-256 in hex."""
@@ -152,19 +159,15 @@ class FencedWrite:
         return replace(self, attempt=attempt, capture_start=None)
 
     def with_captured(self, captured: CapturedPayload | None) -> "FencedWrite":
-        """Return the write with what the record keeps of its body, should the write be refused."""
         return replace(self, attempt=replace(self.attempt, captured=captured))
 
     async def recorded_attempt(self) -> Attempt:
-        """Return how a refusal of the write goes on record."""
         if self.capture_start is None:
             return self.attempt
         return replace(self.attempt, captured=await self.capture_start())
 
 
 class FencedWrites:
-    """The stages that all fenced writes share."""
-
     def __init__(
         self,
         database: Database,
@@ -202,7 +205,10 @@ class FencedWrites:
         """
         request = exchange.request
         key = request.key if key is None else key
-        lacking = await self._authorise(exchange, request.bucket, key)
+        authorised = exchange.authorised
+        if authorised is None or authorised[0] != key:  # the key of a form, or one of several
+            authorised = key, await self._authorise(exchange, request.bucket, key)
+        lacking = authorised[1]
         target = self.target(request.bucket, key, request.fencing.resource)
         writer = _writer(exchange, target.resource, opened)
         if writer.token is None and target.mode is Enforcement.ENFORCE:
@@ -222,7 +228,7 @@ class FencedWrites:
             presented = Presented(writer.token, writer.holder, write_id, next(iter(writer.sequencers), None))
         attempt = replace(exchange.attempt(), token=writer.token, holder=writer.holder, rule=target.rule)
         mark = opened.write_id if opened else write_id
-        evidence = earlier_attempt.evidence_of(exchange, mark)
+        evidence = evidence_of(exchange, mark)
         write = FencedWrite(
             exchange, key, target, presented, attempt, write_id, mark, tuple(objections), capture_start, evidence
         )
@@ -350,7 +356,7 @@ class FencedWrites:
         return await self._told(write, error)
 
     async def _told(self, write: FencedWrite, error: GatewayError) -> GatewayError:
-        return await earlier_attempt.told(error, self._runner, write.bucket, write.key, write.evidence)
+        return await told(error, self._runner, write.bucket, write.key, write.evidence)
 
     async def _record_acceptance(self, write: FencedWrite, decision: Decision | None, fence: Fence | None) -> None:
         """Count an accepted write. In observe mode, put on record that the fence would have refused it."""
@@ -417,7 +423,6 @@ def unavailable(outcome: NotDone, message: str, now: datetime) -> Unavailable:
 
 
 def _described(intent: Intent) -> str:
-    """Return an earlier write in a few words: its kind, its place, its token."""
     if intent.kind is MutationKind.LOST:
         return "writes of this resource that the database has forgotten"
     token = "housekeeping" if intent.token.epoch == MAX_EPOCH else f"token {intent.token}"
@@ -434,3 +439,59 @@ def after_the_effect(unfinished: str) -> Iterator[None]:
         yield
     except (Unavailable, SqlError) as error:
         raise OutcomeUnknown(f"The request has taken effect, but could not be {unfinished}.") from error
+
+
+EVIDENCE_TIMEOUT = 1.0
+"""Seconds that a refused writer waits for the store to say whose object stands at its key."""
+
+_INVOCATION = b"amz-sdk-invocation-id"
+_VISIBLE = re.compile(rb"[!-~]{1,128}")
+
+
+def evidence_of(exchange: Exchange, mark: UUID) -> str | None:
+    """Return the mark that an earlier attempt of the same call has left, if it has written the object at the key."""
+    request = exchange.request
+    match request.operation:
+        case Operation.COMPLETE_MULTIPART_UPLOAD:
+            return str(mark)
+        case Operation.PUT_OBJECT | Operation.COPY_OBJECT:
+            return digest(exchange.head.headers, exchange.principal.name, request.bucket, request.key)
+        case _:
+            return None
+
+
+def digest(headers: Iterable[tuple[bytes, bytes]], caller: str, bucket: str, key: str) -> str | None:
+    """Return the mark of a call in the metadata of the object it writes; None if the client names no call.
+
+    No caller can name the call of another caller, or of another key. ``headers`` are raw, with names in lower case.
+    """
+    named = [value for name, value in headers if name == _INVOCATION]
+    if len(named) != 1 or not _VISIBLE.fullmatch(named[0]):
+        return None
+    parts = (named[0], caller.encode(), bucket.encode(), key.encode())
+    # A hash of hashes: no two calls have one text.
+    return hashlib.sha256(b"".join(hashlib.sha256(part).digest() for part in parts)).hexdigest()[:32]
+
+
+async def told(error: GatewayError, runner: Runner, bucket: str, key: str, evidence: str | None) -> GatewayError:
+    """Return the error, which says so where an earlier attempt of the same call stands at the key.
+
+    This is about the earlier attempt only: the refused one has written nothing. The gateway does not wait for a store
+    that is slow or away.
+    """
+    if evidence is None:
+        return error
+    with suppress(GatewayError, TimeoutError):
+        async with asyncio.timeout(EVIDENCE_TIMEOUT):
+            there = await runner.run(_look(bucket, key))
+        if isinstance(there, Found) and evidence in (there.invocation, there.write_id):
+            error.message += (
+                " This request has written nothing, but an earlier attempt of it took effect: it wrote the object that "
+                "stands at the key."
+            )
+            error.facts["earlier-attempt"] = "took-effect"
+    return error
+
+
+def _look(bucket: str, key: str) -> Steps[HeadAnswer]:
+    return cast(HeadAnswer, (yield Look(bucket, key)))

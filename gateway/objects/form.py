@@ -8,25 +8,260 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from urllib.parse import quote, urlencode, urlsplit
 
+from python_multipart import MultipartParser
+from python_multipart.exceptions import FormParserError
+from python_multipart.multipart import parse_options_header
 from starlette.types import Scope
 
 from gateway import budget
 from gateway.auth import post_policy
 from gateway.auth.sigv4 import PayloadMode, RequestHead, Signers, VerifiedSignature
-from gateway.errors import StoreError, TokenRequired
+from gateway.errors import BodyTooLarge, StoreError, TokenRequired
 from gateway.http import origins
-from gateway.http.body import Body
+from gateway.http.body import ArrivingBody, Body
 from gateway.http.head import Head
-from gateway.objects.exchange import Exchange, ResponseWriter
+from gateway.objects.exchange import CaptureBuffer, Exchange, ResponseWriter, WriteBody
 from gateway.objects.fenced_write import FencedWrite
-from gateway.objects.form_body import FormBody, is_form_upload
 from gateway.objects.protocol.effects import Stored
 from gateway.objects.put import Puts
-from gateway.objects.s3 import addressing, checksums, documents, request_headers, xml
-from gateway.objects.s3.checksums import Declared
+from gateway.objects.s3 import addressing, xml
+from gateway.objects.s3.body import Declared, FileInspection, declared
 from gateway.objects.s3.operations import Operation, not_implemented
-from gateway.objects.s3.request import S3Request, read_fencing
+from gateway.objects.s3.request import S3Request, forwarded, read_condition, read_fencing
 from gateway.record.payload_capture import NOTHING, Capture
+
+MEDIA_TYPE = "multipart/form-data"
+FILE = "file"
+
+MAX_FIELDS = 100
+MAX_FIELD_BYTES = 20 * 1024
+"""S3's limit for all fields before the file together, with their own headers."""
+_MAX_HEADER_BYTES = 4096
+_MAX_HEADERS = 8
+
+_BOUNDARY = re.compile(rb"[0-9A-Za-z'()+_,./:=? -]{0,69}[0-9A-Za-z'()+_,./:=?-]")
+_AS_IT_IS = frozenset({b"7bit", b"8bit", b"binary"})
+
+
+def is_form(content_type: str) -> bool:
+    return content_type.partition(";")[0].strip().lower() == MEDIA_TYPE
+
+
+class FormParser:
+    """Parses one form. ``content_type`` is the request's. Raises ``StoreError`` 400 for a form that cannot be right.
+
+    ``fields`` are the fields before the file, with names as they came. As with S3, fields after the file have no
+    effect. ``filename`` has no folders, and is empty where there is none.
+    """
+
+    def __init__(self, content_type: str) -> None:
+        boundary = parse_options_header(content_type)[1].get(b"boundary", b"")
+        if not _BOUNDARY.fullmatch(boundary):
+            raise malformed("the Content-Type of the request needs a boundary of 1 to 70 characters")
+        self.fields: list[tuple[str, str]] = []
+        self.filename = ""
+        self.file_begun = False
+        self.file_ended = False
+        self.ended = False
+        self._headers: dict[bytes, bytes] = {}
+        self._header_name = b""
+        self._header_value = b""
+        self._field: str | None = None
+        self._value = b""
+        self._in_file = False
+        self._size = 0
+        self._of_file: list[bytes] = []
+        self._parser = MultipartParser(
+            boundary,
+            {
+                "on_part_begin": self._begin_part,
+                "on_header_field": self._take_header_name,
+                "on_header_value": self._take_header_value,
+                "on_header_end": self._end_header,
+                "on_headers_finished": self._end_headers,
+                "on_part_data": self._take_data,
+                "on_part_end": self._end_part,
+                "on_end": self._end,
+            },
+            max_header_count=_MAX_HEADERS,
+            max_header_size=_MAX_HEADER_BYTES,
+        )
+        # The response says what is wrong with a form. Any caller could fill the log with it.
+        self._parser.logger.disabled = True
+
+    def feed(self, data: bytes) -> bytes:
+        """Take the bytes that have arrived, and return those that belong to the file."""
+        try:
+            self._parser.write(data)
+        except FormParserError as error:
+            raise malformed("its parts are not what its boundary says") from error
+        piece = b"".join(self._of_file)
+        self._of_file.clear()
+        return piece
+
+    def finish(self) -> None:
+        """Check at the end of the request that the form is complete and has a file. Raises ``StoreError``."""
+        if not self.ended:
+            raise malformed("it ends before its closing boundary")
+        if not self.file_ended:
+            raise _not_one_file()
+
+    def _begin_part(self) -> None:
+        self._headers = {}
+
+    def _take_header_name(self, data: bytes, start: int, end: int) -> None:
+        self._count(end - start)
+        self._header_name += data[start:end]
+
+    def _take_header_value(self, data: bytes, start: int, end: int) -> None:
+        self._count(end - start)
+        self._header_value += data[start:end]
+
+    def _end_header(self) -> None:
+        name = self._header_name.lower()
+        if name in self._headers:
+            raise malformed("a part has one header twice")
+        self._headers[name] = self._header_value
+        self._header_name = self._header_value = b""
+
+    def _end_headers(self) -> None:
+        if self._headers.get(b"content-transfer-encoding", b"binary").strip().lower() not in _AS_IT_IS:
+            raise malformed("a part has a Content-Transfer-Encoding")
+        kind, options = parse_options_header(self._headers.get(b"content-disposition"))
+        if kind != b"form-data" or not options.get(b"name"):
+            raise malformed("a part has no name")
+        name = _text(options[b"name"], "The name of a field")
+        if name.lower() == FILE:
+            if self.file_begun:
+                raise _not_one_file()
+            self.file_begun = self._in_file = True
+            self.filename = re.split(r"[/\\]", _text(options.get(b"filename", b""), "The name of the file"))[-1]
+        elif not self.file_begun:
+            if len(self.fields) == MAX_FIELDS:
+                raise malformed(f"it has more than {MAX_FIELDS} fields")
+            self._field = name
+
+    def _take_data(self, data: bytes, start: int, end: int) -> None:
+        if self._in_file:
+            self._of_file.append(data[start:end])
+        elif self._field is not None:
+            self._count(end - start)
+            self._value += data[start:end]
+
+    def _end_part(self) -> None:
+        if self._in_file:
+            self._in_file, self.file_ended = False, True
+        elif self._field is not None:
+            self.fields.append((self._field, _text(self._value, f"The field {self._field[:64]!a}")))
+            self._field, self._value = None, b""
+
+    def _end(self) -> None:
+        self.ended = True
+
+    def _count(self, size: int) -> None:
+        """Count the bytes before the file. Later fields are not kept, so they do not count."""
+        self._size += 0 if self.file_begun else size
+        if self._size > MAX_FIELD_BYTES:
+            raise StoreError(
+                "MaxPostPreDataLengthExceeded",
+                400,
+                f"Your POST request fields preceding the upload file were too large: {MAX_FIELD_BYTES} bytes at most.",
+            )
+
+
+def malformed(reason: str) -> StoreError:
+    """Return S3's error for a form that cannot be read. ``reason`` is a clause."""
+    return StoreError(
+        "MalformedPOSTRequest", 400, f"The body of your POST request is not well-formed {MEDIA_TYPE}: {reason}."
+    )
+
+
+def _not_one_file() -> StoreError:
+    return StoreError("IncorrectNumberOfFilesInPostRequest", 400, "POST requires exactly one file upload per request.")
+
+
+def _text(raw: bytes, what: str) -> str:
+    try:
+        return raw.decode()
+    except UnicodeDecodeError:
+        raise StoreError("InvalidArgument", 400, f"{what} must be UTF-8.") from None
+
+
+# Bytes for boundaries and headers, beside the fields themselves.
+_MOST_AROUND_THE_FILE = 4 * MAX_FIELD_BYTES
+
+
+class FormBody:
+    """Reads one form: its fields into memory, then its file. ``max_size`` is that of the file in bytes.
+
+    Raises ``BodyTooLarge``, or ``StoreError`` for a contradictory head, before any of the form is asked for.
+    """
+
+    def __init__(self, arrivals: ArrivingBody, headers: Iterable[tuple[bytes, bytes]], max_size: int) -> None:
+        """``headers`` are the request's."""
+        received = tuple(headers)
+        self._arrivals, self._max_size = arrivals, max_size
+        self._parser = FormParser(_one(received, b"content-type") or "")
+        self._left = _length(_one(received, b"content-length"))
+        self._before_file = 0
+        self._more = True
+        self._held = b""
+        if self._left > max_size + _MOST_AROUND_THE_FILE:
+            raise BodyTooLarge(f"The form has {self._left} bytes; at most {max_size} are taken of a file.")
+
+    async def fields(self) -> tuple[list[tuple[str, str]], str]:
+        """Return all fields before the file, and the file's name. Raises ``StoreError``, ``ClientGone``."""
+        while self._more and not self._parser.file_begun:
+            self._held += await self._next()
+            # The sender is not proven yet.
+            if self._before_file > _MOST_AROUND_THE_FILE:
+                raise malformed(f"its file does not begin within {_MOST_AROUND_THE_FILE} bytes")
+        if not self._parser.file_begun:
+            self._parser.finish()
+        return self._parser.fields, self._parser.filename
+
+    def file(self, declared: Declared, shortest: int, longest: int | None, kept: CaptureBuffer) -> WriteBody:
+        """Return the file, once the fields are there. Its end is that of a well-formed form."""
+        most = len(self._held) + self._left  # most often all but a boundary
+        inspection = FileInspection(declared, length=most, max_size=self._max_size, shortest=shortest, longest=longest)
+        return WriteBody(self, inspection, kept)
+
+    async def next(self) -> tuple[bytes, bool]:
+        """Return the next bytes of the file, and whether there may be more. Raises ``StoreError``, ``ClientGone``."""
+        piece, self._held = self._held, b""
+        if not piece and self._more:
+            piece = await self._next()
+        if not self._more:
+            self._parser.finish()
+        return piece, self._more
+
+    async def _next(self) -> bytes:
+        data, self._more = await self._arrivals.next()
+        self._left -= len(data)
+        piece = self._parser.feed(data)
+        if not self._parser.file_begun:
+            self._before_file += len(data)
+        return piece
+
+
+def is_form_upload(headers: Iterable[tuple[bytes, bytes]]) -> bool:
+    return any(name.lower() == b"content-type" and is_form(value.decode("latin-1")) for name, value in headers)
+
+
+def _one(headers: Iterable[tuple[bytes, bytes]], wanted: bytes) -> str | None:
+    values = [value.decode("latin-1").strip() for name, value in headers if name.lower() == wanted]
+    if len(values) > 1:
+        raise StoreError("InvalidRequest", 400, f"The header {wanted.decode()} stands twice.")
+    return values[0] if values else None
+
+
+def _length(value: str | None) -> int:
+    if value is None:
+        raise StoreError("MissingContentLength", 411, "You must provide the Content-Length HTTP header.")
+    if not (value.isascii() and value.isdecimal() and len(value) <= 18):
+        raise StoreError("InvalidArgument", 400, "The value of content-length is not a length.")
+    return int(value)
+
 
 _FILENAME = "${filename}"
 _MAX_TAGS = 10
@@ -97,8 +332,8 @@ class FormUploads:
     ) -> None:
         """Serve a PostObject. Raises ``GatewayError``, ``ClientGone``."""
         _check_headers(head.headers)
-        incoming = FormBody(body, head.headers, self._max_body, self._capture)
-        fields, filename = await incoming.fields()
+        form_body = FormBody(body, head.headers, self._max_body)
+        fields, filename = await form_body.fields()
         named = named_fields(fields, filename, bucket)
         signers = self._signers
         policy = post_policy.verify(named, signers.secret_of, signers.clock(), signers.anonymous)
@@ -108,14 +343,14 @@ class FormUploads:
             origins.check(head.method, head.headers)  # a page of any site can post a form
         form = read_form(named)
         media_type = dict(form.request.headers).get("content-type", "")
-        incoming.expect(form.declared, policy.min_length, policy.max_length, media_type)
+        kept = CaptureBuffer(self._capture, media_type)
+        incoming = form_body.file(form.declared, policy.min_length, policy.max_length, kept)
         signature = VerifiedSignature(policy.principal, PayloadMode.UNSIGNED)
         exchange = Exchange(scope, head, body, response, form.request, signature, self._max_body, hosted)
         write, stored = await self._of_key(bucket, form.request.key).store(exchange, incoming)
         await _respond(exchange, form, write, stored)
 
     async def refuse(self, exchange: Exchange) -> None:
-        """Refuse a PostObject that is no form."""
         raise StoreError(
             "PreconditionFailed",
             412,
@@ -123,13 +358,12 @@ class FormUploads:
             facts={"condition": "Bucket POST must be of the enclosure-type multipart/form-data"},
         )
 
-    async def store(self, exchange: Exchange, incoming: FormBody) -> tuple[FencedWrite, Stored]:
+    async def store(self, exchange: Exchange, incoming: WriteBody) -> tuple[FencedWrite, Stored]:
         """Store the file of a form whose policy is verified, at a key that is fenced here. Raises ``GatewayError``."""
         write = await self._prepare(exchange, incoming)
-        early = incoming.most > self._puts.threshold
-        return write, await self._puts.store(write, incoming, exchange.request.headers, early=early)
+        return write, await self._puts.store(write, incoming, exchange.request.headers)
 
-    async def _prepare(self, exchange: Exchange, incoming: FormBody) -> FencedWrite:
+    async def _prepare(self, exchange: Exchange, incoming: WriteBody) -> FencedWrite:
         try:
             return await self._puts.writes.prepare(exchange, capture_start=incoming.capture_start)
         except TokenRequired as error:
@@ -146,7 +380,7 @@ async def _respond(exchange: Exchange, form: FormRequest, write: FencedWrite, st
         return
     location = exchange.address
     headers = (*applied.headers, (b"location", location.encode("latin-1", "replace")))
-    document = documents.posted(location, write.bucket, write.key, etag) if form.status == 201 else b""
+    document = xml.posted(location, write.bucket, write.key, etag) if form.status == 201 else b""
     await exchange.response.stored(replace(applied, headers=headers), resource, fence, document, form.status)
 
 
@@ -196,14 +430,14 @@ def read_form(fields: Mapping[str, str]) -> FormRequest:
     addressing.check(bucket, key)
     raw = [(name.encode(), value.encode()) for name, value in fields.items()]
     writer = read_fencing(Operation.POST_OBJECT, raw, session=fields.get("x-amz-security-token"))
-    condition = request_headers.read_condition(Operation.POST_OBJECT, fields)
+    condition = read_condition(Operation.POST_OBJECT, fields)
     request = S3Request(
         Operation.POST_OBJECT, bucket, key, quote(key, safe="/"), (), _headers(fields), writer, condition
     )
     status = fields.get("success_action_status", "")
     return FormRequest(
         request,
-        checksums.declared({name: value.strip() for name, value in fields.items() if _is_check(name)}),
+        declared({name: value.strip() for name, value in fields.items() if _is_check(name)}),
         int(status) if status in ("200", "201") else 204,
         fields.get("success_action_redirect", fields.get("redirect")),
     )
@@ -238,7 +472,7 @@ def _headers(fields: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
             raise StoreError("InvalidArgument", 400, f"The form has both a field {field} and a field {header}.")
         if value:
             given[header] = value
-    headers = request_headers.forwarded(Operation.PUT_OBJECT, given)
+    headers = forwarded(Operation.PUT_OBJECT, given)
     for name, value in headers:
         # A field may have characters that a header cannot.
         if not _TOKEN.fullmatch(name) or _CONTROL.search(value):

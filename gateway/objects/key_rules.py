@@ -124,9 +124,7 @@ def _name(template: Template, bucket: str, key: str, values: dict[str, str]) -> 
 
 
 def _below(template: Template, bucket: str, prefix: str, escaped: Mapping[str, str]) -> str:
-    """Return a pattern for the names of all keys below a prefix. ``escaped`` has the values of the fields, or
-    ``_ANY``.
-    """
+    """Return a pattern for the names of all keys below a prefix. ``escaped``: the values of the fields, or ``_ANY``."""
     values = {**escaped, "bucket": escape(bucket), "key": escape_path(prefix) + _REST}
     text = template.literals[0]
     for field, literal in zip(template.fields, template.literals[1:], strict=True):

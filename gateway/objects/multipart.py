@@ -7,15 +7,14 @@ from gateway.db.uploads import RecordedUpload, UploadKey
 from gateway.errors import StoreError
 from gateway.fencing.decision import Fence
 from gateway.http.body import offload, twice
-from gateway.objects.body import WriteBody
 from gateway.objects.copy import Sources
-from gateway.objects.exchange import Exchange
+from gateway.objects.exchange import Exchange, WriteBody
 from gateway.objects.fenced_write import CaptureStart, FencedWrite, after_the_effect
 from gateway.objects.protocol import mutation
 from gateway.objects.protocol.effects import Stored
 from gateway.objects.protocol.runner import OperationPayload
 from gateway.objects.put import Puts
-from gateway.objects.s3 import documents
+from gateway.objects.s3 import xml
 from gateway.objects.s3.addressing import PartSource
 from gateway.objects.s3.answers import (
     Applied,
@@ -28,14 +27,12 @@ from gateway.objects.s3.answers import (
     Uploaded,
     step_failure,
 )
-from gateway.objects.s3.documents import etag_of_parts
+from gateway.objects.s3.xml import etag_of_parts
 from gateway.objects.store.client import BodyStream, TextHeaders
 from gateway.objects.store.operations import Failure
 
 
 class Uploads:
-    """CreateMultipartUpload, UploadPart, UploadPartCopy, CompleteMultipartUpload, AbortMultipartUpload."""
-
     def __init__(self, puts: Puts, sources: Sources) -> None:
         """``puts.threshold``: the largest part, in bytes, that may be read into memory."""
         self._database, self._upstream, self._writes = puts.database, puts.upstream, puts.writes
@@ -51,7 +48,7 @@ class Uploads:
         if not isinstance(started, Started):
             raise step_failure(started)
         await uploads.record_opened(self._database, write.upload(started.upload_id, staged=False))
-        document = documents.initiated(write.bucket, write.key, started.upload_id)
+        document = xml.initiated(write.bucket, write.key, started.upload_id)
         await exchange.response.stored(Applied(None, started.headers), write.target.resource, None, document=document)
 
     async def part(self, exchange: Exchange) -> None:
@@ -114,7 +111,7 @@ class Uploads:
         upload_id = exchange.request.parameter("uploadId") or ""
         write, upload = await self._write_of_upload(exchange, upload_id)
         body = await exchange.document()
-        listed = await offload(len(body.content), documents.completion, body.content)
+        listed = await offload(len(body.content), xml.completion, body.content)
         profile = await self._writes.profile_for(write)
         if upload.completed:
             # This acknowledges a new holder too, although it writes nothing.
@@ -136,7 +133,7 @@ class Uploads:
         await self._answer(exchange, write, stored.applied, stored.fence)
 
     async def _answer(self, exchange: Exchange, write: FencedWrite, applied: Applied, fence: Fence | None) -> None:
-        document = documents.completed(exchange.address, write.bucket, write.key, applied.etag or "", applied.details)
+        document = xml.completed(exchange.address, write.bucket, write.key, applied.etag or "", applied.details)
         await exchange.response.stored(applied, write.target.resource, fence, document=document)
 
     async def _completed_before(self, write: FencedWrite) -> Applied | None:

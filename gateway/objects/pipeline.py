@@ -24,7 +24,7 @@ from gateway.fencing.ownership import Ownership
 from gateway.http import origins
 from gateway.http.body import BodyReader, ClientGone
 from gateway.http.head import Head
-from gateway.objects.authorisation import ObjectAuthorisation, ReadScope, StoreRights
+from gateway.objects.authorisation import ObjectAuthorisation, StoreRights
 from gateway.objects.buckets import Administration
 from gateway.objects.bypass import BypassScan
 from gateway.objects.copy import Copies, Sources
@@ -33,13 +33,12 @@ from gateway.objects.exchange import Exchange, ResponseWriter
 from gateway.objects.fenced_write import FencedWrites, unavailable
 from gateway.objects.form import FormUploads
 from gateway.objects.key_rules import Resources
-from gateway.objects.listings import Listings
 from gateway.objects.multipart import Uploads
 from gateway.objects.protocol import mutation
 from gateway.objects.protocol.effects import Barred, FenceRefused, NotDone
 from gateway.objects.protocol.runner import Runner
 from gateway.objects.put import Puts
-from gateway.objects.reads import Reads
+from gateway.objects.reads import Listings, Reads
 from gateway.objects.s3 import addressing
 from gateway.objects.s3.answers import RawHeaders
 from gateway.objects.s3.operations import Operation, OperationKind
@@ -91,16 +90,13 @@ class Neighbours:
         self._planes[database or ""] = plane
 
     def of_key(self, bucket: str, key: str) -> "ObjectPlane":
-        """Return the plane that fences a key of a bucket in this store."""
         return self._planes["" if self._ownership is None else self._ownership.of_key(bucket, key)]
 
     def of_keys(self, bucket: str, prefix: str) -> "list[ObjectPlane]":
-        """Return the planes that fence keys with a prefix."""
         names = [""] if self._ownership is None else self._ownership.of_keys(bucket, prefix)
         return [self._planes[name] for name in names]
 
     def is_shared(self, bucket: str) -> bool:
-        """Return whether several databases have keys in a bucket."""
         return len(self.of_keys(bucket, "")) > 1
 
     def check_source(self, request: S3Request, plane: "ObjectPlane") -> None:
@@ -139,7 +135,6 @@ class ObjectPlane:
         )
         scan = BypassScan(database, upstream, resources, observe)
         self.sweeper = Sweeper(database, upstream, profiles, self._runner, observe, scan)
-        self._scope = ReadScope(resources, profiles)
         self._reads = Reads(upstream)
         self._listings = Listings(self._databases_of, upstream)
         audit = Audit(database, observe, "objects")
@@ -190,11 +185,10 @@ class ObjectPlane:
             exchange = Exchange(
                 scope, head, body, response, request, signature, settings.max_body, hosted, settings.capture
             )
-            await self._authorise(exchange)
+            exchange = await self._authorisation.check(exchange)
             await self._handler(request.operation)(exchange)
 
     async def _cors(self, scope: Scope) -> RawHeaders:
-        """Return the CORS headers for the refusal of a request."""
         head = Head.of(scope)
         asked = RequestHead(head.method, head.raw_path, head.query_string, head.headers)
         return await self._reads.cors(asked, addressing.bucket_of_host(head.headers, self._settings.domains))
@@ -217,7 +211,6 @@ class ObjectPlane:
         return signature
 
     def _databases_of(self, bucket: str, prefix: str) -> Sequence[Database]:
-        """Return the databases that have keys with a prefix."""
         return [plane.database for plane in self._neighbours.of_keys(bucket, prefix)]
 
     def _forms_of(self, bucket: str, key: str) -> FormUploads:
@@ -225,12 +218,6 @@ class ObjectPlane:
 
     def _deletes_of(self, bucket: str, key: str) -> Deletes:
         return self._neighbours.of_key(bucket, key).deletes
-
-    async def _authorise(self, exchange: Exchange) -> None:
-        """Hold a request against the grants of its caller, and a read by fenced credentials against their scope."""
-        await self._authorisation.check(exchange)
-        if exchange.principal.scope is not None:
-            await self._scope.check(exchange.request, exchange.principal.scope)
 
     def _handler(self, operation: Operation) -> Handler:
         """Return the handler of an operation. Only an operation that is known to change nothing may lack one."""
@@ -241,7 +228,6 @@ class ObjectPlane:
         return self._handlers[operation]
 
     def _listing_handlers(self) -> Mapping[Operation, Handler]:
-        """Return the handlers of the reads that do not pass through as they are."""
         return {
             Operation.LIST_BUCKETS: self._listings.list_buckets,
             Operation.LIST_OBJECTS: self._listings.list_objects,
@@ -251,7 +237,6 @@ class ObjectPlane:
         }
 
     def _write_handlers(self, puts: Puts, amendments: Amendments) -> Mapping[Operation, Handler]:
-        """Return the handlers of fenced writes, and of the uploads that stage them."""
         sources, deletes = Sources(self.upstream), self.deletes
         uploads, copies = Uploads(puts, sources), Copies(puts, sources)
         return {

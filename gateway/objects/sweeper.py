@@ -14,7 +14,7 @@ from functools import partial
 from typing import TypeVar
 from uuid import uuid4
 
-from gateway.background import background_tasks, repeat
+from gateway.background import at_a_time, background_tasks, repeat
 from gateway.db import intents, uploads
 from gateway.db.database import Database
 from gateway.db.intents import Tombstone
@@ -60,8 +60,6 @@ class Swept:
 
 
 class Sweeper:
-    """Sweeps all buckets of one store, or one bucket."""
-
     def __init__(
         self,
         database: Database,
@@ -209,16 +207,14 @@ class Sweeper:
         self, items: Iterable[Item], sweep: Callable[[Item], Awaitable[bool]], name: Callable[[Item], str]
     ) -> int:
         """Sweep each item, and return how many were swept. A failure is an event."""
-        gate = asyncio.Semaphore(_AT_A_TIME)
 
         async def one(item: Item) -> bool:
-            async with gate:
-                if self._stopping.is_set():
-                    return False
-                try:
-                    return await sweep(item)
-                except GatewayError as error:
-                    self._observe(SweepFailed(name(item), error.message))
-                    return False
+            if self._stopping.is_set():
+                return False
+            try:
+                return await sweep(item)
+            except GatewayError as error:
+                self._observe(SweepFailed(name(item), error.message))
+                return False
 
-        return sum(await asyncio.gather(*(one(item) for item in items)))
+        return sum(await at_a_time(_AT_A_TIME, one, items))

@@ -15,9 +15,9 @@ from gateway.auth.principal import Principal
 from gateway.auth.sigv4 import ChunkSignatures, PayloadMode, VerifiedSignature
 from gateway.errors import BodyTooLarge, GatewayError, StoreError
 from gateway.http.body import ArrivingBody, ClientGone, Pace
-from gateway.objects.body import MAX_LINE, Decoder, Inspection, WriteBody, whole
-from gateway.objects.s3 import checksums
-from gateway.objects.s3.checksums import Algorithm, Verification
+from gateway.objects.exchange import CaptureBuffer, WriteBody
+from gateway.objects.s3.body import MAX_LINE, Algorithm, Decoder, Inspection, Verification, declared, whole
+from gateway.record.payload_capture import NOTHING
 from tests.clock import Clock
 
 Headers = list[tuple[bytes, bytes]]
@@ -58,7 +58,8 @@ def trailing(length: int) -> Headers:
 def intake(
     headers: Headers, receive: Receive, *, pace: Pace | None = None, signature: VerifiedSignature = SIGNER
 ) -> WriteBody:
-    return WriteBody(ArrivingBody(receive, pace or Pace()), headers, signature, 10_000)
+    inspection = Inspection(headers, sha256=signature.sha256, signatures=signature.chunks, max_size=10_000)
+    return WriteBody(ArrivingBody(receive, pace or Pace()), inspection, CaptureBuffer(NOTHING, ""))
 
 
 async def streamed(one: WriteBody) -> bytes:
@@ -347,7 +348,7 @@ def encoded(digest: bytes) -> str:
 def verified(
     headers: dict[str, str], trailers: dict[str, str] | None = None, sha256: str | None = None
 ) -> tuple[object, ...]:
-    verification = Verification(checksums.declared(headers), sha256)
+    verification = Verification(declared(headers), sha256)
     for byte in BODY:
         verification.update(bytes([byte]))
     return verification.finish(trailers).headers

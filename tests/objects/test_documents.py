@@ -9,9 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.errors import StoreError, TokenStale, Unavailable
-from gateway.objects.s3 import documents, xml
-from gateway.objects.s3.documents import DeletedObject, Deletion, ObjectToDelete, Part
-from gateway.objects.s3.xml import ErrorDocument
+from gateway.objects.s3 import xml
+from gateway.objects.s3.xml import DeletedObject, Deletion, ErrorDocument, ObjectToDelete, Part
 
 NAMESPACE = "http://s3.amazonaws.com/doc/2006-03-01/"
 
@@ -27,7 +26,7 @@ COMPLETION = (
 )
 
 
-READERS = [(documents.deletion, DELETE), (documents.completion, COMPLETION)]
+READERS = [(xml.deletion, DELETE), (xml.completion, COMPLETION)]
 
 
 both = pytest.mark.parametrize(("read", "document"), READERS, ids=["deletion", "completion"])
@@ -42,9 +41,7 @@ def code(read: Any, document: str | bytes) -> str:
 
 
 def deletion(*objects: str, more: str = "") -> Deletion:
-    return documents.deletion(
-        f"<Delete>{''.join(f'<Object>{each}</Object>' for each in objects)}{more}</Delete>".encode()
-    )
+    return xml.deletion(f"<Delete>{''.join(f'<Object>{each}</Object>' for each in objects)}{more}</Delete>".encode())
 
 
 def parts(*listed: str) -> str:
@@ -125,7 +122,7 @@ def test_elements_within_elements(read: Any, document: str) -> None:
 
 def test_any_encoding_that_is_declared() -> None:
     text = '<?xml version="1.0" encoding="ISO-8859-1"?><Delete><Object><Key>ä</Key></Object></Delete>'
-    assert documents.deletion(text.encode("latin-1")).objects == (ObjectToDelete("ä"),)
+    assert xml.deletion(text.encode("latin-1")).objects == (ObjectToDelete("ä"),)
 
 
 class TestDeletion:
@@ -185,19 +182,19 @@ class TestDeletion:
     )
     def test_an_object_without_a_key_is_refused(self, written: str) -> None:
         """Of two keys either may be meant: none is deleted."""
-        assert code(documents.deletion, f"<Delete><Object>{written}</Object></Delete>") == "MalformedXML"
+        assert code(xml.deletion, f"<Delete><Object>{written}</Object></Delete>") == "MalformedXML"
 
     @pytest.mark.parametrize("name", ["LastModifiedTime", "Size"])
     def test_conditions_that_are_not_evaluated_are_refused(self, name: str) -> None:
         written = f"<Delete><Object><Key>k</Key><{name}>1</{name}></Object></Delete>"
-        assert code(documents.deletion, written) == "NotImplemented"
+        assert code(xml.deletion, written) == "NotImplemented"
 
 
 class TestCompletion:
     def test_all_there_is(self) -> None:
         checksums = "<ChecksumCRC32>AAAAAA==</ChecksumCRC32><ChecksumSHA256> x </ChecksumSHA256>"
         document = parts(part(1), part(7, f'"{ETAG}"', checksums), part(" 10000 ", f"\n&quot;{ETAG}&quot; "))
-        assert documents.completion(document.encode()) == (
+        assert xml.completion(document.encode()) == (
             Part(1, ETAG),
             Part(7, ETAG, (("ChecksumCRC32", "AAAAAA=="), ("ChecksumSHA256", "x"))),
             Part(10_000, ETAG),
@@ -205,15 +202,15 @@ class TestCompletion:
 
     def test_ten_thousand_and_no_more(self) -> None:
         listed = [part(1)] * 10_001
-        assert code(documents.completion, parts(*listed)) == "MalformedXML"
+        assert code(xml.completion, parts(*listed)) == "MalformedXML"
 
     @pytest.mark.parametrize("number", ["", "0", "10001", "-1", "+1", "1.0", "0x1", "1e1", "١", "²", "1 1", "9" * 5000])
     def test_a_number_that_no_part_has(self, number: str) -> None:
-        assert code(documents.completion, parts(part(number))) == "InvalidArgument"
+        assert code(xml.completion, parts(part(number))) == "InvalidArgument"
 
     @pytest.mark.parametrize("etag", ["", " ", '""', '"', 'a"b', '""a""', '"a", "b"'])
     def test_an_invalid_etag_of_a_part_is_refused(self, etag: str) -> None:
-        assert code(documents.completion, parts(part(1, etag))) == "MalformedXML"
+        assert code(xml.completion, parts(part(1, etag))) == "MalformedXML"
 
     @pytest.mark.parametrize(
         ("written", "refusal"),
@@ -225,19 +222,19 @@ class TestCompletion:
         ],
     )
     def test_a_part_with_a_repeated_or_missing_element_is_refused(self, written: str, refusal: str) -> None:
-        assert code(documents.completion, parts(written)) == refusal
+        assert code(xml.completion, parts(written)) == refusal
 
 
 class TestAnswers:
     @given(st.text(max_size=30))
     def test_whatever_the_key_the_answer_is_well_formed_and_names_it(self, key: str) -> None:
         answers = [
-            documents.initiated("b", key, key),
-            documents.completed(key, key, key, key),
-            documents.posted(key, key, key, key),
-            documents.copied(key, key),
-            documents.deleted([(ObjectToDelete(key, key), DeletedObject("true", key))], quiet=False),
-            documents.deleted([(ObjectToDelete(key), StoreError("Code", 400, key))], quiet=False),
+            xml.initiated("b", key, key),
+            xml.completed(key, key, key, key),
+            xml.posted(key, key, key, key),
+            xml.copied(key, key),
+            xml.deleted([(ObjectToDelete(key, key), DeletedObject("true", key))], quiet=False),
+            xml.deleted([(ObjectToDelete(key), StoreError("Code", 400, key))], quiet=False),
             xml.render(StoreError("Code", 400, key), path=key, request_id="r"),
         ]
         for answer in answers:

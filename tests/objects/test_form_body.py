@@ -10,8 +10,16 @@ from starlette.types import Message
 
 from gateway.errors import GatewayError, StoreError
 from gateway.http.body import ArrivingBody, Pace
-from gateway.objects.form import named_fields, read_form, redirect_address
-from gateway.objects.form_body import MAX_FIELD_BYTES, MAX_FIELDS, FormBody, FormParser, is_form
+from gateway.objects.form import (
+    MAX_FIELD_BYTES,
+    MAX_FIELDS,
+    FormBody,
+    FormParser,
+    is_form,
+    named_fields,
+    read_form,
+    redirect_address,
+)
 
 BOUNDARY = "a-boundary"
 

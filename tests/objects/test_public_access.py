@@ -67,6 +67,7 @@ class PublicDouble(RecordingDouble):
         super().__init__(buckets=["site", "mixed", "private", "inbox"])
         self.kept: dict[str, bytes] = {}
         self.mute = False
+        self.owners_told = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers, subresource = dict(scope["headers"]), scope["query_string"].partition(b"=")[0]
@@ -82,6 +83,7 @@ class PublicDouble(RecordingDouble):
             self.kept[f"{scope['path']}?{subresource.decode()}"] = message["body"]
             await answer(send, 200, b"")
         elif of_a_bucket:
+            self.owners_told += 1
             await answer(send, 200, canned_acl("private"))
         else:
             await super().__call__(scope, receive, send)
@@ -347,6 +349,15 @@ class TestAclsOfObjects:
         assert await outcome(s3.put_object, Bucket="private", Key=key, ACL=acl) == (200, "")
         assert await outcome(s3.put_object_acl, Bucket="private", Key=key, ACL=acl) == (200, "")
         assert (await outcome(s3.put_object, Bucket="private", Key=key, ACL="Public-Read-Write"))[0] == 400
+
+    async def test_a_write_is_authorised_once(self, shared: Stage, key: str) -> None:
+        """The store is asked for the owner whom the ACL names when the caller is authorised."""
+        store = double(shared)
+        told = store.owners_told
+        given = f'id="{OWNER["ID"]}"'
+        s3 = client_of(shared, "clerk")
+        assert await outcome(s3.put_object, Bucket="private", Key=key, GrantFullControl=given) == (200, "")
+        assert store.owners_told == told + 1
 
     async def test_a_document_is_read(self, shared: Stage, key: str) -> None:
         s3 = client_of(shared, "root")

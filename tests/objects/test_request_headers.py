@@ -9,10 +9,18 @@ import pytest
 from gateway.errors import RequestMalformed, ResourceMalformed, StoreError, TokenMalformed
 from gateway.fencing.headers import FencingHeaders
 from gateway.fencing.token import Token
-from gateway.objects.s3 import addressing, request_headers
+from gateway.objects.s3 import addressing
 from gateway.objects.s3.operations import Operation, OperationKind
-from gateway.objects.s3.request import S3Request, classify, read_fencing
-from gateway.objects.s3.request_headers import Expect, WriteCondition, condition_of_entry, forwarded
+from gateway.objects.s3.request import (
+    Expect,
+    S3Request,
+    WriteCondition,
+    classify,
+    condition_of_entry,
+    forwarded,
+    read_condition,
+    read_fencing,
+)
 
 # The headers that go on to the store, by the model that S3's own clients use.
 
@@ -178,8 +186,8 @@ CONDITIONAL = (
 def test_no_condition_is_dropped_silently(headers: dict[str, str]) -> None:
     unconditional = [one for one in Operation if one.kind is not OperationKind.READ and one not in CONDITIONAL]
     for operation in unconditional:
-        assert refusal(request_headers.read_condition, operation, headers) == ("NotImplemented", 501), operation
-        assert request_headers.read_condition(operation, {}) is None, operation
+        assert refusal(read_condition, operation, headers) == ("NotImplemented", 501), operation
+        assert read_condition(operation, {}) is None, operation
 
 
 @pytest.mark.parametrize("etag", ["", '"', '"a', 'W/"a"', '"a", "b"', "a b"])

@@ -9,7 +9,7 @@ from botocore.exceptions import ClientError
 
 from gateway.fencing.decision import Equal
 from gateway.fencing.intent import Duplicates
-from gateway.objects import earlier_attempt
+from gateway.objects import fenced_write
 from tests.clients.lossy import losing
 from tests.doubles.s3 import Rule
 from tests.objects import raw
@@ -50,7 +50,7 @@ TOLD, NOT_TOLD = ("took-effect", True), (None, False)
 def patience() -> Iterator[None]:
     """Have refused writers wait for the store, whatever stands still meanwhile. One test sets a limit of its own."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(earlier_attempt, "EVIDENCE_TIMEOUT", PATIENCE)
+        patch.setattr(fenced_write, "EVIDENCE_TIMEOUT", PATIENCE)
         yield
 
 
@@ -188,7 +188,7 @@ class TestOnlyItsOwn:
     async def test_a_store_that_does_not_answer_delays_no_refusal(
         self, shared: Stage, key: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(earlier_attempt, "EVIDENCE_TIMEOUT", 0.1)
+        monkeypatch.setattr(fenced_write, "EVIDENCE_TIMEOUT", 0.1)
         await put(shared, key, "5", call_id="call-1")
         await shared.barrier(f"s3/bucket/{key}", "6")
         held = shared.double.hold(operation="HeadObject", key=key)

@@ -12,9 +12,7 @@ from gateway.auth.sigv4 import RequestHead, verify
 from gateway.db.database import Database
 from gateway.errors import StoreError, Unavailable
 from gateway.fencing.intent import MutationKind
-from gateway.objects.protocol.bump import bump
-from gateway.objects.protocol.runner import Runner
-from gateway.objects.s3 import request_headers
+from gateway.objects.protocol.runner import Runner, bump
 from gateway.objects.s3.addressing import PartSource
 from gateway.objects.s3.answers import (
     EXPIRED,
@@ -29,7 +27,8 @@ from gateway.objects.s3.answers import (
     of_write,
     unquoted,
 )
-from gateway.objects.s3.documents import Part
+from gateway.objects.s3.request import own_metadata
+from gateway.objects.s3.xml import Part
 from gateway.objects.store.operations import Upstream
 from gateway.objects.store.probe import Profiles
 from gateway.observe.events import ignore
@@ -58,7 +57,7 @@ async def sign() -> datetime:
 
 
 async def test_a_put_on_the_wire(store: Store) -> None:
-    headers = [("content-type", "text/plain"), *request_headers.own_metadata("s3/b/k", "42", "w1")]
+    headers = [("content-type", "text/plain"), *own_metadata("s3/b/k", "42", "w1")]
     async with upstream(store) as up:
         applied = await up.put("bucket", "key", b"hello", headers, expected="e0", signed_at=AT)
     assert isinstance(applied, Applied)
@@ -155,7 +154,7 @@ async def test_a_put_at_a_store_that_waits_for_bodies_counts_as_dead_after_a_day
 
 async def test_the_answer_to_a_head_is_interpreted(store: Store) -> None:
     date = "Fri, 02 Jan 2026 03:04:05 GMT"
-    metadata = dict(request_headers.own_metadata("s3/b/k", "1.2", "w1", tombstone=True))
+    metadata = dict(own_metadata("s3/b/k", "1.2", "w1", tombstone=True))
     store.answers = [
         b'HTTP/1.1 200 OK\r\nETag: "e1"\r\nContent-Length: 7\r\nDate: ' + date.encode() + b"\r\n\r\n",
         answer(200, b"", ETag='"e2"', **metadata),

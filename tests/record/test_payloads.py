@@ -18,7 +18,7 @@ from gateway.db.database import Database
 from gateway.db.record import RejectedPayload
 from gateway.demo.embedded import EmbeddedPostgres
 from gateway.fencing.record import CapturedPayload
-from gateway.objects import body
+from gateway.objects import exchange
 from gateway.record import payload_capture
 from gateway.record.payload_capture import Capture
 from tests.doubles.s3 import S3Double
@@ -43,7 +43,7 @@ CREATE FUNCTION public.note(secret text) RETURNS void LANGUAGE sql AS 'UPDATE us
 def _patient() -> Iterator[None]:
     """The gateway waits for the beginning of a body, however long a busy machine takes to read it."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(body, "CAPTURE_TIMEOUT", PATIENCE)
+        patch.setattr(exchange, "CAPTURE_TIMEOUT", PATIENCE)
         yield
 
 
@@ -194,7 +194,7 @@ class TestObjects:
     async def test_a_slow_zombie_is_not_waited_for(
         self, shared: Stage, store: Database, key: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(body, "CAPTURE_TIMEOUT", 0.2)
+        monkeypatch.setattr(exchange, "CAPTURE_TIMEOUT", 0.2)
         request = stale(shared, key, 10 * MEBIBYTE) + b"all there is"
         assert answer(await send(shared.origin, request)) == REFUSED
         kept, _ = await only(shared, store, f"s3/bucket/{key}")

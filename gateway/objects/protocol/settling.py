@@ -98,7 +98,5 @@ def _etag(state: Found | Missing) -> str | None:
 
 
 def _is_dead(intent: Intent, state: Found | Missing) -> bool:
-    """Return whether the store itself refuses the mutation by now, if it ever arrives. Judge by the store's clock
-    alone.
-    """
+    """Return whether the store itself refuses the mutation by now, by its own clock, if it ever arrives."""
     return state.date is not None and state.date > intent.dead_at

@@ -78,15 +78,13 @@ class Found:
     last_modified: datetime | None = None
     """By the store's clock."""
     invocation: str | None = None
-    """The digest of the call that wrote it: see ``earlier_attempt.py``."""
+    """The digest of the call that wrote it: see ``fenced_write.py``."""
     proven: Token | None = None
     """The token that wrote it, where a signature of the gateway proves it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Missing:
-    """There is no object at this key."""
-
     date: datetime | None = None
 
 
@@ -150,7 +148,6 @@ def step_failure(answer: Rejected | NotSent | Unknown) -> GatewayError:
 
 
 def no_such_key() -> StoreError:
-    """Return S3's error for a key without an object."""
     return StoreError("NoSuchKey", 404, "The specified key does not exist.")
 
 

@@ -76,7 +76,6 @@ class ListingPage:
 
     @property
     def is_truncated(self) -> bool:
-        """Whether the store has more."""
         return self._field("IsTruncated").strip().lower() == "true"
 
     def following(self, operation: Operation) -> Mapping[str, str] | None:
@@ -94,9 +93,7 @@ class ListingPage:
 
     @property
     def next_marker(self) -> str:
-        """The key after which ListObjects goes on, as in the document. Without a delimiter S3 leaves it out: it is the
-        last.
-        """
+        """The key after which ListObjects goes on. Without a delimiter S3 leaves it out: it is the last."""
         last = max(self.entries, key=lambda entry: _bytes(entry.name), default=None)
         return self._field("NextMarker") or ("" if last is None else _name(last.element) or "")
 
@@ -166,7 +163,6 @@ async def filled(
 
 
 def as_delete_marker(entry: ListingEntry) -> ListingEntry:
-    """Return a version as S3 lists a delete marker."""
     element = Element(_qualified(entry.element, "DeleteMarker"))
     element.extend(child for child in entry.element if xml.local(child) in _OF_A_DELETE_MARKER)
     return ListingEntry("DeleteMarker", entry.name, element)
@@ -253,7 +249,6 @@ def _declared(element: Element, namespace: str) -> str:
 
 
 def _attributes(element: Element) -> str:
-    """Write the attributes, in a namespace or not: S3 has one, the type of a grantee."""
     written = []
     for number, (qualified, value) in enumerate(element.items()):
         namespace, _, name = qualified.rpartition("}")
@@ -274,7 +269,6 @@ def _namespace(element: Element) -> str:
 
 
 def _qualified(beside: Element, name: str) -> str:
-    """Return a name in the namespace of another element."""
     namespace = _namespace(beside)
     return f"{{{namespace}}}{name}" if namespace else name
 

@@ -346,8 +346,6 @@ def recognise(method: str, level: Level, parameters: AbstractSet[str], *, copies
 
 
 def not_implemented(what: str, because: str = "") -> StoreError:
-    """Return S3's error for an operation that this gateway does not serve. ``because`` is a clause, if there is a
-    reason.
-    """
+    """Return S3's error for an operation that is not served. ``because`` is a clause, if there is a reason."""
     reason = f": {because}" if because else ""
     return StoreError("NotImplemented", 501, f"{what} is not implemented by this gateway{reason}.")

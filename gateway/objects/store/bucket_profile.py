@@ -26,8 +26,6 @@ from gateway.objects.s3.answers import (
 
 
 class Probe(StrEnum):
-    """The things that are tried on a bucket."""
-
     PUT_IF_NONE_MATCH = "put-if-none-match"
     PUT_IF_MATCH = "put-if-match"
     PUT_RACE_IF_NONE_MATCH = "put-race-if-none-match"

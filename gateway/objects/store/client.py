@@ -25,7 +25,6 @@ from gateway.auth import sigv4
 from gateway.config.sections import Limits, ObjectStore
 from gateway.errors import ForOperator, GatewayError, OutcomeUnknown, Unavailable
 from gateway.fencing.intent import SIGNATURE_LIFETIME
-from gateway.objects.s3 import request_headers
 from gateway.objects.s3.answers import (
     EXPIRED,
     NotApplied,
@@ -38,6 +37,7 @@ from gateway.objects.s3.answers import (
     refusing,
     store_refusal,
 )
+from gateway.objects.s3.request import Mark
 from gateway.observe.events import Observe, ignore
 from gateway.observe.stages import SENT_ALONG, asking, note_fault
 
@@ -154,13 +154,12 @@ class StoreResponse:
         return tuple(self._response.raw_headers)
 
     def header(self, name: str) -> str | None:
-        """Return the value of one header; None where the response does not have it."""
         return self._response.headers.get(name)
 
     @property
     def is_tombstone(self) -> bool:
         """Whether the answer is about a tombstone, the object that stands for a deleted one."""
-        return self.header(request_headers.TOMBSTONE) == "true"
+        return self.header(Mark.TOMBSTONE) == "true"
 
     async def read(self, limit: int = _MAX_DOCUMENT) -> bytes:
         """Return the body up to ``limit`` bytes. Raises ``Unavailable`` where it breaks off."""

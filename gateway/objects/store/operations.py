@@ -15,7 +15,7 @@ from urllib.parse import unquote, unquote_plus
 from gateway.config.sections import Limits, ObjectStore
 from gateway.errors import ForOperator, Unavailable
 from gateway.journal.evidence import Metadata, Witness
-from gateway.objects.s3 import documents, request_headers, xml
+from gateway.objects.s3 import xml
 from gateway.objects.s3.addressing import PartSource
 from gateway.objects.s3.answers import (
     Applied,
@@ -32,7 +32,8 @@ from gateway.objects.s3.answers import (
     store_refusal,
     unquoted,
 )
-from gateway.objects.s3.documents import Part, etag_of_parts
+from gateway.objects.s3.request import Mark, own_metadata
+from gateway.objects.s3.xml import Part, etag_of_parts
 from gateway.objects.store.client import (
     RequestBody,
     StoreClient,
@@ -75,9 +76,9 @@ class Upstream(StoreClient):
         self, bucket: str, raw_key: str, resource: str, token: str, write_id: str, *, tombstone: bool = False
     ) -> TextHeaders:
         """Return the metadata that the gateway gives each of its objects, signed: whose write it is, by which token."""
-        own = request_headers.own_metadata(resource, token, write_id, tombstone=tombstone)
+        own = own_metadata(resource, token, write_id, tombstone=tombstone)
         signature = self._witness.sign(bucket, raw_key, resource, token, write_id)
-        return own if signature is None else (*own, (request_headers.SIGNATURE, signature))
+        return own if signature is None else (*own, (Mark.SIGNATURE, signature))
 
     async def look(self) -> datetime | None:
         """Return the store's clock, if it tells it.
@@ -111,7 +112,7 @@ class Upstream(StoreClient):
             return Unknown(error.message)
 
     def _with_evidence(self, bucket: str, raw_key: str, response: StoreResponse, answer: HeadAnswer) -> HeadAnswer:
-        signature = response.header(request_headers.SIGNATURE)
+        signature = response.header(Mark.SIGNATURE)
         if not isinstance(answer, Found) or signature is None:
             return answer
         found = Metadata(bucket, raw_key, answer.resource, answer.token, answer.write_id, signature)
@@ -223,7 +224,6 @@ class Upstream(StoreClient):
         expected: str,
         signed_at: datetime,
     ) -> WriteAnswer:
-        """Delete the object if its ETag is ``expected``."""
         conditional = [*headers, self._condition(bucket, expected)]
         answer, _ = await self.exchange("DELETE", path(bucket, raw_key), "", conditional, b"", signed_at=signed_at)
         return Applied(None, answer.headers) if isinstance(answer, Applied) else answer
@@ -292,7 +292,7 @@ class Upstream(StoreClient):
         named = [("content-type", "application/xml"), *headers]
         if conditional:
             named.append(self._condition(bucket, expected))
-        query, document = query_of({"uploadId": upload_id}), documents.complete(parts)
+        query, document = query_of({"uploadId": upload_id}), xml.complete(parts)
         answer, reply = await self.exchange("POST", path(bucket, raw_key), query, named, document, signed_at=signed_at)
         if not isinstance(answer, Applied) or reply is None:
             return answer
@@ -369,14 +369,14 @@ def _head_answer(response: StoreResponse) -> HeadAnswer:
         return Unknown(f"HEAD was answered with {response.status}")
     return Found(
         etag,
-        write_id=response.header(request_headers.WRITE_ID),
-        tombstone=response.header(request_headers.TOMBSTONE) == "true",
-        resource=response.header(request_headers.RESOURCE),
-        token=response.header(request_headers.TOKEN),
+        write_id=response.header(Mark.WRITE_ID),
+        tombstone=response.header(Mark.TOMBSTONE) == "true",
+        resource=response.header(Mark.RESOURCE),
+        token=response.header(Mark.TOKEN),
         size=int(size) if size and size.isdecimal() else 0,
         date=date,
         last_modified=clock_of(response.header("last-modified")),
-        invocation=response.header(request_headers.INVOCATION),
+        invocation=response.header(Mark.INVOCATION),
     )
 
 
