@@ -41,11 +41,10 @@ from gateway.objects.store.operations import Upstream
 from gateway.objects.store.probe import Profiles
 from gateway.observe.events import Observe, ServiceUnreachable, Sinks
 from gateway.observe.gauges import GaugeReader, StatusGauges
-from gateway.record.audit import Audit
-from gateway.record.denials import Denials
 from gateway.record.flushing import KeyUses, flushing
 from gateway.record.following import Follower
 from gateway.record.payload_capture import Capture
+from gateway.record.refusals import Audit, Denials
 from gateway.record.sealing import Sealing
 from gateway.record.traffic import Traffic
 from gateway.tables.execute import idempotency

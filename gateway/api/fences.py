@@ -30,7 +30,7 @@ from gateway.fencing.resource import canonical
 from gateway.fencing.sequencer import Sequencer, Signer
 from gateway.fencing.token import Token
 from gateway.http.problems import Problem
-from gateway.record.audit import Audit
+from gateway.record.refusals import Audit
 
 SequencerText = Annotated[
     str,

@@ -27,7 +27,7 @@ from gateway.fencing.policy import ImplausibleToken
 from gateway.fencing.record import Attempt, Refusal, Rejection
 from gateway.observe.events import Observe, StepReached, WriteAccepted
 from gateway.observe.stages import staged
-from gateway.record.audit import Audit
+from gateway.record.refusals import Audit
 from gateway.tables.dialect import response
 from gateway.tables.dialect.response import Accepted, Response, Written
 from gateway.tables.dialect.transaction_document import of_write
