@@ -272,7 +272,6 @@ class EtcdSource(LockService[_Place]):
         return f"{self._prefix}/{quote(resource, safe='')}/".encode()
 
     async def _first(self, queue: bytes) -> str | None:
-        """Return the holder that is first in the queue."""
         answer = await self._api.call("kv/range", _whole(queue) | _BY_AGE | {"limit": "1"})
         return _holder(answer)
 

@@ -187,7 +187,6 @@ class PostgresSource(LockService[PostgresHandle]):
 
     @contextmanager
     def _translated(self) -> Iterator[None]:
-        """psycopg's exceptions as ours."""
         errors = self._psycopg.errors
         try:
             yield

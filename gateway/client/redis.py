@@ -56,8 +56,6 @@ return 0
 
 @dataclass(frozen=True, slots=True)
 class _Keys:
-    """The keys of one lock, and the nonce of one hold."""
-
     lock: str
     counter: str
     nonce: str

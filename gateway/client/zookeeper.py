@@ -359,7 +359,6 @@ async def _predecessor(place: _Place) -> str | None:
 
 
 async def _first(place: _Place) -> str | None:
-    """Return the first holder in the queue, if known."""
     ages = await _ages(place)
     data = await place.session.data(f"{place.parent}/{min(ages, key=ages.__getitem__)}") if ages else None
     return None if data is None else data.decode(errors="replace")

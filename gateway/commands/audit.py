@@ -112,7 +112,6 @@ def read_heads(noted: Iterable[str]) -> dict[int, str]:
 
 
 def describe_finding(finding: ChainFinding) -> str:
-    """Return a finding as a sentence."""
     if finding.flaw is Flaw.UNREADABLE:
         return f"Line {finding.line} {_WORDS[finding.flaw]}."
     if finding.last > finding.position:

@@ -41,8 +41,6 @@ def given_filters(filters: Filters) -> dict[str, Any]:
 
 
 class Listing(NamedTuple):
-    """Entries of a list, and the total in words."""
-
     entries: list[Entry]
     total: str
 
@@ -281,7 +279,6 @@ def acknowledge_incident(gateway: "Gateway", identifier: str, note: str, databas
 
 
 def incident_cells(incident: Incident, now: datetime) -> tuple[str, ...]:
-    """Return the columns of an incident, at ``now``."""
     writer = incident["holder"] or incident["caller"] or ""
     token = "" if incident["token"] is None else f" ({incident['token']})"
     over = "" if incident["fence"] is None else f"{incident['overtaken_by']} ({incident['fence']})"

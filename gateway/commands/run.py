@@ -190,8 +190,6 @@ def run(options: RunOptions, api_key: str, inherited: Mapping[str, str], say: Ca
 
 
 class _Run:
-    """One run, from the lock to its release."""
-
     def __init__(
         self, options: RunOptions, api_key: str, inherited: Mapping[str, str], say: Callable[[str], None]
     ) -> None:
@@ -257,7 +255,6 @@ class _Run:
             return self._code(lock, ended)
 
     async def _variables(self, lock: Lock) -> dict[str, str]:
-        """Return the variables that tell the command about the lock."""
         options = self._options
         read: Read = "all" if options.read == ("all",) else options.read or "own"
         try:

@@ -132,7 +132,6 @@ async def find_incident(database: Database, identifier: UUID, shown_to: str | No
 
 
 async def find_newest(database: Database, incident: Incident, limit: int) -> list[Entry]:
-    """Return the newest refused writes of an incident."""
     day = first_day(Filters(since=incident.first))
     values = Values(day, incident.first_position, incident.last_position, limit)
     rows = await database.search(_with(_SQL["newest"], _of(incident.key, values)), *values.all)
@@ -205,7 +204,6 @@ async def _of_key(database: Database, key: IncidentKey, begin: datetime, end: da
 
 
 async def _whole(database: Database, incident: Incident, window: _Window) -> Incident:
-    """Return an incident with its refusals before and after the window."""
     begin, end = _moved(window.since, -LONGEST), _moved(window.until, LONGEST)
     found = await _of_key(database, incident.key, begin, end)
     whole = next((one for one in found if one.first <= incident.last and incident.first <= one.last), None)

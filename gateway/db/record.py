@@ -122,7 +122,6 @@ async def drop_partition(database: Database, keep: int) -> date | None:
 
 
 def entry_from_row(row: Record) -> Entry:
-    """Return the entry of a row with all columns of ``fencing.entry``."""
     return Entry(
         position=row["position"],
         hash=row["hash"].hex(),

@@ -45,7 +45,6 @@ COLUMNS = (
 
 
 def compose(now: datetime) -> Chronicle:
-    """Return the whole sample, up to ``now``."""
     random = Random(SEED)  # noqa: S311 - a sample is to be the same each time
     chronicle = Chronicle(random)
     scenes = (nightly, elections, cron, observed, restored, beside, stragglers)

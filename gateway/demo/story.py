@@ -150,8 +150,6 @@ def _writer(url: str, name: str) -> Iterator[WriterProcess]:
 
 
 class _Story:
-    """The acts, in order."""
-
     def __init__(
         self, url: str, locks: LockService, first: WriterProcess, second: WriterProcess, console: Console
     ) -> None:

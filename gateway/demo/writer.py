@@ -22,7 +22,6 @@ KEY = "/".join(STATEMENT)
 
 
 def tables(url: str, headers: Mapping[str, str] | None = None) -> httpx.Client:
-    """Return an HTTP client of the demo's gateway that sends these headers."""
     return httpx.Client(
         base_url=url, headers={"Authorization": "Bearer demo-key", **(headers or {})}, timeout=30, trust_env=False
     )

@@ -53,7 +53,6 @@ class Party:
 
     @property
     def name(self) -> str:
-        """Return the best name there is."""
         return self.holder or self.caller or "an unnamed holder"
 
     @property

@@ -107,7 +107,6 @@ class _Drafts:
         self._raisers = {party.token: party for party in raisers}
 
     def open(self, party: Party) -> _Draft:
-        """Return the draft of a party; a new one if there is none yet."""
         party = self._named(party)
         return self.all.setdefault(party.key, _Draft(party))
 

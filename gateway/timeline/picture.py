@@ -175,7 +175,6 @@ _LABEL = 96.0
 
 
 def draw(history: History) -> Picture:
-    """Draw the picture of a history."""
     clock, axis = Clock(history.span), Axis(history.span, LEFT, RIGHT)
     drawn = lanes(history)
     rest = _rest(history, drawn)
@@ -279,7 +278,6 @@ def _bands(lane: Lane, axis: Axis, clock: Clock, *, labelled: bool) -> list[Band
 
 
 def _end(lease: LeaseSpan, lane: Lane, axis: Axis) -> datetime:
-    """Return the end of a band: that of its lease, or else that of the lane."""
     if lease.until is not None:
         return lease.until
     return axis.span.until if lane.overtaken is None else lane.overtaken.at

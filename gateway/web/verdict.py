@@ -278,7 +278,6 @@ def _acknowledged(several: Sequence[Facts]) -> Iterator[Finding]:
 
 
 def writer(incident: Incident) -> Name:
-    """Return the best name of the refused writer."""
     return Name(incident.key.holder or incident.key.caller or "a writer without a name")
 
 
@@ -480,7 +479,6 @@ def _joined(parts: Sequence[str]) -> str:
 
 
 def incident_address(incident: Incident, database: str | None = None) -> str:
-    """Return the address of an incident's page."""
     return f"/ui/incidents/{incident.id}" + ("" if database is None else f"?{urlencode({'of': database})}")
 
 

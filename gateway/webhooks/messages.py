@@ -65,7 +65,6 @@ def about(webhook: str, entries: Sequence[Entry], missed: int, now: datetime) ->
 
 
 def test(webhook: str, now: datetime) -> Message:
-    """Return a message without content, to try a webhook with."""
     return _message("fencing.test", f"{webhook}/test/{_time(now)}", now, {"webhook": webhook})
 
 
