@@ -11,9 +11,10 @@ and a command that needs them says what to install.
 """
 
 import asyncio
+import re
 from collections.abc import Sequence
 from datetime import timedelta
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, distribution, requires, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, NoReturn, TypeAlias
 
@@ -28,12 +29,12 @@ from gateway.commands.databases import databases
 from gateway.commands.environment import api_key, environment, secret_of
 from gateway.commands.guard import guard
 from gateway.commands.naming import naming
-from gateway.commands.server_packages import missing_server_packages
 from gateway.errors import ConfigurationError, GatewayError, ServerNotInstalled
 from gateway.text import span, visible
 
 if TYPE_CHECKING:
     from gateway.config import Config
+
 
 ReadScope: TypeAlias = Annotated[
     list[str] | None,
@@ -47,6 +48,8 @@ Shell: TypeAlias = Literal["bash", "zsh", "fish"]
 PROBLEM = 2
 OWN_URL = "http://127.0.0.1:8080"
 _SHOWN = 10
+_EXTRA = re.compile(r"""extra\s*==\s*['"]server['"]""")
+_NAME = re.compile(r"[\w.-]+")
 
 application = typer.Typer(
     help="Fencing tokens in front of Postgres tables and S3 buckets.",
@@ -540,3 +543,21 @@ def completion(
 ) -> None:
     """Print a script that completes commands and options in a shell: source <(gateway completion bash)."""
     typer.echo(get_completion_script(prog_name="gateway", complete_var="_GATEWAY_COMPLETE", shell=shell))
+
+
+def missing_server_packages() -> list[str]:
+    """Return the packages of the extra ``server`` that are not installed."""
+    return [name for name in _server_packages() if not _is_installed(name)]
+
+
+def _server_packages() -> list[str]:
+    found = [(_NAME.match(line), line) for line in requires("fencing-gateway") or () if _EXTRA.search(line)]
+    return [name[0] for name, _ in found if name]
+
+
+def _is_installed(name: str) -> bool:
+    try:
+        distribution(name)
+    except PackageNotFoundError:
+        return False
+    return True

@@ -16,7 +16,7 @@ from urllib.parse import quote
 
 from gateway.client.cancellation import whole
 from gateway.client.errors import NotAcquired, Refused, Unavailable
-from gateway.client.json_service import Answer, Asking
+from gateway.client.http import Answer, Asking
 from gateway.client.source import Attempt, Clock, Held, LockService, now
 
 LONGEST_TTL: Final = 86400.0

@@ -19,7 +19,7 @@ from typing import Any, Final, TypeAlias
 
 from gateway.client.cancellation import Remembered, whole
 from gateway.client.errors import FencingError, NotAcquired, Unavailable
-from gateway.client.json_service import Answer, Asking
+from gateway.client.http import Answer, Asking
 from gateway.client.source import Attempt, Clock, Held, LockService, now
 
 IN_CLUSTER: Final = "https://kubernetes.default.svc"

@@ -173,26 +173,15 @@ async def _tallies(
 def _tally(row: Record) -> Tally:
     token = None if row["value"] is None else Token(row["epoch"] or 0, row["value"])
     key = IncidentKey(row["reason"] or "", row["caller"], row["key_resource"], token, row["key_holder"])
-    return Tally(
-        key,
-        row["step"],
-        row["refusals"],
-        row["passed"],
-        row["inside"],
-        row["first"],
-        row["last"],
-        row["first_position"],
-        row["last_position"],
-        row["resource"],
-        row["same"],
-    )
+    same = [name for name in Tally.__slots__ if name not in ("key", "count")]
+    return Tally(key, count=row["refusals"], **{name: row[name] for name in same})
 
 
 def _of(key: IncidentKey, values: Values) -> list[str]:
     """Return the conditions of a key. An index helps with ``=``, and not with ``IS NOT DISTINCT FROM``."""
     columns: dict[str, object] = {"reason": key.reason, "caller": key.caller}
     if key.of_a_token:
-        epoch, value = (None, None) if key.token is None else (key.token.epoch, key.token.value)
+        epoch, value = record.pair(key.token)
         columns |= {"resource": key.resource, "holder": key.holder, "value": value, "epoch": epoch}
     return [
         f"{column} IS NULL" if value is None else f"{column} = {values.add(value)}" for column, value in columns.items()
@@ -242,7 +231,7 @@ def _written(key: IncidentKey) -> str:
     """Return a key as the query of acknowledgements has it."""
     if not key.of_a_token:
         return json.dumps([key.reason, key.caller])
-    epoch, value = (None, None) if key.token is None else (key.token.epoch, key.token.value)
+    epoch, value = record.pair(key.token)
     return json.dumps([key.reason, key.caller, key.resource, epoch, value, key.holder])
 
 

@@ -11,8 +11,19 @@ from typing import TypeAlias
 from gateway.fencing.incident import counted_only, nothing_refused
 from gateway.fencing.record import Kind
 from gateway.text import span, visible
-from gateway.timeline.history import Activity, Party, Refusals, Remark, Span, Takeover, Totals, format_day, format_time
-from gateway.timeline.lanes import Lane, LeaseSpan
+from gateway.timeline.history import (
+    Activity,
+    Lane,
+    LeaseSpan,
+    Party,
+    Refusals,
+    Remark,
+    Span,
+    Takeover,
+    Totals,
+    format_day,
+    format_time,
+)
 
 Sentence: TypeAlias = tuple[str | Party, ...]
 
