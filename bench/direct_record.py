@@ -25,7 +25,7 @@ from gateway.db.database import Database
 from gateway.fencing.decision import Decision, Fence
 from gateway.fencing.record import Attempt, Refusal
 from gateway.fencing.token import Token
-from gateway.record.audit import Recorder
+from gateway.record.refusals import Recorder
 
 SESSIONS = 16
 RESOURCE = "bench/zombie"

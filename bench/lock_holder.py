@@ -8,7 +8,7 @@ import asyncio
 import sys
 
 from bench.lock_client import TTL
-from gateway.client import FencedClient, renewal_batch
+from gateway.client import FencedClient, leases
 
 AT_ONCE = 16
 """Locks that are acquired at the same time."""
@@ -32,5 +32,5 @@ async def hold(origin: str, locks: int) -> int:
 
 if __name__ == "__main__":
     to, number, most = sys.argv[1:]
-    vars(renewal_batch)["MOST"] = int(most)
+    vars(leases)["MOST"] = int(most)
     print(asyncio.run(hold(to, int(number))), flush=True)

@@ -15,13 +15,13 @@ from bench.lock_client import BUNDLE, LEASES, TTL
 from bench.measure import CONNECTIONS, TURN, Goal, Load, Measured, Row, cpu_seconds, in_turns
 from bench.services import Services, answers, run_json, running
 from bench.table_loads import Measure
-from gateway.client import renewal_batch
+from gateway.client import leases
 from tests.processes import free_port
 
 WAITERS = 100
 KEEPERS = 4
 """Connections over which leases are kept alive."""
-HELD = ((1_000, renewal_batch.MOST), (1_000, 1), (10_000, renewal_batch.MOST))
+HELD = ((1_000, leases.MOST), (1_000, 1), (10_000, leases.MOST))
 """Locks that one program holds, and how many it renews in one request: 10,000 one by one are more than it can."""
 
 

@@ -21,7 +21,7 @@ from gateway.observe.events import (
 from gateway.observe.logs import log
 from gateway.observe.metrics import EventMetrics
 from gateway.observe.stages import ORIGIN, REQUEST_ID
-from gateway.record.traffic import Traffic
+from gateway.record.flushing import Traffic
 
 RUNS, ROUNDS = 7, 20_000
 TRIP = 8

@@ -44,7 +44,7 @@ class Lane(Generic[Item, Answer]):
         order: Callable[[Item], Any] | None = None,
         lone_alone: bool = True,
         overlap: float | None = None,
-        delay: Callable[[], float] = lambda: 0.0,
+        pause: Callable[[], float] | None = None,
         concerns_all: Callable[[Exception], bool] = outcome_unknown,
     ) -> None:
         """Create a lane.
@@ -54,16 +54,17 @@ class Lane(Generic[Item, Answer]):
         ``lone_alone``: a batch of one goes by ``alone`` at once. ``most`` items and ``room`` in sizes fit into a batch.
         ``order``: the sort key of a batch. Two batches that lock the same rows in opposite orders would deadlock.
         ``overlap``: seconds after which a batch sets out beside others that are still under way; None for never.
-        ``delay`` returns the seconds to wait before the next batch.
+        ``pause`` returns the seconds between the end of a batch and the next one, which gives way to other work.
         """
         self._together, self._alone = together, alone
         self._most, self._room, self._order = most, room, order
-        self._lone_alone, self._overlap, self._delay = lone_alone, overlap, delay
+        self._lone_alone, self._overlap, self._pause = lone_alone, overlap, pause
         self._concerns_all = concerns_all
         self._waiting: deque[_Member[Item, Answer]] = deque()
         # Keys under way. A later item of such a key waits, because it might arrive before the earlier one.
         self._occupied: set[str | None] = set()
         self._under_way = 0
+        self._ended = float("-inf")
         self._timer: asyncio.Handle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -93,6 +94,9 @@ class Lane(Generic[Item, Answer]):
             _, late = await asyncio.wait(self._tasks, timeout=seconds)
             for task in late:
                 task.cancel()
+
+    def _delay(self) -> float:
+        return 0.0 if self._pause is None else self._ended + self._pause() - asyncio.get_running_loop().time()
 
     def _watch(self, loop: asyncio.AbstractEventLoop) -> None:
         """Let waiting items set out beside a batch that takes long: it may wait for a lock that is not theirs."""
@@ -133,6 +137,7 @@ class Lane(Generic[Item, Answer]):
                 failed = await self._send(members)
             finally:
                 self._under_way -= 1
+                self._ended = asyncio.get_running_loop().time()
             if failed:
                 # Beside the lane: retries may wait for locks, and the items behind them do not have to.
                 self._go_on()

@@ -11,9 +11,10 @@ and a command that needs them says what to install.
 """
 
 import asyncio
+import re
 from collections.abc import Sequence
 from datetime import timedelta
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, distribution, requires, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, NoReturn, TypeAlias
 
@@ -28,12 +29,12 @@ from gateway.commands.databases import databases
 from gateway.commands.environment import api_key, environment, secret_of
 from gateway.commands.guard import guard
 from gateway.commands.naming import naming
-from gateway.commands.server_packages import missing_server_packages
 from gateway.errors import ConfigurationError, GatewayError, ServerNotInstalled
 from gateway.text import span, visible
 
 if TYPE_CHECKING:
     from gateway.config import Config
+
 
 ReadScope: TypeAlias = Annotated[
     list[str] | None,
@@ -42,11 +43,23 @@ ReadScope: TypeAlias = Annotated[
     ),
 ]
 
+ApiKeyFile: TypeAlias = Annotated[
+    Path | None, typer.Option(help="A file with the API key, instead of GATEWAY_API_KEY.")
+]
+AdminKeyFile: TypeAlias = Annotated[
+    Path | None, typer.Option(help="A file with an administrator's API key, instead of GATEWAY_API_KEY.")
+]
+GatewayUrl: TypeAlias = Annotated[
+    str, typer.Option(help="The address of the gateway, e.g. https://gateway.example.com.")
+]
+
 Shell: TypeAlias = Literal["bash", "zsh", "fish"]
 
 PROBLEM = 2
 OWN_URL = "http://127.0.0.1:8080"
 _SHOWN = 10
+_EXTRA = re.compile(r"""extra\s*==\s*['"]server['"]""")
+_NAME = re.compile(r"[\w.-]+")
 
 application = typer.Typer(
     help="Fencing tokens in front of Postgres tables and S3 buckets.",
@@ -270,9 +283,7 @@ def reload(
         Path | None,
         typer.Option("--config", help="The file gateway.toml of a gateway on this machine, instead of its address."),
     ] = None,
-    api_key_file: Annotated[
-        Path | None, typer.Option(help="A file with an administrator's API key, instead of GATEWAY_API_KEY.")
-    ] = None,
+    api_key_file: AdminKeyFile = None,
 ) -> None:
     """Let running gateways read their configuration again. Exit code 1: one of them has refused it.
 
@@ -385,26 +396,24 @@ def sweep(config: ConfigPath = None, database: DatabaseName = None) -> None:
 
 @application.command()
 def credentials(
-    url: Annotated[str, typer.Option(help="The address of the gateway, e.g. https://gateway.example.com.")],
+    url: GatewayUrl,
     resource: Annotated[str, typer.Option(help="The resource of the lock, with * and a last /** as wildcards.")],
     token: Annotated[str, typer.Option(help="The fencing token from the lock service.")],
     holder: Annotated[str | None, typer.Option(help="The name of the holder.")] = None,
     ttl: Annotated[int, typer.Option(help="Seconds until they expire.", min=60, max=43200)] = 3600,
     read: ReadScope = None,
-    api_key_file: Annotated[
-        Path | None, typer.Option(help="A file with the API key, instead of GATEWAY_API_KEY.")
-    ] = None,
+    api_key_file: ApiKeyFile = None,
 ) -> None:
     """Print temporary S3 keys that write with a fencing token, for credential_process in ~/.aws/config."""
-    from gateway.commands.api_client import CredentialsRequest, fetch_credentials  # noqa: PLC0415 - serving needs no HTTP client
+    from gateway.commands.api_client import Gateway, fetch_credentials  # noqa: PLC0415 - serving needs no HTTP client
 
-    key = api_key(api_key_file)
-    typer.echo(fetch_credentials(url, key, CredentialsRequest(resource, token, holder, ttl, read or ())))
+    gateway = Gateway(url, api_key(api_key_file))
+    typer.echo(fetch_credentials(gateway, resource, token, holder, ttl, read or ()))
 
 
 @application.command("epoch")
 def start_epoch(
-    url: Annotated[str, typer.Option(help="The address of the gateway, e.g. https://gateway.example.com.")],
+    url: GatewayUrl,
     reason: Annotated[str, typer.Option(help="The reason, which goes on record.")],
     resource: Annotated[str | None, typer.Argument(help="The resource of the fence.")] = None,
     expected: Annotated[str | None, typer.Option(metavar="TOKEN", help="The token that the fence must carry.")] = None,
@@ -414,9 +423,7 @@ def start_epoch(
     database: Annotated[
         str | None, typer.Option(metavar="NAME", help="With --prefix: the database, if the gateway serves several.")
     ] = None,
-    api_key_file: Annotated[
-        Path | None, typer.Option(help="A file with an administrator's API key, instead of GATEWAY_API_KEY.")
-    ] = None,
+    api_key_file: AdminKeyFile = None,
 ) -> None:
     """Start a new epoch of a fence whose issuer has lost its counter (docs/policies.md). All earlier tokens end.
 
@@ -426,18 +433,17 @@ def start_epoch(
 
     gateway = api_client.Gateway(url, api_key(api_key_file))
     if resource is not None and expected is not None and prefix is None:
-        fence = api_client.CarriedToken(resource, expected)
-        typer.echo(f"{resource}: {expected} -> {api_client.start_epoch(gateway, fence, reason)}")
+        typer.echo(f"{resource}: {expected} -> {api_client.start_epoch(gateway, resource, expected, reason)}")
         return
     if not prefix or resource is not None or expected is not None:
         raise ConfigurationError("name a RESOURCE and the --expected token, or a --prefix that is not empty", advice="")
     failed = False
-    for fence in api_client.fences_under(gateway, prefix, database):
+    for name, carried in api_client.fences_under(gateway, prefix, database):
         try:
-            typer.echo(f"{fence.resource}: {fence.token} -> {api_client.start_epoch(gateway, fence, reason)}")
+            typer.echo(f"{name}: {carried} -> {api_client.start_epoch(gateway, name, carried, reason)}")
         except GatewayError as error:
             failed = True
-            say(f"gateway: {fence.resource}: {error.message} {error.advice}".rstrip())
+            say(f"gateway: {name}: {error.message} {error.advice}".rstrip())
     if failed:
         raise typer.Exit(1)
 
@@ -471,9 +477,7 @@ def run(  # noqa: PLR0913 - an option is an argument
     grace: Annotated[
         float, typer.Option(min=0, help="Seconds between SIGTERM and SIGKILL after the lock was lost.")
     ] = 10,
-    api_key_file: Annotated[
-        Path | None, typer.Option(help="A file with the API key, instead of GATEWAY_API_KEY.")
-    ] = None,
+    api_key_file: ApiKeyFile = None,
     *,
     read: ReadScope = None,
     postgres: Annotated[
@@ -492,20 +496,10 @@ def run(  # noqa: PLR0913 - an option is an argument
     from gateway.commands.run import run as run_command  # noqa: PLC0415
 
     wanted = RunOptions(
-        command=tuple(command),
-        url=url,
-        resource=lock,
-        ttl=ttl,
-        wait=wait,
-        mode="shared" if shared else "exclusive",
-        source=source,
-        holder=holder,
-        credentials=credentials,
-        read=tuple(read or ()),
-        grace=grace,
-        pass_api_key=pass_api_key,
+        tuple(command), url, lock, ttl=ttl, wait=wait, mode="shared" if shared else "exclusive", source=source,
+        holder=holder, credentials=credentials, read=tuple(read or ()), grace=grace, pass_api_key=pass_api_key,
         postgres=postgres,
-    )
+    )  # fmt: skip
     key = api_key(api_key_file)
     raise typer.Exit(run_command(wanted, key, environment(), lambda line: say(f"gateway run: {line}")))
 
@@ -540,3 +534,21 @@ def completion(
 ) -> None:
     """Print a script that completes commands and options in a shell: source <(gateway completion bash)."""
     typer.echo(get_completion_script(prog_name="gateway", complete_var="_GATEWAY_COMPLETE", shell=shell))
+
+
+def missing_server_packages() -> list[str]:
+    """Return the packages of the extra ``server`` that are not installed."""
+    return [name for name in _server_packages() if not _is_installed(name)]
+
+
+def _server_packages() -> list[str]:
+    found = [(_NAME.match(line), line) for line in requires("fencing-gateway") or () if _EXTRA.search(line)]
+    return [name[0] for name, _ in found if name]
+
+
+def _is_installed(name: str) -> bool:
+    try:
+        distribution(name)
+    except PackageNotFoundError:
+        return False
+    return True

@@ -41,13 +41,11 @@ from gateway.objects.store.operations import Upstream
 from gateway.objects.store.probe import Profiles
 from gateway.observe.events import Observe, ServiceUnreachable, Sinks
 from gateway.observe.gauges import GaugeReader, StatusGauges
-from gateway.record.audit import Audit
-from gateway.record.denials import Denials
-from gateway.record.flushing import KeyUses, flushing
+from gateway.record.flushing import KeyUses, Traffic, flushing
 from gateway.record.following import Follower
 from gateway.record.payload_capture import Capture
+from gateway.record.refusals import Audit, Denials
 from gateway.record.sealing import Sealing
-from gateway.record.traffic import Traffic
 from gateway.tables.execute import idempotency
 from gateway.tables.execute.authorisation import Authorisation as TableAuthorisation
 from gateway.tables.pipeline import TablePlane

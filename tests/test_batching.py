@@ -130,16 +130,17 @@ async def test_a_batch_overlaps_a_slow_one_but_not_for_its_keys(database: Databa
     assert database.batches == [[1], [3], [2]]
 
 
-async def test_a_delay_gathers_what_arrives_in_it(database: Database) -> None:
+async def test_a_pause_after_a_batch_gathers_what_arrives_in_it(database: Database) -> None:
     database.open.set()
-    lane, clock = database.lane(delay=lambda: PATIENCE), Clock()
-    asked = [lane.ask(1)]
+    lane, clock = database.lane(pause=lambda: PATIENCE), Clock()
+    assert await lane.ask(1) == 2
+    asked = [lane.ask(2)]
     await settled()
-    asked.append(lane.ask(2))
-    assert database.batches == []
+    asked.append(lane.ask(3))
+    assert database.batches == [[1]]
     await clock.pass_by(PATIENCE)
     await asyncio.gather(*asked)
-    assert database.batches == [[1, 2]]
+    assert database.batches == [[1], [2, 3]]
 
 
 async def test_a_request_that_was_cancelled_before_its_batch_is_not_sent(database: Database) -> None:

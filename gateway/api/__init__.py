@@ -49,8 +49,8 @@ from gateway.fencing.lease import Signer
 from gateway.http import problems
 from gateway.http.body import BodyReader, WholeAnswers
 from gateway.http.head import Head
-from gateway.record.audit import Audit
 from gateway.record.following import Follower
+from gateway.record.refusals import Audit
 from gateway.webhooks.outbox import Outbox
 
 

@@ -18,7 +18,7 @@ from gateway.db.spelling import Spellings
 from gateway.fencing.headers import FencingHeaders
 from gateway.fencing.ownership import Owned
 from gateway.fencing.resource import canonical
-from gateway.record.denials import Denials
+from gateway.record.refusals import Denials
 
 
 class About(Enum):

@@ -36,7 +36,7 @@ from gateway.fencing.token import Token
 from gateway.http.body import BodyReader, ClientGone
 from gateway.http.head import Head
 from gateway.http.problems import Problem
-from gateway.record.audit import Audit
+from gateway.record.refusals import Audit
 
 Pattern: TypeAlias = Annotated[str, Field(max_length=512)]
 Scope: TypeAlias = Literal["own", "all"] | Annotated[list[Pattern], Field(max_length=16)]

@@ -29,7 +29,7 @@ from gateway.fencing.lease import LockMode, Sequencer, Signer
 from gateway.fencing.resource import canonical
 from gateway.fencing.token import Token
 from gateway.http.problems import Problem
-from gateway.record.audit import Audit
+from gateway.record.refusals import Audit
 
 SequencerText = Annotated[
     str,

@@ -31,7 +31,7 @@ from gateway.http.raw_routes import RawRoute, body_of, read_body, while_connecte
 from gateway.leases.service import LeaseService
 from gateway.observe.events import Observe, StepReached
 from gateway.observe.stages import staged
-from gateway.record.audit import Audit
+from gateway.record.refusals import Audit
 
 MAX_RENEWALS = 1000
 

@@ -21,6 +21,7 @@ from gateway.fencing.record import (
     Filters,
     Kind,
     also_denied,
+    facts,
     missing_grant,
     program,
     statement,
@@ -282,8 +283,7 @@ def rejection_view(entry: Entry, takeover: Entry | None = None) -> RejectionView
     """Return the view of a rejection. With ``takeover``, the lag counts from it."""
     fence, lag, missing = entry.fence, search.lag(entry, takeover), missing_grant(entry.details)
     return RejectionView(
-        **_fields(entry, RejectionView),
-        fence=None if fence is None else str(fence.token),
+        **facts(entry),
         raised_by=None if fence is None else fence.raised_by,
         raised_at=None if fence is None else fence.raised_at,
         lag_seconds=None if lag is None else lag.total_seconds(),
@@ -296,14 +296,7 @@ def rejection_view(entry: Entry, takeover: Entry | None = None) -> RejectionView
 
 
 def entry_view(entry: Entry) -> EntryView:
-    fence = entry.fence
-    return EntryView(
-        **_fields(entry, EntryView),
-        fence=None if fence is None else str(fence.token),
-        fence_holder=None if fence is None else fence.holder,
-        fence_caller=None if fence is None else fence.caller,
-        fence_raised_at=None if fence is None else fence.raised_at,
-    )
+    return EntryView(**facts(entry))
 
 
 def total_fields(total: Total | None) -> dict[str, Any]:
@@ -312,9 +305,3 @@ def total_fields(total: Total | None) -> dict[str, Any]:
         "total": None if total is None else total.count,
         "total_exact": None if total is None else total.exact,
     }
-
-
-def _fields(entry: Entry, view: type[BaseModel]) -> dict[str, Any]:
-    """Return the fields that an entry and its view have in common."""
-    same = {name: getattr(entry, name) for name in view.model_fields.keys() & set(Entry.__slots__) - {"fence"}}
-    return {**same, "token": None if entry.token is None else str(entry.token)}

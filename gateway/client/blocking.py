@@ -18,7 +18,7 @@ import httpx
 from anyio.from_thread import BlockingPortal
 
 from gateway.client import client as asynchronous
-from gateway.client import current, http
+from gateway.client import guarded, http
 from gateway.client import lock as locks
 from gateway.client.client import LIMITS, trusted
 from gateway.client.errors import Unavailable
@@ -246,7 +246,7 @@ class Lock(Hold):
             # Ctrl-C, most of all: what waits for the lock gives its place back.
             self.leave()
             raise
-        current.enter(self)
+        guarded.enter(self)
         return self
 
     def __exit__(
@@ -265,7 +265,7 @@ class Lock(Hold):
         """Give the lock back, now."""
         if self.state.keeper is not None and self.state.keeper.is_copy():
             return  # the parent gives back what it holds
-        current.leave(self)
+        guarded.leave(self)
         self._client.note(self, entered=False)
         if self._s3 is not None:
             self._s3.close()

@@ -8,60 +8,62 @@ center and grows through both. It goes back only with the servers' data. See doc
 
 import asyncio
 import base64
-import math
 import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 from urllib.parse import quote
 
-from gateway.client.cancellation import GRACE, Remembered, whole
-from gateway.client.errors import FencingError, LockLost, NotAcquired, Refused, Unavailable
-from gateway.client.json_service import Answer, Asking
-from gateway.client.source import Clock, Held, Mode, now
+from gateway.client.cancellation import whole
+from gateway.client.errors import NotAcquired, Refused, Unavailable
+from gateway.client.http import Answer, Asking
+from gateway.client.source import Attempt, Clock, Held, LockService, now
 
 LONGEST_TTL: Final = 86400.0
 LONGEST_LOOK: Final = 60.0
 RIGHTS: Final = "key:write for the key and session:write for the agent's node"
 
 
-@dataclass(frozen=True, slots=True)
-class ConsulHandle:
-    """The key, the session that has it, and the TTL in seconds that the session keeps for life."""
-
-    key: str
-    session: str
-    ttl: float
-
-
 @dataclass(slots=True)
-class _Attempt:
-    """One acquire under way. ``session`` is to be given back, ``""`` for none; alive until ``alive_until``.
+class ConsulHandle:
+    """The key, the session that has it, and the TTL in seconds that the session keeps for life.
 
-    ``unsure``: it may have the key. ``index``: Consul's index of the last look. ``delayed``: the lock-delay keeps the
-    key from all sessions.
+    ``session``: ``""`` for none; alive until ``alive_until``. ``unsure``: whether it may have the key.
     """
 
     key: str
-    holder: str
-    ttl: float
-    give_up: float
+    ttl: float = 0.0
     session: str = ""
     alive_until: float = 0.0
     unsure: bool = False
+
+
+@dataclass(slots=True)
+class _Waiting:
+    """``index``: Consul's index of the last look, which saw the key ``owned`` or not.
+
+    ``delayed``: the lock-delay keeps the key from all sessions.
+    """
+
     index: str = ""
+    owned: bool = False
     delayed: bool = False
 
 
-class ConsulSource:
+class ConsulSource(LockService[ConsulHandle]):
     """Locks of one Consul data center, one key each.
 
     ``url`` is an agent's. ``token`` is the ACL's. ``datacenter``: the data center of the locks; the agent's own if
     None. Programs with agents in two data centers have two locks then. ``lock_delay``: seconds for which a lock stays
     closed after its session ended without a release. ``shortest_ttl``: ``session_ttl_min`` of the servers; a shorter
     ``ttl`` is raised to it. ``tls``: for ``https`` with other authorities than the system's. ``timeout``: seconds for
-    one request.
+    one request. Any of the waiters may be next. A session keeps its TTL for life.
     """
+
+    service = "Consul"
+    handles = ConsulHandle
+    queues = True
+    reuses = True
 
     def __init__(
         self,
@@ -76,74 +78,59 @@ class ConsulSource:
         timeout: float = 5.0,
         clock: Clock = now,
     ) -> None:
+        super().__init__(clock)
         headers = {} if token is None else {"X-Consul-Token": token}
         self._ask = Asking("Consul", url, timeout=timeout, tls=lambda: tls, headers=lambda: headers)
         self._where: Mapping[str, str] = {} if datacenter is None else {"dc": datacenter}
         self._prefix = prefix
         self._lock_delay = lock_delay
         self._shortest_ttl = shortest_ttl
-        self._clock = clock
-        # Sessions that could not be ended while Consul was unavailable: the next acquire of the holder uses them.
-        self._left: Remembered[tuple[str, str], str] = Remembered()
 
-    async def acquire(self, resource: str, *, holder: str, ttl: float, wait: float | None, mode: Mode) -> Held:
-        """See ``Source.acquire``. Any of the waiters may be next."""
-        if mode != "exclusive":
-            raise ValueError("Consul has exclusive locks only.")
-        give_up = math.inf if wait is None else self._clock() + wait
-        ttl = min(max(ttl, self._shortest_ttl), LONGEST_TTL)
-        attempt = _Attempt(self._prefix + key_of(resource), holder, ttl, give_up)
-        try:
-            value = await self._take(resource, attempt)
-        except BaseException:
-            await whole(self._give_back(attempt))
-            raise
-        handle = ConsulHandle(attempt.key, attempt.session, ttl)
-        return Held(resource, holder, value, attempt.alive_until, handle=handle)
+    async def _take(self, attempt: Attempt[ConsulHandle]) -> Held | NotAcquired:
+        handle = attempt.handle = attempt.handle or ConsulHandle(self._prefix + key_of(attempt.resource))
+        waiting = attempt.waiting = attempt.waiting or _Waiting()
+        if handle.session and not await self._keep_alive(handle):
+            handle.session = ""
+        if waiting.owned:
+            return await self._look(attempt, handle, waiting)
+        if not handle.session:
+            handle.ttl = min(max(attempt.ttl, self._shortest_ttl), LONGEST_TTL)
+            await whole(self._start(handle, attempt.holder))
+        value = await self._lock(handle, attempt.holder, waiting)
+        if value is not None:
+            return attempt.held(value, handle.alive_until)
+        return NotAcquired(attempt.resource) if waiting.delayed else await self._look(attempt, handle, waiting)
 
-    async def renew(self, held: Held, ttl: float) -> Held:  # noqa: ARG002 - a session keeps its TTL
-        """See ``Source.renew``. The TTL stays what it was when the lock was acquired: a session keeps its own."""
-        handle = _handle(held)
-        alive_until = await self._keep_alive(handle.session, handle.ttl)
+    async def _pause(self, attempt: Attempt[ConsulHandle], refused: NotAcquired, left: float) -> None:  # noqa: ARG002
+        """Nothing tells when a lock-delay ends: look again now and then. Other looks wait by themselves."""
+        if attempt.waiting.delayed:
+            await asyncio.sleep(min(1.0, left))
+
+    async def _keep(self, held: Held, handle: ConsulHandle, ttl: float) -> float | None:  # noqa: ARG002
         # A session outlives the release or the deletion of its key.
-        if alive_until is None or not await self.holds(held):
-            raise LockLost(f"The session that had {held.resource} has ended, or has lost the key.")
-        return replace(held, valid_until=alive_until)
+        return handle.ttl if await self._keep_alive(handle) and await self.holds(held) else None
 
-    async def release(self, held: Held) -> None:
-        """See ``Source.release``. The key stays, for its next holder."""
-        handle = _handle(held)
-        await self._release(handle.key, handle.session)
+    async def _give_back(self, handle: ConsulHandle) -> None:
+        """Release the key first: a session that ends with a key imposes its lock-delay. The key stays."""
+        if handle.unsure:
+            await self._put(_path(handle.key), release=handle.session)
+        if handle.session:
+            await self._put(f"/v1/session/destroy/{handle.session}")
 
     async def holds(self, held: Held) -> bool:
         """See ``Source.holds``. The read is ``consistent``: the leader makes sure that it still is one."""
-        handle = _handle(held)
+        handle = self._handle(held)
         answer = await self._ask("GET", _path(handle.key), params={**self._where, "consistent": ""})
         return self._owner(answer)[0] == handle.session
 
     async def aclose(self) -> None:
         await self._ask.aclose()
 
-    async def _take(self, resource: str, attempt: _Attempt) -> int:
-        """Try for the key until it is ours, or the time is over. The token."""
-        attempt.session = self._left.take((attempt.key, attempt.holder)) or ""
-        await self._stay_alive(attempt)
-        while True:
-            if not attempt.session:
-                await whole(self._start(attempt))
-            value = await self._lock(attempt)
-            if value is not None:
-                return value
-            holder = await (self._sit_out(attempt) if attempt.delayed else self._until_free(attempt))
-            if self._clock() >= attempt.give_up:
-                raise NotAcquired(resource, holder=holder)
-            await self._stay_alive(attempt)
-
-    async def _start(self, attempt: _Attempt) -> None:
+    async def _start(self, handle: ConsulHandle, holder: str) -> None:
         """Make a session, without health checks: a failed one would end it before its TTL does."""
         body = {
-            "Name": attempt.holder,
-            "TTL": f"{attempt.ttl:.3f}s",
+            "Name": holder,
+            "TTL": f"{handle.ttl:.3f}s",
             "LockDelay": f"{self._lock_delay:.3f}s",
             "Behavior": "release",
             "NodeChecks": [],
@@ -157,12 +144,12 @@ class ConsulSource:
             raise
         if answer.status != 200:
             raise self._ask.refused(answer, RIGHTS)
-        attempt.session, attempt.alive_until = answer.body["ID"], started + attempt.ttl
+        handle.session, handle.alive_until = answer.body["ID"], started + handle.ttl
 
-    async def _lock(self, attempt: _Attempt) -> int | None:
+    async def _lock(self, handle: ConsulHandle, holder: str, waiting: _Waiting) -> int | None:
         """Try once. A transaction, because its answer says at which index it has happened."""
-        operation = {"Verb": "lock", "Key": attempt.key, "Value": _base64(attempt.holder), "Session": attempt.session}
-        attempt.unsure = True
+        operation = {"Verb": "lock", "Key": handle.key, "Value": _base64(holder), "Session": handle.session}
+        handle.unsure = True
         # Cancelled on its way, it comes to nothing once its session has ended.
         answer = await self._ask("PUT", "/v1/txn", params=self._where, json=[{"KV": operation}])
         if answer.status == 200:
@@ -174,74 +161,39 @@ class ConsulSource:
             raise self._ask.refused(replace(answer, status=403, body=said), RIGHTS)
         if "invalid session" in said:
             raise Unavailable("Consul has ended the session before it had the key.")
-        attempt.unsure, attempt.delayed = False, "lock delay" in said
+        handle.unsure, waiting.delayed = False, "lock delay" in said
         return None
 
-    async def _until_free(self, attempt: _Attempt) -> str | None:
-        """Wait until the key is free; return None then, or its holder at the end of the time."""
-        while True:
-            owner, holder = await self._look(attempt)
-            if not owner:
-                return None
-            if self._clock() >= attempt.give_up:
-                return holder
-            await self._stay_alive(attempt)
-
-    async def _look(self, attempt: _Attempt) -> tuple[str, str]:
-        """Return the holder of the key: at once at first, later after a change of the key or some time."""
-        longest = min(attempt.ttl / 3, LONGEST_LOOK, max(0.001, attempt.give_up - self._clock()))
+    async def _look(self, attempt: Attempt[ConsulHandle], handle: ConsulHandle, waiting: _Waiting) -> NotAcquired:
+        """Look for the holder of the key: at once at first, later after a change of the key or some time."""
+        longest = min(handle.ttl / 3, LONGEST_LOOK, max(0.001, attempt.give_up - self._clock()))
         params, held_back = dict(self._where), 0.0
-        if attempt.index:
-            params |= {"index": attempt.index, "wait": f"{longest * 1000:.0f}ms"}
+        if waiting.index:
+            params |= {"index": waiting.index, "wait": f"{longest * 1000:.0f}ms"}
             held_back = longest
-        answer = await self._ask("GET", _path(attempt.key), params=params, held_back=held_back)
+        answer = await self._ask("GET", _path(handle.key), params=params, held_back=held_back)
         index = int(answer.headers.get("X-Consul-Index", "0"))
         # "Reset the index if it goes backwards" (Blocking Queries): start with one that is answered at once.
-        attempt.index = str(index) if index >= int(attempt.index or 1) else ""
-        return self._owner(answer)
+        waiting.index = str(index) if index >= int(waiting.index or 1) else ""
+        owner, holder = self._owner(answer)
+        waiting.owned = bool(owner)
+        return NotAcquired(attempt.resource, holder=holder if owner else None)
 
-    async def _sit_out(self, attempt: _Attempt) -> None:
-        """Nothing tells when a lock-delay ends: look again now and then."""
-        await asyncio.sleep(min(1.0, max(0.0, attempt.give_up - self._clock())))
-
-    async def _stay_alive(self, attempt: _Attempt) -> None:
-        """Keep the session of a waiting attempt; there is none any more where Consul has ended it."""
-        if attempt.session:
-            alive_until = await self._keep_alive(attempt.session, attempt.ttl)
-            if alive_until is None:
-                attempt.session = ""
-            else:
-                attempt.alive_until = alive_until
-
-    async def _keep_alive(self, session: str, ttl: float) -> float | None:
-        """Until when the session is alive now. None where it is not."""
+    async def _keep_alive(self, handle: ConsulHandle) -> bool:
+        """Renew the session; return whether it is alive."""
         started = self._clock()
-        answer = await self._ask("PUT", f"/v1/session/renew/{session}", params=self._where)
+        answer = await self._ask("PUT", f"/v1/session/renew/{handle.session}", params=self._where)
         if answer.status == 404:
-            return None
+            return False
         if answer.status != 200:
             raise self._ask.refused(answer, RIGHTS)
-        return started + ttl
-
-    async def _release(self, key: str, session: str) -> None:
-        """Release the key first: a session that ends with a key imposes its lock-delay."""
-        await self._put(_path(key), release=session)
-        await self._put(f"/v1/session/destroy/{session}")
+        handle.alive_until = started + handle.ttl
+        return True
 
     async def _put(self, path: str, **params: str) -> None:
         answer = await self._ask("PUT", path, params={**self._where, **params})
         if answer.status != 200:
             raise self._ask.refused(answer, RIGHTS)
-
-    async def _give_back(self, attempt: _Attempt) -> None:
-        if attempt.session:
-            try:
-                async with asyncio.timeout(GRACE):
-                    if attempt.unsure:
-                        await self._put(_path(attempt.key), release=attempt.session)
-                    await self._put(f"/v1/session/destroy/{attempt.session}")
-            except (FencingError, TimeoutError):
-                self._left[attempt.key, attempt.holder] = attempt.session
 
     def _owner(self, answer: Answer) -> tuple[str, str]:
         """Return the session that has the key, and the holder's name in it; ``""`` for none."""
@@ -269,9 +221,3 @@ def _path(key: str) -> str:
 
 def _base64(text: str) -> str:
     return base64.b64encode(text.encode()).decode()
-
-
-def _handle(held: Held) -> ConsulHandle:
-    if not isinstance(held.handle, ConsulHandle):
-        raise TypeError("This lock was not acquired from Consul.")
-    return held.handle

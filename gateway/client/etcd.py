@@ -19,12 +19,11 @@ from functools import partial
 from typing import Any, Final
 from urllib.parse import quote
 
-import anyio
 import httpx
 
 from gateway.client.cancellation import cancellable
-from gateway.client.errors import FencingError, LockLost, NotAcquired, Refused, Unavailable
-from gateway.client.source import Clock, Held, Mode, now
+from gateway.client.errors import FencingError, NotAcquired, Refused, Unavailable
+from gateway.client.source import Attempt, Clock, Held, LockService, now
 
 _NO_SUCH_PAGE: Final = "404 page not found"
 _BUSY: Final = frozenset({408, 429})
@@ -174,20 +173,21 @@ def _message(answer: Mapping[str, Any]) -> str:
     return str(answer.get("message") or (error.get("message") if isinstance(error, dict) else error) or "no reason")
 
 
-# Seconds that giving back may take after a cancelled or failed acquire. The lease ends by itself otherwise.
-_GRACE: Final = 2.0
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Place:
-    """A key in the queue. ``ttl`` is what the server made of the one it was asked for, in seconds."""
+    """A key in the queue. ``ttl`` is what the server made of the one it was asked for, in seconds.
+
+    ``revision``: the CreateRevision of the key. ``before``: the key before it, and the revision of that look.
+    """
 
     lease: int
     key: bytes
-    ttl: int
+    ttl: int = 0
+    revision: int = 0
+    before: tuple[bytes, int] | None = None
 
 
-class EtcdSource:
+class EtcdSource(LockService[_Place]):
     """Locks in etcd 3.4 or newer, through its JSON gateway.
 
     ``endpoints``: one or several of ``http://host:2379``. ``prefix``: the beginning of all keys. ``username`` and
@@ -197,6 +197,10 @@ class EtcdSource:
 
     etcd counts leases in whole seconds, and has a shortest one (2 s by default): a ``ttl`` is rounded up.
     """
+
+    service = "etcd"
+    handles = _Place
+    queues = True
 
     def __init__(
         self,
@@ -209,50 +213,55 @@ class EtcdSource:
         timeout: float = 5.0,
         clock: Clock = now,
     ) -> None:
+        super().__init__(clock)
         given = [endpoints] if isinstance(endpoints, str) else list(endpoints)
         self._api = EtcdApi(given, username=username, password=password, tls=tls, timeout=timeout)
         self._prefix = prefix
-        self._clock = clock
 
-    async def acquire(self, resource: str, *, holder: str, ttl: float, wait: float | None, mode: Mode) -> Held:
-        """Get the lock. Each call is a hold of its own, also for the same ``holder``."""
-        if mode != "exclusive":
-            raise ValueError("etcd has exclusive locks only.")
-        before = self._clock()
-        give_up = None if wait is None else before + wait
-        queue = self._queue(resource)
-        if wait == 0 and (first := await self._first(queue)) is not None:
-            raise NotAcquired(resource, holder=first)
-        # The lease is ours by a number that we choose: also one whose grant we never hear of can be revoked.
-        lease = secrets.randbits(62) + 1
-        try:
-            granted = await self._api.call("lease/grant", {"ID": str(lease), "TTL": str(max(1, math.ceil(ttl)))})
-            place = _Place(lease, queue + b"%x" % lease, int(granted["TTL"]))
-            if wait == 0:
-                revision = await self._alone(place, queue, resource, holder)
-            else:
-                revision = await self._enqueued(place, holder)
-                before = await self._turn(place, queue, revision, resource, before, give_up)
-        except BaseException:
-            with anyio.move_on_after(_GRACE, shield=True), suppress(FencingError):
-                await self._revoke(lease)
-            raise
-        return Held(resource, holder, revision, before + place.ttl, handle=place)
+    async def _take(self, attempt: Attempt[_Place]) -> Held | NotAcquired:
+        """Join the queue at first, later wait for the key before ours; then look whether ours is the first."""
+        queue, asked = self._queue(attempt.resource), self._clock()
+        place = attempt.handle
+        if place is None:
+            at_once = attempt.give_up <= asked
+            if at_once and (first := await self._first(queue)) is not None:
+                return NotAcquired(attempt.resource, holder=first)
+            # The lease is ours by a number that we choose: also one whose grant we never hear of can be revoked.
+            lease = secrets.randbits(62) + 1
+            attempt.handle = place = _Place(lease, queue + b"%x" % lease)
+            ttl = str(max(1, math.ceil(attempt.ttl)))
+            place.ttl = int((await self._api.call("lease/grant", {"ID": str(lease), "TTL": ttl}))["TTL"])
+            if at_once:
+                return await self._alone(attempt, place, queue, asked)
+            # The CreateRevision of our key is the revision of the transaction that puts it.
+            place.revision = _revision(await self._api.call("kv/txn", {"success": [_put(place, attempt.holder)]}))
+        elif place.before is not None:
+            timeout = min(place.ttl / 3, attempt.give_up - self._clock())
+            with suppress(TimeoutError):
+                async with asyncio.timeout(max(timeout, 0)):
+                    await self._api.until_deleted(*place.before)
+            asked = self._clock()
+            if not await self._kept_alive(place):
+                raise _ended()
+        place.before = await self._predecessor(place, queue)
+        if place.before is None:
+            return attempt.held(place.revision, asked + place.ttl)
+        over = self._clock() >= attempt.give_up
+        return NotAcquired(attempt.resource, holder=await self._first(queue) if over else None)
 
-    async def renew(self, held: Held, ttl: float) -> Held:  # noqa: ARG002 - the signature is that of all sources
-        """Keep the lease alive for the time it was granted for; etcd does not change that afterwards."""
-        place = _place(held)
-        before = self._clock()
+    async def _keep(self, held: Held, handle: _Place, ttl: float) -> float | None:  # noqa: ARG002 - etcd keeps its own
         # A lease may outlive its key, which an operator may have deleted to break the lock.
-        if not await self._kept_alive(place) or not await self.holds(held):
-            raise LockLost(f"etcd does not have the lock {held.resource} for this holder any more.")
-        return Held(held.resource, held.holder, held.value, before + place.ttl, handle=place)
+        return handle.ttl if await self._kept_alive(handle) and await self.holds(held) else None
 
-    async def release(self, held: Held) -> None:
-        await self._revoke(_place(held).lease)
+    async def _give_back(self, handle: _Place) -> None:
+        try:
+            await self._api.call("lease/revoke", {"ID": str(handle.lease)})
+        except Refused as error:
+            if error.status != 404:
+                raise
 
     async def holds(self, held: Held) -> bool:
-        answer = await self._api.call("kv/txn", {"compare": [_created(_place(held).key, held.value)]})
+        answer = await self._api.call("kv/txn", {"compare": [_created(self._handle(held).key, held.value)]})
         return bool(answer.get("succeeded"))
 
     async def aclose(self) -> None:
@@ -263,75 +272,45 @@ class EtcdSource:
         return f"{self._prefix}/{quote(resource, safe='')}/".encode()
 
     async def _first(self, queue: bytes) -> str | None:
-        """Return the holder that is first in the queue."""
         answer = await self._api.call("kv/range", _whole(queue) | _BY_AGE | {"limit": "1"})
         return _holder(answer)
 
-    async def _alone(self, place: _Place, queue: bytes, resource: str, holder: str) -> int:
+    async def _alone(self, attempt: Attempt[_Place], place: _Place, queue: bytes, asked: float) -> Held | NotAcquired:
         """Become the first of an empty queue in one step: a queue joined and left again would be in others' way."""
         empty = _whole(queue) | {"target": "CREATE", "result": "EQUAL", "create_revision": "0"}
         looked = {"request_range": _whole(queue) | _BY_AGE | {"limit": "1"}}
         answer = await self._api.call(
-            "kv/txn", {"compare": [empty], "success": [_put(place, holder)], "failure": [looked]}
+            "kv/txn", {"compare": [empty], "success": [_put(place, attempt.holder)], "failure": [looked]}
         )
         if not answer.get("succeeded"):
-            raise NotAcquired(resource, holder=_holder(answer["responses"][0]["response_range"]))
-        return _revision(answer)
+            return NotAcquired(attempt.resource, holder=_holder(answer["responses"][0]["response_range"]))
+        return attempt.held(_revision(answer), asked + place.ttl)
 
-    async def _enqueued(self, place: _Place, holder: str) -> int:
-        """Return the CreateRevision of our key: the revision of the transaction that put it."""
-        return _revision(await self._api.call("kv/txn", {"success": [_put(place, holder)]}))
-
-    async def _turn(
-        self, place: _Place, queue: bytes, revision: int, resource: str, before: float, give_up: float | None
-    ) -> float:
-        """Wait until our key is the first one; since when the lease is valid, by the clock."""
-        while True:
-            predecessor, seen = await self._predecessor(place, queue, revision)
-            if predecessor is None:
-                return before
-            if give_up is not None and self._clock() >= give_up:
-                raise NotAcquired(resource, holder=await self._first(queue))
-            timeout = place.ttl / 3 if give_up is None else min(place.ttl / 3, give_up - self._clock())
-            with suppress(TimeoutError):
-                async with asyncio.timeout(max(timeout, 0)):
-                    await self._api.until_deleted(predecessor, seen)
-            before = self._clock()
-            if not await self._kept_alive(place):
-                raise Unavailable(f"The lease of the place in the queue of {resource} ended while it was waiting.")
-
-    async def _predecessor(self, place: _Place, queue: bytes, revision: int) -> tuple[bytes | None, int]:
-        """Return the key before ours, and the revision of the look.
+    async def _predecessor(self, place: _Place, queue: bytes) -> tuple[bytes, int] | None:
+        """Return the key before ours, and the revision of the look. None where ours is the first.
 
         The same step looks at our own key: without its lease, it is not first in the queue but out of it.
         """
         earlier = _whole(queue) | {
-            "max_create_revision": str(revision - 1),
+            "max_create_revision": str(place.revision - 1),
             "sort_order": "DESCEND",
             "sort_target": "CREATE",
             "limit": "1",
             "keys_only": True,
         }
         answer = await self._api.call(
-            "kv/txn", {"compare": [_created(place.key, revision)], "success": [{"request_range": earlier}]}
+            "kv/txn", {"compare": [_created(place.key, place.revision)], "success": [{"request_range": earlier}]}
         )
         if not answer.get("succeeded"):
-            raise Unavailable("The lease of the place in the queue ended while it was waiting.")
+            raise _ended()
         keys = answer["responses"][0]["response_range"].get("kvs", [])
-        return (decoded(keys[0]["key"]) if keys else None), _revision(answer)
+        return (decoded(keys[0]["key"]), _revision(answer)) if keys else None
 
     async def _kept_alive(self, place: _Place) -> bool:
         answer = await self._api.call("lease/keepalive", {"ID": str(place.lease)})
         if "result" not in answer:
             raise Unavailable(f"etcd did not keep the lease alive: {answer}.")
         return int(answer["result"].get("TTL", 0)) > 0
-
-    async def _revoke(self, lease: int) -> None:
-        try:
-            await self._api.call("lease/revoke", {"ID": str(lease)})
-        except Refused as error:
-            if error.status != 404:
-                raise
 
 
 _BY_AGE: Final = {"sort_order": "ASCEND", "sort_target": "CREATE"}
@@ -359,7 +338,5 @@ def _holder(answer: Mapping[str, Any]) -> str | None:
     return decoded(keys[0].get("value", "")).decode(errors="replace") if keys else None
 
 
-def _place(held: Held) -> _Place:
-    if not isinstance(held.handle, _Place):
-        raise TypeError(f"The hold of {held.resource} is not one of etcd.")
-    return held.handle
+def _ended() -> Unavailable:
+    return Unavailable("The lease of the place in the queue ended while it was waiting.")

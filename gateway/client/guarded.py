@@ -1,16 +1,44 @@
 """Transactions that write under the locks of their task or thread, and the refusals of guards (docs/guard.md).
 
-The modules of frameworks share it. No driver is imported here.
+A task has the locks of the task that has started it. A thread begins with none, except one of ``asyncio.to_thread``. A
+forked process has none of its parent's. The modules of frameworks share this one. No driver is imported here.
 """
 
 import json
 from collections.abc import Iterator
-from typing import Any, Final
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any, Final
 
-from gateway.client.current import held
 from gateway.client.errors import Stale
 from gateway.client.libpq import HELD, HOLDER, RESOURCE, TOKEN
 from gateway.errors import TokenDuplicate, TokenStale
+
+if TYPE_CHECKING:
+    from gateway.client.hold import Hold, State
+
+
+_ENTERED: ContextVar[tuple["Hold", ...]] = ContextVar("fencing_locks", default=())
+
+
+def held() -> tuple["Hold", ...]:
+    """Return the locks whose blocks this task or thread is in, the innermost last."""
+    return tuple(lock for lock in _ENTERED.get() if _is_within(lock.state))
+
+
+def enter(lock: "Hold") -> None:
+    """Note that this task or thread is in the block of a lock."""
+    _ENTERED.set((*held(), lock))
+
+
+def leave(lock: "Hold") -> None:
+    """Note that the block has ended, for every task that was started in it as well."""
+    lock.state.left = True
+    _ENTERED.set(held())
+
+
+def _is_within(state: "State") -> bool:
+    return state.keeper is not None and not state.left and not state.keeper.is_copy()
+
 
 SETTINGS: Final = (RESOURCE, TOKEN, HOLDER, HELD, "application_name")
 """The settings of a transaction, in the order in which statements set them."""

@@ -11,7 +11,7 @@ from gateway.client import libpq, s3
 from gateway.client.api import Api
 from gateway.client.errors import Stale
 from gateway.client.http import Presenter
-from gateway.client.renewal import Keeper
+from gateway.client.keeper import Keeper
 from gateway.client.source import Clock, Mode
 from gateway.fencing.token import Token
 

@@ -6,22 +6,21 @@ duration, as in client-go's leader election. It takes the Lease by an update of 
 when the object is deleted, and ends at 2^31 - 1. See docs/sources.md.
 """
 
-import asyncio
 import hashlib
 import math
 import re
 import ssl
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
-from gateway.client.cancellation import GRACE, Remembered, whole
-from gateway.client.errors import FencingError, LockLost, NotAcquired, Unavailable
-from gateway.client.json_service import Answer, Asking
-from gateway.client.source import Clock, Held, Mode, now
+from gateway.client.cancellation import Remembered, whole
+from gateway.client.errors import FencingError, NotAcquired, Unavailable
+from gateway.client.http import Answer, Asking
+from gateway.client.source import Attempt, Clock, Held, LockService, now
 
 IN_CLUSTER: Final = "https://kubernetes.default.svc"
 ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
@@ -51,14 +50,21 @@ class _Observed:
     since: float
 
 
-class KubernetesSource:
+class KubernetesSource(LockService[KubernetesHandle]):
     """Locks that are Lease objects of one namespace.
 
     Inside a pod, no argument is needed. ``account`` is the directory of its service account. It has the namespace, the
     server's authority, and the token, which is read for each request, since it is replaced from time to time. Outside,
     give ``url``, ``token``, ``tls`` and ``namespace``; ``kubectl proxy`` needs ``url`` alone. ``poll``: seconds between
     two looks of a waiter. ``timeout``: seconds for one request. A ``ttl`` is rounded up to whole seconds.
+
+    The Lease of a dead holder is free once it was seen unchanged for its whole duration. With ``wait`` 0, a later call
+    of the same source gets it. A Lease that no other holder has taken can be renewed after its time, too.
     """
+
+    service = "Kubernetes"
+    handles = KubernetesHandle
+    reuses = True
 
     def __init__(
         self,
@@ -72,71 +78,52 @@ class KubernetesSource:
         timeout: float = 5.0,
         clock: Clock = now,
     ) -> None:
+        super().__init__(clock)
         self._token = token
         self._tls = tls
         self._account = account or (ACCOUNT if url is None else None)
         self._namespace = namespace
-        self._poll = poll
-        self._clock = clock
+        self.poll = poll
         self._ask = Asking(
             "Kubernetes", url or IN_CLUSTER, timeout=timeout, tls=self._authorities, headers=self._authorization
         )
         self._observed: Remembered[str, _Observed] = Remembered()
-        # Holds that could not be given back while the server was unavailable: the next acquire has them already.
-        self._left: Remembered[tuple[str, str], str] = Remembered()
 
-    async def acquire(self, resource: str, *, holder: str, ttl: float, wait: float | None, mode: Mode) -> Held:
-        """See ``Source.acquire``. Each call is a hold of its own, also for the same ``holder``.
+    async def _take(self, attempt: Attempt[KubernetesHandle]) -> Held | NotAcquired:
+        name = name_of(attempt.resource)
+        attempt.handle = handle = attempt.handle or KubernetesHandle(name, f"{attempt.holder} {uuid.uuid4()}")
+        return await whole(self._try(attempt, handle))
 
-        The Lease of a dead holder is free once it was seen unchanged for its whole duration. With ``wait`` 0, a later
-        call of the same source gets it.
-        """
-        if mode != "exclusive":
-            raise ValueError("A Lease of Kubernetes is exclusive only.")
-        give_up = math.inf if wait is None else self._clock() + wait
-        name = name_of(resource)
-        handle = KubernetesHandle(name, self._left.take((name, holder)) or f"{holder} {uuid.uuid4()}")
-        try:
-            while True:
-                taken = await whole(self._try(resource, handle, ttl))
-                if isinstance(taken, Held):
-                    return replace(taken, holder=holder)
-                at = self._clock()
-                if at >= give_up:
-                    raise NotAcquired(resource, holder=taken.holder, expires_in=max(0.0, taken.ends - at))
-                await asyncio.sleep(max(0.0, min(self._poll, give_up - at, taken.ends - at)))
-        except NotAcquired:
-            raise
-        except BaseException:
-            await whole(self._give_back(handle, holder))
-            raise
-
-    async def renew(self, held: Held, ttl: float) -> Held:
-        """See ``Source.renew``. A Lease that no other holder has taken can be renewed after its time, too."""
-        handle, seconds = _handle(held), _seconds(ttl)
+    async def _keep(self, held: Held, handle: KubernetesHandle, ttl: float) -> float | None:
+        seconds = _seconds(ttl)
         for _ in range(CONFLICTS):
-            asked = self._clock()
             lease = await self._get(handle.name)
-            if not _is(lease, held):
-                raise LockLost(f"The Lease {handle.name} of {held.resource} has another holder, or none.")
+            if not _is(lease, held.value, handle):
+                return None
             if await self._put(lease, renewTime=_today(), leaseDurationSeconds=seconds):
-                return replace(held, valid_until=asked + seconds)
-        raise Unavailable(f"Others change the Lease {handle.name} all the time.")
+                return seconds
+        raise _busy(handle.name)
 
-    async def release(self, held: Held) -> None:
-        """See ``Source.release``. The Lease stays, for the count of its transitions."""
-        await self._release(_handle(held))
+    async def _give_back(self, handle: KubernetesHandle) -> None:
+        """Name no holder. The Lease stays, for the count of its transitions."""
+        for _ in range(CONFLICTS):
+            lease = await self._get(handle.name)
+            if lease.get("spec", {}).get("holderIdentity") != handle.identity:
+                return
+            if await self._put(lease, holderIdentity="", renewTime=_today(), leaseDurationSeconds=1):
+                return
+        raise _busy(handle.name)
 
     async def holds(self, held: Held) -> bool:
         """See ``Source.holds``: true until another holder takes it, after its time, too."""
-        return _is(await self._get(_handle(held).name), held)
+        handle = self._handle(held)
+        return _is(await self._get(handle.name), held.value, handle)
 
     async def aclose(self) -> None:
         await self._ask.aclose()
 
-    async def _try(self, resource: str, handle: KubernetesHandle, ttl: float) -> "Held | _Taken":
-        """Take the Lease if it can be had now, else say who has it."""
-        seconds = _seconds(ttl)
+    async def _try(self, attempt: Attempt[KubernetesHandle], handle: KubernetesHandle) -> Held | NotAcquired:
+        seconds = _seconds(attempt.ttl)
         for _ in range(CONFLICTS):
             asked, today = self._clock(), _today()
             lease = await self._get(handle.name)
@@ -147,17 +134,17 @@ class KubernetesSource:
                 # Ours already, by a request whose answer was lost.
                 done = await self._put(lease, **term)
             else:
-                taken = self._taken(handle.name, lease)
+                taken = self._taken(attempt.resource, handle.name, lease)
                 if taken is not None:
                     return taken
                 value = _next(value, handle.name)
                 mine = {"holderIdentity": handle.identity, "acquireTime": today, "leaseTransitions": value, **term}
-                done = await (self._put(lease, **mine) if lease else self._create(resource, handle.name, mine))
+                done = await (self._put(lease, **mine) if lease else self._create(attempt.resource, handle.name, mine))
             if done:
-                return Held(resource, "", value, asked + seconds, handle=handle)
-        raise Unavailable(f"Others change the Lease {handle.name} all the time.")
+                return attempt.held(value, asked + seconds)
+        raise _busy(handle.name)
 
-    def _taken(self, name: str, lease: Lease) -> "_Taken | None":
+    def _taken(self, resource: str, name: str, lease: Lease) -> NotAcquired | None:
         """Return the holder and the end of its time as far as we have seen; None without a holder.
 
         The times in the record are by other clocks. Only a change of the record counts.
@@ -171,8 +158,8 @@ class KubernetesSource:
         if seen is None or seen.record != record:
             # Since it has arrived here, and so later than it was written.
             self._observed[name] = seen = _Observed(record, self._clock())
-        ends = seen.since + (spec.get("leaseDurationSeconds") or DEFAULT_DURATION)
-        return _Taken(_OURS.sub("", holder), ends) if self._clock() < ends else None
+        left = seen.since + (spec.get("leaseDurationSeconds") or DEFAULT_DURATION) - self._clock()
+        return NotAcquired(resource, holder=_OURS.sub("", holder), expires_in=left) if left > 0 else None
 
     async def _get(self, name: str) -> Lease:
         """Read the object; an empty one if there is none. A read without a version never comes from a cache."""
@@ -197,22 +184,6 @@ class KubernetesSource:
         body = {**lease, "spec": {**lease.get("spec", {}), **changes}}
         answer = await self._ask("PUT", f"{self._path()}/{lease['metadata']['name']}", json=body)
         return answer.status not in (404, 409) and bool(self._lease(answer))
-
-    async def _release(self, handle: KubernetesHandle) -> None:
-        for _ in range(CONFLICTS):
-            lease = await self._get(handle.name)
-            if lease.get("spec", {}).get("holderIdentity") != handle.identity:
-                return
-            if await self._put(lease, holderIdentity="", renewTime=_today(), leaseDurationSeconds=1):
-                return
-        raise Unavailable(f"Others change the Lease {handle.name} all the time.")
-
-    async def _give_back(self, handle: KubernetesHandle, holder: str) -> None:
-        try:
-            async with asyncio.timeout(GRACE):
-                await self._release(handle)
-        except (FencingError, TimeoutError):
-            self._left[handle.name, holder] = handle.identity
 
     def _lease(self, answer: Answer) -> Lease:
         if answer.status not in (200, 201):
@@ -245,16 +216,6 @@ class KubernetesSource:
             ) from error
 
 
-@dataclass(frozen=True, slots=True)
-class _Taken:
-    """A foreign Lease. ``ends``: the time of this source's clock at which it may be taken if its record does not
-    change.
-    """
-
-    holder: str
-    ends: float
-
-
 _RECORD: Final = ("holderIdentity", "acquireTime", "renewTime", "leaseDurationSeconds", "leaseTransitions")
 _OURS: Final = re.compile(r" [0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$")
 _LABEL: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
@@ -280,9 +241,13 @@ def _next(transitions: int, name: str) -> int:
     return transitions + 1
 
 
-def _is(lease: Lease, held: Held) -> bool:
+def _is(lease: Lease, value: int, handle: KubernetesHandle) -> bool:
     spec = lease.get("spec", {})
-    return (spec.get("holderIdentity"), spec.get("leaseTransitions")) == (_handle(held).identity, held.value)
+    return (spec.get("holderIdentity"), spec.get("leaseTransitions")) == (handle.identity, value)
+
+
+def _busy(name: str) -> Unavailable:
+    return Unavailable(f"Others change the Lease {name} all the time.")
 
 
 def _seconds(ttl: float) -> int:
@@ -292,9 +257,3 @@ def _seconds(ttl: float) -> int:
 def _today() -> str:
     # For people, and to make the record differ from the one before: no client compares it with a clock.
     return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")  # noqa: TID251
-
-
-def _handle(held: Held) -> KubernetesHandle:
-    if not isinstance(held.handle, KubernetesHandle):
-        raise TypeError("This lock was not acquired from Kubernetes.")
-    return held.handle

@@ -10,20 +10,20 @@ from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias
 
 import httpx
 
-from gateway.client import current, http, retries, s3
-from gateway.client.api import Api, meant, said
+from gateway.client import guarded, http, s3
+from gateway.client.api import Api, meant, retry_pause, said
 from gateway.client.cancellation import Body, finish
-from gateway.client.errors import FencingError, IssuerWentBackwards, Stale, Unavailable
+from gateway.client.errors import FencingError, IssuerWentBackwards, Stale, Unavailable, needs
 from gateway.client.hold import Hold, State
 from gateway.client.http import AsyncTransport
+from gateway.client.keeper import Keeper
 from gateway.client.leases import Leases
-from gateway.client.renewal import Keeper
 from gateway.client.s3 import Credentials, Read, aws_environment
-from gateway.client.sessions import LIMIT, end_sessions
 from gateway.client.source import Held, Source
 from gateway.fencing.token import Token
 
 if TYPE_CHECKING:
+    import psycopg
     from postgrest import AsyncPostgrestClient
 
 
@@ -60,7 +60,7 @@ class Barrier:
             except Unavailable as error:
                 # A write of an older holder that is under way has to land first, or to be given up.
                 failures += 1
-                pause = retries.pause(failures, error.retry_after)
+                pause = retry_pause(failures, error.retry_after)
                 if give_up <= loop.time() + pause:
                     raise
                 await asyncio.sleep(pause)
@@ -92,6 +92,11 @@ _LOG = logging.getLogger("gateway.client")
 
 RELEASE = 5.0
 """Seconds that giving the lock back may take."""
+
+LIMIT = 5.0
+"""Seconds that ending the sessions of one database may take."""
+
+_SESSIONS = "SELECT pid FROM pg_stat_activity WHERE position(%s IN application_name) > 0 AND pid <> pg_backend_pid()"
 
 
 class Lock(Hold):
@@ -189,7 +194,7 @@ class Lock(Hold):
         except BaseException as error:
             await self._leave(keeper, error)
             raise
-        current.enter(self)
+        guarded.enter(self)
         return self
 
     async def __aexit__(
@@ -204,7 +209,7 @@ class Lock(Hold):
         The caller raises any other error that left the block, and a cancellation by others.
         """
         assert self._body is not None
-        current.leave(self)
+        guarded.leave(self)
         unnoticed = error is None and self._on_loss == "cancel"
         loss = keeper.loss() if self._body.left(error) or unnoticed else None
         self._body = None
@@ -257,3 +262,32 @@ class Lock(Hold):
             timeout=self._means.session().timeout,
             transport=AsyncTransport(self._means.session, self.presenter()),
         )
+
+
+async def end_sessions(dsn: str, tag: str) -> int:
+    """End the sessions whose ``application_name`` contains the tag; return their number.
+
+    It saves a successor's wait: a session that has written holds its fence until its transaction ends.
+
+    ``dsn`` connects as the sessions do: a role may end its own sessions, and those of roles that it is a member of. All
+    others stay. Needs the extra ``postgres``. Raise ``psycopg.Error`` if the database cannot be reached.
+    """
+    with needs("postgres"):
+        import psycopg  # noqa: PLC0415 - an extra
+    connection = await psycopg.AsyncConnection.connect(
+        dsn, autocommit=True, prepare_threshold=None, connect_timeout=int(LIMIT), options="", application_name="fencing"
+    )
+    async with connection:
+        rows = await (await connection.execute(_SESSIONS, (tag,))).fetchall()
+        return sum([await _ended(connection, pid) for (pid,) in rows])
+
+
+async def _ended(connection: "psycopg.AsyncConnection[tuple[int]]", pid: int) -> bool:
+    import psycopg  # noqa: PLC0415 - an extra
+
+    try:
+        await connection.execute("SELECT pg_terminate_backend(%s)", (pid,))
+    except psycopg.errors.InsufficientPrivilege:
+        _LOG.warning("The session %s of a lost lock stays: it is another role's.", pid)
+        return False
+    return True

@@ -6,16 +6,15 @@ cache a sequence's numbers and hand them out in another order. See docs/sources.
 """
 
 import asyncio
-import math
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, LiteralString
 
-from gateway.client.cancellation import GRACE, Remembered, whole
-from gateway.client.errors import FencingError, LockLost, NotAcquired, Refused, Unavailable, needs
-from gateway.client.source import Clock, Held, Mode, now
+from gateway.client.cancellation import whole
+from gateway.client.errors import FencingError, NotAcquired, Refused, Unavailable, needs
+from gateway.client.source import Attempt, Clock, Held, LockService, now
 
 if TYPE_CHECKING:
     import psycopg
@@ -68,18 +67,24 @@ _NOT_LET_IN: Final = ("authentication failed", "no pg_hba.conf entry", "does not
 class PostgresHandle:
     """Which hold it is: each acquire is one of its own."""
 
+    resource: str
     lease: uuid.UUID
 
 
-class PostgresSource:
+class PostgresSource(LockService[PostgresHandle]):
     """Locks that are rows of a table. Needs the extra ``postgres``.
 
     ``url``: of libpq, ``postgresql://user@host/database``; a transaction pooler may stand between. ``table``: its name,
     with its schema if needed (``locks.fencing_lock``); ``install`` creates it. ``poll``: seconds between two looks of a
     waiter. ``timeout``: seconds for one statement. All statements use one connection.
 
-    Leases expire by the clock of the database.
+    Leases expire by the clock of the database. A lease whose time is over is lost, even if the lock is free. Any of the
+    waiters may be next.
     """
+
+    service = "Postgres"
+    handles = PostgresHandle
+    reuses = True
 
     def __init__(
         self,
@@ -90,6 +95,7 @@ class PostgresSource:
         timeout: float = 5.0,
         clock: Clock = now,
     ) -> None:
+        super().__init__(clock)
         with needs("postgres"):
             import psycopg  # noqa: PLC0415
             import psycopg.sql  # noqa: PLC0415
@@ -97,13 +103,10 @@ class PostgresSource:
         self._url = url
         self._at = _address(url)
         self._table = psycopg.sql.Identifier(*table.split("."))
-        self._poll = poll
+        self.poll = poll
         self._timeout = timeout
-        self._clock = clock
         self._turn = asyncio.Lock()
         self._connection: psycopg.AsyncConnection[Any] | None = None
-        # Holds that could not be given back while the server was unavailable: the next acquire has them already.
-        self._left: Remembered[tuple[str, str], uuid.UUID] = Remembered()
 
     async def install(self) -> None:
         """Make the table where there is none. Needs the right to create tables in its schema; the locks do not."""
@@ -116,66 +119,39 @@ class PostgresSource:
             if not isinstance(refused.__cause__, there):
                 raise
 
-    async def acquire(self, resource: str, *, holder: str, ttl: float, wait: float | None, mode: Mode) -> Held:
-        """See ``Source.acquire``. Each call is a hold of its own, also for the same ``holder``.
+    async def _take(self, attempt: Attempt[PostgresHandle]) -> Held | NotAcquired:
+        """Take the row. A waiter looks first: LISTEN would need a session without a pooler between."""
+        resource, asked = attempt.resource, self._clock()
+        refused = await self._look(resource) if attempt.refused else None
+        if refused is None:
+            attempt.handle = handle = attempt.handle or PostgresHandle(resource, uuid.uuid4())
+            values = {"resource": resource, "lease": handle.lease, "holder": attempt.holder, "ttl": attempt.ttl}
+            taken = await whole(self._run(_ACQUIRE, **values))
+            if taken is not None:
+                return attempt.held(taken[0], asked + attempt.ttl)
+            refused = await self._look(resource)
+        return refused or NotAcquired(resource, expires_in=0.0)
 
-        Any of the waiters may be next.
-        """
-        if mode != "exclusive":
-            raise ValueError("A lock in a row of Postgres is exclusive only.")
-        give_up = math.inf if wait is None else self._clock() + wait
-        lease = self._left.take((resource, holder)) or uuid.uuid4()
-        try:
-            while True:
-                asked = self._clock()
-                taken = await whole(self._run(_ACQUIRE, resource=resource, lease=lease, holder=holder, ttl=ttl))
-                if taken is not None:
-                    return Held(resource, holder, taken[0], asked + ttl, handle=PostgresHandle(lease))
-                await self._until_free(resource, give_up)
-        except NotAcquired:
-            raise
-        except BaseException:
-            await whole(self._give_back(resource, holder, lease))
-            raise
+    async def _look(self, resource: str) -> NotAcquired | None:
+        taken = await self._run(_LOOK, resource=resource)
+        return None if taken is None else NotAcquired(resource, holder=taken[0], expires_in=taken[1])
 
-    async def renew(self, held: Held, ttl: float) -> Held:
-        """See ``Source.renew``. A lease whose time is over is lost, even if the lock is free."""
-        asked = self._clock()
-        row = await self._run(_RENEW, resource=held.resource, lease=_handle(held).lease, ttl=ttl)
-        if row is None:
-            raise LockLost(f"The lease of {held.resource} has expired, or was ended.")
-        return replace(held, valid_until=asked + ttl)
+    async def _keep(self, held: Held, handle: PostgresHandle, ttl: float) -> float | None:
+        row = await self._run(_RENEW, resource=held.resource, lease=handle.lease, ttl=ttl)
+        return None if row is None else ttl
 
-    async def release(self, held: Held) -> None:
-        """See ``Source.release``. The row stays, for its number."""
-        await self._run(_RELEASE, resource=held.resource, lease=_handle(held).lease)
+    async def _give_back(self, handle: PostgresHandle) -> None:
+        # The row stays, for its number.
+        await self._run(_RELEASE, resource=handle.resource, lease=handle.lease)
 
     async def holds(self, held: Held) -> bool:
-        """See ``Source.holds``."""
-        return await self._run(_HOLDS, resource=held.resource, lease=_handle(held).lease) is not None
+        lease = self._handle(held).lease
+        return await self._run(_HOLDS, resource=held.resource, lease=lease) is not None
 
     async def aclose(self) -> None:
         await self._disconnect()
         # The next one may be of another event loop.
         self._turn = asyncio.Lock()
-
-    async def _until_free(self, resource: str, give_up: float) -> None:
-        """Poll until the lock is free. LISTEN would need a session without a pooler between."""
-        while (taken := await self._run(_LOOK, resource=resource)) is not None:
-            holder, left = taken
-            left_to_wait = give_up - self._clock()
-            if left_to_wait <= 0:
-                raise NotAcquired(resource, holder=holder, expires_in=left)
-            await asyncio.sleep(min(self._poll, left, left_to_wait))
-        if self._clock() >= give_up:
-            raise NotAcquired(resource)
-
-    async def _give_back(self, resource: str, holder: str, lease: uuid.UUID) -> None:
-        try:
-            async with asyncio.timeout(GRACE):
-                await self._run(_RELEASE, resource=resource, lease=lease)
-        except (FencingError, TimeoutError):
-            self._left[resource, holder] = lease
 
     async def _run(self, statement: LiteralString, **values: object) -> tuple[Any, ...] | None:
         """One statement, which is its own transaction; its only row, if it has one."""
@@ -211,7 +187,6 @@ class PostgresSource:
 
     @contextmanager
     def _translated(self) -> Iterator[None]:
-        """psycopg's exceptions as ours."""
         errors = self._psycopg.errors
         try:
             yield
@@ -243,9 +218,3 @@ def _address(url: str) -> str:
         return "its address"
     host, port = str(named.get("host") or "localhost"), str(named.get("port") or "5432")
     return ", ".join(f"{one}:{port}" for one in host.split(",")) if "," not in port else f"{host}:{port}"
-
-
-def _handle(held: Held) -> PostgresHandle:
-    if not isinstance(held.handle, PostgresHandle):
-        raise TypeError("This lock was not acquired from a table of Postgres.")
-    return held.handle

@@ -16,10 +16,21 @@ Each method keeps these rules:
   raises it must not have shortened or lost the lease.
 """
 
+import asyncio
+import math
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Final, Literal, Protocol, TypeAlias, runtime_checkable
+from contextlib import AsyncExitStack, suppress
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Final, Generic, Literal, Protocol, TypeAlias, TypeVar, runtime_checkable
+
+import anyio
+
+from gateway.client.cancellation import GRACE, Remembered, whole
+from gateway.client.errors import FencingError, LockLost, NotAcquired
+
+H = TypeVar("H")
 
 Clock: TypeAlias = Callable[[], float]
 """Seconds since some moment in the past; never set, never going backwards."""
@@ -92,3 +103,116 @@ class Source(Protocol):
     async def aclose(self) -> None:
         """Close what was opened. The next call opens it again; holds stay as they are."""
         ...
+
+
+@dataclass(slots=True)
+class Attempt(Generic[H]):
+    """One acquire under way, until ``give_up`` by the source's clock.
+
+    ``handle``: what has to be given back if it comes to nothing. ``refused``: the last answer, None before the first.
+    ``waiting``: what the source keeps from one try to the next. ``opened`` is closed at the end.
+    """
+
+    resource: str
+    holder: str
+    ttl: float
+    give_up: float
+    handle: H | None = None
+    refused: NotAcquired | None = None
+    waiting: Any = None
+    opened: AsyncExitStack = field(default_factory=AsyncExitStack)
+
+    def held(self, value: int, valid_until: float) -> Held:
+        """Return the hold that the attempt has become."""
+        return Held(self.resource, self.holder, value, valid_until, handle=self.handle)
+
+
+class LockService(ABC, Generic[H]):
+    """A source as three functions, take, keep and give back, and a policy. ``H`` is the class of its handles.
+
+    The frame is here: the loop of a waiter, its time, what a cancelled or failed acquire gives back, and losses.
+    """
+
+    service: ClassVar[str]
+    handles: type[H]
+    queues: ClassVar[bool] = False
+    """Whether a refused attempt has something to give back, such as a place in a queue."""
+    reuses: ClassVar[bool] = False
+    """Whether the next acquire of a holder takes over what the service could not take back while it was away."""
+    poll: float = 0.0
+    """Seconds between two attempts at most. 0 where an attempt itself waits, or is told of a release."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._left: Remembered[tuple[str, str], H] = Remembered()
+
+    async def acquire(self, resource: str, *, holder: str, ttl: float, wait: float | None, mode: Mode) -> Held:
+        """See ``Source.acquire``. Each call is a hold of its own, also for the same ``holder``."""
+        if mode != "exclusive":
+            raise ValueError(f"{self.service} has exclusive locks only.")
+        give_up = math.inf if wait is None else self._clock() + wait
+        attempt = Attempt(resource, holder, ttl, give_up, self._left.take((resource, holder)))
+        try:
+            async with attempt.opened:
+                while True:
+                    taken = await self._take(attempt)
+                    if isinstance(taken, Held):
+                        return taken
+                    attempt.refused = taken
+                    if not self.queues:
+                        attempt.handle = None
+                    if (left := give_up - self._clock()) <= 0:
+                        raise taken
+                    await self._pause(attempt, taken, left)
+        except BaseException:
+            await whole(self._undo(attempt))
+            raise
+
+    async def renew(self, held: Held, ttl: float) -> Held:
+        """See ``Source.renew``. Some services keep the time for which they granted the lock."""
+        handle, asked = self._handle(held), self._clock()
+        lasts = await self._keep(held, handle, ttl)
+        if lasts is None:
+            raise LockLost(f"{self.service} does not have the lock {held.resource} for this holder any more.")
+        return replace(held, valid_until=asked + lasts)
+
+    async def release(self, held: Held) -> None:
+        """See ``Source.release``."""
+        await self._give_back(self._handle(held))
+
+    @abstractmethod
+    async def holds(self, held: Held) -> bool: ...
+
+    @abstractmethod
+    async def aclose(self) -> None: ...
+
+    @abstractmethod
+    async def _take(self, attempt: Attempt[H]) -> Held | NotAcquired:
+        """Try to take the lock. Set ``attempt.handle`` before anything that would have to be given back."""
+
+    @abstractmethod
+    async def _keep(self, held: Held, handle: H, ttl: float) -> float | None:
+        """Renew the hold; return the seconds from the request on for which it lasts. None where it is lost."""
+
+    @abstractmethod
+    async def _give_back(self, handle: H) -> None:
+        """Give back a hold, or what an attempt has made. Return without an error if it is gone already."""
+
+    async def _pause(self, attempt: Attempt[H], refused: NotAcquired, left: float) -> None:  # noqa: ARG002
+        """Wait until another attempt may succeed, for at most ``left`` seconds."""
+        known = left if refused.expires_in is None else refused.expires_in
+        await asyncio.sleep(max(0.0, min(self.poll, known, left)))
+
+    async def _undo(self, attempt: Attempt[H]) -> None:
+        if attempt.handle is None:
+            return
+        with anyio.move_on_after(GRACE), suppress(FencingError):
+            await self._give_back(attempt.handle)
+            return
+        if self.reuses:
+            self._left[attempt.resource, attempt.holder] = attempt.handle
+
+    def _handle(self, held: Held) -> H:
+        if not isinstance(held.handle, self.handles):
+            raise TypeError(f"The hold of {held.resource} is not one of {self.service}.")
+        return held.handle

@@ -9,8 +9,7 @@ from sqlalchemy import Connection, Engine, event, text
 from sqlalchemy.engine import ExceptionContext
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from gateway.client.current import held
-from gateway.client.guarded import SETTINGS, refusal, settings
+from gateway.client.guarded import SETTINGS, held, refusal, settings
 
 AnEngine = TypeVar("AnEngine", Engine, AsyncEngine)
 

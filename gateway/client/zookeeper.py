@@ -10,6 +10,7 @@ have left. kazoo keeps a session alive from its own thread, for as long as the p
 
 import asyncio
 import logging
+import math
 import re
 import socket
 import threading
@@ -20,10 +21,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import quote
 
-import anyio
-
-from gateway.client.errors import LockLost, NotAcquired, Refused, Unavailable, needs
-from gateway.client.source import Clock, Held, Mode, now
+from gateway.client.errors import NotAcquired, Refused, Unavailable, needs
+from gateway.client.source import Attempt, Clock, Held, LockService, now
 
 # The shortest session that a server grants as it is installed: what counts until a server has named another.
 _SHORTEST: Final = 4.0
@@ -237,14 +236,24 @@ def _translated(hosts: str) -> Iterator[None]:
         raise Unavailable(f"ZooKeeper at {hosts} cannot be reached: {type(error).__name__}.") from error
 
 
-# Seconds that giving back may take after a cancelled or failed acquire. The session ends by itself otherwise.
-_GRACE: Final = 2.0
 _CONTENDER: Final = re.compile(r"__r?lock__(-?\d+)$")
 # Sequence numbers below this one are as high as they are late.
 _ORDERLY: Final = 2**31 - 2**20
 
 
-class ZooKeeperSource:
+@dataclass(slots=True)
+class _Place:
+    """A hold or a waiter: its session, its node and the node's czxid, and the node before it."""
+
+    session: Session
+    parent: str
+    path: str = ""
+    czxid: int = 0
+    before: str | None = None
+    is_held: bool = False
+
+
+class ZooKeeperSource(LockService[_Place]):
     """Locks in ZooKeeper 3.5 or newer, by kazoo.
 
     ``hosts``: ``host:2181,other:2181``. ``root``: the node below which locks are. ``username`` and ``password``: the
@@ -254,6 +263,10 @@ class ZooKeeperSource:
     A session lasts between 2 and 20 ticks of the server, 4 to 40 seconds as it is installed, whatever ``ttl`` asks for.
     Each hold and each waiter takes a connection: mind ``maxClientCnxns``, which is 60 for one address.
     """
+
+    service = "ZooKeeper"
+    handles = _Place
+    queues = True
 
     def __init__(
         self,
@@ -266,79 +279,68 @@ class ZooKeeperSource:
         clock: Clock = now,
         **options: Any,
     ) -> None:
+        super().__init__(clock)
         with needs("zookeeper"):
             from kazoo import security  # noqa: PLC0415 - a missing extra is told when the source is made
         self._hosts = hosts
         self._root = root.rstrip("/")
         self._timeout = timeout
-        self._clock = clock
         self._options = dict(options)
         if username is not None:
             self._options["auth_data"] = [("digest", f"{username}:{password or ''}")]
             self._options["default_acl"] = security.CREATOR_ALL_ACL
         self._open: set[Session] = set()
 
-    async def acquire(self, resource: str, *, holder: str, ttl: float, wait: float | None, mode: Mode) -> Held:
-        """Get the lock. Each call is a hold of its own, also for the same ``holder``."""
-        if mode != "exclusive":
-            raise ValueError("A lock in ZooKeeper is exclusive.")
-        give_up = None if wait is None else self._clock() + wait
-        session = Session(self._hosts, ttl, self._timeout, self._options)
-        self._open.add(session)
-        try:
-            await session.connect()
+    async def _take(self, attempt: Attempt[_Place]) -> Held | NotAcquired:
+        place = attempt.handle
+        if place is None:
             # One node for each resource: what is in its name must not become a path.
-            parent = f"{self._root}/{quote(resource, safe='').replace('.', '%2E')}"
-            return await self._queued(_Queue(session, parent), resource, holder, give_up)
-        except BaseException:
-            with anyio.move_on_after(_GRACE, shield=True):
-                await self._abandoned(session)
-            raise
+            parent = f"{self._root}/{quote(attempt.resource, safe='').replace('.', '%2E')}"
+            session = Session(self._hosts, attempt.ttl, self._timeout, self._options)
+            attempt.handle = place = _Place(session, parent)
+            self._open.add(session)
+            await session.connect()
+            # The name is kazoo's, so that its own locks and these exclude each other.
+            name = f"{parent}/{uuid.uuid4().hex}__lock__"
+            place.path, place.czxid = await session.create(name, attempt.holder.encode())
+        asked = self._clock()
+        predecessor = await _predecessor(place)
+        if predecessor is None:
+            place.is_held = True
+            return attempt.held(place.czxid, asked + place.session.lasts)
+        place.before = predecessor
+        over = self._clock() >= attempt.give_up
+        return NotAcquired(attempt.resource, holder=await _first(place) if over else None)
 
-    async def renew(self, held: Held, ttl: float) -> Held:  # noqa: ARG002 - the signature is that of all sources
-        """See that the node is there; asking keeps the session alive for the time that the server grants it."""
-        node = _node(held)
-        before = self._clock()
-        if await node.session.created(node.path) != held.value:
-            raise LockLost(f"ZooKeeper does not have the lock {held.resource} for this holder any more.")
-        return Held(held.resource, held.holder, held.value, before + node.session.lasts, handle=node)
+    async def _pause(self, attempt: Attempt[_Place], refused: NotAcquired, left: float) -> None:  # noqa: ARG002
+        assert attempt.handle is not None
+        assert attempt.handle.before is not None
+        with suppress(TimeoutError):
+            async with asyncio.timeout(None if left == math.inf else left):
+                await attempt.handle.session.until_gone(attempt.handle.before)
 
-    async def release(self, held: Held) -> None:
-        node = _node(held)
+    async def _keep(self, held: Held, handle: _Place, ttl: float) -> float | None:  # noqa: ARG002
+        # Asking keeps the session alive for the time that the server grants it.
+        return handle.session.lasts if await handle.session.created(handle.path) == held.value else None
+
+    async def _give_back(self, handle: _Place) -> None:
         try:
-            await node.session.delete(node.path)
+            if handle.is_held:
+                await handle.session.delete(handle.path)
+            else:
+                # If the connection is broken, the server learns of the end only through another one.
+                await handle.session.heard()
         finally:
-            await self._closed(node.session)
+            await self._closed(handle.session)
 
     async def holds(self, held: Held) -> bool:
-        node = _node(held)
-        await node.session.catch_up(node.path)
-        return await node.session.created(node.path) == held.value
+        handle = self._handle(held)
+        await handle.session.catch_up(handle.path)
+        return await handle.session.created(handle.path) == held.value
 
     async def aclose(self) -> None:
         """Close all sessions, and with them all holds: here they do not survive this."""
         for session in tuple(self._open):
-            await self._closed(session)
-
-    async def _queued(self, queue: "_Queue", resource: str, holder: str, give_up: float | None) -> Held:
-        path, czxid = await queue.join(holder)
-        while True:
-            before = self._clock()
-            predecessor = await queue.predecessor(path)
-            if predecessor is None:
-                return Held(resource, holder, czxid, before + queue.session.lasts, handle=_Node(queue.session, path))
-            left = None if give_up is None else give_up - self._clock()
-            if left is not None and left <= 0:
-                raise NotAcquired(resource, holder=await queue.holder())
-            with suppress(TimeoutError):
-                async with asyncio.timeout(left):
-                    await queue.session.until_gone(predecessor)
-
-    async def _abandoned(self, session: Session) -> None:
-        try:
-            # If the connection is broken, the server learns of the end only through another one.
-            await session.heard()
-        finally:
             await self._closed(session)
 
     async def _closed(self, session: Session) -> None:
@@ -346,51 +348,28 @@ class ZooKeeperSource:
         await session.close()
 
 
-@dataclass(frozen=True, slots=True)
-class _Node:
-    session: Session
-    path: str
+async def _predecessor(place: _Place) -> str | None:
+    """Return the node before ours. Raise ``Unavailable`` if ours is gone: its session has ended while it waited."""
+    ages = await _ages(place)
+    own = ages.get(place.path.rpartition("/")[2])
+    if own is None:
+        raise Unavailable("The session of the place in the queue ended while it was waiting.")
+    earlier = [name for name, age in ages.items() if age < own]
+    return f"{place.parent}/{max(earlier, key=ages.__getitem__)}" if earlier else None
 
 
-class _Queue:
-    """The nodes below one lock's."""
-
-    def __init__(self, session: Session, parent: str) -> None:
-        self.session = session
-        self._parent = parent
-
-    async def join(self, holder: str) -> tuple[str, int]:
-        """Our own node: its path, and its czxid."""
-        # The name is kazoo's, so that its own locks and these exclude each other.
-        return await self.session.create(f"{self._parent}/{uuid.uuid4().hex}__lock__", holder.encode())
-
-    async def predecessor(self, path: str) -> str | None:
-        """Return the node before ours. Raise ``Unavailable`` if ours is gone: its session has ended while it waited."""
-        ages = await self._ages()
-        own = ages.get(path.rpartition("/")[2])
-        if own is None:
-            raise Unavailable("The session of the place in the queue ended while it was waiting.")
-        earlier = [name for name, age in ages.items() if age < own]
-        return f"{self._parent}/{max(earlier, key=ages.__getitem__)}" if earlier else None
-
-    async def holder(self) -> str | None:
-        """Return the first holder in the queue, if known."""
-        ages = await self._ages()
-        data = await self.session.data(f"{self._parent}/{min(ages, key=ages.__getitem__)}") if ages else None
-        return None if data is None else data.decode(errors="replace")
-
-    async def _ages(self) -> dict[str, int]:
-        """Return the contenders, each with a number that grows in the order of their arrival."""
-        names = await self.session.children(self._parent)
-        numbers = {name: int(found[1]) for name in names if (found := _CONTENDER.search(name))}
-        if all(0 <= number < _ORDERLY for number in numbers.values()):
-            return numbers
-        # At its end the sequence says nothing of the order: ZooKeeper 3.8 gives its last number again and again.
-        ages = {name: await self.session.created(f"{self._parent}/{name}") for name in numbers}
-        return {name: age for name, age in ages.items() if age is not None}
+async def _first(place: _Place) -> str | None:
+    ages = await _ages(place)
+    data = await place.session.data(f"{place.parent}/{min(ages, key=ages.__getitem__)}") if ages else None
+    return None if data is None else data.decode(errors="replace")
 
 
-def _node(held: Held) -> _Node:
-    if not isinstance(held.handle, _Node):
-        raise TypeError(f"The hold of {held.resource} is not one of ZooKeeper.")
-    return held.handle
+async def _ages(place: _Place) -> dict[str, int]:
+    """Return the contenders, each with a number that grows in the order of their arrival."""
+    names = await place.session.children(place.parent)
+    numbers = {name: int(found[1]) for name in names if (found := _CONTENDER.search(name))}
+    if all(0 <= number < _ORDERLY for number in numbers.values()):
+        return numbers
+    # At its end the sequence says nothing of the order: ZooKeeper 3.8 gives its last number again and again.
+    ages = {name: await place.session.created(f"{place.parent}/{name}") for name in numbers}
+    return {name: age for name, age in ages.items() if age is not None}

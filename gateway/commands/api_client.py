@@ -109,31 +109,19 @@ class Gateway:
         return ConfigurationError(f"The server at {self.url} is not a fencing gateway.", advice="")
 
 
-@dataclass(frozen=True, slots=True)
-class CredentialsRequest:
-    """The credentials to request. ``ttl`` is in seconds.
-
-    ``read`` are patterns of further readable resources; ``all`` alone stands for everything.
-    """
-
-    resource: str
-    token: str
-    holder: str | None
-    ttl: int
-    read: Sequence[str] = ()
-
-
-def fetch_credentials(url: str, api_key: str, wanted: CredentialsRequest) -> str:
+def fetch_credentials(
+    gateway: Gateway, resource: str, token: str, holder: str | None, ttl: int, read: Sequence[str] = ()
+) -> str:
     """Request credentials, and return them as one line of JSON in the format of AWS's credential_process.
 
+    ``ttl`` is in seconds. ``read`` are patterns of further readable resources; ``all`` alone stands for everything.
     Raises what ``Gateway.call`` raises.
     """
-    asked: dict[str, object] = {"resource": wanted.resource, "token": wanted.token, "ttl": wanted.ttl}
-    if wanted.holder is not None:
-        asked["holder"] = wanted.holder
-    if wanted.read:
-        asked["read"] = "all" if list(wanted.read) == ["all"] else list(wanted.read)
-    gateway = Gateway(url, api_key)
+    asked: dict[str, object] = {"resource": resource, "token": token, "ttl": ttl}
+    if holder is not None:
+        asked["holder"] = holder
+    if read:
+        asked["read"] = "all" if list(read) == ["all"] else list(read)
     document = gateway.call("POST", "/v1/credentials", body=asked, status=201)
     try:
         named = {
@@ -150,44 +138,36 @@ def fetch_credentials(url: str, api_key: str, wanted: CredentialsRequest) -> str
 _PAGE = 1000
 
 
-@dataclass(frozen=True, slots=True)
-class CarriedToken:
-    """A resource, and the token that its fence carries."""
-
-    resource: str
-    token: str
-
-
-def start_epoch(gateway: Gateway, fence: CarriedToken, reason: str) -> str:
+def start_epoch(gateway: Gateway, resource: str, carried: str, reason: str) -> str:
     """Start a new epoch of a fence that carries exactly this token, and return the token that it carries then.
 
     Raises what ``Gateway.call`` raises, and ``GatewayError`` if the fence carries another token.
     """
-    path = f"/v1/fences/{canonical(fence.resource)}/epoch"
-    document = gateway.call("POST", path, body={"expected": fence.token, "reason": reason})
+    path = f"/v1/fences/{canonical(resource)}/epoch"
+    document = gateway.call("POST", path, body={"expected": carried, "reason": reason})
     try:
         answered, token = str(document["resource"]), str(document["token"])
     except (LookupError, TypeError) as error:
         raise gateway.no_gateway() from error
-    if answered != fence.resource:
+    if answered != resource:
         raise GatewayError(
-            f"The gateway started a new epoch of {answered}, not of {fence.resource}.",
+            f"The gateway started a new epoch of {answered}, not of {resource}.",
             advice="A proxy on the way changes paths. Configure it to pass them on unchanged (docs/fencing.md).",
         )
     return token
 
 
-def fences_under(gateway: Gateway, prefix: str, database: str | None) -> Iterator[CarriedToken]:
-    """Yield every fence of a database whose name starts with ``prefix``, by name. Raises what ``Gateway.call`` raises.
+def fences_under(gateway: Gateway, prefix: str, database: str | None) -> Iterator[tuple[str, str]]:
+    """Yield every resource of a database that starts with ``prefix``, by name, with the token of its fence.
 
-    ``database``: None if the gateway has only one.
+    ``database``: None if the gateway has only one. Raises what ``Gateway.call`` raises.
     """
     after: str | None = ""
     asked = {"prefix": prefix, "limit": _PAGE} | ({} if database is None else {"database": database})
     while after is not None:
         document = gateway.call("GET", "/v1/fences", parameters={**asked, "after": after})
         try:
-            page = [CarriedToken(str(one["resource"]), str(one["token"])) for one in document["fences"]]
+            page = [(str(one["resource"]), str(one["token"])) for one in document["fences"]]
             after = document["after"]
         except (LookupError, TypeError) as error:
             raise gateway.no_gateway() from error

@@ -2,7 +2,7 @@
 
 import json
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -50,21 +50,21 @@ _WORDS = {
 }
 
 
+Witnesses: TypeAlias = Mapping[int, str]
+"""Saved heads, by position."""
+
+
 @dataclass(slots=True)
 class Verification:
-    """The result. ``anchored``: whether the predecessor of the first entry is known."""
+    """The verifier after the last line, with the number of flaws, and the first ``SHOWN`` of them."""
 
-    entries: int = 0
-    first: int = 0
-    last: int = 0
-    head: str = ""
-    anchored: bool = False
+    chain: Verifier
     flaws: int = 0
     findings: list[ChainFinding] = field(default_factory=list)
 
-
-Witnesses: TypeAlias = Mapping[int, str]
-"""Saved heads, by position."""
+    def note(self, findings: Sequence[ChainFinding]) -> None:
+        self.flaws += len(findings)
+        self.findings += findings[: SHOWN - len(self.findings)]
 
 
 def verify_export(
@@ -74,18 +74,16 @@ def verify_export(
 
     ``whole``: the export is the whole record, not a part of it.
     """
-    chain, verdict = Verifier(witnesses, whole=whole), Verification()
+    verdict = Verification(Verifier(witnesses, whole=whole))
 
     def counted() -> Iterator[bytes]:
         for piece in pieces:
             yield piece
-            seen(chain.lines)
+            seen(verdict.chain.lines)
 
     for line in lines(counted()):
-        _note(verdict, chain.take(line))
-    _note(verdict, chain.finish())
-    verdict.entries, verdict.first, verdict.last = chain.lines, chain.first, chain.last
-    verdict.head, verdict.anchored = chain.head, chain.anchored
+        verdict.note(verdict.chain.take(line))
+    verdict.note(verdict.chain.finish())
     return verdict
 
 
@@ -112,19 +110,11 @@ def read_heads(noted: Iterable[str]) -> dict[int, str]:
 
 
 def describe_finding(finding: ChainFinding) -> str:
-    """Return a finding as a sentence."""
     if finding.flaw is Flaw.UNREADABLE:
         return f"Line {finding.line} {_WORDS[finding.flaw]}."
     if finding.last > finding.position:
         return f"Entries {finding.position:,} to {finding.last:,}: each {_WORDS[finding.flaw]} (line {finding.line})."
     return f"Entry {finding.position:,} {_WORDS[finding.flaw]} (line {finding.line})."
-
-
-def _note(verdict: Verification, findings: Iterable[ChainFinding]) -> None:
-    for finding in findings:
-        verdict.flaws += 1
-        if len(verdict.findings) < SHOWN:
-            verdict.findings.append(finding)
 
 
 def _is_hash(text: str) -> bool:
@@ -343,26 +333,26 @@ def acknowledge(
 
 def _judge(verdict: Verification) -> None:
     """Print the verdict. Exit with 1 for any finding."""
-    console = _console()
+    console, chain = _console(), verdict.chain
     for finding in verdict.findings:
         console.print(describe_finding(finding), style="bold red")
     if verdict.flaws > len(verdict.findings):
         console.print(f"And {verdict.flaws - len(verdict.findings):,} findings more.", style="bold red")
-    if verdict.entries:
-        console.print(f"{verdict.entries:,} entries, positions {verdict.first:,} to {verdict.last:,}.")
+    if chain.lines:
+        console.print(f"{chain.lines:,} entries, positions {chain.first:,} to {chain.last:,}.")
     else:
         console.print("There are no entries.")
-    if verdict.entries and not verdict.anchored:
+    if chain.lines and not chain.anchored:
         console.print(
-            f"The predecessor of entry {verdict.first:,} is unknown, so that entry could have been changed. "
+            f"The predecessor of entry {chain.first:,} is unknown, so that entry could have been changed. "
             "Begin with the first entry of the record, or pass the head before it with --head.",
             style="yellow",
         )
     if verdict.flaws:
         raise typer.Exit(1)
     console.print("Nothing was changed, removed or moved.", style="green")
-    if verdict.entries:
-        console.out(f"--head {verdict.last}:{verdict.head}", highlight=False)
+    if chain.lines:
+        console.out(f"--head {chain.last}:{chain.head}", highlight=False)
 
 
 def _gateway(url: str, api_key_file: Path | None) -> "Gateway":

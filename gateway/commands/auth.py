@@ -12,7 +12,7 @@ from gateway.text import plain_time, visible
 if TYPE_CHECKING:
     from gateway.auth.grants import Action, Place, Rights
     from gateway.config import Config
-    from gateway.db.key_uses import LastUse
+    from gateway.db.traffic import LastUse
 
 auth = typer.Typer(help="Ask what the grants allow, and which keys are used (docs/grants.md).", no_args_is_help=True)
 
@@ -131,13 +131,13 @@ def keys(config: ConfigPath = None) -> None:
 
 
 async def _last_uses(settings: "Config") -> "list[LastUse]":
-    from gateway.db import key_uses  # noqa: PLC0415 - help needs no database
+    from gateway.db import traffic  # noqa: PLC0415 - help needs no database
     from gateway.db.database import Database  # noqa: PLC0415 - likewise
 
     postgres = settings.postgres
     database = Database(postgres.dsn.get_secret_value(), pool_size=1)
     try:
-        return await key_uses.read(database)
+        return await traffic.read_key_uses(database)
     finally:
         await database.close()
 

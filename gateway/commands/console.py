@@ -168,7 +168,6 @@ Cells: TypeAlias = tuple[str, ...]
 
 
 def entry_cells(entry: Entry) -> Cells:
-    """Return the columns of an entry, as harmless text."""
     by = entry["fence_holder"] or entry["fence_caller"]
     values = (
         _time(entry["at"]),

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from functools import wraps
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 from uuid import UUID
 
 import typer
@@ -40,15 +40,8 @@ def given_filters(filters: Filters) -> dict[str, Any]:
     return {name: value for name, value in filters.items() if value is not None and value != []}
 
 
-class Listing(NamedTuple):
-    """Entries of a list, and the total in words."""
-
-    entries: list[Entry]
-    total: str
-
-
-def find_entries(gateway: "Gateway", filters: Filters, most: int, order: str = "newest") -> Listing:
-    """Return at most ``most`` entries. Raises what ``Gateway.call`` raises."""
+def find_entries(gateway: "Gateway", filters: Filters, most: int, order: str = "newest") -> tuple[list[Entry], str]:
+    """Return at most ``most`` entries, and the total in words. Raises what ``Gateway.call`` raises."""
     entries: list[Entry] = []
     total = ""
     bounds: dict[str, Any] = {}
@@ -66,7 +59,7 @@ def find_entries(gateway: "Gateway", filters: Filters, most: int, order: str = "
             bounds = {bound: entries[-1]["position"]}
         except (LookupError, TypeError) as error:
             raise gateway.no_gateway() from error
-    return Listing(entries, total)
+    return entries, total
 
 
 def read_head(gateway: "Gateway", database: str | None) -> tuple[int, str]:
@@ -106,7 +99,7 @@ def follow_entries(
                     if position is None and last:
                         # Backwards from the beginning of the stream, so that no entry is missed between the two.
                         before = {**filters, "before": int(identifier) + 1}
-                        yield from find_entries(gateway, before, last).entries[::-1]
+                        yield from find_entries(gateway, before, last)[0][::-1]
                     position = identifier
                     if entry is not None:
                         yield entry
@@ -248,20 +241,15 @@ OPTIONAL_COLUMNS = ("first", "id", "overtaken by", "refused")
 """Columns that a narrow terminal loses, the first first."""
 
 
-class FoundIncidents(NamedTuple):
-    """Incidents, the time of their states, and whether these are all."""
+def find_incidents(gateway: "Gateway", filters: Filters, most: int) -> tuple[list[Incident], datetime, bool]:
+    """Return at most ``most`` incidents, the time of their states, and whether these are all.
 
-    incidents: list[Incident]
-    now: datetime
-    complete: bool
-
-
-def find_incidents(gateway: "Gateway", filters: Filters, most: int) -> FoundIncidents:
-    """Return at most ``most`` incidents. Raises what ``Gateway.call`` raises."""
+    Raises what ``Gateway.call`` raises.
+    """
     page = gateway.call("GET", "/v1/incidents", parameters={**given_filters(filters), "limit": most})
     try:
         now = datetime.fromisoformat(page["now"])
-        return FoundIncidents(list(page["incidents"]), now, bool(page["complete"]))
+        return list(page["incidents"]), now, bool(page["complete"])
     except (LookupError, TypeError, ValueError) as error:
         raise gateway.no_gateway() from error
 
@@ -281,7 +269,6 @@ def acknowledge_incident(gateway: "Gateway", identifier: str, note: str, databas
 
 
 def incident_cells(incident: Incident, now: datetime) -> tuple[str, ...]:
-    """Return the columns of an incident, at ``now``."""
     writer = incident["holder"] or incident["caller"] or ""
     token = "" if incident["token"] is None else f" ({incident['token']})"
     over = "" if incident["fence"] is None else f"{incident['overtaken_by']} ({incident['fence']})"

@@ -12,7 +12,7 @@ import shutil
 import ssl
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from urllib.parse import SplitResult, unquote, urlsplit
+from urllib.parse import unquote, urlsplit
 
 from gateway.client import libpq
 from gateway.client.child import Ended, Signals, supervise
@@ -42,75 +42,39 @@ def source_at(address: str) -> Source | None:
     if address == GATEWAY:
         return None
     parts = urlsplit(address)
-    if parts.scheme in ("redis", "rediss", "postgresql", "postgres"):
-        return _by_url(address)
-    make = _KINDS.get(parts.scheme)
-    if make is None or not parts.netloc:
-        raise ValueError(f"must be one of: {FORMS}")
-    return make(parts)
+    given, _, hosts = parts.netloc.rpartition("@")
+    user, colon, text = given.partition(":")
+    username, password, scheme = unquote(user) or None, unquote(text) if colon else None, parts.scheme
+    # Each library hangs on its own module: a source that is not asked for costs nothing, and need not be installed.
+    match scheme:
+        case "redis" | "rediss":
+            from gateway.client.redis import RedisSource  # noqa: PLC0415
 
+            return RedisSource(address)
+        case "postgresql" | "postgres":
+            from gateway.client.postgres import PostgresSource  # noqa: PLC0415
 
-# Each library hangs on its own module: a source that is not asked for costs nothing, and need not be installed.
+            return PostgresSource(address)
+        case "etcd" | "etcds" if hosts:
+            from gateway.client.etcd import EtcdSource  # noqa: PLC0415
 
+            endpoints = [f"{'https' if scheme == 'etcds' else 'http'}://{host}" for host in hosts.split(",")]
+            prefix = parts.path.strip("/") or "fencing"
+            return EtcdSource(endpoints, username=username, password=password, prefix=prefix)
+        case "zookeeper" if hosts:
+            from gateway.client.zookeeper import ZooKeeperSource  # noqa: PLC0415
 
-def _etcd(parts: SplitResult) -> Source:
-    from gateway.client.etcd import EtcdSource  # noqa: PLC0415
+            root = parts.path if parts.path.strip("/") else "/fencing"
+            return ZooKeeperSource(hosts, username=username, password=password, root=root)
+        case "consul" | "consuls" if hosts:
+            from gateway.client.consul import ConsulSource  # noqa: PLC0415
 
-    scheme, (username, password) = "https" if parts.scheme == "etcds" else "http", _user(parts)
-    endpoints = [f"{scheme}://{host}" for host in _hosts(parts).split(",")]
-    return EtcdSource(endpoints, username=username, password=password, prefix=parts.path.strip("/") or "fencing")
+            return ConsulSource(f"{'https' if scheme == 'consuls' else 'http'}://{hosts}", token=password)
+        case "kubernetes" if hosts:
+            from gateway.client.kubernetes import KubernetesSource  # noqa: PLC0415
 
-
-def _zookeeper(parts: SplitResult) -> Source:
-    from gateway.client.zookeeper import ZooKeeperSource  # noqa: PLC0415
-
-    username, password = _user(parts)
-    root = parts.path if parts.path.strip("/") else "/fencing"
-    return ZooKeeperSource(_hosts(parts), username=username, password=password, root=root)
-
-
-def _consul(parts: SplitResult) -> Source:
-    from gateway.client.consul import ConsulSource  # noqa: PLC0415
-
-    scheme, (_, token) = "https" if parts.scheme == "consuls" else "http", _user(parts)
-    return ConsulSource(f"{scheme}://{_hosts(parts)}", token=token)
-
-
-def _kubernetes(parts: SplitResult) -> Source:
-    from gateway.client.kubernetes import KubernetesSource  # noqa: PLC0415
-
-    return KubernetesSource(namespace=parts.netloc)
-
-
-def _by_url(address: str) -> Source:
-    """Return a source whose own library reads the address."""
-    if address.startswith("redis"):
-        from gateway.client.redis import RedisSource  # noqa: PLC0415
-
-        return RedisSource(address)
-    from gateway.client.postgres import PostgresSource  # noqa: PLC0415
-
-    return PostgresSource(address)
-
-
-_KINDS: dict[str, Callable[[SplitResult], Source]] = {
-    "etcd": _etcd,
-    "etcds": _etcd,
-    "zookeeper": _zookeeper,
-    "consul": _consul,
-    "consuls": _consul,
-    "kubernetes": _kubernetes,
-}
-
-
-def _hosts(parts: SplitResult) -> str:
-    return parts.netloc.rpartition("@")[2]
-
-
-def _user(parts: SplitResult) -> tuple[str | None, str | None]:
-    """User and password; None for what is not there."""
-    user, colon, password = parts.netloc.rpartition("@")[0].partition(":")
-    return unquote(user) or None, unquote(password) if colon else None
+            return KubernetesSource(namespace=hosts)
+    raise ValueError(f"must be one of: {FORMS}")
 
 
 UNREACHABLE = 69
@@ -190,8 +154,6 @@ def run(options: RunOptions, api_key: str, inherited: Mapping[str, str], say: Ca
 
 
 class _Run:
-    """One run, from the lock to its release."""
-
     def __init__(
         self, options: RunOptions, api_key: str, inherited: Mapping[str, str], say: Callable[[str], None]
     ) -> None:
@@ -257,7 +219,6 @@ class _Run:
             return self._code(lock, ended)
 
     async def _variables(self, lock: Lock) -> dict[str, str]:
-        """Return the variables that tell the command about the lock."""
         options = self._options
         read: Read = "all" if options.read == ("all",) else options.read or "own"
         try:

@@ -132,7 +132,6 @@ async def find_incident(database: Database, identifier: UUID, shown_to: str | No
 
 
 async def find_newest(database: Database, incident: Incident, limit: int) -> list[Entry]:
-    """Return the newest refused writes of an incident."""
     day = first_day(Filters(since=incident.first))
     values = Values(day, incident.first_position, incident.last_position, limit)
     rows = await database.search(_with(_SQL["newest"], _of(incident.key, values)), *values.all)
@@ -174,26 +173,15 @@ async def _tallies(
 def _tally(row: Record) -> Tally:
     token = None if row["value"] is None else Token(row["epoch"] or 0, row["value"])
     key = IncidentKey(row["reason"] or "", row["caller"], row["key_resource"], token, row["key_holder"])
-    return Tally(
-        key,
-        row["step"],
-        row["refusals"],
-        row["passed"],
-        row["inside"],
-        row["first"],
-        row["last"],
-        row["first_position"],
-        row["last_position"],
-        row["resource"],
-        row["same"],
-    )
+    same = [name for name in Tally.__slots__ if name not in ("key", "count")]
+    return Tally(key, count=row["refusals"], **{name: row[name] for name in same})
 
 
 def _of(key: IncidentKey, values: Values) -> list[str]:
     """Return the conditions of a key. An index helps with ``=``, and not with ``IS NOT DISTINCT FROM``."""
     columns: dict[str, object] = {"reason": key.reason, "caller": key.caller}
     if key.of_a_token:
-        epoch, value = (None, None) if key.token is None else (key.token.epoch, key.token.value)
+        epoch, value = record.pair(key.token)
         columns |= {"resource": key.resource, "holder": key.holder, "value": value, "epoch": epoch}
     return [
         f"{column} IS NULL" if value is None else f"{column} = {values.add(value)}" for column, value in columns.items()
@@ -205,7 +193,6 @@ async def _of_key(database: Database, key: IncidentKey, begin: datetime, end: da
 
 
 async def _whole(database: Database, incident: Incident, window: _Window) -> Incident:
-    """Return an incident with its refusals before and after the window."""
     begin, end = _moved(window.since, -LONGEST), _moved(window.until, LONGEST)
     found = await _of_key(database, incident.key, begin, end)
     whole = next((one for one in found if one.first <= incident.last and incident.first <= one.last), None)
@@ -244,7 +231,7 @@ def _written(key: IncidentKey) -> str:
     """Return a key as the query of acknowledgements has it."""
     if not key.of_a_token:
         return json.dumps([key.reason, key.caller])
-    epoch, value = (None, None) if key.token is None else (key.token.epoch, key.token.value)
+    epoch, value = record.pair(key.token)
     return json.dumps([key.reason, key.caller, key.resource, epoch, value, key.holder])
 
 

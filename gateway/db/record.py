@@ -75,26 +75,9 @@ async def record_event(executor: Database | Transaction, happening: RecordedEven
     With a ``Database`` it is durable when this returns; with a ``Transaction`` it becomes so with its commit.
     """
     execute = executor.fetchrow_write if isinstance(executor, Database) else executor.fetchrow
-    token, fence, details = happening.token, happening.fence, happening.details
-    row = await execute(
-        _SQL["put"],
-        happening.kind,
-        happening.plane,
-        happening.rule,
-        happening.resource,
-        happening.reason,
-        token.epoch if token else None,
-        token.value if token else None,
-        happening.holder,
-        happening.caller,
-        happening.request_id,
-        fence.token.epoch if fence else None,
-        fence.token.value if fence else None,
-        fence.holder if fence else None,
-        fence.caller if fence else None,
-        fence.raised_at if fence else None,
-        None if details is None else json.dumps(details),
-    )
+    one, details = happening, None if happening.details is None else json.dumps(happening.details)
+    about = (one.kind, one.plane, one.rule, one.resource, one.reason, *pair(one.token))
+    row = await execute(_SQL["put"], *about, one.holder, one.caller, one.request_id, *_met(one.fence), details)
     assert row is not None
     return row["id"], row["at"]
 
@@ -121,28 +104,15 @@ async def drop_partition(database: Database, keep: int) -> date | None:
     return last_day
 
 
+_AS_THEY_ARE = tuple(name for name in Entry.__slots__ if name not in ("hash", "kind", "token", "fence", "details"))
+
+
 def entry_from_row(row: Record) -> Entry:
-    """Return the entry of a row with all columns of ``fencing.entry``."""
     return Entry(
-        position=row["position"],
+        **{name: row[name] for name in _AS_THEY_ARE},
         hash=row["hash"].hex(),
-        id=row["id"],
-        at=row["at"],
         kind=kind_of(row["kind"]),
-        plane=row["plane"],
-        rule=row["rule"],
-        resource=row["resource"],
-        reason=row["reason"],
-        enforced=row["enforced"],
         token=None if row["value"] is None else Token(row["epoch"] or 0, row["value"]),
-        holder=row["holder"],
-        caller=row["caller"],
-        method=row["method"],
-        target=row["target"],
-        client=row["client"],
-        request_id=row["request_id"],
-        payload_size=row["payload_size"],
-        payload_sha256=row["payload_sha256"],
         fence=fence_from_row(row["resource"], row),
         details=None if row["details"] is None else json.loads(row["details"]),
     )
@@ -165,22 +135,11 @@ async def record_administration(
 
     Raises ``Unavailable`` or ``SqlError``: then it must not be done, though it may be on record.
     """
-    token = attempt.token
+    told = json.dumps({"operation": operation, **details})
+    sent = (attempt.method, attempt.target, attempt.client, attempt.request_id, told)
+    actor = (*pair(attempt.token), attempt.holder, attempt.caller)
     try:
-        await database.fetchrow_write(
-            _SQL["record"],
-            attempt.plane,
-            resource,
-            token.epoch if token else None,
-            token.value if token else None,
-            attempt.holder,
-            attempt.caller,
-            attempt.method,
-            attempt.target,
-            attempt.client,
-            attempt.request_id,
-            json.dumps({"operation": operation, **details}),
-        )
+        await database.fetchrow_write(_SQL["record"], attempt.plane, resource, *actor, *sent)
     except OutcomeUnknown as error:
         raise Unavailable(error.message) from error
 
@@ -229,9 +188,10 @@ async def record_rejections(
     """
     ids = [uuid4() for _ in refusals]
     attempts = [(one.resource, one.attempt) for one in refusals]
+    met = ((one.reason, one.enforced, *_met(one.fence)) for one in refusals)
     attempted = _attempted(ids, attempts, [_details(one.attempt, traces, one) for one in refusals])
     execute = executor.fetch_write if isinstance(executor, Database) else executor.fetch
-    rows = await execute(_REFUSALS["record"], *attempted, *_columns(map(_met, refusals), 7), *_payloads(ids, attempts))
+    rows = await execute(_REFUSALS["record"], *attempted, *_columns(met, 7), *_payloads(ids, attempts))
     at = {row["id"]: row["at"] for row in rows}
     return [
         Rejection(entry, at[entry], one.resource, one.reason, one.enforced, one.attempt, one.fence, one.missing)
@@ -267,8 +227,7 @@ def _attempted(
         (
             entry,
             resource,
-            attempt.token.epoch if attempt.token else None,
-            attempt.token.value if attempt.token else None,
+            *pair(attempt.token),
             attempt.holder,
             attempt.caller,
             attempt.method,
@@ -286,13 +245,16 @@ def _attempted(
     return _columns(rows, 15)
 
 
-def _met(refusal: Refusal) -> tuple[object, ...]:
-    """Return the column values of the fence that refused the write."""
-    fence = refusal.fence
+def pair(token: Token | None) -> tuple[int | None, int | None]:
+    """Return the epoch and the value of a token, as columns have them."""
+    return (None, None) if token is None else (token.epoch, token.value)
+
+
+def _met(fence: Fence | None) -> tuple[object, ...]:
+    """Return the column values of the fence that an entry met."""
     if fence is None:
-        return refusal.reason, refusal.enforced, None, None, None, None, None
-    token = fence.token
-    return refusal.reason, refusal.enforced, token.epoch, token.value, fence.holder, fence.caller, fence.raised_at
+        return (None,) * 5
+    return *pair(fence.token), fence.holder, fence.caller, fence.raised_at
 
 
 def _details(attempt: Attempt, traces: Mapping[str, str], refusal: Refusal | None = None) -> str | None:

@@ -174,7 +174,6 @@ def _takeover(row: Record) -> Takeover:
 
 
 def _met(row: Record) -> Takeover:
-    """Return the takeover that a refused write reports."""
     return Takeover(row["fence_raised_at"], Kind.RAISED, _party(row, "fence_"), _party(row), None, inferred=True)
 
 

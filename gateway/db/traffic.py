@@ -1,6 +1,6 @@
-"""Counts of writes by the minute: written by each gateway process in rows of its own, read over all of them."""
+"""What processes count and note in memory: writes by the minute, in rows of each process, and last uses of keys."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal
@@ -8,7 +8,7 @@ from typing import Literal
 from gateway.db.database import Database
 from gateway.db.pool import load
 
-_SQL = load("traffic")
+_SQL, _KEY_USES = load("traffic"), load("key_uses")
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,3 +105,32 @@ async def forget(database: Database, days: int, limit: int) -> int:
     row = await database.fetchrow_write(_SQL["forget"], days, limit)
     assert row is not None
     return int(row["gone"])
+
+
+@dataclass(frozen=True, slots=True)
+class LastUse:
+    """The last use of a key. ``kind``: api or s3. ``key``: its fingerprint, or its access key id."""
+
+    caller: str
+    kind: str
+    key: str
+    last_used: datetime
+
+
+async def note_key_uses(database: Database, uses: Sequence[tuple[str, str, str, float]]) -> None:
+    """Note uses, each as caller, kind, key and how many seconds ago. An earlier use changes nothing.
+
+    Raises ``GatewayError``, after which it can be done again.
+    """
+    await database.fetch_write(
+        _KEY_USES["note"],
+        [caller for caller, _, _, _ in uses],
+        [kind for _, kind, _, _ in uses],
+        [key for _, _, key, _ in uses],
+        [ago for _, _, _, ago in uses],
+    )
+
+
+async def read_key_uses(database: Database) -> list[LastUse]:
+    """Return the last uses of all keys that ever were used, those that are no longer configured included."""
+    return [LastUse(**row) for row in await database.fetch(_KEY_USES["read"])]

@@ -3,26 +3,192 @@
 It has a nightly job whose VM was stopped for a quarter of an hour, and an election that would not settle. It has a cron
 job on three machines, an importer that is only observed, an issuer that lost its counter, and an operator with psql.
 Around them is the work of ordinary days. All of it is invented, and the same each time, counted from now.
+
+A scene only says which machine wrote when, with which token. The rules of the gateway's own fencing decide the
+refusals, the fences and the takeovers.
 """
 
+import hashlib
 import json
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from math import cos, pi
 from random import Random
+from typing import Any, TypeAlias
+from uuid import UUID
 
 from gateway.db import record, traffic
 from gateway.db.database import Database, Transaction
-from gateway.demo.chronicle import Act, Actor, BarrierAct, Chronicle, DemoRule, RecordedAct, WriteAct
-from gateway.fencing.decision import Enforcement
+from gateway.db.traffic import TrafficKey, WriteCounts
+from gateway.fencing.decision import Decision, Enforcement, Fence, Presented, decide
 from gateway.fencing.record import Kind
 from gateway.fencing.token import Token
-from gateway.webhooks.alarms import AlarmRule
+
+Columns: TypeAlias = dict[str, Any]
+"""One row of ``fencing.intake``, by column; times are texts in ISO form."""
+
+
+@dataclass(frozen=True, slots=True)
+class DemoRule:
+    """The rule that a write came under: a table, or a pattern of keys."""
+
+    plane: str
+    name: str
+    mode: Enforcement = Enforcement.ENFORCE
+
+
+@dataclass(frozen=True, slots=True)
+class Actor:
+    """A writer: its own name, its proven identity, and its address."""
+
+    holder: str
+    caller: str
+    client: str
+
+
+@dataclass(frozen=True, slots=True)
+class BarrierAct:
+    """A new holder raises the fence, before it reads."""
+
+    at: datetime
+    resource: str
+    token: Token
+    by: Actor
+
+
+@dataclass(frozen=True, slots=True)
+class WriteAct:
+    """A write arrives. ``size`` is in bytes; None where it is refused before its body is read."""
+
+    at: datetime
+    resource: str
+    token: Token
+    by: Actor
+    under: DemoRule
+    method: str
+    target: str
+    size: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedAct:
+    """Any other recorded event: ``columns`` are those of the entry. ``meets`` is the fence of that time."""
+
+    at: datetime
+    kind: Kind
+    resource: str | None
+    columns: Mapping[str, Any] = field(default_factory=dict)
+    meets: bool = False
+
+
+Act: TypeAlias = BarrierAct | WriteAct | RecordedAct
+
+
+class Chronicle:
+    """Plays deeds in the order of their times. The results: ``entries``, ``fences``, ``traffic``."""
+
+    def __init__(self, random: Random) -> None:
+        self._random = random
+        self.entries: list[Columns] = []
+        self.fences: dict[str, Fence] = {}
+        self.traffic: defaultdict[TrafficKey, WriteCounts] = defaultdict(WriteCounts)
+
+    def play(self, deeds: Iterable[Act]) -> None:
+        """All there are: what is played later must not have happened earlier."""
+        for deed in sorted(deeds, key=lambda deed: deed.at):
+            match deed:
+                case BarrierAct():
+                    self._raise(Kind.BARRIER, deed.at, deed.resource, deed.token, deed.by)
+                case WriteAct():
+                    self._write(deed)
+                case RecordedAct():
+                    met = _met(self.fences.get(deed.resource or "")) if deed.meets else {}
+                    self._record(deed.kind, deed.at, resource=deed.resource, **{**met, **deed.columns})
+                    if deed.kind is Kind.REJECTION:
+                        self._counts(deed.at, deed.columns["plane"], deed.columns["rule"]).add("refused", 1)
+                    if deed.kind is Kind.EPOCH and deed.resource is not None:
+                        token = Token(deed.columns["epoch"], deed.columns["value"])
+                        self.fences[deed.resource] = Fence(deed.resource, token, None, deed.columns["caller"], deed.at)
+
+    def accepted(self, minute: datetime, under: DemoRule, number: int) -> None:
+        """Count accepted writes of other machines in that minute."""
+        self.traffic[TrafficKey(minute, under.plane, under.name)].accepted += number
+
+    def _counts(self, at: datetime, plane: str, rule: str) -> WriteCounts:
+        return self.traffic[TrafficKey(at.replace(second=0, microsecond=0), plane, rule)]
+
+    def _write(self, write: WriteAct) -> None:
+        fence = self.fences.get(write.resource)
+        decision = decide(fence, Presented(write.token, write.by.holder))
+        counts = self._counts(write.at, write.under.plane, write.under.name)
+        if decision.passes:
+            counts.accepted += 1
+            if decision is Decision.RAISED:
+                self._raise(Kind.RAISED, write.at, write.resource, write.token, write.by)
+            return
+        enforced = write.under.mode is Enforcement.ENFORCE
+        counts.add("refused" if enforced else "observed", 1)
+        body = self._random.randbytes(write.size) if write.size is not None else None
+        self._record(
+            Kind.REJECTION,
+            write.at,
+            resource=write.resource,
+            plane=write.under.plane,
+            rule=write.under.name,
+            reason=decision.value,
+            enforced=enforced,
+            **_acts(write.token, write.by),
+            method=write.method,
+            target=write.target,
+            client=write.by.client,
+            request_id=str(self._identifier()),
+            payload_size=write.size,
+            payload_sha256=None if body is None else hashlib.sha256(body).hexdigest(),
+            **_met(fence),
+        )
+
+    def _raise(self, kind: Kind, at: datetime, resource: str, token: Token, by: Actor) -> None:
+        """Return whether to record a raise. A barrier is on record always; the first write of a resource is not."""
+        before = self.fences.get(resource)
+        if before is not None and token < before.token:
+            raise ValueError(f"{resource}: nobody raises {before.token} to {token}")
+        if before is not None or kind is Kind.BARRIER:
+            self._record(kind, at, resource=resource, **_acts(token, by), **_met(before))
+        self.fences[resource] = Fence(resource, token, by.holder, by.caller, at)
+
+    def _record(self, kind: Kind, at: datetime, **columns: Any) -> str:
+        identifier = str(self._identifier())
+        self.entries.append({"id": identifier, "at": _text(at), "kind": kind.value, **columns})
+        return identifier
+
+    def _identifier(self) -> UUID:
+        return UUID(int=self._random.getrandbits(128), version=4)
+
+
+def _acts(token: Token, by: Actor) -> Columns:
+    return {"epoch": token.epoch, "value": token.value, "holder": by.holder, "caller": by.caller}
+
+
+def _met(fence: Fence | None) -> Columns:
+    if fence is None:
+        return {}
+    return {
+        "fence_epoch": fence.token.epoch,
+        "fence_value": fence.token.value,
+        "fence_holder": fence.holder,
+        "fence_caller": fence.caller,
+        "fence_raised_at": _text(fence.raised_at),
+    }
+
+
+def _text(moment: datetime) -> str:
+    return moment.isoformat(timespec="microseconds").replace("+00:00", "Z")
+
 
 SEED = 33
 BUCKET = "reports"
-ALARM = ("zombies", AlarmRule(more_than=20, minutes=5))
-"""Return the configuration of the demo."""
 
 ACCOUNTS = DemoRule("tables", "public.accounts")
 RUNS = DemoRule("tables", "public.runs")
@@ -45,12 +211,10 @@ COLUMNS = (
 
 
 def compose(now: datetime) -> Chronicle:
-    """Return the whole sample, up to ``now``."""
     random = Random(SEED)  # noqa: S311 - a sample is to be the same each time
     chronicle = Chronicle(random)
-    scenes = (nightly, elections, cron, observed, restored, beside, stragglers)
+    scenes = (nightly, elections, cron, observed, restored, beside)
     chronicle.play(deed for scene in scenes for deed in scene(now, random))
-    chronicle.watched(*ALARM)
     _background(chronicle, now, random)
     return chronicle
 
@@ -81,7 +245,7 @@ async def write(database: Database) -> bool:
 
 
 def nightly(now: datetime, _: Random) -> Iterator[Act]:
-    """Play an operator with psql. The guard refuses the change, is switched off, and the bypass is found."""
+    """Play a job whose VM is stopped for a quarter of an hour, and goes on beside its successor."""
     resource, start = "job/nightly-report", now - 3 * HOUR
     first = Actor("batch-vm-1", "batch", "10.20.0.11")
     second = Actor("batch-vm-2", "batch", "10.20.0.12")
@@ -217,20 +381,6 @@ def beside(now: datetime, _: Random) -> Iterator[Act]:
     for at in (refused - MINUTE, refused):
         yield RecordedAct(at, Kind.REJECTION, "public.accounts/3", guard)
     yield RecordedAct(found, Kind.BYPASS, "public.accounts/3", change, meets=True)
-
-
-def stragglers(now: datetime, random: Random) -> Iterator[Act]:
-    """Now and then one write comes a little late: nothing to lose sleep about."""
-    for n in range(14):
-        resource, at = f"job/import-{random.randint(1, 40)}", now - 25 * HOUR + n * 1.7 * HOUR
-        slow = Actor(f"worker-{random.randint(1, 9)}", "import", f"10.20.5.{n + 1}")
-        next_one = Actor(f"worker-{random.randint(10, 19)}", "import", f"10.20.5.{n + 101}")
-        token = 100 + 2 * n
-        yield BarrierAct(at, resource, Token(0, token), slow)
-        yield BarrierAct(at + 5 * MINUTE, resource, Token(0, token + 1), next_one)
-        late = at + 5 * MINUTE + random.uniform(0.2, 9) * SECOND
-        target = f"/v1/tables/runs?job=eq.{resource.removeprefix('job/')}"
-        yield WriteAct(late, resource, Token(0, token), slow, RUNS, "PATCH", target, random.randint(30, 90))
 
 
 def _lease(

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
+from typing import Any
 from uuid import UUID
 
 from gateway.errors import (
@@ -290,6 +291,19 @@ class Entry:
     payload_sha256: str | None
     fence: Fence | None
     details: Mapping[str, object] | None
+
+
+def facts(entry: Entry) -> dict[str, Any]:
+    """Return an entry as each place tells it: its tokens in their wire form, and its fence in four fields."""
+    fence = entry.fence
+    return {
+        **{name: getattr(entry, name) for name in Entry.__slots__},
+        "token": None if entry.token is None else str(entry.token),
+        "fence": None if fence is None else str(fence.token),
+        "fence_holder": None if fence is None else fence.holder,
+        "fence_caller": None if fence is None else fence.caller,
+        "fence_raised_at": None if fence is None else fence.raised_at,
+    }
 
 
 FILTERS: Mapping[str, str] = {

@@ -27,7 +27,7 @@ from gateway.objects.s3.request import S3Request
 from gateway.objects.store.client import query_of
 from gateway.objects.store.operations import Upstream
 from gateway.objects.store.probe import Profiles
-from gateway.record.denials import Denials
+from gateway.record.refusals import Denials
 
 LISTINGS = frozenset(
     {

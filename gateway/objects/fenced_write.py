@@ -72,7 +72,7 @@ from gateway.objects.store.client import TextHeaders, path_of
 from gateway.objects.store.operations import Upstream
 from gateway.objects.store.probe import Profiles
 from gateway.observe.events import Observe, WriteAccepted
-from gateway.record.audit import Audit
+from gateway.record.refusals import Audit
 
 Authorise: TypeAlias = Callable[["Exchange", str, str], Awaitable[MissingGrant | None]]
 """Raises ``Denied`` if the caller may not write a key of a bucket. In observe mode it may return the missing grant."""

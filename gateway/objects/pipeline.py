@@ -47,9 +47,8 @@ from gateway.objects.store.operations import Upstream
 from gateway.objects.store.probe import Profiles
 from gateway.objects.sweeper import Sweeper
 from gateway.observe.events import Observe
-from gateway.record.audit import Audit
-from gateway.record.denials import Denials
 from gateway.record.payload_capture import NOTHING, Capture
+from gateway.record.refusals import Audit, Denials
 
 Handler: TypeAlias = Callable[[Exchange], Awaitable[None]]
 

@@ -76,11 +76,9 @@ class Follower:
 
     @property
     def followers(self) -> int:
-        """The number of subscriptions."""
         return self._followers
 
     def close(self) -> None:
-        """End all subscriptions."""
         self.closed = True
         self._wake()
 

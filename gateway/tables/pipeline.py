@@ -34,9 +34,8 @@ from gateway.http.body import BodyReader, ClientGone, Message, Receive, Scope, o
 from gateway.http.head import LARGEST, Head
 from gateway.http.origins import origin_of
 from gateway.observe.events import Observe
-from gateway.record.audit import Audit
-from gateway.record.denials import Denials
 from gateway.record.payload_capture import NOTHING, Capture
+from gateway.record.refusals import Audit, Denials
 from gateway.tables.dialect import errors, openapi, request
 from gateway.tables.dialect.request import READS, WRITES, Target
 from gateway.tables.dialect.response import Origins, Response

@@ -11,8 +11,20 @@ from uuid import UUID
 
 from gateway.fencing.record import Kind
 from gateway.timeline import sentences
-from gateway.timeline.history import Activity, Axis, History, Key, Refusals, Span, Takeover, Tick
-from gateway.timeline.lanes import Lane, LeaseSpan, lanes, takeovers
+from gateway.timeline.history import (
+    Activity,
+    Axis,
+    History,
+    Key,
+    Lane,
+    LeaseSpan,
+    Refusals,
+    Span,
+    Takeover,
+    Tick,
+    lanes,
+    takeovers,
+)
 from gateway.timeline.sentences import Clock, Sentence
 
 
@@ -118,20 +130,11 @@ class Bar:
 
 
 @dataclass(frozen=True, slots=True)
-class Present:
-    """The shapes that the legend has to explain, beside those of every picture."""
-
-    several: bool
-    noted: bool
-    leases: bool
-    bypass: bool
-    guarded: bool
-    settled: bool
-
-
-@dataclass(frozen=True, slots=True)
 class Picture:
-    """The whole picture with its texts. ``strip`` is empty if every party is drawn."""
+    """The whole picture with its texts. ``strip`` is empty if every party is drawn.
+
+    ``shapes``: those that the legend has to explain, beside those of every picture.
+    """
 
     span: Span
     width: float
@@ -150,7 +153,7 @@ class Picture:
     headline: tuple[Sentence, ...]
     summary: str
     rest: str | None
-    has: Present
+    shapes: frozenset[str]
     clock: Clock
     counted: int = 0
 
@@ -175,7 +178,6 @@ _LABEL = 96.0
 
 
 def draw(history: History) -> Picture:
-    """Draw the picture of a history."""
     clock, axis = Clock(history.span), Axis(history.span, LEFT, RIGHT)
     drawn = lanes(history)
     rest = _rest(history, drawn)
@@ -211,23 +213,20 @@ def draw(history: History) -> Picture:
         headline=headline,
         summary=sentences.plain(headline),
         rest=rest,
-        has=_present(rows, flags),
+        shapes=_shapes(rows, flags),
         clock=clock,
         counted=history.counted,
     )
 
 
-def _present(rows: Sequence[Row], flags: Sequence[Flag]) -> Present:
+def _shapes(rows: Sequence[Row], flags: Sequence[Flag]) -> frozenset[str]:
     marks = [mark for row in rows for mark in row.marks]
-    kinds = {flag.kind for flag in flags}
-    return Present(
-        several=any(mark.text for mark in marks),
-        noted=any(mark.noted for mark in marks),
-        leases=any(row.bands for row in rows),
-        bypass=Kind.BYPASS in kinds,
-        guarded=Kind.GUARD_REFUSED in kinds,
-        settled=Kind.SETTLED in kinds,
-    )
+    known = {
+        "several": any(mark.text for mark in marks),
+        "noted": any(mark.noted for mark in marks),
+        "leases": any(row.bands for row in rows),
+    }
+    return frozenset([*(name for name, there in known.items() if there), *(flag.kind for flag in flags)])
 
 
 def _row(lane: Lane, y: float, height: float, axis: Axis, clock: Clock) -> Row:
@@ -279,7 +278,6 @@ def _bands(lane: Lane, axis: Axis, clock: Clock, *, labelled: bool) -> list[Band
 
 
 def _end(lease: LeaseSpan, lane: Lane, axis: Axis) -> datetime:
-    """Return the end of a band: that of its lease, or else that of the lane."""
     if lease.until is not None:
         return lease.until
     return axis.span.until if lane.overtaken is None else lane.overtaken.at

@@ -11,8 +11,19 @@ from typing import TypeAlias
 from gateway.fencing.incident import counted_only, nothing_refused
 from gateway.fencing.record import Kind
 from gateway.text import span, visible
-from gateway.timeline.history import Activity, Party, Refusals, Remark, Span, Takeover, Totals, format_day, format_time
-from gateway.timeline.lanes import Lane, LeaseSpan
+from gateway.timeline.history import (
+    Activity,
+    Lane,
+    LeaseSpan,
+    Party,
+    Refusals,
+    Remark,
+    Span,
+    Takeover,
+    Totals,
+    format_day,
+    format_time,
+)
 
 Sentence: TypeAlias = tuple[str | Party, ...]
 
@@ -40,7 +51,6 @@ class Clock:
     span: Span
 
     def time(self, moment: datetime) -> str:
-        """Return the time of day."""
         return format_time(moment, timedelta(milliseconds=1) if self.span.length < _FINE else timedelta(seconds=1))
 
     def say(self, moment: datetime) -> str:
@@ -56,7 +66,6 @@ def party_text(party: Party) -> str:
 
 
 def plain(sentences: Sequence[Sentence]) -> str:
-    """Return sentences in plain text, each party with its token."""
     return " ".join(
         "".join(party_text(piece) if isinstance(piece, Party) else piece for piece in one) for one in sentences
     )
@@ -122,7 +131,6 @@ def _between(first: datetime, last: datetime, clock: Clock) -> str:
 
 
 def _fate(refused: int, noted: int) -> str:
-    """Tell the outcome of the writes."""
     if noted == 0:
         return "It was refused." if refused == 1 else "All were refused."
     if noted == refused:
@@ -144,7 +152,6 @@ def _standing(lanes: Sequence[Lane], clock: Clock) -> tuple[Sentence, ...]:
 
 
 def describe_refusals(lane: Lane, refusals: Refusals, clock: Clock) -> str:
-    """Describe the writes behind a mark."""
     fate = "Refused" if not refusals.noted else "Passed, would have been refused" if _all_noted(refusals) else "Refused"
     reason = f" ({refusals.reason})" if refusals.reason else ""
     late = ""
@@ -161,7 +168,6 @@ def _all_noted(refusals: Refusals) -> bool:
 
 
 def describe_takeover(takeover: Takeover, clock: Clock) -> str:
-    """Describe the takeover behind an arrow."""
     at = f"{'No later than ' if takeover.inferred else ''}{clock.say(takeover.at)}"
     if takeover.kind is Kind.EPOCH:
         return f"{at}: {takeover.by.caller or 'an administrator'} began a new epoch, {takeover.by.token_text}."
@@ -212,7 +218,6 @@ def note(lane: Lane) -> str | None:
 
 
 def describe_lease(party: Party, lease: LeaseSpan, clock: Clock) -> str:
-    """Describe the lease behind a band."""
     since = "from before this record" if lease.since is None else f"granted at {clock.say(lease.since)}"
     if lease.until is None or lease.end is None:
         return f"Lease of {party_text(party)}, {since}."
@@ -220,18 +225,15 @@ def describe_lease(party: Party, lease: LeaseSpan, clock: Clock) -> str:
 
 
 def lease_end_text(kind: Kind) -> str:
-    """Return in one word how a lease ended."""
     return _LEASE_ENDS[kind]
 
 
 def describe_remark(remark: Remark, clock: Clock) -> str:
-    """Describe the event behind a flag."""
     times = "" if remark.count == 1 else f", {number(remark.count)} times"
     return f"{_REMARKS[remark.kind]}{times}, {clock.say(remark.at)}."
 
 
 def describe_activity(activity: Activity, clock: Clock) -> str:
-    """Describe the activity behind a bar of the strip."""
     refused, takeovers = number(activity.refused), number(activity.takeovers)
     when = f"From {clock.say(activity.span.since)} to {clock.say(activity.span.until)}"
     return f"{when}: {refused} refused {_writes(activity.refused)}, {takeovers} takeovers."

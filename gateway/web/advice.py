@@ -57,7 +57,6 @@ def kind_title(kind: Kind | str) -> str:
 
 
 def kind_titles() -> dict[str, str]:
-    """Return the titles of all kinds."""
     return {kind.value: kind_title(kind) for kind in Kind}
 
 

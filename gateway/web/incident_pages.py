@@ -55,8 +55,6 @@ def in_order(rows: Iterable[IncidentRow]) -> list[IncidentRow]:
 
 
 def list_routes(site: Site) -> list[Route]:
-    """Build the route ``/ui/incidents``."""
-
     async def show_list(request: Request) -> Response:
         sent = request.query_params.multi_items()
         wanted = request.query_params.get("state") or ""
@@ -103,8 +101,6 @@ def list_routes(site: Site) -> list[Route]:
 
 
 def routes(site: Site, bodies: BodyReader) -> list[Route]:
-    """Build the routes of the list, of one incident, and of the form that acknowledges it."""
-
     async def show(request: Request) -> Response:
         return await _page(request, _identifier(request))
 

@@ -93,7 +93,6 @@ LONGEST = 600.0
 
 
 def routes(site: Site) -> list[Route]:
-    """Build the routes ``/ui/live`` and ``/ui/live/stream``."""
     room = ReaderSlots(_VIEWERS, "live pages")
 
     async def show(request: Request) -> Response:

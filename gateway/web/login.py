@@ -157,7 +157,6 @@ def lacks_audit(caller: Principal) -> str:
 
 
 def set_session(answer: Response, session: str, lifetime: timedelta, *, secure: bool) -> None:
-    """Give the browser a session."""
     seconds = int(lifetime.total_seconds())
     answer.set_cookie(COOKIE, session, max_age=seconds, path=HOME, secure=secure, httponly=True, samesite="strict")
 

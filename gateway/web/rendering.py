@@ -108,8 +108,6 @@ THEME_COOKIE = "gateway_theme"
 
 
 class Pages:
-    """Renders templates of ``gateway/web/templates``."""
-
     def __init__(self, assets: Assets) -> None:
         self._environment = environment()
         self._environment.globals["asset"] = assets.address
@@ -262,8 +260,6 @@ JournalState: TypeAlias = Callable[[], Awaitable[Journal | None]]
 
 
 class Bucket(Protocol):
-    """The result of probing a bucket."""
-
     @property
     def writable(self) -> bool:
         """Return whether the bucket takes fenced writes."""

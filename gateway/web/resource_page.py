@@ -193,7 +193,6 @@ def _zoom(named: Mapping[str, str], span: Span) -> str:
 
 
 def _steps(named: Mapping[str, str], found: TimelineView) -> list[SpanLink]:
-    """Return the links to other spans. ``named``: the parameters that name the resource."""
     span = found.span
     ways = (
         ("← Earlier", spans.earlier(span)),
@@ -223,8 +222,6 @@ _LATELY = timedelta(days=7)
 
 
 def search_routes(site: Site) -> list[Route]:
-    """Build the route ``/ui/resources``."""
-
     async def show(request: Request) -> Response:
         sent = request.query_params.multi_items()
         prefix, after = form_field(sent, "prefix") or "", form_field(sent, "after_name") or ""
@@ -273,15 +270,11 @@ _OTHERS = tuple(kind for kind in Kind if kind is not Kind.REJECTION)
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """A report. ``name`` is the name of its file."""
-
     content: str
     name: str
 
 
 def report_routes(site: Site) -> list[Route]:
-    """Build the route ``/ui/resource/report``, which answers with a file."""
-
     async def download(request: Request) -> Response:
         sent = request.query_params.multi_items()
         asked, name = read_filters(sent, await site.place.database.now()), form_field(sent, "name")

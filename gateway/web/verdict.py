@@ -98,27 +98,15 @@ class Facts:
 
 _SERVICES = {
     "postgres": (
-        "The database cannot be reached, so the gateway takes no write and shows no record.",
+        "The database cannot be reached: nothing of it is written, and its record cannot be shown.",
         "Bring PostgreSQL back, or the network to it. Nothing is lost: writers get 503 and may retry.",
     ),
     "s3": (
-        "The object store cannot be reached, so the gateway takes no object write.",
+        "The object store cannot be reached, so its buckets take no write.",
         "Bring the store back, or the network to it. Writes to tables go on.",
     ),
 }
 
-
-_OF_SEVERAL = {
-    "postgres": (
-        "The database cannot be reached: nothing of it is written, and this page lacks its record.",
-        "Bring PostgreSQL back, or the network to it. Nothing is lost: writers get 503 and may retry.",
-    ),
-    "s3": (
-        "The object store cannot be reached, so its buckets take no object write.",
-        "Bring the store back, or the network to it. Writes to tables go on.",
-    ),
-}
-"""Outages of one of several databases. The others go on."""
 
 _STATES = {
     ("postgres", "closed"): (
@@ -196,8 +184,7 @@ def _counted(several: Sequence[Facts]) -> Happened | None:
 def _outages(facts: Facts) -> Iterator[Finding]:
     for service, state in facts.health.items():
         if state != "ok":
-            known = _SERVICES if facts.database is None else _OF_SEVERAL
-            sentence, advice = known.get(service, (f"The service {service} is {state}.", "Bring it back."))
+            sentence, advice = _SERVICES.get(service, (f"The service {service} is {state}.", "Bring it back."))
             sentence, advice = _STATES.get((service, state), (sentence, advice))
             yield Finding("bad", (sentence,), (advice,))
     if facts.journal is not None:
@@ -278,7 +265,6 @@ def _acknowledged(several: Sequence[Facts]) -> Iterator[Finding]:
 
 
 def writer(incident: Incident) -> Name:
-    """Return the best name of the refused writer."""
     return Name(incident.key.holder or incident.key.caller or "a writer without a name")
 
 
@@ -480,7 +466,6 @@ def _joined(parts: Sequence[str]) -> str:
 
 
 def incident_address(incident: Incident, database: str | None = None) -> str:
-    """Return the address of an incident's page."""
     return f"/ui/incidents/{incident.id}" + ("" if database is None else f"?{urlencode({'of': database})}")
 
 

@@ -110,7 +110,6 @@ class Courier:
             await _finish(response)
 
     async def close(self) -> None:
-        """Close all connections."""
         if self._client is not None:
             await self._client.aclose()
 

@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from gateway.fencing.record import Entry, Kind
+from gateway.fencing.record import Entry, Kind, facts
 
 MOST_ENTRIES = 100
 MOST_BYTES = 128 * 1024
@@ -65,36 +65,18 @@ def about(webhook: str, entries: Sequence[Entry], missed: int, now: datetime) ->
 
 
 def test(webhook: str, now: datetime) -> Message:
-    """Return a message without content, to try a webhook with."""
     return _message("fencing.test", f"{webhook}/test/{_time(now)}", now, {"webhook": webhook})
 
 
 def document(entry: Entry) -> dict[str, object]:
-    """Return one entry without its unknown fields."""
-    fence = entry.fence
-    said: Mapping[str, object] = {
-        "position": entry.position,
+    """Return one entry without its unknown fields, and without the digest of its payload."""
+    said = {
+        **facts(entry),
         "id": str(entry.id),
-        "hash": entry.hash,
         "at": _time(entry.at),
-        "kind": entry.kind,
-        "plane": entry.plane,
-        "rule": entry.rule,
-        "resource": entry.resource,
-        "reason": entry.reason,
-        "enforced": entry.enforced,
-        "token": None if entry.token is None else str(entry.token),
-        "holder": entry.holder,
-        "caller": entry.caller,
-        "method": entry.method,
         "target": None if entry.target is None else entry.target.partition("?")[0][:MOST_TARGET],
-        "client": entry.client,
-        "request_id": entry.request_id,
-        "payload_size": entry.payload_size,
-        "fence": None if fence is None else str(fence.token),
-        "fence_holder": None if fence is None else fence.holder,
-        "fence_caller": None if fence is None else fence.caller,
-        "fence_raised_at": None if fence is None else _time(fence.raised_at),
+        "payload_sha256": None,
+        "fence_raised_at": None if entry.fence is None else _time(entry.fence.raised_at),
         "details": {key: value for key, value in (entry.details or {}).items() if key != "payload"} or None,
     }
     return {key: value for key, value in said.items() if value is not None}

@@ -34,8 +34,6 @@ _chance = SystemRandom().random
 
 @dataclass(frozen=True, slots=True)
 class ConfiguredWebhook:
-    """A webhook as it is configured."""
-
     name: str
     receiver: Receiver
     selection: EntryFilter

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from gateway.auth.callers import digest_of, fingerprint
-from gateway.db import key_uses
+from gateway.db import traffic
 from gateway.db.database import Database
 from tests.processes import called
 
@@ -255,7 +255,7 @@ async def test_the_last_use_of_each_key_is_shown(dsn: str, database: Database, t
     path = tmp_path / "gateway.toml"
     path.write_text(CONFIGURATION.format(dsn=dsn))
     shown = {key: fingerprint("billing", digest_of(key.encode())) for key in (NEW, OLD)}
-    await key_uses.note(
+    await traffic.note_key_uses(
         database,
         [("billing", "api", shown[OLD], 3600.0), ("billing", "s3", "AKIANEW", 60.0), ("gone", "s3", "AKIAGONE", 5.0)],
     )

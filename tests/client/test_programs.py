@@ -96,7 +96,7 @@ FORKING_THREADS = """
 import os, sys
 from gateway.client import LockLost
 from gateway.client.blocking import FencedClient
-from gateway.client.current import held
+from gateway.client.guarded import held
 
 url, key, name = sys.argv[1:]
 client = FencedClient(url, api_key=key)

@@ -10,7 +10,7 @@ from dataclasses import replace
 import httpx
 import pytest
 
-from gateway.client import FencedClient, LockLost, Stale, renewal_batch
+from gateway.client import FencedClient, LockLost, Stale, leases
 from gateway.client.lock import Lock
 from tests.client.stage import Stage, relayed
 from tests.clients.lossy import losing
@@ -70,8 +70,8 @@ async def holding(client: FencedClient, job: str, number: int, ttl: float = 60) 
 @pytest.fixture
 def due(monkeypatch: pytest.MonkeyPatch) -> Callable[[FencedClient], None]:
     """Ends the pause of the lock that was renewed least recently; all others are due soon."""
-    monkeypatch.setattr(renewal_batch, "SOON", 1.0)
-    monkeypatch.setattr(renewal_batch, "ANSWER_TIMEOUT", 0.3)  # the machine may be slow
+    monkeypatch.setattr(leases, "SOON", 1.0)
+    monkeypatch.setattr(leases, "ANSWER_TIMEOUT", 0.3)  # the machine may be slow
 
     def end(client: FencedClient) -> None:
         client._leases._batches._pausing[0][2].set_result(None)
@@ -82,7 +82,7 @@ def due(monkeypatch: pytest.MonkeyPatch) -> Callable[[FencedClient], None]:
 async def test_as_many_as_have_room(
     client: FencedClient, job: str, due: Callable[[FencedClient], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(renewal_batch, "MOST", 3)
+    monkeypatch.setattr(leases, "MOST", 3)
     async with holding(client, job, 5) as locks:
         before, sent = validity(locks), Sent(client)
         due(client)
@@ -135,7 +135,7 @@ async def test_batchs_that_are_never_answered(
     stage: Stage, job: str, due: Callable[[FencedClient], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each lock is renewed by a request of its own, again and again."""
-    monkeypatch.setattr(renewal_batch, "ANSWER_TIMEOUT", 0.005)
+    monkeypatch.setattr(leases, "ANSWER_TIMEOUT", 0.005)
     async with relayed(stage.origin) as relay, stage.client(url=relay.origin) as client:
         relay.kept_back, sent = BATCH, Sent(client)
         async with holding(client, job, 5) as locks:

@@ -7,12 +7,12 @@ from typing import Any
 import httpx
 import pytest
 
-from gateway.client import FencingError, LockLost, Stale, retries
+from gateway.client import FencingError, LockLost, Stale, api
 from gateway.client.api import Api, refusal_from
 from gateway.client.hold import Hold, Means, State, Wanted
 from gateway.client.http import Presenter
+from gateway.client.keeper import Keeper
 from gateway.client.leases import Leases
-from gateway.client.renewal import Keeper
 from gateway.client.s3 import Endpoint
 from gateway.client.source import Held
 from gateway.errors import GatewayError, ResourceMalformed
@@ -140,10 +140,10 @@ async def test_answers(subtests: pytest.Subtests) -> None:
 def test_retries(subtests: pytest.Subtests) -> None:
     for one in of("answers", "retry_after"):
         with subtests.test(headers=one["headers"]):
-            assert retries.retry_after(one["headers"]) == one["seconds"]
+            assert api.retry_after(one["headers"]) == one["seconds"]
     for one in of("answers", "pauses"):
         with subtests.test(pause=one):
-            given = retries.pause(one["failures"], one["retry_after"], partial(float, one["draw"]))
+            given = api.retry_pause(one["failures"], one["retry_after"], partial(float, one["draw"]))
             assert given == pytest.approx(one["seconds"])
 
 

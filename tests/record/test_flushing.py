@@ -17,7 +17,6 @@ import pytest_asyncio
 from gateway import part
 from gateway.auth.callers import Callers, KeyKind, KeyUse, digest_of, fingerprint
 from gateway.auth.principal import Principal
-from gateway.db import key_uses as stored_uses
 from gateway.db import traffic as stored_counts
 from gateway.db.database import Database
 from gateway.db.traffic import RuleTraffic, WriteCounts
@@ -27,9 +26,7 @@ from gateway.fencing.decision import Enforcement
 from gateway.fencing.record import Attempt, Rejection
 from gateway.observe.events import Observe, SweepFailed, WriteAccepted, WriteRefused
 from gateway.record import flushing as flushing_module
-from gateway.record import traffic
-from gateway.record.flushing import KeyUses, Noted, flushing
-from gateway.record.traffic import Traffic
+from gateway.record.flushing import KeyUses, Noted, Traffic, flushing
 from tests.doubles.s3 import S3Double, serve
 from tests.identity_provider import claims, shared_key, token
 from tests.objects.clients import call, connect, outcome
@@ -119,7 +116,7 @@ class TestOutage:
     async def test_nothing_is_lost_and_little_is_kept(
         self, database: Database, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(traffic, "_MOST_WAITING", 3)
+        monkeypatch.setattr(flushing_module, "_MOST_WAITING", 3)
         counted, away = Traffic(), Database("postgresql://nobody@127.0.0.1:1/none")
         for number in range(10):
             counted(ACCEPTED)
@@ -309,7 +306,7 @@ def s3(one: Stage, name: str, secret: str | None = None) -> Any:
 async def stored(dsn: str) -> dict[str, datetime]:
     database = Database(dsn)
     try:
-        return {use.key: use.last_used for use in await stored_uses.read(database)}
+        return {use.key: use.last_used for use in await stored_counts.read_key_uses(database)}
     finally:
         await database.close()
 
@@ -455,9 +452,9 @@ async def test_the_latest_use_counts_over_all_gateways(dsn: str, database: Datab
                 assert (await client.get("/v1/metrics")).status_code == 200
     found = await stored(dsn)
     assert set(found) == set(SHOWN.values())
-    await stored_uses.note(database, [("worker", "api", SHOWN[OLD], 3600.0)])
+    await stored_counts.note_key_uses(database, [("worker", "api", SHOWN[OLD], 3600.0)])
     assert await stored(dsn) == found
-    await stored_uses.note(database, [("worker", "api", SHOWN[OLD], 0.0)])
+    await stored_counts.note_key_uses(database, [("worker", "api", SHOWN[OLD], 0.0)])
     assert (await stored(dsn))[SHOWN[OLD]] > found[SHOWN[OLD]]
 
 
@@ -470,7 +467,7 @@ async def test_a_use_during_an_outage_is_stored_with_its_own_time(database: Data
     with pytest.raises(GatewayError):
         await uses.flush(away)
     await uses.flush(database)
-    (found,) = await stored_uses.read(database)
+    (found,) = await stored_counts.read_key_uses(database)
     ago = await database.now() - found.last_used
     assert timedelta(minutes=10) <= ago < timedelta(minutes=10, seconds=PATIENCE)
     # A use that the database has is not stored again.

@@ -28,9 +28,8 @@ from gateway.fencing.record import ANONYMOUS, Attempt, EntryReason, MissingGrant
 from gateway.fencing.token import Token
 from gateway.observe import logs
 from gateway.observe.events import EntriesLeftOut, StepReached, WriteRefused, ignore
-from gateway.record import audit, denials, flushing
-from gateway.record.audit import Recorder
-from gateway.record.denials import Denials
+from gateway.record import flushing, refusals
+from gateway.record.refusals import Denials, Recorder
 from tests.doubles.s3 import S3Double
 from tests.objects.clients import call, connect, outcome
 from tests.objects.object_gateway import Stage, staged
@@ -107,7 +106,7 @@ class TestRecorder:
 
     async def test_a_trip_does_not_grow_without_end(self, database: Database, trips: Trips) -> None:
         writer = Recorder(database)
-        size = audit.MOST // 2
+        size = refusals.MOST // 2
         await asyncio.gather(*(writer.record([refusal()] * size) for _ in range(5)), writer.record([refusal()] * 2000))
         assert trips.count == 4
         assert len(await holders(database)) == 5 * size + 2000
@@ -385,7 +384,7 @@ async def test_a_storm_of_denials_gives_way_to_a_holder(
     """One that is denied sends on and on. Its denials are recorded in few batches, each after a pause."""
     burst, writes = 100, 20
     # Longer than each of these requests takes, so that there are many in a batch.
-    monkeypatch.setattr(denials, "GIVING_WAY", 0.2)
+    monkeypatch.setattr(refusals, "GIVING_WAY", 0.2)
     clock = asyncio.get_running_loop().time
     async with stage.client(ANN) as flooding, stage.client(BOB) as holder:
         for _ in range(3):
@@ -399,7 +398,7 @@ async def test_a_storm_of_denials_gives_way_to_a_holder(
         took = clock() - begun
     assert Counter(answer.status_code for answer in answers) == {403: burst}
     assert sum(trips.sizes) == burst, "each is on record, once"
-    assert trips.count <= 1 + took / denials.GIVING_WAY, "however long a busy machine takes for the storm"
+    assert trips.count <= 1 + took / refusals.GIVING_WAY, "however long a busy machine takes for the storm"
     assert await counted(stage.database) == burst
 
 
@@ -418,7 +417,7 @@ async def test_a_stranger_cannot_fill_the_record(dsn: str, monkeypatch: pytest.M
     Every one is answered and counted. The refusals of an overtaken holder, and the denials of a known caller, all have
     entries, in the midst of the storm.
     """
-    monkeypatch.setattr(denials, "BURST", 10)
+    monkeypatch.setattr(refusals, "DENIALS_AT_ONCE", 10)
     clock, every = asyncio.get_running_loop().time, 0.2
     monkeypatch.setattr(part, "flushing", partial(flushing.flushing, interval=every))
     sent, zombies = 120, 10
@@ -441,7 +440,7 @@ async def test_a_stranger_cannot_fill_the_record(dsn: str, monkeypatch: pytest.M
                 await asyncio.sleep(0.05)
         # So many at once, and so many a second, and a count at each flush: a busy machine takes long for the storm.
         took = clock() - begun
-        assert len(entries) <= denials.BURST + took * denials.A_SECOND + 1 + took / every
+        assert len(entries) <= refusals.DENIALS_AT_ONCE + took * refusals.A_SECOND + 1 + took / every
         assert await counted(stage.database) == len(entries) + zombies
         assert await counted(stage.database, "token-stale") == zombies
         # The overview counts requests, not entries.
@@ -462,9 +461,9 @@ async def test_a_stranger_whose_writes_pass_does_not_fill_the_record_either(
     dsn: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Beyond the rate they have no entry, and each is counted: in metrics, in the log, and on the page."""
-    monkeypatch.setattr(audit, "BURST", 3)
-    monkeypatch.setattr(audit, "A_SECOND", 0.0)
-    monkeypatch.setattr(audit, "_TOLD_EVERY", 0.5)
+    monkeypatch.setattr(refusals, "BURST", 3)
+    monkeypatch.setattr(refusals, "A_SECOND", 0.0)
+    monkeypatch.setattr(refusals, "_TOLD_EVERY", 0.5)
     monkeypatch.setattr(part, "flushing", partial(flushing.flushing, interval=0.2))
     writes = [*OPEN, {"callers": ["anonymous"], "actions": ["write"], "tables": ["*"], "resources": ["**"]}]
     fencing = {"mode": Enforcement.OBSERVE}
@@ -497,8 +496,8 @@ async def test_strangers_that_use_up_the_rate_of_all_leave_the_least_to_another_
     dsn: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else four networks take the answer 412 from the writers of all other networks."""
-    monkeypatch.setattr(audit, "BURST", 32)
-    monkeypatch.setattr(audit, "A_SECOND", 0.0)
+    monkeypatch.setattr(refusals, "BURST", 32)
+    monkeypatch.setattr(refusals, "A_SECOND", 0.0)
     async with watched(dsn, grants=OPEN) as stage, AsyncExitStack() as stack:
         # Each loopback address is a network of its own.
         networks = [
@@ -523,9 +522,9 @@ async def test_strangers_that_use_up_the_rate_of_all_leave_the_least_to_another_
 
 
 async def test_a_count_is_not_lost_with_the_database(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(denials, "BURST", 1)
-    monkeypatch.setattr(denials, "A_SECOND", 0.0)
-    monkeypatch.setattr(denials, "GIVING_WAY", 0.0)
+    monkeypatch.setattr(refusals, "DENIALS_AT_ONCE", 1)
+    monkeypatch.setattr(refusals, "A_SECOND", 0.0)
+    monkeypatch.setattr(refusals, "GIVING_WAY", 0.0)
     refusing = Denials(database, ignore)
     for _ in range(5):
         assert isinstance(await refusing.refuse(*lacking("table public.orders", ANONYMOUS)), Unauthenticated)

@@ -22,7 +22,7 @@ from gateway.errors import SqlError
 from gateway.fencing.record import ANONYMOUS
 from gateway.fencing.resource import Template
 from gateway.observe.events import Event, WriteRefused, ignore
-from gateway.record import audit
+from gateway.record import refusals
 from gateway.tables.execute import batches
 from gateway.tables.naming import Rule
 from gateway.tables.pipeline import Exposure, TablePlane
@@ -446,7 +446,7 @@ async def test_trips_for_zombies_keep_their_distance_while_others_write(
     write: Send, overtaken: Database, recording: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A zombie that sends one write after the other would make a trip with each, as fast as it is answered."""
-    monkeypatch.setattr(batches, "GIVING_WAY", 0.1)
+    monkeypatch.setattr(refusals, "GIVING_WAY", 0.1)
     # However long a busy machine lets the living one rest between two writes.
     monkeypatch.setattr(batches, "LULL", PATIENCE)
     writing = True
@@ -463,7 +463,7 @@ async def test_trips_for_zombies_keep_their_distance_while_others_write(
             answered(await write("PATCH", TARGET, {"note": "zombie"}, token=1), 412, "token-stale")
         writing = False
     assert recording == [1] * 6
-    assert clock() - start >= 5 * batches.GIVING_WAY
+    assert clock() - start >= 5 * refusals.GIVING_WAY
 
 
 @pytest.mark.parametrize("together", [False, True])
@@ -471,8 +471,8 @@ async def test_a_stranger_does_not_fill_the_record(
     database: Database, overtaken: Database, monkeypatch: pytest.MonkeyPatch, *, together: bool
 ) -> None:
     """Beyond its rate, its writes are not answered as refused. A known caller gets its refusals, each with an entry."""
-    monkeypatch.setattr(audit, "BURST", 3)
-    monkeypatch.setattr(audit, "A_SECOND", 0.0)
+    monkeypatch.setattr(refusals, "BURST", 3)
+    monkeypatch.setattr(refusals, "A_SECOND", 0.0)
     exposure = Exposure(rules=RULES)
     plane = TablePlane(database, exposure, authenticate=lambda head: CALLERS[head.value(b"who") or b""], observe=ignore)
     async with over_asgi(plane) as client:

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from gateway.fencing.record import Kind
 from gateway.fencing.token import Token
 from gateway.timeline import history
-from gateway.timeline.history import Axis, Party, Span, Takeover
-from gateway.timeline.lanes import LeaseSpan, lanes
+from gateway.timeline.history import Axis, LeaseSpan, Party, Span, Takeover, lanes
 from gateway.timeline.picture import LEFT, MARK, RIGHT, draw
 from tests.web.timeline_samples import NOON, Story, at, party
 

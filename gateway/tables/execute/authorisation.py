@@ -14,7 +14,7 @@ from gateway.fencing.decision import Enforcement
 from gateway.fencing.ownership import Owned
 from gateway.fencing.record import ANONYMOUS, MissingGrant
 from gateway.fencing.resource import escape
-from gateway.record.denials import Denials
+from gateway.record.refusals import Denials
 from gateway.tables.execute.planning import ParsedWrite, PlannedWrite, Sender
 
 

@@ -20,10 +20,8 @@ from gateway.db.database import Claims, Database, Record
 from gateway.db.fences import Claim
 from gateway.db.roles import ActingBatch
 from gateway.errors import SqlError, Unavailable
-from gateway.fencing.record import Attempt, Rejection
 from gateway.observe.events import BatchBegun, BatchSent, Observe, ignore
 from gateway.observe.stages import ORIGIN
-from gateway.record.audit import Audit
 from gateway.tables.dialect.errors import is_of_answer
 from gateway.tables.execute.acting import Role
 from gateway.tables.sql.expressions import Statement
@@ -31,38 +29,6 @@ from gateway.tables.sql.shape import CHECKS, CLAIMS
 
 What = TypeVar("What")
 Answer = TypeVar("Answer")
-
-MOST_REFUSALS = 256
-# Seconds between two batches while holders write: the share of gateway and database that a storm may take.
-GIVING_WAY = 0.05
-
-
-class Storms:
-    def __init__(self, audit: Audit, busy: Callable[[], bool]) -> None:
-        """``busy`` returns whether other writes are under way."""
-        self._audit, self._busy = audit, busy
-        self._last = float("-inf")
-        self._lane: Lane[tuple[str, Attempt], Rejection | None] = Lane(
-            self._record, most=MOST_REFUSALS, delay=self._delay, concerns_all=lambda _: True
-        )
-
-    async def record(self, resource: str, attempt: Attempt) -> Rejection | None:
-        """Record a write whose fence carries a higher token; return None if the fence does not.
-
-        Raise ``Unavailable`` if the refusal cannot be recorded.
-        """
-        # The write was refused, whether its sender waits for the answer or not.
-        return await asyncio.shield(self._lane.ask((resource, attempt)))
-
-    def _delay(self) -> float:
-        return self._last + GIVING_WAY - asyncio.get_running_loop().time() if self._busy() else 0.0
-
-    async def _record(self, batch: Sequence[tuple[str, Attempt]]) -> Sequence[Rejection | None]:
-        try:
-            return await self._audit.overtaken(batch)
-        finally:
-            self._last = asyncio.get_running_loop().time()
-
 
 SendOne: TypeAlias = Callable[..., Awaitable[Record | None]]
 SendMany: TypeAlias = Callable[[str, Sequence[Sequence[object]]], Awaitable[list[Record]]]

@@ -13,7 +13,7 @@ A write can take the fast path in two ways, and this module alone decides which:
 Statements of concurrent requests share round trips. Reads of one row by its key have recipes, too.
 """
 
-from asyncio import Future
+from asyncio import Future, shield
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -22,6 +22,7 @@ from typing import NamedTuple, TypeAlias
 from gateway.admission import Admission
 from gateway.auth.grants import Rights
 from gateway.auth.principal import OWN, Principal, Proof, Use
+from gateway.batching import Lane
 from gateway.bounded import Bounded
 from gateway.budget import CALLER, Caller
 from gateway.db.database import Database, Record
@@ -29,20 +30,21 @@ from gateway.db.errors import wants_retry
 from gateway.db.fences import Claim
 from gateway.errors import GatewayError, SqlError, Unavailable
 from gateway.fencing.decision import Enforcement, Equal
-from gateway.fencing.record import Attempt, refusal_error
+from gateway.fencing.record import Attempt, Rejection, refusal_error
 from gateway.fencing.token import Token
 from gateway.http.body import LARGE, SMALL
 from gateway.http.direct import Origin
 from gateway.http.head import REQUEST_ID, Head, Packet, client_request_id
 from gateway.observe.events import Observe, StepReached, WriteAccepted
-from gateway.record.audit import Audit
+from gateway.record import refusals
+from gateway.record.refusals import MOST_TOGETHER, Audit
 from gateway.tables.dialect import body, response
 from gateway.tables.dialect.errors import MISMATCH, is_of_answer
 from gateway.tables.dialect.request import Request
 from gateway.tables.dialect.response import Accepted, Headers, Response, Row, Written, check_put
 from gateway.tables.execute import recipes
 from gateway.tables.execute.acting import KnownRole, Role, known_role, role_of
-from gateway.tables.execute.batches import Batches, Raises, RoleBatches, Storms
+from gateway.tables.execute.batches import Batches, Raises, RoleBatches
 from gateway.tables.execute.fenced_write import accepted_under, written_columns
 from gateway.tables.execute.planning import IdempotencyKey, Incoming, PlannedWrite
 from gateway.tables.execute.reached_rows import concerns
@@ -197,7 +199,12 @@ class FastPath:
         self._acting = RoleBatches(database, observe, writes=True)
         self._acting_reads = RoleBatches(database, observe, writes=False)
         writing = (self._write_batches, self._raises, self._acting)
-        self._storms = Storms(audit, lambda: any(one.busy() for one in writing))
+        # Refusals of zombies, one batch at a time. They give way while holders write.
+        self._storms: Lane[tuple[str, Attempt], Rejection | None] = Lane(
+            audit.overtaken,
+            most=MOST_TOGETHER,
+            pause=lambda: refusals.GIVING_WAY if any(one.busy() for one in writing) else 0.0,
+        )
         # Fences that were higher than a token shown to them. A fence never goes down, so a write with a lower token is
         # not sent again. Its answer is what the database says when the refusal is recorded.
         self._overtaken: Bounded[str, Token] = Bounded(_MOST_FENCES)
@@ -568,7 +575,8 @@ class FastPath:
 
     async def _refuse(self, resource: str, attempt: Attempt) -> None:
         """Record the refusal and raise it. Return if the fence carries no higher token after all."""
-        rejection = await self._storms.record(resource, attempt)
+        # The write was refused, whether its sender waits for the answer or not.
+        rejection = await shield(self._storms.ask((resource, attempt)))
         if rejection is None:
             return
         assert rejection.fence is not None

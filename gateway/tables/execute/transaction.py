@@ -30,7 +30,7 @@ from gateway.fencing.record import Attempt, Refusal, Rejection
 from gateway.http.body import offload
 from gateway.observe.events import Observe, StepReached, WriteAccepted
 from gateway.observe.stages import staged
-from gateway.record.audit import Audit
+from gateway.record.refusals import Audit
 from gateway.tables.dialect import request, response, transaction_document
 from gateway.tables.dialect.request import Target
 from gateway.tables.dialect.response import Accepted, Response, Written

@@ -2,28 +2,57 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from itertools import islice
+from typing import cast
 
+from gateway.auth.grants import Missing
 from gateway.batching import Lane
-from gateway.budget import NetworkRates, network
+from gateway.budget import NetworkRates, Rate, network
 from gateway.db import record
 from gateway.db.database import Database, Transaction
 from gateway.db.errors import wants_retry
-from gateway.errors import GatewayError, OutcomeUnknown, Overloaded, SqlError, TokenImplausible, Unavailable
+from gateway.errors import (
+    Denied,
+    GatewayError,
+    OutcomeUnknown,
+    Overloaded,
+    SqlError,
+    TokenImplausible,
+    Unauthenticated,
+    Unavailable,
+)
 from gateway.fencing.decision import Decision, Fence
 from gateway.fencing.policy import ImplausibleToken
-from gateway.fencing.record import ANONYMOUS, Attempt, Refusal, Rejection, implausible_error, refusal_error
+from gateway.fencing.record import (
+    ANONYMOUS,
+    Attempt,
+    MissingGrant,
+    Refusal,
+    Rejection,
+    implausible_error,
+    refusal_error,
+)
 from gateway.observe.events import EntriesLeftOut, Observe, Plane, RefusalCounted, StepReached, WriteRefused
 from gateway.observe.stages import TRACE_IDS, staged
 
 MOST = 512
 """Refusals of one batch, unless a single write has more."""
+MOST_TOGETHER = 256
+GIVING_WAY = 0.05
+"""Refusals of one batch of a storm, and the seconds between two: the share of gateway and database that it may take."""
 BURST = 1000
 A_SECOND = 1.0
 """Refused writes of the anonymous callers of one network that a plane puts on record: at once, and a second.
 
 As many again that pass, because their rules observe.
 """
+DENIALS_AT_ONCE = 100
+"""Denials of anonymous callers that a process puts on record at once, and then ``A_SECOND``."""
+
+# Bytes of a name on record. No table or resource has a longer one, but a caller may ask for it. The record refuses a
+# text that is too long for its indexes, and with it all others of the batch.
+_LONGEST = 512
 _TOLD_EVERY = 60.0  # seconds
 
 
@@ -190,3 +219,98 @@ class Audit:
 
 def _of(attempt: Attempt | Callable[[str], Attempt], resource: str) -> Attempt:
     return attempt(resource) if callable(attempt) else attempt
+
+
+class Denials:
+    """Records denials of all planes: requests whose caller lacks a grant.
+
+    A storm of them gives way to other work: there is one batch at a time, and a pause after it.
+
+    A stranger needs no credentials to be denied. Denials of anonymous callers have a rate, so that none can fill the
+    disk. Beyond it they are counted, and the next entry of such a denial has the count. Stale tokens are no denials: no
+    write is answered as refused without an entry.
+    """
+
+    what = "counts of denials"
+
+    def __init__(self, database: Database, observe: Observe) -> None:
+        self._database, self._observe = database, observe
+        self._lane: Lane[Refusal, Rejection | None] = Lane(self._record, most=MOST_TOGETHER, pause=lambda: GIVING_WAY)
+        self._rate = Rate(DENIALS_AT_ONCE, A_SECOND)
+        # Denials without an entry since the last entry of an anonymous caller, and the newest of them.
+        self._counted = 0
+        self._newest: Refusal | None = None
+
+    async def refuse(self, missing: Missing, attempt: Attempt) -> Denied | Unauthenticated:
+        """Put a denial on record, durably, and return the error to answer with. Beyond their budget, count it.
+
+        That is ``Unauthenticated`` for anonymous callers of tables and the API: with credentials they may do more.
+        Raises ``Unavailable`` if it cannot be recorded. Nothing is done for the caller in that case either.
+        """
+        lacking = MissingGrant(missing.action.value, _bounded(missing.on))
+        named = attempt if attempt.rule is None else replace(attempt, rule=_bounded(attempt.rule))
+        refusal = Refusal(_bounded(missing.resource), Denied.code, named, None, missing=lacking)
+        # The request was denied, whether its sender waits for the answer or not.
+        rejection = await asyncio.shield(self._lane.ask(refusal))
+        facts = {"action": lacking.action, "on": lacking.on}
+        if rejection is not None:
+            facts["rejection"] = str(rejection.id)
+        if attempt.caller == ANONYMOUS and attempt.plane != "objects":
+            message = f"Requests without credentials lack the grant {missing.action} for {lacking.on}."
+            return Unauthenticated(message, facts=facts)
+        message = f"The caller {attempt.caller} lacks the grant {missing.action} for {lacking.on}."
+        # Strangers learn nothing of the patterns that the configuration has for them.
+        told = missing.nearest if attempt.caller != ANONYMOUS else ""
+        return Denied(f"{message} {told}".rstrip(), facts=facts)
+
+    async def flush(self, database: Database) -> None:
+        """Put the count of denials without an entry on record, with the newest of them. Raise ``GatewayError``."""
+        counted, newest = self._counted, self._newest
+        if not counted or newest is None:
+            return
+        self._counted = 0
+        try:
+            await record.record_rejections(database, [replace(newest, also_denied=counted - 1)], {})
+        except BaseException:
+            self._counted += counted
+            raise
+
+    async def _record(self, batch: Sequence[Refusal]) -> Sequence[Rejection | None]:
+        anonymous = [place for place, one in enumerate(batch) if one.attempt.caller == ANONYMOUS]
+        within = self._rate.take(len(anonymous), asyncio.get_running_loop().time()) if anonymous else 0
+        beyond = set(anonymous[within:])
+        counted = 0
+        if within:
+            counted, self._counted = self._counted, 0
+        chosen = {place: one for place, one in enumerate(batch) if place not in beyond}
+        if counted:
+            chosen[anonymous[0]] = replace(chosen[anonymous[0]], also_denied=counted)
+        try:
+            recorded = dict(zip(chosen, await self._recorded(list(chosen.values())), strict=True))
+        except Unavailable:
+            self._counted += counted
+            raise
+        for place in beyond:
+            self._count(batch[place])
+        return [recorded.get(place) for place in range(len(batch))]
+
+    async def _recorded(self, refusals: Sequence[Refusal]) -> list[Rejection]:
+        if not refusals:
+            return []
+        try:
+            recorded = await record.record_rejections(self._database, refusals, TRACE_IDS)
+        except (SqlError, OutcomeUnknown, Unavailable) as error:
+            raise Unavailable("The request was denied, but the denial could not be put on record.") from error
+        for rejection in recorded:
+            self._observe(WriteRefused(cast(Plane, rejection.attempt.plane), rejection))
+        return recorded
+
+    def _count(self, refusal: Refusal) -> None:
+        self._counted += 1
+        self._newest = refusal
+        self._observe(RefusalCounted(cast(Plane, refusal.attempt.plane), refusal))
+
+
+def _bounded(name: str) -> str:
+    content = name.encode("utf-8", "replace")
+    return name if len(content) <= _LONGEST else f"{content[:_LONGEST].decode(errors='ignore')}…"
