@@ -15,7 +15,6 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from gateway import api, web, wiring
-from gateway.admission import Admission, Issuer
 from gateway.api.authorisation import Authorisation
 from gateway.api.incidents import Acknowledging
 from gateway.api.operation import BucketView, ConfigurationAccess, HealthCheck, JournalView, MetricsSource
@@ -51,6 +50,7 @@ from gateway.record.traffic import Traffic
 from gateway.tables.execute import idempotency
 from gateway.tables.execute.authorisation import Authorisation as TableAuthorisation
 from gateway.tables.pipeline import TablePlane
+from gateway.token_admission import Admission, Issuer
 from gateway.web import resource_page
 from gateway.web.rendering import Place, Site
 from gateway.web.resource_page import Report

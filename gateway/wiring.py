@@ -6,7 +6,6 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
 
-from gateway.admission import Issuer
 from gateway.api.leases import LeaseTerms
 from gateway.auth.callers import Callers
 from gateway.auth.identity_tokens import TrustedIssuer
@@ -35,8 +34,9 @@ from gateway.leases.service import LeaseService
 from gateway.objects.key_rules import DEFAULT_TEMPLATE, KeyRule, Resources
 from gateway.objects.store.operations import Upstream
 from gateway.observe.events import Observe
-from gateway.table_rules import table_rules
+from gateway.tables.naming import Rule
 from gateway.tables.pipeline import Exposure
+from gateway.token_admission import Issuer
 from gateway.webhooks.alarms import AlarmRule, ConfiguredAlarm
 from gateway.webhooks.delivery import Receiver
 from gateway.webhooks.messages import key_of
@@ -212,6 +212,23 @@ def storage(
     } | settings
     database = Database(dsn, **limits, openings=openings, servers=servers)
     return Storage(database, openings, tuple(behind))
+
+
+def table_rules(config: Config) -> tuple[dict[str, Rule], Rule]:
+    """Return the rules by ``schema.table``, and the rule of all other tables."""
+    default = Rule(None, config.fencing.mode, config.fencing.equal, cascades=config.fencing.cascades)
+    rules = {
+        rule.name: Rule(
+            None if rule.resource is None else Template.parse(rule.resource),
+            rule.mode or default.mode,
+            rule.equal or default.equal,
+            rule.unfiltered,
+            rule.version,
+            rule.cascades or default.cascades,
+        )
+        for rule in config.tables
+    }
+    return rules, default
 
 
 def table_prefixes(config: Config) -> tuple[str, ...]:

@@ -14,7 +14,6 @@ from fastapi.routing import APIRoute
 from starlette.responses import JSONResponse, Response
 
 from gateway import budget
-from gateway.admission import Admission
 from gateway.api import (
     credentials,
     fences,
@@ -51,6 +50,7 @@ from gateway.http.body import BodyReader, WholeAnswers
 from gateway.http.head import Head
 from gateway.record.audit import Audit
 from gateway.record.following import Follower
+from gateway.token_admission import Admission
 from gateway.webhooks.outbox import Outbox
 
 

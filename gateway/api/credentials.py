@@ -17,7 +17,6 @@ from fastapi import APIRouter, Depends, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from gateway import budget
-from gateway.admission import Admission
 from gateway.api.authorisation import Authorisation
 from gateway.api.fences import SequencerText
 from gateway.api.leases import LeaseTerms
@@ -38,6 +37,7 @@ from gateway.http.body import BodyReader, ClientGone
 from gateway.http.head import Head
 from gateway.http.problems import Problem
 from gateway.record.audit import Audit
+from gateway.token_admission import Admission
 
 Pattern: TypeAlias = Annotated[str, Field(max_length=512)]
 Scope: TypeAlias = Literal["own", "all"] | Annotated[list[Pattern], Field(max_length=16)]

@@ -6,7 +6,6 @@ from typing import Annotated, Protocol
 from fastapi import APIRouter, Depends, Query, Request
 from pydantic import BaseModel, ConfigDict, Field
 
-from gateway.admission import Admission
 from gateway.api.authorisation import LOOK, Authorisation
 from gateway.api.requests import (
     MAX_PAGE,
@@ -31,6 +30,7 @@ from gateway.fencing.sequencer import Sequencer, Signer
 from gateway.fencing.token import Token
 from gateway.http.problems import Problem
 from gateway.record.audit import Audit
+from gateway.token_admission import Admission
 
 SequencerText = Annotated[
     str,

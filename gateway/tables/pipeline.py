@@ -22,7 +22,6 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from gateway import budget
-from gateway.admission import Admission
 from gateway.auth.principal import Principal
 from gateway.budget import Budget
 from gateway.db import rights
@@ -51,6 +50,7 @@ from gateway.tables.execute.transaction import FencedTransactions, Settle, UnitO
 from gateway.tables.execute.write_list import WriteLists, with_details
 from gateway.tables.naming import Rule
 from gateway.tables.schema_cache import CachedTable, FunctionCache, SchemaCache, watching
+from gateway.token_admission import Admission
 
 Send: TypeAlias = Callable[[Message], Awaitable[None]]
 Authenticate: TypeAlias = Callable[[Head], Principal]

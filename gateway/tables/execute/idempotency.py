@@ -10,7 +10,6 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from functools import partial
 
-from gateway.admission import Admission
 from gateway.background import background_tasks, repeat
 from gateway.db import idempotency
 from gateway.db.database import Database
@@ -21,6 +20,7 @@ from gateway.observe.events import Observe
 from gateway.tables.dialect.request import REPLAYED
 from gateway.tables.dialect.response import Response
 from gateway.tables.execute.fenced_write import ClaimGroup, Claims
+from gateway.token_admission import Admission
 
 SETTLE_ATTEMPTS = 3
 RETENTION = 24 * 3600.0

@@ -9,7 +9,6 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from gateway.admission import Admission
 from gateway.db import idempotency, settings
 from gateway.db.database import Database, Transaction
 from gateway.db.fences import ClaimResult
@@ -46,6 +45,7 @@ from gateway.tables.execute.planning import PlannedWrite
 from gateway.tables.execute.reach import concerns
 from gateway.tables.execute.reads import AnswerLimit
 from gateway.tables.naming import table_resource
+from gateway.token_admission import Admission
 
 CLAIM_AFTER = StepReached("tables.claim.after")
 WRITE_AFTER = StepReached("tables.write.after")
