@@ -69,10 +69,8 @@ def lease_terms(
     config: Config, service: LeaseService, signer: Signer, policies: Policies, observe: Observe
 ) -> LeaseTerms:
     """Return the lease service with its limits."""
-    settings = config.leases
-    return LeaseTerms(
-        service, signer.sign, policies.lock_delay, settings.max_ttl, config.limits.max_wait, settings.issuer, observe
-    )
+    limits, issuer = config.limits, config.leases.issuer
+    return LeaseTerms(service, signer.sign, policies.lock_delay, limits.max_ttl, limits.max_wait, issuer, observe)
 
 
 def policies(config: Config) -> Policies:
@@ -194,7 +192,8 @@ def storage(
         store = RowStore(second)
     elif mode is not Mode.OFF and journal.bucket is not None and upstream is not None:
         store = BucketStore(upstream, journal.bucket.partition("/")[0], journal.prefix)
-    kept = None if store is None else Journal(store, retention=timedelta(days=journal.retention_days), observe=observe)
+    retention = timedelta(seconds=config.limits.journal_retention)
+    kept = None if store is None else Journal(store, retention=retention, observe=observe)
     owner = config.owner if owned else None
     table = OpeningTable(behind[0], owner, wait=wait)
     if config.s3 is not None and upstream is not None:
@@ -222,7 +221,6 @@ def table_rules(config: Config) -> tuple[dict[str, Rule], Rule]:
             None if rule.resource is None else Template.parse(rule.resource),
             rule.mode or default.mode,
             rule.equal or default.equal,
-            rule.unfiltered,
             rule.version,
             rule.cascades or default.cascades,
         )
@@ -268,5 +266,5 @@ def alarms(config: Config) -> list[ConfiguredAlarm]:
 def _webhook(section: WebhookSection, alarms: tuple[AlarmSection, ...]) -> ConfiguredWebhook:
     keys = tuple(key_of(secret.get_secret_value()) for secret in section.secret)
     told = tuple(alarm.name for alarm in alarms if not alarm.webhooks or section.name in alarm.webhooks)
-    wanted = EntryFilter(section.kinds, section.prefix, section.observed, told, section.except_reasons)
+    wanted = EntryFilter(section.entries, section.prefix, section.observed, told, section.except_reasons)
     return ConfiguredWebhook(section.name, Receiver(section.url, keys), wanted)

@@ -36,7 +36,6 @@ from gateway.config.rules import (
     ResourceRule,
     TableRule,
     Telemetry,
-    Ui,
     Webhook,
 )
 from gateway.config.sections import DatabaseEntry, Journal, Limits, Misplaced, ObjectStore, Postgres, Server, StoreEntry
@@ -74,7 +73,6 @@ class Config(BaseSettings):
     webhooks: tuple[Webhook, ...] = ()
     alarms: tuple[Alarm, ...] = ()
     telemetry: Telemetry = Telemetry()
-    ui: Ui = Ui()
 
     _limits: Limits = PrivateAttr(default_factory=Limits)
     _elsewhere: Elsewhere = PrivateAttr(default_factory=Elsewhere)
@@ -331,8 +329,12 @@ def load(path: Path | None) -> Config:
 def former_keys(path: Path | None) -> list[str]:
     """Return a line for each former key that a configuration has: its place, and what to write instead."""
     known = places(path)
-    values = dict(known.values)
-    for section, given in EnvSettingsSource(Config)().items():
+    values, variables = dict(known.values), EnvSettingsSource(Config)()
+    for variable, value in os.environ.items():  # noqa: TID251 - this package reads it
+        section, _, key = variable.lower().removeprefix("gateway_").partition("__")
+        if section in former.SECTIONS and (section, key) in former.FORMER:
+            variables.setdefault(section, {})[key] = value
+    for section, given in variables.items():
         inside = values.get(section)
         values[section] = {**inside, **given} if isinstance(inside, Mapping) and isinstance(given, Mapping) else given
     return [f"{known.describe(place)}: is a former key. {one.told}" for place, one, _ in former.found(values)]
@@ -342,7 +344,8 @@ def _check_variables() -> None:
     """Raise ``ConfigurationError`` for a variable of a section that does not exist, which would have no effect."""
     for variable in os.environ:  # noqa: TID251 - this package reads it
         section, separator, _ = variable.upper().removeprefix("GATEWAY_").partition("__")
-        if variable.upper().startswith("GATEWAY_") and separator and section.lower() not in Config.model_fields:
+        known = {*Config.model_fields, *former.SECTIONS}
+        if variable.upper().startswith("GATEWAY_") and separator and section.lower() not in known:
             advice = nearest(section, [name.upper() for name in Config.model_fields]) or " Unset it."
             raise ConfigurationError(f"the environment, {variable}: unknown section {section}.{advice}")
 

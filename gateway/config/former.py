@@ -3,13 +3,13 @@
 A former key whose loss would open something, or lose a promise, is an error instead. This module goes with the version.
 """
 
-from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from gateway.config.sections import FROM_FILE, Misplaced, read_secret
-from gateway.fencing.record import EntryReason
+from gateway.fencing.record import EntryReason, Kind
 
 Place: TypeAlias = tuple[str | int, ...]
 Values: TypeAlias = MutableMapping[str, Any]
@@ -77,11 +77,23 @@ def _more(key: str, former: str) -> Callable[[Values, Values, Any], None]:
     return follow
 
 
-def _except_others(_: Values, section: Values, value: Any) -> None:
-    others = [reason.value for reason in EntryReason if reason.value not in value] if value else []
+def _leave_out(section: Values, names: Iterable[str]) -> None:
+    kinds = section.get("kinds", [Kind.REJECTION.value])
+    section["kinds"] = kinds and list(dict.fromkeys([*kinds, *(f"not {name}" for name in names)]))
+
+
+def _only(_: Values, section: Values, value: Any) -> None:
     if unknown := set(value or ()) - {reason.value for reason in EntryReason}:
         raise ValueError(f"there is no reason {min(unknown)}")
-    section["except_reasons"] = list(dict.fromkeys([*section.get("except_reasons", ()), *others]))
+    _leave_out(section, [reason.value for reason in EntryReason if reason.value not in value] if value else [])
+
+
+def _all_but(_: Values, section: Values, value: Any) -> None:
+    _leave_out(section, value or ())
+
+
+def _enforced_only(_: Values, section: Values, value: Any) -> None:
+    _leave_out(section, () if _is_on(value) else ["observed"])
 
 
 FORMER: Mapping[tuple[str, str], Former] = {
@@ -123,15 +135,24 @@ FORMER: Mapping[tuple[str, str], Former] = {
     ("callers", "api_keys_file"): Former(
         "is read as more of api_key; write all into one file", _more("api_key", "api_keys_file")
     ),
-    ("webhooks", "reasons"): Former("is read as except_reasons with all other reasons; write those", _except_others),
+    ("webhooks", "reasons"): Former('is read as kinds with "not REASON" for all other reasons; write those', _only),
+    ("webhooks", "except_reasons"): Former('is read as kinds with "not REASON"; write that', _all_but),
+    ("webhooks", "observed"): Former('is read as kinds with "not observed"; write that', _enforced_only),
     ("telemetry", "sample"): _fixed(
         "set OTEL_TRACES_SAMPLER=parentbased_traceidratio and OTEL_TRACES_SAMPLER_ARG", lambda value: float(value) != 1
     ),
     ("telemetry", "service"): _fixed("set OTEL_SERVICE_NAME"),
     ("s3", "sweep_unconditionally"): _fixed("tombstones stay where the store ignores the condition of a delete"),
     ("leases", "max_wait"): _fixed("the value is 60 seconds"),
+    ("leases", "max_ttl"): _fixed("the value is 3600 seconds", lambda value: float(value) < 3600),
+    ("journal", "retention_days"): _fixed("the value is 35 days", lambda value: float(value) > 35),
+    ("tables", "unfiltered"): _fixed("a write needs a filter, if only one that all rows match, as id=not.is.null"),
+    ("ui", "trace_url"): _fixed("the page shows the id of a trace, without a link"),
+    ("ui", "log_url"): _fixed("the page shows the id of a request, without a link"),
 }
 """Each former key, by its section and name."""
+SECTIONS = ("ui",)
+"""Former sections, which have former keys alone."""
 
 
 def found(values: Mapping[str, Any]) -> Iterator[tuple[Place, Former, Values]]:
@@ -176,6 +197,9 @@ def without_former(values: Mapping[str, Any]) -> dict[str, Any]:
                 raise
             except (AttributeError, TypeError, ValueError) as error:
                 raise Misplaced(place, f"is a former key, and its value cannot be read: it {former.advice}") from error
+    for section in SECTIONS:
+        if current.get(section) == {}:
+            del current[section]
     return current
 
 

@@ -44,10 +44,12 @@ def test_entries_of_several_databases_have_the_same_former_keys(file: Path) -> N
 
 def test_variables_have_the_same_former_keys(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GATEWAY_POSTGRES__LOCK_TIMEOUT", "10")
-    (line,) = warnings(file, DSN)
-    assert line.startswith(
+    monkeypatch.setenv("GATEWAY_UI__LOG_URL", "https://a/{request_id}")
+    of_postgres, of_ui = warnings(file, DSN)
+    assert of_postgres.startswith(
         "the environment, GATEWAY_POSTGRES__LOCK_TIMEOUT: [postgres], lock_timeout: is a former key."
     )
+    assert of_ui.startswith("the environment, GATEWAY_UI__LOG_URL: [ui], log_url: is a former key.")
 
 
 FOLLOWED: dict[str, tuple[Callable[[Any], Any], Any]] = {
@@ -66,10 +68,16 @@ FOLLOWED: dict[str, tuple[Callable[[Any], Any], Any]] = {
         lambda one: set(one.webhooks[0].except_reasons),
         set(EntryReason),
     ),
-    '[[webhooks]] reasons = ["denied"]': (
-        lambda one: set(EntryReason) - set(one.webhooks[0].except_reasons),
-        {EntryReason.DENIED},
+    '[[webhooks]] reasons = ["denied"]\nobserved = true': (
+        lambda one: (set(EntryReason) - set(one.webhooks[0].except_reasons), one.webhooks[0].observed),
+        ({EntryReason.DENIED}, True),
     ),
+    '[[webhooks]] kinds = ["bypass"]\nobserved = false': (
+        lambda one: one.webhooks[0].kinds,
+        ("bypass", "not observed"),
+    ),
+    "[[webhooks]] kinds = []\nobserved = false": (lambda one: one.webhooks[0].kinds, ()),
+    '[ui] log_url = "https://a/{request_id}"': (lambda one: one.audit.retention, 400),
 }
 UNTOUCHED = '[journal] bucket = "b"'
 TRUSTED = '[[issuers]] name = "id"\nissuer = "https://a"\naudiences = ["g"]\n'
@@ -116,6 +124,8 @@ def test_former_secrets_are_read_with_their_files(file: Path) -> None:
         ("max_body = 1000000", "max_body = 67108864"),
         (STORE + "sweep_interval = 0", STORE + "sweep_interval = 10"),
         ("[telemetry]\nsample = 0.01", "[telemetry]\nsample = 1.0"),
+        ("[leases]\nmax_ttl = 60", "[leases]\nmax_ttl = 7200"),
+        ("[journal]\nretention_days = 90", "[journal]\nretention_days = 7"),
     ],
 )
 def test_a_value_that_cannot_be_kept_is_an_error(file: Path, text: str, kept: str) -> None:
