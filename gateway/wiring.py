@@ -95,7 +95,7 @@ def policies(config: Config) -> Policies:
 
 def database_roles(config: Config) -> list[RoleRule]:
     """Return the rules that give callers roles of the database."""
-    return [RoleRule(one.callers, one.groups, one.role, one.claim, one.allowed) for one in config.postgres.roles]
+    return [RoleRule(one.callers, one.groups, one.role, one.claim) for one in config.postgres.roles]
 
 
 def callers(config: Config, issuers: Issuers, clock: Callable[[], datetime]) -> Callers:

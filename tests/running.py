@@ -25,8 +25,8 @@ from tests.postgres import as_gateway
 ORDINARY = (Action.READ, Action.WRITE, Action.CALL, Action.LOCK, Action.BARRIER, Action.CREDENTIALS)
 """The actions of callers that write, and no more."""
 GRANTS: list[dict[str, Any]] = [
-    {"groups": ["admins"], "actions": [action.value for action in Action], "everything": True},
-    {"groups": ["auditors"], "actions": ["audit"], "everything": True},
+    {"callers": ["group:admins"], "actions": [action.value for action in Action], "everything": True},
+    {"callers": ["group:auditors"], "actions": ["audit"], "everything": True},
     {"callers": ["*"], "actions": [action.value for action in ORDINARY], "everything": True},
 ]
 """All that tests grant that are not about grants: everything but administration, and the record to auditors."""

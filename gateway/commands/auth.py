@@ -98,13 +98,13 @@ def _roles(settings: "Config", caller: str, groups: Sequence[str]) -> Iterator[s
     for rule in rules:
         if not (names.intersection(rule.callers) or set(rule.groups).intersection(groups)):
             continue
-        if rule.role is not None:
-            runs = "the gateway's own role" if rule.role == OWN else f"the role {rule.role}"
+        if not rule.claim:
+            runs = "the gateway's own role" if rule.role[0] == OWN else f"the role {rule.role[0]}"
             yield f"{'Otherwise the' if by_claim else 'The'} request runs under {runs}."
             return
         if settings.is_of_issuer(caller):
             claim = ".".join(rule.claim)
-            yield f"If {claim} in its token names one of {', '.join(rule.allowed)}, the request runs under that role."
+            yield f"If {claim} in its token names one of {', '.join(rule.role)}, the request runs under that role."
             by_claim = True
     if by_claim:
         yield "Otherwise it is denied."

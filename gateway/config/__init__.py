@@ -38,7 +38,17 @@ from gateway.config.rules import (
     Telemetry,
     Webhook,
 )
-from gateway.config.sections import DatabaseEntry, Journal, Limits, Misplaced, ObjectStore, Postgres, Server, StoreEntry
+from gateway.config.sections import (
+    GROUP,
+    DatabaseEntry,
+    Journal,
+    Limits,
+    Misplaced,
+    ObjectStore,
+    Postgres,
+    Server,
+    StoreEntry,
+)
 from gateway.config.toml import Places, explain, nearest
 from gateway.errors import ConfigurationError
 from gateway.fencing.policy import TokenPolicy
@@ -169,7 +179,7 @@ class Config(BaseSettings):
             *(((*at, "roles", index), rule.callers) for at, one in self.placed for index, rule in enumerate(one.roles)),
         ]
         for place, callers in rules:
-            if unknown := {one for one in callers if not self.is_of_issuer(one)} - names:
+            if unknown := {one for one in callers if not (self.is_of_issuer(one) or one.startswith(GROUP))} - names:
                 name = min(unknown)
                 named = names | {f"{issuer.name}:*" for issuer in self.issuers}
                 advice = nearest(name, named) or " Add it to [[callers]], or remove it here."

@@ -8,7 +8,7 @@ from pydantic import Field, SecretStr, ValidationInfo, field_validator, model_va
 
 from gateway.auth.grants import AT_PLACES, OF_ALL, OF_RESOURCES, Action, PlaceKind
 from gateway.auth.principal import check_name
-from gateway.config.sections import Misplaced, Secrets, Section, browser_address, web_address
+from gateway.config.sections import GROUP, Misplaced, OfCallers, Secrets, Section, browser_address, web_address
 from gateway.errors import ResourceMalformed
 from gateway.fencing.record import ANONYMOUS, PROCESS, ROLE, SWEEPER, is_own_name
 from gateway.fencing.resource import check_pattern
@@ -56,6 +56,8 @@ class CallerKeys(Section):
         """Check a name. Locks, idempotency keys and entries belong to it, so no other caller may get the same one."""
         if value != value.strip() or not value.isprintable():
             raise ValueError("must not begin or end with a space, nor contain invisible characters")
+        if value.startswith(GROUP):
+            raise ValueError(f"{value} is how grants name a group; choose another name")
         if is_own_name(value):
             raise ValueError(
                 f"{value} is reserved, because the gateway uses {ANONYMOUS}, {PROCESS}, {SWEEPER} and {ROLE}… in the "
@@ -144,8 +146,8 @@ class Issuer(Section):
     @field_validator("name")
     @classmethod
     def _its_own(cls, value: str) -> str:
-        if is_own_name(f"{value}:"):
-            raise ValueError(f"{value}: is how the gateway's own names begin; choose another name")
+        if is_own_name(f"{value}:") or f"{value}:" == GROUP:
+            raise ValueError(f"{value}: is how names of the gateway's own and of groups begin; choose another name")
         return value
 
     @field_validator("keys")
@@ -184,13 +186,9 @@ class Identity(Section):
     """Keys that sign temporary S3 keys and sessions of the page. The first one signs, all of them prove."""
 
 
-class GrantRule(Section):
+class GrantRule(OfCallers):
     """Actions that some callers may do. ``[[grants]]`` add up, and nothing is granted without one."""
 
-    callers: tuple[str, ...] = ()
-    """Names of callers; ``*`` for all that are known; ``anonymous`` for requests without credentials."""
-    groups: tuple[str, ...] = ()
-    """Groups of callers, in addition to the names."""
     actions: Annotated[tuple[Action, ...], Field(min_length=1)]
     """The actions that it allows."""
     everything: bool = False
@@ -239,15 +237,13 @@ class GrantRule(Section):
     def in_words(self) -> str:
         """Return it in one line, as people know it from the file."""
         limits = {_plural(kind): patterns for kind, patterns in self.places.items()}
-        parts = {"callers": self.callers, "groups": self.groups, "actions": self.actions, **limits}
+        parts = {"callers": self.callers, "actions": self.actions, **limits}
         parts["resources"] = self.resources
         said = [f"{name} {', '.join(values)}" for name, values in parts.items() if values]
         return "; ".join([*said, "everything"] if self.everything else said)
 
     @model_validator(mode="after")
-    def _has_callers_and_limits(self) -> "GrantRule":
-        if not self.callers and not self.groups:
-            raise ValueError("names no caller; set callers or groups")
+    def _has_limits(self) -> "GrantRule":
         limited = bool(self.places or self.resources)
         if self.everything and limited:
             raise ValueError("everything = true leaves no room for tables, functions, buckets or resources; remove one")

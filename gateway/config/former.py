@@ -14,7 +14,12 @@ from gateway.fencing.record import EntryReason, Kind
 Place: TypeAlias = tuple[str | int, ...]
 Values: TypeAlias = MutableMapping[str, Any]
 
-_COPIES = {"postgres": ("databases",), "s3": ("stores",), "journal": ("databases.journal",)}
+_COPIES = {
+    "postgres": ("databases",),
+    "postgres.roles": ("databases.roles",),
+    "s3": ("stores",),
+    "journal": ("databases.journal",),
+}
 """Sections whose keys the entries of a list have as well."""
 
 
@@ -96,6 +101,15 @@ def _enforced_only(_: Values, section: Values, value: Any) -> None:
     _leave_out(section, () if _is_on(value) else ["observed"])
 
 
+def _groups(_: Values, section: Values, value: Any) -> None:
+    section["callers"] = [*section.get("callers", ()), *(f"group:{name}" for name in value)]
+
+
+def _allowed(_: Values, section: Values, value: Any) -> None:
+    if value:
+        section["role"] = value
+
+
 FORMER: Mapping[tuple[str, str], Former] = {
     ("server", "body_timeout"): _fixed("the value is 30 seconds"),
     ("postgres", "lock_timeout"): _fixed("the value is 10 seconds"),
@@ -147,6 +161,9 @@ FORMER: Mapping[tuple[str, str], Former] = {
     ("leases", "max_ttl"): _fixed("the value is 3600 seconds", lambda value: float(value) < 3600),
     ("journal", "retention_days"): _fixed("the value is 35 days", lambda value: float(value) > 35),
     ("tables", "unfiltered"): _fixed("a write needs a filter, if only one that all rows match, as id=not.is.null"),
+    ("grants", "groups"): Former('is read as callers with "group:NAME"; write that', _groups),
+    ("postgres.roles", "groups"): Former('is read as callers with "group:NAME"; write that', _groups),
+    ("postgres.roles", "allowed"): Former("is read as role; write a list of roles beside claim", _allowed),
     ("ui", "trace_url"): _fixed("the page shows the id of a trace, without a link"),
     ("ui", "log_url"): _fixed("the page shows the id of a request, without a link"),
 }

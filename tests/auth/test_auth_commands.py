@@ -48,7 +48,7 @@ tables = ["public.orders"]
 resources = ["order/*"]
 
 [[grants]]
-groups = ["services"]
+callers = ["group:services"]
 actions = ["read", "call"]
 tables = ["public.*"]
 functions = ["public.reckon"]
@@ -60,7 +60,7 @@ buckets = ["reports"]
 resources = ["job/**"]
 
 [[grants]]
-groups = ["keycloak:clerks"]
+callers = ["group:keycloak:clerks"]
 actions = ["audit"]
 everything = true
 
@@ -219,7 +219,7 @@ role = "accountant"
 [[postgres.roles]]
 callers = ["keycloak:*"]
 claim = ["realm", "role"]
-allowed = ["clerk", "auditor"]
+role = ["clerk", "auditor"]
 
 [[grants]]
 callers = ["keycloak:ann", "reports"]

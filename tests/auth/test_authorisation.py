@@ -56,7 +56,7 @@ GRANTS = [
     },
     {"callers": ["keeper"], "actions": ["administer"], "buckets": ["scratch"]},
     {"callers": ["looker"], "actions": ["read"], "resources": ["order/*"]},
-    {"groups": ["readers"], "actions": ["read"], "tables": ["public.lines"], "buckets": ["bucket"]},
+    {"callers": ["group:readers"], "actions": ["read"], "tables": ["public.lines"], "buckets": ["bucket"]},
     {"callers": ["reader"], "actions": ["write"], "tables": ["public.orders"]},
     {"callers": ["anonymous"], "actions": ["read"], "buckets": ["bucket/public/**"]},
 ]

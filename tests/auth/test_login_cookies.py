@@ -98,7 +98,7 @@ def config(**changed: Any) -> Config:
         "login": login,
         **changed.pop("issuer", {}),
     }
-    grant = {"groups": ["id:on-call"], "actions": ["audit"], "everything": True}
+    grant = {"callers": ["group:id:on-call"], "actions": ["audit"], "everything": True}
     return Config.model_validate(
         {
             "postgres": {"dsn": "postgresql://nowhere"},

@@ -77,6 +77,18 @@ FOLLOWED: dict[str, tuple[Callable[[Any], Any], Any]] = {
         ("bypass", "not observed"),
     ),
     "[[webhooks]] kinds = []\nobserved = false": (lambda one: one.webhooks[0].kinds, ()),
+    '[[grants]] actions = ["read"]\ntables = ["a.b"]\ngroups = ["x"]': (
+        lambda one: one.grants[0].callers,
+        ("group:x",),
+    ),
+    '[[grants]] actions = ["read"]\ntables = ["a.b"]\ncallers = ["*"]\ngroups = ["x"]': (
+        lambda one: one.grants[0].groups,
+        ("x",),
+    ),
+    '[[postgres.roles]] groups = ["x"]\nclaim = ["role"]\nallowed = ["a", "b"]': (
+        lambda one: (one.postgres.roles[0].callers, one.postgres.roles[0].role),
+        (("group:x",), ("a", "b")),
+    ),
     '[ui] log_url = "https://a/{request_id}"': (lambda one: one.audit.retention, 400),
 }
 UNTOUCHED = '[journal] bucket = "b"'

@@ -29,7 +29,7 @@ SIGNING = ["the first signing key of gateways", "an older signing key of gateway
 GRANTS = [
     *running.GRANTS,
     {"callers": ["id:ann"], "actions": ["audit"], "everything": True},
-    {"groups": ["id:on-call"], "actions": ["audit"], "everything": True},
+    {"callers": ["group:id:on-call"], "actions": ["audit"], "everything": True},
 ]
 
 

@@ -73,7 +73,7 @@ def stage(dsn: str, port: int, provider: Provider) -> Iterator[Stage]:
         "issuers": [
             {"name": "id", "issuer": provider.issuer, "login": login, **issuer},
         ],
-        "grants": [*running.GRANTS, {"groups": ["id:on-call"], "actions": ["audit"], "everything": True}],
+        "grants": [*running.GRANTS, {"callers": ["group:id:on-call"], "actions": ["audit"], "everything": True}],
     }
     with staged(running.config(dsn, **sections), port) as one:
         one.run(put_on_record(dsn))
