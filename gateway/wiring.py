@@ -75,21 +75,14 @@ def lease_terms(
 
 def policies(config: Config) -> Policies:
     """Return the policies of resources."""
-    default = Policy(config.fencing.tokens)
     return Policies(
-        default,
-        [
+        rules=[
             (
                 rule.match,
-                Policy(
-                    rule.tokens or default.tokens,
-                    rule.max_jump,
-                    rule.unreachable or Unreachable.REFUSE,
-                    rule.lock_delay or 0.0,
-                ),
+                Policy(rule.tokens, rule.max_jump, rule.unreachable or Unreachable.REFUSE, rule.lock_delay or 0.0),
             )
             for rule in config.resources
-        ],
+        ]
     )
 
 

@@ -144,15 +144,10 @@ class Config(BaseSettings):
 
     @model_validator(mode="after")
     def _signed_tokens_need_a_key(self) -> "Config":
-        signed: list[tuple[str | int, ...]] = [
-            ("resources", index, "tokens")
-            for index, rule in enumerate(self.resources)
-            if rule.tokens is TokenPolicy.SIGNED
-        ]
-        if self.fencing.tokens is TokenPolicy.SIGNED:
-            signed.append(("fencing", "tokens"))
-        if signed and not self.leases.signing_keys:
-            raise Misplaced(signed[0], "'signed' needs signing keys; set signing_keys in [leases]")
+        for index, rule in enumerate(self.resources):
+            if rule.tokens is TokenPolicy.SIGNED and not self.leases.signing_keys:
+                problem = "'signed' needs signing keys; set signing_keys in [leases]"
+                raise Misplaced(("resources", index, "tokens"), problem)
         return self
 
     @model_validator(mode="after")

@@ -64,10 +64,15 @@ def _keys(_: Values, section: Values, value: Any) -> None:
         raise Misplaced(("issuers",), "an issuer has its keys in one place; keep one of keys, keys_url and keys_path")
 
 
-def _max_jump(config: Values, _: Values, value: Any) -> None:
-    rules = [{"max_jump": value, **rule} for rule in config.get("resources") or ()]
-    rest = [] if any(rule.get("match") == "**" for rule in rules) else [{"match": "**", "max_jump": value}]
-    config["resources"] = [*rules, *rest]
+def _of_resources(key: str) -> Former:
+    """Return a former default of ``[[resources]]``, whose last rule may be for all others."""
+
+    def follow(config: Values, _: Values, value: Any) -> None:
+        rules = [{key: value, **rule} for rule in config.get("resources") or ()]
+        rest = [] if any(rule.get("match") == "**" for rule in rules) else [{"match": "**", key: value}]
+        config["resources"] = [*rules, *rest]
+
+    return Former('is read as that of resources; write it into [[resources]], the last with match = "**"', follow)
 
 
 def _more(key: str, former: str) -> Callable[[Values, Values, Any], None]:
@@ -110,6 +115,8 @@ def _allowed(_: Values, section: Values, value: Any) -> None:
         section["role"] = value
 
 
+_EVIDENCE = "is no more; write its keys behind the secret into secret_access_key, a list, at all gateways of the store"
+
 FORMER: Mapping[tuple[str, str], Former] = {
     ("server", "body_timeout"): _fixed("the value is 30 seconds"),
     ("postgres", "lock_timeout"): _fixed("the value is 10 seconds"),
@@ -133,9 +140,8 @@ FORMER: Mapping[tuple[str, str], Former] = {
     ("postgres", "verbose_errors"): Former("is read as verbose; write verbose", _discreet),
     ("postgres", "openapi"): Former("is read as verbose; write verbose", _discreet),
     ("journal", "prefix"): Former('is read as the end of bucket; write bucket = "BUCKET/PREFIX/"', _prefix_of_journal),
-    ("fencing", "max_jump"): Former(
-        'is read as that of resources; write it into [[resources]], the last with match = "**"', _max_jump
-    ),
+    ("fencing", "max_jump"): _of_resources("max_jump"),
+    ("fencing", "tokens"): _of_resources("tokens"),
     ("issuers", "keys_url"): Former("is read as keys; write keys", _keys),
     ("issuers", "keys_path"): Former("is read as keys; write keys", _keys),
     ("issuers", "algorithms"): _fixed("a signature is by any algorithm of the issuer's keys", lambda _: True),
@@ -164,6 +170,8 @@ FORMER: Mapping[tuple[str, str], Former] = {
     ("grants", "groups"): Former('is read as callers with "group:NAME"; write that', _groups),
     ("postgres.roles", "groups"): Former('is read as callers with "group:NAME"; write that', _groups),
     ("postgres.roles", "allowed"): Former("is read as role; write a list of roles beside claim", _allowed),
+    ("s3", "evidence_keys"): Former(_EVIDENCE, None, bool),
+    ("s3", "evidence_keys_file"): Former(_EVIDENCE, None, bool),
     ("ui", "trace_url"): _fixed("the page shows the id of a trace, without a link"),
     ("ui", "log_url"): _fixed("the page shows the id of a request, without a link"),
 }

@@ -18,14 +18,12 @@ from gateway.webhooks import messages
 
 
 class Fencing(Section):
-    """The defaults of tables, objects and resources without a rule of their own."""
+    """The defaults of tables and objects without a rule of their own."""
 
     mode: Enforcement = Enforcement.ENFORCE
     """Whether refused writes are refused (enforce), or pass and are recorded (observe)."""
     equal: Equal = Equal.ACCEPT
     """Whether a token may write again: accept lets it, strict lets each token write once."""
-    tokens: TokenPolicy = TokenPolicy.ANY
-    """The accepted tokens: any, or only those that the lease service issued, or signed, or whose lease is running."""
     cascades: Cascades = Cascades.REFUSE
     """The fate of a write to a table that reaches rows of other resources, by foreign keys, triggers or rules."""
 
@@ -60,12 +58,12 @@ class Leases(Section):
 
 
 class ResourceRule(Section):
-    """The tokens that resources accept. ``[fencing]`` has the defaults."""
+    """The tokens that resources accept. The first rule that matches holds, and ``**`` matches all."""
 
     match: Annotated[str, Field(min_length=1)]
-    """A resource. A segment ``*`` is any one segment, a last ``**`` all remaining ones. The first match holds."""
-    tokens: TokenPolicy | None = None
-    """As in ``[fencing]``, for these resources."""
+    """A resource. A segment ``*`` is any one segment, a last ``**`` all remaining ones."""
+    tokens: TokenPolicy = TokenPolicy.ANY
+    """The accepted tokens: any, or only those that the lease service issued, or signed, or whose lease is running."""
     max_jump: Annotated[int, Field(ge=1, le=MAX_VALUE)] = MAX_JUMP
     """The farthest that a token may be ahead of its fence if any token is accepted. No issuer skips that many."""
     unreachable: Unreachable | None = None

@@ -331,10 +331,9 @@ class ObjectStore(Section):
     """The region that signatures name."""
     access_key_id: str
     """The public part of the gateway's key pair at the store."""
-    secret_access_key: Secret
-    """The secret part of that pair."""
-    evidence_keys: tuple[Secret, ...] = ()
-    """Keys that prove which token wrote an object. The first one signs; the secret access key is the last."""
+    secret_access_key: Annotated[tuple[Secret, ...], _alone, Field(min_length=1)]
+    """The secret part of that pair, or a list of it and earlier ones. Keys derived from it prove which token wrote an
+    object: the first signs, all prove. After a change, the former secret proves older objects."""
     late_after: Annotated[float, Field(ge=1)] = LATE_AFTER.total_seconds()
     """Seconds after which a request has had its effect once the store has begun with it. Longer than the store waits
     for the rest of an interrupted body. A lost write without a condition blocks newer holders for so long."""

@@ -64,6 +64,10 @@ FOLLOWED: dict[str, tuple[Callable[[Any], Any], Any]] = {
         lambda one: [(rule.match, rule.max_jump) for rule in one.resources],
         [("a/*", 5), ("b/*", 9), ("**", 5)],
     ),
+    '[fencing] tokens = "issued"\nmax_jump = 5\n[[resources]]\nmatch = "a/*"\ntokens = "any"': (
+        lambda one: [(rule.match, str(rule.tokens), rule.max_jump) for rule in one.resources],
+        [("a/*", "any", 5), ("**", "issued", 5)],
+    ),
     '[[webhooks]] reasons = ["denied"]\nexcept_reasons = ["denied"]': (
         lambda one: set(one.webhooks[0].except_reasons),
         set(EntryReason),
@@ -135,6 +139,7 @@ def test_former_secrets_are_read_with_their_files(file: Path) -> None:
         ("idempotency_retention = 90000", "idempotency_retention = 5"),
         ("max_body = 1000000", "max_body = 67108864"),
         (STORE + "sweep_interval = 0", STORE + "sweep_interval = 10"),
+        (STORE + 'evidence_keys = ["a"]', STORE + "evidence_keys = []"),
         ("[telemetry]\nsample = 0.01", "[telemetry]\nsample = 1.0"),
         ("[leases]\nmax_ttl = 60", "[leases]\nmax_ttl = 7200"),
         ("[journal]\nretention_days = 90", "[journal]\nretention_days = 7"),

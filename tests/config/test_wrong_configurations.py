@@ -173,7 +173,7 @@ WRONG_BESIDE_IT: list[tuple[str, ...]] = [
     (CALLER + GRANT.replace("ann", "anne") + 'tables = ["*"]', "no caller anne", "Did you mean ann?"),
     ('[server]\nwatch = "perhaps"', "line 4: [server], watch: must be true or false"),
     (STORE, "line 3: [s3], secret_access_key: it is missing", "secret_access_key_file"),
-    (STORE + 'secret_access_key = "x"\nevidence_keys = ["a", ""]', "line 7: [s3], evidence_keys", "must not be empty"),
+    (STORE + 'secret_access_key = ["a", ""]', "line 6: [s3], secret_access_key", "must not be empty"),
     (
         '[s3]\nendpoint = "s3"\naccess_key_id = "a"\nsecret_access_key = "hunter2-secret"',
         "line 4: [s3], endpoint: must be an http:// or https:// address",
@@ -205,7 +205,6 @@ WRONG_BESIDE_IT: list[tuple[str, ...]] = [
     ('[[objects]]\nmatch = "a"', 'line 4: [[objects]] "a", match: must have at least 3 characters'),
     ('[[resources]]\nmatch = "a*/b"', 'line 4: [[resources]] "a*/b", match', "must be a name, *"),
     ('[[resources]]\nmatch = "a"\ntokens = "signed"', 'line 5: [[resources]] "a", tokens', "set signing_keys"),
-    ('[fencing]\ntokens = "signed"', "line 4: [fencing], tokens: 'signed' needs signing keys", "in [leases]"),
     ('[[resources]]\nmatch = "a"\nlock_delay = inf', 'line 5: [[resources]] "a", lock_delay: must be 3600 or less'),
     ('[leases]\nsigning_keys = ["hunter2-secret"]', "line 4: [leases], signing_keys: must have at least 32"),
     ('[leases]\nissuer = "https://a.b"', "[leases]: issuer and issuer_api_key belong together", "set both"),
@@ -290,7 +289,7 @@ def test_secrets_come_from_files(tmp_path: Path) -> None:
     config = load(file)
     assert config.postgres.dsn.get_secret_value() == "postgresql://db/app"
     assert config.s3 is not None
-    assert config.s3.secret_access_key.get_secret_value() == "store-secret"
+    assert config.s3.secret_access_key[0].get_secret_value() == "store-secret"
     caller = config.callers[0]
     assert [key.get_secret_value() for key in caller.api_key] == ["first-api-key", "second-api-key"]
     assert caller.every_pair[0].secret_access_key.get_secret_value() == "pair-secret"
