@@ -125,9 +125,9 @@ async def test_a_hangup_puts_the_file_in_force_and_on_record(
             gateway.write(f'{RULE}mode = "observe"\n[audit]\nretention = 60', writer="a-newer-key-of-it")
             line = await asyncio.to_thread(gateway.hang_up)
             assert line["changes"] == [
-                "[audit], retention: 400 -> 60",
                 '[[callers]] "writer", api_key: (redacted) -> (redacted)',
                 '[[tables]] "public.orders", mode: absent -> "observe"',
+                "[audit], retention: 400 -> 60",
             ]
             assert (line["by"], line["caller"]) == ("SIGHUP", "gateway-process")
             # The connection is the same; the key that is gone proves nothing any more.

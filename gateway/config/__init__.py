@@ -244,7 +244,7 @@ class Config(BaseSettings):
             if caller.certificates and self.server.client_authorities is None:
                 problem = "needs client_authorities in [server], which sign client certificates; set it as well"
                 raise Misplaced(("callers", index, "certificates"), problem)
-            for pair in caller.every_pair:
+            for pair in caller.pairs:
                 if pair.access_key_id in ids:
                     problem = f"the access_key_id {pair.access_key_id} is configured twice; give each pair its own"
                     raise Misplaced(("callers", index), problem)
@@ -358,10 +358,9 @@ def _check_variables() -> None:
 def _check_secrets(config: Config, known: Places) -> None:
     """Raise ``ConfigurationError`` for a secret of a caller that can be found by trying."""
     for index, caller in enumerate(config.callers):
-        pairs = [("secret_access_key", pair.secret_access_key) for pair in caller.every_pair]
-        for key, secret in (*(("api_key", one) for one in caller.api_key), *pairs):
-            if (length := len(secret.get_secret_value())) < SHORTEST:
-                problem = "is empty" if not length else f"has fewer than {SHORTEST} characters"
+        for key, secret in caller.secrets:
+            if (length := len(secret)) < SHORTEST:
+                problem = "is empty" if not length else f"has a secret of fewer than {SHORTEST} characters"
                 raise ConfigurationError(
                     f"{known.describe(('callers', index, key))}: {problem}; make one with openssl rand -hex 32"
                 )

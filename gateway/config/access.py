@@ -1,7 +1,7 @@
 """Sections of the configuration: the callers with their keys, and the grants."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NamedTuple
 from urllib.parse import urlsplit
 
 from pydantic import Field, SecretStr, ValidationInfo, field_validator, model_validator
@@ -17,13 +17,11 @@ _SHORTEST_SHARED = 32
 """Bytes, as RFC 7518 wants for HS256."""
 
 
-class KeyPair(Section):
-    """A pair of keys that signs S3 requests."""
+class KeyPair(NamedTuple):
+    """A pair of keys that signs S3 requests. Requests name the first one, and the second one signs."""
 
-    access_key_id: Annotated[str, Field(min_length=1)]
-    """The public part, which requests name."""
-    secret_access_key: SecretStr
-    """The secret part, which signs."""
+    access_key_id: str
+    secret_access_key: str
 
 
 class CallerKeys(Section):
@@ -31,15 +29,12 @@ class CallerKeys(Section):
 
     name: Annotated[str, Field(min_length=1, max_length=200)]
     """The name in grants, locks and the record. Names of issuers' callers and of the gateway itself are reserved."""
-    access_key_id: str | None = None
-    """The public part of the key pair that signs S3 requests."""
-    secret_access_key: SecretStr | None = None
-    """The secret part of that pair, with 8 characters or more."""
     api_key: Secrets = ()
     """The key for tables and the fencing API, sent as ``Authorization: Bearer``; or a list, to change keys without a
     pause. It has 8 characters or more."""
-    keys: tuple[KeyPair, ...] = ()
-    """Further pairs of the same caller. Fenced credentials are derived from the first one of all."""
+    s3_key: Secrets = ()
+    """The key pair that signs S3 requests, as ``access key id:secret access key``; or a list. The secret has 8
+    characters or more. Fenced credentials are derived from the first pair."""
     certificates: tuple[str, ...] = ()
     """Names in client certificates that prove this caller: ``URI:…``, ``DNS:…`` or ``CN:…``."""
     groups: tuple[Annotated[str, Field(min_length=1, max_length=200)], ...] = ()
@@ -67,22 +62,26 @@ class CallerKeys(Section):
 
     @model_validator(mode="after")
     def _provable(self) -> "CallerKeys":
-        if (self.access_key_id is None) != (self.secret_access_key is None):
-            raise ValueError("access_key_id and secret_access_key belong together: set both, or neither")
-        if not self.every_pair and not self.api_key and not self.certificates:
-            raise ValueError("needs an api_key, or an access_key_id with its secret_access_key, or certificates")
+        if any(not all(pair) for pair in self.pairs):
+            raise Misplaced(("s3_key",), "must be an access key id, a colon, and the secret access key")
+        if not self.s3_key and not self.api_key and not self.certificates:
+            raise ValueError("needs an api_key, an s3_key or certificates")
         return self
 
     @property
-    def every_pair(self) -> tuple[KeyPair, ...]:
-        if self.access_key_id is None or self.secret_access_key is None:
-            return self.keys
-        return (KeyPair(access_key_id=self.access_key_id, secret_access_key=self.secret_access_key), *self.keys)
+    def pairs(self) -> tuple[KeyPair, ...]:
+        """Return its pairs of keys, the first one first."""
+        return tuple(KeyPair(*key.get_secret_value().partition(":")[::2]) for key in self.s3_key)
 
     def has_shorter_secret(self, length: int) -> bool:
         """Return whether one of its secrets has fewer characters."""
-        secrets = (*self.api_key, *(pair.secret_access_key for pair in self.every_pair))
-        return any(len(secret.get_secret_value()) < length for secret in secrets)
+        return any(len(secret) < length for _, secret in self.secrets)
+
+    @property
+    def secrets(self) -> list[tuple[str, str]]:
+        """Return each secret, with the key of the configuration that has it."""
+        keys = [("api_key", key.get_secret_value()) for key in self.api_key]
+        return [*keys, *(("s3_key", pair.secret_access_key) for pair in self.pairs)]
 
 
 class Login(Section):

@@ -115,6 +115,33 @@ def _allowed(_: Values, section: Values, value: Any) -> None:
         section["role"] = value
 
 
+def _pair(_: Values, section: Values, value: Any) -> None:
+    others = section.pop("s3_key", ())
+    _add_pair(section, {"access_key_id": value, **section})
+    section["s3_key"] += [others] if isinstance(others, str) else others
+
+
+def _secret_of_pair(_: Values, section: Values, _value: Any) -> None:
+    if "s3_key" not in section:
+        raise Misplaced(("callers",), "a secret_access_key belongs to an access_key_id; write both into s3_key")
+
+
+def _pairs(_: Values, section: Values, value: Any) -> None:
+    for pair in value:
+        _add_pair(section, pair)
+
+
+def _add_pair(section: Values, pair: Mapping[str, Any]) -> None:
+    key, former = "s3_key", "secret_access_key"
+    path = pair.get(former + FROM_FILE)
+    secret = pair.get(former) if path is None else read_secret(former + FROM_FILE, path)
+    if not pair.get("access_key_id") or not secret:
+        raise Misplaced(("callers",), "an access_key_id needs a secret_access_key; write both into s3_key")
+    own = section.get(key, ())
+    section[key] = [*([own] if isinstance(own, str) else own), f"{pair['access_key_id']}:{secret}"]
+
+
+_PAIR = 'is read as s3_key; write s3_key = "access key id:secret access key"'
 _EVIDENCE = "is no more; write its keys behind the secret into secret_access_key, a list, at all gateways of the store"
 
 FORMER: Mapping[tuple[str, str], Former] = {
@@ -170,6 +197,10 @@ FORMER: Mapping[tuple[str, str], Former] = {
     ("grants", "groups"): Former('is read as callers with "group:NAME"; write that', _groups),
     ("postgres.roles", "groups"): Former('is read as callers with "group:NAME"; write that', _groups),
     ("postgres.roles", "allowed"): Former("is read as role; write a list of roles beside claim", _allowed),
+    ("callers", "access_key_id"): Former(_PAIR, _pair),
+    ("callers", "secret_access_key"): Former(_PAIR, _secret_of_pair),
+    ("callers", "secret_access_key_file"): Former(_PAIR, _secret_of_pair),
+    ("callers", "keys"): Former("is read as more of s3_key; write a list", _pairs),
     ("s3", "evidence_keys"): Former(_EVIDENCE, None, bool),
     ("s3", "evidence_keys_file"): Former(_EVIDENCE, None, bool),
     ("ui", "trace_url"): _fixed("the page shows the id of a trace, without a link"),

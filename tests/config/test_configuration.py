@@ -34,8 +34,7 @@ access_key_id = "store"
 secret_access_key = "store-secret"
 [[callers]]
 name = "worker"
-access_key_id = "worker"
-secret_access_key = "worker-secret"
+s3_key = "worker:worker-secret"
 api_key = "worker-key"
 [[tables]]
 name = "public.shipments"

@@ -125,6 +125,17 @@ def test_former_secrets_are_read_with_their_files(file: Path) -> None:
     assert len(warnings(file, DSN + f'[[callers]]\nname = "a"\n{keys}api_keys_file = "{file.with_name("old")}"\n')) == 2
     read = {key.get_secret_value() for key in load(file).callers[0].api_key}
     assert read == {"the-new-api-key", "the-old-api-key", "the-third-api-key"}
+    file.with_name("pair").write_text("the-third-secret\n")
+    pairs = (
+        'access_key_id = "A"\nsecret_access_key = "the-first-secret"\ns3_key = "B:the-second-secret"\n'
+        f'keys = [{{ access_key_id = "C", secret_access_key_file = "{file.with_name("pair")}" }}]\n'
+    )
+    assert len(warnings(file, DSN + f'[[callers]]\nname = "a"\n{pairs}')) == 3
+    assert {pair.access_key_id: pair.secret_access_key for pair in load(file).callers[0].pairs} == {
+        "A": "the-first-secret",
+        "B": "the-second-secret",
+        "C": "the-third-secret",
+    }
     secrets = [f"whsec_{sign * 32}" for sign in "ab"]
     hook = f'[[webhooks]]\nname = "a"\nurl = "https://a"\nsecret = "{secrets[0]}"\nformer_secret = "{secrets[1]}"\n'
     assert len(warnings(file, DSN + hook)) == 1

@@ -182,7 +182,8 @@ WRONG_BESIDE_IT: list[tuple[str, ...]] = [
     ('[[callers]]\nname = "ann"', 'line 3: [[callers]] "ann": needs an api_key'),
     (CALLER + '[[callers]]\nname = "Ann"\napi_key = "another-key"', 'line 7: [[callers]] "Ann", name', "twice"),
     (CALLER + CALLER.replace("ann", "bob"), 'line 6: [[callers]] "bob": has the same api_key as ann', "its own"),
-    (CALLER + 'access_key_id = "b"', '[[callers]] "ann": access_key_id and secret_access_key belong together'),
+    (CALLER + 's3_key = "b"', '[[callers]] "ann", s3_key: must be an access key id, a colon, and the secret'),
+    (CALLER + 'access_key_id = "b"', "an access_key_id needs a secret_access_key; write both into s3_key"),
     (CALLER + GRANT, "line 6: [[grants]] without a name (entry 1): has no limits", "or everything = true"),
     (CALLER + GRANT + 'tables = ["orders"]', "tables: orders must be schema.name"),
     (CALLER + GRANT + 'functions = ["public.f"]', "read has no effect on the functions here"),
@@ -192,11 +193,8 @@ WRONG_BESIDE_IT: list[tuple[str, ...]] = [
     (CALLER + LOCKS + 'tables = ["public.t"]', "lock goes by resources; set resources as well"),
     (CALLER + AUDITS + 'resources = ["a"]', "audit is about the whole record"),
     (CALLER + "apikeys = []", 'line 6: [[callers]] "ann", apikeys: unknown key', "Did you mean api_key?"),
-    ('[[callers]]\nname = "a"\napi_key = "k3y"', "line 5", "has fewer than 8 characters", "openssl rand"),
-    (
-        CALLER + '[[callers.keys]]\naccess_key_id = "a"\n',
-        'line 6: [[callers]] "ann", keys, secret_access_key: it is missing',
-    ),
+    ('[[callers]]\nname = "a"\napi_key = "k3y"', "line 5", "has a secret of fewer than 8 characters", "openssl rand"),
+    (CALLER + 's3_key = "b:k3y"', "line 6", "s3_key: has a secret of fewer than 8 characters"),
     (CALLER.replace("ann", "anonymous"), '[[callers]] "anonymous", name', "reserved", "choose another name"),
     ('[[tables]]\nname = "orders"', 'line 4: [[tables]] "orders", name: must be schema.name'),
     ('[[tables]]\nname = "a.b"\nressource = "x"', '[[tables]] "a.b", ressource', "Did you mean resource?"),
@@ -211,7 +209,10 @@ WRONG_BESIDE_IT: list[tuple[str, ...]] = [
     ('[leases]\nissuer = "https://a.b"\nissuer_api_key = "é"', "line 5: [leases], issuer_api_key: must be"),
     ('[audit]\nredact = ["users.email"]', "line 4: [audit], redact: 'users.email' must be schema.table"),
     (WEBHOOK.replace("whsec_", ""), 'line 6: [[webhooks]] "hook", secret: must be whsec_ and'),
-    (WEBHOOK + 'kinds = ["rejections"]', 'line 7: [[webhooks]] "hook", kinds: must be one of'),
+    (
+        WEBHOOK + 'kinds = ["rejections"]',
+        'line 7: [[webhooks]] "hook", kinds: there is no kind rejections. Did you mean rejection?',
+    ),
     (
         WEBHOOK + '[[alarms]]\nname = "z"\nmore_than = 1\nminutes = 1\nwebhooks = ["hok"]',
         'line 11: [[alarms]] "z", webhooks: there is no webhook hok',
@@ -275,7 +276,7 @@ def test_secrets_come_from_files(tmp_path: Path) -> None:
         ("dsn", "postgresql://db/app\n"),
         ("store", "store-secret\n"),
         ("api", "first-api-key\nsecond-api-key\n"),
-        ("pair", "pair-secret\r\n"),
+        ("pair", "AKIAANN:pair-secret\r\n"),
         ("signing", f"{'s' * 32}\n{'t' * 32}\n"),
     ):
         (tmp_path / name).write_bytes(content.encode())
@@ -283,8 +284,7 @@ def test_secrets_come_from_files(tmp_path: Path) -> None:
     file.write_text(
         f'[postgres]\ndsn_file = "{tmp_path}/dsn"\n{STORE}secret_access_key_file = "{tmp_path}/store"\n'
         f'[leases]\nsigning_keys_file = "{tmp_path}/signing"\n'
-        f'[[callers]]\nname = "ann"\napi_key_file = "{tmp_path}/api"\n'
-        f'[[callers.keys]]\naccess_key_id = "AKIAANN"\nsecret_access_key_file = "{tmp_path}/pair"\n'
+        f'[[callers]]\nname = "ann"\napi_key_file = "{tmp_path}/api"\ns3_key_file = "{tmp_path}/pair"\n'
     )
     config = load(file)
     assert config.postgres.dsn.get_secret_value() == "postgresql://db/app"
@@ -292,7 +292,7 @@ def test_secrets_come_from_files(tmp_path: Path) -> None:
     assert config.s3.secret_access_key[0].get_secret_value() == "store-secret"
     caller = config.callers[0]
     assert [key.get_secret_value() for key in caller.api_key] == ["first-api-key", "second-api-key"]
-    assert caller.every_pair[0].secret_access_key.get_secret_value() == "pair-secret"
+    assert caller.pairs == (("AKIAANN", "pair-secret"),)
     assert [key.get_secret_value()[0] for key in config.leases.signing_keys] == ["s", "t"]
 
 
