@@ -85,30 +85,17 @@ class CallerKeys(Section):
 
 
 class Login(Section):
-    """The gateway as a client of an issuer, which logs people in to the page (OpenID Connect, authorization code)."""
+    """The gateway as a client of an issuer, which logs people in to the page (OpenID Connect, authorization code).
+
+    The addresses of the issuer are those that it publishes below ``/.well-known/openid-configuration``.
+    """
 
     client_id: Annotated[str, Field(min_length=1, max_length=200)]
     """The name of the gateway at the issuer, which has registered it as a client."""
     client_secret: Annotated[SecretStr, Field(min_length=1)] | None = None
     """None for a public client, which PKCE alone protects."""
-    authorization_url: str
-    """The address to which browsers are sent."""
-    token_url: str
-    """The address at which the gateway redeems codes. ``authorities`` of the issuer holds for it, too."""
     scopes: tuple[Annotated[str, Field(pattern=r"^[!#-\[\]-~]+$")], ...] = ("openid",)
     """The scopes that the gateway requests. ``openid`` must be one of them."""
-    session: Annotated[float, Field(ge=60, le=43200)] = 43200.0
-    """Seconds that a session lasts. It does not ask the issuer again meanwhile."""
-
-    @field_validator("authorization_url")
-    @classmethod
-    def _of_browsers(cls, value: str) -> str:
-        return browser_address(value)
-
-    @field_validator("token_url")
-    @classmethod
-    def _of_tokens(cls, value: str) -> str:
-        return web_address(value)
 
     @field_validator("scopes")
     @classmethod
@@ -170,6 +157,11 @@ class Issuer(Section):
     def _logins_prove_no_requests(self) -> "Issuer":
         if self.login is not None and self.secret is not None:
             raise Misplaced(("login",), "needs keys in place of secret")
+        if self.login is not None and self.issuer is not None:
+            try:
+                browser_address(self.issuer)
+            except ValueError as error:
+                raise Misplaced(("issuer",), f"{error}, where its login is published") from None
         if self.login is not None and self.login.client_id in self.audiences:
             raise Misplaced(
                 ("login", "client_id"),

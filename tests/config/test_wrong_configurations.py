@@ -15,7 +15,7 @@ LOCKS, AUDITS = GRANT.replace("read", "lock"), GRANT.replace("read", "audit")
 ROLE = '[[postgres.roles]]\ncallers = ["*"]\n'
 ISSUER = '[[issuers]]\nname = "id"\n'
 PUBLIC = '[server]\npublic_address = "https://a"\n'
-LOGIN = '[issuers.login]\nclient_id = "page"\nauthorization_url = "https://a/in"\ntoken_url = "https://a/to"\n'
+LOGIN = '[issuers.login]\nclient_id = "page"\n'
 TRUSTED = ISSUER + 'issuer = "https://a"\naudiences = ["g"]\nkeys_url = "https://a/keys"\n'
 ASKING = '[server]\ntls_certificate = "c"\nclient_authorities = "a"\n'
 SHOWN = '[[callers]]\nname = "bob"\ncertificates = ["CN:bob"]\n'
@@ -163,8 +163,7 @@ WRONG_BESIDE_IT: list[tuple[str, ...]] = [
     (PUBLIC + TRUSTED + LOGIN, 'line 10: [[issuers]] "id", login: needs a key', "signing_keys in [identity]"),
     (TRUSTED + LOGIN, "login: needs the address to come back to", "public_address in [server]"),
     (TRUSTED + LOGIN.replace('"page"', '"g"'), "login, client_id: is among audiences", "a client of its own"),
-    (TRUSTED + LOGIN.replace("https://a/to", "a/to"), "login, token_url: must be an http:// or https://"),
-    (TRUSTED + LOGIN.replace("https://a/in", "http://a/in"), "authorization_url: must be an https:// address"),
+    (TRUSTED.replace('issuer = "https', 'issuer = "http') + LOGIN, '"id", issuer: must be an https:// address'),
     (TRUSTED + LOGIN + 'scopes = ["email"]', "login, scopes: must contain openid"),
     (ISSUER + f'secret = "{"x" * 32}"\n' + LOGIN, "login: needs keys in place of secret"),
     (PUBLIC.replace("https", "http"), "line 4: [server], public_address: must be an https:// address"),

@@ -62,8 +62,6 @@ def stage(dsn: str, port: int, provider: Provider) -> Iterator[Stage]:
     login = {
         "client_id": CLIENT,
         "client_secret": CLIENT_SECRET,
-        "authorization_url": f"{provider.issuer}/auth",
-        "token_url": f"{provider.issuer}/token",
     }
     issuer = {"keys": f"{provider.issuer}/jwks", "groups_claim": ["groups"]}
     sections: dict[str, Any] = {
