@@ -76,8 +76,8 @@ def config(dsn: str, endpoint: str | None = None, *, limits: dict[str, float] | 
     keys = {"s3_key": f"{ACCESS_KEY}:{SECRET_KEY}", "api_key": API_KEY}
     caller = {"name": "writer", "groups": ["auditors"], **keys}
     given = {"postgres": {"dsn": as_gateway(dsn)}, "s3": store if endpoint else None, "callers": [caller], **sections}
-    groups = {group for one in given["callers"] for group in one.get("groups", ())}
-    grants = [one for one in GRANTS if groups.issuperset(one.get("groups", ()))]
+    named = {"*", *(f"group:{group}" for one in given["callers"] for group in one.get("groups", ()))}
+    grants = [one for one in GRANTS if named.issuperset(one["callers"])]
     built = {"grants": grants, **{key: one for key, one in given.items() if one is not None}}
     return limited(Config.model_validate(built), **(limits or {}))
 
