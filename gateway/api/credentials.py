@@ -17,7 +17,7 @@ from fastapi import APIRouter, Depends, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from gateway import budget
-from gateway.api.authorisation import Authorisation
+from gateway.api.authorisation import ApiAuthorisation
 from gateway.api.fences import SequencerText
 from gateway.api.leases import LeaseTerms
 from gateway.api.requests import Authenticate, HolderName, TokenText, attempt
@@ -86,7 +86,7 @@ def routes(
     keys: Callers,
     admission: Admission,
     audit: Audit,
-    authorisation: Authorisation,
+    authorisation: ApiAuthorisation,
     caller: Authenticate,
 ) -> APIRouter:
     """Build the route ``/v1/credentials``."""
@@ -175,7 +175,7 @@ def is_sts_request(head: Head) -> bool:
 
 
 def web_identity_routes(
-    database: Database, keys: Callers, holding: LeaseTerms, authorisation: Authorisation, bodies: BodyReader
+    database: Database, keys: Callers, holding: LeaseTerms, authorisation: ApiAuthorisation, bodies: BodyReader
 ) -> APIRouter:
     """Build the routes of STS. The proof of the caller is in the body."""
     router = APIRouter()

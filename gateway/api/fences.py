@@ -6,7 +6,7 @@ from typing import Annotated, Protocol
 from fastapi import APIRouter, Depends, Query, Request
 from pydantic import BaseModel, ConfigDict, Field
 
-from gateway.api.authorisation import LOOK, Authorisation
+from gateway.api.authorisation import LOOK, ApiAuthorisation
 from gateway.api.requests import (
     MAX_PAGE,
     Authenticate,
@@ -61,7 +61,7 @@ class SequencerView(BaseModel):
 
 
 def sequencer_routes(
-    database: Database, signer: Signer, authorisation: Authorisation, caller: Authenticate
+    database: Database, signer: Signer, authorisation: ApiAuthorisation, caller: Authenticate
 ) -> APIRouter:
     """Build the route ``/v1/sequencers/check``."""
     router = APIRouter()

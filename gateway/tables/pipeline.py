@@ -41,7 +41,7 @@ from gateway.tables.dialect.cors import Origins
 from gateway.tables.dialect.request import READS, WRITES, Target
 from gateway.tables.dialect.response import Response
 from gateway.tables.execute import planning
-from gateway.tables.execute.authorisation import Authorisation, concerns_table
+from gateway.tables.execute.authorisation import TableAuthorisation, concerns_table
 from gateway.tables.execute.fast_path import Candidate, FastPath, Prepared
 from gateway.tables.execute.function_calls import FunctionCalls
 from gateway.tables.execute.planning import EffectivePreferences, Incoming, Planner
@@ -93,7 +93,7 @@ class TablePlane:
         settle: Settle | None = None,
         admission: Admission | None = None,
         capture: Capture = NOTHING,
-        authorisation: Authorisation | None = None,
+        authorisation: TableAuthorisation | None = None,
         bodies: BodyReader | None = None,
     ) -> None:
         """``authenticate`` proves the caller of a request from its head.
@@ -116,7 +116,7 @@ class TablePlane:
         audit = Audit(database, observe, "tables")
         self._fast_path = FastPath(database, admission, audit, observe, exposure.schemas)
         preferences = EffectivePreferences(database)
-        authorisation = self._authorisation = authorisation or Authorisation(Denials(database, observe))
+        authorisation = self._authorisation = authorisation or TableAuthorisation(Denials(database, observe).refuse)
         self._planner = Planner(database, preferences, authorisation.claims)
         limit = AnswerLimit(exposure.max_body, self._bodies.memory)
         self._transactions = FencedTransactions(database, admission, authorisation, observe, settle, audit, limit)

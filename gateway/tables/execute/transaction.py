@@ -32,7 +32,7 @@ from gateway.tables.dialect.response import Accepted, Response, Written
 from gateway.tables.dialect.transaction_document import of_write
 from gateway.tables.execute import fenced_write
 from gateway.tables.execute.acting import Acting
-from gateway.tables.execute.authorisation import Authorisation
+from gateway.tables.execute.authorisation import TableAuthorisation
 from gateway.tables.execute.fenced_write import (
     Claims,
     ClaimsPending,
@@ -145,7 +145,7 @@ class FencedTransactions:
         self,
         database: Database,
         admission: Admission,
-        authorisation: Authorisation,
+        authorisation: TableAuthorisation,
         observe: Observe,
         settle: Settle | None,
         audit: Audit,

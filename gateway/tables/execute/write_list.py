@@ -14,7 +14,7 @@ from gateway.tables.dialect import request, transaction_document
 from gateway.tables.dialect.request import Target
 from gateway.tables.dialect.response import Response
 from gateway.tables.dialect.transaction_document import Entry, of_write
-from gateway.tables.execute.authorisation import Authorisation
+from gateway.tables.execute.authorisation import TableAuthorisation
 from gateway.tables.execute.planning import Incoming, ParsedWrite, Planner, Sender, parse
 from gateway.tables.execute.transaction import FencedTransactions, UnitOfWork
 from gateway.tables.schema_cache import CachedTable, Name, SchemaCache
@@ -30,7 +30,7 @@ class WriteLists:
         schema_cache: SchemaCache,
         planner: Planner,
         transactions: FencedTransactions,
-        authorisation: Authorisation,
+        authorisation: TableAuthorisation,
         schemas: Sequence[str],
         prefix: str,
     ) -> None:
