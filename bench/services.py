@@ -59,8 +59,7 @@ callers = ["anonymous", "*"]
 role = "none"
 [[callers]]
 name = "bench"
-access_key_id = "{keys[0]}"
-secret_access_key = "{keys[1]}"
+s3_key = "{keys[0]}:{keys[1]}"
 [[tables]]
 name = "public.entries"
 resource = "account/{{account_id}}"

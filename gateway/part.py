@@ -15,8 +15,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from gateway import api, web, wiring
-from gateway.admission import Admission, Issuer
-from gateway.api.authorisation import Authorisation
+from gateway.api.authorisation import ApiAuthorisation
 from gateway.api.incidents import Acknowledging
 from gateway.api.operation import BucketView, ConfigurationAccess, HealthCheck, JournalView, MetricsSource
 from gateway.auth.issuers import Issuers
@@ -47,8 +46,9 @@ from gateway.record.payload_capture import Capture
 from gateway.record.refusals import Audit, Denials
 from gateway.record.sealing import Sealing
 from gateway.tables.execute import idempotency
-from gateway.tables.execute.authorisation import Authorisation as TableAuthorisation
+from gateway.tables.execute.authorisation import TableAuthorisation
 from gateway.tables.pipeline import TablePlane
+from gateway.token_admission import Admission, Issuer
 from gateway.web import resource_page
 from gateway.web.rendering import Place, Site
 from gateway.web.resource_page import Report
@@ -115,7 +115,7 @@ class Part:
         self._follower = Follower(self._database, observe, partial(listening, self._database.servers, RECORD))
         self._outbox = Outbox(self._database, webhooks(config), observe)
         self._watch = AlarmWatch(self._database, alarms(config), observe)
-        authorisation = Authorisation(self._denials, owned, self._spellings)
+        authorisation = ApiAuthorisation(self._denials.refuse, owned, self._spellings)
         acknowledging = Acknowledging(self._database, authorisation)
         self.api = api.build(
             database=self._database,
@@ -317,7 +317,7 @@ class Part:
             wiring.exposure(config, allow_missing=self._shared.allow_missing),
             authenticate=lambda head: keys.by_bearer(head.headers, head.certificate),
             observe=self._observe,
-            authorisation=TableAuthorisation(self._denials, owned, self._spellings),
+            authorisation=TableAuthorisation(self._denials.refuse, owned, self._spellings),
             settle=self._settle,
             admission=self._admission,
             capture=self._capture,

@@ -6,7 +6,6 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
 
-from gateway.admission import Issuer
 from gateway.api.leases import LeaseTerms
 from gateway.auth.callers import Callers
 from gateway.auth.identity_tokens import TrustedIssuer
@@ -35,8 +34,9 @@ from gateway.leases.service import LeaseService
 from gateway.objects.key_rules import DEFAULT_TEMPLATE, KeyRule, Resources
 from gateway.objects.store.operations import Upstream
 from gateway.observe.events import Observe
-from gateway.table_rules import table_rules
+from gateway.tables.naming import Rule
 from gateway.tables.pipeline import Exposure
+from gateway.token_admission import Issuer
 from gateway.webhooks.alarms import AlarmRule, ConfiguredAlarm
 from gateway.webhooks.delivery import Receiver
 from gateway.webhooks.messages import key_of
@@ -69,35 +69,26 @@ def lease_terms(
     config: Config, service: LeaseService, signer: Signer, policies: Policies, observe: Observe
 ) -> LeaseTerms:
     """Return the lease service with its limits."""
-    settings = config.leases
-    return LeaseTerms(
-        service, signer.sign, policies.lock_delay, settings.max_ttl, config.limits.max_wait, settings.issuer, observe
-    )
+    limits, issuer = config.limits, config.leases.issuer
+    return LeaseTerms(service, signer.sign, policies.lock_delay, limits.max_ttl, limits.max_wait, issuer, observe)
 
 
 def policies(config: Config) -> Policies:
     """Return the policies of resources."""
-    default = Policy(config.fencing.tokens)
     return Policies(
-        default,
-        [
+        rules=[
             (
                 rule.match,
-                Policy(
-                    rule.tokens or default.tokens,
-                    rule.max_jump,
-                    rule.unreachable or Unreachable.REFUSE,
-                    rule.lock_delay or 0.0,
-                ),
+                Policy(rule.tokens, rule.max_jump, rule.unreachable or Unreachable.REFUSE, rule.lock_delay or 0.0),
             )
             for rule in config.resources
-        ],
+        ]
     )
 
 
 def database_roles(config: Config) -> list[RoleRule]:
     """Return the rules that give callers roles of the database."""
-    return [RoleRule(one.callers, one.groups, one.role, one.claim, one.allowed) for one in config.postgres.roles]
+    return [RoleRule(one.callers, one.groups, one.role, one.claim) for one in config.postgres.roles]
 
 
 def callers(config: Config, issuers: Issuers, clock: Callable[[], datetime]) -> Callers:
@@ -194,7 +185,8 @@ def storage(
         store = RowStore(second)
     elif mode is not Mode.OFF and journal.bucket is not None and upstream is not None:
         store = BucketStore(upstream, journal.bucket.partition("/")[0], journal.prefix)
-    kept = None if store is None else Journal(store, retention=timedelta(days=journal.retention_days), observe=observe)
+    retention = timedelta(seconds=config.limits.journal_retention)
+    kept = None if store is None else Journal(store, retention=retention, observe=observe)
     owner = config.owner if owned else None
     table = OpeningTable(behind[0], owner, wait=wait)
     if config.s3 is not None and upstream is not None:
@@ -212,6 +204,22 @@ def storage(
     } | settings
     database = Database(dsn, **limits, openings=openings, servers=servers)
     return Storage(database, openings, tuple(behind))
+
+
+def table_rules(config: Config) -> tuple[dict[str, Rule], Rule]:
+    """Return the rules by ``schema.table``, and the rule of all other tables."""
+    default = Rule(None, config.fencing.mode, config.fencing.equal, cascades=config.fencing.cascades)
+    rules = {
+        rule.name: Rule(
+            None if rule.resource is None else Template.parse(rule.resource),
+            rule.mode or default.mode,
+            rule.equal or default.equal,
+            rule.version,
+            rule.cascades or default.cascades,
+        )
+        for rule in config.tables
+    }
+    return rules, default
 
 
 def table_prefixes(config: Config) -> tuple[str, ...]:
@@ -251,5 +259,5 @@ def alarms(config: Config) -> list[ConfiguredAlarm]:
 def _webhook(section: WebhookSection, alarms: tuple[AlarmSection, ...]) -> ConfiguredWebhook:
     keys = tuple(key_of(secret.get_secret_value()) for secret in section.secret)
     told = tuple(alarm.name for alarm in alarms if not alarm.webhooks or section.name in alarm.webhooks)
-    wanted = EntryFilter(section.kinds, section.prefix, section.observed, told, section.except_reasons)
+    wanted = EntryFilter(section.entries, section.prefix, section.observed, told, section.except_reasons)
     return ConfiguredWebhook(section.name, Receiver(section.url, keys), wanted)

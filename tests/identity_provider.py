@@ -91,7 +91,8 @@ class LoginProvider(Provider):
     """Logs people in, too: each browser is ``subject``'s, who consents if there is no ``refusal``.
 
     It is as strict about codes as a good provider. ``more`` changes claims of ID tokens, and ``make`` the token itself.
-    ``token_answer`` replaces the answer to a code. ``redeemed`` has the forms with which codes came.
+    ``token_answer`` replaces the answer to a code. ``published`` changes its configuration.
+    ``redeemed`` has the forms with which codes came.
     """
 
     def __init__(self, *keys: SigningKey, secret: str | None = CLIENT_SECRET) -> None:
@@ -102,6 +103,7 @@ class LoginProvider(Provider):
         self.more: dict[str, Any] = {}
         self.make: Callable[[dict[str, Any]], str] = lambda content: token(self.keys[0], content)
         self.token_answer: Response | None = None
+        self.published: dict[str, Any] = {}
         self.asked_to_log_in: list[dict[str, str]] = []
         self.redeemed: list[dict[str, str]] = []
         self.tokens: list[str] = []
@@ -109,9 +111,16 @@ class LoginProvider(Provider):
 
     def login(self, **more: Any) -> dict[str, Any]:
         """Return the section ``login`` of an issuer."""
-        base = self.url.removesuffix("/keys")
-        urls = {"authorization_url": f"{base}/authorize?tenant=1", "token_url": f"{base}/token"}
-        return {"client_id": CLIENT, "client_secret": self.secret, **urls, **more}
+        return {"client_id": CLIENT, "client_secret": self.secret, **more}
+
+    @property
+    def issuer(self) -> str:
+        """The claim iss of its tokens."""
+        return self.url.removesuffix("/keys")
+
+    async def _configuration(self, _: Request) -> Response:
+        urls = {"authorization_endpoint": f"{self.issuer}/authorize?tenant=1", "token_endpoint": f"{self.issuer}/token"}
+        return JSONResponse({"issuer": self.issuer, **urls, **self.published})
 
     def code(self, asked: dict[str, str]) -> str:
         """Return a code, as for a person who has consented."""
@@ -124,7 +133,7 @@ class LoginProvider(Provider):
         self.asked_to_log_in.append(asked)
         answer = self.refusal or {"code": self.code(asked)}
         return RedirectResponse(
-            f"{asked['redirect_uri']}?{urlencode({**answer, 'state': asked['state'], 'iss': ISSUER})}", 303
+            f"{asked['redirect_uri']}?{urlencode({**answer, 'state': asked['state'], 'iss': self.issuer})}", 303
         )
 
     async def _token(self, request: Request) -> Response:
@@ -138,7 +147,7 @@ class LoginProvider(Provider):
         challenge = encoded(hashlib.sha256(form.get("code_verifier", "").encode()).digest())
         if (asked.get("code_challenge"), asked.get("redirect_uri")) != (challenge, form["redirect_uri"]):
             return JSONResponse({"error": "invalid_grant"}, 400)
-        content = claims(self.subject, **{"aud": CLIENT, "nonce": asked["nonce"], **self.more})
+        content = claims(self.subject, **{"iss": self.issuer, "aud": CLIENT, "nonce": asked["nonce"], **self.more})
         self.tokens.append(self.make(content))
         return JSONResponse({"id_token": self.tokens[-1], "access_token": "opaque", "token_type": "Bearer"})
 
@@ -151,4 +160,4 @@ class LoginProvider(Provider):
 
     def routes(self) -> list[Route]:
         there = [Route("/authorize", self._authorize), Route("/token", self._token, methods=["POST"])]
-        return [*super().routes(), *there]
+        return [*super().routes(), *there, Route("/.well-known/openid-configuration", self._configuration)]

@@ -25,8 +25,8 @@ from tests.postgres import as_gateway
 ORDINARY = (Action.READ, Action.WRITE, Action.CALL, Action.LOCK, Action.BARRIER, Action.CREDENTIALS)
 """The actions of callers that write, and no more."""
 GRANTS: list[dict[str, Any]] = [
-    {"groups": ["admins"], "actions": [action.value for action in Action], "everything": True},
-    {"groups": ["auditors"], "actions": ["audit"], "everything": True},
+    {"callers": ["group:admins"], "actions": [action.value for action in Action], "everything": True},
+    {"callers": ["group:auditors"], "actions": ["audit"], "everything": True},
     {"callers": ["*"], "actions": [action.value for action in ORDINARY], "everything": True},
 ]
 """All that tests grant that are not about grants: everything but administration, and the record to auditors."""
@@ -73,11 +73,11 @@ def config(dsn: str, endpoint: str | None = None, *, limits: dict[str, float] | 
         "access_key_id": "AKIADOUBLE",
         "secret_access_key": "double-secret",
     }
-    keys = {"access_key_id": ACCESS_KEY, "secret_access_key": SECRET_KEY, "api_key": API_KEY}
+    keys = {"s3_key": f"{ACCESS_KEY}:{SECRET_KEY}", "api_key": API_KEY}
     caller = {"name": "writer", "groups": ["auditors"], **keys}
     given = {"postgres": {"dsn": as_gateway(dsn)}, "s3": store if endpoint else None, "callers": [caller], **sections}
-    groups = {group for one in given["callers"] for group in one.get("groups", ())}
-    grants = [one for one in GRANTS if groups.issuperset(one.get("groups", ()))]
+    named = {"*", *(f"group:{group}" for one in given["callers"] for group in one.get("groups", ()))}
+    grants = [one for one in GRANTS if named.issuperset(one["callers"])]
     built = {"grants": grants, **{key: one for key, one in given.items() if one is not None}}
     return limited(Config.model_validate(built), **(limits or {}))
 

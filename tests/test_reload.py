@@ -122,12 +122,12 @@ async def test_a_hangup_puts_the_file_in_force_and_on_record(
         async with gateway.client() as old, gateway.client("a-newer-key-of-it") as new:
             assert (await patch(old, 7)).status_code == 204
             assert (await patch(new, 7)).status_code == 401
-            gateway.write(f'{RULE}mode = "observe"\n[leases]\nmax_ttl = 60', writer="a-newer-key-of-it")
+            gateway.write(f'{RULE}mode = "observe"\n[audit]\nretention = 60', writer="a-newer-key-of-it")
             line = await asyncio.to_thread(gateway.hang_up)
             assert line["changes"] == [
-                "[leases], max_ttl: 3600.0 -> 60.0",
                 '[[callers]] "writer", api_key: (redacted) -> (redacted)',
                 '[[tables]] "public.orders", mode: absent -> "observe"',
+                "[audit], retention: 400 -> 60",
             ]
             assert (line["by"], line["caller"]) == ("SIGHUP", "gateway-process")
             # The connection is the same; the key that is gone proves nothing any more.
@@ -141,12 +141,12 @@ async def test_a_hangup_puts_the_file_in_force_and_on_record(
         "WHERE details LIKE '%ReloadConfiguration%'"
     )
     assert (entry["caller"], entry["method"]) == ("gateway-process", "SIGHUP")
-    assert {"setting": "[leases], max_ttl", "was": "3600.0", "is": "60.0"} in json.loads(entry["details"])["changes"]
+    assert {"setting": "[audit], retention", "was": "400", "is": "60"} in json.loads(entry["details"])["changes"]
     assert "newer-key" not in entry["details"]
 
 
 WRONG = [
-    ('[[tables]]\nname = "public.odrers"\n[leases]\nmax_ttl = 60', "", "Did you mean public.orders?"),
+    ('[[tables]]\nname = "public.odrers"\n[audit]\nretention = 60', "", "Did you mean public.orders?"),
     (f"{RULE}[leases]\nmax_tll = 60", "", "unknown"),
     ('[[tables]]\nname = "public.orders"\nresource = "order/{id}"', "", "Rows or keys would get other names."),
     (RULE, 'listen = "127.0.0.1:1"', "not TOML"),
@@ -181,9 +181,9 @@ async def test_the_command_reloads_running_gateways(gateway: Served, monkeypatch
     monkeypatch.setenv("GATEWAY_API_KEY", ROOT)
     same = await asyncio.to_thread(called, *arguments)
     assert (same.returncode, same.stdout) == (0, f"{gateway.url}: nothing has changed\n")
-    gateway.write(f"{RULE}[leases]\nmax_ttl = 60")
+    gateway.write(f"{RULE}[audit]\nretention = 60")
     changed = await asyncio.to_thread(called, *arguments)
-    assert (changed.returncode, changed.stdout) == (0, f"{gateway.url}: [leases], max_ttl: 3600.0 -> 60.0\n")
+    assert (changed.returncode, changed.stdout) == (0, f"{gateway.url}: [audit], retention: 400 -> 60\n")
     assert gateway.until("configuration reloaded")["caller"] == "root"
     # The file of the gateway, and a variable, name it as well.
     named = await asyncio.to_thread(called, "reload", "--config", str(gateway.file))
@@ -322,7 +322,7 @@ async def test_a_hangup_of_its_terminal_stops_it(tmp_path: Path, dsn: str, sessi
 @pytest.mark.thorough
 async def test_a_former_gateway_leaves_no_memory_behind(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reloading, "_UNTIL_UNUSED", 0.05)
-    ttl = iter(range(60, 99))
+    days = iter(range(60, 99))
     callers = [{"name": "root", "api_key": ROOT, "groups": ["admins"]}]
     built: list[weakref.ref[Gateway]] = []
     original = Gateway.__init__
@@ -332,7 +332,7 @@ async def test_a_former_gateway_leaves_no_memory_behind(dsn: str, monkeypatch: p
         built.append(weakref.ref(self))
 
     def read() -> Config:
-        return config(dsn, callers=callers, leases={"max_ttl": next(ttl)})
+        return config(dsn, callers=callers, audit={"retention": next(days)})
 
     async def usable(_: Config) -> None:
         return
@@ -357,9 +357,9 @@ async def test_a_former_gateway_leaves_no_memory_behind(dsn: str, monkeypatch: p
 ATTEMPT = Attempt(None, None, "root", "POST", "/v1/config/reload", None, "1")
 
 
-def leasing(**leases: Any) -> Config:
+def keeping(**audit: Any) -> Config:
     postgres = {"dsn": "postgresql://a@b/c"}
-    return Config.model_validate({"postgres": postgres, "server": {"watch": True}, "leases": leases})
+    return Config.model_validate({"postgres": postgres, "server": {"watch": True}, "audit": audit})
 
 
 class Built:
@@ -406,7 +406,7 @@ class World:
     """The file, and all gateways that were built from it."""
 
     def __init__(self) -> None:
-        self.wanted = leasing()
+        self.wanted = keeping()
         self.error: Exception | None = None
         self.checks = 0
         self.trouble = ""
@@ -432,7 +432,7 @@ class World:
 
 @asynccontextmanager
 async def owned(world: World) -> AsyncIterator[Reloading[Built]]:
-    owner = Reloading(leasing(), world.build, world.switch, Events(), world.source(), world.others)
+    owner = Reloading(keeping(), world.build, world.switch, Events(), world.source(), world.others)
     ready, stop, ended = asyncio.Event(), asyncio.Event(), asyncio.Event()
     received = iter((None, stop))
 
@@ -457,7 +457,7 @@ async def owned(world: World) -> AsyncIterator[Reloading[Built]]:
 async def test_a_reload_that_fails_changes_nothing(trouble: str) -> None:
     world = World()
     async with owned(world) as owner:
-        world.wanted, world.trouble = leasing(max_ttl=60), trouble
+        world.wanted, world.trouble = keeping(retention=60), trouble
         world.error = {"check": ConfigurationError("wrong"), "bug": KeyError("x")}.get(trouble)
         with pytest.raises(ReloadRefused):
             await owner.reload(ATTEMPT)
@@ -473,16 +473,16 @@ async def test_a_reload_that_fails_changes_nothing(trouble: str) -> None:
 async def test_a_worker_serves_as_before_until_it_is_told_to_commit() -> None:
     world = World()
     async with owned(world) as owner:
-        assert await owner.prepare(leasing(max_ttl=60)) is None
+        assert await owner.prepare(keeping(retention=60)) is None
         assert owner.serving is world.built[0]
-        assert "reloading itself" in str(await owner.prepare(leasing(max_ttl=61)))
+        assert "reloading itself" in str(await owner.prepare(keeping(retention=61)))
         await owner.abandon()
         assert world.built[1].ended.is_set()
-        assert await owner.prepare(leasing(max_ttl=62)) is None
+        assert await owner.prepare(keeping(retention=62)) is None
         await owner.commit()
         assert world.serving is owner.serving is world.built[2]
         assert world.built[0].ended.is_set()
-        world.wanted = leasing(max_ttl=62)
+        world.wanted = keeping(retention=62)
         assert await owner.reload(ATTEMPT) == [], "it knows the configuration that it has taken"
 
 
@@ -490,9 +490,9 @@ async def test_a_worker_that_cannot_start_a_gateway_says_so_and_can_try_again() 
     world = World()
     async with owned(world) as owner:
         world.trouble = "start"
-        assert await owner.prepare(leasing(max_ttl=60)) == "It failed: OSError."
+        assert await owner.prepare(keeping(retention=60)) == "It failed: OSError."
         world.trouble = ""
-        assert await owner.prepare(leasing(max_ttl=60)) is None
+        assert await owner.prepare(keeping(retention=60)) is None
         # It stops although the reload has no end yet.
 
 
@@ -503,7 +503,7 @@ async def test_a_watched_state_is_tried_again_if_it_could_not_be_checked(
     monkeypatch.setattr(reloading, "_LOOK", 0.001)
     world = World()
     async with owned(world):
-        world.error, world.wanted = error, leasing(max_ttl=60)
+        world.error, world.wanted = error, keeping(retention=60)
         async with asyncio.timeout(30):
             while world.checks < (4 if again else 1):
                 await asyncio.sleep(0.005)
@@ -511,7 +511,7 @@ async def test_a_watched_state_is_tried_again_if_it_could_not_be_checked(
             assert again or world.checks == 1
             world.error = None
             if not again:  # only another state is tried
-                world.wanted = leasing(max_ttl=61)
+                world.wanted = keeping(retention=61)
             while world.serving is None:
                 await asyncio.sleep(0.005)
         assert len(world.built) == 2

@@ -15,7 +15,6 @@ from docs.generator import attributes, cell, markdown, page, table
 from gateway.config import Config
 from gateway.config.former import FORMER
 from gateway.config.sections import FROM_FILE, Section
-from gateway.fencing.record import EntryReason, Kind
 
 INTRODUCTION = """\
 A gateway reads one TOML file, `gateway serve --config gateway.toml`, and the environment.
@@ -139,7 +138,7 @@ def _kind(annotation: Any, limits: list[Any], unit: str = "") -> str:
     if get_origin(annotation) is Literal:
         return _one_of(arguments)
     if issubclass(annotation, Enum):
-        return MANY.get(annotation) or _one_of([one.value for one in annotation])
+        return _one_of([one.value for one in annotation])
     if issubclass(annotation, BaseModel):
         return f"table, as `[{sections()[annotation]}]`" if annotation in sections() else "table, below"
     words = {bool: "boolean", str: "text", Path: "path", SecretStr: "secret"}
@@ -149,14 +148,11 @@ def _kind(annotation: Any, limits: list[Any], unit: str = "") -> str:
     return " ".join(filter(None, (f"{number} of {unit}" if unit else number, _range(limits))))
 
 
-MANY = {Kind: "[kind](../record.md#entries)", EntryReason: "[reason](events.md#reasons-of-entries)"}
-"""Words with too many values for a cell, and the pages that have them."""
-
 PLURALS = {"text": "texts", "secret": "secrets", "table, below": "tables, below"}
 
 
 def _plural(kind: str) -> str:
-    return PLURALS.get(kind, kind.replace("one of ", "").replace("[kind]", "[kinds]").replace("[reason]", "[reasons]"))
+    return PLURALS.get(kind, kind.replace("one of ", ""))
 
 
 def _one_of(values: list[Any]) -> str:

@@ -14,7 +14,6 @@ from fastapi.routing import APIRoute
 from starlette.responses import JSONResponse, Response
 
 from gateway import budget
-from gateway.admission import Admission
 from gateway.api import (
     credentials,
     fences,
@@ -24,7 +23,7 @@ from gateway.api import (
     record,
     transactions,
 )
-from gateway.api.authorisation import Authorisation, Authorised, rules_of
+from gateway.api.authorisation import ApiAuthorisation, Authorised, rules_of
 from gateway.api.description import INTRODUCTION, TAGS, Subject, with_databases, with_examples, with_names_in_queries
 from gateway.api.fences import Barrier
 from gateway.api.incidents import Acknowledging
@@ -51,6 +50,7 @@ from gateway.http.body import BodyReader, WholeAnswers
 from gateway.http.head import Head
 from gateway.record.following import Follower
 from gateway.record.refusals import Audit
+from gateway.token_admission import Admission
 from gateway.webhooks.outbox import Outbox
 
 
@@ -63,7 +63,7 @@ def build(  # noqa: PLR0913 - each subject needs one part, passed by name
     admission: Admission,
     signer: Signer,
     audit: Audit,
-    authorisation: Authorisation,
+    authorisation: ApiAuthorisation,
     acknowledging: Acknowledging,
     health: HealthCheck,
     ready: HealthCheck,
@@ -159,7 +159,7 @@ def _add(
     router: APIRouter,
     subject: Subject,
     caller: Authenticate,
-    authorisation: Authorisation,
+    authorisation: ApiAuthorisation,
     bodies: BodyReader,
 ) -> None:
     """Add the routes of ``router`` as they are. FastAPI would rebuild those of an included router later."""

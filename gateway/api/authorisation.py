@@ -12,13 +12,11 @@ from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gateway.api.requests import Authenticate, attempt
+from gateway.auth.authorisation import Authorisation
 from gateway.auth.grants import EVERYTHING, Action, Missing, nearest
 from gateway.auth.principal import Principal
-from gateway.db.spelling import Spellings
 from gateway.fencing.headers import FencingHeaders
-from gateway.fencing.ownership import Owned
 from gateway.fencing.resource import canonical
-from gateway.record.refusals import Denials
 
 
 class About(Enum):
@@ -128,15 +126,8 @@ def rules_of(route: BaseRoute) -> dict[str, Rule]:
     return {method: RULES[method, route.path] for method in route.methods or ()}
 
 
-class Authorisation:
-    """Each method raises ``Denied``, once the denial is on record, or ``Unavailable`` if it cannot be recorded.
-
-    ``owned``: the resources whose fences are in this database, None for all. Another database's raise
-    ``CrossesDatabases``. A name that may stand for another one raises ``ResourceMalformed``.
-    """
-
-    def __init__(self, denials: Denials, owned: Owned | None = None, spellings: Spellings | None = None) -> None:
-        self._denials, self._owned, self._spellings = denials, owned, spellings
+class ApiAuthorisation(Authorisation):
+    """The checks of the fencing API."""
 
     async def on(
         self, request: Request, principal: Principal, actions: Iterable[Action], resource: str, *, held: bool = False
@@ -147,24 +138,9 @@ class Authorisation:
         """
         if not any(principal.rights.on(action, resource) for action in actions):
             raise await self.denied(request, principal, actions, f"resource {resource}", resource)
-        self.owns(resource)
+        self.owns([resource])
         if not held:
-            await self._check_spelling(resource)
-
-    def owns(self, *resources: str) -> None:
-        """Check that the fences of these resources are in this database. They are named in canonical form."""
-        if self._owned is not None:
-            self._owned.check(resources)
-
-    async def owns_all(self, pattern: str) -> None:
-        """Check that the fences of all resources that a checked pattern covers are in this database."""
-        if self._owned is not None:
-            self._owned.check_pattern(pattern)
-        await self._check_spelling(pattern)
-
-    async def _check_spelling(self, name: str) -> None:
-        if self._spellings is not None:
-            await self._spellings.check([name])
+            await self.check_spelling([resource])
 
     async def over(self, request: Request, principal: Principal, actions: Iterable[Action], pattern: str) -> None:
         """Check that one of the actions is granted on all resources that a pattern covers."""
@@ -177,14 +153,14 @@ class Authorisation:
         """Record a denial, and return its error. ``on`` a resource or a pattern, named in ``resource``."""
         action = next(iter(actions))
         missing = Missing(action, on, resource, nearest(principal.rights, action, None, resource))
-        return await self._denials.refuse(missing, attempt(request, principal, FencingHeaders()))
+        return await self._refuse(missing, attempt(request, principal, FencingHeaders()))
 
 
 class Authorised:
     """ASGI middleware around one route: it proves the caller, and checks the rule of the route."""
 
     def __init__(
-        self, app: ASGIApp, rules: dict[str, Rule], caller: Authenticate, authorisation: Authorisation
+        self, app: ASGIApp, rules: dict[str, Rule], caller: Authenticate, authorisation: ApiAuthorisation
     ) -> None:
         self._app, self._rules, self._caller, self._authorisation = app, rules, caller, authorisation
 

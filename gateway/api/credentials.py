@@ -17,8 +17,7 @@ from fastapi import APIRouter, Depends, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from gateway import budget
-from gateway.admission import Admission
-from gateway.api.authorisation import Authorisation
+from gateway.api.authorisation import ApiAuthorisation
 from gateway.api.fences import SequencerText
 from gateway.api.leases import LeaseTerms
 from gateway.api.requests import Authenticate, HolderName, TokenText, attempt
@@ -37,6 +36,7 @@ from gateway.http.body import BodyReader, ClientGone
 from gateway.http.head import Head
 from gateway.http.problems import Problem
 from gateway.record.refusals import Audit
+from gateway.token_admission import Admission
 
 Pattern: TypeAlias = Annotated[str, Field(max_length=512)]
 Scope: TypeAlias = Literal["own", "all"] | Annotated[list[Pattern], Field(max_length=16)]
@@ -85,7 +85,7 @@ def routes(
     keys: Callers,
     admission: Admission,
     audit: Audit,
-    authorisation: Authorisation,
+    authorisation: ApiAuthorisation,
     caller: Authenticate,
 ) -> APIRouter:
     """Build the route ``/v1/credentials``."""
@@ -174,7 +174,7 @@ def is_sts_request(head: Head) -> bool:
 
 
 def web_identity_routes(
-    database: Database, keys: Callers, holding: LeaseTerms, authorisation: Authorisation, bodies: BodyReader
+    database: Database, keys: Callers, holding: LeaseTerms, authorisation: ApiAuthorisation, bodies: BodyReader
 ) -> APIRouter:
     """Build the routes of STS. The proof of the caller is in the body."""
     router = APIRouter()

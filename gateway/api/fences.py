@@ -6,8 +6,7 @@ from typing import Annotated, Protocol
 from fastapi import APIRouter, Depends, Query, Request
 from pydantic import BaseModel, ConfigDict, Field
 
-from gateway.admission import Admission
-from gateway.api.authorisation import LOOK, Authorisation
+from gateway.api.authorisation import LOOK, ApiAuthorisation
 from gateway.api.requests import (
     MAX_PAGE,
     Authenticate,
@@ -30,6 +29,7 @@ from gateway.fencing.resource import canonical
 from gateway.fencing.token import Token
 from gateway.http.problems import Problem
 from gateway.record.refusals import Audit
+from gateway.token_admission import Admission
 
 SequencerText = Annotated[
     str,
@@ -60,7 +60,7 @@ class SequencerView(BaseModel):
 
 
 def sequencer_routes(
-    database: Database, signer: Signer, authorisation: Authorisation, caller: Authenticate
+    database: Database, signer: Signer, authorisation: ApiAuthorisation, caller: Authenticate
 ) -> APIRouter:
     """Build the route ``/v1/sequencers/check``."""
     router = APIRouter()

@@ -7,7 +7,7 @@ from uuid import UUID
 from fastapi import APIRouter, Depends, Query, Request
 from pydantic import BaseModel, ConfigDict, Field
 
-from gateway.api.authorisation import Authorisation
+from gateway.api.authorisation import ApiAuthorisation
 from gateway.api.record_views import MissingGrantView, RejectionFilters
 from gateway.api.requests import Authenticate, storable
 from gateway.auth.grants import Action
@@ -32,7 +32,7 @@ from gateway.http.problems import Problem
 class Acknowledging:
     """Puts acknowledgements on record, for the API and for the page."""
 
-    def __init__(self, database: Database, authorisation: Authorisation) -> None:
+    def __init__(self, database: Database, authorisation: ApiAuthorisation) -> None:
         self._database = database
         self._authorisation = authorisation
 

@@ -14,7 +14,7 @@ from uuid import UUID
 from fastapi import APIRouter, Depends, Query, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 
-from gateway.api.authorisation import Authorisation
+from gateway.api.authorisation import ApiAuthorisation
 from gateway.api.fences import Barrier
 from gateway.api.requests import MAX_PAGE, Authenticate, HolderName, ResourceName, TokenText, attempt, storable
 from gateway.auth.grants import Action
@@ -199,7 +199,7 @@ class LeaseEndpoints:
     locks: LeaseTerms
     barrier: Barrier
     audit: Audit
-    authorisation: Authorisation
+    authorisation: ApiAuthorisation
     caller: Authenticate
 
     async def acquire(self, request: Request, resource: ResourceName) -> Response:
@@ -248,7 +248,7 @@ class LeaseEndpoints:
         resources = {one.resource for one in wanted}
         denied = {resource for resource in resources if not principal.rights.on(Action.LOCK, resource)}
         granted = [one for one in wanted if one.resource not in denied]
-        self.authorisation.owns(*(one.resource for one in granted))
+        self.authorisation.owns(one.resource for one in granted)
         if denied:
             # Together, so that they share batches: the granted leases go on running out meanwhile.
             await asyncio.gather(*(self._deny(request, principal, resource) for resource in sorted(denied)))
@@ -302,7 +302,7 @@ _FOREIGN = {"model": Problem, "description": "The lease belongs to another calle
 
 
 def routes(
-    locks: LeaseTerms, barrier: Barrier, audit: Audit, authorisation: Authorisation, caller: Authenticate
+    locks: LeaseTerms, barrier: Barrier, audit: Audit, authorisation: ApiAuthorisation, caller: Authenticate
 ) -> APIRouter:
     """Build the routes of holders: ``/v1/leases`` and ``/v1/withdrawals``."""
     router = APIRouter(route_class=RawRoute, default_response_class=Response)

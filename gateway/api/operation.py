@@ -15,7 +15,7 @@ from fastapi import APIRouter, Depends, Request, Response
 from pydantic import BaseModel, Field
 
 from gateway import budget
-from gateway.api.authorisation import Authorisation
+from gateway.api.authorisation import ApiAuthorisation
 from gateway.api.requests import Authenticate, attempt
 from gateway.auth.grants import EVERYTHING, Action
 from gateway.auth.principal import Principal
@@ -204,7 +204,7 @@ def _shows_credentials(request: Request) -> bool:
     return head.certificate is not None or any(name in _CREDENTIALS for name, _ in head.headers)
 
 
-def metrics_routes(metrics: MetricsSource, authenticate: Authenticate, authorisation: Authorisation) -> APIRouter:
+def metrics_routes(metrics: MetricsSource, authenticate: Authenticate, authorisation: ApiAuthorisation) -> APIRouter:
     """Build the route ``/v1/metrics``, for callers with the grant audit and programs on this host.
 
     Metrics name no resource, holder or caller. But they tell strangers how much load it takes to trouble the gateway.

@@ -205,8 +205,7 @@ class Callers:
             if api_keys:
                 self._sessions[caller.name] = principal, tuple(map(session_key, api_keys))
             self._certificates |= dict.fromkeys(caller.certificates, principal)
-            for pair in caller.every_pair:
-                secret, key_id = pair.secret_access_key.get_secret_value(), pair.access_key_id
+            for key_id, secret in caller.pairs:
                 self._secrets[key_id] = self._by_key(principal, KeyKind.S3, key_id.encode()), secret
                 confined = replace(principal, rights=_confined(principal.rights))
                 self._secrets_by_name.setdefault(caller.name, (confined, secret))
@@ -358,7 +357,7 @@ class Callers:
         else:
             raise Forbidden(
                 f"The caller {principal.name} has no S3 keys to derive fenced credentials from.",
-                advice="Ask the operator of the gateway for an access_key_id and a secret_access_key.",
+                advice="Ask the operator of the gateway for an s3_key.",
             )
         unique = secrets.token_hex(10).upper()
         return temporary_keys.issue(principal.name, secret, unique, expires, scope, groups)

@@ -65,16 +65,15 @@ Claims: TypeAlias = Mapping[str, object]
 
 
 class RoleRule(NamedTuple):
-    """A rule of ``postgres.roles``: whom it is for, and the role, or the claim that names one of ``allowed``.
+    """A rule of ``postgres.roles``: whom it is for, and the role, or the roles of which a claim names one.
 
     ``callers`` are names, or patterns as grants have them.
     """
 
     callers: tuple[str, ...]
     groups: tuple[str, ...]
-    role: str | None
+    roles: tuple[str, ...]
     claim: tuple[str, ...] = ()
-    allowed: tuple[str, ...] = ()
 
 
 def role_of(
@@ -89,11 +88,11 @@ def role_of(
     for rule in rules:
         if not (set(rule.callers).intersection(names) or set(rule.groups).intersection(groups)):
             continue
-        if rule.role is not None:
-            return rule.role
+        if not rule.claim:
+            return rule.roles[0]
         named = claim_of(claims or {}, rule.claim)
         roles = named if isinstance(named, list) else [named]
-        found = next((role for role in rule.allowed if role in roles), None)
+        found = next((role for role in rule.roles if role in roles), None)
         if found is not None:
             return found
     return None

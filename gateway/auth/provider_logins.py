@@ -6,7 +6,8 @@ import hashlib
 import hmac
 import json
 import secrets
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from http import HTTPStatus
@@ -20,17 +21,21 @@ from gateway.auth.issuers import Admit, IssuerFailed, Issuers, ask
 from gateway.auth.login_cookies import Attempt, Session, Terms
 from gateway.auth.principal import Principal
 from gateway.config.access import Login
+from gateway.config.sections import browser_address, web_address
 from gateway.errors import Forbidden, RequestMalformed, Unauthenticated, Unavailable
 from gateway.observe.events import Observe, ServiceUnreachable
 
 LOGIN, CALLBACK = "/ui/login", "/callback"
 
 TIMEOUT = 10.0
-"""Seconds for redeeming a code."""
+"""Seconds for redeeming a code, or for the addresses of an issuer."""
+LIFETIME = timedelta(hours=12)
+"""The time that a session lasts. It does not ask the issuer again meanwhile."""
 
 _MOST_AT_ONCE = 8
 """Codes redeemed at the same time. A stranger can send any number of wrong ones."""
 _LARGEST = 64 * 1024
+_KEPT = 3600.0  # seconds for which the addresses of an issuer are kept
 _LONGEST_CODE = 4096
 _LONGEST_SAID = 200
 
@@ -43,18 +48,13 @@ _AGAIN = "Log in again, and keep this browser."
 class Provider:
     """An issuer at which people log in, and come back from to the gateway's ``public_address``.
 
-    ``authorities``: the file with the certificates that the issuer has to show where codes are redeemed.
+    ``authorities``: the file with the certificates that the issuer has to show the gateway.
     """
 
     terms: Terms
     login: Login
     public_address: str
     authorities: Path | None = None
-
-    @property
-    def lifetime(self) -> timedelta:
-        """Return that of sessions."""
-        return timedelta(seconds=self.login.session)
 
     @property
     def name(self) -> str:
@@ -99,11 +99,16 @@ class ProviderLogins:
         self.providers = {one.name: one for one in providers}
         self._issuers, self._admit, self._observe = issuers, admit, observe
         self._signing_keys, self._groups = tuple(signing_keys), frozenset(groups)
-        self._redeeming = asyncio.Semaphore(_MOST_AT_ONCE)
+        self._asking = asyncio.Semaphore(_MOST_AT_ONCE)
+        self._known: dict[str, tuple[float, tuple[str, str]]] = {}
 
-    def begin(self, name: str, following: str, now: datetime) -> tuple[str, str]:
-        """Return the address at the issuer to which a browser goes, and the cookie that it comes back with."""
+    async def begin(self, name: str, following: str, now: datetime) -> tuple[str, str]:
+        """Return the address at the issuer to which a browser goes, and the cookie that it comes back with.
+
+        Raises ``Unavailable`` without the addresses of the issuer.
+        """
         provider = self.providers[name]
+        url, _ = await self._addresses(provider)
         unique = secrets.token_urlsafe(32)
         attempt, cookie = login_cookies.begin(provider.terms, following, unique, now, self._signing_keys[0])
         challenge = hashlib.sha256(attempt.verifier.encode()).digest()
@@ -117,7 +122,6 @@ class ProviderLogins:
             "code_challenge": base64.urlsafe_b64encode(challenge).rstrip(b"=").decode(),
             "code_challenge_method": "S256",
         }
-        url = provider.login.authorization_url
         return f"{url}{'&' if '?' in url else '?'}{urlencode(asked)}", cookie
 
     def resume(self, name: str, cookie: str, state: str, now: datetime) -> Attempt:
@@ -141,9 +145,9 @@ class ProviderLogins:
         groups = tuple(group for group in identity.groups if group in self._groups)
         session = Session(identity.caller, groups, now)
         return LoggedIn(
-            self._principal(session, provider),
+            self._principal(session),
             login_cookies.issue(session, provider.terms, self._signing_keys[0]),
-            provider.lifetime,
+            LIFETIME,
         )
 
     def viewer(self, cookie: str, now: datetime) -> Principal | None:
@@ -152,12 +156,12 @@ class ProviderLogins:
         if provider is None:
             return None
         session = login_cookies.session_of(cookie, provider.terms, self._signing_keys)
-        if session is None or now >= session.since + provider.lifetime:
+        if session is None or now >= session.since + LIFETIME:
             return None
-        return self._principal(session, provider)
+        return self._principal(session)
 
-    def _principal(self, session: Session, provider: Provider) -> Principal:
-        identity = Identity(session.caller, session.groups, {}, session.since + provider.lifetime)
+    def _principal(self, session: Session) -> Principal:
+        identity = Identity(session.caller, session.groups, {}, session.since + LIFETIME)
         return replace(self._admit(identity), claims=None)
 
     async def _redeem(self, provider: Provider, code: str, verifier: str) -> str:
@@ -174,28 +178,12 @@ class ProviderLogins:
         else:
             pair = f"{quote_plus(provider.terms.client_id)}:{quote_plus(secret.get_secret_value())}"
             headers["Authorization"] = f"Basic {base64.b64encode(pair.encode()).decode()}"
-        try:
-            async with asyncio.timeout(TIMEOUT), self._redeeming:
-                status, content = await ask(
-                    *("POST", provider.login.token_url, self._observe),
-                    headers=headers,
-                    form=form,
-                    authorities=provider.authorities,
-                    seconds=TIMEOUT,
-                    largest=_LARGEST,
-                )
-            if status not in _ANSWERS:
-                raise IssuerFailed(f"it answers with {status}")
-            found = _object(content)
+        _, url = await self._addresses(provider)
+        with self._unavailable(provider):
+            status, found = await self._ask(provider, "POST", url, headers, form)
             refused = found.get("error")
             if status != HTTPStatus.OK and not refused:
                 raise IssuerFailed(f"it answers with {status}, and without an error")
-        except (IssuerFailed, TimeoutError) as error:
-            said = str(error) or f"it does not answer within {TIMEOUT:g} seconds"
-            self._observe(ServiceUnreachable("issuer", f"{provider.name}: {said}"))
-            raise Unavailable(
-                f"{provider.name} cannot confirm the login at the moment.", advice="Log in again in a moment."
-            ) from None
         if refused:
             if refused != "invalid_grant":  # any stranger can send a wrong code
                 self._observe(ServiceUnreachable("issuer", f"{provider.name}: it refuses logins: {_bounded(refused)}"))
@@ -206,6 +194,55 @@ class ProviderLogins:
         if not isinstance(token, str):
             raise Unauthenticated(f"{provider.name} sent no ID token.", advice=LOG_IN_AGAIN)
         return token
+
+    async def _addresses(self, provider: Provider) -> tuple[str, str]:
+        """Return the addresses of the issuer: for browsers that log in, and for codes. Raises ``Unavailable``."""
+        now = asyncio.get_running_loop().time()
+        fetched, known = self._known.get(provider.name, (0.0, None))
+        if known is None or now - fetched > _KEPT:
+            with self._unavailable(provider):
+                url = f"{provider.terms.issuer.rstrip('/')}/.well-known/openid-configuration"
+                status, found = await self._ask(provider, "GET", url, {}, None)
+                if status != HTTPStatus.OK or found.get("issuer") != provider.terms.issuer:
+                    raise IssuerFailed(f"{url} is not its configuration")
+                try:
+                    browsers = browser_address(str(found.get("authorization_endpoint")))
+                    known = browsers, web_address(str(found.get("token_endpoint")))
+                except ValueError as error:
+                    raise IssuerFailed(f"an address in its configuration {error}") from error
+            self._known[provider.name] = now, known
+        return known
+
+    async def _ask(
+        self, provider: Provider, method: str, url: str, headers: Mapping[str, str], form: Mapping[str, str] | None
+    ) -> tuple[int, dict[str, Any]]:
+        """Return the answer of an issuer: its status, and a JSON object. Raises ``IssuerFailed``."""
+        try:
+            async with asyncio.timeout(TIMEOUT), self._asking:
+                status, content = await ask(
+                    *(method, url, self._observe),
+                    headers=headers,
+                    form=form,
+                    authorities=provider.authorities,
+                    seconds=TIMEOUT,
+                    largest=_LARGEST,
+                )
+        except TimeoutError:
+            raise IssuerFailed(f"it does not answer within {TIMEOUT:g} seconds") from None
+        if status not in _ANSWERS:
+            raise IssuerFailed(f"it answers with {status}")
+        return status, _object(content)
+
+    @contextmanager
+    def _unavailable(self, provider: Provider) -> Iterator[None]:
+        """Tell the operator of an issuer that fails, and the person that it does."""
+        try:
+            yield
+        except IssuerFailed as error:
+            self._observe(ServiceUnreachable("issuer", f"{provider.name}: {error}"))
+            raise Unavailable(
+                f"{provider.name} cannot confirm the login at the moment.", advice="Log in again in a moment."
+            ) from None
 
 
 def _code(provider: Provider, answer: Sequence[tuple[str, str]]) -> str:

@@ -98,13 +98,13 @@ def _roles(settings: "Config", caller: str, groups: Sequence[str]) -> Iterator[s
     for rule in rules:
         if not (names.intersection(rule.callers) or set(rule.groups).intersection(groups)):
             continue
-        if rule.role is not None:
-            runs = "the gateway's own role" if rule.role == OWN else f"the role {rule.role}"
+        if not rule.claim:
+            runs = "the gateway's own role" if rule.role[0] == OWN else f"the role {rule.role[0]}"
             yield f"{'Otherwise the' if by_claim else 'The'} request runs under {runs}."
             return
         if settings.is_of_issuer(caller):
             claim = ".".join(rule.claim)
-            yield f"If {claim} in its token names one of {', '.join(rule.allowed)}, the request runs under that role."
+            yield f"If {claim} in its token names one of {', '.join(rule.role)}, the request runs under that role."
             by_claim = True
     if by_claim:
         yield "Otherwise it is denied."
@@ -150,10 +150,8 @@ def _configured(settings: "Config") -> Iterator[tuple[str, str, str, str]]:
         for number, secret in enumerate(caller.api_key, 1):
             shown = fingerprint(caller.name, digest_of(secret.get_secret_value().encode()))
             yield caller.name, KeyKind.API, shown, "api_key" if number == 1 else f"api_key, number {number}"
-        first = 0 if caller.access_key_id is None else 1
-        for number, pair in enumerate(caller.every_pair):
-            setting = "access_key_id" if number < first else f"keys, number {number - first + 1}"
-            yield caller.name, KeyKind.S3, pair.access_key_id, setting
+        for number, pair in enumerate(caller.pairs, 1):
+            yield caller.name, KeyKind.S3, pair.access_key_id, "s3_key" if number == 1 else f"s3_key, number {number}"
 
 
 def _groups(settings: "Config", caller: str, shown: Sequence[str]) -> Sequence[str]:

@@ -36,10 +36,19 @@ from gateway.config.rules import (
     ResourceRule,
     TableRule,
     Telemetry,
-    Ui,
     Webhook,
 )
-from gateway.config.sections import DatabaseEntry, Journal, Limits, Misplaced, ObjectStore, Postgres, Server, StoreEntry
+from gateway.config.sections import (
+    GROUP,
+    DatabaseEntry,
+    Journal,
+    Limits,
+    Misplaced,
+    ObjectStore,
+    Postgres,
+    Server,
+    StoreEntry,
+)
 from gateway.config.toml import Places, explain, nearest
 from gateway.errors import ConfigurationError
 from gateway.fencing.policy import TokenPolicy
@@ -74,7 +83,6 @@ class Config(BaseSettings):
     webhooks: tuple[Webhook, ...] = ()
     alarms: tuple[Alarm, ...] = ()
     telemetry: Telemetry = Telemetry()
-    ui: Ui = Ui()
 
     _limits: Limits = PrivateAttr(default_factory=Limits)
     _elsewhere: Elsewhere = PrivateAttr(default_factory=Elsewhere)
@@ -136,15 +144,10 @@ class Config(BaseSettings):
 
     @model_validator(mode="after")
     def _signed_tokens_need_a_key(self) -> "Config":
-        signed: list[tuple[str | int, ...]] = [
-            ("resources", index, "tokens")
-            for index, rule in enumerate(self.resources)
-            if rule.tokens is TokenPolicy.SIGNED
-        ]
-        if self.fencing.tokens is TokenPolicy.SIGNED:
-            signed.append(("fencing", "tokens"))
-        if signed and not self.leases.signing_keys:
-            raise Misplaced(signed[0], "'signed' needs signing keys; set signing_keys in [leases]")
+        for index, rule in enumerate(self.resources):
+            if rule.tokens is TokenPolicy.SIGNED and not self.leases.signing_keys:
+                problem = "'signed' needs signing keys; set signing_keys in [leases]"
+                raise Misplaced(("resources", index, "tokens"), problem)
         return self
 
     @model_validator(mode="after")
@@ -171,7 +174,7 @@ class Config(BaseSettings):
             *(((*at, "roles", index), rule.callers) for at, one in self.placed for index, rule in enumerate(one.roles)),
         ]
         for place, callers in rules:
-            if unknown := {one for one in callers if not self.is_of_issuer(one)} - names:
+            if unknown := {one for one in callers if not (self.is_of_issuer(one) or one.startswith(GROUP))} - names:
                 name = min(unknown)
                 named = names | {f"{issuer.name}:*" for issuer in self.issuers}
                 advice = nearest(name, named) or " Add it to [[callers]], or remove it here."
@@ -241,7 +244,7 @@ class Config(BaseSettings):
             if caller.certificates and self.server.client_authorities is None:
                 problem = "needs client_authorities in [server], which sign client certificates; set it as well"
                 raise Misplaced(("callers", index, "certificates"), problem)
-            for pair in caller.every_pair:
+            for pair in caller.pairs:
                 if pair.access_key_id in ids:
                     problem = f"the access_key_id {pair.access_key_id} is configured twice; give each pair its own"
                     raise Misplaced(("callers", index), problem)
@@ -331,8 +334,12 @@ def load(path: Path | None) -> Config:
 def former_keys(path: Path | None) -> list[str]:
     """Return a line for each former key that a configuration has: its place, and what to write instead."""
     known = places(path)
-    values = dict(known.values)
-    for section, given in EnvSettingsSource(Config)().items():
+    values, variables = dict(known.values), EnvSettingsSource(Config)()
+    for variable, value in os.environ.items():  # noqa: TID251 - this package reads it
+        section, _, key = variable.lower().removeprefix("gateway_").partition("__")
+        if section in former.SECTIONS and (section, key) in former.FORMER:
+            variables.setdefault(section, {})[key] = value
+    for section, given in variables.items():
         inside = values.get(section)
         values[section] = {**inside, **given} if isinstance(inside, Mapping) and isinstance(given, Mapping) else given
     return [f"{known.describe(place)}: is a former key. {one.told}" for place, one, _ in former.found(values)]
@@ -342,7 +349,8 @@ def _check_variables() -> None:
     """Raise ``ConfigurationError`` for a variable of a section that does not exist, which would have no effect."""
     for variable in os.environ:  # noqa: TID251 - this package reads it
         section, separator, _ = variable.upper().removeprefix("GATEWAY_").partition("__")
-        if variable.upper().startswith("GATEWAY_") and separator and section.lower() not in Config.model_fields:
+        known = {*Config.model_fields, *former.SECTIONS}
+        if variable.upper().startswith("GATEWAY_") and separator and section.lower() not in known:
             advice = nearest(section, [name.upper() for name in Config.model_fields]) or " Unset it."
             raise ConfigurationError(f"the environment, {variable}: unknown section {section}.{advice}")
 
@@ -350,10 +358,9 @@ def _check_variables() -> None:
 def _check_secrets(config: Config, known: Places) -> None:
     """Raise ``ConfigurationError`` for a secret of a caller that can be found by trying."""
     for index, caller in enumerate(config.callers):
-        pairs = [("secret_access_key", pair.secret_access_key) for pair in caller.every_pair]
-        for key, secret in (*(("api_key", one) for one in caller.api_key), *pairs):
-            if (length := len(secret.get_secret_value())) < SHORTEST:
-                problem = "is empty" if not length else f"has fewer than {SHORTEST} characters"
+        for key, secret in caller.secrets:
+            if (length := len(secret)) < SHORTEST:
+                problem = "is empty" if not length else f"has a secret of fewer than {SHORTEST} characters"
                 raise ConfigurationError(
                     f"{known.describe(('callers', index, key))}: {problem}; make one with openssl rand -hex 32"
                 )

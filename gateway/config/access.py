@@ -1,14 +1,14 @@
 """Sections of the configuration: the callers with their keys, and the grants."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NamedTuple
 from urllib.parse import urlsplit
 
 from pydantic import Field, SecretStr, ValidationInfo, field_validator, model_validator
 
 from gateway.auth.grants import AT_PLACES, OF_ALL, OF_RESOURCES, Action, PlaceKind
 from gateway.auth.principal import check_name
-from gateway.config.sections import Misplaced, Secrets, Section, browser_address, web_address
+from gateway.config.sections import GROUP, Misplaced, OfCallers, Secrets, Section, browser_address, web_address
 from gateway.errors import ResourceMalformed
 from gateway.fencing.record import ANONYMOUS, PROCESS, ROLE, SWEEPER, is_own_name
 from gateway.fencing.resource import check_pattern
@@ -17,13 +17,11 @@ _SHORTEST_SHARED = 32
 """Bytes, as RFC 7518 wants for HS256."""
 
 
-class KeyPair(Section):
-    """A pair of keys that signs S3 requests."""
+class KeyPair(NamedTuple):
+    """A pair of keys that signs S3 requests. Requests name the first one, and the second one signs."""
 
-    access_key_id: Annotated[str, Field(min_length=1)]
-    """The public part, which requests name."""
-    secret_access_key: SecretStr
-    """The secret part, which signs."""
+    access_key_id: str
+    secret_access_key: str
 
 
 class CallerKeys(Section):
@@ -31,15 +29,12 @@ class CallerKeys(Section):
 
     name: Annotated[str, Field(min_length=1, max_length=200)]
     """The name in grants, locks and the record. Names of issuers' callers and of the gateway itself are reserved."""
-    access_key_id: str | None = None
-    """The public part of the key pair that signs S3 requests."""
-    secret_access_key: SecretStr | None = None
-    """The secret part of that pair, with 8 characters or more."""
     api_key: Secrets = ()
     """The key for tables and the fencing API, sent as ``Authorization: Bearer``; or a list, to change keys without a
     pause. It has 8 characters or more."""
-    keys: tuple[KeyPair, ...] = ()
-    """Further pairs of the same caller. Fenced credentials are derived from the first one of all."""
+    s3_key: Secrets = ()
+    """The key pair that signs S3 requests, as ``access key id:secret access key``; or a list. The secret has 8
+    characters or more. Fenced credentials are derived from the first pair."""
     certificates: tuple[str, ...] = ()
     """Names in client certificates that prove this caller: ``URI:…``, ``DNS:…`` or ``CN:…``."""
     groups: tuple[Annotated[str, Field(min_length=1, max_length=200)], ...] = ()
@@ -56,6 +51,8 @@ class CallerKeys(Section):
         """Check a name. Locks, idempotency keys and entries belong to it, so no other caller may get the same one."""
         if value != value.strip() or not value.isprintable():
             raise ValueError("must not begin or end with a space, nor contain invisible characters")
+        if value.startswith(GROUP):
+            raise ValueError(f"{value} is how grants name a group; choose another name")
         if is_own_name(value):
             raise ValueError(
                 f"{value} is reserved, because the gateway uses {ANONYMOUS}, {PROCESS}, {SWEEPER} and {ROLE}… in the "
@@ -65,49 +62,40 @@ class CallerKeys(Section):
 
     @model_validator(mode="after")
     def _provable(self) -> "CallerKeys":
-        if (self.access_key_id is None) != (self.secret_access_key is None):
-            raise ValueError("access_key_id and secret_access_key belong together: set both, or neither")
-        if not self.every_pair and not self.api_key and not self.certificates:
-            raise ValueError("needs an api_key, or an access_key_id with its secret_access_key, or certificates")
+        if any(not all(pair) for pair in self.pairs):
+            raise Misplaced(("s3_key",), "must be an access key id, a colon, and the secret access key")
+        if not self.s3_key and not self.api_key and not self.certificates:
+            raise ValueError("needs an api_key, an s3_key or certificates")
         return self
 
     @property
-    def every_pair(self) -> tuple[KeyPair, ...]:
-        if self.access_key_id is None or self.secret_access_key is None:
-            return self.keys
-        return (KeyPair(access_key_id=self.access_key_id, secret_access_key=self.secret_access_key), *self.keys)
+    def pairs(self) -> tuple[KeyPair, ...]:
+        """Return its pairs of keys, the first one first."""
+        return tuple(KeyPair(*key.get_secret_value().partition(":")[::2]) for key in self.s3_key)
 
     def has_shorter_secret(self, length: int) -> bool:
         """Return whether one of its secrets has fewer characters."""
-        secrets = (*self.api_key, *(pair.secret_access_key for pair in self.every_pair))
-        return any(len(secret.get_secret_value()) < length for secret in secrets)
+        return any(len(secret) < length for _, secret in self.secrets)
+
+    @property
+    def secrets(self) -> list[tuple[str, str]]:
+        """Return each secret, with the key of the configuration that has it."""
+        keys = [("api_key", key.get_secret_value()) for key in self.api_key]
+        return [*keys, *(("s3_key", pair.secret_access_key) for pair in self.pairs)]
 
 
 class Login(Section):
-    """The gateway as a client of an issuer, which logs people in to the page (OpenID Connect, authorization code)."""
+    """The gateway as a client of an issuer, which logs people in to the page (OpenID Connect, authorization code).
+
+    The addresses of the issuer are those that it publishes below ``/.well-known/openid-configuration``.
+    """
 
     client_id: Annotated[str, Field(min_length=1, max_length=200)]
     """The name of the gateway at the issuer, which has registered it as a client."""
     client_secret: Annotated[SecretStr, Field(min_length=1)] | None = None
     """None for a public client, which PKCE alone protects."""
-    authorization_url: str
-    """The address to which browsers are sent."""
-    token_url: str
-    """The address at which the gateway redeems codes. ``authorities`` of the issuer holds for it, too."""
     scopes: tuple[Annotated[str, Field(pattern=r"^[!#-\[\]-~]+$")], ...] = ("openid",)
     """The scopes that the gateway requests. ``openid`` must be one of them."""
-    session: Annotated[float, Field(ge=60, le=43200)] = 43200.0
-    """Seconds that a session lasts. It does not ask the issuer again meanwhile."""
-
-    @field_validator("authorization_url")
-    @classmethod
-    def _of_browsers(cls, value: str) -> str:
-        return browser_address(value)
-
-    @field_validator("token_url")
-    @classmethod
-    def _of_tokens(cls, value: str) -> str:
-        return web_address(value)
 
     @field_validator("scopes")
     @classmethod
@@ -144,8 +132,8 @@ class Issuer(Section):
     @field_validator("name")
     @classmethod
     def _its_own(cls, value: str) -> str:
-        if is_own_name(f"{value}:"):
-            raise ValueError(f"{value}: is how the gateway's own names begin; choose another name")
+        if is_own_name(f"{value}:") or f"{value}:" == GROUP:
+            raise ValueError(f"{value}: is how names of the gateway's own and of groups begin; choose another name")
         return value
 
     @field_validator("keys")
@@ -169,6 +157,11 @@ class Issuer(Section):
     def _logins_prove_no_requests(self) -> "Issuer":
         if self.login is not None and self.secret is not None:
             raise Misplaced(("login",), "needs keys in place of secret")
+        if self.login is not None and self.issuer is not None:
+            try:
+                browser_address(self.issuer)
+            except ValueError as error:
+                raise Misplaced(("issuer",), f"{error}, where its login is published") from None
         if self.login is not None and self.login.client_id in self.audiences:
             raise Misplaced(
                 ("login", "client_id"),
@@ -184,13 +177,9 @@ class Identity(Section):
     """Keys that sign temporary S3 keys and sessions of the page. The first one signs, all of them prove."""
 
 
-class GrantRule(Section):
+class GrantRule(OfCallers):
     """Actions that some callers may do. ``[[grants]]`` add up, and nothing is granted without one."""
 
-    callers: tuple[str, ...] = ()
-    """Names of callers; ``*`` for all that are known; ``anonymous`` for requests without credentials."""
-    groups: tuple[str, ...] = ()
-    """Groups of callers, in addition to the names."""
     actions: Annotated[tuple[Action, ...], Field(min_length=1)]
     """The actions that it allows."""
     everything: bool = False
@@ -239,15 +228,13 @@ class GrantRule(Section):
     def in_words(self) -> str:
         """Return it in one line, as people know it from the file."""
         limits = {_plural(kind): patterns for kind, patterns in self.places.items()}
-        parts = {"callers": self.callers, "groups": self.groups, "actions": self.actions, **limits}
+        parts = {"callers": self.callers, "actions": self.actions, **limits}
         parts["resources"] = self.resources
         said = [f"{name} {', '.join(values)}" for name, values in parts.items() if values]
         return "; ".join([*said, "everything"] if self.everything else said)
 
     @model_validator(mode="after")
-    def _has_callers_and_limits(self) -> "GrantRule":
-        if not self.callers and not self.groups:
-            raise ValueError("names no caller; set callers or groups")
+    def _has_limits(self) -> "GrantRule":
         limited = bool(self.places or self.resources)
         if self.everything and limited:
             raise ValueError("everything = true leaves no room for tables, functions, buckets or resources; remove one")

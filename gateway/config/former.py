@@ -3,18 +3,23 @@
 A former key whose loss would open something, or lose a promise, is an error instead. This module goes with the version.
 """
 
-from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from gateway.config.sections import FROM_FILE, Misplaced, read_secret
-from gateway.fencing.record import EntryReason
+from gateway.fencing.record import EntryReason, Kind
 
 Place: TypeAlias = tuple[str | int, ...]
 Values: TypeAlias = MutableMapping[str, Any]
 
-_COPIES = {"postgres": ("databases",), "s3": ("stores",), "journal": ("databases.journal",)}
+_COPIES = {
+    "postgres": ("databases",),
+    "postgres.roles": ("databases.roles",),
+    "s3": ("stores",),
+    "journal": ("databases.journal",),
+}
 """Sections whose keys the entries of a list have as well."""
 
 
@@ -59,10 +64,15 @@ def _keys(_: Values, section: Values, value: Any) -> None:
         raise Misplaced(("issuers",), "an issuer has its keys in one place; keep one of keys, keys_url and keys_path")
 
 
-def _max_jump(config: Values, _: Values, value: Any) -> None:
-    rules = [{"max_jump": value, **rule} for rule in config.get("resources") or ()]
-    rest = [] if any(rule.get("match") == "**" for rule in rules) else [{"match": "**", "max_jump": value}]
-    config["resources"] = [*rules, *rest]
+def _of_resources(key: str) -> Former:
+    """Return a former default of ``[[resources]]``, whose last rule may be for all others."""
+
+    def follow(config: Values, _: Values, value: Any) -> None:
+        rules = [{key: value, **rule} for rule in config.get("resources") or ()]
+        rest = [] if any(rule.get("match") == "**" for rule in rules) else [{"match": "**", key: value}]
+        config["resources"] = [*rules, *rest]
+
+    return Former('is read as that of resources; write it into [[resources]], the last with match = "**"', follow)
 
 
 def _more(key: str, former: str) -> Callable[[Values, Values, Any], None]:
@@ -77,12 +87,62 @@ def _more(key: str, former: str) -> Callable[[Values, Values, Any], None]:
     return follow
 
 
-def _except_others(_: Values, section: Values, value: Any) -> None:
-    others = [reason.value for reason in EntryReason if reason.value not in value] if value else []
+def _leave_out(section: Values, names: Iterable[str]) -> None:
+    kinds = section.get("kinds", [Kind.REJECTION.value])
+    section["kinds"] = kinds and list(dict.fromkeys([*kinds, *(f"not {name}" for name in names)]))
+
+
+def _only(_: Values, section: Values, value: Any) -> None:
     if unknown := set(value or ()) - {reason.value for reason in EntryReason}:
         raise ValueError(f"there is no reason {min(unknown)}")
-    section["except_reasons"] = list(dict.fromkeys([*section.get("except_reasons", ()), *others]))
+    _leave_out(section, [reason.value for reason in EntryReason if reason.value not in value] if value else [])
 
+
+def _all_but(_: Values, section: Values, value: Any) -> None:
+    _leave_out(section, value or ())
+
+
+def _enforced_only(_: Values, section: Values, value: Any) -> None:
+    _leave_out(section, () if _is_on(value) else ["observed"])
+
+
+def _groups(_: Values, section: Values, value: Any) -> None:
+    section["callers"] = [*section.get("callers", ()), *(f"group:{name}" for name in value)]
+
+
+def _allowed(_: Values, section: Values, value: Any) -> None:
+    if value:
+        section["role"] = value
+
+
+def _pair(_: Values, section: Values, value: Any) -> None:
+    others = section.pop("s3_key", ())
+    _add_pair(section, {"access_key_id": value, **section})
+    section["s3_key"] += [others] if isinstance(others, str) else others
+
+
+def _secret_of_pair(_: Values, section: Values, _value: Any) -> None:
+    if "s3_key" not in section:
+        raise Misplaced(("callers",), "a secret_access_key belongs to an access_key_id; write both into s3_key")
+
+
+def _pairs(_: Values, section: Values, value: Any) -> None:
+    for pair in value:
+        _add_pair(section, pair)
+
+
+def _add_pair(section: Values, pair: Mapping[str, Any]) -> None:
+    key, former = "s3_key", "secret_access_key"
+    path = pair.get(former + FROM_FILE)
+    secret = pair.get(former) if path is None else read_secret(former + FROM_FILE, path)
+    if not pair.get("access_key_id") or not secret:
+        raise Misplaced(("callers",), "an access_key_id needs a secret_access_key; write both into s3_key")
+    own = section.get(key, ())
+    section[key] = [*([own] if isinstance(own, str) else own), f"{pair['access_key_id']}:{secret}"]
+
+
+_PAIR = 'is read as s3_key; write s3_key = "access key id:secret access key"'
+_EVIDENCE = "is no more; write its keys behind the secret into secret_access_key, a list, at all gateways of the store"
 
 FORMER: Mapping[tuple[str, str], Former] = {
     ("server", "body_timeout"): _fixed("the value is 30 seconds"),
@@ -107,9 +167,8 @@ FORMER: Mapping[tuple[str, str], Former] = {
     ("postgres", "verbose_errors"): Former("is read as verbose; write verbose", _discreet),
     ("postgres", "openapi"): Former("is read as verbose; write verbose", _discreet),
     ("journal", "prefix"): Former('is read as the end of bucket; write bucket = "BUCKET/PREFIX/"', _prefix_of_journal),
-    ("fencing", "max_jump"): Former(
-        'is read as that of resources; write it into [[resources]], the last with match = "**"', _max_jump
-    ),
+    ("fencing", "max_jump"): _of_resources("max_jump"),
+    ("fencing", "tokens"): _of_resources("tokens"),
     ("issuers", "keys_url"): Former("is read as keys; write keys", _keys),
     ("issuers", "keys_path"): Former("is read as keys; write keys", _keys),
     ("issuers", "algorithms"): _fixed("a signature is by any algorithm of the issuer's keys", lambda _: True),
@@ -123,15 +182,36 @@ FORMER: Mapping[tuple[str, str], Former] = {
     ("callers", "api_keys_file"): Former(
         "is read as more of api_key; write all into one file", _more("api_key", "api_keys_file")
     ),
-    ("webhooks", "reasons"): Former("is read as except_reasons with all other reasons; write those", _except_others),
+    ("webhooks", "reasons"): Former('is read as kinds with "not REASON" for all other reasons; write those', _only),
+    ("webhooks", "except_reasons"): Former('is read as kinds with "not REASON"; write that', _all_but),
+    ("webhooks", "observed"): Former('is read as kinds with "not observed"; write that', _enforced_only),
     ("telemetry", "sample"): _fixed(
         "set OTEL_TRACES_SAMPLER=parentbased_traceidratio and OTEL_TRACES_SAMPLER_ARG", lambda value: float(value) != 1
     ),
     ("telemetry", "service"): _fixed("set OTEL_SERVICE_NAME"),
     ("s3", "sweep_unconditionally"): _fixed("tombstones stay where the store ignores the condition of a delete"),
     ("leases", "max_wait"): _fixed("the value is 60 seconds"),
+    ("leases", "max_ttl"): _fixed("the value is 3600 seconds", lambda value: float(value) < 3600),
+    ("journal", "retention_days"): _fixed("the value is 35 days", lambda value: float(value) > 35),
+    ("tables", "unfiltered"): _fixed("a write needs a filter, if only one that all rows match, as id=not.is.null"),
+    ("grants", "groups"): Former('is read as callers with "group:NAME"; write that', _groups),
+    ("postgres.roles", "groups"): Former('is read as callers with "group:NAME"; write that', _groups),
+    ("postgres.roles", "allowed"): Former("is read as role; write a list of roles beside claim", _allowed),
+    ("issuers.login", "authorization_url"): _fixed("the issuer publishes its addresses"),
+    ("issuers.login", "token_url"): _fixed("the issuer publishes its addresses"),
+    ("issuers.login", "session"): _fixed("the value is 43200 seconds", lambda value: float(value) < 43200),
+    ("callers", "access_key_id"): Former(_PAIR, _pair),
+    ("callers", "secret_access_key"): Former(_PAIR, _secret_of_pair),
+    ("callers", "secret_access_key_file"): Former(_PAIR, _secret_of_pair),
+    ("callers", "keys"): Former("is read as more of s3_key; write a list", _pairs),
+    ("s3", "evidence_keys"): Former(_EVIDENCE, None, bool),
+    ("s3", "evidence_keys_file"): Former(_EVIDENCE, None, bool),
+    ("ui", "trace_url"): _fixed("the page shows the id of a trace, without a link"),
+    ("ui", "log_url"): _fixed("the page shows the id of a request, without a link"),
 }
 """Each former key, by its section and name."""
+SECTIONS = ("ui",)
+"""Former sections, which have former keys alone."""
 
 
 def found(values: Mapping[str, Any]) -> Iterator[tuple[Place, Former, Values]]:
@@ -176,6 +256,9 @@ def without_former(values: Mapping[str, Any]) -> dict[str, Any]:
                 raise
             except (AttributeError, TypeError, ValueError) as error:
                 raise Misplaced(place, f"is a former key, and its value cannot be read: it {former.advice}") from error
+    for section in SECTIONS:
+        if current.get(section) == {}:
+            del current[section]
     return current
 
 

@@ -1,13 +1,12 @@
 """Sections of the configuration: accepted tokens, rules of tables, keys and resources, the record, and telemetry."""
 
-import re
-from collections.abc import Collection
 from typing import Annotated
 from urllib.parse import urlsplit
 
 from pydantic import Field, SecretStr, field_validator, model_validator
 
-from gateway.config.sections import KIBIBYTE, Misplaced, Secrets, Section, origin
+from gateway.config.sections import KIBIBYTE, Secrets, Section, origin
+from gateway.config.toml import nearest
 from gateway.errors import ConfigurationError, ResourceMalformed
 from gateway.fencing.decision import Cascades, Enforcement, Equal
 from gateway.fencing.policy import MAX_JUMP, TokenPolicy, Unreachable
@@ -19,14 +18,12 @@ from gateway.webhooks import messages
 
 
 class Fencing(Section):
-    """The defaults of tables, objects and resources without a rule of their own."""
+    """The defaults of tables and objects without a rule of their own."""
 
     mode: Enforcement = Enforcement.ENFORCE
     """Whether refused writes are refused (enforce), or pass and are recorded (observe)."""
     equal: Equal = Equal.ACCEPT
     """Whether a token may write again: accept lets it, strict lets each token write once."""
-    tokens: TokenPolicy = TokenPolicy.ANY
-    """The accepted tokens: any, or only those that the lease service issued, or signed, or whose lease is running."""
     cascades: Cascades = Cascades.REFUSE
     """The fate of a write to a table that reaches rows of other resources, by foreign keys, triggers or rules."""
 
@@ -34,8 +31,6 @@ class Fencing(Section):
 class Leases(Section):
     """The built-in lock service."""
 
-    max_ttl: Annotated[float, Field(ge=0.1, le=31_622_400)] = 3600.0
-    """Seconds, at most a year: the longest lease without renewal."""
     signing_keys: tuple[Annotated[SecretStr, Field(min_length=32)], ...] = ()
     """Secrets that sign sequencers. The first one signs, all verify. All gateways need the same ones."""
     issuer: str | None = None
@@ -63,12 +58,12 @@ class Leases(Section):
 
 
 class ResourceRule(Section):
-    """The tokens that resources accept. ``[fencing]`` has the defaults."""
+    """The tokens that resources accept. The first rule that matches holds, and ``**`` matches all."""
 
     match: Annotated[str, Field(min_length=1)]
-    """A resource. A segment ``*`` is any one segment, a last ``**`` all remaining ones. The first match holds."""
-    tokens: TokenPolicy | None = None
-    """As in ``[fencing]``, for these resources."""
+    """A resource. A segment ``*`` is any one segment, a last ``**`` all remaining ones."""
+    tokens: TokenPolicy = TokenPolicy.ANY
+    """The accepted tokens: any, or only those that the lease service issued, or signed, or whose lease is running."""
     max_jump: Annotated[int, Field(ge=1, le=MAX_VALUE)] = MAX_JUMP
     """The farthest that a token may be ahead of its fence if any token is accepted. No issuer skips that many."""
     unreachable: Unreachable | None = None
@@ -114,14 +109,6 @@ class TableRule(_Rule):
     """The column that changes with every change of a row and serves as its ETag. The default is a digest of the row."""
     cascades: Cascades | None = None
     """As in ``[fencing]``, for writes of this table."""
-    unfiltered: bool = False
-    """Allow updates and deletes without a filter. ``resource`` must have no columns, so it is the whole table."""
-
-    @model_validator(mode="after")
-    def _whole_table(self) -> "TableRule":
-        if self.unfiltered and (self.resource is None or Template.parse(self.resource).fields):
-            raise Misplaced(("unfiltered",), f"needs a resource without columns, such as {self.name!r}; set resource")
-        return self
 
 
 class ObjectRule(_Rule):
@@ -151,6 +138,10 @@ class Audit(Section):
         return value
 
 
+_NOT, _OBSERVED = "not ", "observed"
+_WANTED = (*(kind.value for kind in Kind), *(_NOT + left_out for left_out in (_OBSERVED, *EntryReason)))
+
+
 class Webhook(Section):
     """An address that receives entries of the record."""
 
@@ -161,15 +152,38 @@ class Webhook(Section):
     secret: Annotated[Secrets, Field(min_length=1)]
     """The key that signs messages: ``whsec_`` and the base64 of 24 to 64 random bytes. All of a list sign, so that
     receivers can switch."""
-    kinds: tuple[Kind, ...] = (Kind.REJECTION,)
-    """The kinds of entries that it receives. Without any, it receives only the alarms that name it."""
+    kinds: tuple[str, ...] = (Kind.REJECTION.value,)
+    """The kinds of entries that it receives. Without any, it receives only the alarms that name it. ``not denied``
+    leaves out entries with this reason, and ``not observed`` writes that passed because their rule observes."""
     prefix: str = ""
     """Only entries of resources whose name begins with this."""
-    observed: bool = True
-    """Whether it also receives writes that passed because their rule observes."""
-    except_reasons: tuple[EntryReason, ...] = ()
-    """Of entries with a reason, such as refused writes, none with one of these: ``["denied"]`` leaves out requests
-    without a grant."""
+
+    @field_validator("kinds")
+    @classmethod
+    def _known(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for one in value:
+            if one not in _WANTED:
+                raise ValueError(
+                    f"there is no kind {one}.{nearest(one, _WANTED) or ' See docs/record.md for the kinds.'}"
+                )
+        if value and all(one.startswith(_NOT) for one in value):
+            raise ValueError("names only what it leaves out; add a kind, such as rejection")
+        return value
+
+    @property
+    def entries(self) -> tuple[Kind, ...]:
+        """Return the kinds that it receives."""
+        return tuple(Kind(one) for one in self.kinds if not one.startswith(_NOT))
+
+    @property
+    def observed(self) -> bool:
+        """Return whether it also receives writes that passed because their rule observes."""
+        return f"{_NOT}{_OBSERVED}" not in self.kinds
+
+    @property
+    def except_reasons(self) -> tuple[EntryReason, ...]:
+        """Return the reasons of entries that it does not receive."""
+        return tuple(reason for reason in EntryReason if _NOT + reason in self.kinds)
 
     @field_validator("secret")
     @classmethod
@@ -200,46 +214,6 @@ class Alarm(Section):
     """The length of the window in minutes."""
     webhooks: tuple[str, ...] = ()
     """Names of webhooks; all of them by default."""
-
-
-_PLACEHOLDER = re.compile(r"\{(\w+)\}")
-_PRINTABLE = re.compile(r"[!-~]+")
-
-
-class Ui(Section):
-    """The pages at ``/ui/``: links from entries to other programs."""
-
-    trace_url: str | None = None
-    """The address of a trace: ``{trace_id}`` stands for its id, ``{since}`` and ``{until}`` for an hour around it."""
-    log_url: str | None = None
-    """The address of a request's log lines: ``{request_id}`` stands for its id, the others as in ``trace_url``."""
-
-    @field_validator("trace_url")
-    @classmethod
-    def _of_trace(cls, value: str | None) -> str | None:
-        return None if value is None else _link(value, "trace_id", ("since", "until"))
-
-    @field_validator("log_url")
-    @classmethod
-    def _of_log(cls, value: str | None) -> str | None:
-        return None if value is None else _link(value, "request_id", ("since", "until"))
-
-
-def _link(template: str, needed: str, others: Collection[str]) -> str:
-    """Check the template of a link. The page puts names into it, percent-encoded, so its host must be a literal."""
-    parts = urlsplit(template)
-    is_address = parts.scheme in ("http", "https") and parts.hostname and parts.username is None
-    if not is_address or not _PRINTABLE.fullmatch(template):
-        raise ValueError("must be an http:// or https:// address without user; percent-encode spaces in it")
-    found = set(_PLACEHOLDER.findall(template))
-    known = ", ".join(f"{{{name}}}" for name in (needed, *others))
-    if found - {needed, *others} or set("{}") & set(_PLACEHOLDER.sub("", template)):
-        raise ValueError(f"only {known} can stand in braces; write other braces as %7B and %7D")
-    if needed not in found:
-        raise ValueError(f"must contain {{{needed}}}")
-    if set("{}") & set(parts.netloc):
-        raise ValueError("the host must be a literal: a placeholder belongs into the path, the query or the fragment")
-    return template
 
 
 class Telemetry(Section):

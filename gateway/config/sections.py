@@ -24,10 +24,11 @@ KIBIBYTE = 1024
 MEBIBYTE = 1024 * KIBIBYTE
 FROM_FILE = "_file"
 Secret: TypeAlias = Annotated[SecretStr, Field(min_length=1)]
-Secrets: TypeAlias = Annotated[
-    tuple[SecretStr, ...], BeforeValidator(lambda given: (given,) if isinstance(given, str | SecretStr) else given)
-]
+_alone = BeforeValidator(lambda given: (given,) if isinstance(given, str | SecretStr) else given)
+Secrets: TypeAlias = Annotated[tuple[SecretStr, ...], _alone]
 """One secret, or a list of them."""
+OneOrMore: TypeAlias = Annotated[tuple[Annotated[str, Field(min_length=1)], ...], _alone]
+"""One text, or a list of them."""
 
 
 @dataclass(frozen=True)
@@ -54,6 +55,10 @@ class Limits:
     """Between two rounds of the sweeper; 0: never."""
     max_wait: float = 60.0
     """One request waits in the queue of a lock."""
+    max_ttl: float = 3600.0
+    """A lease lasts without a renewal, at most."""
+    journal_retention: float = 35 * 86400.0
+    """The age of the oldest backup that can be opened with a journal."""
 
 
 class Misplaced(ValueError):
@@ -233,34 +238,42 @@ class Server(Section):
         return urlsplit(f"//{self.listen}").port or 0
 
 
-class RoleRule(Section):
+GROUP = "group:"
+"""The beginning of a group in a list of callers."""
+
+
+class OfCallers(Section):
+    """A rule for some callers."""
+
+    callers: Annotated[tuple[str, ...], Field(min_length=1)]
+    """Names of callers; ``*`` for all that are known; ``anonymous`` for requests without credentials; ``group:ops``
+    for the callers in the group ``ops``."""
+
+    @property
+    def groups(self) -> tuple[str, ...]:
+        """Return the groups that it names."""
+        return tuple(name.removeprefix(GROUP) for name in self.callers if name.startswith(GROUP))
+
+
+class RoleRule(OfCallers):
     """A role of the database, under which the requests of some callers run. The first matching rule decides."""
 
-    callers: tuple[str, ...] = ()
-    """Names of callers; ``*`` for all of ``[[callers]]``; ``anonymous`` for requests without credentials."""
-    groups: tuple[str, ...] = ()
-    """Groups of callers, in addition to the names."""
-    role: Annotated[str, Field(min_length=1)] | None = None
-    """The role; ``none`` for the gateway's own."""
+    role: Annotated[OneOrMore, Field(min_length=1)]
+    """The role; ``none`` for the gateway's own. Beside ``claim`` a list: the roles that it may name. If it names
+    several, the first of the list holds."""
     claim: tuple[Annotated[str, Field(min_length=1)], ...] = ()
     """The claim of an identity token that names the role: its key, or the keys on the way to it."""
-    allowed: tuple[Annotated[str, Field(min_length=1)], ...] = ()
-    """The roles that the claim may name. If it lists several, the first of these holds."""
 
     @model_validator(mode="after")
-    def _names_a_role(self) -> "RoleRule":
-        if not self.callers and not self.groups:
-            raise ValueError("names no caller; set callers or groups")
-        if (self.role is None) == (not self.claim):
-            raise ValueError("needs either a role, or a claim that names it")
-        if bool(self.claim) != bool(self.allowed):
-            raise ValueError("a claim needs the roles that it may name; set allowed beside claim, and only there")
+    def _one_without_a_claim(self) -> "RoleRule":
+        if not self.claim and len(self.role) > 1:
+            raise Misplaced(("role",), "only a claim can choose one of several; set claim, or keep one role")
         return self
 
     @property
     def named(self) -> tuple[str, ...]:
         """Return the roles of the database that requests may run under by this rule."""
-        return tuple(name for name in (self.role, *self.allowed) if name is not None and name != OWN)
+        return tuple(name for name in self.role if name != OWN)
 
 
 class Postgres(Section):
@@ -318,10 +331,9 @@ class ObjectStore(Section):
     """The region that signatures name."""
     access_key_id: str
     """The public part of the gateway's key pair at the store."""
-    secret_access_key: Secret
-    """The secret part of that pair."""
-    evidence_keys: tuple[Secret, ...] = ()
-    """Keys that prove which token wrote an object. The first one signs; the secret access key is the last."""
+    secret_access_key: Annotated[tuple[Secret, ...], _alone, Field(min_length=1)]
+    """The secret part of that pair, or a list of it and earlier ones. Keys derived from it prove which token wrote an
+    object: the first signs, all prove. After a change, the former secret proves older objects."""
     late_after: Annotated[float, Field(ge=1)] = LATE_AFTER.total_seconds()
     """Seconds after which a request has had its effect once the store has begun with it. Longer than the store waits
     for the rest of an interrupted body. A lost write without a condition blocks newer holders for so long."""
@@ -346,8 +358,6 @@ class Journal(Section):
     """The bucket of [s3] that holds the journal, or ``bucket/prefix/`` for its keys below a prefix."""
     dsn: Secret | None = None
     """A second PostgreSQL that holds the journal, in place of a bucket."""
-    retention_days: Annotated[int, Field(ge=7)] = 35
-    """The age of the oldest backup that can be opened with this journal."""
 
     @model_validator(mode="after")
     def _one_store(self) -> "Journal":

@@ -7,6 +7,7 @@ from gateway.auth.callers import rights_of
 from gateway.auth.grants import EVERYTHING, Action, Limits, PlaceKind, Rights, covers_name
 from gateway.config import Config
 from gateway.config.access import GrantRule
+from gateway.config.sections import GROUP
 from gateway.config.toml import nearest
 from gateway.doctor.findings import Check, ok, warning
 from gateway.errors import first_few
@@ -227,8 +228,7 @@ def _overlapping(config: Config) -> Iterator[Check]:
 def _includes(config: Config, wide: GrantRule, narrow: GrantRule) -> bool:
     """Return whether ``wide`` grants all that ``narrow`` does, to all whom ``narrow`` names. It may miss some cases."""
     named = all(_covers_caller(config, wide.callers, name) for name in narrow.callers)
-    grouped = all(_covers_group(config, wide, name) for name in narrow.groups)
-    if not (named and grouped and set(narrow.actions) <= set(wide.actions)):
+    if not (named and set(narrow.actions) <= set(wide.actions)):
         return False
     if wide.everything or narrow.everything:
         return wide.everything
@@ -248,15 +248,11 @@ def _includes(config: Config, wide: GrantRule, narrow: GrantRule) -> bool:
 def _covers_caller(config: Config, names: Sequence[str], caller: str) -> bool:
     if caller in names:
         return True
+    if (group := caller.removeprefix(GROUP)) != caller:
+        return (f"{group.partition(':')[0]}:*" if config.is_of_issuer(group) else "*") in names
     if config.is_of_issuer(caller):
         return any(name.endswith("*") and ":" in name and caller.startswith(name[:-1]) for name in names)
     return "*" in names and caller != ANONYMOUS
-
-
-def _covers_group(config: Config, wide: GrantRule, group: str) -> bool:
-    if group in wide.groups:
-        return True
-    return (f"{group.partition(':')[0]}:*" if config.is_of_issuer(group) else "*") in wide.callers
 
 
 def _covers_place(kind: PlaceKind, wide: str, narrow: str) -> bool:

@@ -10,9 +10,9 @@ from gateway.db.database import Database
 from gateway.doctor.findings import Check, CheckStatus, attempt, ok, problem, warning
 from gateway.fencing.decision import Cascades
 from gateway.objects.sweeper import LEFT_BEHIND
-from gateway.table_rules import table_rules
 from gateway.tables.catalog import Snapshot
 from gateway.tables.side_effects import SideEffect, find_side_effects
+from gateway.wiring import table_rules
 
 _MOST_PENDING = 1000
 _LONG_PENDING = timedelta(minutes=1)

@@ -10,9 +10,9 @@ from gateway.doctor.findings import Check, CheckStatus, ok, warning
 from gateway.errors import first_few
 from gateway.fencing.decision import Enforcement
 from gateway.guard.installation import judging
-from gateway.table_rules import table_rules
 from gateway.tables.catalog import Snapshot
 from gateway.tables.sql.expressions import quote
+from gateway.wiring import table_rules
 
 OWNER = "fencing_tables"
 """The role without login that takes over tables and schemas."""

@@ -20,9 +20,9 @@ from gateway.guard import script as guard_script
 from gateway.guard.script import WATCH, Guard
 from gateway.guard.watching import GuardWatcher
 from gateway.observe.events import ignore
-from gateway.table_rules import table_rules
 from gateway.tables.catalog import CITUS_ADVICE, CITUS_PROBLEM, Snapshot, Table
 from gateway.tables.naming import Naming, Rule, naming
+from gateway.wiring import table_rules
 
 
 async def examine(config: Config, database: Database) -> list[Check]:

@@ -24,8 +24,8 @@ from gateway.objects.protocol.runner import Runner
 from gateway.objects.store.operations import Upstream
 from gateway.objects.store.probe import Profiles
 from gateway.observe.events import ignore
-from gateway.table_rules import table_rules
 from gateway.tables.catalog import Snapshot
+from gateway.wiring import table_rules
 
 Change: TypeAlias = TableChange | BucketChange
 

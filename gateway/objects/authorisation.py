@@ -11,6 +11,7 @@ client that an object is public which is not.
 from collections.abc import Sequence
 from dataclasses import replace
 
+from gateway.auth.authorisation import Authorisation
 from gateway.auth.grants import IN_A_BUCKET, Action, Missing, Place, PlaceKind, Rights, nearest
 from gateway.auth.principal import FencedScope
 from gateway.errors import GatewayError, ResourceMalformed, RightsAtTheStore, StoreError
@@ -117,11 +118,12 @@ _SHOWN = 300
 """Characters of a key in an error."""
 
 
-class ObjectAuthorisation:
-    """Each method raises ``Denied``, once the denial is on record, or ``Unavailable`` if it cannot be recorded."""
+class ObjectAuthorisation(Authorisation):
+    """The checks of requests to buckets and objects."""
 
     def __init__(self, resources: Resources, profiles: Profiles, denials: Denials, rights: StoreRights) -> None:
-        self._resources, self._profiles, self._denials = resources, profiles, denials
+        super().__init__(denials.refuse)
+        self._resources, self._profiles = resources, profiles
         self._store_rights, self._scope = rights, ReadScope(resources, profiles)
 
     async def check(self, exchange: Exchange) -> Exchange:
@@ -183,14 +185,15 @@ class ObjectAuthorisation:
         """
         target, place = self._target(bucket, key), _object(bucket, key)
         limits, resource = place.limits(exchange.principal.rights, Action.WRITE), self._resource(target)
+        mode = Enforcement.ENFORCE if target is None else target.mode
+        covered = self.covered(limits, None if resource is None else (resource,), mode, exchange.principal.name)
         lacking = None
-        if not limits.cover_all(None if resource is None else (resource,)):
+        if covered is None or (resource is not None and resource not in covered):
             missing = _missing(exchange, Action.WRITE, place, resource)
-            observed = target is not None and target.mode is Enforcement.OBSERVE
-            if not observed or not limits.placed or exchange.principal.is_anonymous:
+            if covered is None:
                 raise await self._denied(exchange, missing)
             # Without a resource, an enforcing rule does not come to grants.
-            lacking = None if resource is None else MissingGrant(missing.action.value, missing.on)
+            lacking = MissingGrant(missing.action.value, missing.on)
         await self._store_rights.check_headers(exchange.request)
         return lacking
 
@@ -236,7 +239,7 @@ class ObjectAuthorisation:
         raise await self._denied(exchange, Missing(action, on, _filed(bucket), near))
 
     async def _denied(self, exchange: Exchange, missing: Missing) -> GatewayError:
-        return await self._denials.refuse(replace(missing, on=missing.on[:_SHOWN]), exchange.attempt())
+        return await self._refuse(replace(missing, on=missing.on[:_SHOWN]), exchange.attempt())
 
 
 def _object(bucket: str, key: str) -> Place:

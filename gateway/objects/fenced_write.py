@@ -21,7 +21,6 @@ from datetime import UTC, datetime
 from typing import TypeAlias, cast
 from uuid import UUID, uuid4
 
-from gateway.admission import Admission
 from gateway.db import fences
 from gateway.db.database import Database
 from gateway.db.uploads import RecordedUpload, UploadKey
@@ -73,6 +72,7 @@ from gateway.objects.store.operations import Upstream
 from gateway.objects.store.probe import Profiles
 from gateway.observe.events import Observe, WriteAccepted
 from gateway.record.refusals import Audit
+from gateway.token_admission import Admission
 
 Authorise: TypeAlias = Callable[["Exchange", str, str], Awaitable[MissingGrant | None]]
 """Raises ``Denied`` if the caller may not write a key of a bucket. In observe mode it may return the missing grant."""

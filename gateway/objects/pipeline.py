@@ -13,7 +13,6 @@ from typing import TypeAlias
 from starlette.types import Receive, Scope, Send
 
 from gateway import budget
-from gateway.admission import Admission
 from gateway.auth.grants import NO_RIGHTS
 from gateway.auth.sigv4 import RequestHead, Signers, VerifiedSignature
 from gateway.db.database import Database
@@ -49,6 +48,7 @@ from gateway.objects.sweeper import Sweeper
 from gateway.observe.events import Observe
 from gateway.record.payload_capture import NOTHING, Capture
 from gateway.record.refusals import Audit, Denials
+from gateway.token_admission import Admission
 
 Handler: TypeAlias = Callable[[Exchange], Awaitable[None]]
 

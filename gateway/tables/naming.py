@@ -117,7 +117,6 @@ Values: TypeAlias = tuple[str, ...]
 class Rule:
     """The operator's rule for one table. ``template`` None: the primary key names the row.
 
-    ``unfiltered``: updates and deletes without a filter are allowed. It needs one resource for the whole table.
     ``version``: the column that changes with every change of a row, which is its ETag then. ``cascades``: the fate of
     its writes that reach rows of other resources.
     """
@@ -125,7 +124,6 @@ class Rule:
     template: Template | None = None
     mode: Enforcement = Enforcement.ENFORCE
     equal: Equal = Equal.ACCEPT
-    unfiltered: bool = False
     version: str | None = None
     cascades: Cascades = Cascades.REFUSE
 

@@ -22,7 +22,6 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from gateway import budget
-from gateway.admission import Admission
 from gateway.auth.principal import Principal
 from gateway.budget import Budget
 from gateway.db import rights
@@ -40,7 +39,7 @@ from gateway.tables.dialect import errors, openapi, request
 from gateway.tables.dialect.request import READS, WRITES, Target
 from gateway.tables.dialect.response import Origins, Response
 from gateway.tables.execute import planning
-from gateway.tables.execute.authorisation import Authorisation, concerns_table
+from gateway.tables.execute.authorisation import TableAuthorisation, concerns_table
 from gateway.tables.execute.fast_path import Candidate, FastPath, Prepared
 from gateway.tables.execute.function_calls import FunctionCalls
 from gateway.tables.execute.planning import EffectivePreferences, Incoming, Planner
@@ -48,6 +47,7 @@ from gateway.tables.execute.reads import AnswerLimit, Description, Reader
 from gateway.tables.execute.transaction import FencedTransactions, Settle, UnitOfWork, WriteLists, with_details
 from gateway.tables.naming import Rule
 from gateway.tables.schema_cache import CachedTable, FunctionCache, SchemaCache, watching
+from gateway.token_admission import Admission
 
 Send: TypeAlias = Callable[[Message], Awaitable[None]]
 Authenticate: TypeAlias = Callable[[Head], Principal]
@@ -90,7 +90,7 @@ class TablePlane:
         settle: Settle | None = None,
         admission: Admission | None = None,
         capture: Capture = NOTHING,
-        authorisation: Authorisation | None = None,
+        authorisation: TableAuthorisation | None = None,
         bodies: BodyReader | None = None,
     ) -> None:
         """``authenticate`` proves the caller of a request from its head.
@@ -113,7 +113,7 @@ class TablePlane:
         audit = Audit(database, observe, "tables")
         self._fast_path = FastPath(database, admission, audit, observe, exposure.schemas)
         preferences = EffectivePreferences(database)
-        authorisation = self._authorisation = authorisation or Authorisation(Denials(database, observe))
+        authorisation = self._authorisation = authorisation or TableAuthorisation(Denials(database, observe).refuse)
         self._planner = Planner(database, preferences, authorisation.claims)
         limit = AnswerLimit(exposure.max_body, self._bodies.memory)
         self._transactions = FencedTransactions(database, admission, authorisation, observe, settle, audit, limit)

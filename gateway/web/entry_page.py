@@ -1,26 +1,21 @@
 """The page of one entry of the record: a refused write with its context, or any other event."""
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
-from urllib.parse import quote
 from uuid import UUID
 
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
-from gateway.config.rules import Ui
 from gateway.db import fences, record, search
 from gateway.errors import NotFound
 from gateway.fencing.record import Entry, Filters, Kind, also_denied, missing_grant, program, statement, trace_id
-from gateway.text import machine_time
 from gateway.web.advice import kind_title, rejection_advice
 from gateway.web.rendering import Site, address, database_of
 
-_PLACEHOLDER = re.compile(r"\{(\w+)\}")
 _LINE = 16
 _MOST_BINARY = 1024
 
@@ -122,36 +117,6 @@ def _moment(text: Any) -> datetime:
 _OTHERS = 10
 
 
-_AROUND = timedelta(hours=1)
-
-
-@dataclass(frozen=True, slots=True)
-class EntryLinks:
-    """The trace of an entry, and addresses of its trace and log in other programs; None where there are none."""
-
-    trace_id: str | None
-    trace: str | None
-    log: str | None
-
-
-def links(ui: Ui, entry: Entry) -> EntryLinks:
-    """Return the links of an entry. Each value in them is percent-encoded."""
-    trace = trace_id(entry.details)
-    around = {"since": machine_time(entry.at - _AROUND), "until": machine_time(entry.at + _AROUND)}
-    return EntryLinks(
-        trace,
-        _filled(ui.trace_url, trace, {"trace_id": trace, **around}),
-        _filled(ui.log_url, entry.request_id, {"request_id": entry.request_id, **around}),
-    )
-
-
-def _filled(template: str | None, needed: str | None, values: Mapping[str, str | None]) -> str | None:
-    if template is None or needed is None:
-        return None
-    encoded = {name: quote(value or "", safe="") for name, value in values.items()}
-    return _PLACEHOLDER.sub(lambda found: encoded[found[1]], template)
-
-
 def routes(site: Site) -> list[Route]:
     """Build the routes ``/ui/rejections/{id}`` and ``/ui/events/{id}``."""
 
@@ -176,7 +141,7 @@ def routes(site: Site) -> list[Route]:
             also_denied=also_denied(entry.details),
             program=program(entry.details),
             statement=statement(entry.details),
-            links=links(site.place.config.ui, entry),
+            trace_id=trace_id(entry.details),
             kept=kept,
             payload=None if kept is None else payload_lines(kept.body),
             others=[other for other in others if other.id != entry.id][:_OTHERS],
@@ -198,7 +163,7 @@ def routes(site: Site) -> list[Route]:
             alarm=alarm,
             groups=GROUPS,
             program=program(entry.details),
-            links=links(site.place.config.ui, entry),
+            trace_id=trace_id(entry.details),
             now=now,
         )
 

@@ -20,7 +20,7 @@ from gateway.auth.callers import LIFETIME, Callers
 from gateway.auth.login_cookies import LONGEST_ATTEMPT, Attempt
 from gateway.auth.principal import Principal
 from gateway.auth.provider_logins import CALLBACK, LOGIN, Provider, ProviderLogins
-from gateway.errors import BodyTooLarge, GatewayError, RequestMalformed, Unauthenticated
+from gateway.errors import BodyTooLarge, GatewayError, RequestMalformed, Unauthenticated, Unavailable
 from gateway.fencing.record import ANONYMOUS
 from gateway.http.body import BodyReader, ClientGone
 from gateway.http.head import Head
@@ -291,7 +291,10 @@ def provider_routes(logins: ProviderLogins, clock: Clock, pages: Pages) -> list[
         following = safe(request.query_params.get("next"))
         if sender(Head.of(request.scope).headers) is Sender.FOREIGN:
             return RedirectResponse(address(LOGIN, next=following), 303)
-        there, cookie = logins.begin(provider.name, following, clock())
+        try:
+            there, cookie = await logins.begin(provider.name, following, clock())
+        except Unavailable as error:
+            return login_page(request, pages, logins, following, error.message, error.status, error.advice)
         answer = RedirectResponse(there, 303)
         # Not Strict: the browser sends it on its way back from another site.
         answer.set_cookie(

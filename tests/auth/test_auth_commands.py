@@ -23,9 +23,7 @@ functions = ["public.reckon"]
 name = "billing"
 groups = ["services"]
 api_key = ["{NEW}", "{OLD}"]
-access_key_id = "AKIANEW"
-secret_access_key = "secret-of-the-new-pair"
-keys = [{{{{ access_key_id = "AKIAOLD", secret_access_key = "secret-of-the-old-pair" }}}}]
+s3_key = ["AKIANEW:secret-of-the-new-pair", "AKIAOLD:secret-of-the-old-pair"]
 
 [[callers]]
 name = "reports"
@@ -48,7 +46,7 @@ tables = ["public.orders"]
 resources = ["order/*"]
 
 [[grants]]
-groups = ["services"]
+callers = ["group:services"]
 actions = ["read", "call"]
 tables = ["public.*"]
 functions = ["public.reckon"]
@@ -60,7 +58,7 @@ buckets = ["reports"]
 resources = ["job/**"]
 
 [[grants]]
-groups = ["keycloak:clerks"]
+callers = ["group:keycloak:clerks"]
 actions = ["audit"]
 everything = true
 
@@ -219,7 +217,7 @@ role = "accountant"
 [[postgres.roles]]
 callers = ["keycloak:*"]
 claim = ["realm", "role"]
-allowed = ["clerk", "auditor"]
+role = ["clerk", "auditor"]
 
 [[grants]]
 callers = ["keycloak:ann", "reports"]
@@ -267,8 +265,8 @@ async def test_the_last_use_of_each_key_is_shown(dsn: str, database: Database, t
     assert [line[:4] for line in lines] == [
         ["billing", "api", shown[NEW], "api_key"],
         ["billing", "api", shown[OLD], "api_key, number 2"],
-        ["billing", "s3", "AKIANEW", "access_key_id"],
-        ["billing", "s3", "AKIAOLD", "keys, number 1"],
+        ["billing", "s3", "AKIANEW", "s3_key"],
+        ["billing", "s3", "AKIAOLD", "s3_key, number 2"],
         ["reports", "api", other, "api_key"],
         ["gone", "s3", "AKIAGONE", "not configured"],
     ]

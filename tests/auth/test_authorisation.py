@@ -34,7 +34,7 @@ NAMES = [*Action, "nothing"]
 
 
 def caller(name: str, **more: Any) -> dict[str, Any]:
-    keys = {"api_key": f"key-of-{name}", "access_key_id": f"ID{name}", "secret_access_key": f"secret-of-{name}"}
+    keys = {"api_key": f"key-of-{name}", "s3_key": f"ID{name}:secret-of-{name}"}
     return {"name": name, **keys, **more}
 
 
@@ -56,7 +56,7 @@ GRANTS = [
     },
     {"callers": ["keeper"], "actions": ["administer"], "buckets": ["scratch"]},
     {"callers": ["looker"], "actions": ["read"], "resources": ["order/*"]},
-    {"groups": ["readers"], "actions": ["read"], "tables": ["public.lines"], "buckets": ["bucket"]},
+    {"callers": ["group:readers"], "actions": ["read"], "tables": ["public.lines"], "buckets": ["bucket"]},
     {"callers": ["reader"], "actions": ["write"], "tables": ["public.orders"]},
     {"callers": ["anonymous"], "actions": ["read"], "buckets": ["bucket/public/**"]},
 ]

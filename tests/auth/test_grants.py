@@ -100,10 +100,10 @@ def test_resources_alone_cover_them_anywhere() -> None:
 
 
 ROLE_RULES = [
-    RoleRule(("clerk",), (), "writer"),
-    RoleRule((), ("staff",), "reader"),
-    RoleRule(("app:*",), (), None, ("realm", "roles"), ("editor", "viewer")),
-    RoleRule(("*",), (), OWN),
+    RoleRule(("clerk",), (), ("writer",)),
+    RoleRule((), ("staff",), ("reader",)),
+    RoleRule(("app:*",), (), ("editor", "viewer"), ("realm", "roles")),
+    RoleRule(("*",), (), (OWN,)),
 ]
 
 

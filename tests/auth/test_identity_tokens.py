@@ -184,7 +184,7 @@ def issuer(provider: Provider, **more: Any) -> dict[str, Any]:
 def grants(*callers: str, groups: tuple[str, ...] = ()) -> list[dict[str, Any]]:
     actions = ["read", "write", "call", "lock"]
     limits = {"tables": ["*"], "functions": ["*"], "resources": ["**"]}
-    return [{"callers": list(callers), "groups": list(groups), "actions": actions, **limits}]
+    return [{"callers": [*callers, *(f"group:{name}" for name in groups)], "actions": actions, **limits}]
 
 
 class Asking:
@@ -272,7 +272,7 @@ async def test_rows_in_a_kept_answer_need_the_grant_to_read_them(orders: str, pr
     limits = {"tables": ["public.orders"]}
     rules = [
         {"callers": ["id:ann"], "actions": ["write"], **limits},
-        {"groups": ["id:readers"], "actions": ["read"], **limits},
+        {"callers": ["group:id:readers"], "actions": ["read"], **limits},
     ]
     settings = config(orders, issuers=[issuer(provider, groups_claim=["groups"])], grants=rules)
     writes = [{"method": "PATCH", "table": "orders", "query": "id=eq.1", "body": {"state": "x"}, "token": "5"}]
@@ -423,7 +423,7 @@ async def test_tokens_name_roles_of_the_database(orders: str) -> None:
     await rights.let_act(orders, ["editor", "viewer"])
     key = shared_key(SECRET)
     settings = config(orders, issuers=[{"name": "app", "secret": SECRET}], grants=grants("app:*"))
-    rule = {"callers": ["app:*"], "claim": ["role"], "allowed": ["editor", "viewer"]}
+    rule = {"callers": ["app:*"], "claim": ["role"], "role": ["editor", "viewer"]}
     postgres = type(settings.postgres).model_validate({**settings.postgres.model_dump(), "roles": [rule]})
     try:
         async with running(settings.model_copy(update={"postgres": postgres})) as origin:

@@ -39,7 +39,7 @@ GRANTS = [
         "buckets": ["bucket/in/**"],
         "resources": ["s3/bucket/in/**"],
     },
-    {"groups": ["kubernetes:readers"], "actions": ["read"], "buckets": ["bucket/in/**"]},
+    {"callers": ["group:kubernetes:readers"], "actions": ["read"], "buckets": ["bucket/in/**"]},
 ]
 
 

@@ -37,7 +37,8 @@ SECRET = "a-secret-that-is-shared-with-an-issuer"
 MARKER = "a-mark-in-each-wrong-credential"
 """It stands in each wrong credential, and must be nowhere else afterwards."""
 ALL = {"actions": [action.value for action in Action], "everything": True}
-ROOT = {"api_key": "the-api-key-of-root", "access_key_id": "AKIAROOT", "secret_access_key": "the-secret-key-of-root"}
+PAIR = ("AKIAROOT", "the-secret-key-of-root")
+ROOT = {"api_key": "the-api-key-of-root", "s3_key": ":".join(PAIR)}
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -87,7 +88,7 @@ WRONG_TOKENS: dict[str, str] = {
 WRONG_KEYS = {
     "unknown key": MARKER,
     "two keys": f"{ROOT['api_key']} {MARKER}",
-    "access key": ROOT["access_key_id"] + MARKER,
+    "access key": PAIR[0] + MARKER,
 }
 BEARERS = WRONG_TOKENS | WRONG_KEYS
 
@@ -205,7 +206,7 @@ async def test_no_wrong_credential_opens_the_page(client: httpx.AsyncClient, unh
 
 Signing = Callable[[RequestHead], tuple[str, list[tuple[str, str]]]]
 """Returns the query and further headers of a request."""
-REAL = StoreCredentials(ROOT["access_key_id"], ROOT["secret_access_key"], "us-east-1")
+REAL = StoreCredentials(*PAIR, "us-east-1")
 EMPTY = hashlib.sha256(b"").hexdigest()
 
 

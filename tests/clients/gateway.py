@@ -45,8 +45,7 @@ secret_access_key = "embedded"
 
 [[callers]]
 name = "demo"
-access_key_id = "demo"
-secret_access_key = "demo-secret"
+s3_key = "demo:demo-secret"
 api_key = "demo-key"
 
 [[grants]]

@@ -131,7 +131,7 @@ async def origin(dsn: str) -> AsyncIterator[str]:
     await rows(dsn, SCHEMA)
     await rights.let_act(dsn, ["authenticated", "anon"])
     usual = config(dsn).postgres
-    act = {"callers": ["app:*", "public:*"], "claim": ["role"], "allowed": ["authenticated", "anon"]}
+    act = {"callers": ["app:*", "public:*"], "claim": ["role"], "role": ["authenticated", "anon"]}
     settings = config(
         dsn,
         server={"rest_v1": True},

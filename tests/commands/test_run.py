@@ -49,8 +49,7 @@ dsn = "{dsn}"
 [[callers]]
 name = "worker"
 api_key = "worker-key"
-access_key_id = "worker"
-secret_access_key = "worker-secret"
+s3_key = "worker:worker-secret"
 [[callers]]
 name = "tables-only"
 api_key = "tables-key"

@@ -34,8 +34,7 @@ access_key_id = "store"
 secret_access_key = "store-secret"
 [[callers]]
 name = "worker"
-access_key_id = "worker"
-secret_access_key = "worker-secret"
+s3_key = "worker:worker-secret"
 api_key = "worker-key"
 [[tables]]
 name = "public.shipments"
@@ -215,8 +214,8 @@ async def test_the_configuration_in_force_is_shown_without_secrets(filled: str, 
     shown = await command("config", "show", "--config", str(file))
     assert shown.returncode == 0
     values = tomllib.loads(shown.stdout)
-    assert values["tables"] == [{"name": "public.accounts", "resource": "account/{id}", "unfiltered": False}]
-    assert values["leases"]["max_ttl"] == 3600
+    assert values["tables"] == [{"name": "public.accounts", "resource": "account/{id}"}]
+    assert values["audit"]["retention"] == 400
     assert values["postgres"]["dsn"] == "(redacted)"
     assert values["callers"][0]["api_key"] == ["(redacted)"]
     assert KEY not in shown.stdout

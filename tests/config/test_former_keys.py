@@ -44,10 +44,12 @@ def test_entries_of_several_databases_have_the_same_former_keys(file: Path) -> N
 
 def test_variables_have_the_same_former_keys(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GATEWAY_POSTGRES__LOCK_TIMEOUT", "10")
-    (line,) = warnings(file, DSN)
-    assert line.startswith(
+    monkeypatch.setenv("GATEWAY_UI__LOG_URL", "https://a/{request_id}")
+    of_postgres, of_ui = warnings(file, DSN)
+    assert of_postgres.startswith(
         "the environment, GATEWAY_POSTGRES__LOCK_TIMEOUT: [postgres], lock_timeout: is a former key."
     )
+    assert of_ui.startswith("the environment, GATEWAY_UI__LOG_URL: [ui], log_url: is a former key.")
 
 
 FOLLOWED: dict[str, tuple[Callable[[Any], Any], Any]] = {
@@ -62,14 +64,36 @@ FOLLOWED: dict[str, tuple[Callable[[Any], Any], Any]] = {
         lambda one: [(rule.match, rule.max_jump) for rule in one.resources],
         [("a/*", 5), ("b/*", 9), ("**", 5)],
     ),
+    '[fencing] tokens = "issued"\nmax_jump = 5\n[[resources]]\nmatch = "a/*"\ntokens = "any"': (
+        lambda one: [(rule.match, str(rule.tokens), rule.max_jump) for rule in one.resources],
+        [("a/*", "any", 5), ("**", "issued", 5)],
+    ),
     '[[webhooks]] reasons = ["denied"]\nexcept_reasons = ["denied"]': (
         lambda one: set(one.webhooks[0].except_reasons),
         set(EntryReason),
     ),
-    '[[webhooks]] reasons = ["denied"]': (
-        lambda one: set(EntryReason) - set(one.webhooks[0].except_reasons),
-        {EntryReason.DENIED},
+    '[[webhooks]] reasons = ["denied"]\nobserved = true': (
+        lambda one: (set(EntryReason) - set(one.webhooks[0].except_reasons), one.webhooks[0].observed),
+        ({EntryReason.DENIED}, True),
     ),
+    '[[webhooks]] kinds = ["bypass"]\nobserved = false': (
+        lambda one: one.webhooks[0].kinds,
+        ("bypass", "not observed"),
+    ),
+    "[[webhooks]] kinds = []\nobserved = false": (lambda one: one.webhooks[0].kinds, ()),
+    '[[grants]] actions = ["read"]\ntables = ["a.b"]\ngroups = ["x"]': (
+        lambda one: one.grants[0].callers,
+        ("group:x",),
+    ),
+    '[[grants]] actions = ["read"]\ntables = ["a.b"]\ncallers = ["*"]\ngroups = ["x"]': (
+        lambda one: one.grants[0].groups,
+        ("x",),
+    ),
+    '[[postgres.roles]] groups = ["x"]\nclaim = ["role"]\nallowed = ["a", "b"]': (
+        lambda one: (one.postgres.roles[0].callers, one.postgres.roles[0].role),
+        (("group:x",), ("a", "b")),
+    ),
+    '[ui] log_url = "https://a/{request_id}"': (lambda one: one.audit.retention, 400),
 }
 UNTOUCHED = '[journal] bucket = "b"'
 TRUSTED = '[[issuers]] name = "id"\nissuer = "https://a"\naudiences = ["g"]\n'
@@ -101,6 +125,17 @@ def test_former_secrets_are_read_with_their_files(file: Path) -> None:
     assert len(warnings(file, DSN + f'[[callers]]\nname = "a"\n{keys}api_keys_file = "{file.with_name("old")}"\n')) == 2
     read = {key.get_secret_value() for key in load(file).callers[0].api_key}
     assert read == {"the-new-api-key", "the-old-api-key", "the-third-api-key"}
+    file.with_name("pair").write_text("the-third-secret\n")
+    pairs = (
+        'access_key_id = "A"\nsecret_access_key = "the-first-secret"\ns3_key = "B:the-second-secret"\n'
+        f'keys = [{{ access_key_id = "C", secret_access_key_file = "{file.with_name("pair")}" }}]\n'
+    )
+    assert len(warnings(file, DSN + f'[[callers]]\nname = "a"\n{pairs}')) == 3
+    assert {pair.access_key_id: pair.secret_access_key for pair in load(file).callers[0].pairs} == {
+        "A": "the-first-secret",
+        "B": "the-second-secret",
+        "C": "the-third-secret",
+    }
     secrets = [f"whsec_{sign * 32}" for sign in "ab"]
     hook = f'[[webhooks]]\nname = "a"\nurl = "https://a"\nsecret = "{secrets[0]}"\nformer_secret = "{secrets[1]}"\n'
     assert len(warnings(file, DSN + hook)) == 1
@@ -115,7 +150,10 @@ def test_former_secrets_are_read_with_their_files(file: Path) -> None:
         ("idempotency_retention = 90000", "idempotency_retention = 5"),
         ("max_body = 1000000", "max_body = 67108864"),
         (STORE + "sweep_interval = 0", STORE + "sweep_interval = 10"),
+        (STORE + 'evidence_keys = ["a"]', STORE + "evidence_keys = []"),
         ("[telemetry]\nsample = 0.01", "[telemetry]\nsample = 1.0"),
+        ("[leases]\nmax_ttl = 60", "[leases]\nmax_ttl = 7200"),
+        ("[journal]\nretention_days = 90", "[journal]\nretention_days = 7"),
     ],
 )
 def test_a_value_that_cannot_be_kept_is_an_error(file: Path, text: str, kept: str) -> None:

@@ -243,8 +243,7 @@ def caller() -> dict[str, str]:
     caller = load(ROOT / "gateway.example.toml").callers[0]
     return {
         "api_key": caller.api_key[0].get_secret_value(),
-        "access_key_id": caller.every_pair[0].access_key_id,
-        "secret_access_key": caller.every_pair[0].secret_access_key.get_secret_value(),
+        **caller.pairs[0]._asdict(),
     }
 
 

@@ -29,7 +29,7 @@ INSERT INTO {schema}.orders VALUES (1, 'new'), (2, 'new');
 SOON = 3.0
 """Seconds after which a gateway gives up a database that is paused. One that is cut is known to be down at once."""
 CALLERS = [{"name": "writer", "groups": ["admins"], "api_key": API_KEY}]
-CALLERS[0] |= {"access_key_id": ACCESS_KEY, "secret_access_key": SECRET_KEY}
+CALLERS[0] |= {"s3_key": f"{ACCESS_KEY}:{SECRET_KEY}"}
 
 
 class Line:

@@ -73,7 +73,7 @@ async def execute(dsn: str, *statements: str) -> None:
 
 ALL = {"actions": [action.value for action in Action], "everything": True}
 JOBS = {"match": "reports/{job}/**", "resource": "job/{job}"}
-CALLER = {"name": "writer", "access_key_id": "writer", "secret_access_key": "s" * 32, "api_key": "k" * 32}
+CALLER = {"name": "writer", "s3_key": "writer:" + "s" * 32, "api_key": "k" * 32}
 
 
 async def test_a_sound_installation_has_no_problems(dsn: str, endpoint: str, double: S3Double) -> None:
@@ -119,7 +119,7 @@ class TestConfiguration:
                 "without one: of-bucket",
             ),
             (
-                {"callers": [{"name": "w", "access_key_id": "w", "secret_access_key": "writer-secret"}]},
+                {"callers": [{"name": "w", "s3_key": "w:writer-secret"}]},
                 "api keys",
                 "without one: w",
             ),
@@ -163,7 +163,7 @@ class TestConfiguration:
 
     async def test_observe_mode_is_told_with_the_callers_that_it_will_refuse(self, dsn: str, endpoint: str) -> None:
         """Beforehand, and beside them the writes that it lets pass without a grant of their resource."""
-        callers = [{**CALLER, "name": name, "access_key_id": name, "api_key": name * 40} for name in "abcr"]
+        callers = [{**CALLER, "name": name, "s3_key": f"{name}:{name * 32}", "api_key": name * 40} for name in "abcr"]
         settings = config(
             dsn,
             endpoint,
@@ -300,7 +300,7 @@ class TestDatabase:
         names = [f"acting_{name}" for name in ("absent", "foreign", "unready", "freely", "ready")]
         try:
             await rights.let_act(dsn, names[3:])
-            rules = [{"callers": ["*"], "claim": ["role"], "allowed": names}]
+            rules = [{"callers": ["*"], "claim": ["role"], "role": names}]
             report = await examine(config(dsn, postgres={"dsn": _as(dsn, role), "roles": rules}))
             told = [found(report, f"role {name}") for name in names]
             assert [check.status for check in told] == [*[CheckStatus.PROBLEM] * 3, CheckStatus.WARNING, CheckStatus.OK]
@@ -476,7 +476,7 @@ ORDERS = {"tables": [{"name": "public.orders", "resource": "order/{id}"}]}
 
 def granted(*grants: dict[str, Any], **sections: Any) -> dict[str, Any]:
     """Sections with these grants. A grant without groups is for the writer."""
-    return {"grants": [one if "groups" in one else {"callers": ["writer"], **one} for one in grants], **sections}
+    return {"grants": [{"callers": ["writer"], **one} for one in grants], **sections}
 
 
 def reading(callers: list[str], **more: Any) -> dict[str, Any]:
@@ -485,7 +485,7 @@ def reading(callers: list[str], **more: Any) -> dict[str, Any]:
 
 TOO_MUCH: list[tuple[dict[str, Any], str]] = [
     (granted({**ALL, "callers": ["keycloak:*"]}, issuers=[ISSUER]), "keycloak:*"),
-    (granted({**ALL, "callers": [], "groups": ["keycloak:admins"]}, issuers=[ISSUER]), "group keycloak:admins"),
+    (granted({**ALL, "callers": ["group:keycloak:admins"]}, issuers=[ISSUER]), "group keycloak:admins"),
 ]
 OVERLAPPING: list[dict[str, Any]] = [
     granted(reading(["keycloak:ann"]), reading(["keycloak:*"]), issuers=[ISSUER]),
@@ -522,9 +522,9 @@ WITH_TARGET: list[dict[str, Any]] = [
     granted({"actions": ["write", "lock"], "resources": ["policy/7"]}, resources=[{"match": "policy/*"}]),
 ]
 WITHOUT_CALLERS: list[tuple[dict[str, Any], str, str]] = [
-    (granted(reading([], groups=["keycloack:admins"]), issuers=[ISSUER]), "groups", "no caller is in keycloack:admins"),
+    (granted(reading(["group:keycloack:admins"]), issuers=[ISSUER]), "groups", "no caller is in keycloack:admins"),
     (
-        granted(reading([], groups=["keycloak:admins"]), issuers=[{**ISSUER, "groups_claim": []}]),
+        granted(reading(["group:keycloak:admins"]), issuers=[{**ISSUER, "groups_claim": []}]),
         "groups",
         "since keycloak has no groups_claim",
     ),
@@ -560,7 +560,7 @@ def test_each_doubtful_grant_is_told(sections: dict[str, Any], name: str, words:
 GOOD = [
     *((sections, "overlapping grants") for sections in NOT_OVERLAPPING),
     *((sections, "grants without target") for sections in WITH_TARGET),
-    (granted(reading([], groups=["keycloak:admins"]), issuers=[ISSUER]), "groups"),
+    (granted(reading(["group:keycloak:admins"]), issuers=[ISSUER]), "groups"),
 ]
 
 

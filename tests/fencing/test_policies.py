@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.admission import Admission
 from gateway.db.database import Database
 from gateway.errors import ResourceMalformed
 from gateway.fencing.decision import Presented
@@ -27,6 +26,7 @@ from gateway.fencing.policy import (
 )
 from gateway.fencing.token import MAX_EPOCH, MAX_VALUE, Token
 from gateway.observe.events import StepReached
+from gateway.token_admission import Admission
 from tests.fencing.policy_gateway import FORGED, KEYS, WAYS, Shown, Way, World, client, row_of, sequencer
 from tests.objects.clients import call, outcome
 from tests.objects.raw import head, send

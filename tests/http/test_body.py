@@ -73,7 +73,7 @@ async def stage(database_of_stage: str) -> AsyncIterator[Stage]:
     await connection.close()
     events = Events()
     callers = [{"name": "writer", "groups": ["admins"], "api_key": API_KEY}, {"name": "idle", "api_key": IDLE}]
-    grants = [one for one in GRANTS if one.get("groups") == ["admins"]]
+    grants = [one for one in GRANTS if one["callers"] == ["group:admins"]]
     server, limits = {"memory": 8 * MEBIBYTE}, {"body_timeout": PATIENCE}
     settings = config(database_of_stage, callers=callers, grants=grants, server=server, limits=limits)
     gateway = app.Gateway(settings, Observability(settings, events))

@@ -361,7 +361,7 @@ async def test_a_check_of_the_configuration_tries_both_services(
         file.write_text(
             f'[postgres]\ndsn = "{broken.postgres.dsn.get_secret_value()}"\n'
             f'[s3]\nendpoint = "{broken.s3.endpoint}"\naccess_key_id = "{broken.s3.access_key_id}"\n'
-            f'secret_access_key = "{broken.s3.secret_access_key.get_secret_value()}"\n'
+            f'secret_access_key = "{broken.s3.secret_access_key[0].get_secret_value()}"\n'
         )
         checked = await asyncio.to_thread(called, "config", "check", "--config", str(file))
     [line] = [one for one in checked.stderr.splitlines() if cause.said in one]

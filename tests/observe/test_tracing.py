@@ -227,7 +227,12 @@ class TestTheIssuer:
             lease = (await locks.post("/v1/leases/order/5", json={"holder": "me"})).json()
             leases = {"issuer": issuer.origin, "issuer_api_key": API_KEY}
             monkeypatch.delenv("OTEL_SERVICE_NAME")
-            asking = config(dsn, leases=leases, fencing={"tokens": "issued"}, telemetry={"traces": collector.origin})
+            asking = config(
+                dsn,
+                leases=leases,
+                resources=[{"match": "**", "tokens": "issued"}],
+                telemetry={"traces": collector.origin},
+            )
             async with running(asking) as origin:
                 trace = uuid4().hex
                 headers = {"Authorization": f"Bearer {API_KEY}", **within(trace)}

@@ -245,7 +245,7 @@ WORKER: dict[str, Any] = {
     "name": "worker",
     "groups": ["auditors"],
     "api_key": [NEW, OLD],
-    "keys": [{"access_key_id": name, "secret_access_key": secret} for name, secret in PAIRS.items()],
+    "s3_key": [f"{name}:{secret}" for name, secret in PAIRS.items()],
 }
 ISSUER = {"name": "app", "secret": SECRET, "issuer": "https://issuer.example"}
 SHOWN = {key: fingerprint("worker", digest_of(key.encode())) for key in (OLD, NEW)}

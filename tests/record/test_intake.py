@@ -223,7 +223,7 @@ class TestPlanes:
 
 
 GRANTS = [
-    {"groups": ["auditors"], "actions": ["audit"], "everything": True},
+    {"callers": ["group:auditors"], "actions": ["audit"], "everything": True},
     {"callers": ["bob"], "actions": ["read", "write"], "tables": ["public.orders"]},
 ]
 ORDERS = (

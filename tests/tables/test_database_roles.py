@@ -63,7 +63,7 @@ ROLES = [
     {"callers": ["plain"], "role": "none"},
     {"callers": ["stranded"], "role": "unreachable"},
     {"callers": ["unprepared"], "role": "unprepared"},
-    {"groups": ["tenants"], "role": "tenant"},
+    {"callers": ["group:tenants"], "role": "tenant"},
 ]
 FUNCTIONS = ["public.seen", "public.mischief", "public.shared", "public.kept_for_tenants"]
 

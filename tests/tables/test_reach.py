@@ -467,7 +467,7 @@ async def test_no_row_comes_between_the_look_and_the_delete(serve: Serve, dsn: s
 
 async def test_a_row_that_comes_to_match_while_the_delete_looks_is_left(serve: Serve, dsn: str) -> None:
     """The delete writes the rows that it has looked at, and no others."""
-    order = Rule(Template.parse("all"), unfiltered=True, cascades=Cascades.CLAIM)
+    order = Rule(Template.parse("all"), cascades=Cascades.CLAIM)
     async with serve(orders=order) as shop, session(dsn) as writer:
         await shop.execute("INSERT INTO items VALUES (7, 1), (8, 2); UPDATE orders SET note = 'old' WHERE id = 1")
         answered(await shop.write("PATCH", "/items?id=eq.99", {"note": "x"}, token=1), 204)  # its naming is registered

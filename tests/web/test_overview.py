@@ -274,7 +274,7 @@ def test_the_change_of_configuration_is_the_whole_rule() -> None:
             "fencing": {"mode": "observe", "equal": "strict"},
             "tables": [
                 {"name": "public.b", "resource": "order/{id}", "version": "changed", "equal": "strict"},
-                {"name": "public.w", "resource": "w", "unfiltered": True, "mode": "observe"},
+                {"name": "public.w", "resource": "w", "mode": "observe"},
             ],
             "objects": [{"match": 'x"\\y/{id}/**', "resource": "order/{id}"}],
         }

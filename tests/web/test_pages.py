@@ -3,7 +3,7 @@
 import json
 import re
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import quote
 
@@ -32,10 +32,6 @@ def sections() -> dict[str, Any]:
     return {
         "tables": [{"name": "public.orders"}, {"name": "public.stock", "mode": "observe"}],
         "objects": [{"match": "reports/**"}, {"match": "idle/**", "mode": "observe"}],
-        "ui": {
-            "trace_url": "https://traces.example.com/{trace_id}?from={since}",
-            "log_url": "https://logs.example.com/search?q={request_id}#until={until}",
-        },
     }
 
 
@@ -318,24 +314,6 @@ def test_times_are_those_of_the_viewer_too(visit: Callable[..., Page], stage: St
     expect(live.locator("#live time").first).to_have_text(utc + ZONES["Asia/Kolkata"])
     plain = visit("/ui/rejections", timezone_id="Asia/Kolkata", java_script_enabled=False)
     expect(plain.locator("tbody th time").first).to_have_text(utc)
-
-
-def test_an_entry_leads_to_its_trace_and_its_log(visit: Callable[..., Page], stage: Stage) -> None:
-    evil = "r&1 #\"'><script>"
-    path = refuse(stage, request_id=evil, details=json.dumps({"trace_id": TRACE}))
-    page = visit(path)
-    trace, log = page.get_by_role("link", name="Trace"), page.get_by_role("link", name="Log lines")
-    expect(trace).to_have_attribute("href", f"https://traces.example.com/{TRACE}?from=2026-03-01T19%3A04%3A05.000000Z")
-    expect(log).to_have_attribute(
-        "href",
-        "https://logs.example.com/search?q=r%261%20%23%22%27%3E%3Cscript%3E#until=2026-03-01T21%3A04%3A05.000000Z",
-    )
-    for link in (trace, log):
-        expect(link).to_have_attribute("rel", "noreferrer noopener")
-    # A detail that is no trace leads nowhere.
-    page.goto(refuse(stage, details=json.dumps({"trace_id": "../../evil"}), at=NOON + timedelta(hours=1)))
-    expect(page.get_by_role("link", name="Trace")).to_have_count(0)
-    expect(page.get_by_role("link", name="Log lines")).to_have_count(1)
 
 
 def test_only_a_session_is_logged_out(visit: Callable[..., Page], dsn: str, context: Callable[..., Any]) -> None:

@@ -16,7 +16,7 @@ from gateway.auth import provider_logins
 from gateway.config import Config
 from gateway.observe.events import RequestAnswered, ServiceUnreachable
 from tests import running
-from tests.identity_provider import AUDIENCE, CLIENT, CLIENT_SECRET, ISSUER, LoginProvider, claims, rsa_key, token
+from tests.identity_provider import AUDIENCE, CLIENT, CLIENT_SECRET, LoginProvider, claims, rsa_key, token
 from tests.postgres import Server, fresh
 from tests.running import Events
 from tests.waiting import PATIENCE
@@ -29,7 +29,7 @@ SIGNING = ["the first signing key of gateways", "an older signing key of gateway
 GRANTS = [
     *running.GRANTS,
     {"callers": ["id:ann"], "actions": ["audit"], "everything": True},
-    {"groups": ["id:on-call"], "actions": ["audit"], "everything": True},
+    {"callers": ["group:id:on-call"], "actions": ["audit"], "everything": True},
 ]
 
 
@@ -47,7 +47,7 @@ async def provider() -> AsyncIterator[LoginProvider]:
 
 
 def configuration(dsn: str, provider: LoginProvider, login: dict[str, Any] | None = None, **issuer: Any) -> Config:
-    section = {"name": "id", "issuer": ISSUER, "audiences": [AUDIENCE], "keys": provider.url, **issuer}
+    section = {"name": "id", "issuer": provider.issuer, "audiences": [AUDIENCE], "keys": provider.url, **issuer}
     return running.config(
         dsn,
         callers=CALLERS,
@@ -315,12 +315,30 @@ async def test_a_provider_that_answers_wrongly_logs_nobody_in(
     assert not any(form["code"] in str(told) for form in provider.redeemed)
 
 
+async def test_a_provider_that_publishes_wrong_addresses_begins_no_login(
+    dsn: str, provider: LoginProvider, subtests: pytest.Subtests
+) -> None:
+    wrong = (
+        {"issuer": "https://other.example"},
+        {"authorization_endpoint": "http://other.example/"},
+        {"authorization_endpoint": "javascript:alert(1)"},
+        {"token_endpoint": None},
+    )
+    async with browsing(configuration(dsn, provider)) as browser:
+        for provider.published in wrong:
+            with subtests.test(str(provider.published)):
+                refused = await browser.get("/ui/login/id")
+                assert (refused.status_code, "cannot confirm the login" in refused.text) == (503, True)
+        provider.published = {}
+        assert (await browser.log_in()).status_code == 200
+
+
 async def test_the_token_of_a_login_is_no_token_of_the_api(dsn: str, provider: LoginProvider) -> None:
     for audiences in ([AUDIENCE], []):
         async with browsing(configuration(dsn, provider, audiences=audiences)) as browser:
 
             async def status(aud: Any, browser: Browser = browser) -> int:
-                header = f"Bearer {token(KEY, claims(aud=aud))}"
+                header = f"Bearer {token(KEY, claims(aud=aud, iss=provider.issuer))}"
                 return (await browser.get("/v1/rejections", authorization=header)).status_code
 
             await browser.log_in()

@@ -62,8 +62,6 @@ def stage(dsn: str, port: int, provider: Provider) -> Iterator[Stage]:
     login = {
         "client_id": CLIENT,
         "client_secret": CLIENT_SECRET,
-        "authorization_url": f"{provider.issuer}/auth",
-        "token_url": f"{provider.issuer}/token",
     }
     issuer = {"keys": f"{provider.issuer}/jwks", "groups_claim": ["groups"]}
     sections: dict[str, Any] = {
@@ -73,7 +71,7 @@ def stage(dsn: str, port: int, provider: Provider) -> Iterator[Stage]:
         "issuers": [
             {"name": "id", "issuer": provider.issuer, "login": login, **issuer},
         ],
-        "grants": [*running.GRANTS, {"groups": ["id:on-call"], "actions": ["audit"], "everything": True}],
+        "grants": [*running.GRANTS, {"callers": ["group:id:on-call"], "actions": ["audit"], "everything": True}],
     }
     with staged(running.config(dsn, **sections), port) as one:
         one.run(put_on_record(dsn))

@@ -229,7 +229,7 @@ class StoreClient:
         """Host and port of the store, for operators."""
         self._timeout = timeout
         self._credentials = sigv4.StoreCredentials(
-            config.access_key_id, config.secret_access_key.get_secret_value(), config.region
+            config.access_key_id, config.secret_access_key[0].get_secret_value(), config.region
         )
         self._session: aiohttp.ClientSession | None = None
         self.store_time: datetime | None = None

@@ -64,9 +64,7 @@ class Upstream(StoreClient):
     def __init__(self, config: ObjectStore, observe: Observe = ignore, timeout: float = Limits.store_timeout) -> None:
         super().__init__(config, observe, timeout)
         self._unquoted: set[str] = set()
-        # Other keys are given where the secret of the store was replaced.
-        keys = (*config.evidence_keys, config.secret_access_key)
-        self._witness = Witness(key.get_secret_value() for key in keys)
+        self._witness = Witness(key.get_secret_value() for key in config.secret_access_key)
 
     def drop_quotes(self, bucket: str) -> None:
         """Send ``If-Match`` to this bucket without quotation marks from now on, as some releases of Ceph need it."""

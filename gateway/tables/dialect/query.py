@@ -72,8 +72,6 @@ class Query:
     is_limited: bool = False
     """Whether ``limit`` or ``offset`` was sent at all."""
     embeds: tuple[Embed, ...] = ()
-    has_bare_keys: bool = False
-    """Whether there was a key without ``=``: no filter, but it may have been meant as one."""
 
     def capped(self, most: int) -> "Query":
         """Return the same query for no more than ``most`` rows, and no more than these inside each of them."""
@@ -92,7 +90,6 @@ class _Parameters:
     root: _Level = field(default_factory=_Level)
     embedded: dict[tuple[str, ...], _Level] = field(default_factory=dict)
     terms: int = 0
-    has_bare_keys: bool = False
 
     def level(self, path: tuple[str, ...]) -> _Level:
         return self.embedded.setdefault(path, _Level()) if path else self.root
@@ -118,10 +115,8 @@ def parse_query(query_string: bytes) -> Query:
         raw_key, equals, raw_value = part.partition(b"=")
         if equals:
             _take(found, _decoded(raw_key), _decoded(raw_value))
-        elif part:
-            found.has_bare_keys = True
     if not found.root.reserved and not found.embedded:
-        return Query(filters=tuple(found.root.filters), has_bare_keys=found.has_bare_keys)
+        return Query(filters=tuple(found.root.filters))
     return _assembled(found)
 
 
@@ -191,7 +186,6 @@ def _assembled(found: _Parameters) -> Query:
         else (),
         is_limited="limit" in reserved or "offset" in reserved,
         embeds=_embeds(selection.embedded, found.embedded),
-        has_bare_keys=found.has_bare_keys,
     )
     for term in query.order:
         if term.relation is not None:

@@ -7,14 +7,12 @@ exists. The resources of a write are checked once they are known.
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
+from gateway.auth.authorisation import Authorisation
 from gateway.auth.grants import NOTHING, Action, Limits, Missing, Place, PlaceKind, Rights
-from gateway.db.spelling import Spellings
 from gateway.errors import GatewayError
 from gateway.fencing.decision import Enforcement
-from gateway.fencing.ownership import Owned
-from gateway.fencing.record import ANONYMOUS, MissingGrant
+from gateway.fencing.record import MissingGrant
 from gateway.fencing.resource import escape
-from gateway.record.refusals import Denials
 from gateway.tables.execute.planning import ParsedWrite, PlannedWrite, Sender
 
 
@@ -30,15 +28,8 @@ def _may_see(limits: Limits, resources: Sequence[str] | None) -> bool:
     return limits.placed or limits.cover_all(resources)
 
 
-class Authorisation:
-    """Each method raises ``Denied``, once the denial is on record, or ``Unavailable`` if it cannot be recorded.
-
-    ``owned``: the resources whose fences are in this database, None for all. A write that names one of another database
-    raises ``CrossesDatabases``. A name in the request that may stand for another one raises ``ResourceMalformed``.
-    """
-
-    def __init__(self, denials: Denials, owned: Owned | None = None, spellings: Spellings | None = None) -> None:
-        self._denials, self._owned, self._spellings = denials, owned, spellings
+class TableAuthorisation(Authorisation):
+    """The checks of requests to tables and functions."""
 
     async def reads(self, sender: Sender, names: Iterable[str]) -> None:
         for name in names:
@@ -88,14 +79,13 @@ class Authorisation:
 
         Return those that it may claim: all of them, unless its rule observes.
         """
-        if self._owned is not None:
-            # The names of rows are its own by the rules that were checked at start. A caller can name any others.
-            self._owned.check(resources or ())
+        # The names of rows are its own by the rules that were checked at start. A caller can name any others.
+        self.owns(resources or ())
         mode = write.cached.rule.mode
         claimable = await self._covered(write.sender, *_written(write), resources, mode)
-        if self._spellings is not None and mode is Enforcement.ENFORCE:
+        if mode is Enforcement.ENFORCE:
             # A write that touches no row, and a call, compare the name with nothing afterwards.
-            await self._spellings.check(write.named)
+            await self.check_spelling(write.named)
         return claimable
 
     async def replays(self, write: ParsedWrite, resources: Sequence[str]) -> Sequence[str]:
@@ -124,16 +114,11 @@ class Authorisation:
     async def _covered(
         self, sender: Sender, action: Action, place: Place, resources: Sequence[str] | None, mode: Enforcement
     ) -> Sequence[str]:
-        """Return the resources that grants cover here. If a rule enforces, all of them have to be covered.
-
-        If it observes, a grant has to name the place, since the gateway would lend its own rights there.
-        """
-        limits = place.limits(sender.rights, action)
-        if limits.cover_all(resources):
-            return resources or ()
-        if mode is Enforcement.OBSERVE and limits.placed and sender.caller != ANONYMOUS:
-            return [one for one in resources or () if limits.cover(one)]
-        raise await self._denied(sender, action, place, resources)
+        """Return the resources that grants cover here, as ``covered`` does."""
+        found = self.covered(place.limits(sender.rights, action), resources, mode, sender.caller)
+        if found is None:
+            raise await self._denied(sender, action, place, resources)
+        return found
 
     async def _denied(
         self, sender: Sender, action: Action, place: Place, resources: Sequence[str] | None = None
@@ -143,7 +128,7 @@ class Authorisation:
     async def _refused(self, sender: Sender, place: Place, missing: Missing) -> GatewayError:
         attempt = sender.attempt(None, None, b"", place.name)
         attempt = replace(attempt, payload_size=None, payload_sha256=None, captured=None)
-        return await self._denials.refuse(missing, attempt)
+        return await self._refuse(missing, attempt)
 
 
 def _filed(place: Place) -> str:

@@ -19,7 +19,6 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple, TypeAlias
 
-from gateway.admission import Admission
 from gateway.auth.grants import Rights
 from gateway.auth.principal import OWN, Principal, Proof, Use
 from gateway.batching import Lane
@@ -52,6 +51,7 @@ from gateway.tables.execute.recipes import FormReader, PlainHead, PlainRequest, 
 from gateway.tables.schema_cache import CachedTable
 from gateway.tables.sql.expressions import Statement
 from gateway.tables.sql.shape import MOST, lower_write
+from gateway.token_admission import Admission
 
 FAST_BEFORE = StepReached("tables.fast.before")
 FAST_AFTER = StepReached("tables.fast.after")

@@ -21,7 +21,7 @@ from gateway.tables.dialect.etags import check_preconditions
 from gateway.tables.dialect.grammar import not_implemented
 from gateway.tables.dialect.request import READS, Request, Target
 from gateway.tables.dialect.response import Accepted, Response, Written, check_affected, check_single
-from gateway.tables.execute.authorisation import Authorisation
+from gateway.tables.execute.authorisation import TableAuthorisation
 from gateway.tables.execute.planning import (
     EffectivePreferences,
     Incoming,
@@ -81,7 +81,7 @@ class FunctionCalls:
         preferences: EffectivePreferences,
         reader: Reader,
         transactions: FencedTransactions,
-        authorisation: Authorisation,
+        authorisation: TableAuthorisation,
         rule: Rule,
     ) -> None:
         self._functions, self._preferences, self._reader = functions, preferences, reader

@@ -12,7 +12,6 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from functools import partial
 
-from gateway.admission import Admission
 from gateway.background import background_tasks, repeat
 from gateway.db.database import Database, Transaction
 from gateway.db.pool import load
@@ -23,6 +22,7 @@ from gateway.tables.dialect.request import REPLAYED
 from gateway.tables.dialect.response import Response
 from gateway.tables.execute.fenced_write import ClaimGroup, Claims
 from gateway.tables.execute.planning import IdempotencyKey
+from gateway.token_admission import Admission
 
 SETTLE_ATTEMPTS = 3
 RETENTION = 24 * 3600.0

@@ -184,9 +184,7 @@ def parse(
     if tokens is None and rule.mode is Enforcement.ENFORCE:
         raise TokenRequired(f"A write to {target.name} needs a fencing token.")
     parsed = request.parse(sender.method, query_string, headers)
-    # A parameter without "=" is no filter, but its sender may have meant one.
-    all_complete = all(b"=" in part for part in query_string.split(b"&") if part)
-    _check_filters(parsed, unfiltered=rule.unfiltered and all_complete)
+    _check_filters(parsed)
     if parsed.method != "DELETE":
         request.body_type(headers)
     request.parse_key(headers)
@@ -436,8 +434,8 @@ def _refused_beforehand(write: PlannedWrite) -> SideEffectRefused | None:
     )
 
 
-def _check_filters(wanted: Request, *, unfiltered: bool) -> None:
-    """Check the query string. ``unfiltered``: the table's rule lets writes do without a filter."""
+def _check_filters(wanted: Request) -> None:
+    """Check the query string of a write."""
     query = wanted.query
     if wanted.method == "PUT":
         if query.is_limited:
@@ -447,8 +445,7 @@ def _check_filters(wanted: Request, *, unfiltered: bool) -> None:
         return
     if query.is_limited:
         raise not_implemented("A limit or offset on a write, which would not narrow it,")
-    # "?id" may have been meant as a filter, even if a write may do without one.
-    if not query.filters and (query.has_bare_keys or not unfiltered):
+    if not query.filters:
         verb = "UPDATE" if wanted.method == "PATCH" else "DELETE"
         raise DialectError(
             "21000", 400, f"{verb} requires a WHERE clause", hint="Add at least one filter, such as id=eq.1."

@@ -23,7 +23,7 @@ from gateway.tables.dialect.etags import check_preconditions, names_one_row
 from gateway.tables.dialect.request import READS, Request, unsupported
 from gateway.tables.dialect.response import Response, Row
 from gateway.tables.execute.acting import Acting
-from gateway.tables.execute.authorisation import Authorisation, concerns_table
+from gateway.tables.execute.authorisation import TableAuthorisation, concerns_table
 from gateway.tables.execute.fast_path import Candidate, FastPath
 from gateway.tables.execute.planning import Sender
 from gateway.tables.functions import Functions
@@ -77,7 +77,7 @@ class Reader:
         self,
         database: Database,
         fast_path: FastPath,
-        authorisation: Authorisation,
+        authorisation: TableAuthorisation,
         limit: AnswerLimit,
         max_rows: int | None,
     ) -> None:

@@ -9,7 +9,6 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
-from gateway.admission import Admission
 from gateway.db import settings
 from gateway.db.database import Database, Transaction
 from gateway.db.fences import ClaimResult
@@ -37,7 +36,7 @@ from gateway.tables.dialect.response import Accepted, Response, Written
 from gateway.tables.dialect.transaction_document import Entry, of_write
 from gateway.tables.execute import fenced_write, idempotency
 from gateway.tables.execute.acting import Acting
-from gateway.tables.execute.authorisation import Authorisation
+from gateway.tables.execute.authorisation import TableAuthorisation
 from gateway.tables.execute.fenced_write import (
     Claims,
     ClaimsPending,
@@ -51,6 +50,7 @@ from gateway.tables.execute.reached_rows import concerns
 from gateway.tables.execute.reads import AnswerLimit
 from gateway.tables.naming import table_resource
 from gateway.tables.schema_cache import CachedTable, Name, SchemaCache
+from gateway.token_admission import Admission
 
 CLAIM_AFTER = StepReached("tables.claim.after")
 WRITE_AFTER = StepReached("tables.write.after")
@@ -147,7 +147,7 @@ class FencedTransactions:
         self,
         database: Database,
         admission: Admission,
-        authorisation: Authorisation,
+        authorisation: TableAuthorisation,
         observe: Observe,
         settle: Settle | None,
         audit: Audit,
@@ -364,7 +364,7 @@ class WriteLists:
         schema_cache: SchemaCache,
         planner: Planner,
         transactions: FencedTransactions,
-        authorisation: Authorisation,
+        authorisation: TableAuthorisation,
         schemas: Sequence[str],
         prefix: str,
     ) -> None:
