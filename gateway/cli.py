@@ -180,9 +180,9 @@ def migrate(
         each(settings, database, lambda _, part: _migrate(part, None, grant_to, None))
     # With the last one of several that have owners of their own, all are there.
     if settings.databases and (database is None or dsn is not None):
-        from gateway.ownership import plan  # noqa: PLC0415 - it imports all libraries of both planes
+        from gateway.changes import ownership  # noqa: PLC0415 - it imports all libraries of both planes
 
-        if asyncio.run(plan.claim_if_new(settings)):
+        if asyncio.run(ownership.claim_if_new(settings)):
             typer.echo("each database has what the rules give it")
 
 

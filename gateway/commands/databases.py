@@ -11,7 +11,7 @@ from gateway.fencing.shares import shown
 from gateway.text import visible
 
 if TYPE_CHECKING:
-    from gateway.ownership.plan import Fleet, Seat
+    from gateway.changes.ownership import Fleet, Seat
 
 databases = typer.Typer(
     help="Change which of several databases owns which names (docs/guides/many-databases.md).", no_args_is_help=True
@@ -31,7 +31,7 @@ def show_plan(config: ConfigPath = None, forget: Forgotten = None) -> None:
 
     Exit code 1: there are changes.
     """
-    from gateway.ownership import plan  # noqa: PLC0415 - it imports all libraries of both planes
+    from gateway.changes import ownership as plan  # noqa: PLC0415 - it imports all libraries of both planes
 
     async def show() -> bool:
         async with plan.fleet(load(config), opens=False) as fleet:
@@ -56,7 +56,7 @@ def apply_rules(config: ConfigPath = None, forget: Forgotten = None) -> None:
 
     Run it again after an interruption: it goes on. With the former configuration, it goes back.
     """
-    from gateway.ownership import plan  # noqa: PLC0415 - it imports all libraries of both planes
+    from gateway.changes import ownership as plan  # noqa: PLC0415 - it imports all libraries of both planes
 
     async def apply() -> None:
         async with plan.fleet(load(config)) as fleet:

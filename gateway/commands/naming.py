@@ -11,8 +11,8 @@ from gateway.text import visible
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from gateway.changes.naming import PlannedChange
     from gateway.config import Config
-    from gateway.naming.plan import PlannedChange
 
 naming = typer.Typer(
     help="Change the names that rows and keys have, and carry their fences over (docs/naming.md).",
@@ -28,7 +28,7 @@ _SHOWN = 10
 @naming.command("plan")
 def show_plan(targets: Targets = None, config: ConfigPath = None, database: DatabaseName = None) -> None:
     """Show what a change to the configured names would do. Nothing is changed. Exit code 1: there are changes."""
-    from gateway.naming import plan  # noqa: PLC0415 - it imports all libraries of both planes
+    from gateway.changes import naming as plan  # noqa: PLC0415 - it imports all libraries of both planes
 
     async def planned(part: "Config") -> "list[PlannedChange]":
         async with plan.naming_changes(part, only_look=True) as changes:
@@ -62,7 +62,7 @@ def apply_changes(
 
     Run it again after an interruption: it goes on. With the former configuration, it goes back.
     """
-    from gateway.naming import plan  # noqa: PLC0415 - it imports all libraries of both planes
+    from gateway.changes import naming as plan  # noqa: PLC0415 - it imports all libraries of both planes
 
     async def apply(part: "Config") -> None:
         async with plan.naming_changes(part) as changes:

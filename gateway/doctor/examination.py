@@ -11,6 +11,7 @@ from typing import TypeAlias
 from urllib.parse import urlsplit
 
 from gateway import targets, wiring
+from gateway.changes.naming import naming_changes
 from gateway.config import Config, toml
 from gateway.config.sections import Limits, ObjectStore
 from gateway.config.toml import Places
@@ -40,7 +41,6 @@ from gateway.guard import installation as guard_findings
 from gateway.journal import opening
 from gateway.journal.contents import ADVICE, Flaw, Problem
 from gateway.journal.protocol import Mode, may_serve
-from gateway.naming.plan import naming_changes
 from gateway.objects.s3 import xml
 from gateway.objects.store.bucket_profile import REQUIRED, ProbeFinding, Profile
 from gateway.objects.store.operations import Upstream

@@ -66,16 +66,15 @@ TABLE: dict[str, str] = {
     "routing": "fencing api http objects.s3.addressing part budget tables.dialect.body web",
     "app": "fencing api config journal.opening guard.watching http journal.protocol objects observe part reloading "
     "routing budget web wiring workers",
-    "naming": "fencing config db objects observe.events table_rules tables wiring",
-    "ownership": "fencing config db journal.protocol objects.store observe.events wiring",
+    "changes": "fencing config db journal.protocol objects observe.events table_rules tables wiring",
     "serving": "config db http.connection http.crowd http.server",
-    "doctor": "fencing auth config db guard journal.contents journal.opening journal.protocol naming objects "
+    "doctor": "fencing auth changes config db guard journal.contents journal.opening journal.protocol objects "
     "observe.events table_rules tables.catalog tables.reach tables.sql targets wiring",
     "demo": "fencing app auth.grants config db guard serving webhooks",
-    "commands": "fencing app auth client config db.database db.key_uses doctor guard naming observe ownership "
+    "commands": "fencing app auth changes client config db.database db.key_uses doctor guard observe "
     "http.crowd http.server reloading serving service_manager targets text wiring workers",
     "client": "fencing",
-    "cli": "app commands config db demo doctor journal.rows ownership serving text",
+    "cli": "app changes commands config db demo doctor journal.rows serving text",
     "__main__": "cli",
 }
 
@@ -135,7 +134,7 @@ PURE = (
     "tables.reach objects.s3 "
     "objects.protocol.effects objects.protocol.mutation objects.protocol.settling "
     "journal.contents journal.evidence journal.format journal.protocol "
-    "naming.change ownership.change objects.store.bucket_profile "
+    "changes.orders objects.store.bucket_profile "
     "observe.events "
     "guard.pack guard.script webhooks.messages "
     "client.errors client.libpq web.advice web.chart web.verdict"
