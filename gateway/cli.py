@@ -22,12 +22,11 @@ from typer.completion import completion_init, get_completion_script  # type: ign
 
 from gateway.commands.audit import audit
 from gateway.commands.auth import auth
+from gateway.commands.changes import databases, naming
 from gateway.commands.config import AllowMissing, configuration
 from gateway.commands.console import ConfigPath, DatabaseName, each, load, places, print_report, say, the_one
-from gateway.commands.databases import databases
 from gateway.commands.environment import api_key, environment, secret_of
 from gateway.commands.guard import guard
-from gateway.commands.naming import naming
 from gateway.commands.server_packages import missing_server_packages
 from gateway.errors import ConfigurationError, GatewayError, ServerNotInstalled
 from gateway.text import span, visible

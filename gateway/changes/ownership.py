@@ -22,18 +22,18 @@ from gateway.config import Config
 from gateway.db import ownership
 from gateway.db.database import Database, Record
 from gateway.errors import ConfigurationError, CrossesDatabases, GatewayError, OwnershipDiffers, Unavailable
-from gateway.fencing.name_ranges import ranges_elsewhere
-from gateway.fencing.ownership import Domain, Ownership
-from gateway.fencing.resource import escape
-from gateway.fencing.shares import (
+from gateway.fencing.ownership import (
+    Domain,
+    Ownership,
     Registered,
     Target,
-    check,
     owners_in,
+    ranges_elsewhere,
     share_of,
     shares_in,
     written,
 )
+from gateway.fencing.resource import escape
 from gateway.journal.protocol import Mode
 from gateway.objects.store.operations import Upstream
 from gateway.observe.events import ignore
@@ -152,9 +152,7 @@ class Fleet:
         for seat in self.seats:
             if seat.registered is not None and seat.registered.following is None:
                 try:
-                    found_there = seat.registered
-                    put_back = found_there.is_put_back
-                    check(seat.config.owner, found_there.name, found_there.share, changing=False, put_back=put_back)
+                    seat.registered.check(seat.config.owner)
                 except OwnershipDiffers as error:
                     found.append(error)
         return found

@@ -34,9 +34,9 @@ from gateway.doctor.findings import (
 from gateway.doctor.leftovers import UNKNOWN, check_leftovers, check_side_effects
 from gateway.doctor.other_writers import check_other_writers
 from gateway.errors import GRANT, GatewayError, JournalUnusable, OwnershipDiffers, first_few
-from gateway.fencing import shares
 from gateway.fencing.decision import Enforcement
 from gateway.fencing.intent import Duplicates
+from gateway.fencing.ownership import shown
 from gateway.guard import installation as guard_findings
 from gateway.journal import opening
 from gateway.journal.contents import ADVICE, Flaw, Problem
@@ -223,13 +223,12 @@ async def _of_ownership(config: Config, database: Database) -> Sequence[Check]:
     """Examine whether the database has what the configuration gives it, and whether it is the one that is meant."""
     found = await ownership.read(database)
     try:
-        changing = found.following is not None
-        shares.check(config.owner, found.name, found.share, changing=changing, put_back=found.is_put_back)
+        found.check(config.owner)
     except OwnershipDiffers as error:
         return [problem("ownership", error.message.removesuffix("."), error.advice)]
     if found.name is None:
         return [ok("ownership", "it is the only database, and has all names")]
-    return [ok("ownership", f"it is {found.name}, and has {shares.shown(found.share)}, by change {found.number}")]
+    return [ok("ownership", f"it is {found.name}, and has {shown(found.share)}, by change {found.number}")]
 
 
 async def _of_naming(config: Config) -> Sequence[Check]:
