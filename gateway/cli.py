@@ -236,7 +236,7 @@ def doctor(
 
     Exit code 0: no problems. 1: problems, or warnings with --strict. 2: the configuration cannot be read.
     """
-    from gateway.doctor import findings  # noqa: PLC0415 - few commands examine
+    from gateway import findings  # noqa: PLC0415 - few commands examine
     from gateway.doctor.examination import examine  # noqa: PLC0415 - it imports all libraries of the object plane
 
     settings, known = load(config), places(config)

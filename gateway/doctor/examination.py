@@ -19,8 +19,13 @@ from gateway.db import migrations, ownership, rights
 from gateway.db.database import Database
 from gateway.db.rights import Exposed, Server
 from gateway.doctor import grants
-from gateway.doctor.bucket_writers import check_bucket_writers
-from gateway.doctor.findings import (
+from gateway.doctor.leftovers import UNKNOWN, check_leftovers, check_side_effects
+from gateway.doctor.writers import check_bucket_writers, check_table_writers
+from gateway.errors import GRANT, GatewayError, JournalUnusable, OwnershipDiffers, first_few
+from gateway.fencing.decision import Enforcement
+from gateway.fencing.intent import Duplicates
+from gateway.fencing.ownership import shown
+from gateway.findings import (
     Check,
     CheckStatus,
     DoctorReport,
@@ -31,12 +36,6 @@ from gateway.doctor.findings import (
     render,
     warning,
 )
-from gateway.doctor.leftovers import UNKNOWN, check_leftovers, check_side_effects
-from gateway.doctor.other_writers import check_other_writers
-from gateway.errors import GRANT, GatewayError, JournalUnusable, OwnershipDiffers, first_few
-from gateway.fencing.decision import Enforcement
-from gateway.fencing.intent import Duplicates
-from gateway.fencing.ownership import shown
 from gateway.guard import installation as guard_findings
 from gateway.journal import opening
 from gateway.journal.contents import ADVICE, Flaw, Problem
@@ -393,7 +392,7 @@ async def _of_other_writers(
     """Return the roles and principals that could write without the gateway."""
     checks: list[Check] = []
     if isinstance(server, Server):
-        checks += await attempt("tables", check_other_writers(config, database, server.version_number, trusted))
+        checks += await attempt("tables", check_table_writers(config, database, server.version_number, trusted))
     if config.s3 is not None:
         async with Upstream(config.s3, timeout=config.limits.store_timeout) as upstream:
             for bucket in await _buckets(config, upstream):

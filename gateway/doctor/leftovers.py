@@ -7,8 +7,8 @@ from gateway.config import Config, toml
 from gateway.config.rules import TableRule
 from gateway.db import catalog, intents, uploads
 from gateway.db.database import Database
-from gateway.doctor.findings import Check, CheckStatus, attempt, ok, problem, warning
 from gateway.fencing.decision import Cascades
+from gateway.findings import Check, CheckStatus, attempt, ok, problem, warning
 from gateway.objects.sweeper import LEFT_BEHIND
 from gateway.table_rules import table_rules
 from gateway.tables.catalog import Snapshot

@@ -20,8 +20,8 @@ from gateway.changes.naming import BucketChange, PlannedChange, TableChange, nam
 from gateway.config import Config
 from gateway.demo.embedded import EmbeddedPostgres
 from gateway.doctor.examination import examine
-from gateway.doctor.findings import CheckStatus
 from gateway.errors import ConfigurationError
+from gateway.findings import CheckStatus
 from gateway.guard import installation
 from gateway.guard.installation import GuardRequest
 from tests.doubles.s3 import S3Double, serve

@@ -18,6 +18,7 @@ TABLE: dict[str, str] = {
     # Rules and vocabulary.
     "errors": "",
     "text": "",
+    "findings": "",
     "fencing": "",
     "timeline": "fencing text",
     # Shared parts.
@@ -53,7 +54,7 @@ TABLE: dict[str, str] = {
     "webhooks": "fencing background db observe",
     "table_rules": "fencing config tables.naming",
     "targets": "fencing auth.grants config db objects tables.catalog",
-    "guard": "fencing background config db doctor.findings observe table_rules tables.catalog tables.naming tables.sql",
+    "guard": "fencing background config db findings observe table_rules tables.catalog tables.naming tables.sql",
     "api": "fencing admission auth db http leases observe record reloading budget webhooks",
     "web": "fencing api auth config db http record budget text timeline",
     # Assembling and running a gateway.
@@ -68,13 +69,13 @@ TABLE: dict[str, str] = {
     "routing budget web wiring workers",
     "changes": "fencing config db journal.protocol objects observe.events table_rules tables wiring",
     "serving": "config db http.connection http.crowd http.server",
-    "doctor": "fencing auth changes config db guard journal.contents journal.opening journal.protocol objects "
+    "doctor": "fencing auth changes config db findings guard journal.contents journal.opening journal.protocol objects "
     "observe.events table_rules tables.catalog tables.reach tables.sql targets wiring",
     "demo": "fencing app auth.grants config db guard serving webhooks",
-    "commands": "fencing app auth changes client config db.database db.key_uses doctor guard observe "
+    "commands": "fencing app auth changes client config db.database db.key_uses doctor findings guard observe "
     "http.crowd http.server reloading serving service_manager targets text wiring workers",
     "client": "fencing",
-    "cli": "app changes commands config db demo doctor journal.rows serving text",
+    "cli": "app changes commands config db demo doctor findings journal.rows serving text",
     "__main__": "cli",
 }
 
@@ -120,14 +121,14 @@ LIBRARIES: dict[str, str] = {
 
 # The plain package: modules that are imported without the extra `server`. Each may import these libraries and no others
 # when it is imported itself. A function of a command may import a part of the server: `main` says what to install.
-PLAIN = "__main__ cli client commands errors fencing text"
+PLAIN = "__main__ cli client commands errors fencing findings text"
 PLAIN_LIBRARIES = {"anyio", "httpx", "rich", "typer"}
 OF_THE_SERVER = "commands.serve"
 OF_FRAMEWORKS = {"client.django": {"django"}, "client.sqlalchemy": {"sqlalchemy"}}
 
 # Folders and modules that do no I/O and read no clock and no environment.
 PURE = (
-    "bounded errors text fencing timeline http.head http.origins "
+    "bounded errors text findings fencing timeline http.head http.origins "
     "auth.temporary_keys auth.grants auth.identity_tokens "
     "auth.login_cookies auth.signature_claims auth.post_policy auth.principal auth.sigv4 "
     "tables.catalog tables.functions tables.relations tables.dialect tables.naming tables.sql "
