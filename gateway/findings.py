@@ -1,11 +1,30 @@
-"""The doctor's findings: checks, in sections, in a report; and their text."""
+"""Findings about an installation: their words, advice and severity, and from when on a thing is notable.
+
+The doctor prints them, the page shows those that are not in order, and metrics have the numbers. All three read one
+``Standing`` of a database. Pure.
+"""
 
 import json
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Iterable, Sequence
 from dataclasses import asdict, dataclass
+from datetime import date, datetime, timedelta
 from enum import StrEnum
+from typing import TypeAlias
 
 from gateway.errors import GatewayError
+
+UNSETTLED = timedelta(minutes=2)
+"""Object writes are settled within seconds. An older one has lost its writer, or its store."""
+UNSEALED = timedelta(minutes=1)
+"""Entries are sealed four times a second."""
+LEFT_BEHIND = timedelta(minutes=15)
+"""An upload is touched with each part. An older one of the gateway's own has lost its gateway."""
+MANY_TOMBSTONES = 10_000
+"""Tombstones to be swept. The sweeper removes more than that in each of its rounds."""
+ALERTS = {"PendingIntentsOld": timedelta(minutes=30), "RecordNotSealed": timedelta(minutes=5)}
+"""The ages at which the alerts in deploy/prometheus wake people: later, since most of it ends without them."""
+MOST_COUNTED = 10_000
+"""Rows of a table that are counted. A larger number of what should be few tells nothing more."""
 
 
 class CheckStatus(StrEnum):
@@ -49,6 +68,124 @@ class DoctorReport:
     def warnings(self) -> bool:
         """Whether anything works, but not as well as it should."""
         return any(check.status is CheckStatus.WARNING for section in self.sections for check in section.checks)
+
+
+@dataclass(frozen=True, slots=True)
+class Name:
+    """A name from outside; of a resource, which has a page, or of anything else."""
+
+    text: str
+    resource: bool = False
+
+
+Sentence: TypeAlias = tuple[str | Name | datetime, ...]
+"""Text, names from outside and moments, so that a page can mark both."""
+
+
+def plain(sentence: Iterable[str | Name | datetime]) -> str:
+    """Return a sentence as text; moments in ISO 8601."""
+    return "".join(
+        one.text if isinstance(one, Name) else one.isoformat(timespec="seconds") if isinstance(one, datetime) else one
+        for one in sentence
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """A statement about one thing, in words that a page can mark. The sentence has no period at its end."""
+
+    name: str
+    notable: bool
+    sentence: Sentence
+    advice: str
+
+    @property
+    def check(self) -> Check:
+        """Return it as the doctor prints it, without advice if it is not notable."""
+        said = plain(self.sentence)
+        return warning(self.name, said, self.advice) if self.notable else ok(self.name, said)
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """The work under way in a database at ``now``, and the end of its record. Rows are counted up to ``MOST_COUNTED``.
+
+    - ``intents``: object writes whose outcome is not known yet; ``oldest_intent``: bucket and key of the oldest.
+    - ``uploads``: open ones for large bodies; ``left``: those left behind, the oldest of them in ``left_in``.
+    - ``unsealed``: entries not chained yet.
+    - ``held``: current leases; ``waiters``: places in queues.
+    - ``position``, ``hash`` (hex) and ``day``: the end of the chain, whose last entry happened at ``sealed_at``.
+    """
+
+    now: datetime
+    intents: int
+    intents_since: datetime | None
+    oldest_intent: str | None
+    tombstones: int
+    uploads: int
+    left: int
+    left_in: str | None
+    unsealed: int
+    unsealed_since: datetime | None
+    held: int
+    waiters: int
+    position: int
+    hash: str
+    day: date
+    sealed_at: datetime | None
+
+    def age(self, since: datetime | None) -> float:
+        """Return the seconds since a moment; 0 if there is none."""
+        return 0.0 if since is None else (self.now - since).total_seconds()
+
+    @property
+    def notices(self) -> list[Notice]:
+        """Return what is to be said of it, in order or not."""
+        return [self._of_intents(), self._of_uploads(), self._of_record()]
+
+    def _of_intents(self) -> Notice:
+        late = self.age(self.intents_since) > UNSETTLED.total_seconds()
+        said: Sentence = ("none",)
+        if self.intents_since is not None:
+            are, on = "write is" if self.intents == 1 else "writes are", Name(self.oldest_intent or "a key")
+            said = (
+                f"{counted(self.intents)} object {are} not settled, the oldest since ",
+                self.intents_since,
+                " on ",
+                on,
+            )
+        return Notice("intents", late, said, _SETTLED)
+
+    def _of_uploads(self) -> Notice:
+        said: Sentence = ("none was left behind",)
+        if self.left_in is not None:
+            were = "upload was" if self.left == 1 else "uploads were"
+            said = (
+                f"{counted(self.left)} {were} left behind by gateways that went away, the oldest in ",
+                Name(self.left_in),
+            )
+        return Notice("uploads", self.left > 0, said, SWEEP)
+
+    def _of_record(self) -> Notice:
+        late = self.age(self.unsealed_since) > UNSEALED.total_seconds()
+        said: Sentence = ("every entry of the record is sealed",)
+        if self.unsealed_since is not None:
+            are = "entry is" if self.unsealed == 1 else "entries are"
+            said = (f"{counted(self.unsealed)} {are} not sealed, the oldest since ", self.unsealed_since)
+        return Notice("sealing", late, ("The record lags: ", *said) if late else said, _SEALED)
+
+
+SWEEP = "Running gateways clear them away. Run gateway sweep to do it now."
+_SETTLED = (
+    "The next write or barrier of a newer holder settles them, or the sweeper an hour later. Many mean that writers "
+    "crash, or that the store fails: look for its errors in the log."
+)
+_SEALED = "Look for a transaction that stays open in the database, and for errors of sealing in the log."
+
+
+def counted(number: int) -> str:
+    """Return a number of rows of which no more than ``MOST_COUNTED`` are counted."""
+    return f"{number:,}{' or more' if number >= MOST_COUNTED else ''}"
 
 
 def as_json(report: DoctorReport) -> str:

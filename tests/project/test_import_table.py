@@ -28,8 +28,8 @@ TABLE: dict[str, str] = {
     "budget": "fencing.record",
     "http": "auth.principal bounded observe.events observe.repeats observe.stages budget fencing.record",
     "config": "fencing text auth.principal auth.grants journal.contents journal.protocol webhooks.messages",
-    "db": "fencing budget timeline.history",
-    "observe": "fencing config db",
+    "db": "fencing budget findings timeline.history",
+    "observe": "fencing config db findings",
     "auth": "fencing background config observe",
     "admission": "fencing db observe",
     "record": "fencing auth.callers auth.grants background batching budget db observe",
@@ -47,7 +47,7 @@ TABLE: dict[str, str] = {
     "objects.s3": "fencing",
     "objects.store": "fencing auth config journal.evidence observe objects.s3",
     "objects.protocol": "batching fencing db observe objects.s3 objects.store objects.bypass objects.key_rules",
-    "objects": "fencing admission auth background http db observe record objects budget",
+    "objects": "fencing admission auth background findings http db observe record objects budget",
     # The other parts of a gateway.
     "journal": "fencing background batching db observe objects.s3 objects.store",
     "leases": "fencing background batching db observe",
@@ -56,7 +56,7 @@ TABLE: dict[str, str] = {
     "targets": "fencing auth.grants config db objects tables.catalog",
     "guard": "fencing background config db findings observe table_rules tables.catalog tables.naming tables.sql",
     "api": "fencing admission auth db http leases observe record reloading budget webhooks",
-    "web": "fencing api auth config db http record budget text timeline",
+    "web": "fencing api auth config db findings http record budget text timeline",
     # Assembling and running a gateway.
     "wiring": "fencing admission api auth config db journal leases objects observe table_rules tables webhooks",
     "reloading": "fencing config observe",
