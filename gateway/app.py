@@ -37,7 +37,7 @@ from gateway.objects.store.operations import Upstream
 from gateway.objects.store.probe import Profiles
 from gateway.objects.sweeper import Sweeper, Swept
 from gateway.observe.events import Observe
-from gateway.observe.gauges import Counted, Snapshot, StatusGauges
+from gateway.observe.gauges import Counted, DatabaseGauges, Snapshot
 from gateway.observe.logs import log
 from gateway.observe.telemetry import Observability
 from gateway.part import Part, Shared, clock
@@ -99,9 +99,8 @@ class Gateway:
                 workers=link.count if link else 1,
                 allow_missing=allow_missing,
             )
-            gauges = telemetry.standing if name is None else StatusGauges("", "")
             store = id(one.s3)
-            self._parts[name] = Part(name, one, upstreams.get(store), profiles.get(store), gauges, shared)
+            self._parts[name] = Part(name, one, upstreams.get(store), profiles.get(store), DatabaseGauges(), shared)
         self._routing = None
         if ownership is not None:
             named = {name: part for name, part in self._parts.items() if name is not None}
@@ -330,13 +329,12 @@ class Gateway:
         return self._telemetry.metrics.snapshot()
 
     def _set_gauges(self) -> None:
-        """Set the gauges of this process, and with several databases gather those of each."""
+        """Set the gauges of this process. After a reload, others have those about its databases."""
         standing = self._telemetry.standing
+        standing.databases = {part.name: part.gauges for part in self._parts.values()}
         standing.connections.set(CROWD.open)
         standing.memory.set(sum(one.memory.used for one in self._bodies))
         standing.memory_limit.set(sum(one.memory.size for one in self._bodies))
-        if self._routing is not None:
-            standing.gather({str(part.name): part.gauges for part in self._parts.values()})
 
 
 def _is_unsigned_read(head: Head) -> bool:

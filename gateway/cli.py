@@ -23,12 +23,11 @@ from typer.completion import completion_init, get_completion_script  # type: ign
 
 from gateway.commands.audit import audit
 from gateway.commands.auth import auth
+from gateway.commands.changes import databases, naming
 from gateway.commands.config import AllowMissing, configuration
 from gateway.commands.console import ConfigPath, DatabaseName, each, load, places, print_report, say, the_one
-from gateway.commands.databases import databases
 from gateway.commands.environment import api_key, environment, secret_of
 from gateway.commands.guard import guard
-from gateway.commands.naming import naming
 from gateway.errors import ConfigurationError, GatewayError, ServerNotInstalled
 from gateway.text import span, visible
 
@@ -193,9 +192,9 @@ def migrate(
         each(settings, database, lambda _, part: _migrate(part, None, grant_to, None))
     # With the last one of several that have owners of their own, all are there.
     if settings.databases and (database is None or dsn is not None):
-        from gateway.ownership import plan  # noqa: PLC0415 - it imports all libraries of both planes
+        from gateway.changes import ownership  # noqa: PLC0415 - it imports all libraries of both planes
 
-        if asyncio.run(plan.claim_if_new(settings)):
+        if asyncio.run(ownership.claim_if_new(settings)):
             typer.echo("each database has what the rules give it")
 
 
@@ -250,7 +249,7 @@ def doctor(
 
     Exit code 0: no problems. 1: problems, or warnings with --strict. 2: the configuration cannot be read.
     """
-    from gateway.doctor import findings  # noqa: PLC0415 - few commands examine
+    from gateway import findings  # noqa: PLC0415 - few commands examine
     from gateway.doctor.examination import examine  # noqa: PLC0415 - it imports all libraries of the object plane
 
     settings, known = load(config), places(config)

@@ -39,7 +39,7 @@ from gateway.objects.store.bucket_profile import Profile
 from gateway.objects.store.operations import Upstream
 from gateway.objects.store.probe import Profiles
 from gateway.observe.events import Observe, ServiceUnreachable, Sinks
-from gateway.observe.gauges import GaugeReader, StatusGauges
+from gateway.observe.gauges import DatabaseGauges, GaugeReader
 from gateway.record.flushing import KeyUses, Traffic, flushing
 from gateway.record.following import Follower
 from gateway.record.payload_capture import Capture
@@ -91,7 +91,7 @@ class Part:
         config: Config,
         upstream: Upstream | None,
         profiles: Profiles | None,
-        gauges: StatusGauges,
+        gauges: DatabaseGauges,
         shared: Shared,
     ) -> None:
         self.name, self.upstream, self._profiles, self._shared = name, upstream, profiles, shared
@@ -245,7 +245,7 @@ class Part:
     async def _document(self, request: Request) -> Response:
         return web.answer_documentation(self._site, request)
 
-    def set_gauges(self, standing: StatusGauges) -> None:
+    def set_gauges(self, standing: DatabaseGauges) -> None:
         """Set the gauges of this process that are about the part."""
         use = self._database.use()
         standing.sessions.values = {

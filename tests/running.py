@@ -12,12 +12,12 @@ import uvicorn
 
 from gateway import app
 from gateway.auth.grants import Action
+from gateway.changes.ownership import claim_if_new
 from gateway.config import Config
 from gateway.config.access import GrantRule
 from gateway.http.connection import KEEP_ALIVE, Connection
 from gateway.http.server import HttpServer
 from gateway.observe.events import Event, Observe
-from gateway.ownership.plan import claim_if_new
 from gateway.serving import Renewable
 from tests.patience import limited
 from tests.postgres import as_gateway

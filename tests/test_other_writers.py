@@ -9,10 +9,10 @@ from pathlib import Path
 import asyncpg
 import pytest
 
-from gateway.doctor import bucket_writers, findings
+from gateway import findings
 from gateway.doctor.examination import examine
-from gateway.doctor.findings import Check, CheckStatus, DoctorReport
-from gateway.doctor.other_writers import WORDS
+from gateway.doctor.writers import WORDS, policy_writers, sole_writers
+from gateway.findings import Check, CheckStatus, DoctorReport
 from gateway.guard import installation
 from gateway.guard.installation import GuardRequest
 from tests.postgres import GATEWAY, as_gateway
@@ -334,7 +334,7 @@ ALL_BUT_ONE = {
     ],
 )
 def test_a_policy_says_who_may_write(statement: dict[str, object], who: list[str]) -> None:
-    assert [name for name, _ in bucket_writers.writers({"Statement": statement})] == who
+    assert [name for name, _ in policy_writers({"Statement": statement})] == who
 
 
 @pytest.mark.parametrize(
@@ -351,7 +351,7 @@ def test_a_policy_says_who_may_write(statement: dict[str, object], who: list[str
 )
 def test_a_policy_denies_writes_to_all_but_some(changed: dict[str, object], only: tuple[str, ...]) -> None:
     statement = {key: value for key, value in {**ALL_BUT_ONE, **changed}.items() if value is not None}
-    assert bucket_writers.sole_writers({"Statement": [statement]}, "b") == only
+    assert sole_writers({"Statement": [statement]}, "b") == only
 
 
 async def test_in_observe_mode_the_other_writers_and_their_sessions_are_named(

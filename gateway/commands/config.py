@@ -27,9 +27,9 @@ AllowMissing: TypeAlias = Annotated[
 def check(config: ConfigPath = None, *, allow_missing: AllowMissing = False) -> None:
     """Check the configuration as 'gateway serve' does. Exit code 78: it is wrong."""
     from gateway import serving, targets  # noqa: PLC0415 - it imports the libraries of both planes
+    from gateway.changes import ownership  # noqa: PLC0415 - the same
     from gateway.config import former_keys  # noqa: PLC0415 - help needs no settings
     from gateway.doctor import grants  # noqa: PLC0415 - the same
-    from gateway.ownership import plan  # noqa: PLC0415 - the same
 
     try:
         settings = load(config)
@@ -39,7 +39,7 @@ def check(config: ConfigPath = None, *, allow_missing: AllowMissing = False) -> 
             found = asyncio.run(targets.check(part, settings.places_of(name, known), allow_missing=allow_missing))
             found += [f"{one.name}: {one.detail}. {one.advice}" for one in grants.observed(part)]
             warnings += found if name is None else [f"{name}: {line}" for line in found]
-        asyncio.run(plan.check_agreement(settings))
+        asyncio.run(ownership.check_agreement(settings))
     except ConfigurationError as error:
         for line in error.message.split("\n"):
             say(f"gateway: {line}")

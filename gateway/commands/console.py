@@ -19,9 +19,9 @@ from rich.table import Table
 from rich.text import Text
 
 from gateway.commands.record_client import Entry
-from gateway.doctor.findings import DoctorReport, render
 from gateway.errors import ConfigurationError, GatewayError
 from gateway.fencing.record import EntryReason, Kind, also_denied, missing_grant
+from gateway.findings import DoctorReport, render
 from gateway.text import plain_time, span, visible
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gateway.commands.console import ConfigPath, DatabaseName, each, load, of_table, print_report, say
-from gateway.doctor.findings import DoctorReport, ReportSection
+from gateway.findings import DoctorReport, ReportSection
 
 if TYPE_CHECKING:
     from gateway.config import Config

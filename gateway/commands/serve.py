@@ -13,6 +13,8 @@ from pathlib import Path
 
 from gateway import serving, targets
 from gateway.app import build
+from gateway.changes import ownership
+from gateway.changes.naming import naming_changes
 from gateway.commands.console import load, places
 from gateway.commands.environment import environment, taken_from_environment
 from gateway.config import Config, former_keys
@@ -21,9 +23,7 @@ from gateway.config.toml import Places
 from gateway.errors import ConfigurationError, ReloadRefused, Unavailable
 from gateway.http.crowd import set_limit_of_files
 from gateway.http.server import HttpServer
-from gateway.naming.plan import naming_changes
 from gateway.observe import events, logs
-from gateway.ownership import plan
 from gateway.reloading import Source
 from gateway.service_manager import VARIABLES, ServiceManager
 from gateway.workers.link import Link
@@ -63,7 +63,7 @@ class Origin:
                 if name is None:
                     raise
                 unreachable.append(error)
-        await plan.check_agreement(config)
+        await ownership.check_agreement(config)
         # A database that is down must not keep the configuration of the others as it is.
         if unreachable and len(unreachable) == len(config.databases):
             raise unreachable[0]
@@ -203,7 +203,7 @@ def _check_at_start(origin: Origin, config: Config) -> None:
                 logs.log(events.ConfigurationNoted(line if name is None else f"{name}: {line}"))
         except Unavailable as error:
             logs.log(events.ServiceUnreachable("postgres", error.told, error.remedy, error.repeated_as))
-    asyncio.run(plan.check_agreement(config, claim=True))
+    asyncio.run(ownership.check_agreement(config, claim=True))
 
 
 def _url(server: Server, port: int) -> str:

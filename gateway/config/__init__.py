@@ -51,9 +51,9 @@ from gateway.config.sections import (
 )
 from gateway.config.toml import Places, explain, nearest
 from gateway.errors import ConfigurationError
+from gateway.fencing.ownership import Owner
 from gateway.fencing.policy import TokenPolicy
 from gateway.fencing.record import ANONYMOUS
-from gateway.fencing.shares import Owner
 
 
 class Config(BaseSettings):

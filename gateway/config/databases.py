@@ -7,9 +7,8 @@ from urllib.parse import urlsplit
 
 from gateway.config.rules import ObjectRule
 from gateway.config.toml import Place, Places
-from gateway.fencing.ownership import OWN_KEYS, Owned, Ownership
+from gateway.fencing.ownership import OWN_KEYS, Owned, Owner, Ownership, share_of
 from gateway.fencing.ownership_checks import KeyNames, Names, conflicts, foreign_to
-from gateway.fencing.shares import Owner, share_of
 
 if TYPE_CHECKING:
     from gateway.config import Config

@@ -2,35 +2,16 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import date, datetime
+from datetime import datetime
 
 from gateway.db import record
 from gateway.db.database import Database
 from gateway.db.pool import load
 from gateway.db.record import RecordPosition
 from gateway.fencing.record import Entry
+from gateway.findings import LEFT_BEHIND, MOST_COUNTED, Standing
 
 _SQL = load("overview")
-
-
-@dataclass(frozen=True, slots=True)
-class StoreStatus:
-    """``pending``: object writes whose outcome is not known yet, the oldest since ``pending_since``.
-
-    ``position``, ``hash`` (hex) and ``day`` are the end of the record's chain; ``sealed_at`` is when its last entry
-    happened, None where there is none. ``unsealed``: entries not chained yet, counted up to 10,001, the oldest since
-    ``unsealed_since``.
-    """
-
-    now: datetime
-    pending: int
-    pending_since: datetime | None
-    unsealed: int
-    unsealed_since: datetime | None
-    position: int
-    hash: str
-    day: date
-    sealed_at: datetime | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,31 +28,11 @@ async def list_alarms(database: Database) -> list[ActiveAlarm]:
     return [ActiveAlarm(**row) for row in await database.fetch(_SQL["alarms"])]
 
 
-async def read_status(database: Database) -> StoreStatus:
-    row = await database.fetchrow(_SQL["standing"])
+async def read_standing(database: Database) -> Standing:
+    """Return the work under way, and the end of the record. Raises ``Unavailable``."""
+    row = await database.fetchrow(_SQL["standing"], MOST_COUNTED, LEFT_BEHIND.total_seconds())
     assert row is not None
-    return StoreStatus(**row)
-
-
-@dataclass(frozen=True, slots=True)
-class Backlog:
-    """Numbers of rows, up to the limit that was asked for; ages in seconds, 0 where there are none.
-
-    ``webhooks``: entries not looked at for it, and for how long it has been failing, by name. ``alarms`` are those that
-    are known, and whether each is on.
-    """
-
-    intents: int
-    oldest_intent: float
-    tombstones: int
-    uploads: int
-    position: int
-    unsealed: int
-    oldest_unsealed: float
-    held: int
-    waiters: int
-    webhooks: Mapping[str, tuple[int, float]]
-    alarms: Mapping[str, bool]
+    return Standing(**row)
 
 
 async def read_record_end(database: Database) -> RecordPosition:
@@ -90,22 +51,6 @@ async def count_entries_after(
         (RecordPosition(row["position"], row["day"]) for row in rows), key=lambda place: place.position, default=after
     )
     return {row["kind"]: row["number"] for row in rows}, last
-
-
-async def read_backlog(database: Database, limit: int, webhooks: Sequence[str], alarms: Sequence[str]) -> Backlog:
-    """How things stand. Raises ``Unavailable``."""
-    counted: dict[str, float] = {}
-    for query in ("objects", "record", "leases"):
-        row = await database.fetchrow(_SQL[query], limit)
-        assert row is not None
-        counted.update(row)
-    behind = await database.fetch(_SQL["webhooks"], list(webhooks)) if webhooks else []
-    active = await database.fetch(_SQL["backlog_alarms"], list(alarms)) if alarms else []
-    return Backlog(
-        **counted,  # type: ignore[arg-type]  # each query has the names and types of its fields
-        webhooks={row["name"]: (row["behind"], row["failing"]) for row in behind},
-        alarms={row["name"]: row["active"] for row in active},
-    )
 
 
 LOOKED_AT = 20_000

@@ -11,8 +11,7 @@ from gateway.db.errors import FORBIDDEN, translated
 from gateway.db.pool import Session, load
 from gateway.db.servers import APPLICATION
 from gateway.errors import ConfigurationError, OwnershipDiffers, SqlError, Unavailable
-from gateway.fencing.name_ranges import Range
-from gateway.fencing.shares import Owner, Registered, Target, check, shown
+from gateway.fencing.ownership import Owner, Range, Registered, Target, check_share, shown
 from gateway.fencing.token import Token
 
 _SQL = load("ownership")
@@ -36,15 +35,14 @@ async def enter(session: Session, owner: Owner) -> None:
     with translated(Unavailable):
         row = await session.fetchrow(_SQL["enter"])
     assert row is not None
-    check(owner, row["name"], row["share"], changing=row["changing"], put_back=row["put_back"])
+    check_share(owner, row["name"], row["share"], changing=row["changing"], put_back=row["put_back"])
     if not row["entered"]:
         raise OwnershipDiffers.in_progress(owner.name)
 
 
 async def compare(database: Database, owner: Owner) -> None:
     """Raise ``OwnershipDiffers`` if a database is another one than a gateway takes it for. It lets no session in."""
-    found = await read(database)
-    check(owner, found.name, found.share, changing=found.following is not None, put_back=found.is_put_back)
+    (await read(database)).check(owner)
 
 
 async def read(database: Database) -> Registered:

@@ -11,15 +11,23 @@ from typing import TypeAlias
 from urllib.parse import urlsplit
 
 from gateway import targets, wiring
+from gateway.changes.naming import naming_changes
 from gateway.config import Config, toml
+from gateway.config.rules import TableRule
 from gateway.config.sections import Limits, ObjectStore
 from gateway.config.toml import Places
-from gateway.db import migrations, ownership, rights
+from gateway.db import catalog, intents, migrations, overview, ownership, rights
 from gateway.db.database import Database
 from gateway.db.rights import Exposed, Server
 from gateway.doctor import grants
-from gateway.doctor.bucket_writers import check_bucket_writers
-from gateway.doctor.findings import (
+from gateway.doctor.writers import check_bucket_writers, check_table_writers
+from gateway.errors import GRANT, GatewayError, JournalUnusable, OwnershipDiffers, first_few
+from gateway.fencing.decision import Cascades, Enforcement
+from gateway.fencing.intent import Duplicates
+from gateway.fencing.ownership import shown
+from gateway.findings import (
+    MANY_TOMBSTONES,
+    SWEEP,
     Check,
     CheckStatus,
     DoctorReport,
@@ -30,23 +38,19 @@ from gateway.doctor.findings import (
     render,
     warning,
 )
-from gateway.doctor.leftovers import UNKNOWN, check_leftovers, check_side_effects
-from gateway.doctor.other_writers import check_other_writers
-from gateway.errors import GRANT, GatewayError, JournalUnusable, OwnershipDiffers, first_few
-from gateway.fencing import shares
-from gateway.fencing.decision import Enforcement
-from gateway.fencing.intent import Duplicates
 from gateway.guard import installation as guard_findings
 from gateway.journal import opening
 from gateway.journal.contents import ADVICE, Flaw, Problem
 from gateway.journal.protocol import Mode, may_serve
-from gateway.naming.plan import naming_changes
 from gateway.objects.s3 import xml
 from gateway.objects.store.bucket_profile import REQUIRED, ProbeFinding, Profile
 from gateway.objects.store.operations import Upstream
 from gateway.objects.store.probe import PREFIX, probe
 from gateway.observe.events import ignore
+from gateway.tables.catalog import Snapshot
+from gateway.tables.side_effects import SideEffect, find_side_effects
 from gateway.tables.sql.expressions import quote
+from gateway.wiring import table_rules
 
 __all__ = ["Check", "CheckStatus", "Clock", "DoctorReport", "ReportSection", "examine", "local_time", "render"]
 
@@ -87,7 +91,7 @@ async def examine(
             ReportSection("database", tuple(await _of_database(config, database, clock, server, known))),
             ReportSection("object store", tuple(await _of_store(config, database.now if connected else None, known))),
             ReportSection("other writers", tuple(await _of_other_writers(config, database, server, trusted))),
-            ReportSection("pending writes", tuple(await check_leftovers(database) if connected else [UNKNOWN])),
+            ReportSection("pending writes", tuple(await _of_work(database, known=connected))),
         ]
     finally:
         await database.close()
@@ -213,7 +217,7 @@ async def _of_database(
         *await attempt("grants", _of_grants(targets.unknown_in_grants(config, database))),
         *await attempt("ownership", _of_ownership(config, database)),
         *await attempt("naming", _of_naming(config)),
-        *await attempt("reach", check_side_effects(config, database)),
+        *await attempt("reach", _of_side_effects(config, database)),
         *await attempt("guard", guard_findings.examine(config, database)),
         *await attempt("clock", _of_local_clock(database, clock)),
     ]
@@ -223,13 +227,12 @@ async def _of_ownership(config: Config, database: Database) -> Sequence[Check]:
     """Examine whether the database has what the configuration gives it, and whether it is the one that is meant."""
     found = await ownership.read(database)
     try:
-        changing = found.following is not None
-        shares.check(config.owner, found.name, found.share, changing=changing, put_back=found.is_put_back)
+        found.check(config.owner)
     except OwnershipDiffers as error:
         return [problem("ownership", error.message.removesuffix("."), error.advice)]
     if found.name is None:
         return [ok("ownership", "it is the only database, and has all names")]
-    return [ok("ownership", f"it is {found.name}, and has {shares.shown(found.share)}, by change {found.number}")]
+    return [ok("ownership", f"it is {found.name}, and has {shown(found.share)}, by change {found.number}")]
 
 
 async def _of_naming(config: Config) -> Sequence[Check]:
@@ -394,7 +397,7 @@ async def _of_other_writers(
     """Return the roles and principals that could write without the gateway."""
     checks: list[Check] = []
     if isinstance(server, Server):
-        checks += await attempt("tables", check_other_writers(config, database, server.version_number, trusted))
+        checks += await attempt("tables", check_table_writers(config, database, server.version_number, trusted))
     if config.s3 is not None:
         async with Upstream(config.s3, timeout=config.limits.store_timeout) as upstream:
             for bucket in await _buckets(config, upstream):
@@ -497,3 +500,53 @@ def _of_profile(bucket: str, profile: Profile) -> Check:
 def _of_finding(bucket: str, finding: ProbeFinding) -> Check:
     make = problem if finding.name in REQUIRED else warning
     return make(f"bucket {bucket}, {finding.name}", finding.detail, finding.consequence)
+
+
+async def _of_work(database: Database, *, known: bool) -> Sequence[Check]:
+    """Examine the writes that may be under way, and what lost gateways have left."""
+    if not known:
+        return [problem("intents", "not known without the database", "")]
+    return [*await attempt("intents", _of_standing(database)), *await attempt("tombstones", _of_tombstones(database))]
+
+
+async def _of_standing(database: Database) -> Sequence[Check]:
+    return [notice.check for notice in (await overview.read_standing(database)).notices]
+
+
+async def _of_tombstones(database: Database) -> Sequence[Check]:
+    count, waiting = await intents.count_tombstones(database, await database.now())
+    if not count:
+        return [ok("tombstones", "none")]
+    detail = f"{count}, {waiting} of them may not be swept yet: late requests may be waiting for absence"
+    many = count - waiting > MANY_TOMBSTONES
+    return [warning("tombstones", detail, SWEEP) if many else ok("tombstones", detail)]
+
+
+async def _of_side_effects(config: Config, database: Database) -> Sequence[Check]:
+    """Return a finding for each cascade, trigger, rule and child without a rule. Raise ``GatewayError``.
+
+    An effect that the gateway refuses is in order.
+    """
+    rows = await catalog.relations(database, config.postgres.schemas)
+    snapshot = Snapshot.from_rows(rows, await catalog.references(database))
+    rules, default = table_rules(config)
+    found = find_side_effects(snapshot, lambda schema, name: rules.get(f"{schema}.{name}", default))
+    if not found:
+        return [ok("reach", "no write of an exposed table reaches rows whose fences are not claimed")]
+    return [
+        ok(f"table {each.table}", each.text)
+        if each.refused
+        else Check(f"table {each.table}", CheckStatus.WARNING, each.text, each.advice, rules=_suggested(config, each))
+        for each in found
+    ]
+
+
+def _suggested(config: Config, effect: SideEffect) -> tuple[str, ...]:
+    """Return rules with one resource for both tables, and the rule that refuses such writes."""
+    known = {rule.name: rule for rule in config.tables}
+
+    def entry(name: str, **changed: object) -> str:
+        return toml.entry("tables", known.get(name) or TableRule(name=name), **changed)
+
+    rules = ["\n\n".join(entry(name, resource=template) for name, template in effect.shared)] if effect.shared else []
+    return (*rules, entry(effect.table, cascades=Cascades.REFUSE)) if effect.refusable else tuple(rules)

@@ -9,11 +9,11 @@ from gateway.config import Config
 from gateway.config.access import GrantRule
 from gateway.config.sections import GROUP
 from gateway.config.toml import nearest
-from gateway.doctor.findings import Check, ok, warning
 from gateway.errors import first_few
 from gateway.fencing.decision import Enforcement
 from gateway.fencing.record import ANONYMOUS
 from gateway.fencing.resource import includes, overlap
+from gateway.findings import Check, ok, warning
 from gateway.objects.key_rules import DEFAULT_TEMPLATE, KeyRule
 
 

@@ -3,14 +3,21 @@
 Each name has exactly one owner, and its fence, its lease and its record are there. ``ownership_checks`` checks the
 rules before they are used. Two databases never claim one name, and no rule of a table or of keys makes names of another
 database.
+
+The *share* of a database is all that the rules say about its own names, as one text, which it keeps. A gateway is let
+in only if its rules give the database the share in force. Rules that differ in the names of other databases alone do no
+harm there.
 """
 
+import json
 import re
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any, TypeAlias
+from uuid import UUID
 
-from gateway.errors import CrossesDatabases
+from gateway.errors import CrossesDatabases, OwnershipDiffers
 from gateway.fencing.resource import escape, escape_path, includes, overlap
 
 OBJECTS = "s3"
@@ -204,3 +211,262 @@ def _expression(pattern: str) -> re.Pattern[str]:
     """Return a checked pattern as an expression for the whole of a name, which compiled is quicker than ``covers``."""
     segments = (".*" if one == "**" else "[^/]*" if one == "*" else re.escape(one) for one in pattern.split("/"))
     return re.compile(f"{'/'.join(segments)}\\Z")
+
+
+# Shares ----------------------------------------------------------------------------------------------------------
+
+Entries: TypeAlias = dict[str, list[Any]]
+"""The entries of a domain, by their kind: schemas, buckets, resources, and whatever further kind ``Domain`` has."""
+
+_FIXED = ("name", "default")
+_APART = ("schemas", "resources")
+"""Kinds whose entries belong to one database as a whole: ``conflicts`` makes sure that no two of them meet."""
+
+
+def written(domains: Sequence[Domain]) -> str:
+    """Return the rules as the databases keep them."""
+    return _text({one.name: _entries(one) | ({"default": True} if one.default else {}) for one in domains})
+
+
+def share_of(database: str, domains: "Sequence[Domain | _Kept]") -> str:
+    """Return what the rules say about the names of one database. Equal texts mean equal names.
+
+    The default one has all that no other one has. Another one has its own entries, without what others have within
+    its buckets.
+    """
+    own = next(one for one in domains if one.name == database)
+    mine, others = _entries(own), [_entries(one) for one in domains if one is not own]
+    if own.default:
+        # Its own entries take nothing from others, unless they are within what others have.
+        return _text({"all": True, "but": _together(others), "with": _within(mine, others)})
+    return _text({"only": mine, "but": _together(_within(one, [mine]) for one in others)})
+
+
+def shares_in(rules: str) -> dict[str, str]:
+    """Return the share of each database by rules that were kept."""
+    kept: dict[str, dict[str, Any]] = json.loads(rules)
+    domains = [
+        _Kept(name, {kind: values for kind, values in one.items() if kind != "default"}, "default" in one)
+        for name, one in kept.items()
+    ]
+    return {one.name: share_of(one.name, domains) for one in domains}
+
+
+def owners_in(rules: str) -> set[str]:
+    """Return the databases that own anything by rules that were kept."""
+    return {name for name, one in json.loads(rules).items() if one}
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """One database in a gateway's configuration. ``name`` and ``share`` are None if it is the only one."""
+
+    name: str | None = None
+    share: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Registered:
+    """The answer of a database about itself. ``name`` is None until it is one of several.
+
+    ``following``: the target that is being applied, as ``Target.to_json`` writes it. ``identity``: which database of
+    which server it is. ``used``: it has a fence, a lock or a pending write. ``closings``: how often it was closed, and
+    ``known_closings``: how often by its fence.
+    """
+
+    name: str | None
+    share: str | None
+    rules: str | None = None
+    number: int = 0
+    fleet: UUID | None = None
+    following: str | None = None
+    identity: str = ""
+    used: bool = False
+    closings: int = 0
+    known_closings: int = 0
+
+    @property
+    def is_put_back(self) -> bool:
+        """Return whether it is from before a change, as far as its fence tells: the opening restores that."""
+        return self.known_closings > self.closings
+
+    def check(self, owner: Owner) -> None:
+        """Raise ``OwnershipDiffers`` unless it has the name and the share that a gateway gives it."""
+        changing = self.following is not None
+        check_share(owner, self.name, self.share, changing=changing, put_back=self.is_put_back)
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """The share that is to be in force in one database. ``rules`` are those of all, None for the only one."""
+
+    name: str | None
+    share: str | None
+    rules: str | None
+
+    def to_json(self) -> str:
+        """Return it as the database keeps it."""
+        rules = None if self.rules is None else json.loads(self.rules)
+        return json.dumps({"name": self.name, "share": self.share, "rules": rules}, sort_keys=True)
+
+    @classmethod
+    def from_json(cls, text: str) -> "Target":
+        """Read what ``to_json`` wrote."""
+        kept = json.loads(text)
+        return cls(kept["name"], kept["share"], None if kept["rules"] is None else _text(kept["rules"]))
+
+    def is_in_force(self, registered: Registered) -> bool:
+        """Return whether a database has it, and no change of it is under way."""
+        in_force = (registered.name, registered.share, registered.following) == (self.name, self.share, None)
+        return in_force and not registered.is_put_back
+
+
+def check_share(owner: Owner, name: str | None, share: str | None, *, changing: bool, put_back: bool = False) -> None:
+    """Raise ``OwnershipDiffers`` unless a database has the name and the share that a gateway gives it."""
+    if changing:
+        raise OwnershipDiffers.in_progress(name or owner.name)
+    if put_back:
+        raise OwnershipDiffers.put_back(name or owner.name)
+    if name == owner.name and share == owner.share:
+        return
+    if name is None:
+        raise OwnershipDiffers.new(owner.name or "")
+    if owner.name is None:
+        raise OwnershipDiffers.of_several(name)
+    if name != owner.name:
+        raise OwnershipDiffers.another(owner.name, name)
+    raise OwnershipDiffers.configured(name, shown(share), shown(owner.share))
+
+
+def shown(share: str | None) -> str:
+    """Return a share for people."""
+    if share is None:
+        return "all names"
+    kept = json.loads(share)
+    but = _listed(kept.get("but", {}))
+    inside = _listed(kept.get("with", {}))
+    own = "all names" if "all" in kept else _listed(kept.get("only", {})) or "no names"
+    return own + (f" but {but}" if but else "") + (f", with {inside}" if inside else "")
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """A domain of rules that were kept, perhaps by a version with other kinds of entries."""
+
+    name: str
+    entries: Entries = field(default_factory=dict)
+    default: bool = False
+
+
+def _entries(domain: "Domain | _Kept") -> Entries:
+    if isinstance(domain, _Kept):
+        return domain.entries
+    named = ((one.name, getattr(domain, one.name)) for one in fields(domain) if one.name not in _FIXED)
+    # A kind without entries is left out. So a version with a further kind writes the same text if it is not used.
+    return {kind: sorted(set(_plain(values))) for kind, values in named if values}
+
+
+def _plain(values: Iterable[Any]) -> Iterable[str]:
+    return (value if isinstance(value, str) else "/".join(map(str, value)) for value in values)
+
+
+def _within(entries: Entries, others: Sequence[Entries]) -> Entries:
+    """Return the entries that are in a bucket of others: the parts of a bucket may belong to several databases."""
+    buckets = {_bucket(entry) for other in others for kind in other if kind not in _APART for entry in other[kind]}
+    found = {
+        kind: [entry for entry in values if _bucket(entry) in buckets]
+        for kind, values in entries.items()
+        if kind not in _APART
+    }
+    return {kind: values for kind, values in found.items() if values}
+
+
+def _bucket(entry: str) -> str:
+    return entry.partition("/")[0]
+
+
+def _together(many: Iterable[Entries]) -> Entries:
+    found: dict[str, set[Any]] = {}
+    for entries in many:
+        for kind, values in entries.items():
+            found.setdefault(kind, set()).update(values)
+    return {kind: sorted(values) for kind, values in found.items()}
+
+
+def _listed(entries: Mapping[str, Sequence[str]]) -> str:
+    return "; ".join(f"{kind} {', '.join(values)}" for kind, values in entries.items())
+
+
+def _text(document: Mapping[str, Any]) -> str:
+    return json.dumps(document, sort_keys=True, separators=(",", ":"))
+
+
+# Ranges of names, in the order of their text ----------------------------------------------------------------------
+
+Range: TypeAlias = tuple[str, str | None]
+"""Names from the first one on, up to but without the second one, or to the end. Names are ASCII, and in its order."""
+
+
+def ranges_elsewhere(database: str, domains: Sequence[Domain]) -> list[Range]:
+    """Return ranges with all names that other databases own, and maybe with some of this one's own.
+
+    A change of the rules reads these ranges, and carries over the fences that it finds.
+    """
+    own = next(one for one in domains if one.name == database)
+    found = [each for other in domains if other is not own for each in ranges_of(other)]
+    if not own.default:
+        # All that it does not certainly own. A pattern with a wildcard in its middle is no range.
+        end = ""
+        for begin, after in sorted(ranges_of(own, plain=True)):
+            if begin > end:
+                found.append((end, begin))
+            end = max(end, after or "")
+        found.append((end, None))
+    return list(_joined(found))
+
+
+def ranges_of(domain: Domain, *, plain: bool = False) -> list[Range]:
+    """Return ranges with all names that a domain names. ``plain``: only those whose names no pattern leaves out.
+
+    The range of a bucket has the keys below prefixes of other databases, too. They are ranges of those, as well.
+    """
+    patterns = [one for one in domain.resources if not plain or _is_plain(one)]
+    return [*_defaults_of(domain), *map(_range, patterns)]
+
+
+def _defaults_of(domain: Domain) -> list[tuple[str, str]]:
+    schemas = [_below(f"{escape(schema)}.") for schema in domain.schemas]
+    # The name of a bucket belongs to its owner as well: a lock may have it, or a template may give it to all keys.
+    buckets = [name for bucket in domain.whole_buckets for name in (f"{OBJECTS}/{bucket}", f"{OBJECTS}/{bucket}/")]
+    keys = [f"{OBJECTS}/{escape_path(prefix)}" for prefix in domain.prefixes]
+    return schemas + [_below(name) if name.endswith("/") else _range(name) for name in (*buckets, *keys)]
+
+
+def _is_plain(pattern: str) -> bool:
+    return "*" not in pattern.removesuffix("/**")
+
+
+def _range(pattern: str) -> tuple[str, str]:
+    fixed, wildcard, _ = pattern.partition("*")
+    return _below(fixed) if wildcard else (pattern, f"{pattern}\x01")
+
+
+def _below(prefix: str) -> tuple[str, str]:
+    """Return the range of the names that begin with a text."""
+    return prefix, prefix[:-1] + chr(ord(prefix[-1]) + 1)
+
+
+def _joined(ranges: Iterable[Range]) -> Iterable[Range]:
+    """Yield ranges in order, without those within others."""
+    begin: str | None = None
+    end: str | None = ""
+    for first, after in sorted(ranges, key=lambda one: one[0]):
+        if begin is not None and end is not None and first > end:
+            yield begin, end
+            begin = None
+        if begin is None:
+            begin, end = first, after
+        elif end is not None:
+            end = None if after is None else max(end, after)
+    if begin is not None:
+        yield begin, end

@@ -12,10 +12,10 @@ from gateway.config import Config
 from gateway.db import catalog, guards, migrations
 from gateway.db.database import Database
 from gateway.db.guards import GuardTarget, InstalledGuard, Role
-from gateway.doctor.findings import Check, ok, problem, warning
 from gateway.errors import ConfigurationError, GatewayError, SqlError, first_few
 from gateway.fencing.decision import Enforcement
 from gateway.fencing.resource import escape
+from gateway.findings import Check, ok, problem, warning
 from gateway.guard import script as guard_script
 from gateway.guard.script import WATCH, Guard
 from gateway.guard.watching import GuardWatcher

@@ -17,8 +17,8 @@ from gateway.db.errors import translated
 from gateway.db.migrations import newest
 from gateway.db.pool import Session, load
 from gateway.errors import DatabaseClosed, Unavailable
+from gateway.fencing.ownership import Owner
 from gateway.fencing.resource import canonical
-from gateway.fencing.shares import Owner
 from gateway.fencing.token import Token
 from gateway.journal.contents import Entry
 from gateway.journal.protocol import PUT_BACK, Loss, Mode, OpenDatabase, Opened, Run, Server

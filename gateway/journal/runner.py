@@ -17,7 +17,7 @@ from gateway.db.database import CommitClaims, Secured
 from gateway.db.errors import UNSECURED
 from gateway.db.pool import Session
 from gateway.errors import DatabaseClosed, GatewayError, RaiseUnsecured, SqlError, Unavailable
-from gateway.fencing.shares import Owner
+from gateway.fencing.ownership import Owner
 from gateway.fencing.token import Token
 from gateway.journal import opening, protocol
 from gateway.journal.contents import ADVICE, Contents, Entry, Flaw, Problem

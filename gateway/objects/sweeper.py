@@ -23,6 +23,7 @@ from gateway.errors import GatewayError, StoreError, Unavailable
 from gateway.fencing.decision import Enforcement
 from gateway.fencing.intent import Announcement, Duplicates, Intent
 from gateway.fencing.record import SWEEPER
+from gateway.findings import LEFT_BEHIND
 from gateway.objects.bypass import BypassScan
 from gateway.objects.protocol import mutation, settling
 from gateway.objects.protocol.effects import Deleted, NotDone, StoreRefused, Uncertain
@@ -33,8 +34,6 @@ from gateway.objects.store.operations import Upstream
 from gateway.objects.store.probe import Profiles
 from gateway.observe.events import Observe, SweepFailed, TombstoneSwept, UploadSwept
 
-LEFT_BEHIND = timedelta(minutes=15)
-"""An upload of the gateway's own that has not been touched for so long is left behind."""
 DEAD_AFTER = timedelta(minutes=5)
 """The sweeper looks at mutations that were announced so long ago: the store's clock says whether they are dead."""
 

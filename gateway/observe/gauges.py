@@ -7,14 +7,18 @@ import asyncio
 from bisect import bisect_left
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from copy import copy
 from dataclasses import dataclass, field, replace
+from itertools import zip_longest
 from typing import Literal, TypeAlias
 
-from gateway.db import overview as store
+from gateway.db import overview
 from gateway.db.database import Database
 from gateway.db.record import RecordPosition
+from gateway.db.webhooks import WebhookStatus, list_statuses
 from gateway.errors import GatewayError
 from gateway.fencing.record import Kind
+from gateway.findings import MOST_COUNTED, Standing
 
 Labels: TypeAlias = tuple[str, ...]
 """Values, in the order of the names."""
@@ -189,30 +193,11 @@ class LabelNames:
         return found
 
 
-OF_DATABASES = (
-    *("sessions", "sessions_limit", "sessions_waiting", "streams", "lock_waits"),
-    *("journal_pending", "journal_lag", "journal_failing", "journal_snapshot"),
-    *("up", "intents", "oldest_intent", "tombstones", "uploads", "position", "entries", "unsealed", "oldest_unsealed"),
-    *("held", "waiters", "webhook_behind", "webhook_failing", "alarm"),
-)
-"""The instruments of ``StatusGauges`` that are about one database."""
+class DatabaseGauges:
+    """The values about one database."""
 
-MOST_COUNTED = 10_000
-"""Rows of a table that are counted: who has so many of what should be few knows enough."""
-
-
-class StatusGauges:
-    """The values read from one gateway."""
-
-    def __init__(self, version: str, python: str, rules: Iterable[tuple[str, str, str]] = ()) -> None:
-        """``rules``: plane, name and mode of each that is configured."""
-        self.build = Gauge("gateway_build_info", "The version; always 1.", ("version", "python"))
-        self.build.values = {(version, python): 1}
-        self.rules = Gauge("gateway_rule_info", "The configured rules; always 1.", ("plane", "rule", "mode"))
-        self.rules.values = dict.fromkeys(rules, 1)
-
+    def __init__(self) -> None:
         # Of this process.
-        self.connections = Gauge("gateway_connections", "Connections of clients to this process.", over="sum")
         self.sessions = Gauge(
             "gateway_sessions",
             "Sessions with Postgres, `in_use` and `idle`. The pool `shared` is for batches of writes, "
@@ -228,11 +213,6 @@ class StatusGauges:
         self.lock_waits = Gauge(
             "gateway_lease_waiting", "Places in queues with a client waiting at this gateway.", over="sum"
         )
-        self.memory = Gauge("gateway_body_memory_bytes", "Memory reserved for bodies of objects.", over="sum")
-        self.memory_limit = Gauge(
-            "gateway_body_memory_limit_bytes", "The limit of the memory for bodies of objects.", over="sum"
-        )
-
         self.journal_pending = Gauge(
             "gateway_journal_pending_raises",
             "Raises of fences that are not in the journal yet, with mode `async`.",
@@ -249,8 +229,6 @@ class StatusGauges:
             "The number of the last snapshot that this process has written or read.",
             over="max",
         )
-
-        self.workers = Gauge("gateway_workers", "Workers that serve; 1 without `--workers`.", values={(): 1})
 
         # Of all gateways with this database and this store.
         self.up = Gauge("gateway_service_up", "1 if `postgres` or `s3` answers the scrape, else 0.", ("service",))
@@ -289,25 +267,61 @@ class StatusGauges:
         )
         self.alarm = Gauge("gateway_alarm_active", "1 if the alarm is active, else 0.", ("alarm",))
 
-    def divide(self) -> None:
-        """Give each value about a database the name of that database. For several of them, before any value is set."""
-        for name in OF_DATABASES:
-            instrument: Gauge | Counter = getattr(self, name)
-            instrument.labels = (*instrument.labels, "database")
-            instrument.values = {}
+    def instruments(self) -> list[Gauge | Counter]:
+        """Return all of them, in the order in which they are declared."""
+        return list(vars(self).values())
 
-    def gather(self, databases: Mapping[str, "StatusGauges"]) -> None:
-        """Take the values about each database from its own gauges."""
-        for name in OF_DATABASES:
-            getattr(self, name).values = {
-                (*labels, database): value
-                for database, one in databases.items()
-                for labels, value in getattr(one, name).values.items()
-            }
+    def show(self, found: Standing | None) -> None:
+        """Set the gauges of the work under way; None leaves them out."""
+        gauges = (
+            *(self.intents, self.oldest_intent, self.tombstones, self.uploads, self.position),
+            *(self.unsealed, self.oldest_unsealed, self.held, self.waiters),
+        )
+        values: tuple[float, ...] = ()
+        if found is not None:
+            values = (
+                *(found.intents, found.age(found.intents_since), found.tombstones, found.uploads, found.position),
+                *(found.unsealed, found.age(found.unsealed_since), found.held, found.waiters),
+            )
+        for gauge, value in zip_longest(gauges, values):
+            gauge.set(value)
+
+
+class StatusGauges:
+    """The values read from one gateway."""
+
+    def __init__(self, version: str, python: str, rules: Iterable[tuple[str, str, str]] = ()) -> None:
+        """``rules``: plane, name and mode of each that is configured."""
+        self.build = Gauge("gateway_build_info", "The version; always 1.", ("version", "python"))
+        self.build.values = {(version, python): 1}
+        self.rules = Gauge("gateway_rule_info", "The configured rules; always 1.", ("plane", "rule", "mode"))
+        self.rules.values = dict.fromkeys(rules, 1)
+        self.connections = Gauge("gateway_connections", "Connections of clients to this process.", over="sum")
+        self.memory = Gauge("gateway_body_memory_bytes", "Memory reserved for bodies of objects.", over="sum")
+        self.memory_limit = Gauge(
+            "gateway_body_memory_limit_bytes", "The limit of the memory for bodies of objects.", over="sum"
+        )
+        self.workers = Gauge("gateway_workers", "Workers that serve; 1 without `--workers`.", values={(): 1})
+        self.databases: Mapping[str | None, DatabaseGauges] = {None: DatabaseGauges()}
 
     def instruments(self) -> list[Gauge | Counter]:
-        """All of them, in the order in which they are declared."""
-        return list(vars(self).values())
+        """Return all of them. With several databases, those about a database have its name."""
+        own: list[Gauge | Counter] = [self.build, self.rules, self.connections, self.memory, self.memory_limit]
+        own.append(self.workers)
+        each = {name: one.instruments() for name, one in self.databases.items()}
+        if None in each:
+            return [*own, *each[None]]
+        return [*own, *(_named(dict(zip(each, row, strict=True))) for row in zip(*each.values(), strict=True))]
+
+
+def _named(instruments: Mapping[str | None, Gauge | Counter]) -> Gauge | Counter:
+    """Return one instrument of all databases, with the name of the database of each value."""
+    found = copy(next(iter(instruments.values())))
+    found.labels = (*found.labels, "database")
+    found.values = {
+        (*labels, str(name)): value for name, one in instruments.items() for labels, value in one.values.items()
+    }
+    return found
 
 
 TIMEOUT = 3.0
@@ -317,23 +331,16 @@ REUSE = 1.0
 MOST_ENTRIES = 200_000
 """Entries of the record that are counted for one scrape; what is beyond, for the next."""
 
-# Each is a gauge of this name, and a field of what is read.
-_COUNTED = (
-    *("intents", "oldest_intent", "tombstones", "uploads"),
-    *("position", "unsealed", "oldest_unsealed"),
-    *("held", "waiters"),
-)
-
 
 class GaugeReader:
-    """Fills the gauges of one gateway."""
+    """Fills the gauges about one database."""
 
     def __init__(
         self,
-        standing: StatusGauges,
+        standing: DatabaseGauges,
         database: Database,
         *,
-        now: Callable[[StatusGauges], None],
+        now: Callable[[DatabaseGauges], None],
         services: Callable[[], Mapping[str, Awaitable[str]]],
         webhooks: Sequence[str] = (),
         alarms: Sequence[str] = (),
@@ -372,24 +379,30 @@ class GaugeReader:
         self._standing.up.values = {(name,): float(up) for name, up in zip(asked, answers, strict=True)}
 
     async def _count(self) -> None:
-        found = None
+        found: Standing | None = None
+        webhooks: Sequence[WebhookStatus] = ()
+        alarms: dict[Labels, float] = {}
         with suppress(GatewayError, TimeoutError):
             async with asyncio.timeout(TIMEOUT):
-                found = await store.read_backlog(self._database, MOST_COUNTED, self._webhooks, self._alarms)
+                read = await overview.read_standing(self._database)
+                webhooks = await list_statuses(self._database, self._webhooks) if self._webhooks else ()
+                active = {one.name for one in await overview.list_alarms(self._database)} if self._alarms else set()
                 await self._count_entries()
+                found, alarms = read, {(name,): float(name in active) for name in self._alarms}
         standing = self._standing
-        for name in _COUNTED:
-            getattr(standing, name).set(None if found is None else getattr(found, name))
-        webhooks = {} if found is None else found.webhooks
-        standing.webhook_behind.values = {(name,): behind for name, (behind, _) in webhooks.items()}
-        standing.webhook_failing.values = {(name,): failing for name, (_, failing) in webhooks.items()}
-        standing.alarm.values = {} if found is None else {(name,): float(on) for name, on in found.alarms.items()}
+        standing.show(found)
+        known = webhooks if found is not None else ()
+        standing.webhook_behind.values = {(one.name,): one.behind for one in known}
+        standing.webhook_failing.values = {
+            (one.name,): found.age(one.failing_since) for one in known if found is not None
+        }
+        standing.alarm.values = alarms
 
     async def _count_entries(self) -> None:
         if self._counted is None:
-            self._counted = await store.read_record_end(self._database)
+            self._counted = await overview.read_record_end(self._database)
             return
-        kinds, self._counted = await store.count_entries_after(self._database, self._counted, MOST_ENTRIES)
+        kinds, self._counted = await overview.count_entries_after(self._database, self._counted, MOST_ENTRIES)
         for kind, number in kinds.items():
             self._standing.entries.add(kind, by=number)
 

@@ -308,7 +308,7 @@ class Exposition:
     def __init__(self, measures: EventMetrics, standing: StatusGauges) -> None:
         self._measures, self._standing = measures, standing
         self._registry = CollectorRegistry()
-        self._registry.register(_Instruments([*standing.instruments(), *measures.instruments()]))
+        self._registry.register(_Instruments(lambda: [*standing.instruments(), *measures.instruments()]))
         ProcessCollector(registry=self._registry)
         PlatformCollector(registry=self._registry)
         GCCollector(registry=self._registry)
@@ -349,7 +349,7 @@ class Exposition:
             total.values = cast("Any", counts[counted.name])
             instruments.append(total)
         registry = CollectorRegistry()
-        registry.register(_Instruments(instruments))
+        registry.register(_Instruments(lambda: instruments))
         registry.register(_Processes(gathered.processes))
         PlatformCollector(registry=registry)
         return registry
@@ -372,11 +372,11 @@ class _Processes(Collector):
 
 
 class _Instruments(Collector):
-    def __init__(self, instruments: Iterable[Instrument]) -> None:
-        self._instruments = tuple(instruments)
+    def __init__(self, instruments: Callable[[], Iterable[Instrument]]) -> None:
+        self._instruments = instruments
 
     def collect(self) -> Iterator[Metric]:
-        yield from map(_family, self._instruments)
+        yield from map(_family, self._instruments())
 
 
 def _family(instrument: Instrument) -> Metric:

@@ -25,8 +25,6 @@ class Observability:
         """``observe``: who else is told. Raises ``ConfigurationError`` where traces are wanted and cannot be had."""
         self._measures = EventMetrics()
         self.standing = StatusGauges(_version(), platform.python_version())
-        if config.databases:
-            self.standing.divide()
         self.announce(config)
         self.metrics = Exposition(self._measures, self.standing)
         sinks = [observe, *([log_requests] if config.telemetry.access_log else ()), self._measures]

@@ -14,13 +14,14 @@ from starlette.routing import Route
 from gateway.config.rules import Alarm
 from gateway.db import incidents, overview, search, traffic, webhooks
 from gateway.db.incidents import FoundIncidents, Notable
-from gateway.db.overview import ActiveAlarm, StoreStatus
+from gateway.db.overview import ActiveAlarm
 from gateway.db.search import DenialGroup
 from gateway.db.traffic import RuleTraffic, TrafficBucket, WriteCounts
 from gateway.db.webhooks import WebhookStatus as Delivery
 from gateway.errors import Denied, RequestMalformed, SqlError, Unavailable
 from gateway.fencing.incident import ZOMBIE, RefusalCounts, State
 from gateway.fencing.record import Filters, Kind
+from gateway.findings import Standing
 from gateway.text import machine_time
 from gateway.web import chart
 from gateway.web.chart import Chart, Step
@@ -82,7 +83,7 @@ class Overview:
 
     since: datetime
     until: datetime
-    standing: StoreStatus
+    standing: Standing
     series: Sequence[TrafficBucket]
     refusals: RefusalCounts
     incidents: FoundIncidents
@@ -129,14 +130,14 @@ def together(found: Sequence[Overview]) -> Overview | None:
     if len(found) < 2:
         return found[0] if found else None
     first, states = found[0], [one.standing for one in found]
-    pending = [one.pending_since for one in states if one.pending_since is not None]
+    pending = [one.intents_since for one in states if one.intents_since is not None]
     return replace(
         first,
         standing=replace(
             first.standing,
             now=max(one.now for one in states),
-            pending=sum(one.pending for one in states),
-            pending_since=min(pending, default=None),
+            intents=sum(one.intents for one in states),
+            intents_since=min(pending, default=None),
         ),
         series=[
             TrafficBucket(buckets[0].at, WriteCounts(sum(one.counts.accepted for one in buckets)))
@@ -229,7 +230,7 @@ async def _look(place: Place, span: str, until: datetime | None) -> Overview:
     return Overview(
         since,
         until,
-        await overview.read_status(database),
+        await overview.read_standing(database),
         await traffic.read_series(database, since, until, count),
         refusals,
         found,
@@ -353,10 +354,7 @@ def _facts(place: PlaceStatus, span: str) -> Facts:
         bypasses=_happened(found.notable.get(Kind.BYPASS)),
         guard=_happened(found.notable.get(Kind.GUARD_REFUSED)),
         buckets=buckets,
-        pending=status.pending,
-        pending_since=status.pending_since,
-        unsealed=status.unsealed,
-        unsealed_since=status.unsealed_since,
+        standing=status,
         webhooks=behind,
         alarms={name: alarm.since for name, alarm in found.alarms.items()},
         zombies=refusals.zombies,

@@ -3,7 +3,7 @@
 A sentence consists of text, names from outside and moments, so that a page can mark both.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import partial
@@ -12,29 +12,17 @@ from urllib.parse import urlencode
 
 from gateway.fencing.incident import ZOMBIE, Incident, State, counted_only, nothing_refused
 from gateway.fencing.record import EntryReason
+from gateway.findings import Name, Sentence, Standing
 from gateway.text import age
 from gateway.web.advice import reason_words
 
 RECENT = timedelta(hours=1)
 """A change past the gateway that is older is no longer the first thing to look at."""
-UNSETTLED = timedelta(minutes=2)
-"""Object writes are settled within seconds. The oldest one has been waiting for longer than this."""
-UNSEALED = timedelta(minutes=1)
-"""Entries are sealed four times a second."""
 STORM = 100
 """Denied requests of one incident. A caller that lacks so many grants is broken, or hostile."""
 _MOST = 5
 
 
-@dataclass(frozen=True, slots=True)
-class Name:
-    """A name from outside; of a resource, which has a page, or of anything else."""
-
-    text: str
-    resource: bool = False
-
-
-Sentence: TypeAlias = tuple[str | Name | datetime, ...]
 Level: TypeAlias = Literal["bad", "warned", "good"]
 
 
@@ -82,10 +70,7 @@ class Facts:
     bypasses: Happened | None = None
     guard: Happened | None = None
     buckets: Mapping[str, str] | None = None
-    pending: int = 0
-    pending_since: datetime | None = None
-    unsealed: int = 0
-    unsealed_since: datetime | None = None
+    standing: Standing | None = None
     webhooks: Mapping[str, datetime | None] | None = None
     alarms: Mapping[str, datetime] | None = None
     zombies: int = 0
@@ -395,20 +380,9 @@ def _guard(facts: Facts) -> Iterator[Finding]:
 
 
 def _backlogs(facts: Facts) -> Iterator[Finding]:
-    if facts.pending_since is not None and facts.now - facts.pending_since > UNSETTLED:
-        writes = "1 object write is" if facts.pending == 1 else f"{facts.pending:,} object writes are"
-        yield Finding(
-            "warned",
-            (f"{writes} not settled, the oldest since ", facts.pending_since, "."),
-            ("Look for errors of the store in the log. New holders of these keys wait until the writes are settled.",),
-        )
-    if facts.unsealed_since is not None and facts.now - facts.unsealed_since > UNSEALED:
-        number = f"{facts.unsealed:,} entries" if facts.unsealed <= 10_000 else "more than 10,000 entries"
-        yield Finding(
-            "warned",
-            (f"The record lags: {number} are not sealed, the oldest since ", facts.unsealed_since, "."),
-            ("Look for a transaction that stays open in the database, and for errors of sealing in the log.",),
-        )
+    for one in () if facts.standing is None else facts.standing.notices:
+        if one.notable:
+            yield Finding("warned", (*one.sentence, "."), (one.advice,))
     for name, since in (facts.webhooks or {}).items():
         begun: Sentence = () if since is None else (" since ", since)
         yield Finding(
@@ -473,11 +447,3 @@ def _link(path: str, facts: Facts, **parameters: str | None) -> str:
     """Return the address of a list of the period, of the database of the facts if there are several."""
     given = {"of": facts.database, **parameters, "since": facts.since.isoformat()}
     return f"{path}?{urlencode({name: value for name, value in given.items() if value is not None})}"
-
-
-def plain(sentence: Iterable[str | Name | datetime]) -> str:
-    """Return a sentence as text, for tests and logs; moments in ISO 8601."""
-    return "".join(
-        piece.text if isinstance(piece, Name) else piece.isoformat() if isinstance(piece, datetime) else piece
-        for piece in sentence
-    )

@@ -9,7 +9,7 @@ from rich.cells import cell_len
 
 from gateway.commands import record_client
 from gateway.commands.console import GAP, cut, fit, fold, print_columns, print_report, say, shorten
-from gateway.doctor.findings import DoctorReport, ReportSection, ok
+from gateway.findings import DoctorReport, ReportSection, ok
 
 NAME = "bucket/a\x1b]0;owned\x07\x9b2Jb\u202ec\rd"
 SHOWN = "bucket/a\\x1b]0;owned\\x07\\x9b2Jb\\u202ec\\x0dd"

@@ -10,8 +10,8 @@ import asyncpg
 import httpx
 from psycopg.conninfo import conninfo_to_dict
 
+from gateway.changes.ownership import claim_if_new
 from gateway.config import Config
-from gateway.ownership.plan import claim_if_new
 from tests.doctor.test_doctor import execute
 from tests.doubles.s3 import S3Double, serve
 from tests.patience import limited

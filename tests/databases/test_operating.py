@@ -16,8 +16,8 @@ import psutil
 import pytest
 import pytest_asyncio
 
+from gateway.changes.ownership import claim_if_new
 from gateway.config import load
-from gateway.ownership.plan import claim_if_new
 from tests.databases.fleet import CALLERS, SOON, Line, behind_lines, calling, write
 from tests.postgres import Server
 from tests.processes import Running, called, free_port, started

@@ -16,11 +16,11 @@ import asyncpg
 import httpx
 import pytest
 
+from gateway.changes.ownership import check_agreement, fleet
 from gateway.config import Config
 from gateway.db import ownership
 from gateway.errors import ConfigurationError, Unavailable
 from gateway.journal.rows import install
-from gateway.ownership.plan import check_agreement, fleet
 from tests.databases.fleet import CALLERS, calling, databases, settings
 from tests.doctor.test_doctor import execute
 from tests.pausing import pause, resume

@@ -11,7 +11,7 @@ import pytest
 
 from gateway.db.migrations import newest
 from gateway.doctor.examination import examine
-from gateway.doctor.findings import Check, CheckStatus
+from gateway.findings import Check, CheckStatus
 from gateway.observe.events import DatabaseOpened
 from tests.postgres import GATEWAY
 from tests.releases import NEXT_REVISION

@@ -9,7 +9,7 @@ from gateway.db import rights
 from gateway.db.database import Database
 from gateway.db.pool import load
 from gateway.doctor.examination import examine
-from gateway.doctor.findings import CheckStatus
+from gateway.findings import CheckStatus
 from tests.doctor.test_doctor import execute, found
 from tests.postgres import GATEWAY, as_gateway
 from tests.running import API_KEY, config, running

@@ -435,7 +435,7 @@ class TestPending:
         await execute(dsn, f"UPDATE fencing.upload SET touched_at = now() - interval '{minutes} minutes'")
         check = found(await examine(config(dsn)), "uploads")
         assert check.status is status
-        assert ("1 left behind" in check.detail) is (status is CheckStatus.WARNING)
+        assert ("1 upload was left behind" in check.detail) is (status is CheckStatus.WARNING)
         assert ("gateway sweep" in check.advice) is (status is CheckStatus.WARNING)
 
     @pytest.mark.parametrize(

@@ -9,11 +9,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.errors import CrossesDatabases, OwnershipDiffers, StoreError
-from gateway.fencing.name_ranges import ranges_elsewhere
-from gateway.fencing.ownership import Domain, Owned, Ownership
+from gateway.fencing.ownership import (
+    Domain,
+    Owned,
+    Owner,
+    Ownership,
+    Registered,
+    Target,
+    check_share,
+    owners_in,
+    ranges_elsewhere,
+    share_of,
+    shares_in,
+    shown,
+    written,
+)
 from gateway.fencing.ownership_checks import KeyNames, Names, conflicts, foreign_to
 from gateway.fencing.resource import escape_path
-from gateway.fencing.shares import Owner, Registered, Target, check, owners_in, share_of, shares_in, shown, written
 from gateway.objects.key_rules import DEFAULT_TEMPLATE, KeyRule, Resources
 from gateway.objects.s3 import addressing
 from gateway.objects.s3.request import classify
@@ -310,10 +322,10 @@ def test_a_gateway_with_another_share_or_name_is_refused(
     owner: Owner, name: str | None, share: str | None, words: str
 ) -> None:
     with pytest.raises(OwnershipDiffers, match=words):
-        check(owner, name, share, changing=False)
-    check(owner, owner.name, owner.share, changing=False)
+        check_share(owner, name, share, changing=False)
+    check_share(owner, owner.name, owner.share, changing=False)
     with pytest.raises(OwnershipDiffers, match="are being changed") as refused:
-        check(owner, owner.name, owner.share, changing=True)
+        check_share(owner, owner.name, owner.share, changing=True)
     assert refused.value.retry_after == 2
 
 

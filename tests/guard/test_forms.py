@@ -5,8 +5,8 @@ import asyncio
 import asyncpg
 import pytest
 
-from gateway.doctor.findings import CheckStatus
 from gateway.errors import ConfigurationError
+from gateway.findings import CheckStatus
 from gateway.guard.installation import examine_guards
 from tests.guard.stage import Session, Stage, declare_and_write, hold, hold_and_write, refused, session
 from tests.tiers import first

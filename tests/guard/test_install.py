@@ -12,7 +12,7 @@ import pytest
 from gateway.config import Config
 from gateway.db import migrations
 from gateway.doctor.examination import examine, render
-from gateway.doctor.findings import Check, CheckStatus
+from gateway.findings import Check, CheckStatus
 from tests.guard.stage import RULES, Session, Stage, hold_and_write, logging_in_as, refused
 from tests.processes import called, run
 from tests.releases import write_toml

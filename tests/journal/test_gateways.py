@@ -19,8 +19,8 @@ from gateway.config import load
 from gateway.db import rights
 from gateway.demo.embedded import EmbeddedPostgres
 from gateway.doctor.examination import examine
-from gateway.doctor.findings import Check, CheckStatus
 from gateway.fencing.intent import SIGNATURE_LIFETIME
+from gateway.findings import Check, CheckStatus
 from gateway.journal.bucket import BucketStore
 from gateway.journal.contents import PREFIX
 from gateway.objects.store import client

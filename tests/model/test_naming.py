@@ -1,6 +1,6 @@
 """A change of names beside the writers of two gateways, in every interleaving and with every crash.
 
-The explored order of the change is the one of production (``gateway.naming.change``). One gateway is configured with
+The explored order of the change is the one of production (``gateway.changes.orders``). One gateway is configured with
 the old name, the other with the new one. Each shows tokens of one lock, so a token that is acknowledged under the old
 name must hold under the new one. A row is written in one transaction, with the lock of its table. A key is announced in
 a transaction, and its request reaches the store at any later time, unless its intent was settled.
@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 import pytest
 
-from gateway.naming.change import CarryOver, Close, Effect, FindPending, Settle, Steps, change
+from gateway.changes.orders import CarryOver, Close, FindPending, NamingEffect, NamingSteps, Settle, change_naming
 from tests.model.explorer import BrokenPromise, search
 
 OLD, NEW = "old", "new"
@@ -51,7 +51,7 @@ class Weakness:
 
     checks: bool = True
     check_under_lock: bool = True
-    order: Callable[[], Steps] = change
+    order: Callable[[], NamingSteps] = change_naming
 
 
 Move: TypeAlias = tuple[str, World]
@@ -65,7 +65,7 @@ class Open(CarryOver):
     """Weakened: put the next naming in force with the fences that were carried over before."""
 
 
-def carry_over_first() -> Steps:
+def carry_over_first() -> NamingSteps:
     """The weakened order: carry over before closing."""
     yield Carry()
     yield Close()
@@ -75,7 +75,7 @@ def carry_over_first() -> Steps:
     yield Open()
 
 
-def open_without_settling() -> Steps:
+def open_without_settling() -> NamingSteps:
     """The weakened order: nothing is waited for."""
     yield Close()
     yield CarryOver()
@@ -176,7 +176,7 @@ def changer_moves(world: World, kind: str, weak: Weakness) -> Iterator[Move]:
             yield "carries over and opens", replace(after, changer=world.changer + 1)
 
 
-def effect_at(order: Callable[[], Steps], position: int, found: tuple[int, ...]) -> Effect | None:
+def effect_at(order: Callable[[], NamingSteps], position: int, found: tuple[int, ...]) -> NamingEffect | None:
     """Return what the order wants after so many steps. ``found``: the intents that are still to be settled."""
     steps = order()
     effect = next(steps)

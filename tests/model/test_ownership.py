@@ -1,6 +1,6 @@
 """A change of ownership beside the gateways of old and new rules, in every interleaving and with every crash.
 
-The explored order of the change is the one of production (``gateway.ownership.change``). Three databases share two
+The explored order of the change is the one of production (``gateway.changes.orders``). Three databases share two
 names. A gateway gives each name to one database, by its rules. It opens a session of that database, is let in or not,
 and writes with a token of one lock. Two processes change the rules: one to the new rules, and one on to others or back.
 Each may be killed at every step and begin again. A database may be down while they plan, or go down at any step. One
@@ -13,8 +13,18 @@ from typing import Any, TypeAlias
 
 import pytest
 
+from gateway.changes.orders import (
+    CarryOver,
+    Close,
+    EndSessions,
+    FindObstacles,
+    Open,
+    OwnershipEffect,
+    OwnershipSteps,
+    Reopen,
+    change_ownership,
+)
 from gateway.errors import Unavailable
-from gateway.ownership.change import CarryOver, Close, Effect, EndSessions, FindObstacles, Open, Reopen, Steps, change
 from tests.model.explorer import BrokenPromise, search
 
 NAMES = ("m", "k")
@@ -103,7 +113,7 @@ class Weakness:
 
     ends: bool = True
     lets_in_while_closed: bool = False
-    order: Callable[[Sequence[str | None]], Steps] = change
+    order: Callable[[Sequence[str | None]], OwnershipSteps] = change_ownership
     judges: bool = True
     minds_others: bool = True
     compares: bool = True
@@ -116,7 +126,7 @@ class Weakness:
 Move: TypeAlias = tuple[str, World]
 
 
-def open_each_at_once(concerned: Sequence[str | None]) -> Steps:
+def open_each_at_once(concerned: Sequence[str | None]) -> OwnershipSteps:
     """The weakened order: each database is opened before the next one is closed."""
     for database in concerned:
         yield Close(database)
@@ -126,7 +136,7 @@ def open_each_at_once(concerned: Sequence[str | None]) -> Steps:
     return True
 
 
-def carry_first(concerned: Sequence[str | None]) -> Steps:
+def carry_first(concerned: Sequence[str | None]) -> OwnershipSteps:
     """The weakened order: fences are carried over before sessions end."""
     for database in concerned:
         yield Close(database)
@@ -138,7 +148,7 @@ def carry_first(concerned: Sequence[str | None]) -> Steps:
     return True
 
 
-def reopen_all(concerned: Sequence[str | None]) -> Steps:
+def reopen_all(concerned: Sequence[str | None]) -> OwnershipSteps:
     """The weakened order: a change that gives up opens also what another one has closed."""
     for database in concerned:
         yield Close(database)
@@ -256,7 +266,7 @@ def plans(world: World, changer: Changer, weak: Weakness) -> Iterator[tuple[str,
             yield f"plans {concerned}, with {down} down", planned, world
 
 
-def performed(world: World, changer: Changer, effect: Effect, weak: Weakness) -> tuple[object, World]:
+def performed(world: World, changer: Changer, effect: OwnershipEffect, weak: Weakness) -> tuple[object, World]:
     number = int(effect.database or 0)  # type: ignore[union-attr]  # FindObstacles is answered by the caller
     database = world.databases[number]
     seen = changer.seen[(changer.plan or ()).index(number)]
@@ -309,8 +319,10 @@ def carried_over(world: World, changer: Changer, number: int) -> World:
 
 
 def effect_at(
-    order: Callable[[Sequence[str | None]], Steps], plan: tuple[int, ...], answers: tuple[bool | str | None, ...]
-) -> Effect | None:
+    order: Callable[[Sequence[str | None]], OwnershipSteps],
+    plan: tuple[int, ...],
+    answers: tuple[bool | str | None, ...],
+) -> OwnershipEffect | None:
     """Return what the order wants after these answers; None at its end."""
     steps = order([str(number) for number in plan])
     effect = next(steps)

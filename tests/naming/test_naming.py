@@ -9,7 +9,6 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import asyncpg
@@ -17,15 +16,14 @@ import httpx
 import pytest
 from pydantic import SecretStr
 
+from gateway.changes.naming import BucketChange, PlannedChange, TableChange, naming_changes
 from gateway.config import Config
 from gateway.demo.embedded import EmbeddedPostgres
 from gateway.doctor.examination import examine
-from gateway.doctor.findings import CheckStatus
 from gateway.errors import ConfigurationError
+from gateway.findings import CheckStatus
 from gateway.guard import installation
 from gateway.guard.installation import GuardRequest
-from gateway.naming import buckets, plan, tables
-from gateway.naming.plan import PlannedChange
 from tests.doubles.s3 import S3Double, serve
 from tests.objects.clients import connect, in_thread, outcome
 from tests.postgres import GATEWAY, fresh_database
@@ -263,12 +261,12 @@ SESSIONS = "SELECT FROM pg_stat_activity WHERE datname = current_database()"
 
 
 async def planned(place: Place, sections: Mapping[str, Any]) -> list[PlannedChange]:
-    async with plan.naming_changes(place.config(**sections)) as changes:
+    async with naming_changes(place.config(**sections)) as changes:
         return await changes.planned()
 
 
 async def apply(place: Place, sections: Mapping[str, Any], *, new_locks: bool = False) -> None:
-    async with plan.naming_changes(place.config(**sections)) as changes:
+    async with naming_changes(place.config(**sections)) as changes:
         for one in await changes.planned():
             await changes.apply(one, new_locks=new_locks)
 
@@ -393,15 +391,15 @@ class Killed(Exception):
     """The process ends here."""
 
 
-@pytest.mark.parametrize("kind", first([tables, buckets]), ids=["rows", "keys"])
+@pytest.mark.parametrize("kind", first([TableChange, BucketChange]), ids=["rows", "keys"])
 @pytest.mark.parametrize("step", first(["carry_over", "close"]))
 async def test_killed_at_any_step_it_goes_on_or_back(
-    place: Place, monkeypatch: pytest.MonkeyPatch, kind: ModuleType, step: str
+    place: Place, monkeypatch: pytest.MonkeyPatch, kind: type[TableChange | BucketChange], step: str
 ) -> None:
-    rules = BY_ACCOUNT if kind is tables else KEYS_BY_ACCOUNT
+    rules = BY_ACCOUNT if kind is TableChange else KEYS_BY_ACCOUNT
 
     async def write(gateway: Gateway, token: int, *, changed: bool) -> int:
-        if kind is buckets:
+        if kind is BucketChange:
             return (await gateway.put("10/a", token))[0]
         return (await (gateway.patch_account(10, token) if changed else gateway.patch(1, token))).status_code
 

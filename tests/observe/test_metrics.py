@@ -373,10 +373,11 @@ class TestWorkers:
         ours, theirs = StatusGauges("1", "3"), StatusGauges("1", "3")
         for standing, number in ((ours, 3), (theirs, 5)):
             standing.connections.set(number)
-            standing.journal_lag.set(number)
-            standing.position.set(number)
-            standing.sessions.values = {("own", "idle"): number}
-        theirs.sessions.values = {("own", "idle"): 5, ("shared", "idle"): 1}
+            of_database = standing.databases[None]
+            of_database.journal_lag.set(number)
+            of_database.position.set(number)
+            of_database.sessions.values = {("own", "idle"): number}
+        theirs.databases[None].sessions.values = {("own", "idle"): 5, ("shared", "idle"): 1}
         exposition = Exposition(measures, ours)
         gathered = Gathered(
             past=Exposition(past, StatusGauges("1", "3")).snapshot().counts,

@@ -19,7 +19,7 @@ import structlog
 from gateway.config import Config
 from gateway.demo.embedded import EmbeddedPostgres
 from gateway.doctor.examination import examine
-from gateway.doctor.findings import CheckStatus, DoctorReport, fix_sql
+from gateway.findings import CheckStatus, DoctorReport, fix_sql
 from gateway.observe import logs, repeats
 from gateway.observe.events import Sinks
 from tests.doubles.s3 import S3Double, serve

@@ -18,6 +18,7 @@ TABLE: dict[str, str] = {
     # Rules and vocabulary.
     "errors": "",
     "text": "",
+    "findings": "",
     "fencing": "",
     "timeline": "fencing text",
     # Shared parts.
@@ -27,8 +28,8 @@ TABLE: dict[str, str] = {
     "budget": "fencing.record",
     "http": "auth.principal bounded observe.events observe.repeats observe.stages budget fencing.record",
     "config": "fencing text auth.principal auth.grants journal.contents journal.protocol webhooks.messages",
-    "db": "fencing budget timeline.history",
-    "observe": "fencing config db",
+    "db": "fencing budget timeline.history findings",
+    "observe": "fencing config db findings",
     "auth": "fencing background config db.spelling observe",
     "token_admission": "fencing db observe",
     "record": "fencing auth.callers auth.grants background batching budget db observe",
@@ -45,15 +46,15 @@ TABLE: dict[str, str] = {
     "objects.s3": "fencing",
     "objects.store": "fencing auth config journal.evidence observe objects.s3",
     "objects.protocol": "batching fencing db observe objects.s3 objects.store objects.bypass objects.key_rules",
-    "objects": "fencing token_admission auth background http db observe record objects budget",
+    "objects": "fencing token_admission auth background http db observe record objects budget findings",
     # The other parts of a gateway.
     "journal": "fencing background batching db observe objects.s3 objects.store",
     "leases": "fencing background batching db observe",
     "webhooks": "fencing background db observe",
     "targets": "fencing auth.grants config db objects tables.catalog",
-    "guard": "fencing background config db doctor.findings observe tables.catalog tables.naming tables.sql wiring",
+    "guard": "fencing background config db observe tables.catalog tables.naming tables.sql wiring findings",
     "api": "fencing token_admission auth db http leases observe record reloading budget webhooks",
-    "web": "fencing api auth config db http record budget text timeline",
+    "web": "fencing api auth config db http record budget text timeline findings",
     # Assembling and running a gateway.
     "wiring": "fencing token_admission api auth config db journal leases objects observe tables webhooks",
     "reloading": "fencing config observe",
@@ -64,16 +65,15 @@ TABLE: dict[str, str] = {
     "routing": "fencing api http objects.s3.addressing part budget tables.dialect.body web",
     "app": "fencing api config journal.opening guard.watching http journal.protocol objects observe part reloading "
     "routing budget web wiring workers",
-    "naming": "fencing config db objects observe.events tables wiring",
-    "ownership": "fencing config db journal.protocol objects.store observe.events wiring",
+    "changes": "fencing config db journal.protocol objects observe.events tables wiring",
     "serving": "config db http.connection http.crowd http.server",
-    "doctor": "fencing auth config db guard journal.contents journal.opening journal.protocol naming objects "
-    "observe.events tables.catalog tables.side_effects tables.sql targets wiring",
-    "demo": "fencing app auth.grants config db guard serving webhooks",
-    "commands": "fencing app auth client config db.database db.traffic doctor guard naming observe ownership "
-    "http.crowd http.server reloading serving service_manager targets text wiring workers",
+    "doctor": "fencing auth config db guard journal.contents journal.opening journal.protocol objects "
+    "observe.events tables.catalog tables.side_effects tables.sql targets wiring changes findings",
+    "demo": "fencing app auth.grants config db guard serving",
+    "commands": "fencing app auth client config db.database db.traffic doctor guard observe http.crowd http.server "
+    "reloading serving service_manager targets text wiring workers changes findings",
     "client": "fencing",
-    "cli": "app commands config db demo doctor journal.rows ownership serving text",
+    "cli": "app changes commands config db demo doctor findings journal.rows serving text",
     "__main__": "cli",
 }
 
@@ -119,21 +119,21 @@ LIBRARIES: dict[str, str] = {
 
 # The plain package: modules that are imported without the extra `server`. Each may import these libraries and no others
 # when it is imported itself. A function of a command may import a part of the server: `main` says what to install.
-PLAIN = "__main__ cli client commands errors fencing text"
+PLAIN = "__main__ cli client commands errors fencing findings text"
 PLAIN_LIBRARIES = {"anyio", "httpx", "rich", "typer"}
 OF_THE_SERVER = "commands.serve"
 OF_FRAMEWORKS = {"client.django": {"django"}, "client.sqlalchemy": {"sqlalchemy"}}
 
 # Folders and modules that do no I/O and read no clock and no environment.
 PURE = (
-    "bounded errors text fencing timeline http.head http.origins "
+    "bounded errors text findings fencing timeline http.head http.origins "
     "auth.temporary_keys auth.grants auth.identity_tokens "
     "auth.login_cookies auth.signature_claims auth.post_policy auth.principal auth.sigv4 "
     "tables.catalog tables.functions tables.dialect tables.naming tables.sql "
     "tables.side_effects objects.s3 "
     "objects.protocol.effects objects.protocol.mutation objects.protocol.settling "
     "journal.contents journal.evidence journal.format journal.protocol "
-    "naming.change ownership.change objects.store.bucket_profile "
+    "changes.orders objects.store.bucket_profile "
     "observe.events "
     "guard.pack guard.script webhooks.messages "
     "client.errors client.libpq web.advice web.chart web.verdict"

@@ -12,8 +12,8 @@ from gateway.cli import application
 from gateway.db import record, rights
 from gateway.db.database import Database
 from gateway.doctor import examination as doctor
-from gateway.doctor.findings import CheckStatus
 from gateway.errors import ConfigurationError, SqlError
+from gateway.findings import CheckStatus
 from tests.doctor.test_doctor import execute
 from tests.postgres import GATEWAY
 from tests.record.entries import lines, on_record, partition_of

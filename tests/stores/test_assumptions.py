@@ -18,9 +18,9 @@ from botocore.exceptions import ClientError
 from mypy_boto3_s3 import S3Client
 
 from gateway.demo.embedded import EmbeddedPostgres
-from gateway.doctor.bucket_writers import check_bucket_writers
-from gateway.doctor.findings import Check, CheckStatus
+from gateway.doctor.writers import check_bucket_writers
 from gateway.fencing.intent import LATE_AFTER
+from gateway.findings import Check, CheckStatus
 from gateway.objects.store.bucket_profile import (
     COMPLETE_CONDITIONS,
     DELETE_CONDITION,

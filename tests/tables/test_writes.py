@@ -10,10 +10,10 @@ import asyncpg
 import httpx
 import pytest
 
+from gateway.changes.naming import naming_changes
 from gateway.db import fences
 from gateway.db.database import SHARED_SESSIONS, Database
 from gateway.fencing.token import Token
-from gateway.naming.plan import naming_changes
 from gateway.observe.events import Event, StepReached
 from tests.running import API_KEY, config, running
 from tests.tables.asking import Send, answered, change, row, rows

@@ -14,14 +14,21 @@ from gateway.fencing.decision import Enforcement, Fence
 from gateway.fencing.incident import Acknowledgement, Incident, IncidentKey
 from gateway.fencing.record import MissingGrant
 from gateway.fencing.token import Token
+from gateway.findings import MOST_COUNTED, Standing, plain
 from gateway.web.chart import Bar, Step, draw, sparks
 from gateway.web.observe_mode import Readiness, rule_readiness, rules_with_traffic
-from gateway.web.verdict import STORM, Facts, Finding, Happened, assess, plain
+from gateway.web.verdict import STORM, Facts, Finding, Happened, assess
 
 NOW = datetime(2026, 11, 24, 3, 20, tzinfo=UTC)
 TAKEN = datetime(2026, 11, 24, 3, 12, tzinfo=UTC)
 EARLIER = NOW - timedelta(hours=5)
-QUIET = Facts(NOW, NOW - timedelta(hours=24), "the last 24 hours", {"postgres": "ok", "s3": "ok"}, accepted=7)
+IDLE = Standing(
+    now=NOW, intents=0, intents_since=None, oldest_intent=None, tombstones=0, uploads=0, left=0, left_in=None,
+    unsealed=0, unsealed_since=None, held=0, waiters=0, position=9, hash="", day=NOW.date(), sealed_at=NOW,
+)  # fmt: skip
+QUIET = Facts(
+    NOW, NOW - timedelta(hours=24), "the last 24 hours", {"postgres": "ok", "s3": "ok"}, accepted=7, standing=IDLE
+)
 ZOMBIE = Incident(
     key=IncidentKey("token-stale", "worker", "orders/42", Token(0, 33), "worker-7"),
     count=12,
@@ -116,6 +123,8 @@ def test_a_verdict_is_a_sentence(facts: dict[str, Any], level: str, sentence: st
     assert said(finding).endswith(sentence)
 
 
+UNSETTLED = replace(IDLE, intents=2, intents_since=EARLIER, oldest_intent="reports/a")
+UNSEALED = replace(IDLE, unsealed=MOST_COUNTED, unsealed_since=EARLIER)
 WRONG: list[tuple[dict[str, Any], str]] = [
     ({"health": {"postgres": "unreachable", "s3": "ok"}}, "The database cannot be reached"),
     ({"health": {"postgres": "closed"}}, "The database is closed"),
@@ -139,8 +148,9 @@ WRONG: list[tuple[dict[str, Any], str]] = [
         {"guard": Happened(3, NOW, "public.orders", "role:jobs")},
         "3 refusals by the guard of which only the count is known. The last",
     ),
-    ({"pending": 2, "pending_since": EARLIER}, "2 object writes are not settled, the oldest since"),
-    ({"unsealed": 10_001, "unsealed_since": EARLIER}, "The record lags: more than 10,000 entries are not sealed"),
+    ({"standing": UNSETTLED}, "2 object writes are not settled, the oldest since"),
+    ({"standing": replace(IDLE, left=1, left_in="reports")}, "1 upload was left behind by gateways that went away"),
+    ({"standing": UNSEALED}, "The record lags: 10,000 or more entries are not sealed"),
     ({"webhooks": {"pager": EARLIER}}, "The webhook pager does not get through since"),
     ({"alarms": {"zombies": EARLIER}}, "The alarm zombies is on since"),
     ({"bypasses": Happened(2, EARLIER, None)}, "2 changes were made past the gateway"),
@@ -156,6 +166,13 @@ def test_each_thing_that_is_wrong_has_a_sentence_and_advice(wrong: dict[str, Any
     assert finding.level != "good"
     assert plain(finding.advice).endswith(".")
     assert "None" not in said(finding) + plain(finding.advice)
+
+
+@pytest.mark.parametrize("standing", [UNSETTLED, replace(IDLE, left=1, left_in="reports"), UNSEALED])
+def test_page_and_doctor_say_the_same_words_about_work_under_way(standing: Standing) -> None:
+    (finding,) = assess(replace(QUIET, standing=standing))
+    (check,) = (notice.check for notice in standing.notices if notice.notable)
+    assert (said(finding), plain(finding.advice)) == (f"{check.detail}.", check.advice)
 
 
 @pytest.mark.parametrize("number", range(len(WRONG) - 1))

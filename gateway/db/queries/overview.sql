@@ -3,34 +3,31 @@
 SELECT name, since, total FROM fencing.alarm WHERE since IS NOT NULL
 
 -- name: standing
--- Return the work under way, and the end of the record; `sealed_at` is the time of its last entry.
+-- Return the work under way, and the end of the record. No more than $1 rows of anything are counted. Uploads that were
+-- not touched for $2 seconds are left behind. `sealed_at` is the time of the last entry.
 SELECT clock_timestamp() AS now,
-       pending.count AS pending, pending.oldest AS pending_since,
-       (SELECT count(*) FROM (SELECT FROM fencing.intake LIMIT 10001) AS waiting) AS unsealed,
-       (SELECT at FROM fencing.intake ORDER BY number LIMIT 1) AS unsealed_since,
-       head.position, encode(head.hash, 'hex') AS hash, head.day,
-       (SELECT at FROM fencing.entry WHERE day = head.day AND position = head.position) AS sealed_at
-FROM fencing.head AS head,
-     (SELECT count(*) AS count, min(signed_at) AS oldest FROM fencing.intent) AS pending
-
--- name: objects
--- How much of the object plane is under way. No more of anything is counted than is asked for.
-SELECT
-    (SELECT count(*) FROM (SELECT FROM fencing.intent LIMIT $1) AS counted) AS intents,
-    coalesce((
-        SELECT extract(epoch FROM now() - min(signed_at)) FROM (SELECT signed_at FROM fencing.intent LIMIT $1) AS counted
-    ), 0)::float8 AS oldest_intent,
+    intents.count AS intents, intents.since AS intents_since, intents.oldest AS oldest_intent,
     (SELECT count(*) FROM (SELECT FROM fencing.tombstone LIMIT $1) AS counted) AS tombstones,
-    (SELECT count(*) FROM (SELECT FROM fencing.upload WHERE staged LIMIT $1) AS counted) AS uploads
-
--- name: record
--- Return the end of the record, and the entries not in it yet: the oldest has the lowest number.
-SELECT
-    (SELECT position FROM fencing.head) AS position,
+    (SELECT count(*) FROM (SELECT FROM fencing.upload WHERE staged LIMIT $1) AS counted) AS uploads,
+    abandoned.count AS "left", abandoned.bucket AS left_in,
     (SELECT count(*) FROM (SELECT FROM fencing.intake LIMIT $1) AS counted) AS unsealed,
-    coalesce((
-        SELECT extract(epoch FROM clock_timestamp() - at) FROM fencing.intake ORDER BY number LIMIT 1
-    ), 0)::float8 AS oldest_unsealed
+    (SELECT at FROM fencing.intake ORDER BY number LIMIT 1) AS unsealed_since,
+    (SELECT count(*) FROM (
+        SELECT FROM fencing.lease WHERE expires_at > clock_timestamp() LIMIT $1
+    ) AS counted) AS held,
+    (SELECT count(*) FROM (SELECT FROM fencing.waiter LIMIT $1) AS counted) AS waiters,
+    head.position, encode(head.hash, 'hex') AS hash, head.day,
+    (SELECT at FROM fencing.entry WHERE day = head.day AND position = head.position) AS sealed_at
+FROM fencing.head AS head, (
+    SELECT count(*) AS count, min(signed_at) AS since, (array_agg(bucket || '/' || key ORDER BY signed_at))[1] AS oldest
+    FROM (SELECT bucket, key, signed_at FROM fencing.intent LIMIT $1) AS counted
+) AS intents, (
+    SELECT count(*) AS count, (array_agg(bucket ORDER BY touched_at))[1] AS bucket
+    FROM (
+        SELECT bucket, touched_at FROM fencing.upload
+        WHERE staged AND completed_at IS NULL AND touched_at < clock_timestamp() - make_interval(secs => $2) LIMIT $1
+    ) AS counted
+) AS abandoned
 
 -- name: head
 -- The end of the record.
@@ -44,24 +41,6 @@ FROM (
     WHERE e.day >= $1 AND (e.day, e.position) > ($1, $2) ORDER BY e.day, e.position LIMIT $3
 ) AS stretch
 GROUP BY kind
-
--- name: leases
--- Leases that last, and those that wait.
-SELECT
-    (SELECT count(*) FROM (
-        SELECT FROM fencing.lease WHERE expires_at > clock_timestamp() LIMIT $1
-    ) AS counted) AS held,
-    (SELECT count(*) FROM (SELECT FROM fencing.waiter LIMIT $1) AS counted) AS waiters
-
--- name: webhooks
--- How far behind the named webhooks are, and for how long they have been failing.
-SELECT w.name, head.position - w.position AS behind,
-    coalesce(extract(epoch FROM clock_timestamp() - w.failing_since), 0)::float8 AS failing
-FROM fencing.webhook AS w, fencing.head WHERE w.name = ANY ($1::text[])
-
--- name: backlog_alarms
--- Which of the named alarms are on.
-SELECT name, since IS NOT NULL AS active FROM fencing.alarm WHERE name = ANY ($1::text[])
 
 -- name: troubled
 -- Resources by their refused writes since a moment, among so many of the newest; the most refused first.

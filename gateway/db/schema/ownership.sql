@@ -1,7 +1,7 @@
 -- Ownership: the names that this database has fences for, if its gateways serve several databases. No two of them may
 -- serve one name. So what each owns is a fact in it, and not of a gateway's configuration.
 
--- The share of this database, and the rules that say so: see gateway.fencing.shares.
+-- The share of this database, and the rules that say so: see gateway.fencing.ownership.
 CREATE TABLE fencing.ownership (
     -- There is one row.
     present boolean PRIMARY KEY DEFAULT true CHECK (present),

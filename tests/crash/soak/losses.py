@@ -22,8 +22,8 @@ from pathlib import Path
 from threading import Event
 from typing import Any, TypeAlias
 
+from gateway.changes.ownership import claim_if_new
 from gateway.fencing.intent import DEAD_AFTER
-from gateway.ownership.plan import claim_if_new
 from tests.crash.processes import Gateway, Nursery
 from tests.crash.soak.checker import Checker, Verdict
 from tests.crash.soak.holders import MARK, Ground, Holder, Notes, look_at_rows, number_of

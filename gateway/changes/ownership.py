@@ -7,26 +7,36 @@ from dataclasses import dataclass, field
 from uuid import UUID, uuid4
 
 from gateway import wiring
+from gateway.changes.orders import (
+    CarryOver,
+    Close,
+    EndSessions,
+    FindObstacles,
+    Open,
+    OwnershipEffect,
+    Reopen,
+    carry_out,
+    change_ownership,
+)
 from gateway.config import Config
 from gateway.db import ownership
 from gateway.db.database import Database, Record
 from gateway.errors import ConfigurationError, CrossesDatabases, GatewayError, OwnershipDiffers, Unavailable
-from gateway.fencing.name_ranges import ranges_elsewhere
-from gateway.fencing.ownership import Domain, Ownership
-from gateway.fencing.resource import escape
-from gateway.fencing.shares import (
+from gateway.fencing.ownership import (
+    Domain,
+    Ownership,
     Registered,
     Target,
-    check,
     owners_in,
+    ranges_elsewhere,
     share_of,
     shares_in,
     written,
 )
+from gateway.fencing.resource import escape
 from gateway.journal.protocol import Mode
 from gateway.objects.store.operations import Upstream
 from gateway.observe.events import ignore
-from gateway.ownership.change import CarryOver, Close, Effect, EndSessions, FindObstacles, Open, Reopen, change
 
 _SHOWN = 5
 
@@ -142,9 +152,7 @@ class Fleet:
         for seat in self.seats:
             if seat.registered is not None and seat.registered.following is None:
                 try:
-                    found_there = seat.registered
-                    put_back = found_there.is_put_back
-                    check(seat.config.owner, found_there.name, found_there.share, changing=False, put_back=put_back)
+                    seat.registered.check(seat.config.owner)
                 except OwnershipDiffers as error:
                     found.append(error)
         return found
@@ -227,23 +235,10 @@ class Fleet:
         there = [seat.registered for seat in self.seats if seat.registered is not None]
         number = 1 + max((one.number for one in there), default=0)
         fleet = next((one.fleet for one in there if one.fleet is not None), uuid4())
-        steps = change([seat.name for seat in concerned])
-        answer: bool | None = None
-        failed: GatewayError | None = None
-        while True:
-            try:
-                effect = steps.send(answer) if failed is None else steps.throw(failed)
-            except StopIteration as end:
-                applied = bool(end.value)
-                break
-            answer, failed = None, None
-            try:
-                answer = await self._perform(effect, number, fleet, say)
-            except GatewayError as error:
-                if isinstance(effect, Reopen):
-                    say(f"{self._by_name[effect.database].label}: it stays closed. Run the command again.")
-                else:
-                    failed = error
+        applied = await carry_out(
+            change_ownership([seat.name for seat in concerned]),
+            lambda effect: self._perform(effect, number, fleet, say),
+        )
         if applied:
             await self._note(number)
         return applied
@@ -256,7 +251,9 @@ class Fleet:
                 except GatewayError:
                     continue  # it is for people, and for the next change, which does with older rules
 
-    async def _perform(self, effect: Effect, number: int, fleet: UUID, say: Callable[[str], None]) -> bool | None:
+    async def _perform(
+        self, effect: OwnershipEffect, number: int, fleet: UUID, say: Callable[[str], None]
+    ) -> bool | None:
         if isinstance(effect, FindObstacles):
             found = [one for seat in self.concerned for one in await self._obstacles(seat)]
             for one in found:
@@ -273,8 +270,7 @@ class Fleet:
             case EndSessions():
                 await ownership.end_sessions(seat.database)
             case Reopen():
-                await ownership.reopen(seat.database, seat.target, seat.registered)
-                say(f"{seat.label}: opened as it was")
+                say(f"{seat.label}: {await _reopened(seat, seat.registered)}")
             case CarryOver():
                 if carried := await self._carry_over(seat):
                     say(f"{seat.label}: {carried} fences and locks carried over to other databases")
@@ -332,6 +328,15 @@ class Fleet:
         """
         owner = seat.name if self._ownership is None else self._ownership.of_resource(resource)
         return owner if owner != seat.name and self._by_name[owner].concerned else None
+
+
+async def _reopened(seat: Seat, was: Registered) -> str:
+    """Open a database as it was, and say how that went. An error would hide the one for which the change ends."""
+    try:
+        await ownership.reopen(seat.database, seat.target, was)
+    except GatewayError:
+        return "it stays closed. Run the command again."
+    return "opened as it was"
 
 
 async def _ask(seat: Seat, *, opens: bool) -> None:
