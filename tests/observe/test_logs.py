@@ -224,36 +224,41 @@ WORDS: list[tuple[events.Event, str, str]] = [
 
 @pytest.fixture
 def written(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """The calls of the logger. Ten seconds have passed, and no refusal has been told of."""
+    """The calls of the logger. Ten seconds have passed."""
     logger = structlog.testing.CapturingLogger()
     monkeypatch.setattr(logs, "_logger", logger)
     monkeypatch.setattr(logs, "monotonic", lambda: 10.0)
-    monkeypatch.setattr(logs, "_refusals", logs._Refusals())
     return logger.calls
 
 
-def test_every_event_that_the_log_is_told_of_is_a_line(written: Any) -> None:
+@pytest.fixture
+def log() -> logs.Log:
+    """A log that has been told of nothing."""
+    return logs.Log(logs.log.handlers)
+
+
+def test_every_event_that_the_log_is_told_of_is_a_line(written: Any, log: logs.Log) -> None:
     for event, _, _ in WORDS:
-        logs.log(event)
+        log(event)
     assert [(call.method_name, call.args) for call in written] == [(level, (line,)) for _, level, line in WORDS]
-    assert {type(event) for event, _, _ in WORDS} == set(logs.log.handlers)  # type: ignore[attr-defined]
+    assert {type(event) for event, _, _ in WORDS} == set(log.handlers)
 
 
-def test_a_storm_is_not_one_of_lines(written: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    for _ in range(logs.REFUSALS + 7):
-        logs.log(refused())
-    assert [call.args for call in written] == [("write refused",)] * logs.REFUSALS
+def test_a_storm_is_not_one_of_lines(written: Any, log: logs.Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    for _ in range(logs.MOST_IN_A_SECOND + 7):
+        log(refused())
+    assert [call.args for call in written] == [("write refused",)] * logs.MOST_IN_A_SECOND
     monkeypatch.setattr(logs, "monotonic", lambda: 11.0)
-    logs.log(refused())
-    assert [(call.args, call.kwargs.get("left_out")) for call in written[logs.REFUSALS :]] == [
+    log(refused())
+    assert [(call.args, call.kwargs.get("left_out")) for call in written[logs.MOST_IN_A_SECOND :]] == [
         (("more writes refused, all on record",), 7),
         (("write refused",), None),
     ]
 
 
-def test_a_refusal_says_whose_it_was_and_a_step_nothing(written: Any) -> None:
-    logs.log(events.StepReached("tables.fast.before"))
-    logs.log(refused())
+def test_a_refusal_says_whose_it_was_and_a_step_nothing(written: Any, log: logs.Log) -> None:
+    log(events.StepReached("tables.fast.before"))
+    log(refused())
     (call,) = written
     expected = {"resource": "public.accounts/1", "reason": "token-stale", "caller": "worker", "holder": "me"}
     assert expected.items() <= call.kwargs.items()
@@ -291,8 +296,7 @@ def test_no_name_leaves_its_line_or_acts_on_a_terminal(name: str, capsys: pytest
     render = structlog.wrap_logger(structlog.PrintLogger(), processors=logs.PROCESSORS)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(logs, "_logger", render)
-        patch.setattr(logs, "_refusals", logs._Refusals())
-        logs.log(events.WriteRefused("tables", rejection))
+        logs.Log(logs.log.handlers)(events.WriteRefused("tables", rejection))
         logs.log_requests(events.RequestAnswered(name, "tables", name, name, 200, None, 0.1, 1, name, name, name))
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 2
