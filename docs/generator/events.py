@@ -43,10 +43,7 @@ def _reason(reason: str) -> str:
 def _row(kind: type, lines: Sequence[Line]) -> tuple[str, ...]:
     words = dict.fromkeys(f"`{line.words}`" for line in lines)
     levels = dict.fromkeys(line.level for line in lines)
-    # An event of which all is there shows which members a line may have.
-    members = dict.fromkeys(
-        name for line in lines for name in (*line.members(MagicMock()), *("count",) * bool(line.cause))
-    )
+    members = dict.fromkeys(name for line in lines for name in _members(kind, line))
     meaning = inspect.cleandoc(kind.__doc__ or "").split("\n\n")[0]
     return (
         "<br>".join(words),
@@ -54,3 +51,11 @@ def _row(kind: type, lines: Sequence[Line]) -> tuple[str, ...]:
         ", ".join(f"`{name}`" for name in members),
         cell(re.sub(r" \(`+gateway\.[\w.]+`+\)", "", meaning)),
     )
+
+
+def _members(kind: type, line: Line) -> list[str]:
+    if callable(line.members):  # an event of which all is there shows what a line may have
+        names = [*line.members(MagicMock())]
+    else:
+        names = [one.partition("=")[0] for one in line.members.split()] or [*kind.__annotations__]
+    return [*names, "count"] if line.cause else names

@@ -42,6 +42,8 @@ def _redacted(value: Any) -> Any:
             return {name: _redacted(one) for name, one in value.items()}
         case date():
             return value.isoformat()
+        case float():
+            return round(value, 6)
         case _:
             return value
 
@@ -158,7 +160,7 @@ _OTHERS = ""
 
 
 def _write(line: Line, event: Event, **more: int) -> None:
-    getattr(_logger, line.level)(line.words, **line.members(event), **more)
+    getattr(_logger, line.level)(line.words, **line.shown(event), **more)
 
 
 log = Log(LINES.keys() - {RequestAnswered})
