@@ -3,10 +3,11 @@
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any, TypeVar
 
 from gateway.errors import GatewayError
-from gateway.observe.events import Observe, Service, ServiceUnreachable, SweepFailed
+from gateway.observe.events import Event, Observe, Service, ServiceUnreachable, SweepFailed
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -46,6 +47,43 @@ async def background_tasks(*works: Coroutine[Any, Any, None]) -> AsyncIterator[N
                 task.cancel()
 
 
+class Attempts:
+    """Attempts at some work in the background. A failure ends neither the work nor the gateway, even if it is a bug."""
+
+    def __init__(
+        self, observe: Observe, failed: Callable[[Exception], Event], pause: float = 0.0, longest: float = 0.0
+    ) -> None:
+        """``pause``: seconds before the next attempt. With a ``longest`` pause, failures double it up to that limit.
+
+        Then only the first failure in a row is an event, else each of them.
+        """
+        self._observe, self._failed = observe, failed
+        self._first, self._longest = pause, longest
+        self.pause = pause
+
+    def succeeded(self) -> None:
+        """Begin again with the first pause. Work that lasts calls it as soon as it has what it needs."""
+        self.pause = self._first
+
+    async def make(self, work: Callable[[], Awaitable[object]]) -> bool:
+        """Return whether the work succeeded."""
+        try:
+            await work()
+        except Exception as error:  # noqa: BLE001 - a bug must end neither the task nor the gateway
+            if self.pause == self._first:
+                self._observe(self._failed(error))
+            self.pause = max(self._first, min(2 * self.pause, self._longest))
+            return False
+        self.succeeded()
+        return True
+
+    async def repeat(self, work: Callable[[], Awaitable[object]]) -> None:
+        """Repeat the work forever."""
+        while True:
+            await self.make(work)
+            await asyncio.sleep(self.pause)
+
+
 async def repeat(
     name: str,
     work: Callable[[], Awaitable[object]],
@@ -55,29 +93,20 @@ async def repeat(
     longest: float = 0.0,
     at_once: bool = False,
 ) -> None:
-    """Repeat ``work`` forever, with ``pause`` seconds between two rounds, and before the first unless ``at_once``.
-
-    Each failure is an event that has the ``name``. With a ``longest`` pause, failures double the pause up to that
-    limit, and only the first of them is an event.
-    """
-    waits = pause
+    """Repeat ``work`` forever, with ``pause`` seconds between two rounds, and before the first unless ``at_once``."""
     if not at_once:
-        await asyncio.sleep(waits)
-    while True:
-        try:
-            await work()
-        except Exception as error:  # noqa: BLE001 - a bug must end neither the task nor the gateway
-            if waits == pause:
-                observe(SweepFailed(name, describe_failure(error)))
-            waits = max(pause, min(2 * waits, longest))
-        else:
-            waits = pause
-        await asyncio.sleep(waits)
+        await asyncio.sleep(pause)
+    await Attempts(observe, partial(sweep_failed, name), pause, longest).repeat(work)
 
 
 def describe_failure(error: Exception) -> str:
     """Describe an error. For an unexpected one return only the type, because its text may contain secrets."""
     return error.told if isinstance(error, GatewayError) else type(error).__name__
+
+
+def sweep_failed(what: str, error: Exception) -> SweepFailed:
+    """Return the event of work in the background that has failed."""
+    return SweepFailed(what, describe_failure(error))
 
 
 def unreachable(service: Service, consequence: str, error: Exception) -> ServiceUnreachable:

@@ -1,62 +1,11 @@
 """Every error of the gateway: its code, its status, and advice for the caller.
 
 One tree, rendered in three ways: as problem JSON (RFC 9457) on the fencing API, as PostgREST's four keys on tables,
-as S3's XML on buckets. A code is never reused for something else.
+as S3's XML on buckets. A kind of error is a class. Its docstring says when it occurs, and its attributes have the
+general words. The reference and the metrics read this tree. A code is never reused for something else.
 
-    GatewayError
-    ├── ConfigurationError            for the operator, never an HTTP answer
-    │   ├── UnreleasedSchema          schema-unreleased
-    │   ├── SchemaTooNew              schema-too-new
-    │   └── SchemaLocked              schema-locked
-    ├── ServerNotInstalled            server-not-installed; for the user of a command, never an HTTP answer
-    ├── TokenRequired            428  token-required
-    ├── TokenMalformed           400  token-malformed
-    ├── ResourceMalformed        400  resource-malformed
-    ├── RequestMalformed         400  request-malformed
-    ├── ResourceMismatch         422  resource-mismatch
-    ├── ResourceUnderivable      422  resource-underivable
-    ├── CrossesDatabases         422  crosses-databases; no write takes effect in several databases at once
-    ├── SideEffectRefused        422  side-effect-refused; a cascade, trigger or rule reaches rows of other resources
-    ├── FenceRefusal             412  the writer has been overtaken; each is on record
-    │   ├── TokenStale                token-stale
-    │   ├── TokenDuplicate            token-duplicate
-    │   └── TokenUsed                 token-used
-    ├── RowChanged               412  row-changed; the row is another version than the caller has read
-    ├── ConditionUnsupported     400  condition-unsupported
-    ├── IdempotencyMismatch      422  idempotency-mismatch
-    ├── AnswerTooLarge           422  answer-too-large
-    ├── TokenImplausible         403  token-implausible
-    ├── SequencerMalformed       400  sequencer-malformed
-    ├── LockHeld                 409  lock-held
-    ├── LeaseLost                410  lease-lost
-    ├── ExpectedMismatch         409  expected-mismatch
-    ├── TokensExhausted          409  tokens-exhausted
-    ├── NotesExhausted           409  notes-exhausted
-    ├── ReloadRefused            409  reload-refused
-    ├── Unauthenticated          401  unauthenticated
-    ├── Forbidden                403  forbidden
-    ├── Denied                   403  denied
-    ├── RightsAtTheStore         403  rights-at-the-store
-    ├── NotFound                 404  not-found
-    ├── BodyTooLarge             413  body-too-large
-    ├── BodyTooSlow              408  body-too-slow
-    ├── OutcomeUnknown           503  outcome-unknown
-    ├── Unavailable              503  unavailable
-    │   ├── DatabaseClosed            database-closed
-    │   │   └── OwnershipDiffers      ownership-differs
-    │   ├── JournalUnusable           journal-unusable
-    │   ├── NamingChanged             naming-changed
-    │   ├── Overloaded                unavailable as well: clients of all versions know that nothing was written
-    │   ├── Full                      unavailable as well
-    │   ├── NotReady                  unavailable as well
-    │   ├── AccessRefused             unavailable as well
-    │   └── SessionsShared            sessions-shared
-    ├── RightMissing             503  right-missing
-    ├── TooManyReaders           503  too-many-readers
-    ├── StoreUnfit               501  store-unfit
-    ├── SqlError                 500  sql-error; the table plane answers with PostgREST's status for the SQLSTATE
-    ├── DialectError             any  PostgREST's own codes (PGRST…) and SQLSTATEs, on tables
-    └── StoreError               any  S3's own codes, on buckets
+An error has words for two readers. ``message`` and ``advice`` answer the caller, who may be a stranger. ``ForOperator``
+has what the log and the doctor say beyond that.
 """
 
 from collections.abc import Mapping, Sequence
@@ -111,12 +60,15 @@ class GatewayError(Exception):
         advice: str | None = None,
         facts: Mapping[str, Fact] | None = None,
         operator: ForOperator = ForOperator(),  # noqa: B008 - it cannot be changed
+        retry_after: int | None = None,
     ) -> None:
         super().__init__(message)
         self.message = message
         self.advice = self.default_advice if advice is None else advice
         self.facts: dict[str, Fact] = dict(facts or {})
         self.operator = operator
+        if retry_after is not None:
+            self.retry_after = retry_after
 
     @property
     def cause(self) -> "GatewayError":
@@ -369,17 +321,14 @@ class SequencerMalformed(GatewayError):
 
 
 class LockHeld(GatewayError):
-    """Another holder has the lock, or is ahead in its queue. ``retry_after`` is in seconds."""
+    """Another holder has the lock, or is ahead in its queue."""
 
     code = "lock-held"
     status = 409
     s3_code = "OperationAborted"
     title = "Another holder has the lock"
     default_advice = 'Retry later, or wait in the queue with "wait".'
-
-    def __init__(self, message: str, *, retry_after: int = 1, facts: Mapping[str, Fact] | None = None) -> None:
-        super().__init__(message, facts=facts)
-        self.retry_after = retry_after
+    retry_after = 1
 
 
 class LeaseLost(GatewayError):
@@ -560,23 +509,14 @@ class NamingChanged(Unavailable):
     retry_after: int | None = None
 
     @classmethod
-    def configured(cls, target: str, was: str, configured: str) -> Self:
-        """Return the error of a gateway whose configuration differs."""
-        return cls(
-            f"In force for {target} is the naming {was}. This gateway is configured with {configured}.",
-            facts={"target": target, "in-force": was, "configured": configured},
-        )
-
-    @classmethod
     def in_progress(cls, target: str, was: str, next_naming: str) -> Self:
         """Return the error while the next naming is being applied. A retry can help."""
-        error = cls(
+        return cls(
             f"The naming of {target} is being changed from {was} to {next_naming}.",
             advice="Nothing was written. Send the request again when the change is complete.",
             facts={"target": target, "in-force": was, "next": next_naming},
+            retry_after=2,
         )
-        error.retry_after = 2
-        return error
 
 
 class OwnershipDiffers(DatabaseClosed):
@@ -594,62 +534,14 @@ class OwnershipDiffers(DatabaseClosed):
     retry_after: int | None = None
 
     @classmethod
-    def configured(cls, database: str, share: str, configured: str) -> Self:
-        """Return the error of a gateway whose rules give the database other names."""
-        return cls(
-            f"The database {database} has {share}. This gateway gives it {configured}.",
-            facts={"database": database, "in-force": share, "configured": configured},
-        )
-
-    @classmethod
-    def another(cls, database: str, found: str) -> Self:
-        """Return the error of a gateway whose DSN leads to another one of the databases."""
-        return cls(
-            f"The DSN of the database {database} leads to the database {found}.",
-            advice="Nothing was written. Ask the operator to correct the DSN, or the name.",
-            facts={"database": database, "found": found},
-        )
-
-    @classmethod
-    def of_several(cls, database: str) -> Self:
-        """Return the error of a gateway with one database, which is one of several."""
-        return cls(
-            f"The database is {database}, one of several. This gateway is configured with it alone.",
-            advice="Nothing was written. Ask the operator to configure [[databases]] in place of [postgres], or to "
-            "correct the DSN.",
-            facts={"found": database},
-        )
-
-    @classmethod
-    def new(cls, database: str) -> Self:
-        """Return the error of a gateway with a database that is none of several yet."""
-        return cls(
-            f"The database {database} is not one of several yet, so it has all names.",
-            advice="Nothing was written. Ask the operator to run 'gateway databases plan' and 'gateway databases "
-            "apply', or to correct the DSN.",
-            facts={"database": database},
-        )
-
-    @classmethod
     def in_progress(cls, database: str | None) -> Self:
         """Return the error while the rules are being changed. A retry can help."""
-        error = cls(
+        return cls(
             f"The rules of ownership of the database{f' {database}' if database else ''} are being changed.",
             advice="Nothing was written. Send the request again. If that does not help, the operator runs 'gateway "
             "databases apply' again.",
             facts={} if database is None else {"database": database},
-        )
-        error.retry_after = 2
-        return error
-
-    @classmethod
-    def put_back(cls, database: str | None) -> Self:
-        """Return the error of a database that is from before a change of the rules."""
-        return cls(
-            f"The database{f' {database}' if database else ''} was put back to before a change of the rules. Another "
-            "one may serve its names.",
-            advice="Nothing was written. Ask the operator to run 'gateway databases apply'. All databases must be up.",
-            facts={} if database is None else {"database": database},
+            retry_after=2,
         )
 
 
@@ -678,15 +570,6 @@ class JournalUnusable(Unavailable):
     default_advice = "Nothing was written. Ask the operator to run `gateway doctor`."
     retry_after: int | None = None
     state = "closed"
-
-    @classmethod
-    def because(cls, problem: str, detail: str, advice: str) -> Self:
-        """Return the error for a problem of the journal. A retry helps where the journal cannot be reached."""
-        message = f"The journal of raised fences cannot be used: {detail}."
-        error = cls(message, advice=f"Nothing was written. {advice}", facts={"problem": problem})
-        # Superseded: in a failover, the gateway goes to the other server by itself.
-        error.retry_after = 1 if problem in ("unreachable", "busy", "superseded") else None
-        return error
 
 
 GRANT = "As the owner of the schema: gateway migrate --dsn … --grant-to {}."

@@ -3,10 +3,11 @@
 import asyncio
 import threading
 from collections.abc import Awaitable, Callable
+from functools import partial
 
 import pytest
 
-from gateway.background import background_tasks, describe_failure, repeat
+from gateway.background import Attempts, background_tasks, describe_failure, repeat, sweep_failed
 from gateway.errors import Unavailable
 from gateway.observe.events import SweepFailed
 from tests.running import Events
@@ -69,6 +70,24 @@ class TestRounds:
             await repeat("leaves", work, events, 2, longest=10)
         assert pauses == [2, 2, 4, 8, 10, 10, 2, 4]
         assert events == [SweepFailed("leaves", "The database is away.")] * 2
+
+
+class TestAttempts:
+    async def test_work_that_lasts_begins_again_with_the_first_pause_once_it_has_what_it_needs(
+        self, pauses: list[float]
+    ) -> None:
+        events, failing = Events(), going(*[TROUBLE] * 4)
+        attempts = Attempts(events, partial(sweep_failed, "ears"), 1, 10)
+
+        async def hear() -> None:
+            if len(pauses) == 2:
+                attempts.succeeded()
+            await failing()
+
+        with pytest.raises(asyncio.CancelledError):
+            await attempts.repeat(hear)
+        assert pauses == [2, 4, 2, 4]
+        assert len(events) == 2, "a session that was there and is lost is said again"
 
 
 class TestWorking:

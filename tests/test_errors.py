@@ -21,6 +21,7 @@ def test_only_passing_troubles_are_worth_a_retry() -> None:
     assert {kind.code for kind in tree() if kind.retry_after is not None} == {
         "unavailable",
         "database-closed",
+        "lock-held",
         "outcome-unknown",
         "too-many-readers",
     }

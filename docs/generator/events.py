@@ -1,16 +1,15 @@
-"""The page of events: the lines of the log, from observe/logs.py, and the reasons of entries."""
+"""The page of events: the lines of the log, from observe/events.py, and the reasons of entries."""
 
-import ast
 import inspect
 import re
-from collections.abc import Iterator
-from typing import NamedTuple
+from collections.abc import Sequence
+from unittest.mock import MagicMock
 
 from docs.generator import cell, page, table
 from docs.generator.errors import answered
 from gateway.errors import GatewayError
 from gateway.fencing.record import EntryReason
-from gateway.observe import events, logs
+from gateway.observe.events import LINES, Line
 
 INTRODUCTION = """\
 The log is JSON lines on standard error: `event` names the line, and each line has `level` and `timestamp`. A line about
@@ -18,27 +17,9 @@ a request also has its `request_id` and, in a trace, its `trace_id`. With severa
 [Observability](../observability.md#log) describes the log, and [the record](../record.md) the entries that are kept."""
 
 
-class Line(NamedTuple):
-    """A line of the log: the class of its event, its texts, its levels, and its fields."""
-
-    kind: str
-    names: tuple[str, ...]
-    levels: tuple[str, ...]
-    fields: tuple[str, ...]
-
-
 def make() -> str:
     """Return the page."""
-    lines = list(written())
-    rows = [
-        (
-            "<br>".join(f"`{name}`" for name in line.names),
-            ", ".join(line.levels),
-            ", ".join(f"`{field}`" for field in line.fields),
-            cell(_meaning(line.kind)),
-        )
-        for line in lines
-    ]
+    rows = [_row(kind, lines) for kind, lines in sorted(LINES.items(), key=lambda one: one[1][0].words)]
     return page(
         "Events",
         INTRODUCTION,
@@ -59,41 +40,22 @@ def _reason(reason: str) -> str:
     )
 
 
-def _meaning(kind: str) -> str:
-    text = inspect.cleandoc(getattr(events, kind).__doc__ or "").split("\n\n")[0]
-    return re.sub(r" \(`+gateway\.[\w.]+`+\)", "", text)
+def _row(kind: type, lines: Sequence[Line]) -> tuple[str, ...]:
+    words = dict.fromkeys(f"`{line.words}`" for line in lines)
+    levels = dict.fromkeys(line.level for line in lines)
+    members = dict.fromkeys(name for line in lines for name in _members(kind, line))
+    meaning = inspect.cleandoc(kind.__doc__ or "").split("\n\n")[0]
+    return (
+        "<br>".join(words),
+        ", ".join(levels),
+        ", ".join(f"`{name}`" for name in members),
+        cell(re.sub(r" \(`+gateway\.[\w.]+`+\)", "", meaning)),
+    )
 
 
-def written() -> Iterator[Line]:
-    """Yield the lines, as the functions of the log write them."""
-    found: dict[str, Line] = {}
-    for node in ast.walk(ast.parse(inspect.getsource(logs))):
-        match node:
-            case ast.match_case(pattern=ast.MatchClass(cls=ast.Name(id=kind)), body=body) if hasattr(events, kind):
-                _keep(found, kind, body)
-            case ast.FunctionDef(name="log_requests", body=body):
-                _keep(found, "RequestAnswered", body)
-    yield from sorted(found.values(), key=lambda line: line.names)
-
-
-def _keep(found: dict[str, Line], kind: str, body: list[ast.stmt]) -> None:
-    names, levels, fields = found.get(kind, Line(kind, (), (), ()))[1:]
-    for call in (node for part in body for node in ast.walk(part) if isinstance(node, ast.Call)):
-        texts = [one.value for one in ast.walk(call.args[0]) if isinstance(one, ast.Constant)] if call.args else []
-        keywords = [one.arg for one in call.keywords if one.arg]
-        if not texts or not keywords or not _writes(call.func):
-            continue
-        shown = [text for text in texts if isinstance(text, str)]
-        names += tuple(text for text in shown if text not in names)
-        fields += tuple(name for name in keywords if name not in fields)
-        mentioned = [one.attr for part in body for one in ast.walk(part) if isinstance(one, ast.Attribute)]
-        levels += tuple(level for level in ("info", "warning", "error") if level in mentioned and level not in levels)
-    if names:
-        found[kind] = Line(kind, names, levels, fields)
-
-
-def _writes(function: ast.expr) -> bool:
-    match function:
-        case ast.Attribute(value=ast.Name(id="_logger")) | ast.Name(id="log_it"):
-            return True
-    return False
+def _members(kind: type, line: Line) -> list[str]:
+    if callable(line.members):  # an event of which all is there shows what a line may have
+        names = [*line.members(MagicMock())]
+    else:
+        names = [one.partition("=")[0] for one in line.members.split()] or [*kind.__annotations__]
+    return [*names, "count"] if line.cause else names

@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 
 from docs.generator import cell, page, table
+from gateway.observe.events import STAGES
 from gateway.observe.gauges import Gauge, Instrument, StatusGauges
 from gateway.observe.metrics import EventMetrics
-from gateway.observe.stages import STAGES
 
 INTRODUCTION = """\
 `GET /v1/metrics` has these metrics. [Observability](../observability.md#metrics) says how to read them, and has a

@@ -104,8 +104,11 @@ def check(target: str, naming: NamingT, registered: RegisteredNaming[NamingT]) -
         raise NamingChanged.in_progress(target, str(registered.naming), str(registered.change))
     if registered.naming != naming:
         was, configured = str(registered.naming), str(naming)
-        raise NamingChanged.configured(
-            target, was, f"{configured}, over other columns" if was == configured else configured
+        if was == configured:
+            configured = f"{configured}, over other columns"
+        raise NamingChanged(
+            f"In force for {target} is the naming {was}. This gateway is configured with {configured}.",
+            facts={"target": target, "in-force": was, "configured": configured},
         )
 
 

@@ -326,16 +326,40 @@ def check_share(owner: Owner, name: str | None, share: str | None, *, changing: 
     if changing:
         raise OwnershipDiffers.in_progress(name or owner.name)
     if put_back:
-        raise OwnershipDiffers.put_back(name or owner.name)
+        database = name or owner.name
+        raise OwnershipDiffers(
+            f"The database{f' {database}' if database else ''} was put back to before a change of the rules. Another "
+            "one may serve its names.",
+            advice="Nothing was written. Ask the operator to run 'gateway databases apply'. All databases must be up.",
+            facts={} if database is None else {"database": database},
+        )
     if name == owner.name and share == owner.share:
         return
     if name is None:
-        raise OwnershipDiffers.new(owner.name or "")
+        raise OwnershipDiffers(
+            f"The database {owner.name} is not one of several yet, so it has all names.",
+            advice="Nothing was written. Ask the operator to run 'gateway databases plan' and 'gateway databases "
+            "apply', or to correct the DSN.",
+            facts={"database": owner.name},
+        )
     if owner.name is None:
-        raise OwnershipDiffers.of_several(name)
+        raise OwnershipDiffers(
+            f"The database is {name}, one of several. This gateway is configured with it alone.",
+            advice="Nothing was written. Ask the operator to configure [[databases]] in place of [postgres], or to "
+            "correct the DSN.",
+            facts={"found": name},
+        )
     if name != owner.name:
-        raise OwnershipDiffers.another(owner.name, name)
-    raise OwnershipDiffers.configured(name, shown(share), shown(owner.share))
+        raise OwnershipDiffers(
+            f"The DSN of the database {owner.name} leads to the database {name}.",
+            advice="Nothing was written. Ask the operator to correct the DSN, or the name.",
+            facts={"database": owner.name, "found": name},
+        )
+    was, configured = shown(share), shown(owner.share)
+    raise OwnershipDiffers(
+        f"The database {name} has {was}. This gateway gives it {configured}.",
+        facts={"database": name, "in-force": was, "configured": configured},
+    )
 
 
 def shown(share: str | None) -> str:

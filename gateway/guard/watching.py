@@ -9,14 +9,15 @@ from collections import Counter
 from collections.abc import Iterable
 from contextlib import AbstractAsyncContextManager
 from datetime import datetime
+from functools import partial
 from typing import cast
 
-from gateway.background import background_tasks, describe_failure
+from gateway.background import Attempts, background_tasks, sweep_failed
 from gateway.db import guards
 from gateway.db.database import Database
 from gateway.db.guards import GuardFinding
 from gateway.errors import Unavailable
-from gateway.observe.events import BypassFound, FoundBy, GuardRefused, Observe, SweepFailed, WriteRefused
+from gateway.observe.events import BypassFound, FoundBy, GuardRefused, Observe, WriteRefused
 
 INTERVAL = 1.0
 """Seconds between two looks at what guards have refused, and two stretches of comparing rows with their stamps."""
@@ -45,15 +46,16 @@ class GuardWatcher:
 
     async def _keep_looking(self) -> None:
         turn = 0
+
+        async def look_and_step() -> None:
+            await self.look(with_guards=turn % _GUARDS_EVERY == 0)
+            await self._step()
+
+        attempts = Attempts(self._observe, partial(sweep_failed, "guards"))
         while True:
-            try:
-                await self.look(with_guards=turn % _GUARDS_EVERY == 0)
-                await self._step()
-                turn += 1
-                await asyncio.sleep(INTERVAL)
-            except Exception as error:  # noqa: BLE001 - a mistake of ours must not end it, nor the gateway
-                self._observe(SweepFailed("guards", describe_failure(error)))
-                await asyncio.sleep(_PAUSE)
+            succeeded = await attempts.make(look_and_step)
+            turn += succeeded
+            await asyncio.sleep(INTERVAL if succeeded else _PAUSE)
 
     async def look(self, *, with_guards: bool = True) -> int:
         """Put on record what has been refused since the last look and, with ``with_guards``, what is missing of them.

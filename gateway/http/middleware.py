@@ -155,7 +155,15 @@ def not_served(
     at = cause.operator.at or (faults[-1].cause.operator.at if faults else "")
     particulars = cause.operator._replace(at=at).particulars
     return RequestNotServed(
-        *(request_id, area, error.code, cause.message, particulars, cause.remedy, f"{cause.message} {at}".rstrip())
+        *(
+            request_id,
+            area,
+            error.code,
+            cause.message,
+            particulars or None,
+            cause.remedy,
+            f"{cause.message} {at}".rstrip(),
+        )
     )
 
 

@@ -113,7 +113,13 @@ class Flaw:
 
     def error(self) -> JournalUnusable:
         """Return the flaw as the error of a request that needs the journal."""
-        return JournalUnusable.because(self.problem, str(self), ADVICE[self.problem])
+        return JournalUnusable(
+            f"The journal of raised fences cannot be used: {self}.",
+            advice=f"Nothing was written. {ADVICE[self.problem]}",
+            facts={"problem": self.problem},
+            # Superseded: in a failover, the gateway goes to the other server by itself.
+            retry_after=1 if self.problem in (Problem.UNREACHABLE, Problem.BUSY, Problem.SUPERSEDED) else None,
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -506,8 +506,10 @@ class _Opening:
     def event(self, opening: Opening) -> DatabaseOpened:
         """Return the event of an opening that this process has carried out."""
         run = self._asked.run
-        waiting = None if opening.waits is None else len(opening.waits)
-        return DatabaseOpened(opening.term, run.timeline, run.started, opening.continues, len(opening.losses), waiting)
+        return DatabaseOpened(
+            *(opening.term, run.timeline, run.started, opening.continues, len(opening.losses)),
+            waiting="all" if opening.waits is None else len(opening.waits),
+        )
 
     @property
     def _asked(self) -> Server:

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any, TypeVar
 from uuid import UUID, uuid4
 
-from gateway.background import background_tasks, repeat, unreachable
+from gateway.background import Attempts, background_tasks, repeat, unreachable
 from gateway.batching import Lane
 from gateway.db import leases
 from gateway.db.database import Database
@@ -121,11 +121,12 @@ class Heartbeat:
     async def _beat(self) -> None:
         loop = asyncio.get_running_loop()
         last = float("-inf")
+        attempts = Attempts(self._observe, partial(unreachable, "postgres", "No heartbeat for waiters"))
         while True:
             await self.queue.peopled.wait()
             await asyncio.sleep(min(self._times.look, self._times.beat))
             if not self._hears or loop.time() - last >= self._times.beat:
-                await self._attend_if_possible()
+                await attempts.make(self.attend)
                 last = loop.time()
 
     def _is_due(self, resource: str) -> None:
@@ -138,25 +139,24 @@ class Heartbeat:
             self._go_on(looking.result())
 
     async def _hear(self, listen: Listen) -> None:
-        pause = _FIRST_PAUSE
-        while True:
+        failed = partial(unreachable, "postgres", "No notifications of hand-overs")
+        attempts = Attempts(self._observe, failed, _FIRST_PAUSE, _LONGEST_PAUSE)
+
+        async def hear() -> None:
             try:
                 async with listen() as announced:
                     self._hears = True
-                    pause = _FIRST_PAUSE
+                    attempts.succeeded()
                     if self.queue.peopled.is_set():
                         await self.attend()
                     while True:
                         for payload in await announced.next():
                             handed, look_in, resource = payload.split(" ", 2)
                             self.queue.go_on(resource, int(handed), float(look_in))
-            except Exception as error:  # noqa: BLE001 - a mistake of ours must not end it, nor the gateway
-                if pause == _FIRST_PAUSE:
-                    self._observe(unreachable("postgres", "No notifications of hand-overs", error))
             finally:
                 self._hears = False
-            await asyncio.sleep(pause)
-            pause = min(2 * pause, _LONGEST_PAUSE)
+
+        await attempts.repeat(hear)
 
     async def sweep(self) -> None:
         """Record lapsed leases that no client has asked for, and delete what no client waits for."""
@@ -165,12 +165,6 @@ class Heartbeat:
                 (turn,) = await leases.advance(self._database, [resource], patient=True)
                 self._go_on(turn)
         await leases.forget(self._database)
-
-    async def _attend_if_possible(self) -> None:
-        try:
-            await self.attend()
-        except Exception as error:  # noqa: BLE001 - a mistake of ours must not end it, nor the gateway
-            self._observe(unreachable("postgres", "No heartbeat for waiters", error))
 
     def _go_on(self, turn: QueueTurn) -> None:
         self.queue.go_on(turn.resource, turn.handed, turn.look_in)

@@ -3,48 +3,16 @@
 import logging
 import os
 import sys
-from collections.abc import Iterator, MutableMapping
+from collections.abc import Iterable, Iterator, MutableMapping
 from contextlib import contextmanager
+from datetime import date
 from time import monotonic
-from typing import Any, TypeAlias, get_args
+from typing import Any
 
 import structlog
 
 from gateway.fencing.credential_redaction import redacted
-from gateway.observe.events import (
-    AlarmCleared,
-    AlarmRaised,
-    BucketAdministered,
-    BypassFound,
-    CatalogWarning,
-    ConfigurationNoted,
-    ConfigurationReloaded,
-    ConnectionsCrowded,
-    DatabaseOpened,
-    EntriesLeftOut,
-    Event,
-    GuardRefused,
-    HeadNoted,
-    IntentSettled,
-    KeysChanged,
-    Listening,
-    OutcomeLost,
-    PartitionDropped,
-    ReloadFailed,
-    RequestAnswered,
-    RequestFailed,
-    RequestNotServed,
-    SchemaIsNewer,
-    ServiceUnreachable,
-    StepReached,
-    SweepFailed,
-    TombstoneSwept,
-    UploadSwept,
-    WebhookDelivered,
-    WebhookFailed,
-    WorkerEnded,
-    WriteRefused,
-)
+from gateway.observe.events import LINES, Event, Line, RequestAnswered
 from gateway.observe.repeats import Repeats
 from gateway.observe.stages import REQUEST_ID, TRACE_IDS
 
@@ -68,10 +36,14 @@ def _redacted(value: Any) -> Any:
     match value:
         case str():
             return redacted(value)
-        case list():
+        case list() | tuple():
             return [_redacted(one) for one in value]
         case dict():
             return {name: _redacted(one) for name, one in value.items()}
+        case date():
+            return value.isoformat()
+        case float():
+            return round(value, 6)
         case _:
             return value
 
@@ -144,197 +116,53 @@ def of_libraries() -> Iterator[None]:
         logging.getLogger().removeHandler(handler)
 
 
-REFUSALS = 100
+MOST_IN_A_SECOND = 100
 """Refused writes that are logged in one second. The record has every one; a storm of them must not be one of lines."""
 
 
-class _Refusals:
-    """Keeps count of the lines of a second."""
+class Log:
+    """A sink: it writes the lines of some kinds of events."""
 
-    def __init__(self) -> None:
-        self._second, self._lines, self._left_out = 0, 0, 0
+    def __init__(self, kinds: Iterable[type]) -> None:
+        # So that it is not even asked about what happens with each request: see ``Sinks``.
+        self.handlers = dict.fromkeys(kinds, self)
+        # A probe of a service and the requests that need it meet one cause, and share its lines.
+        self._latest: dict[str, tuple[Line, Event]] = {}
+        self._repeats: Repeats[str] = Repeats(lambda cause, count: _write(*self._latest.pop(cause), count=count))
+        self._second, self._lines = 0, 0
 
-    def fit(self, second: int) -> bool:
-        """Whether one more line fits into this second."""
+    def __call__(self, event: Event) -> None:
+        if type(event) not in self.handlers:
+            return
+        for line in LINES[type(event)]:
+            if line.when is None or line.when(event):
+                break
+        else:
+            return
+        if line.cause is not None:
+            known = line.cause(event)
+            cause = known if self._repeats.tells_apart(known) else _OTHERS
+            self._latest[cause] = line, event
+            self._repeats.note(cause)
+        elif not line.rest or self._fits(line, int(monotonic())):
+            _write(line, event)
+
+    def _fits(self, line: Line, second: int) -> bool:
         if second != self._second:
-            if self._left_out:
-                _logger.warning("more writes refused, all on record", left_out=self._left_out)
-            self._second, self._lines, self._left_out = second, 0, 0
+            if self._lines > MOST_IN_A_SECOND:
+                getattr(_logger, line.level)(line.rest, left_out=self._lines - MOST_IN_A_SECOND)
+            self._second, self._lines = second, 0
         self._lines += 1
-        self._left_out += self._lines > REFUSALS
-        return self._lines <= REFUSALS
-
-
-_refusals = _Refusals()
-
-
-_Repeated: TypeAlias = RequestNotServed | ServiceUnreachable | SweepFailed
-
-
-class _Latest(dict[str, _Repeated]):
-    """The latest event of each cause whose line is not written yet.
-
-    A probe of a service and the requests that need it meet one cause, and share its lines.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._repeats: Repeats[str] = Repeats(lambda cause, count: _write_repeated(self.pop(cause), count))
-
-    def note(self, event: _Repeated) -> None:
-        match event:
-            case SweepFailed(what, error):
-                cause = f"{what}: {error}"
-            case RequestNotServed(cause=known) | ServiceUnreachable(error=known):
-                cause = event.repeated_as or known
-        cause = cause if self._repeats.tells_apart(cause) else _OTHERS
-        self[cause] = event
-        self._repeats.note(cause)
+        return self._lines <= MOST_IN_A_SECOND
 
 
 _OTHERS = ""
-_latest = _Latest()
 
 
-def _write_repeated(event: _Repeated, count: int) -> None:
-    match event:
-        case RequestNotServed(request_id, area, code, cause, particulars, advice, _):
-            _logger.warning(
-                "request not served",
-                count=count,
-                plane=area,
-                code=code,
-                cause=cause,
-                particulars=particulars or None,
-                advice=advice,
-                request_id=request_id,
-            )
-        case SweepFailed(what, error):
-            _logger.warning("sweep failed", what=what, error=error, count=count)
-        case ServiceUnreachable(service, error, advice, _):
-            _logger.error("service unreachable", service=service, error=error, advice=advice, count=count)
+def _write(line: Line, event: Event, **more: int) -> None:
+    getattr(_logger, line.level)(line.words, **line.shown(event), **more)
 
 
-# Frequent events, and those of each request, are named tuples.
-_QUIET = (tuple, StepReached)
-
-
-def log(event: Event) -> None:  # noqa: C901, PLR0912, PLR0915 - one arm an event
-    """Write the event down, unless it is a step of an ordinary write."""
-    if isinstance(event, _QUIET):
-        return
-    match event:
-        case WriteRefused(plane, rejection):
-            if not _refusals.fit(int(monotonic())):
-                return
-            _logger.warning(
-                "write refused" if rejection.enforced else "write would be refused",
-                plane=plane,
-                resource=rejection.resource,
-                reason=rejection.reason,
-                token=str(rejection.attempt.token) if rejection.attempt.token else None,
-                fence=str(rejection.fence.token) if rejection.fence else None,
-                caller=rejection.attempt.caller,
-                holder=rejection.attempt.holder,
-                rejection=str(rejection.id),
-                request_id=rejection.attempt.request_id,
-                **({"action": rejection.missing.action, "on": rejection.missing.on} if rejection.missing else {}),
-            )
-        case EntriesLeftOut(plane, count):
-            _logger.warning("writes of strangers would be refused, not on record", plane=plane, count=count)
-        case IntentSettled(resource, bucket, key, write_id):
-            _logger.info("write settled", resource=resource, bucket=bucket, key=key, write_id=write_id)
-        case OutcomeLost(resource, bucket, key, write_id):
-            _logger.warning("outcome lost", resource=resource, bucket=bucket, key=key, write_id=write_id)
-        case TombstoneSwept(resource, bucket, key):
-            _logger.info("tombstone swept", resource=resource, bucket=bucket, key=key)
-        case UploadSwept(bucket, key, upload_id):
-            _logger.info("upload swept", bucket=bucket, key=key, upload_id=upload_id)
-        case HeadNoted(position, noted):
-            _logger.info("record ends", position=position, hash=noted)
-        case PartitionDropped(last_day):
-            _logger.info("partition of the record dropped", last_day=last_day.isoformat())
-        case BypassFound(plane, reason, resource, target, found_by, count):
-            _logger.warning(
-                "bypass found",
-                plane=plane,
-                reason=reason,
-                resource=resource,
-                target=target,
-                found_by=found_by,
-                count=count,
-            )
-        case GuardRefused(target, reason, count):
-            _logger.warning("guard refused", target=target, reason=reason, count=count)
-        case Listening(url, files):
-            _logger.info("listening", url=url, files=files)
-        case ConnectionsCrowded(connections, limit, closed, network):
-            _logger.warning("connections crowded", connections=connections, limit=limit, closed=closed, network=network)
-        case RequestNotServed() | ServiceUnreachable() | SweepFailed():
-            _latest.note(event)
-        case KeysChanged(issuer, keys):
-            _logger.info("keys of an issuer changed", issuer=issuer, keys=keys)
-        case BucketAdministered(caller, operation, bucket, status):
-            _logger.info("bucket administered", caller=caller, operation=operation, bucket=bucket, status=status)
-        case WebhookDelivered(webhook, _, position, failures):
-            if failures:
-                _logger.info("webhook delivers again", webhook=webhook, position=position, failures=failures)
-        case WebhookFailed(webhook, error, failures, None):
-            _logger.error("webhook paused: its receiver is gone", webhook=webhook, error=error, failures=failures)
-        case WebhookFailed(webhook, error, failures, wait):
-            _logger.warning("webhook failed", webhook=webhook, error=error, failures=failures, wait=wait)
-        case AlarmRaised(alarm, count, minutes):
-            _logger.warning("alarm raised", alarm=alarm, count=count, minutes=minutes)
-        case AlarmCleared(alarm, count):
-            _logger.info("alarm cleared", alarm=alarm, count=count)
-        case ConfigurationNoted(warning):
-            _logger.warning("configuration noted", warning=warning)
-        case SchemaIsNewer(notice):
-            _logger.info("schema is newer", notice=notice)
-        case DatabaseOpened(term, timeline, started, continues, restored, waiting):
-            log_it = _logger.error if restored else _logger.info if continues else _logger.warning
-            log_it(
-                "database opened",
-                term=term,
-                timeline=timeline,
-                started=started.isoformat(),
-                continues=continues,
-                restored=restored,
-                waiting="all" if waiting is None else waiting,
-            )
-        case ConfigurationReloaded(by, caller, changes):
-            _logger.info("configuration reloaded", by=by, caller=caller, changes=list(changes))
-        case ReloadFailed(error):
-            _logger.error("reload failed", error=error)
-        case WorkerEnded(number, pid, code, wait):
-            _logger.error("worker ended", number=number, pid=pid, code=code, wait=wait)
-        case CatalogWarning(table, warning):
-            _logger.warning("catalog warning", table=table, warning=warning)
-        case RequestFailed(request_id, method, path, error):
-            _logger.error("request failed", request_id=request_id, method=method, path=path, exc_info=error)
-
-
-# So that it is not even asked about what happens with each request: see ``Sinks``.
-log.handlers = {kind: log for kind in get_args(Event) if not issubclass(kind, _QUIET)}  # type: ignore[attr-defined]
-
-
-def log_requests(event: Event) -> None:
-    """Write down each request that is over. The query is left out: it may be what proves the request."""
-    if isinstance(event, RequestAnswered):
-        _logger.info(
-            "request",
-            method=event.method,
-            path=event.path,
-            status=event.status or None,
-            code=event.code,
-            duration=round(event.seconds, 6),
-            bytes=event.sent,
-            plane=event.area,
-            caller=event.caller,
-            client=event.client,
-            request_id=event.request_id,
-            client_request_id=event.client_request_id,
-        )
-
-
-log_requests.handlers = {RequestAnswered: log_requests}  # type: ignore[attr-defined]
+log = Log(LINES.keys() - {RequestAnswered})
+log_requests = Log({RequestAnswered})
+"""Writes down each request that is over."""

@@ -4,7 +4,6 @@ An operator can act on each of them. A slow ``begin`` is the database, a slow ``
 another write of the same holder.
 """
 
-from collections.abc import Mapping
 from contextvars import ContextVar
 from time import perf_counter
 from types import TracebackType
@@ -12,45 +11,6 @@ from typing import Self, TypeAlias
 
 from gateway.errors import GatewayError
 from gateway.observe.events import Observe, Service, ServiceAnswered, ServiceAsked, StageEntered, StageLeft
-
-STAGES: Mapping[str, Mapping[str, str]] = {
-    "tables": {
-        "queue": "writes that wait for their batch: the longest wait of each batch",
-        "statement": "a batch of writes, until its commit",
-        "read-queue": "plain reads that wait for their batch",
-        "read": "a batch of plain reads",
-        "admission": "the token policy, if it needs a lookup or a request to the issuer",
-        "transaction": "a write in its own transaction: claim, statements, commit",
-        "settle": "settling object writes of an older holder",
-        "record": "putting a refusal on record",
-    },
-    "objects": {
-        "begin": "claiming the resource and announcing the write",
-        "head": "HEAD of the object",
-        "put": "the store receives the object",
-        "complete": "the store assembles the object from its parts",
-        "amend": "the store changes tags, ACLs and the like",
-        "delete": "the store deletes the object",
-        "entomb": "a tombstone replaces the object",
-        "finish": "removing the intent",
-        "abandon": "removing the intent of a write that can have no effect any more",
-        "forbid": "settling: forbids the ETag that an older write expects",
-        "bump": "settling: the object gets another ETag",
-        "give-up": "settling: aborts an upload",
-        "raise": "a barrier raises the fence",
-        "turn": "waiting for another write of the same holder",
-        "record": "putting a refusal on record",
-    },
-    "api": {"record": "putting a refusal on record"},
-    "leases": {
-        "acquire": "acquiring a lock without waiting",
-        "wait": "acquiring a lock, with its time in the queue",
-        "barrier": "the barrier, as part of acquiring",
-        "renew": "renewing one lease, or many",
-        "release": "releasing a lease",
-    },
-}
-"""Every stage, by its area, and what it is."""
 
 
 class staged:  # noqa: N801 - reads as a phrase at its call sites

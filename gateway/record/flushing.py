@@ -7,17 +7,18 @@ from collections import defaultdict, deque
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
+from functools import partial
 from time import monotonic
 from typing import Literal, Protocol, TypeAlias
 
 from gateway.auth.callers import KeyUse
-from gateway.background import background_tasks, describe_failure
+from gateway.background import Attempts, background_tasks, repeat, sweep_failed
 from gateway.db import traffic as store
 from gateway.db.database import Database
 from gateway.db.traffic import TrafficKey, WriteCounts
 from gateway.errors import Denied
 from gateway.fencing.record import Refusal, Rejection
-from gateway.observe.events import Event, Observe, RefusalCounted, SweepFailed, WriteAccepted, WriteRefused
+from gateway.observe.events import Event, Observe, RefusalCounted, WriteAccepted, WriteRefused
 
 INTERVAL = 10.0
 """Seconds between two flushes."""
@@ -41,25 +42,16 @@ async def flushing(
     database: Database, noted: Sequence[Noted], observe: Observe, interval: float = INTERVAL
 ) -> AsyncIterator[None]:
     """Flush while this lasts, and once at its end. An error is an event."""
-    async with background_tasks(_keep_flushing(database, noted, observe, interval)):
+
+    async def flush() -> None:
+        for one in noted:
+            await Attempts(observe, partial(sweep_failed, one.what)).make(partial(one.flush, database))
+
+    async with background_tasks(repeat("flushing", flush, observe, interval)):
         yield
     with suppress(TimeoutError):
         async with asyncio.timeout(_GRACE):
-            await _flush(database, noted, observe)
-
-
-async def _keep_flushing(database: Database, noted: Sequence[Noted], observe: Observe, interval: float) -> None:
-    while True:
-        await asyncio.sleep(interval)
-        await _flush(database, noted, observe)
-
-
-async def _flush(database: Database, noted: Sequence[Noted], observe: Observe) -> None:
-    for one in noted:
-        try:
-            await one.flush(database)
-        except Exception as error:  # noqa: BLE001 - a mistake of ours must not end it, nor the gateway
-            observe(SweepFailed(one.what, describe_failure(error)))
+            await flush()
 
 
 class KeyUses:

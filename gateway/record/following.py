@@ -7,11 +7,12 @@ misses no entry and gets none twice.
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from datetime import date
+from functools import partial
 from itertools import islice
 
-from gateway.background import background_tasks, unreachable
+from gateway.background import Attempts, background_tasks, unreachable
 from gateway.db import record, search
 from gateway.db.database import Database
 from gateway.db.notifications import Listen
@@ -131,23 +132,16 @@ class Follower:
         return admitted, position
 
     async def _follow(self) -> None:
-        pause = _LOOK
+        attempts = self._attempts()
         while True:
             await self._followed.wait()
             self._heard.clear()
-            try:
-                await self._read_on()
-                pause, self.failing = _LOOK, False
-            except Exception as error:  # noqa: BLE001 - a mistake of ours must not end it, nor the gateway
-                self.failing = True
+            self.failing = not await attempts.make(self._read_on)
+            if self.failing:
                 self._wake()
-                self._tell(pause, error)
-                pause = min(2 * pause, _LONGEST_PAUSE)
-            try:
-                async with asyncio.timeout(pause):
+            with suppress(TimeoutError):
+                async with asyncio.timeout(attempts.pause):
                     await self._heard.wait()
-            except TimeoutError:
-                pass
 
     async def _read_on(self) -> None:
         if self._end is None:
@@ -169,20 +163,17 @@ class Follower:
         news.set()
 
     async def _hear(self, listen: Listen) -> None:
-        pause = _LOOK
-        while True:
-            try:
-                async with listen() as announced:
-                    pause = _LOOK
-                    while True:
-                        await announced.next()
-                        self._heard.set()
-            except Exception as error:  # noqa: BLE001 - a mistake of ours must not end it, nor the gateway
-                self._tell(pause, error)
-            await asyncio.sleep(pause)
-            pause = min(2 * pause, _LONGEST_PAUSE)
+        attempts = self._attempts()
 
-    def _tell(self, pause: float, error: Exception) -> None:
-        """Announce an error once, until a try succeeds."""
-        if pause == _LOOK:
-            self._observe(unreachable("postgres", "The record is not followed", error))
+        async def hear() -> None:
+            async with listen() as announced:
+                attempts.succeeded()
+                while True:
+                    await announced.next()
+                    self._heard.set()
+
+        await attempts.repeat(hear)
+
+    def _attempts(self) -> Attempts:
+        failed = partial(unreachable, "postgres", "The record is not followed")
+        return Attempts(self._observe, failed, _LOOK, _LONGEST_PAUSE)

@@ -8,10 +8,11 @@ import asyncio
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple, TypeAlias, TypeVar
 from uuid import UUID
 
-from gateway.background import background_tasks, unreachable
+from gateway.background import Attempts, background_tasks, unreachable
 from gateway.db import catalog
 from gateway.db import naming as registry
 from gateway.db.database import Database
@@ -375,48 +376,27 @@ _LONGEST_PAUSE = 30.0
 
 def watching(cache: SchemaCache, listen: Listen | None, observe: Observe) -> AbstractAsyncContextManager[None]:
     """Keep the cache up to date in the background. Without ``listen``, load it once, when the database is reachable."""
-    watcher = _CatalogWatcher(cache, observe)
-    return background_tasks(watcher.load_once() if listen is None else watcher.follow(listen))
+    failed = partial(unreachable, "postgres", "The catalog is not followed")
+    attempts = Attempts(observe, failed, _FIRST_PAUSE, _LONGEST_PAUSE)
+    return background_tasks(_load_once(cache, attempts) if listen is None else _follow(cache, attempts, listen))
 
 
-class _CatalogWatcher:
-    def __init__(self, cache: SchemaCache, observe: Observe) -> None:
-        self._cache, self._observe = cache, observe
-        self._pause = _FIRST_PAUSE
+async def _load_once(cache: SchemaCache, attempts: Attempts) -> None:
+    while not await attempts.make(cache.renew):  # noqa: ASYNC110 - it tries again itself
+        await asyncio.sleep(attempts.pause)
 
-    async def load_once(self) -> None:
-        while not await self._succeeded(self._renew):
-            await self._rest()
 
-    async def follow(self, listen: Listen) -> None:
-        while True:
-            await self._succeeded(lambda: self._follow_session(listen))
-            await self._rest()
+async def _follow(cache: SchemaCache, attempts: Attempts, listen: Listen) -> None:
+    """Renew the cache at each announcement.
 
-    async def _follow_session(self, listen: Listen) -> None:
-        """Renew the cache at each announcement, until the session is lost.
+    The first renewal of a session covers changes that were announced while no session listened.
+    """
 
-        The first renewal covers changes that were announced while no session listened.
-        """
+    async def follow() -> None:
         async with listen() as announced:
             while True:
-                await self._renew()
+                await cache.renew()
+                attempts.succeeded()
                 await announced.next()
 
-    async def _renew(self) -> None:
-        await self._cache.renew()
-        self._pause = _FIRST_PAUSE
-
-    async def _succeeded(self, work: Callable[[], Awaitable[None]]) -> bool:
-        """Return whether ``work`` succeeded. A failure is announced once, until the next success."""
-        try:
-            await work()
-        except Exception as error:  # noqa: BLE001 - a mistake of ours must not end it, nor the gateway
-            if self._pause == _FIRST_PAUSE:
-                self._observe(unreachable("postgres", "The catalog is not followed", error))
-            return False
-        return True
-
-    async def _rest(self) -> None:
-        await asyncio.sleep(self._pause)
-        self._pause = min(2 * self._pause, _LONGEST_PAUSE)
+    await attempts.repeat(follow)

@@ -11,10 +11,11 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from random import SystemRandom
 from uuid import uuid4
 
-from gateway.background import unreachable
+from gateway.background import Attempts, unreachable
 from gateway.db import webhooks as store
 from gateway.db.database import Database
 from gateway.db.record import RecordPosition, read_span
@@ -124,33 +125,36 @@ class Outbox:
         return answer
 
     async def _keep_looking(self) -> None:
-        introduced, reachable = False, True
+        introduced = False
+
+        async def look() -> None:
+            nonlocal introduced
+            if not introduced:
+                await store.introduce(self._database, list(self._webhooks))
+                introduced = True
+            idle = [name for name in self._webhooks if name not in self._delivering]
+            for outbox in await store.take(self._database, idle, self._owner, self._times.owned):
+                self._delivering.add(outbox.name)
+                group.create_task(self._deliver_and_release(outbox))
+
+        failed = partial(unreachable, "postgres", "Webhooks are not delivered")
+        attempts = Attempts(self._observe, failed, self._times.look, 2 * self._times.look)
         async with asyncio.TaskGroup() as group:
             while not self._stopping.is_set():
                 self._woken.clear()
-                try:
-                    if not introduced:
-                        await store.introduce(self._database, list(self._webhooks))
-                        introduced = True
-                    idle = [name for name in self._webhooks if name not in self._delivering]
-                    for outbox in await store.take(self._database, idle, self._owner, self._times.owned):
-                        self._delivering.add(outbox.name)
-                        group.create_task(self._deliver_safely(outbox))
-                    reachable = True
-                except Exception as error:  # noqa: BLE001 - a mistake of ours must not end it, nor the gateway
-                    if reachable:
-                        self._observe(unreachable("postgres", "Webhooks are not delivered", error))
-                    reachable = False
+                await attempts.make(look)
                 with suppress(TimeoutError):
-                    async with asyncio.timeout(self._times.look):
+                    async with asyncio.timeout(attempts.pause):
                         await self._woken.wait()
 
-    async def _deliver_safely(self, outbox: store.ClaimedWebhook) -> None:
-        try:
+    async def _deliver_and_release(self, outbox: store.ClaimedWebhook) -> None:
+        async def deliver() -> None:
             await self._deliver(outbox)
             await store.release(self._database, outbox.name, self._owner)
-        except Exception as error:  # noqa: BLE001 - a mistake of ours must not end it, nor the gateway
-            self._observe(unreachable("postgres", f"The webhook {outbox.name} is held up", error))
+
+        failed = partial(unreachable, "postgres", f"The webhook {outbox.name} is held up")
+        try:
+            await Attempts(self._observe, failed).make(deliver)
         finally:
             self._delivering.discard(outbox.name)
 

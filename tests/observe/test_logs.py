@@ -1,6 +1,5 @@
 """The log: one line a request where that is wanted, whose request each line is about, and never a secret."""
 
-import asyncio
 import json
 import logging
 import os
@@ -10,7 +9,7 @@ import sys
 import warnings
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from datetime import UTC, date, datetime
+from datetime import UTC, datetime
 from typing import Any
 from uuid import uuid4
 
@@ -25,7 +24,6 @@ from tests.objects.clients import call, connect, outcome
 from tests.objects.object_gateway import Stage
 from tests.observe.scene import collecting, patch, scene
 from tests.running import API_KEY
-from tests.waiting import PATIENCE
 
 
 class Lines(list[dict[str, Any]]):
@@ -137,123 +135,98 @@ def test_a_line_of_the_background_is_about_no_request(lines: Lines) -> None:
     assert "trace_id" not in lines[-1]
 
 
-class TestSecrets:
-    async def test_the_id_of_a_lease_which_is_a_key_to_it(
-        self, postgres_server: EmbeddedPostgres, lines: Lines
-    ) -> None:
-        with collecting() as collector:
-            async with logged(postgres_server, traces=collector.origin) as stage, stage.api() as api:
-                lease = (await api.post("/v1/leases/order/5", json={"holder": "me"})).json()["lease"]
-                for name in (lease, lease.upper(), lease.replace("-", ""), f"urn:uuid:{lease}"):
-                    assert (await api.put(f"/v1/leases/order/5/{name}", json={})).status_code == 200
-                    in_query = await api.put(f"/v1/lease/{name}", params={"resource": "order/5"}, json={})
-                    assert in_query.status_code == 200
-                    for path in (f"/v1/leases/{name}", f"/v1/leases/order/5/{name}/", f"/v1/withdrawals/{name}"):
-                        for method in ("GET", "POST", "PUT", "DELETE"):
-                            await api.request(method, path)
-                assert (await api.delete(f"/v1/leases/order/5/{lease}")).status_code == 204
-                # At its end, a gateway waits for a busy collector only for a moment.
-                async with asyncio.timeout(PATIENCE):
-                    while "/v1/leases/order/5/{lease}" not in {
-                        span.attributes.get("url.path") for span in list(collector.spans)
-                    }:
-                        await asyncio.sleep(0.05)
-            told = f"{json.dumps(lines)} {collector.spans!r}".lower()
-        assert "/v1/leases/order/5/{lease}" in told
-        assert lease not in told
-        assert lease.replace("-", "") not in told
+async def test_a_traceback_has_no_local_variables(
+    postgres_server: EmbeddedPostgres, lines: Lines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with logged(postgres_server) as stage, stage.api() as api:
 
-    async def test_a_traceback_has_no_local_variables(
-        self, postgres_server: EmbeddedPostgres, lines: Lines, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        async with logged(postgres_server) as stage, stage.api() as api:
+        def fail(*_: object) -> None:
+            raise RuntimeError("a mistake of ours")
 
-            def fail(*_: object) -> None:
-                raise RuntimeError("a mistake of ours")
-
-            monkeypatch.setattr("gateway.http.body.Body.whole", fail)
-            assert await patch(api, 1, 5, **{"X-Secret": "header-secret"}) == 500
-        (line,) = lines.about("request failed")
-        assert line["exception"][0]["exc_value"] == "a mistake of ours"
-        assert all("locals" not in frame or frame["locals"] is None for frame in line["exception"][0]["frames"])
-        for secret in ("header-secret", API_KEY):
-            assert secret not in json.dumps(lines)
+        monkeypatch.setattr("gateway.http.body.Body.whole", fail)
+        assert await patch(api, 1, 5, **{"X-Secret": "header-secret"}) == 500
+    (line,) = lines.about("request failed")
+    assert line["exception"][0]["exc_value"] == "a mistake of ours"
+    assert all("locals" not in frame or frame["locals"] is None for frame in line["exception"][0]["frames"])
+    for secret in ("header-secret", API_KEY):
+        assert secret not in json.dumps(lines)
 
 
 ATTEMPT = Attempt(None, "me", "worker", "PATCH", "/v1/tables/accounts?id=eq.1", None, "request")
 
 
-def refused() -> events.WriteRefused:
-    rejection = Rejection(uuid4(), datetime.now(UTC), "public.accounts/1", "token-stale", True, ATTEMPT, None)  # noqa: FBT003
+def refused(*, enforced: bool = True) -> events.WriteRefused:
+    rejection = Rejection(uuid4(), datetime.now(UTC), "public.accounts/1", "token-stale", enforced, ATTEMPT, None)
     return events.WriteRefused("tables", rejection)
 
 
-WORDS: list[tuple[events.Event, str, str]] = [
+def opened(*, restored: int = 0, continues: bool = True) -> events.Event:
+    return events.DatabaseOpened(3, 1, datetime.now(UTC), continues, restored)
+
+
+SOME: list[tuple[events.Event, str, str]] = [
     (refused(), "warning", "write refused"),
-    (events.EntriesLeftOut("tables", 5), "warning", "writes of strangers would be refused, not on record"),
+    (refused(enforced=False), "warning", "write would be refused"),
     (events.IntentSettled("r", "b", "k", "id"), "info", "write settled"),
-    (events.OutcomeLost("r", "b", "k", "id"), "warning", "outcome lost"),
-    (events.TombstoneSwept("r", "b", "k"), "info", "tombstone swept"),
-    (events.UploadSwept("b", "k", "id"), "info", "upload swept"),
     (events.SweepFailed("guards", "why"), "warning", "sweep failed"),
-    (events.HeadNoted(3, "00"), "info", "record ends"),
-    (events.PartitionDropped(date(2026, 1, 4)), "info", "partition of the record dropped"),
-    (events.BypassFound("tables", "row-vanished", None, "t", "sweep"), "warning", "bypass found"),
-    (events.GuardRefused("t", "token-stale", 2), "warning", "guard refused"),
-    (events.Listening("http://127.0.0.1:8080", 1024), "info", "listening"),
-    (events.ConnectionsCrowded(900, 1024, 20, "192.0.2.7"), "warning", "connections crowded"),
     (events.ServiceUnreachable("postgres", "why"), "error", "service unreachable"),
-    (events.KeysChanged("id", 2), "info", "keys of an issuer changed"),
-    (events.BucketAdministered("ann", "PutBucketPolicy", "b", 200), "info", "bucket administered"),
     (events.WebhookDelivered("w", 1, 3, failures=2), "info", "webhook delivers again"),
     (events.WebhookFailed("w", "why", 2, 1.0), "warning", "webhook failed"),
     (events.WebhookFailed("w", "why", 2, None), "error", "webhook paused: its receiver is gone"),
-    (events.AlarmRaised("a", 9, 5), "warning", "alarm raised"),
-    (events.AlarmCleared("a", 9), "info", "alarm cleared"),
-    (events.CatalogWarning("t", "why"), "warning", "catalog warning"),
-    (events.ConfigurationReloaded("SIGHUP", "gateway-process", ["a"]), "info", "configuration reloaded"),
-    (events.ReloadFailed("why"), "error", "reload failed"),
-    (events.WorkerEnded(2, 17, -9, 0.1), "error", "worker ended"),
-    (events.DatabaseOpened(3, 1, datetime.now(UTC), continues=True), "info", "database opened"),
-    (events.ConfigurationNoted("why"), "warning", "configuration noted"),
-    (events.SchemaIsNewer("why"), "info", "schema is newer"),
+    (opened(), "info", "database opened"),
+    (opened(continues=False), "warning", "database opened"),
+    (opened(restored=2), "error", "database opened"),
     (events.RequestFailed("id", "GET", "/", ValueError()), "error", "request failed"),
-    (events.RequestNotServed("id", "api", "unavailable", "why", "", "what", "why"), "warning", "request not served"),
 ]
+"""Events with one line of several, or none; and some of the others, whose lines the reference has."""
 
 
 @pytest.fixture
 def written(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """The calls of the logger. Ten seconds have passed, and no refusal has been told of."""
+    """The calls of the logger. Ten seconds have passed."""
     logger = structlog.testing.CapturingLogger()
     monkeypatch.setattr(logs, "_logger", logger)
     monkeypatch.setattr(logs, "monotonic", lambda: 10.0)
-    monkeypatch.setattr(logs, "_refusals", logs._Refusals())
     return logger.calls
 
 
-def test_every_event_that_the_log_is_told_of_is_a_line(written: Any) -> None:
-    for event, _, _ in WORDS:
-        logs.log(event)
-    assert [(call.method_name, call.args) for call in written] == [(level, (line,)) for _, level, line in WORDS]
-    assert {type(event) for event, _, _ in WORDS} == set(logs.log.handlers)  # type: ignore[attr-defined]
+@pytest.fixture
+def log() -> logs.Log:
+    """A log that has been told of nothing."""
+    return logs.Log(logs.log.handlers)
 
 
-def test_a_storm_is_not_one_of_lines(written: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    for _ in range(logs.REFUSALS + 7):
-        logs.log(refused())
-    assert [call.args for call in written] == [("write refused",)] * logs.REFUSALS
+def test_an_event_has_the_line_that_is_about_it(written: Any, log: logs.Log) -> None:
+    for event in (*(event for event, _, _ in SOME), events.WebhookDelivered("w", 1, 3, failures=0)):
+        log(event)
+    assert [(call.method_name, call.args) for call in written] == [(level, (line,)) for _, level, line in SOME]
+
+
+def test_an_event_has_the_members_that_its_lines_and_metrics_name() -> None:
+    for kind in events.LINES | events.MOVES:
+        members = {*kind.__annotations__, *vars(kind)}
+        for line in events.LINES.get(kind, ()):
+            if not callable(line.members):
+                assert {one.rpartition("=")[2] for one in line.members.split()} <= members
+        for metric in events.MOVES.get(kind, ()):
+            assert {*([metric.by] if metric.by else ()), *(() if metric.of else metric.labels)} <= members
+
+
+def test_a_storm_is_not_one_of_lines(written: Any, log: logs.Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    for _ in range(logs.MOST_IN_A_SECOND + 7):
+        log(refused())
+    assert [call.args for call in written] == [("write refused",)] * logs.MOST_IN_A_SECOND
     monkeypatch.setattr(logs, "monotonic", lambda: 11.0)
-    logs.log(refused())
-    assert [(call.args, call.kwargs.get("left_out")) for call in written[logs.REFUSALS :]] == [
+    log(refused())
+    assert [(call.args, call.kwargs.get("left_out")) for call in written[logs.MOST_IN_A_SECOND :]] == [
         (("more writes refused, all on record",), 7),
         (("write refused",), None),
     ]
 
 
-def test_a_refusal_says_whose_it_was_and_a_step_nothing(written: Any) -> None:
-    logs.log(events.StepReached("tables.fast.before"))
-    logs.log(refused())
+def test_a_refusal_says_whose_it_was_and_a_step_nothing(written: Any, log: logs.Log) -> None:
+    log(events.StepReached("tables.fast.before"))
+    log(refused())
     (call,) = written
     expected = {"resource": "public.accounts/1", "reason": "token-stale", "caller": "worker", "holder": "me"}
     assert expected.items() <= call.kwargs.items()
@@ -291,8 +264,7 @@ def test_no_name_leaves_its_line_or_acts_on_a_terminal(name: str, capsys: pytest
     render = structlog.wrap_logger(structlog.PrintLogger(), processors=logs.PROCESSORS)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(logs, "_logger", render)
-        patch.setattr(logs, "_refusals", logs._Refusals())
-        logs.log(events.WriteRefused("tables", rejection))
+        logs.Log(logs.log.handlers)(events.WriteRefused("tables", rejection))
         logs.log_requests(events.RequestAnswered(name, "tables", name, name, 200, None, 0.1, 1, name, name, name))
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 2
