@@ -380,9 +380,9 @@ def build(
         finally:
             await telemetry.close()
 
-    reloading = Reloading(config, gateway, switch, telemetry.observe, source, link)
+    reloading = Reloading(config, gateway, switch, telemetry.observe, source)
     if link is not None:
-        link.attach(reloading, lambda: reloading.serving.snapshot())  # noqa: PLW0108 - each reload replaces it
+        link.attach(reloading.follow, lambda: reloading.serving.snapshot())  # noqa: PLW0108 - each reload replaces it
     middleware = Middleware(telemetry.around(reloading.serving), telemetry.observe, lifespan)
     middleware.turns.share = config.server.share
     return middleware

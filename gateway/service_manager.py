@@ -8,8 +8,8 @@ import asyncio
 import os
 import socket
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Self
 
@@ -55,8 +55,8 @@ class ServiceManager:
         now = time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000
         self._send("RELOADING=1", f"MONOTONIC_USEC={now}", "STATUS=Reading its configuration again")
 
-    @contextmanager
-    def reloading(self, status: str) -> Iterator[None]:
+    @asynccontextmanager
+    async def reloading(self, status: str) -> AsyncIterator[None]:
         """Say that the service reads its configuration again while the block runs, and then that it is ready."""
         self.reload_begins()
         try:

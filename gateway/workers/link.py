@@ -2,11 +2,11 @@
 
 import asyncio
 import socket
-from collections.abc import Awaitable, Callable, Mapping
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import count
-from typing import Any, Protocol
+from typing import Any
 
 from gateway.config import Config
 from gateway.errors import ReloadRefused
@@ -31,59 +31,37 @@ class Report:
     snapshot: Snapshot
 
 
-class Reloads(Protocol):
-    """The part of a worker that reloads."""
-
-    async def by_operator(self, how: str) -> object:
-        """Reload for an operator. Return the problem, if there is one."""
-
-    async def prepare(self, config: Config) -> str | None:
-        """Start a gateway, which does not serve yet, for a configuration that another worker has checked.
-
-        Return the reason if that cannot be.
-        """
-
-    async def commit(self) -> None:
-        """Let the prepared gateway serve."""
-
-    async def abandon(self) -> None:
-        """End the prepared gateway."""
-
-
 @dataclass
 class Link:
-    """Known to the worker's gateway as its siblings. ``number`` is this worker's, from 1 to ``count``."""
+    """``number`` is this worker's, from 1 to ``count``."""
 
     number: int
     count: int
     talk: socket.socket
     connections: socket.socket
-    leads: bool = False
-    """Whether this worker watches the configuration for all."""
     _tasks: set["asyncio.Task[Any]"] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         self._reports = count(1)
         self._channel = Channel(self.talk, self._answer)
 
-    def attach(self, reloads: Reloads, report: Callable[[], Snapshot]) -> None:
-        """Say what this worker reloads and reports with."""
-        self._reloads, self._report = reloads, report
+    def attach(self, follow: Callable[[Config], Awaitable[None]], report: Callable[[], Snapshot]) -> None:
+        """Say how this worker follows another one to a configuration, and what it reports."""
+        self._follow, self._report = follow, report
 
-    async def prepare(self, config: Config) -> None:
-        """Let the other workers prepare for a configuration. Raises ``ReloadRefused`` if one of them cannot."""
-        refused = await self._asked("prepare", config)
-        if refused is not None:
-            raise ReloadRefused(refused)
+    @asynccontextmanager
+    async def turn(self) -> AsyncIterator[None]:
+        """Let no other worker reload while the block runs. Raises ``ReloadRefused``."""
+        await self._asked("begin")
+        try:
+            yield
+        finally:
+            with suppress(ReloadRefused):
+                await self._asked("end")
 
-    async def commit(self) -> None:
-        """Let the other workers serve with what they have prepared."""
-        await self._asked("commit")
-
-    async def abandon(self) -> None:
-        """Let the other workers drop what they have prepared."""
-        with suppress(ReloadRefused):
-            await self._asked("abandon")
+    async def share(self, config: Config) -> None:
+        """Let the other workers follow to a configuration. Raises ``ReloadRefused``."""
+        await self._asked("follow", config)
 
     async def gather(self, ours: Snapshot) -> Gathered:
         """Return what the other workers have counted. Raises ``NoAnswer``."""
@@ -107,9 +85,9 @@ class Link:
                 for task in self._tasks:
                     task.cancel()
 
-    async def _asked(self, name: str, value: Any = None) -> Any:
+    async def _asked(self, name: str, value: Any = None) -> None:
         try:
-            return await self._channel.ask(name, value)
+            await self._channel.ask(name, value)
         except NoAnswer as error:
             raise ReloadRefused(f"The parent of the workers does not answer: {error}") from error
 
@@ -155,11 +133,6 @@ class Link:
             if not files:  # the limit of open files keeps them out
                 server.make_room()
 
-    async def _reload(self, how: str) -> None:
-        await self._reloads.by_operator(how)
-        with suppress(NoAnswer):
-            await self._channel.ask("reloaded")
-
     async def _stop_taking(self) -> None:
         """Let the parent hand connections that wait here to another worker."""
         with suppress(NoAnswer):
@@ -178,15 +151,6 @@ class Link:
         match name:
             case "report":
                 return self._state()
-            case "lead":
-                self.leads = True
-            case "reload":
-                # Not awaited: the reload itself asks the parent.
-                self._start(self._reload(value))
-            case "prepare":
-                return await self._reloads.prepare(value)
-            case "commit":
-                await self._reloads.commit()
-            case "abandon":
-                await self._reloads.abandon()
+            case "follow":
+                await self._follow(value)
         return None
