@@ -269,8 +269,8 @@ async def test_a_worker_that_does_not_follow_to_a_configuration_is_replaced(gate
 @pytest.mark.thorough
 async def test_hangups_of_all_processes_are_one_reload_after_the_other(gateway: Served) -> None:
     gateway.write(PUBLIC, writer="a-newer-key-of-it")
-    for one in (*workers_of(gateway), gateway.process.process):
-        os.kill(one.pid, signal.SIGHUP)
+    for process in (*(one.pid for one in workers_of(gateway)), gateway.process.process.pid):
+        os.kill(process, signal.SIGHUP)
     await asyncio.to_thread(gateway.until, "configuration reloaded")
     async with gateway.client(ROOT) as root:  # its turn is after them
         assert (await root.post("/v1/config/reload")).json()["changes"] == []

@@ -115,15 +115,12 @@ async def _attended(
     server: HttpServer, listener: socket.socket, manager: ServiceManager, status: str, drain: float
 ) -> None:
     """Serve, and tell the service manager."""
-    grace = drain + KILLED_AFTER
+    server.on_start = partial(manager.ready, status)
+    server.on_stop = partial(manager.stopping, drain + KILLED_AFTER)
     async with asyncio.TaskGroup() as tasks:
-        notices = [
-            tasks.create_task(manager.watch()),
-            tasks.create_task(manager.attend(lambda: server.started, lambda: server.should_exit, status, grace)),
-        ]
+        watching = tasks.create_task(manager.watch())
         await server.serve(sockets=[listener])
-        for task in notices:
-            task.cancel()
+        watching.cancel()
 
 
 async def _with_workers(

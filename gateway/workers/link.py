@@ -4,7 +4,7 @@ import asyncio
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import count
 from typing import Any
 
@@ -19,7 +19,6 @@ TAKEN = b"t"
 """A worker's answer to each connection that it gets."""
 _REPORT = 1.0
 """Seconds between two reports. The parent keeps the last one of a worker that dies."""
-_STARTED = 0.01
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +38,6 @@ class Link:
     count: int
     talk: socket.socket
     connections: socket.socket
-    _tasks: set["asyncio.Task[Any]"] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         self._reports = count(1)
@@ -74,15 +72,15 @@ class Link:
 
     async def serve(self, server: HttpServer) -> None:
         """Run the server with the connections that the parent hands over. Stop when the parent has ended."""
-        self._server = server
-        async with asyncio.TaskGroup() as self._group:
-            self._start(self._talk())
-            self._start(self._begin())
+        self._server, serves = server, asyncio.Event()
+        server.on_start = serves.set
+        async with asyncio.TaskGroup() as self._tasks:
+            tasks = [self._tasks.create_task(self._talk()), self._tasks.create_task(self._serve(serves))]
             try:
                 await server.serve(sockets=[])
             finally:
                 asyncio.get_running_loop().remove_reader(self.connections)
-                for task in self._tasks:
+                for task in tasks:
                     task.cancel()
 
     async def _asked(self, name: str, value: Any = None) -> None:
@@ -95,9 +93,8 @@ class Link:
         await self._channel.run()
         self._server.should_exit = True
 
-    async def _begin(self) -> None:
-        while not self._server.started:  # noqa: ASYNC110 - uvicorn has no event for it
-            await asyncio.sleep(_STARTED)
+    async def _serve(self, serves: asyncio.Event) -> None:
+        await serves.wait()
         asyncio.get_running_loop().add_reader(self.connections, self._take)
         with suppress(NoAnswer):
             await self._channel.ask("ready")
@@ -114,7 +111,7 @@ class Link:
         for _ in range(AT_ONCE):
             if server.should_exit:
                 loop.remove_reader(self.connections)
-                self._start(self._stop_taking())
+                self._tasks.create_task(self._stop_taking())
                 return
             try:
                 data, files, _, _ = socket.recv_fds(self.connections, 16, 1)
@@ -137,15 +134,6 @@ class Link:
         """Let the parent hand connections that wait here to another worker."""
         with suppress(NoAnswer):
             await self._channel.ask("stopping")
-
-    def _start(self, work: Awaitable[Any]) -> None:
-        async def until_lost() -> None:
-            with suppress(OSError):  # a client that is gone, or that fails the handshake of TLS
-                await work
-
-        task = self._group.create_task(until_lost())
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
 
     async def _answer(self, name: str, value: Any) -> Any:
         match name:
