@@ -43,8 +43,7 @@ from gateway.observe.telemetry import Observability
 from gateway.part import Part, Shared, clock
 from gateway.reloading import Reload, Reloading, Source, never
 from gateway.routing import ANSWERS_IN, Routing, first_working, page_over, within
-from gateway.workers.channel import NoAnswer
-from gateway.workers.link import Link
+from gateway.workers.link import Link, NoAnswer
 
 
 class Gateway:

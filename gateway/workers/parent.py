@@ -22,8 +22,7 @@ from gateway.errors import ConfigurationError
 from gateway.observe.events import Observe, ReloadFailed, WorkerEnded
 from gateway.observe.gauges import Counted, Gathered, Values, added
 from gateway.service_manager import ServiceManager
-from gateway.workers.channel import Channel, NoAnswer
-from gateway.workers.link import TAKEN, Report
+from gateway.workers.link import TAKEN, Channel, NoAnswer, Report
 
 MOST = 128
 KILLED_AFTER = 5.0
