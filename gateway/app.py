@@ -43,8 +43,7 @@ from gateway.observe.telemetry import Observability
 from gateway.part import Part, Shared, clock
 from gateway.reloading import Reload, Reloading, Source, never
 from gateway.routing import ANSWERS_IN, Routing, first_working, page_over, within
-from gateway.workers.channel import NoAnswer
-from gateway.workers.link import Link
+from gateway.workers.link import Link, NoAnswer
 
 
 class Gateway:
@@ -378,9 +377,9 @@ def build(
         finally:
             await telemetry.close()
 
-    reloading = Reloading(config, gateway, switch, telemetry.observe, source, link)
+    reloading = Reloading(config, gateway, switch, telemetry.observe, source)
     if link is not None:
-        link.attach(reloading, lambda: reloading.serving.snapshot())  # noqa: PLW0108 - each reload replaces it
+        link.attach(reloading.follow, lambda: reloading.serving.snapshot())  # noqa: PLW0108 - each reload replaces it
     middleware = Middleware(telemetry.around(reloading.serving), telemetry.observe, lifespan)
     middleware.turns.share = config.server.share
     return middleware

@@ -2,6 +2,9 @@
 
 A reload starts another gateway in this process, beside the one that serves. New requests go to the new one. The former
 one ends with its last request, so each request ends under the configuration that it began with.
+
+Of several workers, one checks and starts a gateway like this. From then on the configuration is in force: the others
+follow, and a worker that cannot is replaced.
 """
 
 import asyncio
@@ -9,7 +12,7 @@ import gc
 import signal
 import sys
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, contextmanager, nullcontext
 from contextvars import Context
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeAlias, TypeVar
@@ -38,38 +41,6 @@ async def never(_: Attempt) -> list[str]:
     raise ReloadRefused("This gateway was built without a file or an environment to read again.")
 
 
-class Siblings(Protocol):
-    """The other workers of this gateway. All of them take a configuration, or none."""
-
-    @property
-    def leads(self) -> bool:
-        """Whether this worker watches the configuration for all."""
-
-    async def prepare(self, config: Config) -> None:
-        """Let each of them start a gateway, which does not serve yet. Raises ``ReloadRefused``."""
-
-    async def commit(self) -> None:
-        """Let their new gateways serve."""
-
-    async def abandon(self) -> None:
-        """End their new gateways."""
-
-
-class Alone:
-    """A process without siblings."""
-
-    leads = True
-
-    async def prepare(self, config: Config) -> None:
-        """Do nothing."""
-
-    async def commit(self) -> None:
-        """Do nothing."""
-
-    async def abandon(self) -> None:
-        """Do nothing."""
-
-
 class Serving(Protocol):
     """A gateway that serves under one configuration."""
 
@@ -93,14 +64,19 @@ Gateway = TypeVar("Gateway", bound=Serving)
 class Source:
     """The place of a configuration. ``certificates`` identifies the contents of its files for TLS, by their purpose.
 
-    ``check`` raises ``GatewayError`` for a configuration that cannot be used. ``announced`` is entered for each reload.
+    ``check`` raises ``GatewayError`` for a configuration that cannot be used.
     """
 
     read: Callable[[], Config]
     check: Callable[[Config], Awaitable[None]]
     certificates: Callable[[Config], Mapping[str, bytes]]
     renew_certificates: Callable[[Config], None]
-    announced: Callable[[], AbstractContextManager[None]] = nullcontext
+    turn: Callable[[], AbstractAsyncContextManager[None]] = nullcontext
+    """Entered for each reload. Of several workers, one is inside."""
+    share: Callable[[Config], Awaitable[None]] | None = None
+    """Lets the other workers follow. A configuration is in force from here on."""
+    watches: bool = True
+    """Whether this process watches it. One of several workers does."""
 
 
 class Reloading(Generic[Gateway]):
@@ -113,18 +89,16 @@ class Reloading(Generic[Gateway]):
         switch: Callable[[Config, Gateway], None],
         observe: Observe,
         source: Source | None,
-        siblings: Siblings | None = None,
     ) -> None:
         """``switch`` lets new requests go to a gateway, at once. Without a ``source`` nothing can be reloaded."""
         self._config, self._source, self._observe = config, source, observe
         self._build, self._switch = build, switch
-        self._siblings = siblings or Alone()
-        self._prepared: tuple[Config, Gateway] | None = None
         self._certificates = {} if source is None else source.certificates(config)
         self.serving = build(config, self.reload)
         """The gateway that new requests go to."""
         self._running: list[Gateway] = []
         self._one_at_a_time = asyncio.Lock()
+        self._has_stopped = False
 
     async def lifespan(self, _: Scope, receive: Receive, send: Send) -> None:
         """Run all gateways, as the lifespan of an ASGI app."""
@@ -137,8 +111,8 @@ class Reloading(Generic[Gateway]):
                 await send({"type": "lifespan.startup.complete"})
                 await receive()
             watching.cancel()
-            await self.abandon()
             async with self._one_at_a_time:
+                self._has_stopped = True
                 for serving in self._running:
                     serving.stop()
         await send({"type": "lifespan.shutdown.complete"})
@@ -155,20 +129,22 @@ class Reloading(Generic[Gateway]):
         return outcome
 
     async def _reload(self, attempt: Attempt) -> list[str] | ReloadRefused:
-        announced = nullcontext if self._source is None else self._source.announced
-        async with self._one_at_a_time:
-            with announced():
-                try:
-                    return await self._replace(attempt)
-                except ReloadRefused as error:
-                    refused = error
-                except GatewayError as error:
-                    refused = ReloadRefused(error.message)
-                    refused.retry_after = error.retry_after
-                except Exception as error:  # noqa: BLE001 - a bug must not end the gateway that serves
-                    refused = ReloadRefused(f"The reload failed inside the gateway: {type(error).__name__}.")
-                self._observe(ReloadFailed(refused.message))
-                return refused
+        turn = nullcontext if self._source is None else self._source.turn
+        async with AsyncExitStack() as stack:
+            try:
+                # In this order: the worker whose turn it is may let this one follow meanwhile.
+                await stack.enter_async_context(turn())
+                await stack.enter_async_context(self._one_at_a_time)
+                return await self._replace(attempt)
+            except ReloadRefused as error:
+                refused = error
+            except GatewayError as error:
+                refused = ReloadRefused(error.message)
+                refused.retry_after = error.retry_after
+            except Exception as error:  # noqa: BLE001 - a bug must not end the gateway that serves
+                refused = ReloadRefused(f"The reload failed inside the gateway: {type(error).__name__}.")
+            self._observe(ReloadFailed(refused.message))
+            return refused
 
     async def _replace(self, attempt: Attempt) -> list[str]:
         source = self._source
@@ -185,22 +161,33 @@ class Reloading(Generic[Gateway]):
                 changed.append(Change("server", None, purpose, "the former one", "another one"))
         if not changed:
             return []
-        following = self._build(config, self.reload)
-        await self._start(following)
+        following = await self._started(config)
         try:
-            await self._siblings.prepare(config)
             await following.record_reload(attempt, changed)
-            if certificates != self._certificates:
-                source.renew_certificates(config)
-            await self._siblings.commit()
+            self._renew(config, certificates)
+            if source.share is not None:
+                await source.share(config)
         except BaseException:
             following.stop()
-            await self._siblings.abandon()
             raise
         self._take(config, certificates, following)
         said = [str(one) for one in changed]
         self._observe(ConfigurationReloaded(attempt.method, attempt.caller, said))
         return said
+
+    async def follow(self, config: Config) -> None:
+        """Put a configuration in force that another worker has checked. This worker must be replaced after an error."""
+        assert self._source is not None
+        async with self._one_at_a_time:
+            certificates = await asyncio.to_thread(self._source.certificates, config)
+            following = await self._started(config)
+            self._renew(config, certificates)
+            self._take(config, certificates, following)
+
+    def _renew(self, config: Config, certificates: Mapping[str, bytes]) -> None:
+        assert self._source is not None
+        if certificates != self._certificates:
+            self._source.renew_certificates(config)
 
     def _take(self, config: Config, certificates: Mapping[str, bytes], following: Gateway) -> None:
         former, self.serving = self.serving, following
@@ -208,38 +195,13 @@ class Reloading(Generic[Gateway]):
         self._switch(config, following)
         former.retire()
 
-    async def prepare(self, config: Config) -> str | None:
-        """Start a gateway for a configuration that another worker has checked. Return the reason if that cannot be."""
-        if self._one_at_a_time.locked():
-            return "It is reloading itself. Repeat the reload in a moment."
-        await self._one_at_a_time.acquire()
-        try:
-            following = self._build(config, self.reload)
-            await self._start(following)
-        except Exception as error:  # noqa: BLE001 - a bug must not end the gateway that serves
-            self._one_at_a_time.release()
-            return error.message if isinstance(error, GatewayError) else f"It failed: {type(error).__name__}."
-        self._prepared = config, following
-        return None
-
-    async def commit(self) -> None:
-        """Let the prepared gateway serve. An error ends this worker, because the others do it, too."""
-        assert self._prepared is not None
-        assert self._source is not None
-        config, following = self._prepared
-        certificates = await asyncio.to_thread(self._source.certificates, config)
-        if certificates != self._certificates:
-            self._source.renew_certificates(config)
-        self._prepared = None
-        self._take(config, certificates, following)
-        self._one_at_a_time.release()
-
-    async def abandon(self) -> None:
-        """End the prepared gateway, if there is one."""
-        if self._prepared is not None:
-            self._prepared[1].stop()
-            self._prepared = None
-            self._one_at_a_time.release()
+    async def _started(self, config: Config) -> Gateway:
+        """Return a gateway that runs beside the one that serves."""
+        if self._has_stopped:
+            raise ReloadRefused("This gateway stops.")
+        following = self._build(config, self.reload)
+        await self._start(following)
+        return following
 
     async def _start(self, serving: Gateway) -> None:
         started = asyncio.get_running_loop().create_future()
@@ -274,18 +236,18 @@ class Reloading(Generic[Gateway]):
         pause = _LOOK
         while True:
             await asyncio.sleep(pause)
-            if self._source is None or not (self._config.server.watch and self._siblings.leads):
+            if self._source is None or not (self._config.server.watch and self._source.watches):
                 continue
             state = await asyncio.to_thread(_state, self._source)
             if state in (wrong, (self._config, self._certificates)):
                 continue
-            refused = await self.by_operator("watch")
+            refused = await self._by_operator("watch")
             if refused is not None and refused.retry_after is not None:
                 pause = min(2 * pause, _LONGEST_PAUSE)
                 continue
             wrong, pause = state if refused else None, _LOOK
 
-    async def by_operator(self, how: str) -> ReloadRefused | None:
+    async def _by_operator(self, how: str) -> ReloadRefused | None:
         """Reload because of a signal or a changed file. Return the problem, if there is one."""
         try:
             await self.reload(Attempt(None, None, PROCESS, how, "configuration", None, ""))
@@ -296,7 +258,7 @@ class Reloading(Generic[Gateway]):
     @contextmanager
     def _heeding_hangups(self) -> Iterator[None]:
         """Reload at SIGHUP while the block runs. If it says that the terminal is gone, stop."""
-        if self._source is None or not isinstance(self._siblings, Alone):  # the parent of workers heeds it for all
+        if self._source is None:
             yield
             return
         in_terminal = sys.stderr.isatty()
@@ -305,7 +267,7 @@ class Reloading(Generic[Gateway]):
             if in_terminal and not sys.stderr.isatty():
                 signal.raise_signal(signal.SIGTERM)
             else:
-                self._tasks.create_task(self.by_operator("SIGHUP"))
+                self._tasks.create_task(self._by_operator("SIGHUP"))
 
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGHUP, heed)

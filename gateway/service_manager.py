@@ -8,15 +8,13 @@ import asyncio
 import os
 import socket
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Self
 
 VARIABLES = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID")
 """The variables of a service manager. Nothing that this process starts may speak for it, so they are taken away."""
-_LOOK = 0.1
-"""Seconds between two looks at a server that starts or stops."""
 _SENDING = 0.2
 """Seconds that a manager may take to make room for a notice."""
 
@@ -55,8 +53,8 @@ class ServiceManager:
         now = time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000
         self._send("RELOADING=1", f"MONOTONIC_USEC={now}", "STATUS=Reading its configuration again")
 
-    @contextmanager
-    def reloading(self, status: str) -> Iterator[None]:
+    @asynccontextmanager
+    async def reloading(self, status: str) -> AsyncIterator[None]:
         """Say that the service reads its configuration again while the block runs, and then that it is ready."""
         self.reload_begins()
         try:
@@ -69,17 +67,6 @@ class ServiceManager:
         while self.address is not None and self.watchdog is not None:
             self._send("WATCHDOG=1")
             await asyncio.sleep(self.watchdog / 3)
-
-    async def attend(self, started: Callable[[], bool], stops: Callable[[], bool], status: str, grace: float) -> None:
-        """Say when a server has started, and when it begins to stop, for which it gets ``grace`` seconds."""
-        if self.address is None:
-            return
-        while not started():  # noqa: ASYNC110 - uvicorn has no event for it
-            await asyncio.sleep(_LOOK)
-        self.ready(status)
-        while not stops():  # noqa: ASYNC110 - the same
-            await asyncio.sleep(_LOOK)
-        self.stopping(grace)
 
     def _send(self, *lines: str) -> None:
         if self.address is None:

@@ -384,24 +384,6 @@ class Built:
             raise Unavailable("The database is away.")
 
 
-class Others:
-    """The other workers."""
-
-    leads = True
-
-    def __init__(self) -> None:
-        self.told: list[str] = []
-
-    async def prepare(self, _: Config) -> None:
-        self.told.append("prepare")
-
-    async def commit(self) -> None:
-        self.told.append("commit")
-
-    async def abandon(self) -> None:
-        self.told.append("abandon")
-
-
 class World:
     """The file, and all gateways that were built from it."""
 
@@ -412,7 +394,7 @@ class World:
         self.trouble = ""
         self.built: list[Built] = []
         self.serving: Built | None = None
-        self.others = Others()
+        self.shared: list[Config] = []
 
     def build(self, _: Config, __: Reload) -> Built:
         self.built.append(Built(self.trouble))
@@ -426,13 +408,16 @@ class World:
         if self.error is not None:
             raise self.error
 
+    async def share(self, config: Config) -> None:
+        self.shared.append(config)
+
     def source(self) -> Source:
-        return Source(lambda: self.wanted, self.check, lambda _: {}, lambda _: None)
+        return Source(lambda: self.wanted, self.check, lambda _: {}, lambda _: None, share=self.share)
 
 
 @asynccontextmanager
 async def owned(world: World) -> AsyncIterator[Reloading[Built]]:
-    owner = Reloading(keeping(), world.build, world.switch, Events(), world.source(), world.others)
+    owner = Reloading(keeping(), world.build, world.switch, Events(), world.source())
     ready, stop, ended = asyncio.Event(), asyncio.Event(), asyncio.Event()
     received = iter((None, stop))
 
@@ -464,36 +449,28 @@ async def test_a_reload_that_fails_changes_nothing(trouble: str) -> None:
         assert owner.serving is world.built[0]
         assert world.serving is None
         assert not world.built[0].ended.is_set()
-        assert trouble != "record" or world.others.told == ["prepare", "abandon"]
+        assert world.shared == []
         world.trouble, world.error = "", None
         assert await owner.reload(ATTEMPT)
         assert world.serving is world.built[-1]
+        assert world.shared == [world.wanted]
 
 
-async def test_a_worker_serves_as_before_until_it_is_told_to_commit() -> None:
-    world = World()
-    async with owned(world) as owner:
-        assert await owner.prepare(keeping(retention=60)) is None
-        assert owner.serving is world.built[0]
-        assert "reloading itself" in str(await owner.prepare(keeping(retention=61)))
-        await owner.abandon()
-        assert world.built[1].ended.is_set()
-        assert await owner.prepare(keeping(retention=62)) is None
-        await owner.commit()
-        assert world.serving is owner.serving is world.built[2]
-        assert world.built[0].ended.is_set()
-        world.wanted = keeping(retention=62)
-        assert await owner.reload(ATTEMPT) == [], "it knows the configuration that it has taken"
-
-
-async def test_a_worker_that_cannot_start_a_gateway_says_so_and_can_try_again() -> None:
+async def test_a_worker_follows_another_one_to_a_configuration() -> None:
     world = World()
     async with owned(world) as owner:
         world.trouble = "start"
-        assert await owner.prepare(keeping(retention=60)) == "It failed: OSError."
+        with pytest.raises(OSError):  # noqa: PT011 - its parent replaces it
+            await owner.follow(keeping(retention=60))
+        assert owner.serving is world.built[0]
         world.trouble = ""
-        assert await owner.prepare(keeping(retention=60)) is None
-        # It stops although the reload has no end yet.
+        await owner.follow(keeping(retention=62))
+        assert world.serving is owner.serving is world.built[-1]
+        assert world.built[0].ended.is_set()
+        world.wanted = keeping(retention=62)
+        assert await owner.reload(ATTEMPT) == [], "it knows the configuration that it has taken"
+    with pytest.raises(ReloadRefused):
+        await owner.follow(keeping(retention=63))
 
 
 @pytest.mark.parametrize(("error", "again"), [(ConfigurationError("wrong"), False), (Unavailable("away"), True)])

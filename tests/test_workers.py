@@ -250,21 +250,33 @@ async def test_all_workers_take_a_configuration_or_none(tmp_path: Path, dsn: str
 
 @pytest.mark.nightly
 @pytest.mark.thorough
-async def test_a_worker_that_does_not_answer_keeps_all_from_a_configuration(gateway: Served) -> None:
-    """It is replaced, and the reload can be repeated."""
+async def test_a_worker_that_does_not_follow_to_a_configuration_is_replaced(gateway: Served) -> None:
     async with gateway.client(ROOT) as root, gateway.client("a-newer-key-of-it") as new:
         serving = await serving_worker(gateway, root)
         [stopped] = [one for one in workers_of(gateway) if one.pid != serving.pid]
         stopped.suspend()
         gateway.write(PUBLIC, writer="a-newer-key-of-it")
-        answer = await root.post("/v1/config/reload")
-        assert answer.status_code == 409
-        assert "did not prepare in time. It is replaced." in answer.text
-        assert (await patch(new, 7)).status_code == 401
-        await asyncio.to_thread(wait_for_workers, gateway, 2)
-        assert not stopped.is_running()
         assert (await root.post("/v1/config/reload")).status_code == 200
+        await asyncio.to_thread(psutil.wait_procs, [stopped], PATIENCE)
+        assert not stopped.is_running()
         assert (await patch(new, 7)).status_code == 204
+        await asyncio.to_thread(wait_for_workers, gateway, 2)
+        for _ in range(6):
+            async with gateway.client("a-newer-key-of-it") as client:
+                assert (await patch(client, 7)).status_code == 204
+
+
+@pytest.mark.thorough
+async def test_hangups_of_all_processes_are_one_reload_after_the_other(gateway: Served) -> None:
+    gateway.write(PUBLIC, writer="a-newer-key-of-it")
+    for process in (*(one.pid for one in workers_of(gateway)), gateway.process.process.pid):
+        os.kill(process, signal.SIGHUP)
+    await asyncio.to_thread(gateway.until, "configuration reloaded")
+    async with gateway.client(ROOT) as root:  # its turn is after them
+        assert (await root.post("/v1/config/reload")).json()["changes"] == []
+    assert len(gateway.events("configuration reloaded")) == 1
+    assert not gateway.events("reload failed")
+    assert not gateway.events("worker ended")
 
 
 @pytest.mark.thorough

@@ -6,7 +6,7 @@ import signal
 import socket
 import sys
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import AbstractAsyncContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -97,7 +97,7 @@ def serve(origin: Origin, workers: str = "1") -> None:
     ):
         status = f"Serving {_url(config.server, listener.getsockname()[1])}"
         if count == 1:
-            server = _server(origin, config, announced=partial(manager.reloading, status))
+            server = _server(origin, config, turn=partial(manager.reloading, status))
             serving.collect_rarely()
             _check_at_start(origin, config)
             logs.log(events.Listening(_url(config.server, listener.getsockname()[1]), files))
@@ -115,15 +115,12 @@ async def _attended(
     server: HttpServer, listener: socket.socket, manager: ServiceManager, status: str, drain: float
 ) -> None:
     """Serve, and tell the service manager."""
-    grace = drain + KILLED_AFTER
+    server.on_start = partial(manager.ready, status)
+    server.on_stop = partial(manager.stopping, drain + KILLED_AFTER)
     async with asyncio.TaskGroup() as tasks:
-        notices = [
-            tasks.create_task(manager.watch()),
-            tasks.create_task(manager.attend(lambda: server.started, lambda: server.should_exit, status, grace)),
-        ]
+        watching = tasks.create_task(manager.watch())
         await server.serve(sockets=[listener])
-        for task in notices:
-            task.cancel()
+        watching.cancel()
 
 
 async def _with_workers(
@@ -158,7 +155,7 @@ async def _with_workers(
 
 def serve_as_worker(number: int, count: int, talk: int, connections: int) -> None:
     """Serve the connections of a parent, which has written the configuration to standard input."""
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # the parent heeds it for all
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # nothing can be reloaded yet
     logs.name_worker(number)
     logs.to_journal(environment().get("JOURNAL_STREAM", ""))
     origin, config = pickle.load(sys.stdin.buffer)  # noqa: S301 - the parent is this program
@@ -177,14 +174,16 @@ def _server(
     origin: Origin,
     config: Config,
     link: Link | None = None,
-    announced: Callable[[], AbstractContextManager[None]] = nullcontext,
+    turn: Callable[[], AbstractAsyncContextManager[None]] = nullcontext,
 ) -> HttpServer:
     source = Source(
         origin.read,
         origin.check,
         certificates=lambda following: serving.certificates(following.server),
         renew_certificates=lambda following: serving.renew_certificates(server, following.server),
-        announced=announced,
+        turn=turn if link is None else link.turn,
+        share=None if link is None else link.share,
+        watches=link is None or link.number == 1,
     )
     app = build(config, source=source, allow_missing=origin.allow_missing, link=link)
     server: HttpServer = serving.server(app, config.server)

@@ -2,6 +2,7 @@
 
 import asyncio
 import socket
+from collections.abc import Callable
 
 import uvicorn
 
@@ -20,6 +21,10 @@ class HttpServer(uvicorn.Server):
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
         self._arriving: set[asyncio.Task[None]] = set()
+        self.on_start: Callable[[], object] = lambda: None
+        """Called once it serves."""
+        self.on_stop: Callable[[], object] = lambda: None
+        """Called when it begins to end its requests."""
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets=[])
@@ -29,8 +34,11 @@ class HttpServer(uvicorn.Server):
             listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             listener.listen(self.config.backlog)
             asyncio.get_running_loop().add_reader(listener, self._accept, listener)
+        if self.started:
+            self.on_start()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self.on_stop()
         for listener in sockets or ():
             asyncio.get_running_loop().remove_reader(listener)
         await super().shutdown(sockets)

@@ -22,14 +22,13 @@ from gateway.errors import ConfigurationError
 from gateway.observe.events import Observe, ReloadFailed, WorkerEnded
 from gateway.observe.gauges import Counted, Gathered, Values, added
 from gateway.service_manager import ServiceManager
-from gateway.workers.channel import Channel, NoAnswer
-from gateway.workers.link import TAKEN, Report
+from gateway.workers.link import TAKEN, Channel, NoAnswer, Report
 
 MOST = 128
 KILLED_AFTER = 5.0
 """Seconds that a worker gets beyond the time for its requests, until it is killed."""
-PREPARED_WITHIN = 15.0
-"""Seconds in which a worker must have prepared for a configuration, or taken it."""
+FOLLOWS_WITHIN = 15.0
+"""Seconds in which a worker must have followed to a configuration."""
 REPORTED_WITHIN = 1.0
 """Seconds for which a scrape waits for a worker. After that, its last report counts."""
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 30.0
@@ -83,15 +82,6 @@ class Worker:
         return len(self.untaken), self.handed + (self.report.connections if self.report else 0)
 
 
-@dataclass
-class Round:
-    """A reload under way: all workers take the configuration, or none."""
-
-    initiator: Worker
-    config: Config
-    prepared: list[Worker] = field(default_factory=list)
-
-
 class Parent:
     """Runs ``count`` workers. ``start`` starts one, given its number and its ends of two pairs of sockets."""
 
@@ -111,10 +101,10 @@ class Parent:
         self._config, self._listener, self._start, self._observe = config, listener, start, observe
         self._count, self._grace = count, grace
         self._manager, self._status = manager, status
+        self._turn = asyncio.Lock()
         self._reloads: Worker | None = None
+        """The worker whose turn it is to reload."""
         self._workers: list[Worker] = []
-        self._leader: Worker | None = None
-        self._round: Round | None = None
         self._past: dict[str, Values] = {}
         self._counted: Mapping[str | None, Counted] | None = None
         self._waiting: deque[socket.socket] = deque()
@@ -189,11 +179,10 @@ class Parent:
         worker.connections.close()
         if worker.report is not None:
             self._past = added(self._past, worker.report.snapshot.counts)
-        if self._round is not None and self._round.initiator is worker:
-            self._end_round("abandon")
-        self._reloaded(worker)
-        if self._leader is worker:
-            self._lead(next((one for one in self._workers if one.ready), None))
+        if self._reloads is worker:
+            self._end_turn()
+        elif self._reloads is None:  # it may have had the signal, and not begun
+            self._say_ready()
 
     def _hand_back(self, worker: Worker) -> None:
         """Hand connections that a worker does not take any more to another one."""
@@ -202,11 +191,6 @@ class Parent:
         untaken, worker.untaken = worker.untaken, deque()
         for connection in untaken:
             self._hand(connection)
-
-    def _lead(self, worker: Worker | None) -> None:
-        self._leader = worker
-        if worker is not None:
-            self._tell(worker, "lead")
 
     # Connections
 
@@ -289,22 +273,26 @@ class Parent:
                 return await self._gather(worker)
             case "counted":
                 self._counted = value
-            case "reloaded":
-                self._reloaded(worker)
-            case "prepare":
-                return await self._prepare(worker, value)
-            case "commit" | "abandon":
-                if self._round is not None and self._round.initiator is worker:
-                    await asyncio.gather(*self._end_round(name))  # so that all serve as the answer to the caller says
+            case "begin":
+                await self._turn.acquire()
+                self._reloads = worker
+                self._manager.reload_begins()
+            case "follow":
+                self._config = worker.config = value
+                # Awaited, so that all serve as the answer to the caller says.
+                await asyncio.gather(*(self._let_follow(one, value) for one in self._workers if one is not worker))
+            case "end":
+                self._end_turn()
         return None
 
     def _serves(self, worker: Worker) -> None:
         """Let a worker have connections, now that it serves."""
+        if worker.config is not self._config:  # there was a reload since it began
+            self._signal(worker, signal.SIGTERM)
+            return
         if not self._has_served:
             self._manager.ready(self._status)
         worker.ready = self._has_served = True
-        if self._leader is None:
-            self._lead(worker)
         self._resume_accepting()
 
     @staticmethod
@@ -331,71 +319,28 @@ class Parent:
 
     # Reloads
 
-    async def _prepare(self, initiator: Worker, config: Config) -> str | None:
-        if self._round is not None:
-            return "Another worker is reloading. Repeat the reload in a moment."
-        self._round = current = Round(initiator, config)
+    async def _let_follow(self, worker: Worker, config: Config) -> None:
+        """Let a worker follow to the configuration in force. One that cannot is replaced, and its successor does."""
+        if not worker.ready:  # it is looked at once it serves
+            return
+        try:
+            async with asyncio.timeout(FOLLOWS_WITHIN):
+                await worker.channel.ask("follow", config)
+            worker.config = config
+        except TimeoutError:
+            self._signal(worker, signal.SIGKILL)
+        except NoAnswer:
+            self._signal(worker, signal.SIGTERM)
 
-        async def prepare(worker: Worker) -> str | None:
-            try:
-                async with asyncio.timeout(PREPARED_WITHIN):
-                    refused: str | None = await worker.channel.ask("prepare", config)
-            except TimeoutError:
-                self._signal(worker, signal.SIGKILL)
-                return f"Worker {worker.number} did not prepare in time. It is replaced. Repeat the reload."
-            except NoAnswer:
-                # It is ending, or it failed. Its successor begins with the configuration in force.
-                self._signal(worker, signal.SIGTERM)
-                return None
-            if refused is None:
-                current.prepared.append(worker)
-            return refused if refused is None else f"Worker {worker.number}: {refused}"
+    def _end_turn(self) -> None:
+        """Let another worker reload. A reload is over with its worker, too."""
+        self._reloads = None
+        self._turn.release()
+        self._say_ready()
 
-        others = [worker for worker in self._workers if worker.ready and worker is not initiator]
-        refused = [one for one in await asyncio.gather(*map(prepare, others)) if one is not None]
-        if self._round is not current:
-            return "The worker that reloads has ended."
-        if refused:
-            self._end_round("abandon")
-            return refused[0]
-        return None
-
-    def _end_round(self, outcome: str) -> list["asyncio.Task[None]"]:
-        """End a reload. Return the tasks that tell the other workers.
-
-        A worker that cannot follow is replaced, because its successor begins as the others are.
-        """
-        assert self._round is not None
-        ended, self._round = self._round, None
-        telling = [self._tell(worker, outcome) for worker in ended.prepared if worker in self._workers]
-        if outcome == "commit":
-            self._config = ended.config
-            follow = (ended.initiator, *ended.prepared)
-            for worker in self._workers:
-                if worker in follow:
-                    worker.config = ended.config
-                elif worker.config is not ended.config:
-                    self._signal(worker, signal.SIGTERM)
-        return telling
-
-    def _reloaded(self, worker: Worker) -> None:
-        """Tell the service manager that a reload is over. It is over with its worker, too."""
-        if self._reloads is worker:
-            self._reloads = None
-            if not self._stopping.is_set():
-                self._manager.ready(self._status)
-
-    def _tell(self, worker: Worker, name: str, value: Any = None) -> "asyncio.Task[None]":
-        async def tell() -> None:
-            try:
-                async with asyncio.timeout(PREPARED_WITHIN):
-                    await worker.channel.ask(name, value)
-            except TimeoutError:
-                self._signal(worker, signal.SIGKILL)
-            except NoAnswer:
-                self._signal(worker, signal.SIGTERM)
-
-        return self._tasks.create_task(tell())
+    def _say_ready(self) -> None:
+        if self._has_served and not self._stopping.is_set():
+            self._manager.ready(self._status)
 
     # Signals
 
@@ -406,14 +351,14 @@ class Parent:
         def hangup() -> None:
             if in_terminal and not sys.stderr.isatty():
                 self._stopping.set()
-            elif self._leader is None:
-                with self._manager.reloading(self._status):
-                    pass
+                return
+            self._manager.reload_begins()
+            worker = self._reloads or next((one for one in self._workers if one.ready), None)
+            if worker is None:
+                self._manager.ready(self._status)
                 self._observe(ReloadFailed("No worker serves yet. Repeat the reload in a moment."))
             else:
-                self._reloads = self._leader
-                self._manager.reload_begins()
-                self._tell(self._leader, "reload", "SIGHUP")
+                self._signal(worker, signal.SIGHUP)
 
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stopping.set)
