@@ -7,14 +7,11 @@ import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Any, TypeAlias, get_args
+from typing import Any, TypeAlias, get_args
 
 from pydantic import BaseModel, SecretStr, ValidationError
 
 from gateway.config.sections import FROM_FILE, Misplaced, Section
-
-if TYPE_CHECKING:
-    pass
 
 Place: TypeAlias = tuple[str | int, ...]
 
