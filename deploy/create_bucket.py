@@ -16,7 +16,7 @@ client = boto3.client(
     endpoint_url=store.endpoint,
     region_name=store.region,
     aws_access_key_id=store.access_key_id,
-    aws_secret_access_key=store.secret_access_key.get_secret_value(),
+    aws_secret_access_key=store.secret_access_key[0].get_secret_value(),
 )
 if BUCKET not in [bucket["Name"] for bucket in client.list_buckets()["Buckets"]]:
     client.create_bucket(Bucket=BUCKET)

@@ -13,9 +13,10 @@ from gateway import api, web, wiring
 from gateway.api import credentials
 from gateway.api.operation import CUSTOMARY_PATHS, ConfigurationAccess, MetricsSource
 from gateway.api.requests import OF_LEASES, shown_path
+from gateway.auth.issuers import Issuers
 from gateway.budget import Budget
 from gateway.config import Config, toml
-from gateway.config.toml import Change
+from gateway.config.changes import Change
 from gateway.errors import Forbidden, GatewayError, StoreError, Unavailable
 from gateway.fencing.ownership import Ownership
 from gateway.fencing.record import Attempt
@@ -63,7 +64,7 @@ class Gateway:
         link: Link | None = None,
     ) -> None:
         self._link, self._telemetry, observe = link, telemetry, telemetry.observe
-        self._issuers = wiring.issuers(config, clock, observe)
+        self._issuers = Issuers(config.issuers, clock, observe)
         self._issuer = wiring.issuer(config, observe)
         self._identified = bool(config.issuers)
         alone = config.parts

@@ -8,10 +8,8 @@ from typing import Any
 
 from gateway.api.leases import LeaseTerms
 from gateway.auth.callers import Callers
-from gateway.auth.identity_tokens import TrustedIssuer
-from gateway.auth.issuers import Issuers, KeySource
+from gateway.auth.issuers import Issuers
 from gateway.auth.login_cookies import Terms
-from gateway.auth.principal import RoleRule
 from gateway.auth.provider_logins import Provider, ProviderLogins
 from gateway.config import Config
 from gateway.config.rules import Alarm as AlarmSection
@@ -86,28 +84,10 @@ def policies(config: Config) -> Policies:
     )
 
 
-def database_roles(config: Config) -> list[RoleRule]:
-    """Return the rules that give callers roles of the database."""
-    return [RoleRule(one.callers, one.groups, one.role, one.claim) for one in config.postgres.roles]
-
-
 def callers(config: Config, issuers: Issuers, clock: Callable[[], datetime]) -> Callers:
     """Return all callers, those of the configuration and those of issuers. ``clock`` returns an aware moment."""
     signing_keys = [key.get_secret_value() for key in config.identity.signing_keys]
-    return Callers(config.callers, config.grants, database_roles(config), issuers, signing_keys, clock)
-
-
-def issuers(config: Config, clock: Callable[[], datetime], observe: Observe) -> Issuers:
-    """Return the trusted issuers of identity tokens."""
-    found = []
-    for one in config.issuers:
-        trusted = TrustedIssuer(
-            *(one.name, one.issuer, one.audiences, one.caller_claim, one.groups_claim),
-            login_client=None if one.login is None else one.login.client_id,
-        )
-        secret = None if one.secret is None else one.secret.get_secret_value().encode()
-        found.append((trusted, KeySource(one.keys, secret, one.authorities, one.token_path)))
-    return Issuers(found, clock, observe)
+    return Callers(config.callers, config.grants, config.postgres.roles, issuers, signing_keys, clock)
 
 
 def logins(config: Config, issuers: Issuers, callers: Callers, observe: Observe) -> ProviderLogins:

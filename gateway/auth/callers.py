@@ -20,9 +20,10 @@ from gateway.auth import temporary_keys
 from gateway.auth.grants import Action, Grant, Rights
 from gateway.auth.identity_tokens import Identity, looks_like_one
 from gateway.auth.issuers import Issuers
-from gateway.auth.principal import ClientCertificate, FencedScope, Principal, RoleRule, role_of
+from gateway.auth.principal import OWN, Claims, ClientCertificate, FencedScope, Principal, claim_of
 from gateway.auth.temporary_keys import PresentedSession, TemporaryKeys
 from gateway.config.access import CallerKeys, GrantRule
+from gateway.config.sections import RoleRule
 from gateway.errors import Forbidden, StoreError, Unauthenticated
 from gateway.fencing.record import ANONYMOUS
 
@@ -30,6 +31,28 @@ _PURPOSE = b"fencing-gateway fingerprint of an API key v1"
 # scrypt, because the database shows four bytes of it. A guess takes some 40 ms, more than one at the gateway itself.
 _COST, _BLOCK = 2**14, 8
 _LENGTH = 4
+
+
+def role_of(
+    rules: Sequence[RoleRule], names: Sequence[str], groups: Sequence[str], claims: Claims | None
+) -> str | None:
+    """Return the role that the first matching rule gives a caller. None if rules exist and none of them matches.
+
+    ``names``: the caller and the patterns that cover it. ``claims``: those of its token, if it has shown one.
+    """
+    if not rules:
+        return OWN
+    for rule in rules:
+        if not (set(rule.callers).intersection(names) or set(rule.groups).intersection(groups)):
+            continue
+        if not rule.claim:
+            return rule.role[0]
+        named = claim_of(claims or {}, rule.claim)
+        roles = named if isinstance(named, list) else [named]
+        found = next((role for role in rule.role if role in roles), None)
+        if found is not None:
+            return found
+    return None
 
 
 class KeyKind(StrEnum):

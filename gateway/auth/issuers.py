@@ -21,6 +21,7 @@ from gateway.auth import identity_tokens
 from gateway.auth.identity_tokens import Identity, Keys, TrustedIssuer, Unverified, read_keys, secret_key
 from gateway.auth.principal import Principal
 from gateway.background import background_tasks
+from gateway.config.access import Issuer
 from gateway.errors import GatewayError, Unauthenticated, Unavailable
 from gateway.observe.events import KeysChanged, Observe, ServiceUnreachable
 from gateway.observe.stages import asking
@@ -80,26 +81,13 @@ PAUSE = 10.0
 _LARGEST = 256 * 1024
 
 
-@dataclass(frozen=True, slots=True)
-class KeySource:
-    """The source of an issuer's keys: an address, or the path of a file; or a shared secret.
-
-    ``authorities``: the file with the certificates that the address has to show one of. ``token_file``: the file with
-    the token that the address wants.
-    """
-
-    keys: str | None = None
-    secret: bytes | None = None
-    authorities: Path | None = None
-    token_file: Path | None = None
-
-
 class KeySet:
     """The keys of one issuer. ``keys`` is None as long as none have been found."""
 
-    def __init__(self, issuer: str, source: KeySource, observe: Observe) -> None:
-        self._issuer, self._source, self._observe = issuer, source, observe
-        self._keys: Keys | None = None if source.secret is None else secret_key(source.secret)
+    def __init__(self, source: Issuer, observe: Observe) -> None:
+        self._issuer, self._source, self._observe = source.name, source, observe
+        secret = None if source.secret is None else source.secret.get_secret_value().encode()
+        self._keys: Keys | None = None if secret is None else secret_key(secret)
         self._found = self._asked = float("-inf")
         self._fetching = asyncio.Lock()
         self.version = 0
@@ -147,8 +135,8 @@ class KeySet:
             return await asyncio.to_thread(Path(source.keys).read_bytes)
         # Kubernetes knows keys by the second name alone, and refuses requests that do not accept it.
         headers = {"Accept": "application/json, application/jwk-set+json"}
-        if source.token_file is not None:
-            token = await asyncio.to_thread(source.token_file.read_text)
+        if source.token_path is not None:
+            token = await asyncio.to_thread(source.token_path.read_text)
             headers["Authorization"] = f"Bearer {token.strip()}"
         status, content = await ask(
             *("GET", source.keys, self._observe),
@@ -198,12 +186,12 @@ class Issuers:
 
     def __init__(
         self,
-        issuers: Iterable[tuple[TrustedIssuer, KeySource]],
+        issuers: Iterable[Issuer],
         clock: Callable[[], datetime],
         observe: Observe,
     ) -> None:
         self._clock = clock
-        self._trusted = [(one, KeySet(one.name, source, observe)) for one, source in issuers]
+        self._trusted = [(_trusted(one), KeySet(one, observe)) for one in issuers]
         self._remembered: dict[bytes, Principal] = {}
 
     def __bool__(self) -> bool:
@@ -272,6 +260,13 @@ class Issuers:
             "The identity token is of an issuer that this gateway does not trust: its claim iss.",
             advice="Send a token of a configured issuer, or ask the operator of the gateway to configure this one.",
         )
+
+
+def _trusted(issuer: Issuer) -> TrustedIssuer:
+    return TrustedIssuer(
+        *(issuer.name, issuer.issuer, issuer.audiences, issuer.caller_claim, issuer.groups_claim),
+        login_client=None if issuer.login is None else issuer.login.client_id,
+    )
 
 
 def _has(keys: KeySet, token: Unverified) -> bool:

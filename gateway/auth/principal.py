@@ -64,40 +64,6 @@ OWN = "none"
 Claims: TypeAlias = Mapping[str, object]
 
 
-class RoleRule(NamedTuple):
-    """A rule of ``postgres.roles``: whom it is for, and the role, or the roles of which a claim names one.
-
-    ``callers`` are names, or patterns as grants have them.
-    """
-
-    callers: tuple[str, ...]
-    groups: tuple[str, ...]
-    roles: tuple[str, ...]
-    claim: tuple[str, ...] = ()
-
-
-def role_of(
-    rules: Sequence[RoleRule], names: Sequence[str], groups: Sequence[str], claims: Claims | None
-) -> str | None:
-    """Return the role that the first matching rule gives a caller. None if rules exist and none of them matches.
-
-    ``names``: the caller and the patterns that cover it. ``claims``: those of its token, if it has shown one.
-    """
-    if not rules:
-        return OWN
-    for rule in rules:
-        if not (set(rule.callers).intersection(names) or set(rule.groups).intersection(groups)):
-            continue
-        if not rule.claim:
-            return rule.roles[0]
-        named = claim_of(claims or {}, rule.claim)
-        roles = named if isinstance(named, list) else [named]
-        found = next((role for role in rule.roles if role in roles), None)
-        if found is not None:
-            return found
-    return None
-
-
 def claim_of(claims: Claims, path: Sequence[str]) -> object:
     """Return the claim at a path of keys; None if there is none."""
     found: object = claims

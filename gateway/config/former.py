@@ -28,12 +28,13 @@ class Former:
     """A key that is no more. ``advice``: what to write instead, or what holds now.
 
     ``follow`` writes its value where it belongs now, into the whole configuration and the section of the key.
-    ``is_lost`` says of a value that the gateway could not keep its promise.
+    ``is_lost`` says of a value that the gateway could not keep its promise. A message shows none that ``is_secret``.
     """
 
     advice: str
     follow: Callable[[Values, Values, Any], None] | None = None
     is_lost: Callable[[Any], bool] | None = None
+    is_secret: bool = False
 
     @property
     def told(self) -> str:
@@ -204,7 +205,7 @@ FORMER: Mapping[tuple[str, str], Former] = {
     ("callers", "secret_access_key"): Former(_PAIR, _secret_of_pair),
     ("callers", "secret_access_key_file"): Former(_PAIR, _secret_of_pair),
     ("callers", "keys"): Former("is read as more of s3_key; write a list", _pairs),
-    ("s3", "evidence_keys"): Former(_EVIDENCE, None, bool),
+    ("s3", "evidence_keys"): Former(_EVIDENCE, None, bool, is_secret=True),
     ("s3", "evidence_keys_file"): Former(_EVIDENCE, None, bool),
     ("ui", "trace_url"): _fixed("the page shows the id of a trace, without a link"),
     ("ui", "log_url"): _fixed("the page shows the id of a request, without a link"),
@@ -248,7 +249,8 @@ def without_former(values: Mapping[str, Any]) -> dict[str, Any]:
     for place, former, section in list(found(current)):
         value = section.pop(str(place[-1]))
         if former.is_lost is not None and _is(former.is_lost, value):
-            raise Misplaced(place, f"is a former key, and {value} cannot be kept: it {former.advice}")
+            shown = "its value" if former.is_secret else value
+            raise Misplaced(place, f"is a former key, and {shown} cannot be kept: it {former.advice}")
         if former.follow is not None:
             try:
                 former.follow(current, section, value)
@@ -256,9 +258,9 @@ def without_former(values: Mapping[str, Any]) -> dict[str, Any]:
                 raise
             except (AttributeError, TypeError, ValueError) as error:
                 raise Misplaced(place, f"is a former key, and its value cannot be read: it {former.advice}") from error
-    for section in SECTIONS:
-        if current.get(section) == {}:
-            del current[section]
+    for name in SECTIONS:
+        if current.get(name) == {}:
+            del current[name]
     return current
 
 

@@ -4,8 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gateway.auth.callers import role_of
 from gateway.auth.grants import Action, Grant, Rights
-from gateway.auth.principal import OWN, RoleRule, role_of
+from gateway.auth.principal import OWN
+from gateway.config.sections import RoleRule
 
 
 def rights(*actions: Action, **limits: tuple[str, ...]) -> Rights:
@@ -100,10 +102,10 @@ def test_resources_alone_cover_them_anywhere() -> None:
 
 
 ROLE_RULES = [
-    RoleRule(("clerk",), (), ("writer",)),
-    RoleRule((), ("staff",), ("reader",)),
-    RoleRule(("app:*",), (), ("editor", "viewer"), ("realm", "roles")),
-    RoleRule(("*",), (), (OWN,)),
+    RoleRule(callers=("clerk",), role=("writer",)),
+    RoleRule(callers=("group:staff",), role=("reader",)),
+    RoleRule(callers=("app:*",), role=("editor", "viewer"), claim=("realm", "roles")),
+    RoleRule(callers=("*",), role=(OWN,)),
 ]
 
 

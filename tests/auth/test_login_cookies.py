@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from gateway import wiring
 from gateway.auth import callers, login_cookies
+from gateway.auth.issuers import Issuers
 from gateway.auth.login_cookies import LARGEST, LONGEST_ATTEMPT, Attempt, Session, Terms
 from gateway.config import Config
 from gateway.errors import Forbidden
@@ -111,7 +112,7 @@ def config(**changed: Any) -> Config:
 
 def audits(config: Config, cookie: str, now: datetime = NOW) -> bool | None:
     """Whether a session is that of a caller that sees the page; None if it is of no caller."""
-    issuers = wiring.issuers(config, lambda: now, ignore)
+    issuers = Issuers(config.issuers, lambda: now, ignore)
     viewer = wiring.logins(config, issuers, wiring.callers(config, issuers, lambda: now), ignore).viewer(cookie, now)
     return None if viewer is None else viewer.audits
 

@@ -124,7 +124,7 @@ class TestConfiguration:
                 "without one: w",
             ),
             ({"callers": [{**CALLER, "api_key": "k" * 31}]}, "short keys", "guessed: writer"),
-            ({"callers": [{**CALLER, "secret_access_key": "s" * 31}]}, "short keys", "guessed: writer"),
+            ({"callers": [{**CALLER, "s3_key": "writer:" + "s" * 31}]}, "short keys", "guessed: writer"),
             ({"fencing": {"mode": "observe"}}, "observe", "everything without a mode"),
             ({"objects": [{**JOBS, "mode": "observe"}]}, "observe", "reports/{job}/**"),
             ({"tables": [{"name": "public.a", "mode": "observe"}]}, "observe", "public.a"),
