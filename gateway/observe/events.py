@@ -768,8 +768,19 @@ def ignore(_: Event) -> None:
     """Ignore an event: the sink of unobserved parts."""
 
 
+class Sink:
+    """A sink of some kinds of events, each with its handler. It is not even asked about others: see ``Sinks``."""
+
+    handlers: Mapping[type, Callable[[Any], None]]
+
+    def __call__(self, event: Event) -> None:
+        handler = self.handlers.get(type(event))
+        if handler is not None:
+            handler(event)
+
+
 class Sinks:
-    """One sink that passes events to many. A sink with ``handlers``, by the kind of event, gets only these kinds."""
+    """One sink that passes events to many, and to a ``Sink`` only those that it handles."""
 
     __slots__ = ("_told", "sinks")
 
@@ -789,5 +800,5 @@ class Sinks:
             sink(event)
 
     def _find(self, kind: type) -> tuple[Observe, ...]:
-        handlers = (getattr(sink, "handlers", {kind: sink}).get(kind) for sink in self.sinks)
+        handlers = (sink.handlers.get(kind) if isinstance(sink, Sink) else sink for sink in self.sinks)
         return Sinks(*(handler for handler in handlers if handler is not None)).sinks

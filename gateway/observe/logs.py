@@ -12,7 +12,7 @@ from typing import Any
 import structlog
 
 from gateway.fencing.credential_redaction import redacted
-from gateway.observe.events import LINES, Event, Line, RequestAnswered
+from gateway.observe.events import LINES, Event, Line, RequestAnswered, Sink
 from gateway.observe.repeats import Repeats
 from gateway.observe.stages import REQUEST_ID, TRACE_IDS
 
@@ -120,20 +120,17 @@ MOST_IN_A_SECOND = 100
 """Refused writes that are logged in one second. The record has every one; a storm of them must not be one of lines."""
 
 
-class Log:
+class Log(Sink):
     """A sink: it writes the lines of some kinds of events."""
 
     def __init__(self, kinds: Iterable[type]) -> None:
-        # So that it is not even asked about what happens with each request: see ``Sinks``.
-        self.handlers = dict.fromkeys(kinds, self)
+        self.handlers = dict.fromkeys(kinds, self._tell)
         # A probe of a service and the requests that need it meet one cause, and share its lines.
         self._latest: dict[str, tuple[Line, Event]] = {}
         self._repeats: Repeats[str] = Repeats(lambda cause, count: _write(*self._latest.pop(cause), count=count))
         self._second, self._lines = 0, 0
 
-    def __call__(self, event: Event) -> None:
-        if type(event) not in self.handlers:
-            return
+    def _tell(self, event: Event) -> None:
         for line in LINES[type(event)]:
             if line.when is None or line.when(event):
                 break

@@ -32,6 +32,7 @@ from gateway.observe.events import (
     Labels,
     Metric,
     Observe,
+    Sink,
     Sinks,
 )
 from gateway.observe.gauges import (
@@ -80,7 +81,7 @@ _BOUNDED: Mapping[str, Iterable[str]] = {
 }
 
 
-class EventMetrics:
+class EventMetrics(Sink):
     """The metrics of one gateway. It is a sink: call it with events. A scrape sets the gauges."""
 
     def __init__(self) -> None:
@@ -106,11 +107,6 @@ class EventMetrics:
         known += [(ALARMS, (name,)) for name in alarms]
         for metric, labels in known:
             cast("Counter", self.named[metric.name]).add(*labels, by=0)
-
-    def __call__(self, event: Event) -> None:
-        handler = self.handlers.get(type(event))
-        if handler is not None:
-            handler(event)
 
     def instruments(self) -> list[Instrument]:
         """All of them, in the order in which they are declared."""

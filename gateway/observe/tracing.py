@@ -26,12 +26,12 @@ from gateway.fencing.credential_redaction import redacted
 from gateway.observe.events import (
     BatchBegun,
     BatchSent,
-    Event,
     Observe,
     RequestAnswered,
     ServiceAnswered,
     ServiceAsked,
     ServiceUnreachable,
+    Sink,
     StageEntered,
     StageLeft,
     StepReached,
@@ -68,7 +68,7 @@ class _Open:
 _OPEN: ContextVar[_Open | None] = ContextVar("open", default=None)
 
 
-class Tracing:
+class Tracing(Sink):
     """The traces of one gateway."""
 
     def __init__(self, endpoint: str, *, version: str, observe: Observe) -> None:
@@ -94,6 +94,18 @@ class Tracing:
         )
         self._tracer = self._provider.get_tracer("fencing-gateway", version)
         self._requests: dict[str, Span] = {}
+        self.handlers = {
+            StepReached: self._step,
+            StageEntered: self._begin,
+            StageLeft: lambda event: self._leave(f"{event.area}.{event.stage}", event.failure),
+            BatchBegun: self._set_out,
+            BatchSent: lambda event: self._leave(_TRIP, None, {"db.operation.batch.size": event.size}),
+            ServiceAsked: self._ask,
+            ServiceAnswered: self._service_answered,
+            WriteAccepted: self._accepted,
+            WriteRefused: self._refused,
+            RequestAnswered: self._answered,
+        }
 
     def around(self, app: ASGIApp) -> ASGIApp:
         """``app``, with a span for each of its requests."""
@@ -119,36 +131,16 @@ class Tracing:
             async with asyncio.timeout(GRACE):
                 await done.wait()
 
-    def __call__(self, event: Event) -> None:  # noqa: C901, PLR0912 - one arm an event
-        match event:
-            case StepReached("tables.fast.before"):
-                self._enter(_FAST)
-            case StepReached("tables.fast.after"):
-                self._leave(_FAST)
-            case StepReached(name):
-                if opened := _OPEN.get():
-                    opened.span.add_event(name)
-            case StageEntered(area, stage):
-                self._enter(f"{area}.{stage}")
-            case StageLeft(area, stage, _, failure):
-                self._leave(f"{area}.{stage}", failure)
-            case BatchBegun(writes, origins):
-                self._set_out(writes, origins)
-            case BatchSent(_, size):
-                self._leave(_TRIP, None, {"db.operation.batch.size": size})
-            case ServiceAsked(service, method, path):
-                self._ask(f"{service} {method}", method, path)
-            case ServiceAnswered(service, method, status, _, failure):
-                answered = {} if status is None else {"http.response.status_code": status}
-                self._leave(f"{service} {method}", failure, answered)
-            case WriteAccepted(_, rule, way):
-                self._accepted(rule, way)
-            case WriteRefused():
-                self._refused(event)
-            case RequestAnswered():
-                self._answered(event)
-            case _:
-                pass
+    def _step(self, event: StepReached) -> None:
+        if event.name == f"{_FAST}.before":
+            self._enter(_FAST)
+        elif event.name == f"{_FAST}.after":
+            self._leave(_FAST)
+        elif opened := _OPEN.get():
+            opened.span.add_event(event.name)
+
+    def _begin(self, event: StageEntered) -> None:
+        self._enter(f"{event.area}.{event.stage}")
 
     def _arrived(self, scope: Scope) -> None:
         carrier = {_HEADERS[name]: value.decode("latin-1") for name, value in scope["headers"] if name in _HEADERS}
@@ -191,11 +183,13 @@ class Tracing:
             span.set_status(Status(StatusCode.ERROR))
         span.end()
 
-    def _accepted(self, rule: str | None, way: str) -> None:
+    def _accepted(self, event: WriteAccepted) -> None:
         opened = _OPEN.get()
         if opened is not None:
             span = _outermost(opened).span
-            span.set_attributes({"fencing.outcome": "accepted", "fencing.rule": rule or "", "fencing.way": way})
+            span.set_attributes(
+                {"fencing.outcome": "accepted", "fencing.rule": event.rule or "", "fencing.way": event.way}
+            )
 
     def _refused(self, event: WriteRefused) -> None:
         rejection = event.rejection
@@ -238,21 +232,25 @@ class Tracing:
                 _move_to(one.outer)
                 return
 
-    def _ask(self, name: str, method: str, path: str) -> None:
-        attributes = {"http.request.method": method, "url.path": redacted(path[:_MAX_PATH])}
-        span = self._enter(name, SpanKind.CLIENT, attributes)
+    def _ask(self, event: ServiceAsked) -> None:
+        attributes = {"http.request.method": event.method, "url.path": redacted(event.path[:_MAX_PATH])}
+        span = self._enter(f"{event.service} {event.method}", SpanKind.CLIENT, attributes)
         if span is not None:
             carrier: dict[str, str] = {}
             _W3C.inject(carrier, set_span_in_context(span))
             SENT_ALONG.set(tuple(carrier.items()))
 
-    def _set_out(self, writes: bool, origins: Iterable[object]) -> None:  # noqa: FBT001 - as the event has it
+    def _service_answered(self, event: ServiceAnswered) -> None:
+        answered = {} if event.status is None else {"http.response.status_code": event.status}
+        self._leave(f"{event.service} {event.method}", event.failure, answered)
+
+    def _set_out(self, event: BatchBegun) -> None:
         """Start the span of a batch in the trace of its first member, and link it with all."""
-        members = [origin for origin in origins if isinstance(origin, Span) and origin.is_recording()]
+        members = [origin for origin in event.origins if isinstance(origin, Span) and origin.is_recording()]
         if not members:
             return
         links = [Link(member.get_span_context()) for member in members]
-        attributes = {"db.system.name": "postgresql", "fencing.kind": "writes" if writes else "reads"}
+        attributes = {"db.system.name": "postgresql", "fencing.kind": "writes" if event.writes else "reads"}
         parent = set_span_in_context(members[0])
         span = self._tracer.start_span(_TRIP, parent, SpanKind.CLIENT, attributes, links)
         for member in members:

@@ -18,7 +18,7 @@ from gateway.db.database import Database
 from gateway.db.traffic import TrafficKey, WriteCounts
 from gateway.errors import Denied
 from gateway.fencing.record import Refusal, Rejection
-from gateway.observe.events import Event, Observe, RefusalCounted, WriteAccepted, WriteRefused
+from gateway.observe.events import Observe, RefusalCounted, Sink, WriteAccepted, WriteRefused
 
 INTERVAL = 10.0
 """Seconds between two flushes."""
@@ -84,7 +84,7 @@ _MOST_ROWS = 10_000
 Outcome: TypeAlias = Literal["accepted", "refused", "observed"]
 
 
-class Traffic:
+class Traffic(Sink):
     """The counts of one process: a sink of events, which costs a write one step in a dictionary.
 
     A write is ``accepted``, ``refused`` or ``observed``: it passed, and would have been refused if its rule were
@@ -104,15 +104,14 @@ class Traffic:
         # This process's whole rows while their minute may not be over. The database replaces rows and does not add to
         # them, so a flush whose answer was lost is simply repeated.
         self._rows: dict[TrafficKey, WriteCounts] = {}
-        self.handlers = {WriteAccepted: self, WriteRefused: self, RefusalCounted: self}
+        self.handlers = {
+            WriteAccepted: self._accepted,
+            WriteRefused: lambda event: self._refused(event.plane, event.rejection),
+            RefusalCounted: lambda event: self._refused(event.plane, event.refusal),
+        }
 
-    def __call__(self, event: Event) -> None:
-        if isinstance(event, WriteAccepted):
-            self._counts[event.plane, event.rule or "", "accepted"] += 1
-        elif isinstance(event, WriteRefused):
-            self._refused(event.plane, event.rejection)
-        elif isinstance(event, RefusalCounted):
-            self._refused(event.plane, event.refusal)
+    def _accepted(self, event: WriteAccepted) -> None:
+        self._counts[event.plane, event.rule or "", "accepted"] += 1
 
     def _refused(self, plane: str, refused: Refusal | Rejection) -> None:
         """Count a refused write once: each of its refused resources is an event, one after the other."""
