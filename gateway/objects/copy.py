@@ -16,22 +16,10 @@ from gateway.objects.s3 import xml
 from gateway.objects.s3.addressing import CopySource, PartSource
 from gateway.objects.s3.answers import Applied, Uploaded, no_such_key, step_failure, unquoted
 from gateway.objects.s3.body import VerifiedBody
-from gateway.objects.s3.request import METADATA, S3Request, is_own
+from gateway.objects.s3.request import DESCRIPTION, METADATA, S3Request, is_own
 from gateway.objects.s3.xml import Part
 from gateway.objects.store.client import StoreResponse, TextHeaders
 from gateway.objects.store.operations import Upstream
-
-# Headers that describe the bytes. A copy has them from its source, or all of them from its request.
-_DESCRIPTION = frozenset(
-    {
-        "cache-control",
-        "content-disposition",
-        "content-encoding",
-        "content-language",
-        "content-type",
-        "expires",
-    }
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +40,7 @@ class SourceObject:
 
 def describes(name: str) -> bool:
     """Return whether a header (lower-case name) describes an object, so that a copy has it from source or request."""
-    return name in _DESCRIPTION or name.startswith(METADATA)
+    return name in DESCRIPTION or name.startswith(METADATA)
 
 
 class Sources:

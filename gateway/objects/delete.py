@@ -168,7 +168,7 @@ class Deletes:
         profile = await self._writes.profile_for(write)
         steps = mutation.delete(
             *(write.announcement(), condition),
-            conditional_delete=profile.conditional_delete,
+            conditional_delete=profile.delete_condition,
             in_parts=profile.can_bump,
         )
         deleted = await self._writes.run(write, steps, OperationPayload(headers=headers))

@@ -356,7 +356,23 @@ class FencedWrites:
         return await self._told(write, error)
 
     async def _told(self, write: FencedWrite, error: GatewayError) -> GatewayError:
-        return await told(error, self._runner, write.bucket, write.key, write.evidence)
+        """Return the error, which says so where an earlier attempt of the same call stands at the key.
+
+        This is about the earlier attempt only: the refused one has written nothing. The gateway does not wait for a
+        store that is slow or away.
+        """
+        if write.evidence is None:
+            return error
+        with suppress(GatewayError, TimeoutError):
+            async with asyncio.timeout(EVIDENCE_TIMEOUT):
+                there = await self._runner.run(_look(write.bucket, write.key))
+            if isinstance(there, Found) and write.evidence in (there.invocation, there.write_id):
+                error.message += (
+                    " This request has written nothing, but an earlier attempt of it took effect: it wrote the object "
+                    "that stands at the key."
+                )
+                error.facts["earlier-attempt"] = "took-effect"
+        return error
 
     async def _record_acceptance(self, write: FencedWrite, decision: Decision | None, fence: Fence | None) -> None:
         """Count an accepted write. In observe mode, put on record that the fence would have refused it."""
@@ -471,26 +487,6 @@ def digest(headers: Iterable[tuple[bytes, bytes]], caller: str, bucket: str, key
     parts = (named[0], caller.encode(), bucket.encode(), key.encode())
     # A hash of hashes: no two calls have one text.
     return hashlib.sha256(b"".join(hashlib.sha256(part).digest() for part in parts)).hexdigest()[:32]
-
-
-async def told(error: GatewayError, runner: Runner, bucket: str, key: str, evidence: str | None) -> GatewayError:
-    """Return the error, which says so where an earlier attempt of the same call stands at the key.
-
-    This is about the earlier attempt only: the refused one has written nothing. The gateway does not wait for a store
-    that is slow or away.
-    """
-    if evidence is None:
-        return error
-    with suppress(GatewayError, TimeoutError):
-        async with asyncio.timeout(EVIDENCE_TIMEOUT):
-            there = await runner.run(_look(bucket, key))
-        if isinstance(there, Found) and evidence in (there.invocation, there.write_id):
-            error.message += (
-                " This request has written nothing, but an earlier attempt of it took effect: it wrote the object that "
-                "stands at the key."
-            )
-            error.facts["earlier-attempt"] = "took-effect"
-    return error
 
 
 def _look(bucket: str, key: str) -> Steps[HeadAnswer]:

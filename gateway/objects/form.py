@@ -25,7 +25,7 @@ from gateway.objects.fenced_write import FencedWrite
 from gateway.objects.protocol.effects import Stored
 from gateway.objects.put import Puts
 from gateway.objects.s3 import addressing, xml
-from gateway.objects.s3.body import Declared, FileInspection, declared
+from gateway.objects.s3.body import Declared, FileInspection, declared, length_of
 from gateway.objects.s3.operations import Operation, not_implemented
 from gateway.objects.s3.request import S3Request, forwarded, read_condition, read_fencing
 from gateway.record.payload_capture import NOTHING, Capture
@@ -202,7 +202,7 @@ class FormBody:
         received = tuple(headers)
         self._arrivals, self._max_size = arrivals, max_size
         self._parser = FormParser(_one(received, b"content-type") or "")
-        self._left = _length(_one(received, b"content-length"))
+        self._left = length_of("content-length", _one(received, b"content-length"))
         self._before_file = 0
         self._more = True
         self._held = b""
@@ -253,14 +253,6 @@ def _one(headers: Iterable[tuple[bytes, bytes]], wanted: bytes) -> str | None:
     if len(values) > 1:
         raise StoreError("InvalidRequest", 400, f"The header {wanted.decode()} stands twice.")
     return values[0] if values else None
-
-
-def _length(value: str | None) -> int:
-    if value is None:
-        raise StoreError("MissingContentLength", 411, "You must provide the Content-Length HTTP header.")
-    if not (value.isascii() and value.isdecimal() and len(value) <= 18):
-        raise StoreError("InvalidArgument", 400, "The value of content-length is not a length.")
-    return int(value)
 
 
 _FILENAME = "${filename}"

@@ -5,7 +5,7 @@ The last two stages belong to the handler of the operation. A handler of writes 
 ``fenced_write.py``; ``protocol/mutation.py`` decides what happens in Postgres and in the store.
 """
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import TypeAlias
@@ -110,6 +110,9 @@ class Neighbours:
 class ObjectPlane:
     """An ASGI app: S3, for the buckets of one store."""
 
+    forms: FormUploads
+    deletes: Deletes
+
     def __init__(  # noqa: PLR0913 - each subject needs one part, passed by name
         self,
         *,
@@ -135,7 +138,7 @@ class ObjectPlane:
         scan = BypassScan(database, upstream, resources, observe)
         self.sweeper = Sweeper(database, upstream, profiles, self._runner, observe, scan)
         self._reads = Reads(upstream)
-        self._listings = Listings(self._databases_of, upstream)
+        self._listings = Listings(lambda *place: [each.database for each in neighbours.of_keys(*place)], upstream)
         audit = Audit(database, observe, "objects")
         public = NO_RIGHTS if signers.anonymous is None else signers.anonymous.rights
         rights = StoreRights(upstream, resources, public)
@@ -149,10 +152,10 @@ class ObjectPlane:
         )
         puts = Puts(database, upstream, writes, bodies.memory, settings.threshold)
         self.forms = FormUploads(
-            *(puts, signers, self._forms_of, settings.max_body, settings.capture),
+            *(puts, signers, lambda *place: neighbours.of_key(*place).forms, settings.max_body, settings.capture),
         )
         amendments = Amendments(upstream, writes, rights)
-        self.deletes = Deletes(puts, amendments, self._deletes_of)
+        self.deletes = Deletes(puts, amendments, lambda *place: neighbours.of_key(*place).deletes)
         self._handlers = {**self._listing_handlers(), **self._write_handlers(puts, amendments)}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -208,15 +211,6 @@ class ObjectPlane:
             # Browsers ask for the bucket's CORS rules before any other method that writes.
             origins.check(head.method, head.headers)
         return signature
-
-    def _databases_of(self, bucket: str, prefix: str) -> Sequence[Database]:
-        return [plane.database for plane in self._neighbours.of_keys(bucket, prefix)]
-
-    def _forms_of(self, bucket: str, key: str) -> FormUploads:
-        return self._neighbours.of_key(bucket, key).forms
-
-    def _deletes_of(self, bucket: str, key: str) -> Deletes:
-        return self._neighbours.of_key(bucket, key).deletes
 
     def _handler(self, operation: Operation) -> Handler:
         """Return the handler of an operation. Only an operation that is known to change nothing may lack one."""

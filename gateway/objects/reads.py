@@ -329,20 +329,18 @@ class _Tombstones:
         self._databases, self._upstream = databases, upstream
 
     async def any_in(self, bucket: str) -> bool:
-        return any(await _of_each(intents.any_tombstone_in(database, bucket) for database in self._databases))
+        return any(await asyncio.gather(*(intents.any_tombstone_in(database, bucket) for database in self._databases)))
 
     async def among(self, bucket: str, entries: Sequence[ListingEntry]) -> list[ListingEntry]:
         sized = [entry for entry in entries if entry.size in (TOMBSTONE_SIZE, None) and _storable(entry.name)]
         if not sized:
             return []
         asked = [entry.name for entry in sized]
-        found = await _of_each(intents.tombstones_among(database, bucket, asked) for database in self._databases)
-        names = frozenset[str]().union(*found)
+        names = await _all(intents.tombstones_among(database, bucket, asked) for database in self._databases)
         return await self.verified(bucket, [entry for entry in sized if entry.name in names])
 
     async def below(self, bucket: str, prefixes: Sequence[str]) -> frozenset[str]:
-        found = await _of_each(intents.tombstones_below(database, bucket, prefixes) for database in self._databases)
-        return frozenset[str]().union(*found)
+        return await _all(intents.tombstones_below(database, bucket, prefixes) for database in self._databases)
 
     async def verified(
         self, bucket: str, entries: Iterable[ListingEntry], version_of: Callable[[ListingEntry], str] | None = None
@@ -371,29 +369,27 @@ class _OwnUploads:
         self._databases = databases
 
     async def any_in(self, bucket: str) -> bool:
-        return any(await _of_each(uploads.any_staged(database, bucket) for database in self._databases))
+        return any(await asyncio.gather(*(uploads.any_staged(database, bucket) for database in self._databases)))
 
     async def among(self, bucket: str, entries: Sequence[ListingEntry]) -> list[ListingEntry]:
         asked = [entry.text("UploadId") for entry in entries]
-        found = await _of_each(uploads.staged_among(database, bucket, asked) for database in self._databases)
-        ids = frozenset[str]().union(*found)
+        ids = await _all(uploads.staged_among(database, bucket, asked) for database in self._databases)
         return [entry for entry in entries if entry.text("UploadId") in ids]
 
     async def below(self, bucket: str, prefixes: Sequence[str]) -> frozenset[str]:
-        found = await _of_each(uploads.staged_below(database, bucket, prefixes) for database in self._databases)
-        return frozenset[str]().union(*found)
+        return await _all(uploads.staged_below(database, bucket, prefixes) for database in self._databases)
 
 
 _Hidden: TypeAlias = _Tombstones | _OwnUploads
 """The entries that a listing of one kind leaves out."""
 
 
-async def _of_each(asked: Iterable[Awaitable[Item]]) -> list[Item]:
-    """Return the answers of the databases of a bucket, which are asked side by side. The first failure decides.
+async def _all(asked: Iterable[Awaitable[frozenset[str]]]) -> frozenset[str]:
+    """Return what the databases of a bucket know, which are asked side by side. The first failure decides.
 
     The others are not cancelled then, because that would end their sessions. They end within their own timeouts.
     """
-    return await asyncio.gather(*asked)
+    return frozenset[str]().union(*await asyncio.gather(*asked))
 
 
 async def _read(document: bytes) -> ListingPage:

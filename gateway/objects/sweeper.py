@@ -150,7 +150,7 @@ class Sweeper:
             if error.s3_code == "NoSuchBucket":  # then there is nothing to delete, only to forget
                 return True
             raise
-        return profile.conditional_delete if profile.writable else None
+        return profile.delete_condition if profile.writable else None
 
     async def _sweep_uploads(self) -> int:
         await uploads.forget_completed(self._database)

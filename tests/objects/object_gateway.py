@@ -4,8 +4,11 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
+from urllib.parse import parse_qsl, unquote
+from uuid import uuid4
 
 import asyncpg
 import httpx
@@ -15,13 +18,20 @@ from pydantic import SecretStr
 
 from gateway.config.sections import ObjectStore
 from gateway.demo.embedded import EmbeddedPostgres
-from gateway.objects.store.probe import PREFIX
+from gateway.objects.protocol.effects import tombstone_body
+from gateway.objects.protocol.runner import Runner
+from gateway.objects.store.operations import Upstream
+from gateway.objects.store.probe import PREFIX, Profiles
+from gateway.objects.sweeper import Sweeper
 from tests.doubles.s3 import ACCESS_KEY as STORE_ACCESS_KEY
 from tests.doubles.s3 import SECRET_KEY as STORE_SECRET_KEY
 from tests.doubles.s3 import Rule, S3Double, serve
 from tests.doubles.s3.app import Exchange
+from tests.doubles.s3.signature import TIMESTAMP
 from tests.doubles.s3.state import Mutation, Upload
+from tests.doubles.s3.wire import Receive, Scope, Send
 from tests.objects.clients import connect
+from tests.patience import patient
 from tests.postgres import fresh_database
 from tests.running import ACCESS_KEY, API_KEY, SECRET_KEY, Events, config, running
 from tests.waiting import PATIENCE
@@ -185,3 +195,88 @@ def store(*buckets: str, kind: type[S3Double] = S3Double, versioned: Iterable[st
         double.store.bucket(bucket).versioning = "Enabled"
     double.behave(**behaviour)
     return double
+
+
+def forgetful(*buckets: str) -> S3Double:
+    """A store that ignores the conditions of deletes, so that each delete through the gateway leaves a tombstone."""
+    return store(*(buckets or ("bucket",)), ignored_conditions=frozenset({"DeleteObject"}))
+
+
+async def entomb(stage: Stage, *keys: str, bucket: str = "bucket", forbidden: bool = False) -> None:
+    """Put tombstones where they stand after a delete; ``forbidden``: a late request may be waiting for absence."""
+    for key in keys:
+        resource = f"s3/{bucket}/{key}"
+        metadata = {"fencing-tombstone": "true", "fencing-resource": resource, "fencing-token": "1"}
+        stage.double.put(bucket, key, tombstone_body(uuid4()), metadata)
+        await stage.rows(
+            "INSERT INTO fencing.tombstone (resource, bucket, key) VALUES ($1, $2, $3) ON CONFLICT DO NOTHING",
+            resource, bucket, key,
+        )  # fmt: skip
+        if forbidden:
+            await stage.rows(
+                "INSERT INTO fencing.forbidden VALUES ($1, $2, $3, '', now() + interval '1 minute')",
+                resource, bucket, key,
+            )  # fmt: skip
+
+
+@asynccontextmanager
+async def sweeper(stage: Stage, **settings: Any) -> AsyncIterator[tuple[Sweeper, Events]]:
+    """A sweeper like the one of another gateway."""
+    events = Events()
+    database = patient(stage.dsn)
+    try:
+        async with Upstream(stage.settings()) as upstream:
+            profiles = Profiles(upstream)
+            runner = Runner(database, upstream, profiles, events, settings.get("pending_wait", 0.2))
+            yield Sweeper(database, upstream, profiles, runner, events), events
+    finally:
+        await database.close()
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """One request: the path decoded, the parameters and the headers (lower-case names) as they came."""
+
+    method: str
+    path: str
+    parameters: dict[str, str]
+    headers: dict[str, str]
+
+    @property
+    def lifetime(self) -> int | None:
+        """Seconds the signature in the query is good for; None where it is in the headers."""
+        if "authorization" in self.headers:
+            assert "X-Amz-Signature" not in self.parameters
+            return None
+        return int(self.parameters["X-Amz-Expires"])
+
+    @property
+    def signed_at(self) -> datetime:
+        """The time the signature carries, in whole seconds."""
+        written = self.parameters.get("X-Amz-Date") or self.headers["x-amz-date"]
+        return datetime.strptime(written, TIMESTAMP).replace(tzinfo=UTC)
+
+
+class RecordingDouble(S3Double):
+    """The double, with a log of what came."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**{"buckets": ["bucket", "other"], **settings})
+        self.asked: list[Asked] = []
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        parameters = dict(parse_qsl(scope["query_string"].decode("ascii"), keep_blank_values=True))
+        headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
+        self.asked.append(Asked(scope["method"], unquote(scope["raw_path"].decode("ascii")), parameters, headers))
+        await super().__call__(scope, receive, send)
+
+    def changing(self, since: int = 0) -> list[Asked]:
+        """Return the requests from the ``since``th on that are no reads, without those of the probe."""
+        asked = (each for each in self.asked[since:] if each.method not in ("GET", "HEAD"))
+        return [each for each in asked if f"/{PREFIX}" not in each.path]
+
+
+def recorded(stage: Stage) -> RecordingDouble:
+    """The store of a stage whose store records."""
+    assert isinstance(stage.double, RecordingDouble)
+    return stage.double

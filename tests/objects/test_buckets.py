@@ -13,9 +13,17 @@ from gateway.demo.embedded import EmbeddedPostgres
 from gateway.objects.store.probe import PREFIX
 from gateway.observe.events import BucketAdministered
 from tests.objects.clients import call, connect, outcome, refused
-from tests.objects.object_gateway import ADMIN, WRITER, Stage, module_stage, staged
-from tests.objects.recording import RecordingDouble, recorded
-from tests.objects.sweeping import entomb, forgetful
+from tests.objects.object_gateway import (
+    ADMIN,
+    WRITER,
+    RecordingDouble,
+    Stage,
+    entomb,
+    forgetful,
+    module_stage,
+    recorded,
+    staged,
+)
 from tests.tiers import first
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

@@ -26,8 +26,7 @@ from gateway.objects.store.operations import Upstream
 from gateway.observe.events import BypassFound, SweepFailed
 from tests.doubles.s3 import S3Double
 from tests.objects.clients import call, connect, opened, outcome
-from tests.objects.object_gateway import ADMIN, Stage, module_stage, staged
-from tests.objects.sweeping import forgetful, sweeper
+from tests.objects.object_gateway import ADMIN, Stage, forgetful, module_stage, staged, sweeper
 from tests.patience import patient
 from tests.running import Events
 from tests.tiers import first

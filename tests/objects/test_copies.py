@@ -6,8 +6,7 @@ from typing import Any
 import pytest
 
 from tests.objects.clients import call, connect, outcome
-from tests.objects.object_gateway import Stage, module_stage, store
-from tests.objects.sweeping import entomb
+from tests.objects.object_gateway import Stage, entomb, module_stage, store
 from tests.tiers import first
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

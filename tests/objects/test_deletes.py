@@ -17,9 +17,7 @@ from tests.doubles.s3.objects import DeleteMarker
 from tests.doubles.s3.wire import Receive, Scope, Send
 from tests.objects import raw
 from tests.objects.clients import body_of, call, connect, outcome
-from tests.objects.object_gateway import Stage, module_stage, store
-from tests.objects.recording import RecordingDouble, recorded
-from tests.objects.sweeping import entomb
+from tests.objects.object_gateway import RecordingDouble, Stage, entomb, module_stage, recorded, store
 from tests.tiers import first
 from tests.waiting import PATIENCE
 

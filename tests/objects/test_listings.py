@@ -24,8 +24,7 @@ from gateway.objects.s3.operations import Operation
 from tests.doubles.s3 import S3Double
 from tests.objects import raw
 from tests.objects.clients import call, connect, in_thread, refused
-from tests.objects.object_gateway import Stage, staged
-from tests.objects.sweeping import entomb
+from tests.objects.object_gateway import Stage, entomb, staged
 from tests.tiers import first
 
 LISTS = ("list_objects", "list_objects_v2")

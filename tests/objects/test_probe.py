@@ -96,7 +96,7 @@ async def test_a_store_like_aws_passes_quickly(double: S3Double, upstream: Upstr
     assert failed(profile) == set()
     assert profile.writable
     assert profile.reason is None
-    assert profile.conditional_delete
+    assert profile.delete_condition
     assert profile.can_bump
     assert not profile.unique_etags
     assert profile.plain_etags_predicted
@@ -328,7 +328,7 @@ def without(*failing: Probe, etags: Etags = HASHES) -> Profile:
 def test_an_untried_ability_counts_as_missing() -> None:
     unseen = conclude([], Etags([], MD5, [], OF_PARTS))
     assert not without(Probe.READ_BACK).writable
-    assert not any((unseen.writable, unseen.conditional_delete, unseen.can_bump, unseen.unique_etags))
+    assert not any((unseen.writable, unseen.delete_condition, unseen.can_bump, unseen.unique_etags))
     assert all("not tried" in finding.detail for finding in unseen.findings)
 
 

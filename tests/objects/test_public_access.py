@@ -27,8 +27,7 @@ from tests.doubles.s3.amendments import canned_acl
 from tests.doubles.s3.wire import Receive, Scope, Send
 from tests.objects import raw
 from tests.objects.clients import body_of, call, connect, outcome, refused
-from tests.objects.object_gateway import Stage, staged
-from tests.objects.recording import RecordingDouble
+from tests.objects.object_gateway import RecordingDouble, Stage, staged
 from tests.objects.test_forms import BOUNDARY, TOKEN, Form, code, post, signed
 from tests.running import GRANTS
 from tests.tiers import first

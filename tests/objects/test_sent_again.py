@@ -15,10 +15,9 @@ from tests.doubles.s3 import Rule
 from tests.objects import raw
 from tests.objects.clients import body_of, call, connect, opened, outcome
 from tests.objects.clients import refused as refusal
-from tests.objects.object_gateway import ADMIN, Stage, module_stage, store
+from tests.objects.object_gateway import ADMIN, Stage, module_stage, store, sweeper
 from tests.objects.object_gateway import WRITER as WRITING
 from tests.objects.raw import Reply
-from tests.objects.sweeping import sweeper
 from tests.running import ACCESS_KEY, SECRET_KEY
 from tests.tiers import first
 from tests.waiting import PATIENCE

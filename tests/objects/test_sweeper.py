@@ -20,8 +20,7 @@ from gateway.objects.sweeper import Swept
 from gateway.observe.events import IntentSettled, SweepFailed, TombstoneSwept, UploadSwept
 from tests.doubles.s3 import S3Double
 from tests.objects.clients import call, connect, outcome
-from tests.objects.object_gateway import Stage, staged
-from tests.objects.sweeping import entomb, sweeper
+from tests.objects.object_gateway import Stage, entomb, staged, sweeper
 from tests.patience import patient
 from tests.processes import run
 from tests.tiers import first

@@ -12,8 +12,7 @@ from gateway.fencing.intent import DEAD_AFTER, LATE_AFTER
 from tests.doubles.s3.conditions import UNCONDITIONAL
 from tests.doubles.s3.state import Content, Origin
 from tests.objects.clients import body_of, call, connect, outcome, warm_up
-from tests.objects.object_gateway import Stage, module_stage, staged, store
-from tests.objects.recording import RecordingDouble, recorded
+from tests.objects.object_gateway import RecordingDouble, Stage, module_stage, recorded, staged, store
 from tests.tiers import first
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

@@ -7,8 +7,7 @@ import pytest_asyncio
 from mypy_boto3_s3 import S3Client
 
 from tests.objects.clients import body_of, call, connect, opened, outcome
-from tests.objects.object_gateway import WRITER, Stage, module_stage, store
-from tests.objects.sweeping import entomb
+from tests.objects.object_gateway import WRITER, Stage, entomb, module_stage, store
 from tests.tiers import first
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

@@ -57,7 +57,7 @@ from gateway.objects.protocol.effects import (
 )
 from gateway.objects.protocol.mutation import candidates, choose
 from gateway.objects.s3.answers import Applied, NotApplied, NotSent, Unknown, WriteAnswer
-from gateway.objects.s3.request import METADATA
+from gateway.objects.s3.request import DESCRIPTION, METADATA
 from gateway.objects.s3.xml import Part
 from gateway.objects.store.client import StoreResponse, TextHeaders, path, path_of, pieces_of
 from gateway.objects.store.operations import WITHOUT_ETAG, Upstream
@@ -459,12 +459,7 @@ Sign: TypeAlias = Callable[[], Awaitable[datetime]]
 # The headers that S3 returns with a GET and takes with a PUT.
 _KEPT = frozenset(
     {
-        "cache-control",
-        "content-disposition",
-        "content-encoding",
-        "content-language",
-        "content-type",
-        "expires",
+        *DESCRIPTION,
         "x-amz-server-side-encryption",
         "x-amz-server-side-encryption-aws-kms-key-id",
         "x-amz-storage-class",

@@ -506,7 +506,11 @@ def _length(headers: Mapping[str, str], *, framed: bool) -> int:
                 "InvalidRequest", 400, "A body that is aws-chunked needs a STREAMING- x-amz-content-sha256."
             )
     name = "x-amz-decoded-content-length" if framed else "content-length"
-    value = headers.get(name)
+    return length_of(name, headers.get(name))
+
+
+def length_of(name: str, value: str | None) -> int:
+    """Return the length in the header ``name``. Raises ``StoreError``: 411 where there is none, else 400."""
     if value is None:
         raise StoreError("MissingContentLength", 411, f"You must provide the {name} HTTP header.")
     if not value or len(value) > 18 or not set(value) <= _DIGITS:

@@ -21,6 +21,17 @@ from gateway.objects.s3.addressing import CopySource
 from gateway.objects.s3.operations import Level, Operation, OperationKind, not_implemented, recognise
 
 METADATA = "x-amz-meta-"
+DESCRIPTION = frozenset(
+    {
+        "cache-control",
+        "content-disposition",
+        "content-encoding",
+        "content-language",
+        "content-type",
+        "expires",
+    }
+)
+"""The headers that describe the bytes of an object."""
 
 
 class Mark(StrEnum):
@@ -48,12 +59,7 @@ _GRANTS = frozenset(
 )
 _NEW_OBJECT = frozenset(
     {
-        "cache-control",
-        "content-disposition",
-        "content-encoding",
-        "content-language",
-        "content-type",
-        "expires",
+        *DESCRIPTION,
         "x-amz-object-lock-event-hold",
         "x-amz-object-lock-event-hold-duration-days",
         "x-amz-object-lock-event-hold-duration-years",
@@ -326,15 +332,6 @@ def read_fencing(
     return fencing.add_sequencers(writer, sequencers) if sequencers else writer
 
 
-def refuse_unsigned(query: Iterable[tuple[str, str]]) -> None:
-    """Raise ``RequestMalformed`` where the query of a request that is not presigned names a writer."""
-    for name, _ in query:
-        raise RequestMalformed(
-            f"The query parameter {name} is for presigned requests only.",
-            advice=f"Send it as the header {name.title()}.",
-        )
-
-
 def _is_metadata(name: bytes) -> bool:
     return name.lower().replace(b"_", b"-") in _METADATA
 
@@ -495,7 +492,10 @@ def _sorted(parameters: Pairs, headers: Mapping[str, str]) -> _Query:
         pair for pair in parameters if pair[0] not in FENCING_PARAMETERS | {"x-id"}
     )  # x-id: the operation again
     if "X-Amz-Algorithm" not in given or "authorization" in headers:
-        refuse_unsigned(writer)
+        if writer:
+            name = writer[0][0]
+            message = f"The query parameter {name} is for presigned requests only."
+            raise RequestMalformed(message, advice=f"Send it as the header {name.title()}.")
         return _Query(rest, headers=(), fencing=(), session=None)
     session = given.get("X-Amz-Security-Token")
     if session is not None and "x-amz-security-token" in headers:

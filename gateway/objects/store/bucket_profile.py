@@ -84,7 +84,7 @@ class Profile:
     complete_conditions: bool
     """CompleteMultipartUpload does. Otherwise a fenced write must not use it with a condition."""
     delete_condition: bool
-    """DeleteObject honours If-Match."""
+    """DeleteObject honours If-Match; otherwise a delete leaves a tombstone."""
     reads_back: bool
     """HEAD shows the ETag and the metadata of the last write."""
     unique_etags: bool
@@ -113,11 +113,6 @@ class Profile:
             return None
         failed = (finding for finding in self.findings if not finding.passed and finding.name in REQUIRED)
         return next((f"{finding.name}: {finding.detail}" for finding in failed), "the bucket failed its probe")
-
-    @property
-    def conditional_delete(self) -> bool:
-        """Whether a delete may be a DeleteObject with If-Match; otherwise it is a tombstone."""
-        return self.delete_condition
 
     def without(self, distrusted: Collection[str]) -> "Profile":
         """Return the profile without the conditions that an operator does not rely on: ``complete``, ``delete``."""
