@@ -71,7 +71,7 @@ TABLE: dict[str, str] = {
     "serving": "config db http.connection http.crowd http.server",
     "doctor": "fencing auth config db guard journal.contents journal.opening journal.protocol naming objects "
     "observe.events table_rules tables.catalog tables.reach tables.sql targets wiring",
-    "demo": "fencing app auth.grants config db guard serving webhooks",
+    "demo": "fencing app auth.grants config db guard serving",
     "commands": "fencing app auth client config db.database db.traffic doctor guard naming observe ownership "
     "http.crowd http.server reloading serving service_manager targets text wiring workers",
     "client": "fencing",
