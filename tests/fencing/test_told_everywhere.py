@@ -13,6 +13,7 @@ import pytest
 import pytest_asyncio
 from botocore.exceptions import ClientError
 
+from gateway.commands.console import entry_cells
 from gateway.demo.embedded import EmbeddedPostgres
 from tests.fencing.policy_gateway import ADMIN_KEY, WAYS, Shown, World, opened
 from tests.record.receiver import SECRET, Receiver, receiving
@@ -111,9 +112,11 @@ async def told_of(places: Places, one: dict[str, Any], fence: str, *, enforced: 
     assert one["enforced"] == enforced
     assert one["program"].partition("/")[0] in ("python-httpx", "Boto3")
 
-    sent = await places.sent(resource)
-    facts = (sent["token"], sent["caller"], sent["fence"], sent["fence_holder"], sent["at"])
-    assert facts == (token, "writer", fence, "bob", one["at"])
+    entry = (await world.admin.get(f"/v1/events/{one['id']}")).json()
+    for told_by in (entry, await places.sent(resource)):
+        facts = tuple(told_by[name] for name in ("token", "caller", "fence", "fence_holder", "at"))
+        assert facts == (token, "writer", fence, "bob", one["at"])
+    assert {token, "writer", fence, "bob", at.strftime("%Y-%m-%d %H:%M:%S")} <= set(entry_cells(entry))
 
     listed = (await world.admin.get("/v1/incidents", params={"resource": resource})).json()["incidents"]
     (incident,) = [one for one in listed if one["resource"] == resource]
@@ -122,10 +125,14 @@ async def told_of(places: Places, one: dict[str, Any], fence: str, *, enforced: 
     assert (incident["refused"] > 0) == enforced
 
     page = (await places.page.get(f"/ui/resource?name={quote(resource, safe='')}")).text
+    of_entry = (await places.page.get(f"/ui/rejections/{one['id']}")).text
     report = (await world.admin.get(f"/v1/reports/{resource}")).text
     for place in (page, report):
         for fact in ("writer", f"token {token}", "bob", f"token {fence}", at.strftime("%H:%M:%S")):
             assert fact in place, fact
         if enforced:
             assert not NOTHING.search(place)
+    words = re.sub(r"<[^>]+>", "", of_entry)
+    for fact in ("writer", f"token {token}", "bob", f"Then{fence}, raised by bob", at.strftime("%H:%M:%S")):
+        assert fact in words, fact
     return page, report
