@@ -126,7 +126,6 @@ class Rights:
 
     @classmethod
     def all(cls) -> Self:
-        """Return the rights to do everything."""
         return cls((Grant(frozenset(Action), everything=True),))
 
     def only(self, *actions: Action) -> "Rights":
@@ -139,7 +138,6 @@ class Rights:
         return self._at_name(action, PlaceKind.TABLE, name)
 
     def function(self, name: str) -> Limits:
-        """Return what is granted of a function. ``name``: ``schema.name``."""
         return self._at_name(Action.CALL, PlaceKind.FUNCTION, name)
 
     def may_read(self, tables: Iterable[str]) -> bool:
@@ -162,7 +160,6 @@ class Rights:
         return self._at(action, PlaceKind.BUCKET, lambda pattern: _covers_key(pattern, bucket, key))
 
     def keys(self, action: Action, matches: Callable[[str], bool]) -> Limits:
-        """Return what is granted at buckets and keys by the patterns that match."""
         return self._at(action, PlaceKind.BUCKET, matches)
 
     def bucket(self, action: Action, bucket: str) -> bool:
@@ -287,7 +284,6 @@ class Place:
         return _covers_key(pattern, bucket, key) if slash else pattern in (bucket, "*")
 
     def limits(self, rights: Rights, action: Action) -> Limits:
-        """Return what is granted here."""
         if self.kind is PlaceKind.BUCKET:
             bucket, slash, key = self.name.partition("/")
             return rights.key(action, bucket, key) if slash else Limits(rights.bucket(action, bucket))
@@ -376,5 +372,4 @@ def _said(grant: Grant, what: str) -> str:
 
 
 def _few(names: Sequence[str]) -> str:
-    """Return the first of many names: an error has to stay short."""
     return ", ".join(names[:3]) + (" and others" if len(names) > 3 else "")

@@ -38,7 +38,6 @@ class Former:
 
     @property
     def told(self) -> str:
-        """The advice as a sentence."""
         return f"It {self.advice}."
 
 
