@@ -22,7 +22,7 @@ from gateway.auth.issuers import Admit, IssuerFailed, Issuers, ask
 from gateway.auth.login_cookies import Attempt, Session, Terms
 from gateway.auth.principal import Principal
 from gateway.config.access import Login
-from gateway.config.sections import browser_address, web_address
+from gateway.config.sections import browser_address
 from gateway.errors import Forbidden, RequestMalformed, Unauthenticated, Unavailable
 from gateway.observe.events import Observe, ServiceUnreachable
 
@@ -203,8 +203,11 @@ class ProviderLogins:
                 if status != HTTPStatus.OK or found.get("issuer") != provider.terms.issuer:
                     raise IssuerFailed(f"{url} is not its configuration")
                 try:
-                    browsers = browser_address(str(found.get("authorization_endpoint")))
-                    known = browsers, web_address(str(found.get("token_endpoint")))
+                    # The client's secret goes to the second one, so that it has to be as safe as the first.
+                    known = (
+                        browser_address(str(found.get("authorization_endpoint"))),
+                        browser_address(str(found.get("token_endpoint"))),
+                    )
                 except ValueError as error:
                     raise IssuerFailed(f"an address in its configuration {error}") from error
             self._known[provider.name] = now, known
