@@ -66,7 +66,6 @@ class Rate:
         self._left, self._at = float(burst), float("-inf")
 
     def left(self, now: float) -> int:
-        """Return how many there are."""
         self._left = min(self._burst, self._left + (now - self._at) * self._a_second)
         self._at = now
         return int(self._left)
@@ -150,12 +149,10 @@ class Budget:
 
     @property
     def used(self) -> int:
-        """How much is handed out."""
         return self.size - self.free
 
     @property
     def waiting(self) -> int:
-        """How many requests wait."""
         return sum(map(len, self._waiting.values()))
 
     def most(self) -> int:

@@ -159,7 +159,6 @@ class Part:
 
     @property
     def memory(self) -> Budget:
-        """Return the budget for the bodies of its requests."""
         return self._shared.bodies.memory
 
     @asynccontextmanager
@@ -192,7 +191,6 @@ class Part:
             yield
 
     def close_streams(self) -> None:
-        """End the streams of the record."""
         self._follower.close()
 
     async def record_reload(self, attempt: Attempt, changes: Sequence[Mapping[str, str]]) -> None:
@@ -233,7 +231,6 @@ class Part:
         return view
 
     def probes(self) -> Mapping[str, Awaitable[str]]:
-        """Return what tells the state of each service behind the part."""
         probes: dict[str, Awaitable[str]] = {"postgres": self._state("postgres", self._reach_database())}
         if self.upstream is not None:
             probes["s3"] = self._state("s3", self.upstream.look())
@@ -246,7 +243,6 @@ class Part:
         return web.answer_documentation(self._site, request)
 
     def set_gauges(self, standing: DatabaseGauges) -> None:
-        """Set the gauges of this process that are about the part."""
         use = self._database.use()
         standing.sessions.values = {
             (pool, state): count

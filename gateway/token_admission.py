@@ -55,7 +55,6 @@ class Issuer:
     """The client of ``POST {origin}/v1/sequencers/check``. It opens connections as needed."""
 
     def __init__(self, origin: str, api_key: str, *, timeout: float = TIMEOUT, observe: Observe = ignore) -> None:
-        """``timeout`` is in seconds."""
         self._observe = observe
         self._address, self._timeout = f"{origin}{_PATH}", timeout
         self._headers = {
@@ -75,7 +74,6 @@ class Issuer:
             raise _unavailable(f"it has not answered within {self._timeout:g} seconds") from None
 
     async def close(self) -> None:
-        """Close all connections."""
         if self._client is not None:
             await self._client.aclose()
 

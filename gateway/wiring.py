@@ -66,13 +66,11 @@ def spellings(config: Config, database: Database) -> Spellings:
 def lease_terms(
     config: Config, service: LeaseService, signer: Signer, policies: Policies, observe: Observe
 ) -> LeaseTerms:
-    """Return the lease service with its limits."""
     limits, issuer = config.limits, config.leases.issuer
     return LeaseTerms(service, signer.sign, policies.lock_delay, limits.max_ttl, limits.max_wait, issuer, observe)
 
 
 def policies(config: Config) -> Policies:
-    """Return the policies of resources."""
     return Policies(
         rules=[
             (
@@ -128,11 +126,9 @@ class Storage:
 
     @property
     def servers(self) -> set[Servers]:
-        """The servers to watch."""
         return {one.servers for one in (self.database, *self._behind)}
 
     async def close(self) -> None:
-        """Flush the journal, and close all sessions."""
         await self.journal.close()
         for one in (self.database, *self._behind):
             await one.close()
@@ -232,7 +228,6 @@ def webhooks(config: Config) -> list[ConfiguredWebhook]:
 
 
 def alarms(config: Config) -> list[ConfiguredAlarm]:
-    """Return the alarms."""
     return [ConfiguredAlarm(one.name, one.prefix, AlarmRule(one.more_than, one.minutes)) for one in config.alarms]
 
 

@@ -12,8 +12,7 @@ from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gateway.api.requests import Authenticate, attempt
-from gateway.auth.authorisation import Authorisation
-from gateway.auth.grants import EVERYTHING, Action, Missing, nearest
+from gateway.auth.grants import EVERYTHING, Action, Authorisation, Missing, nearest
 from gateway.auth.principal import Principal
 from gateway.fencing.headers import FencingHeaders
 from gateway.fencing.resource import canonical

@@ -73,7 +73,6 @@ class KeyUse:
         self.last: float | None = None
 
     def note(self) -> None:
-        """Note a use."""
         self.last = monotonic()
 
     def shown(self) -> str:
@@ -182,7 +181,6 @@ class CertificateProof:
     clock: Callable[[], datetime]
 
     def holds(self) -> bool:
-        """Return whether the certificate has not expired."""
         return self.clock() < self.expires
 
 

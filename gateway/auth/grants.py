@@ -2,13 +2,19 @@
 
 An access has an action. It is about a place (a table, a function, an object), about resources, or about both. A write
 of a row is about its table and its resource, a lock about a resource. Nothing is granted by default.
+
+``Authorisation`` is what the three planes share.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Self
+from typing import Protocol, Self, TypeAlias
 
+from gateway.errors import Denied, Unauthenticated
+from gateway.fencing.decision import Enforcement
+from gateway.fencing.ownership import Owned
+from gateway.fencing.record import ANONYMOUS, Attempt
 from gateway.fencing.resource import covers, includes
 
 EVERYTHING = "**"
@@ -126,7 +132,6 @@ class Rights:
 
     @classmethod
     def all(cls) -> Self:
-        """Return the rights to do everything."""
         return cls((Grant(frozenset(Action), everything=True),))
 
     def only(self, *actions: Action) -> "Rights":
@@ -139,7 +144,6 @@ class Rights:
         return self._at_name(action, PlaceKind.TABLE, name)
 
     def function(self, name: str) -> Limits:
-        """Return what is granted of a function. ``name``: ``schema.name``."""
         return self._at_name(Action.CALL, PlaceKind.FUNCTION, name)
 
     def may_read(self, tables: Iterable[str]) -> bool:
@@ -162,7 +166,6 @@ class Rights:
         return self._at(action, PlaceKind.BUCKET, lambda pattern: _covers_key(pattern, bucket, key))
 
     def keys(self, action: Action, matches: Callable[[str], bool]) -> Limits:
-        """Return what is granted at buckets and keys by the patterns that match."""
         return self._at(action, PlaceKind.BUCKET, matches)
 
     def bucket(self, action: Action, bucket: str) -> bool:
@@ -287,7 +290,6 @@ class Place:
         return _covers_key(pattern, bucket, key) if slash else pattern in (bucket, "*")
 
     def limits(self, rights: Rights, action: Action) -> Limits:
-        """Return what is granted here."""
         if self.kind is PlaceKind.BUCKET:
             bucket, slash, key = self.name.partition("/")
             return rights.key(action, bucket, key) if slash else Limits(rights.bucket(action, bucket))
@@ -376,5 +378,59 @@ def _said(grant: Grant, what: str) -> str:
 
 
 def _few(names: Sequence[str]) -> str:
-    """Return the first of many names: an error has to stay short."""
     return ", ".join(names[:3]) + (" and others" if len(names) > 3 else "")
+
+
+Refuse: TypeAlias = Callable[[Missing, Attempt], Awaitable[Denied | Unauthenticated]]
+"""Puts a denial on record, and returns its error. Raises ``Unavailable`` if it cannot be recorded."""
+
+
+class Spellings(Protocol):
+    """What names stand for in a database."""
+
+    async def check(self, names: Iterable[str]) -> None:
+        """Raise ``ResourceMalformed`` for a name that may stand for another one."""
+
+
+class Authorisation:
+    """What each plane asks before it serves a caller, in one database. A plane's own class adds what it is about.
+
+    Checks raise ``Denied``, once the denial is on record, or what ``Refuse`` raises.
+
+    ``owned``: the resources whose fences are in this database, None for all. Another database's raise
+    ``CrossesDatabases``. A name that may stand for another one raises ``ResourceMalformed``.
+    """
+
+    def __init__(self, refuse: Refuse, owned: Owned | None = None, spellings: Spellings | None = None) -> None:
+        self._refuse, self._owned, self._spellings = refuse, owned, spellings
+
+    def owns(self, resources: Iterable[str]) -> None:
+        """Check that the fences of these resources are in this database. They are named in canonical form."""
+        if self._owned is not None:
+            self._owned.check(resources)
+
+    async def owns_all(self, pattern: str) -> None:
+        """Check that the fences of all resources that a checked pattern covers are in this database."""
+        if self._owned is not None:
+            self._owned.check_pattern(pattern)
+        await self.check_spelling([pattern])
+
+    async def check_spelling(self, names: Sequence[str]) -> None:
+        """Check that names which a request makes up stand for no other ones."""
+        if self._spellings is not None:
+            await self._spellings.check(names)
+
+    @staticmethod
+    def covered(
+        limits: Limits, resources: Sequence[str] | None, mode: Enforcement, caller: str
+    ) -> Sequence[str] | None:
+        """Return the resources of a write that grants cover; None if it is denied. ``resources`` None: not known.
+
+        If a rule enforces, all of them have to be covered. If it observes, a grant has to name the place, since the
+        gateway would lend its own rights there.
+        """
+        if limits.cover_all(resources):
+            return resources or ()
+        if mode is Enforcement.OBSERVE and limits.placed and caller != ANONYMOUS:
+            return [one for one in resources or () if limits.cover(one)]
+        return None

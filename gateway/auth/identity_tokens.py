@@ -94,7 +94,6 @@ def read_keys(document: bytes) -> Keys:
 
 
 def secret_key(secret: bytes) -> Keys:
-    """Return the key of an issuer that shares a secret with the gateway."""
     return [OctKey.import_key(secret)]
 
 

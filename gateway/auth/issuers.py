@@ -110,7 +110,6 @@ class KeySet:
                 self._asked = asyncio.get_running_loop().time()
 
     async def keep(self) -> None:
-        """Renew the keys from time to time, without end."""
         while self._source.secret is None:
             await self.renew()
             await asyncio.sleep(REFRESH if self._keys is not None else PAUSE)
@@ -203,7 +202,6 @@ class Issuers:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Keep the keys of all issuers up to date."""
         async with keeping({one.name: keys for one, keys in self._trusted}):
             yield
 

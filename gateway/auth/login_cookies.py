@@ -122,7 +122,6 @@ def _sealed(version: str, key: bytes, content: str) -> str:
 
 
 def _opened(version: str, key: bytes, cookie: str) -> str | None:
-    """Return the content of a cookie that the key proves."""
     found, _, rest = cookie.partition(".")
     content, _, proof = rest.partition(".")
     if found != version or not cookie.isascii():

@@ -118,7 +118,6 @@ class FencedScope:
         return "*" not in self.pattern
 
     def covers(self, resource: str) -> bool:
-        """Return whether the scope covers a resource, named in canonical form."""
         return covers(self.pattern, resource)
 
     @property
@@ -128,7 +127,6 @@ class FencedScope:
 
     @property
     def readable(self) -> tuple[str, ...]:
-        """Return the patterns of what may be read."""
         return (self.pattern, *self.read)
 
 
@@ -143,9 +141,7 @@ class Proof(Protocol):
 class Use(Protocol):
     """The uses of the key that has proven a caller."""
 
-    def note(self) -> None:
-        """Note one. It costs a write to memory."""
-        ...
+    def note(self) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)

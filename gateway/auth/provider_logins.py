@@ -9,19 +9,20 @@ import secrets
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timedelta
+from datetime import datetime
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote_plus, urlencode
 
 from gateway.auth import login_cookies
+from gateway.auth.callers import LIFETIME
 from gateway.auth.identity_tokens import LOG_IN_AGAIN, Identity
 from gateway.auth.issuers import Admit, IssuerFailed, Issuers, ask
 from gateway.auth.login_cookies import Attempt, Session, Terms
 from gateway.auth.principal import Principal
 from gateway.config.access import Login
-from gateway.config.sections import browser_address, web_address
+from gateway.config.sections import browser_address
 from gateway.errors import Forbidden, RequestMalformed, Unauthenticated, Unavailable
 from gateway.observe.events import Observe, ServiceUnreachable
 
@@ -29,8 +30,6 @@ LOGIN, CALLBACK = "/ui/login", "/callback"
 
 TIMEOUT = 10.0
 """Seconds for redeeming a code, or for the addresses of an issuer."""
-LIFETIME = timedelta(hours=12)
-"""The time that a session lasts. It does not ask the issuer again meanwhile."""
 
 _MOST_AT_ONCE = 8
 """Codes redeemed at the same time. A stranger can send any number of wrong ones."""
@@ -73,11 +72,10 @@ class Provider:
 
 @dataclass(frozen=True, slots=True)
 class LoggedIn:
-    """A person who has logged in: the caller, and the cookie of the session."""
+    """A person who has logged in: the caller, and the cookie of a session of ``LIFETIME``."""
 
     caller: Principal
     session: str = field(repr=False)
-    lifetime: timedelta
 
 
 class ProviderLogins:
@@ -147,7 +145,6 @@ class ProviderLogins:
         return LoggedIn(
             self._principal(session),
             login_cookies.issue(session, provider.terms, self._signing_keys[0]),
-            LIFETIME,
         )
 
     def viewer(self, cookie: str, now: datetime) -> Principal | None:
@@ -206,8 +203,11 @@ class ProviderLogins:
                 if status != HTTPStatus.OK or found.get("issuer") != provider.terms.issuer:
                     raise IssuerFailed(f"{url} is not its configuration")
                 try:
-                    browsers = browser_address(str(found.get("authorization_endpoint")))
-                    known = browsers, web_address(str(found.get("token_endpoint")))
+                    # The client's secret goes to the second one, so that it has to be as safe as the first.
+                    known = (
+                        browser_address(str(found.get("authorization_endpoint"))),
+                        browser_address(str(found.get("token_endpoint"))),
+                    )
                 except ValueError as error:
                     raise IssuerFailed(f"an address in its configuration {error}") from error
             self._known[provider.name] = now, known
@@ -265,7 +265,6 @@ def _code(provider: Provider, answer: Sequence[tuple[str, str]]) -> str:
 
 
 def _object(content: bytes) -> dict[str, Any]:
-    """Return a JSON object. Raises ``IssuerFailed``."""
     try:
         found = json.loads(content)
     except (ValueError, RecursionError) as error:

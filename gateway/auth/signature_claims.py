@@ -69,7 +69,6 @@ def canonical_request(
 
 
 def signature(key: bytes, *lines: str) -> str:
-    """Return the signature (hex) over these lines."""
     return hmac.new(key, "\n".join(lines).encode(), hashlib.sha256).hexdigest()
 
 
@@ -108,7 +107,6 @@ class PayloadMode(StrEnum):
 
     @property
     def chunked(self) -> bool:
-        """Return whether the body is framed as aws-chunked."""
         return self not in (PayloadMode.EXACT, PayloadMode.UNSIGNED)
 
 
@@ -210,7 +208,6 @@ def check_algorithm(name: str, code: str) -> None:
 
 
 def version_2() -> StoreError:
-    """Return the refusal of a request that is signed with Signature Version 2."""
     return StoreError("InvalidRequest", 400, f"Signature Version 2 is not supported. {_ADVICE}")
 
 

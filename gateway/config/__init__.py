@@ -90,7 +90,6 @@ class Config(BaseSettings):
 
     @property
     def placed(self) -> "list[tuple[tuple[str | int, ...], Postgres]]":
-        """Return each database with its place in the configuration."""
         alone: list[tuple[tuple[str | int, ...], Postgres]] = (
             [] if self.postgres is None else [(("postgres",), self.postgres)]
         )
@@ -112,7 +111,6 @@ class Config(BaseSettings):
 
     @property
     def limits(self) -> Limits:
-        """Return the limits that no file sets."""
         return self._limits
 
     @property
@@ -126,7 +124,6 @@ class Config(BaseSettings):
         return self._owner
 
     def places_of(self, database: str | None, places: Places) -> Places:
-        """Return the places of the configuration of one database alone."""
         return places if database is None else PlacesAlone(places, alone(self)[database].moved)
 
     @model_validator(mode="before")

@@ -70,11 +70,9 @@ class CallerKeys(Section):
 
     @property
     def pairs(self) -> tuple[KeyPair, ...]:
-        """Return its pairs of keys, the first one first."""
         return tuple(KeyPair(*key.get_secret_value().partition(":")[::2]) for key in self.s3_key)
 
     def has_shorter_secret(self, length: int) -> bool:
-        """Return whether one of its secrets has fewer characters."""
         return any(len(secret) < length for _, secret in self.secrets)
 
     @property
@@ -221,7 +219,6 @@ class GrantRule(OfCallers):
 
     @property
     def places(self) -> dict[PlaceKind, tuple[str, ...]]:
-        """Return the patterns of each kind of place that it names."""
         named = {PlaceKind.TABLE: self.tables, PlaceKind.FUNCTION: self.functions, PlaceKind.BUCKET: self.buckets}
         return {kind: patterns for kind, patterns in named.items() if patterns}
 

@@ -162,7 +162,6 @@ class Alone:
 
 
 def alone(config: "Config") -> dict[str, Alone]:
-    """Return each of the databases by its name."""
     stores = {one.name: (number, one.store) for number, one in enumerate(config.stores)}
     domains = [one.domain for one in config.databases]
     ownership = Ownership(domains)
@@ -220,7 +219,6 @@ class PlacesAlone(Places):
         self._places, self._moved = places, moved
 
     def describe(self, place: Place) -> str:
-        """Return the place as the file has it."""
         for length in range(len(place), 0, -1):
             if (there := self._moved.get(place[:length])) is not None:
                 return self._places.describe((*there, *place[length:]))

@@ -38,7 +38,6 @@ class Former:
 
     @property
     def told(self) -> str:
-        """The advice as a sentence."""
         return f"It {self.advice}."
 
 
@@ -138,6 +137,8 @@ def _add_pair(section: Values, pair: Mapping[str, Any]) -> None:
     secret = pair.get(former) if path is None else read_secret(former + FROM_FILE, path)
     if not pair.get("access_key_id") or not secret:
         raise Misplaced(("callers",), "an access_key_id needs a secret_access_key; write both into s3_key")
+    if ":" in pair["access_key_id"]:
+        raise Misplaced(("callers",), "an access_key_id with a colon cannot stand in s3_key; give the caller another")
     own = section.get(key, ())
     section[key] = [*([own] if isinstance(own, str) else own), f"{pair['access_key_id']}:{secret}"]
 

@@ -172,7 +172,6 @@ class Webhook(Section):
 
     @property
     def entries(self) -> tuple[Kind, ...]:
-        """Return the kinds that it receives."""
         return tuple(Kind(one) for one in self.kinds if not one.startswith(_NOT))
 
     @property
@@ -182,7 +181,6 @@ class Webhook(Section):
 
     @property
     def except_reasons(self) -> tuple[EntryReason, ...]:
-        """Return the reasons of entries that it does not receive."""
         return tuple(reason for reason in EntryReason if _NOT + reason in self.kinds)
 
     @field_validator("secret")

@@ -228,7 +228,6 @@ class Server(Section):
 
     @property
     def local_url(self) -> str:
-        """Return the address of the gateway on its own machine."""
         host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self.host, self.host)  # noqa: S104 - it is not bound
         scheme = "https" if self.tls_certificate else "http"
         return f"{scheme}://{f'[{host}]' if ':' in host else host}:{self.port}"
@@ -251,7 +250,6 @@ class OfCallers(Section):
 
     @property
     def groups(self) -> tuple[str, ...]:
-        """Return the groups that it names."""
         return tuple(name.removeprefix(GROUP) for name in self.callers if name.startswith(GROUP))
 
 
@@ -411,7 +409,6 @@ class DatabaseEntry(Postgres):
 
     @property
     def domain(self) -> Domain:
-        """Return what belongs to it by rule."""
         return Domain(self.name, self.schemas, self.buckets, self.resources, self.default)
 
     @property

@@ -11,8 +11,7 @@ client that an object is public which is not.
 from collections.abc import Sequence
 from dataclasses import replace
 
-from gateway.auth.authorisation import Authorisation
-from gateway.auth.grants import IN_A_BUCKET, Action, Missing, Place, PlaceKind, Rights, nearest
+from gateway.auth.grants import IN_A_BUCKET, Action, Authorisation, Missing, Place, PlaceKind, Rights, nearest
 from gateway.auth.principal import FencedScope
 from gateway.errors import GatewayError, ResourceMalformed, RightsAtTheStore, StoreError
 from gateway.fencing.decision import Enforcement

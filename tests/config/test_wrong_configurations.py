@@ -182,6 +182,7 @@ WRONG_BESIDE_IT: list[tuple[str, ...]] = [
     (CALLER + '[[callers]]\nname = "Ann"\napi_key = "another-key"', 'line 7: [[callers]] "Ann", name', "twice"),
     (CALLER + CALLER.replace("ann", "bob"), 'line 6: [[callers]] "bob": has the same api_key as ann', "its own"),
     (CALLER + 's3_key = "b"', '[[callers]] "ann", s3_key: must be an access key id, a colon, and the secret'),
+    (CALLER + 'access_key_id = "b:c"\nsecret_access_key = "hunter2-secret"', "with a colon cannot stand in s3_key"),
     (CALLER + 'access_key_id = "b"', "an access_key_id needs a secret_access_key; write both into s3_key"),
     (CALLER + GRANT, "line 6: [[grants]] without a name (entry 1): has no limits", "or everything = true"),
     (CALLER + GRANT + 'tables = ["orders"]', "tables: orders must be schema.name"),

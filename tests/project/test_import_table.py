@@ -30,7 +30,7 @@ TABLE: dict[str, str] = {
     "config": "fencing text auth.principal auth.grants journal.contents journal.protocol webhooks.messages",
     "db": "fencing budget timeline.history findings",
     "observe": "fencing config db findings",
-    "auth": "fencing background config db.spelling observe",
+    "auth": "fencing background config observe",
     "token_admission": "fencing db observe",
     "record": "fencing auth.callers auth.grants background batching budget db observe",
     # The table plane.

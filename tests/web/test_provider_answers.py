@@ -323,6 +323,7 @@ async def test_a_provider_that_publishes_wrong_addresses_begins_no_login(
         {"authorization_endpoint": "http://other.example/"},
         {"authorization_endpoint": "javascript:alert(1)"},
         {"token_endpoint": None},
+        {"token_endpoint": "http://other.example/token"},
     )
     async with browsing(configuration(dsn, provider)) as browser:
         for provider.published in wrong:

@@ -7,8 +7,7 @@ exists. The resources of a write are checked once they are known.
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from gateway.auth.authorisation import Authorisation
-from gateway.auth.grants import NOTHING, Action, Limits, Missing, Place, PlaceKind, Rights
+from gateway.auth.grants import NOTHING, Action, Authorisation, Limits, Missing, Place, PlaceKind, Rights
 from gateway.errors import GatewayError
 from gateway.fencing.decision import Enforcement
 from gateway.fencing.record import MissingGrant
