@@ -5,7 +5,6 @@ import secrets
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
-from datetime import timedelta
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -32,7 +31,6 @@ from gateway.journal.protocol import Opening
 from gateway.objects.bypass import BypassScan
 from gateway.objects.exchange import ResponseWriter
 from gateway.objects.pipeline import Neighbours
-from gateway.objects.protocol.runner import Runner
 from gateway.objects.s3.addressing import bucket_of_host
 from gateway.objects.store.operations import Upstream
 from gateway.objects.store.probe import Profiles
@@ -388,25 +386,15 @@ def build(
 
 async def sweep(config: Config, observe: Observe = log) -> Swept:
     """Run one round of the sweeper, as each gateway does, and a pass over all rows that guards watch."""
-    async with AsyncExitStack() as stack:
-        upstream = None
-        if config.s3 is not None:
-            upstream = await stack.enter_async_context(Upstream(config.s3, observe))
-        storage = wiring.storage(config, observe, upstream)
-        stack.push_async_callback(storage.close)
-        database = storage.database
+    async with wiring.opened(config, observe) as storage:
+        database, upstream = storage.database, storage.upstream
         rows = await GuardWatcher(database, observe).sweep()
-        if config.s3 is None or upstream is None:
+        objects = wiring.object_runner(config, storage, observe)
+        if objects is None or upstream is None:
             return Swept(bypasses=rows)
-        resources = wiring.resources(config)
-        profiles = Profiles(upstream, config.s3.distrust)
-        runner = Runner(
-            *(database, upstream, profiles, observe, config.limits.pending_wait, resources, config.s3.duplicates),
-            late_after=timedelta(seconds=config.s3.late_after),
-        )
-        scan = BypassScan(database, upstream, resources, observe)
-        sweeper = Sweeper(database, upstream, profiles, runner, observe, scan)
-        swept = await sweeper.sweep()
+        runner, profiles = objects
+        scan = BypassScan(database, upstream, wiring.resources(config), observe)
+        swept = await Sweeper(database, upstream, profiles, runner, observe, scan).sweep()
         return replace(swept, bypasses=swept.bypasses + rows)
 
 
@@ -417,10 +405,5 @@ async def open_database(
 
     ``accept_loss``: although acknowledged raises may be lost. It may wait for minutes then, by ``wait``.
     """
-    async with AsyncExitStack() as stack:
-        upstream = None
-        if config.s3 is not None:
-            upstream = await stack.enter_async_context(Upstream(config.s3, observe))
-        storage = wiring.storage(config, observe, upstream, wait=wait)
-        stack.push_async_callback(storage.close)
+    async with wiring.opened(config, observe, wait=wait) as storage:
         return await storage.journal.open(accept_loss=accept_loss)

@@ -1,6 +1,7 @@
 """Builds the parts of a gateway from the configuration."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
@@ -21,7 +22,8 @@ from gateway.db.webhooks import EntryFilter
 from gateway.fencing.lease import Signer
 from gateway.fencing.policy import Policies, Policy, Unreachable
 from gateway.fencing.resource import Template
-from gateway.journal import runner
+from gateway.fencing.sequencer import Signer
+from gateway.journal import runner as openings
 from gateway.journal.archive import Store
 from gateway.journal.bucket import BucketStore
 from gateway.journal.journal import Journal
@@ -30,8 +32,10 @@ from gateway.journal.protocol import Mode
 from gateway.journal.rows import RowStore
 from gateway.leases.service import LeaseService
 from gateway.objects.key_rules import DEFAULT_TEMPLATE, KeyRule, Resources
+from gateway.objects.protocol.runner import Runner
 from gateway.objects.store.operations import Upstream
-from gateway.observe.events import Observe
+from gateway.objects.store.probe import Profiles
+from gateway.observe.events import Observe, ignore
 from gateway.tables.naming import Rule
 from gateway.tables.pipeline import Exposure
 from gateway.token_admission import Issuer
@@ -39,6 +43,7 @@ from gateway.webhooks.alarms import AlarmRule, ConfiguredAlarm
 from gateway.webhooks.delivery import Receiver
 from gateway.webhooks.messages import key_of
 from gateway.webhooks.outbox import ConfiguredWebhook
+from gateway.wiring import table_rules
 
 
 def resources(config: Config, journals: Sequence[str] = ()) -> Resources:
@@ -121,7 +126,8 @@ class Storage:
     """The database, whose sessions are admitted once it is open for their run, and the journal that opens it."""
 
     database: Database
-    journal: runner.Runner
+    journal: openings.Runner
+    upstream: Upstream | None
     _behind: tuple[Database, ...]
 
     @property
@@ -168,7 +174,7 @@ def storage(
     if config.s3 is not None and upstream is not None:
         late_after = timedelta(seconds=config.s3.late_after)
         table = OpeningTable(behind[0], owner, upstream.time, partial(upstream.longest_put, late_after), wait)
-    openings = runner.Runner(mode, table, kept, observe, owner=owner)
+    opener = openings.Runner(mode, table, kept, observe, owner=owner)
     limits = {
         "pool_size": postgres.pool_size,
         "share": config.server.share,
@@ -178,8 +184,33 @@ def storage(
         "idle_timeout": idle,
         "connect_timeout": connecting,
     } | settings
-    database = Database(dsn, **limits, openings=openings, servers=servers)
-    return Storage(database, openings, tuple(behind))
+    database = Database(dsn, **limits, openings=opener, servers=servers)
+    return Storage(database, opener, upstream, tuple(behind))
+
+
+@asynccontextmanager
+async def opened(config: Config, observe: Observe = ignore, **settings: Any) -> AsyncIterator[Storage]:
+    """Connect a command to the database and the store of a configuration. ``settings``: as of ``storage``."""
+    async with AsyncExitStack() as stack:
+        upstream = None
+        if config.s3 is not None:
+            upstream = await stack.enter_async_context(Upstream(config.s3, observe, config.limits.store_timeout))
+        found = storage(config, observe, upstream, **settings)
+        stack.push_async_callback(found.close)
+        yield found
+
+
+def object_runner(config: Config, storage: Storage, observe: Observe = ignore) -> tuple[Runner, Profiles] | None:
+    """Return the runner of object writes for a command, and its profiles of buckets; None without an object store."""
+    if config.s3 is None or storage.upstream is None:
+        return None
+    profiles = Profiles(storage.upstream, config.s3.distrust)
+    runner = Runner(
+        *(storage.database, storage.upstream, profiles, observe, config.limits.pending_wait, resources(config)),
+        duplicates=config.s3.duplicates,
+        late_after=timedelta(seconds=config.s3.late_after),
+    )
+    return runner, profiles
 
 
 def table_rules(config: Config) -> tuple[dict[str, Rule], Rule]:

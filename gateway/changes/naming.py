@@ -5,7 +5,6 @@ import re
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
-from datetime import timedelta
 from typing import Any, TypeAlias
 from urllib.parse import unquote
 
@@ -28,8 +27,6 @@ from gateway.objects.protocol.runner import Runner
 from gateway.objects.s3 import listing_pages, xml
 from gateway.objects.store.client import query_of
 from gateway.objects.store.operations import Upstream
-from gateway.objects.store.probe import Profiles
-from gateway.observe.events import ignore
 from gateway.tables.catalog import Snapshot, Table
 from gateway.tables.naming import Naming, Rule, as_registered, naming
 from gateway.tables.sql.expressions import quote, string
@@ -409,29 +406,17 @@ class NamingChanges:
 @asynccontextmanager
 async def naming_changes(config: Config, *, only_look: bool = False) -> AsyncIterator[NamingChanges]:
     """Connect to the database and the store of a configuration. With ``only_look`` nothing may be applied."""
-    postgres = config.postgres
     limits: dict[str, Any] = {"pool_size": 2, "statement_timeout": _STATEMENT_TIMEOUT, "lock_timeout": _LOCK_TIMEOUT}
     async with AsyncExitStack() as stack:
-        upstream = None
-        if config.s3 is not None:
-            upstream = await stack.enter_async_context(Upstream(config.s3, ignore))
-        if only_look:
-            dsn = postgres.dsn.get_secret_value()
-            database = Database(dsn, connect_timeout=config.limits.connect_timeout, **limits)
-            stack.push_async_callback(database.close)
-        else:
-            storage = wiring.storage(config, ignore, upstream, **limits)
-            stack.push_async_callback(storage.close)
-            database = storage.database
-        if config.s3 is None or upstream is None:
-            yield NamingChanges(config, database, None, None)
+        if not only_look:
+            storage = await stack.enter_async_context(wiring.opened(config, **limits))
+            runner, _ = wiring.object_runner(config, storage) or (None, None)
+            yield NamingChanges(config, storage.database, storage.upstream, runner)
             return
-        profiles = Profiles(upstream, config.s3.distrust)
-        runner = Runner(
-            *(database, upstream, profiles, ignore, config.limits.pending_wait, wiring.resources(config)),
-            late_after=timedelta(seconds=config.s3.late_after),
-        )
-        yield NamingChanges(config, database, upstream, runner)
+        upstream = None if config.s3 is None else await stack.enter_async_context(Upstream(config.s3))
+        dsn, timeout = config.postgres.dsn.get_secret_value(), config.limits.connect_timeout
+        database = await stack.enter_async_context(Database(dsn, connect_timeout=timeout, **limits))
+        yield NamingChanges(config, database, upstream, None)
 
 
 def check_applicable(planned: PlannedChange, *, new_locks: bool, forget: bool) -> None:

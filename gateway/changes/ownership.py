@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Collection, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from uuid import UUID, uuid4
 
@@ -35,8 +35,6 @@ from gateway.fencing.ownership import (
 )
 from gateway.fencing.resource import escape
 from gateway.journal.protocol import Mode
-from gateway.objects.store.operations import Upstream
-from gateway.observe.events import ignore
 
 _SHOWN = 5
 
@@ -365,13 +363,8 @@ async def _raising(config: Config) -> AsyncIterator[Database]:
             await storage.journal.flush()
 
 
-@asynccontextmanager
-async def _storage(config: Config) -> AsyncIterator[wiring.Storage]:
-    async with AsyncExitStack() as stack:
-        upstream = None if config.s3 is None else await stack.enter_async_context(Upstream(config.s3, ignore))
-        storage = wiring.storage(config, ignore, upstream, owned=False, pool_size=1, statement_timeout=600.0)
-        stack.push_async_callback(storage.close)
-        yield storage
+def _storage(config: Config) -> AbstractAsyncContextManager[wiring.Storage]:
+    return wiring.opened(config, owned=False, pool_size=1, statement_timeout=600.0)
 
 
 @asynccontextmanager
@@ -386,8 +379,9 @@ async def fleet(config: Config, *, opens: bool = True) -> AsyncIterator[Fleet]:
         seats = []
         for name, part in config.parts.items():
             dsn, timeout = part.postgres.dsn.get_secret_value(), part.limits.connect_timeout
-            database = Database(dsn, pool_size=1, connect_timeout=timeout, statement_timeout=600.0)
-            stack.push_async_callback(database.close)
+            database = await stack.enter_async_context(
+                Database(dsn, pool_size=1, connect_timeout=timeout, statement_timeout=600.0)
+            )
             share = share_of(name, domains) if name is not None else None
             seats.append(Seat(name, part, Target(name, share, rules), database))
         found = Fleet(domains, seats)

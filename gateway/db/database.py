@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from contextlib import asynccontextmanager, suppress
 from datetime import datetime
 from functools import partial
-from typing import NamedTuple, Protocol, TypeAlias, TypeVar, cast
+from typing import NamedTuple, Protocol, Self, TypeAlias, TypeVar, cast
 
 import asyncpg
 
@@ -214,6 +214,12 @@ class Database:
     def use(self) -> dict[str, SessionUse]:
         """How sessions are used: those for statements that share a trip, those for reads, and all others."""
         return {"own": self._sessions.use, "reading": self._reading.use, "shared": self._shared.use}
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
 
     async def close(self) -> None:
         if self._probe is not None:

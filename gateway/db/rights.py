@@ -120,11 +120,8 @@ async def grant(dsn: str, role: str) -> None:
         for row in await transaction.fetch(_SQL["grants"], *_needed(), list(FUNCTIONS), role):
             await transaction.execute(row["statement"])
 
-    database = Database(dsn, pool_size=1)
-    try:
+    async with Database(dsn, pool_size=1) as database:
         await database.run(work)
-    finally:
-        await database.close()
 
 
 async def let_act(dsn: str, roles: Sequence[str]) -> None:
@@ -138,11 +135,8 @@ async def let_act(dsn: str, roles: Sequence[str]) -> None:
         for row in await transaction.fetch(_SQL["let_act"], list(roles), list(CALLED_BY_STATEMENTS)):
             await transaction.execute(row["statement"])
 
-    database = Database(dsn, pool_size=1)
-    try:
+    async with Database(dsn, pool_size=1) as database:
         await database.run(work)
-    finally:
-        await database.close()
 
 
 @dataclass(frozen=True, slots=True)

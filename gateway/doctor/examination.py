@@ -5,7 +5,6 @@ It looks at all that it can reach. An unreachable part is a finding, not an erro
 
 import ipaddress
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from contextlib import AsyncExitStack
 from datetime import UTC, datetime, timedelta
 from typing import TypeAlias
 from urllib.parse import urlsplit
@@ -46,7 +45,6 @@ from gateway.objects.s3 import xml
 from gateway.objects.store.bucket_profile import REQUIRED, ProbeFinding, Profile
 from gateway.objects.store.operations import Upstream
 from gateway.objects.store.probe import PREFIX, probe
-from gateway.observe.events import ignore
 from gateway.tables.catalog import Snapshot
 from gateway.tables.side_effects import SideEffect, find_side_effects
 from gateway.tables.sql.expressions import quote
@@ -80,10 +78,9 @@ async def examine(
     store, that may write without the gateway.
     """
     known = known or Places("the configuration", "", config.model_dump(), {})
-    database = Database(
+    async with Database(
         config.postgres.dsn.get_secret_value(), pool_size=1, connect_timeout=config.limits.connect_timeout
-    )
-    try:
+    ) as database:
         server = await _connect(database)
         connected = isinstance(server, Server)
         sections = [
@@ -93,8 +90,6 @@ async def examine(
             ReportSection("other writers", tuple(await _of_other_writers(config, database, server, trusted))),
             ReportSection("pending writes", tuple(await _of_work(database, known=connected))),
         ]
-    finally:
-        await database.close()
     return DoctorReport(tuple(sections))
 
 
@@ -323,14 +318,7 @@ async def _of_run(config: Config, database: Database) -> Sequence[Check]:
 
 
 async def _flaw_of_journal(config: Config) -> Flaw | None:
-    async with AsyncExitStack() as stack:
-        upstream = (
-            None
-            if config.s3 is None
-            else await stack.enter_async_context(Upstream(config.s3, timeout=config.limits.store_timeout))
-        )
-        storage = wiring.storage(config, ignore, upstream, owned=False)
-        stack.push_async_callback(storage.close)
+    async with wiring.opened(config, owned=False) as storage:
         try:
             return await storage.journal.examine()
         except JournalUnusable as error:

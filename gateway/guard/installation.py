@@ -146,8 +146,7 @@ async def prepare(config: Config, wanted: GuardRequest) -> PreparedGuard:
 
     Raises ``ConfigurationError`` where the table cannot have one, ``ResourceUnderivable`` where nothing names its rows.
     """
-    database = _database(config, wanted.dsn)
-    try:
+    async with _database(config, wanted.dsn) as database:
         await _check_schema(config, wanted.dsn)
         schema_name, name = _split(config, wanted.table)
         table, relation = await _table(database, schema_name, name)
@@ -166,8 +165,6 @@ async def prepare(config: Config, wanted: GuardRequest) -> PreparedGuard:
         script = guard_script.install(guard, relation.relations, outdated)
         granting = [guard_script.grants(granted) for granted in wanted.grants]
         return PreparedGuard(guard, "\n".join([script, *granting]), tuple(_notes(guard, relation, role, wanted.grants)))
-    finally:
-        await database.close()
 
 
 async def install(config: Config, wanted: GuardRequest) -> PreparedGuard:
@@ -183,8 +180,7 @@ async def take_stamps(config: Config, table: str, dsn: str | None = None) -> int
     A change that bypassed the guard until then is not found any more. Raise ``ConfigurationError`` if the table is not
     watched.
     """
-    database = _database(config, dsn)
-    try:
+    async with _database(config, dsn) as database:
         await _check_schema(config, dsn)
         schema_name, name = _split(config, table)
         target = f"{escape(schema_name)}.{escape(name)}"
@@ -197,20 +193,15 @@ async def take_stamps(config: Config, table: str, dsn: str | None = None) -> int
         for relation in relations:
             await GuardWatcher(database, ignore).passed(relation)
         return len(relations)
-    finally:
-        await database.close()
 
 
 async def remove(config: Config, table: str, dsn: str | None) -> bool:
     """Take the guard off a table, whatever its rule is by now. False: there was none."""
-    database = _database(config, dsn)
-    try:
+    async with _database(config, dsn) as database:
         schema_name, name = _split(config, table)
         relation = await guards.find_target(database, schema_name, name)
         if relation is None:
             raise ConfigurationError(f"There is no table {schema_name}.{name}.", advice="")
-    finally:
-        await database.close()
     if relation.guarded:
         await _run(config, dsn, guard_script.remove(relation.relations, relation.functions))
     return relation.guarded
@@ -218,12 +209,9 @@ async def remove(config: Config, table: str, dsn: str | None) -> bool:
 
 async def examine_guards(config: Config) -> list[Check]:
     """Which tables have a guard, and whether it fits. Raises ``ConfigurationError`` without the schema for guards."""
-    database = _database(config, None)
-    try:
+    async with _database(config, None) as database:
         await _check_schema(config, None)
         return await examine(config, database)
-    finally:
-        await database.close()
 
 
 async def _check_schema(config: Config, dsn: str | None) -> None:
@@ -307,11 +295,8 @@ async def _gateway_role(config: Config, database: Database, named: str | None, r
     """Return the role whose sessions pass: the one of postgres.dsn, unless another one is named."""
     if named is not None:
         return await _role(database, named)
-    own = _database(config, None)
-    try:
+    async with _database(config, None) as own:
         role = await guards.read_own_role(own)
-    finally:
-        await own.close()
     if role.superuser or role.name == relation.owner:
         standing = "a superuser" if role.superuser else "the owner of the table"
         raise ConfigurationError(
@@ -344,12 +329,9 @@ def _notes(guard: Guard, relation: GuardTarget, role: Role, granted: Sequence[st
 
 
 async def _run(config: Config, dsn: str | None, script: str) -> None:
-    database = _database(config, dsn)
-    try:
+    async with _database(config, dsn) as database:
         with _by_its_owner():
             await guards.run_script(database, script)
-    finally:
-        await database.close()
 
 
 @contextmanager
