@@ -22,7 +22,6 @@ from gateway.db.webhooks import EntryFilter
 from gateway.fencing.lease import Signer
 from gateway.fencing.policy import Policies, Policy, Unreachable
 from gateway.fencing.resource import Template
-from gateway.fencing.sequencer import Signer
 from gateway.journal import runner as openings
 from gateway.journal.archive import Store
 from gateway.journal.bucket import BucketStore
@@ -43,7 +42,6 @@ from gateway.webhooks.alarms import AlarmRule, ConfiguredAlarm
 from gateway.webhooks.delivery import Receiver
 from gateway.webhooks.messages import key_of
 from gateway.webhooks.outbox import ConfiguredWebhook
-from gateway.wiring import table_rules
 
 
 def resources(config: Config, journals: Sequence[str] = ()) -> Resources:

@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import partial
 from http import HTTPStatus
 from pathlib import Path
 from typing import TypeAlias
@@ -20,7 +21,7 @@ import httpx
 from gateway.auth import identity_tokens
 from gateway.auth.identity_tokens import Identity, Keys, TrustedIssuer, Unverified, read_keys, secret_key
 from gateway.auth.principal import Principal
-from gateway.background import background_tasks
+from gateway.background import Attempts, background_tasks, unreachable
 from gateway.config.access import Issuer
 from gateway.errors import GatewayError, Unauthenticated, Unavailable
 from gateway.observe.events import KeysChanged, Observe, ServiceUnreachable
@@ -110,8 +111,9 @@ class KeySet:
                 self._asked = asyncio.get_running_loop().time()
 
     async def keep(self) -> None:
+        attempts = Attempts(self._observe, partial(unreachable, "issuer", self._issuer))
         while self._source.secret is None:
-            await self.renew()
+            await attempts.make(self.renew)
             await asyncio.sleep(REFRESH if self._keys is not None else PAUSE)
 
     async def _renew(self) -> None:

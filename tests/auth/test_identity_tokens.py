@@ -6,6 +6,7 @@ import json
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from functools import partial, partialmethod
+from pathlib import Path
 from typing import Any
 
 import asyncpg
@@ -20,6 +21,7 @@ from gateway import app
 from gateway.api.record import StreamLimits
 from gateway.auth import issuers
 from gateway.auth.identity_tokens import LARGEST, LEEWAY, TrustedIssuer, read_keys, secret_key, verify
+from gateway.config.access import Issuer
 from gateway.db import rights
 from gateway.errors import Unauthenticated
 from gateway.observe.events import KeysChanged, RequestAnswered, ServiceUnreachable
@@ -377,6 +379,26 @@ async def test_an_issuer_that_answers_wrongly_is_no_reason_to_believe_anybody(
         await asyncio.sleep(0.3)
         assert await ann.status() == 200
     assert any(isinstance(event, ServiceUnreachable) and event.service == "issuer" for event in events)
+
+
+async def test_a_bug_in_reading_keys_does_not_end_the_gateway(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(issuers, "PAUSE", 0.01)
+    outcomes = iter([KeyError("of ours"), secret_key(b"k" * 32)])
+
+    def read(_: bytes) -> Any:
+        outcome = next(outcomes)
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
+
+    monkeypatch.setattr(issuers, "read_keys", read)
+    place, events = tmp_path / "keys", Events()
+    place.touch()
+    kept = issuers.KeySet(Issuer(name="id", issuer=ISSUER, audiences=(AUDIENCE,), keys=str(place)), events)
+    async with issuers.keeping({"id": kept}), asyncio.timeout(PATIENCE):
+        while not kept.version:
+            await asyncio.sleep(0.01)
+    assert events == [ServiceUnreachable("issuer", "id: KeyError"), KeysChanged("id", 1)]
 
 
 class Hanging(Response):

@@ -65,7 +65,7 @@ TABLE: dict[str, str] = {
     "routing": "fencing api http objects.s3.addressing part budget tables.dialect.body web",
     "app": "fencing api config journal.opening guard.watching http journal.protocol objects observe part reloading "
     "routing budget web wiring workers auth.issuers",
-    "changes": "fencing config db journal.protocol objects observe.events tables wiring",
+    "changes": "fencing config db journal.protocol objects tables wiring",
     "serving": "config db http.connection http.crowd http.server",
     "doctor": "fencing auth config db guard journal.contents journal.opening journal.protocol objects "
     "observe.events tables.catalog tables.side_effects tables.sql targets wiring changes findings",
