@@ -92,10 +92,10 @@ async def session(dsn: str) -> AsyncIterator[asyncpg.Connection]:
 
 
 @contextmanager
-def served(tmp_path: Path, dsn: str, text: str = RULE, server: str = "") -> Iterator[Served]:
+def served(tmp_path: Path, dsn: str, text: str = RULE, server: str = "", *more: str) -> Iterator[Served]:
     file, port = tmp_path / "gateway.toml", free_port()
     Served(None, file, dsn, port, server).write(text)  # type: ignore[arg-type]  # not running yet
-    with started("serve", "--config", str(file)) as process:
+    with started("serve", "--config", str(file), *more) as process:
         gateway = Served(process, file, dsn, port, server)
         gateway.until("listening")
         with suppress(httpx.TransportError), httpx.Client(verify=False) as client:

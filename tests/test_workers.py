@@ -19,7 +19,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from gateway.errors import ConfigurationError
 from gateway.workers import parent
-from tests.processes import free_port, run, started
+from tests import test_reload
+from tests.processes import run
 from tests.test_reload import ROOT, RULE, TABLES, Served, patch
 from tests.waiting import PATIENCE
 
@@ -57,20 +58,35 @@ async def serving_worker(gateway: Served, client: httpx.AsyncClient) -> psutil.P
     return found
 
 
+async def statuses(gateway: Served, key: str) -> set[int]:
+    """Return the statuses of writes on several new connections."""
+    found = set()
+    for _ in range(6):
+        async with gateway.client(key) as client:
+            found.add((await patch(client, 7)).status_code)
+    return found
+
+
+async def reloads_on_record(session: asyncpg.Connection) -> int:
+    return int(
+        await session.fetchval(
+            "SELECT count(*) FROM (SELECT details::text FROM fencing.intake UNION ALL SELECT details::text FROM "
+            "fencing.entry) AS every WHERE details LIKE '%ReloadConfiguration%'"
+        )
+    )
+
+
 @contextmanager
 def served(tmp_path: Path, dsn: str, text: str = PUBLIC, server: str = "", workers: str = "2") -> Iterator[Served]:
     """Two workers, both of which serve."""
-    file, port = tmp_path / "gateway.toml", free_port()
-    Served(None, file, dsn, port, server).write(text)  # type: ignore[arg-type]  # not running yet
     with ExitStack() as stack:
-        process = stack.enter_context(started("serve", "--config", str(file), "--workers", workers))
-        gateway = Served(process, file, dsn, port, server)
+        gateway = stack.enter_context(test_reload.served(tmp_path, dsn, text, server, "--workers", workers))
+        process = gateway.process.process
         try:
-            gateway.until("listening")
             wait_for_workers(gateway, int(workers))
             yield gateway
         finally:
-            for one in psutil.Process(process.process.pid).children() if process.process.poll() is None else ():
+            for one in psutil.Process(process.pid).children() if process.poll() is None else ():
                 stack.callback(_kill, one)
 
 
@@ -205,65 +221,59 @@ async def test_metrics_of_all_workers_are_one_answer(gateway: Served) -> None:
 @pytest.mark.thorough
 async def test_all_workers_take_a_configuration_or_none(tmp_path: Path, dsn: str, session: asyncpg.Connection) -> None:
     with served(tmp_path, dsn) as gateway:
-
-        async def statuses(key: str) -> set[int]:
-            found = set()
-            for _ in range(6):
-                async with gateway.client(key) as client:
-                    found.add((await patch(client, 7)).status_code)
-            return found
-
         gateway.write(PUBLIC, writer="a-newer-key-of-it")
         line = await asyncio.to_thread(gateway.hang_up)
         assert line["changes"] == ['[[callers]] "writer", api_key: (redacted) -> (redacted)']
-        async with asyncio.timeout(PATIENCE):  # the others take it a moment after the first
-            while await statuses("a-newer-key-of-it") != {204}:
-                await asyncio.sleep(0.05)
-        assert await statuses("a-key-of-the-writer") == {401}
-
         assert line["worker"] in (1, 2)
+        assert await statuses(gateway, "a-newer-key-of-it") == {204}
+        assert await statuses(gateway, "a-key-of-the-writer") == {401}
+
         gateway.write(PUBLIC.replace("orders", "odrers"), writer="a-third-key-of-it")
         line = await asyncio.to_thread(gateway.hang_up, "reload failed")
         assert "Did you mean public.orders?" in line["error"]
-        assert await statuses("a-newer-key-of-it") == {204}
-        assert await statuses("a-third-key-of-it") == {401}
+        assert await statuses(gateway, "a-newer-key-of-it") == {204}
+        assert await statuses(gateway, "a-third-key-of-it") == {401}
 
         # The file is still wrong. A worker that begins now has the configuration in force.
         workers_of(gateway)[0].kill()
         await asyncio.to_thread(gateway.until, "worker ended")
         await asyncio.to_thread(wait_for_workers, gateway, 2)
-        assert await statuses("a-newer-key-of-it") == {204}
+        assert await statuses(gateway, "a-newer-key-of-it") == {204}
 
         gateway.write(PUBLIC, writer="a-fourth-key-of-it")
         async with gateway.client(ROOT) as root:
             answer = await root.post("/v1/config/reload")
             assert answer.status_code == 200, answer.text
-        async with asyncio.timeout(PATIENCE):
-            while await statuses("a-fourth-key-of-it") != {204}:
-                await asyncio.sleep(0.05)
-    entries = await session.fetchval(
-        "SELECT count(*) FROM (SELECT details::text FROM fencing.intake UNION ALL SELECT details::text FROM "
-        "fencing.entry) AS every WHERE details LIKE '%ReloadConfiguration%'"
-    )
-    assert entries == 2, "one for each reload, not for each worker"
+        assert await statuses(gateway, "a-fourth-key-of-it") == {204}
+    assert await reloads_on_record(session) == 2, "one for each reload, not for each worker"
 
 
 @pytest.mark.nightly
 @pytest.mark.thorough
-async def test_a_worker_that_does_not_follow_to_a_configuration_is_replaced(gateway: Served) -> None:
-    async with gateway.client(ROOT) as root, gateway.client("a-newer-key-of-it") as new:
+@pytest.mark.parametrize("dies", [False, True])
+async def test_a_worker_that_does_not_follow_is_replaced(
+    gateway: Served, session: asyncpg.Connection, *, dies: bool
+) -> None:
+    """Even if the worker that has reloaded dies meanwhile."""
+    async with gateway.client(ROOT) as root:
         serving = await serving_worker(gateway, root)
         [stopped] = [one for one in workers_of(gateway) if one.pid != serving.pid]
         stopped.suspend()
         gateway.write(PUBLIC, writer="a-newer-key-of-it")
-        assert (await root.post("/v1/config/reload")).status_code == 200
+        reloading = asyncio.create_task(root.post("/v1/config/reload"))
+        if dies:
+            while not await reloads_on_record(session):
+                await asyncio.sleep(0.05)
+            await asyncio.sleep(0.5)
+            serving.kill()
+            with pytest.raises(httpx.TransportError):
+                await reloading
+        else:
+            assert (await reloading).status_code == 200
         await asyncio.to_thread(psutil.wait_procs, [stopped], PATIENCE)
         assert not stopped.is_running()
-        assert (await patch(new, 7)).status_code == 204
-        await asyncio.to_thread(wait_for_workers, gateway, 2)
-        for _ in range(6):
-            async with gateway.client("a-newer-key-of-it") as client:
-                assert (await patch(client, 7)).status_code == 204
+    await asyncio.to_thread(wait_for_workers, gateway, 2)
+    assert await statuses(gateway, "a-newer-key-of-it") == {204}
 
 
 @pytest.mark.thorough

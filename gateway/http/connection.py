@@ -5,10 +5,8 @@ to the headers of a request that is already running. It leaves out the body of a
 and reads these bytes as the next request. ``gateway.http.body`` limits bodies.
 """
 
-import socket
 from asyncio import Event, TimerHandle, Transport
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
 from time import perf_counter
 from typing import Any, cast
 
@@ -24,7 +22,7 @@ from gateway.auth.principal import ClientCertificate
 from gateway.errors import Overloaded
 from gateway.fencing.record import ANONYMOUS
 from gateway.http import head
-from gateway.http.crowd import CROWD, Network, Place
+from gateway.http.crowd import Seat
 from gateway.http.middleware import Middleware
 from gateway.http.turns import Credentials, Timed, Turn, Turns
 
@@ -57,13 +55,7 @@ def _is_named(cycle: RequestResponseCycle) -> bool:
 class Connection(HttpToolsProtocol):
     """One connection. The deadline runs while no request is being served."""
 
-    _network: Network | None = None
-    """Its network. None before and after."""
-    _place: Place | None = None
-    """Its place among the connections of its network that wait for their client. None while the gateway works."""
     _awaits_body = False
-    _accepted: socket.socket | None = None
-    """Its socket, until the handshake of TLS is over."""
     _certificate: ClientCertificate | None = None
     _seal = b""
     _deadline: TimerHandle | None = None
@@ -86,24 +78,13 @@ class Connection(HttpToolsProtocol):
     _handed_over: Mapping[str, Any] | None = None  # the state of the next request that the parser sees
     _is_last = False  # the last request of the connection: nothing after it is read
 
-    def arrive(self, accepted: socket.socket) -> bool:
-        """Count it from its acceptance on: without a handshake there may never be more of it.
+    def __init__(self, seat: Seat, **options: Any) -> None:
+        """``options``: those of uvicorn's."""
+        super().__init__(**options)
+        self._seat = seat
 
-        Return whether it may stay.
-        """
-        try:
-            address = accepted.getpeername()[0]
-        except OSError:  # it is gone
-            address = None
-        self._network = CROWD.enter(self.app, accepted.fileno(), address)
-        if self._network is None:
-            return False
-        self._accepted = accepted
-        self._stand(self._network.idle)
-        return True
-
-    def make_way(self) -> None:
-        """Close at once, for a new connection. To wait until the client has read or said goodbye would make no room.
+    def _make_way(self) -> None:
+        """Close at once. To wait until the client has read or said goodbye would make no room.
 
         A request whose body is not complete has written nothing, and its handler learns that the client is gone.
         Bodies for tables, locks and forms of the API are read whole first. A streamed object is an upload, which is
@@ -111,24 +92,12 @@ class Connection(HttpToolsProtocol):
         store only with this proof. A write whose answer is not read has its outcome: the client does not know it, as
         after any lost connection.
         """
-        self._stand(None)
         self._given_up = True
-        if self._accepted is None:
-            self.transport.abort()
-        else:
-            with suppress(OSError):
-                self._accepted.shutdown(socket.SHUT_RDWR)  # which ends the handshake
-
-    def leave(self) -> None:
-        """Count it no more. Once it has left, this does nothing."""
-        if self._network is not None:
-            self._stand(None)
-            CROWD.leave(self._network)
-            self._network = self._accepted = None
+        self.transport.abort()
 
     def connection_made(self, transport: Transport) -> None:  # type: ignore[override]  # as uvicorn has it
         super().connection_made(transport)
-        self._accepted = None
+        self._seat.close, self._given_up = self._make_way, self._seat.has_made_way
         transport.set_write_buffer_limits(high=_WRITE_AHEAD)
         self._stopping = Event()
         # TLS has verified a certificate that has contents here. It is the connection's for as long as that lasts.
@@ -150,7 +119,7 @@ class Connection(HttpToolsProtocol):
         self._behind = b""
         if self.cycle is not None:  # without this, objects that refer to each other would wait for a collection
             self.cycle.scope["state"].pop("await_body", None)
-        self.leave()
+        self._seat.leave()
         self._clear_deadline()
         self._clear_stall()
         super().connection_lost(exc)
@@ -178,7 +147,7 @@ class Connection(HttpToolsProtocol):
         elif packet.missing:
             self._unset_keepalive_if_required()
             self._held, self._hold = data, self.loop.call_later(0 if held else HOLD, self._parse_held)
-            self._stand(None)
+            self._seat.busy()
         else:
             self._unset_keepalive_if_required()
             self._direct = data
@@ -329,16 +298,14 @@ class Connection(HttpToolsProtocol):
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
-        if self._network is not None and self._is_idle():
-            self._stand(self._network.idle)
-            if self.transport.get_write_buffer_size():  # the connection would last until the client reads
-                self._watch_stall()
+        if self._is_idle() and self._seat.idle() and self.transport.get_write_buffer_size():
+            self._watch_stall()  # the connection would last until the client reads
 
     def _set_busy(self) -> None:
         """Note that a request is being served."""
         self._clear_deadline()
         is_unread = self.flow.write_paused  # the answer before
-        self._stand(self._network.late if is_unread and self._network is not None else None)
+        self._seat.busy(awaits_client=is_unread)
         if self._stall is not None and not is_unread:
             self._clear_stall()
 
@@ -349,18 +316,8 @@ class Connection(HttpToolsProtocol):
 
     def _note_waiting(self) -> None:
         """Note whether the request under way waits for its client."""
-        if self._network is not None and not self._is_idle():
-            self._stand(self._network.late if self._awaits_body or self.flow.write_paused else None)
-
-    def _stand(self, place: Place | None) -> None:
-        """Stand in a place, at its end, and in no other."""
-        if place is self._place:
-            return
-        if self._place is not None:
-            del self._place[self]
-        if place is not None:
-            place[self] = None
-        self._place = place
+        if not self._is_idle():
+            self._seat.busy(awaits_client=self._awaits_body or self.flow.write_paused)
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         before, self._active = self._active, cycle
@@ -402,8 +359,8 @@ class Connection(HttpToolsProtocol):
             start_task(cycle, cast("Any", timed))
 
         turns.enter(self.client and self.client[0], self._shown, start)
-        if is_waiting and self._network is not None:
-            self._stand(self._network.late)
+        if is_waiting:
+            self._seat.busy(awaits_client=True)
 
     def _credentials(self, cycle: RequestResponseCycle) -> Credentials:
         """Return the credentials of a request that are the same in each one of its owner. Signatures are not."""

@@ -10,10 +10,13 @@ While the gateway itself works, for example with the database, a connection neve
 """
 
 import resource
+import socket
 from asyncio import get_running_loop
+from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from heapq import nlargest
-from typing import Any, Protocol, TypeAlias
+from typing import Any
 
 from gateway.budget import network
 from gateway.http.middleware import Middleware
@@ -49,17 +52,6 @@ def set_limit_of_files() -> int:
     return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
 
 
-class Member(Protocol):
-    """A connection."""
-
-    def make_way(self) -> None:
-        """Close at once, for a new connection."""
-
-
-Place: TypeAlias = dict[Member, None]
-"""Connections that wait for their client, the longest waiting first."""
-
-
 class Network:
     """The connections of one network."""
 
@@ -67,13 +59,65 @@ class Network:
 
     def __init__(self, name: str) -> None:
         self.name, self.open = name, 0
-        self.idle: Place = {}
-        self.late: Place = {}
+        self.idle: dict[Seat, None] = {}
+        """Connections that wait for their client, the longest waiting first."""
+        self.late: dict[Seat, None] = {}
         """With a request under way, whose client sends no more of its body, or does not read the answer."""
 
     def size(self) -> tuple[int, int]:
         """Return the number of connections that wait for their client, and of all."""
         return len(self.idle) + len(self.late), self.open
+
+
+class Seat:
+    """A connection's seat among those of its network, from its acceptance to its end.
+
+    Without a handshake of TLS there may never be more of a connection. ``close`` closes it at once.
+    """
+
+    __slots__ = ("_network", "_place", "close", "has_made_way")
+
+    def __init__(self, network: Network, close: Callable[[], object]) -> None:
+        self._network: Network | None = network
+        self._place: dict[Seat, None] | None = None  # none while the gateway works
+        self.close, self.has_made_way = close, False
+        self.idle()
+
+    def idle(self) -> bool:
+        """Note that no request is under way. Return whether the connection lasts."""
+        if self._network is not None:
+            self._stand(self._network.idle)
+        return self._network is not None
+
+    def busy(self, *, awaits_client: bool = False) -> None:
+        """Note that a request is under way, and whether it waits for its client."""
+        if self._network is not None:
+            self._stand(self._network.late if awaits_client else None)
+
+    def make_way(self) -> None:
+        """Close at once, for a new connection."""
+        self._stand(None)
+        self.has_made_way = True
+        with suppress(OSError):
+            self.close()
+
+    def leave(self) -> None:
+        """Count it no more. Once it has left, this does nothing."""
+        if self._network is not None:
+            self._stand(None)
+            CROWD.leave(self._network)
+            self._network = None
+            self.close = lambda: None  # a circle of objects would wait for a collection
+
+    def _stand(self, place: "dict[Seat, None] | None") -> None:
+        """Stand in a place, at its end, and in no other."""
+        if place is self._place:
+            return
+        if self._place is not None:
+            del self._place[self]
+        if place is not None:
+            place[self] = None
+        self._place = place
 
 
 class Crowd:
@@ -90,15 +134,18 @@ class Crowd:
         self._repeats: Repeats[str] = Repeats(self._tell, after=_TOLD_AFTER, quiet=self._count_anew)
         self._app: Any = None  # the one that observes
 
-    def enter(self, app: Any, file: int, address: str | None) -> Network | None:
-        """Return the network of a new connection, for which another one makes way if files are scarce.
+    def enter(self, app: Any, accepted: socket.socket) -> Seat | None:
+        """Return the seat of a new connection, for which another one makes way if files are scarce.
 
-        None if the new one has to make way. ``file`` is the number of its file, and ``app`` observes it.
+        None if the new one has to make way. ``app`` observes it.
         """
-        name = network(address)
+        try:
+            name = network(accepted.getpeername()[0])
+        except OSError:  # it is gone
+            name = network(None)
         own = self._networks.get(name) or Network(name)
         limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-        if self._is_full(file, limit):
+        if self._is_full(accepted.fileno(), limit):
             share, largest = limit // _SHARES, self._largest() or own
             crowd = own if own.open >= max(largest.open, share) else largest
             if crowd is own and own.open < share:
@@ -109,7 +156,7 @@ class Crowd:
         self._networks[name] = own
         self.open += 1
         own.open += 1
-        return own
+        return Seat(own, partial(accepted.shutdown, socket.SHUT_RDWR))  # which ends the handshake
 
     def leave(self, left: Network) -> None:
         """Count a connection of a network no more."""

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import uvicorn
 
 from gateway.http.connection import HEAD_TIMEOUT, Connection
-from gateway.http.crowd import CROWD
+from gateway.http.crowd import CROWD, Seat
 
 AT_ONCE = 8
 """Connections that are accepted in one turn of the loop. The next turn closes connections that make way for them."""
@@ -48,14 +48,14 @@ class HttpServer(uvicorn.Server):
     def take(self, accepted: socket.socket) -> None:
         """Serve a connection that has just been accepted."""
         accepted.setblocking(False)  # noqa: FBT003
-        loop = asyncio.get_running_loop()
-        connection = Connection(
-            config=self.config, server_state=self.server_state, app_state=self.lifespan.state, _loop=loop
-        )
-        if not connection.arrive(accepted):
+        seat, loop = CROWD.enter(self.config.loaded_app, accepted), asyncio.get_running_loop()
+        if seat is None:
             accepted.close()
             return
-        task = loop.create_task(self._shake_hands(connection, accepted))
+        connection = Connection(
+            seat, config=self.config, server_state=self.server_state, app_state=self.lifespan.state, _loop=loop
+        )
+        task = loop.create_task(self._shake_hands(connection, seat, accepted))
         self._arriving.add(task)
         task.add_done_callback(self._arriving.discard)
 
@@ -63,7 +63,7 @@ class HttpServer(uvicorn.Server):
         """Close a connection that waits for its client, for one that finds no file. Return whether there was one."""
         return CROWD.make_room(self.config.loaded_app)
 
-    async def _shake_hands(self, connection: Connection, accepted: socket.socket) -> None:
+    async def _shake_hands(self, connection: Connection, seat: Seat, accepted: socket.socket) -> None:
         context = self.config.ssl
         try:
             await asyncio.get_running_loop().connect_accepted_socket(
@@ -73,9 +73,9 @@ class HttpServer(uvicorn.Server):
                 ssl_handshake_timeout=None if context is None else HEAD_TIMEOUT,
             )
         except OSError:  # a client that is gone, or that fails the handshake of TLS
-            connection.leave()
+            seat.leave()
         except BaseException:
-            connection.leave()
+            seat.leave()
             raise
 
     def _accept(self, listener: socket.socket) -> None:

@@ -279,8 +279,10 @@ class Parent:
                 self._manager.reload_begins()
             case "follow":
                 self._config = worker.config = value
-                # Awaited, so that all serve as the answer to the caller says.
-                await asyncio.gather(*(self._let_follow(one, value) for one in self._workers if one is not worker))
+                following = [self._let_follow(one, value) for one in self._workers if one is not worker]
+                # Awaited, so that all serve as the answer to the caller says. They follow also if the worker dies.
+                for task in [self._tasks.create_task(one) for one in following]:
+                    await asyncio.shield(task)
             case "end":
                 self._end_turn()
         return None
