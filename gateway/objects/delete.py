@@ -23,7 +23,7 @@ from gateway.objects.s3 import xml
 from gateway.objects.s3.answers import RawHeaders
 from gateway.objects.s3.operations import Operation, not_implemented
 from gateway.objects.s3.request import S3Request, WriteCondition, condition_of_entry
-from gateway.objects.s3.xml import DeletedObject, ObjectToDelete
+from gateway.objects.s3.xml import DeletedFacts, ObjectToDelete
 from gateway.objects.store.client import TextHeaders, query_of
 from gateway.objects.store.operations import Upstream
 
@@ -136,11 +136,11 @@ class Deletes:
         """Serve a DeleteObjects. Each key is fenced, refused and recorded by itself; the answer has each outcome."""
         _require_digest(exchange)
         body = await exchange.document()
-        wanted = await offload(len(body.content), xml.deletion, body.content)
+        wanted, quiet = await offload(len(body.content), xml.deletion, body.content)
         # A bucket that does not exist is an error of the request, not one of each key.
         await self._writes.writable_profile(exchange.request.bucket)
 
-        async def delete(named: tuple[ObjectToDelete, UUID]) -> GatewayError | DeletedObject:
+        async def delete(named: tuple[ObjectToDelete, UUID]) -> GatewayError | DeletedFacts:
             entry, write_id = named
             try:
                 deletes = self._of_key(exchange.request.bucket, entry.key)
@@ -149,20 +149,20 @@ class Deletes:
                 return exchange.response.note(error)
 
         # A key that is listed twice is deleted twice, one after the other: the second delete finds nothing.
-        entries = zip(wanted.objects, write_ids(wanted.objects), strict=True)
+        entries = zip(wanted, write_ids(wanted), strict=True)
         results = await at_a_time(_AT_A_TIME, delete, entries)
-        listed = zip(wanted.objects, results, strict=True)
-        await exchange.response.document(xml.deleted(listed, quiet=wanted.quiet))
+        listed = zip(wanted, results, strict=True)
+        await exchange.response.document(xml.deleted(listed, quiet=quiet))
 
-    async def delete_entry(self, exchange: Exchange, entry: ObjectToDelete, write_id: UUID) -> DeletedObject:
+    async def delete_entry(self, exchange: Exchange, entry: ObjectToDelete, write_id: UUID) -> DeletedFacts:
         """Delete one of the keys of a DeleteObjects, which its database fences. Raises ``GatewayError``."""
         write = await self._writes.prepare(exchange, entry.key, write_id=write_id)
         if entry.version_id is not None:
             stored = await self._amendments.remove_version(write, entry.version_id, exchange.request.headers)
-            return _deleted_object(dict(stored.applied.headers))
+            return _deleted_facts(dict(stored.applied.headers))
         condition = None if entry.etag is None else condition_of_entry(entry.etag)
         deleted = await self._delete(write, exchange.request.headers, condition)
-        return _deleted_object(dict(headers_left_by(deleted)))
+        return _deleted_facts(dict(headers_left_by(deleted)))
 
     async def _delete(self, write: FencedWrite, headers: TextHeaders, condition: WriteCondition | None) -> Deleted:
         profile = await self._writes.profile_for(write)
@@ -199,10 +199,11 @@ def write_ids(objects: Sequence[ObjectToDelete]) -> list[UUID]:
     return ids
 
 
-def _deleted_object(headers: dict[bytes, bytes]) -> DeletedObject:
+def _deleted_facts(headers: dict[bytes, bytes]) -> DeletedFacts:
     named = {name.lower(): value.decode("latin-1") for name, value in headers.items()}
     marker = named.get(b"x-amz-delete-marker")
-    return DeletedObject(marker, named.get(b"x-amz-version-id") if marker == "true" else None)
+    version_id = named.get(b"x-amz-version-id") if marker == "true" else None
+    return {"DeleteMarker": marker, "DeleteMarkerVersionId": version_id}
 
 
 def _require_digest(exchange: Exchange) -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from gateway.errors import StoreError, TokenStale, Unavailable
 from gateway.objects.s3 import xml
-from gateway.objects.s3.xml import DeletedObject, Deletion, ErrorDocument, ObjectToDelete, Part
+from gateway.objects.s3.xml import ErrorDocument, ObjectToDelete, Part
 
 NAMESPACE = "http://s3.amazonaws.com/doc/2006-03-01/"
 
@@ -40,7 +40,7 @@ def code(read: Any, document: str | bytes) -> str:
     return caught.value.s3_code
 
 
-def deletion(*objects: str, more: str = "") -> Deletion:
+def deletion(*objects: str, more: str = "") -> tuple[tuple[ObjectToDelete, ...], bool]:
     return xml.deletion(f"<Delete>{''.join(f'<Object>{each}</Object>' for each in objects)}{more}</Delete>".encode())
 
 
@@ -122,7 +122,7 @@ def test_elements_within_elements(read: Any, document: str) -> None:
 
 def test_any_encoding_that_is_declared() -> None:
     text = '<?xml version="1.0" encoding="ISO-8859-1"?><Delete><Object><Key>ä</Key></Object></Delete>'
-    assert xml.deletion(text.encode("latin-1")).objects == (ObjectToDelete("ä"),)
+    assert xml.deletion(text.encode("latin-1"))[0] == (ObjectToDelete("ä"),)
 
 
 class TestDeletion:
@@ -141,7 +141,7 @@ class TestDeletion:
             ObjectToDelete("c", None, f'"{ETAG}"'),
             ObjectToDelete("d"),
         )
-        assert read == Deletion(entries, quiet=False)
+        assert read == (entries, False)
 
     @pytest.mark.parametrize(
         ("written", "key"),
@@ -158,11 +158,11 @@ class TestDeletion:
     )
     def test_keys_are_taken_as_they_are(self, written: str, key: str) -> None:
         """White space belongs to a key. Deleting ``a`` for `` a `` would delete an object that no client named."""
-        assert deletion(f"<Key>{written}</Key>").objects == (ObjectToDelete(key),)
+        assert deletion(f"<Key>{written}</Key>")[0] == (ObjectToDelete(key),)
 
     def test_a_thousand_and_no_more(self) -> None:
         thousand = ["<Key>k</Key>"] * 1000
-        assert len(deletion(*thousand).objects) == 1000
+        assert len(deletion(*thousand)[0]) == 1000
         with pytest.raises(StoreError, match="1 to 1000"):
             deletion(*thousand, "<Key>k</Key>")
         with pytest.raises(StoreError, match="1 to 1000"):
@@ -233,7 +233,9 @@ class TestAnswers:
             xml.completed(key, key, key, key),
             xml.posted(key, key, key, key),
             xml.copied(key, key),
-            xml.deleted([(ObjectToDelete(key, key), DeletedObject("true", key))], quiet=False),
+            xml.deleted(
+                [(ObjectToDelete(key, key), {"DeleteMarkerVersionId": key})], quiet=False
+            ),
             xml.deleted([(ObjectToDelete(key), StoreError("Code", 400, key))], quiet=False),
             xml.render(StoreError("Code", 400, key), path=key, request_id="r"),
         ]

@@ -417,16 +417,6 @@ class S3Request:
         return next((value for given, value in self.parameters if given == name), None)
 
 
-@dataclass(frozen=True, slots=True)
-class _Query:
-    """The query, sorted by the purpose of its parameters. ``headers`` are named in lower case."""
-
-    parameters: Pairs
-    headers: Pairs
-    fencing: Pairs
-    session: str | None
-
-
 def classify(
     method: str,
     raw_path: bytes,
@@ -442,29 +432,29 @@ def classify(
     received = tuple(headers)
     bucket, key = addressing.read(raw_path, host_bucket)
     named = _named(received)
-    query = _sorted(_parameters(query_string), named)
-    for name, value in query.headers:
+    parameters, hoisted, writer, session = _sorted(_parameters(query_string), named)
+    for name, value in hoisted:
         if name in named:
             raise StoreError("InvalidRequest", 400, f"{name[:64]!a} stands in the query and among the headers.")
         named[name] = value
     level = Level.OBJECT if key else Level.BUCKET if bucket else Level.SERVICE
     copies = any(name.replace("_", "-").startswith(addressing.COPY_SOURCE) for name in named)
-    operation = recognise(method, level, {name for name, _ in query.parameters}, copies=copies)
-    _check_values(operation, dict(query.parameters))
-    session = named.get("x-amz-security-token") if query.session is None else query.session
-    carried = (*received, *((name.encode(), value.encode()) for name, value in query.headers))
+    operation = recognise(method, level, {name for name, _ in parameters}, copies=copies)
+    _check_values(operation, dict(parameters))
+    session = named.get("x-amz-security-token") if session is None else session
+    carried = (*received, *((name.encode(), value.encode()) for name, value in hoisted))
     writes = operation.kind is not OperationKind.READ
     request = S3Request(
         operation,
         bucket,
         key,
         quote(key, safe="/"),
-        query.parameters,
+        parameters,
         forwarded(operation, named),
-        read_fencing(operation, carried, query.fencing, session),
+        read_fencing(operation, carried, writer, session),
         read_condition(operation, named) if writes and _CONDITIONS & named.keys() else None,
         addressing.read_copy_source(operation, named) if operation.copies else None,
-        query.headers,
+        hoisted,
     )
     if request.amends and request.condition is not None:
         raise not_implemented(f"{operation} of a version with If-Match")
@@ -484,8 +474,11 @@ def _parameters(query_string: bytes) -> Pairs:
     return tuple(found.items())
 
 
-def _sorted(parameters: Pairs, headers: Mapping[str, str]) -> _Query:
-    """Sort the parameters by purpose. Only the query of a presigned request, which is signed, may carry headers."""
+def _sorted(parameters: Pairs, headers: Mapping[str, str]) -> tuple[Pairs, Pairs, Pairs, str | None]:
+    """Return the parameters, headers by lower-case name, those that name a writer, and the session token of a query.
+
+    Only the query of a presigned request, which is signed, may carry headers.
+    """
     given = dict(parameters)
     writer = tuple(pair for pair in parameters if pair[0] in FENCING_PARAMETERS)
     rest = tuple(
@@ -496,18 +489,13 @@ def _sorted(parameters: Pairs, headers: Mapping[str, str]) -> _Query:
             name = writer[0][0]
             message = f"The query parameter {name} is for presigned requests only."
             raise RequestMalformed(message, advice=f"Send it as the header {name.title()}.")
-        return _Query(rest, headers=(), fencing=(), session=None)
+        return rest, (), (), None
     session = given.get("X-Amz-Security-Token")
     if session is not None and "x-amz-security-token" in headers:
         raise StoreError("InvalidRequest", 400, "The session token stands in the query and among the headers.")
     rest = tuple(pair for pair in rest if pair[0] not in _AUTHENTICATION)
     hoisted = tuple(pair for pair in rest if _is_header(pair[0]))
-    return _Query(
-        parameters=tuple(pair for pair in rest if not _is_header(pair[0])),
-        headers=_hoisted(hoisted),
-        fencing=writer,
-        session=session,
-    )
+    return tuple(pair for pair in rest if not _is_header(pair[0])), _hoisted(hoisted), writer, session
 
 
 def _is_header(name: str) -> bool:

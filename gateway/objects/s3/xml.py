@@ -2,9 +2,10 @@
 
 import hashlib
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import TypeAlias
 from xml.etree.ElementTree import Element, ParseError  # only the types: defusedxml does the parsing
 from xml.sax.saxutils import escape
 
@@ -193,12 +194,6 @@ class ObjectToDelete:
 
 
 @dataclass(frozen=True, slots=True)
-class Deletion:
-    objects: tuple[ObjectToDelete, ...]
-    quiet: bool
-
-
-@dataclass(frozen=True, slots=True)
 class Part:
     """A part as a completion names it: its ETag without quotes, its checksums by the names of their elements."""
 
@@ -207,13 +202,17 @@ class Part:
     checksums: tuple[tuple[str, str], ...] = ()
 
 
-def deletion(body: bytes) -> Deletion:
-    """Read the document of a DeleteObjects. Raises ``StoreError`` MalformedXML."""
+DeletedFacts: TypeAlias = Mapping[str, str | None]
+"""What the store says about an object that it deleted, by the names of the elements."""
+
+
+def deletion(body: bytes) -> tuple[tuple[ObjectToDelete, ...], bool]:
+    """Return the objects of a DeleteObjects, and whether only errors are wanted. Raises ``StoreError`` MalformedXML."""
     root = _root(body, "Delete", MAX_KEYS * _TAGS_OF_A_KEY)
     objects = [_object_to_delete(element) for element in root if local(element) == "Object"]
     if not 1 <= len(objects) <= MAX_KEYS:
         raise _malformed(f"A DeleteObjects names 1 to {MAX_KEYS} objects.")
-    return Deletion(tuple(objects), (_text(root, "Quiet") or "").strip().lower() == "true")
+    return tuple(objects), (_text(root, "Quiet") or "").strip().lower() == "true"
 
 
 def _object_to_delete(element: Element) -> ObjectToDelete:
@@ -275,7 +274,7 @@ def etag_of_parts(parts: Iterable[Part]) -> str | None:
     return f"{hashlib.md5(b''.join(digests), usedforsecurity=False).hexdigest()}-{len(digests)}"
 
 
-def deleted(results: Iterable[tuple[ObjectToDelete, "GatewayError | DeletedObject"]], *, quiet: bool) -> bytes:
+def deleted(results: Iterable[tuple[ObjectToDelete, GatewayError | DeletedFacts]], *, quiet: bool) -> bytes:
     elements = []
     for entry, result in results:
         if isinstance(result, GatewayError):
@@ -284,18 +283,8 @@ def deleted(results: Iterable[tuple[ObjectToDelete, "GatewayError | DeletedObjec
             message = f"{result.message} {result.advice}".strip()
             elements.append(_element("Error", {**named, "Message": message, **facts(result)}))
         elif not quiet:
-            elements.append(_element("Deleted", {"Key": entry.key, "VersionId": entry.version_id, **result.facts}))
+            elements.append(_element("Deleted", {"Key": entry.key, "VersionId": entry.version_id, **result}))
     return _document("DeleteResult", "".join(elements))
-
-
-@dataclass(frozen=True, slots=True)
-class DeletedObject:
-    delete_marker: str | None = None
-    marker_version_id: str | None = None
-
-    @property
-    def facts(self) -> dict[str, str | None]:
-        return {"DeleteMarker": self.delete_marker, "DeleteMarkerVersionId": self.marker_version_id}
 
 
 def copied(etag: str, modified: str) -> bytes:

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from functools import lru_cache, partial
-from types import TracebackType
 from typing import Self, TypeAlias
 from urllib.parse import quote, urlsplit
 
@@ -200,9 +199,7 @@ class StoreResponse:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         self.close()
 
 
@@ -275,9 +272,7 @@ class StoreClient:
         )
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         if self._session is not None:
             await self._session.close()
             self._session = None
