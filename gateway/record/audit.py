@@ -8,7 +8,7 @@ from gateway.batching import Lane
 from gateway.budget import NetworkRates, network
 from gateway.db import record
 from gateway.db.database import Database, Transaction
-from gateway.db.errors import wants_retry
+from gateway.db.pool import wants_retry
 from gateway.errors import GatewayError, OutcomeUnknown, Overloaded, SqlError, TokenImplausible, Unavailable
 from gateway.fencing.decision import Decision, Fence
 from gateway.fencing.policy import ImplausibleToken
