@@ -17,7 +17,7 @@ import uvicorn
 
 from gateway.config.sections import ClientCertificates, Server
 from gateway.db import migrations
-from gateway.db.errors import refuses_sessions
+from gateway.db.pool import refuses_sessions
 from gateway.errors import ConfigurationError, SessionsShared, SqlError, Unavailable
 from gateway.http.connection import KEEP_ALIVE, Connection
 from gateway.http.crowd import set_limit_of_files

@@ -1,4 +1,4 @@
-"""Statements and transactions: the one door to Postgres. ``gateway.db.errors`` has what its exceptions become."""
+"""Statements and transactions: the one door to Postgres. ``gateway.db.pool`` has what its exceptions become."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
@@ -11,8 +11,19 @@ import asyncpg
 
 from gateway.budget import SHARE
 from gateway.db import roles
-from gateway.db.errors import FORBIDDEN, LOST, NOT_PREPARED, Lost, is_read_only, leaves_sound, translated, wants_retry
-from gateway.db.pool import Session, SessionPool, SessionUse
+from gateway.db.pool import (
+    FORBIDDEN,
+    LOST,
+    NOT_PREPARED,
+    Lost,
+    Session,
+    SessionPool,
+    SessionUse,
+    is_read_only,
+    leaves_sound,
+    translated,
+    wants_retry,
+)
 from gateway.db.roles import ActingBatch, RoleStatements
 from gateway.db.servers import APPLICATION, Servers, pins
 from gateway.errors import Full, OutcomeUnknown, Overloaded, SqlError, Unavailable

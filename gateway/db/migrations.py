@@ -13,8 +13,7 @@ from pathlib import Path
 import asyncpg
 
 from gateway.db.database import Database
-from gateway.db.errors import FORBIDDEN
-from gateway.db.pool import load
+from gateway.db.pool import FORBIDDEN, load
 from gateway.db.servers import APPLICATION, Servers
 from gateway.errors import ConfigurationError, SchemaLocked, SchemaTooNew, SqlError, UnreleasedSchema
 

@@ -5,8 +5,7 @@ from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import TypeAlias
 
-from gateway.db.errors import translated
-from gateway.db.pool import Session
+from gateway.db.pool import Session, translated
 from gateway.db.servers import APPLICATION, Servers
 from gateway.errors import Unavailable
 

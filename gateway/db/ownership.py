@@ -7,8 +7,7 @@ from time import monotonic
 from uuid import UUID
 
 from gateway.db.database import Database, Record, Transaction
-from gateway.db.errors import FORBIDDEN, translated
-from gateway.db.pool import Session, load
+from gateway.db.pool import FORBIDDEN, Session, load, translated
 from gateway.db.servers import APPLICATION
 from gateway.errors import ConfigurationError, OwnershipDiffers, SqlError, Unavailable
 from gateway.fencing.ownership import Owner, Range, Registered, Target, check_share, shown

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from functools import partial
 
 from gateway.db.database import Database, Transaction
-from gateway.db.errors import FORBIDDEN
 from gateway.db.migrations import LOCK
-from gateway.db.pool import FOLDER, load
+from gateway.db.pool import FOLDER, FORBIDDEN, load
 from gateway.errors import ConfigurationError, RightMissing, SqlError
 
 _SQL = load("rights")

@@ -15,9 +15,8 @@ from uuid import UUID
 
 from gateway.db import record
 from gateway.db.database import Database
-from gateway.db.errors import translated
 from gateway.db.overview import LOOKED_AT
-from gateway.db.pool import Session, load
+from gateway.db.pool import Session, load, translated
 from gateway.errors import NotFound, Unavailable
 from gateway.fencing.record import Entry, Filters, MissingGrant
 

@@ -13,9 +13,8 @@ from uuid import uuid4
 
 from gateway.db import ownership
 from gateway.db.database import Database, Secured, Transaction
-from gateway.db.errors import translated
 from gateway.db.migrations import newest
-from gateway.db.pool import Session, load
+from gateway.db.pool import Session, load, translated
 from gateway.errors import DatabaseClosed, Unavailable
 from gateway.fencing.ownership import Owner
 from gateway.fencing.resource import canonical

@@ -14,8 +14,7 @@ from gateway.background import background_tasks, repeat
 from gateway.batching import Lane
 from gateway.db import ownership
 from gateway.db.database import CommitClaims, Secured
-from gateway.db.errors import UNSECURED
-from gateway.db.pool import Session
+from gateway.db.pool import UNSECURED, Session
 from gateway.errors import DatabaseClosed, GatewayError, RaiseUnsecured, SqlError, Unavailable
 from gateway.fencing.ownership import Owner
 from gateway.fencing.token import Token

@@ -11,7 +11,7 @@ from gateway.batching import Lane
 from gateway.budget import NetworkRates, Rate, network
 from gateway.db import record
 from gateway.db.database import Database, Transaction
-from gateway.db.errors import wants_retry
+from gateway.db.pool import wants_retry
 from gateway.errors import (
     Denied,
     GatewayError,

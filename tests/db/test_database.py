@@ -11,8 +11,7 @@ import pytest
 from gateway import serving
 from gateway.db import settings
 from gateway.db.database import SHARED_SESSIONS, Database, Transaction
-from gateway.db.errors import refuses_sessions
-from gateway.db.pool import Session, SessionPool
+from gateway.db.pool import Session, SessionPool, refuses_sessions
 from gateway.errors import ConfigurationError, OutcomeUnknown, SqlError, Unavailable
 from tests.doctor.test_doctor import execute
 from tests.patience import LIMITS

@@ -7,10 +7,10 @@ from bench.files import Files, files_per_request
 from tests.postgres import Server
 
 LIMITS = {
-    "PATCH, hot": 23,
-    "GET by key": 22,
+    "PATCH, hot": 22,
+    "GET by key": 20,
     "PATCH by a new holder": 29,
-    "PATCH, stale": 40,
+    "PATCH, stale": 38,
     "PUT of an object": 57,
     "PUT of an object by a new holder": 57,
 }

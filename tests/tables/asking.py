@@ -1,4 +1,4 @@
-"""How the tests ask a table plane."""
+"""How the tests ask a table plane, and tables as the catalog would show them."""
 
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeAlias
@@ -8,6 +8,7 @@ import httpx
 from gateway.auth.principal import Principal
 from gateway.db.database import Database, Record
 from gateway.observe.events import Observe, ignore
+from gateway.tables.catalog import Column, Table
 from gateway.tables.pipeline import Exposure, TablePlane
 from tests.callers import known
 
@@ -74,3 +75,20 @@ async def row(database: Database, sql: str) -> Record:
     found = await database.fetchrow(sql)
     assert found is not None
     return found
+
+
+def column(name: str, type_: str = "bigint", **more: object) -> Column:
+    return Column(name, type_, type_, type_, **more)  # type: ignore[arg-type]  # the flags of a column are all booleans or texts
+
+
+def table(*columns: Column, name: str = "accounts", key: tuple[str, ...] = ("id",), kind: str = "r") -> Table:
+    return Table("public", name, kind, {one.name: one for one in columns}, key)
+
+
+ACCOUNTS = table(
+    column("id"),
+    column("owner", "text"),
+    column("balance", default="0"),
+    column("note", "text"),
+    column("extra", "jsonb", is_json=True),
+)

@@ -12,8 +12,7 @@ from gateway.fencing.resource import Template
 from gateway.tables.catalog import ForeignKey, Graph, Reference, Relation, RewriteRule, Snapshot, Table, Trigger
 from gateway.tables.naming import Rule
 from gateway.tables.side_effects import Reach, SideEffect, find_side_effects
-from tests.tables.asking import change
-from tests.tables.samples import column, table
+from tests.tables.asking import change, column, table
 
 DDL = """
 CREATE SCHEMA shop; CREATE SCHEMA hidden;

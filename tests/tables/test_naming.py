@@ -24,7 +24,7 @@ from gateway.tables.naming import (
     questions,
     resources,
 )
-from tests.tables.samples import ACCOUNTS, column, table
+from tests.tables.asking import ACCOUNTS, column, table
 
 
 def test_only_plain_root_equality_pins(subtests: pytest.Subtests) -> None:

@@ -24,8 +24,8 @@ from gateway.tables.catalog import ForeignKey, Table
 from gateway.tables.dialect import openapi
 from gateway.tables.dialect.openapi import document
 from gateway.tables.functions import Function, Parameter
+from tests.tables.asking import column, table
 from tests.tables.raw_http import Watched, watched_gateway
-from tests.tables.samples import column, table
 from tests.waiting import PATIENCE
 
 USERS = replace(

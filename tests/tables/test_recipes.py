@@ -13,7 +13,7 @@ from gateway.tables.execute.recipes import FormReader, RequestForm, WriteRecipe
 from gateway.tables.naming import Rule, naming
 from gateway.tables.sql.shape import lower_write
 from gateway.tables.sql.statements import Statements
-from tests.tables.samples import ACCOUNTS
+from tests.tables.asking import ACCOUNTS
 
 Headers = list[tuple[bytes, bytes]]
 

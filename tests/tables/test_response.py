@@ -12,7 +12,7 @@ from gateway.fencing.record import Attempt, Rejection, refusal_error
 from gateway.fencing.token import Token
 from gateway.tables.dialect import errors, response
 from gateway.tables.dialect.response import Origins
-from tests.tables.samples import column, table
+from tests.tables.asking import column, table
 
 
 def header(answer: response.Response, name: bytes) -> str | None:

@@ -24,7 +24,7 @@ from gateway.tables.sql.expressions import (
 )
 from gateway.tables.sql.shape import MOST, lower_read, lower_write
 from gateway.tables.sql.statements import Statements, name_expression
-from tests.tables.samples import ACCOUNTS, column, table
+from tests.tables.asking import ACCOUNTS, column, table
 
 
 def test_names_are_quoted() -> None:

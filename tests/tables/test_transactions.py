@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.db.database import Database
-from gateway.errors import RequestMalformed, ResourceMalformed, TokenMalformed, Unavailable
+from gateway.errors import RequestMalformed, ResourceMalformed, Unavailable
 from gateway.fencing.headers import FencingHeaders
 from gateway.fencing.token import Token
 from gateway.tables.dialect import transaction_document
@@ -67,13 +67,6 @@ def test_bodies_are_taken_as_they_stand(bodies: list[Any], indent: int | None, *
         assert json.loads(text) == body
 
 
-def test_numbers_keep_their_digits(subtests: pytest.Subtests) -> None:
-    for number in ("1.000", "1e5", "1E+05", "-0", "0.1234567890123456789012345", "12345678901234567890123"):
-        with subtests.test(number=number):
-            document = f'{{"writes": [{{"method": "POST", "table": "t", "body": {{"n": {number}}}}}]}}'
-            assert transaction_document.parse(document.encode(), NOTHING)[0].body == f'{{"n": {number}}}'.encode()
-
-
 class TestLocks:
     DEFAULT = FencingHeaders(Token(0, 7), None, "ann")
     PAIRS = FencingHeaders(holder="ann", pairs=(("a/1", Token(0, 1)),))
@@ -100,17 +93,6 @@ class TestLocks:
         default = FencingHeaders(Token(0, 7), "job/1")
         assert read(CHANGE, shown=default)[0].shown == default
         assert read({**CHANGE, "token": "3"}, shown=default)[0].shown == FencingHeaders(Token(0, 3))
-
-    def test_what_cannot_be_read(self, subtests: pytest.Subtests) -> None:
-        for own, kind in (
-            *(({"token": text}, TokenMalformed) for text in ("", "-1", "1,2", "٣", "a=1, a=2")),
-            *(({"resource": text}, ResourceMalformed) for text in ("", "a b", "é")),
-            *(({"holder": text}, RequestMalformed) for text in ("", "a\n", "é")),
-        ):
-            with subtests.test(own=own):
-                with pytest.raises(kind) as caught:
-                    read(CHANGE, {**CHANGE, **own})
-                assert caught.value.facts["write"] == 1
 
 
 def test_a_fingerprint_is_of_everything_but_the_locks() -> None:

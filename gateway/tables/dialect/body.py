@@ -93,6 +93,13 @@ def _broken(message: str) -> DialectError:
     return DialectError("PGRST102", 400, message)
 
 
+def _form(content: bytes) -> list[tuple[str, str]]:
+    try:
+        return parse_qsl(content.decode("ascii"), keep_blank_values=True, errors="strict", max_num_fields=10_000)
+    except ValueError as error:
+        raise _broken("Empty or invalid form") from error
+
+
 PIECE = 64 * 1024
 """Bytes of a piece, at least."""
 MAX_VALUES = 250_000
@@ -206,7 +213,7 @@ class Payload:
         try:
             rows: list[Mapping[str, Any]] = in_pieces(self.text.encode(), loads)
         except (ValueError, RecursionError) as error:
-            raise _invalid() from error
+            raise _broken("Empty or invalid json") from error
         return rows
 
 
@@ -219,7 +226,7 @@ def read(kind: BodyType, content: bytes, columns: tuple[str, ...] | None) -> Pay
         _check_count(lines)
         return _made(lines, names if columns is None else columns)
     if kind == "urlencoded":
-        row = _urlencoded(content)
+        row = dict(_form(content))
         return _made([row], tuple(row) if columns is None else columns)
     raise type_not_acceptable("text/plain" if kind == "text" else "application/octet-stream")
 
@@ -233,22 +240,15 @@ def parse(body: bytes, columns: tuple[str, ...] | None) -> Payload:
     try:
         document = in_pieces(body, orjson.loads)
     except orjson.JSONDecodeError as error:
-        raise _invalid() from error
+        raise _broken("Empty or invalid json") from error
     if isinstance(document, dict):
         return Payload(f"[{body.decode()}]", (document,), _sorted(document) if columns is None else columns)
     if not isinstance(document, list):
         return Payload("[]", (), columns or ())
     _check_count(document)
     if not all(isinstance(row, dict) for row in document):
-        raise DialectError("PGRST102", 400, "All object keys must match")
+        raise _broken("All object keys must match")
     return Payload(body.decode(), document, _common_keys(document) if columns is None else columns)
-
-
-def _urlencoded(content: bytes) -> dict[str, str]:
-    try:
-        return dict(parse_qsl(content.decode("ascii"), keep_blank_values=True, errors="strict", max_num_fields=10_000))
-    except ValueError as error:
-        raise DialectError("PGRST102", 400, "Empty or invalid form") from error
 
 
 def _made(rows: Sequence[Mapping[str, str | None]], columns: Sequence[str]) -> Payload:
@@ -265,16 +265,12 @@ def _common_keys(rows: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
         return ()
     keys = rows[0].keys()
     if any(row.keys() != keys for row in rows):
-        raise DialectError("PGRST102", 400, "All object keys must match")
+        raise _broken("All object keys must match")
     return _sorted(rows[0])
 
 
 def _sorted(row: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(sorted(row)) if len(row) > 1 else tuple(row)
-
-
-def _invalid() -> DialectError:
-    return DialectError("PGRST102", 400, "Empty or invalid json")
 
 
 def _no_constant(_: str) -> NoReturn:
@@ -311,7 +307,9 @@ def arguments_from_body(kind: BodyType, content: bytes, columns: Sequence[str] |
     if kind == "json":
         return _from_json(content or b"{}", columns)
     if kind == "urlencoded":
-        pairs = _pairs(content)
+        pairs: dict[str, list[str]] = {}
+        for name, value in _form(content):
+            pairs.setdefault(name, []).append(value)
         return Arguments(_narrowed(pairs, columns), named=pairs)
     if kind == "binary":
         return Arguments(None, content.hex())
@@ -319,7 +317,7 @@ def arguments_from_body(kind: BodyType, content: bytes, columns: Sequence[str] |
         try:
             return Arguments(None, content.decode())
         except UnicodeDecodeError as error:
-            raise DialectError("PGRST102", 400, "The text is not in UTF-8") from error
+            raise _broken("The text is not in UTF-8") from error
     raise type_not_acceptable("text/csv")
 
 
@@ -343,21 +341,10 @@ def _from_json(content: bytes, columns: Sequence[str] | None) -> Arguments:
     try:
         document = in_pieces(content, orjson.loads)
     except orjson.JSONDecodeError as error:
-        raise DialectError("PGRST102", 400, "Empty or invalid json") from error
+        raise _broken("Empty or invalid json") from error
     if not isinstance(document, dict):
         return Arguments(None, content.decode())
     return Arguments(_narrowed(document, columns), content.decode())
-
-
-def _pairs(content: bytes) -> dict[str, list[str]]:
-    named: dict[str, list[str]] = {}
-    try:
-        pairs = parse_qsl(content.decode("ascii"), keep_blank_values=True, errors="strict", max_num_fields=10_000)
-    except ValueError as error:
-        raise DialectError("PGRST102", 400, "Empty or invalid form") from error
-    for name, value in pairs:
-        named.setdefault(name, []).append(value)
-    return named
 
 
 def _narrowed(names: Mapping[str, object], columns: Sequence[str] | None) -> frozenset[str]:

@@ -188,14 +188,12 @@ HEADERS = frozenset((
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One request for one table. ``profile`` is the schema the caller named; ``media`` the form of answer it wants."""
+    """One request for one table. ``media``: the form of answer that the caller wants."""
 
     method: str
     query: Query
     preferences: Preferences
-    profile: str | None
     media: Media = JSON
-    content_length: int | None = None
     preconditions: Preconditions = NO_PRECONDITIONS
 
     @property
@@ -234,9 +232,7 @@ def parse(method: str, query_string: bytes, headers: Mapping[bytes, str]) -> Req
         method=method,
         query=query,
         preferences=parse_preferences(headers.get(b"prefer", "")),
-        profile=profile_of(method, headers),
         media=accepted(headers.get(b"accept", "")) or JSON,
-        content_length=content_length(headers),
         preconditions=parse_preconditions(headers.get(b"if-match"), headers.get(b"if-none-match")),
     )
 
@@ -256,12 +252,6 @@ def settled(request: Request, headers: Mapping[bytes, str], *, zones: Container[
 def unsupported(method: str) -> DialectError:
     """PGRST117: a method that means nothing here."""
     return DialectError("PGRST117", 405, f"Unsupported HTTP method: {method[:20]}")
-
-
-def content_length(headers: Mapping[bytes, str]) -> int | None:
-    """Return the announced size of the body in bytes, if it is announced."""
-    text = headers.get(b"content-length", "")
-    return int(text) if text.isascii() and text.isdigit() else None
 
 
 Kind: TypeAlias = Literal["table", "function", "root"]

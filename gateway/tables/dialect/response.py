@@ -85,13 +85,10 @@ class Accepted:
 
 def read(request: Request, row: Row, path: str, query_string: bytes) -> Response:
     """Return the answer to GET and HEAD. Raise PGRST103 beyond the end, PGRST116 unless there is one row."""
-    touched, total, offset = row["touched"], row["total"], request.query.offset
-    if total is not None and offset > total:
-        raise beyond(offset, total)
-    body: str = row["body"]
+    touched, total, body = row["touched"], row["total"], row["body"]
     headers: Headers = [
         request.media.content_type,
-        (b"content-range", _range(offset, touched, "*" if total is None else str(total))),
+        (b"content-range", _page(request.query.offset, touched, total)),
         (b"content-location", _content_location(path, query_string)),
     ]
     if request.singular:
@@ -119,11 +116,8 @@ def call(request: Request, written: Written, accepted: Accepted, *, sets: bool, 
 
     Raise PGRST103 for an offset beyond the end, PGRST116 unless there is one row.
     """
-    headers: Headers = fences(accepted)
-    total, offset = written.total, request.query.offset
-    if total is not None and offset > total:
-        raise beyond(offset, total)
-    headers.append((b"content-range", _range(offset, written.touched, "*" if total is None else str(total))))
+    headers, total = fences(accepted), written.total
+    headers.append((b"content-range", _page(request.query.offset, written.touched, total)))
     _add_applied(headers, applied("RPC", request.preferences))
     if nothing:
         return Response(204, headers)
@@ -134,11 +128,13 @@ def call(request: Request, written: Written, accepted: Accepted, *, sets: bool, 
     return Response(status, headers, b"" if request.method == "HEAD" else encoded)
 
 
-def beyond(offset: int, total: int) -> DialectError:
-    """PGRST103, with the number of rows there are."""
-    error = range_error(f"An offset of {offset} was requested, but there are only {total} rows.")
-    error.headers = ((b"content-range", f"*/{total}".encode()),)
-    return error
+def _page(offset: int, touched: int, total: int | None) -> bytes:
+    """Return which rows an answer has. Raise PGRST103, with the number of rows there are, for an offset beyond them."""
+    if total is not None and offset > total:
+        error = range_error(f"An offset of {offset} was requested, but there are only {total} rows.")
+        error.headers = ((b"content-range", f"*/{total}".encode()),)
+        raise error
+    return _range(offset, touched, "*" if total is None else str(total))
 
 
 def fences(accepted: Accepted) -> Headers:

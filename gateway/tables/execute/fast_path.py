@@ -25,8 +25,8 @@ from gateway.batching import Lane
 from gateway.bounded import Bounded
 from gateway.budget import CALLER, Caller
 from gateway.db.database import Database, Record
-from gateway.db.errors import wants_retry
 from gateway.db.fences import Claim
+from gateway.db.pool import wants_retry
 from gateway.errors import GatewayError, SqlError, Unavailable
 from gateway.fencing.decision import Enforcement, Equal
 from gateway.fencing.record import Attempt, Rejection, refusal_error

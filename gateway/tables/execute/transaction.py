@@ -66,8 +66,8 @@ _SEND_AGAIN = (
 
 
 Settle: TypeAlias = Callable[[str, Presented, str], Awaitable[None]]
-"""Ensures, for a resource, a token and a caller, that no S3 mutation of an older holder can take effect any more: the
-barrier of the object plane. Raises a ``GatewayError`` if it cannot.
+"""The barrier of the object plane, for a resource, its token and a caller. No S3 mutation of an older holder can take
+effect after it. Raises a ``GatewayError`` if it cannot ensure that.
 """
 
 
