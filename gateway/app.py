@@ -303,7 +303,7 @@ class Gateway:
             await self._refresh({})
             return self._telemetry.metrics.render(accept)
         try:
-            gathered = await self._link.gather(self.snapshot())
+            gathered = await self._link.gather()
             counted = await self._refresh(gathered.counted or {})
             if counted:
                 await self._link.publish(counted)

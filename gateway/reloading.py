@@ -97,7 +97,7 @@ class Reloading(Generic[Gateway]):
         self.serving = build(config, self.reload)
         """The gateway that new requests go to."""
         self._running: list[Gateway] = []
-        self._one_at_a_time = asyncio.Lock()
+        self._queue, self._one_at_a_time = asyncio.Lock(), asyncio.Lock()
         self._has_stopped = False
 
     async def lifespan(self, _: Scope, receive: Receive, send: Send) -> None:
@@ -132,7 +132,8 @@ class Reloading(Generic[Gateway]):
         turn = nullcontext if self._source is None else self._source.turn
         async with AsyncExitStack() as stack:
             try:
-                # In this order: the worker whose turn it is may let this one follow meanwhile.
+                # In this order: the worker whose turn it is lets others follow, also those that wait for their turn.
+                await stack.enter_async_context(self._queue)
                 await stack.enter_async_context(turn())
                 await stack.enter_async_context(self._one_at_a_time)
                 return await self._replace(attempt)

@@ -6,7 +6,7 @@ import signal
 import socket
 import sys
 from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager, nullcontext, suppress
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -107,7 +107,8 @@ def serve(origin: Origin, workers: str = "1") -> None:
         serving.check_tls(config.server)
         _check_at_start(origin, config)
         logs.log(events.Listening(_url(config.server, listener.getsockname()[1]), files))
-        code = asyncio.run(_with_workers(origin, config, listener, count, manager, status))
+        parent = Parent(origin, config, listener, count=count, observe=logs.log, manager=manager, status=status)
+        code = asyncio.run(parent.run())
     sys.exit(code)
 
 
@@ -121,36 +122,6 @@ async def _attended(
         watching = tasks.create_task(manager.watch())
         await server.serve(sockets=[listener])
         watching.cancel()
-
-
-async def _with_workers(
-    origin: Origin, config: Config, listener: socket.socket, count: int, manager: ServiceManager, status: str
-) -> int:
-    async def start(
-        config: Config, number: int, talk: socket.socket, connections: socket.socket
-    ) -> asyncio.subprocess.Process:
-        ends = talk.fileno(), connections.fileno()
-        command = (sys.executable, "-m", "gateway", "worker", *map(str, (number, count, *ends)))
-        process = await asyncio.create_subprocess_exec(*command, stdin=asyncio.subprocess.PIPE, pass_fds=ends)
-        assert process.stdin is not None
-        with suppress(OSError):  # it has ended already
-            # Not as arguments or in its environment, where others could read the secrets.
-            process.stdin.write(pickle.dumps((origin, config)))
-            process.stdin.close()
-            await process.stdin.wait_closed()
-        return process
-
-    parent = Parent(
-        config=config,
-        listener=listener,
-        count=count,
-        start=start,
-        observe=logs.log,
-        grace=config.server.drain,
-        manager=manager,
-        status=status,
-    )
-    return await parent.run()
 
 
 def serve_as_worker(number: int, count: int, talk: int, connections: int) -> None:

@@ -64,9 +64,9 @@ class Link:
         """Let the other workers follow to a configuration. Raises ``ReloadRefused``."""
         await self._asked("follow", config)
 
-    async def gather(self, ours: Snapshot) -> Gathered:
-        """Return what the other workers have counted. Raises ``NoAnswer``."""
-        gathered: Gathered = await self._channel.ask("gather", Report(next(self._reports), CROWD.open, ours))
+    async def gather(self) -> Gathered:
+        """Return what all workers have counted. Raises ``NoAnswer``."""
+        gathered: Gathered = await self._channel.ask("gather", self._state())
         return gathered
 
     async def publish(self, counted: Mapping[str | None, Counted]) -> None:

@@ -7,11 +7,12 @@ workers, and connections that no worker has taken yet.
 import asyncio
 import math
 import os
+import pickle
 import signal
 import socket
 import sys
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -83,23 +84,22 @@ class Worker:
 
 
 class Parent:
-    """Runs ``count`` workers. ``start`` starts one, given its number and its ends of two pairs of sockets."""
+    """Runs ``count`` workers, each of which gets ``origin`` and the configuration in force."""
 
     def __init__(
         self,
-        *,
+        origin: object,
         config: Config,
         listener: socket.socket,
+        *,
         count: int,
-        start: Callable[[Config, int, socket.socket, socket.socket], Awaitable[asyncio.subprocess.Process]],
         observe: Observe,
-        grace: float,
         manager: ServiceManager,
         status: str,
     ) -> None:
         """``status`` describes the gateway to the service manager."""
-        self._config, self._listener, self._start, self._observe = config, listener, start, observe
-        self._count, self._grace = count, grace
+        self._origin, self._config, self._listener, self._observe = origin, config, listener, observe
+        self._count, self._grace = count, config.server.drain
         self._manager, self._status = manager, status
         self._turn = asyncio.Lock()
         self._reloads: Worker | None = None
@@ -156,7 +156,7 @@ class Parent:
         connections, its_connections = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with its_talk, its_connections:
             config = self._config
-            process = await self._start(config, number, its_talk, its_connections)
+            process = await self._start(config, number, its_talk.fileno(), its_connections.fileno())
         connections.setblocking(False)  # noqa: FBT003 - the signature of the standard library
         worker = Worker(number, config, connections, process)
         worker.channel = Channel(talk, lambda name, value: self._answer(worker, name, value))
@@ -170,6 +170,17 @@ class Parent:
         await talking  # its last words
         self._ended(worker)
         return worker, code
+
+    async def _start(self, config: Config, number: int, *ends: int) -> asyncio.subprocess.Process:
+        command = (sys.executable, "-m", "gateway", "worker", *map(str, (number, self._count, *ends)))
+        process = await asyncio.create_subprocess_exec(*command, stdin=asyncio.subprocess.PIPE, pass_fds=ends)
+        assert process.stdin is not None
+        with suppress(OSError):  # it has ended already
+            # Not as arguments or in its environment, where others could read the secrets.
+            process.stdin.write(pickle.dumps((self._origin, config)))
+            process.stdin.close()
+            await process.stdin.wait_closed()
+        return process
 
     def _ended(self, worker: Worker) -> None:
         """Keep what must survive a worker."""

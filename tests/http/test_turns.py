@@ -102,19 +102,24 @@ def parts(answered: list[str]) -> tuple[float, int]:
     return (len(answered) - strangers) / strangers, max(map(len, rows))
 
 
-async def test_strangers_wait_for_their_turn_while_a_named_caller_is_served(stage: Stage) -> None:
+@pytest.mark.parametrize("key", ["", "that proves nothing"])
+async def test_strangers_wait_for_their_turn_while_a_named_caller_is_served(stage: Stage, key: str) -> None:
     async with stage.connection("ann") as ask:
         await ask()
-        await beside(ask, stage.crowd())
+        await beside(ask, stage.crowd(key=key))
     served_for_each, in_a_row = parts(stage.answered)
     assert served_for_each > 3
     assert in_a_row <= 3  # a network has as many at once
 
 
-async def test_without_a_named_caller_nothing_waits(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_without_a_named_caller_or_a_limit_nothing_waits(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     waited: list[Any] = []
     monkeypatch.setattr(stage.middleware.turns, "_go_on", waited.append)
     await stage.crowd()
+    stage.middleware.turns.share = 1
+    async with stage.connection("ann") as ask:
+        await ask()
+        await beside(ask, stage.crowd())
     assert waited == []
 
 
@@ -144,14 +149,6 @@ async def test_named_callers_come_as_fast_as_they_are_proven(stage: Stage, monke
         while stage.answered.count("ben") < 200:
             await ask()
     assert not any(stage.middleware.turns._lines["127.0.0.1"].waiting), "each would have taken four seconds"
-
-
-async def test_credentials_that_prove_nothing_are_those_of_a_stranger(stage: Stage) -> None:
-    async with stage.connection("ann") as ask:
-        await ask()
-        await beside(ask, stage.crowd(key="wrong"))
-    served_for_each, _ = parts(stage.answered)
-    assert served_for_each > 3
 
 
 async def test_a_request_that_has_begun_without_a_task_is_never_late(
@@ -206,16 +203,6 @@ async def test_a_stranger_on_the_connection_of_a_named_caller_waits_as_others_do
         while not late.done():
             await ask()
     assert stage.answered[before:].count("ann") > 3
-
-
-async def test_a_share_of_one_limits_no_stranger(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    stage.middleware.turns.share = 1
-    waited: list[Any] = []
-    monkeypatch.setattr(stage.middleware.turns, "_go_on", waited.append)
-    async with stage.connection("ann") as ask:
-        await ask()
-        await beside(ask, stage.crowd())
-    assert waited == []
 
 
 async def test_a_stranger_of_another_network_has_its_own_line(stage: Stage) -> None:
