@@ -233,9 +233,7 @@ class TestAnswers:
             xml.completed(key, key, key, key),
             xml.posted(key, key, key, key),
             xml.copied(key, key),
-            xml.deleted(
-                [(ObjectToDelete(key, key), {"DeleteMarkerVersionId": key})], quiet=False
-            ),
+            xml.deleted([(ObjectToDelete(key, key), {"DeleteMarkerVersionId": key})], quiet=False),
             xml.deleted([(ObjectToDelete(key), StoreError("Code", 400, key))], quiet=False),
             xml.render(StoreError("Code", 400, key), path=key, request_id="r"),
         ]
