@@ -92,33 +92,6 @@ def test_a_delete_is_judged_as_aws_judges_it(
     assert refusal_of_delete(Condition(if_match, if_none_match), current) == (Refusal(*expected) if expected else None)
 
 
-@pytest.mark.parametrize("condition", [{"IfMatch": quoted(b"old")}, {"IfNoneMatch": "*"}])
-@pytest.mark.parametrize("operation", ["put", "copy", "complete", "delete"])
-async def test_a_condition_holds_for_every_operation(
-    call: Call, status: Call, double: S3Double, operation: str, condition: dict[str, str]
-) -> None:
-    """A refused one changes nothing, and is not logged."""
-    double.put("bucket", "source", b"new")
-    double.put("bucket", "key", b"old")
-    before = double.sequence
-    calls: dict[str, tuple[str, dict[str, Any]]] = {
-        "put": ("put_object", {"Key": "key", "Body": b"new"}),
-        "copy": ("copy_object", {"Key": "key", "CopySource": "bucket/source"}),
-        "delete": ("delete_object", {"Key": "key"}),
-    }
-    if operation == "complete":
-        calls["complete"] = ("complete_multipart_upload", await begin_upload(call, b"new"))
-    name, arguments = calls[operation]
-    if "IfMatch" in condition:
-        assert await status(name, **arguments, IfMatch=quoted(b"other")) == (412, "PreconditionFailed")
-        assert double.applied(after=before) == []
-        assert await status(name, **arguments, **condition) == (204 if operation == "delete" else 200, "")
-        assert len(double.applied(after=before)) == 1
-    elif operation != "delete":
-        assert await status(name, **arguments, **condition) == (412, "PreconditionFailed")
-        assert double.objects("bucket")["key"].content.body == b"old"
-
-
 async def test_a_completion_notices_that_its_key_has_changed(call: Call, status: Call, double: S3Double) -> None:
     """If the same bytes are back, the ETag is the same again, yet AWS answers 409. Tags are no change."""
     conflict = (409, "ConditionalRequestConflict")

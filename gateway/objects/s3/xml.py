@@ -203,7 +203,7 @@ class Part:
 
 
 DeletedFacts: TypeAlias = Mapping[str, str | None]
-"""What the store says about an object that it deleted, by the names of the elements."""
+"""The answer of the store about an object that it deleted, by the names of the elements."""
 
 
 def deletion(body: bytes) -> tuple[tuple[ObjectToDelete, ...], bool]:
