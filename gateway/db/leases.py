@@ -57,14 +57,6 @@ class LockAnswer:
     turn: QueueTurn
 
 
-@dataclass(frozen=True, slots=True)
-class Heartbeat:
-    """The waiters of a gateway: their tickets in queues, and locks that need a look."""
-
-    waiting: frozenset[int]
-    due: tuple[str, ...]
-
-
 async def acquire(database: Database, wishes: Sequence[LockRequest], *, patient: bool = False) -> list[LockAnswer]:
     """Ask for locks, in one transaction. They are in the order of their names.
 
@@ -127,11 +119,14 @@ async def advance(database: Database, resources: Sequence[str], *, patient: bool
     return [_turn(resource, row) for resource, row in zip(resources, rows, strict=True)]
 
 
-async def send_heartbeat(database: Database, attendant: UUID, attended: float) -> Heartbeat:
-    """Let a gateway be heard of for another ``attended`` seconds, and see how its waiters stand."""
+async def send_heartbeat(database: Database, attendant: UUID, attended: float) -> tuple[frozenset[int], Sequence[str]]:
+    """Let a gateway be heard of for another ``attended`` seconds.
+
+    Return the tickets of its waiters that are in queues, and locks that need a look.
+    """
     row = await database.fetchrow_write(_SQL["attend"], attendant, attended)
     assert row is not None
-    return Heartbeat(frozenset(row["waiting"]), tuple(row["due"]))
+    return frozenset(row["waiting"]), row["due"]
 
 
 async def read_places(database: Database, attendant: UUID, tickets: Sequence[int]) -> list[tuple[str, int]]:

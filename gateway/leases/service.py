@@ -103,12 +103,12 @@ class Heartbeat:
     async def attend(self) -> None:
         """Send one heartbeat, and make up for missed notifications."""
         before, quiet = self.queue.tickets(), self.queue.quiet()
-        attended = await leases.send_heartbeat(self._database, self._attendant, self._times.attended)
+        waiting, due = await leases.send_heartbeat(self._database, self._attendant, self._times.attended)
         # A place that is gone was handed over without a notification that arrived, or it is lost.
-        self.queue.ask_again(before - attended.waiting)
-        for resource in attended.due:
+        self.queue.ask_again(before - waiting)
+        for resource in due:
             self._is_due(resource)
-        await self._see_off(attended.waiting - before if quiet else frozenset())
+        await self._see_off(waiting - before if quiet else frozenset())
 
     async def _see_off(self, strangers: frozenset[int]) -> None:
         """Give up places in the queue that had no waiter at two heartbeats in a row."""

@@ -153,7 +153,7 @@ NOTHING_NAMED = Explicit()
 
 
 @dataclass(frozen=True, slots=True)
-class Claim:
+class DerivedNames:
     """The resources a write claims, before the values in their names are canonical.
 
     ``rows`` holds the values of the template's fields, one tuple for each resource. If the caller names resources
@@ -196,21 +196,23 @@ def table_resource(table: Table) -> str:
     return f"{escape(table.schema)}.{escape(table.name)}"
 
 
-def derive(request: Request, payload: Payload | None, named: Naming, explicit: Explicit = NOTHING_NAMED) -> Claim:
+def derive(
+    request: Request, payload: Payload | None, named: Naming, explicit: Explicit = NOTHING_NAMED
+) -> DerivedNames:
     """Which resources the write claims. Raises ``ResourceUnderivable`` where that cannot be told."""
     if request.method in ("POST", "PUT"):
         assert payload is not None
         return _derive_insert(request, payload, named, explicit)
     moved = payload if request.method == "PATCH" else None
     if not explicit.names:
-        return Claim(rows=_pinned_rows(request, named, moved))
+        return DerivedNames(rows=_pinned_rows(request, named, moved))
     if explicit.paired and _can_pin(request, named):
-        return Claim(explicit, _pinned_rows(request, named, moved))
+        return DerivedNames(explicit, _pinned_rows(request, named, moved))
     # RETURNING shows the names that rows have after an update: a trigger, too, can set the columns of a name.
-    return Claim(explicit, guarded=request.method == "PATCH" and bool(named.fields))
+    return DerivedNames(explicit, guarded=request.method == "PATCH" and bool(named.fields))
 
 
-def questions(claim: Claim, named: Naming) -> dict[Column, set[str]]:
+def questions(claim: DerivedNames, named: Naming) -> dict[Column, set[str]]:
     """Return the values that only the database can make canonical, by column. Usually none."""
     asked: dict[Column, set[str]] = {}
     for position, column in enumerate(named.columns if claim.rows else ()):
@@ -221,7 +223,7 @@ def questions(claim: Claim, named: Naming) -> dict[Column, set[str]]:
     return asked
 
 
-def resources(claim: Claim, named: Naming, answers: Mapping[tuple[str, str], str]) -> tuple[str, ...]:
+def resources(claim: DerivedNames, named: Naming, answers: Mapping[tuple[str, str], str]) -> tuple[str, ...]:
     """Return the claimed names, sorted. ``answers`` has the escaped canonical form of each questioned value, by column.
 
     Raise ``ResourceMalformed`` for a name that is too long. For a name that the caller's names leave out, raise
@@ -266,18 +268,18 @@ def _key_template(table: Table) -> Template:
     return Template(text, literals, table.primary_key)
 
 
-def _derive_insert(request: Request, payload: Payload, named: Naming, explicit: Explicit) -> Claim:
+def _derive_insert(request: Request, payload: Payload, named: Naming, explicit: Explicit) -> DerivedNames:
     missing = [name for name in named.fields if payload.rows and name not in payload.columns]
     if upserts(request, named.table):
         # An upsert leaves the columns of the name as they are, so all of them must be known to stay what was sent.
         if missing:
             raise _not_in_body(missing[0], named)
-        return Claim(explicit, _body_rows(payload, named), guarded=_may_meet_another(request, named))
+        return DerivedNames(explicit, _body_rows(payload, named), guarded=_may_meet_another(request, named))
     if explicit.names and (missing or not explicit.paired or not _is_canonical(named)):
-        return Claim(explicit)
+        return DerivedNames(explicit)
     if missing:
         raise _not_in_body(missing[0], named)
-    return Claim(explicit, _body_rows(payload, named))
+    return DerivedNames(explicit, _body_rows(payload, named))
 
 
 def _may_meet_another(request: Request, named: Naming) -> bool:

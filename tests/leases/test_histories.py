@@ -296,15 +296,15 @@ class Both:
         self.model.alive.discard(attendant)
 
     async def _attend(self, attendant: str) -> None:
-        attended = await leases.send_heartbeat(self.one.database, self.attendants[attendant], 100_000.0)
+        waiting, due = await leases.send_heartbeat(self.one.database, self.attendants[attendant], 100_000.0)
         self.model.alive.add(attendant)
         waits = [one for one in self.model.queue if one.until is None and one.wish.attendant == attendant]
-        assert len(attended.waiting) == len(waits)
+        assert len(waiting) == len(waits)
         before = self.model.view()
         self.model.advance()
         # The gateway that is due to look finds a change to make, unless another one has looked by now.
         if self.model.view()[0] != before[0] and waits:
-            assert attended.due == (self.resource,)
+            assert due == [self.resource]
         await leases.advance(self.one.database, [self.resource], patient=True)
 
     async def _advance(self, _: None) -> None:

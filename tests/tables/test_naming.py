@@ -13,7 +13,7 @@ from gateway.tables.dialect.query import parse_query
 from gateway.tables.dialect.request import Request, parse
 from gateway.tables.naming import (
     MAX_RESOURCES,
-    Claim,
+    DerivedNames,
     Explicit,
     Naming,
     Rule,
@@ -58,7 +58,7 @@ WATCHED = replace(ACCOUNTS, triggers=(Trigger("watch", "before", each_row=True),
 def claim_of(
     method: str, query: bytes, content: bytes | None = None, *, of: Table = ACCOUNTS, rule: Rule | None = None,
     explicit: str | None = None, pairs: tuple[str, ...] = (), prefer: str = "",
-) -> tuple[Claim, Naming]:  # fmt: skip
+) -> tuple[DerivedNames, Naming]:  # fmt: skip
     request: Request = parse(method, query, {b"prefer": prefer})
     named = naming(of, rule or Rule())
     payload = None if content is None else body.parse(content, request.query.columns)
@@ -203,12 +203,12 @@ def test_only_the_database_brings_values_into_canonical_form(subtests: pytest.Su
     ):  # fmt: skip
         with subtests.test(type=type_):
             named = naming(table(column("id", type_)), Rule())
-            assert bool(questions(Claim(rows=((value,),)), named)) is asked
+            assert bool(questions(DerivedNames(rows=((value,),)), named)) is asked
 
 
 def test_canonical_forms_go_into_the_name_as_they_come() -> None:
     named = naming(ACCOUNTS, Rule())
-    assert resources(Claim(rows=(("05",), ("5",))), named, {("id", "05"): "5"}) == ("public.accounts/5",)
+    assert resources(DerivedNames(rows=(("05",), ("5",))), named, {("id", "05"): "5"}) == ("public.accounts/5",)
 
 
 def test_a_name_that_grows_too_long_is_malformed() -> None:

@@ -246,7 +246,7 @@ class PlannedWrite:
     In observe mode ``tokens`` is None if the write shows none, and ``claimed`` is None if no resource can be derived.
     ``objection`` is the error that an enforcing rule would raise. It is recorded beside the write.
     ``guarded``: the statement must look at the names of rows before it changes them, see
-    ``gateway.tables.naming.Claim``.
+    ``gateway.tables.naming.DerivedNames``.
     ``call``: the function to call, in place of a statement of the table. ``named``: the resources that the writer
     names itself. ``ungranted``: in observe mode, the missing grant of each resource that the caller may not claim. No
     token is shown to its fence.
