@@ -175,7 +175,6 @@ async def introduce_alarms(database: Database, name: str, prefix: str, minutes: 
 
 
 async def list_due_alarms(database: Database, names: Sequence[str]) -> list[str]:
-    """Return the alarms among these that have something to look at."""
     return [row["name"] for row in await database.fetch(_SQL["due"], list(names))]
 
 
@@ -190,7 +189,6 @@ async def lock_alarm(transaction: Transaction, name: str) -> tuple[AlarmState, d
 
 
 async def list_refusals(transaction: Transaction, after: RecordPosition, until: int, prefix: str) -> list[AlarmCount]:
-    """Return the refused writes between a place and a position, in the order of the record."""
     rows = await transaction.fetch(_SQL["counted"], after.day, after.position, until, prefix)
     return [AlarmCount(row["position"], row["at"]) for row in rows]
 

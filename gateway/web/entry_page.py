@@ -135,7 +135,6 @@ class EntryLinks:
 
 
 def links(ui: Ui, entry: Entry) -> EntryLinks:
-    """Return the links of an entry. Each value in them is percent-encoded."""
     trace = trace_id(entry.details)
     around = {"since": machine_time(entry.at - _AROUND), "until": machine_time(entry.at + _AROUND)}
     return EntryLinks(

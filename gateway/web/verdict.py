@@ -460,7 +460,6 @@ def incident_address(incident: Incident, database: str | None = None) -> str:
 
 
 def _link(path: str, facts: Facts, **parameters: str | None) -> str:
-    """Return the address of a list of the period, of the database of the facts if there are several."""
     given = {"of": facts.database, **parameters, "since": facts.since.isoformat()}
     return f"{path}?{urlencode({name: value for name, value in given.items() if value is not None})}"
 

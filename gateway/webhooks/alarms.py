@@ -82,8 +82,6 @@ def passed(rule: AlarmRule, window: Window, now: datetime) -> tuple[Window, Clea
 
 
 class _Sliding:
-    """A window on its way through a stretch of the record."""
-
     def __init__(self, rule: AlarmRule, window: Window) -> None:
         self._rule, self._length = rule, timedelta(minutes=rule.minutes)
         self._moment, self._since, self._total = window.moment, window.since, window.total
