@@ -59,8 +59,8 @@ def routes(database: Database, caller: Authenticate) -> APIRouter:
     async def list_events(
         query: Annotated[EventQuery, Query()], principal: Annotated[Principal, Depends(caller)]
     ) -> EntryList:
-        found = await page(database, query, principal)
-        return EntryList(events=[entry_view(one) for one in found.entries], **found.leads)
+        found, leads = await page(database, query, principal)
+        return EntryList(events=[entry_view(one) for one in found], **leads)
 
     @router.get("/v1/events/{id}", summary="Read one entry of the record")
     async def read_event(id: UUID, principal: Annotated[Principal, Depends(caller)]) -> EntryView:  # noqa: A002 - as in the path
@@ -95,8 +95,8 @@ def rejection_routes(database: Database, caller: Authenticate) -> APIRouter:
     async def list_rejections(
         query: Annotated[RejectionQuery, Query()], principal: Annotated[Principal, Depends(caller)]
     ) -> RejectionList:
-        found = await page(database, query, principal)
-        return RejectionList(rejections=[rejection_view(one) for one in found.entries], **found.leads)
+        found, leads = await page(database, query, principal)
+        return RejectionList(rejections=[rejection_view(one) for one in found], **leads)
 
     @router.get(
         "/v1/rejections/{id}",

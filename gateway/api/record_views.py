@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Annotated, Any, Literal, TypeAlias
 from uuid import UUID
@@ -131,16 +130,10 @@ RESPONSES: dict[int | str, dict[str, Any]] = {
 """The errors of a list."""
 
 
-@dataclass(frozen=True, slots=True)
-class FoundEntries:
-    """A page of entries. ``leads`` are the other fields of the answer."""
-
-    entries: Sequence[Entry]
-    leads: dict[str, Any]
-
-
-async def page(database: Database, query: RejectionQuery, principal: Principal) -> FoundEntries:
-    """Read the requested page. Raises ``NotFound`` for a cursor that leads nowhere."""
+async def page(
+    database: Database, query: RejectionQuery, principal: Principal
+) -> tuple[Sequence[Entry], dict[str, Any]]:
+    """Read the requested page, and the other fields of the answer. Raises ``NotFound`` for an unknown cursor."""
     filters = query.filters_for(principal)
     before = await position(database, query.before, principal)
     after = await position(database, query.after, principal)
@@ -154,14 +147,8 @@ async def page(database: Database, query: RejectionQuery, principal: Principal) 
         )
     is_full = len(found) == query.limit
     last = found[-1].id if is_full else None
-    return FoundEntries(
-        found,
-        {
-            "before": None if oldest_first else last,
-            "after": last if oldest_first else None,
-            **total_fields(total),
-        },
-    )
+    leads = {"before": None, "after": last} if oldest_first else {"before": last, "after": None}
+    return found, {**leads, **total_fields(total)}
 
 
 class MissingGrantView(BaseModel):

@@ -281,7 +281,6 @@ class Lock(Hold):
         self._ended.wait(LEAVING)
 
     async def _hold(self) -> None:
-        """In the event loop, for as long as the block lasts."""
         try:
             async with self._lock:
                 self._entered.set_result(None)

@@ -98,7 +98,6 @@ class Keeper:
             self._lost()
 
     async def _watch(self) -> None:
-        """Look at the clock until the hold is lost."""
         tick = min(TICK, max(0.02, self._ttl / 20))
         while self.loss() is None:  # noqa: ASYNC110 - what is waited for is the time
             await asyncio.sleep(max(min(self.left(), tick), 0.0))

@@ -45,5 +45,4 @@ def _hold(connection: Connection) -> None:
 
 
 def _translate(context: ExceptionContext) -> Any:
-    """Return the error to raise in the place of a driver's."""
     return refusal(context.original_exception)

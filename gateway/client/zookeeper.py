@@ -223,7 +223,6 @@ def _in(loop: asyncio.AbstractEventLoop, call: Callable[..., object], *arguments
 
 @contextmanager
 def _translated(hosts: str) -> Iterator[None]:
-    """Translate the library's errors to ours."""
     from kazoo import exceptions  # noqa: PLC0415 - an extra: the source has looked whether it is there
 
     try:

@@ -113,7 +113,6 @@ def load(config: Path | None) -> "Config":
 
 
 def places(config: Path | None) -> "Places":
-    """Return where each setting of the configuration stands."""
     from gateway import config as configuration  # noqa: PLC0415 - help needs no settings
 
     return configuration.places(config)
@@ -275,7 +274,6 @@ def print_columns(titles: Cells, rows: Iterable[Sequence[str]], optional: Sequen
 
 
 def print_entry(console: Console, entry: Entry) -> None:
-    """Print one entry as a line, which a terminal does not wrap."""
     if console.is_terminal:
         _print_row(console, entry, entry_cells(entry), fit(_USUAL, console.width, _OPTIONAL, _LEAST_OF_ENTRY))
     else:

@@ -113,7 +113,6 @@ def _moved(moment: datetime, by: timedelta) -> datetime:
 
 
 def of_the_last_day(filters: Filters, now: datetime) -> Filters:
-    """Return the filters, limited to the last 24 hours before their end."""
     return replace(filters, since=_moved(filters.until or now, -timedelta(hours=24)))
 
 

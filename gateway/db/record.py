@@ -246,7 +246,6 @@ def _attempted(
 
 
 def pair(token: Token | None) -> tuple[int | None, int | None]:
-    """Return the epoch and the value of a token, as columns have them."""
     return (None, None) if token is None else (token.epoch, token.value)
 
 

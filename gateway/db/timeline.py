@@ -123,7 +123,6 @@ async def _refusals(
 
 
 async def _living(database: Database, resource: str) -> list[LeaseEvent]:
-    """Return the current leases, as they were granted."""
     (view,) = await leases.read_locks(database, [resource], 0)
     return [
         LeaseEvent(hold.acquired_at, Kind.LEASE_GRANTED, Party(hold.token, hold.holder, hold.caller))

@@ -1,4 +1,4 @@
-"""What processes count and note in memory: writes by the minute, in rows of each process, and last uses of keys."""
+"""Counts and notes of gateway processes: writes by the minute, in rows of each process, and last uses of keys."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

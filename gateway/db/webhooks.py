@@ -138,17 +138,26 @@ _START = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
-class AlarmState:
-    """How far an alarm has looked, and its window: where that ends, and the times of what it holds, ascending.
+class Window:
+    """The times of refused writes that an alarm looks at. They are aware.
 
-    While it is on: ``since`` when, the ``total`` it has counted, and the id of the entry that says it was ``raised``.
+    ``moment`` is the end of the window and never goes back. ``times`` are the newest times in it, ascending, at most
+    one more than the rule allows. While the alarm is on, ``since`` is when it began, and ``total`` is its count from
+    the beginning of that window.
     """
 
+    moment: datetime = _START
+    times: tuple[datetime, ...] = ()
+    since: datetime | None = None
+    total: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class AlarmState:
+    """How far an alarm has looked, its window, and the id of the entry that says it was ``raised``, while it is on."""
+
     place: RecordPosition
-    moment: datetime
-    times: tuple[datetime, ...]
-    since: datetime | None
-    total: int
+    window: Window
     raised: UUID | None
 
 
@@ -166,7 +175,6 @@ async def introduce_alarms(database: Database, name: str, prefix: str, minutes: 
 
 
 async def list_due_alarms(database: Database, names: Sequence[str]) -> list[str]:
-    """Return the alarms among these that have something to look at."""
     return [row["name"] for row in await database.fetch(_SQL["due"], list(names))]
 
 
@@ -177,11 +185,10 @@ async def lock_alarm(transaction: Transaction, name: str) -> tuple[AlarmState, d
         return None
     times = tuple(_START + timedelta(microseconds=one) for one in json.loads(row["times"]))
     place = RecordPosition(row["position"], row["day"])
-    return AlarmState(place, row["moment"], times, row["since"], row["total"], row["raised"]), row["now"]
+    return AlarmState(place, Window(row["moment"], times, row["since"], row["total"]), row["raised"]), row["now"]
 
 
 async def list_refusals(transaction: Transaction, after: RecordPosition, until: int, prefix: str) -> list[AlarmCount]:
-    """Return the refused writes between a place and a position, in the order of the record."""
     rows = await transaction.fetch(_SQL["counted"], after.day, after.position, until, prefix)
     return [AlarmCount(row["position"], row["at"]) for row in rows]
 
@@ -201,8 +208,7 @@ async def summarize_refusals(
 
 async def save_alarm(transaction: Transaction, name: str, state: AlarmState) -> None:
     """Keep it for the next look, of whichever gateway."""
-    times = json.dumps([(one - _START) // timedelta(microseconds=1) for one in state.times])
-    place = state.place
-    await transaction.execute(
-        _SQL["save"], name, place.position, place.day, state.moment, times, state.since, state.total, state.raised
-    )
+    place, window = state.place, state.window
+    times = json.dumps([(one - _START) // timedelta(microseconds=1) for one in window.times])
+    kept = (window.moment, times, window.since, window.total, state.raised)
+    await transaction.execute(_SQL["save"], name, place.position, place.day, *kept)

@@ -168,7 +168,6 @@ def _beside(command: str) -> str:
 
 
 def _services(stack: ExitStack, directory: Path) -> Config:
-    """Start the services behind the gateway, with sample data in them."""
     store = stack.enter_context(embedded.s3())
     database = stack.enter_context(embedded.postgres(directory / "postgres"))
     asyncio.run(_create_database(database.dsn()))

@@ -113,7 +113,6 @@ class Chronicle:
                         self.fences[deed.resource] = Fence(deed.resource, token, None, deed.columns["caller"], deed.at)
 
     def accepted(self, minute: datetime, under: DemoRule, number: int) -> None:
-        """Count accepted writes of other machines in that minute."""
         self.traffic[TrafficKey(minute, under.plane, under.name)].accepted += number
 
     def _counts(self, at: datetime, plane: str, rule: str) -> WriteCounts:

@@ -57,8 +57,6 @@ _TOLD_EVERY = 60.0  # seconds
 
 
 class Recorder:
-    """Writes the record, one statement a batch and one batch at a time."""
-
     def __init__(self, database: Database) -> None:
         self._database = database
         self._lane: Lane[Sequence[Refusal], list[Rejection]] = Lane(

@@ -131,8 +131,6 @@ class Remark:
 
 @dataclass(frozen=True, slots=True)
 class Activity:
-    """The number of events during a part of the span."""
-
     span: Span
     refused: int
     takeovers: int
@@ -173,7 +171,6 @@ class History:
 
     @property
     def crowded(self) -> bool:
-        """Return whether some parties are not drawn."""
         return self.totals.parties > len(self.parties)
 
 

@@ -62,7 +62,6 @@ class Band:
 
     @property
     def wide(self) -> bool:
-        """Return whether a few words fit below it."""
         return self.x2 - self.x1 > 90
 
 

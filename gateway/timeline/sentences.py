@@ -142,7 +142,6 @@ def _fate(refused: int, noted: int) -> str:
 
 
 def _standing(lanes: Sequence[Lane], clock: Clock) -> tuple[Sentence, ...]:
-    """Name the present holder of the resource."""
     holding = next((lane for lane in lanes if lane.holds), None)
     if holding is None or holding.since is None:
         return ()
@@ -181,7 +180,6 @@ def describe_takeover(takeover: Takeover, clock: Clock) -> str:
 
 
 def describe_lane(lane: Lane, clock: Clock) -> str:
-    """Describe a lane."""
     parts = [party_text(lane.party) + "."]
     if lane.since is not None:
         parts.append(f"Took over at {clock.say(lane.since)}.")

@@ -86,28 +86,33 @@ def rejection_advice(rejection: Entry, lag: timedelta | None, fence: Fence | Non
     return steps
 
 
+def next_step(reason: str) -> str:
+    """Return the first thing to do about refusals for a reason that has advice."""
+    return _BY_REASON[reason][0]
+
+
 _BY_REASON: dict[str, tuple[str, ...]] = {
     "token-stale": (
         "Stop the writer, or let it acquire its lock again: every write under this token is refused.",
         "If its work is still needed, repeat it under a new token, starting from the state that the newer holder left.",
     ),
     "token-duplicate": (
-        "Two holders use one token. Find out which of them got it from the lock service, and stop the other one.",
+        "Find out which of the two holders got the token from the lock service, and stop the other one.",
         "A lock service must not issue a number twice: docs/sources.md lists the requirements for tokens.",
     ),
     "token-used": (
-        'The resource takes one write for each token (equal = "strict").',
         "A second attempt of one write needs an Idempotency-Key; every other write needs a token of its own.",
+        'The resource takes one write for each token (equal = "strict").',
     ),
     "token-implausible": (
-        "The policy of this resource refuses the token. Compare it with the tokens that the lock service issued.",
-        "If the counter of the lock service was reset, an administrator starts a new epoch.",
+        "Compare the token with those that the lock service issued. After a reset, an administrator begins an epoch.",
+        "The policy of this resource refuses the token.",
     ),
     "token-required": (
         "Let the program write under a lock, and show its token: gateway run does this for any command (docs/run.md).",
     ),
     "denied": (
-        "No grant covers the request (docs/grants.md). gateway auth can … says what the caller may do.",
         "If the caller ought to do this, add a grant and reload. If not, ask its owner why it tries.",
+        "No grant covers the request (docs/grants.md). gateway auth can … says what the caller may do.",
     ),
 }

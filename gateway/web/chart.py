@@ -48,8 +48,6 @@ class Chart:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """The values of one step, by the names of their series, and the words for each."""
-
     since: datetime
     until: datetime
     values: Sequence[tuple[str, str, int]]
@@ -89,7 +87,6 @@ def _labels(steps: Sequence[Step]) -> tuple[str, ...]:
 
 
 def sparks(counts: Iterable[tuple[datetime, int]], since: datetime, until: datetime, columns: int = SPARKS) -> Chart:
-    """Return a small chart of counts between two moments."""
     length = max(until - since, timedelta(microseconds=columns)) / columns
     sums = [0] * columns
     for at, count in counts:

@@ -68,11 +68,9 @@ class EntryPacer:
         return shown
 
     def wait(self, now: float) -> float | None:
-        """Return the seconds until a sum is due; None if there is none."""
         return max(0.0, self._begun + 1.0 - now) if self._storm.count else None
 
     def due(self, now: float) -> SkippedEntries | None:
-        """Return the sum if it is due, and begin a new second."""
         if not self._storm.count or now - self._begun < 1.0:
             return None
         storm, self._storm = self._storm, SkippedEntries()

@@ -92,8 +92,6 @@ class LoginGate:
 
 
 def routes(keys: Callers, logins: ProviderLogins, clock: Clock, pages: Pages, bodies: BodyReader) -> list[Route]:
-    """Build the routes for logging in, logging out and choosing a theme."""
-
     async def show_login(request: Request) -> Response:
         return login_page(request, pages, logins, safe(request.query_params.get("next")))
 
@@ -152,7 +150,6 @@ def login_page(
 
 
 def lacks_audit(caller: Principal) -> str:
-    """Return why a caller does not get in."""
     return f"The caller {caller.name} may not read the record. It lacks the grant audit."
 
 

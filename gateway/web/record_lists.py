@@ -165,16 +165,6 @@ async def read_page(database: Database, query: ListQuery, size: int = SIZE) -> R
     )
 
 
-@dataclass(frozen=True, slots=True)
-class ListKind:
-    """A list, limited to ``kinds`` unless these are empty."""
-
-    template: str
-    kinds: tuple[Kind, ...]
-
-
-REJECTIONS = ListKind("rejections.html", (Kind.REJECTION,))
-EVENTS = ListKind("events.html", ())
 EXPORTS = ("rejections.csv", "rejections.ndjson", "events.csv", "events.ndjson")
 
 _NO_TIMES = {"since": "", "until": ""}
@@ -195,24 +185,24 @@ class ApiAnswer(Response):
 def routes(site: Site) -> list[Route]:
     """Build the routes ``/ui/rejections`` and ``/ui/events``, and those of the lists as files (``/ui/events.csv``)."""
     return [
-        Route("/ui/rejections", partial(_show, site, REJECTIONS)),
-        Route("/ui/events", partial(_show, site, EVENTS)),
+        Route("/ui/rejections", partial(_show, site, "rejections.html", (Kind.REJECTION,))),
+        Route("/ui/events", partial(_show, site, "events.html", ())),
         *(Route(f"/ui/{name}", partial(_export, site, name)) for name in EXPORTS),
     ]
 
 
-async def _show(site: Site, one: ListKind, request: Request) -> Response:
+async def _show(site: Site, template: str, kinds: tuple[Kind, ...], request: Request) -> Response:
     sent = request.query_params.multi_items()
     page, problem, query = None, None, None
     now = await site.place.database.now()
     try:
-        query = read_filters(sent, now, one.kinds)
+        query = read_filters(sent, now, kinds)
         page = await read_page(site.place.database, query)
     except RequestMalformed as error:
         problem = error.message
     return site.pages.render(
         request,
-        one.template,
+        template,
         200 if problem is None else 400,
         now=now,
         page=page,

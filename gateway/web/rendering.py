@@ -57,7 +57,6 @@ class Assets:
         return f"{PREFIX}{path}?v={self._assets[path].fingerprint}"
 
     def text(self, path: str) -> str:
-        """Return the content of a file, for pages that embed it."""
         return self._assets[path].content.decode()
 
     def route(self) -> Route:
@@ -140,7 +139,6 @@ class Pages:
         return HTMLResponse(content, status)
 
     def piece(self, template: str, **model: object) -> str:
-        """Return a part of an open page, or a document to be saved."""
         return self._environment.get_template(template).render(**model)
 
 
@@ -236,7 +234,6 @@ def _plain(put: Callable[[Any], str], value: object) -> Markup:
 
 
 def _pairs(values: Sequence[str]) -> list[tuple[str, str]]:
-    """Return choices of a form whose values are their titles."""
     return [(value, value) for value in values]
 
 
@@ -316,7 +313,6 @@ class Site:
         )
 
     async def answer_http(self, request: Request, error: Exception) -> Response:
-        """Return an error of the router: no such path, or no such method."""
         assert isinstance(error, HTTPException)
         if error.status_code == 404:
             missing = NotFound("There is no page at this address.", advice=_ELSEWHERE)

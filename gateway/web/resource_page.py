@@ -117,8 +117,6 @@ class SpanLink:
 
 
 def routes(site: Site) -> list[Route]:
-    """Build the routes ``/ui/resources`` and ``/ui/resource?name=…``."""
-
     async def show(request: Request) -> Response:
         sent = request.query_params.multi_items()
         asked = read_filters(sent, await site.place.database.now(), (Kind.REJECTION,))
@@ -327,6 +325,5 @@ async def _oldest(site: Site, found: TimelineView, kinds: Sequence[Kind], most: 
 
 
 def _file_name(resource: str, since: datetime) -> str:
-    """Return a file name that is safe in a header and in any file system."""
     plain = re.sub(r"[^A-Za-z0-9._-]+", "-", resource).strip("-.")[:60] or "resource"
     return f"incident-{plain}-{since.astimezone(UTC):%Y%m%dT%H%M%SZ}.html"

@@ -14,7 +14,7 @@ from gateway.fencing.incident import ZOMBIE, Incident, State, counted_only, noth
 from gateway.fencing.record import EntryReason
 from gateway.findings import Name, Sentence, Standing
 from gateway.text import age
-from gateway.web.advice import reason_words
+from gateway.web.advice import next_step, reason_words
 
 RECENT = timedelta(hours=1)
 """A change past the gateway that is older is no longer the first thing to look at."""
@@ -305,25 +305,15 @@ def _zombie(incident: Incident, now: datetime) -> tuple[Sentence, Sentence]:
 
 
 def _other_token(incident: Incident, now: datetime) -> tuple[Sentence, Sentence]:
-    wrote, key = _wrote(incident, now), incident.key
-    raised_by = None if incident.fence is None else Name(incident.fence.raised_by)
-    match key.reason:
-        case EntryReason.TOKEN_DUPLICATE:
-            holder: Sentence = () if raised_by is None else (", which ", raised_by, " has shown before")
-            return (
-                (*wrote, f" with token {key.token}", *holder, ": two holders have one token."),
-                ("Find out which of them the lock service gave it to, and stop the other one.",),
-            )
-        case EntryReason.TOKEN_USED:
-            return (
-                (*wrote, f" again with token {key.token}, which may write once."),
-                ("Let it send an Idempotency-Key with a second attempt, and acquire a token for each other write.",),
-            )
-        case _:
-            return (
-                (*wrote, f" with token {key.token}, which the policy of the resource refuses."),
-                ("Compare the token with those that the lock service issued. After a reset, begin an epoch.",),
-            )
+    token, reason = f" with token {incident.key.token}", incident.key.reason
+    what: Sentence = (token, ", which the policy of the resource refuses.")
+    if reason == EntryReason.TOKEN_DUPLICATE:
+        fence = incident.fence
+        holder: Sentence = () if fence is None else (", which ", Name(fence.raised_by), " has shown before")
+        what = (token, *holder, ": two holders have one token.")
+    elif reason == EntryReason.TOKEN_USED:
+        what = (" again", token, ", which may write once.")
+    return (*_wrote(incident, now), *what), (next_step(reason),)
 
 
 def _of_a_caller(incident: Incident) -> tuple[Sentence, Sentence]:
@@ -346,7 +336,7 @@ def _of_a_caller(incident: Incident) -> tuple[Sentence, Sentence]:
     if incident.key.reason == EntryReason.DENIED:
         return (
             (caller, f" is denied {requests} that no grant covers", *grant, "."),
-            ("Add the grant if the caller ought to do this. If not, ask its owner why it tries.",),
+            (next_step(EntryReason.DENIED),),
         )
     return (
         (caller, f" has {requests} refused: ", reason, "."),
@@ -444,6 +434,5 @@ def incident_address(incident: Incident, database: str | None = None) -> str:
 
 
 def _link(path: str, facts: Facts, **parameters: str | None) -> str:
-    """Return the address of a list of the period, of the database of the facts if there are several."""
     given = {"of": facts.database, **parameters, "since": facts.since.isoformat()}
     return f"{path}?{urlencode({name: value for name, value in given.items() if value is not None})}"

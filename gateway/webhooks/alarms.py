@@ -17,14 +17,14 @@ from bisect import bisect_right, insort
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 
 from gateway.background import background_tasks, repeat
 from gateway.db import record
 from gateway.db import webhooks as store
 from gateway.db.database import Database, Transaction
 from gateway.db.record import read_span
-from gateway.db.webhooks import AlarmCount, AlarmState
+from gateway.db.webhooks import AlarmCount, AlarmState, Window
 from gateway.fencing.record import Kind, RecordedEvent
 from gateway.observe.events import AlarmCleared, AlarmRaised, Event, Observe
 
@@ -40,21 +40,6 @@ class AlarmRule:
     def few(self) -> int:
         """An alarm is over when the window holds no more than this."""
         return self.more_than // 2
-
-
-@dataclass(frozen=True, slots=True)
-class Window:
-    """The state of an alarm. Times are aware.
-
-    ``moment`` is the end of the window and never goes back. ``times`` are the newest times in it, ascending, at most
-    one more than the rule allows. While the alarm is on, ``since`` is when it began, and ``total`` is its count from
-    the beginning of that window.
-    """
-
-    moment: datetime = datetime(1970, 1, 1, tzinfo=UTC)
-    times: tuple[datetime, ...] = ()
-    since: datetime | None = None
-    total: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,8 +82,6 @@ def passed(rule: AlarmRule, window: Window, now: datetime) -> tuple[Window, Clea
 
 
 class _Sliding:
-    """A window on its way through a stretch of the record."""
-
     def __init__(self, rule: AlarmRule, window: Window) -> None:
         self._rule, self._length = rule, timedelta(minutes=rule.minutes)
         self._moment, self._since, self._total = window.moment, window.since, window.total
@@ -190,22 +173,14 @@ class AlarmWatch:
             state, now = locked
             ahead = await read_span(transaction, state.place, STRETCH)
             found = await store.list_refusals(transaction, state.place, ahead.end.position, alarm.prefix)
-            window = Window(state.moment, state.times, state.since, state.total)
-            window, changes = seen(alarm.rule, window, [one.at for one in found])
+            window, changes = seen(alarm.rule, state.window, [one.at for one in found])
             if ahead.whole:
                 window, ended = passed(alarm.rule, window, now)
                 changes += [ended] if ended else []
             for change in changes:
                 state, event = await _put_on_record(transaction, alarm, state, change, found)
                 happened.append(event)
-            state = replace(
-                state,
-                place=ahead.end,
-                moment=window.moment,
-                times=window.times,
-                since=window.since,
-                total=window.total,
-            )
+            state = replace(state, place=ahead.end, window=window)
             await store.save_alarm(transaction, alarm.name, state)
             return not ahead.whole
 

@@ -76,7 +76,6 @@ class Delivery:
 
     @property
     def gone(self) -> bool:
-        """Whether the receiver wants no more messages."""
         return self.status == httpx.codes.GONE
 
 

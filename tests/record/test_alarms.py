@@ -15,9 +15,10 @@ from hypothesis import strategies as st
 from gateway.db import webhooks
 from gateway.db.database import Database
 from gateway.db.record import seal
+from gateway.db.webhooks import Window
 from gateway.observe.events import AlarmCleared, AlarmRaised
 from gateway.webhooks import alarms
-from gateway.webhooks.alarms import STRETCH, AlarmRule, AlarmWatch, Change, Cleared, ConfiguredAlarm, Raised, Window
+from gateway.webhooks.alarms import STRETCH, AlarmRule, AlarmWatch, Change, Cleared, ConfiguredAlarm, Raised
 from tests.patience import patient
 from tests.record.entries import put
 from tests.record.receiver import SECRET, receiving, telling, webhook

@@ -86,31 +86,6 @@ async def holders(database: Database) -> list[str]:
 
 
 class TestRecorder:
-    async def test_those_that_come_meanwhile_share_a_trip(self, database: Database, trips: Trips) -> None:
-        trips.gate.clear()
-        writer = Recorder(database)
-        names = [f"zombie-{number:03}" for number in range(100)]
-        calls = [asyncio.ensure_future(writer.record([refusal(name)])) for name in names]
-        async with asyncio.timeout(PATIENCE):
-            while not trips.count:
-                await asyncio.sleep(0.001)
-        later = [asyncio.ensure_future(writer.record([refusal("later"), refusal("later")])) for _ in range(10)]
-        await asyncio.sleep(0)
-        trips.gate.set()
-        recorded = await asyncio.gather(*calls)
-        assert [one.attempt.holder for (one,) in recorded] == names, "each gets its own"
-        assert len({one.id for (one,) in recorded}) == 100
-        assert all(len(each) == 2 for each in await asyncio.gather(*later))
-        assert trips.count == 2
-        assert await holders(database) == ["later"] * 20 + names
-
-    async def test_a_trip_does_not_grow_without_end(self, database: Database, trips: Trips) -> None:
-        writer = Recorder(database)
-        size = refusals.MOST // 2
-        await asyncio.gather(*(writer.record([refusal()] * size) for _ in range(5)), writer.record([refusal()] * 2000))
-        assert trips.count == 4
-        assert len(await holders(database)) == 5 * size + 2000
-
     async def test_nobody_suffers_from_what_is_wrong_with_another(self, database: Database) -> None:
         """A name that long never comes this far; whatever the database finds wrong with one, it undoes all."""
         writer = Recorder(database)
@@ -121,17 +96,6 @@ class TestRecorder:
         assert not isinstance(outcomes[0], BaseException)
         assert not isinstance(outcomes[2], BaseException)
         assert await holders(database) == ["first", "last"]
-
-    async def test_who_hangs_up_takes_nobody_with_it(self, database: Database, trips: Trips) -> None:
-        trips.gate.clear()
-        writer = Recorder(database)
-        calls = [asyncio.ensure_future(writer.record([refusal(f"zombie-{number}")])) for number in range(6)]
-        await asyncio.sleep(0)
-        for one in calls[::2]:
-            one.cancel()
-        trips.gate.set()
-        await asyncio.gather(*calls[1::2])
-        assert len(await holders(database)) == 6, "it was refused all the same"
 
     async def test_what_cannot_be_recorded_is_said_to_be_so_and_the_next_one_can(
         self, database: Database, monkeypatch: pytest.MonkeyPatch

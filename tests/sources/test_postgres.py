@@ -18,7 +18,6 @@ from gateway.demo.embedded import EmbeddedPostgres
 from tests import ROOT
 from tests.postgres import OwnPostgres
 from tests.postgres_relay import relay
-from tests.processes import closed_port
 from tests.sources.exchanges import acquire, assert_held_by, assert_overtaken
 
 Sources: TypeAlias = Callable[..., Awaitable[PostgresSource]]
@@ -232,13 +231,6 @@ async def test_a_server_that_does_not_answer_is_unavailable(sources: Sources, ad
             await source.renew(held, 10)
     source._timeout = 5.0
     assert (await source.renew(held, 10)).value == held.value
-
-
-async def test_nobody_there_is_unavailable() -> None:
-    with closed_port() as port:
-        source = PostgresSource(f"postgresql://nobody@127.0.0.1:{port}/nothing")
-        with pytest.raises(Unavailable, match="cannot work just now"):
-            await acquire(source, "order/15", "one")
 
 
 async def test_what_is_not_allowed_is_said_clearly(sources: Sources, dsn: str, administrator: Administrator) -> None:
