@@ -250,7 +250,7 @@ async def test_without_keys_there_is_no_s3(counter: Counter, stage: Stage, job: 
         FencedClient(stage.origin, api_key="writer-api-key") as client,
         client.lock(job, source=counter) as lock,
     ):
-        with pytest.raises(Refused, match="s3_key"):
+        with pytest.raises(Refused, match="access_key_id"):
             await lock.s3().__aenter__()
 
 
