@@ -13,7 +13,8 @@ from urllib.parse import urlencode
 from gateway.errors import GatewayError, Unavailable
 from gateway.fencing.incident import ZOMBIE, Incident, State, counted_only, nothing_refused
 from gateway.fencing.record import EntryReason
-from gateway.findings import Name, Sentence, Standing
+from gateway.findings import OTHER_STORE, UNFENCED, Name, Sentence, Standing
+from gateway.journal.contents import ADVICE, Problem
 from gateway.text import age, visible
 from gateway.web.advice import reason_words
 
@@ -148,16 +149,17 @@ def _outages(facts: Facts) -> Iterator[Finding]:
             error = (facts.troubles or {}).get(service, Unavailable(f"{name} cannot be reached."))
             yield Finding("bad", (visible(error.told),), (f"{visible(error.remedy)} {meaning}",))
     if facts.journal is not None:
+        known = facts.journal in list(Problem)
         yield Finding(
             "bad",
             ("The journal is in trouble: ", Name(facts.journal), "."),
-            ("Bring its store back. Until then a database that goes back in time could serve old holders.",),
+            (ADVICE[Problem(facts.journal)] if known else "Run gateway doctor: it says why.",),
         )
     for bucket, reason in (facts.buckets or {}).items():
         yield Finding(
             "bad",
-            ("The bucket ", Name(bucket), " takes no fenced write: ", Name(reason), "."),
-            ("Change the store or its settings, and restart the probe with gateway doctor.",),
+            ("The bucket ", Name(bucket), f" {UNFENCED}: ", Name(reason), "."),
+            (f"{OTHER_STORE} gateway doctor probes it again.",),
         )
 
 

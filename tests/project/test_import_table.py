@@ -56,7 +56,7 @@ TABLE: dict[str, str] = {
     "targets": "fencing auth.grants config db objects tables.catalog",
     "guard": "fencing background config db findings observe table_rules tables.catalog tables.naming tables.sql",
     "api": "fencing admission auth db http leases observe record reloading budget webhooks",
-    "web": "fencing api auth config db findings http record budget text timeline",
+    "web": "fencing api auth config db findings http journal.contents record budget text timeline",
     # Assembling and running a gateway.
     "wiring": "fencing admission api auth config db journal leases objects observe table_rules tables webhooks",
     "reloading": "fencing config observe",
@@ -67,10 +67,10 @@ TABLE: dict[str, str] = {
     "routing": "fencing api http objects.s3.addressing part budget tables.dialect.body web",
     "app": "fencing api config journal.opening guard.watching http journal.protocol objects observe part reloading "
     "routing budget web wiring workers",
-    "changes": "fencing config db journal.protocol objects observe.events table_rules tables wiring",
+    "changes": "fencing config db journal.protocol objects table_rules tables wiring",
     "serving": "config db http.connection http.crowd http.server",
     "doctor": "fencing auth changes config db findings guard journal.contents journal.opening journal.protocol objects "
-    "observe.events table_rules tables.catalog tables.reach tables.sql targets wiring",
+    "table_rules tables.catalog tables.reach tables.sql targets wiring",
     "demo": "fencing app auth.grants config db guard serving webhooks",
     "commands": "fencing app auth changes client config db.database db.key_uses doctor findings guard observe "
     "http.crowd http.server reloading serving service_manager targets text wiring workers",
