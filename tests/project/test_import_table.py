@@ -137,7 +137,7 @@ PURE = (
     "journal.contents journal.evidence journal.format journal.protocol "
     "changes.orders objects.store.bucket_profile "
     "observe.events "
-    "guard.pack guard.script webhooks.messages "
+    "guard.script webhooks.messages "
     "client.errors client.libpq web.advice web.chart web.verdict"
 )
 IMPURE = {"os", "io", "socket", "asyncio", "subprocess", "time", "threading", "random", "secrets", "pathlib", "logging"}
