@@ -175,6 +175,9 @@ class Standing:
         return Notice("sealing", late, ("The record lags: ", *said) if late else said, _SEALED)
 
 
+UNFENCED = "takes no fenced write"
+"""A bucket whose probe has failed, in the words of the doctor and the page."""
+OTHER_STORE = "Use a store that honours conditional writes, or change its settings. Its objects can still be read."
 SWEEP = "Running gateways clear them away. Run gateway sweep to do it now."
 _SETTLED = (
     "The next write or barrier of a newer holder settles them, or the sweeper an hour later. Many mean that writers "

@@ -97,6 +97,7 @@ class Part:
         self.name, self.upstream, self._profiles, self._shared = name, upstream, profiles, shared
         owned = self._owned = config.elsewhere.owned
         self._traffic = Traffic()
+        self._troubles: dict[str, GatewayError] = {}
         self._observe = observe = Sinks(shared.observe, self._traffic)
         self._storage = wiring.storage(config, shared.observe, upstream)
         self._database = self._storage.database
@@ -150,7 +151,8 @@ class Part:
             alarms=[alarm.name for alarm in config.alarms],
         )
         self.place = Place(
-            *(None, self._database, self._follower, config, self.states, self._journal, self._buckets, self.api),
+            *(None, self._database, self._follower, config, self.states, self._troubles, self._journal, self._buckets),
+            self.api,
             acknowledging,
         )
         self._site = Site(self.place)
@@ -268,8 +270,10 @@ class Part:
         try:
             await probe
         except GatewayError as error:
+            self._troubles[service] = error
             self._observe(ServiceUnreachable(service, error.told, error.remedy, error.repeated_as))
             return error.cause.state
+        self._troubles.pop(service, None)
         return "ok"
 
     async def _reach_database(self) -> None:

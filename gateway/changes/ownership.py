@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from uuid import UUID, uuid4
 
 from gateway import wiring
@@ -60,23 +60,6 @@ class Seat:
         return self.name or "the database"
 
 
-@dataclass(frozen=True, slots=True)
-class Moving:
-    """Names that one database gives to another one. ``count``: fences and locks that are carried over."""
-
-    origin: str
-    to: str
-    count: int
-
-
-@dataclass(slots=True)
-class Plan:
-    """The effects of a change. ``obstacles`` keep it from beginning."""
-
-    moving: list[Moving] = field(default_factory=list)
-    obstacles: list[str] = field(default_factory=list)
-
-
 class Fleet:
     """All databases of a configuration, with what each says of itself."""
 
@@ -89,6 +72,10 @@ class Fleet:
     def concerned(self) -> list[Seat]:
         """The databases that a change has to close."""
         return [seat for seat in self.seats if seat.concerned]
+
+    @property
+    def _answers(self) -> list[Registered]:
+        return [seat.registered for seat in self.seats if seat.registered is not None]
 
     @property
     def is_new(self) -> bool:
@@ -199,40 +186,41 @@ class Fleet:
 
     def _known_rules(self) -> list[str]:
         """Return the newest rules that are in force in a database, and all that are being applied."""
-        there = [seat.registered for seat in self.seats if seat.registered is not None]
-        newest = max((one.number for one in there), default=0)
-        found = [one.rules for one in there if one.rules is not None and one.number == newest]
+        newest = max((one.number for one in self._answers), default=0)
+        found = [one.rules for one in self._answers if one.rules is not None and one.number == newest]
         return list(dict.fromkeys([*found, *self._rules_being_applied()]))
 
     def _rules_being_applied(self) -> list[str]:
-        there = [seat.registered for seat in self.seats if seat.registered is not None]
-        targets = [Target.from_json(one.following).rules for one in there if one.following is not None]
+        targets = [Target.from_json(one.following).rules for one in self._answers if one.following is not None]
         return [rules for rules in targets if rules is not None]
 
-    async def planned(self) -> Plan:
-        """Return what a change would do, as the databases are now."""
-        plan = Plan()
+    async def moving(self) -> list[str]:
+        """Return how many fences and locks a change would carry over from which database to which, in words."""
+        found = []
         for seat in self.concerned:
             counts: dict[str, set[str]] = {}
             async for rows in ownership.tokens_within(seat.database, self._ranges(seat)):
                 for row in rows:
                     if (owner := self._moves_to(row["resource"], seat)) is not None:
                         counts.setdefault(owner, set()).add(row["resource"])
-            plan.moving += [Moving(seat.label, to, len(names)) for to, names in sorted(counts.items())]
-            plan.obstacles += await self._obstacles(seat)
-        return plan
+            for to, names in sorted(counts.items()):
+                found.append(f"{seat.label}: {len(names)} fences and locks move to {to}")
+        return found
+
+    async def obstacles(self) -> list[str]:
+        """Return what is not over in names that move, in words. It keeps a change from beginning."""
+        return [one for seat in self.concerned for one in await self._obstacles(seat)]
 
     async def apply(self, say: Callable[[str], None]) -> bool:
         """Put the configured rules in force. To begin again after a crash is harmless.
 
-        Return False if something was not over in names that move, and everything is as before: see ``planned``.
+        Return False if something was not over in names that move, and everything is as before: see ``obstacles``.
         """
         concerned = self.concerned
         for seat in concerned:
             await ownership.begin(seat.database)
-        there = [seat.registered for seat in self.seats if seat.registered is not None]
-        number = 1 + max((one.number for one in there), default=0)
-        fleet = next((one.fleet for one in there if one.fleet is not None), uuid4())
+        number = 1 + max((one.number for one in self._answers), default=0)
+        fleet = next((one.fleet for one in self._answers if one.fleet is not None), uuid4())
         applied = await carry_out(
             change_ownership([seat.name for seat in concerned]),
             lambda effect: self._perform(effect, number, fleet, say),
@@ -253,7 +241,7 @@ class Fleet:
         self, effect: OwnershipEffect, number: int, fleet: UUID, say: Callable[[str], None]
     ) -> bool | None:
         if isinstance(effect, FindObstacles):
-            found = [one for seat in self.concerned for one in await self._obstacles(seat)]
+            found = await self.obstacles()
             for one in found:
                 say(one)
             return bool(found)

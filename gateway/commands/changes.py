@@ -137,11 +137,8 @@ def show_ownership_plan(config: ConfigPath = None, forget: Forgotten = None) -> 
             for seat in fleet.seats:
                 _print_seat(seat)
             fleet.check_applicable(forget or ())
-            found = await fleet.planned()
-            for one in found.moving:
-                typer.echo(visible(f"{one.origin}: {one.count} fences and locks move to {one.to}"))
-            for obstacle in found.obstacles:
-                typer.echo(visible(f"not yet: {obstacle}"))
+            for line in [*await fleet.moving(), *(f"not yet: {one}" for one in await fleet.obstacles())]:
+                typer.echo(visible(line))
             return bool(fleet.concerned)
 
     if asyncio.run(show()):
@@ -163,10 +160,10 @@ def apply_rules(config: ConfigPath = None, forget: Forgotten = None) -> None:
             if not fleet.concerned:
                 typer.echo("The configured rules are the ones in force.")
                 return
-            found = await fleet.planned()
-            if not found.obstacles and await _applied(fleet):
+            obstacles = await fleet.obstacles()
+            if not obstacles and await _applied(fleet):
                 return
-            for obstacle in found.obstacles:
+            for obstacle in obstacles:
                 say(f"gateway: {visible(obstacle)}")
             say("gateway: Names move only when nothing of theirs is under way. Nothing has changed. Try again later.")
             raise typer.Exit(2)

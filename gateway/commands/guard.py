@@ -82,6 +82,6 @@ def show_guards(config: ConfigPath = None, database: DatabaseName = None) -> Non
 @guard.command("pack")
 def print_pack(grants: Granted = None) -> None:
     """Print SQL that makes a stock PostgREST, or Supabase, claim the resources in the headers of a request."""
-    from gateway.guard.pack import pack  # noqa: PLC0415 - the compiler of the table plane's SQL hangs on it
+    from gateway.guard.script import pack  # noqa: PLC0415 - the compiler of the table plane's SQL hangs on it
 
     typer.echo(pack(tuple(grants or ())))

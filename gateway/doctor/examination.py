@@ -26,7 +26,9 @@ from gateway.fencing.intent import Duplicates
 from gateway.fencing.ownership import shown
 from gateway.findings import (
     MANY_TOMBSTONES,
+    OTHER_STORE,
     SWEEP,
+    UNFENCED,
     Check,
     CheckStatus,
     DoctorReport,
@@ -479,8 +481,7 @@ async def _of_bucket(upstream: Upstream, bucket: str) -> Sequence[Check]:
 def _of_profile(bucket: str, profile: Profile) -> Check:
     name = f"bucket {bucket}"
     if not profile.writable:
-        advice = f"Use a store that honours conditional writes. Its objects can still be read. Probes: {PREFIX}"
-        return problem(name, f"cannot be fenced: {profile.reason}", advice)
+        return problem(name, f"{UNFENCED}: {profile.reason}", f"{OTHER_STORE} Probes: {PREFIX}")
     passed = [finding.name for finding in profile.findings if finding.passed]
     return ok(name, f"can be fenced; passed {', '.join(passed)}")
 

@@ -387,8 +387,8 @@ class GaugeReader:
                 read = await overview.read_standing(self._database)
                 webhooks = await list_statuses(self._database, self._webhooks) if self._webhooks else ()
                 active = {one.name for one in await overview.list_alarms(self._database)} if self._alarms else set()
-                await self._count_entries()
                 found, alarms = read, {(name,): float(name in active) for name in self._alarms}
+                await self._count_entries()
         standing = self._standing
         standing.show(found)
         known = webhooks if found is not None else ()

@@ -18,7 +18,7 @@ from gateway.db.overview import ActiveAlarm
 from gateway.db.search import DenialGroup
 from gateway.db.traffic import RuleTraffic, TrafficBucket, WriteCounts
 from gateway.db.webhooks import WebhookStatus as Delivery
-from gateway.errors import Denied, RequestMalformed, SqlError, Unavailable
+from gateway.errors import Denied, GatewayError, RequestMalformed, SqlError, Unavailable
 from gateway.fencing.incident import ZOMBIE, RefusalCounts, State
 from gateway.fencing.record import Filters, Kind
 from gateway.findings import Standing
@@ -120,6 +120,7 @@ class PlaceStatus:
     name: str | None
     found: Overview | None
     health: Mapping[str, str]
+    troubles: Mapping[str, GatewayError]
     journal: Journal | None
     buckets: Mapping[str, Bucket]
     alarms: Sequence[Alarm]
@@ -218,7 +219,7 @@ def _status(
     states = dict(health or {})
     if found is None and states.get("postgres", "ok") == "ok":
         states["postgres"] = "unreachable"
-    return PlaceStatus(place.name, found, states, journal, place.buckets(), place.config.alarms)
+    return PlaceStatus(place.name, found, states, dict(place.troubles), journal, place.buckets(), place.config.alarms)
 
 
 async def _look(place: Place, span: str, until: datetime | None) -> Overview:
@@ -340,7 +341,8 @@ def _facts(place: PlaceStatus, span: str) -> Facts:
     }
     if found is None:
         moment = datetime.min.replace(tzinfo=UTC)
-        return Facts(moment, moment, _PERIODS[span], place.health, buckets=buckets, database=place.name)
+        health, troubles = place.health, place.troubles
+        return Facts(moment, moment, _PERIODS[span], health, troubles, buckets=buckets, database=place.name)
     trouble = None if journal is None or journal.mode == "off" or journal.state == "ok" else journal.state
     status, refusals = found.standing, found.refusals
     behind = {one.name: one.failing_since or one.paused_at for one in found.deliveries if one.paused_at or one.failures}
@@ -349,6 +351,7 @@ def _facts(place: PlaceStatus, span: str) -> Facts:
         since=found.since,
         period=_PERIODS[span],
         health=place.health,
+        troubles=place.troubles,
         journal=trouble,
         incidents=found.incidents.incidents,
         bypasses=_happened(found.notable.get(Kind.BYPASS)),

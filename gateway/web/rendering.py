@@ -274,7 +274,8 @@ class Place:
     """A database with everything that pages need of it. ``name``: None if a page shows no other one.
 
     Of ``config`` pages show modes of rules, names of webhooks and alarms, never secrets. ``api`` is the fencing API,
-    which takes the viewer in ``scope["state"]`` for its caller. ``acknowledging`` puts acknowledgements on record.
+    which takes the viewer in ``scope["state"]`` for its caller. ``troubles``: the error of each service that does not
+    work, as ``health`` has found it. ``acknowledging`` puts acknowledgements on record.
     """
 
     name: str | None
@@ -282,6 +283,7 @@ class Place:
     follower: Follower
     config: Config
     health: Health
+    troubles: Mapping[str, GatewayError]
     journal: JournalState
     buckets: Buckets
     api: ASGIApp

@@ -10,10 +10,12 @@ from functools import partial
 from typing import Literal, TypeAlias
 from urllib.parse import urlencode
 
+from gateway.errors import GatewayError, Unavailable
 from gateway.fencing.incident import ZOMBIE, Incident, State, counted_only, nothing_refused
 from gateway.fencing.record import EntryReason
-from gateway.findings import Name, Sentence, Standing
-from gateway.text import age
+from gateway.findings import OTHER_STORE, UNFENCED, Name, Sentence, Standing
+from gateway.journal.contents import ADVICE, Problem
+from gateway.text import age, visible
 from gateway.web.advice import next_step, reason_words
 
 RECENT = timedelta(hours=1)
@@ -55,16 +57,17 @@ class Happened:
 class Facts:
     """The facts of a verdict, at ``now``. ``since``: the beginning of the period, ``period``: its name.
 
-    ``health``: the state of each service. ``journal``: its trouble. ``buckets``: those that take no write, with the
-    reason. ``webhooks``: those that do not get through, with the time since. ``alarms``: those that are on.
-    ``zombies`` and ``refused`` count writes of the period, ``accepted`` is None if it is not known. ``database``: its
-    name, if there are several.
+    ``health``: the state of each service, and ``troubles``: its error. ``journal``: its trouble. ``buckets``: those
+    that take no write, with the reason. ``webhooks``: those that do not get through, with the time since. ``alarms``:
+    those that are on. ``zombies`` and ``refused`` count writes of the period, ``accepted`` is None if it is not known.
+    ``database``: its name, if there are several.
     """
 
     now: datetime
     since: datetime
     period: str
     health: Mapping[str, str]
+    troubles: Mapping[str, GatewayError] | None = None
     journal: str | None = None
     incidents: Sequence[Incident] = ()
     bypasses: Happened | None = None
@@ -83,39 +86,12 @@ class Facts:
 
 _SERVICES = {
     "postgres": (
-        "The database cannot be reached: nothing of it is written, and its record cannot be shown.",
-        "Bring PostgreSQL back, or the network to it. Nothing is lost: writers get 503 and may retry.",
+        "The database",
+        "Until then nothing of it is written, and this page lacks its record. No entry is lost.",
     ),
-    "s3": (
-        "The object store cannot be reached, so its buckets take no write.",
-        "Bring the store back, or the network to it. Writes to tables go on.",
-    ),
+    "s3": ("The store", "Until then its buckets take no object write. Writes to tables go on."),
 }
-
-
-_STATES = {
-    ("postgres", "closed"): (
-        "The database is closed: the gateway could not prove that it knows all raised fences.",
-        "Read what the journal lacks below, and open it as docs/journal.md says.",
-    ),
-    ("postgres", "full"): (
-        "A disk of the database is full, so the gateway takes no write.",
-        "Make room on it. Nothing is lost: writers get 503 and may retry.",
-    ),
-    ("postgres", "right-missing"): (
-        "The gateway's role lacks a right on the fencing schema, so requests get 503.",
-        "Run gateway doctor --fix-sql, and its SQL.",
-    ),
-    ("postgres", "refused"): (
-        "The database refuses the gateway a session, so it takes no write and shows no record.",
-        "Run gateway doctor: it says why. Nothing is lost: writers get 503 and may retry.",
-    ),
-    ("s3", "refused"): (
-        "The object store refuses the gateway's key, so the gateway takes no object write.",
-        "Correct the key in the section s3. Writes to tables go on.",
-    ),
-}
-"""States of a service that answers and does not serve the gateway."""
+"""The services, and what their outage means."""
 
 
 def assess(*several: Facts) -> tuple[Finding, ...]:
@@ -169,20 +145,21 @@ def _counted(several: Sequence[Facts]) -> Happened | None:
 def _outages(facts: Facts) -> Iterator[Finding]:
     for service, state in facts.health.items():
         if state != "ok":
-            sentence, advice = _SERVICES.get(service, (f"The service {service} is {state}.", "Bring it back."))
-            sentence, advice = _STATES.get((service, state), (sentence, advice))
-            yield Finding("bad", (sentence,), (advice,))
+            name, meaning = _SERVICES[service]
+            error = (facts.troubles or {}).get(service, Unavailable(f"{name} cannot be reached."))
+            yield Finding("bad", (visible(error.told),), (f"{visible(error.remedy)} {meaning}",))
     if facts.journal is not None:
+        known = facts.journal in list(Problem)
         yield Finding(
             "bad",
             ("The journal is in trouble: ", Name(facts.journal), "."),
-            ("Bring its store back. Until then a database that goes back in time could serve old holders.",),
+            (ADVICE[Problem(facts.journal)] if known else "Run gateway doctor: it says why.",),
         )
     for bucket, reason in (facts.buckets or {}).items():
         yield Finding(
             "bad",
-            ("The bucket ", Name(bucket), " takes no fenced write: ", Name(reason), "."),
-            ("Change the store or its settings, and restart the probe with gateway doctor.",),
+            ("The bucket ", Name(bucket), f" {UNFENCED}: ", Name(reason), "."),
+            (f"{OTHER_STORE} gateway doctor probes it again.",),
         )
 
 

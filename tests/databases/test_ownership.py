@@ -155,8 +155,7 @@ async def test_names_move_with_their_fences_and_issued_tokens(addresses: Address
         assert await raised(old, "job/2", "7.3") == "ok"
         assert (await old.delete(f"/v1/leases/job/1/{lease['lease']}")).status_code == 204
         async with fleet(addresses.config(MOVED)) as found:
-            moving = (await found.planned()).moving
-        assert [(one.origin, one.to, one.count) for one in moving] == [("north", "south", 2)]
+            assert await found.moving() == ["north: 2 fences and locks move to south"]
         assert await applied(addresses.config(MOVED))
         for resource in ("job/2", "anything", "tenant-7/1"):
             assert await raised(old, resource, "9.9") == "ownership-differs"

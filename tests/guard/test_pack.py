@@ -13,7 +13,7 @@ import asyncpg
 import pytest
 
 from gateway.demo.embedded import EmbeddedPostgres
-from gateway.guard.pack import FUNCTION, pack
+from gateway.guard.script import FUNCTION, pack
 from tests.guard.stage import Session, Stage, hold, logging_in_as, refused, session
 from tests.processes import called
 

@@ -2,11 +2,13 @@
 
 import asyncio
 import os
+import re
 import subprocess
 import tempfile
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from html import unescape
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -248,11 +250,13 @@ async def test_each_cause_has_one_line_a_minute_and_readiness_and_doctor_agree(
             for way in {**TABLE_WAYS, **API_WAYS}.keys() & answers.keys():
                 assert answers[way] == (503, cause.code), way
             async with scene.http() as client:
-                ready, health = await client.get("/readyz"), await client.get("/healthz")
+                await client.post("/ui/login", data={"api_key": API_KEY}, headers={"Origin": origin})
+                ready, health, page = [await client.get(path) for path in ("/readyz", "/healthz", "/ui/")]
             assert ready.status_code == 503
             service, state = cause.state
             assert f"{service} is {state}" in ready.json()["detail"]
             assert health.json()[service] == state
+            said = " ".join(re.sub(r"<[^>]*>", "", unescape(page.text)).split())
             report = await examine(broken)
             await asyncio.sleep(2 * repeats.EVERY)
         await owner.close()
@@ -266,8 +270,8 @@ async def test_each_cause_has_one_line_a_minute_and_readiness_and_doctor_agree(
     assert len(found) <= 1 + (monotonic() - began) / repeats.EVERY, "a line at first, and one after each short minute"
     assert any(cause.particulars in str(one.get("particulars") or one.get("error")) for one in found)
     place, words = cause.finding
-    assert words in problems(report)[place]
-    assert cause.advice in problems(report)[place]
+    assert all(text in problems(report)[place] for text in (words, cause.advice))
+    assert all(text in said for text in (cause.said, cause.advice)), "the page has the words of the log"
 
 
 async def test_the_doctor_has_the_sql_for_missing_rights(dsn: str) -> None:

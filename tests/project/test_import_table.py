@@ -54,7 +54,7 @@ TABLE: dict[str, str] = {
     "targets": "fencing auth.grants config db objects tables.catalog",
     "guard": "fencing background config db observe tables.catalog tables.naming tables.sql wiring findings",
     "api": "fencing token_admission auth db http leases observe record reloading budget webhooks",
-    "web": "fencing api auth config db http record budget text timeline findings",
+    "web": "fencing api auth config db http record budget text timeline findings journal.contents",
     # Assembling and running a gateway.
     "wiring": "fencing token_admission api auth config db journal leases objects observe tables webhooks",
     "reloading": "fencing config observe",
@@ -64,11 +64,10 @@ TABLE: dict[str, str] = {
     "observe record budget tables web webhooks wiring",
     "routing": "fencing api http objects.s3.addressing part budget tables.dialect.body web",
     "app": "fencing api config journal.opening guard.watching http journal.protocol objects observe part reloading "
-    "routing budget web wiring workers auth.issuers",
     "changes": "fencing config db journal.protocol objects tables wiring",
     "serving": "config db http.connection http.crowd http.server",
     "doctor": "fencing auth config db guard journal.contents journal.opening journal.protocol objects "
-    "observe.events tables.catalog tables.side_effects tables.sql targets wiring changes findings",
+    "tables.catalog tables.side_effects tables.sql targets wiring changes findings",
     "demo": "fencing app auth.grants config db guard serving",
     "commands": "fencing app auth client config db.database db.traffic doctor guard observe http.crowd http.server "
     "reloading serving service_manager targets text wiring workers changes findings",
@@ -135,7 +134,7 @@ PURE = (
     "journal.contents journal.evidence journal.format journal.protocol "
     "changes.orders objects.store.bucket_profile "
     "observe.events "
-    "guard.pack guard.script webhooks.messages "
+    "guard.script webhooks.messages "
     "client.errors client.libpq web.advice web.chart web.verdict"
 )
 IMPURE = {"os", "io", "socket", "asyncio", "subprocess", "time", "threading", "random", "secrets", "pathlib", "logging"}

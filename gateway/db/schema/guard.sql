@@ -44,7 +44,7 @@ CREATE FUNCTION fencing.reasons_v1() RETURNS text[] LANGUAGE sql IMMUTABLE PARAL
 
 -- Word a refusal, and raise it. All wording is here.
 -- Takes the reason, the resource, the token and its holder, the fence that refuses, and the table.
--- Raises class FN and the HTTP status, or PT behind PostgREST (gateway/guard/pack.py), which answers with that
+-- Raises class FN and the HTTP status, or PT behind PostgREST (gateway/guard/script.py), which answers with that
 -- status. The server's log gets the facts even where the session catches the error: rows in a table would be undone
 -- with it.
 CREATE FUNCTION fencing.word_refusal_v1(
