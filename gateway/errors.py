@@ -8,7 +8,7 @@ An error has words for two readers. ``message`` and ``advice`` answer the caller
 has what the log and the doctor say beyond that.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import ClassVar, NamedTuple, Self, TypeAlias
 
 Fact: TypeAlias = str | int | float | bool | None
@@ -99,6 +99,13 @@ class GatewayError(Exception):
     def retry_headers(self) -> list[tuple[bytes, bytes]]:
         """Return the header ``Retry-After`` as ASGI takes it; an empty list where a retry cannot help."""
         return [] if self.retry_after is None else [(b"retry-after", str(self.retry_after).encode())]
+
+
+def kinds(kind: type[GatewayError] = GatewayError) -> Iterator[type[GatewayError]]:
+    """Yield a kind of error, and all kinds of it."""
+    yield kind
+    for one in kind.__subclasses__():
+        yield from kinds(one)
 
 
 class ConfigurationError(GatewayError):

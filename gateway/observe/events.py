@@ -168,7 +168,7 @@ MESSAGES = Metric(
 ALARMS = Metric("gateway_alarms_raised_total", "How often refused writes exceeded the limit of the alarm.", ("alarm",))
 
 # An event of each request, or a frequent one, is a named tuple. It is as frozen as a dataclass, and made in a third of
-# the time. By that, the log also knows which events it leaves out.
+# the time.
 
 
 # The query is left out: it may be what proves the request.

@@ -61,24 +61,20 @@ _SIZES = (1, 2, 4, 8, 16, 32, 64)
 
 def codes() -> set[str]:
     """Return the codes of all errors of the gateway itself."""
-
-    def below(kind: type[errors.GatewayError]) -> Iterable[type[errors.GatewayError]]:
-        for one in kind.__subclasses__():
-            yield one
-            yield from below(one)
-
-    return {kind.code for kind in below(errors.GatewayError)} | {errors.GatewayError.code}
+    return {kind.code for kind in errors.kinds()}
 
 
-# The values of these labels; all others are those of a configuration, or the gateway's own.
-_BOUNDED: Mapping[str, Iterable[str]] = {
-    "plane": AREAS,
-    "status": CLASSES.values(),
-    "code": codes(),
-    "reason": codes(),
-    "method": ("GET", "HEAD", "PUT", "POST", "DELETE", "OPTIONS"),
-    "outcome": (*CLASSES.values(), errors.Unavailable.code, errors.OutcomeUnknown.code, "delivered", "failed", "lost"),
-}
+def _bounded() -> Mapping[str, Iterable[str]]:
+    """Return the values of some labels. All others are those of a configuration, or the gateway's own."""
+    of_services = (errors.Unavailable.code, errors.OutcomeUnknown.code)
+    return {
+        "plane": AREAS,
+        "status": CLASSES.values(),
+        "code": codes(),
+        "reason": codes(),
+        "method": ("GET", "HEAD", "PUT", "POST", "DELETE", "OPTIONS"),
+        "outcome": (*CLASSES.values(), *of_services, "delivered", "failed", "lost"),
+    }
 
 
 class EventMetrics(Sink):
@@ -90,7 +86,7 @@ class EventMetrics(Sink):
             "objects": LabelNames(most=MOST_RULES),
             "api": LabelNames(),
         }
-        self._bounds = {label: LabelNames(known) for label, known in _BOUNDED.items()}
+        self._bounds = {label: LabelNames(known) for label, known in _bounded().items()}
         self.named: dict[str, Counter | Histogram] = {}
         self.handlers = {
             kind: Sinks(*(self._handler(kind, metric) for metric in metrics)) for kind, metrics in MOVES.items()

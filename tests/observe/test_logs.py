@@ -85,12 +85,6 @@ async def test_each_request_is_a_line(postgres_server: EmbeddedPostgres, lines: 
     assert missed["bytes"] > 0
 
 
-async def test_no_line_is_written_unless_it_is_wanted(postgres_server: EmbeddedPostgres, lines: Lines) -> None:
-    async with scene(postgres_server, logs.log) as stage, stage.api() as api:
-        assert await patch(api, 1, 5) == 204
-    assert lines.about("request") == []
-
-
 @pytest.mark.thorough
 async def test_their_own_id_is_kept_beside_ours_if_it_is_sane(postgres_server: EmbeddedPostgres, lines: Lines) -> None:
     ids = {b"a-b_c:9": "a-b_c:9", b"x" * 128: "x" * 128, b"x" * 129: None, b"two words": None, b"caf\xe9": None}

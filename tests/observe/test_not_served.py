@@ -260,6 +260,7 @@ async def test_each_cause_has_one_line_a_minute_and_readiness_and_doctor_agree(
             report = await examine(broken)
             await asyncio.sleep(2 * repeats.EVERY)
         await owner.close()
+    assert not lines(written, "request"), "there is no line of each request unless it is wanted"
     found = lines(written, "request not served", "service unreachable")
     texts = [one.get("cause") or one["error"] for one in found]
     assert found, "the log has the cause"
