@@ -478,7 +478,7 @@ async def test_a_worker_follows_another_one_to_a_configuration() -> None:
         assert world.built[0].ended.is_set()
         world.wanted = keeping(retention=62)
         both = await asyncio.gather(owner.reload(ATTEMPT), owner.reload(ATTEMPT))
-        assert both == [[], []], "it knows the configuration that it has taken"
+        assert list(both) == [[], []], "it knows the configuration that it has taken"
         assert world.turns == ["begin", "end"] * 2, "one after the other, as a service manager has to see them"
     with pytest.raises(ReloadRefused):
         await owner.follow(keeping(retention=63))

@@ -63,7 +63,8 @@ TABLE: dict[str, str] = {
     "part": "fencing token_admission api auth background config db guard.watching http journal.opening leases objects "
     "observe record budget tables web webhooks wiring",
     "routing": "fencing api http objects.s3.addressing part budget tables.dialect.body web",
-    "app": "fencing api config journal.opening guard.watching http journal.protocol objects observe part reloading "
+    "app": "fencing api auth.issuers config journal.opening guard.watching http journal.protocol objects observe part "
+    "reloading routing budget web wiring workers",
     "changes": "fencing config db journal.protocol objects tables wiring",
     "serving": "config db http.connection http.crowd http.server",
     "doctor": "fencing auth config db guard journal.contents journal.opening journal.protocol objects "
