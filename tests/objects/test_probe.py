@@ -112,8 +112,8 @@ WEAKNESSES = [
     ("ignored", "CompleteMultipartUpload:If-Match", "can_bump", Probe.COMPLETE_IF_MATCH),
     ("ignored", "CompleteMultipartUpload:If-None-Match", "can_bump", Probe.COMPLETE_IF_NONE_MATCH),
     ("refused", "CompleteMultipartUpload", "can_bump", Probe.COMPLETE_IF_NONE_MATCH),
-    ("ignored", "DeleteObject", "conditional_delete", Probe.DELETE_IF_MATCH),
-    ("refused", "DeleteObject", "conditional_delete", Probe.DELETE_IF_MATCH),
+    ("ignored", "DeleteObject", "delete_condition", Probe.DELETE_IF_MATCH),
+    ("refused", "DeleteObject", "delete_condition", Probe.DELETE_IF_MATCH),
 ]
 
 
@@ -125,7 +125,7 @@ async def test_each_condition_that_is_ignored_or_refused_is_found_out(
     double.behave(**{f"{how}_conditions": frozenset({condition})})
     profile = await probe(upstream, "bucket")
     assert expected in failed(profile)
-    abilities = {"writable", "can_bump", "conditional_delete"}
+    abilities = {"writable", "can_bump", "delete_condition"}
     assert not getattr(profile, lost)
     if lost != "writable":
         assert all(getattr(profile, ability) for ability in abilities - {lost})
@@ -145,7 +145,7 @@ async def test_each_condition_that_is_ignored_or_refused_is_found_out(
         ),
         ("CompleteMultipartUpload", 0, {Probe.COMPLETE_RACE}, "can_bump"),
         # A gap of one turn of the double's loop is too narrow for a put that is itself atomic.
-        ("DeleteObject", 0.005, {Probe.DELETE_RACE}, "conditional_delete"),
+        ("DeleteObject", 0.005, {Probe.DELETE_RACE}, "delete_condition"),
     ],
 )
 async def test_a_store_that_checks_first_and_writes_later_is_found_out(
