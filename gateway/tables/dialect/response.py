@@ -134,7 +134,8 @@ def _page(offset: int, touched: int, total: int | None) -> bytes:
         error = range_error(f"An offset of {offset} was requested, but there are only {total} rows.")
         error.headers = ((b"content-range", f"*/{total}".encode()),)
         raise error
-    return _range(offset, touched, "*" if total is None else str(total))
+    shown = "*" if total is None else total
+    return f"{offset}-{offset + touched - 1}/{shown}".encode() if touched else f"*/{shown}".encode()
 
 
 def fences(accepted: Accepted) -> Headers:
@@ -237,16 +238,10 @@ def _empty(request: Request) -> str:
 
 
 def _write_range(request: Request, touched: int) -> bytes:
-    total = str(touched) if request.preferences.count in ("exact", "estimated") else "*"
+    total = touched if request.preferences.count in ("exact", "estimated") else None
     if request.method == "PATCH":
-        return _range(0, touched, total)
-    return f"*/{total}".encode()
-
-
-def _range(offset: int, touched: int, total: str) -> bytes:
-    if touched == 0:
-        return f"*/{total}".encode()
-    return f"{offset}-{offset + touched - 1}/{total}".encode()
+        return _page(0, touched, total)
+    return f"*/{'*' if total is None else total}".encode()
 
 
 def _without_resolution(request: Request, table: Table) -> Preferences:
