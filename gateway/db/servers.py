@@ -45,8 +45,8 @@ _LOOK = 1.0
 _OTHERS = 0.5
 """Seconds that the other servers get to answer, once one takes writes.
 
-They get nearly ``_TRUSTED`` if the servers were out of sight for that long. The first answer may be that of a former
-primary, back from a pause, and its successor may be slower to answer.
+They get nearly ``_TRUSTED`` if the servers were out of sight for that long, and are asked again. The first answer may
+be that of a former primary, back from a pause. Its successor may have been a standby when it was asked, or be slow.
 """
 _TRUSTED = 3.0
 """Seconds after a look in which the answers of its server are trusted. No standby takes over within this time."""
@@ -82,7 +82,7 @@ class Servers:
 
         PostgreSQL reports such a commit as a success, with a warning: it is on the disk of this server only.
         """
-        # The begin of the last look that has found a server, and its end.
+        # Of the last look that has found a server: when the others were asked, and its end.
         self._seen = self._looked = float("-inf")
         # Sessions to ask the servers on, kept while they are watched.
         self._asked: dict[str, Session] = {}
@@ -207,35 +207,50 @@ class Servers:
         async with self._looking:
             if lost not in (None, self._primary) or (unless_seen and monotonic() - self._seen <= _TRUSTED):
                 return
-            began = monotonic()
             try:
-                self._move_to(await self._find(limit))
+                primary, asked = await self._find(limit)
+                self._move_to(primary)
             finally:
                 if not self.watched:
                     self._stop_asking()
-            self._seen, self._looked = began, monotonic()
+            self._seen, self._looked = asked, monotonic()
 
-    async def _find(self, limit: float) -> str:
-        """Return the DSN of the server that takes writes; of several, that on the newest timeline."""
-        asking = {asyncio.ensure_future(self._ask(dsn)) for dsn in self._dsns}
+    async def _find(self, limit: float) -> tuple[str, float]:
+        """Return the DSN of the server that takes writes; of several, that on the newest timeline.
+
+        With it comes the time from which on its answers can be trusted: all other servers were asked then or later.
+        """
+        asked = monotonic()
+        asking = {asyncio.ensure_future(self._ask(dsn)): dsn for dsn in self._dsns}
+        waiting, early, answers, until = set(asking), set(asking), list[tuple[int, str]](), asked + limit
         try:
-            waiting, answers, began = asking, list[tuple[int, str]](), monotonic()
-            until, out_of_sight = began + limit, False
             while waiting:
                 done, waiting = await asyncio.wait(
-                    waiting, timeout=until - monotonic(), return_when=asyncio.FIRST_COMPLETED
+                    waiting, timeout=max(0.0, until - monotonic()), return_when=asyncio.FIRST_COMPLETED
                 )
                 if not done:
                     break
+                is_first = not answers
                 answers += [one.result() for one in done if one.exception() is None]
-                if answers and not out_of_sight:
-                    # The first look of all has no server to mistrust.
-                    out_of_sight = self._looked > 0 and monotonic() - self._looked > _TRUSTED
-                    # So the answer of the look can be trusted for a moment.
-                    until = began + _TRUSTED - _OTHERS if out_of_sight else min(until, monotonic() + _OTHERS)
+                if not answers:
+                    continue
+                if (
+                    is_first and self._looked > 0 and monotonic() - self._looked > _TRUSTED
+                ):  # of all looks, not the first
+                    asked = monotonic()
+                    until = asked + _TRUSTED - _OTHERS  # so the answer of the look can be trusted for a moment
+                elif is_first:
+                    until, early = min(until, monotonic() + _OTHERS), set()
+                # A standby that said no before the first answer may have taken over since.
+                for one in [one for one in early if one.done()]:
+                    early.discard(one)
+                    if one.exception() is not None:
+                        again = asyncio.ensure_future(self._ask(asking[one]))
+                        asking[again] = asking[one]
+                        waiting.add(again)
             if answers:
-                return max(answers)[1]
-            errors = [error for one in asking - waiting if (error := one.exception()) is not None]
+                return max(answers)[1], asked
+            errors = [error for one in asking if one.done() and (error := one.exception()) is not None]
             raise next((one for one in errors if not _may_be_elsewhere(one)), TimeoutError("No server takes writes."))
         finally:
             for one in asking:

@@ -11,6 +11,7 @@ import asyncpg
 import httpx
 import pytest
 
+from gateway.db import servers
 from gateway.db.database import Database
 from gateway.errors import OutcomeUnknown, Unavailable
 from tests.doctor.test_doctor import execute
@@ -149,11 +150,16 @@ async def test_a_primary_that_is_paused_and_comes_back_acknowledges_nothing(own:
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("own", [False], ids=["asynchronous"], indirect=True)
-async def test_its_answers_count_only_if_no_other_server_has_taken_over(own: tuple[Pair, str]) -> None:
+@pytest.mark.parametrize("look", [servers._LOOK, 4 * PATIENCE], ids=["usual", "one_look_over_the_promotion"])
+async def test_its_answers_count_only_if_no_other_server_has_taken_over(
+    own: tuple[Pair, str], look: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The primary waits for no standby, so it answers with a success as soon as it continues.
 
-    Its successor is slower to answer than other servers have time in a calm moment.
+    Its successor is slower to answer than other servers have time in a calm moment. In one long look, it was still a
+    standby when it was asked.
     """
+    monkeypatch.setattr(servers, "_LOOK", look)
     pair, dsn = own
     async with writing(pair, dsn) as write:
         for row in (1, 2):
