@@ -386,14 +386,14 @@ Refuse: TypeAlias = Callable[[Missing, Attempt], Awaitable[Denied | Unauthentica
 
 
 class Spellings(Protocol):
-    """What names stand for in a database."""
+    """The names in use in a database."""
 
     async def check(self, names: Iterable[str]) -> None:
         """Raise ``ResourceMalformed`` for a name that may stand for another one."""
 
 
 class Authorisation:
-    """What each plane asks before it serves a caller, in one database. A plane's own class adds what it is about.
+    """The checks that all planes share, in one database. A plane's own class adds what it is about.
 
     Checks raise ``Denied``, once the denial is on record, or what ``Refuse`` raises.
 
