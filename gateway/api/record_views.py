@@ -27,7 +27,6 @@ from gateway.fencing.record import (
     trace_id,
 )
 from gateway.fencing.token import Token
-from gateway.http.problems import Problem
 
 _UUID = r"[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}"
 _POSITION = r"0|[1-9][0-9]{0,17}"
@@ -122,12 +121,6 @@ async def position(database: Database, cursor: str | None, principal: Principal)
     if cursor is None or re.fullmatch(_POSITION, cursor):
         return None if cursor is None else int(cursor)
     return (await search.find_entry(database, UUID(cursor), shown_to(principal))).position
-
-
-RESPONSES: dict[int | str, dict[str, Any]] = {
-    404: {"model": Problem, "description": "No entry has the id in ``before`` or ``after``."}
-}
-"""The errors of a list."""
 
 
 @dataclass(frozen=True, slots=True)
