@@ -12,7 +12,6 @@ import orjson
 from starlette.requests import Request
 from starlette.responses import Response
 
-from gateway import budget
 from gateway.admission import Admission
 from gateway.api.authorisation import PUBLIC, Authorisation
 from gateway.api.credentials import credential_routes, web_identity_routes
@@ -43,11 +42,9 @@ from gateway.api.record import (
 from gateway.api.routes import Api, Call, Route, Routes
 from gateway.api.transactions import Transact, transaction_routes
 from gateway.auth.callers import Callers
-from gateway.auth.principal import Principal
 from gateway.db.database import Database
 from gateway.fencing.sequencer import Signer
 from gateway.http.body import BodyReader
-from gateway.http.head import Head
 from gateway.record.audit import Audit
 from gateway.record.following import Follower
 from gateway.webhooks.outbox import Outbox
@@ -79,16 +76,6 @@ def build(  # noqa: PLR0913 - each subject needs one part, passed by name
 ) -> Api:
     """Build the API. ``transact`` is the table plane's; ``documentation`` answers at ``/v1/docs``."""
 
-    def caller(request: Request) -> Principal:
-        # The page may have proven the caller already.
-        state = request.scope["state"]
-        principal: Principal | None = state.get("viewer")
-        if principal is None:
-            head = Head.of(request.scope)
-            principal = state["viewer"] = keys.by_bearer(head.headers, head.certificate)
-            budget.serve(state, principal.name)
-        return principal
-
     routes: list[Route] = [
         *acquire_routes(holding, barrier, audit),
         *holder_routes(holding, authorisation),
@@ -107,19 +94,19 @@ def build(  # noqa: PLR0913 - each subject needs one part, passed by name
         *transaction_routes(transact),
         *webhook_routes(outbox),
         *configuration_routes(configuration),
-        *health_routes(health, ready, buckets, journal, caller),
-        *metrics_routes(metrics, caller, authorisation),
+        *health_routes(health, ready, buckets, journal),
+        *metrics_routes(metrics, authorisation),
     ]
     described = cache(lambda: orjson.dumps(document(routes)))
     own = Routes(Subject.OPERATION)
     for method in ("GET", "HEAD"):
 
-        @own.add(method, "/v1/openapi.json", PUBLIC)
+        @own.add(f"{method} /v1/openapi.json", PUBLIC)
         async def describe(_: Call) -> Response:
             return Response(described(), media_type="application/json")
 
-        @own.add(method, "/v1/docs", PUBLIC)
+        @own.add(f"{method} /v1/docs", PUBLIC)
         async def show(call: Call) -> Response:
             return await documentation(call.request)
 
-    return Api([*routes, *own], caller, authorisation, bodies)
+    return Api([*routes, *own], keys, authorisation, bodies)

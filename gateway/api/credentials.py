@@ -98,8 +98,7 @@ def credential_routes(
     routes = Routes(Subject.WRITES)
 
     @routes.add(
-        "POST",
-        "/v1/credentials",
+        "POST /v1/credentials",
         Rule(About.BODY, (Action.CREDENTIALS,)),
         "Get temporary S3 keys that write with a fencing token",
         description="An S3 client that uses the keys writes with this token, to this resource and to nothing else. "
@@ -267,7 +266,7 @@ def web_identity_routes(
         )
 
     for path in (STS_PATH, "/"):
-        routes.add("POST", path, PUBLIC, owners=_owners_of_form)(answer)  # the proof of the caller is in the body
+        routes.add(f"POST {path}", PUBLIC, owners=_owners_of_form)(answer)  # the proof of the caller is in the body
     return routes
 
 

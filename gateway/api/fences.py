@@ -61,8 +61,7 @@ def sequencer_routes(database: Database, signer: Signer, authorisation: Authoris
     routes = Routes(Subject.FENCES)
 
     @routes.add(
-        "POST",
-        "/v1/sequencers/check",
+        "POST /v1/sequencers/check",
         Rule(About.BODY, LOOK),
         "Check a sequencer",
         owners=_owners,
@@ -126,7 +125,7 @@ def fence_routes(database: Database, barrier: Barrier, admission: Admission, aud
     """Build the routes ``/v1/fences``."""
     routes = Routes(Subject.FENCES)
 
-    @routes.add("GET", "/v1/fences", LIST, "List fences by name")
+    @routes.add("GET /v1/fences", LIST, "List fences by name")
     async def list_fences(_: Call, query: NamesQuery) -> FenceList:
         found = await fences.list_fences(database, query.prefix, query.after, query.limit)
         return FenceList(
@@ -134,13 +133,12 @@ def fence_routes(database: Database, barrier: Barrier, admission: Admission, aud
             after=found[-1].resource if len(found) == query.limit else None,
         )
 
-    @routes.add("GET", "/v1/fences/{resource:path}", Rule(About.RESOURCE, LOOK), "Read a fence")
+    @routes.add("GET /v1/fences/{resource:path}", Rule(About.RESOURCE, LOOK), "Read a fence")
     async def read_fence(_: Call, resource: ResourceName) -> FenceView:
         return fence_view(resource, await fences.read(database, resource))
 
     @routes.add(
-        "POST",
-        "/v1/fences/{resource:path}/barrier",
+        "POST /v1/fences/{resource:path}/barrier",
         Rule(About.RESOURCE, (Action.BARRIER,)),
         "Raise the fence before reading",
         description="Once this has returned, no write with a lower token takes effect, on tables or objects.",
@@ -195,8 +193,7 @@ def epoch_routes(database: Database, barrier: Barrier) -> Routes:
     routes = Routes(Subject.FENCES)
 
     @routes.add(
-        "POST",
-        "/v1/fences/{resource:path}/epoch",
+        "POST /v1/fences/{resource:path}/epoch",
         Rule(About.RESOURCE, (Action.EPOCH,)),
         "Start a new epoch",
         description="Needs the grant `epoch`. For an issuer that has lost its counter, or a fence beyond all tokens. "

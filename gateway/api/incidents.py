@@ -152,8 +152,7 @@ def incident_routes(database: Database, acknowledging: Acknowledging) -> Routes:
     routes = Routes(Subject.RECORD)
 
     @routes.add(
-        "GET",
-        "/v1/incidents",
+        "GET /v1/incidents",
         OWN_ENTRIES,
         "List incidents: refused writes that belong together",
         description="The incident with the newest refused write is first. Without `since`: of the last 24 hours.",
@@ -171,14 +170,13 @@ def incident_routes(database: Database, acknowledging: Acknowledging) -> Routes:
             complete=found.complete and len(chosen) <= query.limit,
         )
 
-    @routes.add("GET", "/v1/incidents/{id}", OWN_ENTRIES, "Read the incident of a refused write")
+    @routes.add("GET /v1/incidents/{id}", OWN_ENTRIES, "Read the incident of a refused write")
     async def read_incident(call: Call, id: UUID) -> IncidentView:  # noqa: A002 - as in the path
         incident = await incidents.find_incident(database, id, shown_to(call.principal))
         return _view(incident, await database.now(), call.principal)
 
     @routes.add(
-        "POST",
-        "/v1/incidents/{id}/acknowledgements",
+        "POST /v1/incidents/{id}/acknowledgements",
         Rule(About.BODY, (Action.BREAK,)),  # the record has the resource
         "Acknowledge an incident, with a note, on record",
         description="Needs the grant `break` on its resource; on everything, if the incident is about a caller. "

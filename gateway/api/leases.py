@@ -18,14 +18,13 @@ from starlette.responses import Response
 from gateway.api.authorisation import LIST, LOCK, LOOK, About, Authorisation, Rule
 from gateway.api.description import Subject
 from gateway.api.fences import Barrier
-from gateway.api.requests import HolderName, NamesQuery, ResourceName, TokenText, storable
+from gateway.api.requests import HolderName, NamesQuery, ResourceName, ShownToken, TokenText, storable
 from gateway.api.routes import Call, Routes, json
 from gateway.auth.grants import Action
 from gateway.errors import Forbidden, LeaseLost, RequestMalformed, Unavailable
 from gateway.fencing.decision import Presented
 from gateway.fencing.headers import FencingHeaders
 from gateway.fencing.lease import Lease, LockMode, LockRequest, Renewal
-from gateway.fencing.lease import LockState as Lock
 from gateway.fencing.ownership import Ownership
 from gateway.fencing.resource import canonical
 from gateway.fencing.token import Token
@@ -220,8 +219,7 @@ def acquire_routes(locks: LeaseTerms, barrier: Barrier, audit: Audit) -> Routes:
     service, observe = locks.service, locks.observe
 
     @routes.add(
-        "POST",
-        "/v1/leases/{resource:path}",
+        "POST /v1/leases/{resource:path}",
         LOCK,
         "Acquire a lock",
         description=_ACQUIRE,
@@ -264,8 +262,7 @@ def holder_routes(locks: LeaseTerms, authorisation: Authorisation) -> Routes:
     service, observe = locks.service, locks.observe
 
     @routes.add(
-        "PUT",
-        "/v1/leases/{resource:path}/{lease}",
+        "PUT /v1/leases/{resource:path}/{lease}",
         _LEASE,
         "Renew a lease",
         description="A lost lease cannot be renewed, even if no other holder has taken the lock meanwhile.",
@@ -280,8 +277,7 @@ def holder_routes(locks: LeaseTerms, authorisation: Authorisation) -> Routes:
         return locks.answer(renewed, 200)
 
     @routes.add(
-        "DELETE",
-        "/v1/leases/{resource:path}/{lease}",
+        "DELETE /v1/leases/{resource:path}/{lease}",
         _LEASE,
         "Release a lease",
         status=204,
@@ -294,8 +290,7 @@ def holder_routes(locks: LeaseTerms, authorisation: Authorisation) -> Routes:
         observe(RELEASE_AFTER)
 
     @routes.add(
-        "PUT",
-        "/v1/leases",
+        "PUT /v1/leases",
         Rule(About.BODY, (Action.LOCK,)),
         "Renew many leases",
         description=f"Up to {MAX_RENEWALS:,}, independently of each other. A lease of another caller counts as lost.",
@@ -334,8 +329,7 @@ def holder_routes(locks: LeaseTerms, authorisation: Authorisation) -> Routes:
         )
 
     @routes.add(
-        "POST",
-        "/v1/withdrawals/{resource:path}",
+        "POST /v1/withdrawals/{resource:path}",
         LOCK,
         "Withdraw a request for a lock",
         description=_WITHDRAW,
@@ -409,10 +403,12 @@ BREAK_BEFORE, BREAK_AFTER = StepReached("leases.break.before"), StepReached("lea
 class HoldView(BaseModel):
     """A holder of the lock."""
 
+    model_config = ConfigDict(from_attributes=True)
+
     holder: str
     caller: str
     mode: LockMode
-    token: str
+    token: ShownToken
     acquired_at: datetime = Field(description="By the database's clock.")
     expires_at: datetime = Field(description="By the database's clock.")
     expires_in: float = Field(description="Seconds.")
@@ -420,6 +416,8 @@ class HoldView(BaseModel):
 
 class WaiterView(BaseModel):
     """A request in the queue."""
+
+    model_config = ConfigDict(from_attributes=True)
 
     holder: str
     caller: str
@@ -430,9 +428,11 @@ class WaiterView(BaseModel):
 class LockView(BaseModel):
     """The state of a lock."""
 
+    model_config = ConfigDict(from_attributes=True)
+
     resource: str
     mode: LockMode | None = Field(description="How the lock is held; null if it is free.")
-    token: str | None = Field(description="The last token issued; null if there was none.")
+    token: ShownToken | None = Field(description="The last token issued; null if there was none.")
     holders: list[HoldView]
     waiters: int
     queue: list[WaiterView] = Field(description="The first waiting requests, in their order.")
@@ -461,20 +461,20 @@ def administration_routes(locks: LeaseTerms) -> Routes:
     """Build the read-only routes of ``/v1/leases``, and ``/v1/breaks``."""
     routes, service = Routes(Subject.LOCKS), locks.service
 
-    @routes.add("GET", "/v1/leases", LIST, "List the locks that are held, by name")
+    @routes.add("GET /v1/leases", LIST, "List the locks that are held, by name")
     async def list_locks(_: Call, query: NamesQuery) -> LockList:
         found = await service.listed(query.prefix, query.after, query.limit)
         return LockList(
-            locks=[_lock_view(one) for one in found], after=found[-1].resource if len(found) == query.limit else None
+            locks=[LockView.model_validate(one) for one in found],
+            after=found[-1].resource if len(found) == query.limit else None,
         )
 
-    @routes.add("GET", "/v1/leases/{resource:path}", Rule(About.RESOURCE, LOOK), "Read the state of a lock")
+    @routes.add("GET /v1/leases/{resource:path}", Rule(About.RESOURCE, LOOK), "Read the state of a lock")
     async def read_lock(_: Call, resource: ResourceName) -> LockView:
-        return _lock_view(await service.inspect(resource))
+        return LockView.model_validate(await service.inspect(resource))
 
     @routes.add(
-        "POST",
-        "/v1/breaks/{resource:path}",
+        "POST /v1/breaks/{resource:path}",
         Rule(About.RESOURCE, (Action.BREAK,), held=True),
         "End another holder's lease",
         description="Needs the grant `break`. Every lease with exactly this token ends as if it had expired, "
@@ -486,31 +486,6 @@ def administration_routes(locks: LeaseTerms) -> Routes:
         locks.observe(BREAK_BEFORE)
         lock = await service.break_lock(resource, expected, call.principal.name, reason)
         locks.observe(BREAK_AFTER)
-        return _lock_view(lock)
+        return LockView.model_validate(lock)
 
     return routes
-
-
-def _lock_view(lock: Lock) -> LockView:
-    holders = [
-        HoldView(
-            holder=hold.holder,
-            caller=hold.caller,
-            mode=hold.mode,
-            token=str(hold.token),
-            acquired_at=hold.acquired_at,
-            expires_at=hold.expires_at,
-            expires_in=hold.expires_in,
-        )
-        for hold in lock.holders
-    ]
-    queue = [WaiterView(holder=one.holder, caller=one.caller, mode=one.mode, since=one.since) for one in lock.queue]
-    return LockView(
-        resource=lock.resource,
-        mode=lock.mode,
-        token=None if lock.token is None else str(lock.token),
-        holders=holders,
-        waiters=lock.waiters,
-        queue=queue,
-        delayed_for=lock.delayed_for,
-    )

@@ -18,7 +18,6 @@ from starlette.responses import Response
 from gateway import budget
 from gateway.api.authorisation import ADMINISTER, AUDIT, CALLERS, PUBLIC, Authorisation
 from gateway.api.description import Subject
-from gateway.api.requests import Authenticate
 from gateway.api.routes import Call, Routes, json
 from gateway.auth.grants import EVERYTHING, Action
 from gateway.errors import DatabaseClosed, NotReady, Unauthenticated
@@ -90,20 +89,17 @@ class HealthView(BaseModel):
     )
 
 
-def health_routes(
-    health: HealthCheck, ready: HealthCheck, buckets: ProbedBuckets, journal: JournalState, authenticate: Authenticate
-) -> Routes:
+def health_routes(health: HealthCheck, ready: HealthCheck, buckets: ProbedBuckets, journal: JournalState) -> Routes:
     """Build the routes ``/v1/live``, ``/v1/health`` and ``/v1/ready``. ``ready`` may leave out slow databases.
 
     Only callers with the grant audit see more than states.
     """
     routes = Routes(Subject.OPERATION)
 
-    @routes.add("GET", LIVE, PUBLIC, status=204)
-    @routes.add("HEAD", LIVE, PUBLIC, status=204)
+    @routes.add(f"GET {LIVE}", PUBLIC, status=204)
+    @routes.add(f"HEAD {LIVE}", PUBLIC, status=204)
     @routes.add(
-        "GET",
-        "/v1/live",
+        "GET /v1/live",
         PUBLIC,
         "Check whether the process answers, whatever the state of the services behind it",
         status=204,
@@ -111,26 +107,22 @@ def health_routes(
     async def read_live(_: Call) -> None:
         """Answer. To restart a gateway because its database is away would make it forget what it has acknowledged."""
 
-    @routes.add("GET", HEALTH, PUBLIC)
-    @routes.add("HEAD", HEALTH, PUBLIC)
+    @routes.add(f"GET {HEALTH}", PUBLIC)
+    @routes.add(f"HEAD {HEALTH}", PUBLIC)
     @routes.add(
-        "GET",
-        "/v1/health",
-        PUBLIC,
-        "Read the health of the gateway and of the services behind it",
-        answer=HealthView,
+        "GET /v1/health", PUBLIC, "Read the health of the gateway and of the services behind it", answer=HealthView
     )
     async def read_health(call: Call) -> Response:
         services = await health()
         status = 200 if all(state == "ok" for state in services.values()) else 503
         more: dict[str, Any] = {}
-        if _audits(call.request, authenticate):
+        if _audits(call):
             more = {"journal": await journal(), "buckets": dict(buckets()) or None}
         return json(_view(services, **more), status, exclude_none=True)
 
-    @routes.add("GET", READY, PUBLIC, status=204)
-    @routes.add("HEAD", READY, PUBLIC, status=204)
-    @routes.add("GET", "/v1/ready", PUBLIC, "Check whether the gateway can take writes", status=204)
+    @routes.add(f"GET {READY}", PUBLIC, status=204)
+    @routes.add(f"HEAD {READY}", PUBLIC, status=204)
+    @routes.add("GET /v1/ready", PUBLIC, "Check whether the gateway can take writes", status=204)
     async def read_ready(_: Call) -> None:
         services = await ready()
         failing = sorted(name for name, state in services.items() if state != "ok")
@@ -156,9 +148,9 @@ def _view(services: Mapping[str, str], **more: Any) -> HealthView:
     return HealthView(**worst, databases={name: DatabaseView(**states) for name, states in databases.items()}, **more)
 
 
-def _audits(request: Request, authenticate: Authenticate) -> bool:
+def _audits(call: Call) -> bool:
     try:
-        return authenticate(request).audits
+        return call.principal.audits
     except Unauthenticated:
         return False
 
@@ -209,18 +201,17 @@ def _shows_credentials(request: Request) -> bool:
     return head.certificate is not None or any(name in _CREDENTIALS for name, _ in head.headers)
 
 
-def metrics_routes(metrics: MetricsSource, authenticate: Authenticate, authorisation: Authorisation) -> Routes:
+def metrics_routes(metrics: MetricsSource, authorisation: Authorisation) -> Routes:
     """Build the route ``/v1/metrics``, for callers with the grant audit and programs on this host.
 
     Metrics name no resource, holder or caller. But they tell strangers how much load it takes to trouble the gateway.
     """
     routes = Routes(Subject.OPERATION)
 
-    @routes.add("GET", METRICS, CALLERS)
-    @routes.add("HEAD", METRICS, CALLERS)
+    @routes.add(f"GET {METRICS}", CALLERS)
+    @routes.add(f"HEAD {METRICS}", CALLERS)
     @routes.add(
-        "GET",
-        "/v1/metrics",
+        "GET /v1/metrics",
         CALLERS,
         "Read metrics, in the text format of Prometheus or as OpenMetrics",
         content={"text/plain": {"schema": {"type": "string"}}},
@@ -229,11 +220,11 @@ def metrics_routes(metrics: MetricsSource, authenticate: Authenticate, authorisa
         request = call.request
         is_open = metrics.public or _is_local(request)
         if _shows_credentials(request):
-            authenticate(request)  # wrong ones are an error everywhere
+            _ = call.principal  # wrong ones are an error everywhere
         elif is_open:
             budget.serve(request.scope["state"], ANONYMOUS)
         if not is_open:
-            principal = authenticate(request)
+            principal = call.principal
             if principal.is_anonymous and not principal.audits:
                 raise Unauthenticated("Metrics are for callers with the grant audit.")
             if not principal.audits:
@@ -267,8 +258,7 @@ def configuration_routes(configuration: ConfigurationAccess) -> Routes:
     routes = Routes(Subject.OPERATION)
 
     @routes.add(
-        "GET",
-        "/v1/config",
+        "GET /v1/config",
         ADMINISTER,
         "Show the configuration in force",
         description="Needs the grant `administer`. Every gateway answers for itself.",
@@ -278,8 +268,7 @@ def configuration_routes(configuration: ConfigurationAccess) -> Routes:
         return ConfigurationView(toml=configuration.shown)
 
     @routes.add(
-        "POST",
-        "/v1/config/reload",
+        "POST /v1/config/reload",
         ADMINISTER,
         "Put the configuration in force that stands in the file",
         description="Needs the grant `administer`. It takes effect as a whole, or not at all. "
@@ -327,8 +316,7 @@ def webhook_routes(outbox: Outbox) -> Routes:
     routes = Routes(Subject.WEBHOOKS)
 
     @routes.add(
-        "GET",
-        "/v1/webhooks",
+        "GET /v1/webhooks",
         AUDIT,
         "List the webhooks and their progress",
         description="Needs the grant `audit`.",
@@ -339,8 +327,7 @@ def webhook_routes(outbox: Outbox) -> Routes:
         return WebhookList(webhooks=[WebhookView.model_validate(one, from_attributes=True) for one in standings])
 
     @routes.add(
-        "POST",
-        "/v1/webhooks/{name}/test",
+        "POST /v1/webhooks/{name}/test",
         ADMINISTER,
         "Send a test message to a webhook",
         description="Needs the grant `administer`. The gateway sends it at once, not through the outbox. "

@@ -31,7 +31,7 @@ from gateway.api.record_views import (
     RejectionPage,
     RejectionQuery,
     entry_view,
-    page,
+    read_page,
     rejection_view,
 )
 from gateway.api.requests import ResourceName
@@ -53,18 +53,17 @@ def entry_routes(database: Database) -> Routes:
     """Build the routes ``/v1/events`` and ``/v1/record``. A caller that may not audit gets its own entries only."""
     routes = Routes(Subject.RECORD)
 
-    @routes.add("GET", "/v1/events", OWN_ENTRIES, "List the whole record, newest first", answers=_LIST)
+    @routes.add("GET /v1/events", OWN_ENTRIES, "List the whole record, newest first", answers=_LIST)
     async def list_events(call: Call, query: EventQuery) -> EntryList:
-        found = await page(database, query, call.principal)
-        return EntryList(events=[entry_view(one) for one in found.entries], **found.leads)
+        entries, leads = await read_page(database, query, call.principal)
+        return EntryList(events=[entry_view(one) for one in entries], **leads)
 
-    @routes.add("GET", "/v1/events/{id}", OWN_ENTRIES, "Read one entry of the record")
+    @routes.add("GET /v1/events/{id}", OWN_ENTRIES, "Read one entry of the record")
     async def read_event(call: Call, id: UUID) -> EntryView:  # noqa: A002 - as in the path
         return entry_view(await search.find_entry(database, id, shown_to(call.principal)))
 
     @routes.add(
-        "GET",
-        "/v1/record/head",
+        "GET /v1/record/head",
         AUDIT,
         "Read the end of the record: its last position, and the hash up to there",
         description="Needs the grant `audit`.",
@@ -85,14 +84,13 @@ def rejection_routes(database: Database) -> Routes:
     """Build the routes ``/v1/rejections``. A caller that may not audit gets its own rejections only."""
     routes = Routes(Subject.RECORD)
 
-    @routes.add("GET", "/v1/rejections", OWN_ENTRIES, "List refused writes, newest first", answers=_LIST)
+    @routes.add("GET /v1/rejections", OWN_ENTRIES, "List refused writes, newest first", answers=_LIST)
     async def list_rejections(call: Call, query: RejectionQuery) -> RejectionList:
-        found = await page(database, query, call.principal)
-        return RejectionList(rejections=[rejection_view(one) for one in found.entries], **found.leads)
+        entries, leads = await read_page(database, query, call.principal)
+        return RejectionList(rejections=[rejection_view(one) for one in entries], **leads)
 
     @routes.add(
-        "GET",
-        "/v1/rejections/{id}",
+        "GET /v1/rejections/{id}",
         OWN_ENTRIES,
         "Read one refused write, with the takeover behind it and other rejections of the caller",
     )
@@ -173,8 +171,7 @@ def stream_routes(follower: Follower, limits: StreamLimits | None = None) -> Rou
         return StreamedResponse(opening, TYPE, HEADERS, endless=True, timeout=limits.timeout)
 
     @routes.add(
-        "GET",
-        "/v1/rejections/stream",
+        "GET /v1/rejections/stream",
         OWN_ENTRIES,
         "Stream refused writes as they go on record",
         description=told,
@@ -184,8 +181,7 @@ def stream_routes(follower: Follower, limits: StreamLimits | None = None) -> Rou
         return answer(call, query, headers, rejection_view)
 
     @routes.add(
-        "GET",
-        "/v1/events/stream",
+        "GET /v1/events/stream",
         OWN_ENTRIES,
         "Stream all entries as they go on record",
         description=told,
@@ -311,12 +307,12 @@ def _add_exports(routes: Routes, form: ExportFormat, opened: Callable[[Filters, 
     described = {"description": _DESCRIPTIONS[form], "content": {TYPES[form]: {}}}
 
     @routes.add(
-        "GET", f"/v1/rejections.{form}", OWN_ENTRIES, f"The refused writes on record as {form.upper()}", **described
+        f"GET /v1/rejections.{form}", OWN_ENTRIES, f"The refused writes on record as {form.upper()}", **described
     )
     async def export_rejections(call: Call, query: RejectionExport) -> Response:
         return answer(call, "rejections", query)
 
-    @routes.add("GET", f"/v1/events.{form}", OWN_ENTRIES, f"The whole record as {form.upper()}", **described)
+    @routes.add(f"GET /v1/events.{form}", OWN_ENTRIES, f"The whole record as {form.upper()}", **described)
     async def export_events(call: Call, query: EventExport) -> Response:
         return answer(call, "events", query)
 
@@ -370,8 +366,7 @@ def report_routes(make: MakeReport) -> Routes:
     routes = Routes(Subject.RECORD)
 
     @routes.add(
-        "GET",
-        "/v1/reports/{resource:path}",
+        "GET /v1/reports/{resource:path}",
         AUDIT,
         "An incident report of one resource",
         description="For callers that may audit, because a report without the entries of other callers would mislead. "

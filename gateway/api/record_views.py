@@ -1,8 +1,7 @@
 """The filters that lists of the record take, and the views of its entries."""
 
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Annotated, Any, Literal, TypeAlias
 from uuid import UUID
@@ -123,37 +122,21 @@ async def position(database: Database, cursor: str | None, principal: Principal)
     return (await search.find_entry(database, UUID(cursor), shown_to(principal))).position
 
 
-@dataclass(frozen=True, slots=True)
-class FoundEntries:
-    """A page of entries. ``leads`` are the other fields of the answer."""
+async def read_page(
+    database: Database, query: RejectionQuery, principal: Principal
+) -> tuple[list[Entry], dict[str, Any]]:
+    """Return the requested entries, and the other fields of the answer.
 
-    entries: Sequence[Entry]
-    leads: dict[str, Any]
-
-
-async def page(database: Database, query: RejectionQuery, principal: Principal) -> FoundEntries:
-    """Read the requested page. Raises ``NotFound`` for a cursor that leads nowhere."""
-    filters = query.filters_for(principal)
+    Raises ``NotFound`` for a cursor that leads nowhere.
+    """
+    filters, oldest_first = query.filters_for(principal), query.order == "oldest"
     before = await position(database, query.before, principal)
     after = await position(database, query.after, principal)
-    oldest_first = query.order == "oldest"
-    total: Total | None = None
-    if before is None and after is None:
-        found, total = await search.find_first_page(database, filters, query.limit, oldest_first=oldest_first)
-    else:
-        found = await search.find_page(
-            database, filters, query.limit, before=before, after=after, oldest_first=oldest_first
-        )
-    is_full = len(found) == query.limit
-    last = found[-1].id if is_full else None
-    return FoundEntries(
-        found,
-        {
-            "before": None if oldest_first else last,
-            "after": last if oldest_first else None,
-            **total_fields(total),
-        },
-    )
+    page = await search.read_page(database, filters, query.limit, before=before, after=after, oldest_first=oldest_first)
+    leads: dict[str, Any] = {"before": None, "after": None, **total_fields(page.total)}
+    if page.more:
+        leads["after" if oldest_first else "before"] = page.entries[-1].id
+    return page.entries, leads
 
 
 class MissingGrantView(BaseModel):

@@ -5,11 +5,11 @@ from collections.abc import Callable
 from typing import Annotated, Any, TypeAlias
 from urllib.parse import unquote
 
-from pydantic import AfterValidator, BaseModel, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, Field
 from starlette.requests import Request
 
 from gateway.auth.principal import Principal
-from gateway.errors import BodyTooLarge, RequestMalformed
+from gateway.errors import RequestMalformed
 from gateway.fencing.headers import HOLDER_PATTERN, FencingHeaders
 from gateway.fencing.record import Attempt
 from gateway.http.head import Head
@@ -19,6 +19,8 @@ MAX_PAGE = 1000
 Authenticate: TypeAlias = Callable[[Request], Principal]
 
 TokenText: TypeAlias = Annotated[str, Field(max_length=40, examples=["34", "2.34"])]
+ShownToken: TypeAlias = Annotated[str, BeforeValidator(str)]
+"""A token in a view. It is text, because a JSON number cannot hold the larger ones exactly."""
 HolderName: TypeAlias = Annotated[str, Field(max_length=200, pattern=f"^{HOLDER_PATTERN}$")]
 
 
@@ -60,20 +62,6 @@ def storable(text: str | None) -> str | None:
     if text is not None and "\0" in text:
         raise RequestMalformed("A NUL character cannot be part of a name.")
     return text
-
-
-MAX_BODY = 64 * 1024
-"""The most bytes of a request body, unless its route has a limit of its own."""
-
-MAX_VALUES = 5_000
-"""The most values of a body, roughly: 1000 renewals have 4 each. The models report every value that is wrong."""
-_STRUCTURE = b"[{,"
-
-
-def check_values(content: bytes) -> None:
-    """Raise ``BodyTooLarge`` for too many values. Commas inside strings count too: no string here has thousands."""
-    if len(content) - len(content.translate(None, _STRUCTURE)) > MAX_VALUES:
-        raise BodyTooLarge(f"The body has more than {MAX_VALUES:,} values.", advice="Split the request.")
 
 
 class NamesQuery(BaseModel):

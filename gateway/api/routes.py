@@ -23,11 +23,13 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from gateway import budget
 from gateway.api.authorisation import Authorisation, Rule
 from gateway.api.description import Subject
-from gateway.api.requests import MAX_BODY, Authenticate, attempt, check_values
+from gateway.api.requests import Authenticate, attempt
+from gateway.auth.callers import Callers
 from gateway.auth.principal import Principal
-from gateway.errors import GatewayError, NotFound, RequestMalformed, for_callers
+from gateway.errors import BodyTooLarge, GatewayError, NotFound, RequestMalformed, for_callers
 from gateway.fencing.headers import FencingHeaders
 from gateway.fencing.ownership import Ownership
 from gateway.fencing.record import Attempt
@@ -36,6 +38,12 @@ from gateway.http.body import BodyReader, ClientGone, WholeAnswers
 from gateway.http.head import Head
 from gateway.http.middleware import problem, refusing
 
+MAX_BODY = 64 * 1024
+"""The most bytes of a request body, unless its route has a limit of its own."""
+
+MAX_VALUES = 5_000
+"""The most values of a body, roughly: 1000 renewals have 4 each. The models report every value that is wrong."""
+_STRUCTURE = b"[{,"
 _NOTHING = FencingHeaders()
 _MOST_NAMED = 20
 """The most mistakes that an answer names."""
@@ -137,12 +145,14 @@ class Routes(list[Route]):
         super().__init__()
         self._subject = subject
 
-    def add(
-        self, method: str, path: str, rule: Rule, summary: str = "", **more: Any
-    ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-        """Return a decorator that adds the route of an endpoint. ``more``: the other fields of ``Route``."""
+    def add(self, at: str, rule: Rule, summary: str = "", **more: Any) -> Callable[[Endpoint], Endpoint]:
+        """Return a decorator that adds the route of an endpoint ``at`` a method and a path, such as ``GET /v1/fences``.
+
+        ``more``: the other fields of ``Route``.
+        """
 
         def added(endpoint: Endpoint) -> Endpoint:
+            method, _, path = at.partition(" ")
             self.append(Route(method, path, endpoint, rule, self._subject, summary, **more))
             return endpoint
 
@@ -158,13 +168,13 @@ class Found(NamedTuple):
 
 
 class Api:
-    """ASGI app of the routes, for one database. ``caller`` proves the caller of a request."""
+    """ASGI app of the routes, for one database."""
 
     def __init__(
-        self, routes: Iterable[Route], caller: Authenticate, authorisation: Authorisation, bodies: BodyReader
+        self, routes: Iterable[Route], keys: Callers, authorisation: Authorisation, bodies: BodyReader
     ) -> None:
         self.routes = tuple(routes)
-        self._caller, self._authorisation, self._bodies = caller, authorisation, bodies
+        self._keys, self._authorisation, self._bodies = keys, authorisation, bodies
         self._plain: dict[tuple[str, str], Found] = {}
         self._patterns: dict[str, list[tuple[re.Pattern[str], Route]]] = {one.method: [] for one in self.routes}
         for one in self.routes:
@@ -197,6 +207,16 @@ class Api:
             if match := pattern.fullmatch(path):
                 return Found(route, path, match.groupdict())
         return None
+
+    def _caller(self, request: Request) -> Principal:
+        # The page may have proven the caller already.
+        state = request.scope["state"]
+        principal: Principal | None = state.get("viewer")
+        if principal is None:
+            head = Head.of(request.scope)
+            principal = state["viewer"] = self._keys.by_bearer(head.headers, head.certificate)
+            budget.serve(state, principal.name)
+        return principal
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await self._app(scope, receive, send)
@@ -296,6 +316,12 @@ def parsed(model: type[BaseModel], content: bytes) -> BaseModel:
         return model.model_validate_json(content or b"{}")
     except ValidationError as error:
         raise _malformed("body", error) from error
+
+
+def check_values(content: bytes) -> None:
+    """Raise ``BodyTooLarge`` for too many values. Commas inside strings count too: no string here has thousands."""
+    if len(content) - len(content.translate(None, _STRUCTURE)) > MAX_VALUES:
+        raise BodyTooLarge(f"The body has more than {MAX_VALUES:,} values.", advice="Split the request.")
 
 
 def _part(kind: Any, name: str, text: str) -> Any:

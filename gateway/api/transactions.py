@@ -99,8 +99,7 @@ def transaction_routes(transact: Transact) -> Routes:
     routes = Routes(Subject.WRITES)
 
     @routes.add(
-        "POST",
-        "/v1/transaction",
+        "POST /v1/transaction",
         Rule(About.BODY, (Action.WRITE,)),
         "Write to several tables, all or nothing",
         description=_DESCRIPTION,

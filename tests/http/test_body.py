@@ -14,8 +14,7 @@ from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp
 
 from gateway import app
-from gateway.api.requests import MAX_BODY
-from gateway.api.routes import Route
+from gateway.api.routes import MAX_BODY, Route
 from gateway.budget import CALLER, Budget, Caller, one_request
 from gateway.errors import GatewayError
 from gateway.http.body import SMALL, Body, BodyReader, Pace, WholeAnswers
