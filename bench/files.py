@@ -50,6 +50,12 @@ class Client:
     async def get(self) -> int:
         return await self._table("GET")
 
+    async def acquire(self, number: int) -> int:
+        headers = {"host": self.host, "authorization": f"Bearer {API_KEY}"}
+        content = b'{"holder": "worker"}'
+        headers |= {"content-type": "application/json", "content-length": str(len(content))}
+        return await self._ask("POST", f"/v1/leases/job/{number}", headers, content)
+
     async def put(self, key: str, token: int, content: bytes) -> int:
         headers = {"host": self.host, "content-length": str(len(content)), "fencing-token": str(token)}
         head = RequestHead("PUT", key.encode(), b"", [(name.encode(), text.encode()) for name, text in headers.items()])
@@ -124,7 +130,11 @@ async def _counted(server: Server) -> Files:
         async def put_by_a_new_holder() -> int:
             return await client.put("/bucket/key", 1_000 + next(tokens), str(next(notes)).encode())
 
+        async def acquire() -> int:
+            return await client.acquire(next(notes))
+
         return {
+            "POST of a lease": await _common(acquire, {201}),
             "PATCH, hot": await _common(patch_by_the_same_holder, {200, 204}),
             "GET by key": await _common(client.get, {200}),
             "PATCH by a new holder": await _common(patch_by_a_new_holder, {200, 204}),

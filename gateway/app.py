@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from gateway import api, web, wiring
+from gateway import web, wiring
 from gateway.api import credentials
 from gateway.api.operation import CUSTOMARY_PATHS, ConfigurationAccess, MetricsSource
 from gateway.api.requests import OF_LEASES, shown_path
@@ -41,7 +41,7 @@ from gateway.observe.logs import log
 from gateway.observe.telemetry import Observability
 from gateway.part import Part, Shared, clock
 from gateway.reloading import Reload, Reloading, Source, never
-from gateway.routing import ANSWERS_IN, Routing, first_working, page_over, within
+from gateway.routing import Databases, Routing
 from gateway.workers.link import Link, NoAnswer
 
 
@@ -88,8 +88,8 @@ class Gateway:
                 issuers=self._issuers,
                 issuer=self._issuer,
                 bodies=reader,
-                health=self._health,
-                ready=self._ready,
+                health=lambda: self._routing.states(),  # noqa: PLW0108 - it needs the parts
+                ready=lambda: self._routing.first_states(),  # noqa: PLW0108
                 metrics=MetricsSource(self._scrape, config.telemetry.public_metrics),
                 configuration=ConfigurationAccess(toml.document(config), reload),
                 journals=[each.journal.prefix for each in alone.values()],
@@ -99,12 +99,12 @@ class Gateway:
             )
             store = id(one.s3)
             self._parts[name] = Part(name, one, upstreams.get(store), profiles.get(store), DatabaseGauges(), shared)
-        self._routing = None
-        if ownership is not None:
+        if ownership is None:
+            self._routing = Routing(self._parts[None])
+        else:
             named = {name: part for name, part in self._parts.items() if name is not None}
-            everywhere = page_over(named, ownership, bodies[-1])
-            self._routing = Routing(named, ownership, bodies[-1], config.limits.table_body, everywhere)
-        self._first = next(iter(self._parts.values())) if self._routing is None else self._routing.default
+            self._routing = Databases(named, ownership, bodies[-1], config.limits.table_body)
+        self._first = self._routing.default
         self._has_objects = bool(upstreams)
         self._table_prefixes = wiring.table_prefixes(config)
         self._domains = config.server.domains
@@ -156,8 +156,7 @@ class Gateway:
             return None
         self._check_origin(scope, area)
         head = Head.of(scope)
-        part = self._first if self._routing is None else self._routing.of_table(head)
-        return part.tables.prepare(head)
+        return self._routing.of_table(head).tables.prepare(head)
 
     def _check_origin(self, scope: Scope, area: str) -> None:
         """Raise ``Forbidden`` for a request that a page of another origin must not send.
@@ -201,19 +200,17 @@ class Gateway:
 
         Raises ``GatewayError`` if it is about no database, or if no store can answer it.
         """
-        head, routing = Head.of(scope), self._routing
+        head = Head.of(scope)
         on_page = area == "page" or (area == "streams" and head.path[1:].partition("/")[0] == web.SEGMENT)
         if area == "tables":
-            return (self._first if routing is None else routing.of_table(head)).tables
+            return self._routing.of_table(head).tables
         if area == "objects":
             host = bucket_of_host(head.headers, self._domains) if self._domains else None
-            objects = (self._first if routing is None else routing.of_object(head, host)).objects
+            objects = self._routing.of_object(head, host).objects
             if objects is None:
                 raise StoreError("NoSuchBucket", 404, "The specified bucket does not exist.")
             return objects
-        if routing is None:
-            return self._first.web if on_page else self._first.api
-        return routing.of_page(scope) if on_page else routing.of_api(scope)
+        return self._routing.of_page(scope) if on_page else self._routing.of_api(scope)
 
     async def run(self, started: Callable[[], None]) -> None:
         """Run until it is stopped, or until it is retired and its last request has ended.
@@ -242,26 +239,9 @@ class Gateway:
         self._idle.set()
 
     async def record_reload(self, attempt: Attempt, changed: Sequence[Change]) -> None:
-        """Put on record, durably, that a configuration takes effect.
-
-        Each of several databases that answers in time gets the entry. One that is down does not stop the reload, unless
-        all of them are. Raises ``GatewayError`` then.
-        """
+        """Put on record, durably, that a configuration takes effect. Raises ``GatewayError``."""
         changes = [{"setting": one.setting, "was": one.was, "is": one.now} for one in changed]
-        if self._routing is None:
-            await self._first.record_reload(attempt, changes)
-            return
-
-        async def record(part: Part) -> bool:
-            try:
-                async with asyncio.timeout(ANSWERS_IN):
-                    await part.record_reload(attempt, changes)
-            except (GatewayError, TimeoutError):
-                return False
-            return True
-
-        if not any(await asyncio.gather(*map(record, self._parts.values()))):
-            raise Unavailable("No database has taken the entry for the record. Nothing has changed.")
+        await self._routing.record_reload(attempt, changes)
 
     @asynccontextmanager
     async def _answering(self) -> AsyncIterator[None]:
@@ -277,26 +257,6 @@ class Gateway:
         finally:
             if self._issuer is not None:
                 await self._issuer.close()
-            api.forget()
-
-    async def _health(self) -> dict[str, str]:
-        """Return the state of each service, with the name of its database if there are several."""
-        if self._routing is None:
-            return await self._first.states()
-        probes = {
-            f"{service}.{part.name}": probe for part in self._parts.values() for service, probe in part.probes().items()
-        }
-        return await within(ANSWERS_IN, probes)
-
-    async def _ready(self) -> dict[str, str]:
-        """Return the states of one database that works and of all that are quicker, or else those of all."""
-        if self._routing is None:
-            return await self._first.states()
-        probes = (
-            {f"{service}.{part.name}": probe for service, probe in part.probes().items()}
-            for part in self._parts.values()
-        )
-        return await first_working(ANSWERS_IN, probes)
 
     async def _scrape(self, accept: str) -> tuple[bytes, str]:
         if self._link is None:

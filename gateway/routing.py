@@ -5,30 +5,30 @@ in two ways is refused, and none is fenced in the wrong database.
 """
 
 import asyncio
-import re
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from contextlib import AbstractContextManager, suppress
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
-from urllib.parse import parse_qsl, urlencode
+from urllib.parse import parse_qsl
 
-import orjson
+from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gateway import budget, web
-from gateway.api import credentials
-from gateway.api.requests import MAX_BODY, check_values, path_as_sent
+from gateway.api.authorisation import PUBLIC
+from gateway.api.leases import RenewedList, RenewManyRequest
+from gateway.api.routes import Home, Route, answering, json, parsed
 from gateway.errors import CrossesDatabases, GatewayError, RequestMalformed, StoreError, Unavailable
 from gateway.fencing.ownership import Ownership
+from gateway.fencing.record import Attempt
 from gateway.fencing.resource import canonical
 from gateway.http.body import SMALL, BodyReader, ClientGone, offload
 from gateway.http.head import Head
-from gateway.http.inner import Answer, apart, replayed
-from gateway.http.middleware import answer_problem
+from gateway.http.inner import apart, replayed, without_parameter
 from gateway.http.origins import Sender, sender
 from gateway.objects.s3 import addressing
 from gateway.part import Part, clock
-from gateway.tables.dialect.body import in_pieces
 from gateway.web.rendering import Health, Site
 
 PARAMETER = "database"
@@ -44,40 +44,59 @@ ANSWERS_IN = 3.0
 """Seconds that a database has to show that it is up, if there are others."""
 
 _WRITES = ("POST", "PATCH", "PUT", "DELETE")
-_OF_RESOURCE = re.compile(r"/v1/(leases|fences|withdrawals|breaks|reports)/(.+)", re.DOTALL)
-NAMED = re.compile(r"/v1/(fences|leases|rejections|events|incidents|record|webhooks)(?:[./].*)?", re.DOTALL)
-_RENEWALS, _TRANSACTION = "/v1/leases", "/v1/transaction"
-_LIMITS = {_RENEWALS: 1024 * 1024}
-_CREDENTIALS, _SEQUENCERS = "/v1/credentials", "/v1/sequencers/check"
-_OF_IDENTITY = (credentials.STS_PATH, "/")
-BODIES = {
-    ("PUT", _RENEWALS),
-    *(("POST", path) for path in (_CREDENTIALS, _SEQUENCERS, _TRANSACTION, *_OF_IDENTITY)),
-}
 
 
 class Routing:
+    """The routing of a gateway with one database: all requests are for its only part."""
+
+    def __init__(self, part: Part) -> None:
+        self.default = part
+
+    def of_table(self, head: Head) -> Part:  # noqa: ARG002 - see ``Databases``
+        """Return the part of a request to a table, by the schema that it names."""
+        return self.default
+
+    def of_object(self, head: Head, host_bucket: str | None) -> Part:  # noqa: ARG002 - see ``Databases``
+        """Return the part of a request to a key or a bucket. Raises ``StoreError`` for what no store can answer."""
+        return self.default
+
+    def of_api(self, scope: Scope) -> ASGIApp:  # noqa: ARG002 - see ``Databases``
+        """Return the app for a request to the API. Raises ``GatewayError`` if it is for none."""
+        return self.default.api
+
+    def of_page(self, scope: Scope) -> ASGIApp:  # noqa: ARG002 - see ``Databases``
+        """Return the app for a request to the page."""
+        return self.default.web
+
+    async def states(self) -> dict[str, str]:
+        """Return the state of each service, with the name of its database if there are several."""
+        return await self.default.states()
+
+    async def first_states(self) -> dict[str, str]:
+        """Return the states of one database that works and of all that are quicker, or else those of all."""
+        return await self.default.states()
+
+    async def record_reload(self, attempt: Attempt, changes: Sequence[Mapping[str, str]]) -> None:
+        """Put on record, durably, that a configuration takes effect. Raises ``GatewayError``."""
+        await self.default.record_reload(attempt, changes)
+
+
+class Databases(Routing):
     """The parts of a gateway by the names of their databases, and the rules that tell what belongs to which."""
 
-    def __init__(
-        self, parts: Mapping[str, Part], ownership: Ownership, bodies: BodyReader, largest: int, everywhere: ASGIApp
-    ) -> None:
-        """``bodies`` reads the bodies that tell the database. ``largest``: the most bytes of a list of writes.
-
-        ``everywhere``: the overview over all databases.
-        """
+    def __init__(self, parts: Mapping[str, Part], ownership: Ownership, bodies: BodyReader, largest: int) -> None:
+        """``bodies`` reads the bodies that tell the database. ``largest``: the most bytes of a list of writes."""
+        super().__init__(parts[ownership.default])
         self._parts, self._ownership, self._bodies, self._largest = parts, ownership, bodies, largest
-        self.default = parts[ownership.default]
-        self._everywhere = everywhere
+        self._everywhere = page_over(parts, ownership, bodies)
 
     def of_table(self, head: Head) -> Part:
-        """Return the part of a request to a table, by the schema that it names."""
         profile = head.value(b"content-profile" if head.method in _WRITES else b"accept-profile")
         schema = None if profile is None else profile.decode("latin-1")
         return self._parts[self._ownership.of_schema(schema)]
 
     def of_object(self, head: Head, host_bucket: str | None) -> Part:
-        """Return the part of a request to a key or a bucket. Raises ``StoreError`` for what no store can answer.
+        """Return the part of a request to a key or a bucket.
 
         A request to a bucket may name keys in its body. Its part finds the planes of those.
         """
@@ -103,13 +122,16 @@ class Routing:
         Raises ``RequestMalformed`` for a request that has to name one database and does not, and ``Unauthenticated`` if
         its caller is unknown.
         """
-        head, path = Head.of(scope), path_as_sent(scope)
-        if resource := resource_of(head.method, path):
-            return self._parts[self._ownership.of_resource(resource)].api
-        if (head.method, path) in BODIES:
-            return _ByBody(self, path)
-        if NAMED.fullmatch(path):
-            return _WithoutParameter(self._named(head).api)
+        found = self.default.api.find(scope)
+        if found is None:
+            return self.default.api
+        match found.route.home:
+            case Home.PATH:
+                return self._parts[self._ownership.of_resource(found.parts["resource"])].api
+            case Home.BODY:
+                return partial(self._by_body, found.route)
+            case Home.QUERY:
+                return _WithoutParameter(self._named(Head.of(scope)).api)
         return self.default.api
 
     def _named(self, head: Head) -> Part:
@@ -152,6 +174,36 @@ class Routing:
             page = _Choosing(page, chosen)
         return _WithoutParameter(page) if asked else page
 
+    async def states(self) -> dict[str, str]:
+        return await within(ANSWERS_IN, {name: probe for probes in self._probes() for name, probe in probes.items()})
+
+    async def first_states(self) -> dict[str, str]:
+        return await first_working(ANSWERS_IN, self._probes())
+
+    def _probes(self) -> list[dict[str, Any]]:
+        """Return the probes of each database. A service has the name of its database behind a dot."""
+        return [
+            {f"{service}.{name}": probe for service, probe in part.probes().items()}
+            for name, part in self._parts.items()
+        ]
+
+    async def record_reload(self, attempt: Attempt, changes: Sequence[Mapping[str, str]]) -> None:
+        """Put the entry on record in each database that answers in time.
+
+        One that is down does not stop the reload, unless all of them are.
+        """
+
+        async def record(part: Part) -> bool:
+            try:
+                async with asyncio.timeout(ANSWERS_IN):
+                    await part.record_reload(attempt, changes)
+            except (GatewayError, TimeoutError):
+                return False
+            return True
+
+        if not any(await asyncio.gather(*map(record, self._parts.values()))):
+            raise Unavailable("No database has taken the entry for the record. Nothing has changed.")
+
     def _owner(self, name: str) -> str:
         """Return the database of a resource; the default one for a name that is malformed, whose page tells so."""
         try:
@@ -159,128 +211,91 @@ class Routing:
         except GatewayError:
             return self._ownership.default
 
-    async def read(self, scope: Scope, receive: Receive, path: str) -> "tuple[bytes, _Owners]":
-        """Return the body of a request whose caller is proven, and the owners of what it names.
+    async def _by_body(self, route: Route, scope: Scope, receive: Receive, send: Send) -> None:
+        with suppress(ClientGone):
+            await answering(partial(self._respond, route, scope, receive), scope, receive, send)
 
-        It holds no share of the memory of routing afterwards. A database that is slow would keep the others waiting.
+    async def _respond(self, route: Route, scope: Scope, receive: Receive) -> Response:
+        """Answer a request whose body names its resources. Its caller is proven before the body is read.
+
+        The body takes no share of the memory of routing afterwards. A database that is slow would keep the others
+        waiting.
         """
+        if route.rule != PUBLIC:  # the proof of its caller is in the body
+            head = Head.of(scope)
+            principal = self.default.keys.by_bearer(head.headers, head.certificate)
+            budget.serve(scope["state"], principal.name)
         body = self._bodies.of(scope, receive)
         try:
-            content = await body.whole(self._largest if path == _TRANSACTION else _LIMITS.get(path, MAX_BODY))
-            return content, await offload(len(content), self.owners, path, content)
+            content = await body.whole(self._largest if route.limit is None else route.limit)
+            given, owners = await offload(len(content), self._owners, route, content)
         finally:
             body.release()
+        receive = replayed(content, receive) if route.reads is None else receive
+        if owners is None:
+            return await self._by_any(scope, content, receive)
+        names = list(dict.fromkeys(owners)) or [str(self.default.name)]
+        if len(names) == 1:
+            part = self._parts[names[0]]
+            with _held(part, content):
+                return await part.api.respond(scope, receive, given)
+        if isinstance(given, RenewManyRequest):
+            return await self._renew(given, owners, content, scope, receive)
+        raise CrossesDatabases(f"The request concerns the databases {', '.join(sorted(names))}.")
 
-    async def serve(self, name: str, content: bytes, scope: Scope, receive: Receive, send: Send) -> None:
-        """Let a part serve a request whose body was read, with a share of the memory of that part.
+    def _owners(self, route: Route, content: bytes) -> tuple[Any, Sequence[str] | None]:
+        """Return a body as its endpoint takes it, None if it reads it itself, and the owners of what it names."""
+        assert route.owners is not None
+        if route.reads is None:
+            return None, route.owners(self._ownership, content)
+        body = parsed(route.reads, content)
+        return body, route.owners(self._ownership, body)
 
-        Raises ``Unavailable`` if it has none left.
-        """
-        part = self._parts[name]
-        with part.memory.held_now(len(content) if len(content) > SMALL else 0):
-            await part.api(scope, replayed(content, receive), send)
-
-    async def by_any(self, scope: Scope, content: bytes, receive: Receive, send: Send) -> None:
-        """Serve a request that belongs to no database by the default one, or by another one if that is down."""
+    async def _by_any(self, scope: Scope, content: bytes, receive: Receive) -> Response:
+        """Answer a request that belongs to no database by the default one, or by another one if that is down."""
         parts = sorted(self._parts.values(), key=lambda part: part is not self.default)
-        answer = Answer()
+        answer = Response(status_code=503)
         for part in parts:
-            answer = Answer()
             inner = apart(scope)
             with suppress(TimeoutError):
                 async with asyncio.timeout(None if part is parts[-1] else ANSWERS_IN):
-                    await part.api(inner, replayed(content, receive), answer.take)
+                    answer = await part.api.respond(inner, replayed(content, receive))
             scope["state"].update(inner["state"])
-            if answer.status < 500:
+            if answer.status_code < 500:
                 break
-        await answer.send(send)
+        return answer
 
-    def owners(self, path: str, content: bytes) -> "_Owners":
-        """Return the owners of what a body names. An unreadable body belongs to the default one, which refuses it.
+    async def _renew(
+        self, wish: RenewManyRequest, owners: Sequence[str], content: bytes, scope: Scope, receive: Receive
+    ) -> Response:
+        """Renew the leases of each database there, side by side. If one of them fails, its answer is that to all.
 
-        Raises ``BodyTooLarge`` for too many values.
+        The other leases are renewed then, too, and their holders may repeat the request.
         """
-        found = _Owners(self.default.name or "")
-        if path in _OF_IDENTITY:
-            with suppress(ValueError):  # of a form with too many fields
-                form = dict(parse_qsl(content.decode("latin-1"), max_num_fields=credentials.MOST_FIELDS))
-                role = form.get("RoleArn", "").partition(":role/lock/")[2]
-                found.add(self._ownership.of_resource(role) if role else None)
-                found.anywhere = not role
-            return found
-        try:
-            document = _parsed(path, content)
-        except (orjson.JSONDecodeError, RecursionError):
-            return found
-        document = document if isinstance(document, dict) else {}
-        if path == _TRANSACTION:
-            for write in _entries(document.get("writes")):
-                schema = write.get("schema")
-                found.add(self._ownership.of_schema(schema if isinstance(schema, str) else None))
-        elif path == _RENEWALS:
-            for lease in _entries(document.get("leases")):
-                found.add(self._of_resource(lease.get("resource")), lease)
-            found.document = document
-        elif path == _SEQUENCERS:
-            sequencer = document.get("sequencer")
-            found.add(self._of_resource(sequencer.rsplit(":", 3)[0] if isinstance(sequencer, str) else None))
-        else:
-            found.add(self._of_pattern(document.get("resource")))
-        return found
+        numbers: dict[str, list[int]] = {}
+        for number, owner in enumerate(owners):
+            numbers.setdefault(owner, []).append(number)
 
-    def _of_resource(self, name: Any) -> str | None:
-        return self._ownership.of_resource(name) if isinstance(name, str) else None
+        async def renewed(name: str) -> Any:
+            part = self._parts[name]
+            found = part.api.find(scope)
+            assert found is not None
+            some = RenewManyRequest(leases=[wish.leases[number] for number in numbers[name]])
+            with _held(part, content):
+                return await part.api.call(found, apart(scope), receive, some)
 
-    def _of_pattern(self, pattern: Any) -> str | None:
-        if not isinstance(pattern, str):
-            return None
-        try:
-            return self._ownership.of_pattern(pattern)
-        except CrossesDatabases:
-            return None  # the default one refuses it
+        answers = await asyncio.gather(*map(renewed, numbers), return_exceptions=True)
+        views: dict[int, Any] = {}
+        for answer, mine in zip(answers, numbers.values(), strict=True):
+            if isinstance(answer, BaseException):
+                raise answer
+            views.update(zip(mine, answer.leases, strict=True))
+        return json(RenewedList(leases=[views[number] for number in sorted(views)]), private=True)
 
 
-@dataclass(slots=True)
-class _Owners:
-    """The databases that own what a body names, each with the entries of the body that belong to it."""
-
-    default: str
-    entries: dict[str, list[tuple[int, Any]]] = field(default_factory=dict)
-    document: dict[str, Any] | None = None
-    anywhere: bool = False
-    """Whether each other database could serve the request as well."""
-    _count: int = 0
-
-    def add(self, owner: str | None, entry: Any = None) -> None:
-        self.entries.setdefault(owner or self.default, []).append((self._count, entry))
-        self._count += 1
-
-    @property
-    def names(self) -> list[str]:
-        return list(self.entries) or [self.default]
-
-
-def _parsed(path: str, content: bytes) -> Any:
-    """Return a body as its part parses it. Values take much more memory than their text, so their number is limited."""
-    if path == _TRANSACTION:
-        return in_pieces(content, orjson.loads)
-    check_values(content)
-    return orjson.loads(content)
-
-
-def _entries(listed: Any) -> list[dict[str, Any]]:
-    return [one if isinstance(one, dict) else {} for one in listed] if isinstance(listed, list) else []
-
-
-def resource_of(method: str, path: str) -> str | None:
-    """Return the resource in a path of the API; None if there is none."""
-    found = _OF_RESOURCE.fullmatch(path)
-    if found is None:
-        return None
-    kind, resource = found.groups()
-    if (kind == "leases" and method in ("PUT", "DELETE")) or (kind == "fences" and method == "POST"):
-        resource = resource.rpartition("/")[0]
-    return str(resource)
+def _held(part: Part, content: bytes) -> AbstractContextManager[None]:
+    """Hold a share of the memory of a part for a body. Raises ``Unavailable`` if it has none left."""
+    return part.memory.held_now(len(content) if len(content) > SMALL else 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,9 +305,7 @@ class _WithoutParameter:
     app: ASGIApp
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        pairs = parse_qsl(Head.of(scope).query_string.decode("latin-1"), keep_blank_values=True)
-        query = urlencode([(key, value) for key, value in pairs if key != PARAMETER])
-        await self.app({**scope, "query_string": query.encode()}, receive, send)
+        await self.app(without_parameter(scope, PARAMETER), receive, send)
 
 
 @dataclass(frozen=True, slots=True)
@@ -311,67 +324,6 @@ class _Choosing:
             await send(message)
 
         await self.app(scope, receive, set_cookie)
-
-
-@dataclass(frozen=True, slots=True)
-class _ByBody:
-    """The app for a request whose body names its resources. Its caller is proven before the body is read."""
-
-    routing: Routing
-    path: str
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        try:
-            await self._serve(scope, receive, send)
-        except ClientGone:
-            return
-        except GatewayError as error:
-            scope["state"]["error"] = error
-            await answer_problem(error, send)
-
-    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
-        routing, head = self.routing, Head.of(scope)
-        if self.path not in _OF_IDENTITY:  # the proof of their caller is in the body
-            principal = routing.default.keys.by_bearer(head.headers, head.certificate)
-            budget.serve(scope["state"], principal.name)
-        content, owners = await routing.read(scope, receive, self.path)
-        if owners.anywhere:
-            await routing.by_any(scope, content, receive, send)
-        elif len(owners.names) == 1:
-            await routing.serve(owners.names[0], content, scope, receive, send)
-        elif owners.document is not None:
-            await self._renew(scope, receive, send, owners)
-        else:
-            raise CrossesDatabases(f"The request concerns the databases {', '.join(sorted(owners.names))}.")
-
-    async def _renew(self, scope: Scope, receive: Receive, send: Send, owners: _Owners) -> None:
-        """Renew the leases of each database there, side by side. If one of them fails, its answer is that to all.
-
-        The other leases are renewed then, too, and their holders may repeat the request.
-        """
-        assert owners.document is not None
-        document = owners.document
-
-        async def renewed(name: str, entries: Sequence[tuple[int, Any]]) -> Answer:
-            content = orjson.dumps({**document, "leases": [entry for _, entry in entries]})
-            answer = Answer()
-            try:
-                await routing.serve(name, content, apart(scope), receive, answer.take)
-            except Unavailable as error:
-                await answer_problem(error, answer.take)
-            return answer
-
-        routing = self.routing
-        answers = await asyncio.gather(*(renewed(name, entries) for name, entries in owners.entries.items()))
-        leases: dict[int, Any] = {}
-        for answer, entries in zip(answers, owners.entries.values(), strict=True):
-            if answer.status != 200:
-                await answer.send(send)
-                return
-            views = orjson.loads(answer.body)["leases"]
-            leases.update((number, view) for (number, _), view in zip(entries, views, strict=True))
-        body = orjson.dumps({"leases": [leases[number] for number in sorted(leases)]})
-        await answers[0].send(send, body)
 
 
 def page_over(parts: Mapping[str, Part], ownership: Ownership, bodies: BodyReader) -> ASGIApp:

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import hypothesis
 import pytest
-from fastapi.dependencies import models
 
 from gateway.db.database import Database
 from gateway.objects.store import probe
@@ -34,15 +33,6 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 def postgres_server() -> Iterator[Server]:
     with a_server() as server:
         yield server
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _gateways_are_let_go() -> Iterator[None]:
-    """FastAPI remembers what it found out of thousands of functions: of methods too, and so what these belong to."""
-    yield
-    for remembered in vars(models).values():
-        if hasattr(remembered, "cache_clear"):
-            remembered.cache_clear()
 
 
 @pytest.fixture(scope="module", autouse=True)

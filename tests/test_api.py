@@ -3,12 +3,12 @@
 import asyncio
 import re
 import tempfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from contextlib import AsyncExitStack
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock
 from uuid import uuid4
 
 import asyncpg
@@ -16,16 +16,15 @@ import httpx
 import pytest
 import pytest_asyncio
 
+from docs.generator.http import routes
 from gateway import api as gateway_api
-from gateway.api.authorisation import RULES
-from gateway.api.description import with_examples
-from gateway.budget import Budget
+from gateway.api.authorisation import About
+from gateway.api.openapi import document
+from gateway.api.routes import Home, Route
 from gateway.demo.embedded import EmbeddedPostgres
 from gateway.errors import BodyTooLarge
-from gateway.fencing.ownership import Domain, Ownership
-from gateway.http.body import BodyReader
 from gateway.observe.events import ServiceUnreachable, WriteRefused
-from gateway.routing import BODIES, NAMED, Routing, first_working, resource_of
+from gateway.routing import Databases, first_working
 from tests.databases.fleet import Line, calling
 from tests.doubles.s3 import S3Double
 from tests.objects.clients import call, connect, outcome
@@ -171,11 +170,11 @@ async def test_the_description_is_made_once(postgres_server: EmbeddedPostgres, m
     """Making it takes longer than most requests do, and any stranger may ask for it."""
     made = []
 
-    def examples(document: dict[str, Any]) -> dict[str, Any]:
-        made.append(document)
-        return with_examples(document)
+    def noted(routes: Iterable[Route]) -> dict[str, Any]:
+        made.append(routes)
+        return document(routes)
 
-    monkeypatch.setattr(gateway_api, "with_examples", examples)
+    monkeypatch.setattr(gateway_api, "document", noted)
     async with (
         fresh_database(postgres_server) as dsn,
         running(config(dsn)) as origin,
@@ -208,7 +207,7 @@ class TestDescription:
             *("/v1/incidents", "/v1/incidents/{id}", "/v1/incidents/{id}/acknowledgements"),
         }
         assert dangling(document, document) == []
-        assert document["components"]["securitySchemes"], "all that extends FastAPI's own is there"
+        assert document["components"]["securitySchemes"], "callers have keys"
         for path in document["paths"].values():
             for operation in path.values():
                 assert operation["summary"]
@@ -217,9 +216,17 @@ class TestDescription:
 
     async def test_no_path_and_no_method(self, api: httpx.AsyncClient) -> None:
         assert problem(await api.get("/v1/nothing")) == (404, "not-found")
-        wrong = await api.delete("/v1/fences")
-        assert problem(wrong)[0] == 405
-        assert "GET" in wrong.headers["allow"]
+        for method, path, allowed in (
+            ("DELETE", "/v1/fences", "GET"),
+            ("OPTIONS", "/v1/fences/x/barrier", "GET, POST"),
+            ("PATCH", "/v1/lease?resource=x", "GET, POST"),
+            ("POST", "/v1/livez", None),
+        ):
+            wrong = await api.request(method, path)
+            assert problem(wrong)[0] == (404 if allowed is None else 405), path
+            assert wrong.headers.get("allow") == allowed, path
+        moved = await api.get("/v1/events/?limit=1")
+        assert (moved.status_code, moved.headers["location"]) == (307, "/v1/events?limit=1")
 
 
 def dangling(document: Any, part: Any) -> list[str]:
@@ -407,25 +414,20 @@ OF_THE_WHOLE_GATEWAY = {
 
 
 def test_each_route_finds_its_database() -> None:
-    for method, path in RULES:
-        sent = path.replace("{resource:path}", "tenant-7/barrier/x").replace("{lease}", "some-id")
-        resource = "tenant-7/barrier/x" if "{resource" in path else None
-        assert resource_of(method, sent) == resource, (method, path)
-        found = [resource is not None, (method, path) in BODIES, path in OF_THE_WHOLE_GATEWAY]
-        if not any(found):
-            found.append(NAMED.fullmatch(sent) is not None)
-        assert sum(found) == 1, (method, path)
+    """A route whose body is about resources says how to find their owners. The record has that of an incident."""
+    for one in routes():
+        assert (one.home is Home.GATEWAY) == (one.path in OF_THE_WHOLE_GATEWAY), one.path
+        assert (one.home is Home.PATH) == ("{resource" in one.path), one.path
+        if one.rule.about is About.BODY and "incidents" not in one.path:
+            assert one.home is Home.BODY, one.path
 
 
 @pytest.mark.parametrize("path", ["/v1/transaction", "/v1/leases", "/v1/credentials"])
 def test_a_body_with_too_many_values_is_not_parsed_to_find_its_database(path: str) -> None:
     """A value of two bytes takes a hundred in memory."""
-    north: Any = SimpleNamespace(name="north")
-    rules = Ownership([Domain("north", ("public",), default=True)])
-    routing = Routing({"north": north}, rules, BodyReader(Budget(0, "bytes")), largest=0, everywhere=north)
+    (route,) = (one for one in routes() if one.path == path and one.home is Home.BODY)
     with pytest.raises(BodyTooLarge):
-        routing.owners(path, b'{"leases": [' + b"{}," * 300_000 + b"{}]}")
-    assert routing.owners(path, b'{"leases": [{}]}').names == ["north"]
+        Databases._owners(MagicMock(), route, b'{"leases": [' + b"{}," * 300_000 + b"{}]}")
 
 
 @pytest.mark.thorough

@@ -2,7 +2,7 @@
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from http.client import responses
 from inspect import signature
@@ -11,6 +11,8 @@ from unittest.mock import MagicMock
 
 from docs.generator import markdown, page
 from gateway import api
+from gateway.api import openapi
+from gateway.api.routes import Route
 
 INTRODUCTION = """\
 {introduction}
@@ -24,10 +26,15 @@ EVERYWHERE = {"400", "401", "404", "413", "503"}
 
 
 @cache
+def routes() -> Sequence[Route]:
+    """Return the table of routes. It needs no parts behind the endpoints, so stand-ins take their places."""
+    return api.build(**{name: MagicMock() for name in signature(api.build).parameters}).routes
+
+
+@cache
 def document() -> dict[str, Any]:
-    """Return the OpenAPI document. The description needs no parts behind the routes, so stand-ins take their places."""
-    parts = {name: MagicMock() for name in signature(api.build).parameters}
-    return dict(api.build(**parts).openapi())
+    """Return the OpenAPI document."""
+    return openapi.document(routes())
 
 
 def make() -> str:
@@ -145,7 +152,7 @@ def _refusals(operation: Mapping[str, Any]) -> str:
     lines, others = [], []
     for status, answer in sorted(operation["responses"].items()):
         plain = answer["description"]
-        # FastAPI takes the names of statuses from Python, whose versions differ.
+        # The names of statuses come from Python, whose versions differ.
         if plain != "Successful Response" and plain not in responses.values():
             lines.append(f"- {status}: {plain}")
         elif not status.startswith("2") and status not in EVERYWHERE:
@@ -176,7 +183,7 @@ def _objects(described: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _named(described: Mapping[str, Any]) -> set[str]:
-    """Return the names of the objects in answers, and of the objects in these."""
+    """Return the names of the objects in answers and in bodies, and of the objects in these."""
     named: set[str] = set()
     waiting = [
         content["schema"]
@@ -185,6 +192,11 @@ def _named(described: Mapping[str, Any]) -> set[str]:
         for answer in operation["responses"].values()
         for content in answer.get("content", {}).values()
         if "schema" in content
+    ]
+    waiting += [
+        _resolved(described, content["schema"])
+        for _, operation in _operations(described)
+        for content in operation.get("requestBody", {}).get("content", {}).values()
     ]
     while waiting:
         for name in _references(waiting.pop()):

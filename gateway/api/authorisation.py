@@ -1,15 +1,13 @@
-"""The grant that each route of the fencing API needs: one table. A gateway with a route that it lacks does not start.
+"""The grants of the fencing API. A route says which one it needs, and its caller is checked before its body is read.
 
-``Authorised`` checks it before the body is read. If the body names the resources, the endpoint checks each of them.
+If the body names the resources, the endpoint checks each of them.
 """
 
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 
-from fastapi import Request
-from starlette.routing import BaseRoute, Route
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.requests import Request
 
 from gateway.api.requests import Authenticate, attempt
 from gateway.auth.grants import EVERYTHING, Action, Authorisation, Missing, nearest
@@ -42,70 +40,13 @@ class Rule:
     held: bool = False
 
 
-_LOCK = Rule(About.RESOURCE, (Action.LOCK,))
-_LEASE = Rule(About.RESOURCE, (Action.LOCK,), held=True)
 LOOK = (Action.READ, Action.LOCK, Action.BARRIER)
 """Each of these lets a caller see the fence and the lock of a resource."""
-_ADMINISTER = Rule(About.EVERYTHING, (Action.ADMINISTER,))
-_AUDIT = Rule(About.EVERYTHING, (Action.AUDIT,))
-_OWN = Rule(About.OWN_ENTRIES, (Action.AUDIT,))
-_CALLERS, _PUBLIC = Rule(About.CALLERS), Rule(About.PUBLIC)
-
-RULES: dict[tuple[str, str], Rule] = {
-    ("POST", "/v1/leases/{resource:path}"): _LOCK,
-    ("PUT", "/v1/leases/{resource:path}/{lease}"): _LEASE,
-    ("DELETE", "/v1/leases/{resource:path}/{lease}"): _LEASE,
-    ("PUT", "/v1/leases"): Rule(About.BODY, (Action.LOCK,)),
-    ("POST", "/v1/withdrawals/{resource:path}"): _LOCK,
-    ("GET", "/v1/leases"): Rule(About.ALL_RESOURCES, (Action.READ,)),
-    ("GET", "/v1/leases/{resource:path}"): Rule(About.RESOURCE, LOOK),
-    ("POST", "/v1/breaks/{resource:path}"): Rule(About.RESOURCE, (Action.BREAK,), held=True),
-    ("GET", "/v1/fences"): Rule(About.ALL_RESOURCES, (Action.READ,)),
-    ("GET", "/v1/fences/{resource:path}"): Rule(About.RESOURCE, LOOK),
-    ("POST", "/v1/fences/{resource:path}/barrier"): Rule(About.RESOURCE, (Action.BARRIER,)),
-    ("POST", "/v1/fences/{resource:path}/epoch"): Rule(About.RESOURCE, (Action.EPOCH,)),
-    ("GET", "/v1/rejections/stream"): _OWN,
-    ("GET", "/v1/events/stream"): _OWN,
-    ("GET", "/v1/rejections.csv"): _OWN,
-    ("GET", "/v1/events.csv"): _OWN,
-    ("GET", "/v1/rejections.ndjson"): _OWN,
-    ("GET", "/v1/events.ndjson"): _OWN,
-    ("GET", "/v1/rejections"): _OWN,
-    ("GET", "/v1/rejections/{id}"): _OWN,
-    ("GET", "/v1/events"): _OWN,
-    ("GET", "/v1/events/{id}"): _OWN,
-    ("GET", "/v1/incidents"): _OWN,
-    ("GET", "/v1/incidents/{id}"): _OWN,
-    # The record has the resource of an incident.
-    ("POST", "/v1/incidents/{id}/acknowledgements"): Rule(About.BODY, (Action.BREAK,)),
-    ("GET", "/v1/record/head"): _AUDIT,
-    ("GET", "/v1/reports/{resource:path}"): _AUDIT,
-    ("POST", "/v1/credentials"): Rule(About.BODY, (Action.CREDENTIALS,)),
-    ("POST", "/v1/sts"): _PUBLIC,  # the proof of the caller is in the body
-    ("POST", "/"): _PUBLIC,
-    ("POST", "/v1/sequencers/check"): Rule(About.BODY, LOOK),
-    ("POST", "/v1/transaction"): Rule(About.BODY, (Action.WRITE,)),
-    ("GET", "/v1/webhooks"): _AUDIT,
-    ("POST", "/v1/webhooks/{name}/test"): _ADMINISTER,
-    ("GET", "/v1/config"): _ADMINISTER,
-    ("POST", "/v1/config/reload"): _ADMINISTER,
-    ("GET", "/v1/metrics"): _CALLERS,
-    ("GET", "/metrics"): _CALLERS,
-    ("HEAD", "/metrics"): _CALLERS,
-    ("GET", "/v1/live"): _PUBLIC,
-    ("GET", "/livez"): _PUBLIC,
-    ("HEAD", "/livez"): _PUBLIC,
-    ("GET", "/v1/health"): _PUBLIC,
-    ("GET", "/healthz"): _PUBLIC,
-    ("HEAD", "/healthz"): _PUBLIC,
-    ("GET", "/v1/ready"): _PUBLIC,
-    ("GET", "/readyz"): _PUBLIC,
-    ("HEAD", "/readyz"): _PUBLIC,
-    ("GET", "/v1/openapi.json"): _PUBLIC,
-    ("HEAD", "/v1/openapi.json"): _PUBLIC,
-    ("GET", "/v1/docs"): _PUBLIC,
-    ("HEAD", "/v1/docs"): _PUBLIC,
-}
+LOCK = Rule(About.RESOURCE, (Action.LOCK,))
+ADMINISTER, AUDIT = Rule(About.EVERYTHING, (Action.ADMINISTER,)), Rule(About.EVERYTHING, (Action.AUDIT,))
+OWN_ENTRIES = Rule(About.OWN_ENTRIES, (Action.AUDIT,))
+LIST = Rule(About.ALL_RESOURCES, (Action.READ,))
+CALLERS, PUBLIC = Rule(About.CALLERS), Rule(About.PUBLIC)
 
 
 def _is_denied(rule: Rule, principal: Principal) -> bool:
@@ -119,14 +60,23 @@ def _is_denied(rule: Rule, principal: Principal) -> bool:
     return False
 
 
-def rules_of(route: BaseRoute) -> dict[str, Rule]:
-    """Return the rule of each method of a route. Raises ``KeyError`` for a route without one."""
-    assert isinstance(route, Route)
-    return {method: RULES[method, route.path] for method in route.methods or ()}
-
-
 class ApiAuthorisation(Authorisation):
     """The checks of the fencing API."""
+
+    async def check(self, request: Request, caller: Authenticate, rule: Rule, resource: str) -> None:
+        """Prove the caller, and check the rule of a route. ``resource`` is the one in the path."""
+        if rule.about in (About.PUBLIC, About.CALLERS):
+            return
+        principal = caller(request)
+        match rule.about:
+            case About.RESOURCE:
+                await self.on(request, principal, rule.actions, canonical(resource), held=rule.held)
+            case About.BODY if not any(map(principal.rights.have, rule.actions)):
+                raise await self.denied(request, principal, rule.actions, "any resource", EVERYTHING)
+            case About.ALL_RESOURCES if _is_denied(rule, principal):
+                raise await self.denied(request, principal, rule.actions, f"resources {EVERYTHING}", EVERYTHING)
+            case About.EVERYTHING | About.OWN_ENTRIES if _is_denied(rule, principal):
+                raise await self.denied(request, principal, rule.actions, "everything", EVERYTHING)
 
     async def on(
         self, request: Request, principal: Principal, actions: Iterable[Action], resource: str, *, held: bool = False
@@ -153,33 +103,3 @@ class ApiAuthorisation(Authorisation):
         action = next(iter(actions))
         missing = Missing(action, on, resource, nearest(principal.rights, action, None, resource))
         return await self._refuse(missing, attempt(request, principal, FencingHeaders()))
-
-
-class Authorised:
-    """ASGI middleware around one route: it proves the caller, and checks the rule of the route."""
-
-    def __init__(
-        self, app: ASGIApp, rules: dict[str, Rule], caller: Authenticate, authorisation: ApiAuthorisation
-    ) -> None:
-        self._app, self._rules, self._caller, self._authorisation = app, rules, caller, authorisation
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        rule = self._rules.get(scope["method"])
-        if rule is not None and rule.about not in (About.PUBLIC, About.CALLERS):
-            await self._check(Request(scope), rule)
-        await self._app(scope, receive, send)
-
-    async def _check(self, request: Request, rule: Rule) -> None:
-        principal, authorisation = self._caller(request), self._authorisation
-        match rule.about:
-            case About.RESOURCE:
-                name = canonical(request.path_params["resource"])
-                await authorisation.on(request, principal, rule.actions, name, held=rule.held)
-            case About.BODY if not any(map(principal.rights.have, rule.actions)):
-                raise await authorisation.denied(request, principal, rule.actions, "any resource", EVERYTHING)
-            case About.ALL_RESOURCES if _is_denied(rule, principal):
-                raise await authorisation.denied(
-                    request, principal, rule.actions, f"resources {EVERYTHING}", EVERYTHING
-                )
-            case About.EVERYTHING | About.OWN_ENTRIES if _is_denied(rule, principal):
-                raise await authorisation.denied(request, principal, rule.actions, "everything", EVERYTHING)

@@ -13,28 +13,31 @@ from urllib.parse import parse_qsl
 from uuid import uuid4
 from xml.sax.saxutils import escape
 
-from fastapi import APIRouter, Depends, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
+from starlette.requests import Request
+from starlette.responses import Response
 
 from gateway import budget
-from gateway.api.authorisation import ApiAuthorisation
+from gateway.api.authorisation import PUBLIC, About, ApiAuthorisation, Rule
+from gateway.api.description import Subject
 from gateway.api.fences import SequencerText
 from gateway.api.leases import LeaseTerms
-from gateway.api.requests import Authenticate, HolderName, TokenText, attempt
+from gateway.api.requests import HolderName, TokenText, attempt
+from gateway.api.routes import Call, Routes
 from gateway.auth.callers import Callers
 from gateway.auth.grants import EVERYTHING, Action
 from gateway.auth.principal import FencedScope, Principal
 from gateway.db import fences, record
 from gateway.db.database import Database
-from gateway.errors import BodyTooLarge, Forbidden, GatewayError, RequestMalformed, Unauthenticated
+from gateway.errors import BodyTooLarge, CrossesDatabases, Forbidden, GatewayError, RequestMalformed, Unauthenticated
 from gateway.fencing.decision import Presented, decide
 from gateway.fencing.headers import FencingHeaders
 from gateway.fencing.lease import LockMode, Sequencer
+from gateway.fencing.ownership import Ownership
 from gateway.fencing.resource import canonical
 from gateway.fencing.token import Token
 from gateway.http.body import BodyReader, ClientGone
 from gateway.http.head import Head
-from gateway.http.problems import Problem
 from gateway.record.refusals import Audit
 from gateway.token_admission import Admission
 
@@ -80,40 +83,39 @@ class CredentialsView(BaseModel):
     read: Scope
 
 
-def routes(
-    database: Database,
-    keys: Callers,
-    admission: Admission,
-    audit: Audit,
-    authorisation: ApiAuthorisation,
-    caller: Authenticate,
-) -> APIRouter:
-    """Build the route ``/v1/credentials``."""
-    router = APIRouter()
+def _owners(ownership: Ownership, body: CredentialsRequest) -> list[str]:
+    try:
+        return [ownership.of_pattern(body.resource)]
+    except CrossesDatabases:
+        return []  # the default database refuses it
 
-    @router.post(
-        "/v1/credentials",
-        summary="Get temporary S3 keys that write with a fencing token",
+
+def credential_routes(
+    database: Database, keys: Callers, admission: Admission, audit: Audit, authorisation: ApiAuthorisation
+) -> Routes:
+    """Build the route ``/v1/credentials``."""
+    routes = Routes(Subject.WRITES)
+
+    @routes.add(
+        "POST /v1/credentials",
+        Rule(About.BODY, (Action.CREDENTIALS,)),
+        "Get temporary S3 keys that write with a fencing token",
         description="An S3 client that uses the keys writes with this token, to this resource and to nothing else. "
         "It also reads this resource, and more only if the request asks for it. "
         "The keys expire. They stop working as soon as a newer holder has taken over.",
-        status_code=201,
-        responses={
-            403: {"model": Problem, "description": "The caller has no S3 keys, or the policy refuses the token."},
-            412: {"model": Problem, "description": "The token has been overtaken. The refusal is on record."},
+        owners=_owners,
+        status=201,
+        answers={
+            403: "The caller has no S3 keys, or the policy refuses the token.",
+            412: "The token has been overtaken. The refusal is on record.",
         },
     )
-    async def issue_credentials(
-        body: CredentialsRequest,
-        request: Request,
-        response: Response,
-        principal: Annotated[Principal, Depends(caller)],
-    ) -> CredentialsView:
-        lifetime = timedelta(seconds=body.ttl)
+    async def issue_credentials(call: Call, body: CredentialsRequest) -> CredentialsView:
+        principal, lifetime = call.principal, timedelta(seconds=body.ttl)
         expires = (await database.now()).replace(microsecond=0) + lifetime
         sequencer = None if body.sequencer is None else Sequencer.parse(body.sequencer)
         scope = FencedScope(body.resource, Token.parse(body.token), body.holder, expires, sequencer, body.beside)
-        await authorisation.over(request, principal, (Action.CREDENTIALS,), scope.pattern)
+        await authorisation.over(call.request, principal, (Action.CREDENTIALS,), scope.pattern)
         await authorisation.owns_all(scope.pattern)
         issued = keys.issue(principal, scope)
         headers = FencingHeaders(scope.token, scope.pattern, scope.holder)
@@ -121,14 +123,14 @@ def routes(
         # Each write is checked when it arrives. This early check refuses useless credentials at once.
         # A pattern of many resources has no single fence to check.
         if scope.plain and (refused := await admission.admit([(scope.pattern, presented)])):
-            raise await audit.implausible(refused, attempt(request, principal, headers))
+            raise await audit.implausible(refused, call.attempt(headers))
         fence = await fences.read(database, scope.pattern) if scope.plain else None
         decision = decide(fence, presented)
         if fence is not None and not decision.passes:
-            raise await audit.refused([(decision, fence)], attempt(request, principal, headers))
+            raise await audit.refused([(decision, fence)], call.attempt(headers))
         await record.record_administration(
             database,
-            attempt(request, principal, headers),
+            call.attempt(headers),
             "IssueCredentials",
             scope.pattern if scope.plain else None,
             pattern=scope.pattern,
@@ -136,7 +138,6 @@ def routes(
             expiration=expires.isoformat(),
             **({"read": body.read} if scope.read else {}),
         )
-        response.headers["Cache-Control"] = "no-store"
         return CredentialsView(
             access_key_id=issued.access_key_id,
             secret_access_key=issued.secret_access_key,
@@ -148,7 +149,7 @@ def routes(
             read=body.read,
         )
 
-    return router
+    return routes
 
 
 STS_PATH = "/v1/sts"
@@ -173,13 +174,24 @@ def is_sts_request(head: Head) -> bool:
     )
 
 
+def _owners_of_form(ownership: Ownership, content: bytes) -> list[str] | None:
+    """Return the owner of the lock in the role of a form. Any database gives keys without a lock."""
+    try:
+        role = dict(parse_qsl(content.decode("latin-1"), max_num_fields=MOST_FIELDS)).get("RoleArn", "")
+    except ValueError:
+        return []  # of a form with too many fields, which each database refuses
+    resource = role.partition(f":role/{_LOCK}")[2]
+    return [ownership.of_resource(resource)] if resource else None
+
+
 def web_identity_routes(
     database: Database, keys: Callers, holding: LeaseTerms, authorisation: ApiAuthorisation, bodies: BodyReader
-) -> APIRouter:
+) -> Routes:
     """Build the routes of STS. The proof of the caller is in the body."""
-    router = APIRouter()
+    routes = Routes(Subject.WRITES)
 
-    async def answer(request: Request) -> Response:
+    async def answer(call: Call) -> Response:
+        request = call.request
         request_id = request.scope["state"]["request_id"]
         try:
             return Response(await _assume(request), headers=_headers(request_id), media_type="text/xml")
@@ -253,8 +265,8 @@ def web_identity_routes(
         )
 
     for path in (STS_PATH, "/"):
-        router.add_api_route(path, answer, methods=["POST"], include_in_schema=False)
-    return router
+        routes.add(f"POST {path}", PUBLIC, owners=_owners_of_form)(answer)  # the proof of the caller is in the body
+    return routes
 
 
 async def _form(request: Request, bodies: BodyReader) -> Mapping[str, str]:

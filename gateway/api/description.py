@@ -3,7 +3,6 @@
 ``/v1/docs`` and docs/reference/http.md show both. Each route has a summary of its own, beside its code.
 """
 
-import re
 from collections.abc import Mapping
 from enum import Enum
 from typing import Any
@@ -220,59 +219,3 @@ EXAMPLES: Mapping[str, Any] = {
     },
 }
 """An example of each body, by the name of its model. Each follows the model, as a test holds."""
-
-
-def with_examples(document: dict[str, Any]) -> dict[str, Any]:
-    """Return the OpenAPI document with an example for each body. Bodies of raw routes stand in their operations."""
-    schemas = dict(document["components"]["schemas"])
-    for path in document["paths"].values():
-        for operation in path.values():
-            for content in operation.get("requestBody", {}).get("content", {}).values():
-                schema = content.get("schema", {})
-                schemas.setdefault(schema.get("title", ""), schema)
-    for name, schema in schemas.items():
-        if name in EXAMPLES:
-            schema["examples"] = [EXAMPLES[name]]
-    return document
-
-
-_OF_SEVERAL = re.compile(
-    r"/v1/(?:events|rejections|incidents|fences|leases|webhooks)"
-    r"|/v1/(?:events|rejections)(?:/stream|\.csv|\.ndjson)"
-    r"|/v1/(?:events|rejections|incidents)/\{id\}(?:/acknowledgements)?|/v1/record/head"
-)
-_DATABASE = {
-    "name": "database",
-    "in": "query",
-    "required": False,
-    "description": "The database, if the gateway serves several. It is needed then.",
-    "schema": {"type": "string", "title": "Database"},
-}
-
-
-def with_names_in_queries(document: dict[str, Any]) -> dict[str, Any]:
-    """Return the OpenAPI document with the form of each path that has the name of the resource in the query.
-
-    OpenAPI has no parameter of a path whose slashes stay as they are, and generated clients encode them.
-    """
-    paths = {}
-    for path, operations in document["paths"].items():
-        for operation in operations.values():
-            for parameter in operation.get("parameters", []):
-                if parameter["name"] == "resource" and parameter["in"] == "path":
-                    parameter["in"] = "query"
-        paths[path.replace("s/{resource}", "")] = operations
-    return {**document, "paths": paths}
-
-
-def with_databases(document: dict[str, Any]) -> dict[str, Any]:
-    """Return the OpenAPI document with the parameter of a gateway that serves several databases.
-
-    The router reads it (``gateway/routing.py``), so no model has it.
-    """
-    for path, operations in document["paths"].items():
-        operation = operations.get("get", operations.get("post", {}))
-        parameters = operation.setdefault("parameters", []) if _OF_SEVERAL.fullmatch(path) else [_DATABASE]
-        if _DATABASE not in parameters:
-            parameters.append(_DATABASE)
-    return document

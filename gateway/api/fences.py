@@ -3,20 +3,13 @@
 from datetime import datetime
 from typing import Annotated, Protocol
 
-from fastapi import APIRouter, Depends, Query, Request
 from pydantic import BaseModel, ConfigDict, Field
 
-from gateway.api.authorisation import LOOK, ApiAuthorisation
-from gateway.api.requests import (
-    MAX_PAGE,
-    Authenticate,
-    HolderName,
-    ResourceName,
-    TokenText,
-    attempt,
-    storable,
-)
-from gateway.auth.principal import Principal
+from gateway.api.authorisation import LIST, LOOK, About, ApiAuthorisation, Rule
+from gateway.api.description import Subject
+from gateway.api.requests import HolderName, NamesQuery, ResourceName, TokenText, storable
+from gateway.api.routes import Call, Routes
+from gateway.auth.grants import Action
 from gateway.db import fences
 from gateway.db.database import Database
 from gateway.db.fences import BumpOutcome, BumpResult
@@ -25,9 +18,8 @@ from gateway.fencing import headers
 from gateway.fencing.decision import Decision, Fence, Presented
 from gateway.fencing.headers import FencingHeaders
 from gateway.fencing.lease import LockMode, Sequencer, Signer
-from gateway.fencing.resource import canonical
+from gateway.fencing.ownership import Ownership
 from gateway.fencing.token import Token
-from gateway.http.problems import Problem
 from gateway.record.refusals import Audit
 from gateway.token_admission import Admission
 
@@ -59,24 +51,26 @@ class SequencerView(BaseModel):
     overtaken: bool = Field(description="Whether the fence is higher. Then no write with this token can succeed.")
 
 
-def sequencer_routes(
-    database: Database, signer: Signer, authorisation: ApiAuthorisation, caller: Authenticate
-) -> APIRouter:
-    """Build the route ``/v1/sequencers/check``."""
-    router = APIRouter()
+def _owners(ownership: Ownership, body: SequencerRequest) -> list[str]:
+    return [ownership.of_resource(body.sequencer.rsplit(":", 3)[0])]
 
-    @router.post(
-        "/v1/sequencers/check",
-        summary="Check a sequencer",
+
+def sequencer_routes(database: Database, signer: Signer, authorisation: ApiAuthorisation) -> Routes:
+    """Build the route ``/v1/sequencers/check``."""
+    routes = Routes(Subject.FENCES)
+
+    @routes.add(
+        "POST /v1/sequencers/check",
+        Rule(About.BODY, LOOK),
+        "Check a sequencer",
+        owners=_owners,
         description="For a server that is shown a sequencer, because it takes tokens of this gateway itself. "
         "The state of the lease may change a moment later. A sequencer that was overtaken stays overtaken.",
-        responses={400: {"model": Problem, "description": "The sequencer cannot be read."}},
+        answers={400: "The sequencer cannot be read."},
     )
-    async def check_sequencer(
-        body: SequencerRequest, request: Request, principal: Annotated[Principal, Depends(caller)]
-    ) -> SequencerView:
+    async def check_sequencer(call: Call, body: SequencerRequest) -> SequencerView:
         sequencer = Sequencer.parse(body.sequencer)
-        await authorisation.on(request, principal, LOOK, sequencer.resource)
+        await authorisation.on(call.request, call.principal, LOOK, sequencer.resource)
         # Its caller decides about a write by this answer, so a failover must not undo what it says.
         (found,) = await fences.read_token_states(
             database, [(sequencer.resource, sequencer.token)], sequencer.mode, confirmed=True
@@ -92,7 +86,7 @@ def sequencer_routes(
             overtaken=fence is not None and sequencer.token < fence,
         )
 
-    return router
+    return routes
 
 
 class Barrier(Protocol):
@@ -126,58 +120,45 @@ class BarrierRequest(BaseModel):
     sequencer: SequencerText | None = None
 
 
-def routes(database: Database, barrier: Barrier, admission: Admission, audit: Audit, caller: Authenticate) -> APIRouter:
+def fence_routes(database: Database, barrier: Barrier, admission: Admission, audit: Audit) -> Routes:
     """Build the routes ``/v1/fences``."""
-    router = APIRouter()
+    routes = Routes(Subject.FENCES)
 
-    @router.get("/v1/fences", summary="List fences by name", dependencies=[Depends(caller)])
-    async def list_fences(
-        prefix: Annotated[str, Query(max_length=512)] = "",
-        after: Annotated[str, Query(max_length=512)] = "",
-        limit: Annotated[int, Query(ge=1, le=MAX_PAGE)] = 100,
-    ) -> FenceList:
-        found = await fences.list_fences(database, storable(prefix) or "", storable(after) or "", limit)
+    @routes.add("GET /v1/fences", LIST, "List fences by name")
+    async def list_fences(_: Call, query: NamesQuery) -> FenceList:
+        found = await fences.list_fences(database, query.prefix, query.after, query.limit)
         return FenceList(
             fences=[fence_view(one.resource, one) for one in found],
-            after=found[-1].resource if len(found) == limit else None,
+            after=found[-1].resource if len(found) == query.limit else None,
         )
 
-    @router.get("/v1/fences/{resource:path}", summary="Read a fence", dependencies=[Depends(caller)])
-    async def read_fence(resource: ResourceName) -> FenceView:
-        name = canonical(resource)
-        return fence_view(name, await fences.read(database, name))
+    @routes.add("GET /v1/fences/{resource:path}", Rule(About.RESOURCE, LOOK), "Read a fence")
+    async def read_fence(_: Call, resource: ResourceName) -> FenceView:
+        return fence_view(resource, await fences.read(database, resource))
 
-    @router.post(
-        "/v1/fences/{resource:path}/barrier",
-        summary="Raise the fence before reading",
+    @routes.add(
+        "POST /v1/fences/{resource:path}/barrier",
+        Rule(About.RESOURCE, (Action.BARRIER,)),
+        "Raise the fence before reading",
         description="Once this has returned, no write with a lower token takes effect, on tables or objects.",
-        responses={
-            403: {
-                "model": Problem,
-                "description": "The policy of the resource refuses the token. The refusal is on record.",
-            },
-            412: {"model": Problem, "description": "The token has been overtaken itself. The refusal is on record."},
+        answers={
+            403: "The policy of the resource refuses the token. The refusal is on record.",
+            412: "The token has been overtaken itself. The refusal is on record.",
         },
     )
-    async def raise_barrier(
-        resource: ResourceName,
-        body: BarrierRequest,
-        request: Request,
-        principal: Annotated[Principal, Depends(caller)],
-    ) -> FenceView:
-        name = canonical(resource)
+    async def raise_barrier(call: Call, resource: ResourceName, body: BarrierRequest) -> FenceView:
         sequencer = None if body.sequencer is None else Sequencer.parse(body.sequencer)
-        unproven = FencingHeaders(Token.parse(body.token), name, body.holder)
+        unproven = FencingHeaders(Token.parse(body.token), resource, body.holder)
         sent = unproven if sequencer is None else headers.add_sequencers(unproven, (sequencer,))
         presented = Presented(Token.parse(body.token), body.holder, sequencer=sequencer)
-        if refused := await admission.admit([(name, presented)]):
-            raise await audit.implausible(refused, attempt(request, principal, sent))
-        decision, fence = await barrier(name, presented, principal.name)
+        if refused := await admission.admit([(resource, presented)]):
+            raise await audit.implausible(refused, call.attempt(sent))
+        decision, fence = await barrier(resource, presented, call.principal.name)
         if not decision.passes:
-            raise await audit.refused([(decision, fence)], attempt(request, principal, sent))
-        return fence_view(name, fence)
+            raise await audit.refused([(decision, fence)], call.attempt(sent))
+        return fence_view(resource, fence)
 
-    return router
+    return routes
 
 
 def fence_view(resource: str, fence: Fence | None) -> FenceView:
@@ -206,45 +187,44 @@ class EpochRequest(BaseModel):
     )
 
 
-def epoch_routes(database: Database, barrier: Barrier, caller: Authenticate) -> APIRouter:
+def epoch_routes(database: Database, barrier: Barrier) -> Routes:
     """Build the route ``/v1/fences/{resource}/epoch``."""
-    router = APIRouter()
+    routes = Routes(Subject.FENCES)
 
-    @router.post(
-        "/v1/fences/{resource:path}/epoch",
-        summary="Start a new epoch",
+    @routes.add(
+        "POST /v1/fences/{resource:path}/epoch",
+        Rule(About.RESOURCE, (Action.EPOCH,)),
+        "Start a new epoch",
         description="Needs the grant `epoch`. For an issuer that has lost its counter, or a fence beyond all tokens. "
         "If the fence carries the expected token, it moves to the beginning of its next epoch, on record. "
         "From then on every earlier token is refused, and the leases with such a token end.",
-        responses={
-            403: {"model": Problem, "description": "The caller lacks the grant."},
-            409: {"model": Problem, "description": "The fence carries another token, or it is in its last epoch."},
+        answers={
+            403: "The caller lacks the grant.",
+            409: "The fence carries another token, or it is in its last epoch.",
         },
     )
-    async def start_epoch(
-        resource: ResourceName, body: EpochRequest, principal: Annotated[Principal, Depends(caller)]
-    ) -> FenceView:
-        name, expected = canonical(resource), Token.parse(body.expected)
-        bumped = await fences.bump_epoch(database, name, expected, principal.name, storable(body.reason) or "")
+    async def start_epoch(call: Call, resource: ResourceName, body: EpochRequest) -> FenceView:
+        caller, expected = call.principal.name, Token.parse(body.expected)
+        bumped = await fences.bump_epoch(database, resource, expected, caller, storable(body.reason) or "")
         if bumped.outcome is not BumpOutcome.DONE or bumped.fence is None:
-            raise _not_bumped(name, expected, bumped)
+            raise _not_bumped(resource, expected, bumped)
         # As with every takeover, pending writes with an earlier token must not take effect any more.
         token = bumped.fence.token
         try:
-            decision, fence = await barrier(name, Presented(token), principal.name)
+            decision, fence = await barrier(resource, Presented(token), caller)
             while not decision.passes:
                 # A holder of the new epoch was quicker. It may still be settling the pending writes.
-                decision, fence = await barrier(name, Presented(fence.token), principal.name)
+                decision, fence = await barrier(resource, Presented(fence.token), caller)
         except (Unavailable, OutcomeUnknown) as error:
             raise OutcomeUnknown(
-                f"The fence of {name} is at {token}, but earlier writes are not settled yet. {error.message}",
+                f"The fence of {resource} is at {token}, but earlier writes are not settled yet. {error.message}",
                 advice="The epoch has begun: do not start another. Before a client reads, the first holder of the new "
                 "epoch must repeat the barrier until it succeeds. If the policy takes any token, you may call the "
                 f"barrier with {token}.",
             ) from error
-        return fence_view(name, bumped.fence)
+        return fence_view(resource, bumped.fence)
 
-    return router
+    return routes
 
 
 def _not_bumped(resource: str, expected: Token, bumped: BumpResult) -> ExpectedMismatch | TokensExhausted:

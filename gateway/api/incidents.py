@@ -4,12 +4,14 @@ from datetime import datetime
 from typing import Annotated
 from uuid import UUID
 
-from fastapi import APIRouter, Depends, Query, Request
 from pydantic import BaseModel, ConfigDict, Field
+from starlette.requests import Request
 
-from gateway.api.authorisation import ApiAuthorisation
+from gateway.api.authorisation import OWN_ENTRIES, About, ApiAuthorisation, Rule
+from gateway.api.description import Subject
 from gateway.api.record_views import MissingGrantView, RejectionFilters
-from gateway.api.requests import Authenticate, storable
+from gateway.api.requests import storable
+from gateway.api.routes import Call, Routes
 from gateway.auth.grants import Action
 from gateway.auth.principal import Principal, shown_to
 from gateway.db import incidents
@@ -26,7 +28,6 @@ from gateway.fencing.incident import (
     acknowledgement_details,
 )
 from gateway.fencing.record import Kind, RecordedEvent
-from gateway.http.problems import Problem
 
 
 class Acknowledging:
@@ -146,19 +147,18 @@ class IncidentQuery(RejectionFilters):
     limit: Annotated[int, Field(ge=1, le=MOST)] = 100
 
 
-def routes(database: Database, acknowledging: Acknowledging, caller: Authenticate) -> APIRouter:
+def incident_routes(database: Database, acknowledging: Acknowledging) -> Routes:
     """Build the routes ``/v1/incidents``. A caller that may not audit gets incidents of its own only."""
-    router = APIRouter()
+    routes = Routes(Subject.RECORD)
 
-    @router.get(
-        "/v1/incidents",
-        summary="List incidents: refused writes that belong together",
+    @routes.add(
+        "GET /v1/incidents",
+        OWN_ENTRIES,
+        "List incidents: refused writes that belong together",
         description="The incident with the newest refused write is first. Without `since`: of the last 24 hours.",
     )
-    async def list_incidents(
-        query: Annotated[IncidentQuery, Query()], principal: Annotated[Principal, Depends(caller)]
-    ) -> IncidentList:
-        now = await database.now()
+    async def list_incidents(call: Call, query: IncidentQuery) -> IncidentList:
+        now, principal = await database.now(), call.principal
         filters = query.filters_for(principal)
         if filters.since is None:
             filters = incidents.of_the_last_day(filters, now)
@@ -170,31 +170,24 @@ def routes(database: Database, acknowledging: Acknowledging, caller: Authenticat
             complete=found.complete and len(chosen) <= query.limit,
         )
 
-    @router.get("/v1/incidents/{id}", summary="Read the incident of a refused write")
-    async def read_incident(id: UUID, principal: Annotated[Principal, Depends(caller)]) -> IncidentView:  # noqa: A002 - as in the path
-        incident = await incidents.find_incident(database, id, shown_to(principal))
-        return _view(incident, await database.now(), principal)
+    @routes.add("GET /v1/incidents/{id}", OWN_ENTRIES, "Read the incident of a refused write")
+    async def read_incident(call: Call, id: UUID) -> IncidentView:  # noqa: A002 - as in the path
+        incident = await incidents.find_incident(database, id, shown_to(call.principal))
+        return _view(incident, await database.now(), call.principal)
 
-    @router.post(
-        "/v1/incidents/{id}/acknowledgements",
-        summary="Acknowledge an incident, with a note, on record",
+    @routes.add(
+        "POST /v1/incidents/{id}/acknowledgements",
+        Rule(About.BODY, (Action.BREAK,)),  # the record has the resource
+        "Acknowledge an incident, with a note, on record",
         description="Needs the grant `break` on its resource; on everything, if the incident is about a caller. "
         "A note can never be changed.",
-        responses={
-            403: {"model": Problem, "description": "The caller lacks the grant."},
-            409: {"model": Problem, "description": "The incident has too many notes."},
-        },
+        answers={403: "The caller lacks the grant.", 409: "The incident has too many notes."},
     )
-    async def acknowledge(
-        id: UUID,  # noqa: A002 - as in the path
-        body: AcknowledgeRequest,
-        request: Request,
-        principal: Annotated[Principal, Depends(caller)],
-    ) -> IncidentView:
-        incident = await acknowledging.add(request, principal, id, body.note)
-        return _view(incident, await database.now(), principal)
+    async def acknowledge(call: Call, id: UUID, body: AcknowledgeRequest) -> IncidentView:  # noqa: A002 - as in the path
+        incident = await acknowledging.add(call.request, call.principal, id, body.note)
+        return _view(incident, await database.now(), call.principal)
 
-    return router
+    return routes
 
 
 def visible_notes(incident: Incident, principal: Principal) -> list[Acknowledgement]:

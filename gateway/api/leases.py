@@ -4,30 +4,30 @@ No answer about the state of a lock has the id of a lease.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Annotated, TypeAlias
+from typing import Annotated, Any, TypeAlias, TypeVar
 from uuid import UUID
 
-from fastapi import APIRouter, Depends, Query, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
+from starlette.requests import Request
+from starlette.responses import Response
 
-from gateway.api.authorisation import ApiAuthorisation
+from gateway.api.authorisation import LIST, LOCK, LOOK, About, ApiAuthorisation, Rule
+from gateway.api.description import Subject
 from gateway.api.fences import Barrier
-from gateway.api.requests import MAX_PAGE, Authenticate, HolderName, ResourceName, TokenText, attempt, storable
+from gateway.api.requests import HolderName, NamesQuery, ResourceName, ShownToken, TokenText, storable
+from gateway.api.routes import Call, Routes, json
 from gateway.auth.grants import Action
-from gateway.auth.principal import Principal
-from gateway.errors import Forbidden, LeaseLost, RequestMalformed
+from gateway.errors import Forbidden, LeaseLost, RequestMalformed, Unavailable
 from gateway.fencing.decision import Presented
 from gateway.fencing.headers import FencingHeaders
 from gateway.fencing.lease import Lease, LockMode, LockRequest, Renewal
-from gateway.fencing.lease import LockState as Lock
+from gateway.fencing.ownership import Ownership
 from gateway.fencing.resource import canonical
 from gateway.fencing.token import Token
-from gateway.http.problems import Problem
-from gateway.http.raw_routes import RawRoute, body_of, read_body, while_connected
 from gateway.leases.service import LeaseService
 from gateway.observe.events import Observe, StepReached
 from gateway.observe.stages import staged
@@ -189,102 +189,11 @@ class LeaseTerms:
             expires_at=lease.expires_at,
             expires_in=lease.expires_in,
         )
-        return _answer(view, status)
+        # The id of a lease is enough to end it.
+        return json(view, status, private=True)
 
 
-@dataclass(frozen=True, slots=True)
-class LeaseEndpoints:
-    """The endpoints behind the routes."""
-
-    locks: LeaseTerms
-    barrier: Barrier
-    audit: Audit
-    authorisation: ApiAuthorisation
-    caller: Authenticate
-
-    async def acquire(self, request: Request, resource: ResourceName) -> Response:
-        principal = self.caller(request)
-        wish = await read_body(request, AcquireRequest)
-        wanted = self.locks.acquisition(resource, wish, principal.name)
-        self.locks.observe(ACQUIRE_BEFORE)
-        acquiring = self.locks.service.acquire(wanted)
-        granted = await (while_connected(request, acquiring) if wanted.wait else acquiring)
-        self.locks.observe(ACQUIRE_AFTER)
-        lease = granted.lease
-        if wish.barrier:
-            lease = await self._raised(lease, principal, request)
-        return self.locks.answer(lease, 201 if granted.fresh else 200)
-
-    async def _raised(self, lease: Lease, principal: Principal, request: Request) -> Lease:
-        """Raise the barrier for a new lease, and return the renewed lease.
-
-        Once this returns, no older write takes effect. If the barrier fails for now, the lease stays.
-        """
-        # Holders of a shared lock share its token. With their names they would be two holders of one token.
-        holder = lease.holder if lease.mode is LockMode.EXCLUSIVE else None
-        with staged(self.locks.observe, "leases", "barrier"):
-            decision, fence = await self.barrier(lease.resource, Presented(lease.token, holder), principal.name)
-        if not decision.passes:
-            with suppress(LeaseLost):
-                await self.locks.service.release(lease.resource, lease.id, lease.caller)
-            refused = FencingHeaders(lease.token, lease.resource, holder)
-            raise await self.audit.refused([(decision, fence)], attempt(request, principal, refused))
-        # The barrier may have taken long. The holder starts with a full lease, or learns that it was lost.
-        return await self.locks.service.renew(lease.resource, lease.id, lease.caller)
-
-    async def renew(self, request: Request, resource: ResourceName, lease: str) -> Response:
-        principal = self.caller(request)
-        wish = await read_body(request, RenewRequest)
-        one = self.locks.renewal(resource, _lease_id(lease), principal.name, wish.ttl)
-        self.locks.observe(RENEW_BEFORE)
-        renewed = await self.locks.service.renew(one.resource, one.lease, one.caller, one.ttl)
-        self.locks.observe(RENEW_AFTER)
-        return self.locks.answer(renewed, 200)
-
-    async def renew_many(self, request: Request) -> Response:
-        principal = self.caller(request)
-        wish = await read_body(request, RenewManyRequest)
-        wanted = [self.locks.renewal(one.resource, one.lease, principal.name, one.ttl) for one in wish.leases]
-        resources = {one.resource for one in wanted}
-        denied = {resource for resource in resources if not principal.rights.on(Action.LOCK, resource)}
-        granted = [one for one in wanted if one.resource not in denied]
-        self.authorisation.owns(one.resource for one in granted)
-        if denied:
-            # Together, so that they share batches: the granted leases go on running out meanwhile.
-            await asyncio.gather(*(self._deny(request, principal, resource) for resource in sorted(denied)))
-        self.locks.observe(RENEW_BEFORE)
-        kept = zip(granted, await self.locks.service.renew_many(granted), strict=True)
-        by_lease = {(one.resource, one.lease): lease for one, lease in kept}
-        renewed = [by_lease.get((one.resource, one.lease)) for one in wanted]
-        self.locks.observe(RENEW_AFTER)
-        views = [
-            RenewedView(resource=one.resource, lease=one.lease, expires_in=None if kept is None else kept.expires_in)
-            for one, kept in zip(wanted, renewed, strict=True)
-        ]
-        return _answer(RenewedList(leases=views), 200)
-
-    async def _deny(self, request: Request, principal: Principal, resource: str) -> None:
-        """Put on record that a caller may not renew a lock. It loses this lock alone."""
-        await self.authorisation.denied(request, principal, (Action.LOCK,), f"resource {resource}", resource)
-
-    async def release(self, request: Request, resource: ResourceName, lease: str) -> Response:
-        principal = self.caller(request)
-        name, one = canonical(resource), _lease_id(lease)
-        self.locks.observe(RELEASE_BEFORE)
-        await self.locks.service.release(name, one, principal.name)
-        self.locks.observe(RELEASE_AFTER)
-        return Response(status_code=204)
-
-    async def withdraw(self, request: Request, resource: ResourceName) -> Response:
-        principal = self.caller(request)
-        wish = await read_body(request, WithdrawRequest)
-        name = canonical(resource)
-        self.locks.observe(RELEASE_BEFORE)
-        await self.locks.service.withdraw(name, wish.holder, principal.name, wish.request)
-        self.locks.observe(RELEASE_AFTER)
-        return Response(status_code=204)
-
-
+_LEASE = Rule(About.RESOURCE, (Action.LOCK,), held=True)
 _ACQUIRE = """
 Gives the holder the lock if it is free, with a token higher than all before. The same holder of the same caller
 gets the lease that it already has, and so does the same `request`. A client whose answer was lost simply retries.
@@ -294,62 +203,145 @@ _WITHDRAW = """
 For a client that does not know whether it got the lock, and does not want it any more. The request leaves the queue,
 or the lease is released.
 """
-_LEASE = {"model": LeaseView}
-_PROBLEM = {"model": Problem}
-_LOST = {"model": Problem, "description": "The lease has expired, was released, or was broken."}
-_ELSEWHERE = {"model": Problem, "description": "Another gateway issues the tokens."}
-_FOREIGN = {"model": Problem, "description": "The lease belongs to another caller."}
+_LOST = "The lease has expired, was released, or was broken."
+_ELSEWHERE = "Another gateway issues the tokens."
+_FOREIGN = "The lease belongs to another caller."
+_AGAIN = "The holder already has the lock: the same lease with the same token."
 
 
-def routes(
-    locks: LeaseTerms, barrier: Barrier, audit: Audit, authorisation: ApiAuthorisation, caller: Authenticate
-) -> APIRouter:
-    """Build the routes of holders: ``/v1/leases`` and ``/v1/withdrawals``."""
-    router = APIRouter(route_class=RawRoute, default_response_class=Response)
-    endpoints = LeaseEndpoints(locks, barrier, audit, authorisation, caller)
-    again = {"model": LeaseView, "description": "The holder already has the lock: the same lease with the same token."}
-    router.post(
-        "/v1/leases/{resource:path}",
-        summary="Acquire a lock",
+def _owners(ownership: Ownership, body: RenewManyRequest) -> list[str]:
+    return [ownership.of_resource(one.resource) for one in body.leases]
+
+
+def acquire_routes(locks: LeaseTerms, barrier: Barrier, audit: Audit) -> Routes:
+    """Build the route that acquires a lock."""
+    routes = Routes(Subject.LOCKS)
+    service, observe = locks.service, locks.observe
+
+    @routes.add(
+        "POST /v1/leases/{resource:path}",
+        LOCK,
+        "Acquire a lock",
         description=_ACQUIRE,
-        status_code=201,
-        responses={201: _LEASE, 200: again, 403: _ELSEWHERE, **dict.fromkeys((409, 410, 412, 413), _PROBLEM)},
-        openapi_extra=body_of(AcquireRequest),
-    )(endpoints.acquire)
-    router.put(
-        "/v1/leases/{resource:path}/{lease}",
-        summary="Renew a lease",
+        status=201,
+        answer=LeaseView,
+        answers={200: (LeaseView, _AGAIN), 403: _ELSEWHERE, **dict.fromkeys((409, 410, 412, 413), "")},
+    )
+    async def acquire(call: Call, resource: ResourceName, body: AcquireRequest) -> Response:
+        wanted = locks.acquisition(resource, body, call.principal.name)
+        observe(ACQUIRE_BEFORE)
+        acquiring = service.acquire(wanted)
+        granted = await (while_connected(call.request, acquiring) if wanted.wait else acquiring)
+        observe(ACQUIRE_AFTER)
+        lease = await raised(call, granted.lease) if body.barrier else granted.lease
+        return locks.answer(lease, 201 if granted.fresh else 200)
+
+    async def raised(call: Call, lease: Lease) -> Lease:
+        """Raise the barrier for a new lease, and return the renewed lease.
+
+        Once this returns, no older write takes effect. If the barrier fails for now, the lease stays.
+        """
+        # Holders of a shared lock share its token. With their names they would be two holders of one token.
+        holder = lease.holder if lease.mode is LockMode.EXCLUSIVE else None
+        with staged(observe, "leases", "barrier"):
+            decision, fence = await barrier(lease.resource, Presented(lease.token, holder), call.principal.name)
+        if not decision.passes:
+            with suppress(LeaseLost):
+                await service.release(lease.resource, lease.id, lease.caller)
+            refused = FencingHeaders(lease.token, lease.resource, holder)
+            raise await audit.refused([(decision, fence)], call.attempt(refused))
+        # The barrier may have taken long. The holder starts with a full lease, or learns that it was lost.
+        return await service.renew(lease.resource, lease.id, lease.caller)
+
+    return routes
+
+
+def holder_routes(locks: LeaseTerms, authorisation: ApiAuthorisation) -> Routes:
+    """Build the routes of holders: they renew and release leases, and withdraw requests."""
+    routes = Routes(Subject.LOCKS)
+    service, observe = locks.service, locks.observe
+
+    @routes.add(
+        "PUT /v1/leases/{resource:path}/{lease}",
+        _LEASE,
+        "Renew a lease",
         description="A lost lease cannot be renewed, even if no other holder has taken the lock meanwhile.",
-        responses={200: _LEASE, 403: _FOREIGN, 410: _LOST, 413: _PROBLEM},
-        openapi_extra=body_of(RenewRequest),
-    )(endpoints.renew)
-    router.delete(
-        "/v1/leases/{resource:path}/{lease}",
-        summary="Release a lease",
-        status_code=204,
-        responses={403: _FOREIGN, 410: _LOST},
-    )(endpoints.release)
-    router.put(
-        "/v1/leases",
-        summary="Renew many leases",
+        answer=LeaseView,
+        answers={403: _FOREIGN, 410: _LOST, 413: ""},
+    )
+    async def renew(call: Call, resource: ResourceName, lease: str, body: RenewRequest) -> Response:
+        one = locks.renewal(resource, _lease_id(lease), call.principal.name, body.ttl)
+        observe(RENEW_BEFORE)
+        renewed = await service.renew(one.resource, one.lease, one.caller, one.ttl)
+        observe(RENEW_AFTER)
+        return locks.answer(renewed, 200)
+
+    @routes.add(
+        "DELETE /v1/leases/{resource:path}/{lease}",
+        _LEASE,
+        "Release a lease",
+        status=204,
+        answers={403: _FOREIGN, 410: _LOST},
+    )
+    async def release(call: Call, resource: ResourceName, lease: str) -> None:
+        one = _lease_id(lease)
+        observe(RELEASE_BEFORE)
+        await service.release(resource, one, call.principal.name)
+        observe(RELEASE_AFTER)
+
+    @routes.add(
+        "PUT /v1/leases",
+        Rule(About.BODY, (Action.LOCK,)),
+        "Renew many leases",
         description=f"Up to {MAX_RENEWALS:,}, independently of each other. A lease of another caller counts as lost.",
-        responses={200: {"model": RenewedList}, 413: _PROBLEM},
-        openapi_extra=body_of(RenewManyRequest),
-    )(endpoints.renew_many)
-    router.post(
-        "/v1/withdrawals/{resource:path}",
-        summary="Withdraw a request for a lock",
+        limit=1024 * 1024,  # a program renews all its leases in one request
+        owners=_owners,
+        answers={413: ""},
+    )
+    async def renew_many(call: Call, body: RenewManyRequest) -> RenewedList:
+        principal = call.principal
+        wanted = [locks.renewal(one.resource, one.lease, principal.name, one.ttl) for one in body.leases]
+        resources = {one.resource for one in wanted}
+        denied = {resource for resource in resources if not principal.rights.on(Action.LOCK, resource)}
+        granted = [one for one in wanted if one.resource not in denied]
+        authorisation.owns(*(one.resource for one in granted))
+        if denied:
+            # Together, so that they share batches: the granted leases go on running out meanwhile. Each caller that
+            # may not renew a lock loses this lock alone, on record.
+            await asyncio.gather(
+                *(
+                    authorisation.denied(call.request, principal, (Action.LOCK,), f"resource {resource}", resource)
+                    for resource in sorted(denied)
+                )
+            )
+        observe(RENEW_BEFORE)
+        kept = zip(granted, await service.renew_many(granted), strict=True)
+        by_lease = {(one.resource, one.lease): lease for one, lease in kept}
+        renewed = [by_lease.get((one.resource, one.lease)) for one in wanted]
+        observe(RENEW_AFTER)
+        return RenewedList(
+            leases=[
+                RenewedView(
+                    resource=one.resource, lease=one.lease, expires_in=None if kept is None else kept.expires_in
+                )
+                for one, kept in zip(wanted, renewed, strict=True)
+            ]
+        )
+
+    @routes.add(
+        "POST /v1/withdrawals/{resource:path}",
+        LOCK,
+        "Withdraw a request for a lock",
         description=_WITHDRAW,
-        status_code=204,
-        responses={413: _PROBLEM},
-        openapi_extra=body_of(WithdrawRequest),
-    )(endpoints.withdraw)
-    return router
+        status=204,
+        answers={413: ""},
+    )
+    async def withdraw(call: Call, resource: ResourceName, body: WithdrawRequest) -> None:
+        observe(RELEASE_BEFORE)
+        await service.withdraw(resource, body.holder, call.principal.name, body.request)
+        observe(RELEASE_AFTER)
 
-
-def _answer(view: BaseModel, status: int) -> Response:
-    """Return an answer that no cache may keep, because the id of a lease is enough to end it."""
-    return Response(view.model_dump_json(), status, {"Cache-Control": "no-store"}, "application/json")
+    return routes
 
 
 def _lease_id(text: str) -> UUID:
@@ -362,16 +354,61 @@ def _lease_id(text: str) -> UUID:
         ) from None
 
 
+Result = TypeVar("Result")
+
+
+async def while_connected(request: Request, work: Coroutine[Any, Any, Result]) -> Result:
+    """Return the result of ``work``, which is cancelled, and cleaned up, if the client hangs up or the gateway stops.
+
+    The body of the request must have been read. Raises ``RequestMalformed`` if the client has hung up, and
+    ``Unavailable`` if this gateway is being stopped.
+    """
+    working, leaving = asyncio.ensure_future(work), asyncio.ensure_future(_disconnected(request))
+    stopping = asyncio.ensure_future(_stopping(request))
+    try:
+        await asyncio.wait((working, leaving, stopping), return_when=asyncio.FIRST_COMPLETED)
+        if not working.done():
+            await _cancel(working)
+            if leaving.done():
+                raise RequestMalformed("The client has hung up.")
+            raise Unavailable(
+                "This gateway is being stopped.",
+                advice='Repeat the request: another gateway answers it. With a "request" it keeps its place for now.',
+            )
+        return working.result()
+    finally:
+        await _cancel(working, leaving, stopping)
+
+
+async def _cancel(*tasks: "asyncio.Future[Any]") -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _disconnected(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+async def _stopping(request: Request) -> None:
+    """Wait until the server begins to stop, which it tells its connections."""
+    stopping: asyncio.Event = request.scope["state"].get("stopping") or asyncio.Event()
+    await stopping.wait()
+
+
 BREAK_BEFORE, BREAK_AFTER = StepReached("leases.break.before"), StepReached("leases.break.after")
 
 
 class HoldView(BaseModel):
     """A holder of the lock."""
 
+    model_config = ConfigDict(from_attributes=True)
+
     holder: str
     caller: str
     mode: LockMode
-    token: str
+    token: ShownToken
     acquired_at: datetime = Field(description="By the database's clock.")
     expires_at: datetime = Field(description="By the database's clock.")
     expires_in: float = Field(description="Seconds.")
@@ -379,6 +416,8 @@ class HoldView(BaseModel):
 
 class WaiterView(BaseModel):
     """A request in the queue."""
+
+    model_config = ConfigDict(from_attributes=True)
 
     holder: str
     caller: str
@@ -389,9 +428,11 @@ class WaiterView(BaseModel):
 class LockView(BaseModel):
     """The state of a lock."""
 
+    model_config = ConfigDict(from_attributes=True)
+
     resource: str
     mode: LockMode | None = Field(description="How the lock is held; null if it is free.")
-    token: str | None = Field(description="The last token issued; null if there was none.")
+    token: ShownToken | None = Field(description="The last token issued; null if there was none.")
     holders: list[HoldView]
     waiters: int
     queue: list[WaiterView] = Field(description="The first waiting requests, in their order.")
@@ -416,69 +457,35 @@ class BreakRequest(BaseModel):
     reason: Annotated[str, Field(min_length=1, max_length=500)]
 
 
-def administration_routes(locks: LeaseTerms, caller: Authenticate) -> APIRouter:
+def administration_routes(locks: LeaseTerms) -> Routes:
     """Build the read-only routes of ``/v1/leases``, and ``/v1/breaks``."""
-    router = APIRouter()
-    service = locks.service
+    routes, service = Routes(Subject.LOCKS), locks.service
 
-    @router.get("/v1/leases", summary="List the locks that are held, by name", dependencies=[Depends(caller)])
-    async def list_locks(
-        prefix: Annotated[str, Query(max_length=512)] = "",
-        after: Annotated[str, Query(max_length=512)] = "",
-        limit: Annotated[int, Query(ge=1, le=MAX_PAGE)] = 100,
-    ) -> LockList:
-        found = await service.listed(storable(prefix) or "", storable(after) or "", limit)
+    @routes.add("GET /v1/leases", LIST, "List the locks that are held, by name")
+    async def list_locks(_: Call, query: NamesQuery) -> LockList:
+        found = await service.listed(query.prefix, query.after, query.limit)
         return LockList(
-            locks=[_lock_view(one) for one in found], after=found[-1].resource if len(found) == limit else None
+            locks=[LockView.model_validate(one) for one in found],
+            after=found[-1].resource if len(found) == query.limit else None,
         )
 
-    @router.get("/v1/leases/{resource:path}", summary="Read the state of a lock", dependencies=[Depends(caller)])
-    async def read_lock(resource: ResourceName) -> LockView:
-        return _lock_view(await service.inspect(canonical(resource)))
+    @routes.add("GET /v1/leases/{resource:path}", Rule(About.RESOURCE, LOOK), "Read the state of a lock")
+    async def read_lock(_: Call, resource: ResourceName) -> LockView:
+        return LockView.model_validate(await service.inspect(resource))
 
-    @router.post(
-        "/v1/breaks/{resource:path}",
-        summary="End another holder's lease",
+    @routes.add(
+        "POST /v1/breaks/{resource:path}",
+        Rule(About.RESOURCE, (Action.BREAK,), held=True),
+        "End another holder's lease",
         description="Needs the grant `break`. Every lease with exactly this token ends as if it had expired, "
         "on record.",
-        responses={
-            403: {"model": Problem, "description": "The caller lacks the grant."},
-            409: {"model": Problem, "description": "No holder has the lock with this token."},
-        },
+        answers={403: "The caller lacks the grant.", 409: "No holder has the lock with this token."},
     )
-    async def break_lock(
-        resource: ResourceName, body: BreakRequest, principal: Annotated[Principal, Depends(caller)]
-    ) -> LockView:
-        name, expected = canonical(resource), Token.parse(body.expected)
-        reason = storable(body.reason) or ""
+    async def break_lock(call: Call, resource: ResourceName, body: BreakRequest) -> LockView:
+        expected, reason = Token.parse(body.expected), storable(body.reason) or ""
         locks.observe(BREAK_BEFORE)
-        lock = await service.break_lock(name, expected, principal.name, reason)
+        lock = await service.break_lock(resource, expected, call.principal.name, reason)
         locks.observe(BREAK_AFTER)
-        return _lock_view(lock)
+        return LockView.model_validate(lock)
 
-    return router
-
-
-def _lock_view(lock: Lock) -> LockView:
-    holders = [
-        HoldView(
-            holder=hold.holder,
-            caller=hold.caller,
-            mode=hold.mode,
-            token=str(hold.token),
-            acquired_at=hold.acquired_at,
-            expires_at=hold.expires_at,
-            expires_in=hold.expires_in,
-        )
-        for hold in lock.holders
-    ]
-    queue = [WaiterView(holder=one.holder, caller=one.caller, mode=one.mode, since=one.since) for one in lock.queue]
-    return LockView(
-        resource=lock.resource,
-        mode=lock.mode,
-        token=None if lock.token is None else str(lock.token),
-        holders=holders,
-        waiters=lock.waiters,
-        queue=queue,
-        delayed_for=lock.delayed_for,
-    )
+    return routes

@@ -9,27 +9,26 @@ import re
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Annotated, Any, TypeAlias
+from typing import Any, TypeAlias
 
-from fastapi import APIRouter, Depends, Request, Response
 from pydantic import BaseModel, Field
+from starlette.requests import Request
+from starlette.responses import Response
 
 from gateway import budget
-from gateway.api.authorisation import ApiAuthorisation
-from gateway.api.requests import Authenticate, attempt
+from gateway.api.authorisation import ADMINISTER, AUDIT, CALLERS, PUBLIC, ApiAuthorisation
+from gateway.api.description import Subject
+from gateway.api.routes import Call, Routes, json
 from gateway.auth.grants import EVERYTHING, Action
-from gateway.auth.principal import Principal
 from gateway.errors import DatabaseClosed, NotReady, Unauthenticated
-from gateway.fencing.headers import FencingHeaders
 from gateway.fencing.record import ANONYMOUS
 from gateway.http.head import Head
-from gateway.http.problems import Problem
 from gateway.reloading import Reload
 from gateway.webhooks.outbox import Outbox
 
 LIVE, HEALTH, READY, METRICS = "/livez", "/healthz", "/readyz", "/metrics"
 CUSTOMARY_PATHS = frozenset(path.encode() for path in (LIVE, HEALTH, READY, METRICS))
-_CUSTOMARY: dict[str, Any] = {"methods": ["GET", "HEAD"], "include_in_schema": False}
+_LACKS = {403: "The caller lacks the grant."}
 
 HealthCheck: TypeAlias = Callable[[], Awaitable[dict[str, str]]]
 """Returns the state of each service behind the gateway: ``ok``, or the problem.
@@ -90,43 +89,41 @@ class HealthView(BaseModel):
     )
 
 
-def health_routes(
-    health: HealthCheck, ready: HealthCheck, buckets: ProbedBuckets, journal: JournalState, authenticate: Authenticate
-) -> APIRouter:
+def health_routes(health: HealthCheck, ready: HealthCheck, buckets: ProbedBuckets, journal: JournalState) -> Routes:
     """Build the routes ``/v1/live``, ``/v1/health`` and ``/v1/ready``. ``ready`` may leave out slow databases.
 
     Only callers with the grant audit see more than states.
     """
-    router = APIRouter()
+    routes = Routes(Subject.OPERATION)
 
-    @router.api_route(LIVE, status_code=204, response_class=Response, **_CUSTOMARY)
-    @router.get(
-        "/v1/live",
-        summary="Check whether the process answers, whatever the state of the services behind it",
-        status_code=204,
-        response_class=Response,
+    @routes.add(f"GET {LIVE}", PUBLIC, status=204)
+    @routes.add(f"HEAD {LIVE}", PUBLIC, status=204)
+    @routes.add(
+        "GET /v1/live",
+        PUBLIC,
+        "Check whether the process answers, whatever the state of the services behind it",
+        status=204,
     )
-    async def read_live() -> None:
+    async def read_live(_: Call) -> None:
         """Answer. To restart a gateway because its database is away would make it forget what it has acknowledged."""
 
-    @router.api_route(HEALTH, response_model_exclude_none=True, **_CUSTOMARY)
-    @router.get(
-        "/v1/health",
-        summary="Read the health of the gateway and of the services behind it",
-        response_model_exclude_none=True,
+    @routes.add(f"GET {HEALTH}", PUBLIC)
+    @routes.add(f"HEAD {HEALTH}", PUBLIC)
+    @routes.add(
+        "GET /v1/health", PUBLIC, "Read the health of the gateway and of the services behind it", answer=HealthView
     )
-    async def read_health(request: Request, response: Response) -> HealthView:
+    async def read_health(call: Call) -> Response:
         services = await health()
-        response.status_code = 200 if all(state == "ok" for state in services.values()) else 503
-        if not _audits(request, authenticate):
-            return _view(services)
-        return _view(services, journal=await journal(), buckets=dict(buckets()) or None)
+        status = 200 if all(state == "ok" for state in services.values()) else 503
+        more: dict[str, Any] = {}
+        if _audits(call):
+            more = {"journal": await journal(), "buckets": dict(buckets()) or None}
+        return json(_view(services, **more), status, exclude_none=True)
 
-    @router.api_route(READY, status_code=204, response_class=Response, **_CUSTOMARY)
-    @router.get(
-        "/v1/ready", summary="Check whether the gateway can take writes", status_code=204, response_class=Response
-    )
-    async def read_ready() -> None:
+    @routes.add(f"GET {READY}", PUBLIC, status=204)
+    @routes.add(f"HEAD {READY}", PUBLIC, status=204)
+    @routes.add("GET /v1/ready", PUBLIC, "Check whether the gateway can take writes", status=204)
+    async def read_ready(_: Call) -> None:
         services = await ready()
         failing = sorted(name for name, state in services.items() if state != "ok")
         databases = {name.partition(".")[2] for name in services}
@@ -135,7 +132,7 @@ def health_routes(
             told = f"Not ready: {', '.join(f'{name} is {services[name]}' for name in failing)}."
             raise (DatabaseClosed if "closed" in map(services.get, failing) else NotReady)(told)
 
-    return router
+    return routes
 
 
 def _view(services: Mapping[str, str], **more: Any) -> HealthView:
@@ -151,9 +148,9 @@ def _view(services: Mapping[str, str], **more: Any) -> HealthView:
     return HealthView(**worst, databases={name: DatabaseView(**states) for name, states in databases.items()}, **more)
 
 
-def _audits(request: Request, authenticate: Authenticate) -> bool:
+def _audits(call: Call) -> bool:
     try:
-        return authenticate(request).audits
+        return call.principal.audits
     except Unauthenticated:
         return False
 
@@ -204,28 +201,30 @@ def _shows_credentials(request: Request) -> bool:
     return head.certificate is not None or any(name in _CREDENTIALS for name, _ in head.headers)
 
 
-def metrics_routes(metrics: MetricsSource, authenticate: Authenticate, authorisation: ApiAuthorisation) -> APIRouter:
+def metrics_routes(metrics: MetricsSource, authorisation: ApiAuthorisation) -> Routes:
     """Build the route ``/v1/metrics``, for callers with the grant audit and programs on this host.
 
     Metrics name no resource, holder or caller. But they tell strangers how much load it takes to trouble the gateway.
     """
-    router = APIRouter()
+    routes = Routes(Subject.OPERATION)
 
-    @router.api_route(METRICS, response_class=Response, **_CUSTOMARY)
-    @router.get(
-        "/v1/metrics",
-        summary="Read metrics, in the text format of Prometheus or as OpenMetrics",
-        response_class=Response,
-        responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}}},
+    @routes.add(f"GET {METRICS}", CALLERS)
+    @routes.add(f"HEAD {METRICS}", CALLERS)
+    @routes.add(
+        "GET /v1/metrics",
+        CALLERS,
+        "Read metrics, in the text format of Prometheus or as OpenMetrics",
+        content={"text/plain": {"schema": {"type": "string"}}},
     )
-    async def read_metrics(request: Request) -> Response:
+    async def read_metrics(call: Call) -> Response:
+        request = call.request
         is_open = metrics.public or _is_local(request)
         if _shows_credentials(request):
-            authenticate(request)  # wrong ones are an error everywhere
+            _ = call.principal  # wrong ones are an error everywhere
         elif is_open:
             budget.serve(request.scope["state"], ANONYMOUS)
         if not is_open:
-            principal = authenticate(request)
+            principal = call.principal
             if principal.is_anonymous and not principal.audits:
                 raise Unauthenticated("Metrics are for callers with the grant audit.")
             if not principal.audits:
@@ -233,7 +232,7 @@ def metrics_routes(metrics: MetricsSource, authenticate: Authenticate, authorisa
         content, media_type = await metrics.scrape(request.headers.get("accept", ""))
         return Response(content, headers={"Content-Type": media_type, "Cache-Control": "no-store"})
 
-    return router
+    return routes
 
 
 class ConfigurationView(BaseModel):
@@ -254,31 +253,32 @@ class ConfigurationAccess:
     reload: Reload
 
 
-def configuration_routes(configuration: ConfigurationAccess, caller: Authenticate) -> APIRouter:
+def configuration_routes(configuration: ConfigurationAccess) -> Routes:
     """Build the routes below ``/v1/config``."""
-    router = APIRouter()
-    forbidden: dict[int | str, dict[str, Any]] = {403: {"model": Problem, "description": "The caller lacks the grant."}}
+    routes = Routes(Subject.OPERATION)
 
-    @router.get(
-        "/v1/config",
-        summary="Show the configuration in force",
+    @routes.add(
+        "GET /v1/config",
+        ADMINISTER,
+        "Show the configuration in force",
         description="Needs the grant `administer`. Every gateway answers for itself.",
-        responses=forbidden,
+        answers=_LACKS,
     )
-    async def show_configuration() -> ConfigurationView:
+    async def show_configuration(_: Call) -> ConfigurationView:
         return ConfigurationView(toml=configuration.shown)
 
-    @router.post(
-        "/v1/config/reload",
-        summary="Put the configuration in force that stands in the file",
+    @routes.add(
+        "POST /v1/config/reload",
+        ADMINISTER,
+        "Put the configuration in force that stands in the file",
         description="Needs the grant `administer`. It takes effect as a whole, or not at all. "
         "Every gateway reloads its own.",
-        responses={**forbidden, 409: {"model": Problem, "description": "It cannot be used, or it needs a restart."}},
+        answers={**_LACKS, 409: "It cannot be used, or it needs a restart."},
     )
-    async def reload_configuration(request: Request, principal: Annotated[Principal, Depends(caller)]) -> ReloadView:
-        return ReloadView(changes=await configuration.reload(attempt(request, principal, FencingHeaders())))
+    async def reload_configuration(call: Call) -> ReloadView:
+        return ReloadView(changes=await configuration.reload(call.attempt()))
 
-    return router
+    return routes
 
 
 class WebhookView(BaseModel):
@@ -311,30 +311,32 @@ class TestView(BaseModel):
     error: str | None
 
 
-def webhook_routes(outbox: Outbox) -> APIRouter:
+def webhook_routes(outbox: Outbox) -> Routes:
     """Build the routes ``/v1/webhooks``."""
-    router = APIRouter()
+    routes = Routes(Subject.WEBHOOKS)
 
-    @router.get(
-        "/v1/webhooks",
-        summary="List the webhooks and their progress",
+    @routes.add(
+        "GET /v1/webhooks",
+        AUDIT,
+        "List the webhooks and their progress",
         description="Needs the grant `audit`.",
-        responses={403: {"model": Problem, "description": "The caller lacks the grant."}},
+        answers=_LACKS,
     )
-    async def list_webhooks() -> WebhookList:
+    async def list_webhooks(_: Call) -> WebhookList:
         standings = await outbox.standings()
         return WebhookList(webhooks=[WebhookView.model_validate(one, from_attributes=True) for one in standings])
 
-    @router.post(
-        "/v1/webhooks/{name}/test",
-        summary="Send a test message to a webhook",
+    @routes.add(
+        "POST /v1/webhooks/{name}/test",
+        ADMINISTER,
+        "Send a test message to a webhook",
         description="Needs the grant `administer`. The gateway sends it at once, not through the outbox. "
         "If the receiver accepts "
         "it, a paused webhook resumes with the entries that wait for it.",
-        responses={403: {"model": Problem, "description": "The caller lacks the grant."}},
+        answers=_LACKS,
     )
-    async def test_webhook(name: str) -> TestView:
+    async def test_webhook(_: Call, name: str) -> TestView:  # noqa: PT019 - no test
         answer = await outbox.test(name)
         return TestView(delivered=answer.error is None, status=answer.status, error=answer.error)
 
-    return router
+    return routes

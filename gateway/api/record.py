@@ -10,15 +10,15 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
-from typing import Annotated, Any, Protocol, TypeAlias
+from typing import Annotated, Protocol, TypeAlias
 from uuid import UUID
 
-from fastapi import APIRouter, Depends, Header, Query
 from pydantic import BaseModel, Field
 from starlette.responses import Response
 
+from gateway.api.authorisation import AUDIT, OWN_ENTRIES
+from gateway.api.description import Subject
 from gateway.api.record_views import (
-    RESPONSES,
     EntryList,
     EntryView,
     EventFilters,
@@ -31,92 +31,84 @@ from gateway.api.record_views import (
     RejectionPage,
     RejectionQuery,
     entry_view,
-    page,
+    read_page,
     rejection_view,
 )
-from gateway.api.requests import Authenticate, ResourceName
-from gateway.auth.principal import Principal, Proof, shown_to
+from gateway.api.requests import ResourceName
+from gateway.api.routes import Call, Routes
+from gateway.auth.principal import Proof, shown_to
 from gateway.db import record, search
 from gateway.db.database import Database
 from gateway.db.search import ExportFormat, open_export
 from gateway.errors import NotFound
 from gateway.fencing.record import Entry, Filters, Kind
-from gateway.fencing.resource import canonical
-from gateway.http.problems import Problem
 from gateway.http.streaming import SEND_TIMEOUT, BodyWriter, ReaderSlots, StreamedResponse, Work
 from gateway.record.following import Follower, Subscription
 
+_LIST = {404: "No entry has the id in ``before`` or ``after``."}
+_LACKS = {403: "The caller lacks the grant."}
 
-def routes(database: Database, caller: Authenticate) -> APIRouter:
+
+def entry_routes(database: Database) -> Routes:
     """Build the routes ``/v1/events`` and ``/v1/record``. A caller that may not audit gets its own entries only."""
-    router = APIRouter()
+    routes = Routes(Subject.RECORD)
 
-    @router.get(
-        "/v1/events",
-        summary="List the whole record, newest first",
-        responses=RESPONSES,
-    )
-    async def list_events(
-        query: Annotated[EventQuery, Query()], principal: Annotated[Principal, Depends(caller)]
-    ) -> EntryList:
-        found, leads = await page(database, query, principal)
-        return EntryList(events=[entry_view(one) for one in found], **leads)
+    @routes.add("GET /v1/events", OWN_ENTRIES, "List the whole record, newest first", answers=_LIST)
+    async def list_events(call: Call, query: EventQuery) -> EntryList:
+        entries, leads = await read_page(database, query, call.principal)
+        return EntryList(events=[entry_view(one) for one in entries], **leads)
 
-    @router.get("/v1/events/{id}", summary="Read one entry of the record")
-    async def read_event(id: UUID, principal: Annotated[Principal, Depends(caller)]) -> EntryView:  # noqa: A002 - as in the path
-        return entry_view(await search.find_entry(database, id, shown_to(principal)))
+    @routes.add("GET /v1/events/{id}", OWN_ENTRIES, "Read one entry of the record")
+    async def read_event(call: Call, id: UUID) -> EntryView:  # noqa: A002 - as in the path
+        return entry_view(await search.find_entry(database, id, shown_to(call.principal)))
 
-    @router.get(
-        "/v1/record/head",
-        summary="Read the end of the record: its last position, and the hash up to there",
+    @routes.add(
+        "GET /v1/record/head",
+        AUDIT,
+        "Read the end of the record: its last position, and the hash up to there",
         description="Needs the grant `audit`.",
-        responses={403: {"model": Problem, "description": "The caller lacks the grant."}},
+        answers=_LACKS,
     )
-    async def read_head() -> HeadView:
+    async def read_head(_: Call) -> HeadView:
         await record.seal(database)
         head = await record.read_head(database)
         return HeadView(position=head.position, hash=head.hash)
 
-    return router
+    return routes
 
 
 _OTHERS = 20
 
 
-def rejection_routes(database: Database, caller: Authenticate) -> APIRouter:
+def rejection_routes(database: Database) -> Routes:
     """Build the routes ``/v1/rejections``. A caller that may not audit gets its own rejections only."""
-    router = APIRouter()
+    routes = Routes(Subject.RECORD)
 
-    @router.get(
-        "/v1/rejections",
-        summary="List refused writes, newest first",
-        responses=RESPONSES,
-    )
-    async def list_rejections(
-        query: Annotated[RejectionQuery, Query()], principal: Annotated[Principal, Depends(caller)]
-    ) -> RejectionList:
-        found, leads = await page(database, query, principal)
-        return RejectionList(rejections=[rejection_view(one) for one in found], **leads)
+    @routes.add("GET /v1/rejections", OWN_ENTRIES, "List refused writes, newest first", answers=_LIST)
+    async def list_rejections(call: Call, query: RejectionQuery) -> RejectionList:
+        entries, leads = await read_page(database, query, call.principal)
+        return RejectionList(rejections=[rejection_view(one) for one in entries], **leads)
 
-    @router.get(
-        "/v1/rejections/{id}",
-        summary="Read one refused write, with the takeover behind it and other rejections of the caller",
+    @routes.add(
+        "GET /v1/rejections/{id}",
+        OWN_ENTRIES,
+        "Read one refused write, with the takeover behind it and other rejections of the caller",
     )
-    async def read_rejection(id: UUID, principal: Annotated[Principal, Depends(caller)]) -> RejectionPage:  # noqa: A002 - as in the path
-        rejection = await search.find_entry(database, id, shown_to(principal))
+    async def read_rejection(call: Call, id: UUID) -> RejectionPage:  # noqa: A002 - as in the path
+        rejection = await search.find_entry(database, id, shown_to(call.principal))
         if rejection.kind is not Kind.REJECTION:
             raise NotFound(f"The entry {id} is no rejection.", advice=f"Request /v1/events/{id}.")
         takeover = await search.find_takeover(database, rejection)
         same = Filters(kinds=(Kind.REJECTION,), caller=rejection.caller)
         others = await search.find_page(database, same, _OTHERS + 1) if rejection.caller is not None else []
-        is_shown = takeover is not None and shown_to(principal) in (None, takeover.caller)
+        is_shown = takeover is not None and shown_to(call.principal) in (None, takeover.caller)
         return RejectionPage(
             rejection=rejection_view(rejection, takeover),
             takeover=entry_view(takeover) if takeover is not None and is_shown else None,
             others=[rejection_view(one) for one in others if one.id != id][:_OTHERS],
         )
 
-    return router
+    return routes
 
 
 TYPE = "text/event-stream"
@@ -150,51 +142,55 @@ class EventStream(EventFilters, RejectionStream):
     """The filters of a stream of entries."""
 
 
-LastEventId = Annotated[
-    Position | None,
-    Header(description="The id of the last event that was received. The stream goes on after it, whatever `after` is."),
-]
+class StreamHeaders(BaseModel):
+    last_event_id: Annotated[
+        Position | None,
+        Field(
+            alias="last-event-id",
+            description="The id of the last event that was received. The stream goes on after it, whatever `after` is.",
+        ),
+    ] = None
 
 
-def stream_routes(follower: Follower, caller: Authenticate, limits: StreamLimits | None = None) -> APIRouter:
+def stream_routes(follower: Follower, limits: StreamLimits | None = None) -> Routes:
     """Build the routes ``/v1/rejections/stream`` and ``/v1/events/stream``.
 
     A caller that may not audit gets its own entries only.
     """
-    router = APIRouter()
+    routes = Routes(Subject.RECORD)
     limits = limits or StreamLimits()
     room = ReaderSlots(limits.most, "streams")
-    described: dict[str, Any] = {
-        "description": "Server-sent events. The id of each event is its position. Comments keep the connection alive.",
-        "response_class": Response,
-        "responses": {200: {"content": {TYPE: {}}}},
-    }
+    told = "Server-sent events. The id of each event is its position. Comments keep the connection alive."
 
     def answer(
-        principal: Principal, filters: Filters, after: int | None, view: Callable[[Entry], BaseModel]
+        call: Call, query: RejectionStream | EventStream, headers: StreamHeaders, view: Callable[[Entry], BaseModel]
     ) -> Response:
-        opening = _open_stream(follower, room, limits, filters, after, view, principal.proof)
+        after = query.after if headers.last_event_id is None else headers.last_event_id
+        filters, proof = query.filters_for(call.principal), call.principal.proof
+        opening = _open_stream(follower, room, limits, filters, after, view, proof)
         return StreamedResponse(opening, TYPE, HEADERS, endless=True, timeout=limits.timeout)
 
-    @router.get("/v1/rejections/stream", summary="Stream refused writes as they go on record", **described)
-    async def stream_rejections(
-        query: Annotated[RejectionStream, Query()],
-        principal: Annotated[Principal, Depends(caller)],
-        last_event_id: LastEventId = None,
-    ) -> Response:
-        after = query.after if last_event_id is None else last_event_id
-        return answer(principal, query.filters_for(principal), after, rejection_view)
+    @routes.add(
+        "GET /v1/rejections/stream",
+        OWN_ENTRIES,
+        "Stream refused writes as they go on record",
+        description=told,
+        content={TYPE: {}},
+    )
+    async def stream_rejections(call: Call, query: RejectionStream, headers: StreamHeaders) -> Response:
+        return answer(call, query, headers, rejection_view)
 
-    @router.get("/v1/events/stream", summary="Stream all entries as they go on record", **described)
-    async def stream_events(
-        query: Annotated[EventStream, Query()],
-        principal: Annotated[Principal, Depends(caller)],
-        last_event_id: LastEventId = None,
-    ) -> Response:
-        after = query.after if last_event_id is None else last_event_id
-        return answer(principal, query.filters_for(principal), after, entry_view)
+    @routes.add(
+        "GET /v1/events/stream",
+        OWN_ENTRIES,
+        "Stream all entries as they go on record",
+        description=told,
+        content={TYPE: {}},
+    )
+    async def stream_events(call: Call, query: EventStream, headers: StreamHeaders) -> Response:
+        return answer(call, query, headers, entry_view)
 
-    return router
+    return routes
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,43 +286,35 @@ def attachment(name: str, form: ExportFormat) -> dict[str, str]:
 Opening: TypeAlias = AbstractAsyncContextManager[Work]
 
 
-def export_routes(database: Database, caller: Authenticate) -> APIRouter:
+def export_routes(database: Database) -> Routes:
     """Build the routes ``/v1/rejections.csv``, ``/v1/events.ndjson`` and so on.
 
     A caller that may not audit gets its own entries only.
     """
-    router = APIRouter()
-    room = ReaderSlots(MOST_EXPORTS, "exports")
+    routes, room = Routes(Subject.RECORD), ReaderSlots(MOST_EXPORTS, "exports")
     for form in ExportFormat:
-        _add_exports(router, form, partial(_open_export, database, room, form), caller)
-    return router
+        _add_exports(routes, form, partial(_open_export, database, room, form))
+    return routes
 
 
-def _add_exports(
-    router: APIRouter, form: ExportFormat, opened: Callable[[Filters, int], Opening], caller: Authenticate
-) -> None:
+def _add_exports(routes: Routes, form: ExportFormat, opened: Callable[[Filters, int], Opening]) -> None:
     """Add the exports of one form."""
 
-    def answer(name: str, query: RejectionExport | EventExport, principal: Principal) -> Response:
-        return StreamedResponse(opened(query.filters_for(principal), query.after), TYPES[form], attachment(name, form))
+    def answer(call: Call, name: str, query: RejectionExport | EventExport) -> Response:
+        opening = opened(query.filters_for(call.principal), query.after)
+        return StreamedResponse(opening, TYPES[form], attachment(name, form))
 
-    described: dict[str, Any] = {
-        "description": _DESCRIPTIONS[form],
-        "response_class": Response,
-        "responses": {200: {"content": {TYPES[form]: {}}}},
-    }
+    described = {"description": _DESCRIPTIONS[form], "content": {TYPES[form]: {}}}
 
-    @router.get(f"/v1/rejections.{form}", summary=f"The refused writes on record as {form.upper()}", **described)
-    async def export_rejections(
-        query: Annotated[RejectionExport, Query()], principal: Annotated[Principal, Depends(caller)]
-    ) -> Response:
-        return answer("rejections", query, principal)
+    @routes.add(
+        f"GET /v1/rejections.{form}", OWN_ENTRIES, f"The refused writes on record as {form.upper()}", **described
+    )
+    async def export_rejections(call: Call, query: RejectionExport) -> Response:
+        return answer(call, "rejections", query)
 
-    @router.get(f"/v1/events.{form}", summary=f"The whole record as {form.upper()}", **described)
-    async def export_events(
-        query: Annotated[EventExport, Query()], principal: Annotated[Principal, Depends(caller)]
-    ) -> Response:
-        return answer("events", query, principal)
+    @routes.add(f"GET /v1/events.{form}", OWN_ENTRIES, f"The whole record as {form.upper()}", **described)
+    async def export_events(call: Call, query: EventExport) -> Response:
+        return answer(call, "events", query)
 
 
 @asynccontextmanager
@@ -366,27 +354,28 @@ def report_answer(report: Report) -> Response:
     return Response(report.content, headers=headers, media_type="text/html")
 
 
-def report_routes(make: MakeReport) -> APIRouter:
-    """Build the route ``/v1/reports/{resource}``."""
-    router = APIRouter()
+class Span(BaseModel):
+    """The span of a report."""
 
-    @router.get(
-        "/v1/reports/{resource:path}",
-        summary="An incident report of one resource",
+    since: Annotated[Moment | None, Field(description="The beginning of the span.")] = None
+    until: Annotated[Moment | None, Field(description="The end of the span; now if it is left out.")] = None
+
+
+def report_routes(make: MakeReport) -> Routes:
+    """Build the route ``/v1/reports/{resource}``."""
+    routes = Routes(Subject.RECORD)
+
+    @routes.add(
+        "GET /v1/reports/{resource:path}",
+        AUDIT,
+        "An incident report of one resource",
         description="For callers that may audit, because a report without the entries of other callers would mislead. "
         "One HTML document has the timeline, each refused write, and the end of the record at that time. "
         "Without `since` and `until` it covers the last day on which something of note happened.",
-        response_class=Response,
-        responses={
-            200: {"content": {"text/html": {}}},
-            403: {"model": Problem, "description": "The caller lacks the grant."},
-        },
+        content={"text/html": {}},
+        answers=_LACKS,
     )
-    async def read_report(
-        resource: ResourceName,
-        since: Annotated[Moment | None, Query(description="The beginning of the span.")] = None,
-        until: Annotated[Moment | None, Query(description="The end of the span; now if it is left out.")] = None,
-    ) -> Response:
-        return report_answer(await make(canonical(resource), since, until))
+    async def read_report(_: Call, resource: ResourceName, query: Span) -> Response:
+        return report_answer(await make(resource, query.since, query.until))
 
-    return router
+    return routes

@@ -1,7 +1,7 @@
 """The filters that lists of the record take, and the views of its entries."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Annotated, Any, Literal, TypeAlias
 from uuid import UUID
@@ -27,7 +27,6 @@ from gateway.fencing.record import (
     trace_id,
 )
 from gateway.fencing.token import Token
-from gateway.http.problems import Problem
 
 _UUID = r"[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}"
 _POSITION = r"0|[1-9][0-9]{0,17}"
@@ -124,31 +123,21 @@ async def position(database: Database, cursor: str | None, principal: Principal)
     return (await search.find_entry(database, UUID(cursor), shown_to(principal))).position
 
 
-RESPONSES: dict[int | str, dict[str, Any]] = {
-    404: {"model": Problem, "description": "No entry has the id in ``before`` or ``after``."}
-}
-"""The errors of a list."""
-
-
-async def page(
+async def read_page(
     database: Database, query: RejectionQuery, principal: Principal
-) -> tuple[Sequence[Entry], dict[str, Any]]:
-    """Read the requested page, and the other fields of the answer. Raises ``NotFound`` for an unknown cursor."""
-    filters = query.filters_for(principal)
+) -> tuple[list[Entry], dict[str, Any]]:
+    """Return the requested entries, and the other fields of the answer.
+
+    Raises ``NotFound`` for a cursor that leads nowhere.
+    """
+    filters, oldest_first = query.filters_for(principal), query.order == "oldest"
     before = await position(database, query.before, principal)
     after = await position(database, query.after, principal)
-    oldest_first = query.order == "oldest"
-    total: Total | None = None
-    if before is None and after is None:
-        found, total = await search.find_first_page(database, filters, query.limit, oldest_first=oldest_first)
-    else:
-        found = await search.find_page(
-            database, filters, query.limit, before=before, after=after, oldest_first=oldest_first
-        )
-    is_full = len(found) == query.limit
-    last = found[-1].id if is_full else None
-    leads = {"before": None, "after": last} if oldest_first else {"before": last, "after": None}
-    return found, {**leads, **total_fields(total)}
+    page = await search.read_page(database, filters, query.limit, before=before, after=after, oldest_first=oldest_first)
+    leads: dict[str, Any] = {"before": None, "after": None, **total_fields(page.total)}
+    if page.more:
+        leads["after" if oldest_first else "before"] = page.entries[-1].id
+    return page.entries, leads
 
 
 class MissingGrantView(BaseModel):

@@ -3,25 +3,24 @@
 import re
 from collections.abc import Callable
 from typing import Annotated, Any, TypeAlias
-from urllib.parse import parse_qsl, unquote
+from urllib.parse import unquote
 
-from fastapi import Path, Request
-from pydantic import Field
-from starlette.types import ASGIApp, Receive, Scope, Send
+from pydantic import AfterValidator, BaseModel, BeforeValidator, Field
+from starlette.requests import Request
 
 from gateway.auth.principal import Principal
-from gateway.errors import BodyTooLarge, RequestMalformed
+from gateway.errors import RequestMalformed
 from gateway.fencing.headers import HOLDER_PATTERN, FencingHeaders
 from gateway.fencing.record import Attempt
-from gateway.http.body import BodyReader, ClientGone
 from gateway.http.head import Head
-from gateway.http.inner import replayed
 
 MAX_PAGE = 1000
 
 Authenticate: TypeAlias = Callable[[Request], Principal]
 
 TokenText: TypeAlias = Annotated[str, Field(max_length=40, examples=["34", "2.34"])]
+ShownToken: TypeAlias = Annotated[str, BeforeValidator(str)]
+"""A token in a view. It is text, because a JSON number cannot hold the larger ones exactly."""
 HolderName: TypeAlias = Annotated[str, Field(max_length=200, pattern=f"^{HOLDER_PATTERN}$")]
 
 
@@ -65,79 +64,19 @@ def storable(text: str | None) -> str | None:
     return text
 
 
-MAX_BODY = 64 * 1024
-"""The most bytes of a request body, unless its route has a limit of its own."""
+class NamesQuery(BaseModel):
+    """A part of a list by name."""
 
-MAX_VALUES = 5_000
-"""The most values of a body, roughly: 1000 renewals have 4 each. The models report every value that is wrong."""
-_STRUCTURE = b"[{,"
-
-
-class BodyIntake:
-    """ASGI middleware that proves the caller, then reads its body. ``limit`` is in bytes."""
-
-    def __init__(self, app: ASGIApp, caller: Callable[[Request], Principal], bodies: BodyReader, limit: int) -> None:
-        self._app, self._caller, self._bodies, self._limit = app, caller, bodies, limit
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        self._caller(Request(scope))
-        body = self._bodies.of(scope, receive)
-        try:
-            content = await body.whole(self._limit)
-            check_values(content)
-            await self._app(scope, replayed(content, receive), send)
-        except ClientGone:
-            raise RequestMalformed("The client hung up before its body was complete.") from None
-
-
-def check_values(content: bytes) -> None:
-    """Raise ``BodyTooLarge`` for too many values. Commas inside strings count too: no string here has thousands."""
-    if len(content) - len(content.translate(None, _STRUCTURE)) > MAX_VALUES:
-        raise BodyTooLarge(f"The body has more than {MAX_VALUES:,} values.", advice="Split the request.")
+    prefix: Annotated[str, Field(max_length=512), AfterValidator(storable)] = ""
+    after: Annotated[str, Field(max_length=512), AfterValidator(storable)] = ""
+    limit: Annotated[int, Field(ge=1, le=MAX_PAGE)] = 100
 
 
 ResourceName: TypeAlias = Annotated[
     str,
-    Path(
+    Field(
         description="The name as lists and errors print it, such as `order/5` or `public.txt/c%2Fd`. In a query it is "
         "encoded like any other value. For another spelling the gateway answers 400 and names the one to use.",
         examples=["order/5", "public.txt/c%2Fd"],
     ),
 ]
-
-
-class PathAsSent:
-    """ASGI middleware: ``app`` routes by the path as the client sent it."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http":
-            scope["path"] = path_as_sent(scope)
-        await self._app(scope, receive, send)
-
-
-# Clients that are made from the OpenAPI document encode each slash in a path. A query has one encoding, so one name.
-_NAMED_IN_QUERY = re.compile(
-    r"(?:GET|POST) /v1/(lease)|GET /v1/(fence|report)|POST /v1/(break|withdrawal)"
-    r"|POST /v1/(fence)(/barrier|/epoch)|(?:PUT|DELETE) /v1/(lease)(/[^/]+)"
-)
-
-
-def path_as_sent(scope: Scope) -> str:
-    """Return the path of a request before percent-decoding, with the name of a resource in it.
-
-    ``/v1/lease?resource=job/1`` is ``/v1/leases/job/1``. Without one ``resource`` in the query, the name is empty.
-    """
-    head = Head.of(scope)
-    path = head.raw_path.decode("utf-8", "replace")
-    found = _NAMED_IN_QUERY.fullmatch(f"{head.method} {path}")
-    if found is None:
-        return path
-    kind, *rest = filter(None, found.groups())
-    query = parse_qsl(head.query_string.decode("latin-1"), keep_blank_values=True)
-    names = [value for key, value in query if key == "resource"]
-    # The router drops a newline at the end. Encoded like this, it is refused, with the right spelling.
-    name = names[0].replace("\n", "%0a") if len(names) == 1 else ""
-    return f"/v1/{kind}s/{name}{''.join(rest)}"

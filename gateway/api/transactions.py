@@ -1,16 +1,21 @@
 """Several writes to tables in one transaction. This module describes the request; the table plane executes it."""
 
 from collections.abc import Awaitable, MutableMapping
-from typing import Annotated, Any, Literal, Protocol
+from typing import Any, Literal, Protocol
 
-from fastapi import APIRouter, Depends, Header, Request, Response
+import orjson
 from pydantic import BaseModel, ConfigDict, Field
+from starlette.responses import Response
 from starlette.types import Receive
 
-from gateway.api.requests import Authenticate
+from gateway.api.authorisation import About, Rule
+from gateway.api.description import Subject
+from gateway.api.routes import Call, Routes
+from gateway.auth.grants import Action
 from gateway.auth.principal import Principal
+from gateway.fencing.ownership import Ownership
 from gateway.http.direct import Answer
-from gateway.http.problems import Problem
+from gateway.tables.dialect.body import in_pieces
 
 
 class Transact(Protocol):
@@ -68,43 +73,49 @@ and a repeated request gets it instead of being executed again.
 """
 
 
-def routes(transact: Transact, caller: Authenticate) -> APIRouter:
+class TransactionHeaders(BaseModel):
+    """The headers for all writes. The table plane reads them from the request."""
+
+    token: str | None = Field(None, alias="Fencing-Token")
+    holder: str | None = Field(None, alias="Fencing-Holder")
+    sequencer: str | None = Field(None, alias="Fencing-Sequencer")
+    key: str | None = Field(None, alias="Idempotency-Key")
+
+
+def _owners(ownership: Ownership, content: bytes) -> list[str]:
+    """Return the owners of the schemas that the writes name. A list that is unreadable has none."""
+    try:
+        document = in_pieces(content, orjson.loads)
+    except (orjson.JSONDecodeError, RecursionError):
+        return []
+    writes = document.get("writes") if isinstance(document, dict) else None
+    listed = writes if isinstance(writes, list) else []
+    schemas = [one.get("schema") if isinstance(one, dict) else None for one in listed]
+    return [ownership.of_schema(one if isinstance(one, str) else None) for one in schemas]
+
+
+def transaction_routes(transact: Transact) -> Routes:
     """Build the route ``/v1/transaction``."""
-    router = APIRouter()
+    routes = Routes(Subject.WRITES)
 
-    @router.post(
-        "/v1/transaction",
-        summary="Write to several tables, all or nothing",
+    @routes.add(
+        "POST /v1/transaction",
+        Rule(About.BODY, (Action.WRITE,)),
+        "Write to several tables, all or nothing",
         description=_DESCRIPTION,
-        response_class=Response,
-        responses={
-            200: {"model": TransactionAnswer},
-            **{status: {"model": Problem} for status in (403, 404, 409, 412, 413, 422, 428)},
-            "default": {
-                "model": Problem,
-                "description": "The answer that the failing write would have got on its own.",
-            },
+        body=TransactionRequest,
+        limit=None,
+        owners=_owners,
+        answer=TransactionAnswer,
+        answers={
+            **dict.fromkeys((403, 404, 409, 412, 413, 422, 428), ""),
+            "default": "The answer that the failing write would have got on its own.",
         },
-        openapi_extra={"requestBody": {"required": True, "content": {"application/json": {"schema": _schema()}}}},
     )
-    async def transaction(
-        request: Request,
-        principal: Annotated[Principal, Depends(caller)],
-        # The table plane reads these from the request. They are listed here for the description.
-        _token: Annotated[str | None, Header(alias="Fencing-Token")] = None,
-        _holder: Annotated[str | None, Header(alias="Fencing-Holder")] = None,
-        _sequencer: Annotated[str | None, Header(alias="Fencing-Sequencer")] = None,
-        _key: Annotated[str | None, Header(alias="Idempotency-Key")] = None,
-    ) -> Response:
-        answer = await transact(request.scope, request.receive, principal)
-        headers = {name.decode(): value.decode("latin-1") for name, value in answer.headers}
-        return Response(answer.body, answer.status, headers)
+    async def transaction(call: Call, headers: TransactionHeaders) -> Response:  # noqa: ARG001 - the description lists them
+        answer = await transact(call.request.scope, call.request.receive, call.principal)
+        return Response(
+            answer.body, answer.status, {name.decode(): value.decode("latin-1") for name, value in answer.headers}
+        )
 
-    return router
-
-
-def _schema() -> dict[str, Any]:
-    """Return the schema of a request in one piece, because the description has no place for its parts."""
-    schema = TransactionRequest.model_json_schema()
-    schema["properties"]["writes"]["items"] = schema.pop("$defs")["TransactionWrite"]
-    return schema
+    return routes

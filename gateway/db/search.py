@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from enum import StrEnum
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 from uuid import UUID
 
 from gateway.db import record
@@ -173,16 +173,31 @@ async def find_page(
     return await _look(database, _PageQuery(filters, before, after, oldest_first), stretches, limit)
 
 
-async def find_first_page(
-    database: Database, filters: Filters, limit: int, *, oldest_first: bool = False
-) -> tuple[list[Entry], Total]:
-    """Return the first page, and the number of entries in all, which a page that is not full tells by itself."""
+class Page(NamedTuple):
+    """A page of a list. ``more``: another page follows. ``total`` is counted for the first page only."""
+
+    entries: list[Entry]
+    more: bool
+    total: Total | None
+
+
+async def read_page(
+    database: Database,
+    filters: Filters,
+    size: int,
+    *,
+    before: int | None = None,
+    after: int | None = None,
+    oldest_first: bool = False,
+) -> Page:
+    """Return a page of a list. It looks for one entry more, to know whether another page follows."""
     await record.seal(database)
-    stretches = await _stretches(database, filters)
-    found = await _look(database, _PageQuery(filters, oldest_first=oldest_first), stretches, limit)
-    if len(found) < limit:
-        return found, Total(len(found), exact=True)
-    return found, await _count(database, filters, stretches, TOTAL_CAP)
+    stretches = await _stretches(database, filters, before, after)
+    found = await _look(database, _PageQuery(filters, before, after, oldest_first), stretches, size + 1)
+    more, total = len(found) > size, None
+    if before is None and after is None:
+        total = await _count(database, filters, stretches, TOTAL_CAP) if more else Total(len(found), exact=True)
+    return Page(found[:size], more, total)
 
 
 async def count_entries(database: Database, filters: Filters, cap: int = TOTAL_CAP) -> Total:

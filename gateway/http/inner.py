@@ -1,8 +1,8 @@
-"""A request inside a request: another app of this process answers for the same client, and its answer may be kept."""
+"""A request inside a request: another app of this process answers for the same client."""
 
-from dataclasses import dataclass, field
+from urllib.parse import parse_qsl, urlencode
 
-from starlette.types import Message, Receive, Scope, Send
+from starlette.types import Message, Receive, Scope
 
 _OF_A_REQUEST = ("type", "asgi", "http_version", "scheme", "method", "headers", "client", "server", "state")
 """The parts of a scope that belong to the request, without additions of a router."""
@@ -30,26 +30,7 @@ def replayed(content: bytes, receive: Receive) -> Receive:
     return replay
 
 
-@dataclass(slots=True)
-class Answer:
-    """A whole answer of another app, which gets ``take`` in place of ``send``."""
-
-    status: int = 500
-    headers: list[tuple[bytes, bytes]] = field(default_factory=list)
-    body: bytes = b""
-
-    async def take(self, message: Message) -> None:
-        """Be the ``send`` of the app that answers."""
-        if message["type"] == "http.response.start":
-            self.status, self.headers = message["status"], list(message.get("headers", ()))
-        elif message["type"] == "http.response.body":
-            self.body += message.get("body", b"")
-
-    async def send(self, send: Send, body: bytes | None = None) -> None:
-        """Send it to the client, if need be with another body."""
-        headers = self.headers
-        if body is not None:
-            kept = [header for header in headers if header[0].lower() != b"content-length"]
-            headers = [*kept, (b"content-length", str(len(body)).encode())]
-        await send({"type": "http.response.start", "status": self.status, "headers": headers})
-        await send({"type": "http.response.body", "body": self.body if body is None else body})
+def without_parameter(scope: Scope, name: str) -> Scope:
+    """Return the client's request without a parameter of its query."""
+    pairs = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
+    return {**scope, "query_string": urlencode([pair for pair in pairs if pair[0] != name]).encode()}

@@ -141,27 +141,19 @@ class RecordPage:
     older: Mapping[str, int] | None
 
 
-async def read_page(database: Database, query: ListQuery, size: int = SIZE) -> RecordPage:
-    """Read the requested page. It looks for one entry more, to know whether another page follows."""
-    backwards = query.after is not None and query.before is None
-    found = await search.find_page(
-        database, query.filters, size + 1, before=query.before, after=query.after, oldest_first=backwards
+async def read_page(database: Database, query: ListQuery) -> RecordPage:
+    """Read the requested page, newest first. An address with ``after`` alone goes back to newer entries."""
+    back = query.after is not None and query.before is None
+    found = await search.read_page(
+        database, query.filters, SIZE, before=query.before, after=query.after, oldest_first=back
     )
-    more, entries = len(found) > size, found[:size]
-    if backwards:
-        entries.reverse()
-    total = None
-    if query.before is None and query.after is None:
-        total = await search.count_entries(database, query.filters) if more else Total(len(entries), exact=True)
-    if not entries:
-        return RecordPage((), total, None, None)
-    is_newest = query.before is None if not backwards else not more
-    is_oldest = not more if not backwards else False
+    entries = found.entries[::-1] if back else found.entries
+    newer, older = (found.more, True) if back else (query.before is not None, found.more)
     return RecordPage(
         entries,
-        total,
-        None if is_newest else {"after": entries[0].position},
-        None if is_oldest else {"before": entries[-1].position},
+        found.total,
+        {"after": entries[0].position} if entries and newer else None,
+        {"before": entries[-1].position} if entries and older else None,
     )
 
 

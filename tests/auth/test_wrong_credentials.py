@@ -14,7 +14,8 @@ import pytest_asyncio
 import structlog
 from starlette.routing import Route
 
-from gateway.api.authorisation import RULES, About
+from docs.generator.http import routes
+from gateway.api.authorisation import About
 from gateway.app import Gateway
 from gateway.auth.grants import Action
 from gateway.auth.sigv4 import RequestHead, StoreCredentials, presign, sign
@@ -102,13 +103,13 @@ class Request:
     body: Any = None
 
 
-def routes() -> list[Request]:
+def of_the_api() -> list[Request]:
     found = []
-    for method, path in RULES:
-        if RULES[method, path].about is not About.PUBLIC:
-            target = path.replace("{resource:path}", "order/5").replace("{name}", "hook")
+    for one in routes():
+        if one.rule.about is not About.PUBLIC:
+            target = one.path.replace("{resource:path}", "order/5").replace("{name}", "hook")
             target = target.replace("{lease}", str(uuid4())).replace("{id}", str(uuid4()))
-            found.append(Request(method, target, body_of(path)))
+            found.append(Request(one.method, target, body_of(one.path)))
     return found
 
 
@@ -174,7 +175,7 @@ async def test_no_wrong_key_or_token_opens_a_route(
     """Each of them is 401, whatever the route is about, and whichever header carries it."""
     bearers = [{"Authorization": f"Bearer {one}"} for one in BEARERS.values()]
     wrong: list[dict[str, str]] = [*bearers, {"apikey": MARKER}, {"Authorization": f"Basic {MARKER}"}]
-    for number, request in enumerate([*routes(), *tables()]):
+    for number, request in enumerate([*of_the_api(), *tables()]):
         with subtests.test(request.method, path=request.path):
             for headers in (*wrong[number % step :: step], {}):
                 answer = await asked(client, request, headers)
@@ -320,10 +321,11 @@ def served() -> set[tuple[str, str]]:
     page = gateway._first.web._app._app  # type: ignore[attr-defined]  # behind its headers and its door
     found = {
         (method, re.sub(r"\{[^}]+\}", "x", route.path))
-        for route in (*gateway._first.api.routes, *page.routes)
+        for route in page.routes
         if isinstance(route, Route)
         for method in route.methods or ()
     }
+    found |= {(one.method, re.sub(r"\{[^}]+\}", "x", one.path)) for one in gateway._first.api.routes}
     return found | {(method, path) for method in ("GET", "HEAD", "POST", "PATCH", "DELETE") for path in TABLES}
 
 

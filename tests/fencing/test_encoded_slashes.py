@@ -219,7 +219,7 @@ async def test_a_query_without_one_name_is_refused(world: World, query: str) -> 
 
 async def test_the_name_is_no_way_around_the_method_of_a_path(world: World) -> None:
     for method, path in (("POST", "/v1/fence?resource=x/barrier"), ("PUT", f"/v1/lease?resource=x/{LEASE}")):
-        assert (await world.api.request(method, path, json={"token": "1"})).status_code == 404
+        assert (await world.api.request(method, path, json={"token": "1"})).status_code == 405
 
 
 async def test_the_document_has_no_name_in_a_path(world: World) -> None:

@@ -15,7 +15,6 @@ import asyncpg
 import httpx
 import pytest
 import pytest_asyncio
-from fastapi.routing import APIRoute
 from hypothesis import given
 from hypothesis import strategies as st
 from starlette.routing import Route
@@ -266,12 +265,11 @@ def variable(gateway: Gateway) -> list[tuple[str, str]]:
     page: Any = gateway._first.web
     while not hasattr(page, "routes"):
         page = page._app
-    found = []
-    for route in (*gateway._first.api.router.routes, *page.routes):
-        assert isinstance(route, (APIRoute, Route))
-        if "{" in route.path:
-            found += [(method, route.path) for method in sorted((route.methods or set()) - {"HEAD"})]
-    return found
+    found = [(route.method, route.path) for route in gateway._first.api.routes]
+    for route in page.routes:
+        assert isinstance(route, Route)
+        found += [(method, route.path) for method in sorted((route.methods or set()) - {"HEAD"})]
+    return [(method, path) for method, path in found if "{" in path]
 
 
 async def _acquire(world: World, name: str) -> None:

@@ -3,23 +3,22 @@
 import asyncio
 import json
 import re
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator
 from typing import Any
 
 import asyncpg
 import httpx
 import pytest
 import pytest_asyncio
-from fastapi.routing import APIRoute
 from starlette.responses import PlainTextResponse
-from starlette.routing import BaseRoute
+from starlette.types import ASGIApp
 
 from gateway import app
-from gateway.api.requests import MAX_BODY
+from gateway.api.routes import MAX_BODY, Route
 from gateway.budget import CALLER, Budget, Caller, one_request
+from gateway.errors import GatewayError
 from gateway.http.body import SMALL, Body, BodyReader, Pace, WholeAnswers
-from gateway.http.middleware import Middleware
-from gateway.http.problems import answer_error
+from gateway.http.middleware import Middleware, refusing
 from gateway.observe.events import RequestFailed
 from gateway.observe.telemetry import Observability
 from tests.postgres import Server, fresh
@@ -45,19 +44,19 @@ class Stage:
     @property
     def routes(self) -> list[tuple[str, str]]:
         """Method and path of each route of the fencing API that takes a body, from its own route table."""
-        return sorted(_with_body(self.gateway._first.api.router.routes))
+        return sorted(_with_body(self.gateway._first.api.routes))
 
     @property
     def memory(self) -> int:
         return self.gateway._bodies[0].memory.used
 
 
-def _with_body(routes: list[BaseRoute]) -> Iterator[tuple[str, str]]:
+def _with_body(routes: Iterable[Route]) -> Iterator[tuple[str, str]]:
     for route in routes:
-        if isinstance(route, APIRoute) and (route.body_field or "requestBody" in (route.openapi_extra or {})):
+        if route.body or route.reads:
             path = route.path.replace("{resource:path}", "order/5")
-            path = re.sub(r"\{lease\}", "01890000-0000-7000-8000-000000000000", path)
-            yield from ((method, re.sub(r"\{\w+(:\w+)?\}", "x", path)) for method in (route.methods or set()) & UNSAFE)
+            path = re.sub(r"\{(lease|id)\}", "01890000-0000-7000-8000-000000000000", path)
+            yield route.method, re.sub(r"\{\w+\}", "x", path)
 
 
 @pytest.fixture(scope="module")
@@ -225,10 +224,16 @@ async def test_only_an_answer_to_a_request_that_changes_nothing_is_refused_for_w
     memory = Budget(MEBIBYTE, "bytes of memory")
     CALLER.set(Caller("ann"))
     held = memory.take_now(memory.most())
-    answers = WholeAnswers(PlainTextResponse("x" * 2 * SMALL), memory, answer_error)
+
+    async def refuse(_: object, error: Exception) -> ASGIApp:
+        assert isinstance(error, GatewayError)
+        return refusing(error)
+
+    answers = WholeAnswers(PlainTextResponse("x" * 2 * SMALL), memory, refuse)
 
     async def answering(*arguments: Any) -> None:
         CALLER.set(Caller("ann"))
+        arguments[0]["state"] = {}
         await answers(*arguments)
 
     async def serving(*arguments: Any) -> None:

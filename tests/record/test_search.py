@@ -179,7 +179,7 @@ async def plans(
         return await send(sql, *values)
 
     monkeypatch.setattr(database, "search", noted)
-    await (search.find_first_page if total else search.find_page)(database, asked, limit)
+    await (search.read_page if total else search.find_page)(database, asked, limit)
     monkeypatch.undo()
     found = []
     for sql, values in sent:

@@ -1,0 +1,143 @@
+"""The OpenAPI document, from the table of routes."""
+
+from collections.abc import Iterable, Mapping
+from http.client import responses
+from typing import Any
+
+from pydantic import BaseModel, TypeAdapter
+from pydantic.json_schema import models_json_schema
+
+from gateway.api.description import EXAMPLES, INTRODUCTION, TAGS
+from gateway.api.routes import Answers, Home, Route
+
+_REFERENCE = "#/components/schemas/{model}"
+
+
+class Problem(BaseModel):
+    """RFC 9457. Refusals carry ``resource``, ``token``, ``fence``, ``raised_by``, ``raised_at``, ``rejection`` too."""
+
+    type: str
+    title: str
+    status: int
+    detail: str
+    code: str
+    advice: str
+
+
+_EVERYWHERE: Answers = dict.fromkeys((400, 401, 404, 503), "")
+_DATABASE = {
+    "name": "database",
+    "in": "query",
+    "required": False,
+    "description": "The database, if the gateway serves several. It is needed then.",
+    "schema": {"type": "string", "title": "Database"},
+}
+
+
+def document(routes: Iterable[Route]) -> dict[str, Any]:
+    """Return the document of all routes with a summary."""
+    described = [one for one in routes if one.summary]
+    schemas = _schemas(described)
+    paths: dict[str, dict[str, Any]] = {}
+    for one in described:
+        # OpenAPI has no parameter of a path whose slashes stay as they are, and generated clients encode them.
+        paths.setdefault(one.short, {})[one.method.lower()] = _operation(one, schemas)
+    for one in described:
+        for model in _parameters_of(one).values():
+            schemas.pop(model.__name__, None)
+    for name, schema in schemas.items():
+        if name in EXAMPLES:
+            schema["examples"] = [EXAMPLES[name]]
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "Fencing gateway", "description": INTRODUCTION, "version": "1"},
+        "paths": paths,
+        "components": {
+            "schemas": dict(sorted(schemas.items())),
+            "securitySchemes": {"api_key": {"type": "http", "scheme": "bearer"}},
+        },
+        "tags": TAGS,
+        "security": [{"api_key": []}, {}],  # {}: public routes, and gateways that let anonymous callers in
+    }
+
+
+def _parameters_of(route: Route) -> Mapping[str, type[BaseModel]]:
+    return {place: route.takes[place] for place in ("query", "headers") if place in route.takes}
+
+
+def _answers_of(route: Route) -> Answers:
+    """Return the answers of a route by their status: a problem with its description, or a model."""
+    returned = route.takes.get("return")
+    model = route.answer or (returned if isinstance(returned, type) and issubclass(returned, BaseModel) else None)
+    success: Answers = {} if model is None else {route.status: (model, "Successful Response")}
+    return {**success, **_EVERYWHERE, **route.answers}
+
+
+def _schemas(routes: Iterable[Route]) -> dict[str, dict[str, Any]]:
+    """Return the schemas of all models by their names. No model is both sent and received."""
+    models: list[tuple[type[BaseModel], Any]] = [(Problem, "serialization")]
+    for one in routes:
+        models += [(model, "validation") for model in _parameters_of(one).values()]
+        if body := one.body or one.reads:
+            models.append((body, "validation"))
+        models += [(answer[0], "serialization") for answer in _answers_of(one).values() if isinstance(answer, tuple)]
+    _, definitions = models_json_schema(list(dict.fromkeys(models)), ref_template=_REFERENCE)
+    schemas: dict[str, dict[str, Any]] = definitions["$defs"]
+    for schema in schemas.values():
+        for one in schema.get("properties", {}).values():
+            if one.get("default", "") is None:
+                del one["default"]  # a field without a value is left out
+    return schemas
+
+
+def _operation(route: Route, schemas: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
+    operation: dict[str, Any] = {"tags": [route.subject.title], "summary": route.summary}
+    if route.description:
+        operation["description"] = route.description.strip()
+    # Generated clients have functions of these names. Exports of one list differ by their format.
+    operation["operationId"] = "_".join([route.endpoint.__name__, *route.path.split(".")[1:]])
+    parameters = [
+        _parameter(name, "query" if name == "resource" else "path", _of_path(kind), required=True)
+        for name, kind in route.takes.items()
+        if f"{{{name}" in route.path
+    ]
+    for place, model in _parameters_of(route).items():
+        parameters += [
+            _parameter(name, place.removesuffix("s"), schema)
+            for name, schema in schemas[model.__name__]["properties"].items()
+        ]
+    if route.home is Home.QUERY:
+        parameters.append(_DATABASE)
+    if parameters:
+        operation["parameters"] = parameters
+    if body := route.body or route.reads:
+        is_needed = "required" in schemas[body.__name__]
+        operation["requestBody"] = {"required": is_needed, "content": {"application/json": {"schema": _of(body)}}}
+    described = {str(status): _answer(status, answer) for status, answer in _answers_of(route).items()}
+    if str(route.status) not in described:
+        content = {} if route.content is None else {"content": route.content}
+        described = {str(route.status): {"description": "Successful Response", **content}, **described}
+    operation["responses"] = described
+    return operation
+
+
+def _of(model: type[BaseModel]) -> dict[str, str]:
+    return {"$ref": _REFERENCE.format(model=model.__name__)}
+
+
+def _of_path(kind: Any) -> dict[str, Any]:
+    return dict(TypeAdapter(kind).json_schema())
+
+
+def _parameter(name: str, place: str, schema: Mapping[str, Any], *, required: bool = False) -> dict[str, Any]:
+    told = {"description": schema["description"]} if "description" in schema else {}
+    shown = {"title": name.replace("_", " ").title(), **schema}
+    return {"name": name, "in": place, "required": required, "schema": shown, **told}
+
+
+def _answer(status: int | str, answer: str | tuple[type[BaseModel], str]) -> dict[str, Any]:
+    if isinstance(answer, tuple):
+        model, told = answer
+        return {"description": told, "content": {"application/json": {"schema": _of(model)}}}
+    told = answer or responses[int(status)]
+    return {"description": told, "content": {"application/problem+json": {"schema": _of(Problem)}}}
