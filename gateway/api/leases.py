@@ -304,7 +304,7 @@ def holder_routes(locks: LeaseTerms, authorisation: ApiAuthorisation) -> Routes:
         resources = {one.resource for one in wanted}
         denied = {resource for resource in resources if not principal.rights.on(Action.LOCK, resource)}
         granted = [one for one in wanted if one.resource not in denied]
-        authorisation.owns(*(one.resource for one in granted))
+        authorisation.owns([one.resource for one in granted])
         if denied:
             # Together, so that they share batches: the granted leases go on running out meanwhile. Each caller that
             # may not renew a lock loses this lock alone, on record.

@@ -257,7 +257,8 @@ class Api:
 
     def _astray(self, scope: Scope) -> Response:
         """Return the answer to a request that no route takes. Raises ``NotFound``."""
-        path = Head.of(scope).raw_path.decode("utf-8", "replace")
+        head = Head.of(scope)
+        path = head.raw_path.decode("utf-8", "replace")
         allowed = [method for method in self._patterns if self._find(method, path)]
         if allowed:
             error = RequestMalformed("Method Not Allowed.")
@@ -265,8 +266,8 @@ class Api:
             headers = {"Allow": ", ".join(sorted(allowed))}
             return Response(orjson.dumps(problem(error)), 405, headers, "application/problem+json")
         other = path.rstrip("/") if path.endswith("/") else f"{path}/"
-        if self._find(scope["method"], other):
-            query = scope["query_string"].decode("latin-1")
+        if self._find(head.method, other):
+            query = head.query_string.decode("latin-1")
             return RedirectResponse(f"{other}?{query}" if query else other)
         raise NotFound("There is nothing at this path.")
 

@@ -4,6 +4,8 @@ from urllib.parse import parse_qsl, urlencode
 
 from starlette.types import Message, Receive, Scope
 
+from gateway.http.head import Head
+
 _OF_A_REQUEST = ("type", "asgi", "http_version", "scheme", "method", "headers", "client", "server", "state")
 """The parts of a scope that belong to the request, without additions of a router."""
 
@@ -32,5 +34,5 @@ def replayed(content: bytes, receive: Receive) -> Receive:
 
 def without_parameter(scope: Scope, name: str) -> Scope:
     """Return the client's request without a parameter of its query."""
-    pairs = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
+    pairs = parse_qsl(Head.of(scope).query_string.decode("latin-1"), keep_blank_values=True)
     return {**scope, "query_string": urlencode([pair for pair in pairs if pair[0] != name]).encode()}

@@ -202,7 +202,7 @@ async def execute(dsn: str, statement: str) -> None:
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 EXTRAS = PROJECT["optional-dependencies"]
 
-SERVER = {"fastapi", "starlette", "uvicorn", "sqlalchemy", "asyncpg", "uvloop", "structlog", "jinja2"}
+SERVER = {"starlette", "uvicorn", "sqlalchemy", "asyncpg", "uvloop", "structlog", "jinja2"}
 """Packages that only a server needs, or a program that has them already."""
 
 CALLING = {"run", "audit", "credentials", "epoch"}

@@ -11,7 +11,7 @@ LIMITS = {
     "PATCH, hot": 22,
     "GET by key": 20,
     "PATCH by a new holder": 30,
-    "PATCH, stale": 38,
+    "PATCH, stale": 39,
     "PUT of an object": 57,
     "PUT of an object by a new holder": 57,
 }
