@@ -7,7 +7,7 @@ the newest token that the gateway has acknowledged for a resource, as a row in P
 A request passes these places:
 
 1. ``http``, then ``app`` and ``part``: one connection, one frozen head, one plane.
-2. ``auth`` and ``admission``: the caller, its grants, and the tokens that a policy lets through.
+2. ``auth`` and ``token_admission``: the caller, its grants, and the tokens that a policy lets through.
 3. ``tables``, ``objects`` or ``leases``: parse, plan, claim, write, verify, answer.
 4. ``db``: the claim, under the lock of the fence. All that decides is in the database, by its clock.
 5. ``record``: a refusal is durable before it is answered.

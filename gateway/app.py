@@ -15,7 +15,7 @@ from gateway.api.requests import OF_LEASES, shown_path
 from gateway.auth.issuers import Issuers
 from gateway.budget import Budget
 from gateway.config import Config, toml
-from gateway.config.changes import Change
+from gateway.config.reloadable import Change
 from gateway.errors import Forbidden, GatewayError, StoreError, Unavailable
 from gateway.fencing.ownership import Ownership
 from gateway.fencing.record import Attempt

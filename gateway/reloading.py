@@ -20,7 +20,7 @@ from typing import Generic, Protocol, TypeAlias, TypeVar
 from starlette.types import Receive, Scope, Send
 
 from gateway.config import Config
-from gateway.config.changes import Change, changes
+from gateway.config.reloadable import Change, changes
 from gateway.errors import GatewayError, ReloadRefused
 from gateway.fencing.record import PROCESS, Attempt
 from gateway.observe.events import ConfigurationReloaded, Observe, ReloadFailed

@@ -24,7 +24,7 @@ import trustme
 from gateway import app, reloading
 from gateway.app import Gateway
 from gateway.config import Config
-from gateway.config.changes import Change
+from gateway.config.reloadable import Change
 from gateway.errors import ConfigurationError, ReloadRefused, Unavailable
 from gateway.fencing.record import Attempt
 from gateway.reloading import Reload, Reloading, Source

@@ -1,4 +1,4 @@
-"""The fences: claim them inside the caller's transaction, raise them for a barrier, read them."""
+"""The fences: claim them inside the caller's transaction, and read them. ``intents`` raises them for a barrier."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,6 +1,6 @@
 """The timeline of one resource as a picture in numbers: the place and the text of each lane, mark and arrow. Pure.
 
-It is made from a ``history`` by way of ``lanes``; ``sentences`` has the texts. Units are those of the SVG's view box; x
+It is made from a ``history``; ``sentences`` has the texts. Units are those of the SVG's view box; x
 grows with time, y with the token. The template and the style sheet decide about shapes and colours.
 """
 

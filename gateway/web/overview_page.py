@@ -27,9 +27,9 @@ from gateway.web import chart
 from gateway.web.chart import Chart, Step
 from gateway.web.incident_pages import IncidentRow, in_order
 from gateway.web.observe_mode import ConfiguredTraffic, rules_with_traffic
+from gateway.web.overview_verdict import Facts, Happened, assess
 from gateway.web.record_lists import SPANS
 from gateway.web.rendering import Bucket, Journal, Place, Site, address
-from gateway.web.verdict import Facts, Happened, assess
 
 _STEPS = {
     "1h": timedelta(minutes=1),

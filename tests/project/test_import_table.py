@@ -135,7 +135,7 @@ PURE = (
     "changes.orders objects.store.bucket_profile "
     "observe.events "
     "guard.script webhooks.messages "
-    "client.errors client.libpq web.advice web.chart web.verdict"
+    "client.errors client.libpq web.advice web.chart web.overview_verdict"
 )
 IMPURE = {"os", "io", "socket", "asyncio", "subprocess", "time", "threading", "random", "secrets", "pathlib", "logging"}
 

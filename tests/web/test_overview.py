@@ -17,7 +17,7 @@ from gateway.fencing.token import Token
 from gateway.findings import MOST_COUNTED, Standing, plain
 from gateway.web.chart import Bar, Step, draw, sparks
 from gateway.web.observe_mode import Readiness, rule_readiness, rules_with_traffic
-from gateway.web.verdict import STORM, Facts, Finding, Happened, assess
+from gateway.web.overview_verdict import STORM, Facts, Finding, Happened, assess
 
 NOW = datetime(2026, 11, 24, 3, 20, tzinfo=UTC)
 TAKEN = datetime(2026, 11, 24, 3, 12, tzinfo=UTC)
