@@ -12,13 +12,14 @@ from functools import partial
 from typing import Any
 from urllib.parse import parse_qsl
 
+from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gateway import budget, web
 from gateway.api.authorisation import PUBLIC
 from gateway.api.leases import RenewedList, RenewManyRequest
-from gateway.api.routes import Home, Route, answering, json, parsed
+from gateway.api.routes import Found, Home, Route, answering, json, parsed
 from gateway.errors import CrossesDatabases, GatewayError, RequestMalformed, StoreError, Unavailable
 from gateway.fencing.ownership import Ownership
 from gateway.fencing.record import Attempt
@@ -129,7 +130,7 @@ class Databases(Routing):
             case Home.PATH:
                 return self._parts[self._ownership.of_resource(found.parts["resource"])].api
             case Home.BODY:
-                return partial(self._by_body, found.route)
+                return partial(self._by_body, found)
             case Home.QUERY:
                 return _WithoutParameter(self._named(Head.of(scope)).api)
         return self.default.api
@@ -211,20 +212,22 @@ class Databases(Routing):
         except GatewayError:
             return self._ownership.default
 
-    async def _by_body(self, route: Route, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _by_body(self, found: Found, scope: Scope, receive: Receive, send: Send) -> None:
         with suppress(ClientGone):
-            await answering(partial(self._respond, route, scope, receive), scope, receive, send)
+            await answering(partial(self._respond, found, scope, receive), scope, receive, send)
 
-    async def _respond(self, route: Route, scope: Scope, receive: Receive) -> Response:
-        """Answer a request whose body names its resources. Its caller is proven before the body is read.
+    async def _respond(self, found: Found, scope: Scope, receive: Receive) -> Response:
+        """Answer a request whose body names its resources. Its caller is proven and authorised before it is read.
 
         The body takes no share of the memory of routing afterwards. A database that is slow would keep the others
         waiting.
         """
+        route = found.route
         if route.rule != PUBLIC:  # the proof of its caller is in the body
             head = Head.of(scope)
             principal = self.default.keys.by_bearer(head.headers, head.certificate)
             budget.serve(scope["state"], principal.name)
+            await self.default.api.authorise(found, Request(scope))
         body = self._bodies.of(scope, receive)
         try:
             content = await body.whole(self._largest if route.limit is None else route.limit)

@@ -240,7 +240,7 @@ class Api:
         """Return what the endpoint returns, once the caller is proven and authorised. Raises ``GatewayError``."""
         scope["path"] = found.path
         route, call = found.route, Call(Request(scope, receive), self._caller)
-        await self._authorisation.check(call.request, self._caller, route.rule, found.parts.get("resource", ""))
+        await self.authorise(found, call.request)
         given: dict[str, Any] = {name: _part(route.takes[name], name, text) for name, text in found.parts.items()}
         for place in ("query", "headers"):
             if model := route.takes.get(place):
@@ -248,6 +248,10 @@ class Api:
         if route.reads is not None:
             given["body"] = body or parsed(route.reads, await self._whole(scope, receive, route.limit or MAX_BODY))
         return await route.endpoint(call, **given)
+
+    async def authorise(self, found: Found, request: Request) -> None:
+        """Prove the caller of a request, and check the rule of its route, as far as that needs no body."""
+        await self._authorisation.check(request, self._caller, found.route.rule, found.parts.get("resource", ""))
 
     async def _whole(self, scope: Scope, receive: Receive, limit: int) -> bytes:
         try:

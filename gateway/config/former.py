@@ -107,23 +107,35 @@ def _enforced_only(_: Values, section: Values, value: Any) -> None:
 
 
 def _groups(_: Values, section: Values, value: Any) -> None:
+    if not isinstance(value, list | tuple):
+        raise TypeError("no list")
     section["callers"] = [*section.get("callers", ()), *(f"group:{name}" for name in value)]
 
 
 def _allowed(_: Values, section: Values, value: Any) -> None:
+    if value and ("claim" not in section or "role" in section):
+        raise Misplaced(("postgres", "roles"), "allowed lists the roles that a claim may name; write claim and role")
     if value:
         section["role"] = value
 
 
-def _pair(_: Values, section: Values, value: Any) -> None:
-    others = section.pop("s3_key", ())
-    _add_pair(section, {"access_key_id": value, **section})
-    section["s3_key"] += [others] if isinstance(others, str) else others
+def _secret_of_pair(key: str) -> Callable[[Values, Values, Any], None]:
+    """Return what takes the id out of a section that has its secret."""
+
+    def follow(_: Values, section: Values, value: Any) -> None:
+        if section.get("access_key_id") is None:
+            raise Misplaced(("callers",), "a secret_access_key belongs to one access_key_id; write both into s3_key")
+        others = section.pop("s3_key", ())
+        _add_pair(section, {"access_key_id": section["access_key_id"], key: value})
+        section["s3_key"] += [others] if isinstance(others, str) else others
+        section["access_key_id"] = None
+
+    return follow
 
 
-def _secret_of_pair(_: Values, section: Values, _value: Any) -> None:
-    if "s3_key" not in section:
-        raise Misplaced(("callers",), "a secret_access_key belongs to an access_key_id; write both into s3_key")
+def _id_of_pair(_: Values, _section: Values, value: Any) -> None:
+    if value is not None:
+        raise Misplaced(("callers",), "an access_key_id needs a secret_access_key; write both into s3_key")
 
 
 def _pairs(_: Values, section: Values, value: Any) -> None:
@@ -202,9 +214,9 @@ FORMER: Mapping[tuple[str, str], Former] = {
     ("issuers.login", "authorization_url"): _fixed("the issuer publishes its addresses"),
     ("issuers.login", "token_url"): _fixed("the issuer publishes its addresses"),
     ("issuers.login", "session"): _fixed("the value is 43200 seconds", lambda value: float(value) < 43200),
-    ("callers", "access_key_id"): Former(_PAIR, _pair),
-    ("callers", "secret_access_key"): Former(_PAIR, _secret_of_pair),
-    ("callers", "secret_access_key_file"): Former(_PAIR, _secret_of_pair),
+    ("callers", "secret_access_key"): Former(_PAIR, _secret_of_pair("secret_access_key")),
+    ("callers", "secret_access_key_file"): Former(_PAIR, _secret_of_pair("secret_access_key_file")),
+    ("callers", "access_key_id"): Former(_PAIR, _id_of_pair),
     ("callers", "keys"): Former("is read as more of s3_key; write a list", _pairs),
     ("s3", "evidence_keys"): Former(_EVIDENCE, None, bool, is_secret=True),
     ("s3", "evidence_keys_file"): Former(_EVIDENCE, None, bool),

@@ -248,6 +248,13 @@ class OfCallers(Section):
     """Names of callers; ``*`` for all that are known; ``anonymous`` for requests without credentials; ``group:ops``
     for the callers in the group ``ops``."""
 
+    @field_validator("callers")
+    @classmethod
+    def _named(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        if GROUP in value:
+            raise ValueError(f"{GROUP} names no group; write its name behind it")
+        return value
+
     @property
     def groups(self) -> tuple[str, ...]:
         return tuple(name.removeprefix(GROUP) for name in self.callers if name.startswith(GROUP))

@@ -167,12 +167,34 @@ def test_a_value_that_cannot_be_kept_is_an_error(file: Path, text: str, kept: st
 
 
 @pytest.mark.parametrize(
-    "text", [f'[[webhooks]]\n{HOOK}reasons = ["token-stal"]', 'resources = ["x"]\n[fencing]\nmax_jump = 5']
+    "text",
+    [
+        f'[[webhooks]]\n{HOOK}reasons = ["token-stal"]',
+        'resources = ["x"]\n[fencing]\nmax_jump = 5',
+        '[[grants]]\nactions = ["read"]\neverything = true\ngroups = "ops"',
+    ],
 )
 def test_a_value_that_cannot_be_read_is_an_error(file: Path, text: str) -> None:
     file.write_text((text + "\n" + DSN) if text.startswith("resources") else DSN + text)
     with pytest.raises(ConfigurationError, match="is a former key, and its value cannot be read"):
         load(file)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '[[postgres.roles]]\ncallers = ["*"]\nallowed = ["admin"]',
+        '[[postgres.roles]]\ncallers = ["*"]\nclaim = ["role"]\nrole = "one"\nallowed = ["admin"]',
+        '[[grants]]\nactions = ["read"]\neverything = true\ncallers = ["group:"]',
+        '[[callers]]\nname = "a"\ns3_key = "A:the-first-secret"\nsecret_access_key = "the-other-secret"',
+        '[[callers]]\nname = "a"\ns3_key = "A:the-first-secret"\naccess_key_id = "B"',
+    ],
+)
+def test_what_was_refused_gives_no_wider_rights(file: Path, text: str) -> None:
+    file.write_text(DSN + text)
+    with pytest.raises(ConfigurationError) as refused:
+        load(file)
+    assert "secret" not in str(refused.value).replace("secret_access_key", "")
 
 
 def test_the_check_and_the_log_tell(dsn: str, file: Path) -> None:

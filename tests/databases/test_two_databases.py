@@ -2,11 +2,12 @@
 
 import asyncio
 from typing import Any
+from urllib.parse import urlsplit
 
 import httpx
 import pytest
 
-from tests.databases.fleet import SOON, Fleet, fleet, write
+from tests.databases.fleet import CALLERS, SOON, Fleet, fleet, write
 from tests.doubles.s3 import S3Double
 from tests.objects.clients import call, connect, outcome
 from tests.postgres import Server
@@ -283,3 +284,21 @@ async def test_webhooks_and_alarms_of_each_database_run_by_themselves(postgres_s
                 for database in ("north", "south"):
                     shown = await later.get(f"/v1/webhooks?database={database}", timeout=PATIENCE)
                     assert shown.json()["webhooks"][0]["name"] == "ops"
+
+
+async def test_no_body_of_a_caller_without_grants_is_read(postgres_server: Server) -> None:
+    idle = {"name": "idle", "api_key": "a-key-without-grants"}
+    async with fleet(postgres_server, callers=[*CALLERS, idle]) as gateway:
+        where = urlsplit(gateway.origin).port
+        for method, path in (
+            ("PUT", "/v1/leases"),
+            ("POST", "/v1/transaction"),
+            ("POST", "/v1/credentials"),
+            ("POST", "/v1/sequencers/check"),
+        ):
+            reader, writer = await asyncio.open_connection("127.0.0.1", where)
+            head = f"{method} {path} HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer {idle['api_key']}"
+            writer.write(f"{head}\r\nExpect: 100-continue\r\nContent-Length: 1000\r\n\r\n".encode())
+            async with asyncio.timeout(PATIENCE):
+                assert b" 403 " in await reader.readline(), path
+            writer.close()
