@@ -1,5 +1,6 @@
 """An issuer of identity tokens for tests: keys, tokens, and the address of its keys, which can be made to fail."""
 
+import asyncio
 import base64
 import hashlib
 import json
@@ -16,6 +17,7 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
 
 from tests.serving_app import served
 
@@ -84,6 +86,18 @@ class Provider:
             yield self
 
 
+class Hanging(Response):
+    """An answer that does not come until it ``may``."""
+
+    def __init__(self, status: int = 200) -> None:
+        super().__init__(status_code=status)
+        self.may = asyncio.Event()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self.may.wait()
+        await super().__call__(scope, receive, send)
+
+
 CLIENT, CLIENT_SECRET = "gateway-page", "the secret of the client: 100 % & more"
 
 
@@ -91,7 +105,8 @@ class LoginProvider(Provider):
     """Logs people in, too: each browser is ``subject``'s, who consents if there is no ``refusal``.
 
     It is as strict about codes as a good provider. ``more`` changes claims of ID tokens, and ``make`` the token itself.
-    ``token_answer`` replaces the answer to a code. ``published`` changes its configuration.
+    ``token_answer`` replaces the answer to a code. ``published`` changes its configuration, which ``published_answer``
+    replaces, and ``discovered`` counts the requests for it.
     ``redeemed`` has the forms with which codes came.
     """
 
@@ -104,6 +119,8 @@ class LoginProvider(Provider):
         self.make: Callable[[dict[str, Any]], str] = lambda content: token(self.keys[0], content)
         self.token_answer: Response | None = None
         self.published: dict[str, Any] = {}
+        self.published_answer: Response | None = None
+        self.discovered = 0
         self.asked_to_log_in: list[dict[str, str]] = []
         self.redeemed: list[dict[str, str]] = []
         self.tokens: list[str] = []
@@ -119,8 +136,9 @@ class LoginProvider(Provider):
         return self.url.removesuffix("/keys")
 
     async def _configuration(self, _: Request) -> Response:
+        self.discovered += 1
         urls = {"authorization_endpoint": f"{self.issuer}/authorize?tenant=1", "token_endpoint": f"{self.issuer}/token"}
-        return JSONResponse({"issuer": self.issuer, **urls, **self.published})
+        return self.published_answer or JSONResponse({"issuer": self.issuer, **urls, **self.published})
 
     def code(self, asked: dict[str, str]) -> str:
         """Return a code, as for a person who has consented."""

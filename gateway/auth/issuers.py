@@ -6,7 +6,7 @@ Keys are kept, and fetched again when a token names another one. Proven tokens a
 import asyncio
 import hashlib
 import ssl
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -77,9 +77,33 @@ REFRESH = 300.0
 LONGEST_KEPT = 24 * 3600.0
 """Seconds for which keys are kept while the issuer cannot be asked."""
 PAUSE = 10.0
-"""Seconds after a fetch before tokens with unknown keys cause the next one. Any sender can make such tokens up."""
+"""Seconds after a fetch before a stranger causes the next one: by a token with an unknown key, or by a login."""
 
 _LARGEST = 256 * 1024
+
+
+def _age(moment: float) -> float:
+    return asyncio.get_running_loop().time() - moment
+
+
+class PacedFetch:
+    """Fetches something from one issuer, and then not again within ``PAUSE``, whatever came of it."""
+
+    def __init__(self, fetch: Callable[[], Awaitable[None]]) -> None:
+        self._fetch = fetch
+        self._ended = float("-inf")
+        self._fetching = asyncio.Lock()
+
+    @property
+    def under_way(self) -> bool:
+        return self._fetching.locked()
+
+    async def make(self) -> None:
+        """Fetch, unless that was done a moment ago. Callers at the same time wait for one fetch."""
+        async with self._fetching:
+            if _age(self._ended) >= PAUSE:
+                await self._fetch()
+                self._ended = asyncio.get_running_loop().time()
 
 
 class KeySet:
@@ -89,26 +113,22 @@ class KeySet:
         self._issuer, self._source, self._observe = source.name, source, observe
         secret = None if source.secret is None else source.secret.get_secret_value().encode()
         self._keys: Keys | None = None if secret is None else secret_key(secret)
-        self._found = self._asked = float("-inf")
-        self._fetching = asyncio.Lock()
+        self._found = float("-inf")
+        self._fetch = PacedFetch(self._renew)
         self.version = 0
         """It changes with the keys."""
 
     @property
     def keys(self) -> Keys:
         """Return the keys. Raises ``Unavailable`` if there are none, or if they are too old."""
-        if self._keys is None or (self._source.secret is None and self._age(self._found) > LONGEST_KEPT):
+        if self._keys is None or (self._source.secret is None and _age(self._found) > LONGEST_KEPT):
             raise Unavailable(f"The keys of the issuer {self._issuer} cannot be had at the moment.")
         return self._keys
 
     async def renew(self) -> None:
         """Fetch the keys, unless that was done a moment ago. Callers at the same time wait for one fetch."""
-        if self._source.secret is not None:
-            return
-        async with self._fetching:
-            if self._age(self._asked) >= PAUSE:
-                await self._renew()
-                self._asked = asyncio.get_running_loop().time()
+        if self._source.secret is None:
+            await self._fetch.make()
 
     async def keep(self) -> None:
         attempts = Attempts(self._observe, partial(unreachable, "issuer", self._issuer))
@@ -149,10 +169,6 @@ class KeySet:
         if status != HTTPStatus.OK:
             raise ValueError(f"it answers with {status}")
         return content
-
-    @staticmethod
-    def _age(moment: float) -> float:
-        return asyncio.get_running_loop().time() - moment
 
 
 @asynccontextmanager

@@ -7,9 +7,10 @@ import hmac
 import json
 import secrets
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from functools import partial
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from urllib.parse import quote_plus, urlencode
 from gateway.auth import login_cookies
 from gateway.auth.callers import LIFETIME
 from gateway.auth.identity_tokens import LOG_IN_AGAIN, Identity
-from gateway.auth.issuers import Admit, IssuerFailed, Issuers, ask
+from gateway.auth.issuers import Admit, IssuerFailed, Issuers, PacedFetch, ask
 from gateway.auth.login_cookies import Attempt, Session, Terms
 from gateway.auth.principal import Principal
 from gateway.config.access import Login
@@ -32,9 +33,9 @@ TIMEOUT = 10.0
 """Seconds for redeeming a code, or for the addresses of an issuer."""
 
 _MOST_AT_ONCE = 8
-"""Codes redeemed at the same time. A stranger can send any number of wrong ones."""
+"""Codes redeemed at the same time at one issuer. A stranger can send any number of wrong ones."""
 _LARGEST = 64 * 1024
-_KEPT = 3600.0  # seconds for which the addresses of an issuer are kept
+_KEPT = 3600.0  # seconds after which the addresses of an issuer are fetched again
 _LONGEST_CODE = 4096
 _LONGEST_SAID = 200
 
@@ -97,7 +98,9 @@ class ProviderLogins:
         self.providers = {one.name: one for one in providers}
         self._issuers, self._admit, self._observe = issuers, admit, observe
         self._signing_keys, self._groups = tuple(signing_keys), frozenset(groups)
-        self._asking = asyncio.Semaphore(_MOST_AT_ONCE)
+        # Each issuer has its own of these, so that logins at one do not wait for another that is down.
+        self._asking = {name: asyncio.Semaphore(_MOST_AT_ONCE) for name in self.providers}
+        self._discovery = {name: PacedFetch(partial(self._discover, one)) for name, one in self.providers.items()}
         self._known: dict[str, tuple[float, tuple[str, str]]] = {}
 
     async def begin(self, name: str, following: str, now: datetime) -> tuple[str, str]:
@@ -176,7 +179,7 @@ class ProviderLogins:
             pair = f"{quote_plus(provider.terms.client_id)}:{quote_plus(secret.get_secret_value())}"
             headers["Authorization"] = f"Basic {base64.b64encode(pair.encode()).decode()}"
         _, url = await self._addresses(provider)
-        with self._unavailable(provider):
+        with self._confirming(provider):
             status, found = await self._ask(provider, "POST", url, headers, form)
             refused = found.get("error")
             if status != HTTPStatus.OK and not refused:
@@ -193,32 +196,43 @@ class ProviderLogins:
         return token
 
     async def _addresses(self, provider: Provider) -> tuple[str, str]:
-        """Return the addresses of the issuer: for browsers that log in, and for codes. Raises ``Unavailable``."""
-        now = asyncio.get_running_loop().time()
-        fetched, known = self._known.get(provider.name, (0.0, None))
-        if known is None or now - fetched > _KEPT:
-            with self._unavailable(provider):
-                url = f"{provider.terms.issuer.rstrip('/')}/.well-known/openid-configuration"
-                status, found = await self._ask(provider, "GET", url, {}, None)
-                if status != HTTPStatus.OK or found.get("issuer") != provider.terms.issuer:
-                    raise IssuerFailed(f"{url} is not its configuration")
-                try:
-                    # The client's secret goes to the second one, so that it has to be as safe as the first.
-                    known = (
-                        browser_address(str(found.get("authorization_endpoint"))),
-                        browser_address(str(found.get("token_endpoint"))),
-                    )
-                except ValueError as error:
-                    raise IssuerFailed(f"an address in its configuration {error}") from error
-            self._known[provider.name] = now, known
+        """Return the addresses of the issuer: for browsers that log in, and for codes. Raises ``Unavailable``.
+
+        Known ones stay good until the issuer publishes others.
+        """
+        found, known = self._known.get(provider.name, (float("-inf"), None))
+        discovery = self._discovery[provider.name]
+        if asyncio.get_running_loop().time() - found > _KEPT and (known is None or not discovery.under_way):
+            await discovery.make()
+            _, known = self._known.get(provider.name, (found, None))
+        if known is None:
+            raise _unavailable(provider)
         return known
+
+    async def _discover(self, provider: Provider) -> None:
+        """Fetch the addresses of the issuer. A failure leaves the known ones, and tells the operator."""
+        now = asyncio.get_running_loop().time()
+        with suppress(Unavailable), self._confirming(provider):
+            url = f"{provider.terms.issuer.rstrip('/')}/.well-known/openid-configuration"
+            status, found = await self._ask(provider, "GET", url, {}, None)
+            if status != HTTPStatus.OK or found.get("issuer") != provider.terms.issuer:
+                raise IssuerFailed(f"{url} is not its configuration")
+            try:
+                # The client's secret goes to the second one, so that it has to be as safe as the first.
+                known = (
+                    browser_address(str(found.get("authorization_endpoint"))),
+                    browser_address(str(found.get("token_endpoint"))),
+                )
+            except ValueError as error:
+                raise IssuerFailed(f"an address in its configuration {error}") from error
+            self._known[provider.name] = now, known
 
     async def _ask(
         self, provider: Provider, method: str, url: str, headers: Mapping[str, str], form: Mapping[str, str] | None
     ) -> tuple[int, dict[str, Any]]:
         """Return the answer of an issuer: its status, and a JSON object. Raises ``IssuerFailed``."""
         try:
-            async with asyncio.timeout(TIMEOUT), self._asking:
+            async with asyncio.timeout(TIMEOUT), self._asking[provider.name]:
                 status, content = await ask(
                     *(method, url, self._observe),
                     headers=headers,
@@ -234,15 +248,17 @@ class ProviderLogins:
         return status, _object(content)
 
     @contextmanager
-    def _unavailable(self, provider: Provider) -> Iterator[None]:
+    def _confirming(self, provider: Provider) -> Iterator[None]:
         """Tell the operator of an issuer that fails, and the person that it does."""
         try:
             yield
         except IssuerFailed as error:
             self._observe(ServiceUnreachable("issuer", f"{provider.name}: {error}"))
-            raise Unavailable(
-                f"{provider.name} cannot confirm the login at the moment.", advice="Log in again in a moment."
-            ) from None
+            raise _unavailable(provider) from None
+
+
+def _unavailable(provider: Provider) -> Unavailable:
+    return Unavailable(f"{provider.name} cannot confirm the login at the moment.", advice="Log in again in a moment.")
 
 
 def _code(provider: Provider, answer: Sequence[tuple[str, str]]) -> str:

@@ -15,7 +15,6 @@ import pytest
 from joserfc.errors import SecurityWarning
 from joserfc.jwk import RSAKey
 from starlette.responses import RedirectResponse, Response, StreamingResponse
-from starlette.types import Receive, Scope, Send
 
 from gateway import app
 from gateway.api.record import StreamLimits
@@ -29,6 +28,7 @@ from tests import identity_provider
 from tests.identity_provider import (
     AUDIENCE,
     ISSUER,
+    Hanging,
     Provider,
     SigningKey,
     claims,
@@ -399,18 +399,6 @@ async def test_a_bug_in_reading_keys_does_not_end_the_gateway(tmp_path: Path, mo
         while not kept.version:
             await asyncio.sleep(0.01)
     assert events == [ServiceUnreachable("issuer", "id: KeyError"), KeysChanged("id", 1)]
-
-
-class Hanging(Response):
-    """An answer that does not come until it ``may``."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.may = asyncio.Event()
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await self.may.wait()
-        await super().__call__(scope, receive, send)
 
 
 async def test_an_issuer_that_hangs_delays_nobody_else(

@@ -12,11 +12,11 @@ import httpx
 import pytest
 from starlette.responses import JSONResponse, RedirectResponse, Response, StreamingResponse
 
-from gateway.auth import provider_logins
+from gateway.auth import issuers, provider_logins
 from gateway.config import Config
 from gateway.observe.events import RequestAnswered, ServiceUnreachable
 from tests import running
-from tests.identity_provider import AUDIENCE, CLIENT, CLIENT_SECRET, LoginProvider, claims, rsa_key, token
+from tests.identity_provider import AUDIENCE, CLIENT, CLIENT_SECRET, Hanging, LoginProvider, claims, rsa_key, token
 from tests.postgres import Server, fresh
 from tests.running import Events
 from tests.waiting import PATIENCE
@@ -316,8 +316,9 @@ async def test_a_provider_that_answers_wrongly_logs_nobody_in(
 
 
 async def test_a_provider_that_publishes_wrong_addresses_begins_no_login(
-    dsn: str, provider: LoginProvider, subtests: pytest.Subtests
+    dsn: str, provider: LoginProvider, monkeypatch: pytest.MonkeyPatch, subtests: pytest.Subtests
 ) -> None:
+    monkeypatch.setattr(issuers, "PAUSE", 0.0)
     wrong = (
         {"issuer": "https://other.example"},
         {"authorization_endpoint": "http://other.example/"},
@@ -332,6 +333,62 @@ async def test_a_provider_that_publishes_wrong_addresses_begins_no_login(
                 assert (refused.status_code, "cannot confirm the login" in refused.text) == (503, True)
         provider.published = {}
         assert (await browser.log_in()).status_code == 200
+
+
+async def test_a_provider_that_hangs_delays_no_login_at_another(
+    dsn: str, provider: LoginProvider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Strangers begin any number of logins there. They share one question, and its failure for a while."""
+    monkeypatch.setattr(provider_logins, "TIMEOUT", 2 * PATIENCE)
+    events = Events()
+    async with LoginProvider(KEY).running() as down:
+        config = configuration(dsn, provider)
+        other = config.issuers[0].model_copy(update={"name": "down", "issuer": down.issuer, "keys": down.url})
+        both = config.model_copy(update={"issuers": (*config.issuers, other)})
+        down.published_answer, down.token_answer = discovery, redemption = Hanging(500), Hanging(500)
+
+        async def answers(browser: Browser, address: str, hanging: Hanging, asked: Callable[[], bool]) -> set[int]:
+            """Ask 20 times, log in elsewhere meanwhile, and return the answers and that of a later request."""
+            strangers = [asyncio.create_task(browser.get(address)) for _ in range(20)]
+            async with asyncio.timeout(PATIENCE):
+                while not asked():
+                    await asyncio.sleep(0.01)
+                assert (await browser.log_in()).status_code == 200
+            assert not any(one.done() for one in strangers)
+            hanging.may.set()
+            return {one.status_code for one in await asyncio.gather(*strangers, browser.get("/ui/login/down"))}
+
+        async with browsing(both, events) as browser:
+            assert await answers(browser, "/ui/login/down", discovery, lambda: down.discovered > 0) == {503}
+            assert down.discovered == 1
+            assert [one.error for one in events if isinstance(one, ServiceUnreachable)] == ["down: it answers with 500"]
+            monkeypatch.setattr(issuers, "PAUSE", 0.0)
+            down.published_answer = None
+            there = await browser.get("/ui/login/down")
+            back = (await browser.get(there.headers["location"])).headers["location"]
+            assert await answers(browser, back, redemption, lambda: len(down.redeemed) >= 8) == {503, 303}
+
+
+async def test_known_addresses_outlast_a_renewal_that_fails_or_hangs(
+    dsn: str, provider: LoginProvider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with browsing(configuration(dsn, provider)) as browser:
+        await browser.log_in()
+        monkeypatch.setattr(provider_logins, "_KEPT", 0.0)
+        monkeypatch.setattr(issuers, "PAUSE", 0.0)
+        provider.published_answer, before = Response("down", 500), provider.discovered
+        assert (await browser.log_in()).status_code == 200
+        assert provider.discovered > before
+        provider.published_answer, before = Hanging(500), provider.discovered
+        async with asyncio.TaskGroup() as tasks:
+            waiting = tasks.create_task(browser.get("/ui/login/id"))
+            async with asyncio.timeout(PATIENCE):
+                while provider.discovered == before:
+                    await asyncio.sleep(0.01)
+            assert (await browser.log_in()).status_code == 200
+            assert not waiting.done()
+            provider.published_answer.may.set()
+            assert (await waiting).status_code == 303
 
 
 async def test_the_token_of_a_login_is_no_token_of_the_api(dsn: str, provider: LoginProvider) -> None:
