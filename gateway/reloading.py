@@ -74,7 +74,9 @@ class Source:
     turn: Callable[[], AbstractAsyncContextManager[None]] = nullcontext
     """Entered for each reload. Of several workers, one is inside."""
     share: Callable[[Config], Awaitable[None]] | None = None
-    """Lets the other workers follow. A configuration is in force from here on."""
+    """Puts a configuration in force. The other workers begin to follow, and this one must follow at once."""
+    followed: Callable[[], Awaitable[None]] | None = None
+    """Waits until the other workers have followed."""
     watches: bool = True
     """Whether this process watches it. One of several workers does."""
 
@@ -172,6 +174,8 @@ class Reloading(Generic[Gateway]):
             following.stop()
             raise
         self._take(config, certificates, following)
+        if source.followed is not None:
+            await source.followed()
         said = [str(one) for one in changed]
         self._observe(ConfigurationReloaded(attempt.method, attempt.caller, said))
         return said

@@ -396,6 +396,8 @@ class World:
         self.built: list[Built] = []
         self.serving: Built | None = None
         self.shared: list[Config] = []
+        self.have_followed = asyncio.Event()
+        self.have_followed.set()
         self.turns: list[str] = []
 
     def build(self, _: Config, __: Reload) -> Built:
@@ -413,6 +415,9 @@ class World:
     async def share(self, config: Config) -> None:
         self.shared.append(config)
 
+    async def followed(self) -> None:
+        await self.have_followed.wait()
+
     @asynccontextmanager
     async def turn(self) -> AsyncIterator[None]:
         self.turns.append("begin")
@@ -421,7 +426,8 @@ class World:
         self.turns.append("end")
 
     def source(self) -> Source:
-        return Source(lambda: self.wanted, self.check, lambda _: {}, lambda _: None, self.turn, self.share)
+        sharing = (self.turn, self.share, self.followed)
+        return Source(lambda: self.wanted, self.check, lambda _: {}, lambda _: None, *sharing)
 
 
 @asynccontextmanager
@@ -463,6 +469,23 @@ async def test_a_reload_that_fails_changes_nothing(trouble: str) -> None:
         assert await owner.reload(ATTEMPT)
         assert world.serving is world.built[-1]
         assert world.shared == [world.wanted]
+
+
+async def test_the_worker_that_reloads_is_the_first_with_a_configuration_in_force() -> None:
+    """Its answer comes when all others have followed. It does not keep the former rules until then."""
+    world = World()
+    async with owned(world) as owner:
+        world.wanted = keeping(retention=60)
+        world.have_followed.clear()
+        reloads = asyncio.create_task(owner.reload(ATTEMPT))
+        async with asyncio.timeout(PATIENCE):
+            while not world.shared:
+                await asyncio.sleep(0.001)
+        await asyncio.sleep(0)
+        assert world.serving is world.built[-1]
+        assert not reloads.done()
+        world.have_followed.set()
+        assert await reloads
 
 
 async def test_a_worker_follows_another_one_to_a_configuration() -> None:

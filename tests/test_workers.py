@@ -277,6 +277,31 @@ async def test_a_worker_that_does_not_follow_is_replaced(
 
 
 @pytest.mark.thorough
+async def test_the_worker_that_reloads_does_not_wait_for_others_by_the_former_rules(gateway: Served) -> None:
+    """A revoked key proves nothing there, although another worker hangs. The answer waits for that one."""
+    clients = [gateway.client() for _ in range(3)]  # of two workers, one has two of them
+    at = [(await serving_worker(gateway, client)).pid for client in clients]
+    reloads = max(at, key=at.count)
+    asks, writes = [client for client, worker in zip(clients, at, strict=True) if worker == reloads][:2]
+    [hangs] = [one for one in workers_of(gateway) if one.pid != reloads]
+    assert (await patch(writes, 7)).status_code == 204
+    gateway.write(PUBLIC, writer="a-newer-key-of-it")
+    hangs.suspend()
+    root = {"Authorization": f"Bearer {ROOT}"}
+    reloading = asyncio.create_task(asks.post("/v1/config/reload", headers=root))
+    async with asyncio.timeout(parent.FOLLOWS_WITHIN - 3):
+        while (await patch(writes, 7)).status_code != 401:
+            await asyncio.sleep(0.05)
+    assert not reloading.done()
+    hangs.resume()
+    assert (await reloading).status_code == 200
+    assert await statuses(gateway, "a-key-of-the-writer") == {401}
+    assert not gateway.events("worker ended")
+    for client in clients:
+        await client.aclose()
+
+
+@pytest.mark.thorough
 async def test_hangups_of_all_processes_are_one_reload_after_the_other(gateway: Served) -> None:
     gateway.write(PUBLIC, writer="a-newer-key-of-it")
     for process in (*(one.pid for one in workers_of(gateway)), gateway.process.process.pid):

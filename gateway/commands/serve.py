@@ -154,6 +154,7 @@ def _server(
         renew_certificates=lambda following: serving.renew_certificates(server, following.server),
         turn=turn if link is None else link.turn,
         share=None if link is None else link.share,
+        followed=None if link is None else link.followed,
         watches=link is None or link.number == 1,
     )
     app = build(config, source=source, allow_missing=origin.allow_missing, link=link)

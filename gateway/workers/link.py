@@ -61,8 +61,13 @@ class Link:
                 await self._asked("end")
 
     async def share(self, config: Config) -> None:
-        """Let the other workers follow to a configuration. Raises ``ReloadRefused``."""
+        """Put a configuration in force, to which the other workers begin to follow. Raises ``ReloadRefused``."""
         await self._asked("follow", config)
+
+    async def followed(self) -> None:
+        """Wait until the other workers have followed, or are replaced. Without a parent, this worker ends anyway."""
+        with suppress(NoAnswer):
+            await self._channel.ask("followed")
 
     async def gather(self) -> Gathered:
         """Return what all workers have counted. Raises ``NoAnswer``."""

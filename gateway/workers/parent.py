@@ -104,6 +104,7 @@ class Parent:
         self._turn = asyncio.Lock()
         self._reloads: Worker | None = None
         """The worker whose turn it is to reload."""
+        self._following: list[asyncio.Task[None]] = []
         self._workers: list[Worker] = []
         self._past: dict[str, Values] = {}
         self._counted: Mapping[str | None, Counted] | None = None
@@ -289,11 +290,10 @@ class Parent:
                 self._reloads = worker
                 self._manager.reload_begins()
             case "follow":
-                self._config = worker.config = value
-                following = [self._let_follow(one, value) for one in self._workers if one is not worker]
+                self._put_in_force(worker, value)
+            case "followed":
                 # Awaited, so that all serve as the answer to the caller says. They follow also if the worker dies.
-                for task in [self._tasks.create_task(one) for one in following]:
-                    await asyncio.shield(task)
+                await asyncio.shield(asyncio.gather(*self._following))
             case "end":
                 self._end_turn()
         return None
@@ -331,6 +331,12 @@ class Parent:
         )
 
     # Reloads
+
+    def _put_in_force(self, worker: Worker, config: Config) -> None:
+        """Wait for no other worker: until the answer, this one serves by the former configuration."""
+        self._config = worker.config = config
+        following = [self._let_follow(one, config) for one in self._workers if one is not worker]
+        self._following = [self._tasks.create_task(one) for one in following]
 
     async def _let_follow(self, worker: Worker, config: Config) -> None:
         """Let a worker follow to the configuration in force. One that cannot is replaced, and its successor does."""
