@@ -10,7 +10,7 @@ import ssl
 import subprocess
 import sys
 import weakref
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -92,10 +92,12 @@ async def session(dsn: str) -> AsyncIterator[asyncpg.Connection]:
 
 
 @contextmanager
-def served(tmp_path: Path, dsn: str, text: str = RULE, server: str = "", *more: str) -> Iterator[Served]:
+def served(
+    tmp_path: Path, dsn: str, text: str = RULE, server: str = "", *more: str, limits: Mapping[str, float] | None = None
+) -> Iterator[Served]:
     file, port = tmp_path / "gateway.toml", free_port()
     Served(None, file, dsn, port, server).write(text)  # type: ignore[arg-type]  # not running yet
-    with started("serve", "--config", str(file), *more) as process:
+    with started("serve", "--config", str(file), *more, limits=limits) as process:
         gateway = Served(process, file, dsn, port, server)
         gateway.until("listening")
         with suppress(httpx.TransportError), httpx.Client(verify=False) as client:

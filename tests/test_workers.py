@@ -6,7 +6,7 @@ import signal
 import socket
 import ssl
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
@@ -77,10 +77,19 @@ async def reloads_on_record(session: asyncpg.Connection) -> int:
 
 
 @contextmanager
-def served(tmp_path: Path, dsn: str, text: str = PUBLIC, server: str = "", workers: str = "2") -> Iterator[Served]:
+def served(
+    tmp_path: Path,
+    dsn: str,
+    text: str = PUBLIC,
+    server: str = "",
+    workers: str = "2",
+    limits: Mapping[str, float] | None = None,
+) -> Iterator[Served]:
     """Two workers, both of which serve."""
     with ExitStack() as stack:
-        gateway = stack.enter_context(test_reload.served(tmp_path, dsn, text, server, "--workers", workers))
+        gateway = stack.enter_context(
+            test_reload.served(tmp_path, dsn, text, server, "--workers", workers, limits=limits)
+        )
         process = gateway.process.process
         try:
             wait_for_workers(gateway, int(workers))
@@ -299,6 +308,35 @@ async def test_the_worker_that_reloads_does_not_wait_for_others_by_the_former_ru
     assert not gateway.events("worker ended")
     for client in clients:
         await client.aclose()
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("begins", [True, False])
+async def test_a_worker_that_hangs_in_its_reload_is_replaced_and_the_next_reload_goes_on(
+    tmp_path: Path, dsn: str, session: asyncpg.Connection, *, begins: bool
+) -> None:
+    """It reads a file that gives nothing, or does not even begin."""
+    with served(tmp_path, dsn, limits={"reload_timeout": 5}) as gateway:
+        workers = workers_of(gateway)
+        if begins:
+            gateway.file.unlink()
+            os.mkfifo(gateway.file)
+        else:
+            for one in workers:
+                one.suspend()
+        line = await asyncio.to_thread(gateway.hang_up, "reload failed")
+        assert "hangs in the reload" in line["error"]
+        ended = await asyncio.to_thread(gateway.until, "worker ended")
+        assert ended["code"] == -signal.SIGKILL
+        for one in workers:
+            if one.pid != ended["pid"]:
+                one.resume()
+        gateway.file.unlink()
+        gateway.write(PUBLIC, writer="a-newer-key-of-it")
+        await asyncio.to_thread(wait_for_workers, gateway, 2)
+        await asyncio.to_thread(gateway.hang_up)
+        assert await statuses(gateway, "a-newer-key-of-it") == {204}
+        assert len(gateway.events("worker ended")) == 1
 
 
 @pytest.mark.thorough

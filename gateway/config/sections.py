@@ -59,6 +59,8 @@ class Limits:
     """A lease lasts without a renewal, at most."""
     journal_retention: float = 35 * 86400.0
     """The age of the oldest backup that can be opened with a journal."""
+    reload_timeout: float = 120.0
+    """Of several workers, one checks a configuration. With many databases that are down, it waits for each."""
 
 
 class Misplaced(ValueError):

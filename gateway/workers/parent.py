@@ -12,7 +12,7 @@ import signal
 import socket
 import sys
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -76,11 +76,18 @@ class Worker:
     """Connections handed to it since its last report."""
     untaken: deque[socket.socket] = field(default_factory=deque)
     """Connections that it has not taken yet, the oldest first."""
+    limit: asyncio.TimerHandle | None = None
+    """Ends it, if its next step of a reload takes too long."""
 
     @property
     def load(self) -> tuple[int, int]:
         """Return what makes another worker the better one: connections that it does not take, and open ones."""
         return len(self.untaken), self.handed + (self.report.connections if self.report else 0)
+
+    def expect_nothing(self) -> None:
+        """Let it take its time: it does not reload."""
+        if self.limit is not None:
+            self.limit.cancel()
 
 
 class Parent:
@@ -99,7 +106,7 @@ class Parent:
     ) -> None:
         """``status`` describes the gateway to the service manager."""
         self._origin, self._config, self._listener, self._observe = origin, config, listener, observe
-        self._count, self._grace = count, config.server.drain
+        self._count, self._grace, self._checks_within = count, config.server.drain, config.limits.reload_timeout
         self._manager, self._status = manager, status
         self._turn = asyncio.Lock()
         self._reloads: Worker | None = None
@@ -186,6 +193,7 @@ class Parent:
     def _ended(self, worker: Worker) -> None:
         """Keep what must survive a worker."""
         self._workers.remove(worker)
+        worker.expect_nothing()
         self._hand_back(worker)
         asyncio.get_running_loop().remove_reader(worker.connections)
         worker.connections.close()
@@ -286,15 +294,19 @@ class Parent:
             case "counted":
                 self._counted = value
             case "begin":
+                worker.expect_nothing()  # it waits for another one
                 await self._turn.acquire()
                 self._reloads = worker
                 self._manager.reload_begins()
+                self._expect_step(worker, self._checks_within, self._fail)
             case "follow":
                 self._put_in_force(worker, value)
             case "followed":
+                self._expect_step(worker, 2 * FOLLOWS_WITHIN, self._kill)
                 # Awaited, so that all serve as the answer to the caller says. They follow also if the worker dies.
                 await asyncio.shield(asyncio.gather(*self._following))
             case "end":
+                worker.expect_nothing()
                 self._end_turn()
         return None
 
@@ -335,6 +347,7 @@ class Parent:
     def _put_in_force(self, worker: Worker, config: Config) -> None:
         """Wait for no other worker: until the answer, this one serves by the former configuration."""
         self._config = worker.config = config
+        self._expect_step(worker, FOLLOWS_WITHIN, self._kill)
         following = [self._let_follow(one, config) for one in self._workers if one is not worker]
         self._following = [self._tasks.create_task(one) for one in following]
 
@@ -347,9 +360,20 @@ class Parent:
                 await worker.channel.ask("follow", config)
             worker.config = config
         except TimeoutError:
-            self._signal(worker, signal.SIGKILL)
+            self._kill(worker)
         except NoAnswer:
             self._signal(worker, signal.SIGTERM)
+
+    @staticmethod
+    def _expect_step(worker: Worker, seconds: float, otherwise: Callable[[Worker], None]) -> None:
+        """Allow a worker so many seconds for its next step of a reload."""
+        worker.expect_nothing()
+        worker.limit = asyncio.get_running_loop().call_later(seconds, otherwise, worker)
+
+    def _fail(self, worker: Worker) -> None:
+        """Replace a worker that hangs before the configuration is in force. The next reload gets its turn."""
+        self._observe(ReloadFailed(f"Worker {worker.number} hangs in the reload, and is replaced. Repeat the reload."))
+        self._kill(worker)
 
     def _end_turn(self) -> None:
         """Let another worker reload. A reload is over with its worker, too."""
@@ -377,6 +401,8 @@ class Parent:
                 self._manager.ready(self._status)
                 self._observe(ReloadFailed("No worker serves yet. Repeat the reload in a moment."))
             else:
+                if self._reloads is None:
+                    self._expect_step(worker, self._checks_within, self._fail)
                 self._signal(worker, signal.SIGHUP)
 
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -397,8 +423,11 @@ class Parent:
         while self._workers:
             if asyncio.get_running_loop().time() > give_up:
                 for worker in self._workers:
-                    self._signal(worker, signal.SIGKILL)
+                    self._kill(worker)
             await asyncio.sleep(0.05)
+
+    def _kill(self, worker: Worker) -> None:
+        self._signal(worker, signal.SIGKILL)
 
     @staticmethod
     def _signal(worker: Worker, number: signal.Signals) -> None:
