@@ -42,12 +42,13 @@ def document(routes: Iterable[Route]) -> dict[str, Any]:
     for one in described:
         # OpenAPI has no parameter of a path whose slashes stay as they are, and generated clients encode them.
         paths.setdefault(one.short, {})[one.method.lower()] = _operation(one, schemas)
-    for one in described:
-        for model in _parameters_of(one).values():
-            schemas.pop(model.__name__, None)
     for name, schema in schemas.items():
         if name in EXAMPLES:
             schema["examples"] = [EXAMPLES[name]]
+    for one in described:
+        for model in (*_parameters_of(one).values(), one.body or one.reads):
+            if model is not None:
+                schemas.pop(model.__name__, None)
     return {
         "openapi": "3.1.0",
         "info": {"title": "Fencing gateway", "description": INTRODUCTION, "version": "1"},
@@ -112,7 +113,9 @@ def _operation(route: Route, schemas: Mapping[str, dict[str, Any]]) -> dict[str,
         operation["parameters"] = parameters
     if body := route.body or route.reads:
         is_needed = "required" in schemas[body.__name__]
-        operation["requestBody"] = {"required": is_needed, "content": {"application/json": {"schema": _of(body)}}}
+        # Inside the operation: generators take what has a default for required in a named schema.
+        told = {"application/json": {"schema": schemas[body.__name__]}}
+        operation["requestBody"] = {"required": is_needed, "content": told}
     described = {str(status): _answer(status, answer) for status, answer in _answers_of(route).items()}
     if str(route.status) not in described:
         content = {} if route.content is None else {"content": route.content}
