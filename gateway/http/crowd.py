@@ -35,6 +35,8 @@ _SHARES = 64
 """Up to a 64th of the files is a network's share. Beyond it, a new connection takes no place of a smaller network."""
 _RANKED, _RANKED_FOR = 64, 1.0
 """Networks in a ranking by their connections that wait for their client, and seconds for which it is used."""
+_FEWER = 8
+"""A network with so many times fewer connections than another one is small beside it."""
 _TOLD_AFTER = 1.0
 """Seconds until the log has a first line about that, which counts what was closed."""
 
@@ -166,8 +168,14 @@ class Crowd:
             del self._networks[left.name]
 
     def make_room(self, app: Any) -> bool:
-        """Close a connection for a new one that finds no file. Return whether there was one. ``app`` observes it."""
+        """Close a connection for a new one that finds no file. Return whether there was one. ``app`` observes it.
+
+        A network with most of all connections makes way, or none does while all of these are at work: not a small one.
+        """
         crowd = self._largest()
+        most = next((one for one in self._networks.values() if 2 * one.open > self.open), None)
+        if crowd is not None and most is not None and _FEWER * crowd.open <= most.open:
+            crowd = most
         return crowd is not None and self._make_way(app, crowd)
 
     def _is_full(self, file: int, limit: int) -> bool:

@@ -7,7 +7,7 @@ import resource
 import socket
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import ExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ import pytest
 import trustme
 
 from gateway.http import crowd as http_crowd
+from gateway.http.crowd import Crowd, Seat
 from tests.processes import free_port, started
 from tests.test_reload import WRITER, Served
 from tests.test_workers import wait_for_workers
@@ -331,6 +332,34 @@ async def test_a_crowd_of_slow_requests_makes_room_for_all_others(
         assert line["closed"] > 0
         await release(gateway, lease)
         assert (await at_work.answer()).startswith(b"HTTP/1.1 20"), "it was at work, and in the way of nobody else"
+
+
+def test_a_small_network_makes_no_way_for_a_crowd_at_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No file is left, because the gateway has opened sessions with the database meanwhile."""
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (640, 640))
+    crowd = Crowd()
+    with ExitStack() as stack:
+        listener = stack.enter_context(socket.create_server(("127.0.0.1", 0), backlog=64))
+
+        def entered(address: str) -> tuple[socket.socket, Seat]:
+            where = listener.getsockname()
+            client = stack.enter_context(socket.create_connection(where, source_address=(address, 0)))
+            seat = crowd.enter(None, stack.enter_context(listener.accept()[0]))
+            assert seat is not None
+            return client, seat
+
+        modest, _ = entered(OURS)
+        theirs = [entered(THEIRS)[1] for _ in range(20)]
+        for seat in theirs:
+            seat.busy()
+        assert not crowd.make_room(None)
+        theirs[5].busy(awaits_client=True)
+        theirs[6].idle()
+        assert [crowd.make_room(None) for _ in range(3)] == [True, True, False]
+        assert [number for number, seat in enumerate(theirs) if seat.has_made_way] == [5, 6]
+        modest.setblocking(False)  # noqa: FBT003 - the signature of the standard library
+        with pytest.raises(BlockingIOError):
+            modest.recv(1)
 
 
 async def test_a_crowd_at_work_keeps_its_connections_and_gets_no_more(tmp_path: Path, dsn: str) -> None:
