@@ -46,8 +46,9 @@ def document(routes: Iterable[Route]) -> dict[str, Any]:
         if name in EXAMPLES:
             schema["examples"] = [EXAMPLES[name]]
     for one in described:
-        for model in (*_parameters_of(one).values(), one.body or one.reads):
-            if model is not None:
+        body = one.body or one.reads
+        for model in (*_parameters_of(one).values(), *([] if body is None else [body])):
+            if model is not body or _has_defaults(schemas.get(model.__name__, {})):
                 schemas.pop(model.__name__, None)
     return {
         "openapi": "3.1.0",
@@ -112,16 +113,20 @@ def _operation(route: Route, schemas: Mapping[str, dict[str, Any]]) -> dict[str,
     if parameters:
         operation["parameters"] = parameters
     if body := route.body or route.reads:
-        is_needed = "required" in schemas[body.__name__]
-        # Inside the operation: generators take what has a default for required in a named schema.
-        told = {"application/json": {"schema": schemas[body.__name__]}}
-        operation["requestBody"] = {"required": is_needed, "content": told}
+        schema = schemas[body.__name__]
+        told = {"application/json": {"schema": schema if _has_defaults(schema) else _of(body)}}
+        operation["requestBody"] = {"required": "required" in schema, "content": told}
     described = {str(status): _answer(status, answer) for status, answer in _answers_of(route).items()}
     if str(route.status) not in described:
         content = {} if route.content is None else {"content": route.content}
         described = {str(route.status): {"description": "Successful Response", **content}, **described}
     operation["responses"] = described
     return operation
+
+
+def _has_defaults(body: Mapping[str, Any]) -> bool:
+    """Return whether a body stands inside its operation: generators take a default in a named schema for required."""
+    return any("default" in one for one in body.get("properties", {}).values())
 
 
 def _of(model: type[BaseModel]) -> dict[str, str]:
