@@ -92,7 +92,7 @@ class Route:
 
     ``answer``: the model, unless the endpoint returns it. ``answers``: errors with a description of each, or other
     successes with their models. ``body``: the model of a body that the endpoint reads itself. ``limit`` is in bytes,
-    None for the limit of lists of writes. ``exclude_none``: the answer leaves absent fields out.
+    None for the limit of lists of writes.
     """
 
     method: str

@@ -234,9 +234,8 @@ class Servers:
                 answers += [one.result() for one in done if one.exception() is None]
                 if not answers:
                     continue
-                if (
-                    is_first and self._looked > 0 and monotonic() - self._looked > _TRUSTED
-                ):  # of all looks, not the first
+                # The first look of all has no server to mistrust.
+                if is_first and self._looked > 0 and monotonic() - self._looked > _TRUSTED:
                     asked = monotonic()
                     until = asked + _TRUSTED - _OTHERS  # so the answer of the look can be trusted for a moment
                 elif is_first:

@@ -64,7 +64,7 @@ def codes() -> set[str]:
     return {kind.code for kind in errors.kinds()}
 
 
-def _bounded() -> Mapping[str, Iterable[str]]:
+def _known_values() -> Mapping[str, Iterable[str]]:
     """Return the values of some labels. All others are those of a configuration, or the gateway's own."""
     of_services = (errors.Unavailable.code, errors.OutcomeUnknown.code)
     return {
@@ -86,7 +86,7 @@ class EventMetrics(Sink):
             "objects": LabelNames(most=MOST_RULES),
             "api": LabelNames(),
         }
-        self._bounds = {label: LabelNames(known) for label, known in _bounded().items()}
+        self._bounds = {label: LabelNames(known) for label, known in _known_values().items()}
         self.named: dict[str, Counter | Histogram] = {}
         self.handlers = {
             kind: Sinks(*(self._handler(kind, metric) for metric in metrics)) for kind, metrics in MOVES.items()
