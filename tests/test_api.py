@@ -413,6 +413,13 @@ OF_THE_WHOLE_GATEWAY = {
 }
 
 
+def test_each_route_that_needs_a_grant_tells_of_the_refusal() -> None:
+    described = document(routes())["paths"]
+    for one in routes():
+        if one.summary and one.rule.actions:
+            assert "403" in described[one.short][one.method.lower()]["responses"], one.path
+
+
 def test_each_route_finds_its_database() -> None:
     """A route whose body is about resources says how to find their owners. The record has that of an incident."""
     for one in routes():

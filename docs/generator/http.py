@@ -19,10 +19,11 @@ INTRODUCTION = """\
 A running gateway shows the same at `/v1/docs`, where operations can be tried out, and as OpenAPI at `/v1/openapi.json`.
 `/v1/docs` has an example of each body, and [Locks](../locks.md#requests) a whole session.
 
-An operation may also answer 400, 401, 404, 413 and 503. An error has a [Problem](#problem) as its body, and
-[errors](errors.md) has all codes. Names without a place are fields of the body."""
+An operation may also answer 400, 401, 404, 413 and 503, and 403 if the caller lacks a grant. An error has a
+[Problem](#problem) as its body, and [errors](errors.md) has all codes. Names without a place are fields of the body."""
 
-EVERYWHERE = {"400", "401", "404", "413", "503"}
+EVERYWHERE = {"400", "401", "403", "404", "413", "503"}
+COMMON = {openapi.LACKS, *responses.values()}
 
 
 @cache
@@ -153,7 +154,7 @@ def _refusals(operation: Mapping[str, Any]) -> str:
     for status, answer in sorted(operation["responses"].items()):
         plain = answer["description"]
         # The names of statuses come from Python, whose versions differ.
-        if plain != "Successful Response" and plain not in responses.values():
+        if plain != "Successful Response" and plain not in COMMON:
             lines.append(f"- {status}: {plain}")
         elif not status.startswith("2") and status not in EVERYWHERE:
             others.append(status)

@@ -198,10 +198,7 @@ def epoch_routes(database: Database, barrier: Barrier) -> Routes:
         description="Needs the grant `epoch`. For an issuer that has lost its counter, or a fence beyond all tokens. "
         "If the fence carries the expected token, it moves to the beginning of its next epoch, on record. "
         "From then on every earlier token is refused, and the leases with such a token end.",
-        answers={
-            403: "The caller lacks the grant.",
-            409: "The fence carries another token, or it is in its last epoch.",
-        },
+        answers={409: "The fence carries another token, or it is in its last epoch."},
     )
     async def start_epoch(call: Call, resource: ResourceName, body: EpochRequest) -> FenceView:
         caller, expected = call.principal.name, Token.parse(body.expected)

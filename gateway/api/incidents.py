@@ -181,7 +181,7 @@ def incident_routes(database: Database, acknowledging: Acknowledging) -> Routes:
         "Acknowledge an incident, with a note, on record",
         description="Needs the grant `break` on its resource; on everything, if the incident is about a caller. "
         "A note can never be changed.",
-        answers={403: "The caller lacks the grant.", 409: "The incident has too many notes."},
+        answers={409: "The incident has too many notes."},
     )
     async def acknowledge(call: Call, id: UUID, body: AcknowledgeRequest) -> IncidentView:  # noqa: A002 - as in the path
         incident = await acknowledging.add(call.request, call.principal, id, body.note)

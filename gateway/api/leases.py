@@ -479,7 +479,7 @@ def administration_routes(locks: LeaseTerms) -> Routes:
         "End another holder's lease",
         description="Needs the grant `break`. Every lease with exactly this token ends as if it had expired, "
         "on record.",
-        answers={403: "The caller lacks the grant.", 409: "No holder has the lock with this token."},
+        answers={409: "No holder has the lock with this token."},
     )
     async def break_lock(call: Call, resource: ResourceName, body: BreakRequest) -> LockView:
         expected, reason = Token.parse(body.expected), storable(body.reason) or ""

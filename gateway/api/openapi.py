@@ -25,6 +25,7 @@ class Problem(BaseModel):
 
 
 _EVERYWHERE: Answers = dict.fromkeys((400, 401, 404, 503), "")
+LACKS = "The caller lacks the grant."
 _DATABASE = {
     "name": "database",
     "in": "query",
@@ -72,7 +73,7 @@ def _answers_of(route: Route) -> Answers:
     returned = route.takes.get("return")
     model = route.answer or (returned if isinstance(returned, type) and issubclass(returned, BaseModel) else None)
     success: Answers = {} if model is None else {route.status: (model, "Successful Response")}
-    return {**success, **_EVERYWHERE, **route.answers}
+    return {**success, **_EVERYWHERE, **({403: LACKS} if route.rule.actions else {}), **route.answers}
 
 
 def _schemas(routes: Iterable[Route]) -> dict[str, dict[str, Any]]:

@@ -28,7 +28,6 @@ from gateway.webhooks.outbox import Outbox
 
 LIVE, HEALTH, READY, METRICS = "/livez", "/healthz", "/readyz", "/metrics"
 CUSTOMARY_PATHS = frozenset(path.encode() for path in (LIVE, HEALTH, READY, METRICS))
-_LACKS = {403: "The caller lacks the grant."}
 
 HealthCheck: TypeAlias = Callable[[], Awaitable[dict[str, str]]]
 """Returns the state of each service behind the gateway: ``ok``, or the problem.
@@ -262,7 +261,6 @@ def configuration_routes(configuration: ConfigurationAccess) -> Routes:
         ADMINISTER,
         "Show the configuration in force",
         description="Needs the grant `administer`. Every gateway answers for itself.",
-        answers=_LACKS,
     )
     async def show_configuration(_: Call) -> ConfigurationView:
         return ConfigurationView(toml=configuration.shown)
@@ -273,7 +271,7 @@ def configuration_routes(configuration: ConfigurationAccess) -> Routes:
         "Put the configuration in force that stands in the file",
         description="Needs the grant `administer`. It takes effect as a whole, or not at all. "
         "Every gateway reloads its own.",
-        answers={**_LACKS, 409: "It cannot be used, or it needs a restart."},
+        answers={409: "It cannot be used, or it needs a restart."},
     )
     async def reload_configuration(call: Call) -> ReloadView:
         return ReloadView(changes=await configuration.reload(call.attempt()))
@@ -320,7 +318,6 @@ def webhook_routes(outbox: Outbox) -> Routes:
         AUDIT,
         "List the webhooks and their progress",
         description="Needs the grant `audit`.",
-        answers=_LACKS,
     )
     async def list_webhooks(_: Call) -> WebhookList:
         standings = await outbox.standings()
@@ -333,7 +330,6 @@ def webhook_routes(outbox: Outbox) -> Routes:
         description="Needs the grant `administer`. The gateway sends it at once, not through the outbox. "
         "If the receiver accepts "
         "it, a paused webhook resumes with the entries that wait for it.",
-        answers=_LACKS,
     )
     async def test_webhook(_: Call, name: str) -> TestView:  # noqa: PT019 - no test
         answer = await outbox.test(name)

@@ -46,7 +46,6 @@ from gateway.http.streaming import SEND_TIMEOUT, BodyWriter, ReaderSlots, Stream
 from gateway.record.following import Follower, Subscription
 
 _LIST = {404: "No entry has the id in ``before`` or ``after``."}
-_LACKS = {403: "The caller lacks the grant."}
 
 
 def entry_routes(database: Database) -> Routes:
@@ -67,7 +66,6 @@ def entry_routes(database: Database) -> Routes:
         AUDIT,
         "Read the end of the record: its last position, and the hash up to there",
         description="Needs the grant `audit`.",
-        answers=_LACKS,
     )
     async def read_head(_: Call) -> HeadView:
         await record.seal(database)
@@ -373,7 +371,6 @@ def report_routes(make: MakeReport) -> Routes:
         "One HTML document has the timeline, each refused write, and the end of the record at that time. "
         "Without `since` and `until` it covers the last day on which something of note happened.",
         content={"text/html": {}},
-        answers=_LACKS,
     )
     async def read_report(_: Call, resource: ResourceName, query: Span) -> Response:
         return report_answer(await make(resource, query.since, query.until))
