@@ -69,8 +69,8 @@ def spellings(config: Config, database: Database) -> Spellings:
 def lease_terms(
     config: Config, service: LeaseService, signer: Signer, policies: Policies, observe: Observe
 ) -> LeaseTerms:
-    limits, issuer = config.limits, config.leases.issuer
-    return LeaseTerms(service, signer.sign, policies.lock_delay, limits.max_ttl, limits.max_wait, issuer, observe)
+    leases, longest = config.leases, config.limits.max_wait
+    return LeaseTerms(service, signer.sign, policies.lock_delay, leases.max_ttl, longest, leases.issuer, observe)
 
 
 def policies(config: Config) -> Policies:
@@ -165,7 +165,7 @@ def storage(
         store = RowStore(second)
     elif mode is not Mode.OFF and journal.bucket is not None and upstream is not None:
         store = BucketStore(upstream, journal.bucket.partition("/")[0], journal.prefix)
-    retention = timedelta(seconds=config.limits.journal_retention)
+    retention = timedelta(days=journal.retention_days)
     kept = None if store is None else Journal(store, retention=retention, observe=observe)
     owner = config.owner if owned else None
     table = OpeningTable(behind[0], owner, wait=wait)

@@ -9,7 +9,7 @@ import secrets
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import partial
 from http import HTTPStatus
 from pathlib import Path
@@ -17,7 +17,6 @@ from typing import Any
 from urllib.parse import quote_plus, urlencode
 
 from gateway.auth import login_cookies
-from gateway.auth.callers import LIFETIME
 from gateway.auth.identity_tokens import LOG_IN_AGAIN, Identity
 from gateway.auth.issuers import Admit, IssuerFailed, Issuers, PacedFetch, ask
 from gateway.auth.login_cookies import Attempt, Session, Terms
@@ -57,6 +56,11 @@ class Provider:
     authorities: Path | None = None
 
     @property
+    def lifetime(self) -> timedelta:
+        """Return that of sessions."""
+        return timedelta(seconds=self.login.session)
+
+    @property
     def name(self) -> str:
         return self.terms.name
 
@@ -73,10 +77,11 @@ class Provider:
 
 @dataclass(frozen=True, slots=True)
 class LoggedIn:
-    """A person who has logged in: the caller, and the cookie of a session of ``LIFETIME``."""
+    """A person who has logged in: the caller, and the cookie of the session."""
 
     caller: Principal
     session: str = field(repr=False)
+    lifetime: timedelta
 
 
 class ProviderLogins:
@@ -146,8 +151,9 @@ class ProviderLogins:
         groups = tuple(group for group in identity.groups if group in self._groups)
         session = Session(identity.caller, groups, now)
         return LoggedIn(
-            self._principal(session),
+            self._principal(session, provider),
             login_cookies.issue(session, provider.terms, self._signing_keys[0]),
+            provider.lifetime,
         )
 
     def viewer(self, cookie: str, now: datetime) -> Principal | None:
@@ -156,12 +162,12 @@ class ProviderLogins:
         if provider is None:
             return None
         session = login_cookies.session_of(cookie, provider.terms, self._signing_keys)
-        if session is None or now >= session.since + LIFETIME:
+        if session is None or now >= session.since + provider.lifetime:
             return None
-        return self._principal(session)
+        return self._principal(session, provider)
 
-    def _principal(self, session: Session) -> Principal:
-        identity = Identity(session.caller, session.groups, {}, session.since + LIFETIME)
+    def _principal(self, session: Session, provider: Provider) -> Principal:
+        identity = Identity(session.caller, session.groups, {}, session.since + provider.lifetime)
         return replace(self._admit(identity), claims=None)
 
     async def _redeem(self, provider: Provider, code: str, verifier: str) -> str:

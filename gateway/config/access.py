@@ -94,6 +94,8 @@ class Login(Section):
     """None for a public client, which PKCE alone protects."""
     scopes: tuple[Annotated[str, Field(pattern=r"^[!#-\[\]-~]+$")], ...] = ("openid",)
     """The scopes that the gateway requests. ``openid`` must be one of them."""
+    session: Annotated[float, Field(ge=60, le=43200)] = 43200.0
+    """Seconds that a session lasts. It does not ask the issuer again meanwhile."""
 
     @field_validator("scopes")
     @classmethod

@@ -31,6 +31,8 @@ class Fencing(Section):
 class Leases(Section):
     """The built-in lock service."""
 
+    max_ttl: Annotated[float, Field(ge=0.1, le=31_622_400)] = 3600.0
+    """Seconds, at most a year: the longest lease without renewal."""
     signing_keys: tuple[Annotated[SecretStr, Field(min_length=32)], ...] = ()
     """Secrets that sign sequencers. The first one signs, all verify. All gateways need the same ones."""
     issuer: str | None = None

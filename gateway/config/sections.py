@@ -55,10 +55,6 @@ class Limits:
     """Between two rounds of the sweeper; 0: never."""
     max_wait: float = 60.0
     """One request waits in the queue of a lock."""
-    max_ttl: float = 3600.0
-    """A lease lasts without a renewal, at most."""
-    journal_retention: float = 35 * 86400.0
-    """The age of the oldest backup that can be opened with a journal."""
     reload_timeout: float = 120.0
     """Of several workers, one checks a configuration. With many databases that are down, it waits for each."""
 
@@ -365,6 +361,8 @@ class Journal(Section):
     """The bucket of [s3] that holds the journal, or ``bucket/prefix/`` for its keys below a prefix."""
     dsn: Secret | None = None
     """A second PostgreSQL that holds the journal, in place of a bucket."""
+    retention_days: Annotated[int, Field(ge=7)] = 35
+    """The age of the oldest backup that can be opened with this journal."""
 
     @model_validator(mode="after")
     def _one_store(self) -> "Journal":

@@ -4,7 +4,7 @@ Logins at an issuer have a way there and a way back. ``gateway.auth.provider_log
 """
 
 from collections.abc import Callable
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import partial
 from typing import TypeAlias
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
@@ -106,7 +106,7 @@ def routes(keys: Callers, logins: ProviderLogins, clock: Clock, pages: Pages, bo
         if not caller.audits:
             return login_page(request, pages, logins, following, lacks_audit(caller), 403)
         answer = RedirectResponse(following, 303)
-        set_session(answer, session, secure=_is_secure(request))
+        set_session(answer, session, LIFETIME, secure=_is_secure(request))
         return answer
 
     async def log_out(_: Request) -> Response:
@@ -153,8 +153,8 @@ def lacks_audit(caller: Principal) -> str:
     return f"The caller {caller.name} may not read the record. It lacks the grant audit."
 
 
-def set_session(answer: Response, session: str, *, secure: bool) -> None:
-    seconds = int(LIFETIME.total_seconds())
+def set_session(answer: Response, session: str, lifetime: timedelta, *, secure: bool) -> None:
+    seconds = int(lifetime.total_seconds())
     answer.set_cookie(COOKIE, session, max_age=seconds, path=HOME, secure=secure, httponly=True, samesite="strict")
 
 
@@ -329,7 +329,7 @@ def provider_routes(logins: ProviderLogins, clock: Clock, pages: Pages) -> list[
             return login_page(request, pages, logins, following, lacks_audit(proven.caller), 403)
         # A redirect would still come from the issuer's site, and without the session, which is Strict.
         answer = pages.render(request, "arrival.html", here=following, again=following)
-        set_session(answer, proven.session, secure=_is_reached_securely(provider))
+        set_session(answer, proven.session, proven.lifetime, secure=_is_reached_securely(provider))
         return answer
 
     return [

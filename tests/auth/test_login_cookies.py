@@ -122,6 +122,8 @@ def test_a_session_ends_with_what_it_rests_on() -> None:
     assert audits(config(), good) is True
     assert audits(config(), good, NOW + timedelta(hours=12, seconds=-1)) is True
     assert audits(config(), good, NOW + timedelta(hours=12)) is None
+    assert audits(config(login={"session": 60}), good, NOW + timedelta(seconds=59)) is True
+    assert audits(config(login={"session": 60}), good, NOW + timedelta(seconds=60)) is None
     assert audits(config(identity={"signing_keys": [KEYS[1], KEYS[0]]}), good) is True
     assert audits(config(identity={"signing_keys": [KEYS[1]]}), good) is None
     assert audits(config(login={"client_id": "x"}), good) is None

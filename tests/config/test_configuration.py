@@ -2,6 +2,7 @@
 
 import asyncio
 import tomllib
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -9,17 +10,20 @@ import httpx
 import pytest
 from pydantic import SecretStr, ValidationError
 
+from gateway import wiring
 from gateway.config import load
 from gateway.config.access import CallerKeys
 from gateway.db.database import Database
 from gateway.errors import ConfigurationError, Unavailable
 from gateway.fencing.decision import Enforcement
+from gateway.journal.journal import Journal
+from gateway.observe.events import ignore
 from gateway.tables.naming import Rule
 from gateway.tables.schema_cache import SchemaCache
 from tests.doubles.s3 import S3Double, serve
 from tests.postgres import as_gateway
 from tests.processes import called, run
-from tests.running import GRANTS_TOML, OPERATOR_TOML, Events, running
+from tests.running import GRANTS_TOML, OPERATOR_TOML, Events, config, running
 from tests.waiting import PATIENCE
 
 COMPLETE = """
@@ -91,6 +95,22 @@ def test_no_caller_has_a_name_of_the_gateways_own(name: str) -> None:
 def test_the_name_of_a_caller_is_what_it_looks_like(name: str) -> None:
     with pytest.raises(ValidationError):
         CallerKeys(name=name, api_key=(SecretStr("k"),))
+
+
+def test_a_journal_is_kept_as_long_as_the_operator_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[timedelta] = []
+    real = Journal
+
+    def noted(store: Any, *, retention: timedelta, observe: Any) -> Any:
+        made.append(retention)
+        return real(store, retention=retention, observe=observe)
+
+    monkeypatch.setattr(wiring, "Journal", noted)
+    for days in (7, 90):
+        wiring.storage(
+            config("postgresql:///a", journal={"dsn": "postgresql:///b", "retention_days": days}), ignore, None
+        )
+    assert made == [timedelta(days=7), timedelta(days=90)]
 
 
 def test_a_missing_file_is_named(file: Path) -> None:

@@ -152,8 +152,6 @@ def test_former_secrets_are_read_with_their_files(file: Path) -> None:
         (STORE + "sweep_interval = 0", STORE + "sweep_interval = 10"),
         (STORE + 'evidence_keys = ["hunter2-secret"]', STORE + "evidence_keys = []"),
         ("[telemetry]\nsample = 0.01", "[telemetry]\nsample = 1.0"),
-        ("[leases]\nmax_ttl = 60", "[leases]\nmax_ttl = 7200"),
-        ("[journal]\nretention_days = 90", "[journal]\nretention_days = 7"),
     ],
 )
 def test_a_value_that_cannot_be_kept_is_an_error(file: Path, text: str, kept: str) -> None:

@@ -205,6 +205,7 @@ WRONG_BESIDE_IT: list[tuple[str, ...]] = [
     ('[[resources]]\nmatch = "a"\ntokens = "signed"', 'line 5: [[resources]] "a", tokens', "set signing_keys"),
     ('[[resources]]\nmatch = "a"\nlock_delay = inf', 'line 5: [[resources]] "a", lock_delay: must be 3600 or less'),
     ('[leases]\nsigning_keys = ["hunter2-secret"]', "line 4: [leases], signing_keys: must have at least 32"),
+    ("[leases]\nmax_ttl = inf", "line 4: [leases], max_ttl: must be 31622400 or less"),
     ('[leases]\nissuer = "https://a.b"', "[leases]: issuer and issuer_api_key belong together", "set both"),
     ('[leases]\nissuer = "https://a.b"\nissuer_api_key = "é"', "line 5: [leases], issuer_api_key: must be"),
     ('[audit]\nredact = ["users.email"]', "line 4: [audit], redact: 'users.email' must be schema.table"),

@@ -18,7 +18,7 @@ SIGNING_KEY = "a key that signs sequencers in tests"
 async def service(postgres_server: EmbeddedPostgres) -> AsyncIterator[Service]:
     async with fresh_database(postgres_server) as dsn:
         resources = [{"match": "delayed/*", "lock_delay": 600}]
-        leases = {"signing_keys": [SIGNING_KEY]}
+        leases = {"signing_keys": [SIGNING_KEY], "max_ttl": 3000}
         async with served(dsn, leases=leases, resources=resources, limits={"max_wait": 30}) as one:
             yield one
 
