@@ -21,8 +21,6 @@ LEFT_BEHIND = timedelta(minutes=15)
 """An upload is touched with each part. An older one of the gateway's own has lost its gateway."""
 MANY_TOMBSTONES = 10_000
 """Tombstones to be swept. The sweeper removes more than that in each of its rounds."""
-ALERTS = {"PendingIntentsOld": timedelta(minutes=30), "RecordNotSealed": timedelta(minutes=5)}
-"""The ages at which the alerts in deploy/prometheus wake people: later, since most of it ends without them."""
 MOST_COUNTED = 10_000
 """Rows of a table that are counted. A larger number of what should be few tells nothing more."""
 
