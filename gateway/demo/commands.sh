@@ -1,21 +1,21 @@
 # ── curl: a row of a table ───────────────────────────────────────────────────
 # The holder of token @first@ writes.
-curl -sS -w '\n' -i -X PATCH '@url@/v1/tables/accounts?id=eq.1' \
+curl -sS -w '\n' -i -X PATCH '@url@/v1/tables/accounts?id=eq.3' \
   -H 'Fencing-Token: @first@' -H 'Content-Type: application/json' -d '{"balance": 110, "note": "first holder"}'
 
 # The lock went to another writer, which got token @second@, and writes too.
-curl -sS -w '\n' -i -X PATCH '@url@/v1/tables/accounts?id=eq.1' \
+curl -sS -w '\n' -i -X PATCH '@url@/v1/tables/accounts?id=eq.3' \
   -H 'Fencing-Token: @second@' -H 'Content-Type: application/json' -d '{"balance": 120, "note": "second holder"}'
 
 # The first holder has not noticed: 412, nothing is written.
-curl -sS -w '\n' -i -X PATCH '@url@/v1/tables/accounts?id=eq.1' \
+curl -sS -w '\n' -i -X PATCH '@url@/v1/tables/accounts?id=eq.3' \
   -H 'Fencing-Token: @first@' -H 'Content-Type: application/json' -d '{"balance": 999, "note": "zombie"}'
-curl -sS -w '\n' '@url@/v1/tables/accounts?id=eq.1'
+curl -sS -w '\n' '@url@/v1/tables/accounts?id=eq.3'
 
 # A new holder raises the fence before it reads: from here on nothing older is written.
-curl -sS -w '\n' -i -X POST '@url@/v1/fences/public.accounts/1/barrier' \
+curl -sS -w '\n' -i -X POST '@url@/v1/fences/public.accounts/3/barrier' \
   -H 'Content-Type: application/json' -d '{"token": "@third@", "holder": "third holder"}'
-curl -sS -w '\n' '@url@/v1/fences/public.accounts/1'
+curl -sS -w '\n' '@url@/v1/fences/public.accounts/3'
 
 # The refused writer, the refused write, and the writer that had taken over.
 curl -sS -w '\n' '@url@/v1/rejections?limit=5'

@@ -58,6 +58,7 @@ The gateway is at $url. Behind it:
   table   public.runs, public.catalogue    (for what is in examples/)
   table   public.orders, rows 5 and 6      (guarded: the role "app" writes it past the gateway, under a lock)
   bucket  $bucket                          (in memory, gone when this ends)
+The page with what was refused: $url/ui/
 The caller "demo" has the S3 keys demo / demo-secret and the API key demo-key. Tables can be used without a key.
 The database of the role "app": $database
 Ctrl-C stops everything. Paste any of these into another terminal:

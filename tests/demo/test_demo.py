@@ -50,7 +50,8 @@ def test_the_page_that_it_ends_with_shows_the_story_and_the_sample() -> None:
         demo.wait_for(lambda: demo.output.read_text().count("\nEND\n") == 2)
         assert f"The page: {url}/ui/" in demo.output.read_text()
         pages = {
-            path: httpx.get(url + path, follow_redirects=True, timeout=PATIENCE) for path in ("/ui/", "/ui/rejections")
+            path: httpx.get(url + path, follow_redirects=True, timeout=PATIENCE)
+            for path in ("/ui/", "/ui/rejections", "/ui/resources")
         }
         commands = [line for line in demo.output.read_text().splitlines() if " audit " in line and line.startswith("/")]
         pasted = [subprocess.run(shlex.split(line), capture_output=True, text=True, check=False) for line in commands]
@@ -59,9 +60,11 @@ def test_the_page_that_it_ends_with_shows_the_story_and_the_sample() -> None:
         ]
         assert demo.stop(signal.SIGINT, group=True) == 0
         assert "Traceback" not in demo.said()
-    assert {path: page.status_code for path, page in pages.items()} == {"/ui/": 200, "/ui/rejections": 200}
+    assert {page.status_code for page in pages.values()} == {200}
     assert "dataset/events" in pages["/ui/"].text
     assert "public.accounts/1" in pages["/ui/rejections"].text
+    observed = re.search(r">0</a><br><small[^>]*>\d+ passed<", pages["/ui/resources"].text)
+    assert observed is not None, "a write that passed was not refused"
     assert [done.returncode for done in pasted] == [0, 0], pasted
     assert pasted[0].stderr == "11 of 11\n"
     assert {one["holder"] for one in found} == {"batch-vm-1"}
@@ -109,13 +112,13 @@ def test_every_printed_command_works_when_pasted_and_nothing_is_left_behind(dire
     assert "token 33 refused: token-stale" in said
     assert pasted.stderr.count("(StaleFencingToken)") == 1
     assert "Traceback" not in pasted.stderr
-    assert (rows[1]["balance"], rows[1]["note"], rows[2]["note"]) == (120, "second holder", "written with 34")
+    assert (rows[3]["balance"], rows[3]["note"], rows[2]["note"]) == (120, "second holder", "written with 34")
     assert [record["resource"] for record in records] == [
         "public.accounts/2",
         "s3/reports/2025.txt",
         "order/5",  # of the guard
         "s3/reports/2024.txt",
-        "public.accounts/1",
+        "public.accounts/3",
     ]
     assert children
     assert not any(child.is_running() for child in children)
