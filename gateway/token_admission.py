@@ -18,7 +18,6 @@ from gateway.db.database import Database
 from gateway.db.fences import TokenState
 from gateway.errors import Unavailable
 from gateway.fencing.decision import Fence, Presented
-from gateway.fencing.lease import Sequencer, Signer
 from gateway.fencing.policy import (
     ImplausibleToken,
     Policies,
@@ -31,6 +30,7 @@ from gateway.fencing.policy import (
     judge,
     relax_to_order,
 )
+from gateway.fencing.sequencer import Sequencer, Signer
 from gateway.fencing.token import Token
 from gateway.observe.events import Observe, ignore
 from gateway.observe.stages import SENT_ALONG, asking

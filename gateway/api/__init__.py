@@ -30,19 +30,12 @@ from gateway.api.operation import (
     metrics_routes,
     webhook_routes,
 )
-from gateway.api.record import (
-    MakeReport,
-    entry_routes,
-    export_routes,
-    rejection_routes,
-    report_routes,
-    stream_routes,
-)
+from gateway.api.record import MakeReport, entry_routes, export_routes, rejection_routes, report_routes, stream_routes
 from gateway.api.routes import Api, Call, Route, Routes
 from gateway.api.transactions import Transact, transaction_routes
 from gateway.auth.callers import Callers
 from gateway.db.database import Database
-from gateway.fencing.lease import Signer
+from gateway.fencing.sequencer import Signer
 from gateway.http.body import BodyReader
 from gateway.record.following import Follower
 from gateway.record.refusals import Audit

@@ -32,9 +32,10 @@ from gateway.db.database import Database
 from gateway.errors import BodyTooLarge, CrossesDatabases, Forbidden, GatewayError, RequestMalformed, Unauthenticated
 from gateway.fencing.decision import Presented, decide
 from gateway.fencing.headers import FencingHeaders
-from gateway.fencing.lease import LockMode, Sequencer
+from gateway.fencing.lease import LockMode
 from gateway.fencing.ownership import Ownership
 from gateway.fencing.resource import canonical
+from gateway.fencing.sequencer import Sequencer
 from gateway.fencing.token import Token
 from gateway.http.body import BodyReader, ClientGone
 from gateway.http.head import Head

@@ -17,8 +17,9 @@ from gateway.errors import ExpectedMismatch, OutcomeUnknown, TokensExhausted, Un
 from gateway.fencing import headers
 from gateway.fencing.decision import Decision, Fence, Presented
 from gateway.fencing.headers import FencingHeaders
-from gateway.fencing.lease import LockMode, Sequencer, Signer
+from gateway.fencing.lease import LockMode
 from gateway.fencing.ownership import Ownership
+from gateway.fencing.sequencer import Sequencer, Signer
 from gateway.fencing.token import Token
 from gateway.record.refusals import Audit
 from gateway.token_admission import Admission

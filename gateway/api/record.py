@@ -39,7 +39,7 @@ from gateway.api.routes import Call, Routes
 from gateway.auth.principal import Proof, shown_to
 from gateway.db import record, search
 from gateway.db.database import Database
-from gateway.db.search import ExportFormat, open_export
+from gateway.db.export import ExportFormat, open_export
 from gateway.errors import NotFound
 from gateway.fencing.record import Entry, Filters, Kind
 from gateway.http.streaming import SEND_TIMEOUT, BodyWriter, ReaderSlots, StreamedResponse, Work

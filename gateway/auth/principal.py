@@ -12,9 +12,9 @@ from urllib.parse import urlsplit
 from gateway.auth.grants import EVERYTHING, NO_RIGHTS, Action, Rights
 from gateway.errors import RequestMalformed, StoreError
 from gateway.fencing import record
-from gateway.fencing.lease import Sequencer
 from gateway.fencing.record import ANONYMOUS
 from gateway.fencing.resource import check_pattern, covers
+from gateway.fencing.sequencer import Sequencer
 from gateway.fencing.token import Token
 
 COMMON_NAME = "commonName"

@@ -16,7 +16,7 @@ from typing import Any
 
 from gateway.auth.principal import FencedScope
 from gateway.errors import GatewayError, StoreError
-from gateway.fencing.lease import Sequencer
+from gateway.fencing.sequencer import Sequencer
 from gateway.fencing.token import Token
 
 PREFIX = "FENCE"

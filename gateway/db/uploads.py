@@ -8,7 +8,7 @@ from gateway.db.database import Database, Record
 from gateway.db.fences import fence_from_row
 from gateway.db.pool import load
 from gateway.fencing.decision import Fence
-from gateway.fencing.lease import Sequencer
+from gateway.fencing.sequencer import Sequencer
 from gateway.fencing.token import Token
 
 _SQL = load("uploads")

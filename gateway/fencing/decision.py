@@ -10,7 +10,7 @@ from datetime import datetime
 from enum import StrEnum
 from uuid import UUID
 
-from gateway.fencing.lease import Sequencer
+from gateway.fencing.sequencer import Sequencer
 from gateway.fencing.token import Token
 
 

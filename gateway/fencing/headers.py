@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 
 from gateway.errors import RequestMalformed, ResourceMalformed, SequencerMalformed, TokenMalformed
 from gateway.fencing.decision import Fence
-from gateway.fencing.lease import MAX_CHARACTERS, Sequencer
 from gateway.fencing.resource import canonical
+from gateway.fencing.sequencer import MAX_CHARACTERS, Sequencer
 from gateway.fencing.token import Token
 
 WOULD_REFUSE = b"fencing-would-refuse"

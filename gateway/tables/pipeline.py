@@ -44,7 +44,8 @@ from gateway.tables.execute.fast_path import Candidate, FastPath, Prepared
 from gateway.tables.execute.function_calls import FunctionCalls
 from gateway.tables.execute.planning import EffectivePreferences, Incoming, Planner
 from gateway.tables.execute.reads import AnswerLimit, Description, Reader
-from gateway.tables.execute.transaction import FencedTransactions, Settle, UnitOfWork, WriteLists, with_details
+from gateway.tables.execute.transaction import FencedTransactions, Settle, UnitOfWork
+from gateway.tables.execute.write_list import WriteLists, with_details
 from gateway.tables.naming import Rule
 from gateway.tables.schema_cache import CachedTable, FunctionCache, SchemaCache, watching
 from gateway.token_admission import Admission

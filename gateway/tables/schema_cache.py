@@ -29,9 +29,10 @@ from gateway.errors import (
 from gateway.fencing.decision import Enforcement
 from gateway.fencing.naming import RegisteredNaming, TableNaming, check_table, concerning
 from gateway.observe.events import CatalogWarning, Observe
-from gateway.tables.catalog import Relations, Snapshot, Table
+from gateway.tables.catalog import Snapshot, Table
 from gateway.tables.functions import Functions
 from gateway.tables.naming import Naming, Rule, as_registered, naming, naming_if_any
+from gateway.tables.relations import Relations
 from gateway.tables.side_effects import KnownSteps, Reach, SideEffect, find_side_effects
 from gateway.tables.sql import expressions
 from gateway.tables.sql.expressions import version_of

@@ -16,8 +16,8 @@ from gateway.client.leases import Leases
 from gateway.client.s3 import Endpoint
 from gateway.client.source import Held
 from gateway.errors import GatewayError, ResourceMalformed
-from gateway.fencing.lease import Sequencer
 from gateway.fencing.resource import canonical, escape, escape_path
+from gateway.fencing.sequencer import Sequencer
 from gateway.fencing.token import Token
 from tests import ROOT
 

@@ -18,7 +18,7 @@ from mypy_boto3_s3 import S3Client
 
 from gateway.auth.sigv4 import RequestHead, StoreCredentials, presign
 from gateway.demo.embedded import EmbeddedPostgres
-from gateway.fencing.lease import Sequencer, Signer
+from gateway.fencing.sequencer import Sequencer, Signer
 from gateway.fencing.token import MAX_EPOCH, MAX_VALUE, Token
 from tests.doubles.s3 import S3Double, serve
 from tests.objects.clients import call, connect, outcome

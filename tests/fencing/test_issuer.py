@@ -12,7 +12,7 @@ import pytest_asyncio
 from gateway import wiring
 from gateway.demo.embedded import EmbeddedPostgres
 from gateway.errors import Unavailable
-from gateway.fencing.lease import Sequencer, Signer
+from gateway.fencing.sequencer import Sequencer, Signer
 from gateway.token_admission import MAX_ANSWER, Issuer, IssuerVerdict
 from tests.fencing.policy_gateway import FORGED, WAYS, Shown, World, opened, sequencer
 from tests.running import API_KEY

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from gateway.db.database import Database
 from gateway.errors import ResourceMalformed
 from gateway.fencing.decision import Presented
-from gateway.fencing.lease import Signer
 from gateway.fencing.policy import (
     MAX_EPOCHS,
     MAX_JUMP,
@@ -24,6 +23,7 @@ from gateway.fencing.policy import (
     judge,
     relax_to_order,
 )
+from gateway.fencing.sequencer import Signer
 from gateway.fencing.token import MAX_EPOCH, MAX_VALUE, Token
 from gateway.observe.events import StepReached
 from gateway.token_admission import Admission

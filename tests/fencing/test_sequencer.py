@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.errors import SequencerMalformed
-from gateway.fencing.lease import MAX_CHARACTERS, LockMode, Sequencer, Signer
+from gateway.fencing.lease import LockMode
+from gateway.fencing.sequencer import MAX_CHARACTERS, Sequencer, Signer
 from gateway.fencing.token import MAX_EPOCH, MAX_VALUE, Token
 from tests.fencing.policy_gateway import WAYS, Shown, World
 

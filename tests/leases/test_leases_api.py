@@ -7,7 +7,7 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from gateway.fencing.lease import Sequencer, Signer
+from gateway.fencing.sequencer import Sequencer, Signer
 from tests.leases.asking import Service, problem, value
 from tests.leases.conftest import SIGNING_KEY
 

@@ -31,6 +31,7 @@ from gateway.fencing.intent import (
 from gateway.fencing.token import Token
 from gateway.objects.key_rules import Resources
 from gateway.objects.protocol import mutation
+from gateway.objects.protocol.announcements import Announcements
 from gateway.objects.protocol.effects import (
     Abandon,
     Amend,
@@ -56,7 +57,6 @@ from gateway.objects.protocol.effects import (
     Unsettled,
     UploadForm,
 )
-from gateway.objects.protocol.runner import Announcements
 from gateway.objects.s3.answers import EXPIRED, Applied, Found, NotApplied, NotSent, Unknown
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

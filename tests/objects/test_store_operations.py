@@ -12,7 +12,8 @@ from gateway.auth.sigv4 import RequestHead, verify
 from gateway.db.database import Database
 from gateway.errors import StoreError, Unavailable
 from gateway.fencing.intent import MutationKind
-from gateway.objects.protocol.runner import Runner, bump
+from gateway.objects.protocol.bump import bump
+from gateway.objects.protocol.runner import Runner
 from gateway.objects.s3.addressing import PartSource
 from gateway.objects.s3.answers import (
     EXPIRED,

@@ -21,7 +21,7 @@ from gateway.api.requests import shown_path
 from gateway.auth.sigv4 import RequestHead, StoreCredentials, presign
 from gateway.commands.audit import audit
 from gateway.demo.embedded import EmbeddedPostgres
-from gateway.fencing.lease import Signer
+from gateway.fencing.sequencer import Signer
 from gateway.fencing.token import Token
 from gateway.observe import logs
 from tests.objects import raw

@@ -35,10 +35,11 @@ TABLE: dict[str, str] = {
     "record": "fencing auth.callers auth.grants background batching budget db observe",
     # The table plane.
     "tables.catalog": "tables.dialect.grammar",
+    "tables.relations": "tables.catalog",
     "tables.functions": "tables.catalog tables.dialect.request",
     "tables.dialect": "fencing http.origins tables.catalog tables.functions",
     "tables.naming": "fencing tables.catalog tables.dialect",
-    "tables.sql": "tables.catalog tables.dialect tables.functions tables.naming",
+    "tables.sql": "tables.catalog tables.dialect tables.functions tables.naming tables.relations",
     "tables.side_effects": "fencing tables.catalog tables.naming tables.sql",
     "tables.execute": "fencing token_admission auth background batching bounded http db observe record budget tables",
     "tables": "fencing token_admission auth background http db observe record budget tables",
@@ -128,7 +129,7 @@ PURE = (
     "bounded errors text findings fencing timeline http.head http.origins "
     "auth.temporary_keys auth.grants auth.identity_tokens "
     "auth.login_cookies auth.signature_claims auth.post_policy auth.principal auth.sigv4 "
-    "tables.catalog tables.functions tables.dialect tables.naming tables.sql "
+    "tables.catalog tables.functions tables.relations tables.dialect tables.naming tables.sql "
     "tables.side_effects objects.s3 "
     "objects.protocol.effects objects.protocol.mutation objects.protocol.settling "
     "journal.contents journal.evidence journal.format journal.protocol "

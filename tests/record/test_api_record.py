@@ -16,8 +16,8 @@ import psutil
 import pytest
 
 from gateway.api.record import MOST_EXPORTS
-from gateway.db import record, search
-from gateway.db.search import ExportFormat, open_export
+from gateway.db import export, record
+from gateway.db.export import ExportFormat, open_export
 from gateway.fencing.decision import Fence
 from gateway.fencing.record import Filters, Kind, RecordedEvent
 from gateway.fencing.token import Token
@@ -274,7 +274,7 @@ class TestCsv:
             assert [*row] == [*entry]
 
     async def test_nothing_in_it_is_a_formula(self, stage: Watched) -> None:
-        assert (await stage.get("/v1/rejections.csv")).text == search.HEADER.decode(), "it is empty"
+        assert (await stage.get("/v1/rejections.csv")).text == export.HEADER.decode(), "it is empty"
         for name in HOSTILE:
             await refused(stage.database, name)
         found = rows((await stage.get("/v1/rejections.csv")).content.decode())
@@ -302,13 +302,13 @@ class TestWhole:
 
     async def test_one_that_breaks_off_is_seen_to(self, stage: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
         await sealed(stage.database, 50)
-        real = search.Export.write
+        real = export.Export.write
 
-        async def broken(self: search.Export, form: ExportFormat, write: search.Write) -> None:
+        async def broken(self: export.Export, form: ExportFormat, write: export.Write) -> None:
             await real(self, form, write)
             raise OSError("the database went away")
 
-        monkeypatch.setattr(search.Export, "write", broken)
+        monkeypatch.setattr(export.Export, "write", broken)
         with pytest.raises(httpx.RemoteProtocolError):
             await stage.get("/v1/events.ndjson")
 

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from gateway.db import record
 from gateway.db.database import Database
+from gateway.db.export import Export, ExportFormat
 from gateway.db.record import RecordHead
-from gateway.db.search import Export, ExportFormat
 from gateway.fencing import chain_verification
 from gateway.fencing.chain_verification import Flaw
 from gateway.fencing.credential_redaction import redacted

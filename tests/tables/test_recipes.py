@@ -3,7 +3,7 @@
 import pytest
 
 from gateway.fencing.headers import FencingHeaders
-from gateway.fencing.lease import Sequencer
+from gateway.fencing.sequencer import Sequencer
 from gateway.fencing.token import Token
 from gateway.http.head import Head
 from gateway.tables.dialect import body

@@ -1,39 +1,23 @@
-"""Run the object protocol with Postgres and S3: carry out each effect that it yields, and send it the answer.
-
-Announcements are made under the naming in force, and concurrent ones share a transaction. Each is a statement with a
-snapshot of its own. One whose batch fails is sent again alone: a begin that was undone has announced nothing.
-"""
+"""Run the object protocol with Postgres and S3: carry out each effect that it yields, and send it the answer."""
 
 import asyncio
-import hashlib
-import secrets
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
-from typing import TypeAlias, TypeVar, assert_never
-from urllib.parse import urlencode
-from uuid import UUID, uuid4
+from typing import TypeVar, assert_never
+from uuid import uuid4
 
-from gateway.batching import Lane
 from gateway.db import intents
-from gateway.db import naming as registry
 from gateway.db.database import Database
 from gateway.errors import OutcomeUnknown, SqlError, Unavailable
 from gateway.fencing.decision import Enforcement
-from gateway.fencing.intent import (
-    LATE_AFTER,
-    SIGNATURE_LIFETIME,
-    Announcement,
-    Begun,
-    Duplicates,
-    Intent,
-    MutationKind,
-)
-from gateway.fencing.naming import check
+from gateway.fencing.intent import LATE_AFTER, SIGNATURE_LIFETIME, Announcement, Begun, Duplicates, Intent, MutationKind
 from gateway.fencing.record import SWEEPER
 from gateway.objects.bypass import BypassCheck
 from gateway.objects.key_rules import Resources
+from gateway.objects.protocol.announcements import Announcements
+from gateway.objects.protocol.bump import NO_FORM_LEFT, bump
 from gateway.objects.protocol.effects import (
     Abandon,
     Amend,
@@ -55,101 +39,13 @@ from gateway.objects.protocol.effects import (
     UploadForm,
     tombstone_body,
 )
-from gateway.objects.protocol.mutation import candidates, choose
-from gateway.objects.s3.answers import Applied, NotApplied, NotSent, Unknown, WriteAnswer
-from gateway.objects.s3.request import DESCRIPTION, METADATA
+from gateway.objects.s3.answers import Applied, NotSent, Unknown, WriteAnswer
 from gateway.objects.s3.xml import Part
-from gateway.objects.store.client import StoreResponse, TextHeaders, path, path_of, pieces_of
+from gateway.objects.store.client import TextHeaders, path, path_of
 from gateway.objects.store.operations import WITHOUT_ETAG, Upstream
 from gateway.objects.store.probe import Profiles
 from gateway.observe.events import IntentSettled, Observe, OutcomeLost, StepReached
 from gateway.observe.stages import staged
-
-MOST = 32
-# Bytes of values, which fit into the socket's buffer: a gateway that pauses half-way would hold locks.
-ROOM = 32 * 1024
-# Seconds after which the next batch sets out beside a batch under way, which may be waiting for a lock.
-OVERLAP = 0.004
-
-_NAMING_CHANGED = "FN503"
-_NAMING_ATTEMPTS = 3
-
-
-class Announcements:
-    """Sends begins and finishes, in the order of their keys: opposite orders could deadlock.
-
-    The naming of a bucket is read once, and remembered until a begin finds that it has changed.
-    """
-
-    def __init__(self, database: Database, resources: Resources) -> None:
-        self._database, self._resources = database, resources
-        self._namings: dict[str, UUID] = {}
-        self._begins: dict[str, Lane[intents.Begin, Begun]] = {}
-        self._finishes: Lane[intents.Finish, bool] = Lane(
-            partial(intents.finish_many, database),
-            partial(intents.finish, database),
-            most=MOST,
-            room=ROOM,
-            order=_place,
-            overlap=OVERLAP,
-        )
-
-    async def begin(self, asked: intents.Begin, *, proven: bool) -> Begun:
-        """Announce a write. ``proven``: only under the naming in force.
-
-        Raise ``NamingChanged`` if the configured naming is another one.
-        """
-        bucket = asked.write.bucket
-        for _ in range(_NAMING_ATTEMPTS):
-            if proven:
-                asked = replace(asked, naming=await self._naming(bucket))
-            try:
-                return await self._begin(asked)
-            except SqlError as error:
-                if error.sqlstate != _NAMING_CHANGED:
-                    raise
-                self._namings.pop(bucket, None)
-        raise Unavailable("The naming of the bucket keeps changing.")
-
-    async def finish(self, asked: intents.Finish) -> bool:
-        """Finish a mutation. Raise what ``intents.finish`` raises."""
-        return await self._finishes.ask(asked, size=asked.size)
-
-    async def _begin(self, asked: intents.Begin) -> Begun:
-        if asked.size > ROOM:
-            return await intents.begin(self._database, asked)
-        if asked.sql not in self._begins:
-            self._begins[asked.sql] = Lane(
-                partial(intents.begin_many, self._database),
-                partial(intents.begin, self._database),
-                most=MOST,
-                room=ROOM,
-                order=_place,
-                overlap=OVERLAP,
-            )
-        return await self._begins[asked.sql].ask(asked, size=asked.size)
-
-    async def _naming(self, bucket: str) -> UUID:
-        """Return the generation that announcements prove. The first write to a bucket registers its naming."""
-        known = self._namings.get(bucket)
-        if known is not None:
-            return known
-        naming = self._resources.naming(bucket)
-        registered = await registry.bucket(self._database, bucket)
-        if registered is None:
-            await registry.register_bucket(self._database, bucket, naming)
-            registered = await registry.bucket(self._database, bucket)
-        if registered is None:
-            raise Unavailable(f"The naming of the bucket {bucket} cannot be registered.")
-        check(f"the bucket {bucket}", naming, registered)
-        self._namings[bucket] = registered.generation
-        return registered.generation
-
-
-def _place(asked: intents.Begin | intents.Finish) -> tuple[str, str, str]:
-    write = asked.write
-    return write.resource, write.bucket, write.key
-
 
 Result = TypeVar("Result")
 
@@ -441,85 +337,3 @@ def _is_the_write(effect: Effect) -> bool:
     return isinstance(effect, Put | Complete | Amend | Delete) or (
         isinstance(effect, Entomb) and isinstance(effect.owner, Announcement)
     )
-
-
-MEBIBYTE = 1024 * 1024
-# Up to this size the bytes are read into memory and may go in either form. Larger ones go in parts, one at a time.
-SMALL = 8 * MEBIBYTE
-_LEAST = 5 * MEBIBYTE  # S3's minimum for a part that is not the last
-_USUAL = 16 * MEBIBYTE
-_PARTS = 9000  # S3 takes 10000
-
-NO_FORM_LEFT = NotSent("every form of these bytes has a forbidden ETag")
-
-ForbiddenEtags: TypeAlias = frozenset[str]
-Sign: TypeAlias = Callable[[], Awaitable[datetime]]
-"""Forbids the condition of the bump until that is dead. Returns the time of its signature."""
-
-# The headers that S3 returns with a GET and takes with a PUT.
-_KEPT = frozenset(
-    {
-        *DESCRIPTION,
-        "x-amz-server-side-encryption",
-        "x-amz-server-side-encryption-aws-kms-key-id",
-        "x-amz-storage-class",
-        "x-amz-website-redirect-location",
-    }
-)
-
-
-async def bump(
-    upstream: Upstream, bucket: str, raw_key: str, etag: str, forbidden: ForbiddenEtags, sign: Sign
-) -> WriteAnswer:
-    """Write the object's same bytes again, in another form, if its ETag still is ``etag``.
-
-    Its ETag changes to none of ``forbidden``, so that the condition of a late request fails.
-
-    ``NO_FORM_LEFT`` where each form has a forbidden ETag. ``NotSent`` also where the object cannot be read.
-    """
-    try:
-        response = await upstream.send("GET", path(bucket, raw_key), headers=[("if-match", f'"{etag}"')])
-    except Unavailable as error:
-        return NotSent(error.message)
-    async with response:
-        if response.status != 200:
-            return NotApplied(response.status, "the object has changed, or cannot be read")
-        length = response.header("content-length")
-        if length is None or not length.isdecimal():
-            # A body that broke off would pass for a whole one, and would become the object.
-            return NotSent("the store does not say how long the object is")
-        try:
-            tags = await _tags(upstream, bucket, raw_key, response)
-            headers, excluded = [*_kept(response), *tags], forbidden | {etag}
-            if int(length) > SMALL:
-                pieces = pieces_of(response.chunks(), _part_size(int(length)))
-                return await upstream.put_pieces(
-                    bucket, raw_key, pieces, headers, expected=etag, sign=sign, excluded=excluded
-                )
-            body = await response.read(SMALL)
-            form = choose(candidates(hashlib.md5(body, usedforsecurity=False).hexdigest()), excluded)
-            if form is None:
-                return NO_FORM_LEFT
-            send = upstream.put if form is UploadForm.PLAIN else upstream.put_in_parts
-            return await send(bucket, raw_key, body, headers, expected=etag, signed_at=await sign())
-        except Unavailable as error:
-            return NotSent(error.message)
-
-
-def _part_size(length: int) -> int:
-    """Return a size of parts that no upload of the object is likely to have had, so that the ETag is a new one."""
-    least = max(_LEAST, length // _PARTS)
-    return least + secrets.randbelow(min(length, least + _USUAL) - least)
-
-
-def _kept(response: StoreResponse) -> TextHeaders:
-    """Return the headers that make it the same object again, the gateway's own metadata included."""
-    named = [(name.decode("latin-1").lower(), value.decode("utf-8", "replace")) for name, value in response.headers]
-    return [(name, value) for name, value in named if name in _KEPT or name.startswith(METADATA)]
-
-
-async def _tags(upstream: Upstream, bucket: str, raw_key: str, response: StoreResponse) -> TextHeaders:
-    """Return the tags of an object that is about to be written again. An answer to GET has only their number."""
-    if response.header("x-amz-tagging-count") in (None, "0"):
-        return ()
-    return [("x-amz-tagging", urlencode(await upstream.tagging(bucket, raw_key) or []))]

@@ -17,9 +17,10 @@ from sqlalchemy.sql.elements import quoted_name
 from sqlalchemy.sql.expression import ColumnElement
 
 from gateway.errors import DialectError, SqlError
-from gateway.tables.catalog import Pairs, Relations, Relationship, Table
+from gateway.tables.catalog import Table
 from gateway.tables.dialect.grammar import IS_WORDS, not_implemented
 from gateway.tables.dialect.request import Form
+from gateway.tables.relations import Pairs, Relations, Relationship
 from gateway.tables.sql.shape import MOST, EmbedShape, FieldShape, FilterShape, OrderShape, SelectShape
 
 MOST_KEPT = 2048

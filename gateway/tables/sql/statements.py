@@ -14,12 +14,13 @@ from sqlalchemy.dialects import postgresql
 from sqlalchemy.sql.expression import CTE, ColumnElement
 from sqlalchemy.sql.functions import Function as Called
 
-from gateway.tables.catalog import Column, Relations, Table
+from gateway.tables.catalog import Column, Table
 from gateway.tables.dialect.errors import ANSWER
 from gateway.tables.dialect.grammar import not_implemented
 from gateway.tables.dialect.request import Form
 from gateway.tables.functions import Function, Parameter
 from gateway.tables.naming import Naming
+from gateway.tables.relations import Relations
 from gateway.tables.sql.expressions import (
     Conditions,
     Embedding,
