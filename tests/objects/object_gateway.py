@@ -41,7 +41,7 @@ WRITER = {"name": "writer", "s3_key": f"{ACCESS_KEY}:{SECRET_KEY}", "api_key": A
 ADMIN = {**WRITER, "groups": ["admins"]}
 
 
-READS = frozenset({"HeadObject", "GetObject", "HeadBucket", "ListBuckets", "ListObjectsV2", "GetBucketLocation"})
+READS = frozenset({"GET", "HEAD"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +142,7 @@ class Stage:
 
     def written(self, since: int) -> list[Exchange]:
         """Requests to the store, from the ``since``th on, that are no reads; the probe's are left out."""
-        return [each for each in _own(self.double.requests[since:]) if each.operation.value not in READS]
+        return [each for each in _own(self.double.requests[since:]) if each.method not in READS]
 
 
 def _own(exchanges: Iterable[Exchange]) -> list[Exchange]:
