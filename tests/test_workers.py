@@ -20,6 +20,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from gateway.errors import ConfigurationError
 from gateway.workers import parent
 from tests import test_reload
+from tests.pausing import pause
 from tests.processes import run
 from tests.test_reload import ROOT, RULE, TABLES, Served, patch
 from tests.waiting import PATIENCE
@@ -267,12 +268,13 @@ async def test_a_worker_that_does_not_follow_is_replaced(
     async with gateway.client(ROOT) as root:
         serving = await serving_worker(gateway, root)
         [stopped] = [one for one in workers_of(gateway) if one.pid != serving.pid]
-        stopped.suspend()
+        pause(stopped.pid)
         gateway.write(PUBLIC, writer="a-newer-key-of-it")
         reloading = asyncio.create_task(root.post("/v1/config/reload"))
         if dies:
-            while not await reloads_on_record(session):
-                await asyncio.sleep(0.05)
+            async with asyncio.timeout(PATIENCE):
+                while not await reloads_on_record(session):
+                    await asyncio.sleep(0.05)
             await asyncio.sleep(0.5)
             serving.kill()
             with pytest.raises(httpx.TransportError):
@@ -295,7 +297,7 @@ async def test_the_worker_that_reloads_does_not_wait_for_others_by_the_former_ru
     [hangs] = [one for one in workers_of(gateway) if one.pid != reloads]
     assert (await patch(writes, 7)).status_code == 204
     gateway.write(PUBLIC, writer="a-newer-key-of-it")
-    hangs.suspend()
+    pause(hangs.pid)
     root = {"Authorization": f"Bearer {ROOT}"}
     reloading = asyncio.create_task(asks.post("/v1/config/reload", headers=root))
     async with asyncio.timeout(parent.FOLLOWS_WITHIN - 3):
@@ -323,7 +325,7 @@ async def test_a_worker_that_hangs_in_its_reload_is_replaced_and_the_next_reload
             os.mkfifo(gateway.file)
         else:
             for one in workers:
-                one.suspend()
+                pause(one.pid)
         line = await asyncio.to_thread(gateway.hang_up, "reload failed")
         assert "hangs in the reload" in line["error"]
         ended = await asyncio.to_thread(gateway.until, "worker ended")
@@ -381,7 +383,7 @@ async def test_a_worker_that_does_not_stop_in_time_is_killed(
     """With one second for requests instead of thirty."""
     with served(tmp_path, dsn, server="drain = 1") as gateway:
         stuck, _ = workers = workers_of(gateway)
-        stuck.suspend()
+        pause(stuck.pid)
         began = time.monotonic()
         assert await asyncio.to_thread(gateway.process.stop) == 0
         assert time.monotonic() - began > 1 + parent.KILLED_AFTER - 0.5
@@ -434,8 +436,8 @@ async def test_workers_end_with_their_parent(gateway: Served) -> None:
 async def test_a_connection_that_waits_for_a_dead_worker_is_served_by_another(gateway: Served) -> None:
     """Both stop to take connections. One dies, and the other goes on."""
     first, second = workers_of(gateway)
-    first.suspend()
-    second.suspend()
+    pause(first.pid)
+    pause(second.pid)
     clients = [gateway.client() for _ in range(6)]
     asked = [asyncio.create_task(client.get("/v1/ready")) for client in clients]
     await asyncio.sleep(0.5)

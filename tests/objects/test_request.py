@@ -27,7 +27,9 @@ from tests.tiers import first
 Headers = list[tuple[bytes, bytes]]
 
 
-def refusal_of(method: str, path: bytes, query: bytes = b"", headers: Headers | None = None) -> tuple[str, int, str]:
+def refusal_of_request(
+    method: str, path: bytes, query: bytes = b"", headers: Headers | None = None
+) -> tuple[str, int, str]:
     with pytest.raises(StoreError) as caught:
         classify(method, path, query, headers or [])
     return caught.value.s3_code, caught.value.status, caught.value.message
@@ -72,7 +74,7 @@ def test_other_ways_to_write_an_operation_are_recognised(
 )
 def test_a_store_could_take_an_empty_value_for_none(method: str, path: bytes, queries: list[bytes]) -> None:
     for query in queries:
-        assert refusal_of(method, path, query)[:2] == ("InvalidArgument", 400)
+        assert refusal_of_request(method, path, query)[:2] == ("InvalidArgument", 400)
 
 
 def test_the_largest_part_number_and_the_longest_key() -> None:
@@ -101,7 +103,7 @@ def test_the_largest_part_number_and_the_longest_key() -> None:
     ],
 )
 def test_everything_else_is_refused_by_name(method: str, path: bytes, query: bytes, name: str) -> None:
-    code, status, message = refusal_of(method, path, query)
+    code, status, message = refusal_of_request(method, path, query)
     assert (code, status) == ("NotImplemented", 501)
     assert message.startswith(name)
 
@@ -123,7 +125,7 @@ NAMELESS = {
 @pytest.mark.parametrize("code", NAMELESS)
 def test_paths_that_name_nothing(code: str) -> None:
     for path in NAMELESS[code]:
-        assert refusal_of("PUT", path)[:2] == (code, 400), path
+        assert refusal_of_request("PUT", path)[:2] == (code, 400), path
 
 
 def test_the_query_is_sent_on_in_one_encoding() -> None:
@@ -136,7 +138,7 @@ def test_the_query_is_sent_on_in_one_encoding() -> None:
     "query", [b"list-type=2&prefix=a&prefix=b", b"list-type=2&list-type=1", b"prefix=a&%70refix=b", b"x-id=a&x-id=b"]
 )
 def test_a_parameter_that_stands_twice_is_refused(query: bytes) -> None:
-    assert refusal_of("GET", b"/bucket", query)[:2] == ("InvalidArgument", 400)
+    assert refusal_of_request("GET", b"/bucket", query)[:2] == ("InvalidArgument", 400)
 
 
 def test_a_body_that_is_chunked_has_the_other_encodings_only() -> None:
@@ -147,12 +149,15 @@ def test_a_body_that_is_chunked_has_the_other_encodings_only() -> None:
 
 @pytest.mark.parametrize("name", [b"content-type", b"if-match", b"x-amz-meta-a", b"cache-control", b"host"])
 def test_a_header_that_stands_twice_is_refused(name: bytes) -> None:
-    assert refusal_of("PUT", b"/bucket/k", b"", [(name, b"a"), (name.upper(), b"a")])[:2] == ("InvalidRequest", 400)
+    assert refusal_of_request("PUT", b"/bucket/k", b"", [(name, b"a"), (name.upper(), b"a")])[:2] == (
+        "InvalidRequest",
+        400,
+    )
 
 
 def test_what_is_not_utf8_is_refused() -> None:
-    assert refusal_of("GET", b"/bucket", b"list-type=2&prefix=%ff")[:2] == ("InvalidURI", 400)
-    assert refusal_of("PUT", b"/bucket/k", b"", [(b"x-amz-meta-a", b"\xff")])[:2] == ("InvalidRequest", 400)
+    assert refusal_of_request("GET", b"/bucket", b"list-type=2&prefix=%ff")[:2] == ("InvalidURI", 400)
+    assert refusal_of_request("PUT", b"/bucket/k", b"", [(b"x-amz-meta-a", b"\xff")])[:2] == ("InvalidRequest", 400)
 
 
 MODEL = botocore.session.get_session().get_service_model("s3")
@@ -306,7 +311,7 @@ REFUSED = ENCRYPTED_BY_THE_CLIENT | {
 }
 
 
-def refusal(attempt: Callable[..., object], *arguments: Any, **named: Any) -> tuple[str, int]:
+def refusal_of_headers(attempt: Callable[..., object], *arguments: Any, **named: Any) -> tuple[str, int]:
     with pytest.raises(StoreError) as caught:
         attempt(*arguments, **named)
     return caught.value.s3_code, caught.value.status
@@ -343,7 +348,7 @@ def test_an_unknown_header_is_dropped_on_a_read_and_refused_else(subtests: pytes
                 if operation.kind is OperationKind.READ:
                     assert forwarded(operation, {name: "1"}) == ()
                 else:
-                    assert refusal(forwarded, operation, {name: "1"})[1] == 501
+                    assert refusal_of_headers(forwarded, operation, {name: "1"})[1] == 501
 
 
 def test_metadata_go_with_what_makes_an_object_and_the_gateways_own_never(subtests: pytest.Subtests) -> None:
@@ -430,7 +435,7 @@ UNKNOWN_CONDITIONS: list[Headers] = [
     ],
 )
 def test_conditions_that_s3_does_not_know_either(method: str, query: bytes, others: Headers, headers: Headers) -> None:
-    assert refusal(classify, method, b"/bucket/k", query, [*others, *headers]) == ("NotImplemented", 501)
+    assert refusal_of_headers(classify, method, b"/bucket/k", query, [*others, *headers]) == ("NotImplemented", 501)
 
 
 CONDITIONAL = (
@@ -443,13 +448,13 @@ CONDITIONAL = (
 def test_no_condition_is_dropped_silently(headers: dict[str, str]) -> None:
     unconditional = [one for one in Operation if one.kind is not OperationKind.READ and one not in CONDITIONAL]
     for operation in unconditional:
-        assert refusal(read_condition, operation, headers) == ("NotImplemented", 501), operation
+        assert refusal_of_headers(read_condition, operation, headers) == ("NotImplemented", 501), operation
         assert read_condition(operation, {}) is None, operation
 
 
 @pytest.mark.parametrize("etag", ["", '"', '"a', 'W/"a"', '"a", "b"', "a b"])
 def test_entries_that_s3_does_not_know_either(etag: str) -> None:
-    assert refusal(condition_of_entry, etag) == ("NotImplemented", 501)
+    assert refusal_of_headers(condition_of_entry, etag) == ("NotImplemented", 501)
 
 
 # A presigned request says in its query what others say in headers. All of it is signed.
@@ -513,11 +518,14 @@ def test_no_other_request_has_headers_in_its_query(method: str) -> None:
         *(b"X-Amz-Signature=00", b"X-Amz-Security-Token=fencing-token%3D9"),
         b"x-amz-algorithm=AWS4-HMAC-SHA256&x-amz-acl=private",
     ):
-        assert refusal(classify, method, b"/bucket/k", query, []) == ("NotImplemented", 501), query
+        assert refusal_of_headers(classify, method, b"/bucket/k", query, []) == ("NotImplemented", 501), query
 
 
 def test_a_request_signed_in_its_headers_is_not_presigned() -> None:
-    assert refusal(presigned, b"x-amz-acl=private", (b"Authorization", b"AWS4-HMAC-SHA256 Credential=..."))[1] == 501
+    assert (
+        refusal_of_headers(presigned, b"x-amz-acl=private", (b"Authorization", b"AWS4-HMAC-SHA256 Credential=..."))[1]
+        == 501
+    )
 
 
 def test_a_header_in_the_query_and_in_the_head_is_refused() -> None:
@@ -529,7 +537,7 @@ def test_a_header_in_the_query_and_in_the_head_is_refused() -> None:
         *((b"If-Match=a", (b"if-match", b"a")), (token + b"=5", (token, b"5"))),
         *((acl + b"&X-Amz-Acl=private",), (b"x-amz-meta-a=1&x-amz-meta-%61=1",), (b"If-Match=a&if-match=a",)),
     ):
-        assert refusal(presigned, query, *headers)[1] == 400, query
+        assert refusal_of_headers(presigned, query, *headers)[1] == 400, query
 
 
 UNSENDABLE = {
@@ -549,7 +557,7 @@ UNSENDABLE = {
 @pytest.mark.parametrize("error", UNSENDABLE, ids=str)
 def test_parameters_that_cannot_be_headers_of_a_presigned_write(error: tuple[str, int]) -> None:
     for query in UNSENDABLE[error]:
-        assert refusal(presigned, query) == error, query
+        assert refusal_of_headers(presigned, query) == error, query
 
 
 # A token is found wherever a client can put it; of two, the one said most clearly counts.
@@ -634,7 +642,7 @@ def test_one_resource_only() -> None:
 
 @pytest.mark.parametrize("token", [b"opaque", b"", b"fencing-token%3D1%26role%3Dadmin", b"FC1.x", b"fc2.x"])
 def test_other_session_tokens_in_a_query_are_refused(token: bytes) -> None:
-    assert refusal(presigned, b"X-Amz-Security-Token=" + token) == ("InvalidToken", 400)
+    assert refusal_of_headers(presigned, b"X-Amz-Security-Token=" + token) == ("InvalidToken", 400)
 
 
 def test_metadata_speak_where_an_object_is_made_with_them() -> None:

@@ -17,6 +17,7 @@ from gateway.demo.embedded import EmbeddedPostgres
 from gateway.fencing.record import Attempt, Rejection
 from gateway.observe.events import (
     Event,
+    LeaseAnswered,
     RequestAnswered,
     ServiceAnswered,
     WriteAccepted,
@@ -298,6 +299,10 @@ class TestCounts:
             ("s3", "PUT", "outcome-unknown"),
             ("s3", "PUT", "2xx"),
         }
+
+    def test_many_renewals_count_as_many(self, measures: EventMetrics) -> None:
+        measures(LeaseAnswered("renewed", 40))
+        assert values(measures, "gateway_lease_answers_total")["renewed",] == 40
 
 
 class TestBounds:

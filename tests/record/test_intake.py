@@ -97,6 +97,17 @@ class TestRecorder:
         assert not isinstance(outcomes[2], BaseException)
         assert await holders(database) == ["first", "last"]
 
+    async def test_a_refusal_of_a_cancelled_request_is_on_record(self, database: Database, trips: Trips) -> None:
+        trips.gate.clear()
+        writer = Recorder(database)
+        calls = [asyncio.ensure_future(writer.record([refusal(f"zombie-{number}")])) for number in range(6)]
+        await asyncio.sleep(0)
+        for one in calls[::2]:
+            one.cancel()
+        trips.gate.set()
+        await asyncio.gather(*calls[1::2])
+        assert len(await holders(database)) == 6, "it was refused all the same"
+
     async def test_what_cannot_be_recorded_is_said_to_be_so_and_the_next_one_can(
         self, database: Database, monkeypatch: pytest.MonkeyPatch
     ) -> None:

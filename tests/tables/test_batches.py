@@ -288,6 +288,21 @@ async def test_stale_and_duplicate_tokens_among_them_are_refused_and_on_record(
     ]
 
 
+async def test_the_successor_sees_the_row_that_its_predecessor_has_just_written(
+    write: Send, held: Database, stranger: asyncpg.Connection, trips: list[int]
+) -> None:
+    """With the raise and the write in one statement, the successor's snapshot would be older than that row."""
+    async with stranger.transaction():
+        await stranger.execute("SELECT FROM fencing.fence WHERE resource = $1 FOR SHARE", name(100))
+        await stranger.execute("DELETE FROM accounts WHERE id = 100")
+        await stranger.execute("INSERT INTO accounts (id, balance, note) VALUES (100, 5, 'just written')")
+        new = asyncio.create_task(write("PATCH", target(100), {"balance": 6}, token=6, prefer=RETURNED))
+        # A statement with the column list of the answer is new. Its first try finds the fence lower.
+        await waiting(held, 1)
+    answered(await new, 200)
+    assert [(one["balance"], one["note"]) for one in new.result().json()] == [(6, "just written")]
+
+
 async def test_one_whose_predecessor_is_writing_goes_on_alone(
     write: Send, held: Database, stranger: asyncpg.Connection, trips: list[int], events: list[Event]
 ) -> None:

@@ -119,6 +119,19 @@ def test_a_value_that_is_not_canonical_has_no_resource_name(value: str) -> None:
     assert recipe.resource([value], None) is None
 
 
+@pytest.mark.parametrize(("text", "name"), [("5", "5"), ('"5"', "5"), ("true", None), ("5.0", None), ("null", None)])
+def test_the_name_of_a_new_row_comes_from_the_body(text: str, name: str | None) -> None:
+    recipe = learnt("POST", "", '{"id": 1}')
+    assert recipe is not None
+    payload = body.parse(f'{{"id": {text}}}'.encode(), None)
+    assert recipe.resource([], payload) == (name and f"public.accounts/{name}")
+
+
+def test_a_write_that_may_move_a_row_has_no_recipe() -> None:
+    """The next write of its form may move another row, and a stale token for that one must be answered as such."""
+    assert learnt("PATCH", "id=eq.1", '{"id": 1}') is None
+
+
 def test_an_api_key_in_the_query_is_not_a_filter() -> None:
     """Supabase's clients repeat their key in the query, and the gateway drops it."""
     assert learnt("PATCH", "apikey=eq.1&id=eq.1", '{"note": "x"}') is None
