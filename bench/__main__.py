@@ -1,8 +1,8 @@
 """Prints the tables of docs/performance.md. Needs wrk, nginx and curl beside what ``make setup`` installs.
 
-``python -m bench [tables] [locks] [record] [writes] [versitygw] [reads] [transfers] [held] [memory] [hostile] [page]
-[search] [workers] [growth] [guards] [trips] [shards] [distributed]``: only these. Without a name, all but ``search``,
-``growth`` and ``shards``, which fill large databases, and ``distributed``, which needs a Citus cluster.
+``python -m bench [tables] [locks] [record] [writes] [versitygw] [reads] [held] [memory] [hostile] [page] [search]
+[workers] [growth] [guards] [trips]``: only these. Without a name, all but ``search`` and ``growth``, which fill large
+databases.
 ``python -m bench tables patch get``: only these rows of the tables; ``bench/tables.py`` has their names in ``WORKS``.
 ``BENCH_SECONDS``: those of one measurement. ``BENCH_JSON``: the file for the rows, ``bench.json`` by default.
 Stores that are missing are left out.
@@ -24,7 +24,6 @@ import orjson
 import psutil
 
 from bench import (
-    distributed,
     growth,
     guards,
     hostile,
@@ -34,7 +33,6 @@ from bench import (
     page,
     record,
     search,
-    shards,
     tables,
     trips,
     workers,
@@ -127,7 +125,6 @@ SUBJECTS: dict[str, Callable[[Collection[str]], Iterator[Row]]] = {
     "writes": lambda _: _on_stores(objects.small_writes, moto.running, ceph.running, minio.running),
     "versitygw": lambda _: _on_stores(objects.against_versitygw, minio.running),
     "reads": lambda _: _on_stores(objects.small_reads, ceph.running, minio.running),
-    "transfers": lambda _: _on_stores(objects.large_transfers, ceph.running, minio.running),
 }
 
 TABLES: dict[str, Callable[[], Iterator[str]]] = {
@@ -137,15 +134,13 @@ TABLES: dict[str, Callable[[], Iterator[str]]] = {
     "page": page.table,
     "search": search.table,
     "workers": workers.table,
-    "shards": shards.table,
     "trips": trips.table,
-    "distributed": distributed.table,
     "growth": growth.table,
     "guards": guards.table,
 }
 """The areas that have tables of their own."""
-LONG = ("search", "growth", "shards", "distributed")
-"""Tables that fill large databases first, or need a cluster."""
+LONG = ("search", "growth")
+"""Tables that fill large databases first."""
 
 
 def _machine() -> str:

@@ -54,14 +54,10 @@ class Load:
 
 @dataclass(slots=True)
 class Cost:
-    """The gateway's use meanwhile: CPU in cores, resident memory in MiB (at the end, or at most).
-
-    ``seconds_per_gibibyte`` of CPU, for transfers.
-    """
+    """The gateway's use meanwhile: CPU in cores, resident memory in MiB (at the end, or at most)."""
 
     cores: float = 0.0
     memory: float = 0.0
-    seconds_per_gibibyte: float | None = None
 
 
 class Measured(StrEnum):
@@ -149,11 +145,8 @@ class Row:
 
     @property
     def processor_time(self) -> str:
-        """CPU: in cores, and for each request or GiB."""
-        cost = self.cost
-        if cost.seconds_per_gibibyte is not None:
-            return f"{cost.cores:.2f} cores, {cost.seconds_per_gibibyte:.1f} s/GiB"
-        return f"{cost.cores:.2f} cores, {cost.cores / self.load.rate * 1e6:,.0f} µs each"
+        """CPU: in cores, and for each request."""
+        return f"{self.cost.cores:.2f} cores, {self.cost.cores / self.load.rate * 1e6:,.0f} µs each"
 
     def line(self) -> str:
         """Return the row in Markdown."""

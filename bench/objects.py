@@ -1,33 +1,24 @@
-"""The cost of the object plane: small writes against the store itself, reads and large transfers against nginx."""
+"""The cost of the object plane: small writes against the store itself, and reads against nginx."""
 
 import subprocess
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from collections.abc import Iterator
 from pathlib import Path
-from statistics import median
-from tempfile import TemporaryDirectory
 
-from bench import nginx, transfers
+from bench import nginx
 from bench.measure import (
     CONNECTIONS,
-    MEBIBYTE,
     SECONDS,
-    Cost,
     Goal,
     Load,
     Measured,
     Row,
     costing,
-    cpu_seconds,
-    peak_memory,
 )
 from bench.services import KEYS, Services, run_json, running
 from tests.stores import versitygw
 from tests.stores.store import Store, User, connect
 
 NAMES = 50
-LARGE = 1024 * MEBIBYTE
-REPEATS = 3
 BUCKET = "bench"
 
 
@@ -80,43 +71,6 @@ def against_versitygw(store: Store) -> Iterator[Row]:
         with costing(services.gateway_pid) as cost:
             load = _get(presigned(services.gateway, User("bench", *KEYS), "get_object", "small"), SECONDS)
         yield Row(f"GetObject of 4 KiB, {store.name}", "versitygw in front of it", load, peer, cost)
-
-
-def large_transfers(store: Store) -> Iterator[Row]:
-    """One object of 1 GiB, up and down, through the gateway and through nginx, in turns."""
-    with ExitStack() as stack:
-        services = stack.enter_context(running(store))
-        proxy = stack.enter_context(nginx.running(store.endpoint))
-        directory = Path(stack.enter_context(TemporaryDirectory(prefix="bench")))
-        file = transfers.large_file(directory, LARGE)
-        stack.callback(file.unlink)
-        urls = {
-            action: [
-                presigned(origin, user, action, f"large-{number}")
-                for number, (origin, user) in enumerate(_ways(proxy, services, store))
-            ]
-            for action in ("put_object", "get_object")
-        }
-        yield _transfer("PutObject", store, services, urls["put_object"], lambda url: transfers.upload(url, file))
-        yield _transfer("GetObject", store, services, urls["get_object"], transfers.download)
-
-
-def _transfer(name: str, store: Store, services: Services, urls: list[str], transfer: Callable[[str], float]) -> Row:
-    through_nginx, through_gateway = urls
-    peer, own, cpu = [], [], []
-    with peak_memory(services.gateway_pid) as peak:
-        for _ in range(REPEATS):
-            peer.append(transfer(through_nginx))
-            before = cpu_seconds(services.gateway_pid)
-            own.append(transfer(through_gateway))
-            cpu.append(cpu_seconds(services.gateway_pid) - before)
-    cost = Cost(cores=median(cpu) / median(own), memory=peak.mebibytes, seconds_per_gibibyte=median(cpu))
-    size = LARGE / MEBIBYTE
-    return Row(f"{name} of 1 GiB, {store.name}", "nginx", _rate(size, own), _rate(size, peer), cost, unit="MiB/s")
-
-
-def _rate(mebibytes: float, seconds: list[float]) -> Load:
-    return Load(mebibytes / median(seconds), median(seconds) * 1000, max(seconds) * 1000)
 
 
 def _ways(proxy: str, services: Services, store: Store) -> list[tuple[str, User]]:
