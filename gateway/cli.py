@@ -25,8 +25,19 @@ from gateway.commands.audit import audit
 from gateway.commands.auth import auth
 from gateway.commands.changes import databases, naming
 from gateway.commands.config import AllowMissing, configuration
-from gateway.commands.console import ConfigPath, DatabaseName, each, load, places, print_report, say, the_one
-from gateway.commands.environment import api_key, environment, secret_of
+from gateway.commands.console import (
+    ConfigPath,
+    DatabaseName,
+    ExitCode,
+    each,
+    load,
+    places,
+    print_report,
+    say,
+    tell,
+    the_one,
+)
+from gateway.commands.environment import AdminKeyFile, ApiKeyFile, GatewayUrl, api_key, environment, secret_of
 from gateway.commands.guard import guard
 from gateway.errors import ConfigurationError, GatewayError, ServerNotInstalled
 from gateway.text import span, visible
@@ -42,19 +53,8 @@ ReadScope: TypeAlias = Annotated[
     ),
 ]
 
-ApiKeyFile: TypeAlias = Annotated[
-    Path | None, typer.Option(help="A file with the API key, instead of GATEWAY_API_KEY.")
-]
-AdminKeyFile: TypeAlias = Annotated[
-    Path | None, typer.Option(help="A file with an administrator's API key, instead of GATEWAY_API_KEY.")
-]
-GatewayUrl: TypeAlias = Annotated[
-    str, typer.Option(help="The address of the gateway, e.g. https://gateway.example.com.")
-]
-
 Shell: TypeAlias = Literal["bash", "zsh", "fish"]
 
-PROBLEM = 2
 OWN_URL = "http://127.0.0.1:8080"
 _SHOWN = 10
 _EXTRA = re.compile(r"""extra\s*==\s*['"]server['"]""")
@@ -89,10 +89,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _fail(problem: GatewayError, cause: Exception | None = None) -> NoReturn:
-    advice = "" if problem.remedy == problem.cause.default_advice else problem.remedy
-    for line in f"{problem.told} {advice}".rstrip().split("\n"):
-        say(f"gateway: {line}")
-    raise SystemExit(PROBLEM) from cause
+    tell(problem)
+    raise SystemExit(ExitCode.PROBLEM) from cause
 
 
 def _show_version(wanted: bool) -> None:  # noqa: FBT001 - the signature is typer's
@@ -143,7 +141,7 @@ def health(
     found = problem(url, timeout, alive=alive)
     if found is not None:
         say(f"gateway: {found}")
-        raise typer.Exit(1)
+        raise typer.Exit(ExitCode.NO)
     typer.echo("alive" if alive else "ready")
 
 
@@ -264,7 +262,7 @@ def doctor(
         else:
             print_report(report)
         if report.problems or (strict and report.warnings):
-            raise typer.Exit(1)
+            raise typer.Exit(ExitCode.NO)
 
     if as_json or fix_sql:  # a reader of either wants it for one database, and nothing else on standard output
         act(database, the_one(settings, database, "--json and --fix-sql are about one database"))
@@ -293,15 +291,15 @@ def reload(
     key, refused = api_key(api_key_file), False
     for address in _addresses(context, url or [], config):
         try:
-            changes = Gateway(address, key).call("POST", "/v1/config/reload")["changes"]
+            changes = Gateway(address, key).call("POST", "/v1/config/reload", lambda answer: list(answer["changes"]))
         except GatewayError as error:
             refused = True
-            say(f"gateway: {address}: {error.message} {error.advice}".rstrip())
+            tell(error, address)
             continue
         for line in changes or ["nothing has changed"]:
             typer.echo(visible(f"{address}: {line}"))
     if refused:
-        raise typer.Exit(1)
+        raise typer.Exit(ExitCode.NO)
 
 
 def _addresses(context: typer.Context, url: list[str], config: Path | None) -> list[str]:
@@ -442,16 +440,16 @@ def start_epoch(
             typer.echo(f"{name}: {carried} -> {api_client.start_epoch(gateway, name, carried, reason)}")
         except GatewayError as error:
             failed = True
-            say(f"gateway: {name}: {error.message} {error.advice}".rstrip())
+            tell(error, name)
     if failed:
-        raise typer.Exit(1)
+        raise typer.Exit(ExitCode.NO)
 
 
 @application.command(context_settings={"allow_interspersed_args": False})
 def run(  # noqa: PLR0913 - an option is an argument
     command: Annotated[list[str], typer.Argument(metavar="COMMAND", help="The command to run, after --.")],
     lock: Annotated[str, typer.Option(metavar="RESOURCE", help="The lock to hold, e.g. job/42.")],
-    url: Annotated[str, typer.Option(envvar="GATEWAY_URL", help="The address of the gateway.")],
+    url: GatewayUrl,
     wait: Annotated[
         float | None, typer.Option(min=0, help="Seconds to wait for the lock. The default is no limit.")
     ] = None,
@@ -524,7 +522,7 @@ def demo(
     with serving.Signals() as signals:
         succeeded = demonstration.run(port, data, signals, with_story=story, keep=keep)
     if not succeeded:
-        raise typer.Exit(1)
+        raise typer.Exit(ExitCode.NO)
 
 
 @application.command()

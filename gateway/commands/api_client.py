@@ -1,10 +1,11 @@
 """Requests of the commands to a gateway, among them `gateway credentials` and `gateway epoch`."""
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import httpx
 
@@ -12,6 +13,12 @@ from gateway.errors import ConfigurationError, GatewayError, Unauthenticated, Un
 from gateway.fencing.resource import canonical
 
 TIMEOUT = 30.0
+LONGEST_SILENCE = 600.0
+"""Seconds: an export may search for long."""
+
+_PAGE = 1000
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,18 +32,39 @@ class Gateway:
         self,
         method: str,
         path: str,
+        read: Callable[[Any], T],
         *,
         status: int = 200,
         body: Mapping[str, Any] | None = None,
         parameters: Mapping[str, Any] | None = None,
-    ) -> Any:
-        """Send a request and return the document of the answer. ``path`` is encoded; ``status`` is that of a success.
+    ) -> T:
+        """Send a request and return what ``read`` takes from the document of the answer.
+
+        ``path`` is encoded; ``status`` is that of a success. Parameters that are None or an empty list are not sent.
 
         Raises ``GatewayError`` with the gateway's message, ``Unavailable`` without an answer, and
-        ``ConfigurationError`` for an invalid address, or one of another server.
+        ``ConfigurationError`` for an invalid address, or for an answer that no gateway gives.
         """
         with self._translated():
-            return self._ask(method, path, body, parameters, status).json()
+            return read(self._ask(method, path, body, parameters, status).json())
+
+    def pages(
+        self, path: str, name: str, bound: str, parameters: Mapping[str, Any], most: int = sys.maxsize
+    ) -> Iterator[tuple[list[Any], Mapping[str, Any]]]:
+        """Yield the entries of a list, page by page, with the whole answer, until ``most`` of them are there.
+
+        ``name``: the field of the entries. ``bound``: the field, and the parameter, that leads to the next page.
+        """
+        start: Mapping[str, Any] = {}
+        while most > 0:
+            asked = {**parameters, **start, "limit": min(_PAGE, most)}
+            page, entries, following = self.call(
+                "GET", path, lambda page: (page, list(page[name]), page[bound]), parameters=asked
+            )
+            yield entries, page
+            if following is None:
+                return
+            start, most = {bound: following}, most - len(entries)
 
     def fetch(self, path: str, parameters: Mapping[str, Any] | None = None) -> str:
         """Fetch a text. Raises what ``call`` raises."""
@@ -45,7 +73,12 @@ class Gateway:
 
     @contextmanager
     def streamed(
-        self, path: str, parameters: Mapping[str, Any], *, headers: Mapping[str, str] | None = None, silence: float
+        self,
+        path: str,
+        parameters: Mapping[str, Any],
+        *,
+        headers: Mapping[str, str] | None = None,
+        silence: float = LONGEST_SILENCE,
     ) -> Iterator[Iterator[bytes]]:
         """Stream an answer in pieces. After ``silence`` seconds without one, the connection counts as lost.
 
@@ -54,7 +87,7 @@ class Gateway:
         limits = httpx.Timeout(TIMEOUT, read=silence)
         with self._translated():
             sent = {**self._credentials(), **(headers or {})}
-            with httpx.stream("GET", self._address(path), params=parameters, headers=sent, timeout=limits) as answer:
+            with httpx.stream("GET", self._address(path, parameters), headers=sent, timeout=limits) as answer:
                 if answer.status_code != 200:
                     answer.read()
                     raise self._refused(answer)
@@ -64,15 +97,14 @@ class Gateway:
         self, method: str, path: str, body: Mapping[str, Any] | None, parameters: Mapping[str, Any] | None, status: int
     ) -> httpx.Response:
         headers = self._credentials()
-        answer = httpx.request(
-            method, self._address(path), json=body, params=parameters, headers=headers, timeout=TIMEOUT
-        )
+        answer = httpx.request(method, self._address(path, parameters), json=body, headers=headers, timeout=TIMEOUT)
         if answer.status_code != status:
             raise self._refused(answer)
         return answer
 
-    def _address(self, path: str) -> httpx.URL:
-        return httpx.URL(self.url.rstrip("/") + path)
+    def _address(self, path: str, parameters: Mapping[str, Any] | None) -> httpx.URL:
+        given = {name: value for name, value in (parameters or {}).items() if value is not None and value != []}
+        return httpx.URL(self.url.rstrip("/") + path, params=given)
 
     def _credentials(self) -> dict[str, str]:
         return {} if self.api_key is None else {"Authorization": f"Bearer {self.api_key}"}
@@ -122,20 +154,17 @@ def fetch_credentials(
         asked["holder"] = holder
     if read:
         asked["read"] = "all" if list(read) == ["all"] else list(read)
-    document = gateway.call("POST", "/v1/credentials", body=asked, status=201)
-    try:
-        named = {
-            "AccessKeyId": document["access_key_id"],
-            "SecretAccessKey": document["secret_access_key"],
-            "SessionToken": document["session_token"],
-            "Expiration": document["expiration"],
-        }
-    except (LookupError, TypeError) as error:
-        raise gateway.no_gateway() from error
+    return gateway.call("POST", "/v1/credentials", _for_aws, body=asked, status=201)
+
+
+def _for_aws(document: Any) -> str:
+    named = {
+        "AccessKeyId": document["access_key_id"],
+        "SecretAccessKey": document["secret_access_key"],
+        "SessionToken": document["session_token"],
+        "Expiration": document["expiration"],
+    }
     return json.dumps({"Version": 1, **named})
-
-
-_PAGE = 1000
 
 
 def start_epoch(gateway: Gateway, resource: str, carried: str, reason: str) -> str:
@@ -143,12 +172,12 @@ def start_epoch(gateway: Gateway, resource: str, carried: str, reason: str) -> s
 
     Raises what ``Gateway.call`` raises, and ``GatewayError`` if the fence carries another token.
     """
-    path = f"/v1/fences/{canonical(resource)}/epoch"
-    document = gateway.call("POST", path, body={"expected": carried, "reason": reason})
-    try:
-        answered, token = str(document["resource"]), str(document["token"])
-    except (LookupError, TypeError) as error:
-        raise gateway.no_gateway() from error
+    answered, token = gateway.call(
+        "POST",
+        f"/v1/fences/{canonical(resource)}/epoch",
+        lambda document: (str(document["resource"]), str(document["token"])),
+        body={"expected": carried, "reason": reason},
+    )
     if answered != resource:
         raise GatewayError(
             f"The gateway started a new epoch of {answered}, not of {resource}.",
@@ -162,13 +191,6 @@ def fences_under(gateway: Gateway, prefix: str, database: str | None) -> Iterato
 
     ``database``: None if the gateway has only one. Raises what ``Gateway.call`` raises.
     """
-    after: str | None = ""
-    asked = {"prefix": prefix, "limit": _PAGE} | ({} if database is None else {"database": database})
-    while after is not None:
-        document = gateway.call("GET", "/v1/fences", parameters={**asked, "after": after})
-        try:
-            page = [(str(one["resource"]), str(one["token"])) for one in document["fences"]]
-            after = document["after"]
-        except (LookupError, TypeError) as error:
-            raise gateway.no_gateway() from error
-        yield from page
+    for page, _ in gateway.pages("/v1/fences", "fences", "after", {"prefix": prefix, "database": database}):
+        for fence in page:
+            yield str(fence["resource"]), str(fence["token"])

@@ -1,6 +1,5 @@
 """``gateway audit``: read the record of a gateway over HTTP, export it, and verify exports against their hashes."""
 
-import json
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -10,11 +9,11 @@ from typing import TYPE_CHECKING, Annotated, BinaryIO, TypeAlias
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 from gateway.commands import record_client
-from gateway.commands.console import print_columns, print_entry, print_table, say
-from gateway.commands.environment import api_key_if_any
+from gateway.commands.console import ExitCode, print_columns, print_entry, print_json, print_table, say, terminal
+from gateway.commands.environment import ApiKeyFile, GatewayUrl, api_key_if_any
 from gateway.commands.record_client import (
     WHAT,
     WHEN,
@@ -24,7 +23,6 @@ from gateway.commands.record_client import (
     lines,
     parse_moment,
     takes_filters,
-    write_report,
 )
 from gateway.errors import ConfigurationError
 from gateway.fencing.chain_verification import ChainFinding, Flaw, Verifier
@@ -128,13 +126,6 @@ audit = typer.Typer(
 
 _FORMATS = ("ndjson", "csv")
 
-Url = Annotated[
-    str, typer.Option(envvar="GATEWAY_URL", help="The address of the gateway, e.g. https://gateway.example.com.")
-]
-ApiKeyFile = Annotated[
-    Path | None,
-    typer.Option(help="A file with the API key, instead of GATEWAY_API_KEY. A demo needs none."),
-]
 _REFUSED = {name: hint for name, hint in WHAT.items() if name != "kind"}
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object a line, with all fields.")]
 
@@ -143,7 +134,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object a li
 @takes_filters(WHAT, WHERE)
 def tail(
     *,
-    url: Url,
+    url: GatewayUrl,
     last: Annotated[int, typer.Option(min=0, max=1000, help="Begin with the last N entries.")] = 10,
     most: Annotated[int | None, typer.Option("--limit", min=1, help="Stop after N entries.")] = None,
     filters: record_client.Filters,
@@ -151,7 +142,7 @@ def tail(
     as_json: AsJson = False,
 ) -> None:
     """Follow the record as it grows. After a lost connection, continue at the last entry."""
-    console = _console()
+    console = terminal()
 
     def lost(reason: str, pause: float) -> None:
         say(f"gateway audit: {reason} Retrying in {pause:g} seconds.")
@@ -169,7 +160,7 @@ def tail(
 @takes_filters(WHAT, WHEN, WHERE)
 def search(
     *,
-    url: Url,
+    url: GatewayUrl,
     most: Annotated[int, typer.Option("--limit", min=1, max=100_000, help="Show at most N entries.")] = 50,
     filters: record_client.Filters,
     api_key_file: ApiKeyFile = None,
@@ -179,7 +170,7 @@ def search(
     """Search the record."""
     order = "oldest" if oldest else "newest"
     entries, total = record_client.find_entries(_gateway(url, api_key_file), filters, most, order)
-    console = _console()
+    console = terminal()
     if as_json:
         for entry in entries:
             _show(console, entry, as_json=True)
@@ -192,7 +183,7 @@ def search(
 @takes_filters(WHAT, WHEN, WHERE)
 def export(
     *,
-    url: Url,
+    url: GatewayUrl,
     output: Annotated[Path | None, typer.Option(help="The file to write, instead of standard output.")] = None,
     form: Annotated[
         str | None,
@@ -218,7 +209,7 @@ def export(
         raise ConfigurationError(f"--format: must be one of {', '.join(_FORMATS)}", advice="")
     wanted = {**filters, "after": after}
     with (
-        record_client.export_entries(_gateway(url, api_key_file), chosen, wanted) as pieces,
+        _gateway(url, api_key_file).streamed(f"/v1/events.{chosen}", wanted) as pieces,
         _written(output) as file,
         _progress(shown=output is not None) as progress,
     ):
@@ -260,7 +251,7 @@ def verify(
             task = progress.add_task("verified", total=end)
             # The gateway's head must match the entries that it hands out.
             known = {**({end: hash_} if end else {}), **witnesses}
-            with record_client.export_entries(gateway, "ndjson", {"database": database}) as pieces:
+            with gateway.streamed("/v1/events.ndjson", {"database": database}) as pieces:
                 verdict = verify_export(pieces, known, _seen(progress, task), whole=True)
         else:
             raise ConfigurationError("name files to verify, or a gateway with --url", advice="")
@@ -270,7 +261,7 @@ def verify(
 @audit.command()
 def report(
     *,
-    url: Url,
+    url: GatewayUrl,
     resource: Annotated[str, typer.Option(help="The resource of the report.")],
     output: Annotated[Path, typer.Option(help="The file to write, e.g. incident.html.")],
     since: Annotated[str | None, typer.Option(metavar="TIME", help="Only from this time on.")] = None,
@@ -282,7 +273,9 @@ def report(
     Without a time the report covers the last day on which something of note happened.
     """
     begin, end = parse_moment("--since", since), parse_moment("--until", until)
-    write_report(fetch_report(_gateway(url, api_key_file), resource, begin, end), output)
+    report = fetch_report(_gateway(url, api_key_file), resource, begin, end)
+    with _written(output) as file:
+        file.write(report.encode())
     say(f"{output}: written")
 
 
@@ -290,7 +283,7 @@ def report(
 @takes_filters(_REFUSED, WHEN, WHERE)
 def incidents(
     *,
-    url: Url,
+    url: GatewayUrl,
     state: Annotated[list[State] | None, typer.Option("--state", help="Only in this state; may be repeated.")] = None,
     most: Annotated[int, typer.Option("--limit", min=1, max=200, help="Show at most N incidents.")] = 50,
     filters: record_client.Filters,
@@ -304,9 +297,8 @@ def incidents(
     asked = {**filters, "state": [one.value for one in state or ()]}
     found, now, complete = record_client.find_incidents(_gateway(url, api_key_file), asked, most)
     if as_json:
-        console = _console()
         for incident in found:
-            console.out(json.dumps(incident), highlight=False)
+            print_json(incident)
     elif not found:
         say("No incident.")
     else:
@@ -321,19 +313,20 @@ def incidents(
 def acknowledge(
     identifier: Annotated[str, typer.Argument(metavar="ID", help="The incident, or one of its refused writes.")],
     *,
-    url: Url,
+    url: GatewayUrl,
     note: Annotated[str, typer.Option(help="A note for the next person. It is on record, and never changed.")] = "",
     database: DatabaseOption = None,
     api_key_file: ApiKeyFile = None,
 ) -> None:
     """Acknowledge an incident, with a note, on record. The caller needs the grant break on its resource."""
-    incident = record_client.acknowledge_incident(_gateway(url, api_key_file), identifier, note, database)
-    say(f"{incident['id']}: {incident['state']}, {len(incident['acknowledgements'])} acknowledgements")
+    gateway = _gateway(url, api_key_file)
+    incident, state, times = record_client.acknowledge_incident(gateway, identifier, note, database)
+    say(f"{incident}: {state}, {times} acknowledgements")
 
 
 def _judge(verdict: Verification) -> None:
     """Print the verdict. Exit with 1 for any finding."""
-    console, chain = _console(), verdict.chain
+    console, chain = terminal(), verdict.chain
     for finding in verdict.findings:
         console.print(describe_finding(finding), style="bold red")
     if verdict.flaws > len(verdict.findings):
@@ -349,7 +342,7 @@ def _judge(verdict: Verification) -> None:
             style="yellow",
         )
     if verdict.flaws:
-        raise typer.Exit(1)
+        raise typer.Exit(ExitCode.NO)
     console.print("Nothing was changed, removed or moved.", style="green")
     if chain.lines:
         console.out(f"--head {chain.last}:{chain.head}", highlight=False)
@@ -363,8 +356,7 @@ def _gateway(url: str, api_key_file: Path | None) -> "Gateway":
 
 def _show(console: Console, entry: record_client.Entry, *, as_json: bool) -> None:
     if as_json:
-        # Only ASCII: JSON escapes all other characters.
-        console.out(json.dumps(entry), highlight=False)
+        print_json(entry)
     else:
         print_entry(console, entry)
 
@@ -408,15 +400,12 @@ def _written(output: Path | None) -> Iterator[BinaryIO | _Escaping]:
 def _progress(*, shown: bool = True) -> Progress:
     """Return a progress bar on standard error, shown only on a terminal without other output."""
     console = Console(stderr=True)
-    columns = (
-        SpinnerColumn(),
+    return Progress(
         TextColumn("{task.description}"),
         BarColumn(),
         MofNCompleteColumn(),
         TimeElapsedColumn(),
+        console=console,
+        transient=True,
+        disable=not (shown and console.is_terminal),
     )
-    return Progress(*columns, console=console, transient=True, disable=not (shown and console.is_terminal))
-
-
-def _console() -> Console:
-    return Console(markup=False, highlight=False, soft_wrap=not sys.stdout.isatty())

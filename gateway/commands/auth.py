@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
-from gateway.commands.console import ConfigPath, load, print_columns, say
+from gateway.commands.console import ConfigPath, ExitCode, load, print_columns, say
 from gateway.text import plain_time, visible
 
 if TYPE_CHECKING:
@@ -58,14 +58,14 @@ def can(
         typer.echo(visible(" ".join(asked.told(rights, Action(action), caller))))
         if not group:
             _hint_at_groups(settings, caller)
-        raise typer.Exit(1)
+        raise typer.Exit(ExitCode.NO)
     typer.echo(visible(f"Yes, by [[grants]] number {rule.number}: {settings.grants[rule.number - 1].in_words()}."))
     part = _of(settings, table or function)
     if part.postgres.roles and (table or function):
         roles = list(_roles(part, caller, groups))
         typer.echo(visible(" ".join(roles or ["But no role of the database is for this caller, so it is denied."])))
         if not roles:
-            raise typer.Exit(1)
+            raise typer.Exit(ExitCode.NO)
 
 
 def _hint_at_groups(settings: "Config", caller: str) -> None:

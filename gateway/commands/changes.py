@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gateway.commands.console import ConfigPath, DatabaseName, each, load, say, the_one
+from gateway.commands.console import ConfigPath, DatabaseName, ExitCode, each, load, say, the_one
 from gateway.errors import GatewayError
 from gateway.fencing.ownership import shown
 from gateway.text import visible
@@ -42,7 +42,7 @@ def show_naming_plan(targets: Targets = None, config: ConfigPath = None, databas
         for one in found:
             _print_change(one)
         if found:
-            raise typer.Exit(1)
+            raise typer.Exit(ExitCode.NO)
         typer.echo("The configured names are the ones in force.")
 
     _each(load(config), database, targets, act)
@@ -142,7 +142,7 @@ def show_ownership_plan(config: ConfigPath = None, forget: Forgotten = None) -> 
             return bool(fleet.concerned)
 
     if asyncio.run(show()):
-        raise typer.Exit(1)
+        raise typer.Exit(ExitCode.NO)
     typer.echo("The configured rules are the ones in force.")
 
 
@@ -166,7 +166,7 @@ def apply_rules(config: ConfigPath = None, forget: Forgotten = None) -> None:
             for obstacle in obstacles:
                 say(f"gateway: {visible(obstacle)}")
             say("gateway: Names move only when nothing of theirs is under way. Nothing has changed. Try again later.")
-            raise typer.Exit(2)
+            raise typer.Exit(ExitCode.PROBLEM)
 
     async def _applied(fleet: "Fleet") -> bool:
         try:

@@ -2,18 +2,14 @@
 
 import asyncio
 import difflib
-from pathlib import Path
 from typing import Annotated, TypeAlias
 
 import typer
 
-from gateway.commands.console import ConfigPath, load, places, say
-from gateway.commands.environment import api_key
+from gateway.commands.console import ConfigPath, ExitCode, load, places, say, tell
+from gateway.commands.environment import AdminKeyFile, api_key
 from gateway.errors import ConfigurationError
 from gateway.text import visible
-
-WRONG = 78
-"""The exit code for a wrong configuration, as sysexits.h has it."""
 
 configuration = typer.Typer(help="Check, show and compare configurations.", no_args_is_help=True)
 
@@ -41,9 +37,8 @@ def check(config: ConfigPath = None, *, allow_missing: AllowMissing = False) -> 
             warnings += found if name is None else [f"{name}: {line}" for line in found]
         asyncio.run(ownership.check_agreement(settings))
     except ConfigurationError as error:
-        for line in error.message.split("\n"):
-            say(f"gateway: {line}")
-        raise typer.Exit(WRONG) from error
+        tell(error)
+        raise typer.Exit(ExitCode.WRONG_CONFIGURATION) from error
     for line in warnings:
         say(f"gateway: {line}")
     typer.echo("The configuration can be used.")
@@ -61,9 +56,7 @@ def show(config: ConfigPath = None) -> None:
 def diff(
     url: Annotated[list[str], typer.Option(help="The address of a running gateway; repeatable.")],
     config: ConfigPath = None,
-    api_key_file: Annotated[
-        Path | None, typer.Option(help="A file with an administrator's API key, instead of GATEWAY_API_KEY.")
-    ] = None,
+    api_key_file: AdminKeyFile = None,
 ) -> None:
     """Compare the configuration with that of running gateways. Secrets are not compared. Exit code 1: they differ."""
     from gateway.commands.api_client import Gateway  # noqa: PLC0415 - serving needs no HTTP client
@@ -73,9 +66,9 @@ def diff(
     key = api_key(api_key_file)
     differ = False
     for address in url:
-        running = Gateway(address, key).call("GET", "/v1/config")["toml"].splitlines()
+        running = Gateway(address, key).call("GET", "/v1/config", lambda answer: str(answer["toml"])).splitlines()
         for line in difflib.unified_diff(running, own, address, str(config or "the environment"), lineterm=""):
             differ = True
             typer.echo(visible(line))
     if differ:
-        raise typer.Exit(1)
+        raise typer.Exit(ExitCode.NO)

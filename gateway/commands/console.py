@@ -6,8 +6,10 @@ the configuration, the planes or HTTP: only the functions that need one do.
 Columns fit the terminal: long texts are shortened or folded, and widths count its cells. A wide character takes two.
 """
 
+import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
+from enum import IntEnum
 from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeAlias
@@ -15,7 +17,6 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 import typer
 from rich.cells import cell_len
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from gateway.commands.record_client import Entry
@@ -27,6 +28,27 @@ from gateway.text import plain_time, span, visible
 if TYPE_CHECKING:
     from gateway.config import Config
     from gateway.config.toml import Places
+
+
+class ExitCode(IntEnum):
+    """The exit codes of all commands, beside 0, those of the program that ``gateway run`` starts, and 128 + a signal.
+
+    Those from 64 to 78 are of sysexits.h.
+    """
+
+    NO = 1
+    """The answer is no: there are problems or differences, or one of several gateways has refused."""
+    PROBLEM = 2
+    """The user has to correct something first."""
+    UNREACHABLE = 69
+    """The gateway or the lock service cannot be reached."""
+    NOT_ACQUIRED = 75
+    """Another holder has the lock. Retry later."""
+    WRONG_CONFIGURATION = 78
+    LOST = 79
+    """The lock was lost before the command had ended."""
+    NOT_EXECUTABLE = 126
+    NOT_FOUND = 127
 
 
 GAP = 2
@@ -123,16 +145,35 @@ def say(line: str) -> None:
 
     Names in it come from any writer, so characters that could control a terminal are printed as escapes.
     """
-    Console(stderr=True, soft_wrap=True, markup=False, highlight=False).print(visible(line))
+    terminal(stderr=True).print(visible(line))
+
+
+def terminal(*, stderr: bool = False) -> Console:
+    """Return a console that prints texts as they are, and folds them between words if it is a terminal."""
+    console = Console(stderr=stderr, markup=False, highlight=False)
+    console.soft_wrap = not console.is_terminal
+    return console
+
+
+def print_json(document: object) -> None:
+    """Print one line. It has only ASCII: JSON escapes all other characters."""
+    typer.echo(json.dumps(document))
+
+
+def tell(problem: GatewayError, about: str | None = None) -> None:
+    """Print what went wrong, with the advice on it. ``about``: the database, gateway or fence, if there are several."""
+    advice = "" if problem.remedy == problem.cause.default_advice else problem.remedy
+    for line in f"{problem.told} {advice}".rstrip().split("\n"):
+        say(f"gateway: {line}" if about is None else f"gateway: {about}: {line}")
 
 
 def print_report(report: DoctorReport) -> None:
     """Print a report as harmless text, because it contains keys of objects. Exit with 1 if there are problems."""
-    console = Console(soft_wrap=True, markup=False, highlight=False)
+    console = terminal()
     for line in render(report):
         console.print(visible(line), style=STYLES.get(line.strip().partition(" ")[0]))
     if report.problems:
-        raise typer.Exit(1)
+        raise typer.Exit(ExitCode.NO)
 
 
 _STYLES = {
@@ -189,18 +230,20 @@ def print_table(console: Console, entries: Sequence[Entry]) -> None:
             print_entry(console, entry)
         return
     rows = [(entry, entry_cells(entry)) for entry in entries]
-    wanted = {
-        title: max((cell_len(cells[number]) for _, cells in rows), default=0) for number, title in enumerate(_COLUMNS)
-    }
-    wanted = {title: width and max(width, len(title)) for title, width in wanted.items()}
+    wanted = _wanted(_COLUMNS, [cells for _, cells in rows])
     if not wanted["holder"] and any(cells[_CALLER] for _, cells in rows):
         wanted["holder"] = len("holder")
     reasons = max((_reason_length(entry) for entry, _ in rows), default=0)
     widths = fit(wanted, console.width, _OPTIONAL, {**_LEAST_OF_ENTRY, "what": reasons})
-    for line in _lines(console, _COLUMNS, _COLUMNS, widths):
-        console.print(line, style="bold", soft_wrap=True)
+    _print_lines(console, _COLUMNS, _COLUMNS, widths, "bold")
     for entry, cells in rows:
         _print_row(console, entry, cells, widths)
+
+
+def _wanted(titles: Cells, rows: Sequence[Cells]) -> dict[str, int]:
+    """Return the width that each column needs; 0 for one without texts."""
+    columns = zip(titles, *rows, strict=True)
+    return {title: max(map(cell_len, (title, *texts))) if any(texts) else 0 for title, *texts in columns}
 
 
 def _reason_length(entry: Entry) -> int:
@@ -220,14 +263,23 @@ def _print_row(console: Console, entry: Entry, cells: Cells, widths: Mapping[str
         console.print(line, soft_wrap=True)
 
 
-def _lines(console: Console, titles: Sequence[str], cells: Sequence[str], widths: Mapping[str, int]) -> Iterator[str]:
-    """Yield the lines of a row: one, unless a wide terminal folds a text that is longer than its column."""
+def _print_lines(
+    console: Console, titles: Cells, cells: Cells, widths: Mapping[str, int], style: str = "", *, whole: bool = False
+) -> None:
+    for line in _lines(console, titles, cells, widths, whole=whole):
+        console.print(line, style=style, soft_wrap=True)
+
+
+def _lines(
+    console: Console, titles: Cells, cells: Cells, widths: Mapping[str, int], *, whole: bool = False
+) -> Iterator[str]:
+    """Yield the lines of a row: one, unless a text is longer than its column, and is to be ``whole`` or has room."""
     columns = []
     for title, cell in zip(titles, cells, strict=True):
         if (width := widths.get(title)) is not None:
             # The reason comes first in its column, and a time is still one without its seconds. Names differ at their
             # ends.
-            if console.width >= _WIDE:
+            if whole or console.width >= _WIDE:
                 texts = fold(cell, width)
             else:
                 texts = [cut(cell, width) if title in _CUT else shorten(cell, width)]
@@ -241,36 +293,21 @@ def print_columns(titles: Cells, rows: Iterable[Sequence[str]], optional: Sequen
     """Print rows of text as a table on standard output, or with tabs between columns if that is no terminal.
 
     With ``optional`` columns each row is one line, or a few in a wide terminal, which cuts no text. These columns go
-    if the terminal is too narrow, the first first.
+    if the terminal is too narrow, the first first. Without them no text is cut.
     An ``id`` is whole or not there, because half of it cannot be used. Return the columns that went.
     """
-    console = Console(soft_wrap=True, markup=False, highlight=False)
+    console = terminal()
     harmless = [tuple(map(visible, row)) for row in rows]
     if not console.is_terminal:
         for row in (titles, *harmless):
             _plain(console, row)
         return ()
-    if optional:
-        wanted = {
-            title: max(map(cell_len, (title, *column)))
-            for title, *column in zip(titles, *harmless, strict=True)
-            if any(column)
-        }
-        least = {"id": wanted.get("id", 0), "first": _MINUTES, **_LEAST_OF_ALL}
-        widths = fit(wanted, console.width, optional, least)
-        for line in _lines(console, titles, titles, widths):
-            console.print(line, style="bold", soft_wrap=True)
-        for row in harmless:
-            for line in _lines(console, titles, row, widths):
-                console.print(line, soft_wrap=True)
-        return tuple(title for title in wanted if title not in widths)
-    shown = Table(box=None, header_style="bold", pad_edge=False)
-    for title in titles:
-        shown.add_column(title, overflow="fold")
+    wanted = _wanted(titles, harmless)
+    widths = fit(wanted, console.width, optional, {"id": wanted.get("id", 0), "first": _MINUTES, **_LEAST_OF_ALL})
+    _print_lines(console, titles, titles, widths, "bold", whole=not optional)
     for row in harmless:
-        shown.add_row(*row)
-    console.print(shown)
-    return ()
+        _print_lines(console, titles, row, widths, whole=not optional)
+    return tuple(title for title in wanted if wanted[title] and title not in widths)
 
 
 def print_entry(console: Console, entry: Entry) -> None:
@@ -318,7 +355,6 @@ DatabaseName = Annotated[
     str | None,
     typer.Option("--database", metavar="NAME", help="One of several databases. The default is all of them."),
 ]
-PROBLEM = 2
 
 
 def chosen(settings: "Config", name: str | None) -> "dict[str | None, Config]":
@@ -361,7 +397,7 @@ def each(settings: "Config", name: str | None, act: "Callable[[str | None, Confi
     if list(parts) == [None]:
         act(None, parts[None])
         return
-    code = 0
+    code: int = 0
     for database, part in parts.items():
         typer.echo(f"{database}:")
         try:
@@ -369,8 +405,7 @@ def each(settings: "Config", name: str | None, act: "Callable[[str | None, Confi
         except typer.Exit as left:
             code = max(code, left.exit_code)
         except GatewayError as error:
-            code = PROBLEM
-            advice = "" if error.advice == error.default_advice else error.advice
-            say(f"gateway: {database}: {error.message} {advice}".rstrip())
+            code = ExitCode.PROBLEM
+            tell(error, database)
     if code:
         raise typer.Exit(code)

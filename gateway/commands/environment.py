@@ -5,9 +5,22 @@ It needs no library of the server. ``gateway.config`` alone reads the settings o
 
 import os
 from pathlib import Path
+from typing import Annotated, TypeAlias
+
+import typer
 
 from gateway.errors import ConfigurationError
 from gateway.text import is_sendable
+
+GatewayUrl: TypeAlias = Annotated[
+    str, typer.Option(envvar="GATEWAY_URL", help="The address of the gateway, e.g. https://gateway.example.com.")
+]
+ApiKeyFile: TypeAlias = Annotated[
+    Path | None, typer.Option(help="A file with the API key, instead of GATEWAY_API_KEY. A demo needs none to read.")
+]
+AdminKeyFile: TypeAlias = Annotated[
+    Path | None, typer.Option(help="A file with an administrator's API key, instead of GATEWAY_API_KEY.")
+]
 
 
 def api_key(path: Path | None) -> str:

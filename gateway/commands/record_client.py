@@ -4,11 +4,9 @@ import inspect
 import json
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import wraps
 from itertools import count
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 from uuid import UUID
 
@@ -28,54 +26,29 @@ Entry: TypeAlias = Mapping[str, Any]
 Filters: TypeAlias = Mapping[str, Any]
 """The parameters of a request. None stands for no parameter."""
 
-_PAGE = 1000
-# Seconds. A stream sends something at least every fifteen; an export may search for long.
+# Seconds. A stream sends something at least every fifteen.
 _SILENCE_OF_STREAM = 40.0
-_SILENCE_OF_EXPORT = 600.0
 _LONGEST_PAUSE = 30.0
-
-
-def given_filters(filters: Filters) -> dict[str, Any]:
-    """Return the filters that are set."""
-    return {name: value for name, value in filters.items() if value is not None and value != []}
 
 
 def find_entries(gateway: "Gateway", filters: Filters, most: int, order: str = "newest") -> tuple[list[Entry], str]:
     """Return at most ``most`` entries, and the total in words. Raises what ``Gateway.call`` raises."""
     entries: list[Entry] = []
     total = ""
-    bounds: dict[str, Any] = {}
-    while len(entries) < most:
-        limit = min(_PAGE, most - len(entries))
-        page = gateway.call(
-            "GET", "/v1/events", parameters={**given_filters(filters), **bounds, "order": order, "limit": limit}
-        )
-        try:
-            entries += page["events"]
-            total = total or _in_words(page["total"], page["total_exact"])
-            bound = "before" if order == "newest" else "after"
-            if page[bound] is None:
-                break
-            bounds = {bound: entries[-1]["position"]}
-        except (LookupError, TypeError) as error:
-            raise gateway.no_gateway() from error
+    bound = "before" if order == "newest" else "after"
+    for found, page in gateway.pages("/v1/events", "events", bound, {**filters, "order": order}, most):
+        entries += found
+        total = total or _in_words(page["total"], page["total_exact"])
     return entries, total
 
 
 def read_head(gateway: "Gateway", database: str | None) -> tuple[int, str]:
     """Return the end of the record: position and hash. Raises what ``Gateway.call`` raises."""
-    document = gateway.call("GET", "/v1/record/head", parameters=given_filters({"database": database}))
-    try:
+
+    def read(document: Any) -> tuple[int, str]:
         return int(document["position"]), str(document["hash"])
-    except (LookupError, TypeError, ValueError) as error:
-        raise gateway.no_gateway() from error
 
-
-@contextmanager
-def export_entries(gateway: "Gateway", form: str, filters: Filters) -> Iterator[Iterator[bytes]]:
-    """Stream an export in pieces. Raises ``Unavailable`` if it breaks off, and what ``Gateway.call`` raises."""
-    with gateway.streamed(f"/v1/events.{form}", given_filters(filters), silence=_SILENCE_OF_EXPORT) as pieces:
-        yield pieces
+    return gateway.call("GET", "/v1/record/head", read, parameters={"database": database})
 
 
 def follow_entries(
@@ -91,9 +64,7 @@ def follow_entries(
     while True:
         try:
             headers = {} if position is None else {"Last-Event-ID": position}
-            with gateway.streamed(
-                "/v1/events/stream", given_filters(filters), headers=headers, silence=_SILENCE_OF_STREAM
-            ) as pieces:
+            with gateway.streamed("/v1/events/stream", filters, headers=headers, silence=_SILENCE_OF_STREAM) as pieces:
                 for identifier, entry in _events(pieces):
                     attempts = count()
                     if position is None and last:
@@ -110,8 +81,6 @@ def follow_entries(
             pause = min(2.0 ** next(attempts), _LONGEST_PAUSE)
             lost(error.message, pause)
             time.sleep(pause)
-        except (ValueError, LookupError, TypeError) as error:
-            raise gateway.no_gateway() from error
 
 
 def lines(pieces: Iterable[bytes]) -> Iterator[bytes]:
@@ -146,20 +115,11 @@ def fetch_report(gateway: "Gateway", resource: str, since: datetime | None, unti
 
     Raises ``ResourceMalformed``, and what ``Gateway.fetch`` raises.
     """
-    asked = {"since": since, "until": until}
-    parameters = {name: moment.isoformat() for name, moment in asked.items() if moment is not None}
-    report = gateway.fetch(f"/v1/reports/{canonical(resource)}", parameters)
+    asked = {"since": since and since.isoformat(), "until": until and until.isoformat()}
+    report = gateway.fetch(f"/v1/reports/{canonical(resource)}", asked)
     if not report.lstrip().startswith("<!doctype html>"):
         raise gateway.no_gateway()
     return report
-
-
-def write_report(report: str, output: Path) -> None:
-    """Write the report to a file. Raises ``ConfigurationError`` if that fails."""
-    try:
-        output.write_text(report, encoding="utf-8")
-    except OSError as error:
-        raise ConfigurationError(f"{output}: the report cannot be written: {error.strerror}", advice="") from error
 
 
 def parse_moment(option: str, text: str | None) -> datetime | None:
@@ -246,26 +206,29 @@ def find_incidents(gateway: "Gateway", filters: Filters, most: int) -> tuple[lis
 
     Raises what ``Gateway.call`` raises.
     """
-    page = gateway.call("GET", "/v1/incidents", parameters={**given_filters(filters), "limit": most})
-    try:
-        now = datetime.fromisoformat(page["now"])
-        return list(page["incidents"]), now, bool(page["complete"])
-    except (LookupError, TypeError, ValueError) as error:
-        raise gateway.no_gateway() from error
+
+    def read(page: Any) -> tuple[list[Incident], datetime, bool]:
+        return list(page["incidents"]), datetime.fromisoformat(page["now"]), bool(page["complete"])
+
+    return gateway.call("GET", "/v1/incidents", read, parameters={**filters, "limit": most})
 
 
-def acknowledge_incident(gateway: "Gateway", identifier: str, note: str, database: str | None) -> Incident:
-    """Acknowledge the incident of a refused write. Raises ``ConfigurationError``, and what ``Gateway.call`` raises."""
+def acknowledge_incident(gateway: "Gateway", identifier: str, note: str, database: str | None) -> tuple[str, str, int]:
+    """Acknowledge the incident of a refused write; return its id, its state, and how often it was acknowledged.
+
+    Raises ``ConfigurationError``, and what ``Gateway.call`` raises.
+    """
     try:
         incident = UUID(identifier)
     except ValueError as error:
         raise ConfigurationError(f"{identifier} is no id of an incident or of a refused write", advice="") from error
-    answer: Incident = gateway.call(
-        *("POST", f"/v1/incidents/{incident}/acknowledgements"),
+    return gateway.call(
+        "POST",
+        f"/v1/incidents/{incident}/acknowledgements",
+        lambda found: (str(found["id"]), str(found["state"]), len(found["acknowledgements"])),
         body={"note": note},
-        parameters=given_filters({"database": database}),
+        parameters={"database": database},
     )
-    return answer
 
 
 def incident_cells(incident: Incident, now: datetime) -> tuple[str, ...]:

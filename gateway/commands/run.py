@@ -21,6 +21,7 @@ from gateway.client.errors import FencingError, LockLost, NotAcquired, Refused, 
 from gateway.client.lock import Lock
 from gateway.client.s3 import Read
 from gateway.client.source import Mode, Source
+from gateway.commands.console import ExitCode
 from gateway.errors import ConfigurationError
 
 GATEWAY = "gateway"
@@ -77,17 +78,6 @@ def source_at(address: str) -> Source | None:
     raise ValueError(f"must be one of: {FORMS}")
 
 
-UNREACHABLE = 69
-"""Exit code: the gateway or the lock service cannot be reached (EX_UNAVAILABLE of sysexits.h)."""
-
-NOT_ACQUIRED = 75
-"""Exit code: another holder has the lock (EX_TEMPFAIL). Retry later."""
-
-LOST = 79
-"""Exit code: the lock was lost before the command had ended."""
-
-NOT_EXECUTABLE, NOT_FOUND = 126, 127
-
 CREDENTIALS_TTL = 43200
 """Seconds: the longest lifetime that the gateway grants. A takeover ends the credentials sooner."""
 
@@ -132,7 +122,7 @@ def run(options: RunOptions, api_key: str, inherited: Mapping[str, str], say: Ca
     Raises ``ConfigurationError`` for a problem that the user has to correct first.
     """
     if (problem := _cannot_run(options.command[0], inherited)) is not None:
-        say(f"{options.command[0]}: {'command not found' if problem == NOT_FOUND else 'cannot be executed'}")
+        say(f"{options.command[0]}: {'command not found' if problem == ExitCode.NOT_FOUND else 'cannot be executed'}")
         return problem
     # kazoo logs each attempt. The error of the last one has the address.
     logging.getLogger("gateway.client.zookeeper").setLevel(logging.CRITICAL)
@@ -140,13 +130,13 @@ def run(options: RunOptions, api_key: str, inherited: Mapping[str, str], say: Ca
         return asyncio.run(_Run(options, api_key, inherited, say).run())
     except NotAcquired as error:
         say(str(error))
-        return NOT_ACQUIRED
+        return ExitCode.NOT_ACQUIRED
     except Unavailable as error:
         say(str(error))
-        return UNREACHABLE
+        return ExitCode.UNREACHABLE
     except (LockLost, Stale) as error:
         say(str(error))
-        return LOST
+        return ExitCode.LOST
     except FencingError as error:
         raise ConfigurationError(error.message, advice=error.advice) from error
     except ValueError as error:
@@ -215,7 +205,7 @@ class _Run:
                 )
             except OSError as error:
                 self._say(f"{options.command[0]}: {error.strerror}")
-                return NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_EXECUTABLE
+                return ExitCode.NOT_FOUND if isinstance(error, FileNotFoundError) else ExitCode.NOT_EXECUTABLE
             return self._code(lock, ended)
 
     async def _variables(self, lock: Lock) -> dict[str, str]:
@@ -245,14 +235,14 @@ class _Run:
 
     def _code(self, lock: Lock, ended: Ended) -> int:
         if ended.stopped:
-            return LOST
+            return ExitCode.LOST
         if not lock.lost.is_set():
             return ended.code
         if ended.code == 0:
             self._say(f"{_reason(lock)} The command succeeded all the same: its writes stay.")
             return 0
         self._say(f"{_reason(lock)} The command failed with {ended.code}.")
-        return LOST
+        return ExitCode.LOST
 
 
 def _authority(url: str, inherited: Mapping[str, str]) -> str | None:
@@ -304,4 +294,4 @@ def _cannot_run(program: str, environment: Mapping[str, str]) -> int | None:
     path = environment.get("PATH", os.defpath)
     if shutil.which(program, path=path) is not None:
         return None
-    return NOT_EXECUTABLE if shutil.which(program, mode=os.F_OK, path=path) is not None else NOT_FOUND
+    return ExitCode.NOT_EXECUTABLE if shutil.which(program, mode=os.F_OK, path=path) is not None else ExitCode.NOT_FOUND

@@ -68,7 +68,7 @@ class TestSearch:
     async def test_more_than_a_page_and_the_oldest_first(
         self, audited: Watched, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(audit_reading, "_PAGE", 7)
+        monkeypatch.setattr("gateway.commands.api_client._PAGE", 7)
         await sealed(audited.database, 40)
         for options, wanted in ((("--oldest",), range(1, 31)), ((), range(40, 10, -1))):
             result = await run("search", "--json", "--limit", "30", *options)
