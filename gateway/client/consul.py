@@ -137,7 +137,7 @@ class ConsulSource(LockService[ConsulHandle]):
         }
         started = self._clock()
         try:
-            answer = await self._ask("PUT", "/v1/session/create", params=self._where, json=body)
+            answer = await self._ask("PUT", "/v1/session/create", params=self._where, content=body)
         except Unavailable as error:
             if "Invalid Session TTL" in error.message:
                 raise Refused(error.message, status=500, advice="Give shortest_ttl as session_ttl_min.") from error
@@ -151,7 +151,7 @@ class ConsulSource(LockService[ConsulHandle]):
         operation = {"Verb": "lock", "Key": handle.key, "Value": _base64(holder), "Session": handle.session}
         handle.unsure = True
         # Cancelled on its way, it comes to nothing once its session has ended.
-        answer = await self._ask("PUT", "/v1/txn", params=self._where, json=[{"KV": operation}])
+        answer = await self._ask("PUT", "/v1/txn", params=self._where, content=[{"KV": operation}])
         if answer.status == 200:
             return int(answer.body["Results"][0]["KV"]["ModifyIndex"])
         if answer.status != 409:

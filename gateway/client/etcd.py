@@ -8,29 +8,25 @@ is another, higher number; the two must never be mixed (docs/sources.md).
 
 import asyncio
 import base64
-import json
 import math
 import secrets
 import ssl
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Final
 from urllib.parse import quote
 
-import httpx
-
-from gateway.client.cancellation import cancellable
-from gateway.client.errors import FencingError, NotAcquired, Refused, Unavailable
+from gateway.client.errors import NotAcquired, Refused, Unavailable
+from gateway.client.http import Answer, Asking, read
 from gateway.client.source import Attempt, Clock, Held, LockService, now
 
+RIGHTS: Final = "a user of etcd with its password, and a role that reads and writes below the prefix"
 _NO_SUCH_PAGE: Final = "404 page not found"
-_BUSY: Final = frozenset({408, 429})
 
 
 class EtcdApi:
-    """A cluster, asked through the first of its members that takes a connection."""
+    """The JSON gateway of a cluster, in the name of a user if it has users."""
 
     def __init__(
         self,
@@ -41,17 +37,13 @@ class EtcdApi:
         tls: ssl.SSLContext | None = None,
         timeout: float,
     ) -> None:
-        self._endpoints = [endpoint.rstrip("/") for endpoint in endpoints]
+        self._ask = Asking("etcd", *endpoints, timeout=timeout, tls=lambda: tls, headers=self._authorization)
         self._credentials = None if username is None else {"name": username, "password": password or ""}
-        self._tls = tls
-        self._timeout = timeout
-        self._http: httpx.AsyncClient | None = None
         self._token: str | None = None
 
     async def call(self, method: str, body: Mapping[str, Any]) -> dict[str, Any]:
         """``POST /v3/{method}``; the answer. Raises ``Unavailable``, or ``Refused`` with the status of HTTP."""
-        response = await self._authenticated(method, body, stream=False)
-        return _read(response.text)
+        return _document(await self._authenticated(method, body))
 
     async def until_deleted(self, key: bytes, after: int) -> None:
         """Return when ``key`` is deleted after this revision, or when so old a revision is not kept any more.
@@ -59,76 +51,55 @@ class EtcdApi:
         Raises ``Unavailable`` where the watch ends by itself.
         """
         create = {"key": encoded(key), "start_revision": str(after + 1), "filters": ["NOPUT"]}
-        response = await self._authenticated("watch", {"create_request": create}, stream=True)
+        response = (await self._authenticated("watch", {"create_request": create}, stream=True)).body
         try:
-            async for line in response.aiter_lines():
-                message = _read(line)
-                if "result" not in message:
-                    raise Unavailable(f"etcd ended the watch: {_message(message)}.")
-                result = message["result"]
-                if result.get("events") or "compact_revision" in result:
-                    return
-                if result.get("canceled"):
-                    raise Refused(f"etcd refused the watch: {result.get('cancel_reason', 'no reason')}.", status=403)
-        except httpx.TransportError as error:
-            raise self._unreachable(error) from error
+            with self._ask.reaching():
+                async for line in response.aiter_lines():
+                    message = Answer(response.status_code, response.headers, read(line))
+                    result = _document(message).get("result")
+                    if result is None:
+                        raise Unavailable(f"etcd ended the watch: {message.said}.")
+                    if result.get("events") or "compact_revision" in result:
+                        return
+                    if result.get("canceled"):
+                        why = result.get("cancel_reason", "no reason")
+                        raise Refused(f"etcd refused the watch: {why}.", status=403)
         finally:
             await response.aclose()
         raise Unavailable("etcd ended the watch.")
 
     async def aclose(self) -> None:
-        if self._http is not None:
-            http, self._http, self._token = self._http, None, None
-            await http.aclose()
+        self._token = None
+        await self._ask.aclose()
 
-    async def _authenticated(self, method: str, body: Mapping[str, Any], *, stream: bool) -> httpx.Response:
-        known = self._token
-        if known is None and self._credentials:
-            known = await self._authenticate()
-        response = await self._sent(method, body, known, stream=stream)
-        if response.status_code == 401 and self._credentials:
+    async def _authenticated(self, method: str, body: Mapping[str, Any], *, stream: bool = False) -> Answer:
+        if self._token is None and self._credentials:
+            await self._authenticate()
+        answer = await self._ask("POST", f"/v3/{method}", content=body, stream=stream)
+        if answer.status == 401 and self._credentials:
             # Simple tokens live in the memory of one member, and for five minutes: they are lost without any fault.
-            await response.aclose()
-            response = await self._sent(method, body, await self._authenticate(), stream=stream)
-        if response.is_success:
-            return response
-        raise await _refusal(response)
+            await self._authenticate()
+            answer = await self._ask("POST", f"/v3/{method}", content=body, stream=stream)
+        return self._checked(answer)
 
-    async def _authenticate(self) -> str:
-        assert self._credentials is not None
-        response = await self._sent("auth/authenticate", self._credentials, None, stream=False)
-        if not response.is_success:
-            raise await _refusal(response, "Name a user of etcd and its password.")
-        self._token = str(_read(response.text).get("token"))
-        return self._token
+    async def _authenticate(self) -> None:
+        self._token = None
+        answer = self._checked(await self._ask("POST", "/v3/auth/authenticate", content=self._credentials))
+        self._token = str(_document(answer).get("token"))
 
-    async def _sent(self, method: str, body: Mapping[str, Any], token: str | None, *, stream: bool) -> httpx.Response:
-        """Return the answer of the first endpoint that takes a connection. A request is never sent to two of them."""
-        if self._http is None:
-            unlimited = httpx.Limits(max_connections=None, max_keepalive_connections=20)
-            self._http = httpx.AsyncClient(verify=self._tls or True, timeout=self._timeout, limits=unlimited)
-        # Watches are silent for as long as nothing happens.
-        timeout = httpx.Timeout(self._timeout, read=None if stream else self._timeout)
-        headers = {} if token is None else {"Authorization": token}
-        failed: httpx.TransportError | None = None
-        for endpoint in tuple(self._endpoints):
-            request = self._http.build_request(
-                "POST", f"{endpoint}/v3/{method}", json=dict(body), headers=headers, timeout=timeout
+    def _authorization(self) -> Mapping[str, str]:
+        return {} if self._token is None else {"Authorization": self._token}
+
+    def _checked(self, answer: Answer) -> Answer:
+        if answer.said == _NO_SUCH_PAGE:
+            raise Refused(
+                "This etcd does not serve its API as JSON.",
+                status=404,
+                advice="Set enable-grpc-gateway: true; etcd 3.4 has it off if it is started with a configuration file.",
             )
-            try:
-                return await cancellable(partial(self._http.send, request, stream=stream))
-            except (httpx.ConnectError, httpx.ConnectTimeout) as error:
-                failed = error
-                # The next request begins with another one.
-                self._endpoints.append(self._endpoints.pop(0))
-            except httpx.TransportError as error:
-                raise self._unreachable(error) from error
-        assert failed is not None
-        raise self._unreachable(failed) from failed
-
-    def _unreachable(self, error: httpx.TransportError) -> Unavailable:
-        at = ", ".join(self._endpoints)
-        return Unavailable(f"etcd at {at} cannot be reached: {error or type(error).__name__}.")
+        if answer.status != 200:
+            raise self._ask.refused(answer, RIGHTS)
+        return answer
 
 
 def encoded(data: bytes) -> str:
@@ -140,37 +111,10 @@ def decoded(text: str) -> bytes:
     return base64.b64decode(text)
 
 
-def _read(text: str) -> dict[str, Any]:
-    try:
-        answer = json.loads(text)
-    except ValueError as error:
-        raise Unavailable(f"The server there is not etcd: {text[:80]!r}.") from error
-    if not isinstance(answer, dict):
-        raise Unavailable(f"The server there is not etcd: {text[:80]!r}.")
-    return answer
-
-
-async def _refusal(response: httpx.Response, advice: str | None = None) -> FencingError:
-    text = (await response.aread()).decode(errors="replace").strip()
-    await response.aclose()
-    if text == _NO_SUCH_PAGE:
-        return Refused(
-            "This etcd does not serve its API as JSON.",
-            status=404,
-            advice="Set enable-grpc-gateway: true; etcd 3.4 has it off where it is started with a configuration file.",
-        )
-    try:
-        said = _message(json.loads(text))
-    except ValueError:
-        said = text[:200]
-    if response.status_code >= 500 or response.status_code in _BUSY:
-        return Unavailable(f"etcd cannot work just now: {said}.")
-    return Refused(f"etcd refused the request: {said}.", status=response.status_code, advice=advice)
-
-
-def _message(answer: Mapping[str, Any]) -> str:
-    error = answer.get("error")
-    return str(answer.get("message") or (error.get("message") if isinstance(error, dict) else error) or "no reason")
+def _document(answer: Answer) -> dict[str, Any]:
+    if not isinstance(answer.body, dict):
+        raise Unavailable(f"The server there is not etcd: {str(answer.body)[:80]!r}.")
+    return answer.body
 
 
 @dataclass(slots=True)

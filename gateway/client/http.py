@@ -1,10 +1,12 @@
 """httpx clients: those that write under a lock, with its headers on every request to the gateway and on no other.
 
-Also requests to a lock service that speaks JSON, one answer each. etcd's streams are in etcd.py.
+Also requests to a lock service that speaks JSON.
 """
 
+import json
 import ssl
-from collections.abc import Callable, Mapping, MutableMapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol
@@ -153,7 +155,7 @@ SPREAD: Final = 17 / 16
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """``body`` is the JSON of the answer, or its text where it is none."""
+    """``body`` is the JSON of the answer, or its text where it is none; the open answer if a stream was asked for."""
 
     status: int
     headers: Mapping[str, str]
@@ -163,28 +165,29 @@ class Answer:
     def said(self) -> str:
         """Return the service's own words about it, for people."""
         if isinstance(self.body, dict):
-            return str(self.body.get("message", self.body))
+            error = self.body.get("error")
+            of_it = error.get("message") if isinstance(error, dict) else error
+            return str(self.body.get("message") or of_it or self.body)
         return str(self.body).strip().rstrip(".") or f"status {self.status}"
 
 
 class Asking:
-    """One lock service. The connections are made on first use, and again after ``aclose``.
+    """One lock service, asked at the first of its addresses that takes a connection.
 
     ``service`` is its name in messages, ``timeout`` in seconds. ``headers`` is asked before each request: a token in
-    a file may have been replaced.
+    a file may have been replaced. The connections are made on first use, and again after ``aclose``.
     """
 
     def __init__(
         self,
         service: str,
-        url: str,
-        *,
+        *addresses: str,
         timeout: float,
         tls: Callable[[], ssl.SSLContext | None] = lambda: None,
         headers: Callable[[], Mapping[str, str]] = dict,
     ) -> None:
         self._service = service
-        self._url = url
+        self._addresses = [address.rstrip("/") for address in addresses]
         self._timeout = timeout
         self._tls = tls
         self._headers = headers
@@ -196,31 +199,54 @@ class Asking:
         path: str,
         *,
         params: Mapping[str, str] | None = None,
-        json: object = None,
+        content: object = None,
         held_back: float = 0.0,
+        stream: bool = False,
     ) -> Answer:
         """Send a request, and have its answer, whatever its status is below 500.
 
-        ``held_back``: seconds for which the service was asked to keep the answer. Raises ``Unavailable`` where there
-        is no answer, or one that may be another in a moment: 429, 5xx.
+        ``held_back``: seconds for which the service was asked to keep the answer. ``stream``: a success is handed over
+        open, and may be silent for ever. Raises ``Unavailable`` where there is no answer, or one that may be another in
+        a moment: 408, 429, 5xx.
         """
-        timeout = httpx.Timeout(self._timeout, read=self._timeout + held_back * SPREAD)
-        try:
-            client = self._opened()
-            headers = dict(self._headers())
-            response = await cancellable(
-                partial(client.request, method, path, params=params, json=json, headers=headers, timeout=timeout)
-            )
-        except (httpx.TransportError, OSError) as error:
-            raise Unavailable(
-                f"{self._service} at {self._url} cannot be reached: {str(error) or type(error).__name__}."
-            ) from error
-        answer = Answer(response.status_code, response.headers, _body(response))
-        if answer.status == 429 or answer.status >= 500:
+        timeout = httpx.Timeout(self._timeout, read=None if stream else self._timeout + held_back * SPREAD)
+        request = {"params": params, "json": content, "headers": dict(self._headers()), "timeout": timeout}
+        with self.reaching():
+            response = await self._sent(method, path, request, stream=stream)
+            if stream and response.is_success:
+                return Answer(response.status_code, response.headers, response)
+            await response.aread()
+            await response.aclose()
+        answer = Answer(response.status_code, response.headers, read(response.text))
+        if answer.status in (408, 429) or answer.status >= 500:
             raise Unavailable(
                 f"{self._service} cannot answer just now: {answer.said}.", facts={"status": answer.status}
             )
         return answer
+
+    async def _sent(self, method: str, path: str, request: dict[str, Any], *, stream: bool) -> httpx.Response:
+        """Return the answer of one address. A request is never sent to two of them."""
+        client, failures = self._opened(), list[httpx.TransportError]()
+        for address in tuple(self._addresses):
+            built = client.build_request(method, address + path, **request)
+            try:
+                return await cancellable(partial(client.send, built, stream=stream))
+            except (httpx.ConnectError, httpx.ConnectTimeout) as error:
+                failures.append(error)
+                # The next request begins with another one.
+                self._addresses.append(self._addresses.pop(0))
+        raise failures[-1]
+
+    @contextmanager
+    def reaching(self) -> Iterator[None]:
+        """Raise ``Unavailable`` if the service cannot be reached."""
+        try:
+            yield
+        except (httpx.TransportError, OSError) as error:
+            at = ", ".join(self._addresses)
+            raise Unavailable(
+                f"{self._service} at {at} cannot be reached: {str(error) or type(error).__name__}."
+            ) from error
 
     def refused(self, answer: Answer, needs: str) -> Refused:
         """Return the error for an answer that a retry does not help. ``needs`` names the missing right."""
@@ -236,12 +262,13 @@ class Asking:
         if self._client is None:
             # Each waiter has a request under way.
             limits = httpx.Limits(max_connections=None, max_keepalive_connections=20)
-            self._client = httpx.AsyncClient(base_url=self._url, verify=self._tls() or True, limits=limits)
+            self._client = httpx.AsyncClient(verify=self._tls() or True, limits=limits)
         return self._client
 
 
-def _body(response: httpx.Response) -> Any:
+def read(text: str) -> Any:
+    """Return the document of an answer; its text if it is no JSON."""
     try:
-        return response.json()
+        return json.loads(text)
     except ValueError:
-        return response.text
+        return text

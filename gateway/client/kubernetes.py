@@ -176,13 +176,13 @@ class KubernetesSource(LockService[KubernetesHandle]):
             "metadata": {"name": name, "annotations": {ANNOTATION: resource}},
             "spec": spec,
         }
-        answer = await self._ask("POST", self._path(), json=body)
+        answer = await self._ask("POST", self._path(), content=body)
         return answer.status != 409 and bool(self._lease(answer))
 
     async def _put(self, lease: Lease, **changes: object) -> bool:
         """Change this very version of the object. False where there is another one by now, or none."""
         body = {**lease, "spec": {**lease.get("spec", {}), **changes}}
-        answer = await self._ask("PUT", f"{self._path()}/{lease['metadata']['name']}", json=body)
+        answer = await self._ask("PUT", f"{self._path()}/{lease['metadata']['name']}", content=body)
         return answer.status not in (404, 409) and bool(self._lease(answer))
 
     def _lease(self, answer: Answer) -> Lease:
