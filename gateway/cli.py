@@ -489,16 +489,14 @@ def run(  # noqa: PLR0913 - an option is an argument
     pass_api_key: Annotated[bool, typer.Option("--pass-api-key", help="Pass the API key to the command.")] = False,
 ) -> None:
     """Run a command while holding a lock, with its token in the environment. Stop it when the lock is lost."""
-    from gateway.commands.run import RunOptions  # noqa: PLC0415 - it imports the client library
-    from gateway.commands.run import run as run_command  # noqa: PLC0415
+    from gateway.commands.run import Run  # noqa: PLC0415 - it imports the client library
 
-    wanted = RunOptions(
-        tuple(command), url, lock, ttl=ttl, wait=wait, mode="shared" if shared else "exclusive", source=source,
-        holder=holder, credentials=credentials, read=tuple(read or ()), grace=grace, pass_api_key=pass_api_key,
-        postgres=postgres,
+    wanted = Run(
+        command, url, lock, api_key(api_key_file), environment(), lambda line: say(f"gateway run: {line}"), ttl=ttl,
+        wait=wait, mode="shared" if shared else "exclusive", source=source, holder=holder, credentials=credentials,
+        read=read or (), grace=grace, pass_api_key=pass_api_key, postgres=postgres,
     )  # fmt: skip
-    key = api_key(api_key_file)
-    raise typer.Exit(run_command(wanted, key, environment(), lambda line: say(f"gateway run: {line}")))
+    raise typer.Exit(wanted.run())
 
 
 @application.command()

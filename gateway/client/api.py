@@ -1,11 +1,13 @@
 """The fencing API as the client library asks it: JSON over a shared session, typed errors instead of statuses."""
 
+import asyncio
 import html
 import json
 import math
 import random
 import re
 import sys
+import time
 from collections.abc import Callable, Mapping, MutableMapping
 from datetime import UTC, datetime
 from functools import partial
@@ -45,6 +47,26 @@ def retry_pause(failures: int, asked: float | None, draw: Callable[[], float] = 
     """
     doubled = min(FIRST * 2.0 ** min(failures - 1, 16), LONGEST)
     return max(doubled * (0.5 + draw() / 2), min(asked or 0.0, MOST_ASKED))
+
+
+class Retries:
+    """Pauses between attempts, until an attempt would begin more than so many ``seconds`` after the first."""
+
+    def __init__(self, seconds: float) -> None:
+        self._failures = 0
+        self._give_up = time.monotonic() + seconds
+
+    @property
+    def are_over(self) -> bool:
+        return self._give_up <= time.monotonic()
+
+    async def pause(self, error: FencingError) -> None:
+        """Wait until the next attempt. Raise ``error`` if there is no time for it."""
+        self._failures += 1
+        pause = retry_pause(self._failures, error.retry_after)
+        if self._give_up <= time.monotonic() + pause:
+            raise error
+        await asyncio.sleep(pause)
 
 
 def retry_after(headers: Mapping[str, str]) -> float | None:
@@ -236,8 +258,9 @@ class Api:
     """Requests that are safe to send again, every one of them: an answer that is lost or unclear is ``Unavailable``."""
 
     def __init__(self, session: Callable[[], httpx.AsyncClient], url: str, api_key: str | None) -> None:
-        self._session = session
-        self._url = url
+        self.session = session
+        self.url = url
+        self.api_key = api_key
         self._headers = {} if api_key is None else {"Authorization": f"Bearer {api_key}"}
 
     async def ask(
@@ -255,7 +278,7 @@ class Api:
 
         Raise the typed error of a refusal, or ``Unavailable`` without a readable answer.
         """
-        session = self._session()
+        session = self.session()
         usual = session.timeout
         read = None if usual.read is None else usual.read + longer
         timeout = httpx.Timeout(connect=usual.connect, read=read, write=usual.write, pool=usual.pool)
@@ -264,17 +287,15 @@ class Api:
             carry_trace(headers)
         try:
             answer = await cancellable(
-                partial(session.request, method, self._url + path, json=content, headers=headers, timeout=timeout)
+                partial(session.request, method, self.url + path, json=content, headers=headers, timeout=timeout)
             )
         except httpx.TransportError as error:
             if "CERTIFICATE_VERIFY_FAILED" in str(error):
                 raise Unavailable(
-                    f"The certificate of {self._url} is not of a trusted authority, or not for this name.",
+                    f"The certificate of {self.url} is not of a trusted authority, or not for this name.",
                     advice=_NAME_ITS_AUTHORITY,
                 ) from error
-            raise Unavailable(
-                f"{self._url} cannot be reached: {type(error).__name__} {error}".rstrip() + "."
-            ) from error
+            raise Unavailable(f"{self.url} cannot be reached: {type(error).__name__} {error}".rstrip() + ".") from error
         if answer.is_error:
             refusal = refusal_from(answer.status_code, answer.headers, answer.content)
             if isinstance(refusal, OutcomeUnknown):
@@ -287,4 +308,4 @@ class Api:
         try:
             return answer.json()
         except (ValueError, RecursionError):
-            raise Refused(f"The server at {self._url} is not a fencing gateway.", status=answer.status_code) from None
+            raise Refused(f"The server at {self.url} is not a fencing gateway.", status=answer.status_code) from None

@@ -208,7 +208,7 @@ class Lock(Hold):
     def postgrest(self) -> "SyncPostgrestClient":
         """A postgrest client of the gateway's tables. Needs the extra ``client``."""
         if self._postgrest is None:
-            self._postgrest = http.postgrest_client(self._make_http(), self._means.url)
+            self._postgrest = http.postgrest_client(self._make_http(), self.state.api.url)
         return self._postgrest
 
     @property
@@ -296,7 +296,7 @@ class Lock(Hold):
 
     def _make_http(self) -> httpx.Client:
         return httpx.Client(
-            base_url=self._means.url,
+            base_url=self.state.api.url,
             timeout=self._client.session().timeout,
             transport=Transport(self._client.session, self.presenter()),
         )

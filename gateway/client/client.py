@@ -16,7 +16,7 @@ from typing import Self
 import httpx
 
 from gateway.client.api import Api
-from gateway.client.hold import Means, State, Wanted
+from gateway.client.hold import State
 from gateway.client.leases import Leases
 from gateway.client.lock import Lock, OnLoss
 from gateway.client.s3 import Certificate, Endpoint
@@ -64,8 +64,8 @@ class FencedClient:
         self._process = os.getpid()
         self._sources: dict[int, Source] = {}
         self._api = Api(self._session, address, api_key)
-        endpoint = Endpoint(address, access_key_id, secret_access_key, region, authority, certificate)
-        self._means = Means(address, api_key, self._api, self._session, endpoint, clock)
+        self._endpoint = Endpoint(address, access_key_id, secret_access_key, region, authority, certificate)
+        self._clock = clock
         self._leases = Leases(self._api, clock)
 
     def lock(
@@ -104,8 +104,8 @@ class FencedClient:
             self._sources[id(source)] = source
         # A unique name, in this process as well: for the lock service, one name is one holder.
         name = _name(holder) if holder is not None else f"{self.holder[:180]}-{token_hex(6)}"
-        wanted = Wanted(resource, name, ttl, wait, mode, barrier)
-        return Lock(State(self._means, wanted), source or self._leases, on_loss, on_lost)
+        state = State(self._api, self._endpoint, self._clock, resource, name, ttl, wait, mode, barrier)
+        return Lock(state, source or self._leases, on_loss, on_lost)
 
     async def aclose(self) -> None:
         """Close connections, and those of the sources that were used. Locks should have been left before."""

@@ -1,11 +1,9 @@
 """A lock as it is held: its token and headers, whether it is lost, and what needs no event loop to write under it."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from secrets import token_hex
 from typing import Any
-
-import httpx
 
 from gateway.client import libpq, s3
 from gateway.client.api import Api
@@ -16,39 +14,24 @@ from gateway.client.source import Clock, Mode
 from gateway.fencing.token import Token
 
 
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    """The wanted lock and its terms. ``ttl`` and ``wait`` are in seconds; ``wait`` None is for ever."""
+@dataclass(slots=True)
+class State:
+    """The state of a wanted lock. ``ttl`` and ``wait`` are in seconds; ``wait`` None is for ever.
 
+    ``api``, ``endpoint`` and ``clock`` are the client's. ``keeper`` is there after the acquisition; ``epoch`` is the
+    fence's before it. ``databases``: connection strings whose sessions end when the lock is lost. ``left``: whether its
+    block has ended.
+    """
+
+    api: Api
+    endpoint: s3.Endpoint
+    clock: Clock
     resource: str
     holder: str
     ttl: float
     wait: float | None
     mode: Mode
     barrier: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Means:
-    """The means of a lock, all of them its client's."""
-
-    url: str
-    api_key: str | None
-    api: Api
-    session: Callable[[], httpx.AsyncClient]
-    endpoint: s3.Endpoint
-    clock: Clock
-
-
-@dataclass(slots=True)
-class State:
-    """The state of a wanted lock. ``keeper`` is there after the acquisition; ``epoch`` is the fence's before it.
-
-    ``databases``: connection strings whose sessions end when the lock is lost. ``left``: whether its block has ended.
-    """
-
-    means: Means
-    wanted: Wanted
     keeper: Keeper | None = None
     epoch: int = 0
     # Sessions of databases are found again by the tag, in their application_name.
@@ -62,22 +45,20 @@ class Hold:
 
     def __init__(self, state: State) -> None:
         self.state = state
-        self._means = state.means
-        self._wanted = state.wanted
 
     @property
     def resource(self) -> str:
         """The name of the lock, and of the fence."""
-        return self._wanted.resource
+        return self.state.resource
 
     @property
     def holder(self) -> str:
         """The name of the holder: unique to this lock, unless the program sets it."""
-        return self._wanted.holder
+        return self.state.holder
 
     @property
     def mode(self) -> Mode:
-        return self._wanted.mode
+        return self.state.mode
 
     @property
     def token(self) -> str:
@@ -160,15 +141,15 @@ class Hold:
 
     def boto3(self, **config: Any) -> Any:
         """Return a boto3 client for threads; ``config`` is for its Config. Close it after use."""
-        return s3.boto3_client(self, self._means.endpoint, config)
+        return s3.boto3_client(self, self.state.endpoint, config)
 
     def attach(self, client: Any) -> None:
         """Make an S3 client of boto3 or aiobotocore, whose endpoint is the gateway, write under this lock."""
-        s3.attach(client, self, self._means.url)
+        s3.attach(client, self, self.state.api.url)
 
     def presenter(self) -> Presenter:
         """Return the auth object that adds the lock to requests of httpx."""
-        return Presenter(self, self._means.url, self._means.api_key)
+        return Presenter(self, self.state.api.url, self.state.api.api_key)
 
     @property
     def _kept(self) -> Keeper:

@@ -20,7 +20,7 @@ from typing import Any, Final
 
 import httpx
 
-from gateway.client.api import Api, meant, retry_pause, seconds
+from gateway.client.api import Api, Retries, meant, seconds
 from gateway.client.cancellation import finish
 from gateway.client.errors import LockLost, NotAcquired, Refused, Unavailable
 from gateway.client.source import Clock, Held, Mode, now
@@ -74,9 +74,8 @@ class Leases:
 
     async def _acquired(self, wanted: _Wanted, wait: float) -> Held:
         loop = asyncio.get_running_loop()
-        until, failures = loop.time() + wait, 0
-        timeout = min(max(wait, SHORTEST_TIMEOUT), LONGEST_TIMEOUT)
-        give_up = loop.time() + timeout
+        until, timeout = loop.time() + wait, min(max(wait, SHORTEST_TIMEOUT), LONGEST_TIMEOUT)
+        retries = Retries(timeout)
         while True:
             stretch = min(self._stretch, max(until - loop.time(), 0.0))
             try:
@@ -84,13 +83,9 @@ class Leases:
             except NotAcquired as refused:
                 if until <= loop.time() or _is_own(refused):
                     raise
-                give_up, failures = loop.time() + timeout, 0
+                retries = Retries(timeout)
             except Unavailable as error:
-                failures += 1
-                pause = retry_pause(failures, error.retry_after)
-                if give_up <= loop.time() + pause:
-                    raise
-                await asyncio.sleep(pause)
+                await retries.pause(error)
             except Refused as refused:
                 # The operator lets requests wait for less, and says so.
                 if "body.wait" not in refused.message or stretch < 1:
@@ -98,7 +93,7 @@ class Leases:
                 self._stretch = min(self._stretch, stretch / 2)
             except LockLost as lost:
                 # Granted, but the answer took longer than the grant lasts. Asked again, it is a new one.
-                if give_up <= loop.time():
+                if retries.are_over:
                     raise Unavailable(
                         "Answers take longer than the lease lasts.", advice="Ask for a longer ttl."
                     ) from lost

@@ -4,14 +4,13 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias
 
 import httpx
 
 from gateway.client import guarded, http, s3
-from gateway.client.api import Api, meant, retry_pause, said
+from gateway.client.api import Retries, meant, said
 from gateway.client.cancellation import Body, finish
 from gateway.client.errors import FencingError, IssuerWentBackwards, Stale, Unavailable, needs
 from gateway.client.hold import Hold, State
@@ -25,65 +24,6 @@ from gateway.fencing.token import Token
 if TYPE_CHECKING:
     import psycopg
     from postgrest import AsyncPostgrestClient
-
-
-@dataclass(frozen=True, slots=True)
-class Barrier:
-    """The fence of one resource, as a new holder meets it."""
-
-    api: Api
-    source: Source
-    resource: str
-
-    async def epoch(self) -> int:
-        """Read the fence's epoch for a source without epochs, *before* the lock is acquired.
-
-        Read afterwards, it could be newer than the number: a zombie's token would pass for a token of the new epoch.
-        """
-        fence = meant(await self.api.ask("GET", f"/v1/fences/{self.resource}"), self.resource)
-        token = fence["token"]
-        return 0 if token is None else Token.parse(token).epoch
-
-    async def stand(self, held: Held, headers: dict[str, str], seconds: float) -> None:
-        """Raise the fence: once this has returned, nothing older takes effect. It retries for so many ``seconds``.
-
-        Raises ``IssuerWentBackwards``; ``Stale`` where the lock is not held any more; ``Unavailable``.
-        """
-        content = said(headers)
-        loop = asyncio.get_running_loop()
-        give_up, failures = loop.time() + seconds, 0
-        while True:
-            try:
-                fence = await self.api.ask("POST", f"/v1/fences/{self.resource}/barrier", content)
-            except Stale as refusal:
-                raise await self._behind(held, Token.parse(headers["Fencing-Token"]), refusal) from refusal
-            except Unavailable as error:
-                # A write of an older holder that is under way has to land first, or to be given up.
-                failures += 1
-                pause = retry_pause(failures, error.retry_after)
-                if give_up <= loop.time() + pause:
-                    raise
-                await asyncio.sleep(pause)
-            else:
-                meant(fence, self.resource)
-                return
-
-    async def _behind(self, held: Held, token: Token, refusal: Stale) -> FencingError:
-        """Return the error for a refusal of a token that was just issued."""
-        if held.epoch is None and refusal.fence is not None and Token.parse(refusal.fence).epoch > token.epoch:
-            return Unavailable(f"A new epoch of {self.resource} began while the lock was acquired.")
-        try:
-            still = await self.source.holds(held)
-        except Unavailable:
-            still = False
-        if not still:
-            return refusal
-        return IssuerWentBackwards(
-            f"The lock service says that {held.holder} holds {self.resource} with the token {token}, "
-            f"but the fence is at {refusal.fence} already.",
-            code=refusal.code,
-            facts=refusal.facts,
-        )
 
 
 OnLoss: TypeAlias = Literal["cancel", "tell"]
@@ -133,7 +73,7 @@ class Lock(Hold):
     def postgrest(self) -> "AsyncPostgrestClient":
         """A postgrest client of the gateway's tables. Needs the extra ``client``."""
         if self._postgrest is None:
-            self._postgrest = http.async_postgrest_client(self._client(), self._means.url)
+            self._postgrest = http.async_postgrest_client(self._client(), self.state.api.url)
         return self._postgrest
 
     def s3(self, **config: Any) -> AbstractAsyncContextManager[Any]:
@@ -141,7 +81,7 @@ class Lock(Hold):
 
         Needs the extra ``client``.
         """
-        return s3.aiobotocore_client(self, self._means.endpoint, config)
+        return s3.aiobotocore_client(self, self.state.endpoint, config)
 
     async def credentials(self, pattern: str | None = None, ttl: int = 3600, read: Read = "own") -> Credentials:
         """Return temporary S3 keys that write under this lock, to its resource or to the ones that ``pattern`` covers.
@@ -151,7 +91,7 @@ class Lock(Hold):
         expire.
         """
         self.check()
-        return await s3.issue_credentials(self._means.api, self.headers, pattern, ttl, read)
+        return await s3.issue_credentials(self.state.api, self.headers, pattern, ttl, read)
 
     async def environment(
         self,
@@ -169,7 +109,7 @@ class Lock(Hold):
         """
         keys = await self.credentials(pattern, ttl, read) if s3 else None
         return {
-            **aws_environment(self.headers, self._means.url, keys),
+            **aws_environment(self.headers, self.state.api.url, keys),
             **self.postgres_environment(inherited or {}),
         }
 
@@ -177,19 +117,19 @@ class Lock(Hold):
         if self._loop is not None:
             raise RuntimeError("A lock can be entered once: ask the client for another one.")
         self._loop, self._body = asyncio.get_running_loop(), Body()
-        wanted, barrier = self._wanted, Barrier(self._means.api, self._source, self.resource)
+        wanted = self.state
         if not isinstance(self._source, Leases):
-            self.state.epoch = await barrier.epoch()
+            wanted.epoch = await self._epoch()
         held = await self._source.acquire(
             wanted.resource, holder=wanted.holder, ttl=wanted.ttl, wait=wanted.wait, mode=wanted.mode
         )
         pause = self._source.pause if isinstance(self._source, Leases) else asyncio.sleep
-        keeper = Keeper(self._source, held, wanted.ttl, self._means.clock, self._announce, pause)
-        self.state.keeper = keeper
+        keeper = Keeper(self._source, held, wanted.ttl, wanted.clock, self._announce, pause)
+        wanted.keeper = keeper
         try:
             await keeper.start()
             if wanted.barrier:
-                await barrier.stand(held, self.headers, wanted.ttl)
+                await self._stand(held)
             keeper.check()
         except BaseException as error:
             await self._leave(keeper, error)
@@ -201,6 +141,51 @@ class Lock(Hold):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self._leave(self._kept, error)
+
+    async def _epoch(self) -> int:
+        """Read the fence's epoch for a source without epochs, *before* the lock is acquired.
+
+        Read afterwards, it could be newer than the number: a zombie's token would pass for a token of the new epoch.
+        """
+        fence = meant(await self.state.api.ask("GET", f"/v1/fences/{self.resource}"), self.resource)
+        token = fence["token"]
+        return 0 if token is None else Token.parse(token).epoch
+
+    async def _stand(self, held: Held) -> None:
+        """Raise the fence: once this has returned, nothing older takes effect. It retries for the time of the lease.
+
+        Raises ``IssuerWentBackwards``; ``Stale`` where the lock is not held any more; ``Unavailable``.
+        """
+        retries = Retries(self.state.ttl)
+        while True:
+            try:
+                fence = await self.state.api.ask("POST", f"/v1/fences/{self.resource}/barrier", said(self.headers))
+            except Stale as refusal:
+                raise await self._behind(held, refusal) from refusal
+            except Unavailable as error:
+                # A write of an older holder that is under way has to land first, or to be given up.
+                await retries.pause(error)
+            else:
+                meant(fence, self.resource)
+                return
+
+    async def _behind(self, held: Held, refusal: Stale) -> FencingError:
+        """Return the error for a refusal of a token that was just issued."""
+        token = Token.parse(self.token)
+        if held.epoch is None and refusal.fence is not None and Token.parse(refusal.fence).epoch > token.epoch:
+            return Unavailable(f"A new epoch of {self.resource} began while the lock was acquired.")
+        try:
+            still = await self._source.holds(held)
+        except Unavailable:
+            still = False
+        if not still:
+            return refusal
+        return IssuerWentBackwards(
+            f"The lock service says that {held.holder} holds {self.resource} with the token {token}, "
+            f"but the fence is at {refusal.fence} already.",
+            code=refusal.code,
+            facts=refusal.facts,
+        )
 
     async def _leave(self, keeper: Keeper, error: BaseException | None) -> None:
         """Give everything back. Raise ``LockLost`` in place of our own cancellation, or of an end that looks like
@@ -258,9 +243,9 @@ class Lock(Hold):
     def _client(self) -> httpx.AsyncClient:
         # It holds no connection of its own, so there is nothing to close.
         return httpx.AsyncClient(
-            base_url=self._means.url,
-            timeout=self._means.session().timeout,
-            transport=AsyncTransport(self._means.session, self.presenter()),
+            base_url=self.state.api.url,
+            timeout=self.state.api.session().timeout,
+            transport=AsyncTransport(self.state.api.session, self.presenter()),
         )
 
 

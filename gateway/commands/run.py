@@ -10,8 +10,8 @@ import logging
 import os
 import shutil
 import ssl
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from urllib.parse import unquote, urlsplit
 
 from gateway.client import libpq
@@ -75,7 +75,7 @@ def source_at(address: str) -> Source | None:
             from gateway.client.kubernetes import KubernetesSource  # noqa: PLC0415
 
             return KubernetesSource(namespace=hosts)
-    raise ValueError(f"must be one of: {FORMS}")
+    raise ValueError(f"--source: must be one of: {FORMS}")
 
 
 CREDENTIALS_TTL = 43200
@@ -91,69 +91,59 @@ _AUTHORITY, _AUTHORITY_OF_AWS = "SSL_CERT_FILE", "AWS_CA_BUNDLE"
 _OVERRULING = ("AWS_PROFILE", "AWS_DEFAULT_PROFILE", "AWS_SECURITY_TOKEN")
 
 
-@dataclass(frozen=True, slots=True)
-class RunOptions:
-    """The command, and its lock. ``ttl``, ``wait`` and ``grace`` are in seconds; a ``wait`` of None is unlimited.
+@dataclass(slots=True)
+class Run:
+    """A command, and its lock. ``ttl``, ``wait`` and ``grace`` are in seconds; a ``wait`` of None is unlimited.
 
-    ``source``: the address of a lock service, or ``gateway``. ``holder``: the beginning of the holder's name. A unique
-    suffix follows, because to a lock service one name is one holder. ``credentials``: the pattern of resources for the
-    fenced S3 credentials; None for the lock's own. ``pass_api_key``: pass the API key to the command. ``postgres``: the
-    connection string of a database, which the command finds in the variables of libpq.
+    ``inherited``: the environment. ``say`` prints lines for the user. ``source``: the address of a lock service, or
+    ``gateway``. ``holder``: the beginning of the holder's name. A unique suffix follows, because to a lock service one
+    name is one holder. ``credentials``: the pattern of resources for the fenced S3 credentials; None for the lock's
+    own. ``pass_api_key``: pass the API key to the command. ``postgres``: the connection string of a database, which the
+    command finds in the variables of libpq.
     """
 
-    command: tuple[str, ...]
+    command: Sequence[str]
     url: str
     resource: str
+    api_key: str = field(repr=False)
+    inherited: Mapping[str, str] = field(repr=False)
+    say: Callable[[str], None]
     ttl: float = 30.0
     wait: float | None = None
     mode: Mode = "exclusive"
-    source: str = "gateway"
+    source: str = GATEWAY
     holder: str | None = None
     credentials: str | None = None
-    read: tuple[str, ...] = ()
+    read: Sequence[str] = ()
     grace: float = 10.0
     pass_api_key: bool = False
     postgres: str | None = None
+    _interrupted: int | None = None
 
+    def run(self) -> int:
+        """Run the command and return the exit code (docs/run.md).
 
-def run(options: RunOptions, api_key: str, inherited: Mapping[str, str], say: Callable[[str], None]) -> int:
-    """Run the command and return the exit code (docs/run.md). ``say`` prints lines for the user.
+        Raises ``ConfigurationError`` for a problem that the user has to correct first.
+        """
+        if (problem := _cannot_run(self.command[0], self.inherited)) is not None:
+            why = "command not found" if problem is ExitCode.NOT_FOUND else "cannot be executed"
+            self.say(f"{self.command[0]}: {why}")
+            return problem
+        # kazoo logs each attempt. The error of the last one has the address.
+        logging.getLogger("gateway.client.zookeeper").setLevel(logging.CRITICAL)
+        try:
+            return asyncio.run(self._supervised())
+        except (NotAcquired, Unavailable, LockLost, Stale) as error:
+            self.say(str(error))
+            if isinstance(error, NotAcquired):
+                return ExitCode.NOT_ACQUIRED
+            return ExitCode.UNREACHABLE if isinstance(error, Unavailable) else ExitCode.LOST
+        except FencingError as error:
+            raise ConfigurationError(error.message, advice=error.advice) from error
+        except ValueError as error:
+            raise ConfigurationError(str(error), advice="") from error
 
-    Raises ``ConfigurationError`` for a problem that the user has to correct first.
-    """
-    if (problem := _cannot_run(options.command[0], inherited)) is not None:
-        say(f"{options.command[0]}: {'command not found' if problem == ExitCode.NOT_FOUND else 'cannot be executed'}")
-        return problem
-    # kazoo logs each attempt. The error of the last one has the address.
-    logging.getLogger("gateway.client.zookeeper").setLevel(logging.CRITICAL)
-    try:
-        return asyncio.run(_Run(options, api_key, inherited, say).run())
-    except NotAcquired as error:
-        say(str(error))
-        return ExitCode.NOT_ACQUIRED
-    except Unavailable as error:
-        say(str(error))
-        return ExitCode.UNREACHABLE
-    except (LockLost, Stale) as error:
-        say(str(error))
-        return ExitCode.LOST
-    except FencingError as error:
-        raise ConfigurationError(error.message, advice=error.advice) from error
-    except ValueError as error:
-        raise ConfigurationError(str(error), advice="") from error
-
-
-class _Run:
-    def __init__(
-        self, options: RunOptions, api_key: str, inherited: Mapping[str, str], say: Callable[[str], None]
-    ) -> None:
-        self._options = options
-        self._api_key = api_key
-        self._inherited = inherited
-        self._say = say
-        self._interrupted: int | None = None
-
-    async def run(self) -> int:
+    async def _supervised(self) -> int:
         task = asyncio.current_task()
         assert task is not None
 
@@ -171,66 +161,64 @@ class _Run:
                 return 128 + self._interrupted
 
     async def _hold(self, signals: Signals) -> int:
-        options = self._options
-        if options.postgres is not None:
+        if self.postgres is not None:
             # A mistake in it shows before the lock is acquired.
-            libpq.environment(options.postgres)
+            libpq.environment(self.postgres)
         async with (
             FencedClient(
-                options.url,
-                api_key=self._api_key,
-                holder=options.holder or program_name(options.command),
-                authority=_authority(options.url, self._inherited),
+                self.url,
+                api_key=self.api_key,
+                holder=self.holder or program_name(self.command),
+                authority=_authority(self.url, self.inherited),
             ) as client,
             client.lock(
-                options.resource,
-                source=_source(options.source),
-                ttl=options.ttl,
-                wait=options.wait,
-                mode=options.mode,
+                self.resource,
+                source=source_at(self.source),
+                ttl=self.ttl,
+                wait=self.wait,
+                mode=self.mode,
                 on_loss="tell",
             ) as lock,
         ):
-            if options.postgres is not None:
-                lock.end_sessions_of(options.postgres)
+            if self.postgres is not None:
+                lock.end_sessions_of(self.postgres)
             environment = self._environment(lock, await self._variables(lock))
             try:
                 ended = await supervise(
-                    options.command,
+                    self.command,
                     environment,
                     lost=lock.lost.wait,
-                    stopping=lambda: self._say(f"{_reason(lock)} The command is stopped."),
-                    grace=options.grace,
+                    stopping=lambda: self.say(f"{_reason(lock)} The command is stopped."),
+                    grace=self.grace,
                     signals=signals,
                 )
             except OSError as error:
-                self._say(f"{options.command[0]}: {error.strerror}")
+                self.say(f"{self.command[0]}: {error.strerror}")
                 return ExitCode.NOT_FOUND if isinstance(error, FileNotFoundError) else ExitCode.NOT_EXECUTABLE
             return self._code(lock, ended)
 
     async def _variables(self, lock: Lock) -> dict[str, str]:
-        options = self._options
-        read: Read = "all" if options.read == ("all",) else options.read or "own"
+        read: Read = "all" if list(self.read) == ["all"] else self.read or "own"
         try:
-            return await lock.environment(pattern=options.credentials, ttl=CREDENTIALS_TTL, read=read)
+            return await lock.environment(pattern=self.credentials, ttl=CREDENTIALS_TTL, read=read)
         except Refused as refusal:
             if refusal.status != 403:
                 raise
-            self._say(f"No S3 credentials: {refusal.message}")
+            self.say(f"No S3 credentials: {refusal.message}")
             return await lock.environment(s3=False)
 
     def _environment(self, lock: Lock, variables: Mapping[str, str]) -> dict[str, str]:
         fenced = "AWS_SESSION_TOKEN" in variables
-        kept = {name: value for name, value in self._inherited.items() if not _is_dropped(name, fenced=fenced)}
+        kept = {name: value for name, value in self.inherited.items() if not _is_dropped(name, fenced=fenced)}
         if fenced and not {"AWS_REGION", "AWS_DEFAULT_REGION"} & kept.keys():
             kept |= dict.fromkeys(("AWS_REGION", "AWS_DEFAULT_REGION"), REGION)
-        if fenced and not kept.get(_AUTHORITY_OF_AWS) and (authority := self._inherited.get(_AUTHORITY)):
+        if fenced and not kept.get(_AUTHORITY_OF_AWS) and (authority := self.inherited.get(_AUTHORITY)):
             # AWS' tools do not read the variable of Python's TLS, and talk to the gateway now.
             kept[_AUTHORITY_OF_AWS] = authority
-        if self._options.pass_api_key:
-            kept["GATEWAY_API_KEY"] = self._api_key
-        if self._options.postgres is not None:
-            kept |= libpq.environment(self._options.postgres)
+        if self.pass_api_key:
+            kept["GATEWAY_API_KEY"] = self.api_key
+        if self.postgres is not None:
+            kept |= libpq.environment(self.postgres)
         return {**kept, **variables, **lock.postgres_environment(kept)}
 
     def _code(self, lock: Lock, ended: Ended) -> int:
@@ -239,9 +227,9 @@ class _Run:
         if not lock.lost.is_set():
             return ended.code
         if ended.code == 0:
-            self._say(f"{_reason(lock)} The command succeeded all the same: its writes stay.")
+            self.say(f"{_reason(lock)} The command succeeded all the same: its writes stay.")
             return 0
-        self._say(f"{_reason(lock)} The command failed with {ended.code}.")
+        self.say(f"{_reason(lock)} The command failed with {ended.code}.")
         return ExitCode.LOST
 
 
@@ -272,13 +260,6 @@ def _reason(lock: Lock) -> str:
     return f"The lock {lock.resource} is held."
 
 
-def _source(address: str) -> Source | None:
-    try:
-        return source_at(address)
-    except ValueError as error:
-        raise ConfigurationError(f"--source: {error}", advice="") from error
-
-
 def _is_dropped(name: str, *, fenced: bool) -> bool:
     """Return whether a variable would contradict the lock, or give the command more rights than its token."""
     if name.startswith("FENCING_") or name in ("GATEWAY_API_KEY", "GATEWAY_SOURCE", "GATEWAY_POSTGRES"):
@@ -286,7 +267,7 @@ def _is_dropped(name: str, *, fenced: bool) -> bool:
     return fenced and name in _OVERRULING
 
 
-def _cannot_run(program: str, environment: Mapping[str, str]) -> int | None:
+def _cannot_run(program: str, environment: Mapping[str, str]) -> ExitCode | None:
     """Return the exit code for a missing or non-executable program; None for a program that can run.
 
     The check comes before the lock, so that no holder waits for a command that cannot run.

@@ -10,7 +10,7 @@ import anyio
 import pytest
 
 from gateway.client import FencedClient, Held, LockLost, NotAcquired, Stale, Unavailable, source
-from gateway.client.lock import Barrier
+from gateway.client.lock import Lock
 from tests.client.stage import Counter, Stage, slow
 from tests.waiting import PATIENCE
 
@@ -121,13 +121,13 @@ async def test_a_loss_before_the_block_begins(
 ) -> None:
     """The barrier may take long; the lock is kept meanwhile, or known to be lost."""
 
-    async def stand(self: Barrier, held: Held, headers: object, patience: float) -> None:
+    async def stand(self: Lock, held: Held) -> None:
         while counter.renewals < 2:
             await asyncio.sleep(0.01)
         counter.take_away(job)
         await asyncio.sleep(20)
 
-    monkeypatch.setattr(Barrier, "stand", stand)
+    monkeypatch.setattr(Lock, "_stand", stand)
     with pytest.raises(LockLost):
         await client.lock(job, source=counter, ttl=0.9).__aenter__()
 

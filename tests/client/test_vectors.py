@@ -9,7 +9,7 @@ import pytest
 
 from gateway.client import FencingError, LockLost, Stale, api
 from gateway.client.api import Api, refusal_from
-from gateway.client.hold import Hold, Means, State, Wanted
+from gateway.client.hold import Hold, State
 from gateway.client.http import Presenter
 from gateway.client.keeper import Keeper
 from gateway.client.leases import Leases
@@ -160,10 +160,10 @@ def hold(lock: dict[str, Any]) -> Hold:
     """Return a lock as it is held."""
     token, script = Token.parse(lock["token"]), Script()
     held = Held(lock["resource"], lock["holder"], token.value, 60.0, token.epoch, "lease", lock["sequencer"])
-    means = Means("", None, script.api(), httpx.AsyncClient, Endpoint("", None, None, "", None), script.clock)
-    wanted = Wanted(lock["resource"], lock["holder"], 60.0, None, lock["mode"], barrier=False)
     keeper = Keeper(Leases(script.api(), script.clock), held, 60.0, script.clock, lambda: None)
-    return Hold(State(means, wanted, keeper))
+    s3 = Endpoint("", None, None, "", None)
+    wanted = (lock["resource"], lock["holder"], 60.0, None, lock["mode"])
+    return Hold(State(script.api(), s3, script.clock, *wanted, barrier=False, keeper=keeper))
 
 
 async def test_leases(subtests: pytest.Subtests) -> None:
