@@ -11,10 +11,12 @@ refusals, the fences and the takeovers.
 import hashlib
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import partial
 from math import cos, pi
+from operator import itemgetter
 from random import Random
 from typing import Any, TypeAlias
 from uuid import UUID
@@ -48,69 +50,84 @@ class Actor:
     client: str
 
 
-@dataclass(frozen=True, slots=True)
-class BarrierAct:
-    """A new holder raises the fence, before it reads."""
-
-    at: datetime
-    resource: str
-    token: Token
-    by: Actor
-
-
-@dataclass(frozen=True, slots=True)
-class WriteAct:
-    """A write arrives. ``size`` is in bytes; None where it is refused before its body is read."""
-
-    at: datetime
-    resource: str
-    token: Token
-    by: Actor
-    under: DemoRule
-    method: str
-    target: str
-    size: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class RecordedAct:
-    """Any other recorded event: ``columns`` are those of the entry. ``meets`` is the fence of that time."""
-
-    at: datetime
-    kind: Kind
-    resource: str | None
-    columns: Mapping[str, Any] = field(default_factory=dict)
-    meets: bool = False
-
-
-Act: TypeAlias = BarrierAct | WriteAct | RecordedAct
-
-
 class Chronicle:
     """Plays deeds in the order of their times. The results: ``entries``, ``fences``, ``traffic``."""
 
     def __init__(self, random: Random) -> None:
         self._random = random
+        self._deeds: list[tuple[datetime, Callable[[], None]]] = []
         self.entries: list[Columns] = []
         self.fences: dict[str, Fence] = {}
         self.traffic: defaultdict[TrafficKey, WriteCounts] = defaultdict(WriteCounts)
 
-    def play(self, deeds: Iterable[Act]) -> None:
+    def play(self) -> None:
         """All there are: what is played later must not have happened earlier."""
-        for deed in sorted(deeds, key=lambda deed: deed.at):
-            match deed:
-                case BarrierAct():
-                    self._raise(Kind.BARRIER, deed.at, deed.resource, deed.token, deed.by)
-                case WriteAct():
-                    self._write(deed)
-                case RecordedAct():
-                    met = _met(self.fences.get(deed.resource or "")) if deed.meets else {}
-                    self._record(deed.kind, deed.at, resource=deed.resource, **{**met, **deed.columns})
-                    if deed.kind is Kind.REJECTION:
-                        self._counts(deed.at, deed.columns["plane"], deed.columns["rule"]).add("refused", 1)
-                    if deed.kind is Kind.EPOCH and deed.resource is not None:
-                        token = Token(deed.columns["epoch"], deed.columns["value"])
-                        self.fences[deed.resource] = Fence(deed.resource, token, None, deed.columns["caller"], deed.at)
+        deeds, self._deeds = sorted(self._deeds, key=itemgetter(0)), []
+        for _, deed in deeds:
+            deed()
+
+    def barrier(self, at: datetime, resource: str, token: Token, by: Actor) -> None:
+        """Let a new holder raise the fence, before it reads."""
+        self._deeds.append((at, partial(self._raise, Kind.BARRIER, at, resource, token, by)))
+
+    def write(
+        self,
+        at: datetime,
+        resource: str,
+        token: Token,
+        by: Actor,
+        under: DemoRule,
+        method: str,
+        target: str,
+        size: int | None = None,
+    ) -> None:
+        """Let a write arrive. ``size`` is in bytes; None where it is refused before its body is read."""
+
+        def arrive() -> None:
+            fence = self.fences.get(resource)
+            decision = decide(fence, Presented(token, by.holder))
+            counts = self._counts(at, under.plane, under.name)
+            if decision.passes:
+                counts.accepted += 1
+                if decision is Decision.RAISED:
+                    self._raise(Kind.RAISED, at, resource, token, by)
+                return
+            enforced = under.mode is Enforcement.ENFORCE
+            counts.add("refused" if enforced else "observed", 1)
+            body = self._random.randbytes(size) if size is not None else None
+            self._record(
+                Kind.REJECTION,
+                at,
+                resource=resource,
+                plane=under.plane,
+                rule=under.name,
+                reason=decision.value,
+                enforced=enforced,
+                **_acts(token, by),
+                method=method,
+                target=target,
+                client=by.client,
+                request_id=str(self._identifier()),
+                payload_size=size,
+                payload_sha256=None if body is None else hashlib.sha256(body).hexdigest(),
+                **_met(fence),
+            )
+
+        self._deeds.append((at, arrive))
+
+    def note(self, at: datetime, kind: Kind, resource: str, columns: Mapping[str, Any], *, meets: bool = False) -> None:
+        """Let anything else be recorded: ``columns`` are those of the entry. ``meets``: with the fence of that time."""
+
+        def happen() -> None:
+            met = _met(self.fences.get(resource)) if meets else {}
+            self._record(kind, at, resource=resource, **{**met, **columns})
+            if kind is Kind.REJECTION:
+                self._counts(at, columns["plane"], columns["rule"]).add("refused", 1)
+            if kind is Kind.EPOCH:
+                token = Token(columns["epoch"], columns["value"])
+                self.fences[resource] = Fence(resource, token, None, columns["caller"], at)
+
+        self._deeds.append((at, happen))
 
     def accepted(self, minute: datetime, under: DemoRule, number: int) -> None:
         self.traffic[TrafficKey(minute, under.plane, under.name)].accepted += number
@@ -118,38 +135,8 @@ class Chronicle:
     def _counts(self, at: datetime, plane: str, rule: str) -> WriteCounts:
         return self.traffic[TrafficKey(at.replace(second=0, microsecond=0), plane, rule)]
 
-    def _write(self, write: WriteAct) -> None:
-        fence = self.fences.get(write.resource)
-        decision = decide(fence, Presented(write.token, write.by.holder))
-        counts = self._counts(write.at, write.under.plane, write.under.name)
-        if decision.passes:
-            counts.accepted += 1
-            if decision is Decision.RAISED:
-                self._raise(Kind.RAISED, write.at, write.resource, write.token, write.by)
-            return
-        enforced = write.under.mode is Enforcement.ENFORCE
-        counts.add("refused" if enforced else "observed", 1)
-        body = self._random.randbytes(write.size) if write.size is not None else None
-        self._record(
-            Kind.REJECTION,
-            write.at,
-            resource=write.resource,
-            plane=write.under.plane,
-            rule=write.under.name,
-            reason=decision.value,
-            enforced=enforced,
-            **_acts(write.token, write.by),
-            method=write.method,
-            target=write.target,
-            client=write.by.client,
-            request_id=str(self._identifier()),
-            payload_size=write.size,
-            payload_sha256=None if body is None else hashlib.sha256(body).hexdigest(),
-            **_met(fence),
-        )
-
     def _raise(self, kind: Kind, at: datetime, resource: str, token: Token, by: Actor) -> None:
-        """Return whether to record a raise. A barrier is on record always; the first write of a resource is not."""
+        """Raise the fence. A barrier is on record always; the first write of a resource is not."""
         before = self.fences.get(resource)
         if before is not None and token < before.token:
             raise ValueError(f"{resource}: nobody raises {before.token} to {token}")
@@ -157,10 +144,8 @@ class Chronicle:
             self._record(kind, at, resource=resource, **_acts(token, by), **_met(before))
         self.fences[resource] = Fence(resource, token, by.holder, by.caller, at)
 
-    def _record(self, kind: Kind, at: datetime, **columns: Any) -> str:
-        identifier = str(self._identifier())
-        self.entries.append({"id": identifier, "at": _text(at), "kind": kind.value, **columns})
-        return identifier
+    def _record(self, kind: Kind, at: datetime, **columns: Any) -> None:
+        self.entries.append({"id": str(self._identifier()), "at": _text(at), "kind": kind.value, **columns})
 
     def _identifier(self) -> UUID:
         return UUID(int=self._random.getrandbits(128), version=4)
@@ -213,7 +198,9 @@ def compose(now: datetime) -> Chronicle:
     random = Random(SEED)  # noqa: S311 - a sample is to be the same each time
     chronicle = Chronicle(random)
     scenes = (nightly, elections, cron, observed, restored, beside)
-    chronicle.play(deed for scene in scenes for deed in scene(now, random))
+    for scene in scenes:
+        scene(chronicle, now, random)
+    chronicle.play()
     _background(chronicle, now, random)
     return chronicle
 
@@ -243,21 +230,21 @@ async def write(database: Database) -> bool:
     return True
 
 
-def nightly(now: datetime, _: Random) -> Iterator[Act]:
+def nightly(past: Chronicle, now: datetime, _: Random) -> None:
     """Play a job whose VM is stopped for a quarter of an hour, and goes on beside its successor."""
     resource, start = "job/nightly-report", now - 3 * HOUR
     first = Actor("batch-vm-1", "batch", "10.20.0.11")
     second = Actor("batch-vm-2", "batch", "10.20.0.12")
     yesterday = start - 24 * HOUR
-    yield from _lease(resource, Token(0, 40), first, yesterday, until=yesterday + 14 * MINUTE)
-    yield from _report(resource, Token(0, 40), first, yesterday, range(40))
+    _lease(past, resource, Token(0, 40), first, yesterday, until=yesterday + 14 * MINUTE)
+    _report(past, resource, Token(0, 40), first, yesterday, range(40))
 
     stopped = start + 4 * MINUTE
-    yield from _lease(resource, Token(0, 41), first, start, until=stopped + 30 * SECOND, released=False)
-    yield from _report(resource, Token(0, 41), first, start, range(11))
+    _lease(past, resource, Token(0, 41), first, start, until=stopped + 30 * SECOND, released=False)
+    _report(past, resource, Token(0, 41), first, start, range(11))
 
     taken = stopped + 31 * SECOND
-    yield from _lease(resource, Token(0, 42), second, taken, until=taken + 17 * MINUTE)
+    _lease(past, resource, Token(0, 42), second, taken, until=taken + 17 * MINUTE)
     in_flight = {
         "bucket": BUCKET,
         "key": "jobs/nightly-report/part-0012.parquet",
@@ -267,43 +254,43 @@ def nightly(now: datetime, _: Random) -> Iterator[Act]:
         "seen": True,
     }
     settled = {"plane": "objects", "epoch": 0, "value": 41, "details": in_flight}
-    yield RecordedAct(taken + SECOND, Kind.SETTLED, resource, settled, meets=True)
-    yield from _report(resource, Token(0, 42), second, taken + 2 * SECOND, range(40))
+    past.note(taken + SECOND, Kind.SETTLED, resource, settled, meets=True)
+    _report(past, resource, Token(0, 42), second, taken + 2 * SECOND, range(40))
 
     woken = stopped + 14 * MINUTE
-    yield from _report(resource, Token(0, 41), first, woken, range(12, 17), pace=0.4 * SECOND)
+    _report(past, resource, Token(0, 41), first, woken, range(12, 17), pace=0.4 * SECOND)
     key = "/reports/jobs/nightly-report/_IN_PROGRESS"
-    yield WriteAct(woken + 3 * SECOND, resource, Token(0, 41), first, JOBS, "DELETE", key)
+    past.write(woken + 3 * SECOND, resource, Token(0, 41), first, JOBS, "DELETE", key)
 
 
-def elections(now: datetime, random: Random) -> Iterator[Act]:
+def elections(past: Chronicle, now: datetime, random: Random) -> None:
     """Play an unstable network: each elected leader is cut off before it knows, and writes on for a while."""
     resource, moment = "dataset/events", now - 52 * MINUTE
     machines = [Actor(f"compactor-{letter}", "compactor", f"10.20.1.{20 + n}") for n, letter in enumerate("abcdef")]
     token, leader = 500, machines[0]
-    yield BarrierAct(moment - 3 * MINUTE, resource, Token(0, token), leader)
+    past.barrier(moment - 3 * MINUTE, resource, Token(0, token), leader)
     for _ in range(26):
         token, leader = token + 1, random.choice([one for one in machines if one is not leader])
         reign = random.uniform(12, 28) * SECOND
-        yield from _lease(resource, Token(0, token), leader, moment, until=moment + reign, released=False)
+        _lease(past, resource, Token(0, token), leader, moment, until=moment + reign, released=False)
         late = random.choice((0, 2, 4, 7, 11))
         for n in range(4 + late):
             at = moment + SECOND + n * reign / 4.2
             name = f"part-{token}-{n:02}.parquet"
             if n % 4 == 3:
                 target = "/v1/tables/catalogue?dataset=eq.events"
-                yield WriteAct(at, resource, Token(0, token), leader, CATALOGUE, "PATCH", target, 64)
+                past.write(at, resource, Token(0, token), leader, CATALOGUE, "PATCH", target, 64)
             else:
                 target = f"/reports/datasets/events/{name}"
-                yield WriteAct(
+                past.write(
                     at, resource, Token(0, token), leader, DATASETS, "PUT", target, random.randint(8_000, 90_000)
                 )
         moment += reign + 300 * timedelta(milliseconds=1)
     token += 1
-    yield from _lease(resource, Token(0, token), machines[1], moment, until=moment + 6 * MINUTE)
+    _lease(past, resource, Token(0, token), machines[1], moment, until=moment + 6 * MINUTE)
 
 
-def cron(now: datetime, random: Random) -> Iterator[Act]:
+def cron(past: Chronicle, now: datetime, random: Random) -> None:
     """Play a script that takes the hour for its token. The first one is right; the others differ by name."""
     resource = "job/rotate-logs"
     hour = now.replace(minute=0, second=0, microsecond=0)
@@ -316,48 +303,46 @@ def cron(now: datetime, random: Random) -> Iterator[Act]:
         for n, machine in enumerate(random.sample(machines, 3)):
             at = start + (n * 1.7 + random.random()) * SECOND
             target = f"/reports/jobs/rotate-logs/{start:%Y-%m-%dT%H}.tar.zst"
-            yield WriteAct(at, resource, token, machine, JOBS, "PUT", target, 40_000 + 13 * back)
+            past.write(at, resource, token, machine, JOBS, "PUT", target, 40_000 + 13 * back)
 
 
-def observed(now: datetime, random: Random) -> Iterator[Act]:
+def observed(past: Chronicle, now: datetime, random: Random) -> None:
     """Play an importer that was replaced three days ago. The old one ran beside it until yesterday, unnoticed."""
     new, old = Actor("importer-v2", "importer", "10.20.3.8"), Actor("importer-v1", "importer-old", "10.20.3.5")
     for n, feed in enumerate(("prices", "stock")):
         resource, since = f"feed/{feed}", now - 70 * HOUR + n * HOUR
-        yield BarrierAct(since - 20 * HOUR, resource, Token(0, 7), old)
-        yield BarrierAct(since, resource, Token(0, 8), new)
+        past.barrier(since - 20 * HOUR, resource, Token(0, 7), old)
+        past.barrier(since, resource, Token(0, 8), new)
         moment = since + 20 * MINUTE
         while moment < now - 20 * HOUR:
             target = f"/reports/legacy/{feed}/{moment:%Y%m%d-%H%M}.csv"
-            yield WriteAct(moment, resource, Token(0, 7), old, LEGACY, "PUT", target, random.randint(2_000, 9_000))
+            past.write(moment, resource, Token(0, 7), old, LEGACY, "PUT", target, random.randint(2_000, 9_000))
             moment += random.uniform(70, 190) * MINUTE
 
 
-def restored(now: datetime, _: Random) -> Iterator[Act]:
+def restored(past: Chronicle, now: datetime, _: Random) -> None:
     """Play an etcd that is restored from a backup, and counts from there. An administrator starts a new epoch."""
     resource, restored_at = "producer/orders", now - 6 * HOUR - 10 * MINUTE
     first, second = Actor("producer-1", "producer", "10.20.4.1"), Actor("producer-2", "producer", "10.20.4.2")
-    yield BarrierAct(restored_at - 9 * HOUR, resource, Token(0, 88412), first)
+    past.barrier(restored_at - 9 * HOUR, resource, Token(0, 88412), first)
     segment = "/reports/events/orders/segment-{}"
     for n in range(5):
         at = restored_at + n * 20 * SECOND
-        yield WriteAct(at, resource, Token(0, 61007), second, EVENTS, "PUT", segment.format(9001), 18_000)
+        past.write(at, resource, Token(0, 61007), second, EVENTS, "PUT", segment.format(9001), 18_000)
     bumped = restored_at + 12 * MINUTE
     details = {
         "reason": "etcd restored from the backup of last night",
         "before": {"epoch": 0, "value": 88412},
         "leases_ended": 0,
     }
-    yield RecordedAct(
-        bumped, Kind.EPOCH, resource, {"epoch": 1, "value": 0, "caller": "ops", "details": details}, meets=True
-    )
-    yield BarrierAct(bumped + 40 * SECOND, resource, Token(1, 61011), second)
+    past.note(bumped, Kind.EPOCH, resource, {"epoch": 1, "value": 0, "caller": "ops", "details": details}, meets=True)
+    past.barrier(bumped + 40 * SECOND, resource, Token(1, 61011), second)
     for n in range(3):
         at = bumped + 90 * SECOND + n * 5 * SECOND
-        yield WriteAct(at, resource, Token(0, 88412), first, EVENTS, "PUT", segment.format(9002), 18_000)
+        past.write(at, resource, Token(0, 88412), first, EVENTS, "PUT", segment.format(9002), 18_000)
 
 
-def beside(now: datetime, _: Random) -> Iterator[Act]:
+def beside(past: Chronicle, now: datetime, _: Random) -> None:
     """Play an operator with psql. The guard refuses the change, is switched off, and the change is found."""
     refused, found = now - 97 * MINUTE, now - 92 * MINUTE
     guard = {
@@ -378,34 +363,40 @@ def beside(now: datetime, _: Random) -> Iterator[Act]:
         "details": {"found_by": "sweep", "rows": 1, "keys": [["3"]]},
     }
     for at in (refused - MINUTE, refused):
-        yield RecordedAct(at, Kind.REJECTION, "public.accounts/3", guard)
-    yield RecordedAct(found, Kind.BYPASS, "public.accounts/3", change, meets=True)
+        past.note(at, Kind.REJECTION, "public.accounts/3", guard)
+    past.note(found, Kind.BYPASS, "public.accounts/3", change, meets=True)
 
 
 def _lease(
-    resource: str, token: Token, by: Actor, at: datetime, *, until: datetime, released: bool = True
-) -> Iterator[Act]:
+    past: Chronicle, resource: str, token: Token, by: Actor, at: datetime, *, until: datetime, released: bool = True
+) -> None:
     """Play a lock of the lease service, from the grant to its end. Its holder raises the fence."""
-    whose = {"epoch": token.epoch, "value": token.value, "holder": by.holder, "caller": by.caller}
+    whose = _acts(token, by)
     known = {"mode": "exclusive", "acquired_at": at.isoformat()}
-    yield RecordedAct(at, Kind.LEASE_GRANTED, resource, {**whose, "details": {**known, "ttl": 30}})
-    yield BarrierAct(at + 0.05 * SECOND, resource, token, by)
+    past.note(at, Kind.LEASE_GRANTED, resource, {**whose, "details": {**known, "ttl": 30}})
+    past.barrier(at + 0.05 * SECOND, resource, token, by)
     if released:
-        yield RecordedAct(until, Kind.LEASE_RELEASED, resource, {**whose, "details": known})
+        past.note(until, Kind.LEASE_RELEASED, resource, {**whose, "details": known})
     else:
         expired = {**known, "expires_at": until.isoformat()}
-        yield RecordedAct(until + 0.2 * SECOND, Kind.LEASE_EXPIRED, resource, {**whose, "details": expired})
+        past.note(until + 0.2 * SECOND, Kind.LEASE_EXPIRED, resource, {**whose, "details": expired})
 
 
 def _report(
-    resource: str, token: Token, by: Actor, start: datetime, parts: range, pace: timedelta = 20 * SECOND
-) -> Iterator[Act]:
+    past: Chronicle,
+    resource: str,
+    token: Token,
+    by: Actor,
+    start: datetime,
+    parts: range,
+    pace: timedelta = 20 * SECOND,
+) -> None:
     """Play the nightly job: a part as an object, then its progress in the table."""
     for n, part in enumerate(parts, start=1):
         key = f"/reports/jobs/nightly-report/part-{part:04}.parquet"
-        yield WriteAct(start + n * pace, resource, token, by, JOBS, "PUT", key, 48_000 + 31 * part)
+        past.write(start + n * pace, resource, token, by, JOBS, "PUT", key, 48_000 + 31 * part)
         progress = "/v1/tables/runs?job=eq.nightly-report"
-        yield WriteAct(start + n * pace + pace / 4, resource, token, by, RUNS, "PATCH", progress, 52)
+        past.write(start + n * pace + pace / 4, resource, token, by, RUNS, "PATCH", progress, 52)
 
 
 def _background(chronicle: Chronicle, now: datetime, random: Random) -> None:

@@ -10,7 +10,7 @@ from gateway.db import fences
 from gateway.db.database import Database
 from gateway.demo import demonstration as demo
 from gateway.demo import incident
-from gateway.demo.incident import Actor, BarrierAct, Chronicle, Columns
+from gateway.demo.incident import Actor, Chronicle, Columns
 from gateway.fencing.record import Kind
 from gateway.fencing.token import Token
 from tests.running import API_KEY, config, running
@@ -92,8 +92,9 @@ def test_the_rules_are_those_of_the_demo(told: Chronicle) -> None:
 
 def test_a_past_that_contradicts_itself_cannot_be_told(told: Chronicle) -> None:
     writer = Actor("a", "b", "10.0.0.1")
+    told.barrier(NOW, "job/nightly-report", Token(0, 1), writer)
     with pytest.raises(ValueError, match="nobody raises"):
-        told.play([BarrierAct(NOW, "job/nightly-report", Token(0, 1), writer)])
+        told.play()
 
 
 async def test_it_is_on_record_once_and_its_fences_hold(
