@@ -134,12 +134,8 @@ async def _last_uses(settings: "Config") -> "list[LastUse]":
     from gateway.db import traffic  # noqa: PLC0415 - help needs no database
     from gateway.db.database import Database  # noqa: PLC0415 - likewise
 
-    postgres = settings.postgres
-    database = Database(postgres.dsn.get_secret_value(), pool_size=1)
-    try:
+    async with Database(settings.postgres.dsn.get_secret_value(), pool_size=1) as database:
         return await traffic.read_key_uses(database)
-    finally:
-        await database.close()
 
 
 def _configured(settings: "Config") -> Iterator[tuple[str, str, str, str]]:

@@ -7,13 +7,12 @@ import shutil
 import sys
 import tempfile
 import threading
-from collections.abc import AsyncIterator, Iterator
-from contextlib import ExitStack, asynccontextmanager, contextmanager
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from string import Template
 
-import boto3
 from rich.console import Console
 
 from gateway import serving
@@ -47,6 +46,7 @@ ROLE = "app"
 """A role that writes the guarded table past the gateway."""
 
 GUARDED_SAMPLE = (
+    "DO $$ BEGIN CREATE ROLE app LOGIN; EXCEPTION WHEN duplicate_object THEN NULL; END $$",
     "CREATE TABLE IF NOT EXISTS public.orders (id bigint PRIMARY KEY, state text NOT NULL, label text)",
     "INSERT INTO public.orders (id, state) VALUES (5, 'new'), (6, 'new') ON CONFLICT DO NOTHING",
     "GRANT SELECT, INSERT, UPDATE, DELETE ON public.orders TO app",
@@ -171,53 +171,32 @@ def _beside(command: str) -> str:
 def _services(stack: ExitStack, directory: Path) -> Config:
     store = stack.enter_context(embedded.s3())
     database = stack.enter_context(embedded.postgres(directory / "postgres"))
-    asyncio.run(_create_database(database.dsn()))
     dsn = database.dsn(DATABASE)
+    asyncio.run(_create_database(database.dsn()))
     migrations.upgrade(dsn)
-    asyncio.run(_create_table(dsn))
-    endpoint = store.endpoint()
-    _create_bucket(endpoint)
-    config = configuration(dsn, endpoint)
-    asyncio.run(_create_guarded_table(config))
+    config = configuration(dsn, store.endpoint())
+    asyncio.run(_create_tables(config))
+    with closing(story.objects(config.s3.endpoint)) as client:
+        client.create_bucket(Bucket=BUCKET)
     return config
 
 
 async def _create_database(dsn: str) -> None:
-    async with _opened(dsn) as database:
+    async with Database(dsn, pool_size=1) as database:
         if not await database.fetch("SELECT FROM pg_database WHERE datname = $1", DATABASE):
             await database.fetch(f"CREATE DATABASE {DATABASE}")
 
 
-async def _create_table(dsn: str) -> None:
-    async with _opened(dsn) as database:
-        for statement in SAMPLE:
-            await database.fetch(statement)
-
-
-async def _create_guarded_table(config: Config) -> None:
-    async with _opened(config.postgres.dsn.get_secret_value()) as database:
-        if not await database.fetch("SELECT FROM pg_roles WHERE rolname = $1", ROLE):
-            await database.fetch(f"CREATE ROLE {ROLE} LOGIN")
-        for statement in GUARDED_SAMPLE:
+async def _create_tables(config: Config) -> None:
+    async with Database(config.postgres.dsn.get_secret_value(), pool_size=1) as database:
+        for statement in (*SAMPLE, *GUARDED_SAMPLE):
             await database.fetch(statement)
     # The demo has one superuser for everything, which the guard lets through.
     await install(config, GuardRequest(GUARDED, role="postgres", grants=(ROLE,)))
 
 
-def _create_bucket(endpoint: str) -> None:
-    client = boto3.client(
-        "s3",
-        endpoint_url=endpoint,
-        region_name="us-east-1",
-        aws_access_key_id="embedded",
-        aws_secret_access_key="embedded",  # noqa: S106 - the embedded store takes anything
-    )
-    client.create_bucket(Bucket=BUCKET)
-    client.close()
-
-
 async def _write_incident(config: Config) -> None:
-    async with _opened(config.postgres.dsn.get_secret_value()) as database:
+    async with Database(config.postgres.dsn.get_secret_value(), pool_size=1) as database:
         await incident.write(database)
 
 
@@ -225,22 +204,13 @@ def _next_token(config: Config) -> int:
     """Return the first token that no fence of the sample has seen yet: kept tables come with their fences."""
 
     async def highest() -> int:
-        async with _opened(config.postgres.dsn.get_secret_value()) as database:
+        async with Database(config.postgres.dsn.get_secret_value(), pool_size=1) as database:
             found = [
                 await fences.list_fences(database, prefix, "", 1000) for prefix in ("public.accounts/", f"s3/{BUCKET}/")
             ]
             return max((fence.token.value for listed in found for fence in listed), default=0)
 
     return max(FIRST_TOKEN, asyncio.run(highest()) + 1)
-
-
-@asynccontextmanager
-async def _opened(dsn: str) -> AsyncIterator[Database]:
-    database = Database(dsn, pool_size=1)
-    try:
-        yield database
-    finally:
-        await database.close()
 
 
 @contextmanager
