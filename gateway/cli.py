@@ -29,6 +29,7 @@ from gateway.commands.console import (
     ConfigPath,
     DatabaseName,
     ExitCode,
+    ReportAsJson,
     each,
     load,
     places,
@@ -236,7 +237,7 @@ def doctor(
         ),
     ] = None,
     *,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
+    as_json: ReportAsJson = False,
     strict: Annotated[bool, typer.Option("--strict", help="Exit with 1 for warnings, too.")] = False,
     fix_sql: Annotated[
         bool, typer.Option("--fix-sql", help="Print a script for psql that does what the findings advise.")
@@ -257,17 +258,9 @@ def doctor(
         if fix_sql:
             typer.echo("\n".join(findings.fix_sql(report)))
             return
-        if as_json:
-            typer.echo(findings.as_json(report))
-        else:
-            print_report(report)
-        if report.problems or (strict and report.warnings):
-            raise typer.Exit(ExitCode.NO)
+        print_report(report, as_json=as_json, strict=strict)
 
-    if as_json or fix_sql:  # a reader of either wants it for one database, and nothing else on standard output
-        act(database, the_one(settings, database, "--json and --fix-sql are about one database"))
-    else:
-        each(settings, database, act)
+    each(settings, database, act, alone="--json and --fix-sql are about one database" if as_json or fix_sql else None)
 
 
 @application.command()

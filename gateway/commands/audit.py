@@ -12,7 +12,16 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 from gateway.commands import record_client
-from gateway.commands.console import ExitCode, print_columns, print_entry, print_json, print_table, say, terminal
+from gateway.commands.console import (
+    AsJson,
+    ExitCode,
+    print_columns,
+    print_entry,
+    print_json,
+    print_table,
+    say,
+    terminal,
+)
 from gateway.commands.environment import ApiKeyFile, GatewayUrl, api_key_if_any
 from gateway.commands.record_client import (
     WHAT,
@@ -127,7 +136,6 @@ audit = typer.Typer(
 _FORMATS = ("ndjson", "csv")
 
 _REFUSED = {name: hint for name, hint in WHAT.items() if name != "kind"}
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object a line, with all fields.")]
 
 
 @audit.command()

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
-from gateway.commands.console import ConfigPath, ExitCode, load, print_columns, say
+from gateway.commands.console import AsJson, ConfigPath, ExitCode, load, print_columns, say
 from gateway.text import plain_time, visible
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ def _roles(settings: "Config", caller: str, groups: Sequence[str]) -> Iterator[s
 
 
 @auth.command("keys")
-def keys(config: ConfigPath = None) -> None:
+def keys(config: ConfigPath = None, *, as_json: AsJson = False) -> None:
     """Show when each key of the configured callers was last used, as far as gateways have stored it.
 
     Former keys follow, which the configuration no longer has. Identity tokens and temporary keys are not among them.
@@ -127,7 +127,7 @@ def keys(config: ConfigPath = None) -> None:
         last = uses.pop((caller, kind, key), None)
         rows.append((caller, kind, key, setting, "never" if last is None else plain_time(last.last_used)))
     rows += [(use.caller, use.kind, use.key, "not configured", plain_time(use.last_used)) for use in uses.values()]
-    print_columns(("caller", "kind", "key", "setting", "last used"), rows)
+    print_columns(("caller", "kind", "key", "setting", "last used"), rows, as_json=as_json)
 
 
 async def _last_uses(settings: "Config") -> "list[LastUse]":

@@ -19,10 +19,11 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
+from gateway import findings
 from gateway.commands.record_client import Entry
 from gateway.errors import ConfigurationError, GatewayError
 from gateway.fencing.record import EntryReason, Kind, also_denied, missing_grant
-from gateway.findings import DoctorReport, render
+from gateway.findings import DoctorReport
 from gateway.text import plain_time, span, visible
 
 if TYPE_CHECKING:
@@ -167,12 +168,22 @@ def tell(problem: GatewayError, about: str | None = None) -> None:
         say(f"gateway: {line}" if about is None else f"gateway: {about}: {line}")
 
 
-def print_report(report: DoctorReport) -> None:
-    """Print a report as harmless text, because it contains keys of objects. Exit with 1 if there are problems."""
+AsJson: TypeAlias = Annotated[bool, typer.Option("--json", help="Print one JSON object a line, with all fields.")]
+ReportAsJson: TypeAlias = Annotated[bool, typer.Option("--json", help="Print the report as JSON.")]
+
+
+def print_report(report: DoctorReport, *, as_json: bool = False, strict: bool = False) -> None:
+    """Print a report as harmless text, because it contains keys of objects, or as JSON.
+
+    Exit with 1 if there are problems, or with ``strict`` warnings.
+    """
     console = terminal()
-    for line in render(report):
-        console.print(visible(line), style=STYLES.get(line.strip().partition(" ")[0]))
-    if report.problems:
+    if as_json:
+        typer.echo(findings.as_json(report))
+    else:
+        for line in findings.render(report):
+            console.print(visible(line), style=STYLES.get(line.strip().partition(" ")[0]))
+    if report.problems or (strict and report.warnings):
         raise typer.Exit(ExitCode.NO)
 
 
@@ -289,13 +300,20 @@ def _lines(
         yield (" " * GAP).join(padded).rstrip()
 
 
-def print_columns(titles: Cells, rows: Iterable[Sequence[str]], optional: Sequence[str] = ()) -> tuple[str, ...]:
+def print_columns(
+    titles: Cells, rows: Iterable[Sequence[str]], optional: Sequence[str] = (), *, as_json: bool = False
+) -> tuple[str, ...]:
     """Print rows of text as a table on standard output, or with tabs between columns if that is no terminal.
 
     With ``optional`` columns each row is one line, or a few in a wide terminal, which cuts no text. These columns go
     if the terminal is too narrow, the first first. Without them no text is cut.
     An ``id`` is whole or not there, because half of it cannot be used. Return the columns that went.
+    ``as_json``: each row is an object instead.
     """
+    if as_json:
+        for row in rows:
+            print_json({title.replace(" ", "_"): text for title, text in zip(titles, row, strict=True)})
+        return ()
     console = terminal()
     harmless = [tuple(map(visible, row)) for row in rows]
     if not console.is_terminal:
@@ -391,11 +409,16 @@ def of_table(config: Path | None, table: str) -> "Config":
     raise ConfigurationError(f"No database exposes the schema {schema}.", advice="Add it to schemas of one of them.")
 
 
-def each(settings: "Config", name: str | None, act: "Callable[[str | None, Config], None]") -> None:
-    """Act on each of the chosen databases. One that fails does not stop the others: the exit code tells it."""
+def each(
+    settings: "Config", name: str | None, act: "Callable[[str | None, Config], None]", *, alone: str | None = None
+) -> None:
+    """Act on each of the chosen databases. One that fails does not stop the others: the exit code tells it.
+
+    ``alone``: why it is to be one of them, if it is. Standard output has nothing else on it then.
+    """
     parts = chosen(settings, name)
-    if list(parts) == [None]:
-        act(None, parts[None])
+    if alone is not None or list(parts) == [None]:
+        act(name, the_one(settings, name, alone or ""))
         return
     code: int = 0
     for database, part in parts.items():

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gateway.commands.console import ConfigPath, DatabaseName, each, load, of_table, print_report, say
+from gateway.commands.console import ConfigPath, DatabaseName, ReportAsJson, each, load, of_table, print_report, say
 from gateway.findings import DoctorReport, ReportSection
 
 if TYPE_CHECKING:
@@ -69,14 +69,15 @@ def remove_guard(table: GuardedTable, config: ConfigPath = None, dsn: Installing
 
 
 @guard.command("show")
-def show_guards(config: ConfigPath = None, database: DatabaseName = None) -> None:
+def show_guards(config: ConfigPath = None, database: DatabaseName = None, *, as_json: ReportAsJson = False) -> None:
     """List guards, and check each against the rule of its table. Exit code 1: one does not match."""
     from gateway.guard import installation as guards  # noqa: PLC0415 - the compiler of the table plane's SQL hangs on it
 
     def act(_: "str | None", part: "Config") -> None:
-        print_report(DoctorReport((ReportSection("guards", tuple(asyncio.run(guards.examine_guards(part)))),)))
+        report = DoctorReport((ReportSection("guards", tuple(asyncio.run(guards.examine_guards(part)))),))
+        print_report(report, as_json=as_json)
 
-    each(load(config), database, act)
+    each(load(config), database, act, alone="--json is about one database" if as_json else None)
 
 
 @guard.command("pack")

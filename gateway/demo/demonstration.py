@@ -174,9 +174,10 @@ def _services(stack: ExitStack, directory: Path) -> Config:
     dsn = database.dsn(DATABASE)
     asyncio.run(_create_database(database.dsn()))
     migrations.upgrade(dsn)
-    config = configuration(dsn, store.endpoint())
+    endpoint = store.endpoint()
+    config = configuration(dsn, endpoint)
     asyncio.run(_create_tables(config))
-    with closing(story.objects(config.s3.endpoint)) as client:
+    with closing(story.objects(endpoint)) as client:
         client.create_bucket(Bucket=BUCKET)
     return config
 

@@ -1,6 +1,7 @@
 """``gateway auth``: which grant allows something to a caller, and which keys of callers are used."""
 
 import asyncio
+import json
 import re
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -275,6 +276,9 @@ async def test_the_last_use_of_each_key_is_shown(dsn: str, database: Database, t
     assert timedelta(minutes=59) < ago < timedelta(minutes=61)
     for secret in (OLD, NEW, "secret-of-the-new-pair", "secret-of-the-old-pair"):
         assert secret not in said.stdout
+    documents = await asyncio.to_thread(called, "auth", "keys", "--config", str(path), "--json")
+    rows = [list(json.loads(line).values()) for line in documents.stdout.splitlines()]
+    assert [row[:4] for row in rows] == [line[:4] for line in lines]
 
 
 async def test_without_a_database_the_command_says_so(path: Path) -> None:

@@ -1,6 +1,7 @@
 """Commands act on all databases of a configuration, or on one by its name. One that fails does not stop the others."""
 
 import asyncio
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -51,6 +52,10 @@ def test_commands_act_on_each_database(tmp_path: Path, addresses: dict[str, str]
         assert "south:\n" in both.stdout
         one = called(*command, "--database", "south", "--config", str(config))
         assert "north:" not in one.stdout
+    report = called("guard", "show", "--json", "--database", "south", "--config", str(config))
+    assert json.loads(report.stdout)["status"] == "ok"
+    neither = called("guard", "show", "--json", "--config", str(config))
+    assert (neither.returncode, neither.stdout) == (2, "")
     wrong = called("open", "--database", "west", "--config", str(config))
     assert (wrong.returncode, "there is no database west; there are: north, south" in wrong.stderr) == (2, True)
 
