@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 class ExitCode(IntEnum):
     """The exit codes of all commands, beside 0, those of the program that ``gateway run`` starts, and 128 + a signal.
 
-    Those from 64 to 78 are of sysexits.h.
+    The codes from 64 to 78 are of sysexits.h.
     """
 
     NO = 1
