@@ -16,7 +16,6 @@ import asyncpg
 import uvloop
 
 from bench.measure import percentiles
-from bench.services import BULK
 from bench.usage import using
 
 Connection: TypeAlias = "asyncpg.Connection[asyncpg.Record]"
@@ -24,9 +23,6 @@ Connection: TypeAlias = "asyncpg.Connection[asyncpg.Record]"
 _UPDATE = "UPDATE accounts SET balance = $2 WHERE id = $1"
 _SELECT = "SELECT * FROM accounts WHERE id = $1"
 _INSERT = "INSERT INTO entries (account_id, amount, note) VALUES ($1, $2, $3)"
-_INSERT_MANY = (
-    "INSERT INTO entries (account_id, amount, note) SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::text[])"
-)
 
 
 async def _update(connection: Connection, row: int, count: int) -> None:
@@ -41,15 +37,10 @@ async def _insert(connection: Connection, row: int, count: int) -> None:
     await connection.execute(_INSERT, row, count, "an entry")
 
 
-async def _insert_many(connection: Connection, row: int, _: int) -> None:
-    await connection.execute(_INSERT_MANY, [row] * BULK, list(range(BULK)), ["an entry"] * BULK)
-
-
 WORKS: dict[str, Callable[[Connection, int, int], Awaitable[None]]] = {
     "update": _update,
     "select": _select,
     "insert": _insert,
-    "insert-many": _insert_many,
 }
 
 

@@ -20,8 +20,6 @@ from tests.processes import free_port
 from tests.stores.store import Store
 
 ROWS = 10_000
-BULK = 1_000
-"""Rows of one request that inserts many."""
 SESSIONS = 300
 """Sessions PostgreSQL takes: the peers open one for each connection."""
 KEYS = ("bench-key", "bench-secret")

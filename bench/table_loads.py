@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from bench.measure import CONNECTIONS, TURN, Load
-from bench.services import BULK, ROWS, Services, run_json
+from bench.services import ROWS, Services, run_json
 from bench.usage import Usage, using
 
 Measure: TypeAlias = Callable[[], Load]
@@ -53,7 +53,7 @@ def beside(measure: Measure, origin: str, work: str) -> Measure:
 def _command(origin: str, work: str, connections: int, seconds: int, rest: int = 0, resources: int = 1) -> list[str]:
     script = Path(__file__).with_name("tables.lua")
     wrk = ["wrk", "-t1", f"-c{connections}", f"-d{seconds}s", "-s", str(script), origin]
-    return [*wrk, "--", work, str(ROWS), str(BULK), str(rest), str(resources)]
+    return [*wrk, "--", work, str(ROWS), str(rest), str(resources)]
 
 
 def _finished(command: list[str]) -> Load:

@@ -1,5 +1,5 @@
--- wrk: asks for one kind of work again and again. Arguments: the work, rows, rows of a bulk, milliseconds that a
--- connection rests between two requests, resources of a request.
+-- wrk: asks for one kind of work again and again. Arguments: the work, rows, milliseconds that a connection
+-- rests between two requests, resources of a request.
 local make, rows, count
 
 local function headers(token)
@@ -16,21 +16,6 @@ end
 
 local function entry(id, amount)
     return '{"account_id": ' .. id .. ', "amount": ' .. amount .. ', "note": "an entry"}'
-end
-
--- Building such a body takes longer than sending it: a few are made beforehand.
-local function bulks(size)
-    local bodies = {}
-    for id = 1, 16 do
-        local entries = {}
-        for amount = 1, size do
-            entries[amount] = entry(id, amount)
-        end
-        bodies[id] = '[' .. table.concat(entries, ",") .. ']'
-    end
-    return function(id)
-        return wrk.format("POST", "/v1/tables/entries", headers(), bodies[id % 16 + 1])
-    end
 end
 
 local works = {
@@ -52,12 +37,8 @@ local works = {
     select = function()
         return function(id) return wrk.format("GET", "/v1/tables/accounts?id=eq." .. id) end
     end,
-    insert = function()
-        return function(id) return wrk.format("POST", "/v1/tables/entries", headers(), entry(id, count)) end
-    end,
-    ["insert-many"] = bulks,
     -- Rows of many resources in one request, which has the token of all of them.
-    ["insert-spread"] = function(_, resources)
+    ["insert-spread"] = function(resources)
         return function(id)
             local entries = {}
             for step = 1, resources do
@@ -79,8 +60,8 @@ local works = {
 function init(args)
     math.randomseed(1)
     rows, count = tonumber(args[2]), 0
-    make = works[args[1]](tonumber(args[3]), tonumber(args[5]))
-    local rest = tonumber(args[4])
+    make = works[args[1]](tonumber(args[4]))
+    local rest = tonumber(args[3])
     if rest > 0 then
         delay = function() return rest end
     end

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from bench import handwritten, storm
 from bench.measure import CONNECTIONS, Goal, Measured, Row, in_turns
-from bench.services import BULK, Services, running
+from bench.services import Services, running
 from bench.table_loads import Measure, driver, http, watched
 
 MANY = 128
@@ -52,30 +52,14 @@ def _takeover(services: Services) -> Iterator[Row]:
     yield _compared(services, "fenced PATCH, a new holder each time", own, DRIVER, peer, Goal(0.7))
 
 
-def _post(services: Services) -> Iterator[Row]:
-    work = "fenced POST of a row under its parent's lock"
-    yield from _against_driver(services, work, "insert", "insert", (Goal(1.0),), (Goal(1.2),))
-
-
 def _keyed(services: Services) -> Iterator[Row]:
     own, peer = http(services.gateway, "insert-keyed"), driver(services, "insert")
     work = "fenced POST of a row with its own key, each a new resource"
     yield _compared(services, work, own, DRIVER, peer, Goal(0.7))
 
 
-def _bulk(services: Services) -> Iterator[Row]:
-    own, peer = http(services.gateway, "insert-many"), driver(services, "insert-many")
-    row = _compared(services, f"fenced POST of {BULK:,} rows", own, "asyncpg direct, from arrays", peer, Goal(0.5))
-    yield replace(row, unit="rows/s", size=BULK)
-
-
 def _get(services: Services) -> Iterator[Row]:
     yield from _against_driver(services, "GET of a row by key", "select", "select", (Goal(0.6),), (Goal(0.8),))
-
-
-def _shared(services: Services) -> Iterator[Row]:
-    own, peer = http(services.gateway, "update-shared"), watched(services, http(services.gateway, "update"))
-    yield _compared(services, "fenced PATCH of rows of one resource", own, "each row its own", peer, Goal(0.5))
 
 
 def _handwritten(services: Services) -> Iterator[Row]:
@@ -94,11 +78,8 @@ WORKS: dict[str, Callable[[Services], Iterator[Row]]] = {
     "patch": _patch,
     "roles": _roles,
     "takeover": _takeover,
-    "post": _post,
     "keyed": _keyed,
-    "bulk": _bulk,
     "get": _get,
-    "shared": _shared,
     "handwritten": _handwritten,
     "lone": _lone,
     "storm": storm.rows,
