@@ -148,9 +148,7 @@ class Leases:
     async def _renew_alone(self, held: Held, ttl: float) -> Held:
         asked = self._clock()
         # It is kept for as long as the lock is, which is nothing that happens in the trace in which it was acquired.
-        view = await self._api.ask("PUT", _path(held), {"ttl": ttl}, traced=False)
-        if not isinstance(view, dict) or view.get("resource") != held.resource or view.get("lease") != held.handle:
-            raise _unreadable(held.resource)
+        view = _about(held, await self._api.ask("PUT", _path(held), {"ttl": ttl}, traced=False))
         token = _token(view)
         return replace(held, epoch=token.epoch, value=token.value, valid_until=asked + _lasting(view, ttl))
 
@@ -209,6 +207,12 @@ def _lasting(view: dict[str, Any], ttl: float) -> float:
     if lasting is None:
         raise _unreadable(str(view.get("resource")))
     return min(lasting, ttl)
+
+
+def _about(held: Held, view: Any) -> dict[str, Any]:
+    if isinstance(view, dict) and (view.get("resource"), view.get("lease")) == (held.resource, held.handle):
+        return view
+    raise _unreadable(held.resource)
 
 
 def _unreadable(resource: str) -> Refused:
@@ -342,15 +346,9 @@ class RenewalBatches:
 
 
 def _until(asked: float, held: Held, ttl: float, renewed: Any) -> float | None:
-    """Return until when a hold is valid; None where it is lost. Raise ValueError where the answer does not say it."""
-    if (renewed["resource"], renewed["lease"]) != (held.resource, held.handle):
-        raise ValueError("The answer is about another lease.")
-    if renewed["expires_in"] is None:
-        return None
-    lasting = seconds(renewed["expires_in"])
-    if lasting is None:
-        raise ValueError("The answer does not say for how long the lease lasts.")
-    return asked + min(lasting, ttl)
+    """Return until when a hold is valid; None where it is lost. Raise ``Refused`` where the answer does not say it."""
+    view = _about(held, renewed)
+    return None if view.get("expires_in", 0) is None else asked + _lasting(view, ttl)
 
 
 def _end(pause: "asyncio.Future[None]") -> None:

@@ -16,7 +16,7 @@ GatewayUrl: TypeAlias = Annotated[
     str, typer.Option(envvar="GATEWAY_URL", help="The address of the gateway, e.g. https://gateway.example.com.")
 ]
 ApiKeyFile: TypeAlias = Annotated[
-    Path | None, typer.Option(help="A file with the API key, instead of GATEWAY_API_KEY. A demo needs none to read.")
+    Path | None, typer.Option(help="A file with the API key, instead of GATEWAY_API_KEY.")
 ]
 AdminKeyFile: TypeAlias = Annotated[
     Path | None, typer.Option(help="A file with an administrator's API key, instead of GATEWAY_API_KEY.")

@@ -21,7 +21,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from typing import Any
 
 import boto3
@@ -139,11 +139,10 @@ class StoryFailed(Exception):
     """Something did not happen as the story tells it."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class DemoLease:
     """The right to write, until it ends; ``token`` is higher than that of every lease before."""
 
-    holder: str
     token: int
     ends: float
 
@@ -158,21 +157,20 @@ class LockService:
     """A stand-in for a lock service: one lock, leases that run out, tokens that grow."""
 
     next_token: int
-    lease: DemoLease | None = field(default=None)
+    lease: DemoLease | None = None
 
-    def acquire(self, holder: str) -> DemoLease | None:
+    def acquire(self) -> DemoLease | None:
         """Return a lease of ``TTL`` seconds; None while another holder has the lock."""
         if self.lease is not None and self.lease.left > 0:
             return None
-        self.lease = DemoLease(holder, self.next_token, time.monotonic() + TTL)
+        self.lease = DemoLease(self.next_token, time.monotonic() + TTL)
         self.next_token += 1
         return self.lease
 
-    def renew(self, lease: DemoLease) -> DemoLease:
-        """Return the same lease, for another ``TTL`` seconds: no other holder has taken it over yet."""
-        _expect(self.lease is not None and self.lease.token == lease.token, f"{lease.holder} still has the lock")
-        self.lease = replace(lease, ends=time.monotonic() + TTL)
-        return self.lease
+    def renew(self, lease: DemoLease) -> None:
+        """Let a lease last for another ``TTL`` seconds: no other holder has taken it over yet."""
+        _expect(self.lease is lease, f"the holder of token {lease.token} still has the lock")
+        lease.ends = time.monotonic() + TTL
 
 
 class WriterProcess:
@@ -277,7 +275,7 @@ class _Story:
         self._first.take(lease)
         self._line(f"{self._first.name} gets the lock with token {lease.token}.")
         self._deposit(self._first, 10, lease)
-        lease = self._locks.renew(lease)
+        self._locks.renew(lease)
         about = self._first.begin(10, lease)
         _expect(about["lease_left"] > 0, f"{self._first.name} still holds its lease before it is stopped")
         self._line(
@@ -289,7 +287,7 @@ class _Story:
         return lease
 
     def _second_takes_over(self, stale: DemoLease) -> DemoLease:
-        _expect(self._locks.acquire(self._second.name) is None, "the lock is still held")
+        _expect(self._locks.acquire() is None, "the lock is still held")
         self._line(f"{self._second.name} asks for the lock and has to wait.")
         time.sleep(max(0.0, stale.left))
         lease = self._acquire(self._second)
@@ -352,7 +350,7 @@ class _Story:
         )
 
     def _acquire(self, writer: WriterProcess) -> DemoLease:
-        lease = self._locks.acquire(writer.name)
+        lease = self._locks.acquire()
         if lease is None:
             raise StoryFailed(f"{writer.name} did not get the lock")
         return lease
