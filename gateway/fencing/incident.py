@@ -178,9 +178,19 @@ def group(tallies: Iterable[Tally]) -> list[Incident]:
     return sorted(found, key=lambda one: one.last, reverse=True)
 
 
-def urgency(state: State) -> int:
-    """Return the place of a state in a list: what goes on comes first, then what is acknowledged, then the rest."""
-    return {State.ACKNOWLEDGED: 1, State.RESOLVED: 2}.get(state, 0)
+def urgency(incident: Incident, now: datetime) -> tuple[int, bool, int, int, float]:
+    """Return the place of an incident in a list: what goes on, then what is acknowledged, the worst of each first.
+
+    The rest comes last, the newest first.
+    """
+    place = {State.ACKNOWLEDGED: 1, State.RESOLVED: 2}.get(incident.state(now), 0)
+    age = (now - incident.last).total_seconds()
+    if place == 2:
+        return place, False, 0, 0, age
+    reason, of_a_token = incident.key.reason, incident.key.of_a_token
+    worst = OF_A_TOKEN.index(EntryReason(reason)) if of_a_token else len(OF_A_TOKEN)
+    # An observed write without a token passes as it did before there was a rule. It is no emergency.
+    return place, not (incident.passed and of_a_token), worst, -incident.count, age
 
 
 def _split(tallies: Sequence[Tally]) -> Iterable[Incident]:

@@ -49,9 +49,7 @@ class IncidentRow:
 
 
 def in_order(rows: Iterable[IncidentRow]) -> list[IncidentRow]:
-    """Return the incidents that go on, then those that are acknowledged, then the others; the newest of each first."""
-    by_time = sorted(rows, key=lambda row: row.incident.last, reverse=True)
-    return sorted(by_time, key=lambda row: urgency(row.state))
+    return sorted(rows, key=lambda row: urgency(row.incident, row.now))
 
 
 def list_routes(site: Site) -> list[Route]:

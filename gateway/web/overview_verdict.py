@@ -11,7 +11,7 @@ from typing import Literal, TypeAlias
 from urllib.parse import urlencode
 
 from gateway.errors import GatewayError, Unavailable
-from gateway.fencing.incident import ZOMBIE, Incident, State, counted_only, nothing_refused
+from gateway.fencing.incident import ZOMBIE, Incident, State, counted_only, nothing_refused, urgency
 from gateway.fencing.record import EntryReason
 from gateway.findings import OTHER_STORE, UNFENCED, Name, Sentence, Standing
 from gateway.journal.contents import ADVICE, Problem
@@ -178,24 +178,9 @@ def _bypasses(facts: Facts, *, recent: bool) -> Iterator[Finding]:
     )
 
 
-_ORDER = (
-    EntryReason.TOKEN_STALE,
-    EntryReason.TOKEN_DUPLICATE,
-    EntryReason.TOKEN_USED,
-    EntryReason.TOKEN_IMPLAUSIBLE,
-)
-
-
-def _rank(incident: Incident) -> tuple[bool, int, int]:
-    reason = incident.key.reason
-    place = _ORDER.index(EntryReason(reason)) if reason in _ORDER else len(_ORDER)
-    # An observed write without a token passes as it did before there was a rule. It is no emergency.
-    return not (incident.passed and incident.key.of_a_token), place, -incident.count
-
-
 def _ranked(several: Sequence[Facts], *states: State) -> list[tuple[Facts, Incident]]:
     found = [(facts, one) for facts in several for one in facts.incidents if one.state(facts.now) in states]
-    return sorted(found, key=lambda one: _rank(one[1]))
+    return sorted(found, key=lambda one: urgency(one[1], one[0].now))
 
 
 def _incidents(several: Sequence[Facts]) -> Iterator[Finding]:
