@@ -275,15 +275,9 @@ async def _of_schema(config: Config, database: Database, server: Server) -> Sequ
         advice = GRANT.format(server.role)
         fixes = tuple(rights.fix(privilege, server.role) for privilege in missing)
         return [Check("schema", CheckStatus.PROBLEM, f"the role lacks {first_few(missing)}", advice, fixes)]
-    newest = migrations.newest()
     installed = await migrations.installed(config.postgres.dsn.get_secret_value())
-    if installed is None:
-        return [problem("schema", "fencing is not installed", "Run gateway migrate.")]
-    if installed < newest:
-        return [problem("schema", f"fencing is at {installed}, {newest} is needed", "Run gateway migrate.")]
-    if installed > newest:
-        advice = "It works; upgrade this gateway when all others are."
-        return [warning("schema", f"fencing is at {installed}, newer than this gateway's {newest}", advice)]
+    if notice := migrations.check(installed):
+        return [warning("schema", notice, "Upgrade this gateway when all others are.")]
     return [
         ok("schema", f"fencing is at {installed}, the newest"),
         await _of_statements(database, server),

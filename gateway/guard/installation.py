@@ -216,12 +216,7 @@ async def examine_guards(config: Config) -> list[Check]:
 
 async def _check_schema(config: Config, dsn: str | None) -> None:
     installed = await migrations.installed(dsn or config.postgres.dsn.get_secret_value())
-    if installed is None or installed < REVISION:
-        raise ConfigurationError(
-            f"The fencing schema is {'not installed' if installed is None else f'at {installed}'}; "
-            f"a guard needs {REVISION}.",
-            advice="Run gateway migrate first.",
-        )
+    migrations.check(installed, REVISION, "a guard")
 
 
 def _split(config: Config, table: str) -> tuple[str, str]:

@@ -227,7 +227,7 @@ class TestDatabase:
 
     @pytest.mark.parametrize(
         ("revision", "status", "advice"),
-        [("r0000", CheckStatus.PROBLEM, "gateway migrate"), ("r9999", CheckStatus.WARNING, "upgrade this gateway")],
+        [("r0000", CheckStatus.PROBLEM, "gateway migrate"), ("r9999", CheckStatus.WARNING, "Upgrade this gateway")],
     )
     async def test_another_revision_is_noticed(
         self, dsn: str, revision: str, status: CheckStatus, advice: str, monkeypatch: pytest.MonkeyPatch

@@ -196,7 +196,8 @@ async def test_an_older_schema_is_told_to_migrate(
         done = await command(*arguments, *(["--dsn", stage.owner] if "install" in arguments else []))
         assert done.returncode == 2
         assert (
-            done.stderr == "gateway: The fencing schema is at r0000; a guard needs r1001. Run gateway migrate first.\n"
+            done.stderr
+            == "gateway: The fencing schema is at r0000; a guard needs r1001. Run 'gateway migrate' first.\n"
         )
 
 
