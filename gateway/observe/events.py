@@ -485,7 +485,7 @@ class ServiceUnreachable(Rare):
     ``repeated_as``: by what the log knows it again, if not by its ``error``.
     """
 
-    service: Literal["postgres", "s3", "collector", "issuer"]
+    service: str
     error: str
     advice: str | None = None
     repeated_as: str = ""

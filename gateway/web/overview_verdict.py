@@ -13,7 +13,7 @@ from urllib.parse import urlencode
 from gateway.errors import GatewayError, Unavailable
 from gateway.fencing.incident import ZOMBIE, Incident, State, counted_only, nothing_refused, urgency
 from gateway.fencing.record import EntryReason
-from gateway.findings import OTHER_STORE, UNFENCED, Name, Sentence, Standing
+from gateway.findings import CheckStatus, Name, Notice, Piece, Sentence, Standing, question
 from gateway.journal.contents import ADVICE, Problem
 from gateway.text import age, visible
 from gateway.web.advice import next_step, reason_words
@@ -84,16 +84,6 @@ class Facts:
     database: str | None = None
 
 
-_SERVICES = {
-    "postgres": (
-        "The database",
-        "Until then nothing of it is written, and this page lacks its record. No entry is lost.",
-    ),
-    "s3": ("The store", "Until then its buckets take no object write. Writes to tables go on."),
-}
-"""The services, and what their outage means."""
-
-
 def assess(*several: Facts) -> tuple[Finding, ...]:
     """Return what is wrong, the worst first. If nothing is, return the one finding that says so.
 
@@ -142,40 +132,43 @@ def _counted(several: Sequence[Facts]) -> Happened | None:
     return None if newest is None else replace(newest, count=sum(one.count for one in found))
 
 
+def _found(name: str, address: str | None = None, title: str = "", **pieces: Piece) -> Finding:
+    return _noted(question(name).find(**pieces), address, title)
+
+
+def _noted(notice: Notice, address: str | None = None, title: str = "") -> Finding:
+    level: Level = "bad" if notice.status is CheckStatus.PROBLEM else "warned"
+    return Finding(level, (*notice.sentence, "."), (notice.advice,), address, title)
+
+
 def _outages(facts: Facts) -> Iterator[Finding]:
     for service, state in facts.health.items():
         if state != "ok":
-            name, meaning = _SERVICES[service]
+            name = {"postgres": "The database", "s3": "The store"}[service]
             error = (facts.troubles or {}).get(service, Unavailable(f"{name} cannot be reached."))
-            yield Finding("bad", (visible(error.told),), (f"{visible(error.remedy)} {meaning}",))
+            yield _found(service, told=visible(error.told).removesuffix("."), remedy=visible(error.remedy))
     if facts.journal is not None:
         known = facts.journal in list(Problem)
-        yield Finding(
-            "bad",
-            ("The journal is in trouble: ", Name(facts.journal), "."),
-            (ADVICE[Problem(facts.journal)] if known else "Run gateway doctor: it says why.",),
-        )
+        remedy = ADVICE[Problem(facts.journal)] if known else "Run gateway doctor: it says why."
+        yield _found("run", trouble=Name(facts.journal), remedy=remedy)
     for bucket, reason in (facts.buckets or {}).items():
-        yield Finding(
-            "bad",
-            ("The bucket ", Name(bucket), f" {UNFENCED}: ", Name(reason), "."),
-            (f"{OTHER_STORE} gateway doctor probes it again.",),
-        )
+        yield _found("buckets", bucket=Name(bucket), reason=Name(reason))
 
 
 def _bypasses(facts: Facts, *, recent: bool) -> Iterator[Finding]:
     found = facts.bypasses
     if found is None or (facts.now - found.last <= RECENT) is not recent:
         return
-    changes = "1 change was made" if found.count == 1 else f"{found.count:,} changes were made"
-    of: Sentence = () if found.about is None else (", the last of ", Name(found.about, resource=True))
-    yield Finding(
-        "bad" if recent else "warned",
-        (f"{changes} past the gateway in {facts.period}", *of, ", found at ", found.last, ". No fence has seen it."),
-        ("Find the writer, and take away its rights: gateway doctor lists roles and principals that have them.",),
+    finding = _found(
+        "bypasses",
         _link("/ui/events", facts, kind="bypass"),
         "The changes",
+        changes="1 change was made" if found.count == 1 else f"{found.count:,} changes were made",
+        period=facts.period,
+        of=() if found.about is None else (", the last of ", Name(found.about, resource=True)),
+        last=found.last,
     )
+    yield finding if recent else replace(finding, level="warned")
 
 
 def _ranked(several: Sequence[Facts], *states: State) -> list[tuple[Facts, Incident]]:
@@ -315,41 +308,25 @@ def _resource(incident: Incident) -> Name:
     return Name("several resources") if incident.about is None else Name(incident.about, resource=True)
 
 
-_COUNTED: Sentence = ("Look into the log of PostgreSQL: each refusal is a line there, with its resource and token.",)
-
-
 def _guard(facts: Facts) -> Iterator[Finding]:
     found = facts.guard
-    if found is None or facts.now - found.last > RECENT:
-        return
-    yield Finding(
-        "warned",
-        (f"{counted_only(found.count)} The last was noted at ", found.last, ". Nothing of them was written."),
-        _COUNTED,
-        _link("/ui/events", facts, kind="guard-refused"),
-        "The refusals",
-    )
+    if found is not None and facts.now - found.last <= RECENT:
+        last = (" The last was noted at ", found.last, ". Nothing of them was written")
+        yield _counted_refusals(facts, counted_only(found.count), *last)
+
+
+def _counted_refusals(facts: Facts, *told: str | datetime) -> Finding:
+    return _found("counted refusals", _link("/ui/events", facts, kind="guard-refused"), "The refusals", told=told)
 
 
 def _backlogs(facts: Facts) -> Iterator[Finding]:
     for one in () if facts.standing is None else facts.standing.notices:
         if one.notable:
-            yield Finding("warned", (*one.sentence, "."), (one.advice,))
+            yield _noted(one)
     for name, since in (facts.webhooks or {}).items():
-        begun: Sentence = () if since is None else (" since ", since)
-        yield Finding(
-            "warned",
-            ("The webhook ", Name(name), " does not get through", *begun, "."),
-            ("Bring its receiver back. Its messages wait, and none is lost.",),
-        )
+        yield _found("webhooks", webhook=Name(name), begun=() if since is None else (" since ", since))
     for name, on_since in (facts.alarms or {}).items():
-        yield Finding(
-            "warned",
-            ("The alarm ", Name(name), " is on since ", on_since, "."),
-            ("Look at the incidents of this time.",),
-            _link("/ui/incidents", facts),
-            "The incidents",
-        )
+        yield _found("alarms", _link("/ui/incidents", facts), "The incidents", alarm=Name(name), since=on_since)
 
 
 def _quiet(facts: Facts) -> Finding:
@@ -358,7 +335,7 @@ def _quiet(facts: Facts) -> Finding:
     if not facts.refused and not facts.passed:
         told = nothing_refused(counted, f" in {facts.period}")
         if counted:
-            return Finding("warned", (f"{told}{idle}",), _COUNTED, _link("/ui/events", facts, kind="guard-refused"))
+            return _counted_refusals(facts, f"{told}{idle}".removesuffix("."))
         return Finding("good", (f"All is quiet: {told[0].lower()}{told[1:]}{idle}",), ("Nothing to do.",))
     last: Sentence = () if facts.last_refused is None else (", the last at ", facts.last_refused)
     return Finding(

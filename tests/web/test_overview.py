@@ -121,6 +121,7 @@ def test_a_verdict_is_a_sentence(facts: dict[str, Any], level: str, sentence: st
     (finding,) = assess(replace(QUIET, **facts))
     assert finding.level == level
     assert said(finding).endswith(sentence)
+    assert bool(finding.address) is bool(finding.title), "a link has a text"
 
 
 UNSETTLED = replace(IDLE, intents=2, intents_since=EARLIER, oldest_intent="reports/a")
