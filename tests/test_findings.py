@@ -12,12 +12,13 @@ from gateway.commands import serve
 from gateway.commands.serve import Origin
 from gateway.demo.embedded import EmbeddedPostgres
 from gateway.doctor import examination
+from gateway.fencing.incident import Notable
 from gateway.findings import QUESTIONS, Rendering, asked_by, plain, question
 from gateway.objects.store.operations import Upstream
 from gateway.observe import logs
 from gateway.observe.events import LINES, BypassFound, GuardRefused, ServiceUnreachable
 from gateway.observe.gauges import DatabaseGauges
-from gateway.web.overview_verdict import Happened, assess
+from gateway.web.overview_verdict import assess
 from tests.observe.scene import scene
 from tests.running import config
 from tests.web.test_overview import EARLIER, IDLE, NOW, QUIET, UNSEALED, UNSETTLED, said
@@ -30,8 +31,8 @@ PROVOKED: dict[str, dict[str, Any]] = {
     "intents": {"standing": UNSETTLED},
     "uploads": {"standing": replace(IDLE, left=1, left_in="reports")},
     "sealing": {"standing": UNSEALED},
-    "bypasses": {"bypasses": Happened(1, NOW, "orders/1")},
-    "counted refusals": {"guard": Happened(1, NOW - timedelta(minutes=1), None)},
+    "bypasses": {"bypasses": Notable(1, NOW, "orders/1")},
+    "counted refusals": {"guard": Notable(1, NOW - timedelta(minutes=1), None)},
     "webhooks": {"webhooks": {"pager": EARLIER}},
     "alarms": {"alarms": {"storm": EARLIER}},
 }

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TypeAlias
 
-from gateway.fencing.incident import counted_only, nothing_refused
+from gateway.fencing.incident import counted_only, fate, nothing_refused
 from gateway.fencing.record import Kind
 from gateway.text import span, visible
 from gateway.timeline.history import (
@@ -83,13 +83,13 @@ def headline(lanes: Sequence[Lane], totals: Totals, clock: Clock, counted: int =
             *_standing(lanes, clock),
         )
     worst = troubled[0]
-    sentences: list[Sentence] = [(*_zombie(worst, clock), f" {_fate(worst.tally.refused, worst.tally.noted)}")]
+    sentences: list[Sentence] = [(*_zombie(worst, clock), f" {fate(worst.tally.refused, worst.tally.noted)}")]
     others = max(totals.zombies, len(troubled)) - 1
     if others:
         refused = max(totals.refused, sum(lane.tally.refused for lane in troubled)) - worst.tally.refused
         noted = max(totals.noted, sum(lane.tally.noted for lane in troubled)) - worst.tally.noted
         subject = "One other writer" if others == 1 else f"{number(others)} other writers"
-        sentences.append((f"{subject} tried {number(refused)} more {_writes(refused)}. {_fate(refused, noted)}",))
+        sentences.append((f"{subject} tried {number(refused)} more {_writes(refused)}. {fate(refused, noted)}",))
     if counted:
         sentences.append((counted_only(counted, " in this time"),))
     return (*sentences, *_standing(lanes, clock))
@@ -130,17 +130,6 @@ def _between(first: datetime, last: datetime, clock: Clock) -> str:
     return f"at {clock.say(first)}" if first == last else f"from {clock.say(first)} to {clock.say(last)}"
 
 
-def _fate(refused: int, noted: int) -> str:
-    if noted == 0:
-        return "It was refused." if refused == 1 else "All were refused."
-    if noted == refused:
-        passed = "It passed" if refused == 1 else "All of them passed"
-        return f"{passed}, because the rule only observes."
-    enforced = refused - noted
-    were, rule = "was" if enforced == 1 else "were", "its rule" if noted == 1 else "their rule"
-    return f"{number(enforced)} {were} refused, {number(noted)} passed because {rule} only observes."
-
-
 def _standing(lanes: Sequence[Lane], clock: Clock) -> tuple[Sentence, ...]:
     holding = next((lane for lane in lanes if lane.holds), None)
     if holding is None or holding.since is None:
@@ -151,19 +140,15 @@ def _standing(lanes: Sequence[Lane], clock: Clock) -> tuple[Sentence, ...]:
 
 
 def describe_refusals(lane: Lane, refusals: Refusals, clock: Clock) -> str:
-    fate = "Refused" if not refusals.noted else "Passed, would have been refused" if _all_noted(refusals) else "Refused"
+    outcome = "Passed, would have been refused" if refusals.noted == refusals.count else "Refused"
     reason = f" ({refusals.reason})" if refusals.reason else ""
     late = ""
     if lane.overtaken is not None and refusals.first >= lane.overtaken.at:
         late = f", {span(refusals.first - lane.overtaken.at)} after it was overtaken"
     if refusals.count == 1:
-        return f"{fate}: a write of {party_text(lane.party)} at {clock.say(refusals.first)}{late}{reason}."
+        return f"{outcome}: a write of {party_text(lane.party)} at {clock.say(refusals.first)}{late}{reason}."
     times = _between(refusals.first, refusals.last, clock)
-    return f"{fate}: {number(refusals.count)} writes of {party_text(lane.party)} {times}{late}{reason}."
-
-
-def _all_noted(refusals: Refusals) -> bool:
-    return refusals.noted == refusals.count
+    return f"{outcome}: {number(refusals.count)} writes of {party_text(lane.party)} {times}{late}{reason}."
 
 
 def describe_takeover(takeover: Takeover, clock: Clock) -> str:
@@ -211,7 +196,7 @@ def note(lane: Lane) -> str | None:
     if lane.holds:
         return "newest token"
     passed, refused = lane.tally.noted, lane.tally.refused - lane.tally.noted
-    counted = [f"{number(count)} {fate}" for count, fate in ((refused, "refused"), (passed, "passed")) if count]
+    counted = [f"{number(count)} {outcome}" for count, outcome in ((refused, "refused"), (passed, "passed")) if count]
     return ", ".join(counted) or None
 
 

@@ -11,7 +11,18 @@ from typing import Literal, TypeAlias
 from urllib.parse import urlencode
 
 from gateway.errors import GatewayError, Unavailable
-from gateway.fencing.incident import ZOMBIE, Incident, State, counted_only, nothing_refused, urgency
+from gateway.fencing.incident import (
+    NO_REFUSALS,
+    ZOMBIE,
+    Incident,
+    Notable,
+    RefusalCounts,
+    State,
+    counted_only,
+    fate,
+    nothing_refused,
+    urgency,
+)
 from gateway.fencing.record import EntryReason
 from gateway.findings import CheckStatus, Name, Notice, Piece, Sentence, Standing, question
 from gateway.journal.contents import ADVICE, Problem
@@ -44,22 +55,12 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True)
-class Happened:
-    """Entries of one kind in the period: how many, the last one, and what that is about."""
-
-    count: int
-    last: datetime
-    about: str | None
-    caller: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class Facts:
     """The facts of a verdict, at ``now``. ``since``: the beginning of the period, ``period``: its name.
 
     ``health``: the state of each service, and ``troubles``: its error. ``journal``: its trouble. ``buckets``: those
     that take no write, with the reason. ``webhooks``: those that do not get through, with the time since. ``alarms``:
-    those that are on. ``zombies`` and ``refused`` count writes of the period, ``accepted`` is None if it is not known.
+    those that are on. ``refusals`` are those of the period, ``accepted`` is None if it is not known.
     ``database``: its name, if there are several.
     """
 
@@ -70,16 +71,13 @@ class Facts:
     troubles: Mapping[str, GatewayError] | None = None
     journal: str | None = None
     incidents: Sequence[Incident] = ()
-    bypasses: Happened | None = None
-    guard: Happened | None = None
+    bypasses: Notable | None = None
+    guard: Notable | None = None
     buckets: Mapping[str, str] | None = None
     standing: Standing | None = None
     webhooks: Mapping[str, datetime | None] | None = None
     alarms: Mapping[str, datetime] | None = None
-    zombies: int = 0
-    refused: int = 0
-    passed: int = 0
-    last_refused: datetime | None = None
+    refusals: RefusalCounts = NO_REFUSALS
     accepted: int | None = None
     database: str | None = None
 
@@ -113,20 +111,16 @@ def _summed(several: Sequence[Facts]) -> Facts:
     """Return the facts of several databases in which nothing is wrong."""
     if len(several) == 1:
         return several[0]
-    last = [one.last_refused for one in several if one.last_refused is not None]
     return replace(
         several[0],
-        zombies=sum(one.zombies for one in several),
-        refused=sum(one.refused for one in several),
-        passed=sum(one.passed for one in several),
+        refusals=RefusalCounts.over(one.refusals for one in several),
         accepted=sum(one.accepted or 0 for one in several),
-        last_refused=max(last, default=None),
         guard=_counted(several),
         database=None,
     )
 
 
-def _counted(several: Sequence[Facts]) -> Happened | None:
+def _counted(several: Sequence[Facts]) -> Notable | None:
     found = [one.guard for one in several if one.guard is not None]
     newest = max(found, key=lambda one: one.last, default=None)
     return None if newest is None else replace(newest, count=sum(one.count for one in found))
@@ -217,10 +211,7 @@ def _incident(incident: Incident, facts: Facts) -> Finding:
     else:
         sentence, advice = _of_a_caller(incident)
     if incident.passed and key.of_a_token and key.reason != ZOMBIE:
-        sentence = (
-            *sentence,
-            f" {incident.passed:,} of {incident.count:,} took effect, because the rule only observes.",
-        )
+        sentence = (*sentence, f" {fate(incident.count, incident.passed)}")
     if incident.state(now) is State.AGAIN and (note := incident.acknowledged) is not None:
         sentence = (
             *sentence,
@@ -243,20 +234,19 @@ def _incident(incident: Incident, facts: Facts) -> Finding:
 
 def _zombie(incident: Incident, now: datetime) -> tuple[Sentence, Sentence]:
     who, fence, key = writer(incident), incident.fence, incident.key
-    late = "Its late write" if incident.count == 1 else f"Its {incident.count:,} late writes"
+    late = f"It tried {incident.count:,} late {'write' if incident.count == 1 else 'writes'}."
     over: Sentence = ()
     if fence is not None:
         over = ("; ", Name(fence.raised_by), f" took over with token {fence.token} at ", fence.raised_at)
-    begun = (*_wrote(incident, now), f" with token {key.token}", *over, ". ")
+    said = (
+        *_wrote(incident, now),
+        f" with token {key.token}",
+        *over,
+        f". {late} {fate(incident.count, incident.passed)}",
+    )
     if incident.passed:
-        fate = f"{late} took effect"
-        if incident.passed < incident.count:
-            fate = f"Of its {incident.count:,} late writes, {incident.passed:,} took effect"
-        return (
-            (*begun, f"{fate}, because the rule only observes."),
-            ("Stop ", who, " now, and compare what it wrote with the state of its successor."),
-        )
-    return (*begun, f"{late} had no effect."), ("Stop ", who, ", or let it acquire its lock again.")
+        return said, ("Stop ", who, " now, and compare what it wrote with the state of its successor.")
+    return said, ("Stop ", who, ", or let it acquire its lock again.")
 
 
 def _other_token(incident: Incident, now: datetime) -> tuple[Sentence, Sentence]:
@@ -277,10 +267,7 @@ def _of_a_caller(incident: Incident) -> tuple[Sentence, Sentence]:
     reason, missing = Name(reason_words(incident.key.reason)), incident.missing
     grant: Sentence = () if missing is None else (f"; the last lacks {missing.action} for ", Name(missing.on))
     if incident.passed:
-        fate = "It" if incident.count == 1 else "They"
-        if incident.passed < incident.count:
-            fate = f"{incident.passed:,} of them"
-        observed = f". {fate} took effect, because the rule only observes."
+        observed = f". {fate(incident.count, incident.passed)}"
         advice = "Run its program under a lock before the rule enforces (docs/guides/retrofit.md)."
         if incident.key.reason == EntryReason.DENIED:
             advice = "Add the grant, or a rule with another resource, before the rule enforces (docs/grants.md)."
@@ -332,12 +319,12 @@ def _backlogs(facts: Facts) -> Iterator[Finding]:
 def _quiet(facts: Facts) -> Finding:
     idle = " No write was accepted either." if facts.accepted == 0 else ""
     counted = 0 if facts.guard is None else facts.guard.count
-    if not facts.refused and not facts.passed:
+    if not facts.refusals.total:
         told = nothing_refused(counted, f" in {facts.period}")
         if counted:
             return _counted_refusals(facts, f"{told}{idle}".removesuffix("."))
         return Finding("good", (f"All is quiet: {told[0].lower()}{told[1:]}{idle}",), ("Nothing to do.",))
-    last: Sentence = () if facts.last_refused is None else (", the last at ", facts.last_refused)
+    last: Sentence = () if facts.refusals.last is None else (", the last at ", facts.refusals.last)
     return Finding(
         "good",
         (f"Nothing is going on. In {facts.period} {_past(facts)}", *last, ". Every incident is resolved.", idle),
@@ -351,13 +338,13 @@ def _past(facts: Facts) -> str:
     counted = [
         f"{count:,} {one if count == 1 else many}"
         for count, one, many in (
-            (facts.zombies, "write of a zombie was refused", "writes of zombies were refused"),
+            (facts.refusals.zombies, "write of a zombie was refused", "writes of zombies were refused"),
             (
-                facts.refused - facts.zombies,
+                facts.refusals.others,
                 "request was refused for another reason",
                 "requests were refused for other reasons",
             ),
-            (facts.passed, "late write passed", "late writes passed"),
+            (facts.refusals.passed, "late write passed", "late writes passed"),
         )
         if count
     ]
