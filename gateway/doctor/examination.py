@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import TypeAlias
 from urllib.parse import urlsplit
 
@@ -398,14 +399,6 @@ async def _of_writers_of_tables(visit: _Visit) -> Sequence[Check]:
     return await attempt("tables", writers)
 
 
-async def _of_writers_of_buckets(visit: _Visit) -> Sequence[Check]:
-    if (store := visit.store) is None:
-        return ()
-    named = await _buckets(visit.config, store)
-    each = [await attempt(f"bucket {one}", check_bucket_writers(store, one, visit.trusted)) for one in named]
-    return [check for checks in each for check in checks]
-
-
 async def _of_names(visit: _Visit) -> Sequence[Check]:
     unknown = await targets.unknown_in_database(visit.config, visit.database)
     # A schema that does not exist has a finding of its own.
@@ -469,12 +462,6 @@ async def _of_bucket_grants(visit: _Visit) -> Sequence[Check]:
     return [grants.without_target(*each) for each in unknown]
 
 
-async def _of_buckets(visit: _Visit) -> Sequence[Check]:
-    store = visit.answering
-    each = [await attempt(f"bucket {one}", _of_bucket(store, one)) for one in await _buckets(visit.config, store)]
-    return [check for checks in each for check in checks]
-
-
 _SKEW_ADVICE = "Set both clocks by NTP. Writes do not depend on it: they are signed with the store's own time."
 
 
@@ -489,6 +476,13 @@ async def _buckets(config: Config, upstream: Upstream) -> Sequence[str]:
             return xml.read_buckets(await response.read())[:_MOST_BUCKETS]
     except GatewayError:
         return ()
+
+
+async def _of_each_bucket(visit: _Visit, look: Callable[[Upstream, str], Looking]) -> Sequence[Check]:
+    if (store := visit.store) is None:
+        return ()
+    each = [await attempt(f"bucket {one}", look(store, one)) for one in await _buckets(visit.config, store)]
+    return [check for checks in each for check in checks]
 
 
 async def _of_bucket(upstream: Upstream, bucket: str) -> Sequence[Check]:
@@ -577,9 +571,9 @@ _LOOKS: Mapping[str, Callable[[_Visit], Looking]] = {
     "s3": _of_store,
     "rules of buckets": _of_bucket_names,
     "grants of buckets": _of_bucket_grants,
-    "buckets": _of_buckets,
+    "buckets": lambda visit: _of_each_bucket(visit, _of_bucket),
     "writers of tables": _of_writers_of_tables,
-    "writers of buckets": _of_writers_of_buckets,
+    "writers of buckets": lambda visit: _of_each_bucket(visit, partial(check_bucket_writers, trusted=visit.trusted)),
     "intents": lambda visit: _of_work(visit, "intents"),
     "uploads": lambda visit: _of_work(visit, "uploads"),
     "sealing": lambda visit: _of_work(visit, "sealing"),

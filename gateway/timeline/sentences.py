@@ -88,8 +88,8 @@ def headline(lanes: Sequence[Lane], totals: Totals, clock: Clock, counted: int =
     if others:
         refused = max(totals.refused, sum(lane.tally.refused for lane in troubled)) - worst.tally.refused
         noted = max(totals.noted, sum(lane.tally.noted for lane in troubled)) - worst.tally.noted
-        subject = "One other writer" if others == 1 else f"{number(others)} other writers"
-        sentences.append((f"{subject} tried {number(refused)} more {_writes(refused)}. {fate(refused, noted)}",))
+        subject = "One other writer" if others == 1 else f"{others:,} other writers"
+        sentences.append((f"{subject} tried {_writes(refused, 'more ')}. {fate(refused, noted)}",))
     if counted:
         sentences.append((counted_only(counted, " in this time"),))
     return (*sentences, *_standing(lanes, clock))
@@ -99,12 +99,12 @@ def _zombie(lane: Lane, clock: Clock) -> Sentence:
     tally, overtaken = lane.tally, lane.overtaken
     assert tally.first is not None
     assert tally.last is not None
-    writes = f"{number(tally.refused)} {_writes(tally.refused)}"
+    writes = _writes(tally.refused)
     if overtaken is None or tally.first < overtaken.at:
         return lane.party, f" tried {writes} {_standing_of(lane)}, {_between(tally.first, tally.last, clock)}."
     at = clock.say(overtaken.at)
     by = "no later than " if overtaken.inferred else "at "
-    more = f"{number(tally.refused)} more {_writes(tally.refused)}"
+    more = _writes(tally.refused, "more ")
     begun: Sentence
     if overtaken.kind is Kind.EPOCH:
         begun = lane.party, f" was ruled out by a new epoch ({overtaken.by.token_text}) {by}{at}"
@@ -148,7 +148,7 @@ def describe_refusals(lane: Lane, refusals: Refusals, clock: Clock) -> str:
     if refusals.count == 1:
         return f"{outcome}: a write of {party_text(lane.party)} at {clock.say(refusals.first)}{late}{reason}."
     times = _between(refusals.first, refusals.last, clock)
-    return f"{outcome}: {number(refusals.count)} writes of {party_text(lane.party)} {times}{late}{reason}."
+    return f"{outcome}: {refusals.count:,} writes of {party_text(lane.party)} {times}{late}{reason}."
 
 
 def describe_takeover(takeover: Takeover, clock: Clock) -> str:
@@ -175,7 +175,7 @@ def describe_lane(lane: Lane, clock: Clock) -> str:
     elif lane.holds:
         parts.append("Its token is the newest.")
     if lane.tally.refused:
-        parts.append(f"{number(lane.tally.refused)} {_writes(lane.tally.refused)} refused.")
+        parts.append(f"{_writes(lane.tally.refused)} refused.")
     return " ".join(parts)
 
 
@@ -196,7 +196,7 @@ def note(lane: Lane) -> str | None:
     if lane.holds:
         return "newest token"
     passed, refused = lane.tally.noted, lane.tally.refused - lane.tally.noted
-    counted = [f"{number(count)} {outcome}" for count, outcome in ((refused, "refused"), (passed, "passed")) if count]
+    counted = [f"{count:,} {outcome}" for count, outcome in ((refused, "refused"), (passed, "passed")) if count]
     return ", ".join(counted) or None
 
 
@@ -212,14 +212,13 @@ def lease_end_text(kind: Kind) -> str:
 
 
 def describe_remark(remark: Remark, clock: Clock) -> str:
-    times = "" if remark.count == 1 else f", {number(remark.count)} times"
+    times = "" if remark.count == 1 else f", {remark.count:,} times"
     return f"{_REMARKS[remark.kind]}{times}, {clock.say(remark.at)}."
 
 
 def describe_activity(activity: Activity, clock: Clock) -> str:
-    refused, takeovers = number(activity.refused), number(activity.takeovers)
     when = f"From {clock.say(activity.span.since)} to {clock.say(activity.span.until)}"
-    return f"{when}: {refused} refused {_writes(activity.refused)}, {takeovers} takeovers."
+    return f"{when}: {_writes(activity.refused, 'refused ')}, {activity.takeovers:,} takeovers."
 
 
 def describe_rest(others: int, zombies: int, refused: int) -> str:
@@ -227,15 +226,10 @@ def describe_rest(others: int, zombies: int, refused: int) -> str:
     holders = "holder is" if others == 1 else "holders are"
     quiet = others - zombies
     if not zombies:
-        return f"{number(others)} more {holders} not drawn, none of them with refused writes."
-    had = f"{number(zombies)} with {number(refused)} refused {_writes(refused)}"
-    return f"{number(others)} more {holders} not drawn: {had}" + (f", {number(quiet)} without." if quiet else ".")
+        return f"{others:,} more {holders} not drawn, none of them with refused writes."
+    had = f"{zombies:,} with {_writes(refused, 'refused ')}"
+    return f"{others:,} more {holders} not drawn: {had}" + (f", {quiet:,} without." if quiet else ".")
 
 
-def number(count: int) -> str:
-    """Return a count with commas between thousands. Pages would escape other separators."""
-    return f"{count:,}"
-
-
-def _writes(count: int) -> str:
-    return "write" if count == 1 else "writes"
+def _writes(count: int, kind: str = "") -> str:
+    return f"{count:,} {kind}{'write' if count == 1 else 'writes'}"

@@ -11,6 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from gateway.api.operation import BucketView, JournalView
 from gateway.config.rules import Alarm
 from gateway.db import incidents, overview, search, traffic, webhooks
 from gateway.db.incidents import FoundIncidents
@@ -29,7 +30,7 @@ from gateway.web.incident_pages import IncidentRow, in_order
 from gateway.web.observe_mode import ConfiguredTraffic, rules_with_traffic
 from gateway.web.overview_verdict import Facts, assess
 from gateway.web.record_lists import SPANS
-from gateway.web.rendering import Bucket, Journal, Place, Site, address
+from gateway.web.rendering import Place, Site, address
 
 _STEPS = {
     "1h": timedelta(minutes=1),
@@ -121,8 +122,8 @@ class PlaceStatus:
     found: Overview | None
     health: Mapping[str, str]
     troubles: Mapping[str, GatewayError]
-    journal: Journal | None
-    buckets: Mapping[str, Bucket]
+    journal: JournalView | None
+    buckets: Mapping[str, BucketView]
     alarms: Sequence[Alarm]
 
 
@@ -201,7 +202,7 @@ async def _look_at(places: Sequence[Place], span: str) -> list[PlaceStatus]:
     clocks = (await ask(up, lambda place: place.database.now())) if several else ()
     until = max((now for _, now in clocks), default=None)
 
-    async def look(place: Place) -> tuple[Overview | None, Journal | None]:
+    async def look(place: Place) -> tuple[Overview | None, JournalView | None]:
         try:
             return await _look(place, span, until), await place.journal()
         except Unavailable:
@@ -212,7 +213,7 @@ async def _look_at(places: Sequence[Place], span: str) -> list[PlaceStatus]:
 
 
 def _status(
-    place: Place, health: Mapping[str, str] | None, found: Overview | None, journal: Journal | None
+    place: Place, health: Mapping[str, str] | None, found: Overview | None, journal: JournalView | None
 ) -> PlaceStatus:
     states = dict(health or {})
     if found is None and states.get("postgres", "ok") == "ok":

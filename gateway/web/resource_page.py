@@ -180,7 +180,7 @@ def lag(found: TimelineView) -> Callable[[Entry], timedelta | None]:
     def of(entry: Entry) -> timedelta | None:
         takeover = overtaken.get((entry.token, entry.holder))
         if takeover is None or takeover.at > entry.at:
-            return search.lag(entry, None)
+            return search.lag(entry)
         return entry.at - takeover.at
 
     return of
