@@ -145,19 +145,17 @@ class Question:
     section: str
     needs: str
     shown: str
-    words: Words | None = None
+    words: Words = Words(CheckStatus.PROBLEM, "", "")
     gauges: str = ""
     every: float = 0
 
     def find(self, **pieces: Piece) -> Notice:
         """Return what is to be said of a thing that is not in order."""
-        assert self.words is not None
         said, advice = sentence(self.words.said, **pieces), sentence(self.words.advice, **pieces)
         return Notice(self.name, self.words.status, said, plain(advice))
 
     def count(self, number: int, *, notable: bool, **pieces: Piece) -> Notice:
         """Return what is to be said of so many things, which are notable or in order."""
-        assert self.words is not None
         if not number:
             return Notice(self.name, CheckStatus.OK, (self.words.fine,), self.words.advice)
         found = self.find(**{"count": counted(number), **pieces})
@@ -324,7 +322,7 @@ QUESTIONS = (
     Question("uploads", PENDING, "postgres", "doctor metrics page", _UPLOADS, "uploads"),
     Question("sealing", PENDING, "postgres", "doctor metrics page", _SEALING, "position unsealed unsealed_age"),
     Question("tombstones", PENDING, "postgres", "doctor metrics", _TOMBSTONES, "tombstones"),
-    Question("leases", "", "postgres", "metrics", None, "held waiters"),
+    Question("leases", "", "postgres", "metrics", gauges="held waiters"),
     Question("bypasses", "", "postgres", "page log", _BYPASSES),
     Question("counted refusals", "", "postgres", "page log", _COUNTED),
     Question("webhooks", "", "postgres", "metrics page", _WEBHOOKS, "webhook_behind webhook_failing"),

@@ -214,7 +214,6 @@ async def _in_context(database: Database, incidents: Sequence[Incident], since: 
 
 
 def _written(key: IncidentKey) -> str:
-    """Return a key as the query of acknowledgements has it."""
     if not key.of_a_token:
         return json.dumps([key.reason, key.caller])
     epoch, value = record.pair(key.token)

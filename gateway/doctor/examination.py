@@ -4,7 +4,7 @@ It looks at all that it can reach. An unreachable part is a finding, not an erro
 """
 
 import ipaddress
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -94,13 +94,11 @@ class _Visit:
 
     @property
     def connected(self) -> Server:
-        """Return the server that has answered."""
         assert isinstance(self.server, Server)
         return self.server
 
     @property
     def answering(self) -> Upstream:
-        """Return the store that has answered."""
         assert self.store is not None
         return self.store
 
@@ -128,7 +126,8 @@ async def examine(
         for one in asked_by("doctor"):
             checks = found.setdefault(one.section, [])
             if not one.needs or one.needs in visit.answered:
-                checks += await attempt(one.name, _LOOKS[one.name](visit))
+                # A check is called grants or rules, whatever they are of.
+                checks += await attempt(one.name.partition(" of ")[0], _LOOKS[one.name](visit))
             elif one.name == "intents":
                 checks.append(problem("intents", "not known without the database", ""))
     return DoctorReport(tuple(ReportSection(title, tuple(checks)) for title, checks in found.items()))
@@ -238,7 +237,6 @@ def _is_loopback(host: str) -> bool:
 
 
 async def _of_ownership(visit: _Visit) -> Sequence[Check]:
-    """Examine whether the database has what the configuration gives it, and whether it is the one that is meant."""
     found = await ownership.read(visit.database)
     try:
         found.check(visit.config.owner)
@@ -250,7 +248,6 @@ async def _of_ownership(visit: _Visit) -> Sequence[Check]:
 
 
 async def _of_naming(visit: _Visit) -> Sequence[Check]:
-    """Return a problem for each table and bucket whose configured names are not the ones in force."""
     async with naming_changes(visit.config, only_look=True) as changes:
         differing = await changes.found()
     advice = "Correct the rule, or see what a change would do: gateway naming plan."
@@ -361,7 +358,6 @@ async def _of_record(database: Database, server: Server) -> Check:
 
 
 async def _of_roles(visit: _Visit) -> Sequence[Check]:
-    """Examine the roles of the database that callers act under."""
     checks = []
     for role in await rights.acting_roles(visit.database, visit.config.postgres.database_roles):
         if not role.exists:
@@ -405,8 +401,12 @@ async def _of_names(visit: _Visit) -> Sequence[Check]:
     return list(_unknown([name for name in unknown if name.place != ("postgres", "schemas")], visit.known))
 
 
-async def _of_grants(visit: _Visit) -> Sequence[Check]:
-    return [grants.without_target(*each) for each in await targets.unknown_in_grants(visit.config, visit.database)]
+async def _of_bucket_names(visit: _Visit) -> Sequence[Check]:
+    return list(_unknown(await targets.unknown_buckets(visit.config, visit.answering), visit.known))
+
+
+async def _of_grants(unknown: Awaitable[Sequence[tuple[int, str, str]]]) -> Sequence[Check]:
+    return [grants.without_target(*each) for each in await unknown]
 
 
 def _of_one_schema(exposed: Exposed, role: str) -> Check:
@@ -429,7 +429,6 @@ async def _of_local_clock(visit: _Visit) -> Sequence[Check]:
 
 
 def _skew(name: str, ahead: timedelta, other: str, advice: str) -> Check:
-    """Compare the database's clock with another one."""
     direction = "ahead of" if ahead > timedelta() else "behind"
     detail = f"the database's is {abs(ahead).total_seconds():.0f} s {direction} {other}"
     if abs(ahead) >= HARMFUL_SKEW:
@@ -451,15 +450,6 @@ async def _of_connection(visit: _Visit, store: Upstream) -> Sequence[Check]:
     if date is not None and moment is not None:
         checks.append(_skew("clock", moment - date, "the store's", _SKEW_ADVICE))
     return checks
-
-
-async def _of_bucket_names(visit: _Visit) -> Sequence[Check]:
-    return list(_unknown(await targets.unknown_buckets(visit.config, visit.answering), visit.known))
-
-
-async def _of_bucket_grants(visit: _Visit) -> Sequence[Check]:
-    unknown = await targets.unknown_buckets_of_grants(visit.config, visit.answering)
-    return [grants.without_target(*each) for each in unknown]
 
 
 _SKEW_ADVICE = "Set both clocks by NTP. Writes do not depend on it: they are signed with the store's own time."
@@ -562,7 +552,7 @@ _LOOKS: Mapping[str, Callable[[_Visit], Looking]] = {
     "exposed schemas": _of_exposed,
     "roles": _of_roles,
     "rules": _of_names,
-    "grants": _of_grants,
+    "grants": lambda visit: _of_grants(targets.unknown_in_grants(visit.config, visit.database)),
     "ownership": _of_ownership,
     "naming": _of_naming,
     "reach": _of_side_effects,
@@ -570,7 +560,7 @@ _LOOKS: Mapping[str, Callable[[_Visit], Looking]] = {
     "clock": _of_local_clock,
     "s3": _of_store,
     "rules of buckets": _of_bucket_names,
-    "grants of buckets": _of_bucket_grants,
+    "grants of buckets": lambda visit: _of_grants(targets.unknown_buckets_of_grants(visit.config, visit.answering)),
     "buckets": lambda visit: _of_each_bucket(visit, _of_bucket),
     "writers of tables": _of_writers_of_tables,
     "writers of buckets": lambda visit: _of_each_bucket(visit, partial(check_bucket_writers, trusted=visit.trusted)),

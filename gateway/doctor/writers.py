@@ -116,7 +116,6 @@ async def _fenced(config: Config, database: Database) -> list[FencedTable]:
 
 
 def _observed(config: Config) -> bool:
-    """Return whether any table is in observe mode."""
     rules, default = table_rules(config)
     return any(rule.mode is Enforcement.OBSERVE for rule in (default, *rules.values()))
 

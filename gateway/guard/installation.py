@@ -73,7 +73,6 @@ def _examined(config: Config, snapshot: Snapshot, found: InstalledGuard, gateway
 
 
 def _objections(config: Config, snapshot: Snapshot, found: InstalledGuard, gateway: Role) -> list[str]:
-    """Return the reasons why a guard does not do what its rule says."""
     role = found.arguments[2]
     rules, default = table_rules(config)
     rule = rules.get(f"{found.schema}.{found.table}", default)
@@ -85,7 +84,6 @@ def _objections(config: Config, snapshot: Snapshot, found: InstalledGuard, gatew
 
 
 def _misfits(table: Table, rule: Rule, found: InstalledGuard) -> Iterable[str]:
-    """Yield the differences between the guard and the one that would be installed now."""
     _, equal, role, template, *_ = found.arguments
     try:
         watches = WATCH in found.arguments[5:]

@@ -61,7 +61,6 @@ class Gauge:
     """Over the workers of a gateway: the value at the one that is asked, the sum, or the maximum."""
 
     def set(self, value: float | None) -> None:
-        """Return the one value of a gauge without labels."""
         self.values = {} if value is None else {(): value}
 
 

@@ -58,8 +58,6 @@ _W3C = TraceContextTextMapPropagator()
 
 @dataclass(frozen=True, slots=True)
 class _Open:
-    """A span under way, and those around it."""
-
     name: str
     span: Span
     outer: "_Open | None" = None

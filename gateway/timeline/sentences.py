@@ -37,7 +37,7 @@ _REMARKS = {
     Kind.GUARD_REFUSED: "The guard refused writes, and only their number is known",
     Kind.SETTLED: "A pending write was prevented from taking effect",
 }
-_LEASE_ENDS = {
+LEASE_ENDS = {
     Kind.LEASE_RELEASED: "released",
     Kind.LEASE_EXPIRED: "expired",
     Kind.LEASE_BROKEN: "broken",
@@ -204,11 +204,7 @@ def describe_lease(party: Party, lease: LeaseSpan, clock: Clock) -> str:
     since = "from before this record" if lease.since is None else f"granted at {clock.say(lease.since)}"
     if lease.until is None or lease.end is None:
         return f"Lease of {party_text(party)}, {since}."
-    return f"Lease of {party_text(party)}, {since}, {_LEASE_ENDS[lease.end]} at {clock.say(lease.until)}."
-
-
-def lease_end_text(kind: Kind) -> str:
-    return _LEASE_ENDS[kind]
+    return f"Lease of {party_text(party)}, {since}, {LEASE_ENDS[lease.end]} at {clock.say(lease.until)}."
 
 
 def describe_remark(remark: Remark, clock: Clock) -> str:

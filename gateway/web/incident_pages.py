@@ -27,12 +27,6 @@ from gateway.web.rendering import Site, address, database_of, entry_named
 
 _NEWEST = 20
 _USUAL = "24h"
-STATES = (
-    (State.GOING_ON, "going on"),
-    (State.AGAIN, "going on again"),
-    (State.ACKNOWLEDGED, "acknowledged"),
-    (State.RESOLVED, "resolved"),
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +83,7 @@ def list_routes(site: Site) -> list[Route]:
             sparks=lambda one: chart.sparks(one.steps, since, until),
             fields=fields,
             span_choices=[(span, name) for span, (name, _) in SPANS.items()],
-            states=[(state.value, words) for state, words in STATES],
+            states=[(state.value, state.value.replace("-", " ")) for state in State],
             planes=PLANES,
             reasons=REASONS,
             usual=SPANS[_USUAL][0],

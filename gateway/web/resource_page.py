@@ -210,7 +210,6 @@ def _span_fields(span: Span) -> list[tuple[str, str]]:
 
 
 def _field(moment: datetime) -> str:
-    """Return a moment for a form field, to the second."""
     return machine_time(moment)[:19]
 
 

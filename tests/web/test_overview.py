@@ -174,13 +174,6 @@ def test_each_thing_that_is_wrong_has_a_sentence_and_advice(wrong: dict[str, Any
     assert "None" not in said(finding) + plain(finding.advice)
 
 
-@pytest.mark.parametrize("standing", [UNSETTLED, replace(IDLE, left=1, left_in="reports"), UNSEALED])
-def test_page_and_doctor_say_the_same_words_about_work_under_way(standing: Standing) -> None:
-    (finding,) = assess(replace(QUIET, standing=standing))
-    (check,) = (notice.check for notice in standing.notices if notice.notable)
-    assert (said(finding), plain(finding.advice)) == (f"{check.detail}.", check.advice)
-
-
 @pytest.mark.parametrize("number", range(len(WRONG) - 1))
 def test_the_worse_of_two_comes_first(number: int) -> None:
     (worse, sentence), (other, _) = WRONG[number], WRONG[number + 1]
