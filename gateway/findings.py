@@ -58,14 +58,18 @@ class DoctorReport:
     sections: tuple[ReportSection, ...]
 
     @property
+    def checks(self) -> list[Check]:
+        return [check for section in self.sections for check in section.checks]
+
+    @property
     def problems(self) -> bool:
         """Whether anything keeps the gateway from working as promised."""
-        return any(check.status is CheckStatus.PROBLEM for section in self.sections for check in section.checks)
+        return any(check.status is CheckStatus.PROBLEM for check in self.checks)
 
     @property
     def warnings(self) -> bool:
         """Whether anything works, but not as well as it should."""
-        return any(check.status is CheckStatus.WARNING for section in self.sections for check in section.checks)
+        return any(check.status is CheckStatus.WARNING for check in self.checks)
 
 
 @dataclass(frozen=True, slots=True)
@@ -348,8 +352,7 @@ def counted(number: int) -> str:
 
 def as_json(report: DoctorReport) -> str:
     """Return the report as JSON. Its shape is in docs/operations.md."""
-    statuses = [check.status for section in report.sections for check in section.checks]
-    worst = next((one for one in (CheckStatus.PROBLEM, CheckStatus.WARNING) if one in statuses), CheckStatus.OK)
+    worst = CheckStatus.PROBLEM if report.problems else CheckStatus.WARNING if report.warnings else CheckStatus.OK
     sections = [
         {"title": section.title, "checks": [asdict(check) for check in section.checks]} for section in report.sections
     ]
@@ -359,11 +362,10 @@ def as_json(report: DoctorReport) -> str:
 def fix_sql(report: DoctorReport) -> list[str]:
     """Return a script for psql that does what the findings advise, as far as SQL can. A superuser runs it."""
     lines: list[str] = []
-    for section in report.sections:
-        for check in section.checks:
-            if check.fix:
-                lines += ["", *(f"-- {line}" for line in f"{check.name}: {check.detail}".splitlines())]
-                lines += [fix if fix.startswith("--") else f"{fix};" for fix in check.fix]
+    for check in report.checks:
+        if check.fix:
+            lines += ["", *(f"-- {line}" for line in f"{check.name}: {check.detail}".splitlines())]
+            lines += [fix if fix.startswith("--") else f"{fix};" for fix in check.fix]
     return ["BEGIN;", *lines, "", "COMMIT;"] if lines else ["-- Nothing is to be done."]
 
 

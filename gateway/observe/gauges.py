@@ -33,12 +33,16 @@ OTHER = "other"
 
 
 @dataclass(slots=True)
-class Counter:
-    """A value that only grows. ``known`` labels exist from the beginning, so that their first event is a change."""
-
+class _Named:
     name: str
     text: str
     labels: Labels = ()
+
+
+@dataclass(slots=True)
+class Counter(_Named):
+    """A value that only grows. ``known`` labels exist from the beginning, so that their first event is a change."""
+
     known: Iterable[Labels] = ()
     values: dict[Labels, float] = field(init=False)
 
@@ -50,12 +54,9 @@ class Counter:
 
 
 @dataclass(slots=True)
-class Gauge:
+class Gauge(_Named):
     """A value that goes up and down. Empty while it is unknown."""
 
-    name: str
-    text: str
-    labels: Labels = ()
     values: Mapping[Labels, float] = field(default_factory=dict)
     over: Literal["one", "sum", "max"] = "one"
     """Over the workers of a gateway: the value at the one that is asked, the sum, or the maximum."""
@@ -73,12 +74,9 @@ class Distribution:
 
 
 @dataclass(slots=True)
-class Histogram:
+class Histogram(_Named):
     """How many of what size: seconds, unless ``bounds`` are given."""
 
-    name: str
-    text: str
-    labels: Labels = ()
     known: Iterable[Labels] = ()
     bounds: tuple[float, ...] = SECONDS
     values: dict[Labels, Distribution] = field(init=False)

@@ -204,7 +204,7 @@ async def test_an_older_schema_is_told_to_migrate(
 class TestDoctor:
     async def found(self, config: Config, name: str = "guard on public.shipments") -> Check:
         report = await examine(config)
-        checks = [check for section in report.sections for check in section.checks if check.name == name]
+        checks = [check for check in report.checks if check.name == name]
         assert len(checks) == 1, "\n".join(render(report))
         return checks[0]
 
