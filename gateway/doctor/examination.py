@@ -76,7 +76,7 @@ def local_time() -> datetime:
 
 @dataclass(frozen=True, slots=True)
 class _Visit:
-    """What one examination works with.
+    """The configuration of one examination, and all that it has opened.
 
     ``store``: None if none is configured. ``server``: the finding in its place if the database does not answer.
     ``answered``: the services that have answered. ``standing`` is read once.

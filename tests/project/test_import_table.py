@@ -62,7 +62,7 @@ TABLE: dict[str, str] = {
     "service_manager": "",
     "workers": "config http.crowd http.server observe service_manager",
     "part": "fencing token_admission api auth background config db guard.watching http journal.opening leases objects "
-    "observe record budget tables web webhooks wiring",
+    "observe record budget tables web webhooks wiring findings",
     "routing": "fencing api http objects.s3.addressing part budget web",
     "app": "fencing api auth.issuers config journal.opening guard.watching http journal.protocol objects observe "
     "part reloading routing budget web wiring workers",
