@@ -51,7 +51,7 @@ TABLE: dict[str, str] = {
     # The other parts of a gateway.
     "journal": "fencing background batching db observe objects.s3 objects.store",
     "leases": "fencing background batching db observe",
-    "webhooks": "fencing background db observe",
+    "webhooks": "fencing background db observe text",
     "targets": "fencing auth.grants config db objects tables.catalog",
     "guard": "fencing background config db observe tables.catalog tables.naming tables.sql wiring findings",
     "api": "fencing token_admission auth db http leases observe record reloading budget webhooks tables.dialect.body",
