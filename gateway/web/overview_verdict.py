@@ -157,7 +157,7 @@ def _bypasses(facts: Facts, *, recent: bool) -> Iterator[Finding]:
         "bypasses",
         _link("/ui/events", facts, kind="bypass"),
         "The changes",
-        changes="1 change was made" if found.count == 1 else f"{found.count:,} changes were made",
+        changes=_number(found.count, "change was made", "changes were made"),
         period=facts.period,
         of=() if found.about is None else (", the last of ", Name(found.about, resource=True)),
         last=found.last,
@@ -188,14 +188,14 @@ def _acknowledged(several: Sequence[Facts]) -> Iterator[Finding]:
     for facts, incident in _ranked(several, State.ACKNOWLEDGED)[:_MOST]:
         note = incident.acknowledged
         assert note is not None
-        yield Finding(
-            "warned",
-            (*_wrote(incident, facts.now), ", and ", Name(note.by or "a caller"), " acknowledged it at ", note.at, "."),
-            ("No such write has come since. Wait, or read the note.",),
-            incident_address(incident, facts.database),
-            "The incident",
-            facts.database,
-        )
+        by: Sentence = (", and ", Name(note.by or "a caller"), " acknowledged it at ", note.at, ".")
+        advice = ("No such write has come since. Wait, or read the note.",)
+        yield _about(incident, facts, "warned", (*_wrote(incident, facts.now), *by), advice)
+
+
+def _about(incident: Incident, facts: Facts, level: Level, sentence: Sentence, advice: Sentence) -> Finding:
+    of = "" if facts.database is None else f"?{urlencode({'of': facts.database})}"
+    return Finding(level, sentence, advice, f"/ui/incidents/{incident.id}{of}", "The incident", facts.database)
 
 
 def writer(incident: Incident) -> Name:
@@ -210,40 +210,22 @@ def _incident(incident: Incident, facts: Facts) -> Finding:
         sentence, advice = _other_token(incident, now)
     else:
         sentence, advice = _of_a_caller(incident)
-    if incident.passed and key.of_a_token and key.reason != ZOMBIE:
+    if incident.passed or key.reason == ZOMBIE:
         sentence = (*sentence, f" {fate(incident.count, incident.passed)}")
     if incident.state(now) is State.AGAIN and (note := incident.acknowledged) is not None:
-        sentence = (
-            *sentence,
-            " ",
-            Name(note.by or "A caller"),
-            " acknowledged it at ",
-            note.at,
-            "; it has gone on since.",
-        )
+        seen: Sentence = (" ", Name(note.by or "A caller"), " acknowledged it at ", note.at, "; it has gone on since.")
+        sentence = (*sentence, *seen)
     serious = key.of_a_token or incident.refused >= STORM
-    return Finding(
-        "bad" if serious else "warned",
-        sentence,
-        advice,
-        incident_address(incident, facts.database),
-        "The incident",
-        facts.database,
-    )
+    return _about(incident, facts, "bad" if serious else "warned", sentence, advice)
 
 
 def _zombie(incident: Incident, now: datetime) -> tuple[Sentence, Sentence]:
     who, fence, key = writer(incident), incident.fence, incident.key
-    late = f"It tried {incident.count:,} late {'write' if incident.count == 1 else 'writes'}."
+    late = _number(incident.count, "late write", "late writes")
     over: Sentence = ()
     if fence is not None:
         over = ("; ", Name(fence.raised_by), f" took over with token {fence.token} at ", fence.raised_at)
-    said = (
-        *_wrote(incident, now),
-        f" with token {key.token}",
-        *over,
-        f". {late} {fate(incident.count, incident.passed)}",
-    )
+    said = (*_wrote(incident, now), f" with token {key.token}", *over, f". It tried {late}.")
     if incident.passed:
         return said, ("Stop ", who, " now, and compare what it wrote with the state of its successor.")
     return said, ("Stop ", who, ", or let it acquire its lock again.")
@@ -263,27 +245,19 @@ def _other_token(incident: Incident, now: datetime) -> tuple[Sentence, Sentence]
 
 def _of_a_caller(incident: Incident) -> tuple[Sentence, Sentence]:
     caller = Name(incident.key.caller or "an unknown caller")
-    requests = "1 request" if incident.count == 1 else f"{incident.count:,} requests"
+    requests = _number(incident.count, "request", "requests")
     reason, missing = Name(reason_words(incident.key.reason)), incident.missing
     grant: Sentence = () if missing is None else (f"; the last lacks {missing.action} for ", Name(missing.on))
     if incident.passed:
-        observed = f". {fate(incident.count, incident.passed)}"
         advice = "Run its program under a lock before the rule enforces (docs/guides/retrofit.md)."
         if incident.key.reason == EntryReason.DENIED:
             advice = "Add the grant, or a rule with another resource, before the rule enforces (docs/grants.md)."
-        return (
-            (caller, f" made {requests} that a rule refuses once it enforces: ", reason, *grant, observed),
-            (advice,),
-        )
+        return (caller, f" made {requests} that a rule refuses once it enforces: ", reason, *grant, "."), (advice,)
     if incident.key.reason == EntryReason.DENIED:
-        return (
-            (caller, f" is denied {requests} that no grant covers", *grant, "."),
-            (next_step(EntryReason.DENIED),),
-        )
-    return (
-        (caller, f" has {requests} refused: ", reason, "."),
-        ("Correct the client: each refusal has told it what is wrong.",),
-    )
+        advice = next_step(EntryReason.DENIED)
+        return (caller, f" is denied {requests} that no grant covers", *grant, "."), (advice,)
+    advice = "Correct the client: each refusal has told it what is wrong."
+    return (caller, f" has {requests} refused: ", reason, "."), (advice,)
 
 
 def _wrote(incident: Incident, now: datetime) -> Sentence:
@@ -327,36 +301,33 @@ def _quiet(facts: Facts) -> Finding:
     last: Sentence = () if facts.refusals.last is None else (", the last at ", facts.refusals.last)
     return Finding(
         "good",
-        (f"Nothing is going on. In {facts.period} {_past(facts)}", *last, ". Every incident is resolved.", idle),
+        (
+            f"Nothing is going on. In {facts.period} {_past(facts.refusals)}",
+            *last,
+            ". Every incident is resolved.",
+            idle,
+        ),
         ("Nothing to do now.",),
         _link("/ui/incidents", facts),
         "The incidents",
     )
 
 
-def _past(facts: Facts) -> str:
-    counted = [
-        f"{count:,} {one if count == 1 else many}"
-        for count, one, many in (
-            (facts.refusals.zombies, "write of a zombie was refused", "writes of zombies were refused"),
-            (
-                facts.refusals.others,
-                "request was refused for another reason",
-                "requests were refused for other reasons",
-            ),
-            (facts.refusals.passed, "late write passed", "late writes passed"),
-        )
-        if count
-    ]
-    return _joined(counted)
+def _past(found: RefusalCounts) -> str:
+    counts = (
+        (found.zombies, "write of a zombie was refused", "writes of zombies were refused"),
+        (found.others, "request was refused for another reason", "requests were refused for other reasons"),
+        (found.passed, "late write passed", "late writes passed"),
+    )
+    return _joined([_number(*one) for one in counts if one[0]])
+
+
+def _number(count: int, one: str, many: str) -> str:
+    return f"{count:,} {one if count == 1 else many}"
 
 
 def _joined(parts: Sequence[str]) -> str:
     return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"
-
-
-def incident_address(incident: Incident, database: str | None = None) -> str:
-    return f"/ui/incidents/{incident.id}" + ("" if database is None else f"?{urlencode({'of': database})}")
 
 
 def _link(path: str, facts: Facts, **parameters: str | None) -> str:
