@@ -259,7 +259,7 @@ _FAMILIES: Mapping[type, type[Any]] = {
 def _family(instrument: Instrument) -> Family:
     family = _FAMILIES[type(instrument)](instrument.name, instrument.text, labels=instrument.labels)
     for values, value in instrument.values.items():
-        if isinstance(instrument, Histogram):
+        if isinstance(instrument, Histogram) and isinstance(value, Distribution):
             family.add_metric(values, _cumulative(instrument.bounds, value), value.total)
         else:
             family.add_metric(values, value)
