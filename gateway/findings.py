@@ -1,15 +1,15 @@
-"""Findings about an installation: their words, advice and severity, and from when on a thing is notable.
+"""The one list of what is asked of an installation, with its words, advice and severity, and reports of findings.
 
-The doctor prints them, the page shows those that are not in order, and metrics have the numbers. All three read one
-``Standing`` of a database. Pure.
+The doctor, readiness, metrics, the page, the log and the start of a gateway ask what is in the list. Pure.
 """
 
 import json
 from collections.abc import Awaitable, Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import date, datetime, timedelta
 from enum import StrEnum
-from typing import TypeAlias
+from string import Formatter
+from typing import Literal, TypeAlias
 
 from gateway.errors import GatewayError
 
@@ -58,14 +58,18 @@ class DoctorReport:
     sections: tuple[ReportSection, ...]
 
     @property
+    def checks(self) -> list[Check]:
+        return [check for section in self.sections for check in section.checks]
+
+    @property
     def problems(self) -> bool:
         """Whether anything keeps the gateway from working as promised."""
-        return any(check.status is CheckStatus.PROBLEM for section in self.sections for check in section.checks)
+        return any(check.status is CheckStatus.PROBLEM for check in self.checks)
 
     @property
     def warnings(self) -> bool:
         """Whether anything works, but not as well as it should."""
-        return any(check.status is CheckStatus.WARNING for section in self.sections for check in section.checks)
+        return any(check.status is CheckStatus.WARNING for check in self.checks)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +82,9 @@ class Name:
 
 Sentence: TypeAlias = tuple[str | Name | datetime, ...]
 """Text, names from outside and moments, so that a page can mark both."""
+Piece: TypeAlias = str | Name | datetime | Sentence
+Rendering: TypeAlias = Literal["doctor", "ready", "metrics", "page", "log", "start"]
+"""A place where the state of an installation is shown."""
 
 
 def plain(sentence: Iterable[str | Name | datetime]) -> str:
@@ -88,20 +95,75 @@ def plain(sentence: Iterable[str | Name | datetime]) -> str:
     )
 
 
+def sentence(words: str, **pieces: Piece) -> Sentence:
+    """Return a template as a sentence. A piece that is a sentence itself becomes a part of it."""
+    said: list[str | Name | datetime] = []
+    for text, name, _, _ in Formatter().parse(words):
+        piece = pieces[name] if name else ()
+        said += [*([text] if text else ()), *(piece if isinstance(piece, tuple) else [piece])]
+    return tuple(said)
+
+
 @dataclass(frozen=True, slots=True)
 class Notice:
     """A statement about one thing, in words that a page can mark. The sentence has no period at its end."""
 
     name: str
-    notable: bool
+    status: CheckStatus
     sentence: Sentence
     advice: str
 
     @property
+    def notable(self) -> bool:
+        return self.status is not CheckStatus.OK
+
+    @property
     def check(self) -> Check:
         """Return it as the doctor prints it, without advice if it is not notable."""
-        said = plain(self.sentence)
-        return warning(self.name, said, self.advice) if self.notable else ok(self.name, said)
+        return Check(self.name, self.status, plain(self.sentence), self.advice if self.notable else "")
+
+
+@dataclass(frozen=True, slots=True)
+class Words:
+    """Templates of what is said of a thing that is not in order, and of the advice about it.
+
+    ``fine`` is said if there is none of it.
+    """
+
+    status: CheckStatus
+    said: str
+    advice: str
+    fine: str = "none"
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """One thing that is asked of an installation, by each rendering that is named in ``shown``.
+
+    ``section``: of the doctor's report, empty if the doctor does not ask. ``needs``: the question that must be answered
+    first, empty for none. ``gauges``: attributes of ``DatabaseGauges``. ``every``: the seconds between two looks of a
+    gateway that looks unasked. ``words``: if several renderings say the same.
+    """
+
+    name: str
+    section: str
+    needs: str
+    shown: str
+    words: Words = Words(CheckStatus.PROBLEM, "", "")
+    gauges: str = ""
+    every: float = 0
+
+    def find(self, **pieces: Piece) -> Notice:
+        """Return what is to be said of a thing that is not in order."""
+        said, advice = sentence(self.words.said, **pieces), sentence(self.words.advice, **pieces)
+        return Notice(self.name, self.words.status, said, plain(advice))
+
+    def count(self, number: int, *, notable: bool, **pieces: Piece) -> Notice:
+        """Return what is to be said of so many things, which are notable or in order."""
+        if not number:
+            return Notice(self.name, CheckStatus.OK, (self.words.fine,), self.words.advice)
+        found = self.find(**{"count": counted(number), **pieces})
+        return found if notable else replace(found, status=CheckStatus.OK)
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,51 +199,150 @@ class Standing:
         return 0.0 if since is None else (self.now - since).total_seconds()
 
     @property
+    def intents_age(self) -> float:
+        return self.age(self.intents_since)
+
+    @property
+    def unsealed_age(self) -> float:
+        return self.age(self.unsealed_since)
+
+    @property
     def notices(self) -> list[Notice]:
         """Return what is to be said of it, in order or not."""
-        return [self._of_intents(), self._of_uploads(), self._of_record()]
-
-    def _of_intents(self) -> Notice:
-        late = self.age(self.intents_since) > UNSETTLED.total_seconds()
-        said: Sentence = ("none",)
-        if self.intents_since is not None:
-            are, on = "write is" if self.intents == 1 else "writes are", Name(self.oldest_intent or "a key")
-            said = (
-                f"{counted(self.intents)} object {are} not settled, the oldest since ",
-                self.intents_since,
-                " on ",
-                on,
-            )
-        return Notice("intents", late, said, _SETTLED)
-
-    def _of_uploads(self) -> Notice:
-        said: Sentence = ("none was left behind",)
-        if self.left_in is not None:
-            were = "upload was" if self.left == 1 else "uploads were"
-            said = (
-                f"{counted(self.left)} {were} left behind by gateways that went away, the oldest in ",
-                Name(self.left_in),
-            )
-        return Notice("uploads", self.left > 0, said, SWEEP)
-
-    def _of_record(self) -> Notice:
-        late = self.age(self.unsealed_since) > UNSEALED.total_seconds()
-        said: Sentence = ("every entry of the record is sealed",)
-        if self.unsealed_since is not None:
-            are = "entry is" if self.unsealed == 1 else "entries are"
-            said = (f"{counted(self.unsealed)} {are} not sealed, the oldest since ", self.unsealed_since)
-        return Notice("sealing", late, ("The record lags: ", *said) if late else said, _SEALED)
+        late = self.unsealed_age > UNSEALED.total_seconds()
+        return [
+            question("intents").count(
+                self.intents,
+                notable=self.intents_age > UNSETTLED.total_seconds(),
+                writes="write is" if self.intents == 1 else "writes are",
+                since=self.intents_since or self.now,
+                key=Name(self.oldest_intent or "a key"),
+            ),
+            question("uploads").count(
+                self.left,
+                notable=True,
+                uploads="upload was" if self.left == 1 else "uploads were",
+                bucket=Name(self.left_in or ""),
+            ),
+            question("sealing").count(
+                self.unsealed,
+                notable=late,
+                lags="The record lags: " if late else "",
+                entries="entry is" if self.unsealed == 1 else "entries are",
+                since=self.unsealed_since or self.now,
+            ),
+        ]
 
 
-UNFENCED = "takes no fenced write"
-"""A bucket whose probe has failed, in the words of the doctor and the page."""
-OTHER_STORE = "Use a store that honours conditional writes, or change its settings. Its objects can still be read."
-SWEEP = "Running gateways clear them away. Run gateway sweep to do it now."
-_SETTLED = (
-    "The next write or barrier of a newer holder settles them, or the sweeper an hour later. Many mean that writers "
-    "crash, or that the store fails: look for its errors in the log."
+CONFIGURATION, DATABASE, STORE = "configuration", "database", "object store"
+WRITERS, PENDING = "other writers", "pending writes"
+
+_POSTGRES = Words(
+    CheckStatus.PROBLEM,
+    "{told}",
+    "{remedy} Until then nothing of it is written, and this page lacks its record. No entry is lost.",
 )
-_SEALED = "Look for a transaction that stays open in the database, and for errors of sealing in the log."
+_S3 = Words(
+    CheckStatus.PROBLEM,
+    "{told}",
+    "{remedy} Until then its buckets take no object write. Writes to tables go on.",
+)
+_RUN = Words(CheckStatus.PROBLEM, "The journal is in trouble: {trouble}", "{remedy}")
+_BUCKETS = Words(
+    CheckStatus.PROBLEM,
+    "The bucket {bucket} takes no fenced write: {reason}",
+    "Use a store that honours conditional writes, or change its settings. Its objects can still be read. "
+    "gateway doctor probes it again.",
+)
+_INTENTS = Words(
+    CheckStatus.WARNING,
+    "{count} object {writes} not settled, the oldest since {since} on {key}",
+    "The next write or barrier of a newer holder settles them, or the sweeper an hour later. Many mean that writers "
+    "crash, or that the store fails: look for its errors in the log.",
+)
+_SWEEP = "Running gateways clear them away. Run gateway sweep to do it now."
+_UPLOADS = Words(
+    CheckStatus.WARNING,
+    "{count} {uploads} left behind by gateways that went away, the oldest in {bucket}",
+    _SWEEP,
+    fine="none was left behind",
+)
+_SEALING = Words(
+    CheckStatus.WARNING,
+    "{lags}{count} {entries} not sealed, the oldest since {since}",
+    "Look for a transaction that stays open in the database, and for errors of sealing in the log.",
+    fine="every entry of the record is sealed",
+)
+_TOMBSTONES = Words(
+    CheckStatus.WARNING,
+    "{count}, {waiting} of them may not be swept yet: late requests may be waiting for absence",
+    _SWEEP,
+)
+_BYPASSES = Words(
+    CheckStatus.PROBLEM,
+    "{changes} past the gateway in {period}{of}, found at {last}. No fence has seen it",
+    "Find the writer, and take away its rights: gateway doctor lists roles and principals that have them.",
+)
+_COUNTED = Words(
+    CheckStatus.WARNING,
+    "{told}",
+    "Look into the log of PostgreSQL: each refusal is a line there, with its resource and token.",
+)
+_WEBHOOKS = Words(
+    CheckStatus.WARNING,
+    "The webhook {webhook} does not get through{begun}",
+    "Bring its receiver back. Its messages wait, and none is lost.",
+)
+_ALARMS = Words(CheckStatus.WARNING, "The alarm {alarm} is on since {since}", "Look at the incidents of this time.")
+
+_JOURNAL = "journal_pending journal_lag journal_failing journal_snapshot"
+QUESTIONS = (
+    Question("tables", CONFIGURATION, "", "doctor"),
+    Question("objects", CONFIGURATION, "", "doctor"),
+    Question("patterns of objects", CONFIGURATION, "", "doctor start"),
+    Question("callers", CONFIGURATION, "", "doctor"),
+    Question("grants of callers", CONFIGURATION, "", "doctor"),
+    Question("observe", CONFIGURATION, "", "doctor"),
+    Question("listen", CONFIGURATION, "", "doctor"),
+    Question("postgres", DATABASE, "", "doctor ready metrics page log start", _POSTGRES, "up"),
+    Question("schema", DATABASE, "postgres", "doctor start"),
+    Question("run", DATABASE, "postgres", "doctor metrics page", _RUN, _JOURNAL),
+    Question("exposed schemas", DATABASE, "postgres", "doctor"),
+    Question("roles", DATABASE, "postgres", "doctor"),
+    Question("rules", DATABASE, "postgres", "doctor start"),
+    Question("grants", DATABASE, "postgres", "doctor start"),
+    Question("ownership", DATABASE, "postgres", "doctor start"),
+    Question("naming", DATABASE, "postgres", "doctor"),
+    Question("reach", DATABASE, "postgres", "doctor"),
+    Question("guard", DATABASE, "postgres", "doctor log", every=10),
+    Question("clock", DATABASE, "postgres", "doctor"),
+    Question("s3", STORE, "", "doctor ready metrics page log start", _S3, "up"),
+    Question("rules of buckets", STORE, "s3", "doctor start"),
+    Question("grants of buckets", STORE, "s3", "doctor"),
+    Question("buckets", STORE, "s3", "doctor page", _BUCKETS),
+    Question("writers of tables", WRITERS, "postgres", "doctor"),
+    Question("writers of buckets", WRITERS, "", "doctor"),
+    Question("intents", PENDING, "postgres", "doctor metrics page", _INTENTS, "intents intents_age"),
+    Question("uploads", PENDING, "postgres", "doctor metrics page", _UPLOADS, "uploads"),
+    Question("sealing", PENDING, "postgres", "doctor metrics page", _SEALING, "position unsealed unsealed_age"),
+    Question("tombstones", PENDING, "postgres", "doctor metrics", _TOMBSTONES, "tombstones"),
+    Question("leases", "", "postgres", "metrics", gauges="held waiters"),
+    Question("bypasses", "", "postgres", "page log", _BYPASSES),
+    Question("counted refusals", "", "postgres", "page log", _COUNTED),
+    Question("webhooks", "", "postgres", "metrics page", _WEBHOOKS, "webhook_behind webhook_failing"),
+    Question("alarms", "", "postgres", "metrics page", _ALARMS, "alarm"),
+)
+"""All that is asked of an installation, in the order of the doctor's report."""
+
+_BY_NAME = {one.name: one for one in QUESTIONS}
+
+
+def question(name: str) -> Question:
+    return _BY_NAME[name]
+
+
+def asked_by(rendering: Rendering) -> list[Question]:
+    return [one for one in QUESTIONS if rendering in one.shown.split()]
 
 
 def counted(number: int) -> str:
@@ -191,8 +352,7 @@ def counted(number: int) -> str:
 
 def as_json(report: DoctorReport) -> str:
     """Return the report as JSON. Its shape is in docs/operations.md."""
-    statuses = [check.status for section in report.sections for check in section.checks]
-    worst = next((one for one in (CheckStatus.PROBLEM, CheckStatus.WARNING) if one in statuses), CheckStatus.OK)
+    worst = CheckStatus.PROBLEM if report.problems else CheckStatus.WARNING if report.warnings else CheckStatus.OK
     sections = [
         {"title": section.title, "checks": [asdict(check) for check in section.checks]} for section in report.sections
     ]
@@ -202,11 +362,10 @@ def as_json(report: DoctorReport) -> str:
 def fix_sql(report: DoctorReport) -> list[str]:
     """Return a script for psql that does what the findings advise, as far as SQL can. A superuser runs it."""
     lines: list[str] = []
-    for section in report.sections:
-        for check in section.checks:
-            if check.fix:
-                lines += ["", *(f"-- {line}" for line in f"{check.name}: {check.detail}".splitlines())]
-                lines += [fix if fix.startswith("--") else f"{fix};" for fix in check.fix]
+    for check in report.checks:
+        if check.fix:
+            lines += ["", *(f"-- {line}" for line in f"{check.name}: {check.detail}".splitlines())]
+            lines += [fix if fix.startswith("--") else f"{fix};" for fix in check.fix]
     return ["BEGIN;", *lines, "", "COMMIT;"] if lines else ["-- Nothing is to be done."]
 
 
@@ -239,9 +398,12 @@ def problem(name: str, detail: str, advice: str) -> Check:
     return Check(name, CheckStatus.PROBLEM, detail, advice)
 
 
-async def attempt(name: str, checks: Awaitable[Sequence[Check]], advice: str = "") -> Sequence[Check]:
+Looking: TypeAlias = Awaitable[Sequence[Check]] | Iterable[Check]
+
+
+async def attempt(name: str, looking: Looking) -> Sequence[Check]:
     """Return the checks, or the error that prevented them."""
     try:
-        return await checks
+        return list(await looking if isinstance(looking, Awaitable) else looking)
     except GatewayError as error:
-        return [problem(name, error.told, advice or error.remedy)]
+        return [problem(name, error.told, error.remedy)]

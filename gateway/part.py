@@ -4,12 +4,11 @@ A gateway with one database has one part. Parts share nothing that waits for a d
 other one with it (docs/guides/many-databases.md).
 """
 
-from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import Literal
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -30,6 +29,7 @@ from gateway.errors import GatewayError, Unavailable
 from gateway.fencing.decision import Decision, Fence, Presented
 from gateway.fencing.ownership import Owned
 from gateway.fencing.record import Attempt
+from gateway.findings import asked_by
 from gateway.guard.watching import GuardWatcher
 from gateway.http.body import BodyReader
 from gateway.journal.opening import read_opening
@@ -233,10 +233,10 @@ class Part:
         return view
 
     def probes(self) -> Mapping[str, Awaitable[str]]:
-        probes: dict[str, Awaitable[str]] = {"postgres": self._state("postgres", self._reach_database())}
+        looks: dict[str, Callable[[], Awaitable[object]]] = {"postgres": self._reach_database}
         if self.upstream is not None:
-            probes["s3"] = self._state("s3", self.upstream.look())
-        return probes
+            looks["s3"] = self.upstream.look
+        return {one.name: self._state(one.name, looks[one.name]()) for one in asked_by("ready") if one.name in looks}
 
     async def _report(self, resource: str, since: datetime | None, until: datetime | None) -> Report:
         return await resource_page.make_report(self._site, resource, since, until)
@@ -266,7 +266,7 @@ class Part:
         mine = [bucket for bucket in known if owned is None or owned.has_keys_in(bucket)]
         return {bucket: _bucket_view(known[bucket]) for bucket in mine}
 
-    async def _state(self, service: Literal["postgres", "s3"], probe: Awaitable[object]) -> str:
+    async def _state(self, service: str, probe: Awaitable[object]) -> str:
         try:
             await probe
         except GatewayError as error:

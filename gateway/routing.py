@@ -30,7 +30,7 @@ from gateway.http.inner import apart, replayed, without_parameter
 from gateway.http.origins import Sender, sender
 from gateway.objects.s3 import addressing
 from gateway.part import Part, clock
-from gateway.web.rendering import Health, Site
+from gateway.web.rendering import Site
 
 PARAMETER = "database"
 """The query parameter that names a database."""
@@ -331,16 +331,13 @@ class _Choosing:
 
 def page_over(parts: Mapping[str, Part], ownership: Ownership, bodies: BodyReader) -> ASGIApp:
     """Build the overview over all databases. Sessions are the same as on the page of one of them."""
-    places = [replace(part.place, name=name, health=_health(part)) for name, part in parts.items()]
+    places = [replace(part.place, name=name, health=partial(_states, part)) for name, part in parts.items()]
     default = parts[ownership.default]
     return web.build(Site(*places), default.keys, default.logins, clock, bodies)
 
 
-def _health(part: Part) -> Health:
-    async def states() -> dict[str, str]:
-        return await within(ANSWERS_IN, part.probes())
-
-    return states
+async def _states(part: Part) -> dict[str, str]:
+    return await within(ANSWERS_IN, part.probes())
 
 
 async def within(seconds: float, probes: Mapping[str, Any]) -> dict[str, str]:

@@ -252,23 +252,8 @@ def _explained() -> Iterator[None]:
 
 
 async def check_schema(dsn: str) -> str | None:
-    """Raise ``ConfigurationError`` if the fencing schema is older than this version of the gateway needs.
-
-    Return a notice for a newer one, which is fine: what an older gateway calls stays, and never changes its meaning. So
-    two versions can run side by side. Raises ``SchemaTooNew`` once that is over, and ``Unavailable`` if the database
-    cannot be reached.
-    """
-    found, newest = await revision(dsn), migrations.newest()
-    if found is None:
-        raise ConfigurationError("The fencing schema is not installed.", advice="Run 'gateway migrate' first.")
-    if found < newest:
-        raise ConfigurationError(
-            f"The fencing schema is at {found}; this version of the gateway needs {newest}.",
-            advice="Run 'gateway migrate' first.",
-        )
-    if found > newest:
-        return f"The fencing schema is at {found}, newer than {newest}, which this version knows. All of it works."
-    return None
+    """Check the schema of a database for this version; return and raise as ``migrations.check`` and ``revision`` do."""
+    return migrations.check(await revision(dsn))
 
 
 def check_tls(settings: Server) -> None:

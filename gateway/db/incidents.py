@@ -20,6 +20,7 @@ from gateway.fencing.incident import (
     OF_A_TOKEN,
     Incident,
     IncidentKey,
+    Notable,
     RefusalCount,
     RefusalCounts,
     Tally,
@@ -54,17 +55,6 @@ class FoundIncidents:
 
     incidents: Sequence[Incident]
     complete: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Notable:
-    """How many entries of a kind there are, among the newest, and what the last one is about."""
-
-    count: int
-    last: datetime
-    resource: str | None
-    target: str | None
-    caller: str | None
 
 
 async def count_refusals(database: Database, since: datetime, until: datetime, step: timedelta) -> RefusalCounts:
@@ -141,10 +131,7 @@ async def count_notable(database: Database, since: datetime) -> dict[Kind, Notab
     """Return the changes past the gateway, and the refusals of guards, since a time."""
     await record.seal(database)
     rows = await database.search(_SQL["notable"], first_day(Filters(since=since)), since, LOOKED_AT)
-    return {
-        Kind(row["kind"]): Notable(row["entries"], row["last"], row["resource"], row["target"], row["caller"])
-        for row in rows
-    }
+    return {Kind(row["kind"]): Notable(row["entries"], row["last"], row["about"]) for row in rows}
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,7 +214,6 @@ async def _in_context(database: Database, incidents: Sequence[Incident], since: 
 
 
 def _written(key: IncidentKey) -> str:
-    """Return a key as the query of acknowledgements has it."""
     if not key.of_a_token:
         return json.dumps([key.reason, key.caller])
     epoch, value = record.pair(key.token)

@@ -128,6 +128,22 @@ def newest() -> str:
     return _steps()[-1][0]
 
 
+def check(found: str | None, needed: str | None = None, by: str = "this version of the gateway") -> str | None:
+    """Raise ``ConfigurationError`` if the installed revision is older than ``needed``, by default the newest.
+
+    Return a notice for one that is newer than this version, which is fine: what an older gateway calls stays, and never
+    changes its meaning. So two versions can run side by side, until ``SchemaTooNew`` is raised.
+    """
+    advice, needed = "Run 'gateway migrate' first.", needed or newest()
+    if found is None:
+        raise ConfigurationError("The fencing schema is not installed.", advice=advice)
+    if found < needed:
+        raise ConfigurationError(f"The fencing schema is at {found}; {by} needs {needed}.", advice=advice)
+    if found > newest():
+        return f"The fencing schema is at {found}, newer than {newest()}, which this version knows. All of it works."
+    return None
+
+
 def _schema() -> str:
     install = (_SCHEMA / "install.sql").read_text()
     return _INCLUDE.sub(lambda named: (_SCHEMA / named[1]).read_text(), install)

@@ -222,7 +222,7 @@ async def find_takeover(database: Database, rejection: Entry) -> Entry | None:
     return record.entry_from_row(rows[0]) if rows else None
 
 
-def lag(rejection: Entry, takeover: Entry | None) -> timedelta | None:
+def lag(rejection: Entry, takeover: Entry | None = None) -> timedelta | None:
     """Return how long its writer had been a zombie. Without the takeover, the least possible time; None if unknown.
 
     A write that was refused for another reason than an old token has not been overtaken.

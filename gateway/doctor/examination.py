@@ -4,8 +4,11 @@ It looks at all that it can reach. An unreachable part is a finding, not an erro
 """
 
 import ipaddress
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import TypeAlias
 from urllib.parse import urlsplit
 
@@ -26,16 +29,18 @@ from gateway.fencing.intent import Duplicates
 from gateway.fencing.ownership import shown
 from gateway.findings import (
     MANY_TOMBSTONES,
-    OTHER_STORE,
-    SWEEP,
-    UNFENCED,
     Check,
     CheckStatus,
     DoctorReport,
+    Looking,
+    Name,
     ReportSection,
+    Standing,
+    asked_by,
     attempt,
     ok,
     problem,
+    question,
     render,
     warning,
 )
@@ -62,8 +67,6 @@ LONG_ENOUGH = 32
 _MOST_BUCKETS = 10
 
 Clock: TypeAlias = Callable[[], datetime]
-Now: TypeAlias = Callable[[], Awaitable[datetime]]
-"""The database's time, aware. Raises ``Unavailable``."""
 
 
 def local_time() -> datetime:
@@ -71,28 +74,63 @@ def local_time() -> datetime:
     return datetime.now(UTC)  # noqa: TID251 - the doctor is there to find out whether it is right
 
 
+@dataclass(frozen=True, slots=True)
+class _Visit:
+    """The configuration of one examination, and all that it has opened.
+
+    ``store``: None if none is configured. ``server``: the finding in its place if the database does not answer.
+    ``answered``: the services that have answered. ``standing`` is read once.
+    """
+
+    config: Config
+    known: Places
+    database: Database
+    server: Server | Check
+    store: Upstream | None
+    clock: Clock
+    trusted: Sequence[str]
+    answered: set[str]
+    standing: list[Standing]
+
+    @property
+    def connected(self) -> Server:
+        assert isinstance(self.server, Server)
+        return self.server
+
+    @property
+    def answering(self) -> Upstream:
+        assert self.store is not None
+        return self.store
+
+
 async def examine(
     config: Config, clock: Clock = local_time, known: Places | None = None, trusted: Sequence[str] = ()
 ) -> DoctorReport:
-    """Look at everything. Writes nothing but the probe's own objects, which it removes.
+    """Ask everything. Writes nothing but the probe's own objects, which it removes.
 
     ``known`` are the places of the configuration, which findings name. ``trusted`` are roles, and principals of the
     store, that may write without the gateway.
     """
     known = known or Places("the configuration", "", config.model_dump(), {})
-    async with Database(
-        config.postgres.dsn.get_secret_value(), pool_size=1, connect_timeout=config.limits.connect_timeout
-    ) as database:
+    found: dict[str, list[Check]] = {}
+    async with AsyncExitStack() as stack:
+        database = await stack.enter_async_context(
+            Database(config.postgres.dsn.get_secret_value(), pool_size=1, connect_timeout=config.limits.connect_timeout)
+        )
+        store = None
+        if config.s3 is not None:
+            store = await stack.enter_async_context(Upstream(config.s3, timeout=config.limits.store_timeout))
         server = await _connect(database)
-        connected = isinstance(server, Server)
-        sections = [
-            ReportSection("configuration", tuple(_of_configuration(config, known))),
-            ReportSection("database", tuple(await _of_database(config, database, clock, server, known))),
-            ReportSection("object store", tuple(await _of_store(config, database.now if connected else None, known))),
-            ReportSection("other writers", tuple(await _of_other_writers(config, database, server, trusted))),
-            ReportSection("pending writes", tuple(await _of_work(database, known=connected))),
-        ]
-    return DoctorReport(tuple(sections))
+        answered = {"postgres"} if isinstance(server, Server) else set[str]()
+        visit = _Visit(config, known, database, server, store, clock, trusted, answered, [])
+        for one in asked_by("doctor"):
+            checks = found.setdefault(one.section, [])
+            if not one.needs or one.needs in visit.answered:
+                # A check is called grants or rules, whatever they are of.
+                checks += await attempt(one.name.partition(" of ")[0], _LOOKS[one.name](visit))
+            elif one.name == "intents":
+                checks.append(problem("intents", "not known without the database", ""))
+    return DoctorReport(tuple(ReportSection(title, tuple(checks)) for title, checks in found.items()))
 
 
 async def _connect(database: Database) -> Server | Check:
@@ -107,20 +145,19 @@ async def _connect(database: Database) -> Server | Check:
         )
 
 
-def _of_configuration(config: Config, known: Places) -> Iterable[Check]:
-    yield ok("tables", f"the schemas {', '.join(config.postgres.schemas)} are exposed")
-    yield _endpoint(config.s3) if config.s3 else ok("objects", "no object store is configured")
-    if config.s3:
-        yield ok("bypasses", _FOUND)
-        yield _repeated(config.s3)
-    yield from _unknown(targets.unreadable_rules(config), known)
-    yield from _callers(config)
-    yield from grants.check(config)
-    yield from _observed(config)
-    if not config.server.tls_certificate and not _is_loopback(config.server.host):
+def _of_objects(visit: _Visit) -> Iterable[Check]:
+    if (store := visit.config.s3) is None:
+        yield ok("objects", "no object store is configured")
+    else:
+        yield from (_endpoint(store), ok("bypasses", _FOUND), _repeated(store))
+
+
+def _of_listening(visit: _Visit) -> Iterable[Check]:
+    server = visit.config.server
+    if not server.tls_certificate and not _is_loopback(server.host):
         yield warning(
             "listen",
-            f"{config.server.listen} is open to the network without TLS",
+            f"{server.listen} is open to the network without TLS",
             "Set tls_certificate and tls_key, or put a proxy with TLS in front: API keys travel with each request.",
         )
 
@@ -199,32 +236,10 @@ def _is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-async def _of_database(
-    config: Config, database: Database, clock: Clock, server: Server | Check, known: Places
-) -> Sequence[Check]:
-    if isinstance(server, Check):
-        return [server]
-    return [
-        *_of_server(server),
-        *await attempt("schema", _of_schema(config, database, server)),
-        *await attempt("run", _of_run(config, database)),
-        *await attempt("exposed schemas", _of_exposed(config, database, server)),
-        *await attempt("roles", _of_roles(config, database)),
-        *await attempt("rules", _of_names(config, database, known)),
-        *await attempt("grants", _of_grants(targets.unknown_in_grants(config, database))),
-        *await attempt("ownership", _of_ownership(config, database)),
-        *await attempt("naming", _of_naming(config)),
-        *await attempt("reach", _of_side_effects(config, database)),
-        *await attempt("guard", guard_findings.examine(config, database)),
-        *await attempt("clock", _of_local_clock(database, clock)),
-    ]
-
-
-async def _of_ownership(config: Config, database: Database) -> Sequence[Check]:
-    """Examine whether the database has what the configuration gives it, and whether it is the one that is meant."""
-    found = await ownership.read(database)
+async def _of_ownership(visit: _Visit) -> Sequence[Check]:
+    found = await ownership.read(visit.database)
     try:
-        found.check(config.owner)
+        found.check(visit.config.owner)
     except OwnershipDiffers as error:
         return [problem("ownership", error.message.removesuffix("."), error.advice)]
     if found.name is None:
@@ -232,9 +247,8 @@ async def _of_ownership(config: Config, database: Database) -> Sequence[Check]:
     return [ok("ownership", f"it is {found.name}, and has {shown(found.share)}, by change {found.number}")]
 
 
-async def _of_naming(config: Config) -> Sequence[Check]:
-    """Return a problem for each table and bucket whose configured names are not the ones in force."""
-    async with naming_changes(config, only_look=True) as changes:
+async def _of_naming(visit: _Visit) -> Sequence[Check]:
+    async with naming_changes(visit.config, only_look=True) as changes:
         differing = await changes.found()
     advice = "Correct the rule, or see what a change would do: gateway naming plan."
     return [
@@ -269,21 +283,16 @@ def _of_server(server: Server) -> Iterable[Check]:
         )
 
 
-async def _of_schema(config: Config, database: Database, server: Server) -> Sequence[Check]:
+async def _of_schema(visit: _Visit) -> Sequence[Check]:
+    database, server = visit.database, visit.connected
     missing = await rights.missing(database)
     if missing:
         advice = GRANT.format(server.role)
         fixes = tuple(rights.fix(privilege, server.role) for privilege in missing)
         return [Check("schema", CheckStatus.PROBLEM, f"the role lacks {first_few(missing)}", advice, fixes)]
-    newest = migrations.newest()
-    installed = await migrations.installed(config.postgres.dsn.get_secret_value())
-    if installed is None:
-        return [problem("schema", "fencing is not installed", "Run gateway migrate.")]
-    if installed < newest:
-        return [problem("schema", f"fencing is at {installed}, {newest} is needed", "Run gateway migrate.")]
-    if installed > newest:
-        advice = "It works; upgrade this gateway when all others are."
-        return [warning("schema", f"fencing is at {installed}, newer than this gateway's {newest}", advice)]
+    installed = await migrations.installed(visit.config.postgres.dsn.get_secret_value())
+    if notice := migrations.check(installed):
+        return [warning("schema", notice, "Upgrade this gateway when all others are.")]
     return [
         ok("schema", f"fencing is at {installed}, the newest"),
         await _of_statements(database, server),
@@ -292,8 +301,9 @@ async def _of_schema(config: Config, database: Database, server: Server) -> Sequ
     ]
 
 
-async def _of_run(config: Config, database: Database) -> Sequence[Check]:
+async def _of_run(visit: _Visit) -> Sequence[Check]:
     """Examine the last opening of the database, and the journal that a lost fence is restored from."""
+    config, database = visit.config, visit.database
     mode = config.journal.effective_mode
     server, last = await opening.ask(database), await opening.read_opening(database)
     flaw = await _flaw_of_journal(config)
@@ -347,10 +357,9 @@ async def _of_record(database: Database, server: Server) -> Check:
     return warning("record", f"{server.role} could change what is on record: {first_few(excessive)}", advice)
 
 
-async def _of_roles(config: Config, database: Database) -> Sequence[Check]:
-    """Examine the roles of the database that callers act under."""
+async def _of_roles(visit: _Visit) -> Sequence[Check]:
     checks = []
-    for role in await rights.acting_roles(database, config.postgres.database_roles):
+    for role in await rights.acting_roles(visit.database, visit.config.postgres.database_roles):
         if not role.exists:
             checks.append(problem(f"role {role.name}", "it does not exist", "Create it, or correct postgres.roles."))
         elif not role.member:
@@ -369,36 +378,31 @@ async def _of_roles(config: Config, database: Database) -> Sequence[Check]:
     return checks
 
 
-async def _of_exposed(config: Config, database: Database, server: Server) -> Sequence[Check]:
-    exposed = await rights.exposed_tables(database, config.postgres.schemas)
-    missing = await rights.missing_on_exposed(database, config.postgres.schemas)
-    checks = [_of_one_schema(each, server.role) for each in exposed]
+async def _of_exposed(visit: _Visit) -> Sequence[Check]:
+    role, schemas = visit.connected.role, visit.config.postgres.schemas
+    missing = await rights.missing_on_exposed(visit.database, schemas)
+    checks = [_of_one_schema(each, role) for each in await rights.exposed_tables(visit.database, schemas)]
     if missing:
         lacking = [f"{', '.join(one.privileges)} on {one.relation}" for one in missing]
-        advice = f"Grant them to {server.role} where callers are meant to have them: gateway doctor --fix-sql."
+        advice = f"Grant them to {role} where callers are meant to have them: gateway doctor --fix-sql."
         fixes = tuple(one.fix for one in missing)
         checks.append(Check("privileges", CheckStatus.WARNING, f"the role lacks {first_few(lacking)}", advice, fixes))
     return checks
 
 
-async def _of_other_writers(
-    config: Config, database: Database, server: Server | Check, trusted: Sequence[str]
-) -> Sequence[Check]:
-    """Return the roles and principals that could write without the gateway."""
-    checks: list[Check] = []
-    if isinstance(server, Server):
-        checks += await attempt("tables", check_table_writers(config, database, server.version_number, trusted))
-    if config.s3 is not None:
-        async with Upstream(config.s3, timeout=config.limits.store_timeout) as upstream:
-            for bucket in await _buckets(config, upstream):
-                checks += await attempt(f"bucket {bucket}", check_bucket_writers(upstream, bucket, trusted))
-    return checks
+async def _of_writers_of_tables(visit: _Visit) -> Sequence[Check]:
+    writers = check_table_writers(visit.config, visit.database, visit.connected.version_number, visit.trusted)
+    return await attempt("tables", writers)
 
 
-async def _of_names(config: Config, database: Database, known: Places) -> Sequence[Check]:
-    unknown = await targets.unknown_in_database(config, database)
+async def _of_names(visit: _Visit) -> Sequence[Check]:
+    unknown = await targets.unknown_in_database(visit.config, visit.database)
     # A schema that does not exist has a finding of its own.
-    return list(_unknown([name for name in unknown if name.place != ("postgres", "schemas")], known))
+    return list(_unknown([name for name in unknown if name.place != ("postgres", "schemas")], visit.known))
+
+
+async def _of_bucket_names(visit: _Visit) -> Sequence[Check]:
+    return list(_unknown(await targets.unknown_buckets(visit.config, visit.answering), visit.known))
 
 
 async def _of_grants(unknown: Awaitable[Sequence[tuple[int, str, str]]]) -> Sequence[Check]:
@@ -415,17 +419,16 @@ def _of_one_schema(exposed: Exposed, role: str) -> Check:
     return ok(name, f"{len(exposed.relations)} tables and views")
 
 
-async def _of_local_clock(database: Database, clock: Clock) -> Sequence[Check]:
-    before = clock()
-    now = await database.now()
-    local = before + (clock() - before) / 2
+async def _of_local_clock(visit: _Visit) -> Sequence[Check]:
+    before = visit.clock()
+    now = await visit.database.now()
+    local = before + (visit.clock() - before) / 2
     return [
         _skew("clock", now - local, "this machine's", "Set this machine's clock by NTP: callers' signatures expire.")
     ]
 
 
 def _skew(name: str, ahead: timedelta, other: str, advice: str) -> Check:
-    """Compare the database's clock with another one."""
     direction = "ahead of" if ahead > timedelta() else "behind"
     detail = f"the database's is {abs(ahead).total_seconds():.0f} s {direction} {other}"
     if abs(ahead) >= HARMFUL_SKEW:
@@ -433,24 +436,17 @@ def _skew(name: str, ahead: timedelta, other: str, advice: str) -> Check:
     return warning(name, detail, advice) if abs(ahead) >= NOTABLE_SKEW else ok(name, detail)
 
 
-async def _of_store(config: Config, now: Now | None, known: Places) -> Sequence[Check]:
-    if config.s3 is None:
+async def _of_store(visit: _Visit) -> Sequence[Check]:
+    if visit.store is None:
         return [ok("connection", "not configured")]
-    async with Upstream(config.s3, timeout=config.limits.store_timeout) as upstream:
-        checks = [*await attempt("connection", _of_endpoint(upstream, now))]
-        if any(check.name == "connection" and check.status is CheckStatus.PROBLEM for check in checks):
-            return checks
-        checks += _unknown(await targets.unknown_buckets(config, upstream), known)
-        checks += await attempt("grants", _of_grants(targets.unknown_buckets_of_grants(config, upstream)))
-        for bucket in await _buckets(config, upstream):
-            checks += await attempt(f"bucket {bucket}", _of_bucket(upstream, bucket))
-        return checks
+    return await attempt("connection", _of_connection(visit, visit.store))
 
 
-async def _of_endpoint(upstream: Upstream, now: Now | None) -> Sequence[Check]:
-    moment = None if now is None else await now()
-    date = await upstream.look()
-    checks = [ok("connection", f"the store at {upstream.at} answers")]
+async def _of_connection(visit: _Visit, store: Upstream) -> Sequence[Check]:
+    moment = await visit.database.now() if "postgres" in visit.answered else None
+    date = await store.look()
+    visit.answered.add("s3")
+    checks = [ok("connection", f"the store at {store.at} answers")]
     if date is not None and moment is not None:
         checks.append(_skew("clock", moment - date, "the store's", _SKEW_ADVICE))
     return checks
@@ -472,6 +468,13 @@ async def _buckets(config: Config, upstream: Upstream) -> Sequence[str]:
         return ()
 
 
+async def _of_each_bucket(visit: _Visit, look: Callable[[Upstream, str], Looking]) -> Sequence[Check]:
+    if (store := visit.store) is None:
+        return ()
+    each = [await attempt(f"bucket {one}", look(store, one)) for one in await _buckets(visit.config, store)]
+    return [check for checks in each for check in checks]
+
+
 async def _of_bucket(upstream: Upstream, bucket: str) -> Sequence[Check]:
     profile = await probe(upstream, bucket)
     failed = [_of_finding(bucket, finding) for finding in profile.findings if not finding.passed]
@@ -481,7 +484,8 @@ async def _of_bucket(upstream: Upstream, bucket: str) -> Sequence[Check]:
 def _of_profile(bucket: str, profile: Profile) -> Check:
     name = f"bucket {bucket}"
     if not profile.writable:
-        return problem(name, f"{UNFENCED}: {profile.reason}", f"{OTHER_STORE} Probes: {PREFIX}")
+        found = question("buckets").find(bucket=Name(bucket), reason=profile.reason or "").check
+        return problem(name, found.detail, f"{found.advice} Probes: {PREFIX}")
     passed = [finding.name for finding in profile.findings if finding.passed]
     return ok(name, f"can be fenced; passed {', '.join(passed)}")
 
@@ -491,31 +495,24 @@ def _of_finding(bucket: str, finding: ProbeFinding) -> Check:
     return make(f"bucket {bucket}, {finding.name}", finding.detail, finding.consequence)
 
 
-async def _of_work(database: Database, *, known: bool) -> Sequence[Check]:
-    """Examine the writes that may be under way, and what lost gateways have left."""
-    if not known:
-        return [problem("intents", "not known without the database", "")]
-    return [*await attempt("intents", _of_standing(database)), *await attempt("tombstones", _of_tombstones(database))]
+async def _of_work(visit: _Visit, name: str) -> Sequence[Check]:
+    if not visit.standing:
+        visit.standing.append(await overview.read_standing(visit.database))
+    return [notice.check for notice in visit.standing[0].notices if notice.name == name]
 
 
-async def _of_standing(database: Database) -> Sequence[Check]:
-    return [notice.check for notice in (await overview.read_standing(database)).notices]
-
-
-async def _of_tombstones(database: Database) -> Sequence[Check]:
-    count, waiting = await intents.count_tombstones(database, await database.now())
-    if not count:
-        return [ok("tombstones", "none")]
-    detail = f"{count}, {waiting} of them may not be swept yet: late requests may be waiting for absence"
+async def _of_tombstones(visit: _Visit) -> Sequence[Check]:
+    count, waiting = await intents.count_tombstones(visit.database, await visit.database.now())
     many = count - waiting > MANY_TOMBSTONES
-    return [warning("tombstones", detail, SWEEP) if many else ok("tombstones", detail)]
+    return [question("tombstones").count(count, notable=many, count=str(count), waiting=str(waiting)).check]
 
 
-async def _of_side_effects(config: Config, database: Database) -> Sequence[Check]:
+async def _of_side_effects(visit: _Visit) -> Sequence[Check]:
     """Return a finding for each cascade, trigger, rule and child without a rule. Raise ``GatewayError``.
 
     An effect that the gateway refuses is in order.
     """
+    config, database = visit.config, visit.database
     rows = await catalog.relations(database, config.postgres.schemas)
     snapshot = Snapshot.from_rows(rows, await catalog.references(database))
     rules, default = table_rules(config)
@@ -539,3 +536,36 @@ def _suggested(config: Config, effect: SideEffect) -> tuple[str, ...]:
 
     rules = ["\n\n".join(entry(name, resource=template) for name, template in effect.shared)] if effect.shared else []
     return (*rules, entry(effect.table, cascades=Cascades.REFUSE)) if effect.refusable else tuple(rules)
+
+
+_LOOKS: Mapping[str, Callable[[_Visit], Looking]] = {
+    "tables": lambda visit: [ok("tables", f"the schemas {', '.join(visit.config.postgres.schemas)} are exposed")],
+    "objects": _of_objects,
+    "patterns of objects": lambda visit: _unknown(targets.unreadable_rules(visit.config), visit.known),
+    "callers": lambda visit: _callers(visit.config),
+    "grants of callers": lambda visit: grants.check(visit.config),
+    "observe": lambda visit: _observed(visit.config),
+    "listen": _of_listening,
+    "postgres": lambda visit: _of_server(visit.server) if isinstance(visit.server, Server) else [visit.server],
+    "schema": _of_schema,
+    "run": _of_run,
+    "exposed schemas": _of_exposed,
+    "roles": _of_roles,
+    "rules": _of_names,
+    "grants": lambda visit: _of_grants(targets.unknown_in_grants(visit.config, visit.database)),
+    "ownership": _of_ownership,
+    "naming": _of_naming,
+    "reach": _of_side_effects,
+    "guard": lambda visit: guard_findings.examine(visit.config, visit.database),
+    "clock": _of_local_clock,
+    "s3": _of_store,
+    "rules of buckets": _of_bucket_names,
+    "grants of buckets": lambda visit: _of_grants(targets.unknown_buckets_of_grants(visit.config, visit.answering)),
+    "buckets": lambda visit: _of_each_bucket(visit, _of_bucket),
+    "writers of tables": _of_writers_of_tables,
+    "writers of buckets": lambda visit: _of_each_bucket(visit, partial(check_bucket_writers, trusted=visit.trusted)),
+    "intents": lambda visit: _of_work(visit, "intents"),
+    "uploads": lambda visit: _of_work(visit, "uploads"),
+    "sealing": lambda visit: _of_work(visit, "sealing"),
+    "tombstones": _of_tombstones,
+}

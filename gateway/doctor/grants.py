@@ -126,7 +126,6 @@ def _overlap(keys: str, pattern: str) -> bool:
 
 
 def _keys(pattern: str) -> str:
-    """Return a pattern of buckets or keys as one of keys."""
     return pattern if "/" in pattern else f"{pattern}/**"
 
 

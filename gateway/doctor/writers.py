@@ -66,7 +66,7 @@ WORDS = {
 _PAST_A_GUARD = {"owner", "schema", "code", "subscription"}
 _PAST_TRIGGERS = "past-triggers"
 _MOVE = "Before the mode is enforce, let this program write through the gateway, or under a guard."
-_ADVICE = "gateway doctor --fix-sql prints SQL that closes it, and --trust NAME accepts it (docs/operations.md)."
+_ADVICE = "gateway doctor --fix-sql prints what closes it, and --trust NAME accepts it (docs/operations.md)."
 
 
 async def check_table_writers(
@@ -116,7 +116,6 @@ async def _fenced(config: Config, database: Database) -> list[FencedTable]:
 
 
 def _observed(config: Config) -> bool:
-    """Return whether any table is in observe mode."""
     rules, default = table_rules(config)
     return any(rule.mode is Enforcement.OBSERVE for rule in (default, *rules.values()))
 
@@ -190,9 +189,6 @@ _EXCEPT = {f"{kind}not{how}" for kind in ("string", "arn") for how in ("equals",
 _OWN_NAMES = ("aws:principalarn", "aws:userid")
 # Its policies are for requests without a signature. Its users have policies of their own.
 _IGNORES_POLICIES = "MinIO"
-_BUCKET_ADVICE = (
-    "gateway doctor --fix-sql prints a policy that closes it, and --trust NAME accepts it (docs/operations.md)."
-)
 
 
 async def check_bucket_writers(upstream: Upstream, bucket: str, trusted: Sequence[str]) -> Sequence[Check]:
@@ -207,7 +203,7 @@ async def check_bucket_writers(upstream: Upstream, bucket: str, trusted: Sequenc
     found = {who: said for who, said in [*policy_writers(document), *granted] if who not in trusted}
     if found:
         said = "; ".join(f"{who} {what}" for who, what in found.items())
-        return [Check(name, CheckStatus.WARNING, said, _BUCKET_ADVICE, _bucket_fix(bucket))]
+        return [Check(name, CheckStatus.WARNING, said, _ADVICE, _bucket_fix(bucket))]
     only = () if server.startswith(_IGNORES_POLICIES) else sole_writers(document, bucket)
     if only:
         return [ok(name, f"its policy denies writes to all but {', '.join(only)}")]
@@ -218,7 +214,7 @@ async def check_bucket_writers(upstream: Upstream, bucket: str, trusted: Sequenc
         return [ok(name, f"{shown}; the users of the store are trusted")]
     fix = () if server.startswith(_IGNORES_POLICIES) else _bucket_fix(bucket)
     said = f"{shown}; the store does not say which of its users its administrators allow"
-    return [Check(name, CheckStatus.WARNING, said, _BUCKET_ADVICE, fix)]
+    return [Check(name, CheckStatus.WARNING, said, _ADVICE, fix)]
 
 
 def policy_writers(policy: Mapping[str, Any]) -> Iterable[tuple[str, str]]:

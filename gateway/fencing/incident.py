@@ -48,6 +48,15 @@ def nothing_refused(counted: int, when: str = "") -> str:
     return counted_only(counted, when) if counted else f"No write was refused{when}."
 
 
+def fate(count: int, passed: int) -> str:
+    """Return the sentence about what became of so many writes on record as refused, of which some passed."""
+    if not passed:
+        return "It was refused." if count == 1 else "All were refused."
+    if passed < count:
+        return f"{passed:,} of {count:,} took effect, because the rule only observes. The others were refused."
+    return f"{'It' if count == 1 else 'All'} took effect, because the rule only observes."
+
+
 @dataclass(frozen=True, slots=True)
 class IncidentKey:
     """The common values of the refusals of an incident. ``resource``, ``token`` and ``holder`` are None for reasons
@@ -178,9 +187,19 @@ def group(tallies: Iterable[Tally]) -> list[Incident]:
     return sorted(found, key=lambda one: one.last, reverse=True)
 
 
-def urgency(state: State) -> int:
-    """Return the place of a state in a list: what goes on comes first, then what is acknowledged, then the rest."""
-    return {State.ACKNOWLEDGED: 1, State.RESOLVED: 2}.get(state, 0)
+def urgency(incident: Incident, now: datetime) -> tuple[int, bool, int, int, float]:
+    """Return the place of an incident in a list: what goes on, then what is acknowledged, the worst of each first.
+
+    The rest comes last, the newest first.
+    """
+    place = {State.ACKNOWLEDGED: 1, State.RESOLVED: 2}.get(incident.state(now), 0)
+    age = (now - incident.last).total_seconds()
+    if place == 2:
+        return place, False, 0, 0, age
+    reason, of_a_token = incident.key.reason, incident.key.of_a_token
+    worst = OF_A_TOKEN.index(EntryReason(reason)) if of_a_token else len(OF_A_TOKEN)
+    # An observed write without a token passes as it did before there was a rule. It is no emergency.
+    return place, not (incident.passed and of_a_token), worst, -incident.count, age
 
 
 def _split(tallies: Sequence[Tally]) -> Iterable[Incident]:
@@ -260,6 +279,15 @@ def _of(incident: Incident, entries: Iterable[Entry], starts: Iterable[datetime]
 
 
 @dataclass(frozen=True, slots=True)
+class Notable:
+    """How many entries of a kind there are, among the newest, and what the last one is about."""
+
+    count: int
+    last: datetime
+    about: str | None
+
+
+@dataclass(frozen=True, slots=True)
 class RefusalCount:
     """Refusals of one reason under one rule during one step. ``passed``: the writes took effect all the same."""
 
@@ -286,6 +314,12 @@ class RefusalCounts:
             sums[one.reason] = sums.get(one.reason, 0) + one.count
         object.__setattr__(self, "by_reason", sums)
 
+    @classmethod
+    def over(cls, several: "Iterable[RefusalCounts]") -> "RefusalCounts":
+        """Return the counts of several databases as one."""
+        all_of = list(several)
+        return cls([count for one in all_of for count in one.counts], all(one.complete for one in all_of))
+
     @property
     def total(self) -> int:
         return sum(one.count for one in self.counts)
@@ -307,3 +341,6 @@ class RefusalCounts:
     @property
     def last(self) -> datetime | None:
         return max((one.last for one in self.counts), default=None)
+
+
+NO_REFUSALS = RefusalCounts()

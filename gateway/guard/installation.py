@@ -73,7 +73,6 @@ def _examined(config: Config, snapshot: Snapshot, found: InstalledGuard, gateway
 
 
 def _objections(config: Config, snapshot: Snapshot, found: InstalledGuard, gateway: Role) -> list[str]:
-    """Return the reasons why a guard does not do what its rule says."""
     role = found.arguments[2]
     rules, default = table_rules(config)
     rule = rules.get(f"{found.schema}.{found.table}", default)
@@ -85,7 +84,6 @@ def _objections(config: Config, snapshot: Snapshot, found: InstalledGuard, gatew
 
 
 def _misfits(table: Table, rule: Rule, found: InstalledGuard) -> Iterable[str]:
-    """Yield the differences between the guard and the one that would be installed now."""
     _, equal, role, template, *_ = found.arguments
     try:
         watches = WATCH in found.arguments[5:]
@@ -216,12 +214,7 @@ async def examine_guards(config: Config) -> list[Check]:
 
 async def _check_schema(config: Config, dsn: str | None) -> None:
     installed = await migrations.installed(dsn or config.postgres.dsn.get_secret_value())
-    if installed is None or installed < REVISION:
-        raise ConfigurationError(
-            f"The fencing schema is {'not installed' if installed is None else f'at {installed}'}; "
-            f"a guard needs {REVISION}.",
-            advice="Run gateway migrate first.",
-        )
+    migrations.check(installed, REVISION, "a guard")
 
 
 def _split(config: Config, table: str) -> tuple[str, str]:

@@ -17,11 +17,12 @@ from gateway.db import guards
 from gateway.db.database import Database
 from gateway.db.guards import GuardFinding
 from gateway.errors import Unavailable
+from gateway.findings import question
 from gateway.observe.events import BypassFound, FoundBy, GuardRefused, Observe, WriteRefused
 
 INTERVAL = 1.0
 """Seconds between two looks at what guards have refused, and two stretches of comparing rows with their stamps."""
-_GUARDS_EVERY = 10
+_GUARDS_EVERY = round(question("guard").every / INTERVAL)
 _PAUSE = 10.0  # seconds, after something went wrong
 BLOCKS, STAMPS = 64, 4_000
 """The size of one comparison, in blocks of rows: half a megabyte."""

@@ -346,7 +346,8 @@ def _refused(plane: str, refused: Refusal | Rejection, *, enforced: bool) -> Lab
     return (plane, refused.attempt.rule, refused.reason) if refused.enforced is enforced else None
 
 
-def _of_refusal(event: "WriteRefused") -> dict[str, Any]:
+def refusal_facts(event: "WriteRefused") -> dict[str, Any]:
+    """Return what log lines and spans tell of a refused write."""
     rejection, attempt, missing = event.rejection, event.rejection.attempt, event.rejection.missing
     return {
         "plane": event.plane,
@@ -365,11 +366,11 @@ def _of_refusal(event: "WriteRefused") -> dict[str, Any]:
 @Line(
     "warning",
     "write refused",
-    _of_refusal,
+    refusal_facts,
     when=lambda event: event.rejection.enforced,
     rest="more writes refused, all on record",
 )
-@Line("warning", "write would be refused", _of_refusal, rest="more writes refused, all on record")
+@Line("warning", "write would be refused", refusal_facts, rest="more writes refused, all on record")
 @REFUSED._replace(of=lambda event: _refused(event.plane, event.rejection, enforced=True))
 @OBSERVED._replace(of=lambda event: _refused(event.plane, event.rejection, enforced=False))
 class WriteRefused(Rare):
@@ -485,7 +486,7 @@ class ServiceUnreachable(Rare):
     ``repeated_as``: by what the log knows it again, if not by its ``error``.
     """
 
-    service: Literal["postgres", "s3", "collector", "issuer"]
+    service: str
     error: str
     advice: str | None = None
     repeated_as: str = ""

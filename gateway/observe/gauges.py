@@ -9,7 +9,6 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass, field, replace
-from itertools import zip_longest
 from typing import Literal, TypeAlias
 
 from gateway.db import overview
@@ -18,7 +17,7 @@ from gateway.db.record import RecordPosition
 from gateway.db.webhooks import WebhookStatus, list_statuses
 from gateway.errors import GatewayError
 from gateway.fencing.record import Kind
-from gateway.findings import MOST_COUNTED, Standing
+from gateway.findings import MOST_COUNTED, Standing, asked_by
 
 Labels: TypeAlias = tuple[str, ...]
 """Values, in the order of the names."""
@@ -34,12 +33,16 @@ OTHER = "other"
 
 
 @dataclass(slots=True)
-class Counter:
-    """A value that only grows. ``known`` labels exist from the beginning, so that their first event is a change."""
-
+class _Named:
     name: str
     text: str
     labels: Labels = ()
+
+
+@dataclass(slots=True)
+class Counter(_Named):
+    """A value that only grows. ``known`` labels exist from the beginning, so that their first event is a change."""
+
     known: Iterable[Labels] = ()
     values: dict[Labels, float] = field(init=False)
 
@@ -51,18 +54,14 @@ class Counter:
 
 
 @dataclass(slots=True)
-class Gauge:
+class Gauge(_Named):
     """A value that goes up and down. Empty while it is unknown."""
 
-    name: str
-    text: str
-    labels: Labels = ()
     values: Mapping[Labels, float] = field(default_factory=dict)
     over: Literal["one", "sum", "max"] = "one"
     """Over the workers of a gateway: the value at the one that is asked, the sum, or the maximum."""
 
     def set(self, value: float | None) -> None:
-        """Return the one value of a gauge without labels."""
         self.values = {} if value is None else {(): value}
 
 
@@ -75,12 +74,9 @@ class Distribution:
 
 
 @dataclass(slots=True)
-class Histogram:
+class Histogram(_Named):
     """How many of what size: seconds, unless ``bounds`` are given."""
 
-    name: str
-    text: str
-    labels: Labels = ()
     known: Iterable[Labels] = ()
     bounds: tuple[float, ...] = SECONDS
     values: dict[Labels, Distribution] = field(init=False)
@@ -193,6 +189,9 @@ class LabelNames:
         return found
 
 
+_OF_STANDING = [name for question in asked_by("metrics") for name in question.gauges.split() if hasattr(Standing, name)]
+
+
 class DatabaseGauges:
     """The values about one database."""
 
@@ -233,9 +232,7 @@ class DatabaseGauges:
         # Of all gateways with this database and this store.
         self.up = Gauge("gateway_service_up", "1 if `postgres` or `s3` answers the scrape, else 0.", ("service",))
         self.intents = Gauge("gateway_intents_pending", f"Pending object writes; counted up to {MOST_COUNTED:,}.")
-        self.oldest_intent = Gauge(
-            "gateway_intent_oldest_seconds", "The age of the oldest of them; 0 if there are none."
-        )
+        self.intents_age = Gauge("gateway_intent_oldest_seconds", "The age of the oldest of them; 0 if there are none.")
         self.tombstones = Gauge(
             "gateway_tombstones", f"Keys that may have a tombstone; counted up to {MOST_COUNTED:,}."
         )
@@ -252,7 +249,7 @@ class DatabaseGauges:
         self.unsealed = Gauge(
             "gateway_record_unsealed_entries", f"Entries not sealed yet; counted up to {MOST_COUNTED:,}."
         )
-        self.oldest_unsealed = Gauge(
+        self.unsealed_age = Gauge(
             "gateway_record_unsealed_oldest_seconds", "The age of the oldest of them; 0 if there are none."
         )
         self.held = Gauge("gateway_leases_held", f"Current leases; counted up to {MOST_COUNTED:,}.")
@@ -273,18 +270,8 @@ class DatabaseGauges:
 
     def show(self, found: Standing | None) -> None:
         """Set the gauges of the work under way; None leaves them out."""
-        gauges = (
-            *(self.intents, self.oldest_intent, self.tombstones, self.uploads, self.position),
-            *(self.unsealed, self.oldest_unsealed, self.held, self.waiters),
-        )
-        values: tuple[float, ...] = ()
-        if found is not None:
-            values = (
-                *(found.intents, found.age(found.intents_since), found.tombstones, found.uploads, found.position),
-                *(found.unsealed, found.age(found.unsealed_since), found.held, found.waiters),
-            )
-        for gauge, value in zip_longest(gauges, values):
-            gauge.set(value)
+        for name in _OF_STANDING:
+            getattr(self, name).set(None if found is None else getattr(found, name))
 
 
 class StatusGauges:

@@ -249,23 +249,21 @@ class _Instruments(Collector):
         yield from map(_family, self._instruments())
 
 
+_FAMILIES: Mapping[type, type[Any]] = {
+    Counter: CounterMetricFamily,
+    Gauge: GaugeMetricFamily,
+    Histogram: HistogramMetricFamily,
+}
+
+
 def _family(instrument: Instrument) -> Family:
-    match instrument:
-        case Counter(name, text, labels):
-            counter = CounterMetricFamily(name, text, labels=labels)
-            for values, count in instrument.values.items():
-                counter.add_metric(values, count)
-            return counter
-        case Gauge(name, text, labels):
-            gauge = GaugeMetricFamily(name, text, labels=labels)
-            for values, value in instrument.values.items():
-                gauge.add_metric(values, value)
-            return gauge
-        case Histogram(name, text, labels):
-            histogram = HistogramMetricFamily(name, text, labels=labels)
-            for values, counts in instrument.values.items():
-                histogram.add_metric(values, _cumulative(instrument.bounds, counts), counts.total)
-            return histogram
+    family = _FAMILIES[type(instrument)](instrument.name, instrument.text, labels=instrument.labels)
+    for values, value in instrument.values.items():
+        if isinstance(instrument, Histogram) and isinstance(value, Distribution):
+            family.add_metric(values, _cumulative(instrument.bounds, value), value.total)
+        else:
+            family.add_metric(values, value)
+    return cast("Family", family)
 
 
 def _cumulative(bounds: Iterable[float], counts: Distribution) -> list[tuple[str, float]]:

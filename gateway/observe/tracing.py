@@ -38,6 +38,7 @@ from gateway.observe.events import (
     TracesSent,
     WriteAccepted,
     WriteRefused,
+    refusal_facts,
 )
 from gateway.observe.stages import ORIGIN, SENT_ALONG, TRACE_IDS
 
@@ -58,8 +59,6 @@ _W3C = TraceContextTextMapPropagator()
 
 @dataclass(frozen=True, slots=True)
 class _Open:
-    """A span under way, and those around it."""
-
     name: str
     span: Span
     outer: "_Open | None" = None
@@ -196,17 +195,9 @@ class Tracing(Sink):
         span = self._requests.get(rejection.attempt.request_id)
         if span is None:
             return
-        span.set_attributes(
-            {
-                "fencing.outcome": "refused" if rejection.enforced else "observed",
-                "fencing.reason": rejection.reason,
-                "fencing.rule": rejection.attempt.rule or "",
-                "fencing.resource": rejection.resource,
-                "fencing.token": str(rejection.attempt.token or ""),
-                "fencing.fence": str(rejection.fence.token) if rejection.fence else "",
-                "fencing.rejection": str(rejection.id),
-            }
-        )
+        facts = {"outcome": "refused" if rejection.enforced else "observed", "rule": rejection.attempt.rule}
+        facts |= {name: refusal_facts(event)[name] for name in ("reason", "resource", "token", "fence", "rejection")}
+        span.set_attributes({f"fencing.{name}": value or "" for name, value in facts.items()})
 
     def _enter(
         self, name: str, kind: SpanKind = SpanKind.INTERNAL, attributes: dict[str, Any] | None = None

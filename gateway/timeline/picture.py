@@ -271,7 +271,7 @@ def _bands(lane: Lane, axis: Axis, clock: Clock, *, labelled: bool) -> list[Band
         since, until = lease.since or axis.span.since, _end(lease, lane, axis)
         if until >= axis.span.since and since <= axis.span.until:
             ended = labelled and lease.end is not None and lease.until is not None and axis.span.has(lease.until)
-            end = sentences.lease_end_text(lease.end) if ended and lease.end is not None else None
+            end = sentences.LEASE_ENDS[lease.end] if ended and lease.end is not None else None
             bands.append(Band(axis.x(since), axis.x(until), sentences.describe_lease(lane.party, lease, clock), end))
     return bands
 
@@ -368,7 +368,6 @@ def _uprights(known: Sequence[Takeover], axis: Axis) -> list[Upright]:
 
 
 def _strip(activity: Sequence[Activity], axis: Axis, clock: Clock) -> tuple[Bar, ...]:
-    """Return the bars of activity. Refused writes and takeovers have separate scales."""
     most_refused = max((piece.refused for piece in activity), default=0)
     most_takeovers = max((piece.takeovers for piece in activity), default=0)
     bars = []

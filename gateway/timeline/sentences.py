@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TypeAlias
 
-from gateway.fencing.incident import counted_only, nothing_refused
+from gateway.fencing.incident import counted_only, fate, nothing_refused
 from gateway.fencing.record import Kind
 from gateway.text import span, visible
 from gateway.timeline.history import (
@@ -37,7 +37,7 @@ _REMARKS = {
     Kind.GUARD_REFUSED: "The guard refused writes, and only their number is known",
     Kind.SETTLED: "A pending write was prevented from taking effect",
 }
-_LEASE_ENDS = {
+LEASE_ENDS = {
     Kind.LEASE_RELEASED: "released",
     Kind.LEASE_EXPIRED: "expired",
     Kind.LEASE_BROKEN: "broken",
@@ -83,13 +83,13 @@ def headline(lanes: Sequence[Lane], totals: Totals, clock: Clock, counted: int =
             *_standing(lanes, clock),
         )
     worst = troubled[0]
-    sentences: list[Sentence] = [(*_zombie(worst, clock), f" {_fate(worst.tally.refused, worst.tally.noted)}")]
+    sentences: list[Sentence] = [(*_zombie(worst, clock), f" {fate(worst.tally.refused, worst.tally.noted)}")]
     others = max(totals.zombies, len(troubled)) - 1
     if others:
         refused = max(totals.refused, sum(lane.tally.refused for lane in troubled)) - worst.tally.refused
         noted = max(totals.noted, sum(lane.tally.noted for lane in troubled)) - worst.tally.noted
-        subject = "One other writer" if others == 1 else f"{number(others)} other writers"
-        sentences.append((f"{subject} tried {number(refused)} more {_writes(refused)}. {_fate(refused, noted)}",))
+        subject = "One other writer" if others == 1 else f"{others:,} other writers"
+        sentences.append((f"{subject} tried {_writes(refused, 'more ')}. {fate(refused, noted)}",))
     if counted:
         sentences.append((counted_only(counted, " in this time"),))
     return (*sentences, *_standing(lanes, clock))
@@ -99,12 +99,12 @@ def _zombie(lane: Lane, clock: Clock) -> Sentence:
     tally, overtaken = lane.tally, lane.overtaken
     assert tally.first is not None
     assert tally.last is not None
-    writes = f"{number(tally.refused)} {_writes(tally.refused)}"
+    writes = _writes(tally.refused)
     if overtaken is None or tally.first < overtaken.at:
         return lane.party, f" tried {writes} {_standing_of(lane)}, {_between(tally.first, tally.last, clock)}."
     at = clock.say(overtaken.at)
     by = "no later than " if overtaken.inferred else "at "
-    more = f"{number(tally.refused)} more {_writes(tally.refused)}"
+    more = _writes(tally.refused, "more ")
     begun: Sentence
     if overtaken.kind is Kind.EPOCH:
         begun = lane.party, f" was ruled out by a new epoch ({overtaken.by.token_text}) {by}{at}"
@@ -130,17 +130,6 @@ def _between(first: datetime, last: datetime, clock: Clock) -> str:
     return f"at {clock.say(first)}" if first == last else f"from {clock.say(first)} to {clock.say(last)}"
 
 
-def _fate(refused: int, noted: int) -> str:
-    if noted == 0:
-        return "It was refused." if refused == 1 else "All were refused."
-    if noted == refused:
-        passed = "It passed" if refused == 1 else "All of them passed"
-        return f"{passed}, because the rule only observes."
-    enforced = refused - noted
-    were, rule = "was" if enforced == 1 else "were", "its rule" if noted == 1 else "their rule"
-    return f"{number(enforced)} {were} refused, {number(noted)} passed because {rule} only observes."
-
-
 def _standing(lanes: Sequence[Lane], clock: Clock) -> tuple[Sentence, ...]:
     holding = next((lane for lane in lanes if lane.holds), None)
     if holding is None or holding.since is None:
@@ -151,19 +140,15 @@ def _standing(lanes: Sequence[Lane], clock: Clock) -> tuple[Sentence, ...]:
 
 
 def describe_refusals(lane: Lane, refusals: Refusals, clock: Clock) -> str:
-    fate = "Refused" if not refusals.noted else "Passed, would have been refused" if _all_noted(refusals) else "Refused"
+    outcome = "Passed, would have been refused" if refusals.noted == refusals.count else "Refused"
     reason = f" ({refusals.reason})" if refusals.reason else ""
     late = ""
     if lane.overtaken is not None and refusals.first >= lane.overtaken.at:
         late = f", {span(refusals.first - lane.overtaken.at)} after it was overtaken"
     if refusals.count == 1:
-        return f"{fate}: a write of {party_text(lane.party)} at {clock.say(refusals.first)}{late}{reason}."
+        return f"{outcome}: a write of {party_text(lane.party)} at {clock.say(refusals.first)}{late}{reason}."
     times = _between(refusals.first, refusals.last, clock)
-    return f"{fate}: {number(refusals.count)} writes of {party_text(lane.party)} {times}{late}{reason}."
-
-
-def _all_noted(refusals: Refusals) -> bool:
-    return refusals.noted == refusals.count
+    return f"{outcome}: {refusals.count:,} writes of {party_text(lane.party)} {times}{late}{reason}."
 
 
 def describe_takeover(takeover: Takeover, clock: Clock) -> str:
@@ -190,7 +175,7 @@ def describe_lane(lane: Lane, clock: Clock) -> str:
     elif lane.holds:
         parts.append("Its token is the newest.")
     if lane.tally.refused:
-        parts.append(f"{number(lane.tally.refused)} {_writes(lane.tally.refused)} refused.")
+        parts.append(f"{_writes(lane.tally.refused)} refused.")
     return " ".join(parts)
 
 
@@ -211,7 +196,7 @@ def note(lane: Lane) -> str | None:
     if lane.holds:
         return "newest token"
     passed, refused = lane.tally.noted, lane.tally.refused - lane.tally.noted
-    counted = [f"{number(count)} {fate}" for count, fate in ((refused, "refused"), (passed, "passed")) if count]
+    counted = [f"{count:,} {outcome}" for count, outcome in ((refused, "refused"), (passed, "passed")) if count]
     return ", ".join(counted) or None
 
 
@@ -219,22 +204,17 @@ def describe_lease(party: Party, lease: LeaseSpan, clock: Clock) -> str:
     since = "from before this record" if lease.since is None else f"granted at {clock.say(lease.since)}"
     if lease.until is None or lease.end is None:
         return f"Lease of {party_text(party)}, {since}."
-    return f"Lease of {party_text(party)}, {since}, {_LEASE_ENDS[lease.end]} at {clock.say(lease.until)}."
-
-
-def lease_end_text(kind: Kind) -> str:
-    return _LEASE_ENDS[kind]
+    return f"Lease of {party_text(party)}, {since}, {LEASE_ENDS[lease.end]} at {clock.say(lease.until)}."
 
 
 def describe_remark(remark: Remark, clock: Clock) -> str:
-    times = "" if remark.count == 1 else f", {number(remark.count)} times"
+    times = "" if remark.count == 1 else f", {remark.count:,} times"
     return f"{_REMARKS[remark.kind]}{times}, {clock.say(remark.at)}."
 
 
 def describe_activity(activity: Activity, clock: Clock) -> str:
-    refused, takeovers = number(activity.refused), number(activity.takeovers)
     when = f"From {clock.say(activity.span.since)} to {clock.say(activity.span.until)}"
-    return f"{when}: {refused} refused {_writes(activity.refused)}, {takeovers} takeovers."
+    return f"{when}: {_writes(activity.refused, 'refused ')}, {activity.takeovers:,} takeovers."
 
 
 def describe_rest(others: int, zombies: int, refused: int) -> str:
@@ -242,15 +222,10 @@ def describe_rest(others: int, zombies: int, refused: int) -> str:
     holders = "holder is" if others == 1 else "holders are"
     quiet = others - zombies
     if not zombies:
-        return f"{number(others)} more {holders} not drawn, none of them with refused writes."
-    had = f"{number(zombies)} with {number(refused)} refused {_writes(refused)}"
-    return f"{number(others)} more {holders} not drawn: {had}" + (f", {number(quiet)} without." if quiet else ".")
+        return f"{others:,} more {holders} not drawn, none of them with refused writes."
+    had = f"{zombies:,} with {_writes(refused, 'refused ')}"
+    return f"{others:,} more {holders} not drawn: {had}" + (f", {quiet:,} without." if quiet else ".")
 
 
-def number(count: int) -> str:
-    """Return a count with commas between thousands. Pages would escape other separators."""
-    return f"{count:,}"
-
-
-def _writes(count: int) -> str:
-    return "write" if count == 1 else "writes"
+def _writes(count: int, kind: str = "") -> str:
+    return f"{count:,} {kind}{'write' if count == 1 else 'writes'}"

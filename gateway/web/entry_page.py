@@ -11,10 +11,9 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
 from gateway.db import fences, record, search
-from gateway.errors import NotFound
 from gateway.fencing.record import Entry, Filters, Kind, also_denied, missing_grant, program, statement, trace_id
 from gateway.web.advice import kind_title, rejection_advice
-from gateway.web.rendering import Site, address, database_of
+from gateway.web.rendering import Site, address, database_of, entry_named
 
 _LINE = 16
 _MOST_BINARY = 1024
@@ -121,7 +120,7 @@ def routes(site: Site) -> list[Route]:
     """Build the routes ``/ui/rejections/{id}`` and ``/ui/events/{id}``."""
 
     async def show_rejection(request: Request) -> Response:
-        entry = await _entry(site, request)
+        entry = await search.find_entry(site.place.database, entry_named(request))
         if entry.kind is not Kind.REJECTION:
             return RedirectResponse(address(f"/ui/events/{entry.id}", of=database_of(request)), 307)
         takeover = await search.find_takeover(site.place.database, entry)
@@ -150,7 +149,7 @@ def routes(site: Site) -> list[Route]:
         )
 
     async def show_event(request: Request) -> Response:
-        entry = await _entry(site, request)
+        entry = await search.find_entry(site.place.database, entry_named(request))
         if entry.kind is Kind.REJECTION:
             return RedirectResponse(address(f"/ui/rejections/{entry.id}", of=database_of(request)), 307)
         now = await site.place.database.now()
@@ -168,11 +167,3 @@ def routes(site: Site) -> list[Route]:
         )
 
     return [Route("/ui/rejections/{id}", show_rejection), Route("/ui/events/{id}", show_event)]
-
-
-async def _entry(site: Site, request: Request) -> Entry:
-    try:
-        identifier = UUID(request.path_params["id"])
-    except ValueError as error:
-        raise NotFound("There is no entry with this id.", advice="Use an id such as 5f0c2a52-….") from error
-    return await search.find_entry(site.place.database, identifier)

@@ -13,9 +13,9 @@ from gateway.api.incidents import may_acknowledge
 from gateway.auth.principal import Principal
 from gateway.db import incidents, search, timeline
 from gateway.db.incidents import FoundIncidents
-from gateway.errors import NotFound, RequestMalformed
+from gateway.errors import RequestMalformed
 from gateway.fencing.incident import GAP, LONGEST_NOTE, MOST_NOTES, QUIET, Incident, State, urgency
-from gateway.fencing.record import Entry, Filters, Kind
+from gateway.fencing.record import Filters, Kind
 from gateway.http.body import BodyReader
 from gateway.text import machine_time
 from gateway.web import chart
@@ -23,16 +23,10 @@ from gateway.web.advice import rejection_advice
 from gateway.web.chart import Chart
 from gateway.web.login import read_form
 from gateway.web.record_lists import PLANES, REASONS, SPANS, read_filters
-from gateway.web.rendering import Site, address, database_of
+from gateway.web.rendering import Site, address, database_of, entry_named
 
 _NEWEST = 20
 _USUAL = "24h"
-STATES = (
-    (State.GOING_ON, "going on"),
-    (State.AGAIN, "going on again"),
-    (State.ACKNOWLEDGED, "acknowledged"),
-    (State.RESOLVED, "resolved"),
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +43,7 @@ class IncidentRow:
 
 
 def in_order(rows: Iterable[IncidentRow]) -> list[IncidentRow]:
-    """Return the incidents that go on, then those that are acknowledged, then the others; the newest of each first."""
-    by_time = sorted(rows, key=lambda row: row.incident.last, reverse=True)
-    return sorted(by_time, key=lambda row: urgency(row.state))
+    return sorted(rows, key=lambda row: urgency(row.incident, row.now))
 
 
 def list_routes(site: Site) -> list[Route]:
@@ -91,7 +83,7 @@ def list_routes(site: Site) -> list[Route]:
             sparks=lambda one: chart.sparks(one.steps, since, until),
             fields=fields,
             span_choices=[(span, name) for span, (name, _) in SPANS.items()],
-            states=[(state.value, words) for state, words in STATES],
+            states=[(state.value, state.value.replace("-", " ")) for state in State],
             planes=PLANES,
             reasons=REASONS,
             usual=SPANS[_USUAL][0],
@@ -102,7 +94,7 @@ def list_routes(site: Site) -> list[Route]:
 
 def routes(site: Site, bodies: BodyReader) -> list[Route]:
     async def show(request: Request) -> Response:
-        return await _page(request, _identifier(request))
+        return await _page(request, entry_named(request))
 
     async def _page(request: Request, identifier: UUID, status: int = 200, **more: object) -> Response:
         incident = await incidents.find_incident(site.place.database, identifier)
@@ -119,8 +111,8 @@ def routes(site: Site, bodies: BodyReader) -> list[Route]:
             incident=incident,
             entries=entries,
             now=now,
-            lag=_lag,
-            advice=rejection_advice(entries[0], _lag(entries[0]), None) if entries else [],
+            lag=search.lag,
+            advice=rejection_advice(entries[0], search.lag(entries[0]), None) if entries else [],
             sparks=_sparks(incident),
             all_entries=entries_address(incident, of),
             may_acknowledge=may_acknowledge(viewer, incident),
@@ -132,7 +124,7 @@ def routes(site: Site, bodies: BodyReader) -> list[Route]:
         )
 
     async def acknowledge(request: Request) -> Response:
-        identifier = _identifier(request)
+        identifier = entry_named(request)
         form = await read_form(request, bodies)
         note = form.get("note", "")
         try:
@@ -163,17 +155,6 @@ def entries_address(incident: Incident, of: str | None) -> str:
         until=machine_time(incident.last.replace(microsecond=0) + timedelta(seconds=1)),
         of=of,
     )
-
-
-def _identifier(request: Request) -> UUID:
-    try:
-        return UUID(request.path_params["id"])
-    except ValueError as error:
-        raise NotFound("There is no incident with this id.", advice="Choose one on the page of incidents.") from error
-
-
-def _lag(entry: Entry) -> timedelta | None:
-    return search.lag(entry, None)
 
 
 def _sparks(incident: Incident) -> Chart | None:

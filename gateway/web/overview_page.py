@@ -11,15 +11,16 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from gateway.api.operation import BucketView, JournalView
 from gateway.config.rules import Alarm
 from gateway.db import incidents, overview, search, traffic, webhooks
-from gateway.db.incidents import FoundIncidents, Notable
+from gateway.db.incidents import FoundIncidents
 from gateway.db.overview import ActiveAlarm
 from gateway.db.search import DenialGroup
 from gateway.db.traffic import RuleTraffic, TrafficBucket, WriteCounts
 from gateway.db.webhooks import WebhookStatus as Delivery
 from gateway.errors import Denied, GatewayError, RequestMalformed, SqlError, Unavailable
-from gateway.fencing.incident import ZOMBIE, RefusalCounts, State
+from gateway.fencing.incident import ZOMBIE, Notable, RefusalCounts, State
 from gateway.fencing.record import Filters, Kind
 from gateway.findings import Standing
 from gateway.text import machine_time
@@ -27,9 +28,9 @@ from gateway.web import chart
 from gateway.web.chart import Chart, Step
 from gateway.web.incident_pages import IncidentRow, in_order
 from gateway.web.observe_mode import ConfiguredTraffic, rules_with_traffic
-from gateway.web.overview_verdict import Facts, Happened, assess
+from gateway.web.overview_verdict import Facts, assess
 from gateway.web.record_lists import SPANS
-from gateway.web.rendering import Bucket, Journal, Place, Site, address
+from gateway.web.rendering import Place, Site, address
 
 _STEPS = {
     "1h": timedelta(minutes=1),
@@ -121,8 +122,8 @@ class PlaceStatus:
     found: Overview | None
     health: Mapping[str, str]
     troubles: Mapping[str, GatewayError]
-    journal: Journal | None
-    buckets: Mapping[str, Bucket]
+    journal: JournalView | None
+    buckets: Mapping[str, BucketView]
     alarms: Sequence[Alarm]
 
 
@@ -144,9 +145,7 @@ def together(found: Sequence[Overview]) -> Overview | None:
             TrafficBucket(buckets[0].at, WriteCounts(sum(one.counts.accepted for one in buckets)))
             for buckets in zip(*(one.series for one in found), strict=True)
         ],
-        refusals=RefusalCounts(
-            [count for one in found for count in one.refusals.counts], all(one.refusals.complete for one in found)
-        ),
+        refusals=RefusalCounts.over(one.refusals for one in found),
         incidents=FoundIncidents(
             [incident for one in found for incident in one.incidents.incidents],
             all(one.incidents.complete for one in found),
@@ -203,7 +202,7 @@ async def _look_at(places: Sequence[Place], span: str) -> list[PlaceStatus]:
     clocks = (await ask(up, lambda place: place.database.now())) if several else ()
     until = max((now for _, now in clocks), default=None)
 
-    async def look(place: Place) -> tuple[Overview | None, Journal | None]:
+    async def look(place: Place) -> tuple[Overview | None, JournalView | None]:
         try:
             return await _look(place, span, until), await place.journal()
         except Unavailable:
@@ -214,7 +213,7 @@ async def _look_at(places: Sequence[Place], span: str) -> list[PlaceStatus]:
 
 
 def _status(
-    place: Place, health: Mapping[str, str] | None, found: Overview | None, journal: Journal | None
+    place: Place, health: Mapping[str, str] | None, found: Overview | None, journal: JournalView | None
 ) -> PlaceStatus:
     states = dict(health or {})
     if found is None and states.get("postgres", "ok") == "ok":
@@ -344,7 +343,7 @@ def _facts(place: PlaceStatus, span: str) -> Facts:
         health, troubles = place.health, place.troubles
         return Facts(moment, moment, _PERIODS[span], health, troubles, buckets=buckets, database=place.name)
     trouble = None if journal is None or journal.mode == "off" or journal.state == "ok" else journal.state
-    status, refusals = found.standing, found.refusals
+    status = found.standing
     behind = {one.name: one.failing_since or one.paused_at for one in found.deliveries if one.paused_at or one.failures}
     return Facts(
         now=status.now,
@@ -354,20 +353,13 @@ def _facts(place: PlaceStatus, span: str) -> Facts:
         troubles=place.troubles,
         journal=trouble,
         incidents=found.incidents.incidents,
-        bypasses=_happened(found.notable.get(Kind.BYPASS)),
-        guard=_happened(found.notable.get(Kind.GUARD_REFUSED)),
+        bypasses=found.notable.get(Kind.BYPASS),
+        guard=found.notable.get(Kind.GUARD_REFUSED),
         buckets=buckets,
         standing=status,
         webhooks=behind,
         alarms={name: alarm.since for name, alarm in found.alarms.items()},
-        zombies=refusals.zombies,
-        refused=refusals.zombies + refusals.others,
-        passed=refusals.passed,
-        last_refused=refusals.last,
+        refusals=found.refusals,
         accepted=found.accepted,
         database=place.name,
     )
-
-
-def _happened(found: Notable | None) -> Happened | None:
-    return None if found is None else Happened(found.count, found.last, found.resource or found.target, found.caller)

@@ -11,9 +11,20 @@ from typing import Literal, TypeAlias
 from urllib.parse import urlencode
 
 from gateway.errors import GatewayError, Unavailable
-from gateway.fencing.incident import ZOMBIE, Incident, State, counted_only, nothing_refused
+from gateway.fencing.incident import (
+    NO_REFUSALS,
+    ZOMBIE,
+    Incident,
+    Notable,
+    RefusalCounts,
+    State,
+    counted_only,
+    fate,
+    nothing_refused,
+    urgency,
+)
 from gateway.fencing.record import EntryReason
-from gateway.findings import OTHER_STORE, UNFENCED, Name, Sentence, Standing
+from gateway.findings import CheckStatus, Name, Notice, Piece, Sentence, Standing, question
 from gateway.journal.contents import ADVICE, Problem
 from gateway.text import age, visible
 from gateway.web.advice import next_step, reason_words
@@ -44,22 +55,12 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True)
-class Happened:
-    """Entries of one kind in the period: how many, the last one, and what that is about."""
-
-    count: int
-    last: datetime
-    about: str | None
-    caller: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class Facts:
     """The facts of a verdict, at ``now``. ``since``: the beginning of the period, ``period``: its name.
 
     ``health``: the state of each service, and ``troubles``: its error. ``journal``: its trouble. ``buckets``: those
     that take no write, with the reason. ``webhooks``: those that do not get through, with the time since. ``alarms``:
-    those that are on. ``zombies`` and ``refused`` count writes of the period, ``accepted`` is None if it is not known.
+    those that are on. ``refusals`` are those of the period, ``accepted`` is None if it is not known.
     ``database``: its name, if there are several.
     """
 
@@ -70,28 +71,15 @@ class Facts:
     troubles: Mapping[str, GatewayError] | None = None
     journal: str | None = None
     incidents: Sequence[Incident] = ()
-    bypasses: Happened | None = None
-    guard: Happened | None = None
+    bypasses: Notable | None = None
+    guard: Notable | None = None
     buckets: Mapping[str, str] | None = None
     standing: Standing | None = None
     webhooks: Mapping[str, datetime | None] | None = None
     alarms: Mapping[str, datetime] | None = None
-    zombies: int = 0
-    refused: int = 0
-    passed: int = 0
-    last_refused: datetime | None = None
+    refusals: RefusalCounts = NO_REFUSALS
     accepted: int | None = None
     database: str | None = None
-
-
-_SERVICES = {
-    "postgres": (
-        "The database",
-        "Until then nothing of it is written, and this page lacks its record. No entry is lost.",
-    ),
-    "s3": ("The store", "Until then its buckets take no object write. Writes to tables go on."),
-}
-"""The services, and what their outage means."""
 
 
 def assess(*several: Facts) -> tuple[Finding, ...]:
@@ -123,79 +111,63 @@ def _summed(several: Sequence[Facts]) -> Facts:
     """Return the facts of several databases in which nothing is wrong."""
     if len(several) == 1:
         return several[0]
-    last = [one.last_refused for one in several if one.last_refused is not None]
     return replace(
         several[0],
-        zombies=sum(one.zombies for one in several),
-        refused=sum(one.refused for one in several),
-        passed=sum(one.passed for one in several),
+        refusals=RefusalCounts.over(one.refusals for one in several),
         accepted=sum(one.accepted or 0 for one in several),
-        last_refused=max(last, default=None),
         guard=_counted(several),
         database=None,
     )
 
 
-def _counted(several: Sequence[Facts]) -> Happened | None:
+def _counted(several: Sequence[Facts]) -> Notable | None:
     found = [one.guard for one in several if one.guard is not None]
     newest = max(found, key=lambda one: one.last, default=None)
     return None if newest is None else replace(newest, count=sum(one.count for one in found))
 
 
+def _found(name: str, address: str | None = None, title: str = "", **pieces: Piece) -> Finding:
+    return _noted(question(name).find(**pieces), address, title)
+
+
+def _noted(notice: Notice, address: str | None = None, title: str = "") -> Finding:
+    level: Level = "bad" if notice.status is CheckStatus.PROBLEM else "warned"
+    return Finding(level, (*notice.sentence, "."), (notice.advice,), address, title)
+
+
 def _outages(facts: Facts) -> Iterator[Finding]:
     for service, state in facts.health.items():
         if state != "ok":
-            name, meaning = _SERVICES[service]
+            name = {"postgres": "The database", "s3": "The store"}[service]
             error = (facts.troubles or {}).get(service, Unavailable(f"{name} cannot be reached."))
-            yield Finding("bad", (visible(error.told),), (f"{visible(error.remedy)} {meaning}",))
+            yield _found(service, told=visible(error.told).removesuffix("."), remedy=visible(error.remedy))
     if facts.journal is not None:
         known = facts.journal in list(Problem)
-        yield Finding(
-            "bad",
-            ("The journal is in trouble: ", Name(facts.journal), "."),
-            (ADVICE[Problem(facts.journal)] if known else "Run gateway doctor: it says why.",),
-        )
+        remedy = ADVICE[Problem(facts.journal)] if known else "Run gateway doctor: it says why."
+        yield _found("run", trouble=Name(facts.journal), remedy=remedy)
     for bucket, reason in (facts.buckets or {}).items():
-        yield Finding(
-            "bad",
-            ("The bucket ", Name(bucket), f" {UNFENCED}: ", Name(reason), "."),
-            (f"{OTHER_STORE} gateway doctor probes it again.",),
-        )
+        yield _found("buckets", bucket=Name(bucket), reason=Name(reason))
 
 
 def _bypasses(facts: Facts, *, recent: bool) -> Iterator[Finding]:
     found = facts.bypasses
     if found is None or (facts.now - found.last <= RECENT) is not recent:
         return
-    changes = "1 change was made" if found.count == 1 else f"{found.count:,} changes were made"
-    of: Sentence = () if found.about is None else (", the last of ", Name(found.about, resource=True))
-    yield Finding(
-        "bad" if recent else "warned",
-        (f"{changes} past the gateway in {facts.period}", *of, ", found at ", found.last, ". No fence has seen it."),
-        ("Find the writer, and take away its rights: gateway doctor lists roles and principals that have them.",),
+    finding = _found(
+        "bypasses",
         _link("/ui/events", facts, kind="bypass"),
         "The changes",
+        changes=_number(found.count, "change was made", "changes were made"),
+        period=facts.period,
+        of=() if found.about is None else (", the last of ", Name(found.about, resource=True)),
+        last=found.last,
     )
-
-
-_ORDER = (
-    EntryReason.TOKEN_STALE,
-    EntryReason.TOKEN_DUPLICATE,
-    EntryReason.TOKEN_USED,
-    EntryReason.TOKEN_IMPLAUSIBLE,
-)
-
-
-def _rank(incident: Incident) -> tuple[bool, int, int]:
-    reason = incident.key.reason
-    place = _ORDER.index(EntryReason(reason)) if reason in _ORDER else len(_ORDER)
-    # An observed write without a token passes as it did before there was a rule. It is no emergency.
-    return not (incident.passed and incident.key.of_a_token), place, -incident.count
+    yield finding if recent else replace(finding, level="warned")
 
 
 def _ranked(several: Sequence[Facts], *states: State) -> list[tuple[Facts, Incident]]:
     found = [(facts, one) for facts in several for one in facts.incidents if one.state(facts.now) in states]
-    return sorted(found, key=lambda one: _rank(one[1]))
+    return sorted(found, key=lambda one: urgency(one[1], one[0].now))
 
 
 def _incidents(several: Sequence[Facts]) -> Iterator[Finding]:
@@ -216,14 +188,14 @@ def _acknowledged(several: Sequence[Facts]) -> Iterator[Finding]:
     for facts, incident in _ranked(several, State.ACKNOWLEDGED)[:_MOST]:
         note = incident.acknowledged
         assert note is not None
-        yield Finding(
-            "warned",
-            (*_wrote(incident, facts.now), ", and ", Name(note.by or "a caller"), " acknowledged it at ", note.at, "."),
-            ("No such write has come since. Wait, or read the note.",),
-            incident_address(incident, facts.database),
-            "The incident",
-            facts.database,
-        )
+        by: Sentence = (", and ", Name(note.by or "a caller"), " acknowledged it at ", note.at, ".")
+        advice = ("No such write has come since. Wait, or read the note.",)
+        yield _about(incident, facts, "warned", (*_wrote(incident, facts.now), *by), advice)
+
+
+def _about(incident: Incident, facts: Facts, level: Level, sentence: Sentence, advice: Sentence) -> Finding:
+    of = "" if facts.database is None else f"?{urlencode({'of': facts.database})}"
+    return Finding(level, sentence, advice, f"/ui/incidents/{incident.id}{of}", "The incident", facts.database)
 
 
 def writer(incident: Incident) -> Name:
@@ -238,47 +210,25 @@ def _incident(incident: Incident, facts: Facts) -> Finding:
         sentence, advice = _other_token(incident, now)
     else:
         sentence, advice = _of_a_caller(incident)
-    if incident.passed and key.of_a_token and key.reason != ZOMBIE:
-        sentence = (
-            *sentence,
-            f" {incident.passed:,} of {incident.count:,} took effect, because the rule only observes.",
-        )
+    if incident.passed or key.reason == ZOMBIE:
+        sentence = (*sentence, f" {fate(incident.count, incident.passed)}")
     if incident.state(now) is State.AGAIN and (note := incident.acknowledged) is not None:
-        sentence = (
-            *sentence,
-            " ",
-            Name(note.by or "A caller"),
-            " acknowledged it at ",
-            note.at,
-            "; it has gone on since.",
-        )
+        seen: Sentence = (" ", Name(note.by or "A caller"), " acknowledged it at ", note.at, "; it has gone on since.")
+        sentence = (*sentence, *seen)
     serious = key.of_a_token or incident.refused >= STORM
-    return Finding(
-        "bad" if serious else "warned",
-        sentence,
-        advice,
-        incident_address(incident, facts.database),
-        "The incident",
-        facts.database,
-    )
+    return _about(incident, facts, "bad" if serious else "warned", sentence, advice)
 
 
 def _zombie(incident: Incident, now: datetime) -> tuple[Sentence, Sentence]:
     who, fence, key = writer(incident), incident.fence, incident.key
-    late = "Its late write" if incident.count == 1 else f"Its {incident.count:,} late writes"
+    late = _number(incident.count, "late write", "late writes")
     over: Sentence = ()
     if fence is not None:
         over = ("; ", Name(fence.raised_by), f" took over with token {fence.token} at ", fence.raised_at)
-    begun = (*_wrote(incident, now), f" with token {key.token}", *over, ". ")
+    said = (*_wrote(incident, now), f" with token {key.token}", *over, f". It tried {late}.")
     if incident.passed:
-        fate = f"{late} took effect"
-        if incident.passed < incident.count:
-            fate = f"Of its {incident.count:,} late writes, {incident.passed:,} took effect"
-        return (
-            (*begun, f"{fate}, because the rule only observes."),
-            ("Stop ", who, " now, and compare what it wrote with the state of its successor."),
-        )
-    return (*begun, f"{late} had no effect."), ("Stop ", who, ", or let it acquire its lock again.")
+        return said, ("Stop ", who, " now, and compare what it wrote with the state of its successor.")
+    return said, ("Stop ", who, ", or let it acquire its lock again.")
 
 
 def _other_token(incident: Incident, now: datetime) -> tuple[Sentence, Sentence]:
@@ -295,30 +245,19 @@ def _other_token(incident: Incident, now: datetime) -> tuple[Sentence, Sentence]
 
 def _of_a_caller(incident: Incident) -> tuple[Sentence, Sentence]:
     caller = Name(incident.key.caller or "an unknown caller")
-    requests = "1 request" if incident.count == 1 else f"{incident.count:,} requests"
+    requests = _number(incident.count, "request", "requests")
     reason, missing = Name(reason_words(incident.key.reason)), incident.missing
     grant: Sentence = () if missing is None else (f"; the last lacks {missing.action} for ", Name(missing.on))
     if incident.passed:
-        fate = "It" if incident.count == 1 else "They"
-        if incident.passed < incident.count:
-            fate = f"{incident.passed:,} of them"
-        observed = f". {fate} took effect, because the rule only observes."
         advice = "Run its program under a lock before the rule enforces (docs/guides/retrofit.md)."
         if incident.key.reason == EntryReason.DENIED:
             advice = "Add the grant, or a rule with another resource, before the rule enforces (docs/grants.md)."
-        return (
-            (caller, f" made {requests} that a rule refuses once it enforces: ", reason, *grant, observed),
-            (advice,),
-        )
+        return (caller, f" made {requests} that a rule refuses once it enforces: ", reason, *grant, "."), (advice,)
     if incident.key.reason == EntryReason.DENIED:
-        return (
-            (caller, f" is denied {requests} that no grant covers", *grant, "."),
-            (next_step(EntryReason.DENIED),),
-        )
-    return (
-        (caller, f" has {requests} refused: ", reason, "."),
-        ("Correct the client: each refusal has told it what is wrong.",),
-    )
+        advice = next_step(EntryReason.DENIED)
+        return (caller, f" is denied {requests} that no grant covers", *grant, "."), (advice,)
+    advice = "Correct the client: each refusal has told it what is wrong."
+    return (caller, f" has {requests} refused: ", reason, "."), (advice,)
 
 
 def _wrote(incident: Incident, now: datetime) -> Sentence:
@@ -330,84 +269,65 @@ def _resource(incident: Incident) -> Name:
     return Name("several resources") if incident.about is None else Name(incident.about, resource=True)
 
 
-_COUNTED: Sentence = ("Look into the log of PostgreSQL: each refusal is a line there, with its resource and token.",)
-
-
 def _guard(facts: Facts) -> Iterator[Finding]:
     found = facts.guard
-    if found is None or facts.now - found.last > RECENT:
-        return
-    yield Finding(
-        "warned",
-        (f"{counted_only(found.count)} The last was noted at ", found.last, ". Nothing of them was written."),
-        _COUNTED,
-        _link("/ui/events", facts, kind="guard-refused"),
-        "The refusals",
-    )
+    if found is not None and facts.now - found.last <= RECENT:
+        last = (" The last was noted at ", found.last, ". Nothing of them was written")
+        yield _counted_refusals(facts, counted_only(found.count), *last)
+
+
+def _counted_refusals(facts: Facts, *told: str | datetime) -> Finding:
+    return _found("counted refusals", _link("/ui/events", facts, kind="guard-refused"), "The refusals", told=told)
 
 
 def _backlogs(facts: Facts) -> Iterator[Finding]:
     for one in () if facts.standing is None else facts.standing.notices:
         if one.notable:
-            yield Finding("warned", (*one.sentence, "."), (one.advice,))
+            yield _noted(one)
     for name, since in (facts.webhooks or {}).items():
-        begun: Sentence = () if since is None else (" since ", since)
-        yield Finding(
-            "warned",
-            ("The webhook ", Name(name), " does not get through", *begun, "."),
-            ("Bring its receiver back. Its messages wait, and none is lost.",),
-        )
+        yield _found("webhooks", webhook=Name(name), begun=() if since is None else (" since ", since))
     for name, on_since in (facts.alarms or {}).items():
-        yield Finding(
-            "warned",
-            ("The alarm ", Name(name), " is on since ", on_since, "."),
-            ("Look at the incidents of this time.",),
-            _link("/ui/incidents", facts),
-            "The incidents",
-        )
+        yield _found("alarms", _link("/ui/incidents", facts), "The incidents", alarm=Name(name), since=on_since)
 
 
 def _quiet(facts: Facts) -> Finding:
     idle = " No write was accepted either." if facts.accepted == 0 else ""
     counted = 0 if facts.guard is None else facts.guard.count
-    if not facts.refused and not facts.passed:
+    if not facts.refusals.total:
         told = nothing_refused(counted, f" in {facts.period}")
         if counted:
-            return Finding("warned", (f"{told}{idle}",), _COUNTED, _link("/ui/events", facts, kind="guard-refused"))
+            return _counted_refusals(facts, f"{told}{idle}".removesuffix("."))
         return Finding("good", (f"All is quiet: {told[0].lower()}{told[1:]}{idle}",), ("Nothing to do.",))
-    last: Sentence = () if facts.last_refused is None else (", the last at ", facts.last_refused)
+    last: Sentence = () if facts.refusals.last is None else (", the last at ", facts.refusals.last)
     return Finding(
         "good",
-        (f"Nothing is going on. In {facts.period} {_past(facts)}", *last, ". Every incident is resolved.", idle),
+        (
+            f"Nothing is going on. In {facts.period} {_past(facts.refusals)}",
+            *last,
+            ". Every incident is resolved.",
+            idle,
+        ),
         ("Nothing to do now.",),
         _link("/ui/incidents", facts),
         "The incidents",
     )
 
 
-def _past(facts: Facts) -> str:
-    counted = [
-        f"{count:,} {one if count == 1 else many}"
-        for count, one, many in (
-            (facts.zombies, "write of a zombie was refused", "writes of zombies were refused"),
-            (
-                facts.refused - facts.zombies,
-                "request was refused for another reason",
-                "requests were refused for other reasons",
-            ),
-            (facts.passed, "late write passed", "late writes passed"),
-        )
-        if count
-    ]
-    return _joined(counted)
+def _past(found: RefusalCounts) -> str:
+    counts = (
+        (found.zombies, "write of a zombie was refused", "writes of zombies were refused"),
+        (found.others, "request was refused for another reason", "requests were refused for other reasons"),
+        (found.passed, "late write passed", "late writes passed"),
+    )
+    return _joined([_number(*one) for one in counts if one[0]])
+
+
+def _number(count: int, one: str, many: str) -> str:
+    return f"{count:,} {one if count == 1 else many}"
 
 
 def _joined(parts: Sequence[str]) -> str:
     return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"
-
-
-def incident_address(incident: Incident, database: str | None = None) -> str:
-    return f"/ui/incidents/{incident.id}" + ("" if database is None else f"?{urlencode({'of': database})}")
 
 
 def _link(path: str, facts: Facts, **parameters: str | None) -> str:

@@ -198,7 +198,7 @@ async def _show(site: Site, template: str, kinds: tuple[Kind, ...], request: Req
         200 if problem is None else 400,
         now=now,
         page=page,
-        lag=partial(search.lag, takeover=None),
+        lag=search.lag,
         problem=problem,
         fields=dict(sent) | _NO_TIMES if query is None else query.fields,
         chosen=() if query is None else query.kinds,

@@ -1,15 +1,15 @@
 """Pages from templates: the one door to Jinja2. Every value in a page is escaped, hidden characters too."""
 
 import hashlib
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from difflib import get_close_matches
 from functools import partial
 from importlib.resources import files
 from importlib.resources.abc import Traversable
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import Any, NamedTuple
 from urllib.parse import urlencode
+from uuid import UUID
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
@@ -21,6 +21,7 @@ from starlette.types import ASGIApp
 
 from gateway import text
 from gateway.api.incidents import Acknowledging
+from gateway.api.operation import HealthCheck, JournalState, ProbedBuckets
 from gateway.auth.provider_logins import LOGIN
 from gateway.config import Config
 from gateway.db.database import Database
@@ -195,6 +196,14 @@ def resource_address(resource: str, of: str | None = None) -> str:
     return address("/ui/resource", name=resource, of=of)
 
 
+def entry_named(request: Request) -> UUID:
+    """Return the id of the entry in a path. Raises ``NotFound`` for a path without one."""
+    try:
+        return UUID(request.path_params["id"])
+    except ValueError as error:
+        raise NotFound("There is no entry with this id.", advice="Use an id such as 5f0c2a52-….") from error
+
+
 def database_of(request: Request) -> str | None:
     """Return the database that the address of a page names, or the resource on it. Its links keep to that one.
 
@@ -237,38 +246,6 @@ def _pairs(values: Sequence[str]) -> list[tuple[str, str]]:
     return [(value, value) for value in values]
 
 
-Health: TypeAlias = Callable[[], Awaitable[dict[str, str]]]
-"""Returns the state of each service behind a database: ``ok``, or the problem."""
-
-
-class Journal(Protocol):
-    """The state of the journal, and the last opening of the database."""
-
-    mode: str
-    state: str
-    term: int
-    opened_at: datetime | None
-    snapshot: int
-    pending: int
-    lag_seconds: float
-
-
-JournalState: TypeAlias = Callable[[], Awaitable[Journal | None]]
-
-
-class Bucket(Protocol):
-    @property
-    def writable(self) -> bool:
-        """Return whether the bucket takes fenced writes."""
-
-    @property
-    def missing(self) -> Mapping[str, str]:
-        """Return the probes that the store failed, each with its consequence."""
-
-
-Buckets: TypeAlias = Callable[[], Mapping[str, Bucket]]
-
-
 @dataclass(frozen=True, slots=True)
 class Place:
     """A database with everything that pages need of it. ``name``: None if a page shows no other one.
@@ -282,10 +259,10 @@ class Place:
     database: Database
     follower: Follower
     config: Config
-    health: Health
+    health: HealthCheck
     troubles: Mapping[str, GatewayError]
     journal: JournalState
-    buckets: Buckets
+    buckets: ProbedBuckets
     api: ASGIApp
     acknowledging: Acknowledging
 

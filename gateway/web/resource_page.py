@@ -120,9 +120,7 @@ def routes(site: Site) -> list[Route]:
     async def show(request: Request) -> Response:
         sent = request.query_params.multi_items()
         asked = read_filters(sent, await site.place.database.now(), (Kind.REJECTION,))
-        name = form_field(sent, "name")
-        if name is None:
-            raise RequestMalformed("name: the resource is missing.", advice="Find it on the page of resources.")
+        name = _name(sent)
         whole = form_field(sent, "whole") == "true"
         found = await read_timeline(site.place.database, name, asked.filters.since, asked.filters.until, whole=whole)
         page = await paging.read_page(site.place.database, _of_span(asked, name, found.span))
@@ -153,6 +151,13 @@ def routes(site: Site) -> list[Route]:
     return [*search_routes(site), Route(PATH, show)]
 
 
+def _name(sent: Sequence[tuple[str, str]]) -> str:
+    name = form_field(sent, "name")
+    if name is None:
+        raise RequestMalformed("name: the resource is missing.", advice="Find it on the page of resources.")
+    return name
+
+
 def _of_span(asked: ListQuery, name: str, span: Span) -> ListQuery:
     """Return the query for exactly the refused writes in the picture, which includes ``until``."""
     filters = replace(asked.filters, resource=name, since=span.since, until=span.until + timedelta(microseconds=1))
@@ -180,7 +185,7 @@ def lag(found: TimelineView) -> Callable[[Entry], timedelta | None]:
     def of(entry: Entry) -> timedelta | None:
         takeover = overtaken.get((entry.token, entry.holder))
         if takeover is None or takeover.at > entry.at:
-            return search.lag(entry, None)
+            return search.lag(entry)
         return entry.at - takeover.at
 
     return of
@@ -210,7 +215,6 @@ def _span_fields(span: Span) -> list[tuple[str, str]]:
 
 
 def _field(moment: datetime) -> str:
-    """Return a moment for a form field, to the second."""
     return machine_time(moment)[:19]
 
 
@@ -275,12 +279,8 @@ class Report:
 def report_routes(site: Site) -> list[Route]:
     async def download(request: Request) -> Response:
         sent = request.query_params.multi_items()
-        asked, name = read_filters(sent, await site.place.database.now()), form_field(sent, "name")
-        if name is None:
-            raise RequestMalformed(
-                "name: the resource is missing.", advice="Open the report from the page of a resource."
-            )
-        return report_answer(await make_report(site, name, asked.filters.since, asked.filters.until))
+        asked = read_filters(sent, await site.place.database.now())
+        return report_answer(await make_report(site, _name(sent), asked.filters.since, asked.filters.until))
 
     return [Route(REPORT_PATH, download)]
 

@@ -27,6 +27,7 @@ from gateway.db.record import read_span
 from gateway.db.webhooks import AlarmCount, AlarmState, Window
 from gateway.fencing.record import Kind, RecordedEvent
 from gateway.observe.events import AlarmCleared, AlarmRaised, Event, Observe
+from gateway.text import machine_time
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,15 +204,11 @@ async def _put_on_record(
         case Raised(at, count, index):
             since = at - timedelta(minutes=rule.minutes)
             named = await store.summarize_refusals(transaction, since, found[index].position, alarm.prefix, SHOWN)
-            details = {**about, "count": count, "reached": _text(at), **named}
+            details = {**about, "count": count, "reached": machine_time(at), **named}
             raised, _ = await record.record_event(transaction, RecordedEvent(Kind.ALARM_RAISED, details=details))
             return replace(state, raised=raised), AlarmRaised(alarm.name, count, rule.minutes)
         case Cleared(at, since, total):
             of = None if state.raised is None else str(state.raised)
-            details = {**about, "count": total, "since": _text(since), "until": _text(at), "raised": of}
+            details = {**about, "count": total, "since": machine_time(since), "until": machine_time(at), "raised": of}
             await record.record_event(transaction, RecordedEvent(Kind.ALARM_CLEARED, details=details))
             return replace(state, raised=None), AlarmCleared(alarm.name, total)
-
-
-def _text(moment: datetime) -> str:
-    return moment.isoformat(timespec="microseconds").replace("+00:00", "Z")

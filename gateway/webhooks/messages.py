@@ -15,9 +15,10 @@ import hmac
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 
 from gateway.fencing.record import Entry, Kind, facts
+from gateway.text import machine_time
 
 MOST_ENTRIES = 100
 MOST_BYTES = 128 * 1024
@@ -56,7 +57,9 @@ def about(webhook: str, entries: Sequence[Entry], missed: int, now: datetime) ->
     """
     told = {"webhook": webhook, "missed": missed}
     if not entries:
-        return _message("fencing.entries", f"{webhook}/missed/{missed}/{_time(now)}", now, {**told, "entries": []})
+        return _message(
+            "fencing.entries", f"{webhook}/missed/{missed}/{machine_time(now)}", now, {**told, "entries": []}
+        )
     first, last = entries[0], entries[-1]
     content = f"{webhook}/{first.position}/{last.hash}"
     if first.kind in ALARMS:
@@ -65,7 +68,7 @@ def about(webhook: str, entries: Sequence[Entry], missed: int, now: datetime) ->
 
 
 def test(webhook: str, now: datetime) -> Message:
-    return _message("fencing.test", f"{webhook}/test/{_time(now)}", now, {"webhook": webhook})
+    return _message("fencing.test", f"{webhook}/test/{machine_time(now)}", now, {"webhook": webhook})
 
 
 def document(entry: Entry) -> dict[str, object]:
@@ -73,26 +76,22 @@ def document(entry: Entry) -> dict[str, object]:
     said = {
         **facts(entry),
         "id": str(entry.id),
-        "at": _time(entry.at),
+        "at": machine_time(entry.at),
         "target": None if entry.target is None else entry.target.partition("?")[0][:MOST_TARGET],
         "payload_sha256": None,
-        "fence_raised_at": None if entry.fence is None else _time(entry.fence.raised_at),
+        "fence_raised_at": None if entry.fence is None else machine_time(entry.fence.raised_at),
         "details": {key: value for key, value in (entry.details or {}).items() if key != "payload"} or None,
     }
     return {key: value for key, value in said.items() if value is not None}
 
 
 def _message(kind: str, content: str, at: datetime, data: Mapping[str, object]) -> Message:
-    body = _json({"type": kind, "timestamp": _time(at), "data": data})
+    body = _json({"type": kind, "timestamp": machine_time(at), "data": data})
     return Message(f"msg_{hashlib.sha256(content.encode()).hexdigest()[:32]}", body)
 
 
 def _json(value: object) -> bytes:
     return json.dumps(value, separators=(",", ":")).encode("ascii")
-
-
-def _time(moment: datetime) -> str:
-    return moment.astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
 PREFIX = "whsec_"

@@ -53,13 +53,13 @@ async def examine(settings: Config, clock: doctor.Clock = doctor.local_time) -> 
 
 
 def found(report: DoctorReport, name: str) -> Check:
-    checks = [check for section in report.sections for check in section.checks if check.name == name]
+    checks = [check for check in report.checks if check.name == name]
     assert len(checks) == 1, "\n".join(render(report))
     return checks[0]
 
 
 def worse(report: DoctorReport, status: CheckStatus) -> list[str]:
-    return [check.name for section in report.sections for check in section.checks if check.status is status]
+    return [check.name for check in report.checks if check.status is status]
 
 
 async def execute(dsn: str, *statements: str) -> None:
@@ -155,7 +155,7 @@ class TestConfiguration:
                 ],
             )
         )
-        told = [check for section in report.sections for check in section.checks if check.name.endswith("target")]
+        told = [check for check in report.checks if check.name.endswith("target")]
         assert [(check.detail, check.advice) for check in told] == [
             ("[[grants]] number 1: there is no table public.ordres", "Did you mean public.orders?"),
             ("[[grants]] number 1: there is no bucket report", "Did you mean reports?"),
@@ -227,7 +227,7 @@ class TestDatabase:
 
     @pytest.mark.parametrize(
         ("revision", "status", "advice"),
-        [("r0000", CheckStatus.PROBLEM, "gateway migrate"), ("r9999", CheckStatus.WARNING, "upgrade this gateway")],
+        [("r0000", CheckStatus.PROBLEM, "gateway migrate"), ("r9999", CheckStatus.WARNING, "Upgrade this gateway")],
     )
     async def test_another_revision_is_noticed(
         self, dsn: str, revision: str, status: CheckStatus, advice: str, monkeypatch: pytest.MonkeyPatch

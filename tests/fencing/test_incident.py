@@ -122,10 +122,13 @@ def test_details_that_cannot_be_read_acknowledge_nothing(details: dict[str, obje
     assert found.acknowledgements == ()
 
 
-def test_what_goes_on_comes_first() -> None:
+def test_what_goes_on_comes_first_and_the_worst_of_it_before_what_is_newer() -> None:
     now = NOON + 5 * MINUTE
     seen = (Acknowledgement(UUID(int=1), NOON + 3 * MINUTE, "ann", ""),)
     resolved, acknowledged = incident(4, renewed=True), incident(2, acknowledgements=seen)
     again, going_on = incident(3.5, acknowledgements=seen), incident(1)
-    found = sorted([resolved, again, acknowledged, going_on], key=lambda one: urgency(one.state(now)))
-    assert found == [again, going_on, acknowledged, resolved]
+    newer = replace(again, key=IncidentKey("denied", "importer"), count=100, last=now)
+    older = incident(-60)
+    listed = [older, resolved, newer, going_on, acknowledged, again]
+    found = sorted(listed, key=lambda one: urgency(one, now))
+    assert found == [again, going_on, newer, acknowledged, resolved, older]

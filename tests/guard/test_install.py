@@ -196,14 +196,15 @@ async def test_an_older_schema_is_told_to_migrate(
         done = await command(*arguments, *(["--dsn", stage.owner] if "install" in arguments else []))
         assert done.returncode == 2
         assert (
-            done.stderr == "gateway: The fencing schema is at r0000; a guard needs r1001. Run gateway migrate first.\n"
+            done.stderr
+            == "gateway: The fencing schema is at r0000; a guard needs r1001. Run 'gateway migrate' first.\n"
         )
 
 
 class TestDoctor:
     async def found(self, config: Config, name: str = "guard on public.shipments") -> Check:
         report = await examine(config)
-        checks = [check for section in report.sections for check in section.checks if check.name == name]
+        checks = [check for check in report.checks if check.name == name]
         assert len(checks) == 1, "\n".join(render(report))
         return checks[0]
 

@@ -367,7 +367,7 @@ async def test_without_a_journal_the_command_and_the_doctor_say_that_fences_may_
     assert await opened("--accept-loss") == (0, False)
     await stage.fetch("UPDATE fencing.opening SET started = started - interval '1 hour'")
     report = await examine(load(file))
-    [check] = [check for section in report.sections for check in section.checks if check.name == "run"]
+    [check] = [check for check in report.checks if check.name == "run"]
     assert check.status is CheckStatus.WARNING
     assert "gateway open --accept-loss" in check.advice
 
@@ -427,7 +427,7 @@ async def test_the_doctor_and_the_command_tell_what_keeps_a_database_closed(stag
 
     async def examined() -> dict[str, Check]:
         report = await examine(stage.config())
-        return {check.name: check for section in report.sections for check in section.checks}
+        return {check.name: check for check in report.checks}
 
     checks = await examined()
     assert (checks["run"].status, checks["journal"].status) == (CheckStatus.OK, CheckStatus.OK)

@@ -51,7 +51,7 @@ TABLE: dict[str, str] = {
     # The other parts of a gateway.
     "journal": "fencing background batching db observe objects.s3 objects.store",
     "leases": "fencing background batching db observe",
-    "webhooks": "fencing background db observe",
+    "webhooks": "fencing background db observe text",
     "targets": "fencing auth.grants config db objects tables.catalog",
     "guard": "fencing background config db observe tables.catalog tables.naming tables.sql wiring findings",
     "api": "fencing token_admission auth db http leases observe record reloading budget webhooks tables.dialect.body",
@@ -62,7 +62,7 @@ TABLE: dict[str, str] = {
     "service_manager": "",
     "workers": "config http.crowd http.server observe service_manager",
     "part": "fencing token_admission api auth background config db guard.watching http journal.opening leases objects "
-    "observe record budget tables web webhooks wiring",
+    "observe record budget tables web webhooks wiring findings",
     "routing": "fencing api http objects.s3.addressing part budget web",
     "app": "fencing api auth.issuers config journal.opening guard.watching http journal.protocol objects observe "
     "part reloading routing budget web wiring workers",

@@ -245,9 +245,9 @@ def forgets_takeovers(story: Story) -> None:
         (ONE_WRITE, "at 12:01:40 and tried 1 more write 12 seconds later. It was refused."),
         (
             (*ONE_WRITE, (observed, 200, A)),
-            "tried 2 more writes during the next 1 minute 40 seconds. 1 was refused, 1 passed because its rule",
+            "tried 2 more writes during the next 1 minute 40 seconds. 1 of 2 took effect, because the rule",
         ),
-        ((*TAKEN_OVER, (observed, 112, A)), "It passed, because the rule only observes."),
+        ((*TAKEN_OVER, (observed, 112, A)), "It took effect, because the rule only observes."),
         (NEW_EPOCH, "writer-a (token 33) was ruled out by a new epoch (token 1.0) at 12:01:40 and tried 1 more write"),
         (
             ((RAISES, 0, A), (REFUSES, 30, party(33, "a-twin"), "token-duplicate")),

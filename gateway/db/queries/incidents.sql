@@ -70,10 +70,9 @@ WHERE nth <= $5
 
 -- name: notable
 -- Changes past the gateway, and refusals by guards of which only the number is known, in a time: how many, and the last.
-SELECT kind, sum(times)::bigint AS entries, max(at) AS last, (array_agg(resource ORDER BY position DESC))[1] AS resource,
-       (array_agg(target ORDER BY position DESC))[1] AS target, (array_agg(caller ORDER BY position DESC))[1] AS caller
+SELECT kind, sum(times)::bigint AS entries, max(at) AS last, (array_agg(about ORDER BY position DESC))[1] AS about
 FROM (
-    SELECT kind, at, resource, target, caller, position,
+    SELECT kind, at, coalesce(nullif(resource, ''), target) AS about, position,
         CASE kind WHEN 'guard-refused' THEN coalesce((details ->> 'count')::bigint, 1) ELSE 1 END AS times
     FROM fencing.entry
     WHERE day >= $1 AND kind = ANY ('{bypass,guard-refused}') AND at >= $2 ORDER BY position DESC LIMIT $3
