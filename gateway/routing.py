@@ -16,8 +16,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from gateway import budget, web
-from gateway.api.authorisation import PUBLIC
+from gateway import web
 from gateway.api.leases import RenewedList, RenewManyRequest
 from gateway.api.routes import Found, Home, Route, answering, json, parsed
 from gateway.errors import CrossesDatabases, GatewayError, RequestMalformed, StoreError, Unavailable
@@ -123,17 +122,18 @@ class Databases(Routing):
         Raises ``RequestMalformed`` for a request that has to name one database and does not, and ``Unauthenticated`` if
         its caller is unknown.
         """
-        found = self.default.api.find(scope)
+        api = self.default.api
+        found = api.find(scope)
         if found is None:
-            return self.default.api
-        match found.route.home:
+            return api
+        match api.routes[found.number].home:
             case Home.PATH:
-                return self._parts[self._ownership.of_resource(found.parts["resource"])].api
+                return self._parts[self._ownership.of_resource(found.parts["resource"])].api.serving(found)
             case Home.BODY:
                 return partial(self._by_body, found)
             case Home.QUERY:
-                return _WithoutParameter(self._named(Head.of(scope)).api)
-        return self.default.api
+                return _WithoutParameter(self._named(Head.of(scope)).api.serving(found))
+        return api.serving(found)
 
     def _named(self, head: Head) -> Part:
         """Return the part of the database that a query names. Raises ``RequestMalformed`` if it does not name one."""
@@ -222,12 +222,8 @@ class Databases(Routing):
         The body takes no share of the memory of routing afterwards. A database that is slow would keep the others
         waiting.
         """
-        route = found.route
-        if route.rule != PUBLIC:  # the proof of its caller is in the body
-            head = Head.of(scope)
-            principal = self.default.keys.by_bearer(head.headers, head.certificate)
-            budget.serve(scope["state"], principal.name)
-            await self.default.api.authorise(found, Request(scope))
+        route = self.default.api.routes[found.number]
+        await self.default.api.authorise(found, Request(scope))
         body = self._bodies.of(scope, receive)
         try:
             content = await body.whole(self._largest if route.limit is None else route.limit)
@@ -236,14 +232,14 @@ class Databases(Routing):
             body.release()
         receive = replayed(content, receive) if route.reads is None else receive
         if owners is None:
-            return await self._by_any(scope, content, receive)
+            return await self._by_any(found, scope, content, receive)
         names = list(dict.fromkeys(owners)) or [str(self.default.name)]
         if len(names) == 1:
             part = self._parts[names[0]]
             with _held(part, content):
-                return await part.api.respond(scope, receive, given)
+                return await part.api.respond(found, scope, receive, given)
         if isinstance(given, RenewManyRequest):
-            return await self._renew(given, owners, content, scope, receive)
+            return await self._renew(found, given, owners, content, scope, receive)
         raise CrossesDatabases(f"The request concerns the databases {', '.join(sorted(names))}.")
 
     def _owners(self, route: Route, content: bytes) -> tuple[Any, Sequence[str] | None]:
@@ -254,7 +250,7 @@ class Databases(Routing):
         body = parsed(route.reads, content)
         return body, route.owners(self._ownership, body)
 
-    async def _by_any(self, scope: Scope, content: bytes, receive: Receive) -> Response:
+    async def _by_any(self, found: Found, scope: Scope, content: bytes, receive: Receive) -> Response:
         """Answer a request that belongs to no database by the default one, or by another one if that is down."""
         parts = sorted(self._parts.values(), key=lambda part: part is not self.default)
         answer = Response(status_code=503)
@@ -262,14 +258,20 @@ class Databases(Routing):
             inner = apart(scope)
             with suppress(TimeoutError):
                 async with asyncio.timeout(None if part is parts[-1] else ANSWERS_IN):
-                    answer = await part.api.respond(inner, replayed(content, receive))
+                    answer = await part.api.respond(found, inner, replayed(content, receive))
             scope["state"].update(inner["state"])
             if answer.status_code < 500:
                 break
         return answer
 
     async def _renew(
-        self, wish: RenewManyRequest, owners: Sequence[str], content: bytes, scope: Scope, receive: Receive
+        self,
+        found: Found,
+        wish: RenewManyRequest,
+        owners: Sequence[str],
+        content: bytes,
+        scope: Scope,
+        receive: Receive,
     ) -> Response:
         """Renew the leases of each database there, side by side. If one of them fails, its answer is that to all.
 
@@ -281,8 +283,6 @@ class Databases(Routing):
 
         async def renewed(name: str) -> Any:
             part = self._parts[name]
-            found = part.api.find(scope)
-            assert found is not None
             some = RenewManyRequest(leases=[wish.leases[number] for number in numbers[name]])
             with _held(part, content):
                 return await part.api.call(found, apart(scope), receive, some)

@@ -9,11 +9,10 @@ from enum import Enum
 
 from starlette.requests import Request
 
-from gateway.api.requests import Authenticate, attempt
+from gateway.api.requests import attempt
 from gateway.auth.grants import EVERYTHING, Action, Authorisation, Missing, nearest
 from gateway.auth.principal import Principal
 from gateway.fencing.headers import FencingHeaders
-from gateway.fencing.resource import canonical
 
 
 class About(Enum):
@@ -26,6 +25,10 @@ class About(Enum):
     OWN_ENTRIES = "the caller's own entries of the record"
     CALLERS = "nothing secret, but only for callers"
     PUBLIC = "nothing secret"
+
+
+OPEN = (About.PUBLIC, About.CALLERS)
+"""Routes about these are served before their caller is proven. Their endpoints look at the caller."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,14 +66,11 @@ def _is_denied(rule: Rule, principal: Principal) -> bool:
 class ApiAuthorisation(Authorisation):
     """The checks of the fencing API."""
 
-    async def check(self, request: Request, caller: Authenticate, rule: Rule, resource: str) -> None:
-        """Prove the caller, and check the rule of a route. ``resource`` is the one in the path."""
-        if rule.about in (About.PUBLIC, About.CALLERS):
-            return
-        principal = caller(request)
+    async def check(self, request: Request, principal: Principal, rule: Rule, resource: str) -> None:
+        """Check the rule of a route. ``resource`` is the one in the path, named in canonical form."""
         match rule.about:
             case About.RESOURCE:
-                await self.on(request, principal, rule.actions, canonical(resource), held=rule.held)
+                await self.on(request, principal, rule.actions, resource, held=rule.held)
             case About.BODY if not any(map(principal.rights.have, rule.actions)):
                 raise await self.denied(request, principal, rule.actions, "any resource", EVERYTHING)
             case About.ALL_RESOURCES if _is_denied(rule, principal):

@@ -24,7 +24,7 @@ from starlette.responses import RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gateway import budget
-from gateway.api.authorisation import ApiAuthorisation, Rule
+from gateway.api.authorisation import OPEN, ApiAuthorisation, Rule
 from gateway.api.description import Subject
 from gateway.api.requests import Authenticate, attempt
 from gateway.auth.callers import Callers
@@ -160,9 +160,12 @@ class Routes(list[Route]):
 
 
 class Found(NamedTuple):
-    """The route of a request, its path with the name of a resource as it was sent, and the parts of the path."""
+    """The number of the route of a request, which is the same in each database; its path; the parts of the path.
 
-    route: Route
+    The name of a resource is there as it was sent.
+    """
+
+    number: int
     path: str
     parts: Mapping[str, str]
 
@@ -176,14 +179,13 @@ class Api:
         self.routes = tuple(routes)
         self._keys, self._authorisation, self._bodies = keys, authorisation, bodies
         self._plain: dict[tuple[str, str], Found] = {}
-        self._patterns: dict[str, list[tuple[re.Pattern[str], Route]]] = {one.method: [] for one in self.routes}
-        for one in self.routes:
+        self._patterns: dict[str, list[tuple[re.Pattern[str], int]]] = {one.method: [] for one in self.routes}
+        for number, one in enumerate(self.routes):
             for path in {one.path, one.short}:
                 if "{" in path:
-                    self._patterns[one.method].append((_pattern(path), one))
+                    self._patterns[one.method].append((_pattern(path), number))
                 else:
-                    self._plain[one.method, path] = Found(one, path, {})
-        self._app = WholeAnswers(self._serve, bodies.memory, _refuse)
+                    self._plain[one.method, path] = Found(number, path, {})
 
     def find(self, scope: Scope) -> Found | None:
         """Return the route of a request, None if there is none. Its path is read as the client sent it.
@@ -192,20 +194,21 @@ class Api:
         """
         head = Head.of(scope)
         found = self._find(head.method, head.raw_path.decode("utf-8", "replace"))
-        if found is None or "{resource" not in found.route.path or "resource" in found.parts:
+        if found is None or "{resource" not in self.routes[found.number].path or "resource" in found.parts:
             return found
         query = parse_qsl(head.query_string.decode("latin-1"), keep_blank_values=True)
         names = [value for key, value in query if key == "resource"]
         name = names[0] if len(names) == 1 else ""
-        path = found.route.path.replace("{resource:path}", name).replace("{lease}", found.parts.get("lease", ""))
-        return Found(found.route, path, {**found.parts, "resource": name})
+        path = self.routes[found.number].path.replace("{resource:path}", name)
+        path = path.replace("{lease}", found.parts.get("lease", ""))
+        return Found(found.number, path, {**found.parts, "resource": name})
 
     def _find(self, method: str, path: str) -> Found | None:
         if found := self._plain.get((method, path)):
             return found
-        for pattern, route in self._patterns.get(method, ()):
+        for pattern, number in self._patterns.get(method, ()):
             if match := pattern.fullmatch(path):
-                return Found(route, path, match.groupdict())
+                return Found(number, path, match.groupdict())
         return None
 
     def _caller(self, request: Request) -> Principal:
@@ -219,17 +222,23 @@ class Api:
         return principal
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await self._app(scope, receive, send)
+        await self.serving(self.find(scope))(scope, receive, send)
 
-    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await answering(partial(self.respond, scope, receive), scope, receive, send)
+    def serving(self, found: Found | None) -> ASGIApp:
+        """Return the app for a request whose route was looked up. None: it has none."""
 
-    async def respond(self, scope: Scope, receive: Receive, body: BaseModel | None = None) -> Response:
+        async def serve(scope: Scope, receive: Receive, send: Send) -> None:
+            await answering(partial(self.respond, found, scope, receive), scope, receive, send)
+
+        return WholeAnswers(serve, self._bodies.memory, _refuse)
+
+    async def respond(
+        self, found: Found | None, scope: Scope, receive: Receive, body: BaseModel | None = None
+    ) -> Response:
         """Return the answer to a request. ``body``, if it was read. Raises ``GatewayError``."""
-        found = self.find(scope)
         if found is None:
             return self._astray(scope)
-        route, result = found.route, await self.call(found, scope, receive, body)
+        route, result = self.routes[found.number], await self.call(found, scope, receive, body)
         if isinstance(result, BaseModel):
             return json(result, route.status, private=route.method != "GET")
         return Response(status_code=route.status) if result is None else result
@@ -239,9 +248,8 @@ class Api:
     ) -> BaseModel | Response | None:
         """Return what the endpoint returns, once the caller is proven and authorised. Raises ``GatewayError``."""
         scope["path"] = found.path
-        route, call = found.route, Call(Request(scope, receive), self._caller)
-        await self.authorise(found, call.request)
-        given: dict[str, Any] = {name: _part(route.takes[name], name, text) for name, text in found.parts.items()}
+        route, call = self.routes[found.number], Call(Request(scope, receive), self._caller)
+        given = await self.authorise(found, call.request)
         for place in ("query", "headers"):
             if model := route.takes.get(place):
                 given[place] = _read_parameters(call.request, place, model)
@@ -249,9 +257,17 @@ class Api:
             given["body"] = body or parsed(route.reads, await self._whole(scope, receive, route.limit or MAX_BODY))
         return await route.endpoint(call, **given)
 
-    async def authorise(self, found: Found, request: Request) -> None:
-        """Prove the caller of a request, and check the rule of its route, as far as that needs no body."""
-        await self._authorisation.check(request, self._caller, found.route.rule, found.parts.get("resource", ""))
+    async def authorise(self, found: Found, request: Request) -> dict[str, Any]:
+        """Prove the caller of a request, read its path, and check the rule of its route as far as that needs no body.
+
+        Return the parts of the path as the endpoint takes them. A name of a resource is in canonical form.
+        """
+        route = self.routes[found.number]
+        principal = None if route.rule.about in OPEN else self._caller(request)
+        given = {name: _part(route.takes[name], name, text) for name, text in found.parts.items()}
+        if principal is not None:
+            await self._authorisation.check(request, principal, route.rule, given.get("resource", ""))
+        return given
 
     async def _whole(self, scope: Scope, receive: Receive, limit: int) -> bytes:
         try:
