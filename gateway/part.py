@@ -111,7 +111,12 @@ class Part:
         self._admission = Admission(self._database, policies, signer, shared.issuer)
         self.objects = self._build_objects(config)
         self.tables = self._build_tables(config, owned)
-        self._leases = LeaseService(self._database, observe, listen=partial(listening, self._database.servers, LEASES))
+        self._leases = LeaseService(
+            self._database,
+            observe,
+            wiring.lease_terms(config, policies),
+            listen=partial(listening, self._database.servers, LEASES),
+        )
         self._sealing = Sealing(self._database, observe, config.audit.retention)
         self._follower = Follower(self._database, observe, partial(listening, self._database.servers, RECORD))
         self._outbox = Outbox(self._database, webhooks(config), observe)
@@ -136,7 +141,8 @@ class Part:
             follower=self._follower,
             make_report=self._report,
             outbox=self._outbox,
-            holding=wiring.lease_terms(config, self._leases, signer, policies, observe),
+            leases=self._leases,
+            observe=observe,
             metrics=shared.metrics,
             configuration=shared.configuration,
             documentation=self._document,

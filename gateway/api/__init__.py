@@ -17,7 +17,7 @@ from gateway.api.credentials import credential_routes, web_identity_routes
 from gateway.api.description import Subject
 from gateway.api.fences import Barrier, epoch_routes, fence_routes, sequencer_routes
 from gateway.api.incidents import Acknowledging, incident_routes
-from gateway.api.leases import LeaseTerms, acquire_routes, administration_routes, holder_routes
+from gateway.api.leases import acquire_routes, administration_routes, holder_routes
 from gateway.api.openapi import document
 from gateway.api.operation import (
     ConfigurationAccess,
@@ -37,6 +37,8 @@ from gateway.auth.callers import Callers
 from gateway.db.database import Database
 from gateway.fencing.sequencer import Signer
 from gateway.http.body import BodyReader
+from gateway.leases.service import LeaseService
+from gateway.observe.events import Observe
 from gateway.record.following import Follower
 from gateway.record.refusals import Audit
 from gateway.token_admission import Admission
@@ -59,7 +61,8 @@ def build(  # noqa: PLR0913 - each subject needs one part, passed by name
     journal: JournalState,
     buckets: ProbedBuckets,
     transact: Transact,
-    holding: LeaseTerms,
+    leases: LeaseService,
+    observe: Observe,
     follower: Follower,
     make_report: MakeReport,
     outbox: Outbox,
@@ -70,9 +73,9 @@ def build(  # noqa: PLR0913 - each subject needs one part, passed by name
     """Build the API. ``transact`` is the table plane's; ``documentation`` answers at ``/v1/docs``."""
 
     routes: list[Route] = [
-        *acquire_routes(holding, barrier, audit),
-        *holder_routes(holding, authorisation),
-        *administration_routes(holding),
+        *acquire_routes(leases, signer, barrier, audit, observe),
+        *holder_routes(leases, signer, authorisation),
+        *administration_routes(leases),
         *fence_routes(database, barrier, admission, audit),
         *epoch_routes(database, barrier),
         *stream_routes(follower),
@@ -83,7 +86,7 @@ def build(  # noqa: PLR0913 - each subject needs one part, passed by name
         *report_routes(make_report),
         *credential_routes(database, keys, admission, audit, authorisation),
         *sequencer_routes(database, signer, authorisation),
-        *web_identity_routes(database, keys, holding, authorisation, bodies),
+        *web_identity_routes(database, keys, leases, signer, authorisation, bodies),
         *transaction_routes(transact),
         *webhook_routes(outbox),
         *configuration_routes(configuration),

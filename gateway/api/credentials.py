@@ -21,7 +21,6 @@ from gateway import budget
 from gateway.api.authorisation import PUBLIC, About, ApiAuthorisation, Rule
 from gateway.api.description import Subject
 from gateway.api.fences import SequencerText
-from gateway.api.leases import LeaseTerms
 from gateway.api.requests import HolderName, TokenText, attempt
 from gateway.api.routes import Call, Routes
 from gateway.auth.callers import Callers
@@ -35,10 +34,11 @@ from gateway.fencing.headers import FencingHeaders
 from gateway.fencing.lease import LockMode
 from gateway.fencing.ownership import Ownership
 from gateway.fencing.resource import canonical
-from gateway.fencing.sequencer import Sequencer
+from gateway.fencing.sequencer import Sequencer, Signer
 from gateway.fencing.token import Token
 from gateway.http.body import BodyReader, ClientGone
 from gateway.http.head import Head
+from gateway.leases.service import LeaseService
 from gateway.record.refusals import Audit
 from gateway.token_admission import Admission
 
@@ -186,7 +186,12 @@ def _owners_of_form(ownership: Ownership, content: bytes) -> list[str] | None:
 
 
 def web_identity_routes(
-    database: Database, keys: Callers, holding: LeaseTerms, authorisation: ApiAuthorisation, bodies: BodyReader
+    database: Database,
+    keys: Callers,
+    leases: LeaseService,
+    signer: Signer,
+    authorisation: ApiAuthorisation,
+    bodies: BodyReader,
 ) -> Routes:
     """Build the routes of STS. The proof of the caller is in the body."""
     routes = Routes(Subject.WRITES)
@@ -254,10 +259,10 @@ def web_identity_routes(
                 advice="POST /v1/credentials gives keys for patterns.",
             )
         await authorisation.on(request, principal, (Action.CREDENTIALS,), resource)
-        state = await holding.service.inspect(resource)
+        state = await leases.inspect(resource)
         for hold in state.holders:
             if (hold.caller, hold.holder, hold.mode) == (principal.name, holder, LockMode.EXCLUSIVE):
-                sealed = holding.sign(resource, hold.mode, hold.token)
+                sealed = signer.sign(resource, hold.mode, hold.token)
                 sequencer = None if sealed is None else Sequencer.parse(sealed)
                 return FencedScope(resource, hold.token, holder, expires, sequencer)
         raise Forbidden(

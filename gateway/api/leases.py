@@ -4,9 +4,8 @@ No answer about the state of a lock has the id of a lease.
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Annotated, Any, TypeAlias, TypeVar
 from uuid import UUID
@@ -21,15 +20,17 @@ from gateway.api.fences import Barrier
 from gateway.api.requests import HolderName, NamesQuery, ResourceName, ShownToken, TokenText, storable
 from gateway.api.routes import Call, Routes, json
 from gateway.auth.grants import Action
-from gateway.errors import Forbidden, LeaseLost, RequestMalformed, Unavailable
+from gateway.errors import LeaseLost, RequestMalformed, Unavailable
 from gateway.fencing.decision import Presented
 from gateway.fencing.headers import FencingHeaders
 from gateway.fencing.lease import Lease, LockMode, LockRequest, Renewal
 from gateway.fencing.ownership import Ownership
 from gateway.fencing.resource import canonical
+from gateway.fencing.sequencer import Signer
 from gateway.fencing.token import Token
+from gateway.leases import terms
 from gateway.leases.service import LeaseService
-from gateway.observe.events import Observe, StepReached
+from gateway.observe.events import Observe
 from gateway.observe.stages import staged
 from gateway.record.refusals import Audit
 
@@ -37,7 +38,10 @@ MAX_RENEWALS = 1000
 
 Wait: TypeAlias = Annotated[float, Field(strict=True, allow_inf_nan=False, ge=0)]
 Ttl: TypeAlias = Annotated[
-    float, Field(strict=True, allow_inf_nan=False, ge=0.1, description="Seconds that the lease lasts without renewal.")
+    float,
+    Field(
+        strict=True, allow_inf_nan=False, ge=terms.SHORTEST, description="Seconds that the lease lasts without renewal."
+    ),
 ]
 
 
@@ -47,7 +51,7 @@ class AcquireRequest(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     holder: HolderName = Field(description="Unique to one process. The same holder gets the same lease again.")
-    ttl: Ttl = 30.0
+    ttl: Ttl = terms.USUAL
     wait: Wait = Field(default=0.0, description="Seconds to wait in the queue while another holder has the lock.")
     mode: LockMode = LockMode.EXCLUSIVE
     request: HolderName | None = Field(
@@ -126,71 +130,20 @@ class RenewedList(BaseModel):
     leases: list[RenewedView]
 
 
-ACQUIRE_BEFORE, ACQUIRE_AFTER = StepReached("leases.acquire.before"), StepReached("leases.acquire.after")
-RENEW_BEFORE, RENEW_AFTER = StepReached("leases.renew.before"), StepReached("leases.renew.after")
-RELEASE_BEFORE, RELEASE_AFTER = StepReached("leases.release.before"), StepReached("leases.release.after")
-
-
-@dataclass(frozen=True, slots=True)
-class LeaseTerms:
-    """The lock service with its limits. ``sign`` makes the sequencer of a resource, mode and token, if it has a key.
-
-    ``lock_delay`` returns the delay of a resource. It, ``max_ttl`` and ``max_wait`` are in seconds. ``issuer`` is the
-    origin of the gateway that issues the tokens; None if this gateway does.
-    """
-
-    service: LeaseService
-    sign: Callable[[str, str, Token], str | None]
-    lock_delay: Callable[[str], float]
-    max_ttl: float
-    max_wait: float
-    issuer: str | None
-    observe: Observe
-
-    def acquisition(self, resource: str, wish: AcquireRequest, caller: str) -> LockRequest:
-        """Return the request in the service's terms.
-
-        Raises ``Forbidden``, ``RequestMalformed`` and ``ResourceMalformed``.
-        """
-        if self.issuer is not None:
-            # Two issuers of tokens for one resource would each overtake the other's holders.
-            raise Forbidden(f"This gateway issues no tokens. {self.issuer} does.", advice="Acquire the lock there.")
-        if wish.wait > self.max_wait:
-            raise RequestMalformed(
-                f"body.wait: one request waits at most {self.max_wait:g} seconds here.",
-                advice='Wait for less, then repeat with the same "request": it keeps its place in the queue.',
-            )
-        ttl, name = self.ttl(wish.ttl), canonical(resource)
-        return LockRequest(name, wish.holder, caller, ttl, wish.mode, wish.wait, wish.request, self.lock_delay(name))
-
-    def ttl(self, wanted: float) -> float:
-        """Return ``wanted``. Raises ``RequestMalformed`` if it is longer than allowed."""
-        if wanted > self.max_ttl:
-            raise RequestMalformed(
-                f"body.ttl: a lease lasts at most {self.max_ttl:g} seconds here.",
-                advice="Ask for a shorter lease, and renew it while you need it.",
-            )
-        return wanted
-
-    def renewal(self, resource: str, lease: UUID, caller: str, ttl: float | None) -> Renewal:
-        """Return a renewal in the service's terms. Raises ``RequestMalformed`` and ``ResourceMalformed``."""
-        return Renewal(canonical(resource), lease, caller, None if ttl is None else self.ttl(ttl))
-
-    def answer(self, lease: Lease, status: int) -> Response:
-        """Return a lease as the answer to its holder."""
-        view = LeaseView(
-            resource=lease.resource,
-            lease=lease.id,
-            holder=lease.holder,
-            mode=lease.mode,
-            token=str(lease.token),
-            sequencer=self.sign(lease.resource, lease.mode, lease.token),
-            acquired_at=lease.acquired_at,
-            expires_at=lease.expires_at,
-            expires_in=lease.expires_in,
-        )
-        # The id of a lease is enough to end it.
-        return json(view, status, private=True)
+def _answer(lease: Lease, signer: Signer, status: int) -> Response:
+    """Return a lease as the answer to its holder. No cache keeps it, because the id of a lease is enough to end it."""
+    view = LeaseView(
+        resource=lease.resource,
+        lease=lease.id,
+        holder=lease.holder,
+        mode=lease.mode,
+        token=str(lease.token),
+        sequencer=signer.sign(lease.resource, lease.mode, lease.token),
+        acquired_at=lease.acquired_at,
+        expires_at=lease.expires_at,
+        expires_in=lease.expires_in,
+    )
+    return json(view, status, private=True)
 
 
 _LEASE = Rule(About.RESOURCE, (Action.LOCK,), held=True)
@@ -213,10 +166,9 @@ def _owners(ownership: Ownership, body: RenewManyRequest) -> list[str]:
     return [ownership.of_resource(one.resource) for one in body.leases]
 
 
-def acquire_routes(locks: LeaseTerms, barrier: Barrier, audit: Audit) -> Routes:
+def acquire_routes(service: LeaseService, signer: Signer, barrier: Barrier, audit: Audit, observe: Observe) -> Routes:
     """Build the route that acquires a lock."""
     routes = Routes(Subject.LOCKS)
-    service, observe = locks.service, locks.observe
 
     @routes.add(
         "POST /v1/leases/{resource:path}",
@@ -228,13 +180,11 @@ def acquire_routes(locks: LeaseTerms, barrier: Barrier, audit: Audit) -> Routes:
         answers={200: (LeaseView, _AGAIN), 403: _ELSEWHERE, **dict.fromkeys((409, 410, 412, 413), "")},
     )
     async def acquire(call: Call, resource: ResourceName, body: AcquireRequest) -> Response:
-        wanted = locks.acquisition(resource, body, call.principal.name)
-        observe(ACQUIRE_BEFORE)
-        acquiring = service.acquire(wanted)
-        granted = await (while_connected(call.request, acquiring) if wanted.wait else acquiring)
-        observe(ACQUIRE_AFTER)
+        wish = LockRequest(resource, body.holder, call.principal.name, body.ttl, body.mode, body.wait, body.request)
+        acquiring = service.acquire(wish)
+        granted = await (while_connected(call.request, acquiring) if wish.wait else acquiring)
         lease = await raised(call, granted.lease) if body.barrier else granted.lease
-        return locks.answer(lease, 201 if granted.fresh else 200)
+        return _answer(lease, signer, 201 if granted.fresh else 200)
 
     async def raised(call: Call, lease: Lease) -> Lease:
         """Raise the barrier for a new lease, and return the renewed lease.
@@ -256,10 +206,9 @@ def acquire_routes(locks: LeaseTerms, barrier: Barrier, audit: Audit) -> Routes:
     return routes
 
 
-def holder_routes(locks: LeaseTerms, authorisation: ApiAuthorisation) -> Routes:
+def holder_routes(service: LeaseService, signer: Signer, authorisation: ApiAuthorisation) -> Routes:
     """Build the routes of holders: they renew and release leases, and withdraw requests."""
     routes = Routes(Subject.LOCKS)
-    service, observe = locks.service, locks.observe
 
     @routes.add(
         "PUT /v1/leases/{resource:path}/{lease}",
@@ -270,11 +219,8 @@ def holder_routes(locks: LeaseTerms, authorisation: ApiAuthorisation) -> Routes:
         answers={403: _FOREIGN, 410: _LOST, 413: ""},
     )
     async def renew(call: Call, resource: ResourceName, lease: str, body: RenewRequest) -> Response:
-        one = locks.renewal(resource, _lease_id(lease), call.principal.name, body.ttl)
-        observe(RENEW_BEFORE)
-        renewed = await service.renew(one.resource, one.lease, one.caller, one.ttl)
-        observe(RENEW_AFTER)
-        return locks.answer(renewed, 200)
+        renewed = await service.renew(resource, _lease_id(lease), call.principal.name, body.ttl)
+        return _answer(renewed, signer, 200)
 
     @routes.add(
         "DELETE /v1/leases/{resource:path}/{lease}",
@@ -284,10 +230,7 @@ def holder_routes(locks: LeaseTerms, authorisation: ApiAuthorisation) -> Routes:
         answers={403: _FOREIGN, 410: _LOST},
     )
     async def release(call: Call, resource: ResourceName, lease: str) -> None:
-        one = _lease_id(lease)
-        observe(RELEASE_BEFORE)
-        await service.release(resource, one, call.principal.name)
-        observe(RELEASE_AFTER)
+        await service.release(resource, _lease_id(lease), call.principal.name)
 
     @routes.add(
         "PUT /v1/leases",
@@ -300,7 +243,7 @@ def holder_routes(locks: LeaseTerms, authorisation: ApiAuthorisation) -> Routes:
     )
     async def renew_many(call: Call, body: RenewManyRequest) -> RenewedList:
         principal = call.principal
-        wanted = [locks.renewal(one.resource, one.lease, principal.name, one.ttl) for one in body.leases]
+        wanted = [Renewal(canonical(one.resource), one.lease, principal.name, one.ttl) for one in body.leases]
         resources = {one.resource for one in wanted}
         denied = {resource for resource in resources if not principal.rights.on(Action.LOCK, resource)}
         granted = [one for one in wanted if one.resource not in denied]
@@ -314,11 +257,9 @@ def holder_routes(locks: LeaseTerms, authorisation: ApiAuthorisation) -> Routes:
                     for resource in sorted(denied)
                 )
             )
-        observe(RENEW_BEFORE)
         kept = zip(granted, await service.renew_many(granted), strict=True)
         by_lease = {(one.resource, one.lease): lease for one, lease in kept}
         renewed = [by_lease.get((one.resource, one.lease)) for one in wanted]
-        observe(RENEW_AFTER)
         return RenewedList(
             leases=[
                 RenewedView(
@@ -337,9 +278,7 @@ def holder_routes(locks: LeaseTerms, authorisation: ApiAuthorisation) -> Routes:
         answers={413: ""},
     )
     async def withdraw(call: Call, resource: ResourceName, body: WithdrawRequest) -> None:
-        observe(RELEASE_BEFORE)
         await service.withdraw(resource, body.holder, call.principal.name, body.request)
-        observe(RELEASE_AFTER)
 
     return routes
 
@@ -395,9 +334,6 @@ async def _stopping(request: Request) -> None:
     """Wait until the server begins to stop, which it tells its connections."""
     stopping: asyncio.Event = request.scope["state"].get("stopping") or asyncio.Event()
     await stopping.wait()
-
-
-BREAK_BEFORE, BREAK_AFTER = StepReached("leases.break.before"), StepReached("leases.break.after")
 
 
 class HoldView(BaseModel):
@@ -457,9 +393,9 @@ class BreakRequest(BaseModel):
     reason: Annotated[str, Field(min_length=1, max_length=500)]
 
 
-def administration_routes(locks: LeaseTerms) -> Routes:
+def administration_routes(service: LeaseService) -> Routes:
     """Build the read-only routes of ``/v1/leases``, and ``/v1/breaks``."""
-    routes, service = Routes(Subject.LOCKS), locks.service
+    routes = Routes(Subject.LOCKS)
 
     @routes.add("GET /v1/leases", LIST, "List the locks that are held, by name")
     async def list_locks(_: Call, query: NamesQuery) -> LockList:
@@ -483,9 +419,6 @@ def administration_routes(locks: LeaseTerms) -> Routes:
     )
     async def break_lock(call: Call, resource: ResourceName, body: BreakRequest) -> LockView:
         expected, reason = Token.parse(body.expected), storable(body.reason) or ""
-        locks.observe(BREAK_BEFORE)
-        lock = await service.break_lock(resource, expected, call.principal.name, reason)
-        locks.observe(BREAK_AFTER)
-        return LockView.model_validate(lock)
+        return LockView.model_validate(await service.break_lock(resource, expected, call.principal.name, reason))
 
     return routes

@@ -57,13 +57,13 @@ TABLE: dict[str, str] = {
     "api": "fencing token_admission auth db http leases observe record reloading budget webhooks tables.dialect.body",
     "web": "fencing api auth config db http record budget text timeline findings journal.contents",
     # Assembling and running a gateway.
-    "wiring": "fencing token_admission api auth config db journal leases objects observe tables webhooks",
+    "wiring": "fencing token_admission auth config db journal leases objects observe tables webhooks",
     "reloading": "fencing config observe",
     "service_manager": "",
     "workers": "config http.crowd http.server observe service_manager",
     "part": "fencing token_admission api auth background config db guard.watching http journal.opening leases objects "
     "observe record budget tables web webhooks wiring",
-    "routing": "fencing api http objects.s3.addressing part budget web",
+    "routing": "fencing api http objects.s3.addressing part web",
     "app": "fencing api auth.issuers config journal.opening guard.watching http journal.protocol objects observe "
     "part reloading routing budget web wiring workers",
     "changes": "fencing config db journal.protocol objects tables wiring",
@@ -134,7 +134,7 @@ PURE = (
     "objects.protocol.effects objects.protocol.mutation objects.protocol.settling "
     "journal.contents journal.evidence journal.format journal.protocol "
     "changes.orders objects.store.bucket_profile "
-    "observe.events "
+    "observe.events leases.terms "
     "guard.script webhooks.messages "
     "client.errors client.libpq web.advice web.chart web.overview_verdict"
 )
