@@ -14,10 +14,13 @@ from typing import Literal
 from starlette.requests import Request
 from starlette.responses import Response
 
-from gateway import api, web, wiring
+from gateway import web, wiring
+from gateway.api import TABLE
 from gateway.api.authorisation import ApiAuthorisation
 from gateway.api.incidents import Acknowledging
-from gateway.api.operation import BucketView, ConfigurationAccess, HealthCheck, JournalView, MetricsSource
+from gateway.api.operation import BucketView, JournalView
+from gateway.api.routes import Api
+from gateway.api.services import ConfigurationAccess, HealthCheck, MetricsSource, Services
 from gateway.auth.issuers import Issuers
 from gateway.auth.sigv4 import Signers
 from gateway.background import background_tasks
@@ -123,7 +126,7 @@ class Part:
         self._watch = AlarmWatch(self._database, alarms(config), observe)
         authorisation = ApiAuthorisation(self._denials.refuse, owned, self._spellings)
         acknowledging = Acknowledging(self._database, authorisation)
-        self.api = api.build(
+        services = Services(
             database=self._database,
             keys=self.keys,
             bodies=shared.bodies,
@@ -132,7 +135,6 @@ class Part:
             signer=signer,
             audit=Audit(self._database, observe, "api"),
             authorisation=authorisation,
-            acknowledging=acknowledging,
             health=shared.health,
             ready=shared.ready,
             journal=self._journal,
@@ -147,6 +149,7 @@ class Part:
             configuration=shared.configuration,
             documentation=self._document,
         )
+        self.api = Api(TABLE, services)
         self.gauges = gauges
         self.vitals = GaugeReader(
             gauges,

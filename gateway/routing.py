@@ -17,6 +17,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gateway import web
+from gateway.api import TABLE
 from gateway.api.leases import RenewedList, RenewManyRequest
 from gateway.api.routes import Found, Home, Route, answering, json, parsed
 from gateway.errors import CrossesDatabases, GatewayError, RequestMalformed, StoreError, Unavailable
@@ -122,18 +123,17 @@ class Databases(Routing):
         Raises ``RequestMalformed`` for a request that has to name one database and does not, and ``Unauthenticated`` if
         its caller is unknown.
         """
-        api = self.default.api
-        found = api.find(scope)
+        found = TABLE.find(scope)
         if found is None:
-            return api
-        match api.routes[found.number].home:
+            return self.default.api
+        match found.route.home:
             case Home.PATH:
                 return self._parts[self._ownership.of_resource(found.parts["resource"])].api.serving(found)
             case Home.BODY:
                 return partial(self._by_body, found)
             case Home.QUERY:
                 return _WithoutParameter(self._named(Head.of(scope)).api.serving(found))
-        return api.serving(found)
+        return self.default.api.serving(found)
 
     def _named(self, head: Head) -> Part:
         """Return the part of the database that a query names. Raises ``RequestMalformed`` if it does not name one."""
@@ -222,7 +222,7 @@ class Databases(Routing):
         The body takes no share of the memory of routing afterwards. A database that is slow would keep the others
         waiting.
         """
-        route = self.default.api.routes[found.number]
+        route = found.route
         await self.default.api.authorise(found, Request(scope))
         body = self._bodies.of(scope, receive)
         try:

@@ -14,9 +14,8 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.requests import Request
 from starlette.responses import Response
 
-from gateway.api.authorisation import LIST, LOCK, LOOK, About, ApiAuthorisation, Rule
+from gateway.api.authorisation import LIST, LOCK, LOOK, About, Rule
 from gateway.api.description import Subject
-from gateway.api.fences import Barrier
 from gateway.api.requests import HolderName, NamesQuery, ResourceName, ShownToken, TokenText, storable
 from gateway.api.routes import Call, Routes, json
 from gateway.auth.grants import Action
@@ -26,13 +25,11 @@ from gateway.fencing.headers import FencingHeaders
 from gateway.fencing.lease import Lease, LockMode, LockRequest, Renewal
 from gateway.fencing.ownership import Ownership
 from gateway.fencing.resource import canonical
-from gateway.fencing.sequencer import Signer
 from gateway.fencing.token import Token
 from gateway.leases import terms
-from gateway.leases.service import LeaseService
-from gateway.observe.events import Observe
 from gateway.observe.stages import staged
-from gateway.record.refusals import Audit
+
+routes = Routes(Subject.LOCKS)
 
 MAX_RENEWALS = 1000
 
@@ -130,7 +127,7 @@ class RenewedList(BaseModel):
     leases: list[RenewedView]
 
 
-def _answer(lease: Lease, signer: Signer, status: int) -> Response:
+def _answer(call: Call, lease: Lease, status: int) -> Response:
     """Return a lease as the answer to its holder. No cache keeps it, because the id of a lease is enough to end it."""
     view = LeaseView(
         resource=lease.resource,
@@ -138,7 +135,7 @@ def _answer(lease: Lease, signer: Signer, status: int) -> Response:
         holder=lease.holder,
         mode=lease.mode,
         token=str(lease.token),
-        sequencer=signer.sign(lease.resource, lease.mode, lease.token),
+        sequencer=call.services.signer.sign(lease.resource, lease.mode, lease.token),
         acquired_at=lease.acquired_at,
         expires_at=lease.expires_at,
         expires_in=lease.expires_in,
@@ -166,121 +163,112 @@ def _owners(ownership: Ownership, body: RenewManyRequest) -> list[str]:
     return [ownership.of_resource(one.resource) for one in body.leases]
 
 
-def acquire_routes(service: LeaseService, signer: Signer, barrier: Barrier, audit: Audit, observe: Observe) -> Routes:
-    """Build the route that acquires a lock."""
-    routes = Routes(Subject.LOCKS)
-
-    @routes.add(
-        "POST /v1/leases/{resource:path}",
-        LOCK,
-        "Acquire a lock",
-        description=_ACQUIRE,
-        status=201,
-        answer=LeaseView,
-        answers={200: (LeaseView, _AGAIN), 403: _ELSEWHERE, **dict.fromkeys((409, 410, 412, 413), "")},
-    )
-    async def acquire(call: Call, resource: ResourceName, body: AcquireRequest) -> Response:
-        wish = LockRequest(resource, body.holder, call.principal.name, body.ttl, body.mode, body.wait, body.request)
-        acquiring = service.acquire(wish)
-        granted = await (while_connected(call.request, acquiring) if wish.wait else acquiring)
-        lease = await raised(call, granted.lease) if body.barrier else granted.lease
-        return _answer(lease, signer, 201 if granted.fresh else 200)
-
-    async def raised(call: Call, lease: Lease) -> Lease:
-        """Raise the barrier for a new lease, and return the renewed lease.
-
-        Once this returns, no older write takes effect. If the barrier fails for now, the lease stays.
-        """
-        # Holders of a shared lock share its token. With their names they would be two holders of one token.
-        holder = lease.holder if lease.mode is LockMode.EXCLUSIVE else None
-        with staged(observe, "leases", "barrier"):
-            decision, fence = await barrier(lease.resource, Presented(lease.token, holder), call.principal.name)
-        if not decision.passes:
-            with suppress(LeaseLost):
-                await service.release(lease.resource, lease.id, lease.caller)
-            refused = FencingHeaders(lease.token, lease.resource, holder)
-            raise await audit.refused([(decision, fence)], call.attempt(refused))
-        # The barrier may have taken long. The holder starts with a full lease, or learns that it was lost.
-        return await service.renew(lease.resource, lease.id, lease.caller)
-
-    return routes
+@routes.add(
+    "POST /v1/leases/{resource:path}",
+    LOCK,
+    "Acquire a lock",
+    description=_ACQUIRE,
+    status=201,
+    answer=LeaseView,
+    answers={200: (LeaseView, _AGAIN), 403: _ELSEWHERE, **dict.fromkeys((409, 410, 412, 413), "")},
+)
+async def acquire(call: Call, resource: ResourceName, body: AcquireRequest) -> Response:
+    wish = LockRequest(resource, body.holder, call.principal.name, body.ttl, body.mode, body.wait, body.request)
+    acquiring = call.services.leases.acquire(wish)
+    granted = await (while_connected(call.request, acquiring) if wish.wait else acquiring)
+    lease = await _raised(call, granted.lease) if body.barrier else granted.lease
+    return _answer(call, lease, 201 if granted.fresh else 200)
 
 
-def holder_routes(service: LeaseService, signer: Signer, authorisation: ApiAuthorisation) -> Routes:
-    """Build the routes of holders: they renew and release leases, and withdraw requests."""
-    routes = Routes(Subject.LOCKS)
+async def _raised(call: Call, lease: Lease) -> Lease:
+    """Raise the barrier for a new lease, and return the renewed lease.
 
-    @routes.add(
-        "PUT /v1/leases/{resource:path}/{lease}",
-        _LEASE,
-        "Renew a lease",
-        description="A lost lease cannot be renewed, even if no other holder has taken the lock meanwhile.",
-        answer=LeaseView,
-        answers={403: _FOREIGN, 410: _LOST, 413: ""},
-    )
-    async def renew(call: Call, resource: ResourceName, lease: str, body: RenewRequest) -> Response:
-        renewed = await service.renew(resource, _lease_id(lease), call.principal.name, body.ttl)
-        return _answer(renewed, signer, 200)
+    Once this returns, no older write takes effect. If the barrier fails for now, the lease stays.
+    """
+    # Holders of a shared lock share its token. With their names they would be two holders of one token.
+    holder = lease.holder if lease.mode is LockMode.EXCLUSIVE else None
+    services = call.services
+    with staged(services.observe, "leases", "barrier"):
+        decision, fence = await services.barrier(lease.resource, Presented(lease.token, holder), call.principal.name)
+    if not decision.passes:
+        with suppress(LeaseLost):
+            await services.leases.release(lease.resource, lease.id, lease.caller)
+        refused = FencingHeaders(lease.token, lease.resource, holder)
+        raise await services.audit.refused([(decision, fence)], call.attempt(refused))
+    # The barrier may have taken long. The holder starts with a full lease, or learns that it was lost.
+    return await services.leases.renew(lease.resource, lease.id, lease.caller)
 
-    @routes.add(
-        "DELETE /v1/leases/{resource:path}/{lease}",
-        _LEASE,
-        "Release a lease",
-        status=204,
-        answers={403: _FOREIGN, 410: _LOST},
-    )
-    async def release(call: Call, resource: ResourceName, lease: str) -> None:
-        await service.release(resource, _lease_id(lease), call.principal.name)
 
-    @routes.add(
-        "PUT /v1/leases",
-        Rule(About.BODY, (Action.LOCK,)),
-        "Renew many leases",
-        description=f"Up to {MAX_RENEWALS:,}, independently of each other. A lease of another caller counts as lost.",
-        limit=1024 * 1024,  # a program renews all its leases in one request
-        owners=_owners,
-        answers={413: ""},
-    )
-    async def renew_many(call: Call, body: RenewManyRequest) -> RenewedList:
-        principal = call.principal
-        wanted = [Renewal(canonical(one.resource), one.lease, principal.name, one.ttl) for one in body.leases]
-        resources = {one.resource for one in wanted}
-        denied = {resource for resource in resources if not principal.rights.on(Action.LOCK, resource)}
-        granted = [one for one in wanted if one.resource not in denied]
-        authorisation.owns([one.resource for one in granted])
-        if denied:
-            # Together, so that they share batches: the granted leases go on running out meanwhile. Each caller that
-            # may not renew a lock loses this lock alone, on record.
-            await asyncio.gather(
-                *(
-                    authorisation.denied(call.request, principal, (Action.LOCK,), f"resource {resource}", resource)
-                    for resource in sorted(denied)
-                )
+@routes.add(
+    "PUT /v1/leases/{resource:path}/{lease}",
+    _LEASE,
+    "Renew a lease",
+    description="A lost lease cannot be renewed, even if no other holder has taken the lock meanwhile.",
+    answer=LeaseView,
+    answers={403: _FOREIGN, 410: _LOST, 413: ""},
+)
+async def renew(call: Call, resource: ResourceName, lease: str, body: RenewRequest) -> Response:
+    renewed = await call.services.leases.renew(resource, _lease_id(lease), call.principal.name, body.ttl)
+    return _answer(call, renewed, 200)
+
+
+@routes.add(
+    "DELETE /v1/leases/{resource:path}/{lease}",
+    _LEASE,
+    "Release a lease",
+    status=204,
+    answers={403: _FOREIGN, 410: _LOST},
+)
+async def release(call: Call, resource: ResourceName, lease: str) -> None:
+    await call.services.leases.release(resource, _lease_id(lease), call.principal.name)
+
+
+@routes.add(
+    "PUT /v1/leases",
+    Rule(About.BODY, (Action.LOCK,)),
+    "Renew many leases",
+    description=f"Up to {MAX_RENEWALS:,}, independently of each other. A lease of another caller counts as lost.",
+    limit=1024 * 1024,  # a program renews all its leases in one request
+    owners=_owners,
+    answers={413: ""},
+)
+async def renew_many(call: Call, body: RenewManyRequest) -> RenewedList:
+    principal, authorisation = call.principal, call.services.authorisation
+    wanted = [Renewal(canonical(one.resource), one.lease, principal.name, one.ttl) for one in body.leases]
+    resources = {one.resource for one in wanted}
+    denied = {resource for resource in resources if not principal.rights.on(Action.LOCK, resource)}
+    granted = [one for one in wanted if one.resource not in denied]
+    authorisation.owns([one.resource for one in granted])
+    if denied:
+        # Together, so that they share batches: the granted leases go on running out meanwhile. Each caller that
+        # may not renew a lock loses this lock alone, on record.
+        await asyncio.gather(
+            *(
+                authorisation.denied(call.request, principal, (Action.LOCK,), f"resource {resource}", resource)
+                for resource in sorted(denied)
             )
-        kept = zip(granted, await service.renew_many(granted), strict=True)
-        by_lease = {(one.resource, one.lease): lease for one, lease in kept}
-        renewed = [by_lease.get((one.resource, one.lease)) for one in wanted]
-        return RenewedList(
-            leases=[
-                RenewedView(
-                    resource=one.resource, lease=one.lease, expires_in=None if kept is None else kept.expires_in
-                )
-                for one, kept in zip(wanted, renewed, strict=True)
-            ]
         )
-
-    @routes.add(
-        "POST /v1/withdrawals/{resource:path}",
-        LOCK,
-        "Withdraw a request for a lock",
-        description=_WITHDRAW,
-        status=204,
-        answers={413: ""},
+    kept = zip(granted, await call.services.leases.renew_many(granted), strict=True)
+    by_lease = {(one.resource, one.lease): lease for one, lease in kept}
+    renewed = [by_lease.get((one.resource, one.lease)) for one in wanted]
+    return RenewedList(
+        leases=[
+            RenewedView(resource=one.resource, lease=one.lease, expires_in=None if kept is None else kept.expires_in)
+            for one, kept in zip(wanted, renewed, strict=True)
+        ]
     )
-    async def withdraw(call: Call, resource: ResourceName, body: WithdrawRequest) -> None:
-        await service.withdraw(resource, body.holder, call.principal.name, body.request)
 
-    return routes
+
+@routes.add(
+    "POST /v1/withdrawals/{resource:path}",
+    LOCK,
+    "Withdraw a request for a lock",
+    description=_WITHDRAW,
+    status=204,
+    answers={413: ""},
+)
+async def withdraw(call: Call, resource: ResourceName, body: WithdrawRequest) -> None:
+    await call.services.leases.withdraw(resource, body.holder, call.principal.name, body.request)
 
 
 def _lease_id(text: str) -> UUID:
@@ -393,32 +381,28 @@ class BreakRequest(BaseModel):
     reason: Annotated[str, Field(min_length=1, max_length=500)]
 
 
-def administration_routes(service: LeaseService) -> Routes:
-    """Build the read-only routes of ``/v1/leases``, and ``/v1/breaks``."""
-    routes = Routes(Subject.LOCKS)
-
-    @routes.add("GET /v1/leases", LIST, "List the locks that are held, by name")
-    async def list_locks(_: Call, query: NamesQuery) -> LockList:
-        found = await service.listed(query.prefix, query.after, query.limit)
-        return LockList(
-            locks=[LockView.model_validate(one) for one in found],
-            after=found[-1].resource if len(found) == query.limit else None,
-        )
-
-    @routes.add("GET /v1/leases/{resource:path}", Rule(About.RESOURCE, LOOK), "Read the state of a lock")
-    async def read_lock(_: Call, resource: ResourceName) -> LockView:
-        return LockView.model_validate(await service.inspect(resource))
-
-    @routes.add(
-        "POST /v1/breaks/{resource:path}",
-        Rule(About.RESOURCE, (Action.BREAK,), held=True),
-        "End another holder's lease",
-        description="Needs the grant `break`. Every lease with exactly this token ends as if it had expired, "
-        "on record.",
-        answers={409: "No holder has the lock with this token."},
+@routes.add("GET /v1/leases", LIST, "List the locks that are held, by name")
+async def list_locks(call: Call, query: NamesQuery) -> LockList:
+    found = await call.services.leases.listed(query.prefix, query.after, query.limit)
+    return LockList(
+        locks=[LockView.model_validate(one) for one in found],
+        after=found[-1].resource if len(found) == query.limit else None,
     )
-    async def break_lock(call: Call, resource: ResourceName, body: BreakRequest) -> LockView:
-        expected, reason = Token.parse(body.expected), storable(body.reason) or ""
-        return LockView.model_validate(await service.break_lock(resource, expected, call.principal.name, reason))
 
-    return routes
+
+@routes.add("GET /v1/leases/{resource:path}", Rule(About.RESOURCE, LOOK), "Read the state of a lock")
+async def read_lock(call: Call, resource: ResourceName) -> LockView:
+    return LockView.model_validate(await call.services.leases.inspect(resource))
+
+
+@routes.add(
+    "POST /v1/breaks/{resource:path}",
+    Rule(About.RESOURCE, (Action.BREAK,), held=True),
+    "End another holder's lease",
+    description="Needs the grant `break`. Every lease with exactly this token ends as if it had expired, on record.",
+    answers={409: "No holder has the lock with this token."},
+)
+async def break_lock(call: Call, resource: ResourceName, body: BreakRequest) -> LockView:
+    expected, reason = Token.parse(body.expected), storable(body.reason) or ""
+    lock = await call.services.leases.break_lock(resource, expected, call.principal.name, reason)
+    return LockView.model_validate(lock)

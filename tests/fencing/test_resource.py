@@ -19,6 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from starlette.routing import Route
 
+from gateway.api import ROUTES
 from gateway.app import Gateway
 from gateway.client import FencedClient
 from gateway.demo.embedded import EmbeddedPostgres
@@ -265,7 +266,7 @@ def variable(gateway: Gateway) -> list[tuple[str, str]]:
     page: Any = gateway._first.web
     while not hasattr(page, "routes"):
         page = page._app
-    found = [(route.method, route.path) for route in gateway._first.api.routes]
+    found = [(route.method, route.path) for route in ROUTES]
     for route in page.routes:
         assert isinstance(route, Route)
         found += [(method, route.path) for method in sorted((route.methods or set()) - {"HEAD"})]
