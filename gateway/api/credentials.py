@@ -107,10 +107,10 @@ async def issue_credentials(call: Call, body: CredentialsRequest) -> Credentials
     services = call.services
     expires = (await services.database.now()).replace(microsecond=0) + lifetime
     sequencer = None if body.sequencer is None else Sequencer.parse(body.sequencer)
-    scope = FencedScope(body.resource, Token.parse(body.token), body.holder, expires, sequencer, body.beside)
+    scope = FencedScope(body.resource, Token.parse(body.token), body.holder, sequencer, body.beside)
     await services.authorisation.over(call.request, principal, (Action.CREDENTIALS,), scope.pattern)
     await services.authorisation.owns_all(scope.pattern)
-    issued = services.keys.issue(principal, scope)
+    issued = services.keys.issue(principal, expires, scope)
     headers = FencingHeaders(scope.token, scope.pattern, scope.holder)
     presented = Presented(scope.token, scope.holder, sequencer=sequencer)
     # Each write is checked when it arrives. This early check refuses useless credentials at once.
@@ -202,8 +202,8 @@ async def _assume(call: Call) -> str:
     session, (_, _, role) = asked["RoleSessionName"], asked["RoleArn"].partition(":role/")
     scope = None
     if role.startswith(_LOCK):
-        scope = await _scope(call, principal, role.removeprefix(_LOCK), session, expires)
-    issued = keys.issue(principal, scope) if scope else keys.issue_unfenced(principal, expires)
+        scope = await _scope(call, principal, role.removeprefix(_LOCK), session)
+    issued = keys.issue(principal, expires, scope)
     shown = FencingHeaders(scope.token, scope.pattern, scope.holder) if scope else FencingHeaders()
     await record.record_administration(
         services.database,
@@ -230,7 +230,7 @@ async def _assume(call: Call) -> str:
     )
 
 
-async def _scope(call: Call, principal: Principal, resource: str, holder: str, expires: datetime) -> FencedScope:
+async def _scope(call: Call, principal: Principal, resource: str, holder: str) -> FencedScope:
     """Return the scope of the lock that the caller holds. Raises ``Forbidden`` if it does not hold it."""
     services, resource = call.services, canonical(resource)
     if "*" in resource:
@@ -245,7 +245,7 @@ async def _scope(call: Call, principal: Principal, resource: str, holder: str, e
         if (hold.caller, hold.holder, hold.mode) == (principal.name, holder, LockMode.EXCLUSIVE):
             sealed = services.signer.sign(resource, hold.mode, hold.token)
             sequencer = None if sealed is None else Sequencer.parse(sealed)
-            return FencedScope(resource, hold.token, holder, expires, sequencer)
+            return FencedScope(resource, hold.token, holder, sequencer)
     raise Forbidden(
         f"{principal.name} does not hold the lock {resource} as {holder}.",
         advice="Acquire it first, with the name of the session as the holder.",

@@ -10,7 +10,7 @@ import hmac
 import secrets
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 from functools import lru_cache
@@ -20,7 +20,7 @@ from gateway.auth import temporary_keys
 from gateway.auth.grants import Action, Grant, Rights
 from gateway.auth.identity_tokens import Identity, looks_like_one
 from gateway.auth.issuers import Issuers
-from gateway.auth.principal import OWN, Claims, ClientCertificate, FencedScope, Principal, claim_of
+from gateway.auth.principal import OWN, Claims, ClientCertificate, FencedScope, Principal, Proof, Use, claim_of
 from gateway.auth.temporary_keys import PresentedSession, TemporaryKeys
 from gateway.config.access import CallerKeys, GrantRule
 from gateway.config.sections import RoleRule
@@ -62,7 +62,7 @@ class KeyKind(StrEnum):
     S3 = "s3"
 
 
-class KeyUse:
+class KeyUse(Use):
     """The uses of one key in this process. ``last``: the monotonic time of the last one, if there was any."""
 
     __slots__ = ("_content", "caller", "kind", "last")
@@ -173,17 +173,6 @@ def rights_of(
     )
 
 
-@dataclass(frozen=True, slots=True)
-class CertificateProof:
-    """A client certificate until ``expires``, which is aware. ``clock`` returns an aware moment."""
-
-    expires: datetime
-    clock: Callable[[], datetime]
-
-    def holds(self) -> bool:
-        return self.clock() < self.expires
-
-
 class Callers:
     """All configured callers, with their grants.
 
@@ -287,7 +276,7 @@ class Callers:
                 "The client certificate has names of two callers.",
                 advice="Ask the operator of the gateway to give both names to one caller, or use another certificate.",
             )
-        proof = CertificateProof(certificate.expires, self._clock)
+        proof = Proof(certificate.expires, self._clock)
         if not proof.holds():
             raise Unauthenticated(
                 "The client certificate has expired.", advice="Connect again, with a certificate that has not."
@@ -327,7 +316,8 @@ class Callers:
         presented = temporary_keys.read_session_token(session_token)
         if presented.caller in self._secrets_by_name and presented.scope is not None:
             principal, secret = self._secrets_by_name[presented.caller]
-            return replace(principal, scope=presented.scope), presented.secret(access_key_id, secret)
+            principal = replace(principal, scope=presented.scope, expires=presented.expires)
+            return principal, presented.secret(access_key_id, secret)
         return self._identified(access_key_id, presented)
 
     def _identified(self, access_key_id: str, presented: PresentedSession) -> tuple[Principal, str] | None:
@@ -350,20 +340,11 @@ class Callers:
                 refusal = error
         raise refusal
 
-    def issue(self, principal: Principal, scope: FencedScope) -> TemporaryKeys:
-        """Issue fenced credentials for a caller. Raises ``Unauthenticated`` or ``Forbidden`` if it cannot have any."""
-        assert scope.expires is not None
-        return self._issue(principal, scope.expires, scope)
+    def issue(self, principal: Principal, expires: datetime, scope: FencedScope | None = None) -> TemporaryKeys:
+        """Issue temporary S3 keys until ``expires``, which is aware. With a scope they are fenced credentials.
 
-    def issue_unfenced(self, principal: Principal, expires: datetime) -> TemporaryKeys:
-        """Issue temporary S3 keys for the caller of an identity token, until ``expires``, which is aware.
-
-        Raises ``Forbidden`` if it cannot have any.
+        Raises ``Unauthenticated`` or ``Forbidden`` for a caller that cannot have any.
         """
-        assert principal.claims is not None
-        return self._issue(principal, expires, None)
-
-    def _issue(self, principal: Principal, expires: datetime, scope: FencedScope | None) -> TemporaryKeys:
         if principal.is_anonymous:
             raise Unauthenticated("Only known callers get temporary keys.")
         if principal.claims is not None:
@@ -392,7 +373,7 @@ class Callers:
             return self._issuers.principal(key, self.admit)
         if owner is None or not key:
             raise Unauthenticated("The API key is unknown.")
-        owner.note_use()
+        owner.use.note()
         return owner
 
     async def identify(self, token: str) -> Principal:
