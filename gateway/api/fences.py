@@ -7,7 +7,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from gateway.api.authorisation import LIST, LOOK, About, Rule
 from gateway.api.description import Subject
-from gateway.api.requests import HolderName, NamesQuery, ResourceName, TokenText, storable
+from gateway.api.requests import HolderName, NamesQuery, NextName, ResourceName, TokenText, storable
 from gateway.api.routes import Call, Routes
 from gateway.auth.grants import Action
 from gateway.db import fences
@@ -96,7 +96,7 @@ class FenceView(BaseModel):
 
 class FenceList(BaseModel):
     fences: list[FenceView]
-    after: str | None = Field(description="Pass as ``after`` for the next page; null on the last one.")
+    after: NextName
 
 
 class BarrierRequest(BaseModel):
@@ -114,7 +114,7 @@ async def list_fences(call: Call, query: NamesQuery) -> FenceList:
     found = await fences.list_fences(call.services.database, query.prefix, query.after, query.limit)
     return FenceList(
         fences=[fence_view(one.resource, one) for one in found],
-        after=found[-1].resource if len(found) == query.limit else None,
+        after=query.following([one.resource for one in found]),
     )
 
 

@@ -7,7 +7,7 @@ import asyncio
 from collections.abc import Coroutine
 from contextlib import suppress
 from datetime import datetime
-from typing import Annotated, Any, TypeAlias, TypeVar
+from typing import Annotated, Any, TypeAlias
 from uuid import UUID
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -16,16 +16,17 @@ from starlette.responses import Response
 
 from gateway.api.authorisation import LIST, LOCK, LOOK, About, Rule
 from gateway.api.description import Subject
-from gateway.api.requests import HolderName, NamesQuery, ResourceName, ShownToken, TokenText, storable
+from gateway.api.requests import HolderName, NamesQuery, NextName, ResourceName, ShownToken, TokenText, storable
 from gateway.api.routes import Call, Routes, json
 from gateway.auth.grants import Action
 from gateway.errors import LeaseLost, RequestMalformed, Unavailable
 from gateway.fencing.decision import Presented
 from gateway.fencing.headers import FencingHeaders
-from gateway.fencing.lease import Lease, LockMode, LockRequest, Renewal
+from gateway.fencing.lease import Granted, Lease, LockMode, LockRequest, Renewal
 from gateway.fencing.ownership import Ownership
 from gateway.fencing.resource import canonical
 from gateway.fencing.token import Token
+from gateway.http.streaming import while_connected
 from gateway.leases import terms
 from gateway.observe.stages import staged
 
@@ -175,9 +176,22 @@ def _owners(ownership: Ownership, body: RenewManyRequest) -> list[str]:
 async def acquire(call: Call, resource: ResourceName, body: AcquireRequest) -> Response:
     wish = LockRequest(resource, body.holder, call.principal.name, body.ttl, body.mode, body.wait, body.request)
     acquiring = call.services.leases.acquire(wish)
-    granted = await (while_connected(call.request, acquiring) if wish.wait else acquiring)
+    granted = await (_while_connected(call.request, acquiring) if wish.wait else acquiring)
     lease = await _raised(call, granted.lease) if body.barrier else granted.lease
     return _answer(call, lease, 201 if granted.fresh else 200)
+
+
+async def _while_connected(request: Request, acquiring: Coroutine[Any, Any, Granted]) -> Granted:
+    """Return what is granted. Raises ``RequestMalformed`` if the client has hung up, ``Unavailable`` at the end."""
+    async with while_connected(acquiring, request.scope["state"], request.receive) as (working, leaving):
+        if working.done():
+            return working.result()
+        if leaving.done():
+            raise RequestMalformed("The client has hung up.")
+        raise Unavailable(
+            "This gateway is being stopped.",
+            advice='Repeat the request: another gateway answers it. With a "request" it keeps its place for now.',
+        )
 
 
 async def _raised(call: Call, lease: Lease) -> Lease:
@@ -281,49 +295,6 @@ def _lease_id(text: str) -> UUID:
         ) from None
 
 
-Result = TypeVar("Result")
-
-
-async def while_connected(request: Request, work: Coroutine[Any, Any, Result]) -> Result:
-    """Return the result of ``work``, which is cancelled, and cleaned up, if the client hangs up or the gateway stops.
-
-    The body of the request must have been read. Raises ``RequestMalformed`` if the client has hung up, and
-    ``Unavailable`` if this gateway is being stopped.
-    """
-    working, leaving = asyncio.ensure_future(work), asyncio.ensure_future(_disconnected(request))
-    stopping = asyncio.ensure_future(_stopping(request))
-    try:
-        await asyncio.wait((working, leaving, stopping), return_when=asyncio.FIRST_COMPLETED)
-        if not working.done():
-            await _cancel(working)
-            if leaving.done():
-                raise RequestMalformed("The client has hung up.")
-            raise Unavailable(
-                "This gateway is being stopped.",
-                advice='Repeat the request: another gateway answers it. With a "request" it keeps its place for now.',
-            )
-        return working.result()
-    finally:
-        await _cancel(working, leaving, stopping)
-
-
-async def _cancel(*tasks: "asyncio.Future[Any]") -> None:
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
-
-
-async def _disconnected(request: Request) -> None:
-    while (await request.receive())["type"] != "http.disconnect":
-        pass
-
-
-async def _stopping(request: Request) -> None:
-    """Wait until the server begins to stop, which it tells its connections."""
-    stopping: asyncio.Event = request.scope["state"].get("stopping") or asyncio.Event()
-    await stopping.wait()
-
-
 class HoldView(BaseModel):
     """A holder of the lock."""
 
@@ -367,7 +338,7 @@ class LockView(BaseModel):
 
 class LockList(BaseModel):
     locks: list[LockView]
-    after: str | None = Field(description="Pass as ``after`` for the next page; null on the last one.")
+    after: NextName
 
 
 class BreakRequest(BaseModel):
@@ -386,7 +357,7 @@ async def list_locks(call: Call, query: NamesQuery) -> LockList:
     found = await call.services.leases.listed(query.prefix, query.after, query.limit)
     return LockList(
         locks=[LockView.model_validate(one) for one in found],
-        after=found[-1].resource if len(found) == query.limit else None,
+        after=query.following([one.resource for one in found]),
     )
 
 

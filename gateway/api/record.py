@@ -105,8 +105,6 @@ async def read_rejection(call: Call, id: UUID) -> RejectionPage:  # noqa: A002 -
 TYPE = "text/event-stream"
 RETRY = b"retry: 1000\n"
 """Tells a client to reconnect after a second."""
-# A proxy must not buffer the answer, because the answer never ends.
-HEADERS = {"cache-control": "no-store", "x-accel-buffering": "no"}
 
 
 class RejectionStream(RejectionFilters):
@@ -142,7 +140,7 @@ def _stream(
 ) -> Response:
     after = query.after if headers.last_event_id is None else headers.last_event_id
     opening = _open_stream(call.services, query.filters_for(call.principal), after, view, call.principal.proof)
-    return StreamedResponse(opening, TYPE, HEADERS, endless=True, timeout=call.services.readers.of_streams.timeout)
+    return StreamedResponse(opening, TYPE, endless=True, timeout=call.services.readers.of_streams.timeout)
 
 
 @routes.add("GET /v1/rejections/stream", OWN_ENTRIES, "Stream refused writes as they go on record", **_STREAM)

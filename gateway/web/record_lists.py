@@ -16,9 +16,9 @@ from starlette.types import Receive, Scope, Send
 from gateway.api.record_views import EventFilters, Moment, Position, Text
 from gateway.db import search
 from gateway.db.database import Database
-from gateway.db.search import Total
+from gateway.db.search import Page, Slice
 from gateway.errors import RequestMalformed, TokenMalformed
-from gateway.fencing.record import Entry, Filters, Kind
+from gateway.fencing.record import Filters, Kind
 from gateway.http.inner import elsewhere
 from gateway.web.advice import kind_titles, reason_words
 from gateway.web.rendering import Site, database_of
@@ -128,33 +128,11 @@ SIZE = 50
 """Entries of a page."""
 
 
-@dataclass(frozen=True, slots=True)
-class RecordPage:
-    """A page of a list. ``older`` and ``newer`` are the parameters of the next pages; None if there are none.
-
-    ``total`` is counted for the first page only.
-    """
-
-    entries: Sequence[Entry]
-    total: Total | None
-    newer: Mapping[str, int] | None
-    older: Mapping[str, int] | None
-
-
-async def read_page(database: Database, query: ListQuery) -> RecordPage:
+async def read_page(database: Database, query: ListQuery) -> Page:
     """Read the requested page, newest first. An address with ``after`` alone goes back to newer entries."""
-    back = query.after is not None and query.before is None
-    found = await search.read_page(
-        database, query.filters, SIZE, before=query.before, after=query.after, oldest_first=back
-    )
-    entries = found.entries[::-1] if back else found.entries
-    newer, older = (found.more, True) if back else (query.before is not None, found.more)
-    return RecordPage(
-        entries,
-        found.total,
-        {"after": entries[0].position} if entries and newer else None,
-        {"before": entries[-1].position} if entries and older else None,
-    )
+    is_back = query.after is not None and query.before is None
+    page = await search.read_page(database, Slice(query.filters, SIZE, query.before, query.after, is_back))
+    return page._replace(entries=page.entries[::-1]) if is_back else page
 
 
 EXPORTS = ("rejections.csv", "rejections.ndjson", "events.csv", "events.ndjson")
