@@ -7,7 +7,7 @@ in two ways is refused, and none is fenced in the wrong database.
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 from urllib.parse import parse_qsl
@@ -132,7 +132,7 @@ class Databases(Routing):
             case Home.BODY:
                 return partial(self._by_body, found)
             case Home.QUERY:
-                return _WithoutParameter(self._named(Head.of(scope)).api.serving(found))
+                return _without_parameter(self._named(Head.of(scope)).api.serving(found))
         return self.default.api.serving(found)
 
     def _named(self, head: Head) -> Part:
@@ -172,8 +172,8 @@ class Databases(Routing):
         scope["state"] |= {"databases": tuple(self._parts), "database": of or chosen, "of": of}
         page = self._parts[of].web if of else self._everywhere if chosen == EVERYTHING else self._parts[chosen].web
         if chooses:
-            page = _Choosing(page, chosen)
-        return _WithoutParameter(page) if asked else page
+            page = _choosing(page, chosen)
+        return _without_parameter(page) if asked else page
 
     async def states(self) -> dict[str, str]:
         return await within(ANSWERS_IN, {name: probe for probes in self._probes() for name, probe in probes.items()})
@@ -301,32 +301,29 @@ def _held(part: Part, content: bytes) -> AbstractContextManager[None]:
     return part.memory.held_now(len(content) if len(content) > SMALL else 0)
 
 
-@dataclass(frozen=True, slots=True)
-class _WithoutParameter:
-    """An app without the parameter that has chosen it, which its routes do not know."""
+def _without_parameter(app: ASGIApp) -> ASGIApp:
+    """Return an app without the parameter that has chosen it, which its routes do not know."""
 
-    app: ASGIApp
+    async def serve(scope: Scope, receive: Receive, send: Send) -> None:
+        await app(without_parameter(scope, PARAMETER), receive, send)
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await self.app(without_parameter(scope, PARAMETER), receive, send)
+    return serve
 
 
-@dataclass(frozen=True, slots=True)
-class _Choosing:
-    """The page of a database, which later requests of a viewer's browser get, too. Strangers choose nothing."""
+def _choosing(app: ASGIApp, name: str) -> ASGIApp:
+    """Return the page of a database, which later requests of a viewer's browser get, too. Strangers choose nothing."""
 
-    app: ASGIApp
-    name: str
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def serve(scope: Scope, receive: Receive, send: Send) -> None:
         async def set_cookie(message: Message) -> None:
             if message["type"] == "http.response.start" and "viewer" in scope["state"]:
                 secure = "; Secure" if scope["scheme"] == "https" else ""
-                cookie = f"{COOKIE}={self.name}; Path=/ui; SameSite=Lax; HttpOnly{secure}".encode()
+                cookie = f"{COOKIE}={name}; Path=/ui; SameSite=Lax; HttpOnly{secure}".encode()
                 message = {**message, "headers": [*message.get("headers", ()), (b"set-cookie", cookie)]}
             await send(message)
 
-        await self.app(scope, receive, set_cookie)
+        await app(scope, receive, set_cookie)
+
+    return serve
 
 
 def page_over(parts: Mapping[str, Part], ownership: Ownership, bodies: BodyReader) -> ASGIApp:

@@ -25,14 +25,12 @@ def _described() -> bytes:
     return orjson.dumps(document(ROUTES))
 
 
-@own.add("GET /v1/openapi.json", PUBLIC)
-@own.add("HEAD /v1/openapi.json", PUBLIC)
+@own.add("GET+HEAD /v1/openapi.json", PUBLIC)
 async def describe(_: Call) -> Response:
     return Response(_described(), media_type="application/json")
 
 
-@own.add("GET /v1/docs", PUBLIC)
-@own.add("HEAD /v1/docs", PUBLIC)
+@own.add("GET+HEAD /v1/docs", PUBLIC)
 async def show(call: Call) -> Response:
     return await call.services.documentation(call.request)
 

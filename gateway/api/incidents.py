@@ -50,7 +50,9 @@ class Acknowledging:
         """
         text = _checked(note)
         incident = await incidents.find_incident(self._database, identifier, shown_to(principal))
-        await self._check(request, principal, incident)
+        if not may_acknowledge(principal, incident):
+            where = ("everything",) if incident.about is None else (f"resource {incident.about}", incident.about)
+            raise await self._authorisation.denied(request, principal, (Action.BREAK,), *where)
         if len(incident.acknowledgements) >= MOST_NOTES:
             raise NotesExhausted(f"The incident has {MOST_NOTES} acknowledgements.")
         key = incident.key
@@ -68,14 +70,6 @@ class Acknowledging:
             ),
         )
         return await incidents.find_incident(self._database, identifier, shown_to(principal))
-
-    async def _check(self, request: Request, principal: Principal, incident: Incident) -> None:
-        if may_acknowledge(principal, incident):
-            return
-        on, resource = (
-            ("everything", "**") if incident.about is None else (f"resource {incident.about}", incident.about)
-        )
-        raise await self._authorisation.denied(request, principal, (Action.BREAK,), on, resource)
 
 
 def may_acknowledge(principal: Principal, incident: Incident) -> bool:

@@ -18,7 +18,7 @@ from gateway import budget
 from gateway.api.authorisation import ADMINISTER, AUDIT, CALLERS, PUBLIC
 from gateway.api.description import Subject
 from gateway.api.routes import Call, Routes, json
-from gateway.auth.grants import EVERYTHING, Action
+from gateway.auth.grants import Action
 from gateway.errors import DatabaseClosed, NotReady, Unauthenticated
 from gateway.fencing.record import ANONYMOUS
 from gateway.http.head import Head
@@ -73,8 +73,7 @@ class HealthView(BaseModel):
     )
 
 
-@operation.add(f"GET {LIVE}", PUBLIC, status=204)
-@operation.add(f"HEAD {LIVE}", PUBLIC, status=204)
+@operation.add(f"GET+HEAD {LIVE}", PUBLIC, status=204)
 @operation.add(
     "GET /v1/live",
     PUBLIC,
@@ -85,8 +84,7 @@ async def read_live(_: Call) -> None:
     """Answer. To restart a gateway because its database is away would make it forget what it has acknowledged."""
 
 
-@operation.add(f"GET {HEALTH}", PUBLIC)
-@operation.add(f"HEAD {HEALTH}", PUBLIC)
+@operation.add(f"GET+HEAD {HEALTH}", PUBLIC)
 @operation.add(
     "GET /v1/health", PUBLIC, "Read the health of the gateway and of the services behind it", answer=HealthView
 )
@@ -99,8 +97,7 @@ async def read_health(call: Call) -> Response:
     return json(_view(services, **more), status, exclude_none=True)
 
 
-@operation.add(f"GET {READY}", PUBLIC, status=204)
-@operation.add(f"HEAD {READY}", PUBLIC, status=204)
+@operation.add(f"GET+HEAD {READY}", PUBLIC, status=204)
 @operation.add("GET /v1/ready", PUBLIC, "Check whether the gateway can take writes", status=204)
 async def read_ready(call: Call) -> None:
     services = await call.services.ready()
@@ -166,8 +163,7 @@ def _shows_credentials(request: Request) -> bool:
     return head.certificate is not None or any(name in _CREDENTIALS for name, _ in head.headers)
 
 
-@operation.add(f"GET {METRICS}", CALLERS)
-@operation.add(f"HEAD {METRICS}", CALLERS)
+@operation.add(f"GET+HEAD {METRICS}", CALLERS)
 @operation.add(
     "GET /v1/metrics",
     CALLERS,
@@ -187,7 +183,7 @@ async def read_metrics(call: Call) -> Response:
             raise Unauthenticated("Metrics are for callers with the grant audit.")
         if not principal.audits:
             authorisation = call.services.authorisation
-            raise await authorisation.denied(request, principal, (Action.AUDIT,), "everything", EVERYTHING)
+            raise await authorisation.denied(request, principal, (Action.AUDIT,), "everything")
     content, media_type = await metrics.scrape(request.headers.get("accept", ""))
     return Response(content, headers={"Content-Type": media_type, "Cache-Control": "no-store"})
 

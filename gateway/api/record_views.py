@@ -71,18 +71,22 @@ class RejectionFilters(BaseModel):
     since: Annotated[Moment | None, _told("since")] = None
     until: Annotated[Moment | None, _told("until")] = None
 
-    def filters(self, kinds: tuple[Kind, ...] = (Kind.REJECTION,), only: str | None = None) -> Filters:
+    @property
+    def kinds(self) -> tuple[Kind, ...]:
+        return (Kind.REJECTION,)
+
+    def filters(self, only: str | None = None) -> Filters:
         """Return the filters of the record. ``only``: the caller that sees no other entries than its own.
 
         Raises ``TokenMalformed``.
         """
         same = {name: getattr(self, name) for name in RejectionFilters.model_fields.keys() - {"prefix", "token"}}
         token = None if self.token is None else Token.parse(self.token)
-        return Filters(kinds=kinds, prefix=self.prefix or None, token=token, shown_to=only, **same)
+        return Filters(kinds=self.kinds, prefix=self.prefix or None, token=token, shown_to=only, **same)
 
     def filters_for(self, principal: Principal) -> Filters:
         """Return the filters of the record, limited to what this caller may see. Raises ``TokenMalformed``."""
-        return self.filters(only=shown_to(principal))
+        return self.filters(shown_to(principal))
 
 
 class EventFilters(RejectionFilters):
@@ -90,8 +94,9 @@ class EventFilters(RejectionFilters):
 
     kind: Annotated[list[Kind], _told("kind", max_length=len(Kind))] = []
 
-    def filters_for(self, principal: Principal) -> Filters:
-        return self.filters(tuple(dict.fromkeys(self.kind)), shown_to(principal))
+    @property
+    def kinds(self) -> tuple[Kind, ...]:
+        return tuple(dict.fromkeys(self.kind))
 
 
 class PageQuery(BaseModel):

@@ -154,12 +154,13 @@ class Routes(list[Route]):
     def add(self, at: str, rule: Rule, summary: str = "", **more: Any) -> Callable[[Endpoint], Endpoint]:
         """Return a decorator that adds the route of an endpoint ``at`` a method and a path, such as ``GET /v1/fences``.
 
-        ``more``: the other fields of ``Route``.
+        ``GET+HEAD`` are two methods. ``more``: the other fields of ``Route``.
         """
 
         def added(endpoint: Endpoint) -> Endpoint:
-            method, _, path = at.partition(" ")
-            self.append(Route(method, path, endpoint, rule, self._subject, summary, **more))
+            methods, _, path = at.partition(" ")
+            for method in methods.split("+"):
+                self.append(Route(method, path, endpoint, rule, self._subject, summary, **more))
             return endpoint
 
         return added

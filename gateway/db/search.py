@@ -16,7 +16,7 @@ from gateway.db.database import Database
 from gateway.db.overview import LOOKED_AT
 from gateway.db.pool import load
 from gateway.errors import NotFound
-from gateway.fencing.record import Entry, Filters, MissingGrant
+from gateway.fencing.record import EQUAL, Entry, Filters, MissingGrant
 
 # An entry is sealed after it has happened, so no day before can have it. The database's clock may have been put back,
 # and a day is a generous correction.
@@ -72,15 +72,7 @@ def _comparisons(filters: Filters) -> Iterator[tuple[str, object]]:
             yield "kind = {}", str(kind)
         case kinds:
             yield "kind = ANY ({}::text[])", [str(kind) for kind in kinds]
-    equal = {
-        "resource": filters.resource,
-        "holder": filters.holder,
-        "caller": filters.caller,
-        "reason": filters.reason,
-        "plane": filters.plane,
-        "rule": filters.rule,
-    }
-    yield from ((f"{column} = {{}}", value) for column, value in equal.items() if value is not None)
+    yield from ((f"{name} = {{}}", value) for name in EQUAL if (value := getattr(filters, name)) is not None)
     if filters.prefix is not None:
         yield "resource >= {}", filters.prefix
         after = after_prefix(filters.prefix)

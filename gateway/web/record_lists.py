@@ -88,8 +88,7 @@ def read_filters(parameters: Sequence[tuple[str, str]], now: datetime, kinds: tu
     named = [] if kinds else [value for name, value in parameters if name == "kind" and value]
     try:
         read = _Fields.model_validate({**sent, "kind": named})
-        query_kinds = tuple(dict.fromkeys(read.kind))
-        filters = read.filters(query_kinds or kinds)
+        filters = replace(read.filters(), kinds=read.kinds or kinds)
     except ValidationError as error:
         wrong = error.errors()[0]
         raise RequestMalformed(f"{wrong['loc'][0]}: {_said(wrong['msg'])}.") from error
@@ -105,7 +104,7 @@ def read_filters(parameters: Sequence[tuple[str, str]], now: datetime, kinds: tu
         if name in sent
     }
     kept = {name: value for name, value in sent.items() if name not in (*moments, "before", "after", "kind")}
-    return ListQuery({**kept, **shown}, query_kinds, filters, read.before, read.after)
+    return ListQuery({**kept, **shown}, read.kinds, filters, read.before, read.after)
 
 
 def form_field(parameters: Sequence[tuple[str, str]], name: str) -> str | None:
