@@ -13,27 +13,26 @@ from urllib.parse import parse_qsl
 from uuid import uuid4
 from xml.sax.saxutils import escape
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 from starlette.requests import Request
 from starlette.responses import Response
 
 from gateway import budget
 from gateway.api.authorisation import PUBLIC, About, Rule
 from gateway.api.description import Subject
-from gateway.api.fences import SequencerText
-from gateway.api.requests import HolderName, TokenText, attempt
+from gateway.api.fences import TokenRequest
+from gateway.api.requests import attempt
 from gateway.api.routes import Call, Routes
 from gateway.auth.grants import EVERYTHING, Action
 from gateway.auth.principal import FencedScope, Principal
 from gateway.db import fences, record
 from gateway.errors import BodyTooLarge, CrossesDatabases, Forbidden, GatewayError, RequestMalformed, Unauthenticated
-from gateway.fencing.decision import Presented, decide
+from gateway.fencing.decision import decide
 from gateway.fencing.headers import FencingHeaders
 from gateway.fencing.lease import LockMode
 from gateway.fencing.ownership import Ownership
 from gateway.fencing.resource import canonical
 from gateway.fencing.sequencer import Sequencer
-from gateway.fencing.token import Token
 from gateway.http.body import BodyReader, ClientGone
 from gateway.http.head import Head
 
@@ -43,17 +42,12 @@ Pattern: TypeAlias = Annotated[str, Field(max_length=512)]
 Scope: TypeAlias = Literal["own", "all"] | Annotated[list[Pattern], Field(max_length=16)]
 
 
-class CredentialsRequest(BaseModel):
+class CredentialsRequest(TokenRequest):
     """The resource, the token and the lifetime of the credentials."""
-
-    model_config = ConfigDict(extra="forbid")
 
     resource: Annotated[str, Field(max_length=512, examples=["job/42", "s3/reports/42/**"])] = Field(
         description="A resource. A segment * stands for any one segment, a last ** for all remaining ones."
     )
-    token: TokenText
-    holder: HolderName | None = None
-    sequencer: SequencerText | None = None
     ttl: Annotated[int, Field(ge=60, le=43200, description="Seconds until they expire.")] = 3600
     read: Scope = Field(
         default="own",
@@ -106,13 +100,12 @@ async def issue_credentials(call: Call, body: CredentialsRequest) -> Credentials
     principal, lifetime = call.principal, timedelta(seconds=body.ttl)
     services = call.services
     expires = (await services.database.now()).replace(microsecond=0) + lifetime
-    sequencer = None if body.sequencer is None else Sequencer.parse(body.sequencer)
-    scope = FencedScope(body.resource, Token.parse(body.token), body.holder, sequencer, body.beside)
+    presented = body.presented()
+    scope = FencedScope(body.resource, presented.token, presented.holder, presented.sequencer, body.beside)
     await services.authorisation.over(call.request, principal, (Action.CREDENTIALS,), scope.pattern)
     await services.authorisation.owns_all(scope.pattern)
     issued = services.keys.issue(principal, expires, scope)
     headers = FencingHeaders(scope.token, scope.pattern, scope.holder)
-    presented = Presented(scope.token, scope.holder, sequencer=sequencer)
     # Each write is checked when it arrives. This early check refuses useless credentials at once.
     # A pattern of many resources has no single fence to check.
     if scope.plain and (refused := await services.admission.admit([(scope.pattern, presented)])):

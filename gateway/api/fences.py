@@ -99,14 +99,23 @@ class FenceList(BaseModel):
     after: NextName
 
 
-class BarrierRequest(BaseModel):
-    """The new holder's token. The new holder calls the barrier before it reads."""
+class TokenRequest(BaseModel):
+    """A token, as a body presents it."""
 
     model_config = ConfigDict(extra="forbid")
 
     token: TokenText
     holder: HolderName | None = None
     sequencer: SequencerText | None = None
+
+    def presented(self) -> Presented:
+        """Return the token. Raises ``SequencerMalformed`` and ``TokenMalformed``."""
+        sequencer = None if self.sequencer is None else Sequencer.parse(self.sequencer)
+        return Presented(Token.parse(self.token), self.holder, sequencer=sequencer)
+
+
+class BarrierRequest(TokenRequest):
+    """The new holder's token. The new holder calls the barrier before it reads."""
 
 
 @routes.add("GET /v1/fences", LIST, "List fences by name")
@@ -134,10 +143,10 @@ async def read_fence(call: Call, resource: ResourceName) -> FenceView:
     },
 )
 async def raise_barrier(call: Call, resource: ResourceName, body: BarrierRequest) -> FenceView:
-    sequencer = None if body.sequencer is None else Sequencer.parse(body.sequencer)
-    unproven = FencingHeaders(Token.parse(body.token), resource, body.holder)
-    sent = unproven if sequencer is None else headers.add_sequencers(unproven, (sequencer,))
-    presented = Presented(Token.parse(body.token), body.holder, sequencer=sequencer)
+    presented = body.presented()
+    sent = FencingHeaders(presented.token, resource, presented.holder)
+    if presented.sequencer is not None:
+        sent = headers.add_sequencers(sent, (presented.sequencer,))
     if refused := await call.services.admission.admit([(resource, presented)]):
         raise await call.services.audit.implausible(refused, call.attempt(sent))
     decision, fence = await call.services.barrier(resource, presented, call.principal.name)

@@ -2,8 +2,8 @@
 
 Pure: time and chance are given.
 
-The gateway stores nothing. A cookie holds its content in the clear, and an HMAC proves it, under a key derived from a
-signing key, or from the API key. So every gateway with the same keys accepts it.
+The gateway stores nothing. A cookie holds its content in the clear, and an HMAC proves it. Its key is derived from a
+signing key or from the API key. So every gateway with the same keys accepts it.
 """
 
 import base64

@@ -11,7 +11,7 @@ from pydantic import BeforeValidator, ConfigDict, TypeAdapter, ValidationError
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
-from starlette.types import Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gateway.api.record_views import EventFilters, Moment, Position, Text
 from gateway.db import search
@@ -140,17 +140,6 @@ _NO_TIMES = {"since": "", "until": ""}
 """A form field cannot show an invalid time."""
 
 
-class ApiAnswer(Response):
-    """The answer of the API to a path and a query, for the viewer of the page."""
-
-    def __init__(self, site: Site, path: str, query: str) -> None:
-        super().__init__()
-        self._site, self._path, self._query = site, path, query
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await self._site.place.api(elsewhere(scope, self._path, self._query), receive, send)
-
-
 def routes(site: Site) -> list[Route]:
     """Build the routes ``/ui/rejections`` and ``/ui/events``, and those of the lists as files (``/ui/events.csv``)."""
     return [
@@ -187,9 +176,14 @@ async def _show(site: Site, template: str, kinds: tuple[Kind, ...], request: Req
     )
 
 
-async def _export(site: Site, name: str, request: Request) -> Response:
+async def _export(site: Site, name: str, request: Request) -> ASGIApp:
+    """Return the answer of the API to the viewer of the page."""
     query = read_filters(request.query_params.multi_items(), await site.place.database.now())
-    return ApiAnswer(site, f"/v1/{name}", urlencode(query.exported))
+
+    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+        await site.place.api(elsewhere(scope, f"/v1/{name}", urlencode(query.exported)), receive, send)
+
+    return answer
 
 
 def _kept(query: ListQuery | None, of: str | None) -> list[tuple[str, str]]:
