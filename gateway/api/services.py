@@ -143,4 +143,4 @@ class Services:
     metrics: MetricsSource
     configuration: ConfigurationAccess
     documentation: Callable[[Request], Awaitable[Response]]
-    readers: ReaderLimits = field(default_factory=lambda: ReaderLimits())  # noqa: PLW0108 - tests replace it
+    readers: ReaderLimits = field(default_factory=ReaderLimits)
