@@ -10,13 +10,14 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gateway import web, wiring
 from gateway.api import credentials
-from gateway.api.operation import CUSTOMARY_PATHS, ConfigurationAccess, MetricsSource
+from gateway.api.operation import CUSTOMARY_PATHS
 from gateway.api.requests import OF_LEASES, shown_path
+from gateway.api.services import ConfigurationAccess, MetricsSource
 from gateway.auth.issuers import Issuers
 from gateway.budget import Budget
 from gateway.config import Config, toml
 from gateway.config.reloadable import Change
-from gateway.errors import Forbidden, GatewayError, StoreError, Unavailable
+from gateway.errors import GatewayError, StoreError, Unavailable
 from gateway.fencing.ownership import Ownership
 from gateway.fencing.record import Attempt
 from gateway.guard.watching import GuardWatcher
@@ -127,20 +128,17 @@ class Gateway:
         if "begun" not in scope["state"]:
             self.enter()
         try:
-            area = scope["state"]["area"] = self._area(scope)
+            head = Head.of(scope)
+            plane = self._plane(head)
+            scope["state"]["area"] = self._area(plane, scope)
             try:
-                self._check_origin(scope, area)
-            except Forbidden as error:
-                scope["state"]["error"] = error
-                await answer_problem(error, send)
-                return
-            if self._identified and area != "objects":
-                await self._first.keys.meet(Head.of(scope).headers)
-            try:
-                serve = self._serving(scope, area)
+                self._check_origin(head, plane)
+                if self._identified and plane != "objects":
+                    await self._first.keys.meet(head.headers)
+                serve = self._serving(scope, plane)
             except GatewayError as error:
                 scope["state"]["error"] = error
-                await (ResponseWriter(scope, send).error(error) if area == "objects" else answer_problem(error, send))
+                await (ResponseWriter(scope, send).error(error) if plane == "objects" else answer_problem(error, send))
                 return
             await serve(scope, receive, send)
         finally:
@@ -151,29 +149,25 @@ class Gateway:
 
         Raises ``GatewayError`` if such requests are refused. Their tasks say so.
         """
-        area = self._area(scope)
-        if area != "tables":
-            return None
-        self._check_origin(scope, area)
         head = Head.of(scope)
+        if self._plane(head) != "tables":
+            return None
+        self._check_origin(head, "tables")
         return self._routing.of_table(head).tables.prepare(head)
 
-    def _check_origin(self, scope: Scope, area: str) -> None:
+    def _check_origin(self, head: Head, plane: str) -> None:
         """Raise ``Forbidden`` for a request that a page of another origin must not send.
 
         Requests to buckets are each signed, which no other site can do. The CORS rules of the bucket decide there. The
         object plane checks the requests of anonymous callers itself.
         """
-        if area != "objects":
-            allowed = self._cors_origins if area == "tables" else ()
-            head = Head.of(scope)
-            origins.check(head.method, head.headers, allowed)
+        if plane != "objects":
+            origins.check(head.method, head.headers, self._cors_origins if plane == "tables" else ())
 
-    def _area(self, scope: Scope) -> str:
-        """Return the area of a request, as metrics name it."""
-        head = Head.of(scope)
+    def _plane(self, head: Head) -> str:
+        """Return the plane that serves a request: ``tables``, ``objects``, ``api`` or ``page``."""
         path = head.path
-        if self._domains and self._has_objects and bucket_of_host(head.headers, self._domains) is not None:
+        if self._has_objects and self._host_bucket(head) is not None:
             return "objects"
         if path.startswith(self._table_prefixes):
             return "tables"
@@ -185,32 +179,37 @@ class Gateway:
         if path == "/" and head.method == "POST" and credentials.is_sts_request(head):
             return "api"
         first = path[1:].partition("/")[0]
-        streams = path.endswith("/stream")
         if first == web.SEGMENT:
-            return "streams" if streams else "page"
-        if not self._has_objects or 1 <= len(first) <= 2:
-            if path.startswith(OF_LEASES):
-                scope["state"]["path"] = shown_path(head.method, head.raw_path.decode("utf-8", "replace"))
-                return "leases"
-            return "streams" if streams else "api"
-        return "objects"
+            return "page"
+        return "api" if not self._has_objects or 1 <= len(first) <= 2 else "objects"
 
-    def _serving(self, scope: Scope, area: str) -> ASGIApp:
-        """Return the app that serves a request of an area.
+    @staticmethod
+    def _area(plane: str, scope: Scope) -> str:
+        """Return the area of a request, as metrics name it: its plane, or a part of that."""
+        head = Head.of(scope)
+        if plane == "api" and head.path.startswith(OF_LEASES):
+            scope["state"]["path"] = shown_path(head.method, head.raw_path.decode("utf-8", "replace"))
+            return "leases"
+        return "streams" if plane in ("api", "page") and head.path.endswith("/stream") else plane
+
+    def _host_bucket(self, head: Head) -> str | None:
+        """Return the bucket that the host of a request names; None if it names none."""
+        return bucket_of_host(head.headers, self._domains) if self._domains else None
+
+    def _serving(self, scope: Scope, plane: str) -> ASGIApp:
+        """Return the app that serves a request to a plane.
 
         Raises ``GatewayError`` if it is about no database, or if no store can answer it.
         """
         head = Head.of(scope)
-        on_page = area == "page" or (area == "streams" and head.path[1:].partition("/")[0] == web.SEGMENT)
-        if area == "tables":
+        if plane == "tables":
             return self._routing.of_table(head).tables
-        if area == "objects":
-            host = bucket_of_host(head.headers, self._domains) if self._domains else None
-            objects = self._routing.of_object(head, host).objects
+        if plane == "objects":
+            objects = self._routing.of_object(head, self._host_bucket(head)).objects
             if objects is None:
                 raise StoreError("NoSuchBucket", 404, "The specified bucket does not exist.")
             return objects
-        return self._routing.of_page(scope) if on_page else self._routing.of_api(scope)
+        return self._routing.of_page(scope) if plane == "page" else self._routing.of_api(scope)
 
     async def run(self, started: Callable[[], None]) -> None:
         """Run until it is stopped, or until it is retired and its last request has ended.

@@ -13,10 +13,13 @@ from functools import partial
 from starlette.requests import Request
 from starlette.responses import Response
 
-from gateway import api, web, wiring
+from gateway import web, wiring
+from gateway.api import TABLE
 from gateway.api.authorisation import ApiAuthorisation
 from gateway.api.incidents import Acknowledging
-from gateway.api.operation import BucketView, ConfigurationAccess, HealthCheck, JournalView, MetricsSource
+from gateway.api.operation import BucketView, JournalView
+from gateway.api.routes import Api
+from gateway.api.services import ConfigurationAccess, HealthCheck, MetricsSource, Services
 from gateway.auth.issuers import Issuers
 from gateway.auth.sigv4 import Signers
 from gateway.background import background_tasks
@@ -111,14 +114,19 @@ class Part:
         self._admission = Admission(self._database, policies, signer, shared.issuer)
         self.objects = self._build_objects(config)
         self.tables = self._build_tables(config, owned)
-        self._leases = LeaseService(self._database, observe, listen=partial(listening, self._database.servers, LEASES))
+        self._leases = LeaseService(
+            self._database,
+            observe,
+            wiring.lease_terms(config, policies),
+            listen=partial(listening, self._database.servers, LEASES),
+        )
         self._sealing = Sealing(self._database, observe, config.audit.retention)
         self._follower = Follower(self._database, observe, partial(listening, self._database.servers, RECORD))
         self._outbox = Outbox(self._database, webhooks(config), observe)
         self._watch = AlarmWatch(self._database, alarms(config), observe)
         authorisation = ApiAuthorisation(self._denials.refuse, owned, self._spellings)
         acknowledging = Acknowledging(self._database, authorisation)
-        self.api = api.build(
+        services = Services(
             database=self._database,
             keys=self.keys,
             bodies=shared.bodies,
@@ -127,7 +135,6 @@ class Part:
             signer=signer,
             audit=Audit(self._database, observe, "api"),
             authorisation=authorisation,
-            acknowledging=acknowledging,
             health=shared.health,
             ready=shared.ready,
             journal=self._journal,
@@ -136,11 +143,13 @@ class Part:
             follower=self._follower,
             make_report=self._report,
             outbox=self._outbox,
-            holding=wiring.lease_terms(config, self._leases, signer, policies, observe),
+            leases=self._leases,
+            observe=observe,
             metrics=shared.metrics,
             configuration=shared.configuration,
             documentation=self._document,
         )
+        self.api = Api(TABLE, services)
         self.gauges = gauges
         self.vitals = GaugeReader(
             gauges,

@@ -7,7 +7,7 @@ in two ways is refused, and none is fenced in the wrong database.
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 from urllib.parse import parse_qsl
@@ -16,8 +16,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from gateway import budget, web
-from gateway.api.authorisation import PUBLIC
+from gateway import web
+from gateway.api import TABLE
 from gateway.api.leases import RenewedList, RenewManyRequest
 from gateway.api.routes import Found, Home, Route, answering, json, parsed
 from gateway.errors import CrossesDatabases, GatewayError, RequestMalformed, StoreError, Unavailable
@@ -123,17 +123,17 @@ class Databases(Routing):
         Raises ``RequestMalformed`` for a request that has to name one database and does not, and ``Unauthenticated`` if
         its caller is unknown.
         """
-        found = self.default.api.find(scope)
+        found = TABLE.find(scope)
         if found is None:
             return self.default.api
         match found.route.home:
             case Home.PATH:
-                return self._parts[self._ownership.of_resource(found.parts["resource"])].api
+                return self._parts[self._ownership.of_resource(found.parts["resource"])].api.serving(found)
             case Home.BODY:
                 return partial(self._by_body, found)
             case Home.QUERY:
-                return _WithoutParameter(self._named(Head.of(scope)).api)
-        return self.default.api
+                return _without_parameter(self._named(Head.of(scope)).api.serving(found))
+        return self.default.api.serving(found)
 
     def _named(self, head: Head) -> Part:
         """Return the part of the database that a query names. Raises ``RequestMalformed`` if it does not name one."""
@@ -172,8 +172,8 @@ class Databases(Routing):
         scope["state"] |= {"databases": tuple(self._parts), "database": of or chosen, "of": of}
         page = self._parts[of].web if of else self._everywhere if chosen == EVERYTHING else self._parts[chosen].web
         if chooses:
-            page = _Choosing(page, chosen)
-        return _WithoutParameter(page) if asked else page
+            page = _choosing(page, chosen)
+        return _without_parameter(page) if asked else page
 
     async def states(self) -> dict[str, str]:
         return await within(ANSWERS_IN, {name: probe for probes in self._probes() for name, probe in probes.items()})
@@ -223,11 +223,7 @@ class Databases(Routing):
         waiting.
         """
         route = found.route
-        if route.rule != PUBLIC:  # the proof of its caller is in the body
-            head = Head.of(scope)
-            principal = self.default.keys.by_bearer(head.headers, head.certificate)
-            budget.serve(scope["state"], principal.name)
-            await self.default.api.authorise(found, Request(scope))
+        await self.default.api.authorise(found, Request(scope))
         body = self._bodies.of(scope, receive)
         try:
             content = await body.whole(self._largest if route.limit is None else route.limit)
@@ -236,14 +232,14 @@ class Databases(Routing):
             body.release()
         receive = replayed(content, receive) if route.reads is None else receive
         if owners is None:
-            return await self._by_any(scope, content, receive)
+            return await self._by_any(found, scope, content, receive)
         names = list(dict.fromkeys(owners)) or [str(self.default.name)]
         if len(names) == 1:
             part = self._parts[names[0]]
             with _held(part, content):
-                return await part.api.respond(scope, receive, given)
+                return await part.api.respond(found, scope, receive, given)
         if isinstance(given, RenewManyRequest):
-            return await self._renew(given, owners, content, scope, receive)
+            return await self._renew(found, given, owners, content, scope, receive)
         raise CrossesDatabases(f"The request concerns the databases {', '.join(sorted(names))}.")
 
     def _owners(self, route: Route, content: bytes) -> tuple[Any, Sequence[str] | None]:
@@ -254,7 +250,7 @@ class Databases(Routing):
         body = parsed(route.reads, content)
         return body, route.owners(self._ownership, body)
 
-    async def _by_any(self, scope: Scope, content: bytes, receive: Receive) -> Response:
+    async def _by_any(self, found: Found, scope: Scope, content: bytes, receive: Receive) -> Response:
         """Answer a request that belongs to no database by the default one, or by another one if that is down."""
         parts = sorted(self._parts.values(), key=lambda part: part is not self.default)
         answer = Response(status_code=503)
@@ -262,14 +258,20 @@ class Databases(Routing):
             inner = apart(scope)
             with suppress(TimeoutError):
                 async with asyncio.timeout(None if part is parts[-1] else ANSWERS_IN):
-                    answer = await part.api.respond(inner, replayed(content, receive))
+                    answer = await part.api.respond(found, inner, replayed(content, receive))
             scope["state"].update(inner["state"])
             if answer.status_code < 500:
                 break
         return answer
 
     async def _renew(
-        self, wish: RenewManyRequest, owners: Sequence[str], content: bytes, scope: Scope, receive: Receive
+        self,
+        found: Found,
+        wish: RenewManyRequest,
+        owners: Sequence[str],
+        content: bytes,
+        scope: Scope,
+        receive: Receive,
     ) -> Response:
         """Renew the leases of each database there, side by side. If one of them fails, its answer is that to all.
 
@@ -281,8 +283,6 @@ class Databases(Routing):
 
         async def renewed(name: str) -> Any:
             part = self._parts[name]
-            found = part.api.find(scope)
-            assert found is not None
             some = RenewManyRequest(leases=[wish.leases[number] for number in numbers[name]])
             with _held(part, content):
                 return await part.api.call(found, apart(scope), receive, some)
@@ -301,32 +301,29 @@ def _held(part: Part, content: bytes) -> AbstractContextManager[None]:
     return part.memory.held_now(len(content) if len(content) > SMALL else 0)
 
 
-@dataclass(frozen=True, slots=True)
-class _WithoutParameter:
-    """An app without the parameter that has chosen it, which its routes do not know."""
+def _without_parameter(app: ASGIApp) -> ASGIApp:
+    """Return an app without the parameter that has chosen it, which its routes do not know."""
 
-    app: ASGIApp
+    async def serve(scope: Scope, receive: Receive, send: Send) -> None:
+        await app(without_parameter(scope, PARAMETER), receive, send)
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await self.app(without_parameter(scope, PARAMETER), receive, send)
+    return serve
 
 
-@dataclass(frozen=True, slots=True)
-class _Choosing:
-    """The page of a database, which later requests of a viewer's browser get, too. Strangers choose nothing."""
+def _choosing(app: ASGIApp, name: str) -> ASGIApp:
+    """Return the page of a database, which later requests of a viewer's browser get, too. Strangers choose nothing."""
 
-    app: ASGIApp
-    name: str
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def serve(scope: Scope, receive: Receive, send: Send) -> None:
         async def set_cookie(message: Message) -> None:
             if message["type"] == "http.response.start" and "viewer" in scope["state"]:
                 secure = "; Secure" if scope["scheme"] == "https" else ""
-                cookie = f"{COOKIE}={self.name}; Path=/ui; SameSite=Lax; HttpOnly{secure}".encode()
+                cookie = f"{COOKIE}={name}; Path=/ui; SameSite=Lax; HttpOnly{secure}".encode()
                 message = {**message, "headers": [*message.get("headers", ()), (b"set-cookie", cookie)]}
             await send(message)
 
-        await self.app(scope, receive, set_cookie)
+        await app(scope, receive, set_cookie)
+
+    return serve
 
 
 def page_over(parts: Mapping[str, Part], ownership: Ownership, bodies: BodyReader) -> ASGIApp:

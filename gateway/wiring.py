@@ -7,7 +7,6 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
 
-from gateway.api.leases import LeaseTerms
 from gateway.auth.callers import Callers
 from gateway.auth.issuers import Issuers
 from gateway.auth.login_cookies import Terms
@@ -29,7 +28,7 @@ from gateway.journal.journal import Journal
 from gateway.journal.opening import OpeningTable, Wait, wait_in_silence
 from gateway.journal.protocol import Mode
 from gateway.journal.rows import RowStore
-from gateway.leases.service import LeaseService
+from gateway.leases.terms import LeaseTerms
 from gateway.objects.key_rules import DEFAULT_TEMPLATE, KeyRule, Resources
 from gateway.objects.protocol.runner import Runner
 from gateway.objects.store.operations import Upstream
@@ -66,11 +65,8 @@ def spellings(config: Config, database: Database) -> Spellings:
     return Spellings(database, tables, [*keys, Template.parse(DEFAULT_TEMPLATE)] if config.s3 is not None else [])
 
 
-def lease_terms(
-    config: Config, service: LeaseService, signer: Signer, policies: Policies, observe: Observe
-) -> LeaseTerms:
-    leases, longest = config.leases, config.limits.max_wait
-    return LeaseTerms(service, signer.sign, policies.lock_delay, leases.max_ttl, longest, leases.issuer, observe)
+def lease_terms(config: Config, policies: Policies) -> LeaseTerms:
+    return LeaseTerms(config.leases.max_ttl, config.limits.max_wait, policies.lock_delay, config.leases.issuer)
 
 
 def policies(config: Config) -> Policies:

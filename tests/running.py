@@ -11,6 +11,7 @@ from typing import Any
 import uvicorn
 
 from gateway import app
+from gateway.api import ROUTES
 from gateway.auth.grants import Action
 from gateway.changes.ownership import claim_if_new
 from gateway.config import Config
@@ -143,3 +144,12 @@ async def running(
                 yield f"{'https' if tls or config.server.tls_certificate else 'http'}://127.0.0.1:{listener.getsockname()[1]}"
             finally:
                 server.stop()
+
+
+def routes_of(gateway: app.Gateway) -> list[tuple[str, str]]:
+    """Return methods and paths of all routes of the API and of the page."""
+    page: Any = gateway._first.web
+    while not hasattr(page, "routes"):  # it stands behind its headers and its door
+        page = page._app
+    of_page = [(method, route.path) for route in page.routes for method in sorted(route.methods or ())]
+    return [*((route.method, route.path) for route in ROUTES), *of_page]

@@ -16,8 +16,8 @@ import httpx
 import pytest
 import pytest_asyncio
 
-from docs.generator.http import routes
 from gateway import api as gateway_api
+from gateway.api import ROUTES
 from gateway.api.authorisation import About
 from gateway.api.openapi import document
 from gateway.api.routes import Home, Route
@@ -175,6 +175,7 @@ async def test_the_description_is_made_once(postgres_server: EmbeddedPostgres, m
         return document(routes)
 
     monkeypatch.setattr(gateway_api, "document", noted)
+    gateway_api._described.cache_clear()
     async with (
         fresh_database(postgres_server) as dsn,
         running(config(dsn)) as origin,
@@ -414,15 +415,15 @@ OF_THE_WHOLE_GATEWAY = {
 
 
 def test_each_route_that_needs_a_grant_tells_of_the_refusal() -> None:
-    described = document(routes())["paths"]
-    for one in routes():
+    described = document(ROUTES)["paths"]
+    for one in ROUTES:
         if one.summary and one.rule.actions:
             assert "403" in described[one.short][one.method.lower()]["responses"], one.path
 
 
 def test_each_route_finds_its_database() -> None:
     """A route whose body is about resources says how to find their owners. The record has that of an incident."""
-    for one in routes():
+    for one in ROUTES:
         assert (one.home is Home.GATEWAY) == (one.path in OF_THE_WHOLE_GATEWAY), one.path
         assert (one.home is Home.PATH) == ("{resource" in one.path), one.path
         if one.rule.about is About.BODY and "incidents" not in one.path:
@@ -432,7 +433,7 @@ def test_each_route_finds_its_database() -> None:
 @pytest.mark.parametrize("path", ["/v1/transaction", "/v1/leases", "/v1/credentials"])
 def test_a_body_with_too_many_values_is_not_parsed_to_find_its_database(path: str) -> None:
     """A value of two bytes takes a hundred in memory."""
-    (route,) = (one for one in routes() if one.path == path and one.home is Home.BODY)
+    (route,) = (one for one in ROUTES if one.path == path and one.home is Home.BODY)
     with pytest.raises(BodyTooLarge):
         Databases._owners(MagicMock(), route, b'{"leases": [' + b"{}," * 300_000 + b"{}]}")
 

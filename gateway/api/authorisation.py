@@ -9,11 +9,10 @@ from enum import Enum
 
 from starlette.requests import Request
 
-from gateway.api.requests import Authenticate, attempt
+from gateway.api.requests import attempt
 from gateway.auth.grants import EVERYTHING, Action, Authorisation, Missing, nearest
 from gateway.auth.principal import Principal
 from gateway.fencing.headers import FencingHeaders
-from gateway.fencing.resource import canonical
 
 
 class About(Enum):
@@ -26,6 +25,10 @@ class About(Enum):
     OWN_ENTRIES = "the caller's own entries of the record"
     CALLERS = "nothing secret, but only for callers"
     PUBLIC = "nothing secret"
+
+
+OPEN = (About.PUBLIC, About.CALLERS)
+"""Routes about these are served before their caller is proven. Their endpoints look at the caller."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,34 +52,25 @@ LIST = Rule(About.ALL_RESOURCES, (Action.READ,))
 CALLERS, PUBLIC = Rule(About.CALLERS), Rule(About.PUBLIC)
 
 
-def _is_denied(rule: Rule, principal: Principal) -> bool:
-    """Return whether a rule about no single resource denies its route to a caller."""
-    rights = principal.rights
-    if rule.about is About.ALL_RESOURCES:
-        return not any(rights.over(action, EVERYTHING) for action in rule.actions)
-    # Entries of anonymous callers belong to no one caller.
-    if rule.about is About.EVERYTHING or (rule.about is About.OWN_ENTRIES and principal.is_anonymous):
-        return not any(map(rights.anywhere, rule.actions))
-    return False
-
-
 class ApiAuthorisation(Authorisation):
     """The checks of the fencing API."""
 
-    async def check(self, request: Request, caller: Authenticate, rule: Rule, resource: str) -> None:
-        """Prove the caller, and check the rule of a route. ``resource`` is the one in the path."""
-        if rule.about in (About.PUBLIC, About.CALLERS):
+    async def check(self, request: Request, principal: Principal, rule: Rule, resource: str) -> None:
+        """Check the rule of a route. ``resource`` is the one in the path, named in canonical form."""
+        about, actions, rights = rule.about, rule.actions, principal.rights
+        if about is About.RESOURCE:
+            await self.on(request, principal, actions, resource, held=rule.held)
             return
-        principal = caller(request)
-        match rule.about:
-            case About.RESOURCE:
-                await self.on(request, principal, rule.actions, canonical(resource), held=rule.held)
-            case About.BODY if not any(map(principal.rights.have, rule.actions)):
-                raise await self.denied(request, principal, rule.actions, "any resource", EVERYTHING)
-            case About.ALL_RESOURCES if _is_denied(rule, principal):
-                raise await self.denied(request, principal, rule.actions, f"resources {EVERYTHING}", EVERYTHING)
-            case About.EVERYTHING | About.OWN_ENTRIES if _is_denied(rule, principal):
-                raise await self.denied(request, principal, rule.actions, "everything", EVERYTHING)
+        if about is About.BODY:
+            on, is_granted = "any resource", any(map(rights.have, actions))
+        elif about is About.ALL_RESOURCES:
+            on, is_granted = f"resources {EVERYTHING}", any(rights.over(action, EVERYTHING) for action in actions)
+        else:
+            # Entries of anonymous callers belong to no one caller.
+            owns = about is About.OWN_ENTRIES and not principal.is_anonymous
+            on, is_granted = "everything", owns or any(map(rights.anywhere, actions))
+        if not is_granted:
+            raise await self.denied(request, principal, actions, on)
 
     async def on(
         self, request: Request, principal: Principal, actions: Iterable[Action], resource: str, *, held: bool = False
@@ -97,7 +91,7 @@ class ApiAuthorisation(Authorisation):
             raise await self.denied(request, principal, actions, f"resources {pattern}", pattern)
 
     async def denied(
-        self, request: Request, principal: Principal, actions: Iterable[Action], on: str, resource: str
+        self, request: Request, principal: Principal, actions: Iterable[Action], on: str, resource: str = EVERYTHING
     ) -> Exception:
         """Record a denial, and return its error. ``on`` a resource or a pattern, named in ``resource``."""
         action = next(iter(actions))

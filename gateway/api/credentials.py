@@ -13,50 +13,41 @@ from urllib.parse import parse_qsl
 from uuid import uuid4
 from xml.sax.saxutils import escape
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 from starlette.requests import Request
 from starlette.responses import Response
 
 from gateway import budget
-from gateway.api.authorisation import PUBLIC, About, ApiAuthorisation, Rule
+from gateway.api.authorisation import PUBLIC, About, Rule
 from gateway.api.description import Subject
-from gateway.api.fences import SequencerText
-from gateway.api.leases import LeaseTerms
-from gateway.api.requests import HolderName, TokenText, attempt
+from gateway.api.fences import TokenRequest
+from gateway.api.requests import attempt
 from gateway.api.routes import Call, Routes
-from gateway.auth.callers import Callers
 from gateway.auth.grants import EVERYTHING, Action
 from gateway.auth.principal import FencedScope, Principal
 from gateway.db import fences, record
-from gateway.db.database import Database
 from gateway.errors import BodyTooLarge, CrossesDatabases, Forbidden, GatewayError, RequestMalformed, Unauthenticated
-from gateway.fencing.decision import Presented, decide
+from gateway.fencing.decision import decide
 from gateway.fencing.headers import FencingHeaders
 from gateway.fencing.lease import LockMode
 from gateway.fencing.ownership import Ownership
 from gateway.fencing.resource import canonical
 from gateway.fencing.sequencer import Sequencer
-from gateway.fencing.token import Token
 from gateway.http.body import BodyReader, ClientGone
 from gateway.http.head import Head
-from gateway.record.refusals import Audit
-from gateway.token_admission import Admission
+
+routes = Routes(Subject.WRITES)
 
 Pattern: TypeAlias = Annotated[str, Field(max_length=512)]
 Scope: TypeAlias = Literal["own", "all"] | Annotated[list[Pattern], Field(max_length=16)]
 
 
-class CredentialsRequest(BaseModel):
+class CredentialsRequest(TokenRequest):
     """The resource, the token and the lifetime of the credentials."""
-
-    model_config = ConfigDict(extra="forbid")
 
     resource: Annotated[str, Field(max_length=512, examples=["job/42", "s3/reports/42/**"])] = Field(
         description="A resource. A segment * stands for any one segment, a last ** for all remaining ones."
     )
-    token: TokenText
-    holder: HolderName | None = None
-    sequencer: SequencerText | None = None
     ttl: Annotated[int, Field(ge=60, le=43200, description="Seconds until they expire.")] = 3600
     read: Scope = Field(
         default="own",
@@ -91,66 +82,58 @@ def _owners(ownership: Ownership, body: CredentialsRequest) -> list[str]:
         return []  # the default database refuses it
 
 
-def credential_routes(
-    database: Database, keys: Callers, admission: Admission, audit: Audit, authorisation: ApiAuthorisation
-) -> Routes:
-    """Build the route ``/v1/credentials``."""
-    routes = Routes(Subject.WRITES)
-
-    @routes.add(
-        "POST /v1/credentials",
-        Rule(About.BODY, (Action.CREDENTIALS,)),
-        "Get temporary S3 keys that write with a fencing token",
-        description="An S3 client that uses the keys writes with this token, to this resource and to nothing else. "
-        "It also reads this resource, and more only if the request asks for it. "
-        "The keys expire. They stop working as soon as a newer holder has taken over.",
-        owners=_owners,
-        status=201,
-        answers={
-            403: "The caller has no S3 keys, or the policy refuses the token.",
-            412: "The token has been overtaken. The refusal is on record.",
-        },
+@routes.add(
+    "POST /v1/credentials",
+    Rule(About.BODY, (Action.CREDENTIALS,)),
+    "Get temporary S3 keys that write with a fencing token",
+    description="An S3 client that uses the keys writes with this token, to this resource and to nothing else. "
+    "It also reads this resource, and more only if the request asks for it. "
+    "The keys expire. They stop working as soon as a newer holder has taken over.",
+    owners=_owners,
+    status=201,
+    answers={
+        403: "The caller has no S3 keys, or the policy refuses the token.",
+        412: "The token has been overtaken. The refusal is on record.",
+    },
+)
+async def issue_credentials(call: Call, body: CredentialsRequest) -> CredentialsView:
+    principal, lifetime = call.principal, timedelta(seconds=body.ttl)
+    services = call.services
+    expires = (await services.database.now()).replace(microsecond=0) + lifetime
+    presented = body.presented()
+    scope = FencedScope(body.resource, presented.token, presented.holder, presented.sequencer, body.beside)
+    await services.authorisation.over(call.request, principal, (Action.CREDENTIALS,), scope.pattern)
+    await services.authorisation.owns_all(scope.pattern)
+    issued = services.keys.issue(principal, expires, scope)
+    headers = FencingHeaders(scope.token, scope.pattern, scope.holder)
+    # Each write is checked when it arrives. This early check refuses useless credentials at once.
+    # A pattern of many resources has no single fence to check.
+    if scope.plain and (refused := await services.admission.admit([(scope.pattern, presented)])):
+        raise await services.audit.implausible(refused, call.attempt(headers))
+    fence = await fences.read(services.database, scope.pattern) if scope.plain else None
+    decision = decide(fence, presented)
+    if fence is not None and not decision.passes:
+        raise await services.audit.refused([(decision, fence)], call.attempt(headers))
+    await record.record_administration(
+        services.database,
+        call.attempt(headers),
+        "IssueCredentials",
+        scope.pattern if scope.plain else None,
+        pattern=scope.pattern,
+        access_key_id=issued.access_key_id,
+        expiration=expires.isoformat(),
+        **({"read": body.read} if scope.read else {}),
     )
-    async def issue_credentials(call: Call, body: CredentialsRequest) -> CredentialsView:
-        principal, lifetime = call.principal, timedelta(seconds=body.ttl)
-        expires = (await database.now()).replace(microsecond=0) + lifetime
-        sequencer = None if body.sequencer is None else Sequencer.parse(body.sequencer)
-        scope = FencedScope(body.resource, Token.parse(body.token), body.holder, expires, sequencer, body.beside)
-        await authorisation.over(call.request, principal, (Action.CREDENTIALS,), scope.pattern)
-        await authorisation.owns_all(scope.pattern)
-        issued = keys.issue(principal, scope)
-        headers = FencingHeaders(scope.token, scope.pattern, scope.holder)
-        presented = Presented(scope.token, scope.holder, sequencer=sequencer)
-        # Each write is checked when it arrives. This early check refuses useless credentials at once.
-        # A pattern of many resources has no single fence to check.
-        if scope.plain and (refused := await admission.admit([(scope.pattern, presented)])):
-            raise await audit.implausible(refused, call.attempt(headers))
-        fence = await fences.read(database, scope.pattern) if scope.plain else None
-        decision = decide(fence, presented)
-        if fence is not None and not decision.passes:
-            raise await audit.refused([(decision, fence)], call.attempt(headers))
-        await record.record_administration(
-            database,
-            call.attempt(headers),
-            "IssueCredentials",
-            scope.pattern if scope.plain else None,
-            pattern=scope.pattern,
-            access_key_id=issued.access_key_id,
-            expiration=expires.isoformat(),
-            **({"read": body.read} if scope.read else {}),
-        )
-        return CredentialsView(
-            access_key_id=issued.access_key_id,
-            secret_access_key=issued.secret_access_key,
-            session_token=issued.session_token,
-            expiration=expires,
-            resource=scope.pattern,
-            token=str(scope.token),
-            holder=scope.holder,
-            read=body.read,
-        )
-
-    return routes
+    return CredentialsView(
+        access_key_id=issued.access_key_id,
+        secret_access_key=issued.secret_access_key,
+        session_token=issued.session_token,
+        expiration=expires,
+        resource=scope.pattern,
+        token=str(scope.token),
+        holder=scope.holder,
+        read=body.read,
+    )
 
 
 STS_PATH = "/v1/sts"
@@ -185,89 +168,85 @@ def _owners_of_form(ownership: Ownership, content: bytes) -> list[str] | None:
     return [ownership.of_resource(resource)] if resource else None
 
 
-def web_identity_routes(
-    database: Database, keys: Callers, holding: LeaseTerms, authorisation: ApiAuthorisation, bodies: BodyReader
-) -> Routes:
-    """Build the routes of STS. The proof of the caller is in the body."""
-    routes = Routes(Subject.WRITES)
-
-    async def answer(call: Call) -> Response:
-        request = call.request
-        request_id = request.scope["state"]["request_id"]
-        try:
-            return Response(await _assume(request), headers=_headers(request_id), media_type="text/xml")
-        except GatewayError as error:
-            status, code = _as_sts(error)
-            request.scope["state"]["error"] = error
-            text = escape(f"{error.message} {error.advice}".strip())
-            body = (
-                f'<ErrorResponse xmlns="{_NAMESPACE}"><Error><Type>Sender</Type><Code>{code}</Code>'
-                f"<Message>{text}</Message></Error><RequestId>{request_id}</RequestId></ErrorResponse>"
-            )
-            return Response(body, status, _headers(request_id), media_type="text/xml")
-
-    async def _assume(request: Request) -> str:
-        asked = await _form(request, bodies)
-        # Clients send the content of a file, with the newline at its end.
-        principal = await keys.identify(asked["WebIdentityToken"].strip())
-        budget.serve(request.scope["state"], principal.name)
-        expires = (await database.now()).replace(microsecond=0) + timedelta(seconds=_duration(asked))
-        session, (_, _, role) = asked["RoleSessionName"], asked["RoleArn"].partition(":role/")
-        scope = None
-        if role.startswith(_LOCK):
-            scope = await _scope(request, principal, role.removeprefix(_LOCK), session, expires)
-        issued = keys.issue(principal, scope) if scope else keys.issue_unfenced(principal, expires)
-        shown = FencingHeaders(scope.token, scope.pattern, scope.holder) if scope else FencingHeaders()
-        await record.record_administration(
-            database,
-            attempt(request, principal, shown),
-            "IssueCredentials",
-            None if scope is None else scope.pattern,
-            access_key_id=issued.access_key_id,
-            expiration=expires.isoformat(),
+async def answer(call: Call) -> Response:
+    request = call.request
+    request_id = request.scope["state"]["request_id"]
+    try:
+        return Response(await _assume(call), headers=_headers(request_id), media_type="text/xml")
+    except GatewayError as error:
+        status, code = _as_sts(error)
+        request.scope["state"]["error"] = error
+        text = escape(f"{error.message} {error.advice}".strip())
+        body = (
+            f'<ErrorResponse xmlns="{_NAMESPACE}"><Error><Type>Sender</Type><Code>{code}</Code>'
+            f"<Message>{text}</Message></Error><RequestId>{request_id}</RequestId></ErrorResponse>"
         )
-        elements = {
-            "AccessKeyId": issued.access_key_id,
-            "SecretAccessKey": issued.secret_access_key,
-            "SessionToken": issued.session_token,
-            "Expiration": expires.strftime("%Y-%m-%dT%H:%M:%SZ"),
-        }
-        told = "".join(f"<{name}>{escape(text)}</{name}>" for name, text in elements.items())
-        user = f"<Arn>{escape(asked['RoleArn'])}/{escape(session)}</Arn>"
-        user += f"<AssumedRoleId>{escape(principal.name)}:{escape(session)}</AssumedRoleId>"
-        return (
-            f'<{_ACTION}Response xmlns="{_NAMESPACE}"><{_ACTION}Result><Credentials>{told}</Credentials>'
-            f"<AssumedRoleUser>{user}</AssumedRoleUser>"
-            f"<SubjectFromWebIdentityToken>{escape(principal.name)}</SubjectFromWebIdentityToken></{_ACTION}Result>"
-            f"<ResponseMetadata><RequestId>{uuid4()}</RequestId></ResponseMetadata></{_ACTION}Response>"
-        )
+        return Response(body, status, _headers(request_id), media_type="text/xml")
 
-    async def _scope(
-        request: Request, principal: Principal, resource: str, holder: str, expires: datetime
-    ) -> FencedScope:
-        """Return the scope of the lock that the caller holds. Raises ``Forbidden`` if it does not hold it."""
-        resource = canonical(resource)
-        if "*" in resource:
-            # The name of a lock, but in a scope a pattern: of resources whose locks the caller does not hold.
-            raise RequestMalformed(
-                "Keys for a lock are for one resource, and this name has an asterisk.",
-                advice="POST /v1/credentials gives keys for patterns.",
-            )
-        await authorisation.on(request, principal, (Action.CREDENTIALS,), resource)
-        state = await holding.service.inspect(resource)
-        for hold in state.holders:
-            if (hold.caller, hold.holder, hold.mode) == (principal.name, holder, LockMode.EXCLUSIVE):
-                sealed = holding.sign(resource, hold.mode, hold.token)
-                sequencer = None if sealed is None else Sequencer.parse(sealed)
-                return FencedScope(resource, hold.token, holder, expires, sequencer)
-        raise Forbidden(
-            f"{principal.name} does not hold the lock {resource} as {holder}.",
-            advice="Acquire it first, with the name of the session as the holder.",
-        )
 
-    for path in (STS_PATH, "/"):
-        routes.add(f"POST {path}", PUBLIC, owners=_owners_of_form)(answer)  # the proof of the caller is in the body
-    return routes
+async def _assume(call: Call) -> str:
+    request, services = call.request, call.services
+    keys = services.keys
+    asked = await _form(request, services.bodies)
+    # Clients send the content of a file, with the newline at its end.
+    principal = await keys.identify(asked["WebIdentityToken"].strip())
+    budget.serve(request.scope["state"], principal.name)
+    expires = (await services.database.now()).replace(microsecond=0) + timedelta(seconds=_duration(asked))
+    session, (_, _, role) = asked["RoleSessionName"], asked["RoleArn"].partition(":role/")
+    scope = None
+    if role.startswith(_LOCK):
+        scope = await _scope(call, principal, role.removeprefix(_LOCK), session)
+    issued = keys.issue(principal, expires, scope)
+    shown = FencingHeaders(scope.token, scope.pattern, scope.holder) if scope else FencingHeaders()
+    await record.record_administration(
+        services.database,
+        attempt(request, principal, shown),
+        "IssueCredentials",
+        None if scope is None else scope.pattern,
+        access_key_id=issued.access_key_id,
+        expiration=expires.isoformat(),
+    )
+    elements = {
+        "AccessKeyId": issued.access_key_id,
+        "SecretAccessKey": issued.secret_access_key,
+        "SessionToken": issued.session_token,
+        "Expiration": expires.strftime("%Y-%m-%dT%H:%M:%SZ"),
+    }
+    told = "".join(f"<{name}>{escape(text)}</{name}>" for name, text in elements.items())
+    user = f"<Arn>{escape(asked['RoleArn'])}/{escape(session)}</Arn>"
+    user += f"<AssumedRoleId>{escape(principal.name)}:{escape(session)}</AssumedRoleId>"
+    return (
+        f'<{_ACTION}Response xmlns="{_NAMESPACE}"><{_ACTION}Result><Credentials>{told}</Credentials>'
+        f"<AssumedRoleUser>{user}</AssumedRoleUser>"
+        f"<SubjectFromWebIdentityToken>{escape(principal.name)}</SubjectFromWebIdentityToken></{_ACTION}Result>"
+        f"<ResponseMetadata><RequestId>{uuid4()}</RequestId></ResponseMetadata></{_ACTION}Response>"
+    )
+
+
+async def _scope(call: Call, principal: Principal, resource: str, holder: str) -> FencedScope:
+    """Return the scope of the lock that the caller holds. Raises ``Forbidden`` if it does not hold it."""
+    services, resource = call.services, canonical(resource)
+    if "*" in resource:
+        # The name of a lock, but in a scope a pattern: of resources whose locks the caller does not hold.
+        raise RequestMalformed(
+            "Keys for a lock are for one resource, and this name has an asterisk.",
+            advice="POST /v1/credentials gives keys for patterns.",
+        )
+    await services.authorisation.on(call.request, principal, (Action.CREDENTIALS,), resource)
+    state = await services.leases.inspect(resource)
+    for hold in state.holders:
+        if (hold.caller, hold.holder, hold.mode) == (principal.name, holder, LockMode.EXCLUSIVE):
+            sealed = services.signer.sign(resource, hold.mode, hold.token)
+            sequencer = None if sealed is None else Sequencer.parse(sealed)
+            return FencedScope(resource, hold.token, holder, sequencer)
+    raise Forbidden(
+        f"{principal.name} does not hold the lock {resource} as {holder}.",
+        advice="Acquire it first, with the name of the session as the holder.",
+    )
+
+
+for path in (STS_PATH, "/"):
+    routes.add(f"POST {path}", PUBLIC, owners=_owners_of_form)(answer)  # the proof of the caller is in the body
 
 
 async def _form(request: Request, bodies: BodyReader) -> Mapping[str, str]:

@@ -1,28 +1,25 @@
 """Fences: read them, raise them by a barrier, start a new epoch, and check a sequencer against them."""
 
 from datetime import datetime
-from typing import Annotated, Protocol
+from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from gateway.api.authorisation import LIST, LOOK, About, ApiAuthorisation, Rule
+from gateway.api.authorisation import LIST, LOOK, About, Rule
 from gateway.api.description import Subject
-from gateway.api.requests import HolderName, NamesQuery, ResourceName, TokenText, storable
+from gateway.api.requests import HolderName, NamesQuery, NextName, ResourceName, TokenText, storable
 from gateway.api.routes import Call, Routes
 from gateway.auth.grants import Action
 from gateway.db import fences
-from gateway.db.database import Database
 from gateway.db.fences import BumpOutcome, BumpResult
 from gateway.errors import ExpectedMismatch, OutcomeUnknown, TokensExhausted, Unavailable
 from gateway.fencing import headers
-from gateway.fencing.decision import Decision, Fence, Presented
+from gateway.fencing.decision import Fence, Presented
 from gateway.fencing.headers import FencingHeaders
 from gateway.fencing.lease import LockMode
 from gateway.fencing.ownership import Ownership
-from gateway.fencing.sequencer import Sequencer, Signer
+from gateway.fencing.sequencer import Sequencer
 from gateway.fencing.token import Token
-from gateway.record.refusals import Audit
-from gateway.token_admission import Admission
 
 SequencerText = Annotated[
     str,
@@ -32,6 +29,9 @@ SequencerText = Annotated[
         description="Exactly as the lease service returned it. It is as powerful as the token: keep it secret.",
     ),
 ]
+
+
+routes = Routes(Subject.FENCES)
 
 
 class SequencerRequest(BaseModel):
@@ -56,44 +56,32 @@ def _owners(ownership: Ownership, body: SequencerRequest) -> list[str]:
     return [ownership.of_resource(body.sequencer.rsplit(":", 3)[0])]
 
 
-def sequencer_routes(database: Database, signer: Signer, authorisation: ApiAuthorisation) -> Routes:
-    """Build the route ``/v1/sequencers/check``."""
-    routes = Routes(Subject.FENCES)
-
-    @routes.add(
-        "POST /v1/sequencers/check",
-        Rule(About.BODY, LOOK),
-        "Check a sequencer",
-        owners=_owners,
-        description="For a server that is shown a sequencer, because it takes tokens of this gateway itself. "
-        "The state of the lease may change a moment later. A sequencer that was overtaken stays overtaken.",
-        answers={400: "The sequencer cannot be read."},
+@routes.add(
+    "POST /v1/sequencers/check",
+    Rule(About.BODY, LOOK),
+    "Check a sequencer",
+    owners=_owners,
+    description="For a server that is shown a sequencer, because it takes tokens of this gateway itself. "
+    "The state of the lease may change a moment later. A sequencer that was overtaken stays overtaken.",
+    answers={400: "The sequencer cannot be read."},
+)
+async def check_sequencer(call: Call, body: SequencerRequest) -> SequencerView:
+    sequencer = Sequencer.parse(body.sequencer)
+    await call.services.authorisation.on(call.request, call.principal, LOOK, sequencer.resource)
+    # Its caller decides about a write by this answer, so a failover must not undo what it says.
+    (found,) = await fences.read_token_states(
+        call.services.database, [(sequencer.resource, sequencer.token)], sequencer.mode, confirmed=True
     )
-    async def check_sequencer(call: Call, body: SequencerRequest) -> SequencerView:
-        sequencer = Sequencer.parse(body.sequencer)
-        await authorisation.on(call.request, call.principal, LOOK, sequencer.resource)
-        # Its caller decides about a write by this answer, so a failover must not undo what it says.
-        (found,) = await fences.read_token_states(
-            database, [(sequencer.resource, sequencer.token)], sequencer.mode, confirmed=True
-        )
-        fence = found.fence.token if found.fence else None
-        return SequencerView(
-            resource=sequencer.resource,
-            mode=sequencer.mode,
-            token=str(sequencer.token),
-            authentic=signer.is_authentic(sequencer),
-            held=found.held,
-            fence=None if fence is None else str(fence),
-            overtaken=fence is not None and sequencer.token < fence,
-        )
-
-    return routes
-
-
-class Barrier(Protocol):
-    """Raise a fence, settle the pending writes of older holders, and return the decision of the fence."""
-
-    async def __call__(self, resource: str, presented: Presented, caller: str) -> tuple[Decision, Fence]: ...
+    fence = found.fence.token if found.fence else None
+    return SequencerView(
+        resource=sequencer.resource,
+        mode=sequencer.mode,
+        token=str(sequencer.token),
+        authentic=call.services.signer.is_authentic(sequencer),
+        held=found.held,
+        fence=None if fence is None else str(fence),
+        overtaken=fence is not None and sequencer.token < fence,
+    )
 
 
 class FenceView(BaseModel):
@@ -108,11 +96,11 @@ class FenceView(BaseModel):
 
 class FenceList(BaseModel):
     fences: list[FenceView]
-    after: str | None = Field(description="Pass as ``after`` for the next page; null on the last one.")
+    after: NextName
 
 
-class BarrierRequest(BaseModel):
-    """The new holder's token. The new holder calls the barrier before it reads."""
+class TokenRequest(BaseModel):
+    """A token, as a body presents it."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -120,46 +108,51 @@ class BarrierRequest(BaseModel):
     holder: HolderName | None = None
     sequencer: SequencerText | None = None
 
+    def presented(self) -> Presented:
+        """Return the token. Raises ``SequencerMalformed`` and ``TokenMalformed``."""
+        sequencer = None if self.sequencer is None else Sequencer.parse(self.sequencer)
+        return Presented(Token.parse(self.token), self.holder, sequencer=sequencer)
 
-def fence_routes(database: Database, barrier: Barrier, admission: Admission, audit: Audit) -> Routes:
-    """Build the routes ``/v1/fences``."""
-    routes = Routes(Subject.FENCES)
 
-    @routes.add("GET /v1/fences", LIST, "List fences by name")
-    async def list_fences(_: Call, query: NamesQuery) -> FenceList:
-        found = await fences.list_fences(database, query.prefix, query.after, query.limit)
-        return FenceList(
-            fences=[fence_view(one.resource, one) for one in found],
-            after=found[-1].resource if len(found) == query.limit else None,
-        )
+class BarrierRequest(TokenRequest):
+    """The new holder's token. The new holder calls the barrier before it reads."""
 
-    @routes.add("GET /v1/fences/{resource:path}", Rule(About.RESOURCE, LOOK), "Read a fence")
-    async def read_fence(_: Call, resource: ResourceName) -> FenceView:
-        return fence_view(resource, await fences.read(database, resource))
 
-    @routes.add(
-        "POST /v1/fences/{resource:path}/barrier",
-        Rule(About.RESOURCE, (Action.BARRIER,)),
-        "Raise the fence before reading",
-        description="Once this has returned, no write with a lower token takes effect, on tables or objects.",
-        answers={
-            403: "The policy of the resource refuses the token. The refusal is on record.",
-            412: "The token has been overtaken itself. The refusal is on record.",
-        },
+@routes.add("GET /v1/fences", LIST, "List fences by name")
+async def list_fences(call: Call, query: NamesQuery) -> FenceList:
+    found = await fences.list_fences(call.services.database, query.prefix, query.after, query.limit)
+    return FenceList(
+        fences=[fence_view(one.resource, one) for one in found],
+        after=query.following([one.resource for one in found]),
     )
-    async def raise_barrier(call: Call, resource: ResourceName, body: BarrierRequest) -> FenceView:
-        sequencer = None if body.sequencer is None else Sequencer.parse(body.sequencer)
-        unproven = FencingHeaders(Token.parse(body.token), resource, body.holder)
-        sent = unproven if sequencer is None else headers.add_sequencers(unproven, (sequencer,))
-        presented = Presented(Token.parse(body.token), body.holder, sequencer=sequencer)
-        if refused := await admission.admit([(resource, presented)]):
-            raise await audit.implausible(refused, call.attempt(sent))
-        decision, fence = await barrier(resource, presented, call.principal.name)
-        if not decision.passes:
-            raise await audit.refused([(decision, fence)], call.attempt(sent))
-        return fence_view(resource, fence)
 
-    return routes
+
+@routes.add("GET /v1/fences/{resource:path}", Rule(About.RESOURCE, LOOK), "Read a fence")
+async def read_fence(call: Call, resource: ResourceName) -> FenceView:
+    return fence_view(resource, await fences.read(call.services.database, resource))
+
+
+@routes.add(
+    "POST /v1/fences/{resource:path}/barrier",
+    Rule(About.RESOURCE, (Action.BARRIER,)),
+    "Raise the fence before reading",
+    description="Once this has returned, no write with a lower token takes effect, on tables or objects.",
+    answers={
+        403: "The policy of the resource refuses the token. The refusal is on record.",
+        412: "The token has been overtaken itself. The refusal is on record.",
+    },
+)
+async def raise_barrier(call: Call, resource: ResourceName, body: BarrierRequest) -> FenceView:
+    presented = body.presented()
+    sent = FencingHeaders(presented.token, resource, presented.holder)
+    if presented.sequencer is not None:
+        sent = headers.add_sequencers(sent, (presented.sequencer,))
+    if refused := await call.services.admission.admit([(resource, presented)]):
+        raise await call.services.audit.implausible(refused, call.attempt(sent))
+    decision, fence = await call.services.barrier(resource, presented, call.principal.name)
+    if not decision.passes:
+        raise await call.services.audit.refused([(decision, fence)], call.attempt(sent))
+    return fence_view(resource, fence)
 
 
 def fence_view(resource: str, fence: Fence | None) -> FenceView:
@@ -188,41 +181,35 @@ class EpochRequest(BaseModel):
     )
 
 
-def epoch_routes(database: Database, barrier: Barrier) -> Routes:
-    """Build the route ``/v1/fences/{resource}/epoch``."""
-    routes = Routes(Subject.FENCES)
-
-    @routes.add(
-        "POST /v1/fences/{resource:path}/epoch",
-        Rule(About.RESOURCE, (Action.EPOCH,)),
-        "Start a new epoch",
-        description="Needs the grant `epoch`. For an issuer that has lost its counter, or a fence beyond all tokens. "
-        "If the fence carries the expected token, it moves to the beginning of its next epoch, on record. "
-        "From then on every earlier token is refused, and the leases with such a token end.",
-        answers={409: "The fence carries another token, or it is in its last epoch."},
-    )
-    async def start_epoch(call: Call, resource: ResourceName, body: EpochRequest) -> FenceView:
-        caller, expected = call.principal.name, Token.parse(body.expected)
-        bumped = await fences.bump_epoch(database, resource, expected, caller, storable(body.reason) or "")
-        if bumped.outcome is not BumpOutcome.DONE or bumped.fence is None:
-            raise _not_bumped(resource, expected, bumped)
-        # As with every takeover, pending writes with an earlier token must not take effect any more.
-        token = bumped.fence.token
-        try:
-            decision, fence = await barrier(resource, Presented(token), caller)
-            while not decision.passes:
-                # A holder of the new epoch was quicker. It may still be settling the pending writes.
-                decision, fence = await barrier(resource, Presented(fence.token), caller)
-        except (Unavailable, OutcomeUnknown) as error:
-            raise OutcomeUnknown(
-                f"The fence of {resource} is at {token}, but earlier writes are not settled yet. {error.message}",
-                advice="The epoch has begun: do not start another. Before a client reads, the first holder of the new "
-                "epoch must repeat the barrier until it succeeds. If the policy takes any token, you may call the "
-                f"barrier with {token}.",
-            ) from error
-        return fence_view(resource, bumped.fence)
-
-    return routes
+@routes.add(
+    "POST /v1/fences/{resource:path}/epoch",
+    Rule(About.RESOURCE, (Action.EPOCH,)),
+    "Start a new epoch",
+    description="Needs the grant `epoch`. For an issuer that has lost its counter, or a fence beyond all tokens. "
+    "If the fence carries the expected token, it moves to the beginning of its next epoch, on record. "
+    "From then on every earlier token is refused, and the leases with such a token end.",
+    answers={409: "The fence carries another token, or it is in its last epoch."},
+)
+async def start_epoch(call: Call, resource: ResourceName, body: EpochRequest) -> FenceView:
+    barrier, caller, expected = call.services.barrier, call.principal.name, Token.parse(body.expected)
+    bumped = await fences.bump_epoch(call.services.database, resource, expected, caller, storable(body.reason) or "")
+    if bumped.outcome is not BumpOutcome.DONE or bumped.fence is None:
+        raise _not_bumped(resource, expected, bumped)
+    # As with every takeover, pending writes with an earlier token must not take effect any more.
+    token = bumped.fence.token
+    try:
+        decision, fence = await barrier(resource, Presented(token), caller)
+        while not decision.passes:
+            # A holder of the new epoch was quicker. It may still be settling the pending writes.
+            decision, fence = await barrier(resource, Presented(fence.token), caller)
+    except (Unavailable, OutcomeUnknown) as error:
+        raise OutcomeUnknown(
+            f"The fence of {resource} is at {token}, but earlier writes are not settled yet. {error.message}",
+            advice="The epoch has begun: do not start another. Before a client reads, the first holder of the new "
+            "epoch must repeat the barrier until it succeeds. If the policy takes any token, you may call the "
+            f"barrier with {token}.",
+        ) from error
+    return fence_view(resource, bumped.fence)
 
 
 def _not_bumped(resource: str, expected: Token, bumped: BumpResult) -> ExpectedMismatch | TokensExhausted:

@@ -1,4 +1,7 @@
-"""Incidents: lists of them, single ones, and their acknowledgements, which are entries of the record."""
+"""Incidents: lists of them, single ones, and their acknowledgements, which are entries of the record.
+
+A caller that may not audit gets incidents of its own only.
+"""
 
 from datetime import datetime
 from typing import Annotated
@@ -29,6 +32,8 @@ from gateway.fencing.incident import (
 )
 from gateway.fencing.record import Kind, RecordedEvent
 
+routes = Routes(Subject.RECORD)
+
 
 class Acknowledging:
     """Puts acknowledgements on record, for the API and for the page."""
@@ -45,7 +50,9 @@ class Acknowledging:
         """
         text = _checked(note)
         incident = await incidents.find_incident(self._database, identifier, shown_to(principal))
-        await self._check(request, principal, incident)
+        if not may_acknowledge(principal, incident):
+            where = ("everything",) if incident.about is None else (f"resource {incident.about}", incident.about)
+            raise await self._authorisation.denied(request, principal, (Action.BREAK,), *where)
         if len(incident.acknowledgements) >= MOST_NOTES:
             raise NotesExhausted(f"The incident has {MOST_NOTES} acknowledgements.")
         key = incident.key
@@ -63,14 +70,6 @@ class Acknowledging:
             ),
         )
         return await incidents.find_incident(self._database, identifier, shown_to(principal))
-
-    async def _check(self, request: Request, principal: Principal, incident: Incident) -> None:
-        if may_acknowledge(principal, incident):
-            return
-        on, resource = (
-            ("everything", "**") if incident.about is None else (f"resource {incident.about}", incident.about)
-        )
-        raise await self._authorisation.denied(request, principal, (Action.BREAK,), on, resource)
 
 
 def may_acknowledge(principal: Principal, incident: Incident) -> bool:
@@ -147,47 +146,46 @@ class IncidentQuery(RejectionFilters):
     limit: Annotated[int, Field(ge=1, le=MOST)] = 100
 
 
-def incident_routes(database: Database, acknowledging: Acknowledging) -> Routes:
-    """Build the routes ``/v1/incidents``. A caller that may not audit gets incidents of its own only."""
-    routes = Routes(Subject.RECORD)
-
-    @routes.add(
-        "GET /v1/incidents",
-        OWN_ENTRIES,
-        "List incidents: refused writes that belong together",
-        description="The incident with the newest refused write is first. Without `since`: of the last 24 hours.",
+@routes.add(
+    "GET /v1/incidents",
+    OWN_ENTRIES,
+    "List incidents: refused writes that belong together",
+    description="The incident with the newest refused write is first. Without `since`: of the last 24 hours.",
+)
+async def list_incidents(call: Call, query: IncidentQuery) -> IncidentList:
+    database, principal = call.services.database, call.principal
+    now = await database.now()
+    filters = query.filters_for(principal)
+    if filters.since is None:
+        filters = incidents.of_the_last_day(filters, now)
+    found = await incidents.find_incidents(database, filters, now)
+    chosen = [one for one in found.incidents if not query.state or one.state(now) in query.state]
+    return IncidentList(
+        incidents=[_view(one, now, principal) for one in chosen[: query.limit]],
+        now=now,
+        complete=found.complete and len(chosen) <= query.limit,
     )
-    async def list_incidents(call: Call, query: IncidentQuery) -> IncidentList:
-        now, principal = await database.now(), call.principal
-        filters = query.filters_for(principal)
-        if filters.since is None:
-            filters = incidents.of_the_last_day(filters, now)
-        found = await incidents.find_incidents(database, filters, now)
-        chosen = [one for one in found.incidents if not query.state or one.state(now) in query.state]
-        return IncidentList(
-            incidents=[_view(one, now, principal) for one in chosen[: query.limit]],
-            now=now,
-            complete=found.complete and len(chosen) <= query.limit,
-        )
 
-    @routes.add("GET /v1/incidents/{id}", OWN_ENTRIES, "Read the incident of a refused write")
-    async def read_incident(call: Call, id: UUID) -> IncidentView:  # noqa: A002 - as in the path
-        incident = await incidents.find_incident(database, id, shown_to(call.principal))
-        return _view(incident, await database.now(), call.principal)
 
-    @routes.add(
-        "POST /v1/incidents/{id}/acknowledgements",
-        Rule(About.BODY, (Action.BREAK,)),  # the record has the resource
-        "Acknowledge an incident, with a note, on record",
-        description="Needs the grant `break` on its resource; on everything, if the incident is about a caller. "
-        "A note can never be changed.",
-        answers={409: "The incident has too many notes."},
-    )
-    async def acknowledge(call: Call, id: UUID, body: AcknowledgeRequest) -> IncidentView:  # noqa: A002 - as in the path
-        incident = await acknowledging.add(call.request, call.principal, id, body.note)
-        return _view(incident, await database.now(), call.principal)
+@routes.add("GET /v1/incidents/{id}", OWN_ENTRIES, "Read the incident of a refused write")
+async def read_incident(call: Call, id: UUID) -> IncidentView:  # noqa: A002 - as in the path
+    incident = await incidents.find_incident(call.services.database, id, shown_to(call.principal))
+    return _view(incident, await call.services.database.now(), call.principal)
 
-    return routes
+
+@routes.add(
+    "POST /v1/incidents/{id}/acknowledgements",
+    Rule(About.BODY, (Action.BREAK,)),  # the record has the resource
+    "Acknowledge an incident, with a note, on record",
+    description="Needs the grant `break` on its resource; on everything, if the incident is about a caller. "
+    "A note can never be changed.",
+    answers={409: "The incident has too many notes."},
+)
+async def acknowledge(call: Call, id: UUID, body: AcknowledgeRequest) -> IncidentView:  # noqa: A002 - as in the path
+    services, principal = call.services, call.principal
+    acknowledging = Acknowledging(services.database, services.authorisation)
+    incident = await acknowledging.add(call.request, principal, id, body.note)
+    return _view(incident, await services.database.now(), principal)
 
 
 def visible_notes(incident: Incident, principal: Principal) -> list[Acknowledgement]:

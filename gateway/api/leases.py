@@ -4,40 +4,42 @@ No answer about the state of a lock has the id of a lease.
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import datetime
-from typing import Annotated, Any, TypeAlias, TypeVar
+from typing import Annotated, Any, TypeAlias
 from uuid import UUID
 
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.requests import Request
 from starlette.responses import Response
 
-from gateway.api.authorisation import LIST, LOCK, LOOK, About, ApiAuthorisation, Rule
+from gateway.api.authorisation import LIST, LOCK, LOOK, About, Rule
 from gateway.api.description import Subject
-from gateway.api.fences import Barrier
-from gateway.api.requests import HolderName, NamesQuery, ResourceName, ShownToken, TokenText, storable
+from gateway.api.requests import HolderName, NamesQuery, NextName, ResourceName, ShownToken, TokenText, storable
 from gateway.api.routes import Call, Routes, json
 from gateway.auth.grants import Action
-from gateway.errors import Forbidden, LeaseLost, RequestMalformed, Unavailable
+from gateway.errors import LeaseLost, RequestMalformed, Unavailable
 from gateway.fencing.decision import Presented
 from gateway.fencing.headers import FencingHeaders
-from gateway.fencing.lease import Lease, LockMode, LockRequest, Renewal
+from gateway.fencing.lease import Granted, Lease, LockMode, LockRequest, Renewal
 from gateway.fencing.ownership import Ownership
 from gateway.fencing.resource import canonical
 from gateway.fencing.token import Token
-from gateway.leases.service import LeaseService
-from gateway.observe.events import Observe, StepReached
+from gateway.http.streaming import while_connected
+from gateway.leases import terms
 from gateway.observe.stages import staged
-from gateway.record.refusals import Audit
+
+routes = Routes(Subject.LOCKS)
 
 MAX_RENEWALS = 1000
 
 Wait: TypeAlias = Annotated[float, Field(strict=True, allow_inf_nan=False, ge=0)]
 Ttl: TypeAlias = Annotated[
-    float, Field(strict=True, allow_inf_nan=False, ge=0.1, description="Seconds that the lease lasts without renewal.")
+    float,
+    Field(
+        strict=True, allow_inf_nan=False, ge=terms.SHORTEST, description="Seconds that the lease lasts without renewal."
+    ),
 ]
 
 
@@ -47,7 +49,7 @@ class AcquireRequest(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     holder: HolderName = Field(description="Unique to one process. The same holder gets the same lease again.")
-    ttl: Ttl = 30.0
+    ttl: Ttl = terms.USUAL
     wait: Wait = Field(default=0.0, description="Seconds to wait in the queue while another holder has the lock.")
     mode: LockMode = LockMode.EXCLUSIVE
     request: HolderName | None = Field(
@@ -126,71 +128,20 @@ class RenewedList(BaseModel):
     leases: list[RenewedView]
 
 
-ACQUIRE_BEFORE, ACQUIRE_AFTER = StepReached("leases.acquire.before"), StepReached("leases.acquire.after")
-RENEW_BEFORE, RENEW_AFTER = StepReached("leases.renew.before"), StepReached("leases.renew.after")
-RELEASE_BEFORE, RELEASE_AFTER = StepReached("leases.release.before"), StepReached("leases.release.after")
-
-
-@dataclass(frozen=True, slots=True)
-class LeaseTerms:
-    """The lock service with its limits. ``sign`` makes the sequencer of a resource, mode and token, if it has a key.
-
-    ``lock_delay`` returns the delay of a resource. It, ``max_ttl`` and ``max_wait`` are in seconds. ``issuer`` is the
-    origin of the gateway that issues the tokens; None if this gateway does.
-    """
-
-    service: LeaseService
-    sign: Callable[[str, str, Token], str | None]
-    lock_delay: Callable[[str], float]
-    max_ttl: float
-    max_wait: float
-    issuer: str | None
-    observe: Observe
-
-    def acquisition(self, resource: str, wish: AcquireRequest, caller: str) -> LockRequest:
-        """Return the request in the service's terms.
-
-        Raises ``Forbidden``, ``RequestMalformed`` and ``ResourceMalformed``.
-        """
-        if self.issuer is not None:
-            # Two issuers of tokens for one resource would each overtake the other's holders.
-            raise Forbidden(f"This gateway issues no tokens. {self.issuer} does.", advice="Acquire the lock there.")
-        if wish.wait > self.max_wait:
-            raise RequestMalformed(
-                f"body.wait: one request waits at most {self.max_wait:g} seconds here.",
-                advice='Wait for less, then repeat with the same "request": it keeps its place in the queue.',
-            )
-        ttl, name = self.ttl(wish.ttl), canonical(resource)
-        return LockRequest(name, wish.holder, caller, ttl, wish.mode, wish.wait, wish.request, self.lock_delay(name))
-
-    def ttl(self, wanted: float) -> float:
-        """Return ``wanted``. Raises ``RequestMalformed`` if it is longer than allowed."""
-        if wanted > self.max_ttl:
-            raise RequestMalformed(
-                f"body.ttl: a lease lasts at most {self.max_ttl:g} seconds here.",
-                advice="Ask for a shorter lease, and renew it while you need it.",
-            )
-        return wanted
-
-    def renewal(self, resource: str, lease: UUID, caller: str, ttl: float | None) -> Renewal:
-        """Return a renewal in the service's terms. Raises ``RequestMalformed`` and ``ResourceMalformed``."""
-        return Renewal(canonical(resource), lease, caller, None if ttl is None else self.ttl(ttl))
-
-    def answer(self, lease: Lease, status: int) -> Response:
-        """Return a lease as the answer to its holder."""
-        view = LeaseView(
-            resource=lease.resource,
-            lease=lease.id,
-            holder=lease.holder,
-            mode=lease.mode,
-            token=str(lease.token),
-            sequencer=self.sign(lease.resource, lease.mode, lease.token),
-            acquired_at=lease.acquired_at,
-            expires_at=lease.expires_at,
-            expires_in=lease.expires_in,
-        )
-        # The id of a lease is enough to end it.
-        return json(view, status, private=True)
+def _answer(call: Call, lease: Lease, status: int) -> Response:
+    """Return a lease as the answer to its holder. No cache keeps it, because the id of a lease is enough to end it."""
+    view = LeaseView(
+        resource=lease.resource,
+        lease=lease.id,
+        holder=lease.holder,
+        mode=lease.mode,
+        token=str(lease.token),
+        sequencer=call.services.signer.sign(lease.resource, lease.mode, lease.token),
+        acquired_at=lease.acquired_at,
+        expires_at=lease.expires_at,
+        expires_in=lease.expires_in,
+    )
+    return json(view, status, private=True)
 
 
 _LEASE = Rule(About.RESOURCE, (Action.LOCK,), held=True)
@@ -213,135 +164,125 @@ def _owners(ownership: Ownership, body: RenewManyRequest) -> list[str]:
     return [ownership.of_resource(one.resource) for one in body.leases]
 
 
-def acquire_routes(locks: LeaseTerms, barrier: Barrier, audit: Audit) -> Routes:
-    """Build the route that acquires a lock."""
-    routes = Routes(Subject.LOCKS)
-    service, observe = locks.service, locks.observe
-
-    @routes.add(
-        "POST /v1/leases/{resource:path}",
-        LOCK,
-        "Acquire a lock",
-        description=_ACQUIRE,
-        status=201,
-        answer=LeaseView,
-        answers={200: (LeaseView, _AGAIN), 403: _ELSEWHERE, **dict.fromkeys((409, 410, 412, 413), "")},
-    )
-    async def acquire(call: Call, resource: ResourceName, body: AcquireRequest) -> Response:
-        wanted = locks.acquisition(resource, body, call.principal.name)
-        observe(ACQUIRE_BEFORE)
-        acquiring = service.acquire(wanted)
-        granted = await (while_connected(call.request, acquiring) if wanted.wait else acquiring)
-        observe(ACQUIRE_AFTER)
-        lease = await raised(call, granted.lease) if body.barrier else granted.lease
-        return locks.answer(lease, 201 if granted.fresh else 200)
-
-    async def raised(call: Call, lease: Lease) -> Lease:
-        """Raise the barrier for a new lease, and return the renewed lease.
-
-        Once this returns, no older write takes effect. If the barrier fails for now, the lease stays.
-        """
-        # Holders of a shared lock share its token. With their names they would be two holders of one token.
-        holder = lease.holder if lease.mode is LockMode.EXCLUSIVE else None
-        with staged(observe, "leases", "barrier"):
-            decision, fence = await barrier(lease.resource, Presented(lease.token, holder), call.principal.name)
-        if not decision.passes:
-            with suppress(LeaseLost):
-                await service.release(lease.resource, lease.id, lease.caller)
-            refused = FencingHeaders(lease.token, lease.resource, holder)
-            raise await audit.refused([(decision, fence)], call.attempt(refused))
-        # The barrier may have taken long. The holder starts with a full lease, or learns that it was lost.
-        return await service.renew(lease.resource, lease.id, lease.caller)
-
-    return routes
+@routes.add(
+    "POST /v1/leases/{resource:path}",
+    LOCK,
+    "Acquire a lock",
+    description=_ACQUIRE,
+    status=201,
+    answer=LeaseView,
+    answers={200: (LeaseView, _AGAIN), 403: _ELSEWHERE, **dict.fromkeys((409, 410, 412, 413), "")},
+)
+async def acquire(call: Call, resource: ResourceName, body: AcquireRequest) -> Response:
+    wish = LockRequest(resource, body.holder, call.principal.name, body.ttl, body.mode, body.wait, body.request)
+    acquiring = call.services.leases.acquire(wish)
+    granted = await (_while_connected(call.request, acquiring) if wish.wait else acquiring)
+    lease = await _raised(call, granted.lease) if body.barrier else granted.lease
+    return _answer(call, lease, 201 if granted.fresh else 200)
 
 
-def holder_routes(locks: LeaseTerms, authorisation: ApiAuthorisation) -> Routes:
-    """Build the routes of holders: they renew and release leases, and withdraw requests."""
-    routes = Routes(Subject.LOCKS)
-    service, observe = locks.service, locks.observe
-
-    @routes.add(
-        "PUT /v1/leases/{resource:path}/{lease}",
-        _LEASE,
-        "Renew a lease",
-        description="A lost lease cannot be renewed, even if no other holder has taken the lock meanwhile.",
-        answer=LeaseView,
-        answers={403: _FOREIGN, 410: _LOST, 413: ""},
-    )
-    async def renew(call: Call, resource: ResourceName, lease: str, body: RenewRequest) -> Response:
-        one = locks.renewal(resource, _lease_id(lease), call.principal.name, body.ttl)
-        observe(RENEW_BEFORE)
-        renewed = await service.renew(one.resource, one.lease, one.caller, one.ttl)
-        observe(RENEW_AFTER)
-        return locks.answer(renewed, 200)
-
-    @routes.add(
-        "DELETE /v1/leases/{resource:path}/{lease}",
-        _LEASE,
-        "Release a lease",
-        status=204,
-        answers={403: _FOREIGN, 410: _LOST},
-    )
-    async def release(call: Call, resource: ResourceName, lease: str) -> None:
-        one = _lease_id(lease)
-        observe(RELEASE_BEFORE)
-        await service.release(resource, one, call.principal.name)
-        observe(RELEASE_AFTER)
-
-    @routes.add(
-        "PUT /v1/leases",
-        Rule(About.BODY, (Action.LOCK,)),
-        "Renew many leases",
-        description=f"Up to {MAX_RENEWALS:,}, independently of each other. A lease of another caller counts as lost.",
-        limit=1024 * 1024,  # a program renews all its leases in one request
-        owners=_owners,
-        answers={413: ""},
-    )
-    async def renew_many(call: Call, body: RenewManyRequest) -> RenewedList:
-        principal = call.principal
-        wanted = [locks.renewal(one.resource, one.lease, principal.name, one.ttl) for one in body.leases]
-        resources = {one.resource for one in wanted}
-        denied = {resource for resource in resources if not principal.rights.on(Action.LOCK, resource)}
-        granted = [one for one in wanted if one.resource not in denied]
-        authorisation.owns([one.resource for one in granted])
-        if denied:
-            # Together, so that they share batches: the granted leases go on running out meanwhile. Each caller that
-            # may not renew a lock loses this lock alone, on record.
-            await asyncio.gather(
-                *(
-                    authorisation.denied(call.request, principal, (Action.LOCK,), f"resource {resource}", resource)
-                    for resource in sorted(denied)
-                )
-            )
-        observe(RENEW_BEFORE)
-        kept = zip(granted, await service.renew_many(granted), strict=True)
-        by_lease = {(one.resource, one.lease): lease for one, lease in kept}
-        renewed = [by_lease.get((one.resource, one.lease)) for one in wanted]
-        observe(RENEW_AFTER)
-        return RenewedList(
-            leases=[
-                RenewedView(
-                    resource=one.resource, lease=one.lease, expires_in=None if kept is None else kept.expires_in
-                )
-                for one, kept in zip(wanted, renewed, strict=True)
-            ]
+async def _while_connected(request: Request, acquiring: Coroutine[Any, Any, Granted]) -> Granted:
+    """Return what is granted. Raises ``RequestMalformed`` if the client has hung up, ``Unavailable`` at the end."""
+    async with while_connected(acquiring, request.scope["state"], request.receive) as (working, leaving):
+        if working.done():
+            return working.result()
+        if leaving.done():
+            raise RequestMalformed("The client has hung up.")
+        raise Unavailable(
+            "This gateway is being stopped.",
+            advice='Repeat the request: another gateway answers it. With a "request" it keeps its place for now.',
         )
 
-    @routes.add(
-        "POST /v1/withdrawals/{resource:path}",
-        LOCK,
-        "Withdraw a request for a lock",
-        description=_WITHDRAW,
-        status=204,
-        answers={413: ""},
-    )
-    async def withdraw(call: Call, resource: ResourceName, body: WithdrawRequest) -> None:
-        observe(RELEASE_BEFORE)
-        await service.withdraw(resource, body.holder, call.principal.name, body.request)
-        observe(RELEASE_AFTER)
 
-    return routes
+async def _raised(call: Call, lease: Lease) -> Lease:
+    """Raise the barrier for a new lease, and return the renewed lease.
+
+    Once this returns, no older write takes effect. If the barrier fails for now, the lease stays.
+    """
+    # Holders of a shared lock share its token. With their names they would be two holders of one token.
+    holder = lease.holder if lease.mode is LockMode.EXCLUSIVE else None
+    services = call.services
+    with staged(services.observe, "leases", "barrier"):
+        decision, fence = await services.barrier(lease.resource, Presented(lease.token, holder), call.principal.name)
+    if not decision.passes:
+        with suppress(LeaseLost):
+            await services.leases.release(lease.resource, lease.id, lease.caller)
+        refused = FencingHeaders(lease.token, lease.resource, holder)
+        raise await services.audit.refused([(decision, fence)], call.attempt(refused))
+    # The barrier may have taken long. The holder starts with a full lease, or learns that it was lost.
+    return await services.leases.renew(lease.resource, lease.id, lease.caller)
+
+
+@routes.add(
+    "PUT /v1/leases/{resource:path}/{lease}",
+    _LEASE,
+    "Renew a lease",
+    description="A lost lease cannot be renewed, even if no other holder has taken the lock meanwhile.",
+    answer=LeaseView,
+    answers={403: _FOREIGN, 410: _LOST, 413: ""},
+)
+async def renew(call: Call, resource: ResourceName, lease: str, body: RenewRequest) -> Response:
+    renewed = await call.services.leases.renew(resource, _lease_id(lease), call.principal.name, body.ttl)
+    return _answer(call, renewed, 200)
+
+
+@routes.add(
+    "DELETE /v1/leases/{resource:path}/{lease}",
+    _LEASE,
+    "Release a lease",
+    status=204,
+    answers={403: _FOREIGN, 410: _LOST},
+)
+async def release(call: Call, resource: ResourceName, lease: str) -> None:
+    await call.services.leases.release(resource, _lease_id(lease), call.principal.name)
+
+
+@routes.add(
+    "PUT /v1/leases",
+    Rule(About.BODY, (Action.LOCK,)),
+    "Renew many leases",
+    description=f"Up to {MAX_RENEWALS:,}, independently of each other. A lease of another caller counts as lost.",
+    limit=1024 * 1024,  # a program renews all its leases in one request
+    owners=_owners,
+    answers={413: ""},
+)
+async def renew_many(call: Call, body: RenewManyRequest) -> RenewedList:
+    principal, authorisation = call.principal, call.services.authorisation
+    wanted = [Renewal(canonical(one.resource), one.lease, principal.name, one.ttl) for one in body.leases]
+    resources = {one.resource for one in wanted}
+    denied = {resource for resource in resources if not principal.rights.on(Action.LOCK, resource)}
+    granted = [one for one in wanted if one.resource not in denied]
+    authorisation.owns([one.resource for one in granted])
+    if denied:
+        # Together, so that they share batches: the granted leases go on running out meanwhile. Each caller that
+        # may not renew a lock loses this lock alone, on record.
+        await asyncio.gather(
+            *(
+                authorisation.denied(call.request, principal, (Action.LOCK,), f"resource {resource}", resource)
+                for resource in sorted(denied)
+            )
+        )
+    kept = zip(granted, await call.services.leases.renew_many(granted), strict=True)
+    by_lease = {(one.resource, one.lease): lease for one, lease in kept}
+    renewed = [by_lease.get((one.resource, one.lease)) for one in wanted]
+    return RenewedList(
+        leases=[
+            RenewedView(resource=one.resource, lease=one.lease, expires_in=None if kept is None else kept.expires_in)
+            for one, kept in zip(wanted, renewed, strict=True)
+        ]
+    )
+
+
+@routes.add(
+    "POST /v1/withdrawals/{resource:path}",
+    LOCK,
+    "Withdraw a request for a lock",
+    description=_WITHDRAW,
+    status=204,
+    answers={413: ""},
+)
+async def withdraw(call: Call, resource: ResourceName, body: WithdrawRequest) -> None:
+    await call.services.leases.withdraw(resource, body.holder, call.principal.name, body.request)
 
 
 def _lease_id(text: str) -> UUID:
@@ -352,52 +293,6 @@ def _lease_id(text: str) -> UUID:
             "The last part of the path is not the id of a lease.",
             advice='Use the path /v1/leases/{resource}/{lease}, with the "lease" from the answer to acquiring it.',
         ) from None
-
-
-Result = TypeVar("Result")
-
-
-async def while_connected(request: Request, work: Coroutine[Any, Any, Result]) -> Result:
-    """Return the result of ``work``, which is cancelled, and cleaned up, if the client hangs up or the gateway stops.
-
-    The body of the request must have been read. Raises ``RequestMalformed`` if the client has hung up, and
-    ``Unavailable`` if this gateway is being stopped.
-    """
-    working, leaving = asyncio.ensure_future(work), asyncio.ensure_future(_disconnected(request))
-    stopping = asyncio.ensure_future(_stopping(request))
-    try:
-        await asyncio.wait((working, leaving, stopping), return_when=asyncio.FIRST_COMPLETED)
-        if not working.done():
-            await _cancel(working)
-            if leaving.done():
-                raise RequestMalformed("The client has hung up.")
-            raise Unavailable(
-                "This gateway is being stopped.",
-                advice='Repeat the request: another gateway answers it. With a "request" it keeps its place for now.',
-            )
-        return working.result()
-    finally:
-        await _cancel(working, leaving, stopping)
-
-
-async def _cancel(*tasks: "asyncio.Future[Any]") -> None:
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
-
-
-async def _disconnected(request: Request) -> None:
-    while (await request.receive())["type"] != "http.disconnect":
-        pass
-
-
-async def _stopping(request: Request) -> None:
-    """Wait until the server begins to stop, which it tells its connections."""
-    stopping: asyncio.Event = request.scope["state"].get("stopping") or asyncio.Event()
-    await stopping.wait()
-
-
-BREAK_BEFORE, BREAK_AFTER = StepReached("leases.break.before"), StepReached("leases.break.after")
 
 
 class HoldView(BaseModel):
@@ -443,7 +338,7 @@ class LockView(BaseModel):
 
 class LockList(BaseModel):
     locks: list[LockView]
-    after: str | None = Field(description="Pass as ``after`` for the next page; null on the last one.")
+    after: NextName
 
 
 class BreakRequest(BaseModel):
@@ -457,35 +352,28 @@ class BreakRequest(BaseModel):
     reason: Annotated[str, Field(min_length=1, max_length=500)]
 
 
-def administration_routes(locks: LeaseTerms) -> Routes:
-    """Build the read-only routes of ``/v1/leases``, and ``/v1/breaks``."""
-    routes, service = Routes(Subject.LOCKS), locks.service
-
-    @routes.add("GET /v1/leases", LIST, "List the locks that are held, by name")
-    async def list_locks(_: Call, query: NamesQuery) -> LockList:
-        found = await service.listed(query.prefix, query.after, query.limit)
-        return LockList(
-            locks=[LockView.model_validate(one) for one in found],
-            after=found[-1].resource if len(found) == query.limit else None,
-        )
-
-    @routes.add("GET /v1/leases/{resource:path}", Rule(About.RESOURCE, LOOK), "Read the state of a lock")
-    async def read_lock(_: Call, resource: ResourceName) -> LockView:
-        return LockView.model_validate(await service.inspect(resource))
-
-    @routes.add(
-        "POST /v1/breaks/{resource:path}",
-        Rule(About.RESOURCE, (Action.BREAK,), held=True),
-        "End another holder's lease",
-        description="Needs the grant `break`. Every lease with exactly this token ends as if it had expired, "
-        "on record.",
-        answers={409: "No holder has the lock with this token."},
+@routes.add("GET /v1/leases", LIST, "List the locks that are held, by name")
+async def list_locks(call: Call, query: NamesQuery) -> LockList:
+    found = await call.services.leases.listed(query.prefix, query.after, query.limit)
+    return LockList(
+        locks=[LockView.model_validate(one) for one in found],
+        after=query.following([one.resource for one in found]),
     )
-    async def break_lock(call: Call, resource: ResourceName, body: BreakRequest) -> LockView:
-        expected, reason = Token.parse(body.expected), storable(body.reason) or ""
-        locks.observe(BREAK_BEFORE)
-        lock = await service.break_lock(resource, expected, call.principal.name, reason)
-        locks.observe(BREAK_AFTER)
-        return LockView.model_validate(lock)
 
-    return routes
+
+@routes.add("GET /v1/leases/{resource:path}", Rule(About.RESOURCE, LOOK), "Read the state of a lock")
+async def read_lock(call: Call, resource: ResourceName) -> LockView:
+    return LockView.model_validate(await call.services.leases.inspect(resource))
+
+
+@routes.add(
+    "POST /v1/breaks/{resource:path}",
+    Rule(About.RESOURCE, (Action.BREAK,), held=True),
+    "End another holder's lease",
+    description="Needs the grant `break`. Every lease with exactly this token ends as if it had expired, on record.",
+    answers={409: "No holder has the lock with this token."},
+)
+async def break_lock(call: Call, resource: ResourceName, body: BreakRequest) -> LockView:
+    expected, reason = Token.parse(body.expected), storable(body.reason) or ""
+    lock = await call.services.leases.break_lock(resource, expected, call.principal.name, reason)
+    return LockView.model_validate(lock)

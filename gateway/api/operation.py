@@ -6,34 +6,27 @@ could serve. The configuration is shown with its secrets redacted. No answer has
 
 import ipaddress
 import re
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from datetime import datetime
-from typing import Any, TypeAlias
+from typing import Any
 
 from pydantic import BaseModel, Field
 from starlette.requests import Request
 from starlette.responses import Response
 
 from gateway import budget
-from gateway.api.authorisation import ADMINISTER, AUDIT, CALLERS, PUBLIC, ApiAuthorisation
+from gateway.api.authorisation import ADMINISTER, AUDIT, CALLERS, PUBLIC
 from gateway.api.description import Subject
 from gateway.api.routes import Call, Routes, json
-from gateway.auth.grants import EVERYTHING, Action
+from gateway.auth.grants import Action
 from gateway.errors import DatabaseClosed, NotReady, Unauthenticated
 from gateway.fencing.record import ANONYMOUS
 from gateway.http.head import Head
-from gateway.reloading import Reload
-from gateway.webhooks.outbox import Outbox
 
 LIVE, HEALTH, READY, METRICS = "/livez", "/healthz", "/readyz", "/metrics"
 CUSTOMARY_PATHS = frozenset(path.encode() for path in (LIVE, HEALTH, READY, METRICS))
 
-HealthCheck: TypeAlias = Callable[[], Awaitable[dict[str, str]]]
-"""Returns the state of each service behind the gateway: ``ok``, or the problem.
-
-With several databases, a service is ``postgres`` or ``s3``, a dot and the name of the database.
-"""
+operation, webhooks = Routes(Subject.OPERATION), Routes(Subject.WEBHOOKS)
 
 
 class BucketView(BaseModel):
@@ -41,10 +34,6 @@ class BucketView(BaseModel):
 
     writable: bool = Field(description="Whether the bucket takes fenced writes.")
     missing: dict[str, str] = Field(description="The probes that the store failed, each with its consequence.")
-
-
-ProbedBuckets: TypeAlias = Callable[[], Mapping[str, BucketView]]
-"""Returns the probed buckets by name."""
 
 
 class JournalView(BaseModel):
@@ -57,10 +46,6 @@ class JournalView(BaseModel):
     snapshot: int = Field(0, description="The newest snapshot of the journal that the database has noted.")
     pending: int = Field(0, description="Raises that this gateway has not appended yet, with mode async.")
     lag_seconds: float = Field(0.0, description="The age of the oldest of them.")
-
-
-JournalState: TypeAlias = Callable[[], Awaitable[JournalView | None]]
-"""Returns the state of the journal; None without the database."""
 
 
 class DatabaseView(BaseModel):
@@ -88,50 +73,40 @@ class HealthView(BaseModel):
     )
 
 
-def health_routes(health: HealthCheck, ready: HealthCheck, buckets: ProbedBuckets, journal: JournalState) -> Routes:
-    """Build the routes ``/v1/live``, ``/v1/health`` and ``/v1/ready``. ``ready`` may leave out slow databases.
+@operation.add(f"GET+HEAD {LIVE}", PUBLIC, status=204)
+@operation.add(
+    "GET /v1/live",
+    PUBLIC,
+    "Check whether the process answers, whatever the state of the services behind it",
+    status=204,
+)
+async def read_live(_: Call) -> None:
+    """Answer. To restart a gateway because its database is away would make it forget what it has acknowledged."""
 
-    Only callers with the grant audit see more than states.
-    """
-    routes = Routes(Subject.OPERATION)
 
-    @routes.add(f"GET {LIVE}", PUBLIC, status=204)
-    @routes.add(f"HEAD {LIVE}", PUBLIC, status=204)
-    @routes.add(
-        "GET /v1/live",
-        PUBLIC,
-        "Check whether the process answers, whatever the state of the services behind it",
-        status=204,
-    )
-    async def read_live(_: Call) -> None:
-        """Answer. To restart a gateway because its database is away would make it forget what it has acknowledged."""
+@operation.add(f"GET+HEAD {HEALTH}", PUBLIC)
+@operation.add(
+    "GET /v1/health", PUBLIC, "Read the health of the gateway and of the services behind it", answer=HealthView
+)
+async def read_health(call: Call) -> Response:
+    services = await call.services.health()
+    status = 200 if all(state == "ok" for state in services.values()) else 503
+    more: dict[str, Any] = {}
+    if _audits(call):
+        more = {"journal": await call.services.journal(), "buckets": dict(call.services.buckets()) or None}
+    return json(_view(services, **more), status, exclude_none=True)
 
-    @routes.add(f"GET {HEALTH}", PUBLIC)
-    @routes.add(f"HEAD {HEALTH}", PUBLIC)
-    @routes.add(
-        "GET /v1/health", PUBLIC, "Read the health of the gateway and of the services behind it", answer=HealthView
-    )
-    async def read_health(call: Call) -> Response:
-        services = await health()
-        status = 200 if all(state == "ok" for state in services.values()) else 503
-        more: dict[str, Any] = {}
-        if _audits(call):
-            more = {"journal": await journal(), "buckets": dict(buckets()) or None}
-        return json(_view(services, **more), status, exclude_none=True)
 
-    @routes.add(f"GET {READY}", PUBLIC, status=204)
-    @routes.add(f"HEAD {READY}", PUBLIC, status=204)
-    @routes.add("GET /v1/ready", PUBLIC, "Check whether the gateway can take writes", status=204)
-    async def read_ready(_: Call) -> None:
-        services = await ready()
-        failing = sorted(name for name, state in services.items() if state != "ok")
-        databases = {name.partition(".")[2] for name in services}
-        # One of several databases that is down must not take the others out of a load balancer.
-        if databases == {name.partition(".")[2] for name in failing}:
-            told = f"Not ready: {', '.join(f'{name} is {services[name]}' for name in failing)}."
-            raise (DatabaseClosed if "closed" in map(services.get, failing) else NotReady)(told)
-
-    return routes
+@operation.add(f"GET+HEAD {READY}", PUBLIC, status=204)
+@operation.add("GET /v1/ready", PUBLIC, "Check whether the gateway can take writes", status=204)
+async def read_ready(call: Call) -> None:
+    services = await call.services.ready()
+    failing = sorted(name for name, state in services.items() if state != "ok")
+    databases = {name.partition(".")[2] for name in services}
+    # One of several databases that is down must not take the others out of a load balancer.
+    if databases == {name.partition(".")[2] for name in failing}:
+        told = f"Not ready: {', '.join(f'{name} is {services[name]}' for name in failing)}."
+        raise (DatabaseClosed if "closed" in map(services.get, failing) else NotReady)(told)
 
 
 def _view(services: Mapping[str, str], **more: Any) -> HealthView:
@@ -152,18 +127,6 @@ def _audits(call: Call) -> bool:
         return call.principal.audits
     except Unauthenticated:
         return False
-
-
-Scrape: TypeAlias = Callable[[str], Awaitable[tuple[bytes, str]]]
-"""Returns the metrics and their media type, given the ``Accept`` header of a request."""
-
-
-@dataclass(frozen=True, slots=True)
-class MetricsSource:
-    """The metrics to serve. If ``public``, they are for all callers."""
-
-    scrape: Scrape
-    public: bool = False
 
 
 _CREDENTIALS = frozenset((b"authorization", b"apikey"))
@@ -200,38 +163,29 @@ def _shows_credentials(request: Request) -> bool:
     return head.certificate is not None or any(name in _CREDENTIALS for name, _ in head.headers)
 
 
-def metrics_routes(metrics: MetricsSource, authorisation: ApiAuthorisation) -> Routes:
-    """Build the route ``/v1/metrics``, for callers with the grant audit and programs on this host.
-
-    Metrics name no resource, holder or caller. But they tell strangers how much load it takes to trouble the gateway.
-    """
-    routes = Routes(Subject.OPERATION)
-
-    @routes.add(f"GET {METRICS}", CALLERS)
-    @routes.add(f"HEAD {METRICS}", CALLERS)
-    @routes.add(
-        "GET /v1/metrics",
-        CALLERS,
-        "Read metrics, in the text format of Prometheus or as OpenMetrics",
-        content={"text/plain": {"schema": {"type": "string"}}},
-    )
-    async def read_metrics(call: Call) -> Response:
-        request = call.request
-        is_open = metrics.public or _is_local(request)
-        if _shows_credentials(request):
-            _ = call.principal  # wrong ones are an error everywhere
-        elif is_open:
-            budget.serve(request.scope["state"], ANONYMOUS)
-        if not is_open:
-            principal = call.principal
-            if principal.is_anonymous and not principal.audits:
-                raise Unauthenticated("Metrics are for callers with the grant audit.")
-            if not principal.audits:
-                raise await authorisation.denied(request, principal, (Action.AUDIT,), "everything", EVERYTHING)
-        content, media_type = await metrics.scrape(request.headers.get("accept", ""))
-        return Response(content, headers={"Content-Type": media_type, "Cache-Control": "no-store"})
-
-    return routes
+@operation.add(f"GET+HEAD {METRICS}", CALLERS)
+@operation.add(
+    "GET /v1/metrics",
+    CALLERS,
+    "Read metrics, in the text format of Prometheus or as OpenMetrics",
+    content={"text/plain": {"schema": {"type": "string"}}},
+)
+async def read_metrics(call: Call) -> Response:
+    request, metrics = call.request, call.services.metrics
+    is_open = metrics.public or _is_local(request)
+    if _shows_credentials(request):
+        _ = call.principal  # wrong ones are an error everywhere
+    elif is_open:
+        budget.serve(request.scope["state"], ANONYMOUS)
+    if not is_open:
+        principal = call.principal
+        if principal.is_anonymous and not principal.audits:
+            raise Unauthenticated("Metrics are for callers with the grant audit.")
+        if not principal.audits:
+            authorisation = call.services.authorisation
+            raise await authorisation.denied(request, principal, (Action.AUDIT,), "everything")
+    content, media_type = await metrics.scrape(request.headers.get("accept", ""))
+    return Response(content, headers={"Content-Type": media_type, "Cache-Control": "no-store"})
 
 
 class ConfigurationView(BaseModel):
@@ -244,39 +198,26 @@ class ReloadView(BaseModel):
     changes: list[str] = Field(description="The settings that have changed; empty if there was nothing to change.")
 
 
-@dataclass(frozen=True, slots=True)
-class ConfigurationAccess:
-    """``shown`` is the redacted configuration as TOML."""
+@operation.add(
+    "GET /v1/config",
+    ADMINISTER,
+    "Show the configuration in force",
+    description="Needs the grant `administer`. Every gateway answers for itself.",
+)
+async def show_configuration(call: Call) -> ConfigurationView:
+    return ConfigurationView(toml=call.services.configuration.shown)
 
-    shown: str
-    reload: Reload
 
-
-def configuration_routes(configuration: ConfigurationAccess) -> Routes:
-    """Build the routes below ``/v1/config``."""
-    routes = Routes(Subject.OPERATION)
-
-    @routes.add(
-        "GET /v1/config",
-        ADMINISTER,
-        "Show the configuration in force",
-        description="Needs the grant `administer`. Every gateway answers for itself.",
-    )
-    async def show_configuration(_: Call) -> ConfigurationView:
-        return ConfigurationView(toml=configuration.shown)
-
-    @routes.add(
-        "POST /v1/config/reload",
-        ADMINISTER,
-        "Put the configuration in force that stands in the file",
-        description="Needs the grant `administer`. It takes effect as a whole, or not at all. "
-        "Every gateway reloads its own.",
-        answers={409: "It cannot be used, or it needs a restart."},
-    )
-    async def reload_configuration(call: Call) -> ReloadView:
-        return ReloadView(changes=await configuration.reload(call.attempt()))
-
-    return routes
+@operation.add(
+    "POST /v1/config/reload",
+    ADMINISTER,
+    "Put the configuration in force that stands in the file",
+    description="Needs the grant `administer`. It takes effect as a whole, or not at all. "
+    "Every gateway reloads its own.",
+    answers={409: "It cannot be used, or it needs a restart."},
+)
+async def reload_configuration(call: Call) -> ReloadView:
+    return ReloadView(changes=await call.services.configuration.reload(call.attempt()))
 
 
 class WebhookView(BaseModel):
@@ -309,30 +250,25 @@ class TestView(BaseModel):
     error: str | None
 
 
-def webhook_routes(outbox: Outbox) -> Routes:
-    """Build the routes ``/v1/webhooks``."""
-    routes = Routes(Subject.WEBHOOKS)
+@webhooks.add(
+    "GET /v1/webhooks",
+    AUDIT,
+    "List the webhooks and their progress",
+    description="Needs the grant `audit`.",
+)
+async def list_webhooks(call: Call) -> WebhookList:
+    standings = await call.services.outbox.standings()
+    return WebhookList(webhooks=[WebhookView.model_validate(one, from_attributes=True) for one in standings])
 
-    @routes.add(
-        "GET /v1/webhooks",
-        AUDIT,
-        "List the webhooks and their progress",
-        description="Needs the grant `audit`.",
-    )
-    async def list_webhooks(_: Call) -> WebhookList:
-        standings = await outbox.standings()
-        return WebhookList(webhooks=[WebhookView.model_validate(one, from_attributes=True) for one in standings])
 
-    @routes.add(
-        "POST /v1/webhooks/{name}/test",
-        ADMINISTER,
-        "Send a test message to a webhook",
-        description="Needs the grant `administer`. The gateway sends it at once, not through the outbox. "
-        "If the receiver accepts "
-        "it, a paused webhook resumes with the entries that wait for it.",
-    )
-    async def test_webhook(_: Call, name: str) -> TestView:  # noqa: PT019 - no test
-        answer = await outbox.test(name)
-        return TestView(delivered=answer.error is None, status=answer.status, error=answer.error)
-
-    return routes
+@webhooks.add(
+    "POST /v1/webhooks/{name}/test",
+    ADMINISTER,
+    "Send a test message to a webhook",
+    description="Needs the grant `administer`. The gateway sends it at once, not through the outbox. "
+    "If the receiver accepts "
+    "it, a paused webhook resumes with the entries that wait for it.",
+)
+async def test_webhook(call: Call, name: str) -> TestView:
+    answer = await call.services.outbox.test(name)
+    return TestView(delivered=answer.error is None, status=answer.status, error=answer.error)

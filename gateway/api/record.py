@@ -2,15 +2,14 @@
 
 The id of an event of a stream is its position in the record, so the gateway keeps no state about its clients. Exports
 are CSV for spreadsheets and NDJSON for programs. They are streamed, so a long record needs little memory.
+A caller that may not audit gets its own entries only.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import dataclass
-from datetime import datetime
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from functools import partial
-from typing import Annotated, Protocol, TypeAlias
+from typing import Annotated
 from uuid import UUID
 
 from pydantic import BaseModel, Field
@@ -36,96 +35,76 @@ from gateway.api.record_views import (
 )
 from gateway.api.requests import ResourceName
 from gateway.api.routes import Call, Routes
+from gateway.api.services import Report, Services
 from gateway.auth.principal import Proof, shown_to
 from gateway.db import record, search
-from gateway.db.database import Database
 from gateway.db.export import ExportFormat, open_export
 from gateway.errors import NotFound
 from gateway.fencing.record import Entry, Filters, Kind
-from gateway.http.streaming import SEND_TIMEOUT, BodyWriter, ReaderSlots, StreamedResponse, Work
-from gateway.record.following import Follower, Subscription
+from gateway.http.streaming import BodyWriter, StreamedResponse, Work
+from gateway.record.following import Subscription
+
+routes = Routes(Subject.RECORD)
 
 _LIST = {404: "No entry has the id in ``before`` or ``after``."}
 
 
-def entry_routes(database: Database) -> Routes:
-    """Build the routes ``/v1/events`` and ``/v1/record``. A caller that may not audit gets its own entries only."""
-    routes = Routes(Subject.RECORD)
+@routes.add("GET /v1/events", OWN_ENTRIES, "List the whole record, newest first", answers=_LIST)
+async def list_events(call: Call, query: EventQuery) -> EntryList:
+    entries, leads = await read_page(call.services.database, query, call.principal)
+    return EntryList(events=[entry_view(one) for one in entries], **leads)
 
-    @routes.add("GET /v1/events", OWN_ENTRIES, "List the whole record, newest first", answers=_LIST)
-    async def list_events(call: Call, query: EventQuery) -> EntryList:
-        entries, leads = await read_page(database, query, call.principal)
-        return EntryList(events=[entry_view(one) for one in entries], **leads)
 
-    @routes.add("GET /v1/events/{id}", OWN_ENTRIES, "Read one entry of the record")
-    async def read_event(call: Call, id: UUID) -> EntryView:  # noqa: A002 - as in the path
-        return entry_view(await search.find_entry(database, id, shown_to(call.principal)))
+@routes.add("GET /v1/events/{id}", OWN_ENTRIES, "Read one entry of the record")
+async def read_event(call: Call, id: UUID) -> EntryView:  # noqa: A002 - as in the path
+    return entry_view(await search.find_entry(call.services.database, id, shown_to(call.principal)))
 
-    @routes.add(
-        "GET /v1/record/head",
-        AUDIT,
-        "Read the end of the record: its last position, and the hash up to there",
-        description="Needs the grant `audit`.",
-    )
-    async def read_head(_: Call) -> HeadView:
-        await record.seal(database)
-        head = await record.read_head(database)
-        return HeadView(position=head.position, hash=head.hash)
 
-    return routes
+@routes.add(
+    "GET /v1/record/head",
+    AUDIT,
+    "Read the end of the record: its last position, and the hash up to there",
+    description="Needs the grant `audit`.",
+)
+async def read_head(call: Call) -> HeadView:
+    await record.seal(call.services.database)
+    head = await record.read_head(call.services.database)
+    return HeadView(position=head.position, hash=head.hash)
 
 
 _OTHERS = 20
 
 
-def rejection_routes(database: Database) -> Routes:
-    """Build the routes ``/v1/rejections``. A caller that may not audit gets its own rejections only."""
-    routes = Routes(Subject.RECORD)
+@routes.add("GET /v1/rejections", OWN_ENTRIES, "List refused writes, newest first", answers=_LIST)
+async def list_rejections(call: Call, query: RejectionQuery) -> RejectionList:
+    entries, leads = await read_page(call.services.database, query, call.principal)
+    return RejectionList(rejections=[rejection_view(one) for one in entries], **leads)
 
-    @routes.add("GET /v1/rejections", OWN_ENTRIES, "List refused writes, newest first", answers=_LIST)
-    async def list_rejections(call: Call, query: RejectionQuery) -> RejectionList:
-        entries, leads = await read_page(database, query, call.principal)
-        return RejectionList(rejections=[rejection_view(one) for one in entries], **leads)
 
-    @routes.add(
-        "GET /v1/rejections/{id}",
-        OWN_ENTRIES,
-        "Read one refused write, with the takeover behind it and other rejections of the caller",
+@routes.add(
+    "GET /v1/rejections/{id}",
+    OWN_ENTRIES,
+    "Read one refused write, with the takeover behind it and other rejections of the caller",
+)
+async def read_rejection(call: Call, id: UUID) -> RejectionPage:  # noqa: A002 - as in the path
+    database = call.services.database
+    rejection = await search.find_entry(database, id, shown_to(call.principal))
+    if rejection.kind is not Kind.REJECTION:
+        raise NotFound(f"The entry {id} is no rejection.", advice=f"Request /v1/events/{id}.")
+    takeover = await search.find_takeover(database, rejection)
+    same = Filters(kinds=(Kind.REJECTION,), caller=rejection.caller)
+    others = await search.find_page(database, same, _OTHERS + 1) if rejection.caller is not None else []
+    is_shown = takeover is not None and shown_to(call.principal) in (None, takeover.caller)
+    return RejectionPage(
+        rejection=rejection_view(rejection, takeover),
+        takeover=entry_view(takeover) if takeover is not None and is_shown else None,
+        others=[rejection_view(one) for one in others if one.id != id][:_OTHERS],
     )
-    async def read_rejection(call: Call, id: UUID) -> RejectionPage:  # noqa: A002 - as in the path
-        rejection = await search.find_entry(database, id, shown_to(call.principal))
-        if rejection.kind is not Kind.REJECTION:
-            raise NotFound(f"The entry {id} is no rejection.", advice=f"Request /v1/events/{id}.")
-        takeover = await search.find_takeover(database, rejection)
-        same = Filters(kinds=(Kind.REJECTION,), caller=rejection.caller)
-        others = await search.find_page(database, same, _OTHERS + 1) if rejection.caller is not None else []
-        is_shown = takeover is not None and shown_to(call.principal) in (None, takeover.caller)
-        return RejectionPage(
-            rejection=rejection_view(rejection, takeover),
-            takeover=entry_view(takeover) if takeover is not None and is_shown else None,
-            others=[rejection_view(one) for one in others if one.id != id][:_OTHERS],
-        )
-
-    return routes
 
 
 TYPE = "text/event-stream"
 RETRY = b"retry: 1000\n"
 """Tells a client to reconnect after a second."""
-# A proxy must not buffer the answer, because the answer never ends.
-HEADERS = {"cache-control": "no-store", "x-accel-buffering": "no"}
-
-
-@dataclass(frozen=True, slots=True)
-class StreamLimits:
-    """The limits of streams, in seconds: ``heartbeat`` between two signs of life, ``timeout`` for a client to read.
-
-    A sign of life carries the position of the record. At most ``most`` streams are served at one time.
-    """
-
-    heartbeat: float = 15.0
-    timeout: float = SEND_TIMEOUT
-    most: int = 200
 
 
 class RejectionStream(RejectionFilters):
@@ -150,96 +129,63 @@ class StreamHeaders(BaseModel):
     ] = None
 
 
-def stream_routes(follower: Follower, limits: StreamLimits | None = None) -> Routes:
-    """Build the routes ``/v1/rejections/stream`` and ``/v1/events/stream``.
-
-    A caller that may not audit gets its own entries only.
-    """
-    routes = Routes(Subject.RECORD)
-    limits = limits or StreamLimits()
-    room = ReaderSlots(limits.most, "streams")
-    told = "Server-sent events. The id of each event is its position. Comments keep the connection alive."
-
-    def answer(
-        call: Call, query: RejectionStream | EventStream, headers: StreamHeaders, view: Callable[[Entry], BaseModel]
-    ) -> Response:
-        after = query.after if headers.last_event_id is None else headers.last_event_id
-        filters, proof = query.filters_for(call.principal), call.principal.proof
-        opening = _open_stream(follower, room, limits, filters, after, view, proof)
-        return StreamedResponse(opening, TYPE, HEADERS, endless=True, timeout=limits.timeout)
-
-    @routes.add(
-        "GET /v1/rejections/stream",
-        OWN_ENTRIES,
-        "Stream refused writes as they go on record",
-        description=told,
-        content={TYPE: {}},
-    )
-    async def stream_rejections(call: Call, query: RejectionStream, headers: StreamHeaders) -> Response:
-        return answer(call, query, headers, rejection_view)
-
-    @routes.add(
-        "GET /v1/events/stream",
-        OWN_ENTRIES,
-        "Stream all entries as they go on record",
-        description=told,
-        content={TYPE: {}},
-    )
-    async def stream_events(call: Call, query: EventStream, headers: StreamHeaders) -> Response:
-        return answer(call, query, headers, entry_view)
-
-    return routes
+_STREAM = {
+    "description": "Server-sent events. The id of each event is its position. Comments keep the connection alive.",
+    "content": {TYPE: {}},
+}
 
 
-@dataclass(frozen=True, slots=True)
-class EntryWriter:
-    """Writes the entries of a subscription until the stream is closed, the follower is, or ``proof`` has ended.
+def _stream(
+    call: Call, query: RejectionStream | EventStream, headers: StreamHeaders, view: Callable[[Entry], BaseModel]
+) -> Response:
+    after = query.after if headers.last_event_id is None else headers.last_event_id
+    opening = _open_stream(call.services, query.filters_for(call.principal), after, view, call.principal.proof)
+    return StreamedResponse(opening, TYPE, endless=True, timeout=call.services.readers.of_streams.timeout)
 
-    ``proof`` is the caller's. ``view``: the form of an entry. ``heartbeat`` is in seconds.
-    """
 
-    subscription: Subscription
-    heartbeat: float
-    view: Callable[[Entry], BaseModel]
-    proof: Proof | None
+@routes.add("GET /v1/rejections/stream", OWN_ENTRIES, "Stream refused writes as they go on record", **_STREAM)
+async def stream_rejections(call: Call, query: RejectionStream, headers: StreamHeaders) -> Response:
+    return _stream(call, query, headers, rejection_view)
 
-    @property
-    def is_proven(self) -> bool:
-        """Return whether the caller is still who it has proven to be."""
-        return self.proof is None or self.proof.holds()
 
-    async def __call__(self, outlet: BodyWriter) -> None:
-        """Write the position first, so a client that is cut off before its first entry can resume."""
-        subscription = self.subscription
-        await outlet.write(RETRY + progress(str(subscription.position)))
-        while self.is_proven:
-            try:
-                async with asyncio.timeout(self.heartbeat):
-                    entries = await subscription.next()
-            except TimeoutError:
-                await outlet.write(progress(str(subscription.position)))
-                continue
-            if not entries or not self.is_proven:
-                return
-            await outlet.write(
-                b"".join(event(str(one.position), one.kind, self.view(one).model_dump_json()) for one in entries)
-            )
+@routes.add("GET /v1/events/stream", OWN_ENTRIES, "Stream all entries as they go on record", **_STREAM)
+async def stream_events(call: Call, query: EventStream, headers: StreamHeaders) -> Response:
+    return _stream(call, query, headers, entry_view)
 
 
 @asynccontextmanager
 async def _open_stream(
-    follower: Follower,
-    room: ReaderSlots,
-    limits: StreamLimits,
-    filters: Filters,
-    after: int | None,
+    services: Services, filters: Filters, after: int | None, view: Callable[[Entry], BaseModel], proof: Proof | None
+) -> AsyncIterator[Work]:
+    """Open a stream and yield what writes it. Raises ``TooManyReaders``, ``RequestMalformed``, ``Unavailable``."""
+    readers = services.readers
+    with readers.streams.place(audits=filters.shown_to is None):
+        async with services.follower.subscribed(filters, after) as subscription:
+            yield partial(_write_entries, subscription, readers.of_streams.heartbeat, view, proof)
+
+
+async def _write_entries(
+    subscription: Subscription,
+    heartbeat: float,
     view: Callable[[Entry], BaseModel],
     proof: Proof | None,
-) -> AsyncIterator[EntryWriter]:
-    """Open a stream and yield what writes it. Raises ``TooManyReaders``, ``RequestMalformed``, ``Unavailable``."""
-    with room.place(audits=filters.shown_to is None):
-        async with follower.subscribed(filters, after) as subscription:
-            yield EntryWriter(subscription, limits.heartbeat, view, proof)
+    outlet: BodyWriter,
+) -> None:
+    """Write entries until the stream is closed, the follower is, or the proof of the caller has ended.
+
+    The position comes first, so a client that is cut off before its first entry can resume.
+    """
+    await outlet.write(RETRY + progress(str(subscription.position)))
+    while proof is None or proof.holds():
+        try:
+            async with asyncio.timeout(heartbeat):
+                entries = await subscription.next()
+        except TimeoutError:
+            await outlet.write(progress(str(subscription.position)))
+            continue
+        if not entries or not (proof is None or proof.holds()):
+            return
+        await outlet.write(b"".join(event(str(one.position), one.kind, view(one).model_dump_json()) for one in entries))
 
 
 def event(identifier: str, kind: str, data: str) -> bytes:
@@ -251,9 +197,6 @@ def progress(identifier: str) -> bytes:
     """Return an id without data: the client stores it and raises no event."""
     return f"id: {identifier}\n: still here\n\n".encode()
 
-
-MOST_EXPORTS = 4
-"""Exports that one process serves at one time. Each occupies a session of the database."""
 
 TYPES = {ExportFormat.CSV: "text/csv; charset=utf-8", ExportFormat.NDJSON: "application/x-ndjson"}
 _DESCRIPTIONS = {
@@ -281,25 +224,11 @@ def attachment(name: str, form: ExportFormat) -> dict[str, str]:
     return {"content-disposition": f'attachment; filename="{name}.{form}"'}
 
 
-Opening: TypeAlias = AbstractAsyncContextManager[Work]
-
-
-def export_routes(database: Database) -> Routes:
-    """Build the routes ``/v1/rejections.csv``, ``/v1/events.ndjson`` and so on.
-
-    A caller that may not audit gets its own entries only.
-    """
-    routes, room = Routes(Subject.RECORD), ReaderSlots(MOST_EXPORTS, "exports")
-    for form in ExportFormat:
-        _add_exports(routes, form, partial(_open_export, database, room, form))
-    return routes
-
-
-def _add_exports(routes: Routes, form: ExportFormat, opened: Callable[[Filters, int], Opening]) -> None:
+def _add_exports(form: ExportFormat) -> None:
     """Add the exports of one form."""
 
     def answer(call: Call, name: str, query: RejectionExport | EventExport) -> Response:
-        opening = opened(query.filters_for(call.principal), query.after)
+        opening = _open_export(call.services, form, query.filters_for(call.principal), query.after)
         return StreamedResponse(opening, TYPES[form], attachment(name, form))
 
     described = {"description": _DESCRIPTIONS[form], "content": {TYPES[form]: {}}}
@@ -315,13 +244,15 @@ def _add_exports(routes: Routes, form: ExportFormat, opened: Callable[[Filters, 
         return answer(call, "events", query)
 
 
+for one in ExportFormat:
+    _add_exports(one)
+
+
 @asynccontextmanager
-async def _open_export(
-    database: Database, room: ReaderSlots, form: ExportFormat, filters: Filters, after: int
-) -> AsyncIterator[Work]:
+async def _open_export(services: Services, form: ExportFormat, filters: Filters, after: int) -> AsyncIterator[Work]:
     """Open an export and yield what writes it. Raises ``TooManyReaders``, and ``Unavailable`` without the database."""
-    with room.place(audits=filters.shown_to is None):
-        async with open_export(database, filters, after) as export:
+    with services.readers.exports.place(audits=filters.shown_to is None):
+        async with open_export(services.database, filters, after) as export:
             yield lambda outlet: export.write(form, outlet.write)
 
 
@@ -331,19 +262,6 @@ _REPORT_HEADERS = {
     "x-content-type-options": "nosniff",
     "cache-control": "no-store",
 }
-
-
-class Report(Protocol):
-    """An HTML document, and the name of its file."""
-
-    @property
-    def content(self) -> str: ...
-
-    @property
-    def name(self) -> str: ...
-
-
-MakeReport: TypeAlias = Callable[[str, datetime | None, datetime | None], Awaitable[Report]]
 
 
 def report_answer(report: Report) -> Response:
@@ -359,20 +277,14 @@ class Span(BaseModel):
     until: Annotated[Moment | None, Field(description="The end of the span; now if it is left out.")] = None
 
 
-def report_routes(make: MakeReport) -> Routes:
-    """Build the route ``/v1/reports/{resource}``."""
-    routes = Routes(Subject.RECORD)
-
-    @routes.add(
-        "GET /v1/reports/{resource:path}",
-        AUDIT,
-        "An incident report of one resource",
-        description="For callers that may audit, because a report without the entries of other callers would mislead. "
-        "One HTML document has the timeline, each refused write, and the end of the record at that time. "
-        "Without `since` and `until` it covers the last day on which something of note happened.",
-        content={"text/html": {}},
-    )
-    async def read_report(_: Call, resource: ResourceName, query: Span) -> Response:
-        return report_answer(await make(resource, query.since, query.until))
-
-    return routes
+@routes.add(
+    "GET /v1/reports/{resource:path}",
+    AUDIT,
+    "An incident report of one resource",
+    description="For callers that may audit, because a report without the entries of other callers would mislead. "
+    "One HTML document has the timeline, each refused write, and the end of the record at that time. "
+    "Without `since` and `until` it covers the last day on which something of note happened.",
+    content={"text/html": {}},
+)
+async def read_report(call: Call, resource: ResourceName, query: Span) -> Response:
+    return report_answer(await call.services.make_report(resource, query.since, query.until))

@@ -12,7 +12,6 @@ from gateway.api.requests import MAX_PAGE, TokenText
 from gateway.auth.principal import Principal, shown_to
 from gateway.db import search
 from gateway.db.database import Database
-from gateway.db.search import Total
 from gateway.fencing.record import (
     FILTERS,
     Entry,
@@ -72,18 +71,22 @@ class RejectionFilters(BaseModel):
     since: Annotated[Moment | None, _told("since")] = None
     until: Annotated[Moment | None, _told("until")] = None
 
-    def filters(self, kinds: tuple[Kind, ...] = (Kind.REJECTION,), only: str | None = None) -> Filters:
+    @property
+    def kinds(self) -> tuple[Kind, ...]:
+        return (Kind.REJECTION,)
+
+    def filters(self, only: str | None = None) -> Filters:
         """Return the filters of the record. ``only``: the caller that sees no other entries than its own.
 
         Raises ``TokenMalformed``.
         """
         same = {name: getattr(self, name) for name in RejectionFilters.model_fields.keys() - {"prefix", "token"}}
         token = None if self.token is None else Token.parse(self.token)
-        return Filters(kinds=kinds, prefix=self.prefix or None, token=token, shown_to=only, **same)
+        return Filters(kinds=self.kinds, prefix=self.prefix or None, token=token, shown_to=only, **same)
 
     def filters_for(self, principal: Principal) -> Filters:
         """Return the filters of the record, limited to what this caller may see. Raises ``TokenMalformed``."""
-        return self.filters(only=shown_to(principal))
+        return self.filters(shown_to(principal))
 
 
 class EventFilters(RejectionFilters):
@@ -91,8 +94,9 @@ class EventFilters(RejectionFilters):
 
     kind: Annotated[list[Kind], _told("kind", max_length=len(Kind))] = []
 
-    def filters_for(self, principal: Principal) -> Filters:
-        return self.filters(tuple(dict.fromkeys(self.kind)), shown_to(principal))
+    @property
+    def kinds(self) -> tuple[Kind, ...]:
+        return tuple(dict.fromkeys(self.kind))
 
 
 class PageQuery(BaseModel):
@@ -130,14 +134,15 @@ async def read_page(
 
     Raises ``NotFound`` for a cursor that leads nowhere.
     """
-    filters, oldest_first = query.filters_for(principal), query.order == "oldest"
     before = await position(database, query.before, principal)
     after = await position(database, query.after, principal)
-    page = await search.read_page(database, filters, query.limit, before=before, after=after, oldest_first=oldest_first)
-    leads: dict[str, Any] = {"before": None, "after": None, **total_fields(page.total)}
-    if page.more:
-        leads["after" if oldest_first else "before"] = page.entries[-1].id
-    return page.entries, leads
+    is_reversed = query.order == "oldest"
+    asked = search.Slice(query.filters_for(principal), query.limit, before, after, is_reversed)
+    page = await search.read_page(database, asked)
+    leads = {"before": None if is_reversed else page.older, "after": page.newer if is_reversed else None}
+    ids = {name: None if entry is None else entry.id for name, entry in leads.items()}
+    total, exact = (None, None) if page.total is None else (page.total.count, page.total.exact)
+    return page.entries, {**ids, "total": total, "total_exact": exact}
 
 
 class MissingGrantView(BaseModel):
@@ -147,48 +152,10 @@ class MissingGrantView(BaseModel):
     on: str = Field(description="The place or the resource, such as ``table public.orders``.")
 
 
-class RejectionView(BaseModel):
-    """A refused write. If ``enforced`` is false, it passed although the rule would refuse it."""
-
+class _Facts(BaseModel):
     id: UUID
     position: int = Field(description="Its place in the record, which has one order.")
     at: datetime
-    resource: str | None
-    reason: str | None
-    enforced: bool | None
-    token: str | None
-    fence: str | None
-    raised_by: str | None
-    raised_at: datetime | None
-    lag_seconds: float | None = Field(
-        description="Seconds for which its writer had been overtaken, counted from when the refusing fence was raised."
-    )
-    holder: str | None
-    caller: str | None
-    plane: str | None
-    rule: str | None
-    method: str | None
-    target: str | None
-    payload_size: int | None = Field(description="Bytes; null if the body was not read.")
-    payload_sha256: str | None
-    client: str | None
-    request_id: str | None
-    missing: MissingGrantView | None = Field(description="The missing grant, if the reason is ``denied``.")
-    also_denied: int = Field(description="Denials without credentials that this entry stands for, besides its own.")
-    trace_id: str | None = Field(description="The trace of the request, if the gateway sends traces.")
-    program: str | None = Field(description="The name that the program gave itself, such as its ``User-Agent``.")
-    statement: str | None = Field(
-        description="The first words of the statement that a guard judged, without values: ``UPDATE orders SET``."
-    )
-
-
-class EntryView(BaseModel):
-    """An entry of any kind. Its line in an NDJSON export has the same fields."""
-
-    position: int
-    id: UUID
-    at: datetime
-    kind: str = Field(description="One of the kinds of entries. A newer gateway on the same record may add others.")
     plane: str | None
     rule: str | None
     resource: str | None
@@ -201,9 +168,32 @@ class EntryView(BaseModel):
     target: str | None
     client: str | None
     request_id: str | None
-    payload_size: int | None
+    payload_size: int | None = Field(description="Bytes; null if the body was not read.")
     payload_sha256: str | None
     fence: str | None = Field(description="The fence that refused the write, or the one that was overtaken.")
+
+
+class RejectionView(_Facts):
+    """A refused write. If ``enforced`` is false, it passed although the rule would refuse it."""
+
+    raised_by: str | None
+    raised_at: datetime | None
+    lag_seconds: float | None = Field(
+        description="Seconds for which its writer had been overtaken, counted from when the refusing fence was raised."
+    )
+    missing: MissingGrantView | None = Field(description="The missing grant, if the reason is ``denied``.")
+    also_denied: int = Field(description="Denials without credentials that this entry stands for, besides its own.")
+    trace_id: str | None = Field(description="The trace of the request, if the gateway sends traces.")
+    program: str | None = Field(description="The name that the program gave itself, such as its ``User-Agent``.")
+    statement: str | None = Field(
+        description="The first words of the statement that a guard judged, without values: ``UPDATE orders SET``."
+    )
+
+
+class EntryView(_Facts):
+    """An entry of any kind. Its line in an NDJSON export has the same fields."""
+
+    kind: str = Field(description="One of the kinds of entries. A newer gateway on the same record may add others.")
     fence_holder: str | None
     fence_caller: str | None
     fence_raised_at: datetime | None
@@ -211,31 +201,23 @@ class EntryView(BaseModel):
     hash: str = Field(description="SHA-256 over the entry and the hash before it, in hexadecimal digits.")
 
 
-class Totals(BaseModel):
-    """The size of the whole list."""
+class _Part(BaseModel):
+    """The size of the whole list, and where its next page begins."""
 
     total: int | None = Field(
         description=f"The number of entries, at most {search.TOTAL_CAP:,}; null on all pages but the first."
     )
     total_exact: bool | None = Field(description="False: the list has more than ``total`` entries.")
+    before: UUID | None = Field(description="Pass as ``before`` for the next page; null on the last one.")
+    after: UUID | None = Field(description="The same for the order ``oldest``: pass as ``after``.")
 
 
-Before: TypeAlias = Annotated[
-    UUID | None, Field(description="Pass as ``before`` for the next page; null on the last one.")
-]
-After: TypeAlias = Annotated[UUID | None, Field(description="The same for the order ``oldest``: pass as ``after``.")]
-
-
-class RejectionList(Totals):
+class RejectionList(_Part):
     rejections: list[RejectionView]
-    before: Before
-    after: After
 
 
-class EntryList(Totals):
+class EntryList(_Part):
     events: list[EntryView]
-    before: Before
-    after: After
 
 
 class RejectionPage(BaseModel):
@@ -273,11 +255,3 @@ def rejection_view(entry: Entry, takeover: Entry | None = None) -> RejectionView
 
 def entry_view(entry: Entry) -> EntryView:
     return EntryView(**facts(entry))
-
-
-def total_fields(total: Total | None) -> dict[str, Any]:
-    """Return the fields of ``Totals``."""
-    return {
-        "total": None if total is None else total.count,
-        "total_exact": None if total is None else total.exact,
-    }

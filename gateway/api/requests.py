@@ -1,7 +1,7 @@
 """The parts that all routes of the fencing API share: the caller, the body, the path, and the record of a request."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Sequence
 from typing import Annotated, Any, TypeAlias
 from urllib.parse import unquote
 
@@ -15,8 +15,6 @@ from gateway.fencing.record import Attempt
 from gateway.http.head import Head
 
 MAX_PAGE = 1000
-
-Authenticate: TypeAlias = Callable[[Request], Principal]
 
 TokenText: TypeAlias = Annotated[str, Field(max_length=40, examples=["34", "2.34"])]
 ShownToken: TypeAlias = Annotated[str, BeforeValidator(str)]
@@ -71,6 +69,14 @@ class NamesQuery(BaseModel):
     after: Annotated[str, Field(max_length=512), AfterValidator(storable)] = ""
     limit: Annotated[int, Field(ge=1, le=MAX_PAGE)] = 100
 
+    def following(self, names: Sequence[str]) -> str | None:
+        """Return the name after which the next page begins, given those of this one; None if it is the last one."""
+        return names[-1] if len(names) == self.limit else None
+
+
+NextName: TypeAlias = Annotated[
+    str | None, Field(description="Pass as ``after`` for the next page; null on the last one.")
+]
 
 ResourceName: TypeAlias = Annotated[
     str,

@@ -24,17 +24,17 @@ from starlette.responses import RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gateway import budget
-from gateway.api.authorisation import ApiAuthorisation, Rule
+from gateway.api.authorisation import OPEN, Rule
 from gateway.api.description import Subject
-from gateway.api.requests import Authenticate, attempt
-from gateway.auth.callers import Callers
+from gateway.api.requests import attempt
+from gateway.api.services import Services
 from gateway.auth.principal import Principal
 from gateway.errors import BodyTooLarge, GatewayError, NotFound, RequestMalformed, for_callers
 from gateway.fencing.headers import FencingHeaders
 from gateway.fencing.ownership import Ownership
 from gateway.fencing.record import Attempt
 from gateway.fencing.resource import canonical
-from gateway.http.body import BodyReader, ClientGone, WholeAnswers
+from gateway.http.body import ClientGone, WholeAnswers
 from gateway.http.head import Head
 from gateway.http.middleware import problem, refusing
 
@@ -54,12 +54,18 @@ class Call:
     """A request to an endpoint."""
 
     request: Request
-    _caller: Authenticate
+    services: Services
 
     @property
     def principal(self) -> Principal:
-        """Return the caller. Raises ``Unauthenticated``."""
-        return self._caller(self.request)
+        """Return the caller, which the page may have proven already. Raises ``Unauthenticated``."""
+        state = self.request.scope["state"]
+        principal: Principal | None = state.get("viewer")
+        if principal is None:
+            head = Head.of(self.request.scope)
+            principal = state["viewer"] = self.services.keys.by_bearer(head.headers, head.certificate)
+            budget.serve(state, principal.name)
+        return principal
 
     def attempt(self, shown: FencingHeaders = _NOTHING) -> Attempt:
         """Return the request as it goes on record."""
@@ -148,12 +154,13 @@ class Routes(list[Route]):
     def add(self, at: str, rule: Rule, summary: str = "", **more: Any) -> Callable[[Endpoint], Endpoint]:
         """Return a decorator that adds the route of an endpoint ``at`` a method and a path, such as ``GET /v1/fences``.
 
-        ``more``: the other fields of ``Route``.
+        ``GET+HEAD`` are two methods. ``more``: the other fields of ``Route``.
         """
 
         def added(endpoint: Endpoint) -> Endpoint:
-            method, _, path = at.partition(" ")
-            self.append(Route(method, path, endpoint, rule, self._subject, summary, **more))
+            methods, _, path = at.partition(" ")
+            for method in methods.split("+"):
+                self.append(Route(method, path, endpoint, rule, self._subject, summary, **more))
             return endpoint
 
         return added
@@ -167,23 +174,19 @@ class Found(NamedTuple):
     parts: Mapping[str, str]
 
 
-class Api:
-    """ASGI app of the routes, for one database."""
+class Table:
+    """All routes of the API, which are the same for each database."""
 
-    def __init__(
-        self, routes: Iterable[Route], keys: Callers, authorisation: ApiAuthorisation, bodies: BodyReader
-    ) -> None:
-        self.routes = tuple(routes)
-        self._keys, self._authorisation, self._bodies = keys, authorisation, bodies
+    def __init__(self, routes: Iterable[Route]) -> None:
         self._plain: dict[tuple[str, str], Found] = {}
-        self._patterns: dict[str, list[tuple[re.Pattern[str], Route]]] = {one.method: [] for one in self.routes}
-        for one in self.routes:
+        self._patterns: dict[str, list[tuple[re.Pattern[str], Route]]] = {}
+        for one in routes:
+            patterns = self._patterns.setdefault(one.method, [])
             for path in {one.path, one.short}:
                 if "{" in path:
-                    self._patterns[one.method].append((_pattern(path), one))
+                    patterns.append((_pattern(path), one))
                 else:
                     self._plain[one.method, path] = Found(one, path, {})
-        self._app = WholeAnswers(self._serve, bodies.memory, _refuse)
 
     def find(self, scope: Scope) -> Found | None:
         """Return the route of a request, None if there is none. Its path is read as the client sent it.
@@ -208,58 +211,7 @@ class Api:
                 return Found(route, path, match.groupdict())
         return None
 
-    def _caller(self, request: Request) -> Principal:
-        # The page may have proven the caller already.
-        state = request.scope["state"]
-        principal: Principal | None = state.get("viewer")
-        if principal is None:
-            head = Head.of(request.scope)
-            principal = state["viewer"] = self._keys.by_bearer(head.headers, head.certificate)
-            budget.serve(state, principal.name)
-        return principal
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await self._app(scope, receive, send)
-
-    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await answering(partial(self.respond, scope, receive), scope, receive, send)
-
-    async def respond(self, scope: Scope, receive: Receive, body: BaseModel | None = None) -> Response:
-        """Return the answer to a request. ``body``, if it was read. Raises ``GatewayError``."""
-        found = self.find(scope)
-        if found is None:
-            return self._astray(scope)
-        route, result = found.route, await self.call(found, scope, receive, body)
-        if isinstance(result, BaseModel):
-            return json(result, route.status, private=route.method != "GET")
-        return Response(status_code=route.status) if result is None else result
-
-    async def call(
-        self, found: Found, scope: Scope, receive: Receive, body: BaseModel | None = None
-    ) -> BaseModel | Response | None:
-        """Return what the endpoint returns, once the caller is proven and authorised. Raises ``GatewayError``."""
-        scope["path"] = found.path
-        route, call = found.route, Call(Request(scope, receive), self._caller)
-        await self.authorise(found, call.request)
-        given: dict[str, Any] = {name: _part(route.takes[name], name, text) for name, text in found.parts.items()}
-        for place in ("query", "headers"):
-            if model := route.takes.get(place):
-                given[place] = _read_parameters(call.request, place, model)
-        if route.reads is not None:
-            given["body"] = body or parsed(route.reads, await self._whole(scope, receive, route.limit or MAX_BODY))
-        return await route.endpoint(call, **given)
-
-    async def authorise(self, found: Found, request: Request) -> None:
-        """Prove the caller of a request, and check the rule of its route, as far as that needs no body."""
-        await self._authorisation.check(request, self._caller, found.route.rule, found.parts.get("resource", ""))
-
-    async def _whole(self, scope: Scope, receive: Receive, limit: int) -> bytes:
-        try:
-            return await self._bodies.of(scope, receive).whole(limit)
-        except ClientGone:
-            raise RequestMalformed("The client hung up before its body was complete.") from None
-
-    def _astray(self, scope: Scope) -> Response:
+    def astray(self, scope: Scope) -> Response:
         """Return the answer to a request that no route takes. Raises ``NotFound``."""
         head = Head.of(scope)
         path = head.raw_path.decode("utf-8", "replace")
@@ -274,6 +226,67 @@ class Api:
             query = head.query_string.decode("latin-1")
             return RedirectResponse(f"{other}?{query}" if query else other)
         raise NotFound("There is nothing at this path.")
+
+
+class Api:
+    """ASGI app of the routes, for one database."""
+
+    def __init__(self, table: Table, services: Services) -> None:
+        self._table, self._services = table, services
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self.serving(self._table.find(scope))(scope, receive, send)
+
+    def serving(self, found: Found | None) -> ASGIApp:
+        """Return the app for a request whose route was looked up. None: it has none."""
+
+        async def serve(scope: Scope, receive: Receive, send: Send) -> None:
+            await answering(partial(self.respond, found, scope, receive), scope, receive, send)
+
+        return WholeAnswers(serve, self._services.bodies.memory, _refuse)
+
+    async def respond(
+        self, found: Found | None, scope: Scope, receive: Receive, body: BaseModel | None = None
+    ) -> Response:
+        """Return the answer to a request. ``body``, if it was read. Raises ``GatewayError``."""
+        if found is None:
+            return self._table.astray(scope)
+        route, result = found.route, await self.call(found, scope, receive, body)
+        if isinstance(result, BaseModel):
+            return json(result, route.status, private=route.method != "GET")
+        return Response(status_code=route.status) if result is None else result
+
+    async def call(
+        self, found: Found, scope: Scope, receive: Receive, body: BaseModel | None = None
+    ) -> BaseModel | Response | None:
+        """Return what the endpoint returns, once the caller is proven and authorised. Raises ``GatewayError``."""
+        scope["path"] = found.path
+        route, call = found.route, Call(Request(scope, receive), self._services)
+        given = await self.authorise(found, call.request)
+        for place in ("query", "headers"):
+            if model := route.takes.get(place):
+                given[place] = _read_parameters(call.request, place, model)
+        if route.reads is not None:
+            given["body"] = body or parsed(route.reads, await self._whole(scope, receive, route.limit or MAX_BODY))
+        return await route.endpoint(call, **given)
+
+    async def authorise(self, found: Found, request: Request) -> dict[str, Any]:
+        """Prove the caller of a request, read its path, and check the rule of its route as far as that needs no body.
+
+        Return the parts of the path as the endpoint takes them. A name of a resource is in canonical form.
+        """
+        route = found.route
+        principal = None if route.rule.about in OPEN else Call(request, self._services).principal
+        given = {name: _part(route.takes[name], name, text) for name, text in found.parts.items()}
+        if principal is not None:
+            await self._services.authorisation.check(request, principal, route.rule, given.get("resource", ""))
+        return given
+
+    async def _whole(self, scope: Scope, receive: Receive, limit: int) -> bytes:
+        try:
+            return await self._services.bodies.of(scope, receive).whole(limit)
+        except ClientGone:
+            raise RequestMalformed("The client hung up before its body was complete.") from None
 
 
 def _pattern(path: str) -> re.Pattern[str]:

@@ -1,29 +1,19 @@
 """Several writes to tables in one transaction. This module describes the request; the table plane executes it."""
 
-from collections.abc import Awaitable, MutableMapping
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import orjson
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response
-from starlette.types import Receive
 
 from gateway.api.authorisation import About, Rule
 from gateway.api.description import Subject
 from gateway.api.routes import Call, Routes
 from gateway.auth.grants import Action
-from gateway.auth.principal import Principal
 from gateway.fencing.ownership import Ownership
-from gateway.http.direct import Answer
 from gateway.tables.dialect.body import in_pieces
 
-
-class Transact(Protocol):
-    """Execute the writes in the body of a request, all or none. Raises a ``GatewayError``."""
-
-    def __call__(
-        self, scope: MutableMapping[str, Any], receive: Receive, principal: Principal, /
-    ) -> Awaitable[Answer]: ...
+routes = Routes(Subject.WRITES)
 
 
 class TransactionWrite(BaseModel):
@@ -94,28 +84,22 @@ def _owners(ownership: Ownership, content: bytes) -> list[str]:
     return [ownership.of_schema(one if isinstance(one, str) else None) for one in schemas]
 
 
-def transaction_routes(transact: Transact) -> Routes:
-    """Build the route ``/v1/transaction``."""
-    routes = Routes(Subject.WRITES)
-
-    @routes.add(
-        "POST /v1/transaction",
-        Rule(About.BODY, (Action.WRITE,)),
-        "Write to several tables, all or nothing",
-        description=_DESCRIPTION,
-        body=TransactionRequest,
-        limit=None,
-        owners=_owners,
-        answer=TransactionAnswer,
-        answers={
-            **dict.fromkeys((403, 404, 409, 412, 413, 422, 428), ""),
-            "default": "The answer that the failing write would have got on its own.",
-        },
+@routes.add(
+    "POST /v1/transaction",
+    Rule(About.BODY, (Action.WRITE,)),
+    "Write to several tables, all or nothing",
+    description=_DESCRIPTION,
+    body=TransactionRequest,
+    limit=None,
+    owners=_owners,
+    answer=TransactionAnswer,
+    answers={
+        **dict.fromkeys((403, 404, 409, 412, 413, 422, 428), ""),
+        "default": "The answer that the failing write would have got on its own.",
+    },
+)
+async def transaction(call: Call, headers: TransactionHeaders) -> Response:  # noqa: ARG001 - the description lists them
+    answer = await call.services.transact(call.request.scope, call.request.receive, call.principal)
+    return Response(
+        answer.body, answer.status, {name.decode(): value.decode("latin-1") for name, value in answer.headers}
     )
-    async def transaction(call: Call, headers: TransactionHeaders) -> Response:  # noqa: ARG001 - the description lists them
-        answer = await transact(call.request.scope, call.request.receive, call.principal)
-        return Response(
-            answer.body, answer.status, {name.decode(): value.decode("latin-1") for name, value in answer.headers}
-        )
-
-    return routes

@@ -4,14 +4,13 @@ To note the use of a key costs a write to memory. An API key is shown by a finge
 longer than to try the guess at a gateway.
 """
 
-import base64
 import hashlib
 import hmac
 import secrets
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from dataclasses import replace
+from datetime import datetime
 from enum import StrEnum
 from functools import lru_cache
 from time import monotonic
@@ -20,7 +19,8 @@ from gateway.auth import temporary_keys
 from gateway.auth.grants import Action, Grant, Rights
 from gateway.auth.identity_tokens import Identity, looks_like_one
 from gateway.auth.issuers import Issuers
-from gateway.auth.principal import OWN, Claims, ClientCertificate, FencedScope, Principal, claim_of
+from gateway.auth.login_cookies import caller_of, issue_session, session_key
+from gateway.auth.principal import OWN, Claims, ClientCertificate, FencedScope, Principal, Proof, Use, claim_of
 from gateway.auth.temporary_keys import PresentedSession, TemporaryKeys
 from gateway.config.access import CallerKeys, GrantRule
 from gateway.config.sections import RoleRule
@@ -62,7 +62,7 @@ class KeyKind(StrEnum):
     S3 = "s3"
 
 
-class KeyUse:
+class KeyUse(Use):
     """The uses of one key in this process. ``last``: the monotonic time of the last one, if there was any."""
 
     __slots__ = ("_content", "caller", "kind", "last")
@@ -90,53 +90,6 @@ def fingerprint(caller: str, digest: bytes) -> str:
     """Return the fingerprint of an API key: the same at all gateways. ``digest``: that of the key."""
     salt = _PURPOSE + caller.encode()
     return hashlib.scrypt(digest, salt=salt, n=_COST, r=_BLOCK, p=1, dklen=_LENGTH).hex()
-
-
-LIFETIME = timedelta(hours=12)
-
-_VERSION = "ps1"
-_UNUSED_KEY = b"a key that signs no session"
-
-
-def session_key(api_key: str) -> bytes:
-    """Return the key that signs the sessions of a caller, and nothing else."""
-    return hmac.digest(api_key.encode(), b"fencing-gateway page session v1", hashlib.sha256)
-
-
-def issue_session(caller: str, session_key: bytes, now: datetime) -> str:
-    """Return a session of ``caller`` from ``now`` on: printable ASCII, fit for a cookie. ``now`` is aware."""
-    content = f"{_VERSION}.{_encoded(caller.encode())}.{int((now + LIFETIME).timestamp())}"
-    return f"{content}.{_proof(session_key, content)}"
-
-
-def caller_of(session: str, keys_of: Callable[[str], Sequence[bytes]], now: datetime) -> str | None:
-    """Return the caller of a session; None if it was forged, changed, or has ended at ``now``.
-
-    ``keys_of`` returns the keys that sign the sessions of a caller, one for each of its API keys. The check takes as
-    long for an unknown caller.
-    """
-    content, _, proof = session.rpartition(".")
-    parts = content.split(".")
-    if len(parts) != 3 or parts[0] != _VERSION or not session.isascii():
-        return None
-    try:
-        caller = base64.b64decode(parts[1].encode() + b"=" * (-len(parts[1]) % 4), altchars=b"-_").decode()
-        expires = int(parts[2])
-    except ValueError:
-        return None
-    known = keys_of(caller)
-    proven = [hmac.compare_digest(_proof(key, content).encode(), proof.encode()) for key in known or (_UNUSED_KEY,)]
-    if not known or not any(proven) or now.timestamp() >= expires:
-        return None
-    return caller
-
-
-def _proof(session_key: bytes, content: str) -> str:
-    return _encoded(hmac.digest(session_key, content.encode(), hashlib.sha256))
-
-
-def _encoded(content: bytes) -> str:
-    return base64.urlsafe_b64encode(content).rstrip(b"=").decode()
 
 
 def names_of(caller: str, patterns: Iterable[str], *, identified: bool = False) -> frozenset[str]:
@@ -171,17 +124,6 @@ def rights_of(
             if known.intersection(rule.callers) or set(rule.groups).intersection(groups)
         )
     )
-
-
-@dataclass(frozen=True, slots=True)
-class CertificateProof:
-    """A client certificate until ``expires``, which is aware. ``clock`` returns an aware moment."""
-
-    expires: datetime
-    clock: Callable[[], datetime]
-
-    def holds(self) -> bool:
-        return self.clock() < self.expires
 
 
 class Callers:
@@ -287,7 +229,7 @@ class Callers:
                 "The client certificate has names of two callers.",
                 advice="Ask the operator of the gateway to give both names to one caller, or use another certificate.",
             )
-        proof = CertificateProof(certificate.expires, self._clock)
+        proof = Proof(certificate.expires, self._clock)
         if not proof.holds():
             raise Unauthenticated(
                 "The client certificate has expired.", advice="Connect again, with a certificate that has not."
@@ -327,7 +269,8 @@ class Callers:
         presented = temporary_keys.read_session_token(session_token)
         if presented.caller in self._secrets_by_name and presented.scope is not None:
             principal, secret = self._secrets_by_name[presented.caller]
-            return replace(principal, scope=presented.scope), presented.secret(access_key_id, secret)
+            principal = replace(principal, scope=presented.scope, expires=presented.expires)
+            return principal, presented.secret(access_key_id, secret)
         return self._identified(access_key_id, presented)
 
     def _identified(self, access_key_id: str, presented: PresentedSession) -> tuple[Principal, str] | None:
@@ -350,20 +293,11 @@ class Callers:
                 refusal = error
         raise refusal
 
-    def issue(self, principal: Principal, scope: FencedScope) -> TemporaryKeys:
-        """Issue fenced credentials for a caller. Raises ``Unauthenticated`` or ``Forbidden`` if it cannot have any."""
-        assert scope.expires is not None
-        return self._issue(principal, scope.expires, scope)
+    def issue(self, principal: Principal, expires: datetime, scope: FencedScope | None = None) -> TemporaryKeys:
+        """Issue temporary S3 keys until ``expires``, which is aware. With a scope they are fenced credentials.
 
-    def issue_unfenced(self, principal: Principal, expires: datetime) -> TemporaryKeys:
-        """Issue temporary S3 keys for the caller of an identity token, until ``expires``, which is aware.
-
-        Raises ``Forbidden`` if it cannot have any.
+        Raises ``Unauthenticated`` or ``Forbidden`` for a caller that cannot have any.
         """
-        assert principal.claims is not None
-        return self._issue(principal, expires, None)
-
-    def _issue(self, principal: Principal, expires: datetime, scope: FencedScope | None) -> TemporaryKeys:
         if principal.is_anonymous:
             raise Unauthenticated("Only known callers get temporary keys.")
         if principal.claims is not None:
@@ -392,7 +326,7 @@ class Callers:
             return self._issuers.principal(key, self.admit)
         if owner is None or not key:
             raise Unauthenticated("The API key is unknown.")
-        owner.note_use()
+        owner.use.note()
         return owner
 
     async def identify(self, token: str) -> Principal:

@@ -104,9 +104,8 @@ def look(token: bytes, largest: int = LARGEST) -> Unverified:
         raise Unauthenticated(f"The identity token has more than {largest} bytes.", advice=advice)
     try:
         found = jws.extract_compact(token, registry=_registry(None))
-        claims: Any = json.loads(found.payload)
-        issuer, key_id = claims.get("iss"), found.headers().get("kid")
-    except (errors.JoseError, ValueError, TypeError, AttributeError, RecursionError) as error:
+        issuer, key_id = _claims(found.payload).get("iss"), found.headers().get("kid")
+    except (errors.JoseError, ValueError, TypeError, RecursionError) as error:
         raise Unauthenticated("The identity token cannot be read.", advice=_GET_ANOTHER) from error
     return Unverified(issuer if isinstance(issuer, str) else None, key_id if isinstance(key_id, str) else None)
 
@@ -146,13 +145,7 @@ def verify_login(token: bytes, trusted: TrustedIssuer, nonce: str, keys: Keys, n
 
 
 def _verify(token: bytes, trusted: TrustedIssuer, keys: Keys, now: datetime, largest: int) -> Identity:
-    content = _signed(token, trusted, keys, largest)
-    try:
-        claims: Any = json.loads(content)
-    except (ValueError, RecursionError) as error:
-        raise Unauthenticated("The identity token cannot be read.", advice=_GET_ANOTHER) from error
-    if not isinstance(claims, dict):
-        raise Unauthenticated("The identity token cannot be read.", advice=_GET_ANOTHER)
+    claims = _claims(_signed(token, trusted, keys, largest))
     options: dict[str, Any] = {"exp": {"essential": True}}
     if trusted.issuer is not None:
         options["iss"] = {"essential": True, "value": trusted.issuer}
@@ -168,6 +161,13 @@ def _verify(token: bytes, trusted: TrustedIssuer, keys: Keys, now: datetime, lar
     except (TypeError, ValueError, OverflowError, OSError) as error:
         raise Unauthenticated("The times of the identity token cannot be read.", advice=_GET_ANOTHER) from error
     return Identity(_named(trusted, claims), _groups(trusted, claims), claims, expires)
+
+
+def _claims(content: bytes) -> dict[str, Any]:
+    claims = json.loads(content)
+    if not isinstance(claims, dict):
+        raise TypeError("the claims are no JSON object")
+    return claims
 
 
 def _wrong_claim(error: errors.ClaimError) -> Unauthenticated:

@@ -8,7 +8,7 @@ import hashlib
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from http import HTTPStatus
@@ -20,8 +20,9 @@ import httpx
 
 from gateway.auth import identity_tokens
 from gateway.auth.identity_tokens import Identity, Keys, TrustedIssuer, Unverified, read_keys, secret_key
-from gateway.auth.principal import Principal
+from gateway.auth.principal import Principal, Proof
 from gateway.background import Attempts, background_tasks, unreachable
+from gateway.bounded import Bounded
 from gateway.config.access import Issuer
 from gateway.errors import GatewayError, Unauthenticated, Unavailable
 from gateway.observe.events import KeysChanged, Observe, ServiceUnreachable
@@ -118,6 +119,9 @@ class KeySet:
         self.version = 0
         """It changes with the keys."""
 
+    def is_at(self, version: int) -> bool:
+        return self.version == version
+
     @property
     def keys(self) -> Keys:
         """Return the keys. Raises ``Unavailable`` if there are none, or if they are too old."""
@@ -184,20 +188,6 @@ Admit: TypeAlias = Callable[[Identity], Principal]
 """Returns the caller of a proven identity, with its rights."""
 
 
-@dataclass(frozen=True, slots=True)
-class TokenProof:
-    """A token that was proven by one version of its issuer's keys. ``expires`` is aware."""
-
-    expires: datetime
-    keys: KeySet
-    version: int
-    clock: Callable[[], datetime]
-
-    def holds(self) -> bool:
-        """Return whether the token has not expired, and its issuer has the same keys as then."""
-        return self.keys.version == self.version and self.clock() < self.expires
-
-
 class Issuers:
     """All trusted issuers. ``clock`` returns an aware moment."""
 
@@ -209,7 +199,7 @@ class Issuers:
     ) -> None:
         self._clock = clock
         self._trusted = [(_trusted(one), KeySet(one, observe)) for one in issuers]
-        self._remembered: dict[bytes, Principal] = {}
+        self._remembered: Bounded[bytes, Principal] = Bounded(MOST_REMEMBERED)
 
     def __bool__(self) -> bool:
         return bool(self._trusted)
@@ -258,12 +248,8 @@ class Issuers:
             return known
         trusted, keys = self._issuer_of(identity_tokens.look(token))
         identity = identity_tokens.verify(token, trusted, keys.keys, self._clock())
-        proof = TokenProof(identity.expires, keys, keys.version, self._clock)
-        principal = replace(admit(identity), proof=proof)
-        if len(self._remembered) >= MOST_REMEMBERED:
-            self._remembered.clear()
-        self._remembered[digest] = principal
-        return principal
+        proof = Proof(identity.expires, self._clock, partial(keys.is_at, keys.version))
+        return self._remembered.remember(digest, replace(admit(identity), proof=proof))
 
     def _issuer_of(self, token: Unverified) -> tuple[TrustedIssuer, KeySet]:
         for trusted, keys in self._trusted:

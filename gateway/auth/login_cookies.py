@@ -1,18 +1,23 @@
-"""Cookies of a login at an issuer: the attempt before it, and the session after it. Pure: time and chance are given.
+"""Cookies of the page: a session by an API key; of a login at an issuer, the attempt before it and the session after.
 
-The gateway stores nothing. A cookie holds its content in the clear, and an HMAC proves it, under a key derived from a
-signing key. So every gateway with the same signing keys accepts it.
+Pure: time and chance are given.
+
+The gateway stores nothing. A cookie holds its content in the clear, and an HMAC proves it. Its key is derived from a
+signing key or from the API key. So every gateway with the same keys accepts it.
 """
 
 import base64
 import hashlib
 import hmac
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
 from gateway.errors import Forbidden
+
+LIFETIME = timedelta(hours=12)
+"""That of a session by an API key."""
 
 LONGEST_ATTEMPT = timedelta(minutes=10)
 """The time from the button to the end of the login at the issuer."""
@@ -21,7 +26,8 @@ LARGEST = 3800
 """Characters of a session. Browsers drop a cookie of more than 4,096 bytes without a word."""
 
 _LONGEST_FOLLOWING = 2000
-_ATTEMPT, _SESSION = "la1", "ls1"
+_ATTEMPT, _SESSION, _KEY_SESSION = "la1", "ls1", "ps1"
+_UNUSED_KEY = b"a key that signs no session"
 
 
 class Terms(NamedTuple):
@@ -106,6 +112,40 @@ def session_of(cookie: str, terms: Terms, signing_keys: Iterable[str]) -> Sessio
     return None
 
 
+def session_key(api_key: str) -> bytes:
+    """Return the key that signs the sessions by an API key, and nothing else."""
+    return hmac.digest(api_key.encode(), b"fencing-gateway page session v1", hashlib.sha256)
+
+
+def issue_session(caller: str, session_key: bytes, now: datetime) -> str:
+    """Return a session of ``caller`` by an API key, from ``now`` on, which is aware."""
+    content = f"{_KEY_SESSION}.{_encoded(caller.encode())}.{int((now + LIFETIME).timestamp())}"
+    return f"{content}.{_proof(session_key, content)}"
+
+
+def caller_of(cookie: str, keys_of: Callable[[str], Sequence[bytes]], now: datetime) -> str | None:
+    """Return the caller of a session by an API key; None if it was forged, changed, or has ended at ``now``.
+
+    ``keys_of`` returns the keys that sign the sessions of a caller, one for each of its API keys. The check takes as
+    long for an unknown caller.
+    """
+    content, _, proof = cookie.rpartition(".")
+    parts = content.split(".")
+    if len(parts) != 3 or parts[0] != _KEY_SESSION or not cookie.isascii():
+        return None
+    try:
+        caller, expires = _decoded(parts[1]).decode(), int(parts[2])
+    except ValueError:
+        return None
+    known = keys_of(caller)
+    proven = [hmac.compare_digest(_proof(key, content).encode(), proof.encode()) for key in known or (_UNUSED_KEY,)]
+    return caller if known and any(proven) and now.timestamp() < expires else None
+
+
+def _proof(session_key: bytes, content: str) -> str:
+    return _encoded(hmac.digest(session_key, content.encode(), hashlib.sha256))
+
+
 def _attempt(key: bytes, content: str, following: str) -> Attempt:
     state, nonce, verifier = (_mac(key, purpose, content) for purpose in ("state", "nonce", "verifier"))
     return Attempt(following, state, nonce, verifier)
@@ -138,7 +178,11 @@ def _json(content: Any) -> bytes:
 
 
 def _read(content: str) -> Any:
-    return json.loads(base64.b64decode(content.encode() + b"=" * (-len(content) % 4), altchars=b"-_", validate=True))
+    return json.loads(_decoded(content))
+
+
+def _decoded(text: str) -> bytes:
+    return base64.b64decode(text.encode() + b"=" * (-len(text) % 4), altchars=b"-_", validate=True)
 
 
 def _encoded(content: bytes) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from hashlib import sha256
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 from urllib.parse import urlsplit
 
 from gateway.auth.grants import EVERYTHING, NO_RIGHTS, Action, Rights
@@ -91,14 +91,13 @@ class FencedScope:
     bucket.
 
     ``pattern`` is a resource name in canonical form. A segment ``*`` stands for any one segment, a last ``**`` for all
-    remaining ones. Anything else raises ``ResourceMalformed``. ``expires`` is aware; None means no end. ``sequencer``
-    proves the token, for the one resource that it names.
+    remaining ones. Anything else raises ``ResourceMalformed``. ``sequencer`` proves the token, for the one resource
+    that it names.
     """
 
     pattern: str
     token: Token
     holder: str | None = None
-    expires: datetime | None = None
     sequencer: Sequencer | None = None
     read: tuple[str, ...] = ()
 
@@ -130,18 +129,36 @@ class FencedScope:
         return (self.pattern, *self.read)
 
 
-class Proof(Protocol):
-    """The reason to believe a caller: an identity token."""
+def _always() -> bool:
+    return True
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """The reason to believe a caller: a certificate or an identity token, until ``expires``, which is aware.
+
+    ``clock`` returns an aware moment. ``stands`` returns whether nothing that the proof rests on was withdrawn.
+    """
+
+    expires: datetime
+    clock: Callable[[], datetime]
+    stands: Callable[[], bool] = _always
 
     def holds(self) -> bool:
-        """Return whether it still does: it has not expired, and nothing that it rests on was withdrawn."""
-        ...
+        """Return whether it still proves the caller."""
+        return self.stands() and self.clock() < self.expires
 
 
-class Use(Protocol):
-    """The uses of the key that has proven a caller."""
+class Use:
+    """The uses of the key that has proven a caller. Without a key of the configuration, none is noted."""
 
-    def note(self) -> None: ...
+    __slots__ = ()
+
+    def note(self) -> None:
+        """Note one."""
+
+
+NO_USE = Use()
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +169,7 @@ class Principal:
     presents tokens itself. ``role``: the role of the database under which its requests run; None if it has none.
     ``claims``: those of the identity token that it has shown, if any. ``groups``: those that it belongs to.
     ``proof``: what has proven it, if that can end. ``expires``: when its temporary keys end, aware.
-    ``use``: of its key, if a key of the configuration has proven it.
+    ``use``: of its key.
     """
 
     name: str
@@ -163,7 +180,7 @@ class Principal:
     groups: tuple[str, ...] = ()
     proof: Proof | None = field(default=None, compare=False)
     expires: datetime | None = None
-    use: Use | None = field(default=None, compare=False, repr=False)
+    use: Use = field(default=NO_USE, compare=False, repr=False)
 
     @property
     def is_anonymous(self) -> bool:
@@ -174,11 +191,6 @@ class Principal:
     def audits(self) -> bool:
         """Return whether it may read the whole record. Fenced credentials are for writing."""
         return self.scope is None and self.rights.anywhere(Action.AUDIT)
-
-    def note_use(self) -> None:
-        """Note a use of the key that has proven it, if one has."""
-        if self.use is not None:
-            self.use.note()
 
 
 SecretOf: TypeAlias = Callable[[str, str | None], tuple[Principal, str] | None]
@@ -192,8 +204,7 @@ def owner(access_key_id: str, session_token: str | None, secret_of: SecretOf, no
     found = secret_of(access_key_id, session_token)
     if found is None:
         raise StoreError("InvalidAccessKeyId", 403, "The access key id is unknown.")
-    scope, expires = found[0].scope, found[0].expires
-    ends = expires if scope is None else scope.expires
+    ends = found[0].expires
     if ends is not None and ends <= now:
         raise StoreError("ExpiredToken", 400, "The temporary keys have expired. Request new ones.")
     return found

@@ -100,16 +100,16 @@ def read_session_token(session_token: str) -> PresentedSession:
         content: Any = json.loads(base64.b64decode(padded, altchars=b"-_", validate=True))
         expires = datetime.fromtimestamp(content["expires"], UTC)
         groups = tuple(str(group) for group in content.get("groups", ()))
-        scope = _scope(content, expires) if "resource" in content else None
+        scope = _scope(content) if "resource" in content else None
         return PresentedSession(str(content["caller"]), groups, expires, scope, claims, proof)
     except (GatewayError, ArithmeticError, LookupError, TypeError, ValueError, OSError, RecursionError) as error:
         raise _invalid() from error
 
 
-def _scope(content: Any, expires: datetime) -> FencedScope:
+def _scope(content: Any) -> FencedScope:
     sequencer = Sequencer.parse(str(content["sequencer"])) if "sequencer" in content else None
     token, readable = Token.parse(content["token"]), tuple(content.get("read", ()))
-    return FencedScope(content["resource"], token, content["holder"], expires, sequencer, readable)
+    return FencedScope(content["resource"], token, content["holder"], sequencer, readable)
 
 
 def _key(signing_secret: str) -> bytes:

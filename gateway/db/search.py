@@ -16,7 +16,7 @@ from gateway.db.database import Database
 from gateway.db.overview import LOOKED_AT
 from gateway.db.pool import load
 from gateway.errors import NotFound
-from gateway.fencing.record import Entry, Filters, MissingGrant
+from gateway.fencing.record import EQUAL, Entry, Filters, MissingGrant
 
 # An entry is sealed after it has happened, so no day before can have it. The database's clock may have been put back,
 # and a day is a generous correction.
@@ -72,15 +72,7 @@ def _comparisons(filters: Filters) -> Iterator[tuple[str, object]]:
             yield "kind = {}", str(kind)
         case kinds:
             yield "kind = ANY ({}::text[])", [str(kind) for kind in kinds]
-    equal = {
-        "resource": filters.resource,
-        "holder": filters.holder,
-        "caller": filters.caller,
-        "reason": filters.reason,
-        "plane": filters.plane,
-        "rule": filters.rule,
-    }
-    yield from ((f"{column} = {{}}", value) for column, value in equal.items() if value is not None)
+    yield from ((f"{name} = {{}}", value) for name in EQUAL if (value := getattr(filters, name)) is not None)
     if filters.prefix is not None:
         yield "resource >= {}", filters.prefix
         after = after_prefix(filters.prefix)
@@ -156,6 +148,37 @@ class DenialGroup:
     last: datetime
 
 
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """A part of the record: at most ``limit`` entries between two positions, neither included."""
+
+    filters: Filters
+    limit: int
+    before: int | None = None
+    after: int | None = None
+    oldest_first: bool = False
+
+    def conditions(self, values: Values) -> list[str]:
+        wanted = conditions(self.filters, values)
+        if self.before is not None:
+            wanted.append(f"position < {values.add(self.before)}")
+        if self.after is not None:
+            wanted.append(f"position > {values.add(self.after)}")
+        return wanted
+
+
+class Page(NamedTuple):
+    """A page of a list, in its order. ``newer`` and ``older``: the entries beyond which the next pages begin, if any.
+
+    ``total`` is counted for the first page only.
+    """
+
+    entries: list[Entry]
+    newer: Entry | None
+    older: Entry | None
+    total: Total | None
+
+
 async def find_page(
     database: Database,
     filters: Filters,
@@ -165,37 +188,27 @@ async def find_page(
     after: int | None = None,
     oldest_first: bool = False,
 ) -> list[Entry]:
-    """At most ``limit`` entries with positions between ``after`` and ``before``, neither included; newest first."""
+    """Return the entries of a slice."""
     await record.seal(database)
-    stretches = await _stretches(database, filters, before, after)
-    return await _look(database, _PageQuery(filters, before, after, oldest_first), stretches, limit)
+    asked = Slice(filters, limit, before, after, oldest_first)
+    return await _look(database, asked, await _stretches(database, filters, before, after), limit)
 
 
-class Page(NamedTuple):
-    """A page of a list. ``more``: another page follows. ``total`` is counted for the first page only."""
-
-    entries: list[Entry]
-    more: bool
-    total: Total | None
-
-
-async def read_page(
-    database: Database,
-    filters: Filters,
-    size: int,
-    *,
-    before: int | None = None,
-    after: int | None = None,
-    oldest_first: bool = False,
-) -> Page:
+async def read_page(database: Database, asked: Slice) -> Page:
     """Return a page of a list. It looks for one entry more, to know whether another page follows."""
     await record.seal(database)
-    stretches = await _stretches(database, filters, before, after)
-    found = await _look(database, _PageQuery(filters, before, after, oldest_first), stretches, size + 1)
-    more, total = len(found) > size, None
-    if before is None and after is None:
-        total = await _count(database, filters, stretches, TOTAL_CAP) if more else Total(len(found), exact=True)
-    return Page(found[:size], more, total)
+    stretches = await _stretches(database, asked.filters, asked.before, asked.after)
+    found = await _look(database, asked, stretches, asked.limit + 1)
+    entries, is_more, total = found[: asked.limit], len(found) > asked.limit, None
+    if asked.before is None and asked.after is None:
+        total = (
+            await _count(database, asked.filters, stretches, TOTAL_CAP) if is_more else Total(len(found), exact=True)
+        )
+    following = entries[-1] if is_more else None
+    came_from = asked.after if asked.oldest_first else asked.before
+    preceding = entries[0] if entries and came_from is not None else None
+    newer, older = (following, preceding) if asked.oldest_first else (preceding, following)
+    return Page(entries, newer, older, total)
 
 
 async def count_entries(database: Database, filters: Filters, cap: int = TOTAL_CAP) -> Total:
@@ -309,23 +322,7 @@ async def _begun(database: Database, stretches: list[PartitionDays], position: i
     return low
 
 
-@dataclass(frozen=True, slots=True)
-class _PageQuery:
-    filters: Filters
-    before: int | None = None
-    after: int | None = None
-    oldest_first: bool = False
-
-    def conditions(self, values: Values) -> list[str]:
-        wanted = conditions(self.filters, values)
-        if self.before is not None:
-            wanted.append(f"position < {values.add(self.before)}")
-        if self.after is not None:
-            wanted.append(f"position > {values.add(self.after)}")
-        return wanted
-
-
-async def _look(database: Database, asked: _PageQuery, stretches: Sequence[PartitionDays], limit: int) -> list[Entry]:
+async def _look(database: Database, asked: Slice, stretches: Sequence[PartitionDays], limit: int) -> list[Entry]:
     """Return a page from some stretches, one after the other, and look at the next ones only if that is not enough.
 
     PostgreSQL reads the parts of a UNION ALL in their order, and stops as soon as it has enough rows. Parallel workers

@@ -323,6 +323,10 @@ FILTERS: Mapping[str, str] = {
 """The filters of lists of the record: names in requests and commands. ``gateway.api.record_views`` reads them."""
 
 
+EQUAL = ("resource", "holder", "caller", "reason", "plane", "rule")
+"""The filters that hold if an entry has the same value in its field of the same name."""
+
+
 @dataclass(frozen=True, slots=True)
 class Filters:
     """All that are given must hold; None, or no kinds at all, means any.
@@ -347,17 +351,8 @@ class Filters:
     shown_to: str | None = None
 
     def admit(self, entry: Entry) -> bool:
-        asked = (
-            (self.resource, entry.resource),
-            (self.holder, entry.holder),
-            (self.caller, entry.caller),
-            (self.reason, entry.reason),
-            (self.plane, entry.plane),
-            (self.rule, entry.rule),
-            (self.enforced, entry.enforced),
-            (self.token, entry.token),
-            (self.shown_to, entry.caller),
-        )
+        asked = [(getattr(self, name), getattr(entry, name)) for name in (*EQUAL, "enforced", "token")]
+        asked.append((self.shown_to, entry.caller))
         return (
             (not self.kinds or entry.kind in self.kinds)
             and all(wanted is None or wanted == found for wanted, found in asked)

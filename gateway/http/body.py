@@ -5,21 +5,17 @@ bytes takes of its caller's share of the memory until its request is answered. S
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, ParamSpec, TypeAlias, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 from starlette.requests import Request
-from starlette.types import ASGIApp, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gateway.budget import CALLER, Budget
 from gateway.errors import BodyTooLarge, BodyTooSlow, Overloaded
 from gateway.http.head import Head
-
-Message: TypeAlias = MutableMapping[str, Any]
-Receive: TypeAlias = Callable[[], Awaitable[Message]]
-Scope: TypeAlias = MutableMapping[str, Any]
 
 SMALL = 64 * 1024
 """Bytes that a body may have without a share of the memory budget, because a connection buffers as many anyway."""

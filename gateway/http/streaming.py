@@ -1,9 +1,9 @@
 """Streamed answers: sent piece by piece to a client that has to keep up, and ended when it goes."""
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterator, Mapping
-from contextlib import AbstractAsyncContextManager, contextmanager
-from typing import Any, TypeAlias
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from typing import Any, TypeAlias, TypeVar
 
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
@@ -33,7 +33,34 @@ class BodyWriter:
             raise ClientStalled from error
 
 
+Result = TypeVar("Result")
+
 Work: TypeAlias = Callable[[BodyWriter], Coroutine[Any, Any, None]]
+
+
+@asynccontextmanager
+async def while_connected(
+    work: Coroutine[Any, Any, Result], state: Mapping[str, Any], receive: Receive
+) -> "AsyncIterator[tuple[asyncio.Future[Result], asyncio.Future[None]]]":
+    """Run work until it is done, the client goes, or this gateway is being stopped. At the end it is cancelled.
+
+    Yield the work, and a future that is done once the client is gone. The body of the request must have been read.
+    ``state`` is that of its scope.
+    """
+
+    async def disconnected() -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+
+    working, leaving = asyncio.ensure_future(work), asyncio.ensure_future(disconnected())
+    tasks: list[asyncio.Future[Any]] = [working, leaving, asyncio.ensure_future(state["stopping"].wait())]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        yield working, leaving
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 class StreamedResponse(Response):
@@ -53,7 +80,9 @@ class StreamedResponse(Response):
         endless: bool = False,
         timeout: float | None = None,
     ) -> None:
-        super().__init__(None, 200, headers, media_type)
+        # A proxy must not buffer an answer that never ends.
+        own = {"cache-control": "no-store", "x-accel-buffering": "no"} if endless else {}
+        super().__init__(None, 200, {**own, **(headers or {})}, media_type)
         del self.headers["content-length"]
         self._opening, self._endless = opening, endless
         self._timeout = SEND_TIMEOUT if timeout is None else timeout
@@ -66,11 +95,7 @@ class StreamedResponse(Response):
             await self._write(work, scope["state"], receive, send)
 
     async def _write(self, work: Work, state: Mapping[str, Any], receive: Receive, send: Send) -> None:
-        working: asyncio.Future[None] = asyncio.ensure_future(work(BodyWriter(send, self._timeout)))
-        leaving = asyncio.ensure_future(_disconnected(receive))
-        stopping = asyncio.ensure_future(state["stopping"].wait())
-        try:
-            await asyncio.wait((working, leaving, stopping), return_when=asyncio.FIRST_COMPLETED)
+        async with while_connected(work(BodyWriter(send, self._timeout)), state, receive) as (working, leaving):
             working.cancel()
             (failure,) = await asyncio.gather(working, return_exceptions=True)
             if leaving.done():
@@ -82,10 +107,6 @@ class StreamedResponse(Response):
                 await leaving
             else:
                 raise failure
-        finally:
-            for task in (working, leaving, stopping):
-                task.cancel()
-            await asyncio.gather(working, leaving, stopping, return_exceptions=True)
 
 
 class ReaderSlots:
@@ -110,8 +131,3 @@ class ReaderSlots:
             yield
         finally:
             self._left += 1
-
-
-async def _disconnected(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass

@@ -29,7 +29,8 @@ from gateway.errors import (
 from gateway.fencing.lease import Granted, Lease, LockRequest, LockState, Renewal, WaitingPlace
 from gateway.fencing.token import Token
 from gateway.leases.local_waiters import WaitQueue, WaitQueues
-from gateway.observe.events import Answer, LeaseAnswered, Observe
+from gateway.leases.terms import LeaseTerms
+from gateway.observe.events import Answer, LeaseAnswered, Observe, StepReached
 from gateway.observe.stages import staged
 
 QUESTIONS = 32
@@ -217,6 +218,11 @@ def forbidden(resource: str) -> Forbidden:
 QUEUE_SHOWN = 100
 """So many waiters are shown by name."""
 
+ACQUIRE_BEFORE, ACQUIRE_AFTER = StepReached("leases.acquire.before"), StepReached("leases.acquire.after")
+RENEW_BEFORE, RENEW_AFTER = StepReached("leases.renew.before"), StepReached("leases.renew.after")
+RELEASE_BEFORE, RELEASE_AFTER = StepReached("leases.release.before"), StepReached("leases.release.after")
+BREAK_BEFORE, BREAK_AFTER = StepReached("leases.break.before"), StepReached("leases.break.after")
+
 _RENEWALS = 256
 _LEAVING = 1000
 # Seconds that a gateway waits for its batches when it stops.
@@ -229,10 +235,16 @@ class LeaseService:
     """Locks of one database, as one gateway process serves them. Any number of processes may serve the same."""
 
     def __init__(
-        self, database: Database, observe: Observe, *, listen: Listen | None = None, times: LeaseTimes | None = None
+        self,
+        database: Database,
+        observe: Observe,
+        terms: LeaseTerms | None = None,
+        *,
+        listen: Listen | None = None,
+        times: LeaseTimes | None = None,
     ) -> None:
         """``listen`` opens a session that receives notifications of hand-overs; None: it polls."""
-        self._database, self._observe = database, observe
+        self._database, self._observe, self._terms = database, observe, terms or LeaseTerms()
         self._times = times or LeaseTimes()
         self._place = WaitingPlace(uuid4(), self._times.attended, self._times.collect)
         self._heartbeat = Heartbeat(database, observe, self._place.attendant, listen, self._times)
@@ -263,9 +275,11 @@ class LeaseService:
     async def acquire(self, wanted: LockRequest) -> Granted:
         """Return a lease, at once or after waiting in the queue for at most ``wanted.wait``.
 
-        Raise ``LockHeld``, ``TokensExhausted`` or ``Unavailable``. If the task is cancelled while it waits, its wait
-        ends as if its time were over.
+        Raise what ``LeaseTerms.agreed`` raises, ``LockHeld``, ``TokensExhausted`` or ``Unavailable``. If the task is
+        cancelled while it waits, its wait ends as if its time were over.
         """
+        wanted = self._terms.agreed(wanted)
+        self._observe(ACQUIRE_BEFORE)
         if wanted.wait > 0:
             ends = asyncio.get_running_loop().time() + wanted.wait
             with self._queue.line(wanted.resource) as line, staged(self._observe, "leases", "wait"):
@@ -275,14 +289,18 @@ class LeaseService:
                 asked = await self._ask(wanted)
         answer: Answer = "refused" if not _is_granted(asked) else "granted" if asked.fresh else "kept"
         self._observe(LeaseAnswered(answer))
-        return granted(wanted, asked)
+        lease = granted(wanted, asked)
+        self._observe(ACQUIRE_AFTER)
+        return lease
 
     async def renew(self, resource: str, lease: UUID, caller: str, ttl: float | None = None) -> Lease:
         """Return the lease, which lasts ``ttl`` from now on, or as long as it did last time.
 
         Raise ``LeaseLost`` once it has lapsed, was released or was broken, even if the lock is free. Raise
-        ``Forbidden`` if the lease is another caller's.
+        ``Forbidden`` if the lease is another caller's, ``RequestMalformed`` for too long a lease.
         """
+        self._terms.check_ttl(ttl)
+        self._observe(RENEW_BEFORE)
         renewal = Renewal(resource, lease, caller, ttl)
         with staged(self._observe, "leases", "renew"):
             try:
@@ -291,11 +309,18 @@ class LeaseService:
                 (renewed,) = await leases.renew(self._database, [renewal], patient=True)
         self._observe(LeaseAnswered("renewed" if isinstance(renewed, Lease) else "lost"))
         if isinstance(renewed, Lease):
+            self._observe(RENEW_AFTER)
             return renewed
         raise forbidden(resource) if renewed else lost(resource)
 
     async def renew_many(self, renewals: Sequence[Renewal]) -> list[Lease | None]:
-        """Renew many in one statement. Return the leases in the same order, None for each lost or foreign one."""
+        """Renew many in one statement. Return the leases in the same order, None for each lost or foreign one.
+
+        Raise ``RequestMalformed`` for too long a lease. None is renewed then.
+        """
+        for one in renewals:
+            self._terms.check_ttl(one.ttl)
+        self._observe(RENEW_BEFORE)
         ordered = sorted(set(renewals), key=_order)
         with staged(self._observe, "leases", "renew"):
             try:
@@ -305,11 +330,13 @@ class LeaseService:
         kept = sum(isinstance(lease, Lease) for lease in renewed)
         self._observe(LeaseAnswered("renewed", kept))
         self._observe(LeaseAnswered("lost", len(renewed) - kept))
+        self._observe(RENEW_AFTER)
         found = dict(zip(ordered, renewed, strict=True))
         return [lease if isinstance(lease := found[renewal], Lease) else None for renewal in renewals]
 
     async def release(self, resource: str, lease: UUID, caller: str) -> None:
         """End a lease. Raise ``LeaseLost`` if it has ended already, ``Forbidden`` if it is another caller's."""
+        self._observe(RELEASE_BEFORE)
         with staged(self._observe, "leases", "release"):
             try:
                 ended, turn = await self._releasing.ask((resource, lease, caller))
@@ -324,15 +351,18 @@ class LeaseService:
             raise forbidden(resource)
         if ended is ReleaseOutcome.LOST:
             raise lost(resource)
+        self._observe(RELEASE_AFTER)
 
     async def withdraw(self, resource: str, holder: str, caller: str, request: str) -> None:
         """End a wish, whether it still waits or has been granted by now. Without such a wish, nothing happens."""
+        self._observe(RELEASE_BEFORE)
         try:
             turn = await leases.withdraw(self._database, resource, holder, caller, request)
         except OutcomeUnknown:
             turn = await leases.withdraw(self._database, resource, holder, caller, request)
         self._go_on(turn)
         self._observe(LeaseAnswered("withdrawn"))
+        self._observe(RELEASE_AFTER)
 
     async def inspect(self, resource: str) -> LockState:
         (view,) = await leases.read_locks(self._database, [resource], QUEUE_SHOWN)
@@ -345,6 +375,7 @@ class LeaseService:
 
     async def break_lock(self, resource: str, expected: Token, caller: str, reason: str) -> LockState:
         """End every lease with exactly this token, on record. Raise ``ExpectedMismatch`` if there is none."""
+        self._observe(BREAK_BEFORE)
         broken, turn = await leases.break_lock(self._database, resource, expected, caller, reason)
         self._go_on(turn)
         self._observe(LeaseAnswered("broken", broken))
@@ -359,6 +390,7 @@ class LeaseService:
             raise ExpectedMismatch(
                 f"No lease of {resource} has the token {expected}.", facts={"resource": resource, "token": held}
             )
+        self._observe(BREAK_AFTER)
         return view
 
     async def _wait(self, line: WaitQueue, wanted: LockRequest, ends: float) -> LockAnswer:

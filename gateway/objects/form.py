@@ -329,7 +329,7 @@ class FormUploads:
         named = named_fields(fields, filename, bucket)
         signers = self._signers
         policy = post_policy.verify(named, signers.secret_of, signers.clock(), signers.anonymous)
-        policy.principal.note_use()
+        policy.principal.use.note()
         budget.serve(scope["state"], policy.principal.name)
         if policy.principal.is_anonymous:
             origins.check(head.method, head.headers)  # a page of any site can post a form

@@ -205,7 +205,7 @@ class ObjectPlane:
         if certificate is not None and origins.sender(head.headers) is not origins.Sender.PROGRAM:
             certificate = None
         signature = self._signers.verify(signed, certificate)
-        signature.principal.note_use()
+        signature.principal.use.note()
         budget.serve(scope["state"], signature.principal.name)
         if signature.principal.is_anonymous and head.method == "POST":
             # Browsers ask for the bucket's CORS rules before any other method that writes.

@@ -21,6 +21,8 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+from starlette.types import Message, Receive, Scope
+
 from gateway import budget
 from gateway.auth.principal import Principal
 from gateway.budget import Budget
@@ -29,7 +31,7 @@ from gateway.db.database import Database
 from gateway.db.notifications import Listen
 from gateway.errors import DialectError, GatewayError, RequestMalformed, SqlError
 from gateway.fencing import headers as fencing_headers
-from gateway.http.body import BodyReader, ClientGone, Message, Receive, Scope, offload
+from gateway.http.body import BodyReader, ClientGone, offload
 from gateway.http.head import LARGEST, Head
 from gateway.http.origins import origin_of
 from gateway.observe.events import Observe

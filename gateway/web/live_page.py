@@ -78,8 +78,6 @@ class EntryPacer:
         return storm
 
 
-# A proxy must not buffer the answer, because the answer never ends.
-_HEADERS = {"cache-control": "no-store", "x-accel-buffering": "no"}
 _SHOWN = 30
 """The number of entries on the page when it is opened."""
 _VIEWERS = 100
@@ -109,7 +107,7 @@ def routes(site: Site) -> list[Route]:
     async def stream(request: Request) -> Response:
         of = database_of(request)
         opened = _opened(site, room, _wanted(request), await _position(site, request), of)
-        return StreamedResponse(opened, "text/event-stream", _HEADERS, endless=True)
+        return StreamedResponse(opened, "text/event-stream", endless=True)
 
     return [Route("/ui/live", show), Route("/ui/live/stream", stream)]
 

@@ -16,8 +16,8 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gateway import budget
-from gateway.auth.callers import LIFETIME, Callers
-from gateway.auth.login_cookies import LONGEST_ATTEMPT, Attempt
+from gateway.auth.callers import Callers
+from gateway.auth.login_cookies import LIFETIME, LONGEST_ATTEMPT, Attempt
 from gateway.auth.principal import Principal
 from gateway.auth.provider_logins import CALLBACK, LOGIN, Provider, ProviderLogins
 from gateway.errors import BodyTooLarge, GatewayError, RequestMalformed, Unauthenticated, Unavailable

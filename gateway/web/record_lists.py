@@ -11,14 +11,14 @@ from pydantic import BeforeValidator, ConfigDict, TypeAdapter, ValidationError
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
-from starlette.types import Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gateway.api.record_views import EventFilters, Moment, Position, Text
 from gateway.db import search
 from gateway.db.database import Database
-from gateway.db.search import Total
+from gateway.db.search import Page, Slice
 from gateway.errors import RequestMalformed, TokenMalformed
-from gateway.fencing.record import Entry, Filters, Kind
+from gateway.fencing.record import Filters, Kind
 from gateway.http.inner import elsewhere
 from gateway.web.advice import kind_titles, reason_words
 from gateway.web.rendering import Site, database_of
@@ -88,8 +88,7 @@ def read_filters(parameters: Sequence[tuple[str, str]], now: datetime, kinds: tu
     named = [] if kinds else [value for name, value in parameters if name == "kind" and value]
     try:
         read = _Fields.model_validate({**sent, "kind": named})
-        query_kinds = tuple(dict.fromkeys(read.kind))
-        filters = read.filters(query_kinds or kinds)
+        filters = replace(read.filters(), kinds=read.kinds or kinds)
     except ValidationError as error:
         wrong = error.errors()[0]
         raise RequestMalformed(f"{wrong['loc'][0]}: {_said(wrong['msg'])}.") from error
@@ -105,7 +104,7 @@ def read_filters(parameters: Sequence[tuple[str, str]], now: datetime, kinds: tu
         if name in sent
     }
     kept = {name: value for name, value in sent.items() if name not in (*moments, "before", "after", "kind")}
-    return ListQuery({**kept, **shown}, query_kinds, filters, read.before, read.after)
+    return ListQuery({**kept, **shown}, read.kinds, filters, read.before, read.after)
 
 
 def form_field(parameters: Sequence[tuple[str, str]], name: str) -> str | None:
@@ -128,50 +127,17 @@ SIZE = 50
 """Entries of a page."""
 
 
-@dataclass(frozen=True, slots=True)
-class RecordPage:
-    """A page of a list. ``older`` and ``newer`` are the parameters of the next pages; None if there are none.
-
-    ``total`` is counted for the first page only.
-    """
-
-    entries: Sequence[Entry]
-    total: Total | None
-    newer: Mapping[str, int] | None
-    older: Mapping[str, int] | None
-
-
-async def read_page(database: Database, query: ListQuery) -> RecordPage:
+async def read_page(database: Database, query: ListQuery) -> Page:
     """Read the requested page, newest first. An address with ``after`` alone goes back to newer entries."""
-    back = query.after is not None and query.before is None
-    found = await search.read_page(
-        database, query.filters, SIZE, before=query.before, after=query.after, oldest_first=back
-    )
-    entries = found.entries[::-1] if back else found.entries
-    newer, older = (found.more, True) if back else (query.before is not None, found.more)
-    return RecordPage(
-        entries,
-        found.total,
-        {"after": entries[0].position} if entries and newer else None,
-        {"before": entries[-1].position} if entries and older else None,
-    )
+    is_back = query.after is not None and query.before is None
+    page = await search.read_page(database, Slice(query.filters, SIZE, query.before, query.after, is_back))
+    return page._replace(entries=page.entries[::-1]) if is_back else page
 
 
 EXPORTS = ("rejections.csv", "rejections.ndjson", "events.csv", "events.ndjson")
 
 _NO_TIMES = {"since": "", "until": ""}
 """A form field cannot show an invalid time."""
-
-
-class ApiAnswer(Response):
-    """The answer of the API to a path and a query, for the viewer of the page."""
-
-    def __init__(self, site: Site, path: str, query: str) -> None:
-        super().__init__()
-        self._site, self._path, self._query = site, path, query
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await self._site.place.api(elsewhere(scope, self._path, self._query), receive, send)
 
 
 def routes(site: Site) -> list[Route]:
@@ -210,9 +176,14 @@ async def _show(site: Site, template: str, kinds: tuple[Kind, ...], request: Req
     )
 
 
-async def _export(site: Site, name: str, request: Request) -> Response:
+async def _export(site: Site, name: str, request: Request) -> ASGIApp:
+    """Return the answer of the API to the viewer of the page."""
     query = read_filters(request.query_params.multi_items(), await site.place.database.now())
-    return ApiAnswer(site, f"/v1/{name}", urlencode(query.exported))
+
+    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+        await site.place.api(elsewhere(scope, f"/v1/{name}", urlencode(query.exported)), receive, send)
+
+    return answer
 
 
 def _kept(query: ListQuery | None, of: str | None) -> list[tuple[str, str]]:

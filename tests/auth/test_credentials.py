@@ -36,7 +36,7 @@ from tests.waiting import PATIENCE
 
 NOW = datetime(2026, 1, 31, 12, tzinfo=UTC)
 HOUR = timedelta(hours=1)
-GRANT = FencedScope("job/42", Token(2, 34), "host 7", NOW + HOUR)
+GRANT = FencedScope("job/42", Token(2, 34), "host 7")
 INVALID = ("InvalidToken", 400)
 
 
@@ -54,7 +54,7 @@ CONFINED = Rights((Grant(frozenset({Action.READ, Action.WRITE}), 1, everything=T
 
 @pytest.fixture
 def issued() -> TemporaryKeys:
-    return KEYS.issue(BATCH, GRANT)
+    return KEYS.issue(BATCH, NOW + HOUR, GRANT)
 
 
 def refusal(access_key_id: str, session_token: str | None, keys: Callers = KEYS) -> tuple[str, int]:
@@ -65,7 +65,7 @@ def refusal(access_key_id: str, session_token: str | None, keys: Callers = KEYS)
 
 def test_they_are_bound_to_their_grant_and_administer_nothing(issued: TemporaryKeys) -> None:
     found = KEYS.secret_of(issued.access_key_id, issued.session_token)
-    assert found == (Principal("batch", CONFINED, GRANT), issued.secret_access_key)
+    assert found == (Principal("batch", CONFINED, GRANT, expires=NOW + HOUR), issued.secret_access_key)
     assert KEYS.secret_of("AKbatch", None) == (Principal("batch", UNCONFINED), "batch-secret")
 
 
@@ -83,7 +83,7 @@ def test_a_new_secret_of_the_caller_ends_them_and_so_does_its_removal(issued: Te
 
 
 def test_key_and_session_token_belong_together(issued: TemporaryKeys) -> None:
-    other = KEYS.issue(BATCH, GRANT)
+    other = KEYS.issue(BATCH, NOW + HOUR, GRANT)
     assert refusal(issued.access_key_id, other.session_token) == INVALID
     assert refusal(issued.access_key_id, None) == INVALID
     assert refusal(issued.access_key_id, "fencing-token=34") == INVALID
@@ -94,7 +94,7 @@ def test_key_and_session_token_belong_together(issued: TemporaryKeys) -> None:
 
 @given(st.data())
 def test_no_character_can_be_changed(data: st.DataObject) -> None:
-    issued = temporary_keys.issue("batch", "batch-secret", "0123456789ABCDEF", GRANT.expires or NOW, GRANT)
+    issued = temporary_keys.issue("batch", "batch-secret", "0123456789ABCDEF", NOW + HOUR, GRANT)
     place = data.draw(st.integers(0, len(issued.session_token) - 1))
     other = data.draw(st.characters().filter(lambda character: character != issued.session_token[place]))
     changed = issued.session_token[:place] + other + issued.session_token[place + 1 :]
@@ -212,7 +212,8 @@ class TestEndpoint:
         found = Callers(settings.callers).secret_of(issued["access_key_id"], issued["session_token"])
         assert found is not None
         assert (found[0].name, found[1]) == ("writer", issued["secret_access_key"])
-        assert found[0].scope == FencedScope(job, Token(2, 34), "host 7", expires)
+        assert found[0].scope == FencedScope(job, Token(2, 34), "host 7")
+        assert found[0].expires == expires
 
     @pytest.mark.parametrize(
         ("wanted", "code"),
@@ -279,7 +280,8 @@ class TestCommand:
         assert printed["Version"] == 1
         found = Callers(settings.callers).secret_of(printed["AccessKeyId"], printed["SessionToken"])
         assert found is not None
-        assert found[0].scope == FencedScope(job, Token(0, 34), "me", datetime.fromisoformat(printed["Expiration"]))
+        assert found[0].scope == FencedScope(job, Token(0, 34), "me")
+        assert found[0].expires == datetime.fromisoformat(printed["Expiration"])
         assert found[1] == printed["SecretAccessKey"]
 
     async def test_they_read_more_where_that_is_asked_for(

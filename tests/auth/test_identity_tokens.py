@@ -17,7 +17,7 @@ from joserfc.jwk import RSAKey
 from starlette.responses import RedirectResponse, Response, StreamingResponse
 
 from gateway import app
-from gateway.api.record import StreamLimits
+from gateway.api.services import StreamLimits
 from gateway.auth import issuers
 from gateway.auth.identity_tokens import LARGEST, LEEWAY, TrustedIssuer, read_keys, secret_key, verify
 from gateway.config.access import Issuer

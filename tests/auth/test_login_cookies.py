@@ -8,7 +8,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from gateway import wiring
-from gateway.auth import callers, login_cookies
+from gateway.auth import login_cookies
 from gateway.auth.issuers import Issuers
 from gateway.auth.login_cookies import LARGEST, LONGEST_ATTEMPT, Attempt, Session, Terms
 from gateway.config import Config
@@ -45,12 +45,12 @@ def test_an_attempt_is_good_for_ten_minutes_and_its_values_are_its_own_and_not_i
 def assert_invalid(cookie: str) -> None:
     assert attempt(cookie) is None
     assert login_cookies.session_of(cookie, TERMS, KEYS) is None
-    assert callers.caller_of(cookie, keys_of, NOW) is None
+    assert login_cookies.caller_of(cookie, keys_of, NOW) is None
 
 
 @given(st.data())
 def test_a_cookie_with_one_character_changed_is_invalid(data: st.DataObject) -> None:
-    by_key = callers.issue_session("ann", SESSION_KEYS["ann"], NOW)
+    by_key = login_cookies.issue_session("ann", SESSION_KEYS["ann"], NOW)
     for cookie in (begun()[1], login_cookies.issue(ANN, TERMS, KEYS[0]), by_key):
         at = data.draw(st.integers(0, len(cookie) - 1))
         other = data.draw(st.characters())
@@ -133,7 +133,7 @@ def test_a_session_ends_with_what_it_rests_on() -> None:
     assert audits(config(grants=[{"callers": ["id:x"], "actions": ["audit"], "everything": True}]), good) is False
 
 
-SESSION_KEYS = {"ann": callers.session_key("ann's key"), "Jürgen.ü": callers.session_key("another key")}
+SESSION_KEYS = {"ann": login_cookies.session_key("ann's key"), "Jürgen.ü": login_cookies.session_key("another key")}
 
 
 def keys_of(caller: str) -> list[bytes]:
@@ -142,19 +142,19 @@ def keys_of(caller: str) -> list[bytes]:
 
 @pytest.mark.parametrize("caller", SESSION_KEYS)
 def test_a_session_is_its_callers_for_twelve_hours(caller: str) -> None:
-    session = callers.issue_session(caller, SESSION_KEYS[caller], NOW)
+    session = login_cookies.issue_session(caller, SESSION_KEYS[caller], NOW)
     assert session.isascii()
     assert session.isprintable()
     assert not set(session) & set(' ",;\\')
     for later in (timedelta(), timedelta(hours=11, minutes=59, seconds=59)):
-        assert callers.caller_of(session, keys_of, NOW + later) == caller
-    assert callers.caller_of(session, keys_of, NOW + timedelta(hours=12)) is None
+        assert login_cookies.caller_of(session, keys_of, NOW + later) == caller
+    assert login_cookies.caller_of(session, keys_of, NOW + timedelta(hours=12)) is None
 
 
 def test_a_session_ends_with_its_key() -> None:
-    old, new = callers.session_key("the old key"), callers.session_key("the new key")
+    old, new = login_cookies.session_key("the old key"), login_cookies.session_key("the new key")
     for key in (old, new):
-        session = callers.issue_session("ann", key, NOW)
-        assert callers.caller_of(session, lambda _: [old, new], NOW) == "ann"
-        for left in ([callers.session_key("another key")], []):
-            assert callers.caller_of(session, lambda _, left=left: left, NOW) is None  # type: ignore[misc]
+        session = login_cookies.issue_session("ann", key, NOW)
+        assert login_cookies.caller_of(session, lambda _: [old, new], NOW) == "ann"
+        for left in ([login_cookies.session_key("another key")], []):
+            assert login_cookies.caller_of(session, lambda _, left=left: left, NOW) is None  # type: ignore[misc]

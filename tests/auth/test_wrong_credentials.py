@@ -12,9 +12,8 @@ import httpx
 import pytest
 import pytest_asyncio
 import structlog
-from starlette.routing import Route
 
-from docs.generator.http import routes
+from gateway.api import ROUTES
 from gateway.api.authorisation import About
 from gateway.app import Gateway
 from gateway.auth.grants import Action
@@ -28,7 +27,7 @@ from tests.auth.test_authorisation import SCHEMA, TABLE_REQUESTS, body_of, targe
 from tests.doubles.s3 import S3Double
 from tests.identity_provider import Provider, claims, rsa_key, shared_key, token
 from tests.objects.object_gateway import Stage, staged
-from tests.running import config
+from tests.running import config, routes_of
 from tests.tiers import first
 from tests.waiting import PATIENCE
 
@@ -105,7 +104,7 @@ class Request:
 
 def of_the_api() -> list[Request]:
     found = []
-    for one in routes():
+    for one in ROUTES:
         if one.rule.about is not About.PUBLIC:
             target = one.path.replace("{resource:path}", "order/5").replace("{name}", "hook")
             target = target.replace("{lease}", str(uuid4())).replace("{id}", str(uuid4()))
@@ -317,15 +316,8 @@ TABLES = ("/v1/tables/", "/v1/tables/users", "/v1/tables/rpc/f")
 
 def served() -> set[tuple[str, str]]:
     settings = config("postgresql://none/")
-    gateway = Gateway(settings, Observability(settings, ignore))
-    page = gateway._first.web._app._app  # type: ignore[attr-defined]  # behind its headers and its door
-    found = {
-        (method, re.sub(r"\{[^}]+\}", "x", route.path))
-        for route in page.routes
-        if isinstance(route, Route)
-        for method in route.methods or ()
-    }
-    found |= {(one.method, re.sub(r"\{[^}]+\}", "x", one.path)) for one in gateway._first.api.routes}
+    routes = routes_of(Gateway(settings, Observability(settings, ignore)))
+    found = {(method, re.sub(r"\{[^}]+\}", "x", path)) for method, path in routes}
     return found | {(method, path) for method in ("GET", "HEAD", "POST", "PATCH", "DELETE") for path in TABLES}
 
 

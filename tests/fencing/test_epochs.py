@@ -3,7 +3,8 @@
 import asyncio
 import json
 import re
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import httpx
 import pytest
@@ -12,6 +13,7 @@ from typer.testing import CliRunner, Result
 
 from gateway.api import fences
 from gateway.api.routes import Call
+from gateway.api.services import Services
 from gateway.cli import application
 from gateway.db import intents
 from gateway.db.database import Database
@@ -192,9 +194,9 @@ async def test_a_holder_of_the_new_epoch_was_quicker(world: World, name: str) ->
         return done.decision, done.fence
 
     database = Database(world.stage.dsn)
-    (route,) = fences.epoch_routes(database, barrier)
-    call = Call(Request({"type": "http"}), lambda _: known("admin"))
-    await route.endpoint(call, resource, fences.EpochRequest(expected="900", reason="the issuer was restored"))
+    services = SimpleNamespace(database=database, barrier=barrier)
+    call = Call(Request({"type": "http", "state": {"viewer": known("admin")}}), cast("Services", services))
+    await fences.start_epoch(call, resource, fences.EpochRequest(expected="900", reason="the issuer was restored"))
     await database.close()
     assert shown == ["1.0", "1.5"]
 

@@ -17,7 +17,6 @@ import pytest
 import pytest_asyncio
 from hypothesis import given
 from hypothesis import strategies as st
-from starlette.routing import Route
 
 from gateway.app import Gateway
 from gateway.client import FencedClient
@@ -39,7 +38,7 @@ from tests.doctor.test_doctor import execute
 from tests.doubles.s3 import S3Double, serve
 from tests.objects.raw import send
 from tests.postgres import fresh_database
-from tests.running import ACCESS_KEY, API_KEY, SECRET_KEY, Events, config, running
+from tests.running import ACCESS_KEY, API_KEY, SECRET_KEY, Events, config, routes_of, running
 from tests.tiers import first
 from tests.waiting import PATIENCE
 
@@ -261,15 +260,8 @@ async def world(postgres_server: EmbeddedPostgres) -> AsyncIterator[World]:
 
 
 def variable(gateway: Gateway) -> list[tuple[str, str]]:
-    """Return methods and paths of all routes with parameters, from the route tables of the API and of the page."""
-    page: Any = gateway._first.web
-    while not hasattr(page, "routes"):
-        page = page._app
-    found = [(route.method, route.path) for route in gateway._first.api.routes]
-    for route in page.routes:
-        assert isinstance(route, Route)
-        found += [(method, route.path) for method in sorted((route.methods or set()) - {"HEAD"})]
-    return [(method, path) for method, path in found if "{" in path]
+    """Return methods and paths of all routes with parameters."""
+    return [(method, path) for method, path in routes_of(gateway) if "{" in path and method != "HEAD"]
 
 
 async def _acquire(world: World, name: str) -> None:

@@ -10,7 +10,6 @@ import asyncpg
 import httpx
 import pytest
 import pytest_asyncio
-from starlette.routing import Route
 
 from gateway.app import Gateway
 from gateway.demo.embedded import EmbeddedPostgres
@@ -21,7 +20,7 @@ from gateway.observe.telemetry import Observability
 from tests.doubles.s3 import S3Double
 from tests.objects.clients import connect
 from tests.objects.object_gateway import Stage, staged
-from tests.running import OPEN, config
+from tests.running import OPEN, config, routes_of
 from tests.tiers import first
 from tests.waiting import PATIENCE
 
@@ -127,12 +126,7 @@ class Asked:
 def all_routes() -> list[Asked]:
     """Return the routes of the API and of the page, and the forms of writes to tables."""
     settings = config("postgresql://none/", **SECTIONS)
-    gateway = Gateway(settings, Observability(settings, ignore))
-    page = gateway._first.web._app._app  # type: ignore[attr-defined]  # behind its headers and its door
-    served = [(route.method, route.path) for route in gateway._first.api.routes]
-    for route in page.routes:
-        assert isinstance(route, Route), route
-        served += [(method, route.path) for method in sorted(route.methods or ())]
+    served = routes_of(Gateway(settings, Observability(settings, ignore)))
     return [
         Asked(method, re.sub(r"\{[^}]+\}", "x", path), BODIES.get(path, "{}"))
         for method, path in (*served, *TABLES)

@@ -152,8 +152,7 @@ async def test_expired_ones(shared: Stage, key: str, ago: timedelta) -> None:
     caller = CallerKeys.model_validate({"name": "writer", "s3_key": f"{ACCESS_KEY}:{SECRET_KEY}"})
 
     def good_until(moment: datetime) -> S3Client:
-        grant = FencedScope(f"s3/bucket/{key}", Token(0, 34), None, moment)
-        issued = Callers([caller]).issue(Principal("writer"), grant)
+        issued = Callers([caller]).issue(Principal("writer"), moment, FencedScope(f"s3/bucket/{key}", Token(0, 34)))
         return connect(
             shared.origin,
             access_key=issued.access_key_id,

@@ -7,10 +7,10 @@ from bench.files import Files, files_per_request
 from tests.postgres import Server
 
 LIMITS = {
-    "POST of a lease": 32,
+    "POST of a lease": 31,
     "PATCH, hot": 22,
     "GET by key": 20,
-    "PATCH by a new holder": 30,
+    "PATCH by a new holder": 29,
     "PATCH, stale": 39,
     "PUT of an object": 57,
     "PUT of an object by a new holder": 57,
@@ -22,7 +22,7 @@ one that is refused or to an object. The use of a key is noted by one of each re
 Two look for an ACL in a put, which could open the store (decision 077). One gives each caller its share (decision 105).
 One gives keys of a shared bucket to the plane of their database (decision 099). One has the rule for names of buckets,
 which checks of the configuration share. One is the memory of heads, which forgets as all such memories do. One finds
-the database of a request, also if there is only one.
+the database of a request, also if there is only one. One has the terms of leases, where a reader looks for them.
 """
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

@@ -25,12 +25,12 @@ TABLE: dict[str, str] = {
     "background": "observe.events",
     "batching": "",
     "bounded": "",
-    "budget": "fencing.record",
+    "budget": "bounded fencing.record",
     "http": "auth.principal bounded observe.events observe.repeats observe.stages budget fencing.record",
     "config": "fencing text auth.principal auth.grants journal.contents journal.protocol webhooks.messages",
-    "db": "fencing budget timeline.history findings",
+    "db": "fencing bounded budget timeline.history findings",
     "observe": "fencing config db findings",
-    "auth": "fencing background config observe",
+    "auth": "fencing background bounded config observe",
     "token_admission": "fencing db observe",
     "record": "fencing auth.callers auth.grants background batching budget db observe",
     # The table plane.
@@ -57,13 +57,13 @@ TABLE: dict[str, str] = {
     "api": "fencing token_admission auth db http leases observe record reloading budget webhooks tables.dialect.body",
     "web": "fencing api auth config db http record budget text timeline findings journal.contents",
     # Assembling and running a gateway.
-    "wiring": "fencing token_admission api auth config db journal leases objects observe tables webhooks",
+    "wiring": "fencing token_admission auth config db journal leases objects observe tables webhooks",
     "reloading": "fencing config observe",
     "service_manager": "",
     "workers": "config http.crowd http.server observe service_manager",
     "part": "fencing token_admission api auth background config db guard.watching http journal.opening leases objects "
     "observe record budget tables web webhooks wiring findings",
-    "routing": "fencing api http objects.s3.addressing part budget web",
+    "routing": "fencing api http objects.s3.addressing part web",
     "app": "fencing api auth.issuers config journal.opening guard.watching http journal.protocol objects observe "
     "part reloading routing budget web wiring workers",
     "changes": "fencing config db journal.protocol objects tables wiring",
@@ -134,7 +134,7 @@ PURE = (
     "objects.protocol.effects objects.protocol.mutation objects.protocol.settling "
     "journal.contents journal.evidence journal.format journal.protocol "
     "changes.orders objects.store.bucket_profile "
-    "observe.events "
+    "observe.events leases.terms "
     "guard.script webhooks.messages "
     "client.errors client.libpq web.advice web.chart web.overview_verdict"
 )

@@ -15,7 +15,7 @@ import httpx
 import psutil
 import pytest
 
-from gateway.api.record import MOST_EXPORTS
+from gateway.api.services import MOST_EXPORTS
 from gateway.db import export, record
 from gateway.db.export import ExportFormat, open_export
 from gateway.fencing.decision import Fence

@@ -179,7 +179,10 @@ async def plans(
         return await send(sql, *values)
 
     monkeypatch.setattr(database, "search", noted)
-    await (search.read_page if total else search.find_page)(database, asked, limit)
+    if total:
+        await search.read_page(database, search.Slice(asked, limit))
+    else:
+        await search.find_page(database, asked, limit)
     monkeypatch.undo()
     found = []
     for sql, values in sent:

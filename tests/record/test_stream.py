@@ -12,8 +12,8 @@ import httpx
 import psutil
 import pytest
 
-from gateway.api import record
-from gateway.api.record import StreamLimits
+from gateway.api import services
+from gateway.api.services import StreamLimits
 from gateway.db import search
 from gateway.db.database import Database
 from gateway.db.notifications import RECORD, listening
@@ -122,14 +122,14 @@ class TestLimits:
     async def test_a_client_hears_that_it_is_still_connected_and_how_far(
         self, dsn: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(record, "StreamLimits", lambda: StreamLimits(heartbeat=0.05))
+        monkeypatch.setattr(services, "StreamLimits", lambda: StreamLimits(heartbeat=0.05))
         async with watched(dsn) as stage, streaming(stage, kind="epoch") as stream:
             await sealed(stage.database, 7)
             while (await stream.block())["id"] != "7":
                 pass
 
     async def test_there_is_an_end_to_how_many(self, dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(record, "StreamLimits", lambda: StreamLimits(most=2))
+        monkeypatch.setattr(services, "StreamLimits", lambda: StreamLimits(most=2))
         async with watched(dsn) as stage:
             async with streaming(stage), streaming(stage, "/v1/rejections/stream"):
                 answer = await stage.get("/v1/events/stream")
@@ -139,7 +139,7 @@ class TestLimits:
                 await asyncio.sleep(0.02)
 
     async def test_writers_leave_room_for_auditors(self, dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(record, "StreamLimits", lambda: StreamLimits(most=4))
+        monkeypatch.setattr(services, "StreamLimits", lambda: StreamLimits(most=4))
         async with watched(dsn) as stage, AsyncExitStack() as held:
             for _ in range(3):
                 await held.enter_async_context(streaming(stage, key=ANN))
@@ -163,7 +163,7 @@ class TestLimits:
     async def test_who_does_not_read_is_cut_off_without_holding_memory(
         self, dsn: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(record, "StreamLimits", lambda: StreamLimits(timeout=0.3, most=3))
+        monkeypatch.setattr(services, "StreamLimits", lambda: StreamLimits(timeout=0.3, most=3))
         async with watched(dsn) as stage:
             await sealed(stage.database, 40_000)
             memory = psutil.Process().memory_info().rss

@@ -8,7 +8,7 @@ import httpx
 import pytest
 from playwright.sync_api import Page, expect
 
-from gateway.auth import callers
+from gateway.auth import login_cookies
 from tests import running
 from tests.objects import raw
 from tests.web.stage import AUDITOR_KEY, KEYS, SECRET, Stage, log_in, origin, serving
@@ -62,7 +62,7 @@ async def test_a_writer_is_not_let_in(client: httpx.AsyncClient) -> None:
     assert "set-cookie" not in answer.headers
     assert "may not read the record" in answer.text
     # Nor with a session of its own making, which it can sign.
-    forged = callers.issue_session("writer", callers.session_key(KEYS["writer"]), datetime.now(UTC))
+    forged = login_cookies.issue_session("writer", login_cookies.session_key(KEYS["writer"]), datetime.now(UTC))
     for path in PAGES:
         shown = await client.get(path, headers={"Cookie": f"gateway_session={forged}"})
         assert shown.status_code == 403
