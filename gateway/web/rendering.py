@@ -21,7 +21,7 @@ from starlette.types import ASGIApp
 
 from gateway import text
 from gateway.api.incidents import Acknowledging
-from gateway.api.operation import HealthCheck, JournalState, ProbedBuckets
+from gateway.api.services import HealthCheck, JournalState, ProbedBuckets
 from gateway.auth.provider_logins import LOGIN
 from gateway.config import Config
 from gateway.db.database import Database
