@@ -6,7 +6,7 @@ from typing import Any
 
 import typer.main
 
-from docs.generator import markdown, page
+from docs.generator import grouped, markdown, page
 from gateway.cli import application
 
 INTRODUCTION = """\
@@ -33,11 +33,15 @@ def make() -> str:
         "## Options of several commands",
         "A command that has one of these names it after *Also*. Parentheses have the default.",
         _list(shared.values()),
+        f"*The filters* are {', '.join(f'`{name}`' for name in FILTERS)}. An entry must match all.",
         *(part for name, command in commands for part in _command(command, name, shared)),
     )
 
 
 Row = tuple[str, str, str]
+
+FILTERS = ("--resource", "--prefix", "--holder", "--caller", "--reason", "--plane", "--rule", "--token", "--enforced")
+"""The options that commands about the record share."""
 
 
 def _commands(command: Any, name: str) -> Iterator[tuple[str, Any]]:
@@ -75,8 +79,8 @@ def _command(command: Any, name: str, shared: dict[str, Row]) -> Iterator[str]:
     own += [row for option, row in options.items() if shared.get(option) != row]
     if own:
         yield _list(own)
-    if others := [f"`{option}`" for option, row in options.items() if shared.get(option) == row]:
-        yield f"Also {', '.join(others)}."
+    if others := [option for option, row in options.items() if shared.get(option) == row]:
+        yield grouped(others, FILTERS, "*the filters*")
 
 
 def _place(argument: Any) -> str:

@@ -9,7 +9,7 @@ from inspect import signature
 from typing import Any
 from unittest.mock import MagicMock
 
-from docs.generator import markdown, page
+from docs.generator import grouped, markdown, page
 from gateway import api
 from gateway.api import openapi
 from gateway.api.routes import Route
@@ -49,6 +49,7 @@ def make() -> str:
         "## Common parameters",
         "Operations name them after *Also*. All are in the query.",
         *_explained([(f"`{name}`", kind, meaning) for name, (_, kind, meaning) in shared.items()]),
+        f"*The filters* are {', '.join(f'`{name}`' for name in FILTERS)}. An entry must match all.",
         *_subjects(described, shared),
         "## Objects",
         *_objects(described),
@@ -56,6 +57,12 @@ def make() -> str:
 
 
 Row = tuple[str, str, str]
+
+CLOCK = "By the database's clock."
+"""The introduction says it of all times."""
+
+FILTERS = ("prefix", "holder", "caller", "reason", "plane", "rule", "enforced", "token", "since", "until")
+"""The parameters that lists, exports and streams of the record share."""
 
 
 def _operations(described: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
@@ -108,7 +115,7 @@ def _subjects(described: Mapping[str, Any], shared: dict[str, Row]) -> Iterator[
                 first = said.setdefault(content, line)
                 yield from content if first == line or not any(content) else (f"As `{first}`.",)
                 if alike:
-                    yield f"Also {', '.join(f'`{name}`' for name in alike)}."
+                    yield grouped(alike, FILTERS, "*the filters*")
                 yield _refusals(operation)
 
 
@@ -129,7 +136,7 @@ def _explained(rows: list[Row]) -> Iterator[str]:
     plain: dict[str, list[str]] = {}
     lines = []
     for name, kind, meaning in rows:
-        if meaning:
+        if meaning and meaning != CLOCK:
             lines.append(f"- {name} {kind}: {meaning}")
         else:
             plain.setdefault(kind, []).append(name)
@@ -158,8 +165,10 @@ def _refusals(operation: Mapping[str, Any]) -> str:
             lines.append(f"- {status}: {plain}")
         elif not status.startswith("2") and status not in EVERYWHERE:
             others.append(status)
-    lines += [f"- {', '.join(others)}"] if others else []
-    return "\n".join(["It may answer:\n", *lines]) if lines else ""
+    codes = f" {', '.join(others)}" if others else ""
+    if not lines:
+        return f"It may answer{codes}." if codes else ""
+    return "\n".join([f"It may answer{codes and f'{codes}, and'}:\n", *lines])
 
 
 def _body(kind: str, content: Mapping[str, Any]) -> str:
@@ -170,17 +179,10 @@ def _body(kind: str, content: Mapping[str, Any]) -> str:
 def _objects(described: Mapping[str, Any]) -> Iterator[str]:
     named = {name: described["components"]["schemas"][name] for name in sorted(_named(described))}
     named = {name: schema for name, schema in named.items() if "properties" in schema}
-    rows = Counter(row for schema in named.values() for row in _fields(schema) if row[2])
-    common = {row for row, count in rows.items() if count > 2}
-    yield "Fields of several objects:"
-    yield from _explained(sorted(common))
     for name, schema in named.items():
         yield f"### {name}"
         yield " ".join(schema.get("description", "").replace("``", "`").split())
-        fields = _fields(schema)
-        yield from _explained([row for row in fields if row not in common])
-        if others := [name for name, *rest in fields if (name, *rest) in common]:
-            yield f"Also {', '.join(others)}."
+        yield from _explained(_fields(schema))
 
 
 def _named(described: Mapping[str, Any]) -> set[str]:
