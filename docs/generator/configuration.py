@@ -30,7 +30,8 @@ A gateway reads one TOML file, `gateway serve --config gateway.toml`, and the en
 
 FORMER_KEYS = """\
 A configuration that has one of these still starts, until the next minor version. The log and `gateway config check`
-warn of it. `[[databases]]` and `[[stores]]` have the former keys of `[postgres]`, `[journal]` and `[s3]`."""
+warn of it, and say what it means now and what to write. `[[databases]]` and `[[stores]]` have the former keys of
+`[postgres]`, `[journal]` and `[s3]`."""
 
 
 def make() -> str:
@@ -39,10 +40,10 @@ def make() -> str:
 
 
 def _former() -> str:
-    told: dict[tuple[str, str], list[str]] = {}
-    for (section, key), former in FORMER.items():
-        told.setdefault((section, markdown(former.told)), []).append(f"`{key}`")
-    return "\n".join(f"- `[{section}]` {', '.join(keys)}: {text}" for (section, text), keys in told.items())
+    sections: dict[str, list[str]] = {}
+    for section, key in FORMER:
+        sections.setdefault(section, []).append(f"`{key}`")
+    return "\n".join(f"- `[{section}]` {', '.join(keys)}" for section, keys in sections.items())
 
 
 def _sections() -> Iterator[str]:
