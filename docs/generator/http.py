@@ -49,7 +49,8 @@ def make() -> str:
         "## Common parameters",
         "Operations name them after *Also*. All are in the query.",
         *_explained([(f"`{name}`", kind, meaning) for name, (_, kind, meaning) in shared.items()]),
-        f"*The filters* are {', '.join(f'`{name}`' for name in FILTERS)}. An entry must match all.",
+        f"*The filters* are {', '.join(f'`{name}`' for name in FILTERS)}, and `resource`: only entries about it. An entry "
+        "must match all.",
         *_subjects(described, shared),
         "## Objects",
         *_objects(described),
@@ -57,6 +58,9 @@ def make() -> str:
 
 
 Row = tuple[str, str, str]
+
+ABOUT = "Only entries about this resource."
+"""The meaning of the filter `resource`, which is no common parameter: elsewhere a resource is the subject."""
 
 CLOCK = "By the database's clock."
 """The introduction says it of all times."""
@@ -109,7 +113,7 @@ def _subjects(described: Mapping[str, Any], shared: dict[str, Row]) -> Iterator[
                 yield f"`{line}`{_success(operation)}"
                 parameters = _parameters(operation)
                 alike = [name for name, row in parameters.items() if name in shared and _alike(row, shared[name])]
-                own = [row for name, row in parameters.items() if name not in alike]
+                own = [row for name, row in parameters.items() if name not in alike and row[2] != ABOUT]
                 content = tuple(_content(described, operation, own))
                 # Two operations of one subject, such as those for entries and for refused writes, may say the same.
                 first = said.setdefault(content, line)
