@@ -49,8 +49,8 @@ def make() -> str:
         "## Common parameters",
         "Operations name them after *Also*. All are in the query.",
         *_explained([(f"`{name}`", kind, meaning) for name, (_, kind, meaning) in shared.items()]),
-        f"*The filters* are {', '.join(f'`{name}`' for name in FILTERS)}, and `resource`: only entries about it. An entry "
-        "must match all.",
+        f"*The filters* are {', '.join(f'`{name}`' for name in FILTERS)}, and `resource`: only entries about it. An "
+        "entry must match all.",
         *_subjects(described, shared),
         "## Objects",
         *_objects(described),
