@@ -140,6 +140,8 @@ def _explained(rows: list[Row]) -> Iterator[str]:
     plain: dict[str, list[str]] = {}
     lines = []
     for name, kind, meaning in rows:
+        if "null" in meaning:
+            kind = kind.replace(" or null", "")
         if meaning and meaning != CLOCK:
             lines.append(f"- {name} {kind}: {meaning}")
         else:
