@@ -140,10 +140,9 @@ def _explained(rows: list[Row]) -> Iterator[str]:
     plain: dict[str, list[str]] = {}
     lines = []
     for name, kind, meaning in rows:
-        if "null" in meaning:
-            kind = kind.replace(" or null", "")
         if meaning and meaning != CLOCK:
-            lines.append(f"- {name} {kind}: {meaning}")
+            told = kind.replace(" or null", "") if "null" in meaning else kind
+            lines.append(f"- {name} {told}: {meaning}")
         else:
             plain.setdefault(kind, []).append(name)
     lines += [f"- {', '.join(names)}: {kind}" for kind, names in plain.items()]
