@@ -32,8 +32,9 @@ def make() -> str:
         INTRODUCTION,
         "## Options of several commands",
         "A command that has one of these names it after *Also*. Parentheses have the default.",
-        _list(shared.values()),
-        f"*The filters* are {', '.join(f'`{name}`' for name in FILTERS)}. An entry must match all.",
+        _list(row for name, row in shared.items() if name not in (*FILTERS, *TIMES)),
+        f"*The filters* are {', '.join(f'`{name}`' for name in FILTERS)}. They are explained as [parameters of the "
+        f"API](http.md#common-parameters), and so are {', '.join(f'`{name}`' for name in TIMES)}.",
         *(part for name, command in commands for part in _command(command, name, shared)),
     )
 
@@ -42,6 +43,8 @@ Row = tuple[str, str, str]
 
 FILTERS = ("--resource", "--prefix", "--holder", "--caller", "--reason", "--plane", "--rule", "--token", "--enforced")
 """The options that commands about the record share."""
+TIMES = ("--kind", "--since", "--until")
+"""Further ones, which some of these commands have."""
 
 
 def _commands(command: Any, name: str) -> Iterator[tuple[str, Any]]:

@@ -1,6 +1,7 @@
-"""The page of the fencing API: its operations by subject, from its OpenAPI document."""
+"""The pages of the fencing API, from its OpenAPI document: its operations by subject, and its objects."""
 
 import json
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
@@ -21,6 +22,8 @@ A running gateway shows the same at `/v1/docs`, where operations can be tried ou
 
 An operation may also answer 400, 401, 404, 413 and 503, and 403 if the caller lacks a grant. An error has a
 [Problem](#problem) as its body, and [errors](errors.md) has all codes. Names without a place are fields of the body."""
+
+OBJECTS = "http-objects.md"
 
 EVERYWHERE = {"400", "401", "403", "404", "413", "503"}
 COMMON = {openapi.LACKS, *responses.values()}
@@ -43,7 +46,7 @@ def make() -> str:
     described = document()
     introduction = INTRODUCTION.format(introduction=described["info"]["description"])
     shared = _shared(described)
-    return page(
+    operations = page(
         "The fencing API",
         introduction,
         "## Common parameters",
@@ -52,9 +55,14 @@ def make() -> str:
         f"*The filters* are {', '.join(f'`{name}`' for name in FILTERS)}, and `resource`: only entries about it. An "
         "entry must match all.",
         *_subjects(described, shared),
-        "## Objects",
-        *_objects(described),
     )
+    return re.sub(r"\]\(#(\w+)\)", rf"]({OBJECTS}#\1)", operations)
+
+
+def make_objects() -> str:
+    """Return the page of the objects in bodies and answers."""
+    about = "The objects in the bodies and answers of [the fencing API](http.md)."
+    return page("Objects of the fencing API", about, *_objects(document()))
 
 
 Row = tuple[str, str, str]
@@ -185,7 +193,7 @@ def _objects(described: Mapping[str, Any]) -> Iterator[str]:
     named = {name: described["components"]["schemas"][name] for name in sorted(_named(described))}
     named = {name: schema for name, schema in named.items() if "properties" in schema}
     for name, schema in named.items():
-        yield f"### {name}"
+        yield f"## {name}"
         yield " ".join(schema.get("description", "").replace("``", "`").split())
         yield from _explained(_fields(schema))
 
