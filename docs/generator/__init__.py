@@ -18,15 +18,13 @@ def markdown(text: str) -> str:
     return re.sub(r"\s+", " ", text.replace("``", "`")).strip()
 
 
-def cell(text: str) -> str:
-    """Return a text as the cell of a table."""
-    return markdown(text).replace("|", "\\|")
-
-
-def table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
-    """Return a table. Its cells are Markdown already."""
-    lines = [head, tuple("---" for _ in head), *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+def grouped(names: Sequence[str], group: Sequence[str], title: str) -> str:
+    """Return the end of an entry that lists common names; a whole group of them by its title."""
+    if set(group) <= set(names):
+        said = [title, *(f"`{name}`" for name in names if name not in group)]
+    else:
+        said = [f"`{name}`" for name in names]
+    return f"Also {', '.join(said)}."
 
 
 def page(*parts: str) -> str:

@@ -6,7 +6,7 @@ from typing import Any
 
 import typer.main
 
-from docs.generator import markdown, page
+from docs.generator import grouped, markdown, page
 from gateway.cli import application
 
 INTRODUCTION = """\
@@ -32,12 +32,19 @@ def make() -> str:
         INTRODUCTION,
         "## Options of several commands",
         "A command that has one of these names it after *Also*. Parentheses have the default.",
-        _list(shared.values()),
+        _list(row for name, row in shared.items() if name not in (*FILTERS, *TIMES)),
+        f"*The filters* are {', '.join(f'`{name}`' for name in FILTERS)}. They are explained as [parameters of the "
+        f"API](http.md#common-parameters), and so are {', '.join(f'`{name}`' for name in TIMES)}.",
         *(part for name, command in commands for part in _command(command, name, shared)),
     )
 
 
 Row = tuple[str, str, str]
+
+FILTERS = ("--resource", "--prefix", "--holder", "--caller", "--reason", "--plane", "--rule", "--token", "--enforced")
+"""The options that commands about the record share."""
+TIMES = ("--kind", "--since", "--until")
+"""Further ones, which some of these commands have."""
 
 
 def _commands(command: Any, name: str) -> Iterator[tuple[str, Any]]:
@@ -75,8 +82,8 @@ def _command(command: Any, name: str, shared: dict[str, Row]) -> Iterator[str]:
     own += [row for option, row in options.items() if shared.get(option) != row]
     if own:
         yield _list(own)
-    if others := [f"`{option}`" for option, row in options.items() if shared.get(option) == row]:
-        yield f"Also {', '.join(others)}."
+    if others := [option for option, row in options.items() if shared.get(option) == row]:
+        yield grouped(others, FILTERS, "*the filters*")
 
 
 def _place(argument: Any) -> str:

@@ -11,7 +11,7 @@ from annotated_types import Ge, Gt, Le, Lt, MinLen
 from pydantic import BaseModel, SecretStr
 from pydantic.fields import FieldInfo
 
-from docs.generator import attributes, cell, markdown, page, table
+from docs.generator import attributes, markdown, page
 from gateway.config import Config
 from gateway.config.former import FORMER
 from gateway.config.sections import FROM_FILE, Section
@@ -25,12 +25,13 @@ A gateway reads one TOML file, `gateway serve --config gateway.toml`, and the en
   JSON, also for a section that repeats: `GATEWAY_CALLERS='[{"name": "worker", …}]'`.
 - Each secret can be in a file: `dsn_file` is the path of a file with the `dsn`. A list of secrets has one on each line.
 - Unknown keys and sections are errors.
-- A *required* key has no default. An empty default means none."""
+- A key has its type in parentheses, and its default, or *required*."""
 
 
 FORMER_KEYS = """\
 A configuration that has one of these still starts, until the next minor version. The log and `gateway config check`
-warn of it. `[[databases]]` and `[[stores]]` have the former keys of `[postgres]`, `[journal]` and `[s3]`."""
+warn of it, and say what it means now and what to write. `[[databases]]` and `[[stores]]` have the former keys of
+`[postgres]`, `[journal]` and `[s3]`."""
 
 
 def make() -> str:
@@ -39,8 +40,10 @@ def make() -> str:
 
 
 def _former() -> str:
-    rows = [(f"`[{section}]`", f"`{key}`", cell(former.told)) for (section, key), former in FORMER.items()]
-    return table(("section", "key", "now"), rows)
+    sections: dict[str, list[str]] = {}
+    for section, key in FORMER:
+        sections.setdefault(section, []).append(f"`{key}`")
+    return "\n".join(f"- `[{section}]` {', '.join(keys)}" for section, keys in sections.items())
 
 
 def _sections() -> Iterator[str]:
@@ -58,7 +61,7 @@ def _section(model: type[BaseModel], place: tuple[str, ...], *, many: bool, requ
     former = {
         row for section in sections() if section is not model and issubclass(model, section) for row in _rows(section)
     }
-    yield table(("key", "type", "default", "meaning"), [row for row in _rows(model) if row not in former])
+    yield "\n".join(row for row in _rows(model) if row not in former)
     for key, field in model.model_fields.items():
         part, several = _model(field.annotation)
         # A part that another section has, too, is described there.
@@ -78,16 +81,16 @@ def _inherited(model: type[BaseModel], key: str) -> bool:
     )
 
 
-def _rows(model: type[BaseModel]) -> list[tuple[str, str, str, str]]:
+def _rows(model: type[BaseModel]) -> list[str]:
     return [_row(model, key, field) for key, field in model.model_fields.items()]
 
 
-def _row(model: type[BaseModel], key: str, field: FieldInfo) -> tuple[str, str, str, str]:
+def _row(model: type[BaseModel], key: str, field: FieldInfo) -> str:
     meaning = meaning_of(model, key)
     kind = _kind(field.annotation, _limits(field), unit_of(field.annotation, meaning))
     if issubclass(model, Section) and key in model.secret_keys():
         kind += f", or `{key}{FROM_FILE}`"
-    return f"`{key}`", kind, _default(field), cell(meaning)
+    return f"- `{key}` ({'; '.join(filter(None, (kind, _default(field))))}). {markdown(meaning)}"
 
 
 def meaning_of(model: type[BaseModel], key: str) -> str:

@@ -73,10 +73,8 @@ def answered(kind: type[GatewayError]) -> Iterator[type[GatewayError]]:
 def _entry(kind: type[GatewayError]) -> str:
     retry = f", `Retry-After: {kind.retry_after}`" if isinstance(kind.retry_after, int) else ""
     s3_code = "" if kind.s3_code == GatewayError.s3_code else f", `{kind.s3_code}`"
-    lines = [
-        f"- {kind.status}{s3_code}{retry}: {_sentence(kind.title)}{_occasion(kind)}",
-        f"- Next: {markdown(kind.default_advice)}",
-    ]
+    said = _occasion(kind) or _sentence(kind.title)
+    lines = [f"- {kind.status}{s3_code}{retry}: {said}", f"- Next: {markdown(kind.default_advice)}"]
     return f"## {kind.code}\n\n" + "\n".join(lines)
 
 
@@ -85,7 +83,7 @@ def _occasion(kind: type[GatewayError]) -> str:
     # Names of attributes are for readers of the code.
     kept = [one for one in markdown(own).split(". ") if "`facts" not in one and "`retry_after`" not in one]
     text = ". ".join(kept).strip()
-    return f" {text.rstrip('.')}." if text else ""
+    return f"{text.rstrip('.')}." if text else ""
 
 
 def _sentence(title: str) -> str:

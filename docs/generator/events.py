@@ -5,7 +5,7 @@ import re
 from collections.abc import Sequence
 from unittest.mock import MagicMock
 
-from docs.generator import cell, page, table
+from docs.generator import markdown, page
 from docs.generator.errors import answered
 from gateway.errors import GatewayError
 from gateway.fencing.record import EntryReason
@@ -24,12 +24,12 @@ def make() -> str:
         "Events",
         INTRODUCTION,
         "## Lines of the log",
-        table(("event", "level", "fields", "meaning"), rows),
+        "\n".join(rows),
         "A storm of refused writes has at most 100 lines a second, and then `more writes refused, all on record` with "
         "the number `left_out`.",
         "## Reasons of entries",
         "Entries of [the record](../record.md#entries) about refusals and bypasses have one of these reasons:",
-        "\n".join(f"- {_reason(one.value)}" for one in EntryReason),
+        f"{', '.join(_reason(one.value) for one in EntryReason)}.",
     )
 
 
@@ -40,17 +40,14 @@ def _reason(reason: str) -> str:
     )
 
 
-def _row(kind: type, lines: Sequence[Line]) -> tuple[str, ...]:
+def _row(kind: type, lines: Sequence[Line]) -> str:
     words = dict.fromkeys(f"`{line.words}`" for line in lines)
     levels = dict.fromkeys(line.level for line in lines)
     members = dict.fromkeys(name for line in lines for name in _members(kind, line))
     meaning = inspect.cleandoc(kind.__doc__ or "").split("\n\n")[0]
-    return (
-        "<br>".join(words),
-        ", ".join(levels),
-        ", ".join(f"`{name}`" for name in members),
-        cell(re.sub(r" \(`+gateway\.[\w.]+`+\)", "", meaning)),
-    )
+    fields = ", ".join(f"`{name}`" for name in members)
+    text = markdown(re.sub(r" \(`+gateway\.[\w.]+`+\)", "", meaning))
+    return f"- {', '.join(words)} ({', '.join(levels)}: {fields}). {text}"
 
 
 def _members(kind: type, line: Line) -> list[str]:

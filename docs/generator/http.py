@@ -1,13 +1,14 @@
-"""The page of the fencing API: its operations by subject, from its OpenAPI document."""
+"""The pages of the fencing API, from its OpenAPI document: its operations by subject, and its objects."""
 
 import json
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from functools import cache
 from http.client import responses
 from typing import Any
 
-from docs.generator import markdown, page
+from docs.generator import grouped, markdown, page
 from gateway.api import ROUTES, openapi
 
 INTRODUCTION = """\
@@ -17,6 +18,8 @@ A running gateway shows the same at `/v1/docs`, where operations can be tried ou
 
 An operation may also answer 400, 401, 404, 413 and 503, and 403 if the caller lacks a grant. An error has a
 [Problem](#problem) as its body, and [errors](errors.md) has all codes. Names without a place are fields of the body."""
+
+OBJECTS = "http-objects.md"
 
 EVERYWHERE = {"400", "401", "403", "404", "413", "503"}
 COMMON = {openapi.LACKS, *responses.values()}
@@ -33,19 +36,35 @@ def make() -> str:
     described = document()
     introduction = INTRODUCTION.format(introduction=described["info"]["description"])
     shared = _shared(described)
-    return page(
+    operations = page(
         "The fencing API",
         introduction,
         "## Common parameters",
         "Operations name them after *Also*. All are in the query.",
         *_explained([(f"`{name}`", kind, meaning) for name, (_, kind, meaning) in shared.items()]),
+        f"*The filters* are {', '.join(f'`{name}`' for name in FILTERS)}, and `resource`: only entries about it. An "
+        "entry must match all.",
         *_subjects(described, shared),
-        "## Objects",
-        *_objects(described),
     )
+    return re.sub(r"\]\(#(\w+)\)", rf"]({OBJECTS}#\1)", operations)
+
+
+def make_objects() -> str:
+    """Return the page of the objects in bodies and answers."""
+    about = "The objects in the bodies and answers of [the fencing API](http.md)."
+    return page("Objects of the fencing API", about, *_objects(document()))
 
 
 Row = tuple[str, str, str]
+
+ABOUT = "Only entries about this resource."
+"""The meaning of the filter `resource`, which is no common parameter: elsewhere a resource is the subject."""
+
+CLOCK = "By the database's clock."
+"""The introduction says it of all times."""
+
+FILTERS = ("prefix", "holder", "caller", "reason", "plane", "rule", "enforced", "token", "since", "until")
+"""The parameters that lists, exports and streams of the record share."""
 
 
 def _operations(described: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
@@ -92,13 +111,13 @@ def _subjects(described: Mapping[str, Any], shared: dict[str, Row]) -> Iterator[
                 yield f"`{line}`{_success(operation)}"
                 parameters = _parameters(operation)
                 alike = [name for name, row in parameters.items() if name in shared and _alike(row, shared[name])]
-                own = [row for name, row in parameters.items() if name not in alike]
+                own = [row for name, row in parameters.items() if name not in alike and row[2] != ABOUT]
                 content = tuple(_content(described, operation, own))
                 # Two operations of one subject, such as those for entries and for refused writes, may say the same.
                 first = said.setdefault(content, line)
                 yield from content if first == line or not any(content) else (f"As `{first}`.",)
                 if alike:
-                    yield f"Also {', '.join(f'`{name}`' for name in alike)}."
+                    yield grouped(alike, FILTERS, "*the filters*")
                 yield _refusals(operation)
 
 
@@ -119,8 +138,9 @@ def _explained(rows: list[Row]) -> Iterator[str]:
     plain: dict[str, list[str]] = {}
     lines = []
     for name, kind, meaning in rows:
-        if meaning:
-            lines.append(f"- {name} {kind}: {meaning}")
+        if meaning and meaning != CLOCK:
+            told = kind.replace(" or null", "") if "null" in meaning else kind
+            lines.append(f"- {name} {told}: {meaning}")
         else:
             plain.setdefault(kind, []).append(name)
     lines += [f"- {', '.join(names)}: {kind}" for kind, names in plain.items()]
@@ -148,8 +168,10 @@ def _refusals(operation: Mapping[str, Any]) -> str:
             lines.append(f"- {status}: {plain}")
         elif not status.startswith("2") and status not in EVERYWHERE:
             others.append(status)
-    lines += [f"- {', '.join(others)}"] if others else []
-    return "\n".join(["It may answer:\n", *lines]) if lines else ""
+    codes = f" {', '.join(others)}" if others else ""
+    if not lines:
+        return f"It may answer{codes}." if codes else ""
+    return "\n".join([f"It may answer{codes and f'{codes}, and'}:\n", *lines])
 
 
 def _body(kind: str, content: Mapping[str, Any]) -> str:
@@ -160,17 +182,10 @@ def _body(kind: str, content: Mapping[str, Any]) -> str:
 def _objects(described: Mapping[str, Any]) -> Iterator[str]:
     named = {name: described["components"]["schemas"][name] for name in sorted(_named(described))}
     named = {name: schema for name, schema in named.items() if "properties" in schema}
-    rows = Counter(row for schema in named.values() for row in _fields(schema) if row[2])
-    common = {row for row, count in rows.items() if count > 2}
-    yield "Fields of several objects:"
-    yield from _explained(sorted(common))
     for name, schema in named.items():
-        yield f"### {name}"
+        yield f"## {name}"
         yield " ".join(schema.get("description", "").replace("``", "`").split())
-        fields = _fields(schema)
-        yield from _explained([row for row in fields if row not in common])
-        if others := [name for name, *rest in fields if (name, *rest) in common]:
-            yield f"Also {', '.join(others)}."
+        yield from _explained(_fields(schema))
 
 
 def _named(described: Mapping[str, Any]) -> set[str]:

@@ -2,17 +2,15 @@
 
 from collections.abc import Mapping
 
-from docs.generator import cell, page, table
+from docs.generator import markdown, page
 from gateway.observe.events import STAGES
 from gateway.observe.gauges import Gauge, Instrument, StatusGauges
 from gateway.observe.metrics import EventMetrics
 
 INTRODUCTION = """\
-`GET /v1/metrics` has these metrics. [Observability](../observability.md#metrics) says how to read them, and has a
-runbook for each alert. The database's values are the same at each gateway: take `max` over gateways, not `sum`.
-
-With `gateway serve --workers`, the worker that is asked answers for all. Counters, histograms and the gauges marked
-*sum* are sums of all workers; gauges marked *maximum* have the highest value."""
+`GET /v1/metrics` has these metrics, each with its kind and its labels. [Observability](../observability.md#metrics)
+says how to read them, and has a runbook for each alert. Of several workers, counters, histograms and the gauges marked
+*sum* are sums; gauges marked *maximum* have the highest value."""
 
 SUBJECTS: Mapping[str, tuple[str, ...]] = {
     "Writes": ("gateway_writes_", "gateway_bypasses_", "gateway_guard_", "gateway_rule_"),
@@ -51,16 +49,16 @@ def make() -> str:
     for one in instruments():
         title = next(title for title, names in SUBJECTS.items() if one.name.startswith(names))
         subjects[title].append(one)
-    head = ("metric", "kind", "labels", "meaning")
-    parts = [part for title, found in subjects.items() for part in (f"## {title}", table(head, list(map(_row, found))))]
-    stages = [(f"`{area}`", f"`{name}`", cell(text)) for area, own in STAGES.items() for name, text in own.items()]
+    parts = [part for title, found in subjects.items() for part in (f"## {title}", "\n".join(map(_row, found)))]
+    stages = [
+        f"- `{area}`\n" + "\n".join(f"  - `{name}`: {markdown(text)}" for name, text in own.items())
+        for area, own in STAGES.items()
+    ]
     about = "The labels `plane` and `stage` of `gateway_stage_duration_seconds`, and the names of spans in traces."
-    return page(
-        "Metrics", INTRODUCTION, *parts, LIBRARY, "## Stages", about, table(("plane", "stage", "meaning"), stages)
-    )
+    return page("Metrics", INTRODUCTION, *parts, LIBRARY, "## Stages", about, "\n".join(stages))
 
 
-def _row(one: Instrument) -> tuple[str, str, str, str]:
+def _row(one: Instrument) -> str:
     joined = JOINED[one.over] if isinstance(one, Gauge) else ""
-    labels = ", ".join(f"`{label}`" for label in one.labels)
-    return f"`{one.name}`", type(one).__name__.lower() + joined, labels, cell(one.text)
+    labels = f" by {', '.join(f'`{label}`' for label in one.labels)}" if one.labels else ""
+    return f"- `{one.name}` ({type(one).__name__.lower()}{joined}{labels}). {markdown(one.text)}"

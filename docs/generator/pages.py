@@ -13,5 +13,6 @@ PAGES: Mapping[str, Callable[[], str]] = {
     "errors.md": errors.make,
     "events.md": events.make,
     "http.md": http.make,
+    http.OBJECTS: http.make_objects,
     "metrics.md": metrics.make,
 }

@@ -47,5 +47,5 @@ def test_answers_of_the_page_for_troubleshooting() -> None:
         if isinstance(error, type) and issubclass(error, errors.GatewayError)
     }
     named = set(_ANSWER.findall((ROOT / "docs/guides/troubleshooting.md").read_text()))
-    assert len(named) > 20
+    assert len(named) > 5
     assert named <= known
