@@ -66,7 +66,7 @@ def config(dsn: str, endpoint: str | None = None, *, limits: dict[str, float] | 
     """A configuration with one caller, ``writer``. ``endpoint`` is that of an S3 double, which is not swept.
 
     ``limits``: those of ``gateway.config.sections.Limits`` that differ from ``tests.patience.OF_GATEWAYS``.
-    ``sections`` replace those from here; None: the section is left out.
+    ``sections`` replace those from here; None: the section is left out. ``postgres`` and ``s3`` have what differs.
     """
     store = {
         "endpoint": endpoint,
@@ -75,7 +75,11 @@ def config(dsn: str, endpoint: str | None = None, *, limits: dict[str, float] | 
     }
     keys = {"s3_key": f"{ACCESS_KEY}:{SECRET_KEY}", "api_key": API_KEY}
     caller = {"name": "writer", "groups": ["auditors"], **keys}
-    given = {"postgres": {"dsn": as_gateway(dsn)}, "s3": store if endpoint else None, "callers": [caller], **sections}
+    given: dict[str, Any] = {"s3": None, "callers": [caller], **sections}
+    if "postgres" not in sections or sections["postgres"] is not None:
+        given["postgres"] = {"dsn": as_gateway(dsn)} | sections.get("postgres", {})
+    if endpoint is not None and ("s3" not in sections or sections["s3"] is not None):
+        given["s3"] = store | sections.get("s3", {})
     named = {"*", *(f"group:{group}" for one in given["callers"] for group in one.get("groups", ()))}
     grants = [one for one in GRANTS if named.issuperset(one["callers"])]
     built = {"grants": grants, **{key: one for key, one in given.items() if one is not None}}

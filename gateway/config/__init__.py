@@ -3,8 +3,8 @@
 Each key can also come from the environment: ``GATEWAY_POSTGRES__DSN`` is ``dsn`` of ``[postgres]``, and lists are JSON
 (``GATEWAY_CALLERS='[{"name": "worker", …}]'``). The environment overrides the file. Unknown keys are errors.
 
-A module has one part of the file. ``Config.parts`` has a configuration for each of several databases alone, so that the
-code of a part knows one database only. Assembly, commands and the doctor import it; planes get values of it.
+A module has one part of the file. ``Config.parts`` has a configuration for each database alone, also for the only one,
+so that code about a database knows one only. Assembly, commands and the doctor import it; planes get values of it.
 """
 
 import os
@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from pydantic import Field, PrivateAttr, ValidationError, model_validator
+from pydantic import BaseModel, PrivateAttr, ValidationError, model_validator
 from pydantic_settings import (
     BaseSettings,
     EnvSettingsSource,
@@ -25,19 +25,7 @@ from pydantic_settings import (
 from pydantic_settings.exceptions import SettingsError
 
 from gateway.config import former
-from gateway.config.access import CallerKeys, GrantRule, Identity, Issuer
-from gateway.config.databases import Elsewhere, PlacesAlone, alone, misplaced_databases, misplaced_rules
-from gateway.config.rules import (
-    Alarm,
-    Audit,
-    Fencing,
-    Leases,
-    ObjectRule,
-    ResourceRule,
-    TableRule,
-    Telemetry,
-    Webhook,
-)
+from gateway.config.databases import DatabaseConfig, Shared, misplaced_databases, misplaced_rules, split
 from gateway.config.sections import (
     GROUP,
     DatabaseEntry,
@@ -46,85 +34,52 @@ from gateway.config.sections import (
     Misplaced,
     ObjectStore,
     Postgres,
-    Server,
     StoreEntry,
 )
-from gateway.config.toml import Places, explain, nearest
+from gateway.config.toml import Place, Places, explain, nearest
 from gateway.errors import ConfigurationError
-from gateway.fencing.ownership import Owner
 from gateway.fencing.policy import TokenPolicy
 from gateway.fencing.record import ANONYMOUS
 
 
-class Config(BaseSettings):
+class _Written(BaseModel):
+    """The sections of databases and stores: one of each has a section of its own, several are lists."""
+
+    postgres: Postgres | None = None
+    databases: tuple[DatabaseEntry, ...] = ()
+    s3: ObjectStore | None = None
+    stores: tuple[StoreEntry, ...] = ()
+    journal: Journal = Journal()
+
+
+class Config(Shared, _Written, BaseSettings):
     """All settings of a gateway. ``load`` builds it; tests may build it from keyword arguments."""
 
     model_config = SettingsConfigDict(
         frozen=True, extra="forbid", env_prefix="GATEWAY_", env_nested_delimiter="__", hide_input_in_errors=True
     )
 
-    server: Server = Server()
-    # Absent with several databases: see ``parts``. Code that is about one database then fails, and takes no wrong one.
-    postgres: Postgres = Field(default=None, validate_default=False)  # type: ignore[assignment]
-    databases: tuple[DatabaseEntry, ...] = ()
-    s3: ObjectStore | None = None
-    stores: tuple[StoreEntry, ...] = ()
-    journal: Journal = Journal()
-    fencing: Fencing = Fencing()
-    leases: Leases = Leases()
-    callers: tuple[CallerKeys, ...] = ()
-    issuers: tuple[Issuer, ...] = ()
-    identity: Identity = Identity()
-    grants: tuple[GrantRule, ...] = ()
-    tables: tuple[TableRule, ...] = ()
-    objects: tuple[ObjectRule, ...] = ()
-    resources: tuple[ResourceRule, ...] = ()
-    audit: Audit = Audit()
-    webhooks: tuple[Webhook, ...] = ()
-    alarms: tuple[Alarm, ...] = ()
-    telemetry: Telemetry = Telemetry()
-
     _limits: Limits = PrivateAttr(default_factory=Limits)
-    _elsewhere: Elsewhere = PrivateAttr(default_factory=Elsewhere)
-    _owner: Owner = PrivateAttr(default_factory=Owner)
 
     @property
-    def placed(self) -> "list[tuple[tuple[str | int, ...], Postgres]]":
-        alone: list[tuple[tuple[str | int, ...], Postgres]] = (
-            [] if self.postgres is None else [(("postgres",), self.postgres)]
-        )
-        return [*alone, *((("databases", number), one) for number, one in enumerate(self.databases))]
+    def parts(self) -> tuple[DatabaseConfig, ...]:
+        """Return a configuration for each database alone, in their order."""
+        return split(self, self._limits)
 
     @property
-    def parts(self) -> "dict[str | None, Config]":
-        """Return a configuration for each database alone, by its name; the only one has none.
-
-        The rules of tables and keys are those of the database.
-        """
-        if not self.databases:
-            return {None: self}
-        found: dict[str | None, Config] = {}
-        for name, one in alone(self).items():
-            part = found[name] = self.model_copy(update=one.sections)
-            part._elsewhere, part._owner = one.elsewhere, one.owner  # noqa: SLF001 - it is of this class
-        return found
+    def default(self) -> DatabaseConfig:
+        """Return the configuration of the database that owns what no rule gives to another one."""
+        return next(one for one in self.parts if one.owned is None or one.owned.ownership.default == one.name)
 
     @property
     def limits(self) -> Limits:
         return self._limits
 
-    @property
-    def elsewhere(self) -> Elsewhere:
-        """Return what is in other databases, for the configuration of one of several alone."""
-        return self._elsewhere
-
-    @property
-    def owner(self) -> Owner:
-        """Return the name and the share of the one database that this is a configuration for."""
-        return self._owner
-
-    def places_of(self, database: str | None, places: Places) -> Places:
-        return places if database is None else PlacesAlone(places, alone(self)[database].moved)
+    def with_limits(self, limits: Limits) -> "Config":
+        """Return it with limits that no file sets."""
+        changed = self.model_copy()
+        changed._limits = limits  # noqa: SLF001 - it is of this class
+        return changed
 
     @model_validator(mode="before")
     @classmethod
@@ -166,9 +121,11 @@ class Config(BaseSettings):
     @model_validator(mode="after")
     def _grants_name_callers(self) -> "Config":
         names = {caller.name for caller in self.callers} | {"*", ANONYMOUS}
-        rules: list[tuple[tuple[str | int, ...], tuple[str, ...]]] = [
+        placed: list[tuple[Place, Postgres]] = [] if self.postgres is None else [(("postgres",), self.postgres)]
+        placed += [(("databases", number), one) for number, one in enumerate(self.databases)]
+        rules: list[tuple[Place, tuple[str, ...]]] = [
             *((("grants", index), rule.callers) for index, rule in enumerate(self.grants)),
-            *(((*at, "roles", index), rule.callers) for at, one in self.placed for index, rule in enumerate(one.roles)),
+            *(((*at, "roles", index), rule.callers) for at, one in placed for index, rule in enumerate(one.roles)),
         ]
         for place, callers in rules:
             if unknown := {one for one in callers if not (self.is_of_issuer(one) or one.startswith(GROUP))} - names:
@@ -200,10 +157,6 @@ class Config(BaseSettings):
             if one.login is not None and not self.identity.signing_keys:
                 raise Misplaced(place, "needs a key that signs sessions; set signing_keys in [identity]")
         return self
-
-    def is_of_issuer(self, caller: str) -> bool:
-        """Return whether this is the name, or a pattern of names, of callers that tokens name."""
-        return any(caller.startswith(f"{one.name}:") for one in self.issuers)
 
     @model_validator(mode="after")
     def _names_are_unique(self) -> "Config":

@@ -1,21 +1,91 @@
-"""Checks that several databases share no name, and splits a configuration into one for each of them."""
+"""The sections that databases share, those that each has for itself, and a configuration for each of them alone.
+
+Several databases must not share a name, nor a journal.
+"""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 from urllib.parse import urlsplit
 
-from gateway.config.rules import ObjectRule
+from pydantic import BaseModel, ConfigDict, InstanceOf
+
+from gateway.config.access import CallerKeys, GrantRule, Identity, Issuer
+from gateway.config.rules import (
+    Alarm,
+    Audit,
+    Fencing,
+    Leases,
+    ObjectRule,
+    ResourceRule,
+    TableRule,
+    Telemetry,
+    Webhook,
+)
+from gateway.config.sections import DatabaseEntry, Journal, Limits, ObjectStore, Postgres, Server
 from gateway.config.toml import Place, Places
 from gateway.fencing.ownership import OWN_KEYS, Owned, Owner, Ownership, share_of
 from gateway.fencing.ownership_checks import KeyNames, Names, conflicts, foreign_to
 
 if TYPE_CHECKING:
     from gateway.config import Config
-    from gateway.config.sections import DatabaseEntry
 
-Problem: TypeAlias = tuple[tuple[str | int, ...], str]
+Problem: TypeAlias = tuple[Place, str]
 """A place in the configuration, and what is wrong there."""
+
+
+class Shared(BaseModel):
+    """The sections that all databases have in common."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    server: Server = Server()
+    fencing: Fencing = Fencing()
+    leases: Leases = Leases()
+    callers: tuple[CallerKeys, ...] = ()
+    issuers: tuple[Issuer, ...] = ()
+    identity: Identity = Identity()
+    grants: tuple[GrantRule, ...] = ()
+    tables: tuple[TableRule, ...] = ()
+    objects: tuple[ObjectRule, ...] = ()
+    resources: tuple[ResourceRule, ...] = ()
+    audit: Audit = Audit()
+    webhooks: tuple[Webhook, ...] = ()
+    alarms: tuple[Alarm, ...] = ()
+    telemetry: Telemetry = Telemetry()
+
+    def is_of_issuer(self, caller: str) -> bool:
+        """Return whether this is the name, or a pattern of names, of callers that tokens name."""
+        return any(caller.startswith(f"{one.name}:") for one in self.issuers)
+
+
+class DatabaseConfig(Shared):
+    """A configuration for one database alone. ``tables`` and ``objects`` are the rules of its own rows and keys.
+
+    ``key_rules``: those of all keys, since copies read other databases' objects. ``other_schemas`` and
+    ``other_buckets`` are those of all other databases, which names of the configuration may be in. ``moved``: the
+    places of its sections in the whole configuration.
+    """
+
+    postgres: Postgres
+    s3: ObjectStore | None
+    journal: Journal
+    limits: InstanceOf[Limits]
+    key_rules: tuple[ObjectRule, ...]
+    owner: InstanceOf[Owner] = Owner()
+    owned: InstanceOf[Owned] | None = None
+    """The names of this database; None if it is the only one."""
+    other_schemas: frozenset[str] = frozenset()
+    other_buckets: frozenset[str] = frozenset()
+    moved: dict[Place, Place] = {}
+
+    @property
+    def name(self) -> str | None:
+        """Its name; None if it is the only one."""
+        return self.owner.name
+
+    def places_in(self, whole: Places) -> Places:
+        """Return the places of its sections, which are at others in the whole configuration."""
+        return _PlacesAlone(whole, self.moved) if self.moved else whole
 
 
 def misplaced_databases(config: "Config") -> Iterator[Problem]:
@@ -59,7 +129,7 @@ def _misplaced_stores(config: "Config") -> Iterator[Problem]:
             yield ("stores", number), f"no database has its buckets in {store.name}; set store there, or remove it"
 
 
-def _divided(config: "Config", one: "DatabaseEntry") -> Iterator[str]:
+def _divided(config: "Config", one: DatabaseEntry) -> Iterator[str]:
     """Yield the prefixes of a database that cannot be in their bucket."""
     ownership = Ownership([each.domain for each in config.databases])
     stores = {each.name: each.store for each in config.databases}
@@ -94,7 +164,7 @@ def _server(endpoint: str) -> tuple[str, str | None, int | None]:
     return parts.scheme, parts.hostname, parts.port or {"http": 80, "https": 443}.get(parts.scheme)
 
 
-def _meet(one: "DatabaseEntry", other: "DatabaseEntry", endpoints: Mapping[str | None, Any]) -> bool:
+def _meet(one: DatabaseEntry, other: DatabaseEntry, endpoints: Mapping[str | None, Any]) -> bool:
     """Return whether one of two journals would list objects or rows of the other one."""
     mine, theirs = one.journal, other.journal
     if mine.dsn is not None or theirs.dsn is not None:
@@ -137,35 +207,16 @@ def _foreign(template: str, target: str, owner: str, other: str, of: str) -> str
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Elsewhere:
-    """The schemas and buckets of all other databases. Names of the configuration may be in those.
-
-    ``key_rules``: the rules of all keys, since copies read other databases' objects. ``owned``: the names of this
-    database; None if it is the only one.
-    """
-
-    schemas: frozenset[str] = frozenset()
-    buckets: frozenset[str] = frozenset()
-    key_rules: tuple[ObjectRule, ...] = ()
-    owned: Owned | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Alone:
-    """One of several databases as a configuration for it alone: the sections that differ, and their places."""
-
-    sections: dict[str, Any]
-    owner: Owner
-    elsewhere: Elsewhere
-    moved: dict[Place, Place]
-
-
-def alone(config: "Config") -> dict[str, Alone]:
-    stores = {one.name: (number, one.store) for number, one in enumerate(config.stores)}
+def split(config: "Config", limits: Limits) -> tuple[DatabaseConfig, ...]:
+    """Return a configuration for each database alone, in their order; one for the only database."""
+    shared: dict[str, Any] = {name: getattr(config, name) for name in Shared.model_fields} | {"limits": limits}
+    if config.postgres is not None:
+        own: dict[str, Any] = {name: getattr(config, name) for name in ("postgres", "s3", "journal")}
+        return (DatabaseConfig.model_construct(**shared, **own, key_rules=config.objects),)
+    stores = {one.name: (number, one) for number, one in enumerate(config.stores)}
     domains = [one.domain for one in config.databases]
     ownership = Ownership(domains)
-    found = {}
+    found = []
     for number, one in enumerate(config.databases):
         tables = [
             index
@@ -174,8 +225,8 @@ def alone(config: "Config") -> dict[str, Alone]:
         ]
         objects = [
             index
-            for index, rule in enumerate(config.objects)
-            if set("*{}") & set(bucket := rule.match.partition("/")[0]) or one.name in ownership.of_keys(bucket, "")
+            for index, key_rule in enumerate(config.objects)
+            if set("*{}") & set(bucket := key_rule.match.partition("/")[0]) or one.name in ownership.of_keys(bucket, "")
         ]
         moved: dict[Place, Place] = {
             ("postgres",): ("databases", number),
@@ -186,33 +237,28 @@ def alone(config: "Config") -> dict[str, Alone]:
         if one.store is not None:
             moved["s3",] = "stores", stores[one.store][0]
         others = [other for other in config.databases if other is not one]
-        found[one.name] = Alone(
-            {
-                "postgres": one.postgres,
-                "databases": (),
-                "s3": config.s3 if one.store is None else stores[one.store][1],
-                "stores": (),
-                "journal": one.journal,
-                "tables": tuple(config.tables[index] for index in tables),
-                "objects": tuple(config.objects[index] for index in objects),
-            },
-            Owner(one.name, share_of(one.name, domains)),
-            Elsewhere(
-                frozenset(schema for other in others for schema in other.schemas),
-                frozenset(_buckets_of(*others) - _buckets_of(one)),
-                config.objects,
-                Owned(ownership, one.name),
-            ),
-            moved,
-        )
-    return found
+        own = {
+            "postgres": one,
+            "s3": config.s3 if one.store is None else stores[one.store][1],
+            "journal": one.journal,
+            "tables": tuple(config.tables[index] for index in tables),
+            "objects": tuple(config.objects[index] for index in objects),
+            "key_rules": config.objects,
+            "owner": Owner(one.name, share_of(one.name, domains)),
+            "owned": Owned(ownership, one.name),
+            "other_schemas": frozenset(schema for other in others for schema in other.schemas),
+            "other_buckets": frozenset(_buckets_of(*others) - _buckets_of(one)),
+            "moved": moved,
+        }
+        found.append(DatabaseConfig.model_construct(**(shared | own)))
+    return tuple(found)
 
 
-def _buckets_of(*databases: "DatabaseEntry") -> set[str]:
+def _buckets_of(*databases: DatabaseEntry) -> set[str]:
     return {rule.partition("/")[0] for one in databases for rule in one.buckets}
 
 
-class PlacesAlone(Places):
+class _PlacesAlone(Places):
     """The places of one of several databases in the configuration of all of them."""
 
     def __init__(self, places: Places, moved: dict[Place, Place]) -> None:

@@ -418,19 +418,9 @@ class DatabaseEntry(Postgres):
     def domain(self) -> Domain:
         return Domain(self.name, self.schemas, self.buckets, self.resources, self.default)
 
-    @property
-    def postgres(self) -> Postgres:
-        """Return it as the section of a gateway with this database alone."""
-        return Postgres.model_construct(**{key: getattr(self, key) for key in Postgres.model_fields})
-
 
 class StoreEntry(ObjectStore):
     """One of several object stores. It has all keys of ``[s3]``."""
 
     name: Annotated[str, Field(pattern=NAME)]
     """Its name, for ``store`` of ``[[databases]]``."""
-
-    @property
-    def store(self) -> ObjectStore:
-        """Return it as the section of a gateway with this store alone."""
-        return ObjectStore.model_construct(**{key: getattr(self, key) for key in ObjectStore.model_fields})

@@ -11,7 +11,8 @@ from urllib.parse import urlsplit
 
 from gateway import targets, wiring
 from gateway.changes.naming import naming_changes
-from gateway.config import Config, toml
+from gateway.config import toml
+from gateway.config.databases import DatabaseConfig
 from gateway.config.rules import TableRule
 from gateway.config.sections import Limits, ObjectStore
 from gateway.config.toml import Places
@@ -72,7 +73,7 @@ def local_time() -> datetime:
 
 
 async def examine(
-    config: Config, clock: Clock = local_time, known: Places | None = None, trusted: Sequence[str] = ()
+    config: DatabaseConfig, clock: Clock = local_time, known: Places | None = None, trusted: Sequence[str] = ()
 ) -> DoctorReport:
     """Look at everything. Writes nothing but the probe's own objects, which it removes.
 
@@ -107,7 +108,7 @@ async def _connect(database: Database) -> Server | Check:
         )
 
 
-def _of_configuration(config: Config, known: Places) -> Iterable[Check]:
+def _of_configuration(config: DatabaseConfig, known: Places) -> Iterable[Check]:
     yield ok("tables", f"the schemas {', '.join(config.postgres.schemas)} are exposed")
     yield _endpoint(config.s3) if config.s3 else ok("objects", "no object store is configured")
     if config.s3:
@@ -152,7 +153,7 @@ def _repeated(store: ObjectStore) -> Check:
     return ok("duplicates", f"{detail} (docs/stores.md)")
 
 
-def _callers(config: Config) -> Iterable[Check]:
+def _callers(config: DatabaseConfig) -> Iterable[Check]:
     if not config.callers and not config.issuers:
         advice = "Add a [[callers]] section for each writer."
         yield warning("callers", "none is configured: nobody can prove who it is", advice)
@@ -172,7 +173,7 @@ def _callers(config: Config) -> Iterable[Check]:
         yield warning("short keys", f"could be guessed: {', '.join(short)}", advice)
 
 
-def _observed(config: Config) -> Iterable[Check]:
+def _observed(config: DatabaseConfig) -> Iterable[Check]:
     rules = [*((rule.name, rule.mode) for rule in config.tables), *((rule.match, rule.mode) for rule in config.objects)]
     observed = [name for name, mode in rules if mode is Enforcement.OBSERVE]
     if config.fencing.mode is Enforcement.OBSERVE:
@@ -183,7 +184,7 @@ def _observed(config: Config) -> Iterable[Check]:
         yield Check("observe", CheckStatus.WARNING, detail, advice, rules=tuple(_enforcing(config)))
 
 
-def _enforcing(config: Config) -> Iterable[str]:
+def _enforcing(config: DatabaseConfig) -> Iterable[str]:
     if config.fencing.mode is Enforcement.OBSERVE:
         yield toml.table("fencing", config.fencing, mode=Enforcement.ENFORCE)
     for section, rules in (("tables", config.tables), ("objects", config.objects)):
@@ -200,7 +201,7 @@ def _is_loopback(host: str) -> bool:
 
 
 async def _of_database(
-    config: Config, database: Database, clock: Clock, server: Server | Check, known: Places
+    config: DatabaseConfig, database: Database, clock: Clock, server: Server | Check, known: Places
 ) -> Sequence[Check]:
     if isinstance(server, Check):
         return [server]
@@ -220,7 +221,7 @@ async def _of_database(
     ]
 
 
-async def _of_ownership(config: Config, database: Database) -> Sequence[Check]:
+async def _of_ownership(config: DatabaseConfig, database: Database) -> Sequence[Check]:
     """Examine whether the database has what the configuration gives it, and whether it is the one that is meant."""
     found = await ownership.read(database)
     try:
@@ -232,7 +233,7 @@ async def _of_ownership(config: Config, database: Database) -> Sequence[Check]:
     return [ok("ownership", f"it is {found.name}, and has {shown(found.share)}, by change {found.number}")]
 
 
-async def _of_naming(config: Config) -> Sequence[Check]:
+async def _of_naming(config: DatabaseConfig) -> Sequence[Check]:
     """Return a problem for each table and bucket whose configured names are not the ones in force."""
     async with naming_changes(config, only_look=True) as changes:
         differing = await changes.found()
@@ -269,7 +270,7 @@ def _of_server(server: Server) -> Iterable[Check]:
         )
 
 
-async def _of_schema(config: Config, database: Database, server: Server) -> Sequence[Check]:
+async def _of_schema(config: DatabaseConfig, database: Database, server: Server) -> Sequence[Check]:
     missing = await rights.missing(database)
     if missing:
         advice = GRANT.format(server.role)
@@ -292,7 +293,7 @@ async def _of_schema(config: Config, database: Database, server: Server) -> Sequ
     ]
 
 
-async def _of_run(config: Config, database: Database) -> Sequence[Check]:
+async def _of_run(config: DatabaseConfig, database: Database) -> Sequence[Check]:
     """Examine the last opening of the database, and the journal that a lost fence is restored from."""
     mode = config.journal.effective_mode
     server, last = await opening.ask(database), await opening.read_opening(database)
@@ -319,7 +320,7 @@ async def _of_run(config: Config, database: Database) -> Sequence[Check]:
     return [*checks, ok("journal", f"{mode}, snapshot {last.snapshot}; last opened {opened}, in term {last.term}")]
 
 
-async def _flaw_of_journal(config: Config) -> Flaw | None:
+async def _flaw_of_journal(config: DatabaseConfig) -> Flaw | None:
     async with wiring.opened(config, owned=False) as storage:
         try:
             return await storage.journal.examine()
@@ -347,7 +348,7 @@ async def _of_record(database: Database, server: Server) -> Check:
     return warning("record", f"{server.role} could change what is on record: {first_few(excessive)}", advice)
 
 
-async def _of_roles(config: Config, database: Database) -> Sequence[Check]:
+async def _of_roles(config: DatabaseConfig, database: Database) -> Sequence[Check]:
     """Examine the roles of the database that callers act under."""
     checks = []
     for role in await rights.acting_roles(database, config.postgres.database_roles):
@@ -369,7 +370,7 @@ async def _of_roles(config: Config, database: Database) -> Sequence[Check]:
     return checks
 
 
-async def _of_exposed(config: Config, database: Database, server: Server) -> Sequence[Check]:
+async def _of_exposed(config: DatabaseConfig, database: Database, server: Server) -> Sequence[Check]:
     exposed = await rights.exposed_tables(database, config.postgres.schemas)
     missing = await rights.missing_on_exposed(database, config.postgres.schemas)
     checks = [_of_one_schema(each, server.role) for each in exposed]
@@ -382,7 +383,7 @@ async def _of_exposed(config: Config, database: Database, server: Server) -> Seq
 
 
 async def _of_other_writers(
-    config: Config, database: Database, server: Server | Check, trusted: Sequence[str]
+    config: DatabaseConfig, database: Database, server: Server | Check, trusted: Sequence[str]
 ) -> Sequence[Check]:
     """Return the roles and principals that could write without the gateway."""
     checks: list[Check] = []
@@ -395,7 +396,7 @@ async def _of_other_writers(
     return checks
 
 
-async def _of_names(config: Config, database: Database, known: Places) -> Sequence[Check]:
+async def _of_names(config: DatabaseConfig, database: Database, known: Places) -> Sequence[Check]:
     unknown = await targets.unknown_in_database(config, database)
     # A schema that does not exist has a finding of its own.
     return list(_unknown([name for name in unknown if name.place != ("postgres", "schemas")], known))
@@ -433,7 +434,7 @@ def _skew(name: str, ahead: timedelta, other: str, advice: str) -> Check:
     return warning(name, detail, advice) if abs(ahead) >= NOTABLE_SKEW else ok(name, detail)
 
 
-async def _of_store(config: Config, now: Now | None, known: Places) -> Sequence[Check]:
+async def _of_store(config: DatabaseConfig, now: Now | None, known: Places) -> Sequence[Check]:
     if config.s3 is None:
         return [ok("connection", "not configured")]
     async with Upstream(config.s3, timeout=config.limits.store_timeout) as upstream:
@@ -459,7 +460,7 @@ async def _of_endpoint(upstream: Upstream, now: Now | None) -> Sequence[Check]:
 _SKEW_ADVICE = "Set both clocks by NTP. Writes do not depend on it: they are signed with the store's own time."
 
 
-async def _buckets(config: Config, upstream: Upstream) -> Sequence[str]:
+async def _buckets(config: DatabaseConfig, upstream: Upstream) -> Sequence[str]:
     """Return the buckets that rules name; without any, the buckets that the store lists."""
     named = dict.fromkeys(rule.match.partition("/")[0] for rule in config.objects)
     literal = [name for name in named if not set("*{}") & set(name)]
@@ -511,7 +512,7 @@ async def _of_tombstones(database: Database) -> Sequence[Check]:
     return [warning("tombstones", detail, SWEEP) if many else ok("tombstones", detail)]
 
 
-async def _of_side_effects(config: Config, database: Database) -> Sequence[Check]:
+async def _of_side_effects(config: DatabaseConfig, database: Database) -> Sequence[Check]:
     """Return a finding for each cascade, trigger, rule and child without a rule. Raise ``GatewayError``.
 
     An effect that the gateway refuses is in order.
@@ -530,7 +531,7 @@ async def _of_side_effects(config: Config, database: Database) -> Sequence[Check
     ]
 
 
-def _suggested(config: Config, effect: SideEffect) -> tuple[str, ...]:
+def _suggested(config: DatabaseConfig, effect: SideEffect) -> tuple[str, ...]:
     """Return rules with one resource for both tables, and the rule that refuses such writes."""
     known = {rule.name: rule for rule in config.tables}
 

@@ -22,7 +22,7 @@ from starlette.types import ASGIApp
 from gateway import text
 from gateway.api.incidents import Acknowledging
 from gateway.auth.provider_logins import LOGIN
-from gateway.config import Config
+from gateway.config.databases import DatabaseConfig
 from gateway.db.database import Database
 from gateway.errors import GatewayError, NotFound, for_callers
 from gateway.fencing.incident import nothing_refused
@@ -281,7 +281,7 @@ class Place:
     name: str | None
     database: Database
     follower: Follower
-    config: Config
+    config: DatabaseConfig
     health: Health
     troubles: Mapping[str, GatewayError]
     journal: JournalState

@@ -277,7 +277,7 @@ def ledger(gateway: Gateway, lock: str) -> Iterator[str]:
                 f"CREATE TABLE {name} (n integer); CREATE ROLE {name} LOGIN; GRANT ALL ON {name} TO {name}"
             )
         wanted = GuardRequest(name, dsn=gateway.dsn, grants=(name,))
-        await installation.install(config(as_gateway(gateway.dsn), tables=tables), wanted)
+        await installation.install(config(as_gateway(gateway.dsn), tables=tables).default, wanted)
 
     async def remove() -> None:
         async with session(gateway.dsn) as owner:

@@ -288,7 +288,7 @@ def test_secrets_come_from_files(tmp_path: Path) -> None:
         f'[[callers]]\nname = "ann"\napi_key_file = "{tmp_path}/api"\ns3_key_file = "{tmp_path}/pair"\n'
     )
     config = load(file)
-    assert config.postgres.dsn.get_secret_value() == "postgresql://db/app"
+    assert config.default.postgres.dsn.get_secret_value() == "postgresql://db/app"
     assert config.s3 is not None
     assert config.s3.secret_access_key[0].get_secret_value() == "store-secret"
     caller = config.callers[0]

@@ -46,7 +46,7 @@ async def endpoint(double: S3Double) -> AsyncIterator[str]:
 
 
 async def examine(settings: Config, clock: doctor.Clock = doctor.local_time) -> DoctorReport:
-    report = await doctor.examine(settings, clock, trusted=TRUSTED)
+    report = await doctor.examine(settings.default, clock, trusted=TRUSTED)
     text = "\n".join(render(report))
     assert not [secret for secret in SECRETS if secret in text]
     return report
@@ -190,7 +190,7 @@ class TestConfiguration:
                 {"callers": ["r"], "actions": ["read"], "tables": ["public.*"]},
             ],
         )
-        assert [(one.name.partition(" ")[0], one.detail) for one in observed(settings)] == [
+        assert [(one.name.partition(" ")[0], one.detail) for one in observed(settings.default)] == [
             (
                 "passed",
                 (
@@ -206,7 +206,7 @@ class TestConfiguration:
             ("passed", "c: no grant covers job/* at objects reports/{job}/**"),
         ]
         enforcing = settings.model_copy(update={"fencing": settings.fencing.model_copy(update={"mode": "enforce"})})
-        assert list(observed(enforcing)) == []
+        assert list(observed(enforcing.default)) == []
 
     async def test_an_endpoint_in_the_clear_is_a_warning(self, dsn: str) -> None:
         store = {"endpoint": "http://192.0.2.1", "access_key_id": "a", "secret_access_key": "b"}
@@ -528,7 +528,7 @@ def told(sections: dict[str, Any], name: str) -> list[Check]:
     settings = {"postgres": {"dsn": "postgresql://localhost/app", **sections.get("postgres", {})}}
     if "s3" not in sections:
         settings["s3"] = {"endpoint": "http://localhost:9000", "access_key_id": "a", "secret_access_key": "b"}
-    found = grants.check(config("postgresql://localhost/app", **{**sections, **settings}))
+    found = grants.check(config("postgresql://localhost/app", **{**sections, **settings}).default)
     return [check for check in found if check.name == name]
 
 

@@ -161,14 +161,12 @@ async def staged(
     """A stage with a configuration of its own. ``s3`` and ``postgres`` hold what differs from the usual sections."""
     double = double or S3Double(buckets=["bucket", "other"])
     events = Events()
-    async with fresh_database(postgres) as dsn, serve(double) as endpoint:
-        usual = config(dsn, endpoint)
-        assert usual.s3 is not None
-        store = usual.s3.model_copy(update=sections.pop("s3", {}))
-        if "postgres" in sections:
-            sections["postgres"] = {**usual.postgres.model_dump(exclude_unset=True), **sections["postgres"]}
-        async with running(config(dsn, endpoint, s3=store, **sections), events, tls) as origin:
-            yield Stage(origin, endpoint, double, events, dsn)
+    async with (
+        fresh_database(postgres) as dsn,
+        serve(double) as endpoint,
+        running(config(dsn, endpoint, **sections), events, tls) as origin,
+    ):
+        yield Stage(origin, endpoint, double, events, dsn)
 
 
 def module_stage(
