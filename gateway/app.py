@@ -80,7 +80,7 @@ class Gateway:
         upstreams = {key: Upstream(store, observe, config.limits.store_timeout) for key, store in stores.items()}
         profiles = {key: Profiles(upstreams[key], store.distrust) for key, store in stores.items()}
         self._upstreams = list(upstreams.values())
-        ownership = None if not config.databases else Ownership([one.domain for one in config.databases])
+        ownership = Ownership(config.domains) if config.databases else None
         self._parts: dict[str | None, Part] = {}
         neighbours = Neighbours(ownership)
         for one, reader in zip(databases, bodies, strict=False):

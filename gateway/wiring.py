@@ -19,7 +19,7 @@ from gateway.db.database import Database
 from gateway.db.servers import Servers
 from gateway.db.spelling import Spellings
 from gateway.db.webhooks import EntryFilter
-from gateway.fencing.policy import Policies, Policy, Unreachable
+from gateway.fencing.policy import Policies, Policy
 from gateway.fencing.resource import Template
 from gateway.fencing.sequencer import Signer
 from gateway.journal import runner as openings
@@ -74,10 +74,7 @@ def lease_terms(
 def policies(config: Shared) -> Policies:
     return Policies(
         rules=[
-            (
-                rule.match,
-                Policy(rule.tokens, rule.max_jump, rule.unreachable or Unreachable.REFUSE, rule.lock_delay or 0.0),
-            )
+            (rule.match, Policy(rule.tokens, rule.max_jump, rule.unreachable, rule.lock_delay))
             for rule in config.resources
         ]
     )

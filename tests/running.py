@@ -73,7 +73,7 @@ def config(dsn: str, endpoint: str | None = None, *, limits: dict[str, float] | 
         "access_key_id": "AKIADOUBLE",
         "secret_access_key": "double-secret",
     }
-    keys = {"s3_key": f"{ACCESS_KEY}:{SECRET_KEY}", "api_key": API_KEY}
+    keys = {"access_key_id": ACCESS_KEY, "secret_access_key": SECRET_KEY, "api_key": API_KEY}
     caller = {"name": "writer", "groups": ["auditors"], **keys}
     given: dict[str, Any] = {"s3": None, "callers": [caller], **sections}
     if "postgres" not in sections or sections["postgres"] is not None:

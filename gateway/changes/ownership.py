@@ -364,7 +364,7 @@ async def fleet(config: Config, *, opens: bool = True) -> AsyncIterator[Fleet]:
 
     A change of databases that were used needs ``opens``.
     """
-    domains = [one.domain for one in config.databases]
+    domains = config.domains
     rules = written(domains) if domains else None
     async with AsyncExitStack() as stack:
         seats = []

@@ -147,7 +147,12 @@ def _configured(settings: "Config") -> Iterator[tuple[str, str, str, str]]:
             shown = fingerprint(caller.name, digest_of(secret.get_secret_value().encode()))
             yield caller.name, KeyKind.API, shown, "api_key" if number == 1 else f"api_key, number {number}"
         for number, pair in enumerate(caller.pairs, 1):
-            yield caller.name, KeyKind.S3, pair.access_key_id, "s3_key" if number == 1 else f"s3_key, number {number}"
+            yield (
+                caller.name,
+                KeyKind.S3,
+                pair.access_key_id,
+                "access_key_id" if number == 1 else f"access_key_id, number {number}",
+            )
 
 
 def _groups(settings: "Config", caller: str, shown: Sequence[str]) -> Sequence[str]:

@@ -38,6 +38,7 @@ from gateway.config.sections import (
 )
 from gateway.config.toml import Place, Places, explain, nearest
 from gateway.errors import ConfigurationError
+from gateway.fencing.ownership import Domain
 from gateway.fencing.policy import TokenPolicy
 from gateway.fencing.record import ANONYMOUS
 
@@ -50,6 +51,11 @@ class _Written(BaseModel):
     s3: ObjectStore | None = None
     stores: tuple[StoreEntry, ...] = ()
     journal: Journal = Journal()
+
+    @property
+    def domains(self) -> list[Domain]:
+        """Return the names that belong to each of several databases. The first one owns the rest."""
+        return [one.domain(default=number == 0) for number, one in enumerate(self.databases)]
 
 
 class Config(Shared, _Written, BaseSettings):
@@ -69,7 +75,7 @@ class Config(Shared, _Written, BaseSettings):
     @property
     def default(self) -> DatabaseConfig:
         """Return the configuration of the database that owns what no rule gives to another one."""
-        return next(one for one in self.parts if one.owned is None or one.owned.ownership.default == one.name)
+        return self.parts[0]
 
     @property
     def limits(self) -> Limits:

@@ -101,12 +101,9 @@ def misplaced_databases(config: "Config") -> Iterator[Problem]:
         yield ("databases",), "one database is [postgres], several are [[databases]]; remove one of these sections"
     if "journal" in config.model_fields_set:
         yield ("journal",), "each database has a journal of its own; move it to [databases.journal]"
-    if sum(one.default for one in databases) != 1:
-        yield ("databases",), "exactly one database owns what no rule names; set default = true in one of them"
-    for number, one in enumerate(databases):
-        if one.default and not one.schemas:
-            yield ("databases", number, "schemas"), "requests that name no schema need one here; name it"
-    for number, key, problem in conflicts([one.domain for one in databases]):
+    if not databases[0].schemas:
+        yield ("databases", 0, "schemas"), "requests that name no schema need one here; name it"
+    for number, key, problem in conflicts(config.domains):
         yield ("databases", number, key), problem
     yield from _misplaced_stores(config)
     yield from _shared_journals(config)
@@ -131,10 +128,10 @@ def _misplaced_stores(config: "Config") -> Iterator[Problem]:
 
 def _divided(config: "Config", one: DatabaseEntry) -> Iterator[str]:
     """Yield the prefixes of a database that cannot be in their bucket."""
-    ownership = Ownership([each.domain for each in config.databases])
+    ownership = Ownership(config.domains)
     stores = {each.name: each.store for each in config.databases}
     own_keys = (OWN_KEYS, *(each.journal.prefix for each in config.databases))
-    for rule in one.domain.prefixes:
+    for rule in one.domain(default=False).prefixes:
         bucket, _, prefix = rule.partition("/")
         owner = ownership.of_bucket(bucket)
         if stores[owner] != one.store:
@@ -180,7 +177,7 @@ def misplaced_rules(config: "Config") -> Iterator[Problem]:
     """Yield rules of tables and keys that would give their targets names of another database."""
     if not config.databases:
         return
-    domains = [one.domain for one in config.databases]
+    domains = config.domains
     ownership = Ownership(domains)
     exposed = {schema for one in domains for schema in one.schemas}
     for index, rule in enumerate(config.tables):
@@ -214,7 +211,7 @@ def split(config: "Config", limits: Limits) -> tuple[DatabaseConfig, ...]:
         own: dict[str, Any] = {name: getattr(config, name) for name in ("postgres", "s3", "journal")}
         return (DatabaseConfig.model_construct(**shared, **own, key_rules=config.objects),)
     stores = {one.name: (number, one) for number, one in enumerate(config.stores)}
-    domains = [one.domain for one in config.databases]
+    domains = config.domains
     ownership = Ownership(domains)
     found = []
     for number, one in enumerate(config.databases):

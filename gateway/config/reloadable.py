@@ -47,7 +47,6 @@ class Change:
                 "order",
                 "dsn",
                 "schemas",
-                "default",
                 "buckets",
                 "resources",
                 "store",

@@ -114,7 +114,7 @@ def run(port: int, data: Path | None, signals: serving.Signals, *, with_story: b
 
 def configuration(dsn: str, endpoint: str) -> Config:
     """Return the configuration of the demo's gateway. Nothing comes from the environment."""
-    keys = {"s3_key": "demo:demo-secret", "api_key": "demo-key"}
+    keys = {"access_key_id": "demo", "secret_access_key": "demo-secret", "api_key": "demo-key"}
     return Config.model_validate(
         {
             "postgres": {"dsn": dsn},

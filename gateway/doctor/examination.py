@@ -163,7 +163,7 @@ def _callers(config: DatabaseConfig) -> Iterable[Check]:
     without = [caller.name for caller in config.callers if not caller.api_key and not caller.certificates]
     if without:
         yield warning("api keys", f"without one: {', '.join(without)}", "They cannot use tables and the fencing API.")
-    unsigned = [caller for caller in config.callers if not caller.s3_key and not caller.certificates]
+    unsigned = [caller for caller in config.callers if not caller.pairs and not caller.certificates]
     without = [caller.name for caller in unsigned if grants.reach_objects(config, caller.name, caller.groups)]
     if without and config.s3:
         yield warning("S3 keys", f"without one: {', '.join(without)}", "They cannot use objects.")

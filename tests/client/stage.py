@@ -37,7 +37,7 @@ SECTIONS: dict[str, Any] = {
     "leases": {"signing_keys": ["a key that signs sequencers in tests"]},
     "resources": [{"match": "signed/**", "tokens": "signed"}, {"match": "capped/**", "max_jump": 1000}],
     "callers": [
-        {"name": "writer", "s3_key": f"{ACCESS_KEY}:{SECRET_KEY}", "api_key": API_KEY},
+        {"name": "writer", "access_key_id": ACCESS_KEY, "secret_access_key": SECRET_KEY, "api_key": API_KEY},
         {"name": "operator", "api_key": "operator-key", "groups": ["admins"]},
     ],
 }

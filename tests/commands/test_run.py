@@ -49,7 +49,8 @@ dsn = "{dsn}"
 [[callers]]
 name = "worker"
 api_key = "worker-key"
-s3_key = "worker:worker-secret"
+access_key_id = "worker"
+secret_access_key = "worker-secret"
 [[callers]]
 name = "tables-only"
 api_key = "tables-key"

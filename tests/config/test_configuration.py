@@ -38,7 +38,8 @@ access_key_id = "store"
 secret_access_key = "store-secret"
 [[callers]]
 name = "worker"
-s3_key = "worker:worker-secret"
+access_key_id = "worker"
+secret_access_key = "worker-secret"
 api_key = "worker-key"
 [[tables]]
 name = "public.shipments"

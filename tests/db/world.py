@@ -222,7 +222,7 @@ async def opened(postgres: EmbeddedPostgres, patch: pytest.MonkeyPatch) -> Async
     mark_the_background(patch)
     double = S3Double(buckets=["bucket"])
     double.behave(minimum_part_size=1)
-    keys = {"s3_key": f"{ACCESS_KEY}:{SECRET_KEY}", "api_key": API_KEY}
+    keys = {"access_key_id": ACCESS_KEY, "secret_access_key": SECRET_KEY, "api_key": API_KEY}
     sections: dict[str, Any] = {
         "callers": [{"name": "writer", "groups": ["admins"], **keys}],
         "limits": {"memory_threshold": 100},

@@ -73,7 +73,7 @@ async def execute(dsn: str, *statements: str) -> None:
 
 ALL = {"actions": [action.value for action in Action], "everything": True}
 JOBS = {"match": "reports/{job}/**", "resource": "job/{job}"}
-CALLER = {"name": "writer", "s3_key": "writer:" + "s" * 32, "api_key": "k" * 32}
+CALLER = {"name": "writer", "access_key_id": "writer", "secret_access_key": "s" * 32, "api_key": "k" * 32}
 
 
 async def test_a_sound_installation_has_no_problems(dsn: str, endpoint: str, double: S3Double) -> None:
@@ -119,12 +119,12 @@ class TestConfiguration:
                 "without one: of-bucket",
             ),
             (
-                {"callers": [{"name": "w", "s3_key": "w:writer-secret"}]},
+                {"callers": [{"name": "w", "access_key_id": "w", "secret_access_key": "writer-secret"}]},
                 "api keys",
                 "without one: w",
             ),
             ({"callers": [{**CALLER, "api_key": "k" * 31}]}, "short keys", "guessed: writer"),
-            ({"callers": [{**CALLER, "s3_key": "writer:" + "s" * 31}]}, "short keys", "guessed: writer"),
+            ({"callers": [{**CALLER, "secret_access_key": "s" * 31}]}, "short keys", "guessed: writer"),
             ({"fencing": {"mode": "observe"}}, "observe", "everything without a mode"),
             ({"objects": [{**JOBS, "mode": "observe"}]}, "observe", "reports/{job}/**"),
             ({"tables": [{"name": "public.a", "mode": "observe"}]}, "observe", "public.a"),
@@ -163,7 +163,10 @@ class TestConfiguration:
 
     async def test_observe_mode_is_told_with_the_callers_that_it_will_refuse(self, dsn: str, endpoint: str) -> None:
         """Beforehand, and beside them the writes that it lets pass without a grant of their resource."""
-        callers = [{**CALLER, "name": name, "s3_key": f"{name}:{name * 32}", "api_key": name * 40} for name in "abcr"]
+        callers = [
+            {**CALLER, "name": name, "access_key_id": name, "secret_access_key": f"{name * 32}", "api_key": name * 40}
+            for name in "abcr"
+        ]
         settings = config(
             dsn,
             endpoint,

@@ -37,7 +37,7 @@ ADMIN_KEY = "admin-api-key"
 FORGED = (str(MAX_VALUE), f"{MAX_EPOCH}.1")
 
 CALLERS = [
-    {"name": "writer", "s3_key": f"{ACCESS_KEY}:{SECRET_KEY}", "api_key": API_KEY},
+    {"name": "writer", "access_key_id": ACCESS_KEY, "secret_access_key": SECRET_KEY, "api_key": API_KEY},
     {"name": "admin", "api_key": ADMIN_KEY, "groups": ["admins"]},
 ]
 RULES: dict[str, Any] = {

@@ -20,7 +20,7 @@ from tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
-KEYS = {"s3_key": f"{ACCESS_KEY}:{SECRET_KEY}", "api_key": API_KEY}
+KEYS = {"access_key_id": ACCESS_KEY, "secret_access_key": SECRET_KEY, "api_key": API_KEY}
 TABLES = """
 CREATE TABLE acct (id bigint PRIMARY KEY, v text);
 CREATE TABLE txt (id text PRIMARY KEY, v text);

@@ -174,7 +174,7 @@ def test_what_is_left_out() -> None:
 
 # Names in paths: what a list or an error prints can be pasted into a URL. ---------------------------------------------
 
-CALLER = {"name": "writer", "groups": ["admins"], "s3_key": f"{ACCESS_KEY}:{SECRET_KEY}"}
+CALLER = {"name": "writer", "groups": ["admins"], "access_key_id": ACCESS_KEY, "secret_access_key": SECRET_KEY}
 
 LEASE = "01890000-0000-7000-8000-000000000000"
 """A name that looks like the id of a lease. It is the same in each run, so that workers collect the same tests."""

@@ -76,7 +76,7 @@ def _config(dsn: str, endpoint: str, port: int, limits: dict[str, dict[str, Any]
         "tables": [{"name": f"{schema}.entries", **of_account} for schema in ("public", "other")],
         "objects": [{"match": f"{BUCKET}/fz/stale/**", "resource": f"account/{STALE_ACCOUNT}"}],
         "callers": [
-            {"name": "writer", "api_key": API_KEY, "s3_key": f"{ACCESS_KEY}:{SECRET_KEY}"},
+            {"name": "writer", "api_key": API_KEY, "access_key_id": ACCESS_KEY, "secret_access_key": SECRET_KEY},
             {"name": "mallory", "api_key": OTHER_KEY},
             {"name": "auditor", "api_key": AUDITOR_KEY},
         ],

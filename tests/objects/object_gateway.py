@@ -37,7 +37,7 @@ from tests.running import ACCESS_KEY, API_KEY, SECRET_KEY, Events, config, runni
 from tests.waiting import PATIENCE
 
 Result = TypeVar("Result")
-WRITER = {"name": "writer", "s3_key": f"{ACCESS_KEY}:{SECRET_KEY}", "api_key": API_KEY}
+WRITER = {"name": "writer", "access_key_id": ACCESS_KEY, "secret_access_key": SECRET_KEY, "api_key": API_KEY}
 ADMIN = {**WRITER, "groups": ["admins"]}
 
 

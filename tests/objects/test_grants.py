@@ -149,7 +149,7 @@ async def test_after_a_takeover_they_are_useless(shared: Stage, key: str) -> Non
 @pytest.mark.parametrize("ago", first([timedelta(seconds=1), timedelta(days=1)]))
 async def test_expired_ones(shared: Stage, key: str, ago: timedelta) -> None:
     shared.double.put("bucket", key, b"before")
-    caller = CallerKeys.model_validate({"name": "writer", "s3_key": f"{ACCESS_KEY}:{SECRET_KEY}"})
+    caller = CallerKeys.model_validate({"name": "writer", "access_key_id": ACCESS_KEY, "secret_access_key": SECRET_KEY})
 
     def good_until(moment: datetime) -> S3Client:
         grant = FencedScope(f"s3/bucket/{key}", Token(0, 34), None, moment)

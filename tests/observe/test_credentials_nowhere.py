@@ -40,7 +40,8 @@ CALLERS = [
     {
         "name": "writer",
         "groups": ["admins"],
-        "s3_key": f"{ACCESS_KEY}:{SECRET_KEY}",
+        "access_key_id": ACCESS_KEY,
+        "secret_access_key": SECRET_KEY,
         "api_key": API_KEY,
     },
     {"name": "auditor", "groups": ["auditors"], "api_key": AUDITOR},

@@ -338,7 +338,7 @@ STALE = (412, "StaleFencingToken")
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def shared(postgres_server: EmbeddedPostgres) -> AsyncIterator[Stage]:
-    keys = {"s3_key": f"{ACCESS_KEY}:{SECRET_KEY}", "api_key": API_KEY}
+    keys = {"access_key_id": ACCESS_KEY, "secret_access_key": SECRET_KEY, "api_key": API_KEY}
     callers = [{"name": "writer", "groups": ["admins"], **keys}]
     double, limits = S3Double(buckets=["bucket"]), {"pending_wait": 0.2}
     async with staged(postgres_server, double, callers=callers, limits=limits) as one:

@@ -171,7 +171,7 @@ LIMITS = {
 
 def configured(dsn: str, endpoint: str) -> dict[str, Any]:
     """Return the sections of a gateway's configuration."""
-    keys = {"s3_key": f"{ACCESS_KEY}:{SECRET_KEY}", "api_key": API_KEY}
+    keys = {"access_key_id": ACCESS_KEY, "secret_access_key": SECRET_KEY, "api_key": API_KEY}
     return {
         "postgres": {
             "dsn": as_gateway(dsn),
