@@ -60,6 +60,9 @@ OPEN: list[dict[str, Any]] = [
 """The same for callers without credentials, who see the record too, but use no buckets."""
 
 ACCESS_KEY, SECRET_KEY, API_KEY = "AKIAWRITER", "writer-secret", "writer-api-key"
+PAIR = {"access_key_id": ACCESS_KEY, "secret_access_key": SECRET_KEY}
+KEYS = {**PAIR, "api_key": API_KEY}
+"""The keys of the caller ``writer``."""
 
 
 def config(dsn: str, endpoint: str | None = None, *, limits: dict[str, float] | None = None, **sections: Any) -> Config:
@@ -73,8 +76,7 @@ def config(dsn: str, endpoint: str | None = None, *, limits: dict[str, float] | 
         "access_key_id": "AKIADOUBLE",
         "secret_access_key": "double-secret",
     }
-    keys = {"access_key_id": ACCESS_KEY, "secret_access_key": SECRET_KEY, "api_key": API_KEY}
-    caller = {"name": "writer", "groups": ["auditors"], **keys}
+    caller = {"name": "writer", "groups": ["auditors"], **KEYS}
     given: dict[str, Any] = {"s3": None, "callers": [caller], **sections}
     if "postgres" not in sections or sections["postgres"] is not None:
         given["postgres"] = {"dsn": as_gateway(dsn)} | sections.get("postgres", {})

@@ -31,7 +31,7 @@ from gateway.objects.key_rules import KeyRule
 from tests.objects.clients import in_thread
 from tests.postgres import fresh_database
 from tests.processes import called
-from tests.running import ACCESS_KEY, API_KEY, OPEN, SECRET_KEY, config, running
+from tests.running import API_KEY, OPEN, PAIR, config, running
 from tests.waiting import PATIENCE
 
 NOW = datetime(2026, 1, 31, 12, tzinfo=UTC)
@@ -161,7 +161,7 @@ def test_a_wildcard_means_what_it_means_in_the_rules_of_objects(
 
 in_one_loop = pytest.mark.asyncio(loop_scope="module")
 CALLERS = [
-    {"name": "writer", "access_key_id": ACCESS_KEY, "secret_access_key": SECRET_KEY, "api_key": API_KEY},
+    {"name": "writer", **PAIR, "api_key": API_KEY},
     {"name": "reader", "api_key": "reader-key"},
 ]
 

@@ -17,7 +17,7 @@ from tests.doubles.s3 import S3Double, serve
 from tests.patience import limited
 from tests.postgres import GATEWAY, Server, fresh_database
 from tests.postgres_relay import connect
-from tests.running import ACCESS_KEY, API_KEY, GRANTS, SECRET_KEY, Events, running
+from tests.running import API_KEY, GRANTS, PAIR, Events, running
 from tests.waiting import PATIENCE
 
 TABLES = """
@@ -29,7 +29,7 @@ INSERT INTO {schema}.orders VALUES (1, 'new'), (2, 'new');
 SOON = 3.0
 """Seconds after which a gateway gives up a database that is paused. One that is cut is known to be down at once."""
 CALLERS = [{"name": "writer", "groups": ["admins"], "api_key": API_KEY}]
-CALLERS[0] |= {"access_key_id": ACCESS_KEY, "secret_access_key": SECRET_KEY}
+CALLERS[0] |= PAIR
 
 
 class Line:

@@ -33,11 +33,11 @@ from tests.doubles.s3.wire import Receive, Scope, Send
 from tests.objects.clients import connect
 from tests.patience import patient
 from tests.postgres import fresh_database
-from tests.running import ACCESS_KEY, API_KEY, SECRET_KEY, Events, config, running
+from tests.running import API_KEY, KEYS, Events, config, running
 from tests.waiting import PATIENCE
 
 Result = TypeVar("Result")
-WRITER = {"name": "writer", "access_key_id": ACCESS_KEY, "secret_access_key": SECRET_KEY, "api_key": API_KEY}
+WRITER = {"name": "writer", **KEYS}
 ADMIN = {**WRITER, "groups": ["admins"]}
 
 
