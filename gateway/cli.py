@@ -344,11 +344,12 @@ _LOSS_UNKNOWN = (
 
 def _open(settings: "DatabaseConfig", *, accept_loss: bool) -> None:
     from gateway import app  # noqa: PLC0415 - it imports all libraries of both planes
+    from gateway.config.sections import NO_DATABASE  # noqa: PLC0415 - help needs no settings
 
     try:
         opening = asyncio.run(app.open_database(settings, accept_loss=accept_loss, wait=_count_down))
     except ValueError as error:
-        raise ConfigurationError("postgres.dsn: not the address of a database", advice="") from error
+        raise ConfigurationError(f"postgres.dsn: {NO_DATABASE}", advice="") from error
     if not opening.fresh:
         typer.echo(f"The database is open for the present run of its server, in term {opening.term}.")
         return

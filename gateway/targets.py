@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from gateway.auth.grants import Action, covers_name
 from gateway.config.databases import DatabaseConfig
+from gateway.config.sections import NO_DATABASE
 from gateway.config.toml import Place, Places, nearest
 from gateway.db import catalog
 from gateway.db.database import Database
@@ -197,9 +198,7 @@ async def check(config: DatabaseConfig, places: Places, *, allow_missing: bool, 
         if everything:
             raise Unavailable(warnings[-1]) from error
     except ValueError as error:
-        # The words of the driver may contain the password.
-        problem = "is not the address of a database; write postgresql://role:password@host:port/database"
-        raise ConfigurationError(f"{places.describe(('postgres', 'dsn'))}: {problem}") from error
+        raise ConfigurationError(f"{places.describe(('postgres', 'dsn'))}: {NO_DATABASE}") from error
     finally:
         await database.close()
     if config.s3 is not None:

@@ -20,6 +20,7 @@ from gateway.changes.orders import (
 )
 from gateway.config import Config
 from gateway.config.databases import DatabaseConfig
+from gateway.config.sections import NO_DATABASE
 from gateway.db import ownership
 from gateway.db.database import Database, Record
 from gateway.errors import ConfigurationError, CrossesDatabases, GatewayError, OwnershipDiffers, Unavailable
@@ -338,7 +339,7 @@ async def _ask(seat: Seat, *, opens: bool) -> None:
     except GatewayError as error:
         seat.problem = error.message
     except ValueError as error:  # the driver's words may repeat the password
-        raise ConfigurationError(f"The DSN of {seat.label} is not the address of a database") from error
+        raise ConfigurationError(f"The DSN of {seat.label} {NO_DATABASE}") from error
 
 
 def _escaped(key: str) -> str:

@@ -156,9 +156,9 @@ class Issuer(Section):
     @model_validator(mode="after")
     def _has_keys(self) -> "Issuer":
         if (self.keys is None) == (self.secret is None):
-            raise ValueError("needs either keys or secret")
+            raise ValueError("needs either keys or secret; set one of them")
         if self.secret is None and (self.issuer is None or not (self.audiences or self.login)):
-            raise ValueError("needs issuer and audiences, so that tokens for others prove nothing here")
+            raise ValueError("needs issuer and audiences, so that tokens for others prove nothing here; set both")
         if self.secret is not None and len(self.secret.get_secret_value().encode()) < _SHORTEST_SHARED:
             raise Misplaced(
                 ("secret",), f"must have {_SHORTEST_SHARED} bytes or more; make one with openssl rand -hex 32"
@@ -260,7 +260,9 @@ class GrantRule(OfCallers):
             if action in OF_RESOURCES and not self.resources:
                 raise Misplaced(("actions",), f"{action} goes by resources; set resources as well")
             if action not in OF_RESOURCES and places and action not in at_these:
-                raise Misplaced(("actions",), f"{action} has no effect on the {', '.join(map(_plural, places))} here")
+                raise Misplaced(
+                    ("actions",), f"{action} has no effect on the {', '.join(map(_plural, places))} here; remove it"
+                )
             if action is Action.ADMINISTER and not places:
                 raise Misplaced(("actions",), "administer goes by buckets; set buckets, or everything = true")
         for kind in places:

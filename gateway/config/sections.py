@@ -68,6 +68,10 @@ class Limits:
     """Of several workers, one checks a configuration. With many databases that are down, it waits for each."""
 
 
+NO_DATABASE = "is not the address of a database; write postgresql://role:password@host:port/database"
+"""The problem of a DSN that the driver cannot read. Its own words may contain the password."""
+
+
 class Misplaced(ValueError):
     """A problem that concerns the key at ``place``, as seen from the section that found it."""
 

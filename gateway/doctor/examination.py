@@ -14,7 +14,7 @@ from gateway.changes.naming import naming_changes
 from gateway.config import toml
 from gateway.config.databases import DatabaseConfig
 from gateway.config.rules import TableRule
-from gateway.config.sections import Limits, ObjectStore
+from gateway.config.sections import NO_DATABASE, Limits, ObjectStore
 from gateway.config.toml import Places
 from gateway.db import catalog, intents, migrations, overview, ownership, rights
 from gateway.db.database import Database
@@ -102,10 +102,8 @@ async def _connect(database: Database) -> Server | Check:
     except GatewayError as error:
         return problem("connection", error.told, error.remedy)
     except ValueError:
-        # The driver's words are left out: they may repeat the password.
-        return problem(
-            "connection", "postgres.dsn cannot be read", "Write postgresql://role:password@host:port/database."
-        )
+        detail, _, advice = NO_DATABASE.partition("; ")
+        return problem("connection", f"postgres.dsn {detail}", f"{advice.capitalize()}.")
 
 
 def _of_configuration(config: DatabaseConfig, known: Places) -> Iterable[Check]:
