@@ -15,6 +15,7 @@ from gateway.auth.provider_logins import Provider, ProviderLogins
 from gateway.config.databases import DatabaseConfig, Shared
 from gateway.config.rules import Alarm as AlarmSection
 from gateway.config.rules import Webhook as WebhookSection
+from gateway.config.sections import texts
 from gateway.db.database import Database
 from gateway.db.servers import Servers
 from gateway.db.spelling import Spellings
@@ -73,7 +74,7 @@ def lease_terms(
 
 def policies(config: Shared) -> Policies:
     return Policies(
-        rules=[
+        [
             (rule.match, Policy(rule.tokens, rule.max_jump, rule.unreachable, rule.lock_delay))
             for rule in config.resources
         ]
@@ -82,8 +83,8 @@ def policies(config: Shared) -> Policies:
 
 def callers(config: DatabaseConfig, issuers: Issuers, clock: Callable[[], datetime]) -> Callers:
     """Return all callers, those of the configuration and those of issuers. ``clock`` returns an aware moment."""
-    signing_keys = [key.get_secret_value() for key in config.identity.signing_keys]
-    return Callers(config.callers, config.grants, config.postgres.roles, issuers, signing_keys, clock)
+    keys = texts(config.identity.signing_keys)
+    return Callers(config.callers, config.grants, config.postgres.roles, issuers, keys, clock)
 
 
 def logins(config: DatabaseConfig, issuers: Issuers, callers: Callers, observe: Observe) -> ProviderLogins:
@@ -95,15 +96,13 @@ def logins(config: DatabaseConfig, issuers: Issuers, callers: Callers, observe: 
         for one in config.issuers
         if one.login is not None and one.issuer is not None and config.server.public_address is not None
     ]
-    signing_keys = [key.get_secret_value() for key in config.identity.signing_keys]
-    groups = [group for rule in config.grants for group in rule.groups]
-    groups += [group for rule in config.postgres.roles for group in rule.groups]
-    return ProviderLogins(providers, issuers, callers.admit, signing_keys, groups, observe)
+    groups = [group for rule in (*config.grants, *config.postgres.roles) for group in rule.groups]
+    return ProviderLogins(providers, issuers, callers.admit, texts(config.identity.signing_keys), groups, observe)
 
 
 def signer(config: Shared) -> Signer:
     """Return the signer of sequencers, which also verifies them."""
-    return Signer(key.get_secret_value() for key in config.leases.signing_keys)
+    return Signer(texts(config.leases.signing_keys))
 
 
 def issuer(config: Shared, observe: Observe) -> Issuer | None:

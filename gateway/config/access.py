@@ -17,6 +17,7 @@ from gateway.config.sections import (
     Secrets,
     Section,
     browser_address,
+    texts,
     web_address,
 )
 from gateway.fencing.record import ANONYMOUS, PROCESS, ROLE, SWEEPER, is_own_name
@@ -81,8 +82,7 @@ class CallerKeys(Section):
 
     @property
     def pairs(self) -> tuple[KeyPair, ...]:
-        secrets = (key.get_secret_value() for key in self.secret_access_key)
-        return tuple(map(KeyPair, self.access_key_id, secrets))
+        return tuple(map(KeyPair, self.access_key_id, texts(self.secret_access_key)))
 
     def has_shorter_secret(self, length: int) -> bool:
         return any(len(secret) < length for _, secret in self.secrets)
@@ -90,7 +90,7 @@ class CallerKeys(Section):
     @property
     def secrets(self) -> list[tuple[str, str]]:
         """Return each secret, with the key of the configuration that has it."""
-        keys = [("api_key", key.get_secret_value()) for key in self.api_key]
+        keys = [("api_key", key) for key in texts(self.api_key)]
         return [*keys, *(("secret_access_key", pair.secret_access_key) for pair in self.pairs)]
 
 

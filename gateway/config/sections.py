@@ -3,7 +3,7 @@
 A secret may come from a file: ``dsn_file`` stands for ``dsn``.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -126,6 +126,11 @@ def read_secret(key: str, path: Any) -> str:
     if not secret.strip():
         raise Misplaced((key,), f"{path} is empty; write the secret into it")
     return secret
+
+
+def texts(secrets: Iterable[SecretStr]) -> list[str]:
+    """Return secrets in the clear, for the code that signs with them."""
+    return [one.get_secret_value() for one in secrets]
 
 
 def origin(value: str) -> str:
