@@ -25,9 +25,9 @@ from pydantic_settings import (
 from pydantic_settings.exceptions import SettingsError
 
 from gateway.config import former
-from gateway.config.databases import DatabaseConfig, Shared, misplaced_databases, misplaced_rules, split
+from gateway.config.consistency import problems
+from gateway.config.databases import DatabaseConfig, Shared, split
 from gateway.config.sections import (
-    GROUP,
     DatabaseEntry,
     Journal,
     Limits,
@@ -36,11 +36,9 @@ from gateway.config.sections import (
     Postgres,
     StoreEntry,
 )
-from gateway.config.toml import Place, Places, explain, nearest
+from gateway.config.toml import Places, explain, nearest
 from gateway.errors import ConfigurationError
 from gateway.fencing.ownership import Domain
-from gateway.fencing.policy import TokenPolicy
-from gateway.fencing.record import ANONYMOUS
 
 
 class _Written(BaseModel):
@@ -93,123 +91,8 @@ class Config(Shared, _Written, BaseSettings):
         return former.without_former(given) if isinstance(given, Mapping) else given
 
     @model_validator(mode="after")
-    def _databases_own_names(self) -> "Config":
-        if self.postgres is None and not self.databases:
-            raise Misplaced(("postgres",), "the section is missing; add it")
-        for place, problem in misplaced_databases(self):
-            raise Misplaced(place, problem)
-        return self
-
-    @model_validator(mode="after")
-    def _signed_tokens_need_a_key(self) -> "Config":
-        for index, rule in enumerate(self.resources):
-            if rule.tokens is TokenPolicy.SIGNED and not self.leases.signing_keys:
-                problem = "'signed' needs signing keys; set signing_keys in [leases]"
-                raise Misplaced(("resources", index, "tokens"), problem)
-        return self
-
-    @model_validator(mode="after")
-    def _journal_in_a_bucket_needs_a_store(self) -> "Config":
-        if self.journal.bucket is not None and self.s3 is None:
-            raise Misplaced(("journal", "bucket"), "a bucket needs an object store; set endpoint and keys in [s3]")
-        return self
-
-    @model_validator(mode="after")
-    def _alarms_name_webhooks(self) -> "Config":
-        names = {webhook.name for webhook in self.webhooks}
-        for index, alarm in enumerate(self.alarms):
-            if unknown := set(alarm.webhooks) - names:
-                name = min(unknown)
-                advice = nearest(name, names) or " Add it to [[webhooks]], or remove it here."
-                raise Misplaced(("alarms", index, "webhooks"), f"there is no webhook {name}.{advice}")
-        return self
-
-    @model_validator(mode="after")
-    def _grants_name_callers(self) -> "Config":
-        names = {caller.name for caller in self.callers} | {"*", ANONYMOUS}
-        placed: list[tuple[Place, Postgres]] = [] if self.postgres is None else [(("postgres",), self.postgres)]
-        placed += [(("databases", number), one) for number, one in enumerate(self.databases)]
-        rules: list[tuple[Place, tuple[str, ...]]] = [
-            *((("grants", index), rule.callers) for index, rule in enumerate(self.grants)),
-            *(((*at, "roles", index), rule.callers) for at, one in placed for index, rule in enumerate(one.roles)),
-        ]
-        for place, callers in rules:
-            if unknown := {one for one in callers if not (self.is_of_issuer(one) or one.startswith(GROUP))} - names:
-                name = min(unknown)
-                named = names | {f"{issuer.name}:*" for issuer in self.issuers}
-                advice = nearest(name, named) or " Add it to [[callers]], or remove it here."
-                raise Misplaced((*place, "callers"), f"there is no caller {name}.{advice}")
-        return self
-
-    @model_validator(mode="after")
-    def _callers_of_issuers_are_theirs(self) -> "Config":
-        for index, caller in enumerate(self.callers):
-            if self.is_of_issuer(caller.name):
-                problem = f"{caller.name} is how callers of an issuer are called; choose another name"
-                raise Misplaced(("callers", index, "name"), problem)
-        claims = [one.issuer for one in self.issuers]
-        for index, claim in enumerate(claims):
-            if claim in claims[:index]:
-                said = "two issuers have none" if claim is None else f"{claim} is configured twice"
-                raise Misplaced(("issuers", index, "issuer"), f"{said}; remove one")
-        return self
-
-    @model_validator(mode="after")
-    def _logins_have_an_address_and_a_key(self) -> "Config":
-        for index, one in enumerate(self.issuers):
-            place = ("issuers", index, "login")
-            if one.login is not None and self.server.public_address is None:
-                raise Misplaced(place, "needs the address to come back to; set public_address in [server]")
-            if one.login is not None and not self.identity.signing_keys:
-                raise Misplaced(place, "needs a key that signs sessions; set signing_keys in [identity]")
-        return self
-
-    @model_validator(mode="after")
-    def _names_are_unique(self) -> "Config":
-        for section, key, names in (
-            # Names that differ only in case look like one name to the reader of the record.
-            ("callers", "name", [caller.name.casefold() for caller in self.callers]),
-            ("issuers", "name", [issuer.name for issuer in self.issuers]),
-            ("databases", "name", [one.name for one in self.databases]),
-            ("stores", "name", [one.name for one in self.stores]),
-            ("tables", "name", [rule.name for rule in self.tables]),
-            ("objects", "match", [rule.match for rule in self.objects]),
-            ("resources", "match", [rule.match for rule in self.resources]),
-            ("webhooks", "name", [webhook.name for webhook in self.webhooks]),
-            ("alarms", "name", [alarm.name for alarm in self.alarms]),
-        ):
-            for index, name in enumerate(names):
-                if name in names[:index]:
-                    raise Misplaced((section, index, key), f"{name} is configured twice; remove or rename one")
-        return self
-
-    @model_validator(mode="after")
-    def _each_key_has_one_owner(self) -> "Config":
-        owners: dict[str, str] = {}
-        named: dict[str, str] = {}
-        ids: set[str] = set()
-        for index, caller in enumerate(self.callers):
-            for key in caller.api_key:
-                if (other := owners.setdefault(key.get_secret_value(), caller.name)) != caller.name:
-                    raise Misplaced(("callers", index), f"has the same api_key as {other}; give each its own")
-            for name in caller.certificates:
-                if name in named:
-                    problem = f"{name} is there twice, the first time for {named[name]}; remove one of them"
-                    raise Misplaced(("callers", index, "certificates"), problem)
-                named[name] = caller.name
-            if caller.certificates and self.server.client_authorities is None:
-                problem = "needs client_authorities in [server], which sign client certificates; set it as well"
-                raise Misplaced(("callers", index, "certificates"), problem)
-            for pair in caller.pairs:
-                if pair.access_key_id in ids:
-                    problem = f"the access_key_id {pair.access_key_id} is configured twice; give each pair its own"
-                    raise Misplaced(("callers", index), problem)
-                ids.add(pair.access_key_id)
-        return self
-
-    @model_validator(mode="after")
-    def _rules_stay_in_their_database(self) -> "Config":
-        for place, problem in misplaced_rules(self):
+    def _consistent(self) -> "Config":
+        for place, problem in problems(self):
             raise Misplaced(place, problem)
         return self
 
