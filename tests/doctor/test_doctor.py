@@ -164,7 +164,7 @@ class TestConfiguration:
     async def test_observe_mode_is_told_with_the_callers_that_it_will_refuse(self, dsn: str, endpoint: str) -> None:
         """Beforehand, and beside them the writes that it lets pass without a grant of their resource."""
         callers = [
-            {**CALLER, "name": name, "access_key_id": name, "secret_access_key": f"{name * 32}", "api_key": name * 40}
+            {**CALLER, "name": name, "access_key_id": name, "secret_access_key": name * 32, "api_key": name * 40}
             for name in "abcr"
         ]
         settings = config(
